@@ -1,0 +1,28 @@
+# Every target prepares the machine first (scripts/setup.sh), which takes no time once that is done.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench golden clean-cache
+
+help: ## lists the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+setup: ## fetches what Souk builds on (libtorch, a small model) into the cache folder
+	@scripts/setup.sh
+
+demo: setup ## the whole loop on a simulated shop, then the search service; DEMO_EXIT=1 stops after the report
+	@scripts/demo.sh
+
+test: setup ## all tests; the last line is the sum
+	@scripts/test.sh
+
+lint: setup ## format, clippy, licences and advisories of dependencies, shell scripts
+	@scripts/lint.sh
+
+bench: setup ## speed beside sentence-transformers; needs several GB of Python packages
+	@scripts/bench.sh
+
+golden: setup ## compares with transformers on fresh random models; SEED=N, REGENERATE=1; needs the same packages
+	@scripts/golden.sh
+
+clean-cache: ## deletes what setup fetched and cargo built in the cache folder
+	@scripts/clean_cache.sh

@@ -1,0 +1,130 @@
+"""Texts per second of `souk embed` beside sentence-transformers' `encode`: one run, one machine, the same texts.
+
+Takes the built program and the model's folder. Gives a table of medians and the ratios, and says what share of the
+machine's matrix-product peak is reached. The two take turns, round by round, so that a busy neighbour hits both.
+sentence-transformers gets its best batch size, found on a part of the texts; loading a model counts for nobody,
+tokenizing for both, and Souk's time also holds reading lines and writing JSON.
+"""
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import torch
+from sentence_transformers import SentenceTransformer
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "golden"))
+from titles import titles  # noqa: E402
+
+BATCH_SIZES = (16, 32, 64, 128, 256)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--souk", type=Path, required=True)
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--texts", type=int, default=5000)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    reference = SentenceTransformer(str(options.model), device="cpu")
+    texts, num_tokens = draw(reference, options.texts)
+    print(f"{len(texts)} texts of 3 to 60 tokens, {num_tokens / len(texts):.1f} on average, {options.threads} threads")
+    best = max(BATCH_SIZES, key=lambda size: len(texts) / seconds_of(reference, texts[:1000], size))
+    print(f"sentence-transformers is fastest with batches of {best}")
+    peak = {"plain": peak_plain(), "packed": peak_packed()}
+
+    speeds = {"sentence-transformers": [], "souk f32": [], "souk int8": []}
+    for round_ in range(options.rounds):
+        speeds["sentence-transformers"].append(len(texts) / seconds_of(reference, texts, best))
+        for precision in ("f32", "int8"):
+            speeds[f"souk {precision}"].append(souk(options, texts, precision)["texts_per_second"])
+        print(f"round {round_ + 1}: " + ", ".join(f"{name} {values[-1]:.0f}/s" for name, values in speeds.items()))
+    report(speeds, flops(reference, num_tokens / len(texts)), peak)
+
+
+def draw(reference, count):
+    """Titles of 3 to 60 tokens, and how many tokens they have together."""
+    tokenizer = reference.tokenizer
+    kept = []
+    num_tokens = 0
+    seed = 0
+    while len(kept) < count:
+        for text in titles(count, seed):
+            length = len(tokenizer(text)["input_ids"])
+            if 3 <= length <= 60 and "\n" not in text and len(kept) < count:
+                kept.append(text)
+                num_tokens += length
+        seed += 1
+    return kept, num_tokens
+
+
+def seconds_of(reference, texts, batch_size):
+    start = time.perf_counter()
+    reference.encode(texts, batch_size=batch_size, show_progress_bar=False)
+    return time.perf_counter() - start
+
+
+def souk(options, texts, precision):
+    command = [options.souk, "embed", "--model", options.model, "--precision", precision, "--stats"]
+    command += ["--set", f"model.threads={options.threads}"]
+    lines = "".join(text + "\n" for text in texts)
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True)
+    assert done.stdout.count("\n") == len(texts)
+    return json.loads(done.stderr.splitlines()[-1])
+
+
+def flops(reference, tokens):
+    """Of one text, in the matrix products with weights and in attention."""
+    config = reference[0].auto_model.config
+    width, inner = config.hidden_size, config.intermediate_size
+    per_token = config.num_hidden_layers * 2 * (4 * width * width + 2 * width * inner)
+    attention = config.num_hidden_layers * 2 * 2 * tokens * width
+    return tokens * (per_token + attention)
+
+
+def peak_plain():
+    """FLOP/s of torch's own f32 product at the size where it is best."""
+    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    return best_rate(lambda: a @ b, 2 * 2048**3)
+
+
+def peak_packed():
+    """FLOP/s of the packed f32 product, at this model's widest shape."""
+    x, w = torch.randn(1024, 384), torch.randn(1536, 384)
+    packed = torch.ops.mkldnn._reorder_linear_weight(w, 1024)
+    return best_rate(lambda: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], ""), 2 * 1024 * 384 * 1536)
+
+
+def best_rate(run, work):
+    fastest = float("inf")
+    with torch.no_grad():
+        for _ in range(40):
+            start = time.perf_counter()
+            run()
+            fastest = min(fastest, time.perf_counter() - start)
+    return work / fastest
+
+
+def report(speeds, work, peak):
+    medians = {name: statistics.median(values) for name, values in speeds.items()}
+    base = medians["sentence-transformers"]
+    print()
+    print("| | texts/s (median) | ratio | GFLOP/s |")
+    print("|---|---|---|---|")
+    for name, speed in medians.items():
+        print(f"| {name} | {speed:.0f} | {speed / base:.2f} | {speed * work / 1e9:.0f} |")
+    print()
+    f32 = medians["souk f32"] * work
+    print(f"f32 product at its best: plain {peak['plain'] / 1e9:.0f} GFLOP/s, packed {peak['packed'] / 1e9:.0f} GFLOP/s; "
+          f"souk f32 reaches {100 * f32 / peak['packed']:.0f} % of the packed peak, "
+          f"sentence-transformers {100 * base * work / peak['plain']:.0f} % of the plain one")
+
+
+if __name__ == "__main__":
+    main()

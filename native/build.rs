@@ -1,0 +1,89 @@
+//! Compiles the C++ shim against the libtorch that torch-sys found, and the row kernels once per instruction set.
+
+use std::path::{Path, PathBuf};
+
+/// The shim calls operators by signature, so it belongs to one version of libtorch.
+const VERSION: [u32; 3] = [2, 11, 0];
+const ADVICE: &str =
+    "run `make setup`, or set LIBTORCH to the folder of a libtorch 2.11.0 (the one that holds `include` and `lib`)";
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-changed=csrc");
+    if let Err(message) = build() {
+        println!("cargo::error={message}");
+    }
+}
+
+fn build() -> Result<(), String> {
+    let lib = std::env::var_os("DEP_TCH_LIBTORCH_LIB")
+        .map(PathBuf::from)
+        .ok_or_else(|| format!("torch-sys did not say where libtorch is: {ADVICE}"))?;
+    let include = lib.with_file_name("include");
+    check_version(&include)?;
+
+    compile_kernels();
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .opt_level(2)
+        .warnings(false)
+        .flag("-fopenmp")
+        .include(&include)
+        .file("csrc/shim.cpp")
+        .compile("souk_shim");
+
+    println!("cargo:rustc-link-search=native={}", lib.display());
+    for name in ["torch_cpu", "c10", "torch"] {
+        println!("cargo:rustc-link-lib=dylib={name}");
+    }
+    // By its file: the copy beside libtorch is the one that libtorch itself loads, and two OpenMP pools would fight.
+    match openmp_of(&lib) {
+        Some(file) => println!("cargo:rustc-link-lib=dylib:+verbatim={file}"),
+        None => println!("cargo:rustc-link-lib=dylib=gomp"),
+    }
+    println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{}", lib.display());
+    Ok(())
+}
+
+/// `libgomp.so.1`, or with a hash in its name, where libtorch brings its own.
+fn openmp_of(lib: &Path) -> Option<String> {
+    let files = std::fs::read_dir(lib).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    files.filter(|file| file.starts_with("libgomp") && file.contains(".so")).min()
+}
+
+fn check_version(include: &Path) -> Result<(), String> {
+    let header = include.join("torch/headeronly/version.h");
+    let text =
+        std::fs::read_to_string(&header).map_err(|e| format!("cannot read {}: {e}; {ADVICE}", header.display()))?;
+    let found = ["MAJOR", "MINOR", "PATCH"].map(|part| {
+        let key = format!("#define TORCH_VERSION_{part} ");
+        text.lines().find_map(|line| line.strip_prefix(&key)?.trim().parse::<u32>().ok())
+    });
+    if found != VERSION.map(Some) {
+        return Err(format!("{} is not of libtorch 2.11.0: {ADVICE}", header.display()));
+    }
+    Ok(())
+}
+
+fn compile_kernels() {
+    let sets: &[(&str, &[&str])] = match std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
+        Ok("x86_64") => &[
+            ("baseline", &[]),
+            ("avx2", &["-mavx2", "-mfma"]),
+            ("avx512", &["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]),
+        ],
+        _ => &[("baseline", &[])],
+    };
+    for (name, flags) in sets {
+        cc::Build::new()
+            .cpp(true)
+            .std("c++17")
+            .opt_level(3)
+            .define("SOUK_ISA", *name)
+            .flags(*flags)
+            .flags(["-ffp-contract=fast", "-fno-math-errno", "-fno-exceptions", "-Wno-psabi"])
+            .file("csrc/kernels.cpp")
+            .compile(&format!("souk_kernels_{name}"));
+    }
+}

@@ -1,0 +1,76 @@
+// The table of row kernels. One table exists per instruction set (the same source compiled several times); the shim picks
+// one at run time. Plain pointers only: this header must stay free of libtorch and of inline library code, because a
+// COMDAT function compiled for AVX-512 could otherwise be the one the linker keeps for every machine.
+#pragma once
+#include <stdint.h>
+
+namespace souk {
+
+enum Activation : int32_t { kNone = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3, kSilu = 4 };
+
+// Turns an int8 product back into floats: y[r][j] = x[r][j] * scale[r] + shift[r] * column[j] + bias[j].
+// A null `scale` means that the product already is the result. `bias` may be null.
+struct Affine {
+  const float* scale;
+  const float* shift;
+  const float* column;
+  const float* bias;
+};
+
+struct Norm {
+  const float* weight;
+  const float* bias;
+  float eps;
+};
+
+// Some query rows of one head of one segment. Pointers stand at the segment's first token and the head's first element.
+struct AttentionTile {
+  const float *q, *k, *v;
+  float* out;
+  int64_t q_stride, k_stride, v_stride, out_stride;  // floats from token to token
+  int64_t length;                                    // tokens in the segment
+  int64_t first, last;                               // query rows of this tile, last - first <= kQueryRows
+  int64_t dim;
+  int64_t window;  // a token sees only keys with |i - j| < window
+  bool causal;
+  float scale;
+  float* scratch;  // attention_scratch(dim) floats, aligned to 64 bytes
+};
+
+constexpr int64_t kQueryRows = 64;
+constexpr int64_t kKeyBlock = 128;
+constexpr int64_t round_up(int64_t n, int64_t m) { return (n + m - 1) / m * m; }
+
+// Layout of the scratch: keys transposed, values padded, outputs, four rows of queries and of scores, maxima and sums.
+constexpr int64_t attention_scratch(int64_t dim) {
+  return dim * kKeyBlock + round_up(dim, 16) * (kKeyBlock + kQueryRows) + 4 * round_up(dim, 16) + 4 * kKeyBlock +
+         2 * kQueryRows;
+}
+
+struct Kernels {
+  void (*activate)(float* out, const float* x, int64_t rows, int64_t n, const Affine& affine, int32_t activation);
+  void (*add_norm)(float* out, const float* x, const float* residual, int64_t rows, int64_t n, const Affine& affine,
+                   const Norm& norm);
+  // Each row to u8 with its own scale and zero point: x[r][j] ~ q[r][j] * scale[r] + shift[r].
+  void (*quantize)(uint8_t* q, float* scale, float* shift, const float* x, int64_t rows, int64_t n);
+  // out = LayerNorm(word + position + type), one row; `type` may be null.
+  void (*embed_norm)(float* out, const float* word, const float* position, const float* type, int64_t n,
+                     const Norm& norm);
+  // Mean of `rows` rows; zeros when there are none.
+  void (*mean)(float* out, const float* x, int64_t rows, int64_t n);
+  void (*attention)(const AttentionTile& tile);
+};
+
+namespace baseline {
+extern const Kernels kernels;
+}
+#if defined(__x86_64__)
+namespace avx2 {
+extern const Kernels kernels;
+}
+namespace avx512 {
+extern const Kernels kernels;
+}
+#endif
+
+}  // namespace souk

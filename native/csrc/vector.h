@@ -1,0 +1,90 @@
+// Vectors of the width of the instruction set being compiled, and exp on them. Included only by kernels.cpp, inside an
+// anonymous namespace, so that nothing here is visible to another compilation of the same source.
+
+#if defined(__AVX512F__)
+constexpr int W = 16;
+#elif defined(__AVX2__)
+constexpr int W = 8;
+#else
+constexpr int W = 4;
+#endif
+
+typedef float vf __attribute__((vector_size(W * 4)));
+typedef int32_t vi __attribute__((vector_size(W * 4)));
+typedef uint8_t vb __attribute__((vector_size(W)));
+
+#define INLINE inline __attribute__((always_inline))
+
+INLINE vf load(const float* p) {
+  vf v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+INLINE void store(float* p, vf v) { __builtin_memcpy(p, &v, sizeof v); }
+
+// The last n < W floats of a row; what lies beyond is zero and is never read or written.
+INLINE vf load_part(const float* p, int64_t n) {
+  vf v = {};
+  __builtin_memcpy(&v, p, static_cast<size_t>(n) * sizeof(float));
+  return v;
+}
+INLINE void store_part(float* p, vf v, int64_t n) { __builtin_memcpy(p, &v, static_cast<size_t>(n) * sizeof(float)); }
+
+INLINE vf splat(float x) { return vf{} + x; }
+// Between vector types a cast keeps the bits.
+INLINE vi as_int(vf v) { return (vi)v; }
+INLINE vf as_float(vi v) { return (vf)v; }
+
+// NaN in `a` stays NaN: a broken weight must show in the result.
+INLINE vf at_least(vf a, vf lo) { return a < lo ? lo : a; }
+INLINE vf at_most(vf a, vf hi) { return a > hi ? hi : a; }
+
+INLINE vi iota() {
+  vi v;
+  for (int i = 0; i < W; i++) v[i] = i;
+  return v;
+}
+
+// Lanes exchanged at distance s.
+INLINE vf swapped(vf v, int s) {
+#if defined(__clang__)
+  vf w;
+  for (int i = 0; i < W; i++) w[i] = v[i ^ s];
+  return w;
+#else
+  return __builtin_shuffle(v, iota() ^ s);
+#endif
+}
+INLINE float sum(vf v) {
+#pragma GCC unroll 4
+  for (int s = W / 2; s > 0; s /= 2) v += swapped(v, s);
+  return v[0];
+}
+INLINE float largest(vf v) {
+#pragma GCC unroll 4
+  for (int s = W / 2; s > 0; s /= 2) {
+    const vf w = swapped(v, s);
+    v = v < w ? w : v;
+  }
+  return v[0];
+}
+
+// exp to about one ulp; arguments under -87 give zero, over 88 the value at 88.
+INLINE vf exponential(vf x) {
+  const vf lo = splat(-87.0f);
+  vf y = at_most(at_least(x, lo), splat(88.0f));
+  const float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
+  vf shifted = y * 1.44269504088896341f + round;
+  vf n = shifted - round;
+  vf r = y - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  vf p = r * 1.9875691500e-4f + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * (r * r) + r + 1.0f;
+  vi power = (as_int(shifted) - as_int(splat(round)) + 127) << 23;
+  vf result = p * as_float(power);
+  return x < lo ? vf{} : result;
+}

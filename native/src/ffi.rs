@@ -1,0 +1,112 @@
+//! The functions of `csrc/shim.cpp` and what turns their outcome into a `Result`. They check nothing: the callers do.
+
+use crate::{Error, Result};
+use std::ffi::{CStr, c_char, c_int};
+use tch::Tensor;
+use torch_sys::C_tensor;
+
+#[repr(C)]
+pub(crate) struct SoukLinear {
+    pub weight: *const C_tensor,
+    pub bias: *const C_tensor,
+    pub scales: *const C_tensor,
+    pub zeros: *const C_tensor,
+    pub column: *const C_tensor,
+    pub depth: i64,
+    pub width: i64,
+}
+
+#[repr(C)]
+pub(crate) struct SoukEpilogue {
+    pub activation: i32,
+    pub residual: *const C_tensor,
+    pub weight: *const C_tensor,
+    pub bias: *const C_tensor,
+    pub eps: f64,
+}
+
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct SoukLayout {
+    pub dense: i32,
+    pub kind: i32,
+    pub dims: i64,
+    pub sizes: [i64; 4],
+    pub strides: [i64; 4],
+}
+
+unsafe extern "C" {
+    pub(crate) fn souk_last_error() -> *const c_char;
+    pub(crate) fn souk_show_config() -> *const c_char;
+    pub(crate) fn souk_force_isa(isa: c_int) -> c_int;
+    pub(crate) fn souk_supports_int8() -> c_int;
+    pub(crate) fn souk_layout(t: *const C_tensor, out: *mut SoukLayout) -> c_int;
+    pub(crate) fn souk_pack_f32(weight: *const C_tensor, out: *mut *mut C_tensor) -> c_int;
+    pub(crate) fn souk_pack_int8(weight: *const C_tensor, out: *mut *mut C_tensor) -> c_int;
+    pub(crate) fn souk_forward(
+        layers: *const SoukLinear,
+        num_layers: i64,
+        between: i32,
+        x: *const C_tensor,
+        epilogue: *const SoukEpilogue,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn souk_attention(
+        q: *const C_tensor,
+        k: *const C_tensor,
+        v: *const C_tensor,
+        starts: *const i64,
+        segments: i64,
+        causal: c_int,
+        window: i64,
+        scale: f64,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn souk_embed_norm(
+        ids: *const C_tensor,
+        positions: *const C_tensor,
+        word: *const C_tensor,
+        position: *const C_tensor,
+        token_type: *const C_tensor,
+        weight: *const C_tensor,
+        bias: *const C_tensor,
+        eps: f64,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn souk_segment_mean(
+        x: *const C_tensor,
+        starts: *const i64,
+        skip: *const i64,
+        segments: i64,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+}
+
+/// Null for `None`.
+pub(crate) fn pointer(t: Option<&Tensor>) -> *const C_tensor {
+    t.map_or(std::ptr::null(), Tensor::as_ptr)
+}
+
+/// The outcome of a call that returned `code`; must run on the thread that made the call.
+pub(crate) fn check(code: c_int) -> Result<()> {
+    if code == 0 {
+        return Ok(());
+    }
+    // SAFETY: the shim returns a zero-terminated string of this thread, which lives until this thread's next call.
+    let text = unsafe { CStr::from_ptr(souk_last_error()) };
+    Err(Error::Torch(text.to_string_lossy().into_owned()))
+}
+
+/// Runs a call that fills `N` tensors when it succeeds.
+pub(crate) fn tensors<const N: usize>(call: impl FnOnce(*mut *mut C_tensor) -> c_int) -> Result<[Tensor; N]> {
+    let mut out = [std::ptr::null_mut(); N];
+    check(call(out.as_mut_ptr()))?;
+    // SAFETY: on success every entry is a tensor that the shim made with `new` and gives away.
+    Ok(out.map(|t| unsafe { Tensor::from_ptr(t) }))
+}
+
+/// The same for one tensor.
+pub(crate) fn tensor(call: impl FnOnce(*mut *mut C_tensor) -> c_int) -> Result<Tensor> {
+    let [t] = tensors::<1>(call)?;
+    Ok(t)
+}

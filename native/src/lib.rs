@@ -1,0 +1,69 @@
+//! Souk's one C++ shim: frozen CPU inference of transformers on packed tokens, and loading the CUDA half of libtorch.
+//!
+//! Takes and gives `tch` tensors. Packed means that all texts of a batch are concatenated (`x` is `[T, D]`, no padding) and
+//! `starts` says where each begins: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Nothing here
+//! records gradients, panics, or lets a C++ exception through. Threads: as many as `tch::get_num_threads()` says.
+#![deny(missing_docs)]
+
+mod attention;
+mod cuda;
+mod ffi;
+mod linear;
+mod rows;
+mod tensor;
+
+pub use attention::{Visibility, attention};
+pub use cuda::{load_cuda, torch_version};
+pub use linear::{Activation, Epilogue, Norm, PackedLinear, feed_forward, supports_int8};
+pub use rows::{Embeddings, embed_norm, segment_mean};
+
+/// Why a call was refused or failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An argument has the wrong shape, type, device or layout.
+    #[error("{name}: {problem}")]
+    Argument {
+        /// The argument.
+        name: &'static str,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// This processor lacks what the call needs.
+    #[error("{0}")]
+    Unsupported(&'static str),
+    /// libtorch threw; the text is its own.
+    #[error("libtorch: {0}")]
+    Torch(String),
+    /// A shared library could not be loaded; the text is the loader's.
+    #[error("cannot load {library}: {reason}")]
+    Load {
+        /// The library's name.
+        library: &'static str,
+        /// What the loader said.
+        reason: String,
+    },
+}
+
+/// What every call here gives.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// For this crate's tests only.
+#[doc(hidden)]
+pub mod testing {
+    /// The instruction sets that the kernels are compiled for.
+    #[derive(Debug, Clone, Copy)]
+    pub enum Isa {
+        /// What every processor of the architecture has.
+        Baseline,
+        /// AVX2 with FMA.
+        Avx2,
+        /// AVX-512 F, BW, VL and DQ.
+        Avx512,
+    }
+
+    /// Makes the calling thread use one set of kernels; false where the processor lacks it.
+    pub fn force(isa: Isa) -> bool {
+        // SAFETY: takes a number and touches one thread-local variable of the shim.
+        unsafe { crate::ffi::souk_force_isa(isa as i32) == 0 }
+    }
+}

@@ -1,0 +1,213 @@
+//! Linear layers with a prepacked weight, in f32 or int8, and what follows them fused in.
+//!
+//! Int8: symmetric weights with one scale per output; each row of the input is quantised to u8 by its own scale and zero
+//! point, so a row's result is the same in every batch.
+
+use crate::ffi::{self, SoukEpilogue, SoukLinear, pointer};
+use crate::tensor::{bad, matrix, vector_of};
+use crate::{Error, Result};
+use tch::Tensor;
+
+/// The nonlinearity after a linear layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * Phi(x)`.
+    Gelu,
+    /// GELU's approximation by tanh.
+    GeluTanh,
+    /// `max(x, 0)`.
+    Relu,
+    /// `x * sigmoid(x)`.
+    Silu,
+}
+
+/// A residual to add and the LayerNorm over the sum.
+#[derive(Debug, Clone, Copy)]
+pub struct Norm<'a> {
+    /// `[T, out]`.
+    pub residual: &'a Tensor,
+    /// `[out]`.
+    pub weight: &'a Tensor,
+    /// `[out]`.
+    pub bias: &'a Tensor,
+    /// Added to the variance.
+    pub eps: f64,
+}
+
+/// What is done to the product, while it is in the cache.
+#[derive(Debug, Clone, Copy)]
+pub enum Epilogue<'a> {
+    /// Nothing.
+    None,
+    /// A nonlinearity.
+    Activation(Activation),
+    /// `LayerNorm(linear(x) + residual)`.
+    AddNorm(Norm<'a>),
+}
+
+/// A linear layer whose weight is laid out for the processor.
+pub struct PackedLinear {
+    weight: Tensor,
+    bias: Option<Tensor>,
+    int8: Option<Int8>,
+    in_features: i64,
+    out_features: i64,
+}
+
+struct Int8 {
+    scales: Tensor,
+    zeros: Tensor,
+    /// Per output: scale times the sum of the quantised weights, which the rows' zero points multiply.
+    column: Tensor,
+}
+
+impl std::fmt::Debug for PackedLinear {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PackedLinear")
+            .field("in_features", &self.in_features)
+            .field("out_features", &self.out_features)
+            .field("int8", &self.int8.is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether [`PackedLinear::int8`] works here: it needs VNNI, because older ways to multiply u8 by s8 can saturate.
+pub fn supports_int8() -> bool {
+    // SAFETY: takes nothing and reads the processor's features.
+    unsafe { ffi::souk_supports_int8() != 0 }
+}
+
+impl PackedLinear {
+    /// From a weight `[out, in]` and a bias `[out]`; computes in f32.
+    pub fn f32(weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
+        let (out_features, in_features) = check_weight(weight, bias)?;
+        // SAFETY: the weight was checked, and the shim writes one tensor on success.
+        let packed = ffi::tensor(|out| unsafe { ffi::souk_pack_f32(weight.as_ptr(), out) })?;
+        Ok(Self { weight: packed, bias: own(bias)?, int8: None, in_features, out_features })
+    }
+
+    /// From a weight `[out, in]` and a bias `[out]`; computes in int8.
+    pub fn int8(weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
+        if !supports_int8() {
+            return Err(Error::Unsupported("int8 needs a processor with VNNI (avx512_vnni or avx_vnni); use f32"));
+        }
+        let (out_features, in_features) = check_weight(weight, bias)?;
+        let [packed, scales, zeros, column] =
+            // SAFETY: the weight was checked, and the shim writes four tensors on success.
+            ffi::tensors::<4>(|out| unsafe { ffi::souk_pack_int8(weight.as_ptr(), out) })?;
+        Ok(Self {
+            weight: packed,
+            bias: own(bias)?,
+            int8: Some(Int8 { scales, zeros, column }),
+            in_features,
+            out_features,
+        })
+    }
+
+    /// Columns of the input.
+    pub fn in_features(&self) -> i64 {
+        self.in_features
+    }
+
+    /// Columns of the output.
+    pub fn out_features(&self) -> i64 {
+        self.out_features
+    }
+
+    /// `epilogue(x * weight^T + bias)` for `x` `[T, in]`, contiguous f32; gives `[T, out]`.
+    pub fn forward(&self, x: &Tensor, epilogue: Epilogue) -> Result<Tensor> {
+        run(&[self.parts()], None, x, epilogue)
+    }
+
+    fn parts(&self) -> SoukLinear {
+        let int8 = self.int8.as_ref();
+        SoukLinear {
+            weight: self.weight.as_ptr(),
+            bias: pointer(self.bias.as_ref()),
+            scales: pointer(int8.map(|i| &i.scales)),
+            zeros: pointer(int8.map(|i| &i.zeros)),
+            column: pointer(int8.map(|i| &i.column)),
+            depth: self.in_features,
+            width: self.out_features,
+        }
+    }
+}
+
+/// `epilogue(down(activation(up(x))))`, as two calls of `forward` give it, but the wide rows in between never leave the cache.
+pub fn feed_forward(
+    x: &Tensor,
+    up: &PackedLinear,
+    activation: Activation,
+    down: &PackedLinear,
+    epilogue: Epilogue,
+) -> Result<Tensor> {
+    if up.out_features != down.in_features {
+        let (wide, expected) = (up.out_features, down.in_features);
+        return bad("down", format!("must take the {wide} columns of up, takes {expected}"));
+    }
+    run(&[up.parts(), down.parts()], Some(activation), x, epilogue)
+}
+
+/// The layers' widths fit; their pointers come from layers that the caller holds.
+fn run(layers: &[SoukLinear], between: Option<Activation>, x: &Tensor, epilogue: Epilogue) -> Result<Tensor> {
+    let (depth, width) = (layers[0].depth, layers[layers.len() - 1].width);
+    let (rows, columns) = matrix("x", x)?;
+    if columns != depth {
+        return bad("x", format!("must have {depth} columns, has {columns}"));
+    }
+    let epilogue = check_epilogue(rows, width, epilogue)?;
+    let between = between.map_or(0, code);
+    // SAFETY: all tensors were checked to be dense, f32, contiguous and of matching shape; the layers' tensors are those
+    // that the shim packed; everything outlives the call, which writes one tensor on success.
+    ffi::tensor(|out| unsafe {
+        ffi::souk_forward(layers.as_ptr(), layers.len() as i64, between, x.as_ptr(), &epilogue, out)
+    })
+}
+
+/// `souk::Activation` of the kernels.
+fn code(activation: Activation) -> i32 {
+    match activation {
+        Activation::Gelu => 1,
+        Activation::GeluTanh => 2,
+        Activation::Relu => 3,
+        Activation::Silu => 4,
+    }
+}
+
+fn check_epilogue(rows: i64, width: i64, epilogue: Epilogue) -> Result<SoukEpilogue> {
+    let null = std::ptr::null();
+    let mut plain = SoukEpilogue { activation: 0, residual: null, weight: null, bias: null, eps: 0.0 };
+    match epilogue {
+        Epilogue::None => {}
+        Epilogue::Activation(activation) => plain.activation = code(activation),
+        Epilogue::AddNorm(norm) => {
+            let found = matrix("residual", norm.residual)?;
+            if found != (rows, width) {
+                return bad("residual", format!("must be {:?}, is {found:?}", (rows, width)));
+            }
+            vector_of("norm weight", norm.weight, width)?;
+            vector_of("norm bias", norm.bias, width)?;
+            plain.residual = norm.residual.as_ptr();
+            plain.weight = norm.weight.as_ptr();
+            plain.bias = norm.bias.as_ptr();
+            plain.eps = norm.eps;
+        }
+    }
+    Ok(plain)
+}
+
+fn check_weight(weight: &Tensor, bias: Option<&Tensor>) -> Result<(i64, i64)> {
+    let (out_features, in_features) = matrix("weight", weight)?;
+    if out_features == 0 || in_features == 0 {
+        return bad("weight", "is empty");
+    }
+    if let Some(bias) = bias {
+        vector_of("bias", bias, out_features)?;
+    }
+    Ok((out_features, in_features))
+}
+
+/// A copy, so that later changes to the caller's tensor do not reach a frozen layer.
+fn own(bias: Option<&Tensor>) -> Result<Option<Tensor>> {
+    bias.map(|b| b.f_detach_copy()).transpose().map_err(|e| Error::Torch(e.to_string()))
+}

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Deletes what the other scripts put into the cache folder, for all checkouts; leaves whatever else lies there.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/places.sh
+. scripts/places.sh
+
+[ -d "$CACHE" ] || exit 0
+du -sh "$CACHE" >&2
+rm -rf "$CACHE"/libtorch-* "$MINILM" "$CACHE/target" "$CACHE"/python-* "$CACHE/tools" \
+    "$CACHE"/.lock-* "$CACHE"/.libtorch-* "$CACHE"/.minilm-*
+rmdir "$CACHE/models" "$CACHE" 2>/dev/null || true

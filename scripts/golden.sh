@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Compares Souk with transformers, PEFT and sentence-transformers on fresh random models, so that the committed golden
+# files are not the only thing it fits.
+#
+#   SEED=N         this seed instead of the clock's
+#   REGENERATE=1   rewrites the committed golden files instead, with seed 0
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/places.sh
+. scripts/places.sh
+
+main() {
+    python=$(scripts/python.sh)
+    if [ -n "${REGENERATE:-}" ]; then
+        "$python" tests/golden/make_golden.py --seed 0
+        say "the golden files in tests/golden are rewritten; look at what git says has changed"
+        return
+    fi
+    seed=${SEED:-$(date +%s)}
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    say "making golden files with seed $seed (SEED=$seed make golden repeats this run)"
+    "$python" tests/golden/make_golden.py --out "$work/golden" --seed "$seed" --minilm "$MINILM"
+    SOUK_GOLDEN=$work/golden cargo test --release --test golden
+    cargo build --release --workspace
+    check_export "$MINILM"
+    say "all agree with seed $seed"
+}
+
+# check_export MODEL: what Souk exports gives the same vectors in sentence-transformers as in Souk.
+check_export() {
+    local model=$1 souk
+    souk=$(programs)/souk
+    "$souk" export --model "$model" --to sentence-transformers --out "$work/export"
+    "$python" - "$work" <<'PYTHON'
+import json, pathlib, sys
+
+texts = ["red running shoes", "a", "Wasserdichte Jacke, Größe L", "3/4 in. x 10 ft. copper pipe", "usb c cable " * 40]
+folder = pathlib.Path(sys.argv[1])
+(folder / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
+(folder / "texts.txt").write_text("".join(text + "\n" for text in texts), encoding="utf-8")
+PYTHON
+    local kind
+    for kind in query item; do
+        "$souk" embed --model "$model" --kind $kind <"$work/texts.txt" >"$work/$kind.jsonl"
+        local flags=()
+        [ $kind = item ] || flags=(--query)
+        "$python" tests/golden/make_golden.py --verify-export "$work/export" --texts "$work/texts.json" \
+            --vectors "$work/$kind.jsonl" "${flags[@]}"
+    done
+}
+
+main

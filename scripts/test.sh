@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Runs all tests and prints, last and alone on a line, the sum over all of them: `N passed, N failed, N skipped`.
+# Arguments go to cargo test: `scripts/test.sh -p souk-native`.
+#
+# A test that cannot run here (no GPU, no broker) appends one line, `NAME: REASON`, to the file that SOUK_SKIPPED names,
+# and returns. It then counts as skipped, not as passed, like the tests marked #[ignore].
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+export SOUK_SKIPPED=$work/skipped
+# tests run side by side already; more threads within each would only wait for one another
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
+: >"$SOUK_SKIPPED"
+
+[ $# -gt 0 ] || set -- --workspace
+status=0
+cargo test --release --no-fail-fast "$@" 2>&1 | tee "$work/log" || status=$?
+
+sed -n 's/^test \(.*\) \.\.\. ignored, \(.*\)/\1: \2/p; s/^test \(.*\) \.\.\. ignored$/\1: marked #[ignore]/p' \
+    "$work/log" >"$work/ignored"
+reported=$(sort -u "$SOUK_SKIPPED" | grep -c . || true)
+
+echo
+cat "$SOUK_SKIPPED" "$work/ignored" | grep . | sort -u | sed 's/^/skipped: /' || true
+[ $status -eq 0 ] || echo "cargo test failed with exit code $status"
+awk -v reported="$reported" '
+    /^test result: / {
+        for (i = 2; i <= NF; i++) {
+            if ($i == "passed;") passed += $(i - 1)
+            if ($i == "failed;") failed += $(i - 1)
+            if ($i == "ignored;") ignored += $(i - 1)
+        }
+    }
+    END { printf "%d passed, %d failed, %d skipped\n", passed - reported, failed, ignored + reported }
+' "$work/log"
+exit $status

@@ -1,0 +1,80 @@
+//! `souk embed`: a text per line in, a JSON array per line out.
+
+use std::io::{BufWriter, Write, stdin, stdout};
+use std::path::Path;
+use std::time::Instant;
+
+use clap::Args;
+use souk::domain::TextKind;
+use souk::encoder::Worker;
+
+use crate::lines::{Lines, encode};
+use crate::progress::bar;
+use crate::{ModelArgs, Shared};
+
+/// Turn texts into vectors: one text per line in, one JSON array per line out
+///
+/// Example: echo "oak desk 120 cm" | souk embed --model sentence-transformers/all-MiniLM-L6-v2
+#[derive(Args)]
+pub struct Embed {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// query or item: chooses the model's prompt; without it, the model's default prompt
+    #[arg(long)]
+    kind: Option<TextKind>,
+    /// Keep the first N entries of each vector, normalised again (Matryoshka models)
+    #[arg(long, value_name = "N")]
+    dimensions: Option<i64>,
+    /// Print {"text", "vector"} instead of the bare vector
+    #[arg(long)]
+    with_text: bool,
+    /// Print what was done and how fast to standard error, as one line of JSON
+    #[arg(long)]
+    stats: bool,
+}
+
+impl Embed {
+    #[expect(clippy::print_stderr, reason = "statistics stay out of the vectors' way")]
+    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
+        let mut flags = self.model.flags().to_vec();
+        flags.push(("encoder.dimensions", self.dimensions.map(|n| n.to_string())));
+        let config = shared.load(&flags)?;
+        let worker = Worker::start(config.open_encoder()?.freeze()?, config.worker)?;
+        let progress = bar("texts", None);
+        let mut out = BufWriter::new(stdout().lock());
+        let lines = Lines::new(stdin().lock(), Path::new("standard input"));
+        let started = Instant::now();
+        let mut num_texts = 0;
+        encode(
+            &worker,
+            self.kind,
+            lines,
+            |(_, text)| text.clone(),
+            |(_, text), vector| {
+                progress.inc(1);
+                num_texts += 1;
+                if self.with_text {
+                    let line = serde_json::json!({"text": text, "vector": vector});
+                    serde_json::to_writer(&mut out, &line)?;
+                } else {
+                    serde_json::to_writer(&mut out, &vector)?;
+                }
+                out.write_all(b"\n")?;
+                Ok(())
+            },
+        )?;
+        out.flush()?;
+        progress.finish_and_clear();
+        if self.stats {
+            let seconds = started.elapsed().as_secs_f64();
+            let counted = &souk::telemetry::ENCODER;
+            let stats = serde_json::json!({
+                "texts": num_texts, "tokens": counted.tokens.get(), "batches": counted.batches.get(),
+                "seconds": seconds, "model_seconds": counted.seconds.get_sample_sum(),
+                "texts_per_second": num_texts as f64 / seconds,
+            });
+            eprintln!("{stats}");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,44 @@
+//! `souk export`: a model folder for other programs.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use crate::{ModelArgs, Shared};
+
+/// Write a model folder that other programs load
+///
+/// The folder gives the same vectors in SentenceTransformer(DIR). An adapter ([model] adapter) is merged.
+#[derive(Args)]
+pub struct Export {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Which program is to load it
+    #[arg(long, value_enum, default_value = "sentence-transformers")]
+    to: Target,
+    /// A new folder
+    #[arg(long, value_name = "DIR")]
+    out: PathBuf,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Target {
+    SentenceTransformers,
+}
+
+impl Export {
+    #[expect(clippy::print_stdout, reason = "the result of the verb")]
+    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
+        let config = shared.load(&self.model.flags())?;
+        let mut encoder = config.open_encoder()?;
+        match self.to {
+            Target::SentenceTransformers => encoder.export(&self.out)?,
+        }
+        let out = self.out.display();
+        match shared.json {
+            true => println!("{}", serde_json::json!({"out": self.out, "dimensions": encoder.dimensions()})),
+            false => println!("wrote {out}; load it with SentenceTransformer(\"{out}\")"),
+        }
+        Ok(())
+    }
+}

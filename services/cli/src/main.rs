@@ -1,0 +1,120 @@
+//! The command `souk`: one file per verb. Exit code 0: done; 2: usage or configuration; 1: failure.
+//! Results go to standard output, everything else to standard error.
+
+mod embed;
+mod export;
+mod index;
+mod init;
+mod lines;
+mod progress;
+mod search;
+mod version;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use souk::config::Config;
+
+#[derive(Parser)]
+#[command(name = "souk", about = "Trains and serves the dense retriever of an online shop", long_about = None)]
+#[command(disable_version_flag = true, after_help = "Each verb teaches itself: souk VERB --help")]
+struct Souk {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    /// Print the versions of souk and libtorch, and the device
+    #[arg(short = 'V', long)]
+    version: bool,
+    #[command(flatten)]
+    shared: Shared,
+}
+
+/// What every verb takes.
+#[derive(Args)]
+pub struct Shared {
+    /// A TOML file; configs/ holds vetted ones
+    #[arg(long, global = true, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Change one value of the configuration, such as --set encoder.dimensions=128
+    #[arg(long = "set", global = true, value_name = "NAME=VALUE")]
+    sets: Vec<String>,
+    /// Print results as JSON, for machines
+    #[arg(long, global = true)]
+    json: bool,
+}
+
+impl Shared {
+    /// The configuration with the verb's own flags on top.
+    fn load(&self, flags: &[(&str, Option<String>)]) -> souk::Result<Config> {
+        let mut sets = self.sets.clone();
+        let given = flags.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+        sets.extend(given.map(|(name, value)| format!("{name}={value}")));
+        Config::load(self.config.as_deref(), &sets)
+    }
+}
+
+/// Where and in which numbers the model runs.
+#[derive(Args)]
+pub struct ModelArgs {
+    /// Model folder (Hugging Face or sentence-transformers layout) or hub name (owner/model)
+    #[arg(long, value_name = "DIR")]
+    model: Option<String>,
+    /// f32, bf16, or int8 (CPU with VNNI)
+    #[arg(long)]
+    precision: Option<String>,
+    /// auto, cpu, cuda or cuda:N
+    #[arg(long)]
+    device: Option<String>,
+}
+
+impl ModelArgs {
+    fn flags(&self) -> [(&'static str, Option<String>); 3] {
+        // quoted, so that a folder named 1e5 stays text
+        let quoted = self.model.as_ref().map(|model| format!("{model:?}"));
+        [("model.path", quoted), ("model.precision", self.precision.clone()), ("model.device", self.device.clone())]
+    }
+}
+
+#[derive(Subcommand)]
+enum Verb {
+    Embed(embed::Embed),
+    Export(export::Export),
+    Index(index::IndexVerb),
+    Init(init::Init),
+    Search(search::Search),
+}
+
+fn main() -> ExitCode {
+    let souk = Souk::parse();
+    souk::telemetry::start();
+    let shared = &souk.shared;
+    let outcome = match &souk.verb {
+        _ if souk.version => version::run(shared),
+        Some(Verb::Embed(verb)) => verb.run(shared),
+        Some(Verb::Export(verb)) => verb.run(shared),
+        Some(Verb::Index(verb)) => verb.run(shared),
+        Some(Verb::Init(verb)) => verb.run(shared),
+        Some(Verb::Search(verb)) => verb.run(shared),
+        None => Err(souk::Error::input("say what to do: souk --help lists the verbs").into()),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => report(&error),
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "this is where errors meet the user")]
+fn report(error: &anyhow::Error) -> ExitCode {
+    use souk::Error::{Config, Input};
+    // whoever reads our output has left: nothing went wrong
+    let closed = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
+    if error.downcast_ref().is_some_and(closed) {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("souk: {error}");
+    for cause in error.chain().skip(1) {
+        eprintln!("  because: {cause}");
+    }
+    let code = if matches!(error.downcast_ref(), Some(Config { .. } | Input { .. })) { 2 } else { 1 };
+    ExitCode::from(code)
+}

@@ -1,0 +1,200 @@
+//! The verbs as a user runs them: results on standard output, errors that teach, exit codes that tell whose turn it is.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn model(name: &str) -> String {
+    root().join("tests/golden").join(name).display().to_string()
+}
+
+fn souk(arguments: &[&str], input: &[u8]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
+    command.args(arguments).env("HF_HUB_OFFLINE", "1").env_remove("RUST_LOG");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // a program that refuses its arguments does not read its input
+    drop(child.stdin.take().unwrap().write_all(input));
+    child.wait_with_output().unwrap()
+}
+
+fn done(arguments: &[&str], input: &[u8]) -> String {
+    let output = souk(arguments, input);
+    assert!(output.status.success(), "souk {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Checks the exit code and that the message says all of `words`.
+fn refused(code: i32, words: &[&str], arguments: &[&str], input: &[u8]) {
+    let output = souk(arguments, input);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "souk {arguments:?}: {message}");
+    for word in words {
+        assert!(message.contains(word), "souk {arguments:?}: `{message}` does not say `{word}`");
+    }
+    assert!(!message.contains("panicked"), "{message}");
+}
+
+fn vectors(json_lines: &str) -> Vec<Vec<f32>> {
+    json_lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn help_lists_the_verbs_and_each_verb_explains_itself() {
+    let help = done(&["--help"], b"");
+    for verb in ["embed", "export", "index", "init", "search"] {
+        assert!(help.contains(verb), "{help}");
+        let own = done(&[verb, "--help"], b"");
+        assert!(own.contains("Usage: souk") && own.contains("--config"), "{own}");
+    }
+}
+
+#[test]
+fn the_version_names_crate_libtorch_and_device() {
+    let version = done(&["--version"], b"");
+    assert!(version.contains(env!("CARGO_PKG_VERSION")) && version.contains("libtorch 2.11.0"), "{version}");
+    let json: serde_json::Value = serde_json::from_str(&done(&["--version", "--json"], b"")).unwrap();
+    assert!(json["device"] == "cpu" || json["device"].as_str().unwrap().starts_with("cuda:"), "{json}");
+}
+
+#[test]
+fn usage_errors_are_two_and_failures_one() {
+    refused(2, &["say what to do"], &[], b"");
+    refused(2, &["no model: give --model DIR"], &["embed"], b"x\n");
+    refused(2, &["no folder here"], &["embed", "--model", "/nowhere/at/all"], b"x\n");
+    refused(2, &["`f64`"], &["embed", "--model", &model("st_cls"), "--precision", "f64"], b"x\n");
+    refused(2, &["`bag`"], &["embed", "--model", &model("st_cls"), "--kind", "bag"], b"x\n");
+    refused(2, &["is 999", "32 entries"], &["embed", "--model", &model("st_cls"), "--dimensions", "999"], b"x\n");
+    refused(
+        1,
+        &["corpus.jsonl", "cannot open"],
+        &["index", "--model", &model("st_cls"), "--data", "/nowhere", "--out", "/tmp/x"],
+        b"",
+    );
+    refused(1, &["line 2", "not valid UTF-8"], &["embed", "--model", &model("st_cls")], b"fine\n\xff\xfe\n");
+}
+
+#[test]
+fn embed_gives_one_vector_per_line_whatever_the_line() {
+    let input = "oak desk\n\n日本\n a\0b \nno newline at the end";
+    let lines = done(&["embed", "--model", &model("st_mean_dense")], input.as_bytes());
+    let found = vectors(&lines);
+    assert_eq!((found.len(), found[0].len()), (5, 16));
+    let again = done(&["embed", "--model", &model("st_mean_dense")], b"oak desk\r\n");
+    assert!(vectors(&again)[0].iter().zip(&found[0]).all(|(a, b)| (a - b).abs() < 1e-6), "alone as in company");
+    let query = done(&["embed", "--model", &model("st_mean_dense"), "--kind", "query"], b"oak desk\n");
+    assert_ne!(vectors(&query)[0], found[0], "this model has a prompt for queries");
+    assert!(done(&["embed", "--model", &model("st_mean_dense")], b"").is_empty());
+}
+
+#[test]
+fn embed_says_what_it_did_when_asked() {
+    let output = souk(&["embed", "--model", &model("st_cls"), "--stats", "--with-text"], b"oak desk\npine shelf\n");
+    let line: serde_json::Value = serde_json::from_slice(output.stdout.split(|b| *b == b'\n').next().unwrap()).unwrap();
+    assert_eq!(line["text"], "oak desk");
+    let stats: serde_json::Value = serde_json::from_slice(&output.stderr).unwrap();
+    assert_eq!(stats["texts"], 2);
+    assert!(stats["texts_per_second"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn an_index_answers_for_its_own_model_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let index = dir.path().join("index").display().to_string();
+    let data = root().join("docs/demo").display().to_string();
+    let one = model("st_mean_dense");
+    let built = done(&["index", "--model", &one, "--data", &data, "--out", &index, "--json"], b"");
+    let manifest: serde_json::Value = serde_json::from_str(&built).unwrap();
+    assert_eq!((manifest["num_items"].as_u64(), manifest["dimensions"].as_i64()), (Some(112), Some(16)));
+    let search = |model: &str, rest: &[&str]| {
+        let arguments = ["search", "--model", model, "--index", &index, "oak desk", "-k", "4"];
+        souk(&[&arguments, rest].concat(), b"")
+    };
+    let hits: serde_json::Value = serde_json::from_slice(&search(&one, &["--json"]).stdout).unwrap();
+    let scores: Vec<f64> = hits["hits"].as_array().unwrap().iter().map(|hit| hit["score"].as_f64().unwrap()).collect();
+    assert!(scores.len() == 4 && scores.is_sorted_by(|a, b| a >= b), "{hits}");
+    let other = search(&model("st_cls"), &[]);
+    let message = String::from_utf8_lossy(&other.stderr).to_string();
+    assert!(!other.status.success() && message.contains("built by model"), "{message}");
+    let shorter = search(&one, &["--set", "encoder.dimensions=8"]);
+    assert!(!shorter.status.success(), "other dimensions are another model");
+    refused(2, &["already holds an index"], &["index", "--model", &one, "--data", &data, "--out", &index], b"");
+}
+
+#[test]
+fn a_bad_catalogue_line_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("corpus.jsonl"), "{\"_id\": \"1\", \"title\": \"a\"}\nnot json\n").unwrap();
+    let data = dir.path().display().to_string();
+    let out = dir.path().join("index").display().to_string();
+    refused(
+        1,
+        &["corpus.jsonl, line 2", "not an item"],
+        &["index", "--model", &model("st_cls"), "--data", &data, "--out", &out],
+        b"",
+    );
+}
+
+#[test]
+fn an_export_embeds_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("model").display().to_string();
+    done(&["export", "--model", &model("st_last"), "--to", "sentence-transformers", "--out", &out], b"");
+    let (before, after) = (
+        done(&["embed", "--model", &model("st_last")], b"oak desk\n"),
+        done(&["embed", "--model", &out], b"oak desk\n"),
+    );
+    assert_eq!(before, after);
+    refused(2, &["is not empty"], &["export", "--model", &model("st_last"), "--out", &out], b"");
+}
+
+#[test]
+fn an_adapter_changes_vectors_and_is_merged_on_export() {
+    let dir = tempfile::tempdir().unwrap();
+    let base = dir.path().join("base");
+    fs::create_dir(&base).unwrap();
+    for file in ["config.json", "model.safetensors"] {
+        fs::copy(Path::new(&model("llama")).join(file), base.join(file)).unwrap();
+    }
+    // any tokenizer that fits will do
+    let tokenizer = fs::read_to_string(Path::new(&model("st_mean_dense")).join("tokenizer.json")).unwrap();
+    fs::write(base.join("tokenizer.json"), tokenizer).unwrap();
+    let base = base.display().to_string();
+    let adapter = format!("model.adapter={}", model("lora"));
+    let plain = souk(&["embed", "--model", &base], b"oak desk\n");
+    if !plain.status.success() {
+        // a fresh seed may give a larger vocabulary than the model has rows
+        assert!(String::from_utf8_lossy(&plain.stderr).contains("another model's tokenizer"));
+        return;
+    }
+    let adapted = done(&["embed", "--model", &base, "--set", &adapter], b"oak desk\n");
+    assert_ne!(adapted.as_bytes(), plain.stdout);
+    let out = dir.path().join("merged").display().to_string();
+    done(&["export", "--model", &base, "--set", &adapter, "--out", &out], b"");
+    let merged = vectors(&done(&["embed", "--model", &out], b"oak desk\n"));
+    assert!(merged[0].iter().zip(&vectors(&adapted)[0]).all(|(a, b)| (a - b).abs() < 1e-5));
+}
+
+#[test]
+fn a_model_from_scratch_is_the_same_for_the_same_seed() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = root().join("docs/demo").display().to_string();
+    for config in ["scratch-bert", "scratch-decoder"] {
+        let file = root().join(format!("configs/{config}.toml")).display().to_string();
+        let folders = ["a", "b", "c"].map(|name| dir.path().join(format!("{config}-{name}")).display().to_string());
+        for (folder, seed) in folders.iter().zip(["scratch.seed=1", "scratch.seed=1", "scratch.seed=2"]) {
+            let small = ["--set", "scratch.vocab=600", "--set", seed];
+            done(&[&["init", "--config", &file, "--data", &data, "--out", folder], &small[..]].concat(), b"");
+        }
+        let [a, b, c] = folders.map(|folder| done(&["embed", "--model", &folder], b"oak desk\nsteam mop\n"));
+        assert_eq!(a, b);
+        assert_ne!(a, c);
+        assert_eq!(vectors(&a)[0].len(), 128);
+    }
+    refused(2, &["[scratch]", "configs/scratch-bert.toml"], &["init", "--data", &data, "--out", "/tmp/x"], b"");
+}

@@ -1,0 +1,219 @@
+//! Takes the environment and the folder of the build; gives the libtorch to run with, its version checked, or says what
+//! was looked at and what to do. Reads files only; never loads a library.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub type Environment = HashMap<OsString, OsString>;
+
+const VERSION: &str = "2.11.0";
+const LIBRARY: &str = if cfg!(target_os = "macos") { "libtorch_cpu.dylib" } else { "libtorch_cpu.so" };
+
+#[derive(Debug)]
+pub enum Problem {
+    Nowhere { looked_at: Vec<PathBuf> },
+    NoLibrary { folder: PathBuf, named_by: &'static str },
+    WrongVersion { folder: PathBuf, named_by: &'static str, version: String },
+    Python { problem: io::Error },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Nowhere { looked_at } => {
+                writeln!(f, "no libtorch found")?;
+                writeln!(f, "  neither LIBTORCH nor LIBTORCH_USE_PYTORCH is set, and these folders do not exist:")?;
+                for folder in looked_at {
+                    writeln!(f, "    {}", folder.display())?;
+                }
+                write!(f, "  Run `make setup`, or set LIBTORCH to the folder of libtorch {VERSION}.")
+            }
+            Self::NoLibrary { folder, named_by } => {
+                writeln!(f, "{} has no lib/{LIBRARY}, so it is no libtorch", folder.display())?;
+                write!(f, "  The folder comes from {named_by}. {}", remedy(named_by))
+            }
+            Self::WrongVersion { folder, named_by, version } => {
+                writeln!(f, "{} is libtorch {version}; this program needs {VERSION}", folder.display())?;
+                write!(f, "  The folder comes from {named_by}. {}", remedy(named_by))
+            }
+            Self::Python { problem } => {
+                writeln!(f, "LIBTORCH_USE_PYTORCH is set, but Python gives no torch: {problem}")?;
+                write!(f, "  Activate an environment with torch {VERSION}, or unset LIBTORCH_USE_PYTORCH.")
+            }
+        }
+    }
+}
+
+fn remedy(named_by: &str) -> String {
+    if named_by.starts_with("LIBTORCH") {
+        format!("Let {named_by} lead to libtorch {VERSION}, or unset it and run `make setup`.")
+    } else {
+        format!("Delete it and run `make setup`, or set LIBTORCH to the folder of libtorch {VERSION}.")
+    }
+}
+
+/// What the user names decides, also when it is wrong; else the first folder that exists: the build's, the cache's.
+pub fn choose(
+    environment: &Environment,
+    built_with: Option<&str>,
+    ask_python: impl FnOnce(bool) -> io::Result<PathBuf>,
+) -> Result<PathBuf, Problem> {
+    let variable = |name: &str| environment.get(&OsString::from(name)).filter(|value| !value.is_empty());
+    let any_version = variable("LIBTORCH_BYPASS_VERSION_CHECK").is_some();
+    if let Some(folder) = variable("LIBTORCH") {
+        return checked(folder.into(), "LIBTORCH", any_version);
+    }
+    if variable("LIBTORCH_USE_PYTORCH").is_some() {
+        let folder = ask_python(variable("VIRTUAL_ENV").is_some()).map_err(|problem| Problem::Python { problem })?;
+        return checked(folder, "LIBTORCH_USE_PYTORCH", any_version);
+    }
+    let mut looked_at = Vec::new();
+    let built_with = built_with.map(|folder| (PathBuf::from(folder), "the build of this program"));
+    let cached = cache(environment).map(|cache| (cache.join(format!("libtorch-{VERSION}/torch")), "Souk's cache"));
+    for (folder, named_by) in built_with.into_iter().chain(cached) {
+        if folder.exists() {
+            return checked(folder, named_by, any_version);
+        }
+        looked_at.push(folder);
+    }
+    Err(Problem::Nowhere { looked_at })
+}
+
+fn checked(folder: PathBuf, named_by: &'static str, any_version: bool) -> Result<PathBuf, Problem> {
+    if !folder.join("lib").join(LIBRARY).exists() {
+        return Err(Problem::NoLibrary { folder, named_by });
+    }
+    match version(&folder) {
+        // `2.11.0+cu130` is 2.11.0, built for CUDA 13.0.
+        Some(version) if !any_version && version.split('+').next() != Some(VERSION) => {
+            Err(Problem::WrongVersion { folder, named_by, version })
+        }
+        _ => Ok(folder),
+    }
+}
+
+/// From whichever file the kind of install has: a wheel, the zip archive of libtorch, an install of headers.
+fn version(folder: &Path) -> Option<String> {
+    let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
+    read("version.py")
+        .and_then(|text| version_in_python(&text))
+        .or_else(|| read("build-version").map(|text| text.trim().to_owned()))
+        .or_else(|| read("include/torch/headeronly/version.h").and_then(|text| version_in_header(&text)))
+}
+
+fn version_in_python(text: &str) -> Option<String> {
+    let line = text.lines().find(|line| line.starts_with("__version__"))?;
+    line.split(['\'', '"']).nth(1).map(str::to_owned)
+}
+
+fn version_in_header(text: &str) -> Option<String> {
+    let number = |name: &str| {
+        text.lines().find_map(|line| line.strip_prefix("#define TORCH_VERSION_")?.strip_prefix(name)).map(str::trim)
+    };
+    Some(format!("{}.{}.{}", number("MAJOR ")?, number("MINOR ")?, number("PATCH ")?))
+}
+
+fn cache(environment: &Environment) -> Option<PathBuf> {
+    let variable = |name: &str| environment.get(&OsString::from(name)).filter(|value| !value.is_empty());
+    variable("SOUK_CACHE")
+        .map(PathBuf::from)
+        .or_else(|| variable("XDG_CACHE_HOME").map(|folder| Path::new(folder).join("souk")))
+        .or_else(|| variable("HOME").map(|folder| Path::new(folder).join(".cache/souk")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PYTHON_WHEEL: (&str, &str) = ("version.py", "__all__ = ['__version__']\n__version__ = '2.11.0+cu130'\n");
+    const OLD_WHEEL: (&str, &str) = ("version.py", "__version__ = '2.10.1'\n");
+
+    fn install(folder: &Path, (file, text): (&str, &str)) -> String {
+        let file = folder.join(file);
+        fs::create_dir_all(folder.join("lib")).unwrap();
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(folder.join("lib").join(LIBRARY), "").unwrap();
+        fs::write(file, text).unwrap();
+        folder.to_str().unwrap().to_owned()
+    }
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        variables.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    fn no_python(_: bool) -> io::Result<PathBuf> {
+        panic!("Python is asked only when LIBTORCH_USE_PYTORCH is set")
+    }
+
+    #[test]
+    fn what_the_user_names_stands_above_build_and_cache() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = |name: &str| install(&place.path().join(name), PYTHON_WHEEL);
+        let (own, python, built) = (folder("own"), folder("python"), folder("built"));
+        let cached = folder("souk/libtorch-2.11.0/torch");
+        let cache = ("XDG_CACHE_HOME", place.path().to_str().unwrap());
+
+        let chosen = |variables: &[_], built_with| {
+            choose(&environment(variables), built_with, |_| Ok(python.clone().into())).unwrap()
+        };
+        let all = [("LIBTORCH", own.as_str()), ("LIBTORCH_USE_PYTORCH", "1"), cache];
+        assert_eq!(chosen(&all, Some(&built)), Path::new(&own));
+        assert_eq!(chosen(&all[1..], Some(&built)), Path::new(&python));
+        assert_eq!(chosen(&all[2..], Some(&built)), Path::new(&built));
+        assert_eq!(chosen(&all[2..], Some("/gone")), Path::new(&cached));
+        assert_eq!(chosen(&all[2..], None), Path::new(&cached));
+    }
+
+    #[test]
+    fn a_wrong_version_is_named_with_its_folder_and_the_needed_one() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = install(place.path(), OLD_WHEEL);
+        let message = choose(&environment(&[("LIBTORCH", &folder)]), None, no_python).unwrap_err().to_string();
+        for part in [&folder, "2.10.1", "2.11.0", "LIBTORCH"] {
+            assert!(message.contains(part), "{part} is missing in: {message}");
+        }
+        let bypass = environment(&[("LIBTORCH", &folder), ("LIBTORCH_BYPASS_VERSION_CHECK", "1")]);
+        assert!(choose(&bypass, None, no_python).is_ok());
+    }
+
+    #[test]
+    fn the_version_is_read_from_every_kind_of_install() {
+        let header = "#define TORCH_VERSION_MAJOR 2\n#define TORCH_VERSION_MINOR 11\n#define TORCH_VERSION_PATCH 0\n";
+        let installs = [
+            (PYTHON_WHEEL, true),
+            (OLD_WHEEL, false),
+            (("build-version", "2.11.0+cpu\n"), true),
+            (("build-version", "2.11.1+cpu\n"), false),
+            (("include/torch/headeronly/version.h", header), true),
+            (("include/torch/headeronly/version.h", &header.replace("11", "12")), false),
+            (("unversioned", ""), true),
+        ];
+        for (files, fits) in installs {
+            let place = tempfile::tempdir().unwrap();
+            let folder = install(place.path(), files);
+            let chosen = choose(&environment(&[("LIBTORCH", &folder)]), None, no_python);
+            assert_eq!(chosen.is_ok(), fits, "{files:?} gave {chosen:?}");
+        }
+    }
+
+    #[test]
+    fn a_folder_without_the_library_is_an_error_even_when_the_cache_has_one() {
+        let place = tempfile::tempdir().unwrap();
+        install(&place.path().join("libtorch-2.11.0/torch"), PYTHON_WHEEL);
+        let variables = [("LIBTORCH", "/nowhere"), ("SOUK_CACHE", place.path().to_str().unwrap())];
+        let problem = choose(&environment(&variables), None, no_python).unwrap_err();
+        assert!(matches!(problem, Problem::NoLibrary { named_by: "LIBTORCH", .. }), "{problem}");
+    }
+
+    #[test]
+    fn nothing_found_says_where_it_looked() {
+        let message = choose(&environment(&[("HOME", "/h")]), Some("/gone"), no_python).unwrap_err().to_string();
+        for part in ["/gone", "/h/.cache/souk/libtorch-2.11.0/torch", "make setup"] {
+            assert!(message.contains(part), "{part} is missing in: {message}");
+        }
+    }
+}

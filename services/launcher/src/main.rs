@@ -1,0 +1,53 @@
+//! The command `souk`. Takes the user's command line; finds libtorch, checks its version, and becomes `souk-engine`, the
+//! program beside it that links libtorch, so that an absent or wrong libtorch is a clear message and not a linker's.
+
+mod libtorch;
+mod python;
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Display;
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+const ENGINE: &str = "souk-engine";
+const LIBRARY_PATH: &str = if cfg!(target_os = "macos") { "DYLD_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
+/// What the user configured, or how the program was installed, is wrong.
+const CONFIGURATION: u8 = 2;
+
+fn main() -> ExitCode {
+    let environment = std::env::vars_os().collect();
+    let problem = match libtorch::choose(&environment, option_env!("SOUK_BUILT_WITH_LIBTORCH"), python::torch_folder) {
+        Ok(folder) => become_engine(&folder, environment.get(OsStr::new(LIBRARY_PATH))),
+        Err(problem) => problem.to_string(),
+    };
+    complain(problem);
+    ExitCode::from(CONFIGURATION)
+}
+
+/// Returns only when it failed, and then says why.
+fn become_engine(libtorch: &Path, library_path: Option<&OsString>) -> String {
+    let launcher = match std::env::current_exe() {
+        Ok(launcher) => launcher,
+        Err(problem) => return format!("cannot tell where this program lies: {problem}"),
+    };
+    let engine = launcher.with_file_name(ENGINE);
+    if !engine.exists() {
+        let engine = engine.display();
+        return format!("{engine} is missing\n  It belongs beside `souk`. Run `cargo build --release --workspace`.");
+    }
+    let mut path = libtorch.join("lib").into_os_string();
+    if let Some(rest) = library_path.filter(|rest| !rest.is_empty()) {
+        path.push(":");
+        path.push(rest);
+    }
+    let arguments = std::env::args_os().skip(1);
+    let problem = Command::new(&engine).arg0("souk").args(arguments).env(LIBRARY_PATH, path).exec();
+    format!("cannot run {}: {problem}", engine.display())
+}
+
+fn complain(problem: impl Display) {
+    // With nobody to read it, the exit code is all that is left to say.
+    let _ = writeln!(std::io::stderr(), "souk: {problem}");
+}

@@ -1,0 +1,268 @@
+//! Linear maps: trainable with an optional low-rank adapter, or frozen into the CPU's packed form (f32 or int8).
+//! A `Projection` is one or several maps of the same input (query, key and value; gate and up); frozen, they are one
+//! product, fused with what follows it.
+
+use souk_native::{Activation, Epilogue, PackedLinear};
+use tch::{Kind, Tensor};
+
+use super::weights::{Init, Parameters};
+use crate::error::{Error, Result};
+
+/// What the numbers of a model are on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    F32,
+    Bf16,
+    /// Weights per output, activations per token in 8 bits; CPU only, everything between the products in f32.
+    Int8,
+}
+
+impl Precision {
+    /// The kind that parameters are kept in.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::F32 | Self::Int8 => Kind::Float,
+            Self::Bf16 => Kind::BFloat16,
+        }
+    }
+}
+
+pub struct Linear {
+    /// The tensor's hub name without `.weight`.
+    pub(super) name: String,
+    /// `[out, in]`
+    pub(super) weight: Tensor,
+    bias: Option<Tensor>,
+    pub(super) adapter: Option<Adapter>,
+}
+
+/// LoRA: `y += scale · up(down(dropout(x)))`.
+pub struct Adapter {
+    /// `[rank, in]`
+    pub(super) down: Tensor,
+    /// `[out, rank]`
+    pub(super) up: Tensor,
+    pub(super) scale: f64,
+    pub(super) dropout: f64,
+}
+
+/// Sizes and name of one linear map.
+pub(super) struct LinearSpec<'a> {
+    pub name: &'a str,
+    pub inputs: i64,
+    pub outputs: i64,
+    pub bias: bool,
+    /// Standard deviation of a weight made from a seed.
+    pub std: f64,
+}
+
+impl Linear {
+    pub(super) fn build(spec: LinearSpec, parameters: &mut Parameters) -> Result<Self> {
+        let LinearSpec { name, inputs, outputs, bias, std } = spec;
+        let weight = parameters.tensor(&format!("{name}.weight"), &[outputs, inputs], Init::Normal(std))?;
+        let bias = match bias {
+            true => Some(parameters.tensor(&format!("{name}.bias"), &[outputs], Init::Zeros)?),
+            false => None,
+        };
+        Ok(Self { name: name.into(), weight, bias, adapter: None })
+    }
+
+    fn forward(&self, x: &Tensor, train: bool) -> Tensor {
+        let y = x.linear(&self.weight, self.bias.as_ref());
+        match &self.adapter {
+            None => y,
+            Some(Adapter { down, up, scale, dropout }) => {
+                let x = if train { x.dropout(*dropout, true) } else { x.shallow_clone() };
+                y + x.linear::<&Tensor>(down, None).linear::<&Tensor>(up, None) * *scale
+            }
+        }
+    }
+
+    /// Folds the adapter into the weight.
+    pub(super) fn merge(&mut self) {
+        if let Some(Adapter { down, up, scale, .. }) = self.adapter.take() {
+            let _guard = tch::no_grad_guard();
+            let change = up.matmul(&down) * scale;
+            self.weight.copy_(&(&self.weight + change));
+        }
+    }
+}
+
+pub struct Projection {
+    parts: Vec<Linear>,
+    outputs: Vec<i64>,
+    packed: Option<PackedLinear>,
+}
+
+/// What follows a projection and is fused with it where possible.
+pub(super) enum Then<'a> {
+    Nothing,
+    Activation(Activation),
+    /// Adds the residual and normalises the sum.
+    AddNorm {
+        residual: &'a Tensor,
+        norm: &'a LayerNorm,
+    },
+}
+
+impl Projection {
+    pub(super) fn of(parts: Vec<Linear>) -> Self {
+        let outputs = parts.iter().map(|part| part.weight.size()[0]).collect();
+        Self { parts, outputs, packed: None }
+    }
+
+    pub(super) fn parts_mut(&mut self) -> &mut [Linear] {
+        &mut self.parts
+    }
+
+    /// Each part's output; frozen, they are views of one tensor.
+    pub(super) fn split(&self, x: &Tensor, train: bool) -> Result<Vec<Tensor>> {
+        match &self.packed {
+            None => Ok(self.parts.iter().map(|part| part.forward(x, train)).collect()),
+            Some(packed) => {
+                let all = flat(x, packed.out_features(), |rows| packed.forward(rows, Epilogue::None))?;
+                Ok(all.split_with_sizes(&self.outputs[..], -1))
+            }
+        }
+    }
+
+    /// The output of a projection that has one part.
+    pub(super) fn apply(&self, x: &Tensor, then: Then, train: bool) -> Result<Tensor> {
+        if let Some(packed) = &self.packed {
+            let run = |epilogue: Epilogue| flat(x, packed.out_features(), |rows| packed.forward(rows, epilogue));
+            return then.fused(run);
+        }
+        let y = self.parts[0].forward(x, train);
+        Ok(then.plain(y))
+    }
+
+    /// Packs the weights for the CPU and lets go of the originals; the projection can no longer be trained.
+    pub(super) fn freeze(&mut self, precision: Precision) -> Result<()> {
+        let weight = Tensor::cat(&self.parts.iter().map(|p| &p.weight).collect::<Vec<_>>(), 0);
+        let zeros = |part: &Linear| Tensor::zeros([part.weight.size()[0]], (Kind::Float, weight.device()));
+        let bias = match self.parts.iter().any(|p| p.bias.is_some()) {
+            false => None,
+            true => {
+                let all: Vec<Tensor> = self
+                    .parts
+                    .iter()
+                    .map(|p| p.bias.as_ref().map_or_else(|| zeros(p), Tensor::shallow_clone))
+                    .collect();
+                Some(Tensor::cat(&all, 0))
+            }
+        };
+        self.packed = Some(match precision {
+            Precision::F32 => PackedLinear::f32(&weight, bias.as_ref())?,
+            Precision::Int8 => PackedLinear::int8(&weight, bias.as_ref())?,
+            Precision::Bf16 => return Err(Error::device("bf16 has no packed form")),
+        });
+        self.parts.clear();
+        Ok(())
+    }
+}
+
+/// `down(activation(up(x)))` and what follows; frozen, the wide rows in between never leave the processor's cache.
+pub(super) fn feed_forward(maps: (&Projection, Activation, &Projection), x: &Tensor, then: Then) -> Result<Tensor> {
+    let (up, activation, down) = maps;
+    if let (Some(wide), Some(narrow)) = (&up.packed, &down.packed) {
+        let run = |epilogue: Epilogue| {
+            flat(x, narrow.out_features(), |rows| souk_native::feed_forward(rows, wide, activation, narrow, epilogue))
+        };
+        return then.fused(run);
+    }
+    down.apply(&up.apply(x, Then::Activation(activation), false)?, then, false)
+}
+
+impl Then<'_> {
+    fn plain(self, y: Tensor) -> Tensor {
+        match self {
+            Self::Nothing => y,
+            Self::Activation(activation) => activate(&y, activation),
+            Self::AddNorm { residual, norm } => norm.forward(&(y + residual)),
+        }
+    }
+
+    /// Hands `run` the same as the packed form knows it.
+    fn fused(self, run: impl FnOnce(Epilogue) -> Result<Tensor>) -> Result<Tensor> {
+        match self {
+            Self::Nothing => run(Epilogue::None),
+            Self::Activation(activation) => run(Epilogue::Activation(activation)),
+            Self::AddNorm { residual, norm } => {
+                let width = residual.size().last().copied().unwrap_or(0);
+                run(Epilogue::AddNorm(norm.fused(&residual.reshape([-1, width]))))
+            }
+        }
+    }
+}
+
+/// Runs a packed product, which knows only rows, on `x [.., in]`.
+fn flat(x: &Tensor, outputs: i64, run: impl FnOnce(&Tensor) -> souk_native::Result<Tensor>) -> Result<Tensor> {
+    let mut shape = x.size();
+    let inputs = shape.last().copied().unwrap_or(0);
+    let y = run(&x.reshape([-1, inputs]).contiguous())?;
+    if let Some(last) = shape.last_mut() {
+        *last = outputs;
+    }
+    Ok(y.view(&shape[..]))
+}
+
+pub(super) fn activate(x: &Tensor, activation: Activation) -> Tensor {
+    match activation {
+        Activation::Gelu => x.gelu("none"),
+        Activation::GeluTanh => x.gelu("tanh"),
+        Activation::Relu => x.relu(),
+        Activation::Silu => x.silu(),
+    }
+}
+
+/// Reads `hidden_act` as the hub spells it.
+pub(super) fn activation_of(name: &str) -> Option<Activation> {
+    match name {
+        "gelu" => Some(Activation::Gelu),
+        "gelu_new" | "gelu_pytorch_tanh" => Some(Activation::GeluTanh),
+        "relu" => Some(Activation::Relu),
+        "silu" | "swish" => Some(Activation::Silu),
+        _ => None,
+    }
+}
+
+pub struct LayerNorm {
+    pub(super) weight: Tensor,
+    pub(super) bias: Tensor,
+    pub(super) eps: f64,
+}
+
+impl LayerNorm {
+    pub(super) fn build(name: &str, width: i64, eps: f64, parameters: &mut Parameters) -> Result<Self> {
+        let weight = parameters.tensor(&format!("{name}.weight"), &[width], Init::Ones)?;
+        let bias = parameters.tensor(&format!("{name}.bias"), &[width], Init::Zeros)?;
+        Ok(Self { weight, bias, eps })
+    }
+
+    pub(super) fn forward(&self, x: &Tensor) -> Tensor {
+        x.layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), self.eps, false)
+    }
+
+    pub(super) fn fused<'a>(&'a self, residual: &'a Tensor) -> souk_native::Norm<'a> {
+        souk_native::Norm { residual, weight: &self.weight, bias: &self.bias, eps: self.eps }
+    }
+}
+
+pub struct RmsNorm {
+    weight: Tensor,
+    eps: f64,
+}
+
+impl RmsNorm {
+    pub(super) fn build(name: &str, width: i64, eps: f64, parameters: &mut Parameters) -> Result<Self> {
+        Ok(Self { weight: parameters.tensor(&format!("{name}.weight"), &[width], Init::Ones)?, eps })
+    }
+
+    /// Statistics in f32 whatever the kind, as the models were trained.
+    pub(super) fn forward(&self, x: &Tensor) -> Tensor {
+        let single = x.to_kind(Kind::Float);
+        let scale = (single.square().mean_dim(-1, true, Kind::Float) + self.eps).rsqrt();
+        (single * scale).to_kind(x.kind()) * &self.weight
+    }
+}

@@ -1,0 +1,164 @@
+//! Low-rank adapters, in and out of PEFT's folder (`adapter_config.json`, `adapter_model.safetensors`).
+//! What PEFT can do and Souk does not compute is refused by the field's name.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tch::Tensor;
+
+use super::Backbone;
+use super::fields::Fields;
+use super::linear::{Adapter, Linear};
+use super::weights::{Init, Parameters, read_tensors, write_tensors};
+use crate::error::{Error, Result};
+
+const CONFIG: &str = "adapter_config.json";
+const WEIGHTS: &str = "adapter_model.safetensors";
+const ROOT: &str = "base_model.model.";
+
+/// What an adapter is, whatever it is attached to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lora {
+    pub rank: i64,
+    pub alpha: f64,
+    #[serde(default)]
+    pub dropout: f64,
+    /// Last parts of the names of the linear maps to adapt, such as `q_proj`.
+    pub targets: Vec<String>,
+}
+
+/// Settings of PEFT that say nothing about the computation.
+const HARMLESS: [&str; 18] = [
+    "auto_mapping",
+    "base_model_name_or_path",
+    "inference_mode",
+    "init_lora_weights",
+    "megatron_config",
+    "megatron_core",
+    "peft_type",
+    "peft_version",
+    "revision",
+    "task_type",
+    "loftq_config",
+    "eva_config",
+    "corda_config",
+    "layers_pattern",
+    "lora_ga_config",
+    "ensure_weight_tying",
+    "qalora_group_size",
+    "arrow_config",
+];
+
+impl Lora {
+    /// Reads `adapter_config.json`; gives the adapter and its scale.
+    fn read(path: &Path) -> Result<(Self, f64)> {
+        let fields = Fields::open(path)?;
+        fields.only("peft_type", "LORA")?;
+        for switch in ["use_dora", "fan_in_fan_out", "lora_bias", "use_qalora", "alora_invocation_tokens"] {
+            fields.only(switch, false)?;
+        }
+        fields.only("bias", "none")?;
+        for table in ["rank_pattern", "alpha_pattern"] {
+            fields.only(table, json!({}))?;
+        }
+        for list in ["modules_to_save", "layers_to_transform", "target_parameters", "exclude_modules"] {
+            fields.only(list, json!([]))?;
+        }
+        for absent in ["trainable_token_indices", "layer_replication", "velora_config", "use_bdlora"] {
+            fields.only(absent, Value::Null)?;
+        }
+        let rank = fields.count("r")?;
+        let alpha: f64 = fields.need("lora_alpha")?;
+        let scale = match fields.or("use_rslora", false)? {
+            true => alpha / (rank as f64).sqrt(),
+            false => alpha / rank as f64,
+        };
+        let targets = fields.need("target_modules")?;
+        let lora = Self { rank, alpha, dropout: fields.or("lora_dropout", 0.0)?, targets };
+        fields.finish(&HARMLESS, &[])?;
+        Ok((lora, scale))
+    }
+
+    fn matches(&self, linear: &Linear) -> bool {
+        self.targets.iter().any(|target| linear.name == *target || linear.name.ends_with(&format!(".{target}")))
+    }
+
+    /// Attaches a fresh adapter: `down` random by `seed`, `up` zero, so that nothing changes before training.
+    pub fn attach(&self, backbone: &mut Backbone, seed: u64) -> Result<()> {
+        let mut attached = 0;
+        for linear in backbone.linears().into_iter().filter(|linear| self.matches(linear)) {
+            let [outputs, inputs] = linear.weight.size()[..] else { continue };
+            let mut fresh = Parameters::seeded(seed, linear.weight.device(), linear.weight.kind());
+            // the variance of PEFT's own start, uniform in ±1/√inputs
+            let spread = Init::Normal(1.0 / (3.0 * inputs as f64).sqrt());
+            let down = fresh.tensor(&format!("{}.lora_A", linear.name), &[self.rank, inputs], spread)?;
+            let up = fresh.tensor(&format!("{}.lora_B", linear.name), &[outputs, self.rank], Init::Zeros)?;
+            let scale = self.alpha / self.rank as f64;
+            linear.adapter = Some(Adapter { down, up, scale, dropout: self.dropout });
+            attached += 1;
+        }
+        match attached {
+            0 => Err(Error::config("lora.targets", format!("{:?} match no linear map of this model", self.targets))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Attaches the adapter of a PEFT folder.
+    pub fn load(dir: &Path, backbone: &mut Backbone) -> Result<Self> {
+        let (lora, scale) = Self::read(&dir.join(CONFIG))?;
+        let file = dir.join(WEIGHTS);
+        let mut tensors: BTreeMap<String, Tensor> = BTreeMap::new();
+        for (name, tensor) in read_tensors(&file)? {
+            tensors.insert(bare(name.strip_prefix(ROOT).unwrap_or(&name)).to_string(), tensor);
+        }
+        for linear in backbone.linears() {
+            let mut take = |part: &str| tensors.remove(&format!("{}.lora_{part}.weight", bare(&linear.name)));
+            let (Some(down), Some(up)) = (take("A"), take("B")) else { continue };
+            let [outputs, inputs] = linear.weight.size()[..] else { continue };
+            if down.size() != [lora.rank, inputs] || up.size() != [outputs, lora.rank] {
+                let problem = format!("the adapter of `{}` does not fit {outputs} x {inputs}", linear.name);
+                return Err(Error::weights(&file, problem));
+            }
+            let fit = |t: Tensor| t.to_device(linear.weight.device()).to_kind(linear.weight.kind());
+            linear.adapter = Some(Adapter { down: fit(down), up: fit(up), scale, dropout: lora.dropout });
+        }
+        match tensors.keys().next() {
+            Some(name) => Err(Error::weights(&file, format!("tensor `{name}` fits nothing in this model"))),
+            None => Ok(lora),
+        }
+    }
+
+    /// Writes a PEFT folder that `PeftModel.from_pretrained` loads onto the base model `base`.
+    pub fn save(&self, dir: &Path, backbone: &mut Backbone, base: &str) -> Result<()> {
+        fs::create_dir_all(dir).map_err(Error::store(dir, "make the folder"))?;
+        let mut tensors = BTreeMap::new();
+        for linear in backbone.linears() {
+            if let Some(adapter) = &linear.adapter {
+                let key = |part: &str| format!("{ROOT}{}.lora_{part}.weight", linear.name);
+                tensors.insert(key("A"), adapter.down.shallow_clone());
+                tensors.insert(key("B"), adapter.up.shallow_clone());
+            }
+        }
+        write_tensors(&dir.join(WEIGHTS), &tensors)?;
+        let config = json!({
+            "peft_type": "LORA", "base_model_name_or_path": base, "inference_mode": true, "bias": "none",
+            "r": self.rank, "lora_alpha": self.alpha, "lora_dropout": self.dropout, "target_modules": self.targets,
+        });
+        let path = dir.join(CONFIG);
+        fs::write(&path, format!("{config:#}\n")).map_err(Error::store(&path, "write it"))
+    }
+
+    /// Folds every adapter into the weights it adapts.
+    pub fn merge(backbone: &mut Backbone) {
+        backbone.linears().into_iter().for_each(Linear::merge);
+    }
+}
+
+/// A name without the prefix in which hub folders of one architecture differ.
+fn bare(name: &str) -> &str {
+    name.strip_prefix("model.").or_else(|| name.strip_prefix("bert.")).unwrap_or(name)
+}

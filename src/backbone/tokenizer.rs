@@ -1,0 +1,177 @@
+//! Text to token ids through `tokenizer.json`, and byte-level BPE trained on a catalogue for models from scratch.
+//! Padding and truncation stored in the file are overridden: batches are packed, and the length is the model's.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::processors::template::TemplateProcessing;
+use tokenizers::{
+    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
+    TruncationParams,
+};
+
+use crate::error::{Error, Result};
+
+const FILE: &str = "tokenizer.json";
+/// What a tokenizer trained here puts around a text, with its padding and mask; ids are their places in this list.
+const SPECIAL: [&str; 4] = ["<pad>", "<s>", "</s>", "<mask>"];
+
+type Untrained = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
+
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    path: PathBuf,
+    lowercase: bool,
+    special: HashSet<u32>,
+}
+
+impl Tokenizer {
+    pub fn open(dir: &Path) -> Result<Self> {
+        let path = dir.join(FILE);
+        let bytes = std::fs::read(&path).map_err(Error::store(&path, "open the tokenizer"))?;
+        let inner = tokenizers::Tokenizer::from_bytes(bytes)
+            .map_err(|e| Error::weights(&path, "not a tokenizer that Souk can read").because(e))?;
+        Ok(Self::of(inner, path))
+    }
+
+    fn of(mut inner: tokenizers::Tokenizer, path: PathBuf) -> Self {
+        inner.with_padding(None);
+        let added = inner.get_added_tokens_decoder();
+        let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
+        Self { inner, path, lowercase: false, special }
+    }
+
+    /// Learns a byte-level BPE of `vocab` tokens from a catalogue's texts.
+    pub fn train(texts: impl Iterator<Item = String> + Send, vocab: usize) -> Result<Self> {
+        let failed = |e: tokenizers::Error| Error::input("cannot train a tokenizer on these texts").because(e);
+        let special: Vec<AddedToken> = SPECIAL.iter().map(|token| AddedToken::from(*token, true)).collect();
+        let smallest = ByteLevel::alphabet().len() + SPECIAL.len();
+        if vocab < smallest {
+            return Err(Error::config("tokenizer.vocab", format!("is {vocab}: bytes alone need {smallest}")));
+        }
+        let mut trainer = BpeTrainerBuilder::new()
+            .vocab_size(vocab)
+            .min_frequency(2)
+            .special_tokens(special)
+            .initial_alphabet(ByteLevel::alphabet().into_iter().collect())
+            .show_progress(false)
+            .build();
+        let mut inner = Untrained::new(BPE::default());
+        inner.with_pre_tokenizer(Some(ByteLevel::new(true, true, true)));
+        inner.with_decoder(Some(ByteLevel::default()));
+        inner.train(&mut trainer, texts).map_err(failed)?;
+        let around = TemplateProcessing::builder()
+            .try_single("<s> $A </s>")
+            .and_then(|b| b.special_tokens(vec![("<s>", 1), ("</s>", 2)]).build().map_err(|e| e.to_string()))
+            .map_err(|e| failed(e.into()))?;
+        inner.with_post_processor(Some(around));
+        let json = serde_json::to_vec(&inner).map_err(|e| failed(e.into()))?;
+        let inner = tokenizers::Tokenizer::from_bytes(json).map_err(failed)?;
+        Ok(Self::of(inner, FILE.into()))
+    }
+
+    pub fn save(&self, dir: &Path) -> Result<()> {
+        let path = dir.join(FILE);
+        let mut plain = self.inner.clone();
+        plain.with_truncation(None).map_err(|e| Error::weights(&path, "cannot write it").because(e))?;
+        plain.save(&path, true).map_err(|e| Error::weights(&path, "cannot write it").because(e))
+    }
+
+    /// Cuts texts to `max_tokens`, special tokens included, and lowers their case where the model wants it.
+    pub fn shape(&mut self, max_tokens: usize, lowercase: bool) -> Result<()> {
+        let failed = |e: tokenizers::Error| Error::weights(&self.path, "cannot cut texts").because(e);
+        self.inner.with_truncation(None).map_err(failed)?;
+        let framing = self.encode("")?.len();
+        if max_tokens <= framing {
+            let problem = format!("is {max_tokens}, and {framing} special tokens stand around every text");
+            return Err(Error::config("max_tokens", problem));
+        }
+        let truncation = TruncationParams { max_length: max_tokens, ..Default::default() };
+        let failed = |e: tokenizers::Error| Error::weights(&self.path, "cannot cut texts").because(e);
+        self.inner.with_truncation(Some(truncation)).map_err(failed)?;
+        self.lowercase = lowercase;
+        Ok(())
+    }
+
+    /// Refuses a tokenizer that was made for another model.
+    pub fn check_fits(&self, vocab: usize) -> Result<()> {
+        let largest = self.inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize);
+        if largest < vocab {
+            return Ok(());
+        }
+        let problem =
+            format!("has token ids up to {largest}, the model knows {vocab}: this is another model's tokenizer");
+        Err(Error::weights(&self.path, problem))
+    }
+
+    pub fn vocab(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// Ids with the special tokens around them.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let failed = |e: tokenizers::Error| {
+            Error::input("a text cannot be tokenized: its tokenizer lacks what it needs").because(e)
+        };
+        let encoding = match self.lowercase {
+            true => self.inner.encode_fast(text.to_lowercase(), true),
+            false => self.inner.encode_fast(text, true),
+        };
+        Ok(encoding.map_err(failed)?.get_ids().to_vec())
+    }
+
+    /// Tokens that a prompt takes up at the head of a text, by sentence-transformers' rule: the prompt alone is
+    /// tokenized, and a special token at its end is not counted.
+    pub fn prompt_length(&self, prompt: &str) -> Result<usize> {
+        let ids = self.encode(prompt)?;
+        let closed = ids.last().is_some_and(|id| self.special.contains(id));
+        Ok(ids.len() - usize::from(closed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn trained() -> Tokenizer {
+        let titles = ["oak desk 120 cm", "oak chair", "pine desk 80 cm", "desk lamp", "oak shelf"];
+        let texts = titles.iter().cycle().take(50).map(ToString::to_string);
+        Tokenizer::train(texts, 300).unwrap()
+    }
+
+    #[test]
+    fn a_trained_tokenizer_frames_any_text_and_survives_a_save() {
+        let dir = tempfile::tempdir().unwrap();
+        trained().save(dir.path()).unwrap();
+        let again = Tokenizer::open(dir.path()).unwrap();
+        for text in ["oak desk", "", "naïve \0 日本 desk"] {
+            let ids = again.encode(text).unwrap();
+            assert_eq!(ids, trained().encode(text).unwrap());
+            assert_eq!((ids.first(), ids.last()), (Some(&1), Some(&2)), "{text:?}");
+        }
+        assert!(again.encode("oak desk").unwrap().len() <= 5, "merges were learned");
+    }
+
+    #[test]
+    fn truncation_keeps_the_closing_token() {
+        let mut tokenizer = trained();
+        tokenizer.shape(6, false).unwrap();
+        let ids = tokenizer.encode(&"oak desk ".repeat(1000)).unwrap();
+        assert_eq!((ids.len(), ids[5]), (6, 2));
+        assert!(tokenizer.shape(1, false).is_err());
+    }
+
+    #[test]
+    fn a_prompt_is_measured_without_its_closing_token() {
+        let tokenizer = trained();
+        assert_eq!(tokenizer.prompt_length("oak").unwrap(), tokenizer.encode("oak").unwrap().len() - 1);
+    }
+
+    #[test]
+    fn a_tokenizer_of_another_model_is_refused() {
+        let error = trained().check_fits(100).unwrap_err().to_string();
+        assert!(error.contains("another model's tokenizer"), "{error}");
+    }
+}

@@ -1,0 +1,91 @@
+//! The nouns everything speaks in: items, hits, and the two kinds of text an encoder sees.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// Which side of the search a text stands on; it chooses the prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TextKind {
+    Query,
+    Item,
+}
+
+impl FromStr for TextKind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "query" => Ok(Self::Query),
+            "item" => Ok(Self::Item),
+            other => Err(Error::input(format!("`{other}` is no kind of text: say `query` or `item`"))),
+        }
+    }
+}
+
+/// One thing the shop sells, as a line of BEIR's `corpus.jsonl`; every further key is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Item {
+    #[serde(rename = "_id")]
+    pub id: String,
+    #[serde(default)]
+    pub title: String,
+    #[serde(default)]
+    pub text: String,
+    #[serde(flatten)]
+    pub fields: Map<String, Value>,
+}
+
+impl Item {
+    /// Reads one line; `file` and `line` are for the error message.
+    pub fn parse(json: &[u8], file: &Path, line: u64) -> Result<Self> {
+        serde_json::from_slice(json).map_err(|e| {
+            let problem = "not an item: expected {\"_id\": \"...\", \"title\": \"...\", \"text\": \"...\"}";
+            Error::data(file, Some(line), problem).because(e)
+        })
+    }
+
+    /// What the encoder reads: title and text, as BEIR joins them.
+    pub fn passage(&self) -> String {
+        match (self.title.is_empty(), self.text.is_empty()) {
+            (_, true) => self.title.clone(),
+            (true, false) => self.text.clone(),
+            (false, false) => format!("{} {}", self.title, self.text),
+        }
+    }
+}
+
+/// An item that a search found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Hit {
+    pub id: String,
+    pub score: f32,
+    pub rank: usize,
+    pub title: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_keeps_its_extra_keys_and_joins_title_and_text() {
+        let json = br#"{"_id":"7","title":"Oak desk","text":"120 cm","price":99.5}"#;
+        let item = Item::parse(json, Path::new("corpus.jsonl"), 1).unwrap();
+        assert_eq!(item.passage(), "Oak desk 120 cm");
+        assert_eq!(item.fields["price"], 99.5);
+        let bare = Item { text: String::new(), ..item };
+        assert_eq!(bare.passage(), "Oak desk");
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let error = Item::parse(b"{}", Path::new("corpus.jsonl"), 3).unwrap_err();
+        assert!(error.to_string().starts_with("corpus.jsonl, line 3: not an item"), "{error}");
+    }
+}

@@ -1,0 +1,126 @@
+//! Writes a folder that `SentenceTransformer(DIR)` loads with the same vectors, in the layout that every release of
+//! sentence-transformers reads.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use super::folder::{Recipe, transformer_dir};
+use super::{Encoder, Pooling};
+use crate::backbone::lora::Lora;
+use crate::backbone::weights::{SHARD_BYTES, write_tensors};
+use crate::error::{Error, Result};
+
+/// The tokenizer's files, copied where the model's folder has them.
+const TOKENIZER: [&str; 7] = [
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+];
+
+impl Encoder {
+    /// Exports the model as it is now, adapters merged. `out` must be new or empty.
+    pub fn export(&mut self, out: &Path) -> Result<()> {
+        let no_form =
+            |what: &str| Error::config("export", format!("{what} has no form in a sentence-transformers folder"));
+        if self.overrides.causal.is_some() {
+            return Err(no_form("an override of `causal`"));
+        }
+        if self.overrides.dimensions.is_some() {
+            return Err(no_form("an override of `dimensions` (give truncate_dim when loading)"));
+        }
+        start_folder(out)?;
+        Lora::merge(&mut self.backbone);
+        let parameters = self.parameters.as_ref();
+        parameters.ok_or_else(|| Error::input("a frozen model cannot be exported"))?.save(out, SHARD_BYTES)?;
+        write_json(&out.join("config.json"), self.architecture.json())?;
+        let from = transformer_dir(&self.dir)?;
+        for file in TOKENIZER.iter().filter(|file| from.join(file).exists()) {
+            let copy = out.join(file);
+            fs::copy(from.join(file), &copy).map_err(Error::store(&copy, "copy it"))?;
+        }
+        self.recipe.write(out, self.architecture.width())
+    }
+}
+
+/// Makes the folder; one that holds something is left alone.
+pub(super) fn start_folder(out: &Path) -> Result<()> {
+    fs::create_dir_all(out).map_err(Error::store(out, "make the folder"))?;
+    let mut entries = fs::read_dir(out).map_err(Error::store(out, "list the folder"))?;
+    match entries.next() {
+        Some(_) => Err(Error::config(out.display(), "is not empty: give a new folder")),
+        None => Ok(()),
+    }
+}
+
+pub(super) fn write_json(path: &Path, value: &Value) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(Error::store(parent, "make the folder"))?;
+    }
+    fs::write(path, format!("{value:#}\n")).map_err(Error::store(path, "write it"))
+}
+
+impl Recipe {
+    /// Writes everything beside the backbone and its tokenizer.
+    pub(super) fn write(&self, out: &Path, width: i64) -> Result<()> {
+        let mut modules =
+            vec![json!({"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"})];
+        let mut add = |class: &str, short: &str| {
+            let path = format!("{}_{short}", modules.len());
+            let (idx, name) = (modules.len(), modules.len().to_string());
+            let class = format!("sentence_transformers.models.{class}");
+            modules.push(json!({"idx": idx, "name": name, "path": path, "type": class}));
+            out.join(path)
+        };
+        write_json(&add("Pooling", "Pooling").join("config.json"), &self.pooling_config(width)?)?;
+        for dense in &self.dense {
+            let dir = add("Dense", "Dense");
+            let activation = if dense.tanh { "activation.Tanh" } else { "linear.Identity" };
+            let shape = dense.weight.size();
+            let config = json!({
+                "in_features": shape[1], "out_features": shape[0], "bias": dense.bias.is_some(),
+                "activation_function": format!("torch.nn.modules.{activation}"),
+            });
+            write_json(&dir.join("config.json"), &config)?;
+            let mut tensors = BTreeMap::from([("linear.weight".to_string(), dense.weight.shallow_clone())]);
+            tensors.extend(dense.bias.as_ref().map(|bias| ("linear.bias".to_string(), bias.shallow_clone())));
+            write_tensors(&dir.join("model.safetensors"), &tensors)?;
+        }
+        if self.normalize {
+            let dir = add("Normalize", "Normalize");
+            fs::create_dir_all(&dir).map_err(Error::store(&dir, "make the folder"))?;
+        }
+        write_json(&out.join("modules.json"), &Value::Array(modules))?;
+        let limits = json!({"max_seq_length": self.max_tokens, "do_lower_case": self.lowercase});
+        write_json(&out.join("sentence_bert_config.json"), &limits)?;
+        let prompts = json!({
+            "prompts": self.prompts.by_name, "default_prompt_name": self.prompts.default,
+            "similarity_fn_name": "cosine",
+        });
+        write_json(&out.join("config_sentence_transformers.json"), &prompts)
+    }
+
+    fn pooling_config(&self, width: i64) -> Result<Value> {
+        let is = |pooling| self.pooling == pooling;
+        if is(Pooling::PenultimateMean) {
+            let problem = "pooling `penultimate_mean` has no form in a sentence-transformers folder";
+            return Err(Error::config("export", problem));
+        }
+        Ok(json!({
+            "word_embedding_dimension": width,
+            "pooling_mode_cls_token": is(Pooling::Cls),
+            "pooling_mode_mean_tokens": is(Pooling::Mean),
+            "pooling_mode_max_tokens": is(Pooling::Max),
+            "pooling_mode_mean_sqrt_len_tokens": false,
+            "pooling_mode_weightedmean_tokens": false,
+            "pooling_mode_lasttoken": is(Pooling::LastToken),
+            "include_prompt": self.include_prompt,
+        }))
+    }
+}

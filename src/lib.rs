@@ -1,0 +1,25 @@
+//! Souk trains and serves the dense retriever of an online shop.
+//!
+//! The library is in the order data flows: a model folder becomes a [`backbone`] (tokens to states), a backbone an
+//! [`encoder`] (text to vectors), vectors an [`index`]. Each room imports only rooms before it; [`config`] builds them
+//! from TOML and stands last.
+
+pub mod backbone;
+pub mod config;
+pub mod domain;
+pub mod encoder;
+pub mod error;
+pub mod index;
+pub mod telemetry;
+
+pub use error::{Error, Result};
+
+/// The libtorch this process really loaded.
+pub fn libtorch_version() -> String {
+    souk_native::torch_version()
+}
+
+/// Whether this processor computes 8-bit products without saturating, which `precision = "int8"` needs.
+pub fn supports_int8() -> bool {
+    souk_native::supports_int8()
+}

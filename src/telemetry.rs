@@ -1,0 +1,79 @@
+//! Logs and metrics: one place for their names, one for how they leave the process.
+
+use std::io::IsTerminal;
+use std::sync::LazyLock;
+
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder};
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::layer;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// Sends logs to standard error: lines for people on a terminal, JSON for machines elsewhere.
+/// `RUST_LOG` chooses what is logged; warnings by default. A second call changes nothing.
+pub fn start() {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
+    let registry = tracing_subscriber::registry().with(filter);
+    let terminal = std::io::stderr().is_terminal();
+    let started = if terminal {
+        registry.with(layer().with_writer(std::io::stderr).without_time()).try_init()
+    } else {
+        registry.with(layer().json().with_writer(std::io::stderr)).try_init()
+    };
+    // an embedding program may have its own subscriber; it is then the one that counts
+    drop(started);
+}
+
+/// What the encoder's worker does.
+pub struct EncoderMetrics {
+    pub texts: IntCounter,
+    pub tokens: IntCounter,
+    pub batches: IntCounter,
+    pub refused: IntCounter,
+    pub cancelled: IntCounter,
+    pub queued: IntGauge,
+    pub seconds: Histogram,
+}
+
+static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::new);
+
+pub static ENCODER: LazyLock<EncoderMetrics> = LazyLock::new(|| EncoderMetrics {
+    texts: counter("souk_encoder_texts_total", "Texts encoded"),
+    tokens: counter("souk_encoder_tokens_total", "Tokens encoded; there is no padding among them"),
+    batches: counter("souk_encoder_batches_total", "Batches run"),
+    refused: counter("souk_encoder_refused_total", "Requests refused at once because the queue was full"),
+    cancelled: counter("souk_encoder_cancelled_total", "Texts dropped unencoded because nobody waited any more"),
+    queued: gauge("souk_encoder_queued_texts", "Texts waiting or being encoded"),
+    seconds: histogram("souk_encoder_batch_seconds", "Time of one batch"),
+});
+
+/// All metrics in Prometheus' text format.
+pub fn render() -> String {
+    TextEncoder::new().encode_to_string(&REGISTRY.gather()).unwrap_or_default()
+}
+
+fn counter(name: &str, help: &str) -> IntCounter {
+    register(IntCounter::new(name, help).expect("metric names are constants"))
+}
+
+fn gauge(name: &str, help: &str) -> IntGauge {
+    register(IntGauge::new(name, help).expect("metric names are constants"))
+}
+
+fn histogram(name: &str, help: &str) -> Histogram {
+    register(Histogram::with_opts(HistogramOpts::new(name, help)).expect("metric names are constants"))
+}
+
+fn register<M: prometheus::core::Collector + Clone + 'static>(metric: M) -> M {
+    REGISTRY.register(Box::new(metric.clone())).expect("each metric is registered once");
+    metric
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn metrics_are_rendered_under_their_names() {
+        super::ENCODER.texts.inc();
+        assert!(super::render().contains("\nsouk_encoder_texts_total "), "{}", super::render());
+    }
+}

@@ -1,0 +1,92 @@
+//! The encoder's worker under load: bounded, honest when full, indifferent to callers that leave.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::path::Path;
+
+use souk::Error;
+use souk::backbone::Precision;
+use souk::encoder::{Encoder, Limits, Overrides, Placement, Text, Worker};
+use souk::telemetry::ENCODER;
+use tch::Device;
+
+fn encoder() -> Encoder {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/st_mean_dense");
+    let placement =
+        Placement { device: Device::Cpu, precision: Precision::F32, adapter: None, ignore_fields: Vec::new() };
+    Encoder::open(&dir, placement, Overrides::default()).unwrap().freeze().unwrap()
+}
+
+fn worker(batch_tokens: usize, queue_texts: usize) -> Worker {
+    Worker::start(encoder(), Limits { batch_tokens, queue_texts }).unwrap()
+}
+
+fn read(worker: &Worker, texts: usize) -> Vec<Text> {
+    (0..texts).map(|i| worker.reader().read(&"oak desk ".repeat(1 + i % 7), None).unwrap()).collect()
+}
+
+#[test]
+fn a_full_queue_refuses_at_once_and_recovers() {
+    let worker = worker(32, 8);
+    assert!(matches!(worker.submit(read(&worker, 9)), Err(Error::Input { .. })), "never fits: no use to try again");
+    let (mut kept, mut refused) = (Vec::new(), 0);
+    for _ in 0..200 {
+        match worker.submit(read(&worker, 8)) {
+            Ok(reply) => kept.push(reply),
+            Err(Error::Busy { .. }) => refused += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(refused > 0, "200 requests of 8 texts never filled a queue of 8");
+    for reply in kept {
+        assert_eq!(reply.blocking_recv().unwrap().unwrap().len(), 8);
+    }
+    assert_eq!(worker.submit(read(&worker, 8)).unwrap().blocking_recv().unwrap().unwrap().len(), 8);
+}
+
+#[test]
+fn a_request_without_texts_is_answered() {
+    assert!(worker(32, 8).submit(Vec::new()).unwrap().blocking_recv().unwrap().unwrap().is_empty());
+}
+
+#[test]
+fn a_text_longer_than_a_batch_is_a_batch_of_its_own() {
+    let worker = worker(4, 8);
+    let alone = encoder();
+    let texts = read(&worker, 8);
+    assert!(texts.iter().any(|text| text.ids.len() > 4));
+    let vectors = worker.submit(texts.clone()).unwrap().blocking_recv().unwrap().unwrap();
+    for (text, vector) in texts.iter().zip(vectors) {
+        let expected = alone.vectors(&[text]).unwrap().remove(0);
+        assert!(vector.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-5));
+    }
+}
+
+#[test]
+fn callers_that_leave_cost_nothing() {
+    let worker = worker(16, 4096);
+    let before = ENCODER.cancelled.get();
+    let replies: Vec<_> = (0..200).map(|_| worker.submit(read(&worker, 16)).unwrap()).collect();
+    drop(replies);
+    let last = worker.submit(read(&worker, 1)).unwrap();
+    assert_eq!(last.blocking_recv().unwrap().unwrap().len(), 1);
+    let dropped = ENCODER.cancelled.get() - before;
+    assert!(dropped > 1600, "only {dropped} of 3200 abandoned texts were dropped unencoded");
+}
+
+#[test]
+fn a_fault_in_the_model_is_an_answer_and_the_worker_lives_on() {
+    let worker = worker(64, 64);
+    // an id the model has no row for makes libtorch throw
+    let poison = Text { ids: vec![1, 4_000_000], skip: 0 };
+    let answer = worker.submit(vec![poison]).unwrap().blocking_recv().unwrap();
+    assert!(matches!(answer, Err(Error::Device { .. })));
+    assert_eq!(worker.submit(read(&worker, 3)).unwrap().blocking_recv().unwrap().unwrap().len(), 3);
+}
+
+#[test]
+fn work_in_flight_is_finished_when_the_worker_is_dropped() {
+    let worker = worker(64, 4096);
+    let replies: Vec<_> = (0..50).map(|_| worker.submit(read(&worker, 16)).unwrap()).collect();
+    drop(worker);
+    assert!(replies.into_iter().all(|reply| reply.blocking_recv().unwrap().unwrap().len() == 16));
+}
