@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import torch
+import transformers
 from sentence_transformers import SentenceTransformer
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "golden"))
@@ -31,6 +32,8 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(options.threads)
     reference = SentenceTransformer(str(options.model), device="cpu")
     texts, num_tokens = draw(reference, options.texts)

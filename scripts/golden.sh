@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 main() {
     python=$(scripts/python.sh)
     if [ -n "${REGENERATE:-}" ]; then
-        "$python" tests/golden/make_golden.py --seed 0
+        "$python" tests/golden/make_golden.py --seed 0 --minilm "$MINILM"
         say "the golden files in tests/golden are rewritten; look at what git says has changed"
         return
     fi
@@ -21,9 +21,15 @@ main() {
     trap 'rm -rf "$work"' EXIT
     say "making golden files with seed $seed (SEED=$seed make golden repeats this run)"
     "$python" tests/golden/make_golden.py --out "$work/golden" --seed "$seed" --minilm "$MINILM"
-    SOUK_GOLDEN=$work/golden cargo test --release --test golden
-    cargo build --release --workspace
-    check_export "$MINILM"
+    SOUK_GOLDEN=$work/golden cargo test --release --test golden --test minilm
+    cargo build --release --workspace --bins
+    local model
+    for model in scratch-bert scratch-decoder; do
+        "$(programs)/souk" init --config "configs/$model.toml" --set scratch.vocab=600 --data docs/demo --out "$work/$model"
+    done
+    for model in "$MINILM" "$work"/golden/st_{mean_dense,v6,cls,last,noprompt} "$work"/scratch-{bert,decoder}; do
+        check_export "$model"
+    done
     say "all agree with seed $seed"
 }
 
@@ -31,7 +37,9 @@ main() {
 check_export() {
     local model=$1 souk
     souk=$(programs)/souk
-    "$souk" export --model "$model" --to sentence-transformers --out "$work/export"
+    local exported
+    exported=$work/exported/$(basename "$model")
+    "$souk" export --model "$model" --to sentence-transformers --out "$exported"
     "$python" - "$work" <<'PYTHON'
 import json, pathlib, sys
 
@@ -45,7 +53,7 @@ PYTHON
         "$souk" embed --model "$model" --kind $kind <"$work/texts.txt" >"$work/$kind.jsonl"
         local flags=()
         [ $kind = item ] || flags=(--query)
-        "$python" tests/golden/make_golden.py --verify-export "$work/export" --texts "$work/texts.json" \
+        "$python" tests/golden/make_golden.py --verify-export "$exported" --texts "$work/texts.json" \
             --vectors "$work/$kind.jsonl" "${flags[@]}"
     done
 }
