@@ -43,12 +43,18 @@ def main():
     peak = {"plain": peak_plain(), "packed": peak_packed()}
 
     speeds = {"sentence-transformers": [], "souk f32": [], "souk int8": []}
+    busy = {"f32": [], "int8": []}
     for round_ in range(options.rounds):
         speeds["sentence-transformers"].append(len(texts) / seconds_of(reference, texts, best))
         for precision in ("f32", "int8"):
-            speeds[f"souk {precision}"].append(souk(options, texts, precision)["texts_per_second"])
+            stats = souk(options, texts, precision)
+            speeds[f"souk {precision}"].append(stats["texts_per_second"])
+            busy[precision].append(stats["model_seconds"] / stats["seconds"])
         print(f"round {round_ + 1}: " + ", ".join(f"{name} {values[-1]:.0f}/s" for name, values in speeds.items()))
     report(speeds, flops(reference, num_tokens / len(texts)), peak)
+    for precision, shares in busy.items():
+        print(f"souk {precision}: the model is busy {100 * statistics.median(shares):.0f} % of the time; the rest is start "
+              "and end, where tokenizing and writing have nothing to run beside")
 
 
 def draw(reference, count):
