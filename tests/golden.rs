@@ -189,6 +189,26 @@ fn a_cache_continues_texts_of_different_lengths() {
 }
 
 #[test]
+fn a_prompt_is_read_once_and_continued_in_several_ways() {
+    let case = Case::plain("llama3");
+    let step = |cache: &mut Cache, ids: &[u32]| {
+        let tokens = Tokens::padded(&[ids], 0, Padding::Right, Device::Cpu).unwrap();
+        case.backbone.forward(&tokens, Pass { cache: Some(cache), ..Pass::default() }).unwrap().i((0, -1))
+    };
+    let (prompt, ways) = ([5, 6, 7, 8], [[9, 10], [11, 12]]);
+    let mut read = Cache::default();
+    drop(step(&mut read, &prompt));
+    for way in ways {
+        let found = step(&mut read.clone(), &way);
+        let whole = step(&mut Cache::default(), &[&prompt[..], &way].concat());
+        case.close("the last state", &found, &whole, EXACT);
+    }
+    let two = Tokens::padded(&[&[1], &[2]], 0, Padding::Right, Device::Cpu).unwrap();
+    let error = case.backbone.forward(&two, Pass { cache: Some(&mut read), ..Pass::default() }).unwrap_err();
+    assert!(error.to_string().contains("holds 1 texts, 2 are"), "{error}");
+}
+
+#[test]
 fn configurations_of_older_transformers_say_the_same() {
     for name in ["qwen2", "qwen2_window", "llama3", "llama_linear", "mistral"] {
         let case = Case::open(name, "config_v4.json", Kind::Float);

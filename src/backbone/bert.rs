@@ -37,7 +37,6 @@ impl BertShape {
         let activation = activation_of(&name).ok_or_else(unknown)?;
         fields.only("position_embedding_type", "absolute")?;
         fields.only("is_decoder", false)?;
-        fields.only("add_cross_attention", false)?;
         let shape = Self {
             vocab: fields.count("vocab_size")?,
             width: fields.count("hidden_size")?,

@@ -69,6 +69,9 @@ pub(super) const FAMILIES: [Family; 4] = [
     },
 ];
 
+/// Nobody trains deeper ones; a larger number is a mistake, and memory would be taken for it.
+const MOST_LAYERS: i64 = 10_000;
+
 /// The sizes of one decoder, from `config.json`.
 #[derive(Clone, Debug)]
 pub struct DecoderShape {
@@ -99,6 +102,7 @@ impl DecoderShape {
         let unknown = || fields.error("hidden_act", &format!("is `{name}`: Souk computes silu, gelu, gelu_new, relu"));
         let activation = activation_of(&name).ok_or_else(unknown)?;
         fields.only("pretraining_tp", 1)?;
+        fields.only("use_mrope", false)?;
         let (width, heads) = (fields.count("hidden_size")?, fields.count("num_attention_heads")?);
         let head = fields.get("head_dim")?.or(family.default_head).unwrap_or(width / heads);
         let kv_heads = fields.or("num_key_value_heads", heads)?;
@@ -136,6 +140,7 @@ impl DecoderShape {
 /// Which layers see only a window, as transformers decides it; `layer_types`, where given, must agree.
 fn windows(family: &Family, fields: &Fields) -> Result<Vec<Option<i64>>> {
     let layers = fields.count("num_hidden_layers")?;
+    fields.check("num_hidden_layers", layers <= MOST_LAYERS, "is more than any model has")?;
     // absent is not null: transformers then takes its default
     let size: Option<i64> = if fields.has("sliding_window") { fields.get("sliding_window")? } else { Some(4096) };
     fields.check("sliding_window", size.is_none_or(|w| w > 0), "must be positive")?;

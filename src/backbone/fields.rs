@@ -87,11 +87,12 @@ impl Fields {
         self.get::<Value>(name)?.map(|value| Self::new(format!("{}, `{name}`", self.place), value)).transpose()
     }
 
-    /// Refuses fields that nobody asked for and that are not among `harmless`.
-    pub fn finish(&self, harmless: &[&str], ignored: &[String]) -> Result<()> {
+    /// Refuses fields that nobody asked for and that are not among the words of `harmless`.
+    pub fn finish(&self, harmless: &str, ignored: &[String]) -> Result<()> {
         let asked = self.asked.borrow();
         for (name, value) in &self.map {
-            let known = asked.contains(name) || harmless.contains(&name.as_str()) || ignored.contains(name);
+            let known =
+                asked.contains(name) || harmless.split_whitespace().any(|word| word == name) || ignored.contains(name);
             if !known && !value.is_null() {
                 let hint = "is not known to Souk and may change what the model computes; if it does not, \
                             list it under `ignore_fields` of [model]";
@@ -114,9 +115,9 @@ mod tests {
     fn an_unknown_field_is_refused_by_name_unless_listed() {
         let fields = fields(r#"{"hidden_size": 4, "logit_softcap": 30.0, "note": null}"#);
         assert_eq!(fields.count("hidden_size").unwrap(), 4);
-        let error = fields.finish(&[], &[]).unwrap_err().to_string();
+        let error = fields.finish("", &[]).unwrap_err().to_string();
         assert!(error.contains("config.json: field `logit_softcap` is not known"), "{error}");
-        fields.finish(&[], &["logit_softcap".into()]).unwrap();
+        fields.finish("", &["logit_softcap".into()]).unwrap();
     }
 
     #[test]

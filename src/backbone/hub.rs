@@ -1,28 +1,19 @@
 //! A model by its folder or by its hub name. A name is looked up in the hub's local cache first and fetched only where
 //! the network allows; offline, the error names the cache.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use hf_hub::api::sync::ApiBuilder;
 use hf_hub::{Cache, Repo};
 use serde_json::Value;
 
+use super::tokenizer;
 use crate::error::{Error, Result};
 
 const WEIGHTS: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"];
-/// Files beside weights and configuration, where the repository has them.
-const OPTIONAL: [&str; 10] = [
-    "modules.json",
-    "config_sentence_transformers.json",
-    "sentence_bert_config.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-    "generation_config.json",
-];
+/// What sentence-transformers adds, where the repository has it.
+const OPTIONAL: [&str; 3] = ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"];
 
 /// Gives a local folder for `name`: a path, or `owner/model` on the hub.
 pub fn resolve(name: &str) -> Result<PathBuf> {
@@ -37,9 +28,9 @@ pub fn resolve(name: &str) -> Result<PathBuf> {
     }
     let cache = Cache::from_env();
     let kept = cache.repo(Repo::model(name.into()));
-    let complete = WEIGHTS.iter().any(|file| kept.get(file).is_some());
-    if let Some(config) = kept.get("config.json").filter(|_| complete) {
-        return Ok(config.parent().unwrap_or(Path::new(".")).into());
+    let folder = kept.get("config.json").and_then(|config| config.parent().map(Path::to_path_buf));
+    if let Some(folder) = folder.filter(|folder| has_weights(folder)) {
+        return Ok(folder);
     }
     fetch(name, &cache)
 }
@@ -70,16 +61,26 @@ fn fetch(name: &str, cache: &Cache) -> Result<PathBuf> {
     for file in wanted(&listed) {
         repo.get(&file).map_err(|e| failed(&file, e.into()))?;
     }
-    let index = folder.join(WEIGHTS[1]);
-    if let Ok(text) = std::fs::read(&index) {
-        let parsed: Value =
-            serde_json::from_slice(&text).map_err(|e| Error::weights(&index, "not an index of shards").because(e))?;
-        let shards = parsed["weight_map"].as_object().into_iter().flat_map(|map| map.values());
-        for shard in shards.filter_map(Value::as_str) {
-            repo.get(shard).map_err(|e| failed(shard, e.into()))?;
-        }
+    for shard in shards(&folder)? {
+        repo.get(&shard).map_err(|e| failed(&shard, e.into()))?;
     }
     Ok(folder)
+}
+
+/// Whether an earlier fetch got all of the weights.
+fn has_weights(folder: &Path) -> bool {
+    let whole = |shards: BTreeSet<String>| !shards.is_empty() && shards.iter().all(|shard| folder.join(shard).exists());
+    folder.join(WEIGHTS[0]).exists() || shards(folder).is_ok_and(whole)
+}
+
+/// The files that an index of shards names; none without an index.
+fn shards(folder: &Path) -> Result<BTreeSet<String>> {
+    let index = folder.join(WEIGHTS[1]);
+    let Ok(text) = std::fs::read(&index) else { return Ok(BTreeSet::new()) };
+    let parsed: Value =
+        serde_json::from_slice(&text).map_err(|e| Error::weights(&index, "not an index of shards").because(e))?;
+    let files = parsed["weight_map"].as_object().into_iter().flat_map(|map| map.values());
+    Ok(files.filter_map(Value::as_str).map(String::from).collect())
 }
 
 /// What of a repository's files a model needs: never other frameworks' weights.
@@ -93,7 +94,9 @@ fn wanted(listed: &[String]) -> Vec<String> {
     let weights = if single { WEIGHTS[0] } else { WEIGHTS[1] };
     listed
         .iter()
-        .filter(|f| *f == weights || *f == "tokenizer.json" || OPTIONAL.contains(&f.as_str()) || module(f))
+        .filter(|f| {
+            *f == weights || tokenizer::FILES.contains(&f.as_str()) || OPTIONAL.contains(&f.as_str()) || module(f)
+        })
         .cloned()
         .collect()
 }

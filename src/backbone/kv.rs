@@ -27,6 +27,10 @@ impl Cache {
         };
         let whole = match &self.mask {
             None => mask.shallow_clone(),
+            Some(past) if past.size()[0] != mask.size()[0] => {
+                let (held, given) = (past.size()[0], mask.size()[0]);
+                return Err(Error::input(format!("the cache holds {held} texts, {given} are to be continued")));
+            }
             Some(past) => Tensor::cat(&[past, mask], 1),
         };
         let read = self.mask.as_ref().map(|past| past.sum_dim_intlist(1, true, tch::Kind::Int64));

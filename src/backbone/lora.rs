@@ -32,26 +32,10 @@ pub struct Lora {
 }
 
 /// Settings of PEFT that say nothing about the computation.
-const HARMLESS: [&str; 18] = [
-    "auto_mapping",
-    "base_model_name_or_path",
-    "inference_mode",
-    "init_lora_weights",
-    "megatron_config",
-    "megatron_core",
-    "peft_type",
-    "peft_version",
-    "revision",
-    "task_type",
-    "loftq_config",
-    "eva_config",
-    "corda_config",
-    "layers_pattern",
-    "lora_ga_config",
-    "ensure_weight_tying",
-    "qalora_group_size",
-    "arrow_config",
-];
+const HARMLESS: &str = "
+    arrow_config auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config
+    inference_mode init_lora_weights layers_pattern loftq_config lora_ga_config megatron_config megatron_core
+    peft_type peft_version qalora_group_size revision task_type";
 
 impl Lora {
     /// Reads `adapter_config.json`; gives the adapter and its scale.
@@ -79,7 +63,7 @@ impl Lora {
         };
         let targets = fields.need("target_modules")?;
         let lora = Self { rank, alpha, dropout: fields.or("lora_dropout", 0.0)?, targets };
-        fields.finish(&HARMLESS, &[])?;
+        fields.finish(HARMLESS, &[])?;
         Ok((lora, scale))
     }
 

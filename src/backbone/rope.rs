@@ -51,7 +51,7 @@ impl Rope {
                 return Err(described.error("rope_type", &problem));
             }
         };
-        described.finish(&[], &[])?;
+        described.finish("", &[])?;
         Ok(Self { theta, scaling })
     }
 

@@ -15,6 +15,16 @@ use tokenizers::{
 use crate::error::{Error, Result};
 
 const FILE: &str = "tokenizer.json";
+/// The files of a tokenizer in a model folder. Souk reads the first; other programs want the rest, where there are any.
+pub const FILES: [&str; 7] = [
+    FILE,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "vocab.txt",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+];
 /// What a tokenizer trained here puts around a text, with its padding and mask; ids are their places in this list.
 const SPECIAL: [&str; 4] = ["<pad>", "<s>", "</s>", "<mask>"];
 

@@ -10,19 +10,9 @@ use serde_json::{Value, json};
 use super::folder::{Recipe, transformer_dir};
 use super::{Encoder, Pooling};
 use crate::backbone::lora::Lora;
+use crate::backbone::tokenizer;
 use crate::backbone::weights::{SHARD_BYTES, write_tensors};
 use crate::error::{Error, Result};
-
-/// The tokenizer's files, copied where the model's folder has them.
-const TOKENIZER: [&str; 7] = [
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "vocab.txt",
-    "vocab.json",
-    "merges.txt",
-    "added_tokens.json",
-];
 
 impl Encoder {
     /// Exports the model as it is now, adapters merged. `out` must be new or empty.
@@ -41,7 +31,7 @@ impl Encoder {
         parameters.ok_or_else(|| Error::input("a frozen model cannot be exported"))?.save(out, SHARD_BYTES)?;
         write_json(&out.join("config.json"), self.architecture.json())?;
         let from = transformer_dir(&self.dir)?;
-        for file in TOKENIZER.iter().filter(|file| from.join(file).exists()) {
+        for file in tokenizer::FILES.iter().filter(|file| from.join(file).exists()) {
             let copy = out.join(file);
             fs::copy(from.join(file), &copy).map_err(Error::store(&copy, "copy it"))?;
         }

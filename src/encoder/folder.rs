@@ -150,7 +150,7 @@ impl Recipe {
         let problem = format!("is {chosen:?}: Souk computes exactly one of cls, mean, max, lasttoken");
         self.pooling = found.ok_or_else(|| fields.error("pooling_mode", &problem))?;
         self.include_prompt = fields.or("include_prompt", true)?;
-        fields.finish(&["word_embedding_dimension", "embedding_dimension"], &[])
+        fields.finish("word_embedding_dimension embedding_dimension", &[])
     }
 }
 
@@ -190,7 +190,7 @@ fn read_dense(dir: &Path) -> Result<Dense> {
     fields.only("use_residual", false)?;
     fields.only("module_input_name", "sentence_embedding")?;
     fields.only("module_output_name", "sentence_embedding")?;
-    fields.finish(&[], &[])?;
+    fields.finish("", &[])?;
     let file = dir.join("model.safetensors");
     let mut tensors = read_tensors(&file)?;
     let mut take = |name: &str, shape: &[i64]| match tensors.remove(name) {

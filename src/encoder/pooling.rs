@@ -28,15 +28,14 @@ impl Pooling {
         let single = states.to_kind(Kind::Float);
         Ok(match self {
             Self::Mean | Self::PenultimateMean => mean(&single, spans)?,
-            Self::Cls => single.index_select(0, &spans.at(|start, _| start)),
-            Self::LastToken => single.index_select(0, &spans.at(|_, end| end - 1)),
+            Self::Cls => single.index_select(0, &spans.at(|start, _| start).to_device(states.device())),
+            Self::LastToken => single.index_select(0, &spans.at(|_, end| end - 1).to_device(states.device())),
             Self::Max => {
                 let rows: Vec<Tensor> =
                     spans.iter().map(|(start, end)| single.narrow(0, start, end - start).amax(0, false)).collect();
                 Tensor::stack(&rows, 0)
             }
-        }
-        .to_device(states.device()))
+        })
     }
 }
 

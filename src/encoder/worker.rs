@@ -84,6 +84,10 @@ impl Worker {
         &self.reader
     }
 
+    pub fn limits(&self) -> Limits {
+        self.limits
+    }
+
     /// Queues texts, all or none. Never waits: `Busy` when there is no room.
     pub fn submit(&self, texts: Vec<Text>) -> Result<Reply> {
         let (asked, most) = (texts.len(), self.limits.queue_texts);

@@ -53,13 +53,13 @@ impl Embed {
             |(_, text), vector| {
                 progress.inc(1);
                 num_texts += 1;
-                if self.with_text {
-                    let line = serde_json::json!({"text": text, "vector": vector});
-                    serde_json::to_writer(&mut out, &line)?;
-                } else {
-                    serde_json::to_writer(&mut out, &vector)?;
-                }
-                out.write_all(b"\n")?;
+                // written in one go, so that a reader who leaves is an error of the pipe, not of the JSON
+                let mut line = match self.with_text {
+                    true => serde_json::to_vec(&serde_json::json!({"text": text, "vector": vector}))?,
+                    false => serde_json::to_vec(&vector)?,
+                };
+                line.push(b'\n');
+                out.write_all(&line)?;
                 Ok(())
             },
         )?;

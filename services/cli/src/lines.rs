@@ -8,7 +8,7 @@ use souk::domain::TextKind;
 use souk::encoder::{Text, Worker};
 use souk::error::{Error, Result};
 
-/// Texts of one request, and requests in flight: enough to sort by length and to tokenize beside the model.
+/// Texts of one request, at most, and requests in flight: enough to sort by length and to tokenize beside the model.
 const CHUNK: usize = 256;
 const AHEAD: usize = 4;
 
@@ -54,22 +54,24 @@ pub fn encode<T>(
     text_of: impl Fn(&T) -> String,
     mut done: impl FnMut(T, Vec<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    let room = worker.limits().queue_texts;
+    let (size, ahead) = ((room / AHEAD).clamp(1, CHUNK), room.min(AHEAD));
     let mut lines = lines.enumerate();
     let mut flying = VecDeque::new();
     loop {
-        let mut chunk: Vec<T> = Vec::with_capacity(CHUNK);
-        let mut texts: Vec<Text> = Vec::with_capacity(CHUNK);
-        for (at, line) in lines.by_ref().take(CHUNK) {
+        let mut chunk: Vec<T> = Vec::with_capacity(size);
+        let mut texts: Vec<Text> = Vec::with_capacity(size);
+        for (at, line) in lines.by_ref().take(size) {
             let line = line?;
             let read = worker.reader().read(&text_of(&line), kind);
             texts.push(read.map_err(|e| Error::input(format!("text {}: it cannot be encoded", at + 1)).because(e))?);
             chunk.push(line);
         }
-        let ended = chunk.len() < CHUNK;
+        let ended = chunk.len() < size;
         if !chunk.is_empty() {
             flying.push_back((chunk, worker.submit(texts)?));
         }
-        while flying.len() >= AHEAD || (ended && !flying.is_empty()) {
+        while flying.len() >= ahead || (ended && !flying.is_empty()) {
             if let Some((chunk, reply)) = flying.pop_front() {
                 let vectors =
                     reply.blocking_recv().map_err(|e| Error::device("the encoder has ended").because(e))??;
