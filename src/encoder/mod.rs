@@ -64,23 +64,44 @@ pub struct Text {
 /// Text to ids: everything before the model, shared by all callers.
 pub struct Reader {
     tokenizer: Tokenizer,
-    prompts: Prompts,
-    include_prompt: bool,
+    plain: Prompt,
+    query: Prompt,
+    item: Prompt,
+}
+
+/// What stands before a text, and how many of its tokens the pooling leaves out.
+struct Prompt {
+    text: String,
+    skip: usize,
 }
 
 impl Reader {
+    fn new(tokenizer: Tokenizer, recipe: &Recipe) -> Result<Self> {
+        let prompt = |kind| -> Result<Prompt> {
+            let text = recipe.prompts.of(kind).to_string();
+            let counts = recipe.include_prompt || text.is_empty();
+            let skip = if counts { 0 } else { tokenizer.prompt_length(&text)? };
+            Ok(Prompt { text, skip })
+        };
+        let (plain, query, item) = (prompt(None)?, prompt(Some(TextKind::Query))?, prompt(Some(TextKind::Item))?);
+        Ok(Self { tokenizer, plain, query, item })
+    }
+
+    /// Without a kind, the model's default prompt holds.
     pub fn read(&self, text: &str, kind: Option<TextKind>) -> Result<Text> {
-        let prompt = self.prompts.of(kind);
-        let counts = self.include_prompt || prompt.is_empty();
-        let skip = if counts { 0 } else { self.tokenizer.prompt_length(prompt)? };
-        let ids = match prompt {
+        let prompt = match kind {
+            None => &self.plain,
+            Some(TextKind::Query) => &self.query,
+            Some(TextKind::Item) => &self.item,
+        };
+        let ids = match prompt.text.as_str() {
             "" => self.tokenizer.encode(text)?,
-            _ => self.tokenizer.encode(&format!("{prompt}{text}"))?,
+            before => self.tokenizer.encode(&format!("{before}{text}"))?,
         };
         if ids.is_empty() {
             return Err(Error::input("the text has no tokens: this model's tokenizer adds none to an empty text"));
         }
-        Ok(Text { ids, skip })
+        Ok(Text { ids, skip: prompt.skip })
     }
 }
 
@@ -117,7 +138,8 @@ impl Encoder {
             };
         }
         let longest = architecture.max_tokens();
-        let max_tokens = overrides.max_tokens.or(recipe.max_tokens).unwrap_or(longest);
+        // a folder's own limit is often a default of its tokenizer; a user's is meant
+        let max_tokens = overrides.max_tokens.unwrap_or(recipe.max_tokens.unwrap_or(longest).min(longest));
         if max_tokens > longest {
             let problem = format!("is {max_tokens}, but the model has positions for {longest}");
             return Err(Error::config("max_tokens", problem));
@@ -126,7 +148,7 @@ impl Encoder {
         tokenizer.check_fits(architecture.vocab())?;
         tokenizer.shape(max_tokens, recipe.lowercase)?;
         recipe.max_tokens = Some(max_tokens);
-        let reader = Reader { tokenizer, prompts: recipe.prompts.clone(), include_prompt: recipe.include_prompt };
+        let reader = Reader::new(tokenizer, &recipe)?;
         let encoder = Self {
             backbone,
             architecture,
