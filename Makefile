@@ -9,7 +9,7 @@ help: ## lists the targets
 setup: ## fetches what Souk builds on (libtorch, a small model) into the cache folder
 	@scripts/setup.sh
 
-demo: setup ## the whole loop on a simulated shop, then the search service; DEMO_EXIT=1 stops after the report
+demo: setup ## embeds a small catalogue and searches it
 	@scripts/demo.sh
 
 test: setup ## all tests; the last line is the sum

@@ -27,7 +27,11 @@ main() {
     for model in scratch-bert scratch-decoder; do
         "$(programs)/souk" init --config "configs/$model.toml" --set scratch.vocab=600 --data docs/demo --out "$work/$model"
     done
-    for model in "$MINILM" "$work"/golden/st_{mean_dense,v6,cls,last,noprompt} "$work"/scratch-{bert,decoder}; do
+    # others load a model in the kind that config.json names, whatever it is stored in
+    cp -r "$work/golden/st_last" "$work/st_last_bf16"
+    sed -i 's/"dtype": "float32"/"dtype": "bfloat16"/' "$work/st_last_bf16/config.json"
+    grep -q bfloat16 "$work/st_last_bf16/config.json"
+    for model in "$MINILM" "$work/st_last_bf16" "$work"/golden/st_{mean_dense,v6,cls,last,noprompt} "$work"/scratch-{bert,decoder}; do
         check_export "$model"
     done
     say "all agree with seed $seed"

@@ -49,21 +49,74 @@ impl Default for ModelConfig {
     }
 }
 
+/// One value that a user changes on the command line.
+pub struct Change {
+    path: String,
+    value: Value,
+    /// How the user wrote it, for errors.
+    said: String,
+}
+
+impl Change {
+    /// Reads `a.b=c`; what is not a TOML value is taken as text.
+    pub fn parse(said: &str) -> Result<Self> {
+        let wrong = || Error::input(format!("--set `{said}`: say name.name=value"));
+        let (path, text) = said.split_once('=').ok_or_else(wrong)?;
+        let parsed = format!("v = {text}").parse::<Table>().ok().and_then(|mut parsed| parsed.remove("v"));
+        let value = parsed.unwrap_or_else(|| Value::String(text.into()));
+        if path.split('.').any(|name| name.trim().is_empty()) {
+            return Err(wrong());
+        }
+        Ok(Self { path: path.into(), value, said: format!("--set {said}") })
+    }
+
+    /// What a flag of its own says: always text, whatever it looks like.
+    pub fn text(path: &str, flag: &str, text: &str) -> Self {
+        Self { path: path.into(), value: Value::String(text.into()), said: format!("{flag} {text}") }
+    }
+
+    pub fn number(path: &str, flag: &str, number: i64) -> Self {
+        Self { path: path.into(), value: Value::Integer(number), said: format!("{flag} {number}") }
+    }
+
+    fn apply(&self, table: &mut Table) -> Result<()> {
+        let mut names: Vec<&str> = self.path.split('.').map(str::trim).collect();
+        let Some(last) = names.pop() else { return Ok(()) };
+        let mut at = table;
+        for name in names {
+            let below = at.entry(name).or_insert_with(|| Value::Table(Table::new()));
+            let problem = format!("`{name}` is a value, not a table");
+            at = below.as_table_mut().ok_or_else(|| Error::config(&self.said, problem))?;
+        }
+        at.insert(last.into(), self.value.clone());
+        Ok(())
+    }
+}
+
 impl Config {
-    /// Reads `file`, or starts from the defaults, and applies overrides of the form `a.b=c`.
-    pub fn load(file: Option<&Path>, overrides: &[String]) -> Result<Self> {
-        let place = file.map_or("--set".into(), |file| file.display().to_string());
+    /// Reads `file`, or starts from the defaults, and applies the changes in turn.
+    pub fn load(file: Option<&Path>, changes: &[Change]) -> Result<Self> {
         let mut table = match file {
             Some(file) => {
                 let text = std::fs::read_to_string(file).map_err(Error::store(file, "read the configuration"))?;
-                text.parse::<Table>().map_err(|e| Error::config(&place, "not valid TOML").because(e))?
+                text.parse::<Table>().map_err(|e| Error::config(file.display(), "not valid TOML").because(e))?
             }
             None => Table::new(),
         };
-        for change in overrides {
-            set(&mut table, change)?;
+        for change in changes {
+            change.apply(&mut table)?;
         }
-        Value::Table(table).try_into().map_err(|e: toml::de::Error| Error::config(place, e.message().to_string()))
+        serde_path_to_error::deserialize(Value::Table(table)).map_err(|e| {
+            let path = e.path().to_string();
+            let said =
+                changes.iter().rev().find(|change| change.path == path || change.path.starts_with(&format!("{path}.")));
+            let place = match (said, file) {
+                (Some(change), _) => change.said.clone(),
+                (None, Some(file)) => file.display().to_string(),
+                (None, None) => "configuration".into(),
+            };
+            Error::config(place, format!("`{path}`: {}", e.inner().message()))
+        })
     }
 
     /// Opens the model, ready to be trained or exported.
@@ -83,14 +136,22 @@ impl Config {
 impl ModelConfig {
     /// Chooses the device and sets the number of threads.
     pub fn open_device(&self) -> Result<Device> {
-        let threads = i32::try_from(self.threads);
-        let threads = threads.map_err(|e| Error::config("model.threads", "is too large").because(e))?;
-        if threads > 0 {
-            tch::set_num_threads(threads);
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        if self.threads > cores {
+            let problem = format!(
+                "is {}, and this machine has {cores} cores: more threads only get in each other's way",
+                self.threads
+            );
+            return Err(Error::config("model.threads", problem));
+        }
+        if self.threads > 0 {
+            tch::set_num_threads(self.threads as i32);
         }
         let name = self.device.as_str();
         let index = match name {
             "cpu" => return Ok(Device::Cpu),
+            // 8 bits have a form on the CPU only
+            "auto" if self.precision == Precision::Int8 => return Ok(Device::Cpu),
             "auto" | "cuda" => Some(0),
             _ => name.strip_prefix("cuda:").and_then(|n| n.parse::<usize>().ok()),
         };
@@ -113,34 +174,13 @@ impl ModelConfig {
     }
 }
 
-/// Applies `a.b=c`; what is not a TOML value is taken as text.
-fn set(table: &mut Table, change: &str) -> Result<()> {
-    let wrong = || Error::input(format!("--set `{change}`: say name.name=value"));
-    let (path, text) = change.split_once('=').ok_or_else(wrong)?;
-    let value = format!("v = {text}")
-        .parse::<Table>()
-        .ok()
-        .and_then(|mut parsed| parsed.remove("v"))
-        .unwrap_or_else(|| Value::String(text.into()));
-    let mut names: Vec<&str> = path.split('.').map(str::trim).collect();
-    let last = names.pop().filter(|name| !name.is_empty()).ok_or_else(wrong)?;
-    let mut at = table;
-    for name in names {
-        let below = at.entry(name).or_insert_with(|| Value::Table(Table::new()));
-        at = below
-            .as_table_mut()
-            .ok_or_else(|| Error::input(format!("--set `{change}`: `{name}` is a value, not a table")))?;
-    }
-    at.insert(last.into(), value);
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn load(sets: &[&str]) -> Result<Config> {
-        Config::load(None, &sets.iter().map(ToString::to_string).collect::<Vec<_>>())
+        let changes = sets.iter().map(|set| Change::parse(set)).collect::<Result<Vec<_>>>()?;
+        Config::load(None, &changes)
     }
 
     #[test]
@@ -157,11 +197,27 @@ mod tests {
             ("model.pth=x", "pth"),
             ("model.precision=f64", "f64"),
             ("model", "name.name=value"),
-            ("worker.queue_texts=-1", "-1"),
+            ("worker.queue_texts=-1", "--set worker.queue_texts=-1: `worker.queue_texts`"),
+            ("model=3", "--set model=3: `model`"),
+            ("a..b=3", "name.name=value"),
         ] {
             let error = load(&[set]).unwrap_err().to_string();
             assert!(error.contains(named), "{set}: {error}");
         }
+    }
+
+    #[test]
+    fn a_flag_is_text_whatever_it_looks_like() {
+        for name in ["1e5", "mode\u{301}le", "a \"b\"", "true"] {
+            let config = Config::load(None, &[Change::text("model.path", "--model", name)]).unwrap();
+            assert_eq!(config.model.path.as_deref(), Some(name));
+        }
+    }
+
+    #[test]
+    fn more_threads_than_cores_are_refused() {
+        let error = load(&["model.threads=100000"]).unwrap().model.open_device().unwrap_err().to_string();
+        assert!(error.contains("cores"), "{error}");
     }
 
     #[test]

@@ -33,12 +33,16 @@ impl FromStr for TextKind {
 pub struct Item {
     #[serde(rename = "_id")]
     pub id: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub title: String,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "null_is_empty")]
     pub text: String,
     #[serde(flatten)]
     pub fields: Map<String, Value>,
+}
+
+fn null_is_empty<'de, D: serde::Deserializer<'de>>(value: D) -> std::result::Result<String, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or_default())
 }
 
 impl Item {
@@ -75,6 +79,8 @@ mod tests {
 
     #[test]
     fn an_item_keeps_its_extra_keys_and_joins_title_and_text() {
+        let null = Item::parse(br#"{"_id":"7","title":null}"#, Path::new("corpus.jsonl"), 1).unwrap();
+        assert_eq!(null.passage(), "");
         let json = br#"{"_id":"7","title":"Oak desk","text":"120 cm","price":99.5}"#;
         let item = Item::parse(json, Path::new("corpus.jsonl"), 1).unwrap();
         assert_eq!(item.passage(), "Oak desk 120 cm");

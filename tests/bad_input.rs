@@ -5,11 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use souk::backbone::weights::read_tensors;
-use souk::backbone::{Architecture, Precision};
+use souk::backbone::lora::Lora;
+use souk::backbone::weights::{Parameters, read_tensors, write_tensors};
+use souk::backbone::{Architecture, Backbone, Precision};
 use souk::encoder::{Encoder, Overrides, Placement};
 use souk::error::Error;
-use tch::Device;
+use tch::{Device, Kind};
 
 fn golden(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name)
@@ -118,6 +119,25 @@ fn another_models_tokenizer_is_refused() {
 
 #[test]
 fn modules_that_souk_does_not_compute_are_named() {
+    let order = |dir: &Path| {
+        let path = dir.join("modules.json");
+        let mut modules: Vec<serde_json::Value> = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        modules.swap(2, 3);
+        fs::write(path, serde_json::to_string(&modules).unwrap()).unwrap();
+    };
+    refused(&["modules.json", "Transformer, Pooling, any Dense, then Normalize"], order);
+    let cut = |dir: &Path| {
+        let path = dir.join("modules.json");
+        let modules: Vec<serde_json::Value> = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        fs::write(path, serde_json::to_string(&modules[..1]).unwrap()).unwrap();
+    };
+    refused(&["modules.json", "Transformer, Pooling"], cut);
+    refused(&["modules.json", "my_code.Pooling"], |dir| {
+        edit(&dir.join("modules.json"), "sentence_transformers.models.Pooling", "my_code.Pooling");
+    });
+    refused(&["sentence_bert_config.json", "`query_expansion`"], |dir| {
+        edit(&dir.join("sentence_bert_config.json"), "{", "{\"query_expansion\": 5, ");
+    });
     refused(&["modules.json", "LSTM"], |dir| edit(&dir.join("modules.json"), "models.Dense", "models.LSTM"));
     refused(&["modules.json", "leaves the folder"], |dir| {
         edit(&dir.join("modules.json"), "\"2_Dense\"", "\"../2_Dense\"")
@@ -127,6 +147,47 @@ fn modules_that_souk_does_not_compute_are_named() {
         edit(&path, "\"pooling_mode_mean_tokens\": true", "\"pooling_mode_mean_tokens\": false");
         edit(&path, "\"pooling_mode_weightedmean_tokens\": false", "\"pooling_mode_weightedmean_tokens\": true");
     });
+}
+
+#[test]
+fn weights_of_another_format_say_how_to_convert_them() {
+    refused(&["model.safetensors", "pytorch_model.bin", "save_pretrained"], |dir| {
+        fs::rename(dir.join("model.safetensors"), dir.join("pytorch_model.bin")).unwrap();
+    });
+}
+
+#[test]
+fn vectors_that_are_not_finite_are_an_error() {
+    let dir = changed(|dir| {
+        let file = dir.join("model.safetensors");
+        let mut tensors = read_tensors(&file).unwrap();
+        let broken = tensors["embeddings.LayerNorm.weight"].full_like(f64::NAN);
+        tensors.insert("embeddings.LayerNorm.weight".into(), broken);
+        write_tensors(&file, &tensors).unwrap();
+    });
+    for encoder in [open(dir.path()).unwrap(), open(dir.path()).unwrap().freeze().unwrap()] {
+        let text = encoder.reader().read("oak desk", None).unwrap();
+        assert!(encoder.vectors(&[&text]).unwrap_err().to_string().contains("not finite"));
+    }
+}
+
+#[test]
+fn adapters_that_change_the_base_model_are_refused() {
+    let architecture = Architecture::open(&golden("llama/config.json"), &[]).unwrap();
+    let mut parameters = Parameters::open(&golden("llama"), Device::Cpu, Kind::Float).unwrap();
+    let mut backbone = Backbone::build(&architecture, &mut parameters).unwrap();
+    for (field, value) in
+        [("init_lora_weights", "\"pissa\""), ("use_dora", "true"), ("bias", "\"all\""), ("future", "1")]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        copy(&golden("lora"), dir.path());
+        let path = dir.path().join("adapter_config.json");
+        let mut json: serde_json::Map<_, _> = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        json.insert(field.into(), serde_json::from_str(value).unwrap());
+        fs::write(&path, serde_json::to_string(&json).unwrap()).unwrap();
+        let error = Lora::load(dir.path(), &mut backbone, &[]).unwrap_err().to_string();
+        assert!(error.contains(&format!("`{field}`")), "{error}");
+    }
 }
 
 #[test]
@@ -153,7 +214,7 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] = byte;
         if let Ok(json) = serde_json::from_slice(&bytes) {
-            drop(Architecture::read(json, "config.json", &[]));
+            build(name, json);
         }
     }
 
@@ -164,7 +225,7 @@ proptest! {
         let mut json: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&bytes).unwrap();
         let field = json.keys().nth(at.index(json.len())).unwrap().clone();
         json.insert(field, value);
-        drop(Architecture::read(json.into(), "config.json", &[]));
+        build(name, json.into());
     }
 
     /// A safetensors file with bytes of its header changed, or cut, is read or refused.
@@ -195,11 +256,20 @@ proptest! {
     }
 }
 
+/// Builds the model as `json` describes it from the folder's weights: it fits, or is refused.
+fn build(name: &str, json: serde_json::Value) {
+    if let Ok(architecture) = Architecture::read(json, "config.json", Some(&[])) {
+        let mut parameters = Parameters::open(&golden(name), Device::Cpu, Kind::Float).unwrap();
+        drop(Backbone::build(&architecture, &mut parameters));
+    }
+}
+
 fn values() -> impl Strategy<Value = serde_json::Value> {
     prop_oneof![
         Just(serde_json::Value::Null),
         any::<bool>().prop_map(Into::into),
         any::<i64>().prop_map(Into::into),
+        prop_oneof![Just(0_i64), Just(-1), Just(1), Just(3), Just(i64::MAX - 1), 1..1_i64 << 33].prop_map(Into::into),
         any::<f64>().prop_map(Into::into),
         "\\PC{0,12}".prop_map(Into::into),
         Just(serde_json::json!([])),

@@ -16,7 +16,7 @@ fn every_shipped_toml_loads() {
         if let Some(scratch) = config.scratch {
             let mut json = scratch.architecture;
             json["vocab_size"] = scratch.vocab.into();
-            Architecture::read(json, &path.display().to_string(), &[]).unwrap();
+            Architecture::read(json, &path.display().to_string(), Some(&[])).unwrap();
         }
         loaded += 1;
     }

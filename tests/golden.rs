@@ -222,6 +222,9 @@ fn half_precision_stays_close() {
     for name in BERTS.iter().chain(&DECODERS).filter(|name| **name != "bert_gelu_new") {
         let case = Case::open(name, "config.json", Kind::BFloat16);
         case.check("bf16 states", &case.padded(""), Pass::default(), ("hidden_bf16", 3e-2));
+        let packed = case.backbone.forward(&case.packed(), Pass::default()).unwrap().to_kind(Kind::Float);
+        let apart = (packed - case.tokens_of("hidden_bf16")).abs().mean(Kind::Float).double_value(&[]);
+        assert!(apart < 1e-2, "{name}: packed bf16 states are {apart:.1e} apart on average");
     }
 }
 
@@ -231,7 +234,7 @@ fn adapters_equal_peft_attached_merged_and_saved_again() {
         let mut case = Case::plain(base);
         let dir = golden().join(adapter);
         case.expected = read_tensors(&dir.join("expected.safetensors")).unwrap();
-        let lora = Lora::load(&dir, &mut case.backbone).unwrap();
+        let lora = Lora::load(&dir, &mut case.backbone, &[]).unwrap();
         let tokens = case.padded("");
         case.check("adapted states", &tokens, Pass::default(), ("hidden", EXACT));
         let saved = tempfile::tempdir().unwrap();
@@ -239,11 +242,15 @@ fn adapters_equal_peft_attached_merged_and_saved_again() {
         let (ours, peft) = (saved.path(), dir.as_path());
         let read = |dir: &Path| read_tensors(&dir.join("adapter_model.safetensors")).unwrap();
         assert_eq!(read(ours).keys().collect::<Vec<_>>(), read(peft).keys().collect::<Vec<_>>());
+        let stabilized = Lora { rank_stabilized: true, ..lora.clone() };
+        stabilized.save(saved.path(), &mut case.backbone, base).unwrap();
+        assert_eq!(Lora::load(ours, &mut Case::plain(base).backbone, &[]).unwrap(), stabilized);
+        lora.save(saved.path(), &mut case.backbone, base).unwrap();
         Lora::merge(&mut case.backbone);
         case.check("merged states", &tokens, Pass::default(), ("hidden", EXACT));
         let mut again = Case::plain(base);
         again.expected = read_tensors(&dir.join("expected.safetensors")).unwrap();
-        assert_eq!(Lora::load(ours, &mut again.backbone).unwrap(), lora);
+        assert_eq!(Lora::load(ours, &mut again.backbone, &[]).unwrap(), lora);
         again.check("states of the adapter saved again", &tokens, Pass::default(), ("hidden", EXACT));
     }
 }
@@ -251,7 +258,13 @@ fn adapters_equal_peft_attached_merged_and_saved_again() {
 #[test]
 fn a_fresh_adapter_changes_nothing() {
     let mut case = Case::plain("llama");
-    let lora = Lora { rank: 4, alpha: 8.0, dropout: 0.5, targets: vec!["q_proj".into(), "down_proj".into()] };
+    let lora = Lora {
+        rank: 4,
+        alpha: 8.0,
+        dropout: 0.5,
+        targets: vec!["q_proj".into(), "down_proj".into()],
+        rank_stabilized: false,
+    };
     lora.attach(&mut case.backbone, 1).unwrap();
     case.check("states", &case.padded(""), Pass::default(), ("hidden", EXACT));
     let nothing = Lora { targets: vec!["no_proj".into()], ..lora };

@@ -44,6 +44,14 @@ fn a_full_queue_refuses_at_once_and_recovers() {
 }
 
 #[test]
+fn limits_that_no_machine_can_keep_are_refused() {
+    for (batch_tokens, queue_texts) in [(0, 8), (8, 0), (usize::MAX, 8), (8, usize::MAX)] {
+        let refused = Worker::start(encoder(), Limits { batch_tokens, queue_texts }).err().unwrap();
+        assert!(matches!(refused, Error::Config { .. }), "{refused}");
+    }
+}
+
+#[test]
 fn a_request_without_texts_is_answered() {
     assert!(worker(32, 8).submit(Vec::new()).unwrap().blocking_recv().unwrap().unwrap().is_empty());
 }
@@ -79,7 +87,9 @@ fn a_fault_in_the_model_is_an_answer_and_the_worker_lives_on() {
     // an id the model has no row for makes libtorch throw
     let poison = Text { ids: vec![1, 4_000_000], skip: 0 };
     let answer = worker.submit(vec![poison]).unwrap().blocking_recv().unwrap();
-    assert!(matches!(answer, Err(Error::Device { .. })));
+    let error = answer.unwrap_err();
+    assert!(matches!(error, Error::Device { .. }));
+    assert!(std::error::Error::source(&error).is_some(), "the cause is kept: {error:?}");
     assert_eq!(worker.submit(read(&worker, 3)).unwrap().blocking_recv().unwrap().unwrap().len(), 3);
 }
 

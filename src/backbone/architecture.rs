@@ -25,6 +25,15 @@ const HARMLESS: &str = "
     task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
     transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache xla_device";
 
+/// Nobody trains deeper models; a larger number is a mistake, and memory would be taken for it.
+const MOST_LAYERS: i64 = 10_000;
+
+pub(super) fn num_layers(fields: &Fields) -> Result<i64> {
+    let layers = fields.count("num_hidden_layers")?;
+    fields.check("num_hidden_layers", layers <= MOST_LAYERS, "is more than any model has")?;
+    Ok(layers)
+}
+
 /// What a `config.json` describes.
 #[derive(Clone, Debug)]
 pub struct Architecture {
@@ -45,12 +54,12 @@ impl Architecture {
         let text = std::fs::read(path).map_err(Error::store(path, "read it"))?;
         let json =
             serde_json::from_slice(&text).map_err(|e| Error::config(path.display(), "not valid JSON").because(e))?;
-        Self::read(json, &path.display().to_string(), ignored)
+        Self::read(json, &path.display().to_string(), Some(ignored))
     }
 
     /// Reads the same from memory; `place` names it in errors.
-    pub fn read(json: Value, place: &str, ignored: &[String]) -> Result<Self> {
-        let fields = Fields::new(place.into(), json.clone())?;
+    pub fn read(json: Value, place: &str, ignored: Option<&[String]>) -> Result<Self> {
+        let fields = Fields::new(place.into(), json.clone(), ignored)?;
         let model_type: String = fields.need("model_type")?;
         for (field, neutral) in [
             ("is_encoder_decoder", Value::from(false)),
@@ -73,7 +82,7 @@ impl Architecture {
                 return Err(fields.error("model_type", &problem));
             }
         };
-        fields.finish(HARMLESS, ignored)?;
+        fields.finish(HARMLESS)?;
         Ok(Self { shape, json })
     }
 
@@ -117,7 +126,7 @@ mod tests {
     use super::*;
 
     fn read(json: &str) -> Result<Architecture> {
-        Architecture::read(serde_json::from_str(json).unwrap(), "config.json", &[])
+        Architecture::read(serde_json::from_str(json).unwrap(), "config.json", Some(&[]))
     }
 
     /// As model repositories have them, harmless fields included.

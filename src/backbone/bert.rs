@@ -6,6 +6,7 @@ use souk_native::Activation;
 use tch::{Device, Kind, Tensor};
 
 use super::Pass;
+use super::architecture::num_layers;
 use super::attention::{Visibility, attend};
 use super::fields::Fields;
 use super::linear::{LayerNorm, Linear, LinearSpec, Projection, Then, activation_of, feed_forward};
@@ -40,13 +41,13 @@ impl BertShape {
         let shape = Self {
             vocab: fields.count("vocab_size")?,
             width: fields.count("hidden_size")?,
-            layers: fields.count("num_hidden_layers")?,
+            layers: num_layers(fields)?,
             heads: fields.count("num_attention_heads")?,
             inner: fields.count("intermediate_size")?,
             positions: fields.count("max_position_embeddings")?,
-            token_types: fields.or("type_vocab_size", 2)?,
+            token_types: fields.count_or("type_vocab_size", 2)?,
             activation,
-            eps: fields.or("layer_norm_eps", 1e-12)?,
+            eps: fields.positive("layer_norm_eps", Some(1e-12))?,
             dropout: fields.or("hidden_dropout_prob", 0.1)?,
             attention_dropout: fields.or("attention_probs_dropout_prob", 0.1)?,
             init_std: fields.or("initializer_range", 0.02)?,

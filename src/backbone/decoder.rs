@@ -5,6 +5,7 @@ use souk_native::Activation;
 use tch::Tensor;
 
 use super::Pass;
+use super::architecture::num_layers;
 use super::attention::{Visibility, attend};
 use super::fields::Fields;
 use super::kv::Cache;
@@ -69,9 +70,6 @@ pub(super) const FAMILIES: [Family; 4] = [
     },
 ];
 
-/// Nobody trains deeper ones; a larger number is a mistake, and memory would be taken for it.
-const MOST_LAYERS: i64 = 10_000;
-
 /// The sizes of one decoder, from `config.json`.
 #[derive(Clone, Debug)]
 pub struct DecoderShape {
@@ -104,13 +102,9 @@ impl DecoderShape {
         fields.only("pretraining_tp", 1)?;
         fields.only("use_mrope", false)?;
         let (width, heads) = (fields.count("hidden_size")?, fields.count("num_attention_heads")?);
-        let head = fields.get("head_dim")?.or(family.default_head).unwrap_or(width / heads);
-        let kv_heads = fields.or("num_key_value_heads", heads)?;
-        fields.check(
-            "num_key_value_heads",
-            kv_heads > 0 && heads % kv_heads == 0,
-            "must divide num_attention_heads",
-        )?;
+        let head = fields.count_or("head_dim", family.default_head.unwrap_or(width / heads))?;
+        let kv_heads = fields.count_or("num_key_value_heads", heads)?;
+        fields.check("num_key_value_heads", heads % kv_heads == 0, "must divide num_attention_heads")?;
         fields.check("head_dim", head > 0 && head % 2 == 0, "must be even, for rotary positions")?;
         let positions = fields.count("max_position_embeddings")?;
         let named_bias = fields.or("attention_bias", false)?;
@@ -120,7 +114,7 @@ impl DecoderShape {
             positions,
             windows: windows(family, fields)?,
             rope: Rope::read(fields, positions)?,
-            eps: fields.or("rms_norm_eps", family.default_eps)?,
+            eps: fields.positive("rms_norm_eps", Some(family.default_eps))?,
             qkv_bias: family.qkv_bias.unwrap_or(named_bias),
             output_bias: family.qkv_bias.is_none() && named_bias,
             inner_bias: fields.or("mlp_bias", false)?,
@@ -139,8 +133,7 @@ impl DecoderShape {
 
 /// Which layers see only a window, as transformers decides it; `layer_types`, where given, must agree.
 fn windows(family: &Family, fields: &Fields) -> Result<Vec<Option<i64>>> {
-    let layers = fields.count("num_hidden_layers")?;
-    fields.check("num_hidden_layers", layers <= MOST_LAYERS, "is more than any model has")?;
+    let layers = num_layers(fields)?;
     // absent is not null: transformers then takes its default
     let size: Option<i64> = if fields.has("sliding_window") { fields.get("sliding_window")? } else { Some(4096) };
     fields.check("sliding_window", size.is_none_or(|w| w > 0), "must be positive")?;

@@ -16,19 +16,26 @@ pub struct Fields {
     place: String,
     map: Map<String, Value>,
     asked: RefCell<BTreeSet<String>>,
+    /// Fields the user vouches for; `None` where there is no way to say so.
+    ignored: Option<Vec<String>>,
 }
 
+/// No dimension of a tensor, and no number of them, is larger in any model.
+const LARGEST: i64 = 1 << 31;
+
 impl Fields {
-    pub fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path, ignored: &[String]) -> Result<Self> {
         let text = fs::read(path).map_err(Error::store(path, "read it"))?;
         let value =
             serde_json::from_slice(&text).map_err(|e| Error::config(path.display(), "not valid JSON").because(e))?;
-        Self::new(path.display().to_string(), value)
+        Self::new(path.display().to_string(), value, Some(ignored))
     }
 
-    pub fn new(place: String, value: Value) -> Result<Self> {
+    pub fn new(place: String, value: Value, ignored: Option<&[String]>) -> Result<Self> {
         match value {
-            Value::Object(map) => Ok(Self { place, map, asked: RefCell::default() }),
+            Value::Object(map) => {
+                Ok(Self { place, map, asked: RefCell::default(), ignored: ignored.map(<[_]>::to_vec) })
+            }
             _ => Err(Error::config(place, "expected a JSON object")),
         }
     }
@@ -58,8 +65,23 @@ impl Fields {
 
     /// Reads a count and checks that it can be a tensor's dimension.
     pub fn count(&self, name: &str) -> Result<i64> {
-        let value: i64 = self.need(name)?;
-        self.check(name, (1..=1 << 32).contains(&value), "must be between 1 and 4294967296")?;
+        let value = self.need(name)?;
+        self.check(name, (1..=LARGEST).contains(&value), &format!("must be between 1 and {LARGEST}"))?;
+        Ok(value)
+    }
+
+    /// As `count`, with a default.
+    pub fn count_or(&self, name: &str, default: i64) -> Result<i64> {
+        if self.get::<Value>(name)?.is_some() { self.count(name) } else { Ok(default) }
+    }
+
+    /// A number that must be above zero for the computation to mean anything.
+    pub fn positive(&self, name: &str, default: Option<f64>) -> Result<f64> {
+        let value = match default {
+            Some(default) => self.or(name, default)?,
+            None => self.need(name)?,
+        };
+        self.check(name, value > 0.0 && value.is_finite(), "must be above zero")?;
         Ok(value)
     }
 
@@ -84,19 +106,24 @@ impl Fields {
 
     /// The object below `name`, if there is one.
     pub fn object(&self, name: &str) -> Result<Option<Self>> {
-        self.get::<Value>(name)?.map(|value| Self::new(format!("{}, `{name}`", self.place), value)).transpose()
+        self.get::<Value>(name)?
+            .map(|value| Self::new(format!("{}, `{name}`", self.place), value, self.ignored.as_deref()))
+            .transpose()
     }
 
     /// Refuses fields that nobody asked for and that are not among the words of `harmless`.
-    pub fn finish(&self, harmless: &str, ignored: &[String]) -> Result<()> {
+    pub fn finish(&self, harmless: &str) -> Result<()> {
         let asked = self.asked.borrow();
+        let vouched = |name: &String| self.ignored.as_ref().is_some_and(|ignored| ignored.contains(name));
         for (name, value) in &self.map {
-            let known =
-                asked.contains(name) || harmless.split_whitespace().any(|word| word == name) || ignored.contains(name);
+            let known = asked.contains(name) || harmless.split_whitespace().any(|word| word == name) || vouched(name);
             if !known && !value.is_null() {
-                let hint = "is not known to Souk and may change what the model computes; if it does not, \
-                            list it under `ignore_fields` of [model]";
-                return Err(self.error(name, hint));
+                let hint = match self.ignored {
+                    Some(_) => "; if it does not, list it under `ignore_fields` of [model]",
+                    None => "",
+                };
+                let problem = format!("is not known to Souk and may change what the model computes{hint}");
+                return Err(self.error(name, &problem));
             }
         }
         Ok(())
@@ -108,16 +135,21 @@ mod tests {
     use super::*;
 
     fn fields(json: &str) -> Fields {
-        Fields::new("config.json".into(), serde_json::from_str(json).unwrap()).unwrap()
+        vouched(json, &[])
+    }
+
+    fn vouched(json: &str, ignored: &[String]) -> Fields {
+        Fields::new("config.json".into(), serde_json::from_str(json).unwrap(), Some(ignored)).unwrap()
     }
 
     #[test]
     fn an_unknown_field_is_refused_by_name_unless_listed() {
-        let fields = fields(r#"{"hidden_size": 4, "logit_softcap": 30.0, "note": null}"#);
+        let json = r#"{"hidden_size": 4, "logit_softcap": 30.0, "note": null}"#;
+        let fields = fields(json);
         assert_eq!(fields.count("hidden_size").unwrap(), 4);
-        let error = fields.finish("", &[]).unwrap_err().to_string();
+        let error = fields.finish("").unwrap_err().to_string();
         assert!(error.contains("config.json: field `logit_softcap` is not known"), "{error}");
-        fields.finish("", &["logit_softcap".into()]).unwrap();
+        vouched(json, &["logit_softcap".into()]).finish("hidden_size").unwrap();
     }
 
     #[test]

@@ -15,6 +15,9 @@ const WEIGHTS: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"]
 /// What sentence-transformers adds, where the repository has it.
 const OPTIONAL: [&str; 3] = ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"];
 
+/// Written into a snapshot once everything that a model needs was fetched.
+const WHOLE: &str = "souk-fetched";
+
 /// Gives a local folder for `name`: a path, or `owner/model` on the hub.
 pub fn resolve(name: &str) -> Result<PathBuf> {
     let path = Path::new(name);
@@ -27,44 +30,56 @@ pub fn resolve(name: &str) -> Result<PathBuf> {
         return Err(Error::config("model", format!("`{name}` is no folder here, and no hub name (owner/model)")));
     }
     let cache = Cache::from_env();
-    let kept = cache.repo(Repo::model(name.into()));
-    let folder = kept.get("config.json").and_then(|config| config.parent().map(Path::to_path_buf));
-    if let Some(folder) = folder.filter(|folder| has_weights(folder)) {
-        return Ok(folder);
+    let config = cache.repo(Repo::model(name.into())).get("config.json");
+    let kept = config.as_deref().and_then(Path::parent);
+    match kept {
+        Some(folder) if is_whole(folder) => Ok(folder.into()),
+        _ => fetch(name, &cache, kept),
     }
-    fetch(name, &cache)
 }
 
-fn fetch(name: &str, cache: &Cache) -> Result<PathBuf> {
-    let failed = |file: &str, cause: Box<dyn std::error::Error + Send + Sync>| Error::Upstream {
-        service: "Hugging Face hub".into(),
-        problem: format!(
-            "cannot fetch {file} of `{name}`, and it is not in the cache {}; on a machine without the hub, \
-             give --model a folder, or copy the cache from a machine that has it (HF_HOME names its place)",
-            cache.path().display()
-        ),
-        retryable: true,
-        source: Some(cause),
+/// `kept` is what the cache holds already, which may be a part: other programs leave out what they do not need.
+fn fetch(name: &str, cache: &Cache, kept: Option<&Path>) -> Result<PathBuf> {
+    let failed = |file: &str, cause: Box<dyn std::error::Error + Send + Sync>| {
+        let place = match kept {
+            Some(folder) => {
+                format!("{} holds a part of it; give --model that folder to use it as it is", folder.display())
+            }
+            None => format!("it is not in the cache {}", cache.path().display()),
+        };
+        Error::Upstream {
+            service: "Hugging Face hub".into(),
+            problem: format!(
+                "`{name}` is no folder here; cannot fetch {file} from the hub, and {place}. On a machine without the \
+                 hub, give --model a folder, or copy the cache from a machine that has it (HF_HOME names its place)"
+            ),
+            retryable: true,
+            source: Some(cause),
+        }
     };
     let api =
         ApiBuilder::from_env().with_progress(true).with_retries(2).build().map_err(|e| failed("anything", e.into()))?;
     let repo = api.model(name.into());
+    let listed = repo.info().map_err(|e| failed("the list of files", e.into()))?.siblings;
+    let listed: Vec<String> = listed.into_iter().map(|sibling| sibling.rfilename).collect();
     let config = repo.get("config.json").map_err(|e| failed("config.json", e.into()))?;
     let folder = config.parent().unwrap_or(Path::new(".")).to_path_buf();
-    let listed: Vec<String> = repo
-        .info()
-        .map_err(|e| failed("the list of files", e.into()))?
-        .siblings
-        .into_iter()
-        .map(|s| s.rfilename)
-        .collect();
     for file in wanted(&listed) {
         repo.get(&file).map_err(|e| failed(&file, e.into()))?;
     }
     for shard in shards(&folder)? {
         repo.get(&shard).map_err(|e| failed(&shard, e.into()))?;
     }
+    let mark = folder.join(WHOLE);
+    std::fs::write(&mark, "").map_err(Error::store(&mark, "write it"))?;
     Ok(folder)
+}
+
+/// Whether Souk itself fetched everything, or what is there is a whole sentence-transformers folder. Weights alone are
+/// not enough: without `modules.json` a model may be pooled in another way than it was trained.
+fn is_whole(folder: &Path) -> bool {
+    let recipe = ["modules.json", "tokenizer.json", "1_Pooling/config.json"];
+    has_weights(folder) && (folder.join(WHOLE).exists() || recipe.iter().all(|file| folder.join(file).exists()))
 }
 
 /// Whether an earlier fetch got all of the weights.
@@ -127,6 +142,31 @@ mod tests {
             "modules.json",
         ];
         assert_eq!(wanted(&listed), expected);
+    }
+
+    #[test]
+    fn a_snapshot_without_its_recipe_is_not_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let touch = |file: &str| std::fs::write(dir.path().join(file), "").unwrap();
+        std::fs::create_dir(dir.path().join("1_Pooling")).unwrap();
+        for file in ["config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json"] {
+            touch(file);
+            assert!(!is_whole(dir.path()), "with {file}");
+        }
+        touch("modules.json");
+        assert!(is_whole(dir.path()));
+    }
+
+    #[test]
+    fn all_shards_must_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let index = r#"{"weight_map": {"a": "model-1.safetensors", "b": "model-2.safetensors"}}"#;
+        std::fs::write(dir.path().join(WEIGHTS[1]), index).unwrap();
+        std::fs::write(dir.path().join(WHOLE), "").unwrap();
+        std::fs::write(dir.path().join("model-1.safetensors"), "").unwrap();
+        assert!(!is_whole(dir.path()));
+        std::fs::write(dir.path().join("model-2.safetensors"), "").unwrap();
+        assert!(is_whole(dir.path()));
     }
 
     #[test]

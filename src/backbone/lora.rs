@@ -17,6 +17,8 @@ use crate::error::{Error, Result};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
+/// The files of an adapter.
+pub const FILES: [&str; 2] = [CONFIG, WEIGHTS];
 const ROOT: &str = "base_model.model.";
 
 /// What an adapter is, whatever it is attached to.
@@ -29,18 +31,24 @@ pub struct Lora {
     pub dropout: f64,
     /// Last parts of the names of the linear maps to adapt, such as `q_proj`.
     pub targets: Vec<String>,
+    /// Scales by alpha over the root of the rank instead of the rank.
+    #[serde(default)]
+    pub rank_stabilized: bool,
 }
 
 /// Settings of PEFT that say nothing about the computation.
 const HARMLESS: &str = "
     arrow_config auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config
-    inference_mode init_lora_weights layers_pattern loftq_config lora_ga_config megatron_config megatron_core
+    inference_mode layers_pattern loftq_config lora_ga_config megatron_config megatron_core
     peft_type peft_version qalora_group_size revision task_type";
 
+/// Starts of an adapter that leave the base model alone; PEFT's others change its weights when they are loaded.
+const STARTS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
+
 impl Lora {
-    /// Reads `adapter_config.json`; gives the adapter and its scale.
-    fn read(path: &Path) -> Result<(Self, f64)> {
-        let fields = Fields::open(path)?;
+    /// Reads `adapter_config.json`.
+    fn read(path: &Path, ignored: &[String]) -> Result<Self> {
+        let fields = Fields::open(path, ignored)?;
         fields.only("peft_type", "LORA")?;
         for switch in ["use_dora", "fan_in_fan_out", "lora_bias", "use_qalora", "alora_invocation_tokens"] {
             fields.only(switch, false)?;
@@ -55,16 +63,23 @@ impl Lora {
         for absent in ["trainable_token_indices", "layer_replication", "velora_config", "use_bdlora"] {
             fields.only(absent, Value::Null)?;
         }
-        let rank = fields.count("r")?;
-        let alpha: f64 = fields.need("lora_alpha")?;
-        let scale = match fields.or("use_rslora", false)? {
-            true => alpha / (rank as f64).sqrt(),
-            false => alpha / rank as f64,
+        let start: Value = fields.or("init_lora_weights", Value::Bool(true))?;
+        let harmless = start.is_boolean() || start.as_str().is_some_and(|name| STARTS.contains(&name));
+        fields.check("init_lora_weights", harmless, "changes the base model's weights: merge the adapter with PEFT")?;
+        let lora = Self {
+            rank: fields.count("r")?,
+            alpha: fields.need("lora_alpha")?,
+            dropout: fields.or("lora_dropout", 0.0)?,
+            targets: fields.need("target_modules")?,
+            rank_stabilized: fields.or("use_rslora", false)?,
         };
-        let targets = fields.need("target_modules")?;
-        let lora = Self { rank, alpha, dropout: fields.or("lora_dropout", 0.0)?, targets };
-        fields.finish(HARMLESS, &[])?;
-        Ok((lora, scale))
+        fields.finish(HARMLESS)?;
+        Ok(lora)
+    }
+
+    fn scale(&self) -> f64 {
+        let rank = self.rank as f64;
+        self.alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
     }
 
     fn matches(&self, linear: &Linear) -> bool {
@@ -81,39 +96,50 @@ impl Lora {
             let spread = Init::Normal(1.0 / (3.0 * inputs as f64).sqrt());
             let down = fresh.tensor(&format!("{}.lora_A", linear.name), &[self.rank, inputs], spread)?;
             let up = fresh.tensor(&format!("{}.lora_B", linear.name), &[outputs, self.rank], Init::Zeros)?;
-            let scale = self.alpha / self.rank as f64;
-            linear.adapter = Some(Adapter { down, up, scale, dropout: self.dropout });
+            linear.adapter = Some(Adapter { down, up, scale: self.scale(), dropout: self.dropout });
             attached += 1;
         }
         match attached {
-            0 => Err(Error::config("lora.targets", format!("{:?} match no linear map of this model", self.targets))),
+            0 => Err(self.no_target()),
             _ => Ok(()),
         }
     }
 
-    /// Attaches the adapter of a PEFT folder.
-    pub fn load(dir: &Path, backbone: &mut Backbone) -> Result<Self> {
-        let (lora, scale) = Self::read(&dir.join(CONFIG))?;
+    /// Attaches the adapter of a PEFT folder: every linear map that it targets must have its two tensors.
+    pub fn load(dir: &Path, backbone: &mut Backbone, ignored: &[String]) -> Result<Self> {
+        let lora = Self::read(&dir.join(CONFIG), ignored)?;
         let file = dir.join(WEIGHTS);
         let mut tensors: BTreeMap<String, Tensor> = BTreeMap::new();
         for (name, tensor) in read_tensors(&file)? {
             tensors.insert(bare(name.strip_prefix(ROOT).unwrap_or(&name)).to_string(), tensor);
         }
-        for linear in backbone.linears() {
-            let mut take = |part: &str| tensors.remove(&format!("{}.lora_{part}.weight", bare(&linear.name)));
-            let (Some(down), Some(up)) = (take("A"), take("B")) else { continue };
+        let mut attached = 0;
+        for linear in backbone.linears().into_iter().filter(|linear| lora.matches(linear)) {
             let [outputs, inputs] = linear.weight.size()[..] else { continue };
-            if down.size() != [lora.rank, inputs] || up.size() != [outputs, lora.rank] {
-                let problem = format!("the adapter of `{}` does not fit {outputs} x {inputs}", linear.name);
-                return Err(Error::weights(&file, problem));
-            }
-            let fit = |t: Tensor| t.to_device(linear.weight.device()).to_kind(linear.weight.kind());
-            linear.adapter = Some(Adapter { down: fit(down), up: fit(up), scale, dropout: lora.dropout });
+            let mut take = |part: &str, shape: [i64; 2]| {
+                let name = format!("{}.lora_{part}.weight", bare(&linear.name));
+                let missing = || Error::weights(&file, format!("tensor `{name}` is missing"));
+                let tensor = tensors.remove(&name).ok_or_else(missing)?;
+                if tensor.size() != shape {
+                    let problem =
+                        format!("tensor `{name}` has shape {:?}, the model asks for {shape:?}", tensor.size());
+                    return Err(Error::weights(&file, problem));
+                }
+                Ok(tensor.to_device(linear.weight.device()).to_kind(linear.weight.kind()))
+            };
+            let (down, up) = (take("A", [lora.rank, inputs])?, take("B", [outputs, lora.rank])?);
+            linear.adapter = Some(Adapter { down, up, scale: lora.scale(), dropout: lora.dropout });
+            attached += 1;
         }
         match tensors.keys().next() {
             Some(name) => Err(Error::weights(&file, format!("tensor `{name}` fits nothing in this model"))),
+            None if attached == 0 => Err(lora.no_target()),
             None => Ok(lora),
         }
+    }
+
+    fn no_target(&self) -> Error {
+        Error::config("lora.targets", format!("{:?} match no linear map of this model", self.targets))
     }
 
     /// Writes a PEFT folder that `PeftModel.from_pretrained` loads onto the base model `base`.
@@ -131,6 +157,7 @@ impl Lora {
         let config = json!({
             "peft_type": "LORA", "base_model_name_or_path": base, "inference_mode": true, "bias": "none",
             "r": self.rank, "lora_alpha": self.alpha, "lora_dropout": self.dropout, "target_modules": self.targets,
+            "use_rslora": self.rank_stabilized,
         });
         let path = dir.join(CONFIG);
         fs::write(&path, format!("{config:#}\n")).map_err(Error::store(&path, "write it"))

@@ -24,34 +24,34 @@ enum Scaling {
 impl Rope {
     /// Reads `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (before).
     pub(super) fn read(fields: &Fields, positions: i64) -> Result<Self> {
-        let old_theta: Option<f64> = fields.get("rope_theta")?;
+        let old_theta = fields.positive("rope_theta", Some(10_000.0))?;
         let old_scaling = fields.object("rope_scaling")?;
         let described = match fields.object("rope_parameters")? {
             Some(new) => Some(new),
             None => old_scaling,
         };
         let Some(described) = described else {
-            return Ok(Self { theta: old_theta.unwrap_or(10_000.0), scaling: Scaling::None });
+            return Ok(Self { theta: old_theta, scaling: Scaling::None });
         };
-        let theta = described.get("rope_theta")?.or(old_theta).unwrap_or(10_000.0);
+        let theta = described.positive("rope_theta", Some(old_theta))?;
         let old_name: Option<String> = described.get("type")?;
         let name: Option<String> = described.get("rope_type")?;
         described.only("partial_rotary_factor", 1.0)?;
         let scaling = match name.or(old_name).as_deref() {
             None | Some("default") => Scaling::None,
-            Some("linear") => Scaling::Linear { factor: described.need("factor")? },
+            Some("linear") => Scaling::Linear { factor: described.positive("factor", None)? },
             Some("llama3") => Scaling::Llama3 {
-                factor: described.need("factor")?,
-                low: described.need("low_freq_factor")?,
-                high: described.need("high_freq_factor")?,
-                trained_length: described.or("original_max_position_embeddings", positions as f64)?,
+                factor: described.positive("factor", None)?,
+                low: described.positive("low_freq_factor", None)?,
+                high: described.positive("high_freq_factor", None)?,
+                trained_length: described.positive("original_max_position_embeddings", Some(positions as f64))?,
             },
             Some(other) => {
                 let problem = format!("is `{other}`: Souk computes default, linear and llama3");
                 return Err(described.error("rope_type", &problem));
             }
         };
-        described.finish("", &[])?;
+        described.finish("")?;
         Ok(Self { theta, scaling })
     }
 

@@ -40,6 +40,11 @@ pub struct Tokenizer {
 impl Tokenizer {
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
+        if !path.exists() && (dir.join("vocab.txt").exists() || dir.join("tokenizer_config.json").exists()) {
+            let hint =
+                "is missing; write it with transformers, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)";
+            return Err(Error::weights(&path, hint));
+        }
         let bytes = std::fs::read(&path).map_err(Error::store(&path, "open the tokenizer"))?;
         let inner = tokenizers::Tokenizer::from_bytes(bytes)
             .map_err(|e| Error::weights(&path, "not a tokenizer that Souk can read").because(e))?;

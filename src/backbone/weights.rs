@@ -80,7 +80,7 @@ impl Parameters {
     pub fn tensor(&mut self, name: &str, shape: &[i64], init: Init) -> Result<Tensor> {
         let tensor = match &self.source {
             Source::Folder(folder) => folder.read(name, shape)?,
-            Source::Seed(seed) => draw(*seed, name, shape, init),
+            Source::Seed(seed) => draw(*seed, name, shape, init)?,
         };
         if !tensor.is_floating_point() {
             let problem = format!("`{name}` is {:?}: weights must be floating point", tensor.kind());
@@ -147,18 +147,18 @@ fn modern(name: &str) -> String {
     }
 }
 
-fn draw(seed: u64, name: &str, shape: &[i64], init: Init) -> Tensor {
+fn draw(seed: u64, name: &str, shape: &[i64], init: Init) -> Result<Tensor> {
     let options = (Kind::Float, Device::Cpu);
-    match init {
-        Init::Zeros => Tensor::zeros(shape, options),
-        Init::Ones => Tensor::ones(shape, options),
+    Ok(match init {
+        Init::Zeros => Tensor::f_zeros(shape, options)?,
+        Init::Ones => Tensor::f_ones(shape, options)?,
         Init::Normal(std) => {
             let digest = Sha256::new().chain_update(seed.to_le_bytes()).chain_update(name).finalize();
             let bytes: [u8; 8] = std::array::from_fn(|i| digest[i]);
             tch::manual_seed(i64::from_le_bytes(bytes));
-            Tensor::randn(shape, options) * std
+            Tensor::f_randn(shape, options)? * std
         }
-    }
+    })
 }
 
 /// The safetensors files of one model folder.
@@ -177,6 +177,11 @@ impl Folder {
     fn open(dir: &Path) -> Result<Self> {
         let single = dir.join(SINGLE);
         let index = dir.join(INDEX);
+        if !single.exists() && !index.exists() && dir.join("pytorch_model.bin").exists() {
+            let hint = "is missing; pytorch_model.bin beside it is not read, for it can run code: convert it with \
+                        transformers, from_pretrained(DIR).save_pretrained(NEW)";
+            return Err(Error::weights(&single, hint));
+        }
         if single.exists() || !index.exists() {
             let shard = Shard::open(&single)?;
             let home = shard.metadata.offset_keys().into_iter().map(|name| (name, 0)).collect();
@@ -291,6 +296,11 @@ impl Shard {
         let shape: Vec<i64> = info.shape.iter().map(|&n| n as i64).collect();
         Ok(Tensor::f_from_data_size(&bytes, &shape, kind)?)
     }
+}
+
+/// The files that hold a folder's weights.
+pub fn weight_files(dir: &Path) -> Result<Vec<PathBuf>> {
+    Ok(Folder::open(dir)?.shards.into_iter().map(|shard| shard.path).collect())
 }
 
 /// Reads every tensor of one safetensors file, onto the CPU and in its own kind.

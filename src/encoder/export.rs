@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::folder::{Recipe, transformer_dir};
+use super::folder::{LIMITS, MODULES, PENULTIMATE, Recipe, SETTINGS, transformer_dir};
 use super::{Encoder, Pooling};
+use crate::backbone::Precision;
 use crate::backbone::lora::Lora;
 use crate::backbone::tokenizer;
 use crate::backbone::weights::{SHARD_BYTES, write_tensors};
@@ -25,22 +26,52 @@ impl Encoder {
         if self.overrides.dimensions.is_some() {
             return Err(no_form("an override of `dimensions` (give truncate_dim when loading)"));
         }
-        start_folder(out)?;
+        if self.recipe.pooling == Pooling::PenultimateMean {
+            return Err(no_form("pooling `penultimate_mean`"));
+        }
+        let aside = claim_folder(out)?;
         Lora::merge(&mut self.backbone);
         let parameters = self.parameters.as_ref();
-        parameters.ok_or_else(|| Error::input("a frozen model cannot be exported"))?.save(out, SHARD_BYTES)?;
-        write_json(&out.join("config.json"), self.architecture.json())?;
+        parameters.ok_or_else(|| Error::input("a frozen model cannot be exported"))?.save(&aside, SHARD_BYTES)?;
+        write_json(&aside.join("config.json"), &self.config_as_saved())?;
         let from = transformer_dir(&self.dir)?;
         for file in tokenizer::FILES.iter().filter(|file| from.join(file).exists()) {
-            let copy = out.join(file);
+            let copy = aside.join(file);
             fs::copy(from.join(file), &copy).map_err(Error::store(&copy, "copy it"))?;
         }
-        self.recipe.write(out, self.architecture.width())
+        self.recipe.write(&aside, self.architecture.width())?;
+        fs::rename(&aside, out).map_err(Error::store(out, "put the folder in place"))
+    }
+
+    /// `config.json` with the kind the weights are written in: others load the model in it.
+    fn config_as_saved(&self) -> Value {
+        let mut json = self.architecture.json().clone();
+        let kind = if self.placement.precision == Precision::Bf16 { "bfloat16" } else { "float32" };
+        for field in ["dtype", "torch_dtype"] {
+            if let Some(value) = json.get_mut(field) {
+                *value = kind.into();
+            }
+        }
+        json
     }
 }
 
+/// Checks that `out` is new or empty, and makes a folder beside it that is renamed to it when it is whole.
+pub(super) fn claim_folder(out: &Path) -> Result<PathBuf> {
+    start_folder(out)?;
+    let mut name = out.file_name().unwrap_or_default().to_os_string();
+    name.push(".part");
+    let aside = out.with_file_name(name);
+    if aside.exists() {
+        // what an interrupted run left
+        fs::remove_dir_all(&aside).map_err(Error::store(&aside, "remove it"))?;
+    }
+    fs::create_dir(&aside).map_err(Error::store(&aside, "make the folder"))?;
+    Ok(aside)
+}
+
 /// Makes the folder; one that holds something is left alone.
-pub(super) fn start_folder(out: &Path) -> Result<()> {
+pub fn start_folder(out: &Path) -> Result<()> {
     fs::create_dir_all(out).map_err(Error::store(out, "make the folder"))?;
     let mut entries = fs::read_dir(out).map_err(Error::store(out, "list the folder"))?;
     match entries.next() {
@@ -68,7 +99,7 @@ impl Recipe {
             modules.push(json!({"idx": idx, "name": name, "path": path, "type": class}));
             out.join(path)
         };
-        write_json(&add("Pooling", "Pooling").join("config.json"), &self.pooling_config(width)?)?;
+        write_json(&add("Pooling", "Pooling").join("config.json"), &self.pooling_config(width))?;
         for dense in &self.dense {
             let dir = add("Dense", "Dense");
             let activation = if dense.tanh { "activation.Tanh" } else { "linear.Identity" };
@@ -86,23 +117,23 @@ impl Recipe {
             let dir = add("Normalize", "Normalize");
             fs::create_dir_all(&dir).map_err(Error::store(&dir, "make the folder"))?;
         }
-        write_json(&out.join("modules.json"), &Value::Array(modules))?;
+        write_json(&out.join(MODULES), &Value::Array(modules))?;
         let limits = json!({"max_seq_length": self.max_tokens, "do_lower_case": self.lowercase});
-        write_json(&out.join("sentence_bert_config.json"), &limits)?;
+        write_json(&out.join(LIMITS), &limits)?;
         let prompts = json!({
             "prompts": self.prompts.by_name, "default_prompt_name": self.prompts.default,
-            "similarity_fn_name": "cosine",
+            "similarity_fn_name": self.similarity.as_deref().unwrap_or("cosine"),
         });
-        write_json(&out.join("config_sentence_transformers.json"), &prompts)
+        write_json(&out.join(SETTINGS), &prompts)
     }
 
-    fn pooling_config(&self, width: i64) -> Result<Value> {
+    fn pooling_config(&self, width: i64) -> Value {
         let is = |pooling| self.pooling == pooling;
         if is(Pooling::PenultimateMean) {
-            let problem = "pooling `penultimate_mean` has no form in a sentence-transformers folder";
-            return Err(Error::config("export", problem));
+            let prompt = self.include_prompt;
+            return json!({"embedding_dimension": width, "pooling_mode": PENULTIMATE, "include_prompt": prompt});
         }
-        Ok(json!({
+        json!({
             "word_embedding_dimension": width,
             "pooling_mode_cls_token": is(Pooling::Cls),
             "pooling_mode_mean_tokens": is(Pooling::Mean),
@@ -111,6 +142,6 @@ impl Recipe {
             "pooling_mode_weightedmean_tokens": false,
             "pooling_mode_lasttoken": is(Pooling::LastToken),
             "include_prompt": self.include_prompt,
-        }))
+        })
     }
 }

@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::Encoder;
+use super::folder::{recipe_files, transformer_dir};
+use crate::backbone::lora;
+use crate::backbone::weights::weight_files;
 use crate::error::{Error, Result};
 
 impl Encoder {
-    /// The same for the same vectors: weights, tokenizer, recipe and overrides; not the precision they are computed in.
+    /// The same for the same vectors: of the files that were opened, and the overrides; not of the precision the vectors
+    /// are computed in, nor of what else lies in the folder.
     pub fn fingerprint(&self) -> Result<String> {
         let mut hash = Sha256::new();
-        let folders = std::iter::once(&self.dir).chain(&self.placement.adapter);
-        for folder in folders {
-            let mut files = Vec::new();
-            collect(folder, 2, &mut files)?;
-            files.sort();
-            for file in files {
-                hash.update(file.strip_prefix(folder).unwrap_or(&file).as_os_str().as_encoded_bytes());
-                feed(&mut hash, &file)?;
-            }
+        let mut files = recipe_files(&self.dir)?;
+        files.extend(weight_files(&transformer_dir(&self.dir)?)?);
+        feed_all(&mut hash, &self.dir, files)?;
+        if let Some(adapter) = &self.placement.adapter {
+            feed_all(&mut hash, adapter, lora::FILES.iter().map(|file| adapter.join(file)).collect())?;
         }
         let overrides = serde_json::to_vec(&self.overrides)
             .map_err(|e| Error::config("encoder", "cannot be written down").because(e))?;
@@ -31,20 +31,23 @@ impl Encoder {
     }
 }
 
-fn collect(dir: &Path, depth: usize, files: &mut Vec<PathBuf>) -> Result<()> {
-    for entry in std::fs::read_dir(dir).map_err(Error::store(dir, "list the folder"))? {
-        let path = entry.map_err(Error::store(dir, "list the folder"))?.path();
-        if path.is_dir() && depth > 1 {
-            collect(&path, depth - 1, files)?;
-        } else if path.extension().is_some_and(|e| e == "json" || e == "safetensors") {
-            files.push(path);
-        }
+fn feed_all(hash: &mut Sha256, folder: &Path, mut files: Vec<PathBuf>) -> Result<()> {
+    files.sort();
+    for file in files {
+        let name = file.strip_prefix(folder).unwrap_or(&file).as_os_str().as_encoded_bytes();
+        // lengths keep a name apart from the content after it
+        hash.update((name.len() as u64).to_le_bytes());
+        hash.update(name);
+        feed(hash, &file)?;
     }
     Ok(())
 }
 
 fn feed(hash: &mut Sha256, path: &Path) -> Result<()> {
-    let mut file = BufReader::new(File::open(path).map_err(Error::store(path, "open it"))?);
+    let file = File::open(path).map_err(Error::store(path, "open it"))?;
+    let size = file.metadata().map_err(Error::store(path, "read its size"))?.len();
+    hash.update(size.to_le_bytes());
+    let mut file = BufReader::new(file);
     let mut buffer = vec![0; 1 << 20];
     loop {
         match file.read(&mut buffer).map_err(Error::store(path, "read it"))? {

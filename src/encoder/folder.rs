@@ -14,6 +14,12 @@ use crate::backbone::weights::read_tensors;
 use crate::domain::TextKind;
 use crate::error::{Error, Result};
 
+pub(super) const MODULES: &str = "modules.json";
+pub(super) const SETTINGS: &str = "config_sentence_transformers.json";
+pub(super) const LIMITS: &str = "sentence_bert_config.json";
+/// A pooling that sentence-transformers does not have: it refuses the name, as it should.
+pub(super) const PENULTIMATE: &str = "penultimate_mean";
+
 /// What stands around the backbone.
 pub(super) struct Recipe {
     pub pooling: Pooling,
@@ -21,6 +27,8 @@ pub(super) struct Recipe {
     pub dense: Vec<Dense>,
     pub normalize: bool,
     pub prompts: Prompts,
+    /// What the model's vectors are compared by, where the folder says; the cosine otherwise.
+    pub similarity: Option<String>,
     pub max_tokens: Option<usize>,
     pub lowercase: bool,
 }
@@ -65,65 +73,105 @@ struct Module {
     class: String,
 }
 
+/// Fields of `sentence_bert_config.json` and `config_sentence_transformers.json` that change no vector.
+const HARMLESS_LIMITS: &str = "transformer_task modality_config module_output_name";
+const HARMLESS_SETTINGS: &str = "__version__ model_type truncate_dim";
+
 impl Recipe {
-    pub fn read(dir: &Path) -> Result<Self> {
+    /// `ignored` lists fields the user vouches for.
+    pub fn read(dir: &Path, ignored: &[String]) -> Result<Self> {
         let mut recipe = Self {
             pooling: Pooling::Mean,
             include_prompt: true,
             dense: Vec::new(),
             normalize: false,
-            prompts: prompts(dir)?,
+            prompts: Prompts::default(),
+            similarity: None,
             max_tokens: None,
             lowercase: false,
         };
         let (transformer, listed) = modules(dir)?;
-        recipe.read_limits(&transformer)?;
-        for module in listed {
-            recipe.add(dir, &module)?;
+        recipe.read_settings(dir, ignored)?;
+        recipe.read_limits(&transformer, ignored)?;
+        let mut order = Vec::new();
+        for module in &listed {
+            order.extend(recipe.add(dir, module, ignored)?);
         }
+        check_order(dir, &order)?;
         Ok(recipe)
     }
 
-    fn read_limits(&mut self, transformer: &Path) -> Result<()> {
-        let own = transformer.join("sentence_bert_config.json");
+    fn read_settings(&mut self, dir: &Path, ignored: &[String]) -> Result<()> {
+        let path = dir.join(SETTINGS);
+        if !path.exists() {
+            return Ok(());
+        }
+        let fields = Fields::open(&path, ignored)?;
+        let by_name: BTreeMap<String, Option<String>> = fields.or("prompts", BTreeMap::new())?;
+        let default: Option<String> = fields.get("default_prompt_name")?;
+        let by_name: BTreeMap<String, String> = by_name.into_iter().filter_map(|(k, v)| Some((k, v?))).collect();
+        if let Some(name) = default.as_ref().filter(|name| !by_name.contains_key(*name)) {
+            let problem = format!("is `{name}`, which `prompts` does not have");
+            return Err(fields.error("default_prompt_name", &problem));
+        }
+        self.prompts = Prompts { by_name, default };
+        self.similarity = fields.get("similarity_fn_name")?;
+        fields.finish(HARMLESS_SETTINGS)
+    }
+
+    fn read_limits(&mut self, transformer: &Path, ignored: &[String]) -> Result<()> {
+        let own = transformer.join(LIMITS);
         if own.exists() {
-            let fields = Fields::open(&own)?;
+            let fields = Fields::open(&own, ignored)?;
             self.max_tokens = fields.get("max_seq_length")?;
             self.lowercase = fields.or("do_lower_case", false)?;
+            fields.finish(HARMLESS_LIMITS)?;
         }
         let general = transformer.join("tokenizer_config.json");
         if self.max_tokens.is_none() && general.exists() {
             // "no limit" is written as 1e30
-            let limit: Option<f64> = Fields::open(&general)?.get("model_max_length")?;
+            let limit: Option<f64> = Fields::open(&general, ignored)?.get("model_max_length")?;
             self.max_tokens = limit.filter(|&n| (1.0..1e9).contains(&n)).map(|n| n as usize);
         }
         Ok(())
     }
 
-    fn add(&mut self, dir: &Path, module: &Module) -> Result<()> {
+    /// Adds one module; gives its place in the order that Souk computes, and nothing for one without effect.
+    fn add(&mut self, dir: &Path, module: &Module, ignored: &[String]) -> Result<Option<Step>> {
         let path = dir.join(&module.path);
-        match module.class.rsplit('.').next() {
-            Some("Transformer") => Ok(()),
-            Some("Pooling") => self.add_pooling(&Fields::open(&path.join("config.json"))?),
+        let class = module.class.strip_prefix("sentence_transformers.").and_then(|class| class.rsplit('.').next());
+        Ok(Some(match class {
+            Some("Transformer") => Step::Transformer,
+            Some("Pooling") => {
+                self.add_pooling(&Fields::open(&path.join("config.json"), ignored)?)?;
+                Step::Pooling
+            }
             Some("Dense") => {
-                self.dense.push(read_dense(&path)?);
-                Ok(())
+                self.dense.push(read_dense(&path, ignored)?);
+                Step::Dense
             }
             Some("Normalize") => {
                 self.normalize = true;
-                Ok(())
+                Step::Normalize
             }
+            // it only works in training
+            Some("Dropout") => return Ok(None),
             _ => {
-                let problem =
-                    format!("module `{}` is not known: Souk computes Pooling, Dense, Normalize", module.class);
-                Err(Error::config(dir.join("modules.json").display(), problem))
+                let known = "Transformer, Pooling, Dense, Normalize and Dropout of sentence_transformers";
+                let problem = format!("module `{}` is not known: Souk computes {known}", module.class);
+                return Err(Error::config(dir.join(MODULES).display(), problem));
             }
-        }
+        }))
     }
 
     fn add_pooling(&mut self, fields: &Fields) -> Result<()> {
-        let supported =
-            [("cls", Pooling::Cls), ("mean", Pooling::Mean), ("max", Pooling::Max), ("lasttoken", Pooling::LastToken)];
+        let supported = [
+            ("cls", Pooling::Cls),
+            ("mean", Pooling::Mean),
+            ("max", Pooling::Max),
+            ("lasttoken", Pooling::LastToken),
+            (PENULTIMATE, Pooling::PenultimateMean),
+        ];
         let named: Option<Value> = fields.get("pooling_mode")?;
         let mut chosen: Vec<String> = match named {
             Some(Value::String(name)) => vec![name],
@@ -150,13 +198,44 @@ impl Recipe {
         let problem = format!("is {chosen:?}: Souk computes exactly one of cls, mean, max, lasttoken");
         self.pooling = found.ok_or_else(|| fields.error("pooling_mode", &problem))?;
         self.include_prompt = fields.or("include_prompt", true)?;
-        fields.finish("word_embedding_dimension embedding_dimension", &[])
+        fields.finish("word_embedding_dimension embedding_dimension")
     }
+}
+
+/// The steps of a recipe in the order they are computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Step {
+    Transformer,
+    Pooling,
+    Dense,
+    Normalize,
+}
+
+fn check_order(dir: &Path, order: &[Step]) -> Result<()> {
+    let once = |step: Step| order.iter().filter(|found| **found == step).count();
+    let fits = once(Step::Transformer) == 1 && once(Step::Pooling) == 1 && once(Step::Normalize) < 2;
+    if order.is_empty() || (order.is_sorted() && fits) {
+        return Ok(());
+    }
+    let problem = format!("lists {order:?}: Souk computes Transformer, Pooling, any Dense, then Normalize or not");
+    Err(Error::config(dir.join(MODULES).display(), problem))
+}
+
+/// The files of a recipe, as far as they are there.
+pub(super) fn recipe_files(dir: &Path) -> Result<Vec<PathBuf>> {
+    let (transformer, listed) = modules(dir)?;
+    let mut files = vec![dir.join(MODULES), dir.join(SETTINGS), transformer.join(LIMITS)];
+    files.extend(["config.json", "tokenizer.json", "tokenizer_config.json"].map(|file| transformer.join(file)));
+    for module in listed.iter().skip(1) {
+        files.extend(["config.json", "model.safetensors"].map(|file| dir.join(&module.path).join(file)));
+    }
+    files.retain(|file| file.exists());
+    Ok(files)
 }
 
 /// The folder of the transformer and the modules after it.
 fn modules(dir: &Path) -> Result<(PathBuf, Vec<Module>)> {
-    let path = dir.join("modules.json");
+    let path = dir.join(MODULES);
     if !path.exists() {
         return Ok((dir.into(), Vec::new()));
     }
@@ -177,8 +256,8 @@ pub(super) fn transformer_dir(dir: &Path) -> Result<PathBuf> {
     Ok(modules(dir)?.0)
 }
 
-fn read_dense(dir: &Path) -> Result<Dense> {
-    let fields = Fields::open(&dir.join("config.json"))?;
+fn read_dense(dir: &Path, ignored: &[String]) -> Result<Dense> {
+    let fields = Fields::open(&dir.join("config.json"), ignored)?;
     let (inputs, outputs) = (fields.count("in_features")?, fields.count("out_features")?);
     let bias = fields.or("bias", true)?;
     let name: String = fields.or("activation_function", "torch.nn.modules.activation.Tanh".into())?;
@@ -190,7 +269,7 @@ fn read_dense(dir: &Path) -> Result<Dense> {
     fields.only("use_residual", false)?;
     fields.only("module_input_name", "sentence_embedding")?;
     fields.only("module_output_name", "sentence_embedding")?;
-    fields.finish("", &[])?;
+    fields.finish("")?;
     let file = dir.join("model.safetensors");
     let mut tensors = read_tensors(&file)?;
     let mut take = |name: &str, shape: &[i64]| match tensors.remove(name) {
@@ -204,19 +283,4 @@ fn read_dense(dir: &Path) -> Result<Dense> {
     let weight = take("linear.weight", &[outputs, inputs])?;
     let bias = if bias { Some(take("linear.bias", &[outputs])?) } else { None };
     Ok(Dense { weight, bias, tanh })
-}
-
-fn prompts(dir: &Path) -> Result<Prompts> {
-    let path = dir.join("config_sentence_transformers.json");
-    if !path.exists() {
-        return Ok(Prompts::default());
-    }
-    let fields = Fields::open(&path)?;
-    let by_name: BTreeMap<String, Option<String>> = fields.or("prompts", BTreeMap::new())?;
-    let default: Option<String> = fields.get("default_prompt_name")?;
-    let by_name: BTreeMap<String, String> = by_name.into_iter().filter_map(|(k, v)| Some((k, v?))).collect();
-    if let Some(name) = default.as_ref().filter(|name| !by_name.contains_key(*name)) {
-        return Err(fields.error("default_prompt_name", &format!("is `{name}`, which `prompts` does not have")));
-    }
-    Ok(Prompts { by_name, default })
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
+pub use self::export::start_folder;
 pub use self::folder::Prompts;
 use self::folder::{Dense, Recipe};
 pub use self::pooling::Pooling;
@@ -122,13 +123,13 @@ impl Encoder {
     pub fn open(dir: &Path, placement: Placement, overrides: Overrides) -> Result<Self> {
         let transformer = folder::transformer_dir(dir)?;
         let architecture = Architecture::open(&transformer.join("config.json"), &placement.ignore_fields)?;
-        let mut recipe = Recipe::read(dir)?;
+        let mut recipe = Recipe::read(dir, &placement.ignore_fields)?;
         recipe.pooling = overrides.pooling.unwrap_or(recipe.pooling);
         recipe.normalize = overrides.normalize.unwrap_or(recipe.normalize);
         let mut parameters = Parameters::open(&transformer, placement.device, placement.precision.kind())?;
         let mut backbone = Backbone::build(&architecture, &mut parameters)?;
         if let Some(adapter) = &placement.adapter {
-            Lora::load(adapter, &mut backbone)?;
+            Lora::load(adapter, &mut backbone, &placement.ignore_fields)?;
         }
         for dense in &mut recipe.dense {
             *dense = Dense {
@@ -181,6 +182,19 @@ impl Encoder {
         }
     }
 
+    /// For an index: vectors whose product is what the model's are compared by.
+    pub fn for_search(mut self) -> Result<Self> {
+        match self.recipe.similarity.as_deref() {
+            None | Some("cosine") => self.recipe.normalize = true,
+            Some("dot" | "dot_product") => {}
+            Some(other) => {
+                let problem = format!("compares vectors by `{other}`: an index knows cosine and dot");
+                return Err(Error::config(self.dir.join(folder::SETTINGS).display(), problem));
+            }
+        }
+        Ok(self)
+    }
+
     /// Gives up training for speed: packs the weights where the CPU has a packed form for them.
     pub fn freeze(mut self) -> Result<Self> {
         if self.placement.device == Device::Cpu && self.placement.precision != Precision::Bf16 {
@@ -188,7 +202,10 @@ impl Encoder {
             self.parameters = None;
             self.backbone.freeze(self.placement.precision)?;
         } else if self.placement.precision == Precision::Int8 {
-            return Err(Error::config("precision", "int8 runs on the CPU only: use bf16 on a GPU"));
+            return Err(Error::config(
+                "precision",
+                "int8 runs on the CPU only: give --device cpu, or use bf16 on the GPU",
+            ));
         }
         Ok(self)
     }
@@ -234,6 +251,11 @@ impl Encoder {
         let width = vectors.size()[1] as usize;
         let mut flat = vec![0_f32; texts.len() * width];
         vectors.f_copy_data(&mut flat, texts.len() * width)?;
+        if flat.iter().any(|x| !x.is_finite()) {
+            return Err(Error::device(
+                "the model gives vectors that are not finite: its weights or config.json are broken",
+            ));
+        }
         Ok(flat.chunks_exact(width).map(<[f32]>::to_vec).collect())
     }
 }

@@ -1,5 +1,6 @@
 //! A model folder from nothing: a tokenizer trained on the catalogue, weights from a seed.
 
+use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -7,7 +8,7 @@ use serde_json::{Value, json};
 use tch::{Device, Kind};
 
 use super::Pooling;
-use super::export::{start_folder, write_json};
+use super::export::{claim_folder, write_json};
 use super::folder::{Prompts, Recipe};
 use crate::backbone::tokenizer::Tokenizer;
 use crate::backbone::weights::{Parameters, SHARD_BYTES};
@@ -39,7 +40,7 @@ impl Scratch {
         if let Some(fields) = json.as_object_mut() {
             fields.entry("vocab_size").or_insert(tokenizer.vocab().into());
         }
-        let architecture = Architecture::read(json, "[scratch.architecture]", &[])?;
+        let architecture = Architecture::read(json, "[scratch.architecture]", None)?;
         tokenizer.check_fits(architecture.vocab())?;
         if self.max_tokens > architecture.max_tokens() {
             let problem =
@@ -48,16 +49,17 @@ impl Scratch {
         }
         let mut parameters = Parameters::seeded(self.seed, Device::Cpu, Kind::Float);
         Backbone::build(&architecture, &mut parameters)?;
-        start_folder(out)?;
-        parameters.save(out, SHARD_BYTES)?;
-        write_json(&out.join("config.json"), architecture.json())?;
-        tokenizer.save(out)?;
+        let aside = claim_folder(out)?;
+        parameters.save(&aside, SHARD_BYTES)?;
+        write_json(&aside.join("config.json"), architecture.json())?;
+        tokenizer.save(&aside)?;
         let class = json!({
             "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": self.max_tokens,
             "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>",
         });
-        write_json(&out.join("tokenizer_config.json"), &class)?;
-        self.recipe().write(out, architecture.width())
+        write_json(&aside.join("tokenizer_config.json"), &class)?;
+        self.recipe().write(&aside, architecture.width())?;
+        fs::rename(&aside, out).map_err(Error::store(out, "put the folder in place"))
     }
 
     fn recipe(&self) -> Recipe {
@@ -69,6 +71,7 @@ impl Scratch {
             dense: Vec::new(),
             normalize: true,
             prompts: Prompts { by_name, default: None },
+            similarity: None,
             max_tokens: Some(self.max_tokens),
             lowercase: false,
         }

@@ -31,6 +31,9 @@ impl Default for Limits {
     }
 }
 
+/// More of either would not fit into any memory.
+const LARGEST: usize = 1 << 24;
+
 /// Batches the worker sorts at once: more wastes no tokens, but makes the first caller wait for the last.
 const ROUND: usize = 4;
 
@@ -66,8 +69,10 @@ impl Drop for Places {
 
 impl Worker {
     pub fn start(encoder: Encoder, limits: Limits) -> Result<Self> {
-        if limits.batch_tokens == 0 || limits.queue_texts == 0 {
-            return Err(Error::config("worker", "batch_tokens and queue_texts must be at least 1"));
+        for (name, value) in [("batch_tokens", limits.batch_tokens), ("queue_texts", limits.queue_texts)] {
+            if !(1..=LARGEST).contains(&value) {
+                return Err(Error::config("worker", format!("`{name}` is {value}: say 1 to {LARGEST}")));
+            }
         }
         let reader = encoder.reader();
         let (queue, jobs) = unbounded_channel();
@@ -198,11 +203,13 @@ fn run_batch(encoder: &Encoder, round: &mut [Option<Open>], batch: &[(usize, usi
             }
         }
         Err(error) => {
-            tracing::error!(%error, texts = wanted.len(), "a batch failed");
+            let error = Arc::new(error);
+            tracing::error!(?error, texts = wanted.len(), "a batch failed");
             for (job, _) in wanted {
-                if let Some(open) = round[job].take() {
-                    // the receiver may be gone: then nobody needs the message
-                    drop(open.job.reply.send(Err(Error::device(error.to_string()))));
+                if let Some(Open { job: Job { reply, _room, .. }, .. }) = round[job].take() {
+                    // room first: who has the answer may ask again at once. The receiver may be gone
+                    drop(_room);
+                    drop(reply.send(Err(Error::device("a batch failed").because(error.clone()))));
                 }
             }
         }

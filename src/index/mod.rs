@@ -1,15 +1,17 @@
 //! The vectors of a catalogue and the manifest that says which model made them. A search is exact: one product with
 //! every vector. An index never answers for another model than its own.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use crate::backbone::weights::{read_tensors, write_tensors};
 use crate::domain::{Hit, Item};
+use crate::encoder::start_folder;
 use crate::error::{Error, Result};
 
 const MANIFEST: &str = "manifest.json";
@@ -41,19 +43,25 @@ pub struct Index {
 }
 
 impl Index {
-    /// Starts an empty index for the vectors of one model.
-    pub fn builder(model: String, dimensions: i64) -> Builder {
-        Builder { model, dimensions, flat: Vec::new(), items: Vec::new() }
+    /// Starts an empty index in `dir`, which must be new or empty, for the vectors of one model.
+    pub fn builder(dir: &Path, model: String, dimensions: i64) -> Result<Builder> {
+        start_folder(dir)?;
+        Ok(Builder { dir: dir.into(), model, dimensions, flat: Vec::new(), items: Vec::new(), seen: HashSet::new() })
     }
 
-    /// Opens the snapshot in `dir`, provided that `model` built it.
-    pub fn open(dir: &Path, model: &str) -> Result<Self> {
+    /// Opens the snapshot in `dir`, provided that `model` built it, with vectors of so many `dimensions`.
+    pub fn open(dir: &Path, model: &str, dimensions: i64) -> Result<Self> {
         let path = dir.join(MANIFEST);
         let text = fs::read(&path).map_err(Error::store(&path, "open the index"))?;
         let manifest: Manifest =
             serde_json::from_slice(&text).map_err(|e| Error::data(&path, None, "not a manifest").because(e))?;
         if manifest.format != FORMAT {
             let problem = format!("format {}, this program reads {FORMAT}: build the index again", manifest.format);
+            return Err(Error::data(&path, None, problem));
+        }
+        if manifest.dimensions != dimensions {
+            let held = manifest.dimensions;
+            let problem = format!("holds vectors of {held} entries, the model is set to {dimensions}: set the same");
             return Err(Error::data(&path, None, problem));
         }
         if manifest.model != model {
@@ -65,6 +73,9 @@ impl Index {
         let shape = [manifest.num_items as i64, manifest.dimensions];
         let vectors = read_tensors(&file)?.remove("vectors").filter(|v| v.size() == shape && v.kind() == Kind::Float);
         let vectors = vectors.ok_or_else(|| Error::data(&file, None, format!("no vectors of shape {shape:?}")))?;
+        if vectors.isfinite().all().int64_value(&[]) == 0 {
+            return Err(Error::data(&file, None, "holds vectors that are not finite: build the index again"));
+        }
         let items = read_items(&dir.join(ITEMS), manifest.num_items)?;
         Ok(Self { manifest, vectors, items })
     }
@@ -101,7 +112,7 @@ impl Index {
 
 fn read_items(path: &Path, expected: usize) -> Result<Vec<Shown>> {
     let file = BufReader::new(File::open(path).map_err(Error::store(path, "open the items"))?);
-    let mut items = Vec::with_capacity(expected);
+    let mut items = Vec::new();
     for (line, json) in file.lines().enumerate() {
         let json = json.map_err(Error::store(path, "read the items"))?;
         let item = serde_json::from_str(&json)
@@ -117,25 +128,32 @@ fn read_items(path: &Path, expected: usize) -> Result<Vec<Shown>> {
 
 /// Gathers vectors in the order of the catalogue and writes the snapshot at once.
 pub struct Builder {
+    dir: PathBuf,
     model: String,
     dimensions: i64,
     flat: Vec<f32>,
     items: Vec<Shown>,
+    seen: HashSet<String>,
 }
 
 impl Builder {
-    pub fn add(&mut self, item: &Item, vector: &[f32]) {
+    /// Adds one item; an id may come once.
+    pub fn add(&mut self, item: &Item, vector: &[f32]) -> Result<()> {
+        if !self.seen.insert(item.id.clone()) {
+            return Err(Error::input(format!("two items have the id `{}`: give each its own", item.id)));
+        }
         self.flat.extend_from_slice(vector);
         self.items.push(Shown { id: item.id.clone(), title: item.title.clone() });
+        Ok(())
     }
 
     /// Writes the snapshot; the manifest comes last, so that a folder without one is known to be unfinished.
-    pub fn write(self, dir: &Path) -> Result<Manifest> {
-        let path = dir.join(MANIFEST);
-        fs::create_dir_all(dir).map_err(Error::store(dir, "make the folder"))?;
-        if path.exists() {
-            return Err(Error::config(dir.display(), "already holds an index: give a new folder"));
+    pub fn write(self) -> Result<Manifest> {
+        if self.items.is_empty() {
+            return Err(Error::input("there is no item to index: is the catalogue empty?"));
         }
+        let dir = self.dir.as_path();
+        let path = dir.join(MANIFEST);
         let shape = [self.items.len() as i64, self.dimensions];
         let vectors = Tensor::from_slice(&self.flat).view(shape);
         write_tensors(&dir.join(VECTORS), &[("vectors".to_string(), vectors)].into())?;
@@ -169,21 +187,23 @@ mod tests {
     }
 
     fn built(dir: &Path) -> Manifest {
-        let mut builder = Index::builder("m1".into(), 2);
+        let mut builder = Index::builder(dir, "m1".into(), 2).unwrap();
         for (id, vector) in [("a", [1.0, 0.0]), ("b", [0.6, 0.8]), ("c", [0.0, 1.0]), ("d", [0.6, 0.8])] {
-            builder.add(&item(id), &vector);
+            builder.add(&item(id), &vector).unwrap();
         }
-        builder.write(dir).unwrap()
+        assert!(builder.add(&item("a"), &[0.0, 1.0]).unwrap_err().to_string().contains("`a`"));
+        builder.write().unwrap()
     }
 
     #[test]
     fn hits_come_best_first_and_ties_in_catalogue_order() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(built(dir.path()).num_items, 4);
-        let index = Index::open(dir.path(), "m1").unwrap();
+        let index = Index::open(dir.path(), "m1", 2).unwrap();
         let ids = |k| index.search(&[0.0, 1.0], k).unwrap().into_iter().map(|h| h.id).collect::<Vec<_>>();
         assert_eq!(ids(3), ["c", "b", "d"]);
         assert_eq!(ids(10), ["c", "b", "d", "a"]);
+        assert!(ids(0).is_empty());
         assert!(index.search(&[1.0], 1).is_err());
     }
 
@@ -191,12 +211,21 @@ mod tests {
     fn another_models_index_is_refused_naming_both() {
         let dir = tempfile::tempdir().unwrap();
         built(dir.path());
-        let error = Index::open(dir.path(), "m2").err().unwrap().to_string();
-        assert!(error.contains("built by model m1, but the model given is m2"), "{error}");
-        assert!(built_again(dir.path()).to_string().contains("already holds an index"));
+        let message = |model, dimensions| Index::open(dir.path(), model, dimensions).err().unwrap().to_string();
+        assert!(message("m2", 2).contains("built by model m1, but the model given is m2"));
+        assert!(message("m1", 8).contains("vectors of 2 entries, the model is set to 8"));
+        assert!(Index::builder(dir.path(), "m1".into(), 2).err().unwrap().to_string().contains("is not empty"));
     }
 
-    fn built_again(dir: &Path) -> Error {
-        Index::builder("m1".into(), 2).write(dir).unwrap_err()
+    #[test]
+    fn an_index_of_nothing_and_a_broken_one_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(Index::builder(dir.path(), "m1".into(), 2).unwrap().write().is_err());
+        built(dir.path());
+        let broken = [("vectors".to_string(), Tensor::full([4, 2], f64::NAN, (Kind::Float, tch::Device::Cpu)))];
+        write_tensors(&dir.path().join(VECTORS), &broken.into()).unwrap();
+        assert!(Index::open(dir.path(), "m1", 2).err().unwrap().to_string().contains("not finite"));
+        fs::write(dir.path().join(ITEMS), "{\"id\": \"a\", \"title\": \"\"}\n").unwrap();
+        assert!(Index::open(dir.path(), "m1", 2).is_err());
     }
 }

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use clap::Args;
+use souk::config::Change;
 use souk::domain::TextKind;
 use souk::encoder::Worker;
 
@@ -36,33 +37,29 @@ pub struct Embed {
 impl Embed {
     #[expect(clippy::print_stderr, reason = "statistics stay out of the vectors' way")]
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let mut flags = self.model.flags().to_vec();
-        flags.push(("encoder.dimensions", self.dimensions.map(|n| n.to_string())));
-        let config = shared.load(&flags)?;
+        let mut changes = self.model.changes();
+        changes.extend(self.dimensions.map(|n| Change::number("encoder.dimensions", "--dimensions", n)));
+        let config = shared.load(changes)?;
         let worker = Worker::start(config.open_encoder()?.freeze()?, config.worker)?;
         let progress = bar("texts", None);
         let mut out = BufWriter::new(stdout().lock());
         let lines = Lines::new(stdin().lock(), Path::new("standard input"));
         let started = Instant::now();
         let mut num_texts = 0;
-        encode(
-            &worker,
-            self.kind,
-            lines,
-            |(_, text)| text.clone(),
-            |(_, text), vector| {
-                progress.inc(1);
-                num_texts += 1;
-                // written in one go, so that a reader who leaves is an error of the pipe, not of the JSON
-                let mut line = match self.with_text {
-                    true => serde_json::to_vec(&serde_json::json!({"text": text, "vector": vector}))?,
-                    false => serde_json::to_vec(&vector)?,
-                };
-                line.push(b'\n');
-                out.write_all(&line)?;
-                Ok(())
-            },
-        )?;
+        let text_of = |(_, text): &(u64, String)| text.clone();
+        let place = |(line, _): &(u64, String)| format!("standard input, line {line}");
+        encode(&worker, self.kind, lines, (text_of, place), |(_, text), vector| {
+            progress.inc(1);
+            num_texts += 1;
+            // written in one go, so that a reader who leaves is an error of the pipe, not of the JSON
+            let mut line = match self.with_text {
+                true => serde_json::to_vec(&serde_json::json!({"text": text, "vector": vector}))?,
+                false => serde_json::to_vec(&vector)?,
+            };
+            line.push(b'\n');
+            out.write_all(&line)?;
+            Ok(())
+        })?;
         out.flush()?;
         progress.finish_and_clear();
         if self.stats {

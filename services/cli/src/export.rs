@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use crate::output::print;
 use crate::{ModelArgs, Shared};
 
 /// Write a model folder that other programs load
 ///
-/// The folder gives the same vectors in SentenceTransformer(DIR). An adapter ([model] adapter) is merged.
+/// The folder gives the same vectors in SentenceTransformer(DIR). An adapter (--set model.adapter=DIR) is merged.
 #[derive(Args)]
 pub struct Export {
     #[command(flatten)]
@@ -27,18 +28,14 @@ enum Target {
 }
 
 impl Export {
-    #[expect(clippy::print_stdout, reason = "the result of the verb")]
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let config = shared.load(&self.model.flags())?;
+        let config = shared.load(self.model.changes())?;
         let mut encoder = config.open_encoder()?;
         match self.to {
             Target::SentenceTransformers => encoder.export(&self.out)?,
         }
         let out = self.out.display();
-        match shared.json {
-            true => println!("{}", serde_json::json!({"out": self.out, "dimensions": encoder.dimensions()})),
-            false => println!("wrote {out}; load it with SentenceTransformer(\"{out}\")"),
-        }
-        Ok(())
+        let json = serde_json::json!({"out": self.out, "dimensions": encoder.dimensions()});
+        print(shared, &json, &format!("wrote {out}; load it with SentenceTransformer(\"{out}\")"))
     }
 }

@@ -1,16 +1,14 @@
 //! `souk index`: the vectors of a catalogue.
 
-use std::fs::File;
-use std::io::BufReader;
 use std::path::PathBuf;
 
 use clap::Args;
 use souk::domain::{Item, TextKind};
 use souk::encoder::Worker;
-use souk::error::Error;
 use souk::index::Index;
 
-use crate::lines::{Lines, encode};
+use crate::lines::{encode, items};
+use crate::output::print;
 use crate::progress::bar;
 use crate::{ModelArgs, Shared};
 
@@ -30,35 +28,29 @@ pub struct IndexVerb {
 }
 
 impl IndexVerb {
-    #[expect(clippy::print_stdout, reason = "the result of the verb")]
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let mut config = shared.load(&self.model.flags())?;
-        config.encoder.normalize = Some(true);
-        let encoder = config.open_encoder()?.freeze()?;
-        let mut builder = Index::builder(encoder.fingerprint()?, encoder.dimensions());
+        let config = shared.load(self.model.changes())?;
+        let encoder = config.open_encoder()?.for_search()?.freeze()?;
+        let mut builder = Index::builder(&self.out, encoder.fingerprint()?, encoder.dimensions())?;
         let worker = Worker::start(encoder, config.worker)?;
         let corpus = self.data.join("corpus.jsonl");
-        let open = || File::open(&corpus).map_err(Error::store(&corpus, "open the catalogue"));
-        let num_lines = std::io::BufRead::split(BufReader::new(open()?), b'\n').count();
-        let progress = bar("items", Some(num_lines as u64));
-        let lines = Lines::new(BufReader::new(open()?), &corpus);
-        let items = lines.map(|line| line.and_then(|(number, json)| Item::parse(json.as_bytes(), &corpus, number)));
-        encode(&worker, Some(TextKind::Item), items, Item::passage, |item, vector| {
-            builder.add(&item, &vector);
+        let mut num_items = 0;
+        for item in items(&corpus)? {
+            item?;
+            num_items += 1;
+        }
+        let progress = bar("items", Some(num_items));
+        let passage = |(_, item): &(u64, Item)| item.passage();
+        let place = |(line, item): &(u64, Item)| format!("{}, line {line}, item `{}`", corpus.display(), item.id);
+        encode(&worker, Some(TextKind::Item), items(&corpus)?, (passage, place), |(_, item), vector| {
+            builder.add(&item, &vector)?;
             progress.inc(1);
             Ok(())
         })?;
         progress.finish_and_clear();
-        let manifest = builder.write(&self.out)?;
-        match shared.json {
-            true => println!("{}", serde_json::to_string(&manifest)?),
-            false => println!(
-                "indexed {} items of {} dimensions in {}",
-                manifest.num_items,
-                manifest.dimensions,
-                self.out.display()
-            ),
-        }
-        Ok(())
+        let manifest = builder.write()?;
+        let (items, dimensions) = (manifest.num_items, manifest.dimensions);
+        let text = format!("indexed {items} items of {dimensions} dimensions in {}", self.out.display());
+        print(shared, &serde_json::to_value(&manifest)?, &text)
     }
 }

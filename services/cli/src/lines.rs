@@ -1,11 +1,12 @@
 //! Streams lines through the encoder: read and tokenized in chunks ahead of the model, handed on in order.
 
 use std::collections::VecDeque;
-use std::io::BufRead;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use souk::domain::TextKind;
-use souk::encoder::{Text, Worker};
+use souk::domain::{Item, TextKind};
+use souk::encoder::Worker;
 use souk::error::{Error, Result};
 
 /// Texts of one request, at most, and requests in flight: enough to sort by length and to tokenize beside the model.
@@ -46,31 +47,54 @@ impl<R: BufRead> Iterator for Lines<R> {
     }
 }
 
-/// Encodes `lines` and hands each with its vector to `done`, in order. `text_of` gives what is encoded.
+/// The items of a `corpus.jsonl` with their line numbers; blank lines are passed over.
+pub fn items(path: &Path) -> Result<impl Iterator<Item = Result<(u64, Item)>>> {
+    let file = File::open(path).map_err(Error::store(path, "open the catalogue"))?;
+    let file_name = path.to_path_buf();
+    let parse = move |(number, text): (u64, String)| {
+        // some editors begin a file with a byte-order mark
+        let json = text.trim_start_matches('\u{feff}').trim();
+        let item = || Item::parse(json.as_bytes(), &file_name, number).map(|item| (number, item));
+        (!json.is_empty()).then(item)
+    };
+    Ok(Lines::new(BufReader::new(file), path).filter_map(move |line| match line {
+        Ok(line) => parse(line),
+        Err(error) => Some(Err(error)),
+    }))
+}
+
+/// Encodes `lines` and hands each with its vector to `done`, in order; what comes before a bad line is done first.
+/// `of` gives a line's text, and its place for errors.
 pub fn encode<T>(
     worker: &Worker,
     kind: Option<TextKind>,
-    lines: impl Iterator<Item = Result<T>>,
-    text_of: impl Fn(&T) -> String,
+    mut lines: impl Iterator<Item = Result<T>>,
+    of: (impl Fn(&T) -> String, impl Fn(&T) -> String),
     mut done: impl FnMut(T, Vec<f32>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    let (text_of, place_of) = of;
+    let read = |line: &T| {
+        let text = worker.reader().read(&text_of(line), kind);
+        text.map_err(|e| Error::input(format!("{}: cannot be encoded", place_of(line))).because(e))
+    };
     let room = worker.limits().queue_texts;
     let (size, ahead) = ((room / AHEAD).clamp(1, CHUNK), room.min(AHEAD));
-    let mut lines = lines.enumerate();
     let mut flying = VecDeque::new();
-    loop {
-        let mut chunk: Vec<T> = Vec::with_capacity(size);
-        let mut texts: Vec<Text> = Vec::with_capacity(size);
-        for (at, line) in lines.by_ref().take(size) {
-            let line = line?;
-            let read = worker.reader().read(&text_of(&line), kind);
-            texts.push(read.map_err(|e| Error::input(format!("text {}: it cannot be encoded", at + 1)).because(e))?);
-            chunk.push(line);
+    let mut ended = false;
+    let mut bad = None;
+    while !ended {
+        let (mut chunk, mut texts) = (Vec::with_capacity(size), Vec::with_capacity(size));
+        while chunk.len() < size && !ended {
+            match lines.next().map(|line| line.and_then(|line| Ok((read(&line)?, line)))) {
+                Some(Ok((text, line))) => {
+                    texts.push(text);
+                    chunk.push(line);
+                }
+                Some(Err(error)) => (bad, ended) = (Some(error), true),
+                None => ended = true,
+            }
         }
-        let ended = chunk.len() < size;
-        if !chunk.is_empty() {
-            flying.push_back((chunk, worker.submit(texts)?));
-        }
+        flying.push_back((chunk, worker.submit(texts)?));
         while flying.len() >= ahead || (ended && !flying.is_empty()) {
             if let Some((chunk, reply)) = flying.pop_front() {
                 let vectors =
@@ -80,8 +104,6 @@ pub fn encode<T>(
                 }
             }
         }
-        if ended {
-            return Ok(());
-        }
     }
+    bad.map_or(Ok(()), |error| Err(error.into()))
 }

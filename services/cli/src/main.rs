@@ -6,6 +6,7 @@ mod export;
 mod index;
 mod init;
 mod lines;
+mod output;
 mod progress;
 mod search;
 mod version;
@@ -14,11 +15,14 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use souk::config::Config;
+use souk::config::{Change, Config};
 
 #[derive(Parser)]
-#[command(name = "souk", about = "Trains and serves the dense retriever of an online shop", long_about = None)]
-#[command(disable_version_flag = true, after_help = "Each verb teaches itself: souk VERB --help")]
+#[command(name = "souk", about = "The dense retriever of an online shop: texts to vectors, queries to items", long_about = None)]
+#[command(
+    disable_version_flag = true,
+    after_help = "Each verb teaches itself: souk VERB --help\nExit code: 0 done, 2 usage or configuration, 1 failure"
+)]
 struct Souk {
     #[command(subcommand)]
     verb: Option<Verb>,
@@ -45,11 +49,10 @@ pub struct Shared {
 
 impl Shared {
     /// The configuration with the verb's own flags on top.
-    fn load(&self, flags: &[(&str, Option<String>)]) -> souk::Result<Config> {
-        let mut sets = self.sets.clone();
-        let given = flags.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
-        sets.extend(given.map(|(name, value)| format!("{name}={value}")));
-        Config::load(self.config.as_deref(), &sets)
+    fn load(&self, flags: Vec<Change>) -> souk::Result<Config> {
+        let mut changes = self.sets.iter().map(|set| Change::parse(set)).collect::<souk::Result<Vec<_>>>()?;
+        changes.extend(flags);
+        Config::load(self.config.as_deref(), &changes)
     }
 }
 
@@ -68,10 +71,13 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
-    fn flags(&self) -> [(&'static str, Option<String>); 3] {
-        // quoted, so that a folder named 1e5 stays text
-        let quoted = self.model.as_ref().map(|model| format!("{model:?}"));
-        [("model.path", quoted), ("model.precision", self.precision.clone()), ("model.device", self.device.clone())]
+    fn changes(&self) -> Vec<Change> {
+        let flags = [
+            ("model.path", "--model", &self.model),
+            ("model.precision", "--precision", &self.precision),
+            ("model.device", "--device", &self.device),
+        ];
+        flags.into_iter().filter_map(|(path, flag, text)| Some(Change::text(path, flag, text.as_ref()?))).collect()
     }
 }
 

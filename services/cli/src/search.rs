@@ -7,6 +7,7 @@ use souk::domain::TextKind;
 use souk::error::Error;
 use souk::index::Index;
 
+use crate::output::print;
 use crate::{ModelArgs, Shared};
 
 /// Find the items nearest to a query
@@ -27,24 +28,16 @@ pub struct Search {
 }
 
 impl Search {
-    #[expect(clippy::print_stdout, reason = "the result of the verb")]
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let mut config = shared.load(&self.model.flags())?;
-        config.encoder.normalize = Some(true);
-        let encoder = config.open_encoder()?.freeze()?;
-        let index = Index::open(&self.index, &encoder.fingerprint()?)?;
+        let encoder = shared.load(self.model.changes())?.open_encoder()?.for_search()?.freeze()?;
+        let index = Index::open(&self.index, &encoder.fingerprint()?, encoder.dimensions())?;
         let text = encoder.reader().read(&self.query, Some(TextKind::Query))?;
         let vectors = encoder.vectors(&[&text])?;
         let vector = vectors.first().ok_or_else(|| Error::device("the query has no vector"))?;
         let hits = index.search(vector, self.k)?;
-        if shared.json {
-            let model = &index.manifest().model;
-            println!("{}", serde_json::json!({"query": self.query, "model": model, "hits": hits}));
-            return Ok(());
-        }
-        for hit in hits {
-            println!("{:>3}  {:.4}  {}  {}", hit.rank, hit.score, hit.id, hit.title);
-        }
-        Ok(())
+        let lines: Vec<String> =
+            hits.iter().map(|hit| format!("{:>3}  {:.4}  {}  {}", hit.rank, hit.score, hit.id, hit.title)).collect();
+        let json = serde_json::json!({"query": self.query, "model": index.manifest().model, "hits": hits});
+        print(shared, &json, &lines.join("\n"))
     }
 }

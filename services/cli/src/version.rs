@@ -3,22 +3,16 @@
 use tch::Device;
 
 use crate::Shared;
+use crate::output::print;
 
-#[expect(clippy::print_stdout, reason = "the result of the verb")]
 pub fn run(shared: &Shared) -> anyhow::Result<()> {
-    let config = shared.load(&[])?;
+    let config = shared.load(Vec::new())?;
     let device = match config.model.open_device()? {
         Device::Cuda(index) => format!("cuda:{index}"),
         _ => "cpu".to_string(),
     };
     let (souk, libtorch) = (env!("CARGO_PKG_VERSION"), souk::libtorch_version());
     let threads = tch::get_num_threads();
-    match shared.json {
-        true => println!(
-            "{}",
-            serde_json::json!({"souk": souk, "libtorch": libtorch, "device": device, "threads": threads})
-        ),
-        false => println!("souk {souk}, libtorch {libtorch}, device {device}, {threads} threads"),
-    }
-    Ok(())
+    let json = serde_json::json!({"souk": souk, "libtorch": libtorch, "device": device, "threads": threads});
+    print(shared, &json, &format!("souk {souk}, libtorch {libtorch}, device {device}, {threads} threads"))
 }

@@ -6,6 +6,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+use souk::backbone::lora::Lora;
+use souk::backbone::weights::{Parameters, read_tensors, write_tensors};
+use souk::backbone::{Architecture, Backbone};
+use tch::{Device, Kind};
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -118,12 +123,58 @@ fn an_index_answers_for_its_own_model_only() {
     let hits: serde_json::Value = serde_json::from_slice(&search(&one, &["--json"]).stdout).unwrap();
     let scores: Vec<f64> = hits["hits"].as_array().unwrap().iter().map(|hit| hit["score"].as_f64().unwrap()).collect();
     assert!(scores.len() == 4 && scores.is_sorted_by(|a, b| a >= b), "{hits}");
-    let other = search(&model("st_cls"), &[]);
+    let other = search(&model("st_v6"), &[]);
     let message = String::from_utf8_lossy(&other.stderr).to_string();
     assert!(!other.status.success() && message.contains("built by model"), "{message}");
     let shorter = search(&one, &["--set", "encoder.dimensions=8"]);
     assert!(!shorter.status.success(), "other dimensions are another model");
-    refused(2, &["already holds an index"], &["index", "--model", &one, "--data", &data, "--out", &index], b"");
+    refused(2, &["is not empty"], &["index", "--model", &one, "--data", &data, "--out", &index], b"");
+}
+
+#[test]
+fn a_catalogue_is_read_as_shops_write_it_and_its_faults_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().display().to_string();
+    let index = |corpus: &str, out: &str| {
+        fs::write(dir.path().join("corpus.jsonl"), corpus).unwrap();
+        let out = dir.path().join(out).display().to_string();
+        souk(&["index", "--model", &model("st_cls"), "--data", &data, "--out", &out], b"")
+    };
+    let fine = index("\u{feff}{\"_id\": \"1\", \"title\": null}\r\n\r\n{\"_id\": \"2\", \"text\": \"a\"}", "fine");
+    assert!(String::from_utf8_lossy(&fine.stdout).contains("indexed 2 items"), "{fine:?}");
+    let twice = index("{\"_id\": \"1\"}\n{\"_id\": \"1\"}\n", "twice");
+    assert!(String::from_utf8_lossy(&twice.stderr).contains("two items have the id `1`"), "{twice:?}");
+    let empty = index("\n", "empty");
+    assert!(String::from_utf8_lossy(&empty.stderr).contains("no item to index"), "{empty:?}");
+    fs::remove_file(dir.path().join("corpus.jsonl")).unwrap();
+    fs::create_dir(dir.path().join("corpus.jsonl")).unwrap();
+    let out = dir.path().join("folder").display().to_string();
+    refused(
+        1,
+        &["corpus.jsonl", "cannot read"],
+        &["index", "--model", &model("st_cls"), "--data", &data, "--out", &out],
+        b"",
+    );
+}
+
+#[test]
+fn lines_before_a_bad_one_are_not_lost() {
+    let mut input = b"oak desk\n".repeat(700);
+    input.extend(b"\xff\n");
+    let output = souk(&["embed", "--model", &model("st_cls")], &input);
+    assert_eq!(output.stdout.iter().filter(|b| **b == b'\n').count(), 700);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("line 701"));
+}
+
+#[test]
+fn a_reader_that_leaves_is_no_failure() {
+    let command = format!(
+        "yes oak | head -5000 | {} embed --model {} | head -1",
+        env!("CARGO_BIN_EXE_souk-engine"),
+        model("st_cls")
+    );
+    let output = Command::new("sh").args(["-c", &command]).output().unwrap();
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]
@@ -153,31 +204,41 @@ fn an_export_embeds_the_same() {
     refused(2, &["is not empty"], &["export", "--model", &model("st_last"), "--out", &out], b"");
 }
 
+/// An adapter for a model of the golden files, with nothing left at zero.
+fn adapter(base: &str, out: &Path) {
+    let dir = Path::new(base);
+    let architecture = Architecture::open(&dir.join("config.json"), &[]).unwrap();
+    let mut parameters = Parameters::open(dir, Device::Cpu, Kind::Float).unwrap();
+    let mut backbone = Backbone::build(&architecture, &mut parameters).unwrap();
+    let targets = vec!["q_proj".to_string(), "down_proj".to_string()];
+    let lora = Lora { rank: 2, alpha: 4.0, dropout: 0.0, targets, rank_stabilized: true };
+    lora.attach(&mut backbone, 7).unwrap();
+    lora.save(out, &mut backbone, base).unwrap();
+    let file = out.join("adapter_model.safetensors");
+    let tensors = read_tensors(&file).unwrap();
+    let filled = tensors.into_iter().map(|(name, tensor)| (name, tensor + 0.1)).collect();
+    write_tensors(&file, &filled).unwrap();
+}
+
 #[test]
 fn an_adapter_changes_vectors_and_is_merged_on_export() {
     let dir = tempfile::tempdir().unwrap();
-    let base = dir.path().join("base");
-    fs::create_dir(&base).unwrap();
-    for file in ["config.json", "model.safetensors"] {
-        fs::copy(Path::new(&model("llama")).join(file), base.join(file)).unwrap();
-    }
-    // any tokenizer that fits will do
-    let tokenizer = fs::read_to_string(Path::new(&model("st_mean_dense")).join("tokenizer.json")).unwrap();
-    fs::write(base.join("tokenizer.json"), tokenizer).unwrap();
-    let base = base.display().to_string();
-    let adapter = format!("model.adapter={}", model("lora"));
-    let plain = souk(&["embed", "--model", &base], b"oak desk\n");
-    if !plain.status.success() {
-        // a fresh seed may give a larger vocabulary than the model has rows
-        assert!(String::from_utf8_lossy(&plain.stderr).contains("another model's tokenizer"));
-        return;
-    }
-    let adapted = done(&["embed", "--model", &base, "--set", &adapter], b"oak desk\n");
-    assert_ne!(adapted.as_bytes(), plain.stdout);
+    let (base, lora) = (model("st_last"), dir.path().join("lora"));
+    adapter(&base, &lora);
+    let set = format!("model.adapter={}", lora.display());
+    let plain = vectors(&done(&["embed", "--model", &base], b"oak desk\n"));
+    let adapted = vectors(&done(&["embed", "--model", &base, "--set", &set], b"oak desk\n"));
+    assert!(adapted[0].iter().zip(&plain[0]).any(|(a, b)| (a - b).abs() > 1e-3), "the adapter does nothing");
     let out = dir.path().join("merged").display().to_string();
-    done(&["export", "--model", &base, "--set", &adapter, "--out", &out], b"");
+    done(&["export", "--model", &base, "--set", &set, "--out", &out], b"");
     let merged = vectors(&done(&["embed", "--model", &out], b"oak desk\n"));
-    assert!(merged[0].iter().zip(&vectors(&adapted)[0]).all(|(a, b)| (a - b).abs() < 1e-5));
+    assert!(merged[0].iter().zip(&adapted[0]).all(|(a, b)| (a - b).abs() < 1e-5));
+    refused(1, &["adapter_model.safetensors", "lora_B", "is missing"], &["embed", "--model", &base, "--set", &set], {
+        let file = lora.join("adapter_model.safetensors");
+        let halves = read_tensors(&file).unwrap().into_iter().filter(|(name, _)| name.contains("lora_A")).collect();
+        write_tensors(&file, &halves).unwrap();
+        b"oak desk\n"
+    });
 }
 
 #[test]
@@ -196,5 +257,15 @@ fn a_model_from_scratch_is_the_same_for_the_same_seed() {
         assert_ne!(a, c);
         assert_eq!(vectors(&a)[0].len(), 128);
     }
+    let file = root().join("configs/scratch-bert.toml").display().to_string();
+    let out = dir.path().join("penultimate").display().to_string();
+    let changes = ["--set", "scratch.vocab=600", "--set", "scratch.pooling=penultimate_mean"];
+    done(&[&["init", "--config", &file, "--data", &data, "--out", &out], &changes[..]].concat(), b"");
+    let penultimate = done(&["embed", "--model", &out], b"oak desk\n");
+    let mean = done(&["embed", "--model", &out, "--set", "encoder.pooling=mean"], b"oak desk\n");
+    assert_ne!(penultimate, mean);
+    let export = dir.path().join("export").display().to_string();
+    refused(2, &["penultimate_mean"], &["export", "--model", &out, "--out", &export], b"");
+    assert!(!Path::new(&export).exists(), "nothing is written by half");
     refused(2, &["[scratch]", "configs/scratch-bert.toml"], &["init", "--data", &data, "--out", "/tmp/x"], b"");
 }
