@@ -164,7 +164,8 @@ impl ModelConfig {
         match (name, loaded) {
             ("auto", _) => Ok(Device::Cpu),
             (_, Err(e)) => {
-                Err(Error::config("model.device", format!("`{name}`: this libtorch has no CUDA")).because(e))
+                let hint = "LIBTORCH=DIR or LIBTORCH_USE_PYTORCH=1 names one that has";
+                Err(Error::config("model.device", format!("`{name}`: this libtorch has no CUDA; {hint}")).because(e))
             }
             (_, Ok(())) => {
                 let problem = format!("`{name}`: {} GPUs are visible", Cuda::device_count());

@@ -84,8 +84,13 @@ impl From<souk_native::Error> for Error {
 
 impl From<tch::TchError> for Error {
     fn from(error: tch::TchError) -> Self {
-        Self::device("an operation failed").because(error)
+        Self::device(without_frames(&error.to_string()))
     }
+}
+
+/// A message of libtorch without the C++ frames below it.
+pub fn without_frames(text: &str) -> String {
+    text.lines().take_while(|line| !line.starts_with("frame #")).collect::<Vec<_>>().join(" ")
 }
 
 fn location(file: &Path, line: Option<u64>) -> String {
@@ -98,6 +103,12 @@ fn location(file: &Path, line: Option<u64>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn libtorchs_frames_are_left_out() {
+        let error = Error::from(tch::TchError::Torch("out of memory\nframe #0: c10::f()\n".into()));
+        assert_eq!(error.to_string(), "libtorch: Internal torch error: out of memory");
+    }
 
     #[test]
     fn a_message_names_file_and_line_and_keeps_its_cause() {

@@ -13,7 +13,7 @@ use tokio::sync::oneshot;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{Encoder, Reader, Text};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, without_frames};
 use crate::telemetry::ENCODER;
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -237,5 +237,5 @@ fn finish(open: Open) {
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("a panic without words").to_string()
+    without_frames(text.unwrap_or("a panic without words"))
 }
