@@ -53,8 +53,8 @@ def main():
         print(f"round {round_ + 1}: " + ", ".join(f"{name} {values[-1]:.0f}/s" for name, values in speeds.items()))
     report(speeds, flops(reference, num_tokens / len(texts)), peak)
     for precision, shares in busy.items():
-        print(f"souk {precision}: the model is busy {100 * statistics.median(shares):.0f} % of the time; the rest is start "
-              "and end, where tokenizing and writing have nothing to run beside")
+        print(f"souk {precision}: the model works {100 * statistics.median(shares):.0f} % of the time, tokenizing and "
+              "writing run beside it (docs/decisions/0002-fast-on-a-cpu.md has the shares)")
 
 
 def draw(reference, count):
