@@ -29,8 +29,9 @@ fn a_full_queue_refuses_at_once_and_recovers() {
     let worker = worker(32, 8);
     assert!(matches!(worker.submit(read(&worker, 9)), Err(Error::Input { .. })), "never fits: no use to try again");
     let (mut kept, mut refused) = (Vec::new(), 0);
+    let texts = read(&worker, 8);
     for _ in 0..200 {
-        match worker.submit(read(&worker, 8)) {
+        match worker.submit(texts.clone()) {
             Ok(reply) => kept.push(reply),
             Err(Error::Busy { .. }) => refused += 1,
             Err(other) => panic!("{other}"),
@@ -73,7 +74,9 @@ fn a_text_longer_than_a_batch_is_a_batch_of_its_own() {
 fn callers_that_leave_cost_nothing() {
     let worker = worker(16, 4096);
     let before = ENCODER.cancelled.get();
-    let replies: Vec<_> = (0..200).map(|_| worker.submit(read(&worker, 16)).unwrap()).collect();
+    // read before, so that the model has no time to catch up
+    let texts = read(&worker, 16);
+    let replies: Vec<_> = (0..200).map(|_| worker.submit(texts.clone()).unwrap()).collect();
     drop(replies);
     let last = worker.submit(read(&worker, 1)).unwrap();
     assert_eq!(last.blocking_recv().unwrap().unwrap().len(), 1);
