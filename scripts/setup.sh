@@ -200,7 +200,8 @@ write_cargo_config() {
         fail "$file was not written by setup, so it is left alone" \
             "Move what you need from it to ~/.cargo/config.toml, delete it, and run this again."
     fi
-    [ -n "${CARGO_TARGET_DIR:-}" ] || text+=$'\n\n[build]\n'"build-dir = $(quoted "$CACHE/target")"
+    # A folder for each checkout: cargo takes two checkouts' crates for the same and would hand one the other's programs.
+    [ -n "${CARGO_TARGET_DIR:-}" ] || text+=$'\n\n[build]\n'"build-dir = $(quoted "$CACHE/target/{workspace-path-hash}")"
     [ -z "$TORCH" ] || text+=$'\n\n[env]\n'"LIBTORCH = $(quoted "$TORCH")"
     if [ ! -f $file ] || [ "$(cat $file)" != "$text" ]; then
         mkdir -p .cargo

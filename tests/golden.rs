@@ -354,5 +354,12 @@ fn an_exported_folder_gives_the_same_vectors() {
             assert_close(name, after, before, 1e-7);
         }
         assert!(encoder.export(out.path()).unwrap_err().to_string().contains("is not empty"));
+        let (new, theirs) = (out.path().join("new"), out.path().join("new.part"));
+        std::fs::create_dir(&theirs).unwrap();
+        assert!(encoder.export(&new).unwrap_err().to_string().contains("in the way"));
+        assert!(theirs.exists(), "what somebody else left is not ours to remove");
+        std::fs::remove_dir(&theirs).unwrap();
+        encoder.export(&new).unwrap();
+        assert!(!theirs.exists() && new.join("modules.json").exists());
     }
 }

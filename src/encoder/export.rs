@@ -29,18 +29,19 @@ impl Encoder {
         if self.recipe.pooling == Pooling::PenultimateMean {
             return Err(no_form("pooling `penultimate_mean`"));
         }
-        let aside = claim_folder(out)?;
+        let claim = Claim::new(out)?;
+        let aside = &claim.aside;
         Lora::merge(&mut self.backbone);
         let parameters = self.parameters.as_ref();
-        parameters.ok_or_else(|| Error::input("a frozen model cannot be exported"))?.save(&aside, SHARD_BYTES)?;
+        parameters.ok_or_else(|| Error::input("a frozen model cannot be exported"))?.save(aside, SHARD_BYTES)?;
         write_json(&aside.join("config.json"), &self.config_as_saved())?;
         let from = transformer_dir(&self.dir)?;
         for file in tokenizer::FILES.iter().filter(|file| from.join(file).exists()) {
             let copy = aside.join(file);
             fs::copy(from.join(file), &copy).map_err(Error::store(&copy, "copy it"))?;
         }
-        self.recipe.write(&aside, self.architecture.width())?;
-        fs::rename(&aside, out).map_err(Error::store(out, "put the folder in place"))
+        self.recipe.write(aside, self.architecture.width())?;
+        claim.finish()
     }
 
     /// `config.json` with the kind the weights are written in: others load the model in it.
@@ -56,18 +57,38 @@ impl Encoder {
     }
 }
 
-/// Checks that `out` is new or empty, and makes a folder beside it that is renamed to it when it is whole.
-pub(super) fn claim_folder(out: &Path) -> Result<PathBuf> {
-    start_folder(out)?;
-    let mut name = out.file_name().unwrap_or_default().to_os_string();
-    name.push(".part");
-    let aside = out.with_file_name(name);
-    if aside.exists() {
-        // what an interrupted run left
-        fs::remove_dir_all(&aside).map_err(Error::store(&aside, "remove it"))?;
+/// A folder that is filled aside and renamed when it is whole; given up, it leaves nothing.
+pub(super) struct Claim {
+    pub aside: PathBuf,
+    out: PathBuf,
+}
+
+impl Claim {
+    /// Checks that `out` is new or empty, and makes a folder of its own beside it.
+    pub fn new(out: &Path) -> Result<Self> {
+        start_folder(out)?;
+        let out = out.canonicalize().map_err(Error::store(out, "find the folder"))?;
+        let mut name = out.file_name().unwrap_or_default().to_os_string();
+        name.push(".part");
+        let aside = out.with_file_name(name);
+        if aside.exists() {
+            let problem = "is in the way: if an interrupted run left it, remove it";
+            return Err(Error::config(aside.display(), problem));
+        }
+        fs::create_dir(&aside).map_err(Error::store(&aside, "make the folder"))?;
+        Ok(Self { aside, out })
     }
-    fs::create_dir(&aside).map_err(Error::store(&aside, "make the folder"))?;
-    Ok(aside)
+
+    pub fn finish(self) -> Result<()> {
+        fs::rename(&self.aside, &self.out).map_err(Error::store(&self.out, "put the folder in place"))
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // after `finish` there is nothing under this name any more
+        drop(fs::remove_dir_all(&self.aside));
+    }
 }
 
 /// Makes the folder; one that holds something is left alone.

@@ -1,6 +1,5 @@
 //! A model folder from nothing: a tokenizer trained on the catalogue, weights from a seed.
 
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +7,7 @@ use serde_json::{Value, json};
 use tch::{Device, Kind};
 
 use super::Pooling;
-use super::export::{claim_folder, write_json};
+use super::export::{Claim, write_json};
 use super::folder::{Prompts, Recipe};
 use crate::backbone::tokenizer::Tokenizer;
 use crate::backbone::weights::{Parameters, SHARD_BYTES};
@@ -49,17 +48,18 @@ impl Scratch {
         }
         let mut parameters = Parameters::seeded(self.seed, Device::Cpu, Kind::Float);
         Backbone::build(&architecture, &mut parameters)?;
-        let aside = claim_folder(out)?;
-        parameters.save(&aside, SHARD_BYTES)?;
+        let claim = Claim::new(out)?;
+        let aside = &claim.aside;
+        parameters.save(aside, SHARD_BYTES)?;
         write_json(&aside.join("config.json"), architecture.json())?;
-        tokenizer.save(&aside)?;
+        tokenizer.save(aside)?;
         let class = json!({
             "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": self.max_tokens,
             "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>",
         });
         write_json(&aside.join("tokenizer_config.json"), &class)?;
-        self.recipe().write(&aside, architecture.width())?;
-        fs::rename(&aside, out).map_err(Error::store(out, "put the folder in place"))
+        self.recipe().write(aside, architecture.width())?;
+        claim.finish()
     }
 
     fn recipe(&self) -> Recipe {
