@@ -1,4 +1,4 @@
-//! The nouns everything speaks in: items, hits, and the two kinds of text an encoder sees.
+//! The nouns everything speaks in: items, queries, judgements and hits, and the two kinds of text an encoder sees.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -62,6 +62,53 @@ impl Item {
             (false, false) => format!("{} {}", self.title, self.text),
         }
     }
+}
+
+/// What a shopper typed, as a line of BEIR's `queries.jsonl`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Query {
+    #[serde(rename = "_id")]
+    pub id: String,
+    pub text: String,
+}
+
+/// How well an item answers a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Level {
+    /// Irrelevant.
+    L1 = 1,
+    /// Mismatch: the right kind of thing, but not what was asked.
+    L2,
+    /// Related: serves the need, short of one wish.
+    L3,
+    /// Excellent.
+    L4,
+}
+
+impl Level {
+    pub const ALL: [Self; 4] = [Self::L1, Self::L2, Self::L3, Self::L4];
+
+    /// L3 and L4 are what a search page wants to be full of.
+    pub fn is_good(self) -> bool {
+        self >= Self::L3
+    }
+
+    /// 1 to 4, as files write it.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    pub fn from_number(number: i64) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| i64::from(level.number()) == number)
+    }
+}
+
+/// A judged pair, as a line of `qrels/SPLIT.tsv`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    pub query: String,
+    pub item: String,
+    pub level: Level,
 }
 
 /// An item that a search found.

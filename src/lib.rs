@@ -5,11 +5,19 @@
 //! from TOML and stands last.
 
 pub mod backbone;
+pub mod beir;
+pub mod claim;
 pub mod config;
+pub mod dataset;
 pub mod domain;
 pub mod encoder;
 pub mod error;
+pub mod import;
 pub mod index;
+pub mod lexical;
+pub mod log;
+pub mod market;
+pub mod store;
 pub mod telemetry;
 
 pub use error::{Error, Result};

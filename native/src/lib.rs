@@ -1,4 +1,5 @@
-//! Souk's one C++ shim: frozen CPU inference of transformers on packed tokens, and loading the CUDA half of libtorch.
+//! Souk's one C++ shim: frozen CPU inference of transformers on packed tokens, and loading the CUDA half of libtorch;
+//! and files mapped into memory.
 //!
 //! Takes and gives `tch` tensors. Packed means that all texts of a batch are concatenated (`x` is `[T, D]`, no padding) and
 //! `starts` says where each begins: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Nothing here
@@ -9,12 +10,14 @@ mod attention;
 mod cuda;
 mod ffi;
 mod linear;
+mod mapping;
 mod rows;
 mod tensor;
 
 pub use attention::{Visibility, attention};
 pub use cuda::{load_cuda, torch_version};
 pub use linear::{Activation, Epilogue, Norm, PackedLinear, feed_forward, supports_int8};
+pub use mapping::Mapping;
 pub use rows::{Embeddings, embed_norm, segment_mean};
 
 /// Why a call was refused or failed.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -13,6 +13,7 @@ use crate::backbone::Precision;
 use crate::backbone::lora::Lora;
 use crate::backbone::tokenizer;
 use crate::backbone::weights::{SHARD_BYTES, write_tensors};
+use crate::claim::Claim;
 use crate::error::{Error, Result};
 
 impl Encoder {
@@ -54,50 +55,6 @@ impl Encoder {
             }
         }
         json
-    }
-}
-
-/// A folder that is filled aside and renamed when it is whole; given up, it leaves nothing.
-pub(super) struct Claim {
-    pub aside: PathBuf,
-    out: PathBuf,
-}
-
-impl Claim {
-    /// Checks that `out` is new or empty, and makes a folder of its own beside it.
-    pub fn new(out: &Path) -> Result<Self> {
-        start_folder(out)?;
-        let out = out.canonicalize().map_err(Error::store(out, "find the folder"))?;
-        let mut name = out.file_name().unwrap_or_default().to_os_string();
-        name.push(".part");
-        let aside = out.with_file_name(name);
-        if aside.exists() {
-            let problem = "is in the way: if an interrupted run left it, remove it";
-            return Err(Error::config(aside.display(), problem));
-        }
-        fs::create_dir(&aside).map_err(Error::store(&aside, "make the folder"))?;
-        Ok(Self { aside, out })
-    }
-
-    pub fn finish(self) -> Result<()> {
-        fs::rename(&self.aside, &self.out).map_err(Error::store(&self.out, "put the folder in place"))
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        // after `finish` there is nothing under this name any more
-        drop(fs::remove_dir_all(&self.aside));
-    }
-}
-
-/// Makes the folder; one that holds something is left alone.
-pub fn start_folder(out: &Path) -> Result<()> {
-    fs::create_dir_all(out).map_err(Error::store(out, "make the folder"))?;
-    let mut entries = fs::read_dir(out).map_err(Error::store(out, "list the folder"))?;
-    match entries.next() {
-        Some(_) => Err(Error::config(out.display(), "is not empty: give a new folder")),
-        None => Ok(()),
     }
 }
 

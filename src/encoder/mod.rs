@@ -15,7 +15,6 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
-pub use self::export::start_folder;
 pub use self::folder::Prompts;
 use self::folder::{Dense, Recipe};
 pub use self::pooling::Pooling;

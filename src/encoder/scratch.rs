@@ -7,11 +7,12 @@ use serde_json::{Value, json};
 use tch::{Device, Kind};
 
 use super::Pooling;
-use super::export::{Claim, write_json};
+use super::export::write_json;
 use super::folder::{Prompts, Recipe};
 use crate::backbone::tokenizer::Tokenizer;
 use crate::backbone::weights::{Parameters, SHARD_BYTES};
 use crate::backbone::{Architecture, Backbone};
+use crate::claim::Claim;
 use crate::error::{Error, Result};
 
 /// What a new model is to be.

@@ -10,8 +10,8 @@ use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use crate::backbone::weights::{read_tensors, write_tensors};
+use crate::claim::start_folder;
 use crate::domain::{Hit, Item};
-use crate::encoder::start_folder;
 use crate::error::{Error, Result};
 
 const MANIFEST: &str = "manifest.json";

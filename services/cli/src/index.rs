@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use souk::beir::DataFolder;
 use souk::domain::{Item, TextKind};
 use souk::encoder::Worker;
 use souk::index::Index;
 
-use crate::lines::{encode, items};
+use crate::lines::encode;
 use crate::output::print;
 use crate::progress::bar;
 use crate::{ModelArgs, Shared};
@@ -33,16 +34,17 @@ impl IndexVerb {
         let encoder = config.open_encoder()?.for_search()?.freeze()?;
         let mut builder = Index::builder(&self.out, encoder.fingerprint()?, encoder.dimensions())?;
         let worker = Worker::start(encoder, config.worker)?;
-        let corpus = self.data.join("corpus.jsonl");
+        let data = DataFolder::open(&self.data)?;
+        let corpus = data.corpus();
         let mut num_items = 0;
-        for item in items(&corpus)? {
+        for item in data.items()? {
             item?;
             num_items += 1;
         }
         let progress = bar("items", Some(num_items));
         let passage = |(_, item): &(u64, Item)| item.passage();
         let place = |(line, item): &(u64, Item)| format!("{}, line {line}, item `{}`", corpus.display(), item.id);
-        encode(&worker, Some(TextKind::Item), items(&corpus)?, (passage, place), |(_, item), vector| {
+        encode(&worker, Some(TextKind::Item), data.items()?, (passage, place), |(_, item), vector| {
             builder.add(&item, &vector)?;
             progress.inc(1);
             Ok(())

@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use souk::beir::DataFolder;
 use souk::error::Error;
 
 use crate::Shared;
-use crate::lines::items;
 use crate::output::print;
 
 /// Make a model from scratch: a tokenizer trained on a catalogue, weights from a seed
@@ -28,9 +28,9 @@ impl Init {
         let missing =
             || Error::config("[scratch]", "is missing: give --config FILE, such as configs/scratch-bert.toml");
         let scratch = config.scratch.ok_or_else(missing)?;
-        let corpus = self.data.join("corpus.jsonl");
+        let data = DataFolder::open(&self.data)?;
         let mut passages = Vec::new();
-        for item in items(&corpus)? {
+        for item in data.items()? {
             passages.push(item?.1.passage());
         }
         let num_items = passages.len();

@@ -1,11 +1,10 @@
 //! Streams lines through the encoder: read and tokenized in chunks ahead of the model, handed on in order.
 
 use std::collections::VecDeque;
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::Path;
 
-use souk::domain::{Item, TextKind};
+use souk::domain::TextKind;
 use souk::encoder::Worker;
 use souk::error::{Error, Result};
 
@@ -45,22 +44,6 @@ impl<R: BufRead> Iterator for Lines<R> {
         let not_text = |e| Error::data(&self.file, Some(number), "not valid UTF-8: convert it first").because(e);
         Some(String::from_utf8(bytes).map_err(not_text).map(|text| (number, text)))
     }
-}
-
-/// The items of a `corpus.jsonl` with their line numbers; blank lines are passed over.
-pub fn items(path: &Path) -> Result<impl Iterator<Item = Result<(u64, Item)>>> {
-    let file = File::open(path).map_err(Error::store(path, "open the catalogue"))?;
-    let file_name = path.to_path_buf();
-    let parse = move |(number, text): (u64, String)| {
-        // some editors begin a file with a byte-order mark
-        let json = text.trim_start_matches('\u{feff}').trim();
-        let item = || Item::parse(json.as_bytes(), &file_name, number).map(|item| (number, item));
-        (!json.is_empty()).then(item)
-    };
-    Ok(Lines::new(BufReader::new(file), path).filter_map(move |line| match line {
-        Ok(line) => parse(line),
-        Err(error) => Some(Err(error)),
-    }))
 }
 
 /// Encodes `lines` and hands each with its vector to `done`, in order; what comes before a bad line is done first.
