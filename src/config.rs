@@ -1,6 +1,7 @@
 //! TOML in, built rooms out. Every verb and service reads the same file; `--set a.b=c` changes one value of it.
 //! Nothing below imports this room.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -8,8 +9,12 @@ use tch::{Cuda, Device};
 use toml::{Table, Value};
 
 use crate::backbone::{Precision, hub};
+use crate::dataset::IngestSettings;
 use crate::encoder::{Encoder, Limits, Overrides, Placement, Scratch};
 use crate::error::{Error, Result};
+use crate::log::file::{FileSettings, FileSource};
+use crate::log::kafka::{KafkaSettings, KafkaSource};
+use crate::log::{LogSource, OnGap, Resume};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -19,6 +24,8 @@ pub struct Config {
     pub worker: Limits,
     /// A model to be made by `souk init`.
     pub scratch: Option<Scratch>,
+    pub log: LogConfig,
+    pub ingest: IngestSettings,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -49,39 +56,101 @@ impl Default for ModelConfig {
     }
 }
 
+/// Where the search log is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LogConfig {
+    /// Files in UBI 1.3, one JSON object a line.
+    pub paths: Vec<PathBuf>,
+    /// Kafka's `host:port,host:port`.
+    pub brokers: String,
+    pub topics: Vec<String>,
+    pub group: Option<String>,
+    pub dead_letter_topic: Option<String>,
+    /// Any of librdkafka's properties, as `"security.protocol" = "ssl"`.
+    pub properties: BTreeMap<String, String>,
+    /// Wait for more at the end.
+    pub follow: bool,
+    pub on_gap: OnGap,
+}
+
+/// The group that Souk joins when no other is named.
+const GROUP: &str = "souk";
+
+impl LogConfig {
+    /// Files or Kafka, whichever is named; both or neither is a mistake.
+    pub fn open(&self, resume: Resume) -> Result<Box<dyn LogSource>> {
+        match (self.paths.is_empty(), self.brokers.is_empty()) {
+            (true, true) => {
+                Err(Error::config("log", "no source: give --from FILE, or --kafka HOST:PORT with --topic NAME"))
+            }
+            (false, false) => Err(Error::config("log", "names both files and Kafka: give one of them")),
+            (false, true) => {
+                let (paths, follow, on_gap) = (self.paths.clone(), self.follow, self.on_gap);
+                Ok(Box::new(FileSource::open(FileSettings { paths, follow, on_gap }, resume)?))
+            }
+            (true, false) if self.topics.is_empty() => {
+                Err(Error::config("log.topics", "names no topic: give --topic NAME"))
+            }
+            (true, false) => {
+                let settings = KafkaSettings {
+                    brokers: self.brokers.clone(),
+                    topics: self.topics.clone(),
+                    group: self.group.clone().unwrap_or_else(|| GROUP.into()),
+                    dead_letter_topic: self.dead_letter_topic.clone(),
+                    follow: self.follow,
+                    on_gap: self.on_gap,
+                    properties: self.properties.clone(),
+                };
+                Ok(Box::new(KafkaSource::open(&settings, resume)?))
+            }
+        }
+    }
+}
+
 /// One value that a user changes on the command line.
 pub struct Change {
-    path: String,
+    names: Vec<String>,
     value: Value,
     /// How the user wrote it, for errors.
     said: String,
 }
 
 impl Change {
-    /// Reads `a.b=c`; what is not a TOML value is taken as text.
+    /// Reads `a.b=c`; what is not a TOML value is taken as text, and a name with dots in it stands in quotes.
     pub fn parse(said: &str) -> Result<Self> {
         let wrong = || Error::input(format!("--set `{said}`: say name.name=value"));
         let (path, text) = said.split_once('=').ok_or_else(wrong)?;
         let parsed = format!("v = {text}").parse::<Table>().ok().and_then(|mut parsed| parsed.remove("v"));
         let value = parsed.unwrap_or_else(|| Value::String(text.into()));
-        if path.split('.').any(|name| name.trim().is_empty()) {
+        let names = names(path);
+        if names.iter().any(String::is_empty) {
             return Err(wrong());
         }
-        Ok(Self { path: path.into(), value, said: format!("--set {said}") })
+        Ok(Self { names, value, said: format!("--set {said}") })
     }
 
     /// What a flag of its own says: always text, whatever it looks like.
     pub fn text(path: &str, flag: &str, text: &str) -> Self {
-        Self { path: path.into(), value: Value::String(text.into()), said: format!("{flag} {text}") }
+        Self { names: names(path), value: Value::String(text.into()), said: format!("{flag} {text}") }
+    }
+
+    /// A flag that may be given several times.
+    pub fn texts(path: &str, flag: &str, texts: &[String]) -> Self {
+        let value = Value::Array(texts.iter().cloned().map(Value::String).collect());
+        Self { names: names(path), value, said: format!("{flag} {}", texts.join(" ")) }
+    }
+
+    pub fn truth(path: &str, flag: &str, truth: bool) -> Self {
+        Self { names: names(path), value: Value::Boolean(truth), said: flag.into() }
     }
 
     pub fn number(path: &str, flag: &str, number: i64) -> Self {
-        Self { path: path.into(), value: Value::Integer(number), said: format!("{flag} {number}") }
+        Self { names: names(path), value: Value::Integer(number), said: format!("{flag} {number}") }
     }
 
     fn apply(&self, table: &mut Table) -> Result<()> {
-        let mut names: Vec<&str> = self.path.split('.').map(str::trim).collect();
-        let Some(last) = names.pop() else { return Ok(()) };
+        let Some((last, names)) = self.names.split_last() else { return Ok(()) };
         let mut at = table;
         for name in names {
             let below = at.entry(name).or_insert_with(|| Value::Table(Table::new()));
@@ -91,6 +160,16 @@ impl Change {
         at.insert(last.into(), self.value.clone());
         Ok(())
     }
+}
+
+/// The names between the dots; a dot in quotes is part of its name.
+fn names(path: &str) -> Vec<String> {
+    let mut quoted = false;
+    let parts = path.split(|letter| {
+        quoted ^= letter == '"';
+        letter == '.' && !quoted
+    });
+    parts.map(|name| name.trim().trim_matches('"').to_owned()).collect()
 }
 
 impl Config {
@@ -108,8 +187,10 @@ impl Config {
         }
         serde_path_to_error::deserialize(Value::Table(table)).map_err(|e| {
             let path = e.path().to_string();
-            let said =
-                changes.iter().rev().find(|change| change.path == path || change.path.starts_with(&format!("{path}.")));
+            let said = changes
+                .iter()
+                .rev()
+                .find(|change| format!("{}.", change.names.join(".")).starts_with(&format!("{path}.")));
             let place = match (said, file) {
                 (Some(change), _) => change.said.clone(),
                 (None, Some(file)) => file.display().to_string(),
@@ -190,6 +271,13 @@ mod tests {
         assert_eq!(config.model.path.as_deref(), Some("models/a b"));
         assert_eq!(config.encoder.dimensions, Some(128));
         assert_eq!(config.model.precision, Precision::Int8);
+    }
+
+    #[test]
+    fn a_name_with_dots_stands_in_quotes() {
+        let config = load(&["log.properties.\"session.timeout.ms\"=\"1500\"", "log.follow=true"]).unwrap();
+        assert_eq!(config.log.properties["session.timeout.ms"], "1500");
+        assert!(config.log.follow);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::sync::LazyLock;
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntGauge, Registry, TextEncoder};
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::layer::SubscriberExt;
@@ -45,6 +45,23 @@ pub static ENCODER: LazyLock<EncoderMetrics> = LazyLock::new(|| EncoderMetrics {
     cancelled: counter("souk_encoder_cancelled_total", "Texts dropped unencoded because nobody waited any more"),
     queued: gauge("souk_encoder_queued_texts", "Texts waiting or being encoded"),
     seconds: histogram("souk_encoder_batch_seconds", "Time of one batch"),
+});
+
+/// What comes in from the search log.
+pub struct LogMetrics {
+    /// By what became of them.
+    pub events: IntCounterVec,
+    pub waiting: IntGauge,
+    pub lag: IntGauge,
+}
+
+pub static LOG: LazyLock<LogMetrics> = LazyLock::new(|| {
+    let events = Opts::new("souk_events_total", "Messages of the search log by what became of them, once durable");
+    LogMetrics {
+        events: register(IntCounterVec::new(events, &["state"]).expect("metric names are constants")),
+        waiting: gauge("souk_log_waiting_events", "Events that wait for their query"),
+        lag: gauge("souk_log_lag", "What lies unread in the log: messages of topics, bytes of files"),
+    }
 });
 
 /// All metrics in Prometheus' text format.

@@ -76,7 +76,7 @@ impl Digits<'_> {
         };
         self.rest = &self.rest[1..];
         let hours = self.number(2).filter(|hours| *hours < 24)?;
-        drop(self.skip(b":"));
+        let _colon = self.skip(b":");
         let minutes = if self.rest.is_empty() { 0 } else { self.number(2).filter(|minutes| *minutes < 60)? };
         self.rest.is_empty().then_some(sign * (hours * 60 + minutes) * 60_000)
     }

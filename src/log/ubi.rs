@@ -75,6 +75,10 @@ pub enum Record<'a> {
     Bulk,
 }
 
+/// The longest query text and the longest identifier, in bytes.
+const MOST_TEXT: usize = 8 << 10;
+const MOST_ID: usize = 1 << 10;
+
 /// Why a line is no record; for the dead letter.
 pub type Refusal = Cow<'static, str>;
 
@@ -137,21 +141,20 @@ struct Position {
 
 impl<'a> Line<'a> {
     fn event(self, action: Action) -> Result<EventRecord<'a>, Refusal> {
-        let said = |text: Option<Text<'a>>| text.map(|Text(text)| text).filter(|text| !text.trim().is_empty());
         let (object, position) = match self.event_attributes {
             Some(attributes) => (attributes.object, attributes.position),
             None => (None, None),
         };
-        let (query_id, text) = (said(self.query_id), said(self.user_query));
+        let (query_id, text) = (said(self.query_id, MOST_ID)?, said(self.user_query, MOST_TEXT)?);
         if query_id.is_none() && text.is_none() {
             return Err("an event with neither `query_id` nor `user_query`".into());
         }
-        let item = said(object.and_then(|object| object.object_id));
+        let item = said(object.and_then(|object| object.object_id), MOST_ID)?;
         let ordinal = position.and_then(|position| position.ordinal);
         Ok(EventRecord {
             action,
             query_id: query_id.unwrap_or_default(),
-            client_id: said(self.client_id).unwrap_or_default(),
+            client_id: said(self.client_id, MOST_ID)?.unwrap_or_default(),
             item: item.ok_or_else(|| format!("a {} without `event_attributes.object.object_id`", action.name()))?,
             // as a cast saturates, what is no position at all stays far from the first
             position: ordinal.filter(|ordinal| *ordinal >= 0.0).map(|ordinal| ordinal as u32),
@@ -161,14 +164,24 @@ impl<'a> Line<'a> {
     }
 
     fn query(self) -> Result<QueryRecord<'a>, Refusal> {
-        let said = |text: Option<Text<'a>>| text.map(|Text(text)| text).filter(|text| !text.trim().is_empty());
         Ok(QueryRecord {
-            query_id: said(self.query_id).ok_or("a query without `query_id`")?,
-            client_id: said(self.client_id).unwrap_or_default(),
-            text: said(self.user_query).ok_or("a query whose `user_query` is empty")?,
+            query_id: said(self.query_id, MOST_ID)?.ok_or("a query without `query_id`")?,
+            client_id: said(self.client_id, MOST_ID)?.unwrap_or_default(),
+            text: said(self.user_query, MOST_TEXT)?.ok_or("a query whose `user_query` is empty")?,
             time: self.timestamp.ok_or("a query without `timestamp`")?.0,
             hits: self.query_response_hit_ids.unwrap_or_default().into_iter().map(|Text(id)| id).collect(),
         })
+    }
+}
+
+/// Blank is nothing; what is absurdly long is refused, for it would be remembered.
+fn said(text: Option<Text<'_>>, most: usize) -> Result<Option<Cow<'_, str>>, Refusal> {
+    match text {
+        Some(Text(text)) if text.len() > most => {
+            Err(format!("a text of {} bytes where {most} are the most", text.len()).into())
+        }
+        Some(Text(text)) if !text.trim().is_empty() => Ok(Some(text)),
+        _ => Ok(None),
     }
 }
 
@@ -360,6 +373,7 @@ mod tests {
             (br#"{"query_id":"q","user_query":"tv","timestamp":"yesterday"}"#, "a time such as"),
             (br#"{"query_id":"q","user_query":"tv"}"#, "timestamp"),
             (br#"{"a":1}"#, "neither an event"),
+            (br#"{"query_id":"q","user_query":7,"timestamp":[]}"#, "a time such as"),
             (b"{\"a\":", "not a UBI object"),
             (b"\xff\xfe", "not a UBI object"),
         ] {

@@ -4,6 +4,7 @@
 mod embed;
 mod export;
 mod index;
+mod ingest;
 mod init;
 mod lines;
 mod output;
@@ -86,6 +87,7 @@ enum Verb {
     Embed(embed::Embed),
     Export(export::Export),
     Index(index::IndexVerb),
+    Ingest(ingest::IngestVerb),
     Init(init::Init),
     Search(search::Search),
 }
@@ -99,6 +101,7 @@ fn main() -> ExitCode {
         Some(Verb::Embed(verb)) => verb.run(shared),
         Some(Verb::Export(verb)) => verb.run(shared),
         Some(Verb::Index(verb)) => verb.run(shared),
+        Some(Verb::Ingest(verb)) => verb.run(shared),
         Some(Verb::Init(verb)) => verb.run(shared),
         Some(Verb::Search(verb)) => verb.run(shared),
         None => Err(souk::Error::input("say what to do: souk --help lists the verbs").into()),

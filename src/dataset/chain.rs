@@ -1,0 +1,227 @@
+//! What is durable of a lane: a chain of commits, each a folder that appears whole, numbered without gaps.
+//!
+//! A commit holds a stretch of the log from where the one before it ended, joined, together with all that is needed to go on
+//! from its end. So the chain itself is the record of what was consumed, and there is no second one to disagree with it. Two
+//! writers may believe that a lane is theirs; only one of them can make the next number, and the other is told so.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::join::{Clock, Counts, Joiner, Waiting, Window};
+use super::shard::{QUERIES, SEEN, Stretch, Sum, WAITING, read_json_lines, read_queries, read_seen};
+use super::strength::Strength;
+use crate::error::{Error, Result};
+use crate::log::{Lane, Position};
+
+const FORMAT: u32 = 1;
+const COMMIT: &str = "commit.json";
+const PART: &str = ".part-";
+
+/// What a commit is, beside its files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Commit {
+    format: u32,
+    pub lane: String,
+    pub number: u64,
+    pub from: Position,
+    pub to: Position,
+    /// What the column `part` of the examples counts.
+    pub parts: Vec<String>,
+    /// The first offset of each part among the examples.
+    pub low: BTreeMap<String, u64>,
+    pub counts: Counts,
+    pub num_seen: u64,
+    pub waiting: u64,
+    pub clock: Clock,
+    /// How the examples' strength was found.
+    pub strength: Strength,
+    pub files: BTreeMap<String, Sum>,
+}
+
+impl Commit {
+    /// Reads a commit's own page; its files are checked when they are opened.
+    pub fn load(folder: &Path) -> Result<Self> {
+        let path = folder.join(COMMIT);
+        let remedy = "remove this folder and those after it, and their stretch of the log is read again";
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Err(Error::data(&path, None, format!("is missing: {remedy}")));
+            }
+            Err(e) => return Err(Error::store(&path, "read it")(e)),
+        };
+        let commit: Self = serde_json::from_slice(&text)
+            .map_err(|e| Error::data(&path, None, format!("is damaged: {remedy}")).because(e))?;
+        if commit.format != FORMAT {
+            let problem = format!("has format {}, this program reads {FORMAT}", commit.format);
+            return Err(Error::data(&path, None, problem));
+        }
+        Ok(commit)
+    }
+
+    pub fn sum(&self, folder: &Path, name: &str) -> Result<Sum> {
+        let sum = self.files.get(name).copied();
+        sum.ok_or_else(|| Error::data(&folder.join(COMMIT), None, format!("names no file `{name}`")))
+    }
+}
+
+/// The folders of a lane's commits in order. None where the lane is new.
+pub fn commits(lane: &Path) -> Result<Vec<PathBuf>> {
+    let entries = match fs::read_dir(lane) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::store(lane, "list the commits")(e)),
+    };
+    let mut numbers: Vec<u64> = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Error::store(lane, "list the commits"))?;
+        numbers.extend(entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+    }
+    numbers.sort_unstable();
+    if let Some((expected, found)) = (0..).zip(&numbers).find(|(expected, found)| expected != *found) {
+        let problem = format!("has commit {found} but not {expected}: restore it, or remove those after it");
+        return Err(Error::data(lane, None, problem));
+    }
+    Ok(numbers.into_iter().map(|number| lane.join(folder_name(number))).collect())
+}
+
+fn folder_name(number: u64) -> String {
+    format!("{number:08}")
+}
+
+/// Up to where a lane is durable; `None` for a new one.
+pub fn position(home: &Path, lane: &Lane) -> Result<Option<Position>> {
+    let last = commits(&home.join(lane.name()))?.pop();
+    last.map(|folder| Commit::load(&folder).map(|commit| commit.to)).transpose()
+}
+
+/// The end of a lane's chain, where the next commit is put.
+pub struct Chain {
+    folder: PathBuf,
+    lane: Lane,
+    commits: Vec<PathBuf>,
+    position: Position,
+}
+
+impl Chain {
+    /// Finds the end of the chain and a joiner as it was there.
+    pub fn open(home: &Path, lane: &Lane, window: &Window, strength: &Strength) -> Result<(Self, Joiner)> {
+        let folder = home.join(lane.name());
+        fs::create_dir_all(&folder).map_err(Error::store(&folder, "make the folder"))?;
+        remove_parts(&folder)?;
+        let commits = commits(&folder)?;
+        let mut joiner = Joiner::new(lane.clone(), window.clone(), strength.clone());
+        let mut chain = Self { folder, lane: lane.clone(), commits, position: Position::default() };
+        chain.restore(&mut joiner, window)?;
+        Ok((chain, joiner))
+    }
+
+    pub fn position(&self) -> &Position {
+        &self.position
+    }
+
+    /// The commits, newest first.
+    pub fn newest_first(&self) -> impl Iterator<Item = &Path> {
+        self.commits.iter().rev().map(PathBuf::as_path)
+    }
+
+    /// Makes what was joined durable. False when another writer has taken the lane over: nothing was written then.
+    pub fn commit(&mut self, stretch: &mut Stretch, joiner: &mut Joiner, to: &Position) -> Result<bool> {
+        let number = self.commits.len() as u64;
+        let aside = self.folder.join(format!("{PART}{}", std::process::id()));
+        fs::create_dir(&aside).map_err(Error::store(&aside, "make the folder"))?;
+        let written = stretch.write(&aside, joiner.waiting()).and_then(|files| {
+            let commit = Commit {
+                format: FORMAT,
+                lane: self.lane.name().into(),
+                number,
+                from: self.position.clone(),
+                to: to.clone(),
+                parts: stretch.parts.clone(),
+                low: stretch.low.clone(),
+                counts: joiner.counts.clone(),
+                num_seen: stretch.num_seen,
+                waiting: joiner.waiting().len() as u64,
+                clock: joiner.clock().clone(),
+                strength: joiner.strength().clone(),
+                files,
+            };
+            write_durably(&aside.join(COMMIT), format!("{}\n", serde_json::json!(commit)).as_bytes())
+        });
+        let place = self.folder.join(folder_name(number));
+        let placed = written.and_then(|()| put_in_place(&aside, &place));
+        if !matches!(placed, Ok(true)) {
+            drop(fs::remove_dir_all(&aside));
+            return placed;
+        }
+        self.commits.push(place);
+        self.position = to.clone();
+        joiner.counts = Counts::default();
+        Ok(true)
+    }
+
+    fn restore(&mut self, joiner: &mut Joiner, window: &Window) -> Result<()> {
+        let Some(last) = self.commits.last() else { return Ok(()) };
+        let tail = Commit::load(last)?;
+        let (mut needed, mut queries, mut seen) = (Vec::new(), 0, 0);
+        for folder in self.newest_first() {
+            if queries >= window.queries as u64 && seen >= window.seen as u64 {
+                break;
+            }
+            let commit = Commit::load(folder)?;
+            queries += commit.counts.queries;
+            seen += commit.num_seen;
+            needed.push((folder, commit));
+        }
+        let waiting: Vec<Waiting> = read_json_lines(&last.join(WAITING), tail.sum(last, WAITING)?)?;
+        joiner.restore(tail.clock, waiting);
+        for (folder, commit) in needed.into_iter().rev() {
+            for (id, text, time) in read_queries(&folder.join(QUERIES), commit.sum(folder, QUERIES)?)? {
+                joiner.remember_query(&id, &text, time);
+            }
+            for key in read_seen(&folder.join(SEEN), commit.sum(folder, SEEN)?)? {
+                joiner.remember_event(key);
+            }
+        }
+        self.position = tail.to;
+        Ok(())
+    }
+}
+
+/// What a killed writer left behind.
+fn remove_parts(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).map_err(Error::store(folder, "list the commits"))? {
+        let entry = entry.map_err(Error::store(folder, "list the commits"))?;
+        if entry.file_name().to_string_lossy().starts_with(PART) {
+            fs::remove_dir_all(entry.path())
+                .map_err(Error::store(&entry.path(), "remove what was left half written"))?;
+        }
+    }
+    Ok(())
+}
+
+pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<()> {
+    let written = File::create(path).and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+    written.map_err(Error::store(path, "write it to disk"))
+}
+
+/// Gives a whole folder its name, unless another has it.
+fn put_in_place(aside: &Path, place: &Path) -> Result<bool> {
+    sync_folder(aside)?;
+    match fs::rename(aside, place) {
+        Ok(()) => {}
+        // a name that is taken, or a folder that the lane's new owner has swept away
+        Err(e) if place.exists() || e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(Error::store(place, "put the commit in place")(e)),
+    }
+    sync_folder(place.parent().unwrap_or(place))?;
+    Ok(true)
+}
+
+fn sync_folder(folder: &Path) -> Result<()> {
+    File::open(folder).and_then(|file| file.sync_all()).map_err(Error::store(folder, "write it to disk"))
+}

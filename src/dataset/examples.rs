@@ -1,0 +1,231 @@
+//! All examples of a data folder, mapped into memory: which query, which item, how strongly; and what each query is known to
+//! have found, so that a loss does not take it for a negative.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::catalogue::Catalogue;
+use super::chain::{Commit, commits};
+use super::shard::{self, EXAMPLES};
+use super::shuffle::Order;
+use crate::error::{Error, Result};
+use crate::log::Position;
+use crate::log::ubi::Action;
+
+/// A shopper chose an item after a query.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Example<'a> {
+    /// As it was typed.
+    pub query: &'a str,
+    /// Queries that differ only in case and spaces have one number.
+    pub query_number: u32,
+    /// Row in the catalogue.
+    pub item: u32,
+    pub action: Action,
+    pub strength: f32,
+    /// Milliseconds since 1970.
+    pub time: i64,
+}
+
+/// Which commits of each lane a snapshot of the examples holds: the first so many.
+pub type Extent = BTreeMap<String, u64>;
+
+pub struct Examples {
+    shards: Vec<Shard>,
+    /// First row of each shard, and the number of all rows.
+    starts: Vec<u64>,
+    extent: Extent,
+    unknown_items: u64,
+    num_queries: u32,
+    /// Known items of query `n`: `positives[positive_starts[n]..positive_starts[n + 1]]`, ascending.
+    positives: Vec<u32>,
+    positive_starts: Vec<u64>,
+}
+
+struct Shard {
+    commit: Commit,
+    columns: shard::Examples,
+    /// Numbers of the queries in this file's own order.
+    queries: Vec<u32>,
+    /// Rows in the catalogue of the items in this file's own order; `GONE` for those that are not in it.
+    items: Vec<u32>,
+    /// The rows whose item the catalogue has; `None` when it has all.
+    usable: Option<Vec<u32>>,
+}
+
+const GONE: u32 = u32::MAX;
+
+impl Examples {
+    /// Maps every commit below `home`, or those of an earlier snapshot. Files that are not what was written are refused.
+    pub fn open(home: &Path, catalogue: &Catalogue, extent: Option<&Extent>) -> Result<Self> {
+        let mut found: Vec<(Commit, PathBuf)> = Vec::new();
+        let mut taken = Extent::new();
+        for entry in fs::read_dir(home).map_err(Error::store(home, "open the examples (`souk ingest` writes them)"))? {
+            let entry = entry.map_err(Error::store(home, "list the lanes"))?;
+            let lane = entry.file_name().to_string_lossy().into_owned();
+            let mut folders = commits(&entry.path())?;
+            if let Some(extent) = extent {
+                let wanted = extent.get(&lane).copied().unwrap_or_default();
+                if (folders.len() as u64) < wanted {
+                    let problem = format!("has {} commits, the snapshot {wanted}: some are gone", folders.len());
+                    return Err(Error::data(&entry.path(), None, problem));
+                }
+                folders.truncate(wanted as usize);
+            }
+            taken.insert(lane, folders.len() as u64);
+            for folder in folders {
+                found.push((Commit::load(&folder)?, folder));
+            }
+        }
+        // in the order of the log's time, and of each lane
+        found.sort_by(|(a, _), (b, _)| (a.clock.now, &a.lane, a.number).cmp(&(b.clock.now, &b.lane, b.number)));
+        Self::map(found, catalogue, taken)
+    }
+
+    fn map(found: Vec<(Commit, PathBuf)>, catalogue: &Catalogue, extent: Extent) -> Result<Self> {
+        let mut numbers: HashMap<Box<str>, u32> = HashMap::new();
+        let (mut shards, mut starts, mut unknown_items) = (Vec::new(), vec![0_u64], 0);
+        for (commit, folder) in found {
+            let columns = shard::Examples::open(&folder.join(EXAMPLES), commit.sum(&folder, EXAMPLES)?)?;
+            let mut number = |query: &str| -> Result<u32> {
+                let key = normal(query);
+                if let Some(number) = numbers.get(key.as_str()) {
+                    return Ok(*number);
+                }
+                let next = u32::try_from(numbers.len());
+                let next = next.map_err(|e| Error::data(&folder, None, "more than 4294967295 queries").because(e))?;
+                numbers.insert(key.into(), next);
+                Ok(next)
+            };
+            let queries =
+                columns.queries.iter().map(|query| number(query.unwrap_or_default())).collect::<Result<_>>()?;
+            let known = |id: Option<&str>| id.and_then(|id| catalogue.row(id)).unwrap_or(GONE);
+            let items: Vec<u32> = columns.items.iter().map(known).collect();
+            let usable = items.contains(&GONE).then(|| {
+                let keys = columns.item_keys.values().iter().zip(0_u32..);
+                keys.filter(|(key, _)| items[**key as usize] != GONE).map(|(_, row)| row).collect::<Vec<u32>>()
+            });
+            let num_rows = usable.as_ref().map_or(columns.len(), Vec::len);
+            unknown_items += (columns.len() - num_rows) as u64;
+            starts.push(starts.last().copied().unwrap_or_default() + num_rows as u64);
+            shards.push(Shard { commit, columns, queries, items, usable });
+        }
+        let (positives, positive_starts, num_queries) = (Vec::new(), Vec::new(), numbers.len() as u32);
+        let mut all = Self { shards, starts, extent, unknown_items, num_queries, positives, positive_starts };
+        all.gather_positives();
+        Ok(all)
+    }
+
+    fn gather_positives(&mut self) {
+        let pairs = self.shards.iter().flat_map(Shard::pairs);
+        let mut pairs: Vec<u64> = pairs.map(|(query, item)| u64::from(query) << 32 | u64::from(item)).collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        self.positive_starts = vec![0; self.num_queries as usize + 1];
+        for pair in &pairs {
+            self.positive_starts[(pair >> 32) as usize + 1] += 1;
+        }
+        for query in 0..self.num_queries as usize {
+            self.positive_starts[query + 1] += self.positive_starts[query];
+        }
+        self.positives = pairs.into_iter().map(|pair| pair as u32).collect();
+    }
+
+    /// Examples whose item the catalogue has.
+    pub fn len(&self) -> u64 {
+        self.starts.last().copied().unwrap_or_default()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Examples left out because the catalogue does not have their item.
+    pub fn num_unknown_items(&self) -> u64 {
+        self.unknown_items
+    }
+
+    pub fn num_queries(&self) -> u32 {
+        self.num_queries
+    }
+
+    /// What this snapshot holds, to open the same again.
+    pub fn extent(&self) -> &Extent {
+        &self.extent
+    }
+
+    /// `row` must be below `len`.
+    pub fn row(&self, row: u64) -> Example<'_> {
+        let (shard, row) = self.place(row);
+        let (query, item) = (shard.columns.query_keys.value(row), shard.columns.item_keys.value(row));
+        Example {
+            query: shard.columns.queries.value(query as usize),
+            query_number: shard.queries[query as usize],
+            item: shard.items[item as usize],
+            action: Action::ALL[usize::from(shard.columns.action.value(row)).min(Action::ALL.len() - 1)],
+            strength: shard.columns.strength.value(row),
+            time: shard.columns.time.value(row),
+        }
+    }
+
+    fn place(&self, row: u64) -> (&Shard, usize) {
+        let at = self.starts.partition_point(|start| *start <= row) - 1;
+        let (shard, row) = (&self.shards[at], (row - self.starts[at]) as usize);
+        (shard, shard.usable.as_ref().map_or(row, |usable| usable[row] as usize))
+    }
+
+    /// The items that a query is known to have found, ascending.
+    pub fn positives(&self, query_number: u32) -> &[u32] {
+        let [start, end] = [0, 1].map(|next| self.positive_starts[query_number as usize + next] as usize);
+        &self.positives[start..end]
+    }
+
+    /// Where each lane stands when the first `drawn` draws are trained on: the first message that is not.
+    pub fn low_water(&self, order: Order, drawn: u64) -> BTreeMap<String, Position> {
+        let mut marks: BTreeMap<String, Position> = BTreeMap::new();
+        for shard in &self.shards {
+            // commits of a lane come in order, so the last one's end stays
+            marks.insert(shard.commit.lane.clone(), shard.commit.to.clone());
+        }
+        if self.is_empty() || drawn >= self.len() {
+            return marks;
+        }
+        let mut lower = |lane: &str, part: &str, offset: u64| {
+            let mark = marks.entry(lane.into()).or_default().0.entry(part.into()).or_insert(offset);
+            *mark = offset.min(*mark);
+        };
+        let (rest, later) = order.rest_of_block(drawn, self.len());
+        let whole = self.starts.partition_point(|start| *start < later);
+        let last = self.starts.get(whole).copied().unwrap_or(self.len()).min(self.len());
+        for row in rest.chain(later..last) {
+            let (shard, row) = self.place(row);
+            let part = &shard.commit.parts[usize::from(shard.columns.part.value(row))];
+            lower(&shard.commit.lane, part, shard.columns.offset.value(row));
+        }
+        for shard in self.shards.iter().skip(whole) {
+            shard.commit.low.iter().for_each(|(part, offset)| lower(&shard.commit.lane, part, *offset));
+        }
+        marks
+    }
+}
+
+impl Shard {
+    fn pairs(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let keys = self.columns.query_keys.values().iter().zip(self.columns.item_keys.values());
+        keys.map(|(query, item)| (self.queries[*query as usize], self.items[*item as usize]))
+            .filter(|(_, item)| *item != GONE)
+    }
+}
+
+/// What two spellings of a query have in common.
+fn normal(query: &str) -> String {
+    let mut normal = String::with_capacity(query.len());
+    for word in query.split_whitespace() {
+        if !normal.is_empty() {
+            normal.push(' ');
+        }
+        normal.extend(word.chars().flat_map(char::to_lowercase));
+    }
+    normal
+}

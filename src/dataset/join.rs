@@ -1,0 +1,514 @@
+//! Joins events to the query they followed, in one lane, in the order of the log.
+//!
+//! Takes raw messages and gives examples, queries and dead letters. Repeated records are dropped, an event that comes before
+//! its query waits for it, and what is remembered is bounded: by the window in time and by counts. The outcome depends on the
+//! messages alone, never on the clock or on how they were batched, so that reading a stretch again gives the same again.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasherDefault, Hasher};
+
+use serde::{Deserialize, Serialize};
+
+use super::strength::Strength;
+use crate::log::ubi::{Action, EventRecord, QueryRecord, Record};
+use crate::log::{DeadLetter, Lane, Message};
+
+/// Of the texts of the queries remembered.
+const MOST_QUERY_BYTES: usize = 64 << 20;
+/// Of a message that cannot be used, the beginning is kept.
+const KEPT_OF_DEAD: usize = 64 << 10;
+
+/// What is remembered of a lane.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Window {
+    /// How long after a query its events may come, and before it by mistake; in minutes of the log's own time.
+    pub minutes: u32,
+    /// The most queries remembered.
+    pub queries: usize,
+    /// The most events that wait for their query.
+    pub waiting: usize,
+    /// The most events remembered, to know a repetition.
+    pub seen: usize,
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Self { minutes: 24 * 60, queries: 1 << 18, waiting: 1 << 16, seen: 1 << 20 }
+    }
+}
+
+/// What became of the messages.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counts {
+    pub messages: u64,
+    pub queries: u64,
+    pub impressions: u64,
+    /// Clicks, carts and purchases: each gives an example.
+    pub examples: u64,
+    pub repeated: u64,
+    /// Events that say nothing of an item, bulk lines and empty messages.
+    pub passed_over: u64,
+    pub dead: u64,
+}
+
+impl Counts {
+    pub fn add(&mut self, other: &Self) {
+        self.messages += other.messages;
+        self.queries += other.queries;
+        self.impressions += other.impressions;
+        self.examples += other.examples;
+        self.repeated += other.repeated;
+        self.passed_over += other.passed_over;
+        self.dead += other.dead;
+    }
+}
+
+/// A shopper chose an item after a query.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Joined<'a> {
+    pub query: &'a str,
+    pub item: &'a str,
+    pub action: Action,
+    pub strength: f32,
+    pub time: i64,
+    pub part: &'a str,
+    pub offset: u64,
+}
+
+/// Takes what the joiner gives.
+pub trait Sink {
+    fn example(&mut self, example: Joined<'_>);
+    fn query(&mut self, query: &QueryRecord<'_>);
+    fn seen(&mut self, key: u64);
+    fn dead(&mut self, letter: DeadLetter);
+}
+
+/// An event whose query has not come yet, as it came.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    pub part: String,
+    pub offset: u64,
+    pub time: i64,
+    pub payload: String,
+}
+
+/// What has to outlive the process, beside the queries and keys that the sink was given.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Clock {
+    /// The log's time: the latest that two neighbouring records agree on, so that one wild time moves nothing.
+    pub now: i64,
+    pub last: i64,
+}
+
+pub struct Joiner {
+    lane: Lane,
+    window: Window,
+    strength: Strength,
+    clock: Clock,
+    queries: HashMap<u64, Known, Ready>,
+    order: VecDeque<u64>,
+    seen: HashSet<u64, Ready>,
+    seen_order: VecDeque<u64>,
+    /// Bytes of their texts.
+    query_bytes: usize,
+    /// By arrival, each with its query's key.
+    waiting: BTreeMap<u64, (u64, Waiting)>,
+    /// The arrivals of one query's events.
+    by_query: HashMap<u64, Vec<u64>, Ready>,
+    arrivals: u64,
+    pub counts: Counts,
+}
+
+struct Known {
+    text: Box<str>,
+    time: i64,
+}
+
+impl Joiner {
+    pub fn new(lane: Lane, window: Window, strength: Strength) -> Self {
+        Self {
+            lane,
+            window,
+            strength,
+            clock: Clock { now: i64::MIN, last: i64::MIN },
+            queries: HashMap::default(),
+            order: VecDeque::new(),
+            seen: HashSet::default(),
+            seen_order: VecDeque::new(),
+            query_bytes: 0,
+            waiting: BTreeMap::new(),
+            by_query: HashMap::default(),
+            arrivals: 0,
+            counts: Counts::default(),
+        }
+    }
+
+    /// Back to where a stretch ended; then `remember_query` and `remember_event` in the order of the log.
+    pub fn restore(&mut self, clock: Clock, waiting: Vec<Waiting>) {
+        self.clock = clock;
+        for event in waiting {
+            if let Ok(Record::Event(record)) = Record::parse(event.payload.as_bytes()) {
+                let query = key(&[record.query_id.as_bytes()]);
+                self.wait(query, event.clone());
+            }
+        }
+    }
+
+    pub fn remember_query(&mut self, query_id: &str, text: &str, time: i64) {
+        let query = key(&[query_id.as_bytes()]);
+        if let std::collections::hash_map::Entry::Vacant(place) = self.queries.entry(query) {
+            place.insert(Known { text: text.into(), time });
+            self.query_bytes += text.len();
+            self.order.push_back(query);
+        }
+    }
+
+    pub fn remember_event(&mut self, key: u64) {
+        if self.seen.insert(key) {
+            self.seen_order.push_back(key);
+        }
+    }
+
+    pub fn strength(&self) -> &Strength {
+        &self.strength
+    }
+
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// The events that wait, in the order they came.
+    pub fn waiting(&self) -> impl ExactSizeIterator<Item = &Waiting> {
+        self.waiting.values().map(|(_, event)| event)
+    }
+
+    /// One message.
+    pub fn take(&mut self, message: &Message<'_>, sink: &mut impl Sink) {
+        self.counts.messages += 1;
+        if message.payload.is_empty() {
+            self.counts.passed_over += 1;
+            return;
+        }
+        match Record::parse(message.payload) {
+            Ok(Record::Query(query)) => self.take_query(&query, sink),
+            Ok(Record::Event(event)) => self.take_event(&event, message, sink),
+            Ok(Record::Other | Record::Bulk) => self.counts.passed_over += 1,
+            Err(reason) => {
+                self.bury((message.part, message.offset), reason, text(message.payload), sink);
+            }
+        }
+    }
+
+    fn take_query(&mut self, query: &QueryRecord<'_>, sink: &mut impl Sink) {
+        let id = key(&[query.query_id.as_bytes()]);
+        if self.queries.contains_key(&id) {
+            self.counts.repeated += 1;
+            return;
+        }
+        self.counts.queries += 1;
+        self.remember_query(&query.query_id, &query.text, query.time);
+        sink.query(query);
+        self.tick(query.time, sink);
+        for arrival in self.by_query.remove(&id).unwrap_or_default() {
+            let Some((_, event)) = self.waiting.remove(&arrival) else { continue };
+            // it was read once already
+            if let Ok(Record::Event(record)) = Record::parse(event.payload.as_bytes()) {
+                self.accept(&record, &query.text, (&event.part, event.offset), sink);
+            }
+        }
+    }
+
+    fn take_event(&mut self, event: &EventRecord<'_>, message: &Message<'_>, sink: &mut impl Sink) {
+        let time = event.time.to_le_bytes();
+        let id = [event.query_id.as_bytes(), event.client_id.as_bytes(), event.item.as_bytes(), &time];
+        let id = key(&id) ^ (event.action as u64 + 1);
+        if self.seen.contains(&id) {
+            self.counts.repeated += 1;
+            return;
+        }
+        self.remember_event(id);
+        sink.seen(id);
+        self.tick(event.time, sink);
+        if event.action == Action::Impression {
+            self.counts.impressions += 1;
+            return;
+        }
+        let from = (message.part, message.offset);
+        if let Some(query) = &event.text {
+            return self.accept(event, query, from, sink);
+        }
+        let query = key(&[event.query_id.as_bytes()]);
+        match self.queries.get(&query).map(|known| (known.text.clone(), known.time)) {
+            Some((text, time)) if event.time.abs_diff(time) <= self.window_millis() => {
+                self.accept(event, &text, from, sink);
+            }
+            Some(_) => {
+                let reason = format!("came more than {} minutes after its query", self.window.minutes);
+                self.bury(from, reason.into(), text(message.payload), sink);
+            }
+            None if message.payload.len() > KEPT_OF_DEAD => {
+                let reason = "came before its query and is too long to wait for it";
+                self.bury(from, reason.into(), text(message.payload), sink);
+            }
+            None => {
+                let (part, offset) = (message.part.to_owned(), message.offset);
+                self.wait(query, Waiting { part, offset, time: event.time, payload: text(message.payload) });
+                self.forget(sink);
+            }
+        }
+    }
+
+    fn accept(&mut self, event: &EventRecord<'_>, query: &str, (part, offset): (&str, u64), sink: &mut impl Sink) {
+        self.counts.examples += 1;
+        let strength = self.strength.of(event.action, event.position);
+        let (item, action, time) = (&*event.item, event.action, event.time);
+        sink.example(Joined { query, item, action, strength, time, part, offset });
+    }
+
+    fn wait(&mut self, query: u64, event: Waiting) {
+        self.by_query.entry(query).or_default().push(self.arrivals);
+        self.waiting.insert(self.arrivals, (query, event));
+        self.arrivals += 1;
+    }
+
+    fn bury(&mut self, (part, offset): (&str, u64), reason: Cow<'static, str>, payload: String, sink: &mut impl Sink) {
+        self.counts.dead += 1;
+        let (lane, part) = (self.lane.name().to_owned(), part.to_owned());
+        sink.dead(DeadLetter { lane, part, offset, reason: reason.into_owned(), payload });
+    }
+
+    fn tick(&mut self, time: i64, sink: &mut impl Sink) {
+        self.clock.now = self.clock.now.max(time.min(self.clock.last));
+        self.clock.last = time;
+        self.forget(sink);
+    }
+
+    fn window_millis(&self) -> u64 {
+        u64::from(self.window.minutes) * 60_000
+    }
+
+    /// Drops what is beyond the window. An event that waited in vain is a dead letter.
+    fn forget(&mut self, sink: &mut impl Sink) {
+        let oldest = self.clock.now.saturating_sub_unsigned(self.window_millis());
+        while let Some(first) = self.order.front() {
+            let old = self.queries.get(first).is_none_or(|query| query.time < oldest);
+            if !old && self.order.len() <= self.window.queries && self.query_bytes <= MOST_QUERY_BYTES {
+                break;
+            }
+            if let Some(query) = self.queries.remove(first) {
+                self.query_bytes -= query.text.len();
+            }
+            self.order.pop_front();
+        }
+        while self.seen_order.len() > self.window.seen {
+            self.seen_order.pop_front().map(|key| self.seen.remove(&key));
+        }
+        while let Some((_, (_, first))) = self.waiting.first_key_value() {
+            if first.time >= oldest && self.waiting.len() <= self.window.waiting {
+                break;
+            }
+            let Some((arrival, (query, event))) = self.waiting.pop_first() else { break };
+            if let Some(arrivals) = self.by_query.get_mut(&query) {
+                arrivals.retain(|other| *other != arrival);
+                if arrivals.is_empty() {
+                    self.by_query.remove(&query);
+                }
+            }
+            let reason = "its query did not come within the window".into();
+            self.bury((&event.part, event.offset), reason, event.payload, sink);
+        }
+    }
+}
+
+/// The beginning of a message, with what is no text replaced.
+fn text(payload: &[u8]) -> String {
+    String::from_utf8_lossy(&payload[..payload.len().min(KEPT_OF_DEAD)]).into_owned()
+}
+
+/// FNV-1a over the parts, each ended by a byte that UTF-8 has not: the same in every build, for keys are written to disk.
+fn key(parts: &[&[u8]]) -> u64 {
+    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    for part in parts {
+        for byte in part.iter().chain(&[0xff]) {
+            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+    hash
+}
+
+/// Keys are hashes already.
+type Ready = BuildHasherDefault<AsItIs>;
+
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn write_u64(&mut self, key: u64) {
+        // the low bits of FNV-1a are weak, and the table uses them
+        self.0 = key ^ (key >> 32);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What the joiner gave, in order.
+    #[derive(Default, Debug, PartialEq)]
+    struct Heard {
+        examples: Vec<(String, String, f32, u64)>,
+        queries: Vec<(String, String, i64)>,
+        seen: Vec<u64>,
+        dead: Vec<(u64, String)>,
+    }
+
+    impl Sink for Heard {
+        fn example(&mut self, example: Joined<'_>) {
+            self.examples.push((example.query.into(), example.item.into(), example.strength, example.offset));
+        }
+
+        fn query(&mut self, query: &QueryRecord<'_>) {
+            self.queries.push((query.query_id.to_string(), query.text.to_string(), query.time));
+        }
+
+        fn seen(&mut self, key: u64) {
+            self.seen.push(key);
+        }
+
+        fn dead(&mut self, letter: DeadLetter) {
+            self.dead.push((letter.offset, letter.reason));
+        }
+    }
+
+    fn query(id: &str, text: &str, minute: i64) -> String {
+        format!(r#"{{"query_id":"{id}","user_query":"{text}","timestamp":{}}}"#, minute * 60_000)
+    }
+
+    fn event(action: &str, query: &str, item: &str, minute: i64) -> String {
+        format!(
+            r#"{{"action_name":"{action}","query_id":"{query}","timestamp":{},
+                "event_attributes":{{"object":{{"object_id":"{item}"}},"position":{{"ordinal":2}}}}}}"#,
+            minute * 60_000
+        )
+    }
+
+    fn joiner(minutes: u32) -> Joiner {
+        let window = Window { minutes, queries: 50, waiting: 10, seen: 500 };
+        Joiner::new(Lane::new("lane"), window, Strength::default())
+    }
+
+    fn feed(joiner: &mut Joiner, heard: &mut Heard, lines: &[String], first: u64) {
+        for (line, offset) in lines.iter().zip(first..) {
+            let message = Message { payload: line.as_bytes(), part: "log", offset, next: offset + 1 };
+            joiner.take(&message, heard);
+        }
+    }
+
+    fn join(minutes: u32, lines: &[String]) -> (Heard, Counts) {
+        let (mut joiner, mut heard) = (joiner(minutes), Heard::default());
+        feed(&mut joiner, &mut heard, lines, 0);
+        (heard, joiner.counts)
+    }
+
+    #[test]
+    fn a_click_is_joined_to_its_query_once_and_in_any_order() {
+        let lines = [
+            event("click", "q", "7", 1),
+            query("q", "oak desk", 0),
+            event("click", "q", "7", 1),
+            query("q", "oak desk", 0),
+            event("purchase", "q", "7", 3),
+            event("impression", "q", "9", 0),
+            r#"{"action_name":"page_exit"}"#.into(),
+            String::new(),
+        ];
+        let (heard, counts) = join(60, &lines);
+        let expected = [("oak desk".into(), "7".into(), 2.0, 0), ("oak desk".into(), "7".into(), 8.0, 4)];
+        assert_eq!(heard.examples, expected);
+        let expected =
+            Counts { messages: 8, queries: 1, impressions: 1, examples: 2, repeated: 2, passed_over: 2, dead: 0 };
+        assert_eq!(counts, expected);
+    }
+
+    #[test]
+    fn a_query_that_never_comes_makes_a_dead_letter() {
+        let mut lines =
+            vec![event("click", "lost", "7", 0), "{".into(), query("q", "desk", 30), query("r", "desk", 50)];
+        assert_eq!(join(60, &lines).1.dead, 1, "the rubbish; the query may still come");
+        lines.extend([query("s", "desk", 100), query("t", "desk", 101)]);
+        let (heard, counts) = join(60, &lines);
+        assert_eq!(heard.dead[1], (0, "its query did not come within the window".into()));
+        assert_eq!((counts.dead, counts.examples), (2, 0));
+        let late = [query("q", "desk", 0), event("click", "q", "7", 61)];
+        assert_eq!(join(60, &late).0.dead, [(1, "came more than 60 minutes after its query".into())]);
+    }
+
+    #[test]
+    fn one_wild_time_does_not_empty_the_window() {
+        let lines = [query("q", "desk", 0), query("wild", "lamp", 999_999), event("click", "q", "7", 1)];
+        assert_eq!(join(60, &lines).0.examples.len(), 1);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let (mut joiner, mut heard) = (joiner(60), Heard::default());
+        let lines: Vec<String> = (0..2000)
+            .flat_map(|n| [query(&format!("q{n}"), "desk", 0), event("click", &format!("none{n}"), "7", 0)])
+            .collect();
+        feed(&mut joiner, &mut heard, &lines, 0);
+        assert_eq!((joiner.queries.len(), joiner.order.len(), joiner.query_bytes), (50, 50, 200));
+        assert_eq!((joiner.seen.len(), joiner.seen_order.len()), (500, 500));
+        assert_eq!((joiner.waiting.len(), joiner.by_query.len(), heard.dead.len()), (10, 10, 1990));
+    }
+
+    /// A small log with repetitions, disorder, strangers and rubbish.
+    fn logs() -> impl Strategy<Value = Vec<String>> {
+        let line = (0..6_u8, 0..12_u8, 0..5_u8, 0..200_i64).prop_map(|(kind, id, item, minute)| match kind {
+            0 | 1 => query(&format!("q{id}"), "desk", minute),
+            2 => event("impression", &format!("q{id}"), &item.to_string(), minute),
+            3 => event("click", &format!("q{id}"), &item.to_string(), minute),
+            4 => event("purchase", &format!("q{id}"), &item.to_string(), minute),
+            _ => format!("{{\"rubbish\":{id}"),
+        });
+        proptest::collection::vec(line, 0..120)
+    }
+
+    proptest! {
+        #[test]
+        fn stopping_anywhere_changes_nothing(lines in logs(), cut in 0..120_usize) {
+            let cut = cut.min(lines.len());
+            let (whole, counts) = join(60, &lines);
+            let (mut before, mut heard) = (joiner(60), Heard::default());
+            feed(&mut before, &mut heard, &lines[..cut], 0);
+            let mut after = joiner(60);
+            after.restore(before.clock().clone(), before.waiting().cloned().collect());
+            heard.queries.iter().for_each(|(id, text, time)| after.remember_query(id, text, *time));
+            heard.seen.iter().for_each(|key| after.remember_event(*key));
+            after.counts = before.counts.clone();
+            feed(&mut after, &mut heard, &lines[cut..], cut as u64);
+            prop_assert_eq!(heard, whole);
+            prop_assert_eq!(after.counts, counts);
+        }
+
+        #[test]
+        fn every_message_is_accounted_for(lines in logs()) {
+            let (mut joiner, mut heard) = (joiner(60), Heard::default());
+            feed(&mut joiner, &mut heard, &lines, 0);
+            let counts = &joiner.counts;
+            let known = counts.queries + counts.impressions + counts.examples + counts.repeated + counts.passed_over;
+            prop_assert_eq!(known + counts.dead + joiner.waiting().len() as u64, lines.len() as u64);
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! Logs in files: one JSON object a line, read to the end or followed as they grow, through rotations.
+//!
+//! A file is known by its inode and its first line, so a renamed file is still the same and a new one under an old inode
+//! is not. Rotation by renaming loses nothing; a file cut short and written anew is read from its start; one that
+//! vanished before it was read is a gap. Reads whole lines only, except for the last of a file that nobody writes any more.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use super::{Batch, DeadLetter, Entry, Lane, LogSource, OnGap, Position, Resume, Signal};
+use crate::error::{Error, Result};
+
+const CHUNK_BYTES: usize = 1 << 20;
+/// A longer line is no record; its beginning is handed on, to be refused.
+const MOST_LINE_BYTES: usize = 16 << 20;
+const KEPT_OF_TOO_LONG: usize = 64 << 10;
+/// Of a first line, so many bytes identify the file.
+const NAMING_BYTES: usize = 4096;
+/// How long a rotated file is read on, for a writer that has not yet moved to the new one.
+const GRACE: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// Which files, and how they are read.
+#[derive(Clone, Debug)]
+pub struct FileSettings {
+    pub paths: Vec<PathBuf>,
+    /// Wait for more at the end.
+    pub follow: bool,
+    pub on_gap: OnGap,
+}
+
+pub struct FileSource {
+    settings: FileSettings,
+    resume: Resume,
+    tails: Vec<Tail>,
+    opened: usize,
+    turn: usize,
+    ended: bool,
+}
+
+impl FileSource {
+    pub fn open(settings: FileSettings, resume: Resume) -> Result<Self> {
+        let mut tails: Vec<Tail> = Vec::new();
+        for path in &settings.paths {
+            fs::metadata(path).and_then(|_| File::open(path)).map_err(Error::store(path, "open the log"))?;
+            let lane = Lane::new(&format!("file-{}", path.file_name().unwrap_or_default().to_string_lossy()));
+            if let Some(other) = tails.iter().find(|tail| tail.lane == lane) {
+                let problem = format!("has the same name as {}: logs are told apart by name", other.path.display());
+                return Err(Error::config(path.display(), problem));
+            }
+            tails.push(Tail { lane, path: path.clone(), reading: None, next: VecDeque::new(), done: false });
+        }
+        if tails.is_empty() {
+            return Err(Error::config("log.paths", "names no file: say which log to read"));
+        }
+        Ok(Self { settings, resume, tails, opened: 0, turn: 0, ended: false })
+    }
+}
+
+impl LogSource for FileSource {
+    fn next(&mut self, wait: Duration) -> Result<Option<Signal>> {
+        if let Some(tail) = self.tails.get_mut(self.opened) {
+            tail.begin((self.resume)(&tail.lane)?, self.settings.on_gap)?;
+            self.opened += 1;
+            return Ok(Some(Signal::Opened(tail.lane.clone())));
+        }
+        let deadline = Instant::now() + wait;
+        loop {
+            for _ in 0..self.tails.len() {
+                let count = self.tails.len();
+                let tail = &mut self.tails[self.turn];
+                self.turn = (self.turn + 1) % count;
+                if let Some(batch) = tail.read(self.settings.follow)? {
+                    return Ok(Some(Signal::Batch(batch)));
+                }
+            }
+            if !self.ended && self.tails.iter().all(|tail| tail.done) {
+                self.ended = true;
+                return Ok(Some(Signal::Ended));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            std::thread::sleep(left.min(PAUSE));
+        }
+    }
+
+    fn commit(&mut self, _: &Lane, _: &Position) -> Result<()> {
+        // whoever reads the file keeps the mark; there is nobody here to tell
+        Ok(())
+    }
+
+    fn bury(&mut self, _: &[DeadLetter]) -> Result<()> {
+        // they lie in a file already
+        Ok(())
+    }
+
+    fn lag(&self) -> u64 {
+        self.tails.iter().map(Tail::lag).sum()
+    }
+}
+
+/// One log and what was rotated away from it.
+struct Tail {
+    lane: Lane,
+    path: PathBuf,
+    reading: Option<Reading>,
+    /// Files to be read before `path` itself, oldest first.
+    next: VecDeque<PathBuf>,
+    done: bool,
+}
+
+/// An open file.
+struct Reading {
+    file: File,
+    path: PathBuf,
+    inode: u64,
+    /// Inode and first line; known once there is a whole first line.
+    part: Option<Arc<[String]>>,
+    /// Where `rest` begins in the file.
+    offset: u64,
+    /// Bytes after the last whole line.
+    rest: Vec<u8>,
+    /// The beginning of a line that is too long, and where it stands; what follows of it is passed over.
+    too_long: Option<(Vec<u8>, u64)>,
+    replaced: Option<Instant>,
+}
+
+impl Tail {
+    fn begin(&mut self, position: Option<Position>, on_gap: OnGap) -> Result<()> {
+        let Some((part, offset)) = position.and_then(|position| position.0.into_iter().next()) else {
+            return self.start(self.path.clone(), 0);
+        };
+        let family = rotated(&self.path)?;
+        let Some(at) = family.iter().position(|path| part_of(path).is_ok_and(|found| found.as_ref() == Some(&part)))
+        else {
+            let problem = format!("the file that was read to byte {offset} is gone (it was {part})");
+            on_gap.judge(&self.path.display().to_string(), problem)?;
+            return self.start(self.path.clone(), 0);
+        };
+        let length = fs::metadata(&family[at]).map_err(Error::store(&family[at], "look at it"))?.len();
+        let offset = if length < offset {
+            let problem = format!("was read to byte {offset} and now has {length}: it was cut short");
+            on_gap.judge(&family[at].display().to_string(), problem)?;
+            0
+        } else {
+            offset
+        };
+        self.next = family[at + 1..].iter().cloned().collect();
+        self.start(family[at].clone(), offset)
+    }
+
+    fn start(&mut self, path: PathBuf, offset: u64) -> Result<()> {
+        let mut file = File::open(&path).map_err(Error::store(&path, "open the log"))?;
+        let inode = file.metadata().map_err(Error::store(&path, "look at it"))?.ino();
+        file.seek(SeekFrom::Start(offset)).map_err(Error::store(&path, "read it from where it was left"))?;
+        let (part, rest, too_long, replaced) = (None, Vec::new(), None, None);
+        self.reading = Some(Reading { file, path, inode, part, offset, rest, too_long, replaced });
+        Ok(())
+    }
+
+    /// The next whole lines, if there are any now.
+    fn read(&mut self, follow: bool) -> Result<Option<Batch>> {
+        let Some(reading) = &mut self.reading else { return Ok(None) };
+        if let Some(batch) = reading.lines(&self.lane)? {
+            return Ok(Some(batch));
+        }
+        // at the end of this file, as far as it goes now
+        let current = self.next.is_empty() && fs::metadata(&self.path).is_ok_and(|now| now.ino() == reading.inode);
+        if current && follow {
+            reading.restart_if_cut_short()?;
+            return Ok(None);
+        }
+        if follow && self.next.is_empty() && !self.path.exists() {
+            return Ok(None);
+        }
+        let waited = reading.replaced.get_or_insert_with(Instant::now).elapsed();
+        if follow && self.next.is_empty() && waited < GRACE {
+            return Ok(None);
+        }
+        let last = reading.last_line(&self.lane)?;
+        match self.next.pop_front() {
+            Some(path) => self.start(path, 0)?,
+            None if current || !follow => (self.reading, self.done) = (None, true),
+            None => self.start(self.path.clone(), 0)?,
+        }
+        Ok(last)
+    }
+
+    fn lag(&self) -> u64 {
+        let length = |path: &Path| fs::metadata(path).map_or(0, |data| data.len());
+        let reading = self.reading.as_ref().map_or(0, |reading| {
+            let length = reading.file.metadata().map_or(0, |data| data.len());
+            length.saturating_sub(reading.offset)
+        });
+        reading + self.next.iter().map(|path| length(path)).sum::<u64>()
+    }
+}
+
+impl Reading {
+    fn lines(&mut self, lane: &Lane) -> Result<Option<Batch>> {
+        loop {
+            let start = self.rest.len();
+            self.rest.resize(start + CHUNK_BYTES, 0);
+            let read = self.file.read(&mut self.rest[start..]);
+            self.rest.truncate(start + *read.as_ref().unwrap_or(&0));
+            if read.map_err(Error::store(&self.path, "read it"))? == 0 {
+                return Ok(None);
+            }
+            match self.rest[start..].iter().rposition(|byte| *byte == b'\n') {
+                Some(at) => {
+                    let rest = self.rest.split_off(start + at + 1);
+                    let bytes = std::mem::replace(&mut self.rest, rest);
+                    return self.batch(lane, bytes).map(Some);
+                }
+                None if self.rest.len() > MOST_LINE_BYTES => self.pass_over(),
+                None => {}
+            }
+        }
+    }
+
+    /// The lines in `bytes`, which begin at `offset`.
+    fn batch(&mut self, lane: &Lane, bytes: Vec<u8>) -> Result<Batch> {
+        let part = match &self.part {
+            Some(part) => part.clone(),
+            None => self.identify(&bytes)?,
+        };
+        let mut batch = Batch::new(lane.clone(), part);
+        batch.moves_on = true;
+        let too_long = self.too_long.take();
+        let mut start = 0;
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            let (end, offset) = (start + line.trim_ascii_end().len(), self.offset);
+            self.offset += line.len() as u64;
+            batch.entries.push(Entry { start, end, part: 0, offset, next: self.offset });
+            start += line.len();
+        }
+        batch.bytes = bytes;
+        if let (Some((beginning, offset)), Some(first)) = (too_long, batch.entries.first_mut()) {
+            first.start = batch.bytes.len();
+            first.offset = offset;
+            batch.bytes.extend_from_slice(&beginning);
+            first.end = batch.bytes.len();
+        }
+        Ok(batch)
+    }
+
+    fn identify(&mut self, bytes: &[u8]) -> Result<Arc<[String]>> {
+        let name = match (&self.too_long, self.offset) {
+            (Some((beginning, 0)), _) => name_of(self.inode, beginning),
+            (None, 0) => name_of(self.inode, bytes),
+            _ => part_of(&self.path)?.unwrap_or_default(),
+        };
+        Ok(self.part.insert([name].into()).clone())
+    }
+
+    /// What follows the last line end, in a file that nobody writes any more.
+    fn last_line(&mut self, lane: &Lane) -> Result<Option<Batch>> {
+        let bytes = std::mem::take(&mut self.rest);
+        if bytes.is_empty() && self.too_long.is_none() {
+            return Ok(None);
+        }
+        self.batch(lane, bytes).map(|batch| (!batch.is_empty()).then_some(batch))
+    }
+
+    /// Keeps memory bounded: of a line without end its beginning stays, to be refused by whoever reads it.
+    fn pass_over(&mut self) {
+        let length = self.rest.len() as u64;
+        if self.too_long.is_none() {
+            self.rest.truncate(KEPT_OF_TOO_LONG);
+            self.too_long = Some((std::mem::take(&mut self.rest), self.offset));
+        }
+        self.offset += length;
+        self.rest.clear();
+    }
+
+    fn restart_if_cut_short(&mut self) -> Result<()> {
+        let length = self.file.metadata().map_err(Error::store(&self.path, "look at it"))?.len();
+        if length < self.offset {
+            tracing::warn!(file = %self.path.display(), "the log was cut short; reading it from its start");
+            self.file.seek(SeekFrom::Start(0)).map_err(Error::store(&self.path, "read it from its start"))?;
+            (self.offset, self.part, self.too_long) = (0, None, None);
+            self.rest.clear();
+        }
+        Ok(())
+    }
+}
+
+/// The log and the files that rotation made of it, oldest first. Compressed ones are other files.
+fn rotated(path: &Path) -> Result<Vec<PathBuf>> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut family: Vec<(SystemTime, PathBuf)> = Vec::new();
+    for entry in fs::read_dir(folder).map_err(Error::store(folder, "list the folder"))? {
+        let entry = entry.map_err(Error::store(folder, "list the folder"))?;
+        let other = entry.file_name().to_string_lossy().into_owned();
+        let compressed = ["gz", "bz2", "xz", "zst"].iter().any(|end| other.ends_with(&format!(".{end}")));
+        if other != name && other.starts_with(&name) && !compressed {
+            let changed = entry.metadata().and_then(|data| data.modified());
+            family.push((changed.map_err(Error::store(&entry.path(), "look at it"))?, entry.path()));
+        }
+    }
+    family.sort();
+    Ok(family.into_iter().map(|(_, path)| path).chain([path.to_path_buf()]).collect())
+}
+
+/// What identifies a file; `None` while its first line is not whole.
+fn part_of(path: &Path) -> Result<Option<String>> {
+    let file = File::open(path).map_err(Error::store(path, "open the log"))?;
+    let inode = file.metadata().map_err(Error::store(path, "look at it"))?.ino();
+    let mut bytes = Vec::new();
+    file.take(NAMING_BYTES as u64).read_to_end(&mut bytes).map_err(Error::store(path, "read it"))?;
+    let whole = bytes.len() == NAMING_BYTES || bytes.contains(&b'\n');
+    Ok(whole.then(|| name_of(inode, &bytes)))
+}
+
+fn name_of(inode: u64, bytes: &[u8]) -> String {
+    let bytes = &bytes[..bytes.len().min(NAMING_BYTES)];
+    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    format!("inode {inode}, first line {:08x}", crc32fast::hash(line))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    fn source(path: &Path, follow: bool, position: Option<Position>) -> FileSource {
+        let settings = FileSettings { paths: vec![path.into()], follow, on_gap: OnGap::Stop };
+        FileSource::open(settings, Arc::new(move |_| Ok(position.clone()))).unwrap()
+    }
+
+    fn append(path: &Path, text: &str) {
+        let mut file = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Lines until the source has nothing more to say, and where it then stands.
+    fn read(source: &mut FileSource, wait: Duration) -> (Vec<String>, Position) {
+        let (mut lines, mut position) = (Vec::new(), Position::default());
+        loop {
+            match source.next(wait).unwrap() {
+                Some(Signal::Batch(batch)) => {
+                    for message in batch.messages() {
+                        lines.push(String::from_utf8_lossy(message.payload).into_owned());
+                        position = Position::default();
+                        position.advance(message.part, message.next);
+                    }
+                }
+                Some(Signal::Opened(_)) => {}
+                Some(Signal::Closed(..) | Signal::Ended) | None => return (lines, position),
+            }
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_to_its_end_and_on_from_there() {
+        let home = tempfile::tempdir().unwrap();
+        let log = home.path().join("logs.ndjson");
+        append(&log, "one\r\ntwo\n\nthr");
+        let (lines, position) = read(&mut source(&log, false, None), Duration::ZERO);
+        assert_eq!(lines, ["one", "two", "", "thr"], "nobody writes the file: its last line is one");
+        append(&log, "ee\nfour\n");
+        let (lines, _) = read(&mut source(&log, false, Some(position)), Duration::ZERO);
+        assert_eq!(lines, ["ee", "four"]);
+    }
+
+    #[test]
+    fn a_followed_line_waits_for_its_end() {
+        let home = tempfile::tempdir().unwrap();
+        let log = home.path().join("logs.ndjson");
+        append(&log, "one\ntw");
+        let mut source = source(&log, true, None);
+        assert_eq!(read(&mut source, Duration::ZERO).0, ["one"]);
+        append(&log, "o\n");
+        assert_eq!(read(&mut source, Duration::ZERO).0, ["two"]);
+    }
+
+    #[test]
+    fn rotation_while_reading_loses_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let log = home.path().join("logs.ndjson");
+        append(&log, "one\n");
+        let mut source = source(&log, true, None);
+        assert_eq!(read(&mut source, Duration::ZERO).0, ["one"]);
+        fs::rename(&log, home.path().join("logs.ndjson.1")).unwrap();
+        append(&home.path().join("logs.ndjson.1"), "late\n");
+        append(&log, "new\n");
+        assert_eq!(read(&mut source, Duration::ZERO).0, ["late"], "the writer has not moved yet");
+        append(&home.path().join("logs.ndjson.1"), "later\n");
+        let (lines, position) = read(&mut source, GRACE * 2);
+        assert_eq!(lines, ["later", "new"]);
+        fs::write(&log, "x\n").unwrap();
+        let (lines, _) = read(&mut source, Duration::ZERO);
+        assert!(lines.is_empty(), "found cut short");
+        assert_eq!(read(&mut source, Duration::ZERO).0, ["x"]);
+        assert_eq!(position.0.len(), 1);
+    }
+
+    #[test]
+    fn rotation_between_two_runs_loses_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let log = home.path().join("logs.ndjson");
+        append(&log, "one\ntwo\n");
+        let (_, position) = read(&mut source(&log, false, None), Duration::ZERO);
+        append(&log, "three\n");
+        fs::rename(&log, home.path().join("logs.ndjson.2")).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        append(&home.path().join("logs.ndjson.1"), "four\n");
+        append(&log, "five\n");
+        let (lines, _) = read(&mut source(&log, false, Some(position)), Duration::ZERO);
+        assert_eq!(lines, ["three", "four", "five"]);
+    }
+
+    #[test]
+    fn what_vanished_unread_is_a_gap_and_not_passed_over_in_silence() {
+        let home = tempfile::tempdir().unwrap();
+        let log = home.path().join("logs.ndjson");
+        append(&log, "one\n");
+        let (_, position) = read(&mut source(&log, false, None), Duration::ZERO);
+        fs::write(&log, "other\n").unwrap();
+        let mut stopped = source(&log, false, Some(position.clone()));
+        let error = stopped.next(Duration::ZERO).err().unwrap().to_string();
+        assert!(error.contains("is gone") && error.contains("on_gap=skip"), "{error}");
+        let settings = FileSettings { paths: vec![log], follow: false, on_gap: OnGap::Skip };
+        let mut skipped = FileSource::open(settings, Arc::new(move |_| Ok(Some(position.clone())))).unwrap();
+        assert_eq!(read(&mut skipped, Duration::ZERO).0, ["other"]);
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut_and_takes_no_memory() {
+        let home = tempfile::tempdir().unwrap();
+        let log = home.path().join("logs.ndjson");
+        append(&log, "one\n");
+        append(&log, &"x".repeat(3 * MOST_LINE_BYTES));
+        append(&log, "\ntwo\n");
+        let lengths = Mutex::new(Vec::new());
+        let mut source = source(&log, false, None);
+        while let Some(signal) = source.next(Duration::ZERO).unwrap() {
+            if let Signal::Batch(batch) = signal {
+                lengths.lock().unwrap().extend(batch.messages().map(|m| (m.payload.len(), m.offset, m.next)));
+            }
+        }
+        let end = 5 + 3 * MOST_LINE_BYTES as u64;
+        assert_eq!(*lengths.lock().unwrap(), [(3, 0, 4), (KEPT_OF_TOO_LONG, 4, end), (3, end, end + 4)]);
+    }
+
+    #[test]
+    fn two_logs_of_one_name_cannot_be_told_apart() {
+        let home = tempfile::tempdir().unwrap();
+        let paths = ["a", "b"].map(|folder| {
+            fs::create_dir(home.path().join(folder)).unwrap();
+            home.path().join(folder).join("logs.ndjson")
+        });
+        paths.iter().for_each(|path| append(path, "one\n"));
+        let settings = FileSettings { paths: paths.to_vec(), follow: false, on_gap: OnGap::Stop };
+        let error = FileSource::open(settings, Arc::new(|_| Ok(None))).err().unwrap().to_string();
+        assert!(error.contains("the same name"), "{error}");
+    }
+}

@@ -1,0 +1,326 @@
+//! From files to examples and back, through interruptions, damage and a second writer.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use souk::beir::DataFolder;
+use souk::dataset::{Catalogue, Draw, Examples, Ingest, IngestSettings, Order, Progress};
+use souk::error::Result;
+use souk::log::file::{FileSettings, FileSource};
+use souk::log::ubi::{Action, EventRecord, QueryRecord};
+use souk::log::{DeadLetter, Lane, LogSource, OnGap, Position, Resume, Signal};
+
+const ITEMS: u64 = 50;
+
+/// A shop whose log has `queries` queries with a click and an impression each, and a line of rubbish after every tenth.
+fn shop(home: &Path, queries: u64) -> PathBuf {
+    let corpus: String = (0..ITEMS).map(|n| format!("{{\"_id\":\"i{n}\",\"title\":\"item {n}\"}}\n")).collect();
+    fs::write(home.join("corpus.jsonl"), corpus).unwrap();
+    let mut log = Vec::new();
+    for n in 0..queries {
+        let (id, time) = (format!("q{n}"), 1_700_000_000_000 + n as i64 * 1000);
+        let query = QueryRecord {
+            query_id: id.as_str().into(),
+            client_id: "c".into(),
+            text: format!("item {}", n % ITEMS).into(),
+            time,
+            hits: Vec::new(),
+        };
+        query.write("shop", &mut log);
+        log.push(b'\n');
+        for action in [Action::Impression, Action::Click] {
+            let event = EventRecord {
+                action,
+                query_id: id.as_str().into(),
+                client_id: "c".into(),
+                item: format!("i{}", n % ITEMS).into(),
+                position: Some(1),
+                time,
+                text: None,
+            };
+            event.write("shop", &mut log);
+            log.push(b'\n');
+        }
+        if n % 10 == 0 {
+            log.extend_from_slice(b"{rubbish\n");
+        }
+    }
+    let path = home.join("logs.ndjson");
+    fs::write(&path, log).unwrap();
+    path
+}
+
+fn settings(commit_messages: u64) -> IngestSettings {
+    IngestSettings { commit_messages, ..IngestSettings::default() }
+}
+
+fn open(path: &Path) -> impl FnMut(Resume) -> Result<Box<dyn LogSource>> + use<> {
+    let settings = FileSettings { paths: vec![path.into()], follow: false, on_gap: OnGap::Stop };
+    move |resume| Ok(Box::new(FileSource::open(settings.clone(), resume)?))
+}
+
+fn ingest(home: &Path, commit_messages: u64) -> Result<Progress> {
+    let source = open(&home.join("logs.ndjson"));
+    let stop = Arc::new(AtomicBool::new(false));
+    Ingest::new(&home.join("examples"), settings(commit_messages), Box::new(source), stop)?.run(|_| {})
+}
+
+fn examples(home: &Path) -> Examples {
+    let catalogue = Catalogue::open(&DataFolder::open(home).unwrap()).unwrap();
+    Examples::open(&home.join("examples"), &catalogue, None).unwrap()
+}
+
+fn commits(home: &Path) -> Vec<PathBuf> {
+    let lane = home.join("examples/file-logs.ndjson");
+    let mut all: Vec<PathBuf> = fs::read_dir(lane).unwrap().map(|entry| entry.unwrap().path()).collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_log_becomes_examples_that_are_drawn_once_an_epoch() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path(), 1000);
+    let done = ingest(home.path(), 300).unwrap();
+    let counts = &done.counts;
+    assert_eq!((counts.examples, counts.queries, counts.impressions, counts.dead), (1000, 1000, 1000, 100));
+    assert_eq!(done.waiting, 0);
+    assert!(commits(home.path()).len() > 1);
+
+    let examples = examples(home.path());
+    assert_eq!((examples.len(), examples.num_queries()), (1000, ITEMS as u32));
+    for block in [None, Some(64)] {
+        let order = Order { seed: 3, block };
+        let all: Vec<i64> = Draw::new(&examples, order, 0).take(2000).map(|example| example.time).collect();
+        let (first, second) = all.split_at(1000);
+        let distinct: BTreeSet<i64> = first.iter().copied().collect();
+        assert_eq!(distinct.len(), 1000);
+        assert_eq!(distinct, second.iter().copied().collect());
+        assert_ne!(first, second, "each epoch has its own order");
+        let resumed: Vec<i64> = Draw::new(&examples, order, 1234).take(100).map(|example| example.time).collect();
+        assert_eq!(resumed, all[1234..1334]);
+    }
+    let example = examples.row(7);
+    assert_eq!(example.query, "item 7");
+    assert_eq!(examples.positives(example.query_number), [example.item]);
+}
+
+#[test]
+fn the_low_water_mark_is_the_first_event_not_yet_drawn() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path(), 200);
+    ingest(home.path(), 97).unwrap();
+    let examples = examples(home.path());
+    for order in [Order { seed: 1, block: None }, Order { seed: 1, block: Some(33) }] {
+        for drawn in [0, 1, 32, 33, 50, 150, 199, 200] {
+            // by the definition: the click of query n has time n, and its offset grows with it
+            let rest = Draw::new(&examples, order, drawn).take((200 - drawn) as usize);
+            let first = rest.map(|example| example.time).min();
+            let marks = examples.low_water(order, drawn);
+            let (_, mark) = marks["file-logs.ndjson"].0.first_key_value().unwrap();
+            let length = fs::metadata(home.path().join("logs.ndjson")).unwrap().len();
+            let expected = first.map_or(length, |time| {
+                let log = fs::read_to_string(home.path().join("logs.ndjson")).unwrap();
+                let id = format!("\"query_id\":\"q{}\"", (time - 1_700_000_000_000) / 1000);
+                let of_click = |line: &str| line.contains("\"click\"") && line.contains(&format!("{id},"));
+                let line = log.lines().find(|line| of_click(line)).unwrap();
+                line.as_ptr() as u64 - log.as_ptr() as u64
+            });
+            assert_eq!(*mark, expected, "{order:?}, {drawn} drawn");
+        }
+    }
+}
+
+/// Ends the process, as far as the dataset can tell, after so many signals.
+struct Dies<'a> {
+    source: Box<dyn LogSource + 'a>,
+    left: usize,
+}
+
+impl LogSource for Dies<'_> {
+    fn next(&mut self, wait: Duration) -> Result<Option<Signal>> {
+        self.left = self.left.checked_sub(1).ok_or_else(|| souk::Error::input("killed"))?;
+        self.source.next(wait)
+    }
+
+    fn commit(&mut self, lane: &Lane, position: &Position) -> Result<()> {
+        self.source.commit(lane, position)
+    }
+
+    fn bury(&mut self, letters: &[DeadLetter]) -> Result<()> {
+        self.source.bury(letters)
+    }
+
+    fn lag(&self) -> u64 {
+        self.source.lag()
+    }
+}
+
+#[test]
+fn a_log_that_grows_is_read_on_and_nothing_comes_twice() {
+    let home = tempfile::tempdir().unwrap();
+    let log = shop(home.path(), 3000);
+    let whole = fs::read(&log).unwrap();
+    fs::write(&log, b"").unwrap();
+    let line_end = |at: usize| at + whole[at..].iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    let cuts = [0, line_end(70_001), line_end(70_002), line_end(200_000), line_end(411_111), whole.len()];
+    for cut in cuts.windows(2) {
+        let mut file = fs::OpenOptions::new().append(true).open(&log).unwrap();
+        std::io::Write::write_all(&mut file, &whole[cut[0]..cut[1]]).unwrap();
+        let mut source = open(&log);
+        let dying = move |resume: Resume| -> Result<Box<dyn LogSource>> {
+            Ok(Box::new(Dies { source: source(resume)?, left: 2 }))
+        };
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut ingest = Ingest::new(&home.path().join("examples"), settings(100), Box::new(dying), stop).unwrap();
+        assert!(ingest.run(|_| {}).is_err(), "killed after its first batch");
+    }
+    ingest(home.path(), 500).unwrap();
+    assert_each_once(home.path(), 3000);
+}
+
+fn assert_each_once(home: &Path, num: usize) {
+    let examples = examples(home);
+    let times: BTreeSet<i64> = (0..examples.len()).map(|row| examples.row(row).time).collect();
+    assert_eq!((times.len(), examples.len()), (num, num as u64));
+}
+
+/// Runs `before` once, when the first batch has been read.
+struct Meanwhile<'a> {
+    source: Box<dyn LogSource + 'a>,
+    before: Option<Box<dyn FnOnce() + Send + 'a>>,
+    batches: usize,
+}
+
+impl LogSource for Meanwhile<'_> {
+    fn next(&mut self, wait: Duration) -> Result<Option<Signal>> {
+        let signal = self.source.next(wait)?;
+        self.batches += usize::from(matches!(signal, Some(Signal::Batch(_))));
+        if self.batches == 1 {
+            self.before.take().into_iter().for_each(|before| before());
+        }
+        Ok(signal)
+    }
+
+    fn commit(&mut self, lane: &Lane, position: &Position) -> Result<()> {
+        self.source.commit(lane, position)
+    }
+
+    fn bury(&mut self, letters: &[DeadLetter]) -> Result<()> {
+        self.source.bury(letters)
+    }
+
+    fn lag(&self) -> u64 {
+        self.source.lag()
+    }
+}
+
+#[test]
+fn of_two_writers_only_one_is_heard() {
+    let home = tempfile::tempdir().unwrap();
+    let log = shop(home.path(), 5000);
+    let (mut source, mut opened) = (open(&log), 0);
+    let path = home.path().to_path_buf();
+    let contested = move |resume: Resume| -> Result<Box<dyn LogSource>> {
+        opened += 1;
+        let path = path.clone();
+        let other: Box<dyn FnOnce() + Send> = Box::new(move || drop(ingest(&path, 1000).unwrap()));
+        let before = (opened == 1).then_some(other);
+        Ok(Box::new(Meanwhile { source: source(resume)?, before, batches: 0 }))
+    };
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut ingest = Ingest::new(&home.path().join("examples"), settings(1000), Box::new(contested), stop).unwrap();
+    let done = ingest.run(|_| {}).unwrap();
+    assert_eq!(done.counts.examples, 0, "the other had written everything");
+    assert_each_once(home.path(), 5000);
+}
+
+#[test]
+fn asked_to_stop_it_leaves_everything_durable() {
+    let home = tempfile::tempdir().unwrap();
+    let log = shop(home.path(), 100);
+    let files = FileSettings { paths: vec![log], follow: true, on_gap: OnGap::Stop };
+    let stop = Arc::new(AtomicBool::new(false));
+    let asked = stop.clone();
+    let source = move |resume: Resume| -> Result<Box<dyn LogSource>> {
+        let asked = asked.clone();
+        let source = Box::new(FileSource::open(files.clone(), resume)?);
+        Ok(Box::new(Meanwhile {
+            source,
+            before: Some(Box::new(move || asked.store(true, Ordering::Relaxed))),
+            batches: 0,
+        }))
+    };
+    let mut ingest = Ingest::new(&home.path().join("examples"), settings(1 << 20), Box::new(source), stop).unwrap();
+    assert_eq!(ingest.run(|_| {}).unwrap().counts.examples, 100);
+    assert_each_once(home.path(), 100);
+}
+
+#[test]
+fn damage_is_named_and_what_was_damaged_can_be_read_again() {
+    let home = tempfile::tempdir().unwrap();
+    let log = shop(home.path(), 400);
+    let whole = fs::read(&log).unwrap();
+    let middle = whole.len() / 2 + whole[whole.len() / 2..].iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    fs::write(&log, &whole[..middle]).unwrap();
+    ingest(home.path(), 1 << 20).unwrap();
+    fs::write(&log, &whole).unwrap();
+    ingest(home.path(), 1 << 20).unwrap();
+    let [first, last] = commits(home.path()).try_into().unwrap();
+    let catalogue = Catalogue::open(&DataFolder::open(home.path()).unwrap()).unwrap();
+    let error = || Examples::open(&home.path().join("examples"), &catalogue, None).err().unwrap().to_string();
+
+    let shard = last.join("examples.arrow");
+    let good = fs::read(&shard).unwrap();
+    for bytes in [&good[..good.len() / 2], b"", &{
+        let mut bad = good.clone();
+        bad[good.len() / 3] ^= 1;
+        bad
+    }] {
+        fs::write(&shard, bytes).unwrap();
+        assert!(error().contains("examples.arrow: is damaged"), "{}", error());
+    }
+    fs::write(&shard, &good).unwrap();
+    fs::rename(&first, home.path().join("elsewhere")).unwrap();
+    assert!(error().contains("has commit 1 but not 0"), "{}", error());
+    fs::rename(home.path().join("elsewhere"), &first).unwrap();
+    fs::write(last.join("commit.json"), "{").unwrap();
+    assert!(error().contains("is damaged: remove this folder"), "{}", error());
+    let again = ingest(home.path(), 1 << 20).err().unwrap().to_string();
+    assert!(again.contains("is damaged: remove this folder"), "{again}");
+    fs::remove_dir_all(&last).unwrap();
+    ingest(home.path(), 1 << 20).unwrap();
+    assert_each_once(home.path(), 400);
+}
+
+#[test]
+fn what_a_killed_writer_left_half_written_is_swept_away() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path(), 100);
+    let half = home.path().join("examples/file-logs.ndjson/.part-1");
+    fs::create_dir_all(&half).unwrap();
+    fs::write(half.join("examples.arrow"), "half").unwrap();
+    ingest(home.path(), 1 << 20).unwrap();
+    assert!(!half.exists());
+    assert_each_once(home.path(), 100);
+}
+
+#[test]
+fn items_that_the_catalogue_lacks_are_counted_and_left_out() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path(), 100);
+    ingest(home.path(), 1 << 20).unwrap();
+    let corpus = "{\"_id\":\"i7\"}\n{\"_id\":\"i3\"}\n";
+    fs::write(home.path().join("corpus.jsonl"), corpus).unwrap();
+    let examples = examples(home.path());
+    assert_eq!((examples.len(), examples.num_unknown_items()), (4, 96));
+    let items: Vec<u32> = (0..4).map(|row| examples.row(row).item).collect();
+    assert_eq!(items, [1, 0, 1, 0]);
+    let order = Order { seed: 0, block: None };
+    assert_eq!(Draw::new(&examples, order, 0).take(8).count(), 8);
+}
