@@ -59,12 +59,12 @@ up() {
         say "already up"
     else
         [ ! -f "$dir/$MARK" ] || down
-        trap 'exit 130' INT
-        trap 'exit 143' TERM HUP
-        trap 'status=$?; [ $status -eq 0 ] || down; exit $status' EXIT
         claim_folder
+        trap down EXIT
+        trap 'exit 130' INT
         # One at a time, so that nobody takes a port between our choice and the server's.
         locked services start_all
+        trap - EXIT
     fi
     cat "$dir/env"
     say "in another shell: . $dir/env"
@@ -81,8 +81,6 @@ all_alive() {
 claim_folder() {
     mkdir -p "$dir"
     if [ ! -O "$dir" ] || [ -n "$(ls -A "$dir")" ]; then
-        # not ours to delete
-        trap - EXIT
         fail "$dir is another's or holds something else" "Name a new folder: scripts/services.sh up DIR"
     fi
     # PostgreSQL runs as another user where we are root.
@@ -172,24 +170,22 @@ launch() {
     done
 }
 
-# serve NAME: turns this process into the server. Its number is on disk before it does anything that would need stopping.
+# serve NAME: turns this process into the server. It first says which process it is and then looks whether it is still
+# wanted; `down` says first that nothing is and then looks for processes. So none is missed.
 serve() {
     cd "$dir/$1"
     echo $$ >pid
+    [ ! -e "$dir/stopping" ] || exit 1
     "serve_$1" "$(cat port)"
 }
 
 serve_kafka() {
-    [ -f data/meta.properties ] || kafka_java kafka.tools.StorageTool format --cluster-id souk-souk-souk-souk-sg \
-        --config server.properties
-    exec_java=exec
-    kafka_java kafka.Kafka server.properties
-}
-
-# kafka_java CLASS ARGUMENT...
-kafka_java() {
-    ${exec_java:-} java -Xmx768m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData -Djava.io.tmpdir="$PWD" \
-        -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -Dorg.slf4j.simpleLogger.showDateTime=true -cp "$KAFKA/*" "$@"
+    local java=(java -Xmx768m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData "-Djava.io.tmpdir=$PWD"
+        -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -Dorg.slf4j.simpleLogger.showDateTime=true
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS" -cp "$KAFKA/*")
+    [ -f data/meta.properties ] ||
+        "${java[@]}" kafka.tools.StorageTool format --cluster-id souk-souk-souk-souk-sg --config server.properties
+    exec "${java[@]}" kafka.Kafka server.properties
 }
 
 # configure_kafka PORT CONTROLLER_PORT: one node, few threads, and no waiting for members or brokers that do not exist. A
@@ -236,7 +232,7 @@ serve_postgres() {
         "${user[@]}" test -x "$PWD" || fail "the user postgres may not enter $PWD" "Name another folder: scripts/services.sh up DIR"
     fi
     "${user[@]}" "$bin/initdb" --pgdata=data --username=souk --auth=trust --encoding=UTF8 --locale=C --no-sync
-    echo "create database souk" | "${user[@]}" "$bin/postgres" --single -D data postgres
+    echo "create database souk" | "${user[@]}" "$bin/postgres" --single -F -D data postgres
     exec "${user[@]}" "$bin/postgres" -D data -p "$1" -c listen_addresses=127.0.0.1 -c unix_socket_directories= \
         -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c shared_buffers=32MB
 }
@@ -282,6 +278,7 @@ down() {
     trap '' INT TERM HUP
     [ -e "$dir" ] || return 0
     [ -f "$dir/$MARK" ] || fail "$dir holds no services, so it is left alone"
+    touch "$dir/stopping"
     for name in kafka redis postgres; do
         [ $name != postgres ] || ask_postgres
         kill_group $name

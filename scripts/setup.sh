@@ -64,8 +64,12 @@ run_apt() {
     say "installing $* through apt-get"
     export DEBIAN_FRONTEND=noninteractive
     with_progress /var/cache/apt/archives apt-get update -qq || fail "apt-get update failed"
-    with_progress /var/cache/apt/archives apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 "$@" ||
-        fail "apt-get could not install $*"
+    local packages=("$@")
+    # a release has Java 17 by that name or something newer by this one
+    apt-cache show openjdk-17-jre-headless >/dev/null 2>&1 ||
+        packages=("${packages[@]/#openjdk-17-jre-headless/default-jre-headless}")
+    with_progress /var/cache/apt/archives apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 \
+        "${packages[@]}" || fail "apt-get could not install ${packages[*]}"
 }
 
 # prepare_servers NAME...: each on its own, so that what one lacks does not keep the others away.
@@ -74,7 +78,7 @@ prepare_servers() {
     for name in "$@"; do
         case $name in
         kafka)
-            has_java || missing+=(default-jre-headless)
+            has_java || missing+=(openjdk-17-jre-headless)
             [ -d "$KAFKA" ] || command -v mvn >/dev/null || missing+=(maven)
             ;;
         redis) has_redis || missing+=(redis-server) ;;
