@@ -90,6 +90,7 @@ claim_folder() {
 
 start_all() {
     local name wanted=() started=() ports begin=$SECONDS
+    trap 'exit 130' INT
     for name in kafka redis postgres; do
         local variable=${VARIABLE[$name]}
         [ -n "${!variable:-}" ] || wanted+=("$name")
@@ -226,6 +227,8 @@ serve_redis() {
 serve_postgres() {
     local bin user=()
     bin=$(postgres_programs)
+    # carried out once the program that runs then has ended
+    trap 'exit 1' TERM
     if [ "$(id -u)" -eq 0 ]; then
         chown postgres .
         user=(setpriv --reuid=postgres --regid=postgres --init-groups --)
@@ -293,12 +296,15 @@ alive() {
     pid=$(cat "$dir/$1/pid" 2>/dev/null) && [[ $(readlink "/proc/$pid/cwd") == "$dir/$1"* ]]
 }
 
-# Only by its own hand does PostgreSQL give back its shared memory.
+# Only by its own hand does PostgreSQL give back its shared memory. SIGINT tells the server to stop at once; what prepares
+# its folder is let come to an end, for it leaves children behind when it is interrupted.
 ask_postgres() {
-    ! alive postgres || [ "$(head -n 1 "$dir/postgres/data/postmaster.pid" 2>/dev/null)" != "$(cat "$dir/postgres/pid")" ] || {
-        kill -INT "$(cat "$dir/postgres/pid")"
-        gone postgres || true
-    }
+    local pid signal=TERM
+    alive postgres || return 0
+    pid=$(cat "$dir/postgres/pid")
+    [ "$(head -n 1 "$dir/postgres/data/postmaster.pid" 2>/dev/null)" != "$pid" ] || signal=INT
+    kill -$signal "$pid"
+    gone postgres || true
 }
 
 kill_group() {
@@ -309,7 +315,7 @@ kill_group() {
 }
 
 gone() {
-    for _ in $(seq 200); do
+    for _ in $(seq 600); do
         alive "$1" || return 0
         sleep 0.05
     done
