@@ -28,7 +28,7 @@ has_kafka() {
 
 has_java() {
     local version
-    version=$(java -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
+    version=$(java -XX:-UsePerfData -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
     [ "${version:-0}" -ge 17 ]
 }
 

@@ -58,7 +58,7 @@ up() {
     if [ -f "$dir/env" ] && all_alive; then
         say "already up"
     else
-        [ ! -f "$dir/$MARK" ] || down
+        [ ! -f "$dir/$MARK" ] || (down)
         claim_folder
         trap down EXIT
         trap 'exit 130' INT
@@ -96,8 +96,7 @@ start_all() {
         [ -n "${!variable:-}" ] || wanted+=("$name")
     done
     [ ${#wanted[@]} -eq 0 ] || scripts/setup.sh servers "${wanted[@]}" || true
-    read -r -a ports < <(free_ports 4)
-    [ ${#ports[@]} -eq 4 ] || fail "no free ports on 127.0.0.1"
+    read -r -a ports < <(free_ports 4) && [ ${#ports[@]} -eq 4 ] || fail "no free ports were found on 127.0.0.1"
     for name in ${wanted[@]+"${wanted[@]}"}; do
         if "has_$name"; then
             mkdir "$dir/$name"
