@@ -1,7 +1,7 @@
-# Every target prepares the machine first (scripts/setup.sh), which takes no time once that is done.
+# Every target prepares what it needs first (scripts/setup.sh), which takes no time once that is done.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench golden clean-cache
+.PHONY: help setup demo test lint bench golden services-up services-down clean-cache
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -12,7 +12,7 @@ setup: ## fetches what Souk builds on (libtorch, a small model) into the cache f
 demo: setup ## embeds a small catalogue and searches it
 	@scripts/demo.sh
 
-test: setup ## all tests; the last line is the sum
+test: setup ## all tests, with real servers beside them; the last line is the sum
 	@scripts/test.sh
 
 lint: setup ## format, clippy, licences and advisories of dependencies, shell scripts
@@ -23,6 +23,12 @@ bench: setup ## speed beside sentence-transformers; needs several GB of Python p
 
 golden: setup ## compares with transformers on fresh random models; SEED=N, REGENERATE=1; needs the same packages
 	@scripts/golden.sh
+
+services-up: ## starts Kafka, Redis and PostgreSQL on free ports; prints the variables that name them
+	@scripts/services.sh up
+
+services-down: ## stops them and deletes what they stored
+	@scripts/services.sh down
 
 clean-cache: ## deletes what setup fetched and cargo built in the cache folder
 	@scripts/clean_cache.sh

@@ -7,6 +7,6 @@ cd "$(dirname "$0")/.."
 
 [ -d "$CACHE" ] || exit 0
 du -sh "$CACHE" >&2
-rm -rf "$CACHE"/libtorch-* "$MINILM" "$CACHE/target" "$CACHE"/python-* "$CACHE/tools" \
-    "$CACHE"/.lock-* "$CACHE"/.libtorch-* "$CACHE"/.minilm-*
+rm -rf "$CACHE"/libtorch-* "$MINILM" "$CACHE/target" "$CACHE"/python-* "$CACHE/tools" "$CACHE"/kafka-* \
+    "$CACHE"/.lock-* "$CACHE"/.libtorch-* "$CACHE"/.minilm-* "$CACHE"/.kafka-*
 rmdir "$CACHE/models" "$CACHE" 2>/dev/null || true

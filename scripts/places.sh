@@ -5,6 +5,8 @@ TORCH_VERSION=2.11.0
 CACHE=${SOUK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/souk}
 OWN_TORCH=$CACHE/libtorch-$TORCH_VERSION/torch
 MINILM=$CACHE/models/all-MiniLM-L6-v2
+KAFKA_VERSION=$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' scripts/kafka/pom.xml)
+KAFKA=$CACHE/kafka-$KAFKA_VERSION
 
 case $CACHE in
 /*) ;;
@@ -17,6 +19,32 @@ esac
 # The folder that holds the built programs `souk` and `souk-engine`.
 programs() {
     echo "${CARGO_TARGET_DIR:-$PWD/target}/release"
+}
+
+# has_NAME: whether that server can be started here.
+has_kafka() {
+    [ -d "$KAFKA" ] && has_java
+}
+
+has_java() {
+    local version
+    version=$(java -XX:-UsePerfData -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
+    [ "${version:-0}" -ge 17 ]
+}
+
+has_redis() {
+    command -v redis-server >/dev/null
+}
+
+has_postgres() {
+    [ -n "$(postgres_programs)" ]
+}
+
+# The folder with PostgreSQL's programs, of the newest version here; Debian keeps it out of PATH.
+postgres_programs() {
+    local initdb
+    initdb=$(command -v initdb || find /usr/lib/postgresql -path '*/bin/initdb' 2>/dev/null | sort -V | tail -n 1)
+    [ -z "$initdb" ] || dirname "$(readlink -f "$initdb")"
 }
 
 say() {

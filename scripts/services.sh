@@ -1,0 +1,324 @@
+#!/usr/bin/env bash
+# Real servers for tests and for trying things: Apache Kafka (one node), Redis and PostgreSQL on free ports of 127.0.0.1,
+# everything they write in one folder.
+#
+#   scripts/services.sh up [DIR]                         starts them; prints the lines of DIR/env, which tells where they are
+#   scripts/services.sh down [DIR]                       stops them and deletes DIR
+#   scripts/services.sh stop|start|restart kafka [DIR]   kills the broker as a power cut would; starts it with its data and port
+#
+# Without DIR it is the folder that SOUK_SERVICES names, else souk-services-UID beside other temporary files. A server whose
+# variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL) is used and not started. The servers ask for no password:
+# whoever has an account on this machine can use them while they run.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+# shellcheck source=scripts/places.sh
+. scripts/places.sh
+
+declare -A VARIABLE=([kafka]=KAFKA_BROKERS [redis]=REDIS_URL [postgres]=DATABASE_URL)
+# What a folder must hold before `down` deletes it.
+MARK=.souk-services
+# Seconds; a machine that compiles on every core is slow at everything else.
+PATIENCE=120
+
+main() {
+    local verb=${1:-} name=all
+    [ $# -eq 0 ] || shift
+    case $verb in
+    up | down) ;;
+    serve) name=$1 && shift ;;
+    stop | start | restart)
+        [ "${1:-}" = kafka ] || fail "only Kafka is stopped and started by itself" "scripts/services.sh $verb kafka [DIR]"
+        name=$1 && shift
+        ;;
+    *) fail "\`$verb\` is nothing this script does" "scripts/services.sh up|down [DIR]" \
+        "scripts/services.sh stop|start|restart kafka [DIR]" ;;
+    esac
+    [ $# -le 1 ] || fail "too many arguments: $*"
+    choose_folder "${1:-${SOUK_SERVICES:-${TMPDIR:-/tmp}/souk-services-$(id -u)}}"
+    case $verb in
+    up | down) "$verb" ;;
+    serve) serve "$name" ;;
+    *)
+        [ -f "$dir/$name/port" ] || fail "no $name was started in $dir" "scripts/services.sh up $dir"
+        [ "$verb" = start ] || kill_group "$name"
+        [ "$verb" = stop ] || { alive "$name" || launch "$name"; settle "$name"; }
+        ;;
+    esac
+}
+
+# Without links, to be compared with what the kernel says about processes.
+choose_folder() {
+    local parent
+    parent=$(cd "$(dirname -- "$1")" && pwd -P) || fail "the folder that shall hold $1 does not exist"
+    dir=${parent%/}/$(basename -- "$1")
+}
+
+up() {
+    local name
+    if [ -f "$dir/env" ] && all_alive; then
+        say "already up"
+    else
+        [ ! -f "$dir/$MARK" ] || (down)
+        claim_folder
+        trap down EXIT
+        trap 'exit 130' INT
+        # One at a time, so that nobody takes a port between our choice and the server's.
+        locked services start_all
+        trap - EXIT
+    fi
+    cat "$dir/env"
+    say "in another shell: . $dir/env"
+    say "to stop them:     scripts/services.sh down $dir"
+}
+
+all_alive() {
+    local port
+    for port in "$dir"/*/port; do
+        [ ! -f "$port" ] || alive "$(basename "${port%/port}")" || return 1
+    done
+}
+
+claim_folder() {
+    mkdir -p "$dir"
+    if [ ! -O "$dir" ] || [ -n "$(ls -A "$dir")" ]; then
+        fail "$dir is another's or holds something else" "Name a new folder: scripts/services.sh up DIR"
+    fi
+    # PostgreSQL runs as another user where we are root.
+    chmod 711 "$dir"
+    touch "$dir/$MARK"
+}
+
+start_all() {
+    local name wanted=() started=() ports begin=$SECONDS
+    trap 'exit 130' INT
+    for name in kafka redis postgres; do
+        local variable=${VARIABLE[$name]}
+        [ -n "${!variable:-}" ] || wanted+=("$name")
+    done
+    [ ${#wanted[@]} -eq 0 ] || scripts/setup.sh servers "${wanted[@]}" || true
+    read -r -a ports < <(free_ports 4) && [ ${#ports[@]} -eq 4 ] || fail "no free ports were found on 127.0.0.1"
+    for name in ${wanted[@]+"${wanted[@]}"}; do
+        if "has_$name"; then
+            mkdir "$dir/$name"
+            echo "${ports[${#started[@]}]}" >"$dir/$name/port"
+            [ "$name" != kafka ] || configure_kafka "${ports[0]}" "${ports[3]}"
+            launch "$name"
+            started+=("$name")
+        else
+            echo "$name cannot be had on this machine; ${VARIABLE[$name]} can name one that runs elsewhere" |
+                tee -a "$dir/missing" >&2
+        fi
+    done
+    for name in ${started[@]+"${started[@]}"}; do
+        settle "$name"
+    done
+    say "started in $((SECONDS - begin)) s: ${started[*]:-nothing}"
+    write_env
+}
+
+# Below the ports that the kernel gives to clients: a client that tries again and again to reach a stopped broker would
+# sooner or later be given the broker's own port to call from.
+free_ports() {
+    python3 - "$1" <<'PYTHON'
+import random, socket, sys
+
+held = []
+for port in random.sample(range(20000, 30000), 1000):
+    if len(held) < int(sys.argv[1]):
+        candidate = socket.socket()
+        try:
+            candidate.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        held.append(candidate)
+print(*(candidate.getsockname()[1] for candidate in held))
+PYTHON
+}
+
+# SOUK_SERVICES is there where the broker of KAFKA_BROKERS can be stopped and started.
+write_env() {
+    local name services=${SOUK_SERVICES:-}
+    [ ! -f "$dir/kafka/port" ] || services=$dir
+    {
+        for name in kafka redis postgres; do
+            local variable=${VARIABLE[$name]} value
+            value=${!variable:-}
+            [ ! -f "$dir/$name/port" ] || value=$(url "$name" "$(cat "$dir/$name/port")")
+            [ -z "$value" ] || printf 'export %s=%q\n' "$variable" "$value"
+        done
+        [ -z "$services" ] || printf 'export SOUK_SERVICES=%q\n' "$services"
+    } >"$dir/env.new"
+    mv "$dir/env.new" "$dir/env"
+}
+
+# url NAME PORT
+url() {
+    case $1 in
+    kafka) echo "127.0.0.1:$2" ;;
+    redis) echo "redis://127.0.0.1:$2" ;;
+    postgres) echo "postgres://souk@127.0.0.1:$2/souk" ;;
+    esac
+}
+
+# launch NAME: in a session of its own, so that a Ctrl-C meant for us does not reach it.
+launch() {
+    rm -f "$dir/$1/pid"
+    setsid scripts/services.sh serve "$1" "$dir" </dev/null >>"$dir/$1/log" 2>&1 9>&- &
+    for _ in $(seq 500); do
+        [ ! -s "$dir/$1/pid" ] || return 0
+        sleep 0.02
+    done
+}
+
+# serve NAME: turns this process into the server. It first says which process it is and then looks whether it is still
+# wanted; `down` says first that nothing is and then looks for processes. So none is missed.
+serve() {
+    cd "$dir/$1"
+    echo $$ >pid
+    [ ! -e "$dir/stopping" ] || exit 1
+    "serve_$1" "$(cat port)"
+}
+
+serve_kafka() {
+    local java=(java -Xmx768m -XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:-UsePerfData "-Djava.io.tmpdir=$PWD"
+        -Dorg.slf4j.simpleLogger.defaultLogLevel=warn -Dorg.slf4j.simpleLogger.showDateTime=true
+        "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS" -cp "$KAFKA/*")
+    [ -f data/meta.properties ] ||
+        "${java[@]}" kafka.tools.StorageTool format --cluster-id souk-souk-souk-souk-sg --config server.properties
+    exec "${java[@]}" kafka.Kafka server.properties
+}
+
+# configure_kafka PORT CONTROLLER_PORT: one node, few threads, and no waiting for members or brokers that do not exist. A
+# killed broker is let in again only after its session has ended, so that is short.
+configure_kafka() {
+    cat >"$dir/kafka/server.properties" <<PROPERTIES
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:$2
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:$1,CONTROLLER://127.0.0.1:$2
+advertised.listeners=PLAINTEXT://127.0.0.1:$1
+log.dirs=data
+auto.create.topics.enable=false
+broker.session.timeout.ms=2000
+broker.heartbeat.interval.ms=250
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=1000
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+share.coordinator.state.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+num.network.threads=1
+num.io.threads=2
+background.threads=2
+log.cleaner.dedupe.buffer.size=4194304
+PROPERTIES
+}
+
+serve_redis() {
+    exec redis-server --port "$1" --bind 127.0.0.1 --dir . --save '' --appendonly no --daemonize no
+}
+
+# PostgreSQL refuses to run as root.
+serve_postgres() {
+    local bin user=()
+    bin=$(postgres_programs)
+    # carried out once the program that runs then has ended
+    trap 'exit 1' TERM
+    if [ "$(id -u)" -eq 0 ]; then
+        chown postgres .
+        user=(setpriv --reuid=postgres --regid=postgres --init-groups --)
+        "${user[@]}" test -x "$PWD" || fail "the user postgres may not enter $PWD" "Name another folder: scripts/services.sh up DIR"
+    fi
+    "${user[@]}" "$bin/initdb" --pgdata=data --username=souk --auth=trust --encoding=UTF8 --locale=C --no-sync
+    echo "create database souk" | "${user[@]}" "$bin/postgres" --single -F -D data postgres
+    exec "${user[@]}" "$bin/postgres" -D data -p "$1" -c listen_addresses=127.0.0.1 -c unix_socket_directories= \
+        -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c shared_buffers=32MB
+}
+
+# settle NAME: returns when the server answers; fails with the end of its log when it never does.
+settle() {
+    local name=$1 begin=$SECONDS port
+    port=$(cat "$dir/$name/port")
+    until "answers_$name" "$port" 2>/dev/null && alive "$name"; do
+        if ! alive "$name" || [ $((SECONDS - begin)) -ge $PATIENCE ]; then
+            say "the log of $name ends:"
+            tail -n 15 "$dir/$name/log" >&2
+            fail "$name did not answer on 127.0.0.1:$port"
+        fi
+        sleep 0.1
+    done
+}
+
+# A metadata request of version 4 that names no topic; the broker is there once the answer lists one.
+answers_kafka() {
+    python3 - "$1" <<'PYTHON'
+import socket, struct, sys
+
+request = struct.pack(">hhih4sib", 3, 4, 0, 4, b"souk", 0, 0)
+with socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=5) as connection:
+    connection.sendall(struct.pack(">i", len(request)) + request)
+    answer = connection.makefile("rb").read(16)
+sys.exit(struct.unpack(">iiii", answer)[3] != 1)
+PYTHON
+}
+
+answers_redis() {
+    local reply
+    (exec 3<>"/dev/tcp/127.0.0.1/$1" && printf 'PING\r\n' >&3 && read -r -t 5 reply <&3 && [[ $reply == +PONG* ]])
+}
+
+answers_postgres() {
+    [ "$(PGCONNECT_TIMEOUT=5 "$(postgres_programs)/psql" -XAtq -h 127.0.0.1 -p "$1" -U souk -d souk -c 'select 1')" = 1 ]
+}
+
+down() {
+    local name
+    trap '' INT TERM HUP
+    [ -e "$dir" ] || return 0
+    [ -f "$dir/$MARK" ] || fail "$dir holds no services, so it is left alone"
+    touch "$dir/stopping"
+    for name in kafka redis postgres; do
+        [ $name != postgres ] || ask_postgres
+        kill_group $name
+    done
+    # what was killed amid writing may need a moment
+    rm -rf "$dir" || { sleep 1 && rm -rf "$dir"; }
+}
+
+# alive NAME: the process lives and is the one that was started here, for numbers are used again.
+alive() {
+    local pid
+    pid=$(cat "$dir/$1/pid" 2>/dev/null) && [[ $(readlink "/proc/$pid/cwd") == "$dir/$1"* ]]
+}
+
+# Only by its own hand does PostgreSQL give back its shared memory. SIGINT tells the server to stop at once; what prepares
+# its folder is let come to an end, for it leaves children behind when it is interrupted.
+ask_postgres() {
+    local pid signal=TERM
+    alive postgres || return 0
+    pid=$(cat "$dir/postgres/pid")
+    [ "$(head -n 1 "$dir/postgres/data/postmaster.pid" 2>/dev/null)" != "$pid" ] || signal=INT
+    kill -$signal "$pid"
+    gone postgres || true
+}
+
+kill_group() {
+    if alive "$1"; then
+        kill -KILL -- "-$(cat "$dir/$1/pid")"
+        gone "$1" || fail "$1 cannot be killed"
+    fi
+}
+
+gone() {
+    for _ in $(seq 600); do
+        alive "$1" || return 0
+        sleep 0.05
+    done
+    return 1
+}
+
+main "$@"
