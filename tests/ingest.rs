@@ -85,25 +85,25 @@ fn commits(home: &Path) -> Vec<PathBuf> {
 #[test]
 fn a_log_becomes_examples_that_are_drawn_once_an_epoch() {
     let home = tempfile::tempdir().unwrap();
-    shop(home.path(), 1000);
+    shop(home.path(), 6000);
     let done = ingest(home.path(), 300).unwrap();
     let counts = &done.counts;
-    assert_eq!((counts.examples, counts.queries, counts.impressions, counts.dead), (1000, 1000, 1000, 100));
+    assert_eq!((counts.examples, counts.queries, counts.impressions, counts.dead), (6000, 6000, 6000, 600));
     assert_eq!(done.waiting, 0);
     assert!(commits(home.path()).len() > 1);
 
     let examples = examples(home.path());
-    assert_eq!((examples.len(), examples.num_queries()), (1000, ITEMS as u32));
+    assert_eq!((examples.len(), examples.num_queries()), (6000, ITEMS as u32));
     for block in [None, Some(64)] {
         let order = Order { seed: 3, block };
-        let all: Vec<i64> = Draw::new(&examples, order, 0).take(2000).map(|example| example.time).collect();
-        let (first, second) = all.split_at(1000);
+        let all: Vec<i64> = Draw::new(&examples, order, 0).take(12_000).map(|example| example.time).collect();
+        let (first, second) = all.split_at(6000);
         let distinct: BTreeSet<i64> = first.iter().copied().collect();
-        assert_eq!(distinct.len(), 1000);
+        assert_eq!(distinct.len(), 6000);
         assert_eq!(distinct, second.iter().copied().collect());
         assert_ne!(first, second, "each epoch has its own order");
-        let resumed: Vec<i64> = Draw::new(&examples, order, 1234).take(100).map(|example| example.time).collect();
-        assert_eq!(resumed, all[1234..1334]);
+        let resumed: Vec<i64> = Draw::new(&examples, order, 7234).take(100).map(|example| example.time).collect();
+        assert_eq!(resumed, all[7234..7334]);
     }
     let example = examples.row(7);
     assert_eq!(example.query, "item 7");
@@ -168,7 +168,7 @@ fn a_log_that_grows_is_read_on_and_nothing_comes_twice() {
     let whole = fs::read(&log).unwrap();
     fs::write(&log, b"").unwrap();
     let line_end = |at: usize| at + whole[at..].iter().position(|byte| *byte == b'\n').unwrap() + 1;
-    let cuts = [0, line_end(70_001), line_end(70_002), line_end(200_000), line_end(411_111), whole.len()];
+    let cuts = [0, line_end(70_001), line_end(71_000), line_end(200_000), line_end(411_111), whole.len()];
     for cut in cuts.windows(2) {
         let mut file = fs::OpenOptions::new().append(true).open(&log).unwrap();
         std::io::Write::write_all(&mut file, &whole[cut[0]..cut[1]]).unwrap();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::join::{Clock, Counts, Joiner, Waiting, Window};
+use super::join::{Counts, Joiner, State, Waiting, Window};
 use super::shard::{QUERIES, SEEN, Stretch, Sum, WAITING, read_json_lines, read_queries, read_seen};
 use super::strength::Strength;
 use crate::error::{Error, Result};
@@ -36,7 +36,8 @@ pub struct Commit {
     pub counts: Counts,
     pub num_seen: u64,
     pub waiting: u64,
-    pub clock: Clock,
+    /// What the joiner remembers at its end.
+    pub state: State,
     /// How the examples' strength was found.
     pub strength: Strength,
     pub files: BTreeMap<String, Sum>,
@@ -116,7 +117,7 @@ impl Chain {
         let commits = commits(&folder)?;
         let mut joiner = Joiner::new(lane.clone(), window.clone(), strength.clone());
         let mut chain = Self { folder, lane: lane.clone(), commits, position: Position::default() };
-        chain.restore(&mut joiner, window)?;
+        chain.restore(&mut joiner)?;
         Ok((chain, joiner))
     }
 
@@ -146,7 +147,7 @@ impl Chain {
                 counts: joiner.counts.clone(),
                 num_seen: stretch.num_seen,
                 waiting: joiner.waiting().len() as u64,
-                clock: joiner.clock().clone(),
+                state: joiner.state(),
                 strength: joiner.strength().clone(),
                 files,
             };
@@ -164,29 +165,26 @@ impl Chain {
         Ok(true)
     }
 
-    fn restore(&mut self, joiner: &mut Joiner, window: &Window) -> Result<()> {
+    fn restore(&mut self, joiner: &mut Joiner) -> Result<()> {
         let Some(last) = self.commits.last() else { return Ok(()) };
         let tail = Commit::load(last)?;
-        let (mut needed, mut queries, mut seen) = (Vec::new(), 0, 0);
+        let (mut needed, mut num_queries, mut num_seen) = (Vec::new(), 0, 0);
         for folder in self.newest_first() {
-            if queries >= window.queries as u64 && seen >= window.seen as u64 {
+            if num_queries >= tail.state.queries && num_seen >= tail.state.seen {
                 break;
             }
             let commit = Commit::load(folder)?;
-            queries += commit.counts.queries;
-            seen += commit.num_seen;
+            num_queries += commit.counts.queries;
+            num_seen += commit.num_seen;
             needed.push((folder, commit));
         }
-        let waiting: Vec<Waiting> = read_json_lines(&last.join(WAITING), tail.sum(last, WAITING)?)?;
-        joiner.restore(tail.clock, waiting);
+        let (mut queries, mut seen) = (Vec::new(), Vec::new());
         for (folder, commit) in needed.into_iter().rev() {
-            for (id, text, time) in read_queries(&folder.join(QUERIES), commit.sum(folder, QUERIES)?)? {
-                joiner.remember_query(&id, &text, time);
-            }
-            for key in read_seen(&folder.join(SEEN), commit.sum(folder, SEEN)?)? {
-                joiner.remember_event(key);
-            }
+            queries.extend(read_queries(&folder.join(QUERIES), commit.sum(folder, QUERIES)?)?);
+            seen.extend(read_seen(&folder.join(SEEN), commit.sum(folder, SEEN)?)?);
         }
+        let waiting: Vec<Waiting> = read_json_lines(&last.join(WAITING), tail.sum(last, WAITING)?)?;
+        joiner.restore(&tail.state, &queries, &seen, &waiting);
         self.position = tail.to;
         Ok(())
     }

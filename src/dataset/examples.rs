@@ -79,7 +79,7 @@ impl Examples {
             }
         }
         // in the order of the log's time, and of each lane
-        found.sort_by(|(a, _), (b, _)| (a.clock.now, &a.lane, a.number).cmp(&(b.clock.now, &b.lane, b.number)));
+        found.sort_by(|(a, _), (b, _)| (a.state.now, &a.lane, a.number).cmp(&(b.state.now, &b.lane, b.number)));
         Self::map(found, catalogue, taken)
     }
 

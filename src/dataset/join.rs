@@ -94,19 +94,23 @@ pub struct Waiting {
     pub payload: String,
 }
 
-/// What has to outlive the process, beside the queries and keys that the sink was given.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Clock {
+/// What has to outlive the process, beside the queries and keys that the sink was given and the events that wait.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
     /// The log's time: the latest that two neighbouring records agree on, so that one wild time moves nothing.
     pub now: i64,
     pub last: i64,
+    /// How many of the latest queries are remembered, and how many of the latest keys.
+    pub queries: u64,
+    pub seen: u64,
 }
 
 pub struct Joiner {
     lane: Lane,
     window: Window,
     strength: Strength,
-    clock: Clock,
+    now: i64,
+    last: i64,
     queries: HashMap<u64, Known, Ready>,
     order: VecDeque<u64>,
     seen: HashSet<u64, Ready>,
@@ -132,7 +136,8 @@ impl Joiner {
             lane,
             window,
             strength,
-            clock: Clock { now: i64::MIN, last: i64::MIN },
+            now: i64::MIN,
+            last: i64::MIN,
             queries: HashMap::default(),
             order: VecDeque::new(),
             seen: HashSet::default(),
@@ -145,18 +150,28 @@ impl Joiner {
         }
     }
 
-    /// Back to where a stretch ended; then `remember_query` and `remember_event` in the order of the log.
-    pub fn restore(&mut self, clock: Clock, waiting: Vec<Waiting>) {
-        self.clock = clock;
+    /// Back to where a stretch ended. `queries` (id, text, time) and `keys` are the latest that the sink was given, at least
+    /// as many as were remembered, in their order.
+    pub fn restore(&mut self, state: &State, queries: &[(String, String, i64)], keys: &[u64], waiting: &[Waiting]) {
+        (self.now, self.last) = (state.now, state.last);
+        for (id, text, time) in &queries[queries.len().saturating_sub(state.queries as usize)..] {
+            self.remember_query(id, text, *time);
+        }
+        keys[keys.len().saturating_sub(state.seen as usize)..].iter().for_each(|key| self.remember_event(*key));
         for event in waiting {
             if let Ok(Record::Event(record)) = Record::parse(event.payload.as_bytes()) {
-                let query = key(&[record.query_id.as_bytes()]);
-                self.wait(query, event.clone());
+                self.wait(key(&[record.query_id.as_bytes()]), event.clone());
             }
         }
     }
 
-    pub fn remember_query(&mut self, query_id: &str, text: &str, time: i64) {
+    /// What `restore` needs to go on from here.
+    pub fn state(&self) -> State {
+        let (queries, seen) = (self.order.len() as u64, self.seen_order.len() as u64);
+        State { now: self.now, last: self.last, queries, seen }
+    }
+
+    fn remember_query(&mut self, query_id: &str, text: &str, time: i64) {
         let query = key(&[query_id.as_bytes()]);
         if let std::collections::hash_map::Entry::Vacant(place) = self.queries.entry(query) {
             place.insert(Known { text: text.into(), time });
@@ -165,7 +180,7 @@ impl Joiner {
         }
     }
 
-    pub fn remember_event(&mut self, key: u64) {
+    fn remember_event(&mut self, key: u64) {
         if self.seen.insert(key) {
             self.seen_order.push_back(key);
         }
@@ -173,10 +188,6 @@ impl Joiner {
 
     pub fn strength(&self) -> &Strength {
         &self.strength
-    }
-
-    pub fn clock(&self) -> &Clock {
-        &self.clock
     }
 
     /// The events that wait, in the order they came.
@@ -280,8 +291,8 @@ impl Joiner {
     }
 
     fn tick(&mut self, time: i64, sink: &mut impl Sink) {
-        self.clock.now = self.clock.now.max(time.min(self.clock.last));
-        self.clock.last = time;
+        self.now = self.now.max(time.min(self.last));
+        self.last = time;
         self.forget(sink);
     }
 
@@ -291,7 +302,7 @@ impl Joiner {
 
     /// Drops what is beyond the window. An event that waited in vain is a dead letter.
     fn forget(&mut self, sink: &mut impl Sink) {
-        let oldest = self.clock.now.saturating_sub_unsigned(self.window_millis());
+        let oldest = self.now.saturating_sub_unsigned(self.window_millis());
         while let Some(first) = self.order.front() {
             let old = self.queries.get(first).is_none_or(|query| query.time < oldest);
             if !old && self.order.len() <= self.window.queries && self.query_bytes <= MOST_QUERY_BYTES {
@@ -493,9 +504,8 @@ mod tests {
             let (mut before, mut heard) = (joiner(60), Heard::default());
             feed(&mut before, &mut heard, &lines[..cut], 0);
             let mut after = joiner(60);
-            after.restore(before.clock().clone(), before.waiting().cloned().collect());
-            heard.queries.iter().for_each(|(id, text, time)| after.remember_query(id, text, *time));
-            heard.seen.iter().for_each(|key| after.remember_event(*key));
+            let waiting: Vec<Waiting> = before.waiting().cloned().collect();
+            after.restore(&before.state(), &heard.queries, &heard.seen, &waiting);
             after.counts = before.counts.clone();
             feed(&mut after, &mut heard, &lines[cut..], cut as u64);
             prop_assert_eq!(heard, whole);

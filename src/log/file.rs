@@ -167,30 +167,35 @@ impl Tail {
 
     /// The next whole lines, if there are any now.
     fn read(&mut self, follow: bool) -> Result<Option<Batch>> {
-        let Some(reading) = &mut self.reading else { return Ok(None) };
-        if let Some(batch) = reading.lines(&self.lane)? {
-            return Ok(Some(batch));
+        while let Some(reading) = &mut self.reading {
+            if let Some(batch) = reading.lines(&self.lane)? {
+                return Ok(Some(batch));
+            }
+            // at the end of this file, as far as it goes now
+            let now = fs::metadata(&self.path).map(|data| data.ino());
+            let current = self.next.is_empty() && now.as_ref().is_ok_and(|inode| *inode == reading.inode);
+            if current && follow {
+                reading.restart_if_cut_short()?;
+                return Ok(None);
+            }
+            // rotated away, with the new file not there yet or its writer not yet moved
+            if follow && self.next.is_empty() {
+                let waited = reading.replaced.get_or_insert_with(Instant::now).elapsed();
+                if now.is_err() || waited < GRACE {
+                    return Ok(None);
+                }
+            }
+            let last = reading.last_line(&self.lane)?;
+            match self.next.pop_front() {
+                Some(path) => self.start(path, 0)?,
+                None if current || !follow => (self.reading, self.done) = (None, true),
+                None => self.start(self.path.clone(), 0)?,
+            }
+            if last.is_some() {
+                return Ok(last);
+            }
         }
-        // at the end of this file, as far as it goes now
-        let current = self.next.is_empty() && fs::metadata(&self.path).is_ok_and(|now| now.ino() == reading.inode);
-        if current && follow {
-            reading.restart_if_cut_short()?;
-            return Ok(None);
-        }
-        if follow && self.next.is_empty() && !self.path.exists() {
-            return Ok(None);
-        }
-        let waited = reading.replaced.get_or_insert_with(Instant::now).elapsed();
-        if follow && self.next.is_empty() && waited < GRACE {
-            return Ok(None);
-        }
-        let last = reading.last_line(&self.lane)?;
-        match self.next.pop_front() {
-            Some(path) => self.start(path, 0)?,
-            None if current || !follow => (self.reading, self.done) = (None, true),
-            None => self.start(self.path.clone(), 0)?,
-        }
-        Ok(last)
+        Ok(None)
     }
 
     fn lag(&self) -> u64 {
