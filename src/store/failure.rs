@@ -66,3 +66,58 @@ fn unlike(place: impl ToString, action: &str, failure: sqlx::Error) -> Error {
     let problem = format!("cannot {action}: its tables are not Souk's, or not of this version; see souk db migrate");
     Error::config(place, problem).because(failure)
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::super::database::{Database, Open};
+    use super::super::{Address, items, migration};
+    use super::*;
+    use crate::domain::Item;
+
+    async fn open(folder: &tempfile::TempDir) -> Database {
+        let url = format!("sqlite:{}", folder.path().join("shop.db").display());
+        let database = Database::open(&Address::new(url), Open::Create).await.unwrap();
+        migration::apply(&database, migration::ALL).await.unwrap();
+        database
+    }
+
+    async fn tell(database: &Database, pragma: &'static str) {
+        sqlx::raw_sql(pragma).execute(&database.writes).await.unwrap();
+    }
+
+    fn large_item() -> Item {
+        Item { id: "a".into(), title: "x".repeat(1 << 20), text: String::new(), fields: Map::new() }
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_and_a_read_only_file_are_named_and_lose_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = open(&folder).await;
+        let small = Item { title: "desk".into(), ..large_item() };
+        items::put(&database, &[small.clone()]).await.unwrap();
+        for (pragma, expected) in [
+            ("PRAGMA max_page_count = 1", io::ErrorKind::StorageFull),
+            ("PRAGMA query_only = ON", io::ErrorKind::PermissionDenied),
+        ] {
+            tell(&database, pragma).await;
+            let error = items::put(&database, &[large_item()]).await.unwrap_err();
+            let Error::Store { file, source, .. } = &error else { panic!("{error:?}") };
+            assert!(file.ends_with("shop.db") && source.kind() == expected, "{error:?}");
+        }
+        assert_eq!(items::get(&database, &["a".into()]).await.unwrap(), [Some(small)]);
+    }
+
+    #[tokio::test]
+    async fn a_database_that_another_process_holds_is_busy() {
+        let folder = tempfile::tempdir().unwrap();
+        let (database, other) = (open(&folder).await, open(&folder).await);
+        tell(&database, "PRAGMA busy_timeout = 1").await;
+        let held = other.begin().await.unwrap();
+        let error = items::put(&database, &[large_item()]).await.unwrap_err();
+        assert!(matches!(&error, Error::Busy { problem } if problem.contains("shop.db")), "{error:?}");
+        held.rollback().await.unwrap();
+        items::put(&database, &[large_item()]).await.unwrap();
+    }
+}

@@ -1,5 +1,6 @@
 //! What a ledger can do, and the one that does it over SQL. A verb that writes has written all of its batch when it
-//! answers, or nothing; a page has at most [`MAX_PAGE`] rows, and an empty one is the last.
+//! answers, or nothing; send thousands at a time, for a server has a minute. A page has at most [`MAX_PAGE`] rows, and an
+//! empty one is the last.
 
 use std::time::Duration;
 

@@ -37,8 +37,8 @@ pub(super) async fn apply(database: &Database, all: &[Migration]) -> Result<Vec<
     let failed = database.failed("migrate");
     let mut transaction = database.begin().await?;
     if let Kind::Postgres { .. } = database.kind {
-        // SQLite has locked its file with the transaction
-        let lock = "DO $$ BEGIN PERFORM pg_advisory_xact_lock(7307121); END $$";
+        // SQLite has locked its file with the transaction; a migration, and the wait for another's, may take its time
+        let lock = "SET LOCAL statement_timeout = 0; DO $$ BEGIN PERFORM pg_advisory_xact_lock(7307121); END $$";
         sqlx::raw_sql(lock).execute(&mut *transaction).await.map_err(&failed)?;
     }
     if !exists(database, &mut transaction).await? {
