@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, AnyRow};
-use sqlx::{Any, AnyConnection, AnyPool, AssertSqlSafe, Connection, Executor, Row, Transaction};
+use sqlx::{Any, AnyConnection, AnyPool, AssertSqlSafe, ConnectOptions, Connection, Executor, Row, Transaction};
 
 use super::failure;
 use super::{Address, migration};
@@ -14,8 +14,9 @@ use crate::error::{Error, Result};
 /// How long a write waits for those before it, and a statement of PostgreSQL may run.
 const PATIENCE: Duration = Duration::from_secs(30);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// Rows of one statement of a batch: bounds what is in flight, whatever the batch.
+/// What one statement of a batch takes: bounds what is in flight, whatever the batch.
 const CHUNK: usize = 1000;
+const CHUNK_BYTES: usize = 8 << 20;
 const MAX_KEY_TEXT: usize = 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -82,6 +83,7 @@ impl Database {
     async fn open_postgres(address: &Address) -> Result<Self> {
         let kind = Kind::Postgres { server: address.server() };
         let options: AnyConnectOptions = address.secret().parse().map_err(|e| kind.failed("connect", e))?;
+        let options = options.disable_statement_logging();
         // a pool would try again and again, and then not say what was wrong
         let tried = tokio::time::timeout(CONNECT_PATIENCE, AnyConnection::connect_with(&options)).await;
         let tried = tried.unwrap_or(Err(sqlx::Error::PoolTimedOut)).map_err(|e| kind.failed("connect", e))?;
@@ -106,7 +108,7 @@ impl Database {
         transaction.commit().await.map_err(self.failed("commit"))
     }
 
-    /// Runs a statement once per thousand rows, which come to it as one JSON array: `{rows}` gives each as `value`, an
+    /// Runs a statement for up to a thousand rows at a time, which come to it as one JSON array: `{rows}` gives each as `value`, an
     /// object; `{texts}` each as `value`, a text.
     pub(super) async fn execute_batch(
         &self,
@@ -116,8 +118,8 @@ impl Database {
         rows: &[serde_json::Value],
     ) -> Result<u64> {
         let mut num_changed = 0;
-        for chunk in rows.chunks(CHUNK) {
-            let query = sqlx::query(AssertSqlSafe(self.kind.fill(sql))).bind(json(chunk));
+        for array in arrays(rows) {
+            let query = sqlx::query(AssertSqlSafe(self.kind.fill(sql))).bind(array);
             num_changed += query.execute(&mut **transaction).await.map_err(self.failed(action))?.rows_affected();
         }
         Ok(num_changed)
@@ -126,8 +128,8 @@ impl Database {
     /// The rows of a query on many keys, which it names as in `execute_batch`; in no order.
     pub(super) async fn fetch_batch(&self, action: &'static str, sql: &str, keys: &[String]) -> Result<Vec<AnyRow>> {
         let mut rows = Vec::new();
-        for chunk in keys.chunks(CHUNK) {
-            let query = sqlx::query(AssertSqlSafe(self.kind.fill(sql))).bind(json(chunk));
+        for array in arrays(keys) {
+            let query = sqlx::query(AssertSqlSafe(self.kind.fill(sql))).bind(array);
             rows.extend(query.fetch_all(&self.reads).await.map_err(self.failed(action))?);
         }
         Ok(rows)
@@ -204,7 +206,8 @@ impl Kind {
         let path =
             name.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") });
         let url = format!("sqlite://{}?mode={mode}", path.collect::<String>());
-        url.parse().map_err(|e| self.failed("open the database", e))
+        let options: AnyConnectOptions = url.parse().map_err(|e| self.failed("open the database", e))?;
+        Ok(options.disable_statement_logging())
     }
 }
 
@@ -239,8 +242,24 @@ fn is_busy(failure: &sqlx::Error) -> bool {
     failure.as_database_error().and_then(|e| e.code()).is_some_and(|code| code == "5" || code == "261")
 }
 
-fn json<T: serde::Serialize>(chunk: &[T]) -> String {
-    serde_json::to_string(chunk).expect("texts and numbers have a JSON form")
+/// The rows as JSON arrays that are short enough for one statement each.
+fn arrays<T: serde::Serialize>(rows: &[T]) -> impl Iterator<Item = String> {
+    let mut rest = rows.iter().peekable();
+    std::iter::from_fn(move || {
+        rest.peek()?;
+        let (mut array, mut num) = (String::from("["), 0);
+        while num < CHUNK
+            && array.len() < CHUNK_BYTES
+            && let Some(row) = rest.next()
+        {
+            let comma = if num > 0 { "," } else { "" };
+            array.push_str(comma);
+            array.push_str(&serde_json::to_string(row).expect("texts and numbers have a JSON form"));
+            num += 1;
+        }
+        array.push(']');
+        Some(array)
+    })
 }
 
 /// Checks a text that will be a key; an index of PostgreSQL takes no long ones.

@@ -54,10 +54,13 @@ pub(super) fn of_server(server: &str, action: &str, failure: sqlx::Error) -> Err
         sqlx::Error::PoolTimedOut => "no connection could be had in time".to_owned(),
         _ => format!("cannot {action}"),
     };
-    let lasting = matches!(failure, sqlx::Error::Tls(_) | sqlx::Error::ColumnDecode { .. });
+    let cut = matches!(
+        failure,
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed
+    );
     // 08: connection, 40: serialization and deadlock, 53: resources, 55P03: lock, 57: the operator, 25006: a standby
     let passing = ["08", "40", "53", "55P03", "57", "25006"].iter().any(|class| code.starts_with(class));
-    let retryable = passing || (code.is_empty() && !lasting);
+    let retryable = passing || cut;
     Error::Upstream { service: server.into(), problem, retryable, source: Some(failure.into()) }
 }
 
@@ -88,7 +91,7 @@ mod tests {
     }
 
     fn large_item() -> Item {
-        Item { id: "a".into(), title: "x".repeat(1 << 20), text: String::new(), fields: Map::new() }
+        Item { id: "a".into(), title: "x".repeat(1 << 19), text: String::new(), fields: Map::new() }
     }
 
     #[tokio::test]
@@ -96,7 +99,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let database = open(&folder).await;
         let small = Item { title: "desk".into(), ..large_item() };
-        items::put(&database, &[small.clone()]).await.unwrap();
+        items::put(&database, std::slice::from_ref(&small)).await.unwrap();
         for (pragma, expected) in [
             ("PRAGMA max_page_count = 1", io::ErrorKind::StorageFull),
             ("PRAGMA query_only = ON", io::ErrorKind::PermissionDenied),

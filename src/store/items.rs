@@ -12,6 +12,9 @@ use super::database::{Database, checked_key};
 use crate::domain::Item;
 use crate::error::{Error, Result};
 
+/// Bytes of an item as JSON.
+pub const MAX_ITEM: usize = 1 << 20;
+
 /// What became of an item after it was sold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
@@ -29,6 +32,10 @@ pub(super) async fn put(database: &Database, items: &[Item]) -> Result<()> {
     for item in items {
         checked_key("an item's id", &item.id)?;
         let text = serde_json::to_string(item).expect("an item has a JSON form");
+        if text.len() > MAX_ITEM {
+            let problem = format!("the item `{}` has {} bytes as JSON: at most {MAX_ITEM}", item.id, text.len());
+            return Err(Error::input(problem));
+        }
         rows.insert(&item.id, json!({"id": item.id, "json": text}));
     }
     let sql = "INSERT INTO items (id, json) SELECT value->>'id', value->>'json' FROM {rows} WHERE true \

@@ -72,6 +72,7 @@ pub trait Ledger: Send + Sync {
     /// Every lane of a source, by name.
     fn offsets<'a>(&'a self, source: &'a str) -> Answer<'a, Vec<Offset>>;
 
+    /// A batch that is sent again, because an answer was lost on the way, is there twice.
     fn append_audits<'a>(&'a self, audits: &'a [Audit]) -> Answer<'a, ()>;
     /// What follows `after` and was judged before `until`, in the order of time; each with the mark to go on from.
     fn page_audits(&self, after: AuditMark, until: i64, limit: usize) -> Answer<'_, Vec<(AuditMark, Audit)>>;

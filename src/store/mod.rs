@@ -20,7 +20,7 @@ use std::pin::Pin;
 pub use address::{Address, masked};
 pub use audit::{Audit, AuditMark};
 pub use cache::{Cache, MAX_KEY, MAX_VALUE, MemoryCache, Value, open_cache};
-pub use items::Quality;
+pub use items::{MAX_ITEM, Quality};
 pub use ledger::{Ledger, MAX_PAGE, SqlLedger};
 pub use migration::Applied;
 pub use offsets::Offset;

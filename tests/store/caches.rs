@@ -36,7 +36,7 @@ async fn conform(cache: &dyn Cache) {
     assert!(found.iter().zip(many.iter().rev()).all(|(found, (_, put))| found.as_ref() == Some(put)));
 
     for wrong in [vec![], vec![0; MAX_KEY + 1]] {
-        assert!(matches!(cache.get_many(&[wrong.clone()]).await, Err(Error::Input { .. })));
+        assert!(matches!(cache.get_many(std::slice::from_ref(&wrong)).await, Err(Error::Input { .. })));
         assert!(matches!(cache.put_many(&[(wrong, b"1".as_slice().into())]).await, Err(Error::Input { .. })));
     }
     let large = vec![0; MAX_VALUE + 1].into();
@@ -184,7 +184,7 @@ fn many_use_one_cache_at_once() {
                 for n in 0..2000u32 {
                     let key = vec![(n % 50) as u8, user % 2];
                     cache.put_many(&[(key.clone(), key.as_slice().into())]).await.unwrap();
-                    let found = cache.get_many(&[key.clone()]).await.unwrap().remove(0);
+                    let found = cache.get_many(std::slice::from_ref(&key)).await.unwrap().remove(0);
                     assert!(found.is_none_or(|found| *found == *key));
                 }
             });

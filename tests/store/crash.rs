@@ -19,6 +19,7 @@ pub fn write_if_child() {
     let (Ok(url), Ok(round)) = (std::env::var(URL), std::env::var(ROUND)) else { return };
     runtime().block_on(async {
         let ledger = SqlLedger::open(&Address::new(url)).await.unwrap();
+        let mut out = stdout();
         for step in 0.. {
             let name = format!("{round}/{step}");
             ledger.put_items(&[item(&format!("{name}/a"), &name), item(&format!("{name}/b"), &name)]).await.unwrap();
@@ -26,8 +27,8 @@ pub fn write_if_child() {
             let next = Offset { lane: round.clone(), position: step.to_string(), revision: step };
             assert!(ledger.move_offsets("crash", &[next]).await.unwrap());
             // the harness holds back what `println` says
-            writeln!(stdout(), "\nacknowledged {step}").unwrap();
-            stdout().flush().unwrap();
+            writeln!(out, "\nacknowledged {step}").unwrap();
+            out.flush().unwrap();
         }
     });
 }

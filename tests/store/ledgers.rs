@@ -4,8 +4,8 @@ use serde_json::{Map, json};
 use souk::domain::{Item, Level};
 use souk::error::Error;
 use souk::store::{
-    Audit, AuditMark, GenerationState, Grade, Ledger, MAX_PAGE, NewGeneration, NewVersion, Offset, PairVotes, Quality,
-    Side, Verdict, VersionState, Vote,
+    Audit, AuditMark, GenerationState, Grade, Ledger, MAX_ITEM, MAX_PAGE, NewGeneration, NewVersion, Offset, PairVotes,
+    Quality, Side, Verdict, VersionState, Vote,
 };
 
 use crate::places::ledger;
@@ -70,6 +70,11 @@ async fn items(ledger: &dyn Ledger) {
     refused(ledger.put_items(&[item(&"x".repeat(2000), "")]).await, "2000 bytes");
     assert_eq!(ledger.get_items(&texts(&["kept?"])).await.unwrap(), [None], "all of a batch or nothing");
     ledger.put_items(&[]).await.unwrap();
+
+    let large: Vec<Item> = (0..20).map(|n| item(&format!("large-{n:02}"), &"\"".repeat(MAX_ITEM / 2 - 50))).collect();
+    ledger.put_items(&large).await.unwrap();
+    assert_eq!(ledger.page_items(Some("large-"), 20).await.unwrap(), large);
+    refused(ledger.put_items(&[item("larger", &"x".repeat(MAX_ITEM))]).await, "`larger` has");
 
     let many: Vec<Item> = (0..2500).map(|n| item(&format!("many-{n:05}"), "")).collect();
     ledger.put_items(&many).await.unwrap();
