@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::error::Error;
+use crate::error::{Cause, Error};
 
 /// A failure of the file behind SQLite. The low byte of its code is the kind.
 pub(super) fn of_file(file: &Path, action: &'static str, failure: sqlx::Error) -> Error {
@@ -18,7 +18,7 @@ pub(super) fn of_file(file: &Path, action: &'static str, failure: sqlx::Error) -
         }
         Some(11 | 26) => {
             let problem = "is no sound SQLite database: put back a copy, or give another file";
-            return Error::data(file, None, problem).because(failure);
+            return Error::data(file, None, problem).because(cause(failure));
         }
         Some(1) => return unlike(file.display(), action, failure),
         _ if matches!(failure, sqlx::Error::PoolTimedOut) => {
@@ -27,7 +27,7 @@ pub(super) fn of_file(file: &Path, action: &'static str, failure: sqlx::Error) -
         }
         _ => io::ErrorKind::Other,
     };
-    Error::Store { file: file.into(), action, source: io::Error::new(kind, failure) }
+    Error::Store { file: file.into(), action, source: io::Error::new(kind, cause(failure)) }
 }
 
 /// A failure of the PostgreSQL server, or of the way to it.
@@ -41,10 +41,12 @@ pub(super) fn of_server(server: &str, action: &str, failure: sqlx::Error) -> Err
         _ => None,
     };
     if let Some(problem) = refused {
-        return configured(problem).because(failure);
+        return configured(problem).because(cause(failure));
     }
     match &failure {
-        sqlx::Error::Configuration(_) => return configured("is no URL that PostgreSQL understands").because(failure),
+        sqlx::Error::Configuration(_) => {
+            return configured("is no URL that PostgreSQL understands").because(cause(failure));
+        }
         _ if code.starts_with("42") => return unlike(server, action, failure),
         _ => {}
     }
@@ -61,13 +63,21 @@ pub(super) fn of_server(server: &str, action: &str, failure: sqlx::Error) -> Err
     // 08: connection, 40: serialization and deadlock, 53: resources, 55P03: lock, 57: the operator, 25006: a standby
     let passing = ["08", "40", "53", "55P03", "57", "25006"].iter().any(|class| code.starts_with(class));
     let retryable = passing || cut;
-    Error::Upstream { service: server.into(), problem, retryable, source: Some(failure.into()) }
+    Error::Upstream { service: server.into(), problem, retryable, source: Some(cause(failure)) }
 }
 
 /// A statement that the database does not understand: it has other tables than this program knows.
 fn unlike(place: impl ToString, action: &str, failure: sqlx::Error) -> Error {
     let problem = format!("cannot {action}: its tables are not Souk's, or not of this version; see souk db migrate");
-    Error::config(place, problem).because(failure)
+    Error::config(place, problem).because(cause(failure))
+}
+
+/// What a database said, without the wrapping that would say it twice.
+fn cause(failure: sqlx::Error) -> Cause {
+    match failure {
+        sqlx::Error::Database(said) => said.into_error(),
+        other => other.into(),
+    }
 }
 
 #[cfg(test)]
