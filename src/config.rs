@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tch::{Cuda, Device};
@@ -15,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::log::file::{FileSettings, FileSource};
 use crate::log::kafka::{KafkaSettings, KafkaSource};
 use crate::log::{LogSource, OnGap, Resume};
+use crate::store::{Address, Cache, Ledger, SqlLedger, masked, open_cache};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -22,6 +25,7 @@ pub struct Config {
     pub model: ModelConfig,
     pub encoder: Overrides,
     pub worker: Limits,
+    pub store: StoreConfig,
     /// A model to be made by `souk init`.
     pub scratch: Option<Scratch>,
     pub log: LogConfig,
@@ -105,6 +109,42 @@ impl LogConfig {
                 Ok(Box::new(KafkaSource::open(&settings, resume)?))
             }
         }
+    }
+}
+
+/// Where the ledger and the cache are.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct StoreConfig {
+    /// `sqlite:PATH` or `postgres://USER@HOST/DATABASE`; the password may come in PGPASSWORD.
+    pub database: Address,
+    /// `memory`, or `redis://HOST:PORT/N`.
+    pub cache: Address,
+    /// What a cache in memory may hold.
+    pub cache_bytes: usize,
+    /// How long an entry lives in Redis; 0: until Redis needs the room.
+    pub cache_seconds: u64,
+}
+
+impl Default for StoreConfig {
+    fn default() -> Self {
+        Self {
+            database: Address::new("sqlite:souk.db"),
+            cache: Address::new("memory"),
+            cache_bytes: 256 << 20,
+            cache_seconds: 0,
+        }
+    }
+}
+
+impl StoreConfig {
+    pub async fn open_ledger(&self) -> Result<Arc<dyn Ledger>> {
+        Ok(Arc::new(SqlLedger::open(&self.database).await?))
+    }
+
+    pub fn open_cache(&self) -> Result<Arc<dyn Cache>> {
+        let lifetime = (self.cache_seconds > 0).then(|| Duration::from_secs(self.cache_seconds));
+        open_cache(&self.cache, self.cache_bytes, lifetime)
     }
 }
 
@@ -196,7 +236,7 @@ impl Config {
                 (None, Some(file)) => file.display().to_string(),
                 (None, None) => "configuration".into(),
             };
-            Error::config(place, format!("`{path}`: {}", e.inner().message()))
+            Error::config(masked(&place), masked(&format!("`{path}`: {}", e.inner().message())))
         })
     }
 
@@ -292,6 +332,18 @@ mod tests {
         ] {
             let error = load(&[set]).unwrap_err().to_string();
             assert!(error.contains(named), "{set}: {error}");
+        }
+    }
+
+    #[test]
+    fn no_error_and_no_written_configuration_shows_a_password() {
+        let url = "postgres://souk:secret@db/souk";
+        let config = load(&[&format!("store.database={url}"), "store.cache=redis://:secret@cache/0"]).unwrap();
+        assert!(!format!("{config:?}").contains("secret"));
+        assert!(!toml::to_string(&config.store).unwrap().contains("secret"));
+        for set in [format!("store={url}"), format!("store.cache_bytes={url}"), format!("store.database=[\"{url}\"]")] {
+            let error = load(&[&set]).unwrap_err().to_string();
+            assert!(error.contains("store") && !error.contains("secret"), "{error}");
         }
     }
 

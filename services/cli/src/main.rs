@@ -1,6 +1,7 @@
 //! The command `souk`: one file per verb. Exit code 0: done; 2: usage or configuration; 1: failure.
 //! Results go to standard output, everything else to standard error.
 
+mod db;
 mod embed;
 mod export;
 mod index;
@@ -84,6 +85,7 @@ impl ModelArgs {
 
 #[derive(Subcommand)]
 enum Verb {
+    Db(db::Db),
     Embed(embed::Embed),
     Export(export::Export),
     Index(index::IndexVerb),
@@ -98,6 +100,7 @@ fn main() -> ExitCode {
     let shared = &souk.shared;
     let outcome = match &souk.verb {
         _ if souk.version => version::run(shared),
+        Some(Verb::Db(verb)) => verb.run(shared),
         Some(Verb::Embed(verb)) => verb.run(shared),
         Some(Verb::Export(verb)) => verb.run(shared),
         Some(Verb::Index(verb)) => verb.run(shared),

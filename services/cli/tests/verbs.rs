@@ -52,7 +52,7 @@ fn vectors(json_lines: &str) -> Vec<Vec<f32>> {
 #[test]
 fn help_lists_the_verbs_and_each_verb_explains_itself() {
     let help = done(&["--help"], b"");
-    for verb in ["embed", "export", "index", "init", "search"] {
+    for verb in ["db", "embed", "export", "index", "init", "search"] {
         assert!(help.contains(verb), "{help}");
         let own = done(&[verb, "--help"], b"");
         assert!(own.contains("Usage: souk") && own.contains("--config"), "{own}");
@@ -272,4 +272,31 @@ fn a_model_from_scratch_is_the_same_for_the_same_seed() {
     refused(2, &["penultimate_mean"], &["export", "--model", &out, "--out", &export], b"");
     assert!(!Path::new(&export).exists(), "nothing is written by half");
     refused(2, &["[scratch]", "configs/scratch-bert.toml"], &["init", "--data", &data, "--out", "/tmp/x"], b"");
+}
+
+#[test]
+fn a_database_is_migrated_once_by_however_many_at_a_time() {
+    let home = tempfile::tempdir().unwrap();
+    let file = home.path().join("shop.db");
+    let database = format!("sqlite:{}", file.display());
+    let migrate = || {
+        let json = done(&["db", "migrate", "--database", &database, "--json"], b"");
+        let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+        json["applied"].as_array().unwrap().len()
+    };
+    let applied: usize = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..4).map(|_| scope.spawn(migrate)).collect();
+        running.into_iter().map(|one| one.join().unwrap()).sum()
+    });
+    assert_eq!(applied, fs::read_dir(root().join("migrations")).unwrap().count());
+    assert!(done(&["db", "migrate", "--set", &format!("store.database={database}")], b"").contains("up to date"));
+    assert!(done(&["db"], b"").contains("migrate"), "alone it shows its help");
+    refused(2, &["is no database"], &["db", "migrate", "--database", "mysql://shop:secret@db/shop"], b"");
+    fs::write(&file, "no database, but long enough to be looked at as one").unwrap();
+    refused(1, &["shop.db", "no sound SQLite"], &["db", "migrate", "--database", &database], b"");
+    let away = "postgres://shop:secret@127.0.0.1:1/shop";
+    let output = souk(&["db", "migrate", "--database", away], b"");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && message.contains("cannot be reached"), "{message}");
+    assert!(message.contains("shop:***@127.0.0.1:1") && !message.contains("secret"), "{message}");
 }
