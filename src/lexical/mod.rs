@@ -9,6 +9,7 @@
 mod analyser;
 mod folder;
 mod search;
+mod typos;
 mod words;
 
 use std::path::Path;
@@ -22,6 +23,9 @@ use tantivy::postings::TermInfo;
 use crate::error::{Error, Result};
 use analyser::Terms;
 use search::Searcher;
+
+/// Enough for any title asked as a query; what a wire sends beyond is left out.
+const MAX_QUERY_TERMS: usize = 256;
 
 /// The terms a text is searched by, in their order.
 pub fn terms(text: &str) -> Vec<String> {
@@ -118,23 +122,46 @@ impl Lexical {
         held.read(text);
         let mut held: Vec<&str> = held.iter().collect();
         held.sort_unstable();
-        let mut asked: Vec<&str> = asked.iter().collect();
-        asked.sort_unstable();
-        asked.dedup();
+        let mut seen: Vec<&str> = Vec::new();
         let (mut found, mut all) = (0.0, 0.0);
-        for term in asked {
-            let df = self.term(term).map_or(0, |info| info.doc_freq);
-            let weight = self.idf(df);
-            all += weight;
-            if held.binary_search(&term).is_ok() {
-                found += weight;
+        for term in asked.iter().take(MAX_QUERY_TERMS) {
+            if seen.contains(&term) {
+                continue;
             }
+            seen.push(term);
+            let (weight, has) = self.weigh(term, &held);
+            all += weight;
+            found += if has { weight } else { 0.0 };
         }
         if all > 0.0 { found / all } else { 0.0 }
     }
 
-    fn term(&self, term: &str) -> Option<TermInfo> {
+    /// What a term of the query weighs, and whether it or what was meant by it is among the sorted terms `held`.
+    fn weigh(&self, term: &str, held: &[&str]) -> (f32, bool) {
+        let has = |term: &str| held.binary_search(&term).is_ok();
+        match self.known(term) {
+            Some(info) => (self.idf(info.doc_freq), has(term)),
+            None if has(term) => (self.idf(0), true),
+            None => {
+                let meant = self.meant(term).unwrap_or_default();
+                let known = meant.iter().filter_map(|term| self.known(term));
+                let weight = known.map(|info| self.idf(info.doc_freq)).reduce(|a, b| a + b);
+                (weight.unwrap_or(self.idf(0)), !meant.is_empty() && meant.iter().all(|term| has(term)))
+            }
+        }
+    }
+
+    /// Where the postings of a term are, if an item has it.
+    fn known(&self, term: &str) -> Option<TermInfo> {
         self.postings.terms().get(term).ok().flatten()
+    }
+
+    /// What was meant by a term that no item has.
+    fn meant(&self, term: &str) -> Result<Vec<String>> {
+        match self.options.typos {
+            true => typos::read_as(self.postings.terms(), term).map_err(unreadable),
+            false => Ok(Vec::new()),
+        }
     }
 
     /// ln(1 + (N − df + 0.5) / (df + 0.5))

@@ -8,15 +8,13 @@ use std::sync::atomic::{self, AtomicUsize};
 use std::thread;
 
 use tantivy::TERMINATED;
-use tantivy::postings::BlockSegmentPostings;
+use tantivy::postings::{BlockSegmentPostings, TermInfo};
 use tantivy::schema::IndexRecordOption;
 
 use super::analyser::Terms;
-use super::{Lexical, LexicalHit, unreadable};
+use super::{Lexical, LexicalHit, MAX_QUERY_TERMS, unreadable};
 use crate::error::Result;
 
-/// Enough for any title asked as a query; what a wire sends beyond is left out.
-const MAX_QUERY_TERMS: usize = 256;
 const WINDOW: u32 = 8192;
 /// So many rows of a window are passed over at once where none is good enough.
 const STRIDE: usize = 32;
@@ -68,13 +66,24 @@ impl<'a> Searcher<'a> {
         }
         let mut cursors = Vec::with_capacity(counts.len());
         for (term, count) in counts {
-            let Some(info) = self.lexical.term(term) else { continue };
-            let postings = &self.lexical.postings;
-            let blocks = postings.read_block_postings_from_terminfo(&info, IndexRecordOption::WithFreqs);
-            let blocks = blocks.map_err(unreadable)?;
-            cursors.push(Cursor { weight: count * self.lexical.idf(info.doc_freq), blocks, at: 0 });
+            if let Some(info) = self.lexical.known(term) {
+                cursors.push(self.cursor(&info, count)?);
+                continue;
+            }
+            for term in self.lexical.meant(term)? {
+                if let Some(info) = self.lexical.known(&term) {
+                    cursors.push(self.cursor(&info, count)?);
+                }
+            }
         }
         Ok(cursors)
+    }
+
+    fn cursor(&self, info: &TermInfo, count: f32) -> Result<Cursor> {
+        let postings = &self.lexical.postings;
+        let blocks = postings.read_block_postings_from_terminfo(info, IndexRecordOption::WithFreqs);
+        let weight = count * self.lexical.idf(info.doc_freq);
+        Ok(Cursor { weight, blocks: blocks.map_err(unreadable)?, at: 0 })
     }
 }
 
