@@ -2,8 +2,7 @@
 //! cache; within one, a term after another adds to each row, always in the order of the query, so that equal texts get
 //! equal scores. A query is never read beyond `MAX_QUERY_TERMS`.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::cmp::Ordering;
 use std::sync::atomic::{self, AtomicUsize};
 use std::thread;
 
@@ -15,15 +14,21 @@ use super::analyser::Terms;
 use super::{Lexical, LexicalHit, MAX_QUERY_TERMS, unreadable};
 use crate::error::Result;
 
-const WINDOW: u32 = 8192;
-/// So many rows of a window are passed over at once where none is good enough.
-const STRIDE: usize = 32;
+const WINDOW: usize = 8192;
+/// Fewer are not worth a look for the better half.
+const LEAST_FOUND: usize = 32;
 
 /// What one thread needs to search, used again from query to query.
 pub struct Searcher<'a> {
     lexical: &'a Lexical,
     terms: Terms,
-    window: Vec<f32>,
+    window: Window,
+}
+
+/// The scores of the rows from some row on, all 0 but those that are `touched`.
+struct Window {
+    scores: Vec<f32>,
+    touched: Vec<u32>,
 }
 
 /// A term of the query and how far its postings have been read.
@@ -36,7 +41,7 @@ struct Cursor {
 
 impl<'a> Searcher<'a> {
     pub fn new(lexical: &'a Lexical) -> Self {
-        Self { lexical, terms: Terms::default(), window: vec![0.0; WINDOW as usize] }
+        Self { lexical, terms: Terms::default(), window: Window { scores: vec![0.0; WINDOW], touched: Vec::new() } }
     }
 
     pub fn search(&mut self, query: &str, k: usize) -> Result<Vec<LexicalHit>> {
@@ -46,8 +51,7 @@ impl<'a> Searcher<'a> {
         if best.k == 0 {
             return Ok(Vec::new());
         }
-        while let Some(first) = cursors.iter().map(Cursor::row).min().filter(|row| *row != TERMINATED) {
-            let start = first - first % STRIDE as u32;
+        while let Some(start) = cursors.iter().map(Cursor::row).min().filter(|row| *row != TERMINATED) {
             for cursor in &mut cursors {
                 cursor.add(start, &mut self.window, &self.lexical.norms);
             }
@@ -93,17 +97,22 @@ impl Cursor {
     }
 
     /// Adds the term's scores to the rows of the window that begins at `start`.
-    fn add(&mut self, start: u32, window: &mut [f32], norms: &[f32]) {
-        let end = start.saturating_add(window.len() as u32);
-        loop {
+    fn add(&mut self, start: u32, window: &mut Window, norms: &[f32]) {
+        let norms = &norms[start as usize..];
+        let end = start.saturating_add(WINDOW as u32);
+        while self.blocks.block_len() > 0 {
             let (rows, counts) = (&self.blocks.docs()[self.at..], &self.blocks.freqs()[self.at..]);
             let inside = rows.partition_point(|row| *row < end);
-            for (row, count) in rows.iter().zip(counts).take(inside) {
-                let count = *count as f32;
-                window[(row - start) as usize] += self.weight * (count / (count + norms[*row as usize]));
+            for (row, count) in rows[..inside].iter().zip(counts) {
+                let (at, count) = (row.wrapping_sub(start), *count as f32);
+                let score = &mut window.scores[at as usize];
+                if *score == 0.0 {
+                    window.touched.push(at);
+                }
+                *score += self.weight * (count / (count + norms[at as usize]));
             }
             self.at += inside;
-            if self.at < self.blocks.block_len() || self.blocks.block_len() == 0 {
+            if self.at < self.blocks.block_len() {
                 return;
             }
             self.blocks.advance();
@@ -112,67 +121,48 @@ impl Cursor {
     }
 }
 
-/// The best so far.
+/// The best so far, and up to as many that came after and may be better.
 struct Best {
     k: usize,
-    heap: BinaryHeap<Reverse<Found>>,
-    /// A row must have more than this; rows come in rising order, so of equal ones the first stays.
+    found: Vec<LexicalHit>,
+    /// `k` rows have at least this.
     bar: f32,
-}
-
-#[derive(PartialEq)]
-struct Found {
-    score: f32,
-    row: u32,
-}
-
-impl Eq for Found {}
-
-impl Ord for Found {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.score.total_cmp(&other.score).then(other.row.cmp(&self.row))
-    }
-}
-
-impl PartialOrd for Found {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
 }
 
 impl Best {
     fn new(k: usize) -> Self {
-        Self { k, heap: BinaryHeap::new(), bar: 0.0 }
+        Self { k, found: Vec::new(), bar: 0.0 }
     }
 
     /// Takes what is good enough from a window and empties it.
-    fn take(&mut self, start: u32, window: &mut [f32]) {
-        for (stride, scores) in window.chunks_exact_mut(STRIDE).enumerate() {
-            if scores.iter().fold(0.0_f32, |best, score| best.max(*score)) > self.bar {
-                for (at, score) in scores.iter().enumerate() {
-                    if *score > self.bar {
-                        self.push(Found { score: *score, row: start + (stride * STRIDE + at) as u32 });
-                    }
-                }
+    fn take(&mut self, start: u32, window: &mut Window) {
+        for at in window.touched.drain(..) {
+            let score = std::mem::take(&mut window.scores[at as usize]);
+            if score >= self.bar && score > 0.0 {
+                self.found.push(LexicalHit { row: start + at, score });
+                self.raise();
             }
-            scores.fill(0.0);
         }
     }
 
-    fn push(&mut self, found: Found) {
-        if self.heap.len() == self.k {
-            self.heap.pop();
-        }
-        self.heap.push(Reverse(found));
-        if self.heap.len() == self.k {
-            self.bar = self.heap.peek().map_or(0.0, |Reverse(worst)| worst.score);
+    /// Where there are twice as many as asked for, keeps the better half.
+    fn raise(&mut self) {
+        if self.found.len() >= self.k.saturating_mul(2).max(LEAST_FOUND) {
+            self.found.select_nth_unstable_by(self.k - 1, better);
+            self.found.truncate(self.k);
+            self.bar = self.found[self.k - 1].score;
         }
     }
 
-    fn into_hits(self) -> Vec<LexicalHit> {
-        let hit = |Reverse(Found { score, row })| LexicalHit { row, score };
-        self.heap.into_sorted_vec().into_iter().map(hit).collect()
+    fn into_hits(mut self) -> Vec<LexicalHit> {
+        self.found.sort_unstable_by(better);
+        self.found.truncate(self.k);
+        self.found
     }
+}
+
+fn better(a: &LexicalHit, b: &LexicalHit) -> Ordering {
+    b.score.total_cmp(&a.score).then(a.row.cmp(&b.row))
 }
 
 /// Queries are handed out to as many threads as there are cores.
