@@ -25,10 +25,18 @@ pub struct Searcher<'a> {
     window: Window,
 }
 
-/// The scores of the rows from some row on, all 0 but those that are `touched`.
+/// The scores of the rows from some row on, all 0 but the first `num_touched` of `touched`.
 struct Window {
     scores: Vec<f32>,
+    /// One more than there are rows: the next is written before it is known to be one.
     touched: Vec<u32>,
+    num_touched: usize,
+}
+
+impl Window {
+    fn new() -> Self {
+        Self { scores: vec![0.0; WINDOW], touched: vec![0; WINDOW + 1], num_touched: 0 }
+    }
 }
 
 /// A term of the query and how far its postings have been read.
@@ -41,7 +49,7 @@ struct Cursor {
 
 impl<'a> Searcher<'a> {
     pub fn new(lexical: &'a Lexical) -> Self {
-        Self { lexical, terms: Terms::default(), window: Window { scores: vec![0.0; WINDOW], touched: Vec::new() } }
+        Self { lexical, terms: Terms::default(), window: Window::new() }
     }
 
     pub fn search(&mut self, query: &str, k: usize) -> Result<Vec<LexicalHit>> {
@@ -103,14 +111,16 @@ impl Cursor {
         while self.blocks.block_len() > 0 {
             let (rows, counts) = (&self.blocks.docs()[self.at..], &self.blocks.freqs()[self.at..]);
             let inside = rows.partition_point(|row| *row < end);
+            let (scores, touched, weight) = (&mut window.scores[..], &mut window.touched[..], self.weight);
+            let mut num_touched = window.num_touched;
             for (row, count) in rows[..inside].iter().zip(counts) {
                 let (at, count) = (row.wrapping_sub(start), *count as f32);
-                let score = &mut window.scores[at as usize];
-                if *score == 0.0 {
-                    window.touched.push(at);
-                }
-                *score += self.weight * (count / (count + norms[at as usize]));
+                let score = &mut scores[at as usize];
+                touched[num_touched] = at;
+                num_touched += usize::from(*score == 0.0);
+                *score += weight * (count / (count + norms[at as usize]));
             }
+            window.num_touched = num_touched;
             self.at += inside;
             if self.at < self.blocks.block_len() {
                 return;
@@ -136,8 +146,8 @@ impl Best {
 
     /// Takes what is good enough from a window and empties it.
     fn take(&mut self, start: u32, window: &mut Window) {
-        for at in window.touched.drain(..) {
-            let score = std::mem::take(&mut window.scores[at as usize]);
+        for at in &window.touched[..std::mem::take(&mut window.num_touched)] {
+            let score = std::mem::take(&mut window.scores[*at as usize]);
             if score >= self.bar && score > 0.0 {
                 self.found.push(LexicalHit { row: start + at, score });
                 self.raise();
