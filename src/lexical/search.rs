@@ -1,6 +1,7 @@
 //! Top-k over the postings. Takes a query, gives rows and scores. Rows are scored in windows that fit the processor's
-//! cache; within one, a term after another adds to each row, always in the order of the query, so that equal texts get
-//! equal scores. A query is never read beyond `MAX_QUERY_TERMS`.
+//! cache; within one, a term after another adds to each row. Once `k` rows are found that no row can beat with common
+//! terms alone, those terms are looked up for the rows of the rarer ones only (MaxScore). Terms always add up in the same
+//! order, so that equal texts get equal scores. A query is never read beyond `MAX_QUERY_TERMS`.
 
 use std::cmp::Ordering;
 use std::sync::atomic::{self, AtomicUsize};
@@ -17,6 +18,9 @@ use crate::error::Result;
 const WINDOW: usize = 8192;
 /// Fewer are not worth a look for the better half.
 const LEAST_FOUND: usize = 32;
+
+/// A sum of 256 terms in f32 is never further above the true one.
+const ABOVE_ROUNDING: f64 = 1.0 + 1e-4;
 
 /// What one thread needs to search, used again from query to query.
 pub struct Searcher<'a> {
@@ -43,6 +47,8 @@ impl Window {
 struct Cursor {
     /// idf times how often the query has the term.
     weight: f32,
+    /// No row gets more from this term and those after it together.
+    ceiling: f32,
     blocks: BlockSegmentPostings,
     at: usize,
 }
@@ -59,11 +65,16 @@ impl<'a> Searcher<'a> {
         if best.k == 0 {
             return Ok(Vec::new());
         }
-        while let Some(start) = cursors.iter().map(Cursor::row).min().filter(|row| *row != TERMINATED) {
-            for cursor in &mut cursors {
+        let mut leading = cursors.len();
+        while let Some(start) = cursors[..leading].iter().map(Cursor::row).min().filter(|row| *row != TERMINATED) {
+            let (leaders, others) = cursors.split_at_mut(leading);
+            for cursor in leaders {
                 cursor.add(start, &mut self.window, &self.lexical.norms);
             }
-            best.take(start, &mut self.window);
+            best.take(start, &mut self.window, others, &self.lexical.norms);
+            while leading > 0 && cursors[leading - 1].ceiling < best.bar {
+                leading -= 1;
+            }
         }
         Ok(best.into_hits())
     }
@@ -88,6 +99,12 @@ impl<'a> Searcher<'a> {
                 }
             }
         }
+        cursors.sort_by(|a, b| b.weight.total_cmp(&a.weight));
+        let mut ceiling = 0.0;
+        for cursor in cursors.iter_mut().rev() {
+            ceiling += f64::from(cursor.weight);
+            cursor.ceiling = (ceiling * ABOVE_ROUNDING) as f32;
+        }
         Ok(cursors)
     }
 
@@ -95,7 +112,7 @@ impl<'a> Searcher<'a> {
         let postings = &self.lexical.postings;
         let blocks = postings.read_block_postings_from_terminfo(info, IndexRecordOption::WithFreqs);
         let weight = count * self.lexical.idf(info.doc_freq);
-        Ok(Cursor { weight, blocks: blocks.map_err(unreadable)?, at: 0 })
+        Ok(Cursor { weight, ceiling: 0.0, blocks: blocks.map_err(unreadable)?, at: 0 })
     }
 }
 
@@ -129,6 +146,18 @@ impl Cursor {
             self.at = 0;
         }
     }
+
+    /// The term's score of one row; rows may only rise from call to call.
+    fn score(&mut self, row: u32, norms: &[f32]) -> f32 {
+        if self.row() < row {
+            self.at = self.blocks.seek(row);
+        }
+        if self.row() != row {
+            return 0.0;
+        }
+        let count = self.blocks.freq(self.at) as f32;
+        self.weight * (count / (count + norms[row as usize]))
+    }
 }
 
 /// The best so far, and up to as many that came after and may be better.
@@ -137,22 +166,42 @@ struct Best {
     found: Vec<LexicalHit>,
     /// `k` rows have at least this.
     bar: f32,
+    /// Rows of one window that may be good enough.
+    near: Vec<LexicalHit>,
 }
 
 impl Best {
     fn new(k: usize) -> Self {
-        Self { k, found: Vec::new(), bar: 0.0 }
+        Self { k, found: Vec::new(), bar: 0.0, near: Vec::new() }
     }
 
-    /// Takes what is good enough from a window and empties it.
-    fn take(&mut self, start: u32, window: &mut Window) {
+    /// Empties the window and takes what is good enough, once the other terms have added to it.
+    fn take(&mut self, start: u32, window: &mut Window, others: &mut [Cursor], norms: &[f32]) {
+        let missing = others.first().map_or(0.0, |other| other.ceiling);
+        let bar = self.bar;
         for at in &window.touched[..std::mem::take(&mut window.num_touched)] {
             let score = std::mem::take(&mut window.scores[*at as usize]);
-            if score >= self.bar && score > 0.0 {
-                self.found.push(LexicalHit { row: start + at, score });
+            if score + missing >= bar && score > 0.0 {
+                self.near.push(LexicalHit { row: start + at, score });
+            }
+        }
+        if !others.is_empty() {
+            self.near.sort_unstable_by_key(|hit| hit.row);
+        }
+        for at in 0..self.near.len() {
+            let LexicalHit { row, mut score } = self.near[at];
+            for other in &mut *others {
+                if score + other.ceiling < self.bar {
+                    break;
+                }
+                score += other.score(row, norms);
+            }
+            if score >= self.bar {
+                self.found.push(LexicalHit { row, score });
                 self.raise();
             }
         }
+        self.near.clear();
     }
 
     /// Where there are twice as many as asked for, keeps the better half.
