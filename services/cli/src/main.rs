@@ -3,6 +3,7 @@
 
 mod embed;
 mod export;
+mod import;
 mod index;
 mod init;
 mod lines;
@@ -85,6 +86,7 @@ impl ModelArgs {
 enum Verb {
     Embed(embed::Embed),
     Export(export::Export),
+    Import(import::Import),
     Index(index::IndexVerb),
     Init(init::Init),
     Search(search::Search),
@@ -98,6 +100,7 @@ fn main() -> ExitCode {
         _ if souk.version => version::run(shared),
         Some(Verb::Embed(verb)) => verb.run(shared),
         Some(Verb::Export(verb)) => verb.run(shared),
+        Some(Verb::Import(verb)) => verb.run(shared),
         Some(Verb::Index(verb)) => verb.run(shared),
         Some(Verb::Init(verb)) => verb.run(shared),
         Some(Verb::Search(verb)) => verb.run(shared),
