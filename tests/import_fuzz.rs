@@ -1,5 +1,6 @@
 //! Importers on anything: arbitrary bytes, sound files with bytes changed or cut off. Whatever comes, an import ends with
 //! a folder that can be read again, or with an error; it never panics, and every row is somewhere in its sums.
+//! `PROPTEST_CASES` says how many of each are tried, 256 where it is not set.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
@@ -145,7 +146,7 @@ fn parquet_cut_off_anywhere_is_an_error() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn sound_files_with_changes(format in format(), which in any::<Index>(), changes in changes()) {

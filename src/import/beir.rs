@@ -13,6 +13,9 @@ use super::ubi;
 use crate::domain::{Item, Judgement, Query};
 use crate::error::{Error, Result};
 
+/// The folder of judgements.
+pub const QRELS: &str = "qrels";
+
 pub fn import(intake: &mut Intake, folder: &Path, scale: Option<&Scale>) -> Result<()> {
     let corpus = needed(folder, "corpus.jsonl")?;
     items(intake, &corpus)?;
@@ -20,7 +23,7 @@ pub fn import(intake: &mut Intake, folder: &Path, scale: Option<&Scale>) -> Resu
     if let Some(log) = packed_or_not(folder, "logs.ndjson") {
         ubi::records(intake, &log)?;
     }
-    unread(intake, folder, &["corpus.jsonl", "queries.jsonl", "slices.tsv", "logs.ndjson", "qrels"])
+    unread(intake, folder, &["corpus.jsonl", "queries.jsonl", "slices.tsv", "logs.ndjson", QRELS])
 }
 
 /// What stands beside a catalogue, where it is there.
@@ -41,7 +44,7 @@ pub fn queries_and_judgements(intake: &mut Intake, folder: &Path, scale: Option<
             None => intake.reject(place, &"not a slice: expected query-id and slice with a tab between".into()),
         })?;
     }
-    let files = qrels(&folder.join("qrels"))?;
+    let files = qrels(&folder.join(QRELS))?;
     if files.is_empty() {
         return Ok(());
     }
@@ -90,10 +93,18 @@ pub fn needed(folder: &Path, name: &str) -> Result<PathBuf> {
     packed_or_not(folder, name).ok_or_else(missing)
 }
 
-/// Tells which files of the folder were not asked for.
+/// Tells which files of the folder were not read: those of unknown names, and the packed form of a file that is there
+/// unpacked, too.
 pub fn unread(intake: &mut Intake, folder: &Path, known: &[&str]) -> Result<()> {
-    let is_known = |name: &String| known.contains(&name.strip_suffix(".gz").unwrap_or(name));
-    intake.summary.unread_files.extend(names(folder)?.into_iter().filter(|name| !is_known(name)));
+    let is_read = |name: &String| {
+        let plain = name.strip_suffix(".gz").unwrap_or(name);
+        known.contains(&plain) && packed_or_not(folder, plain).is_none_or(|read| read == folder.join(name))
+    };
+    intake.summary.unread_files.extend(names(folder)?.into_iter().filter(|name| !is_read(name)));
+    if known.contains(&QRELS) && folder.join(QRELS).is_dir() {
+        let others = names(&folder.join(QRELS))?.into_iter().filter(|name| split(name).is_none());
+        intake.summary.unread_files.extend(others.map(|name| format!("{QRELS}/{name}")));
+    }
     Ok(())
 }
 
@@ -112,11 +123,14 @@ fn qrels(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     if !folder.is_dir() {
         return Ok(Vec::new());
     }
-    let split = |name: String| {
-        let split = name.strip_suffix(".gz").unwrap_or(&name).strip_suffix(".tsv")?;
-        (!split.is_empty()).then(|| (split.to_owned(), folder.join(&name)))
-    };
-    Ok(names(folder)?.into_iter().filter_map(split).collect())
+    let file = |name: String| Some((split(&name)?.to_owned(), folder.join(&name)));
+    Ok(names(folder)?.into_iter().filter_map(file).collect())
+}
+
+/// What the judgements in a file of this name are for.
+fn split(name: &str) -> Option<&str> {
+    let split = name.strip_suffix(".gz").unwrap_or(name).strip_suffix(".tsv")?;
+    (!split.is_empty()).then_some(split)
 }
 
 /// Looks through all judgements for the least and the largest grade.
@@ -135,7 +149,7 @@ fn scale_of(intake: &mut Intake, files: &[(String, PathBuf)], folder: &Path) -> 
         }
     }
     let (least, most) = range.unwrap_or((1, 4));
-    Scale::of_range(least, most, &folder.join("qrels"))
+    Scale::of_range(least, most, &folder.join(QRELS))
 }
 
 /// Query, item and grade of BEIR's three columns, or TREC's four; `None` for the header.

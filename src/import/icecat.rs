@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value};
 
-use super::beir::{needed, packed_or_not, queries_and_judgements, unread};
+use super::beir::{QRELS, needed, queries_and_judgements, unread};
 use super::fields::{object, take_text};
 use super::intake::{Intake, Refusal};
 use super::lines::each_line;
@@ -17,13 +17,13 @@ use crate::error::Result;
 const MARKS: [&str; 3] = ["attr_t_", "attr_n_", "attr_b_"];
 
 pub fn import(intake: &mut Intake, folder: &Path, scale: Option<&Scale>) -> Result<()> {
-    let products = packed_or_not(folder, "products.jsonl").map_or_else(|| needed(folder, "products.jsonl"), Ok)?;
+    let products = needed(folder, "products.jsonl")?;
     each_line(intake, &products, |intake, line, place| {
         let item = object(line).and_then(item);
         intake.item(item, place)
     })?;
     queries_and_judgements(intake, folder, scale)?;
-    unread(intake, folder, &["products.jsonl", "queries.jsonl", "slices.tsv", "qrels"])
+    unread(intake, folder, &["products.jsonl", "queries.jsonl", "slices.tsv", QRELS])
 }
 
 fn item(mut product: Map<String, Value>) -> std::result::Result<Item, Refusal> {

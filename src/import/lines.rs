@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 
 /// A longer line or row is refused and passed over.
 pub const MOST_BYTES: usize = 16 << 20;
-const BUFFER_BYTES: usize = 1 << 18;
+/// Small, for where rows are read out of order a buffer is filled for each.
+const BUFFER_BYTES: usize = 1 << 14;
 /// How much of a line that is too long is kept, to show it.
 const SHOWN_BYTES: usize = 1 << 10;
 const MARK: &[u8] = b"\xef\xbb\xbf";

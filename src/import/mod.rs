@@ -61,7 +61,7 @@ impl Format {
         }
     }
 
-    /// The main file of a folder, for those who name the file itself.
+    /// Whether it is several files with known names, and not one with any.
     fn is_folder(self) -> bool {
         !matches!(self, Self::Csv | Self::Ubi)
     }

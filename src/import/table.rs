@@ -3,9 +3,10 @@
 //! not the rest of the file, and no row takes more memory than [`MOST_BYTES`].
 
 use std::collections::VecDeque;
+use std::io::{self, Read};
 use std::path::Path;
 
-use csv::{ReaderBuilder, StringRecord, Terminator};
+use csv::{Reader, ReaderBuilder, StringRecord, Terminator};
 
 use super::intake::{Intake, Place, Refusal};
 use super::lines::{Line, Lines, MOST_BYTES, TOO_LONG};
@@ -13,6 +14,8 @@ use crate::error::{Error, Result};
 
 /// A quoted cell has fewer line ends; with more, it is a quote that was never closed.
 const MOST_LINES: usize = 1000;
+/// A parser that has met a longer row gives the room back.
+const KEPT_BYTES: usize = 1 << 16;
 const SEPARATORS: [u8; 4] = [b',', b'\t', b';', b'|'];
 
 /// How the table is written.
@@ -28,6 +31,7 @@ pub struct Table {
     /// Lines that were read ahead.
     ahead: VecDeque<Line>,
     separator: u8,
+    parser: Parser,
     /// Each line is one quoted cell that holds the real row.
     doubly_quoted: bool,
     /// Names of the columns; empty without a header.
@@ -71,8 +75,16 @@ impl Table {
         }
         let Some(first) = ahead.front() else { return Err(Error::data(file, None, "is empty")) };
         let separator = shape.separator.unwrap_or_else(|| most_used(&first.bytes));
-        let mut table =
-            Self { lines, ahead, separator, doubly_quoted: false, names: Vec::new(), width: 0, quiet: false };
+        let mut table = Self {
+            lines,
+            ahead,
+            separator,
+            parser: Parser::new(separator),
+            doubly_quoted: false,
+            names: Vec::new(),
+            width: 0,
+            quiet: false,
+        };
         table.learn(shape.header, intake)?;
         Ok(table)
     }
@@ -126,9 +138,9 @@ impl Table {
             None => return Err(Error::data(&file, None, "is empty")),
         };
         let text = intake.decode(&first).map_err(|refusal| not_a_row(&refusal))?;
-        let mut cells = parse(&text, self.separator).map_err(|refusal| not_a_row(&refusal))?;
+        let mut cells = self.parser.parse(&text).map_err(|refusal| not_a_row(&refusal))?;
         if let Some(inner) = cells.get(0).filter(|_| cells.len() == 1 && text.starts_with('"'))
-            && let Ok(inner) = parse(inner, self.separator)
+            && let Ok(inner) = self.parser.parse(inner)
             && inner.len() > 1
         {
             self.doubly_quoted = true;
@@ -156,7 +168,8 @@ impl Table {
             if !self.quiet {
                 intake.tick();
             }
-            let cells = intake.decode(&bytes).and_then(|text| self.cells(&text));
+            let text = if self.quiet { intake.decode_again(&bytes) } else { intake.decode(&bytes) };
+            let cells = text.and_then(|text| self.cells(&text));
             let first = lines.pop_front().expect("a row has a line");
             match cells {
                 Ok(cells) => return Ok(Some(Row { number: first.number, offset: first.offset, cells, start: bytes })),
@@ -183,10 +196,10 @@ impl Table {
         }
     }
 
-    fn cells(&self, text: &str) -> std::result::Result<StringRecord, Refusal> {
-        let mut cells = parse(text, self.separator)?;
+    fn cells(&mut self, text: &str) -> std::result::Result<StringRecord, Refusal> {
+        let mut cells = self.parser.parse(text)?;
         if self.doubly_quoted && cells.len() == 1 {
-            cells = parse(&cells[0], self.separator)?;
+            cells = self.parser.parse(&cells[0])?;
         }
         match cells.len() == self.width {
             true => Ok(cells),
@@ -217,16 +230,19 @@ impl Table {
             return Ok(Some(Err((first, TOO_LONG))));
         }
         let mut row = first.bytes.clone();
-        let mut quotes = Quotes::Start.over(&row, self.separator);
+        let mut quotes = Quotes::Start.over(&row, self.separator).0;
         let mut lines = VecDeque::from([first]);
         while quotes == Quotes::Inside {
             let room = lines.len() < MOST_LINES;
             let next = if room { self.next_line()? } else { None };
-            let fits = next.as_ref().is_some_and(|line| line.whole && row.len() + line.bytes.len() < MOST_BYTES);
+            let mut fits = next.as_ref().is_some_and(|line| line.whole && row.len() + line.bytes.len() < MOST_BYTES);
             if let (true, Some(line)) = (fits, &next) {
                 row.push(b'\n');
                 row.extend_from_slice(&line.bytes);
-                quotes = Quotes::Inside.over(&line.bytes, self.separator);
+                let torn;
+                (quotes, torn) = Quotes::Inside.over(&line.bytes, self.separator);
+                // what closes the quote has opened another: the first was a stray
+                fits = !torn;
             }
             lines.extend(next);
             if !fits {
@@ -254,29 +270,68 @@ enum Quotes {
 }
 
 impl Quotes {
-    fn over(self, bytes: &[u8], separator: u8) -> Self {
-        bytes.iter().fold(self, |state, byte| match (state, *byte) {
-            (Self::Inside, b'"') => Self::Closing,
-            (Self::Inside, _) | (Self::Start | Self::Closing, b'"') => Self::Inside,
-            (_, byte) if byte == separator => Self::Start,
-            _ => Self::Plain,
+    /// Where the reader stands then, and whether text came right behind a closing quote.
+    fn over(self, bytes: &[u8], separator: u8) -> (Self, bool) {
+        bytes.iter().fold((self, false), |(state, torn), byte| match (state, *byte) {
+            (Self::Inside, b'"') | (Self::Closing, b'\r') => (Self::Closing, torn),
+            (Self::Inside, _) | (Self::Start | Self::Closing, b'"') => (Self::Inside, torn),
+            (_, byte) if byte == separator => (Self::Start, torn),
+            (state, _) => (Self::Plain, torn || state == Self::Closing),
         })
     }
 }
 
-fn parse(text: &str, separator: u8) -> std::result::Result<StringRecord, Refusal> {
-    let mut reader = ReaderBuilder::new()
-        .has_headers(false)
-        .flexible(true)
-        .delimiter(separator)
-        .terminator(Terminator::Any(b'\n'))
-        .buffer_capacity(text.len().max(1))
-        .from_reader(text.as_bytes());
-    let mut cells = StringRecord::new();
-    match reader.read_record(&mut cells) {
-        Ok(true) => Ok(cells),
-        Ok(false) => Err("an empty row".into()),
-        Err(e) => Err(Refusal::with("not a row", e)),
+/// The parser, kept from row to row, for making one takes longer than most rows.
+struct Parser {
+    reader: Reader<Fed>,
+    separator: u8,
+}
+
+/// The row that is parsed next.
+struct Fed {
+    bytes: Vec<u8>,
+    read: usize,
+}
+
+impl Read for Fed {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let length = (&self.bytes[self.read..]).read(out)?;
+        self.read += length;
+        Ok(length)
+    }
+}
+
+impl Parser {
+    fn new(separator: u8) -> Self {
+        let reader = ReaderBuilder::new()
+            .has_headers(false)
+            .flexible(true)
+            .delimiter(separator)
+            .terminator(Terminator::Any(b'\n'))
+            .from_reader(Fed { bytes: Vec::new(), read: 0 });
+        Self { reader, separator }
+    }
+
+    fn parse(&mut self, text: &str) -> std::result::Result<StringRecord, Refusal> {
+        let fed = self.reader.get_mut();
+        fed.read = 0;
+        fed.bytes.clear();
+        fed.bytes.shrink_to(KEPT_BYTES);
+        fed.bytes.extend_from_slice(text.as_bytes());
+        fed.bytes.push(b'\n');
+        let end = self.reader.position().byte() + text.len() as u64 + 1;
+        let mut cells = StringRecord::new();
+        let parsed = self.reader.read_record(&mut cells);
+        if self.reader.position().byte() != end || self.reader.is_done() {
+            // it takes the row to end elsewhere
+            *self = Self::new(self.separator);
+            return Err("a row with quotes that do not match".into());
+        }
+        match parsed {
+            Ok(true) => Ok(cells),
+            Ok(false) => Err("an empty row".into()),
+            Err(e) => Err(Refusal::with("not a row", e)),
+        }
     }
 }
 

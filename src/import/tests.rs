@@ -77,13 +77,15 @@ fn beir_keeps_what_is_sound_and_lists_the_rest() {
     let train = b"query-id\tcorpus-id\tscore\r\nq1\ta\t2\r\nq1\t7\t1\r\nq1\ta\t0\r\nq9\ta\t1\r\nq1\tzz\t1\r\nq1\t7\r\nq3\t7\tgood\r\n";
     let test = b"q3 0 7 0\nq3 0 a 2.0\n";
     let slices = b"query-id\tslice\nq1\tfurniture\nq1\tother\nq7\tx\n";
-    let files: [(&str, &[u8]); 6] = [
+    let files: [(&str, &[u8]); 8] = [
         ("corpus.jsonl", corpus),
         ("queries.jsonl.gz", &queries),
         ("qrels/train.tsv", train),
         ("qrels/test.tsv.gz", &gzipped(test)),
         ("slices.tsv", slices),
         ("README.md", b"hello"),
+        ("corpus.jsonl.gz", b"the same, packed"),
+        ("qrels/notes.txt", b"hello"),
     ];
     let (home, summary) = taken(Format::Beir, &Options::default(), &files, "");
     assert_eq!(
@@ -121,7 +123,7 @@ fn beir_keeps_what_is_sound_and_lists_the_rest() {
         "start": "{\"_id\":\"a\"}"});
     assert_eq!(listed[0], expected);
     assert_eq!(summary.noted["rows that are not UTF-8, read as windows-1252"], 1);
-    assert_eq!(summary.unread_files, ["README.md"]);
+    assert_eq!(summary.unread_files, ["README.md", "corpus.jsonl.gz", "qrels/notes.txt"]);
 }
 
 #[test]
