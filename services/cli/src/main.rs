@@ -4,6 +4,7 @@
 mod db;
 mod embed;
 mod export;
+mod import;
 mod index;
 mod ingest;
 mod init;
@@ -88,6 +89,7 @@ enum Verb {
     Db(db::Db),
     Embed(embed::Embed),
     Export(export::Export),
+    Import(import::Import),
     Index(index::IndexVerb),
     Ingest(ingest::IngestVerb),
     Init(init::Init),
@@ -103,6 +105,7 @@ fn main() -> ExitCode {
         Some(Verb::Db(verb)) => verb.run(shared),
         Some(Verb::Embed(verb)) => verb.run(shared),
         Some(Verb::Export(verb)) => verb.run(shared),
+        Some(Verb::Import(verb)) => verb.run(shared),
         Some(Verb::Index(verb)) => verb.run(shared),
         Some(Verb::Ingest(verb)) => verb.run(shared),
         Some(Verb::Init(verb)) => verb.run(shared),

@@ -1,0 +1,60 @@
+//! Chorus's copy of the Icecat catalogue: `products.jsonl`, and beside it queries and judgements as BEIR has them.
+//! Gives items whose `attributes` are the `attr_t_`, `attr_n_` and `attr_b_` keys without these marks, and whose price is
+//! in units, not cents. Further keys are kept as they are.
+
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use super::beir::{QRELS, needed, queries_and_judgements, unread};
+use super::fields::{object, take_text};
+use super::intake::{Intake, Refusal};
+use super::lines::each_line;
+use super::scale::Scale;
+use crate::domain::Item;
+use crate::error::Result;
+
+const MARKS: [&str; 3] = ["attr_t_", "attr_n_", "attr_b_"];
+
+pub fn import(intake: &mut Intake, folder: &Path, scale: Option<&Scale>) -> Result<()> {
+    let products = needed(folder, "products.jsonl")?;
+    each_line(intake, &products, |intake, line, place| {
+        let item = object(line).and_then(item);
+        intake.item(item, place)
+    })?;
+    queries_and_judgements(intake, folder, scale)?;
+    unread(intake, folder, &["products.jsonl", "queries.jsonl", "slices.tsv", QRELS])
+}
+
+fn item(mut product: Map<String, Value>) -> std::result::Result<Item, Refusal> {
+    let id = take_text(&mut product, "id")?.unwrap_or_default();
+    let title = take_text(&mut product, "title")?.unwrap_or_default();
+    let text = take_text(&mut product, "short_description")?.unwrap_or_default();
+    let brand = take_text(&mut product, "supplier")?;
+    let mut attributes = Map::new();
+    let mut fields = Map::new();
+    for (name, value) in product {
+        match MARKS.iter().find_map(|mark| name.strip_prefix(mark)) {
+            Some(attribute) if !attribute.is_empty() && !attributes.contains_key(attribute) => {
+                attributes.insert(attribute.into(), value);
+            }
+            _ => drop(fields.insert(name, value)),
+        }
+    }
+    if let Some(cents) = fields.get("price").and_then(Value::as_f64) {
+        fields.insert("price".into(), (cents / 100.0).into());
+    }
+    if let Some(brand) = brand {
+        fields.insert("brand".into(), brand.into());
+    }
+    if !attributes.is_empty() {
+        fields.insert("attributes".into(), attributes.into());
+    }
+    // what an item calls its own is taken above under Icecat's names
+    for name in super::fields::OWN_NAMES {
+        if let Some(value) = fields.remove(name) {
+            fields.insert(format!("icecat{}{name}", if name.starts_with('_') { "" } else { "_" }), value);
+        }
+    }
+    Ok(Item { id, title, text, fields })
+}
