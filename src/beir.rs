@@ -32,7 +32,7 @@ impl DataFolder {
         if !corpus.is_file() {
             let problem =
                 "is not there: a data folder has corpus.jsonl (`souk market` and `souk import` write such folders)";
-            return Err(Error::config(corpus.display(), problem));
+            return Err(Error::data(&corpus, None, problem));
         }
         Ok(folder)
     }

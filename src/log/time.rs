@@ -144,6 +144,17 @@ mod tests {
         }
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_a_time_or_none(text in "\\PC{0,40}", digits in "[0-9TZ:. +-]{0,40}") {
+            for text in [text, digits] {
+                if let Some(time) = parse(&text) {
+                    proptest::prop_assert_eq!(parse(&format(time)), Some(time));
+                }
+            }
+        }
+    }
+
     #[test]
     fn formatting_is_the_inverse() {
         for time in [0, 1_733_788_889_378, -1, 951_782_400_000, 4_107_542_399_999, -62_135_596_800_000] {

@@ -1,0 +1,271 @@
+//! How fast a log becomes examples, and examples are drawn: files, Kafka beside a bare consumer, memory along the way.
+//!
+//!   cargo bench --bench ingest -- [EVENTS] [KAFKA_BROKERS]      (default: 10000000 events; no Kafka)
+//!
+//! Kafka's part uses a tenth of the events. Rates per core are by processor time, for other programs disturb the clock.
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench that cannot go on says why and ends")]
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+use rdkafka::consumer::{BaseConsumer, Consumer};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
+use rdkafka::{ClientConfig, Message};
+use souk::beir::DataFolder;
+use souk::dataset::{Catalogue, Draw, Examples, Ingest, IngestSettings, Order, Progress};
+use souk::log::file::{FileSettings, FileSource};
+use souk::log::kafka::{KafkaSettings, KafkaSource};
+use souk::log::ubi::{Action, EventRecord, QueryRecord};
+use souk::log::{LogSource, OnGap, Resume};
+
+const ITEMS: u64 = 100_000;
+/// After each query: ten impressions and one or two choices.
+const SHOWN: u64 = 10;
+const ROUNDS: usize = 3;
+const PARTITIONS: i32 = 4;
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    let events: u64 = arguments.next().map_or(10_000_000, |text| text.parse().unwrap());
+    let brokers = arguments.next();
+    let home = tempfile::tempdir().unwrap();
+    let log = home.path().join("logs.ndjson");
+    write_log(&log, events);
+    let corpus: String = (0..ITEMS).map(|item| format!("{{\"_id\":\"item-{item}\"}}\n")).collect();
+    fs::write(home.path().join("corpus.jsonl"), corpus).unwrap();
+    from_file(home.path(), &log);
+    draw(home.path());
+    match brokers {
+        Some(brokers) => from_kafka(home.path(), &brokers, events / 10),
+        None => println!("skipped: Kafka: no broker was named"),
+    }
+}
+
+/// A number that looks drawn by chance.
+fn scattered(number: u64) -> u64 {
+    let bits = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (bits ^ (bits >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
+}
+
+/// Calls `with` for each record of a search: its key and its JSON.
+fn search(number: u64, mut with: impl FnMut(&str, &[u8])) -> u64 {
+    let (id, client) = (format!("{:016x}-{number:08}", scattered(number)), format!("client-{:06}", number % 300_000));
+    let time = 1_760_000_000_000 + number as i64 * 50;
+    let words = ["oak", "desk", "lamp", "red", "usb", "cable", "pan", "towel", "men", "waterproof"];
+    let word = |n: u64| words[(scattered(number / 5 + n) % 10) as usize];
+    let text = format!("{} {} {} {}", word(1), word(2), word(3), scattered(number / 5) % 5000);
+    let mut json = Vec::with_capacity(400);
+    let query = QueryRecord {
+        query_id: id.as_str().into(),
+        client_id: client.as_str().into(),
+        text: text.into(),
+        time,
+        hits: Vec::new(),
+    };
+    query.write("shop", &mut json);
+    with(&id, &json);
+    let choices = 1 + number % 2;
+    for event in 0..SHOWN + choices {
+        let (action, place) = match event.checked_sub(SHOWN) {
+            None => (Action::Impression, event),
+            Some(0) => (Action::Click, scattered(number) % SHOWN),
+            Some(_) => (Action::Purchase, scattered(number) % SHOWN),
+        };
+        let item = format!("item-{}", scattered(number * SHOWN + place) % ITEMS);
+        let record = EventRecord {
+            action,
+            query_id: id.as_str().into(),
+            client_id: client.as_str().into(),
+            item: item.into(),
+            position: Some(place as u32 + 1),
+            time: time + event as i64,
+            text: None,
+        };
+        json.clear();
+        record.write("shop", &mut json);
+        with(&id, &json);
+    }
+    SHOWN + choices
+}
+
+fn write_log(path: &Path, events: u64) {
+    let mut out = BufWriter::with_capacity(1 << 20, File::create(path).unwrap());
+    let (mut written, mut number) = (0, 0);
+    while written < events {
+        written += search(number, |_, json| {
+            out.write_all(json).and_then(|()| out.write_all(b"\n")).unwrap();
+        });
+        number += 1;
+    }
+    out.flush().unwrap();
+}
+
+/// Processor time of this process so far.
+fn processor() -> Duration {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+    Duration::from_millis(ticks * 10)
+}
+
+fn resident_mib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+}
+
+fn run(
+    home: &Path,
+    open: impl FnMut(Resume) -> souk::Result<Box<dyn LogSource>>,
+    report: impl FnMut(&Progress),
+) -> Progress {
+    let stop = Arc::new(AtomicBool::new(false));
+    Ingest::new(home, IngestSettings::default(), Box::new(open), stop).unwrap().run(report).unwrap()
+}
+
+fn from_file(home: &Path, log: &Path) {
+    let settings = FileSettings { paths: vec![log.into()], follow: false, on_gap: OnGap::Stop };
+    let (begin, before) = (Instant::now(), processor());
+    let mut memory = Vec::new();
+    let done = run(
+        &home.join("examples"),
+        |resume| Ok(Box::new(FileSource::open(settings.clone(), resume)?)),
+        |progress| memory.push((progress.counts.messages, resident_mib())),
+    );
+    let (wall, busy) = (begin.elapsed().as_secs_f64(), (processor() - before).as_secs_f64());
+    let events = (done.counts.impressions + done.counts.examples) as f64;
+    println!(
+        "file: {events:.0} events ({} examples) and {} queries, read, joined and made durable in {wall:.1} s, {busy:.1} s of a core",
+        done.counts.examples, done.counts.queries
+    );
+    println!("file: {:.0} events/s and {:.0} MB/s per core", events / busy, done.bytes as f64 / busy / 1e6);
+    let shown = memory.len().div_ceil(10).max(1);
+    let line: Vec<String> =
+        memory.iter().step_by(shown).map(|(messages, mib)| format!("{:.1}M: {mib}", *messages as f64 / 1e6)).collect();
+    println!("memory, MiB resident after so many messages: {}", line.join(", "));
+}
+
+fn draw(home: &Path) {
+    let begin = Instant::now();
+    let catalogue = Catalogue::open(&DataFolder::open(home).unwrap()).unwrap();
+    let examples = Examples::open(&home.join("examples"), &catalogue, None).unwrap();
+    println!("dataset: {} examples opened and checked in {:.2} s", examples.len(), begin.elapsed().as_secs_f64());
+    for (name, block) in [("all together", None), ("in blocks of 65536", Some(65_536))] {
+        let num = examples.len().max(2_000_000);
+        let begin = processor();
+        let drawn = Draw::new(&examples, Order { seed: 1, block }, 0).take(num as usize);
+        let sum: u64 = drawn.map(|example| example.query.len() as u64 + u64::from(example.item)).sum();
+        let busy = (processor() - begin).as_secs_f64();
+        println!("dataset, shuffled {name}: {:.2} M examples/s per core (sum {sum})", num as f64 / busy / 1e6);
+    }
+}
+
+fn from_kafka(home: &Path, brokers: &str, events: u64) {
+    let topic = format!("souk-bench-{}", std::process::id());
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", brokers);
+    let admin: AdminClient<DefaultClientContext> = client.create().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let new = [NewTopic::new(&topic, PARTITIONS, TopicReplication::Fixed(1))];
+    runtime.block_on(admin.create_topics(&new, &AdminOptions::new())).unwrap();
+    let producer: BaseProducer = client.clone().set("linger.ms", "20").set("compression.type", "lz4").create().unwrap();
+    let (mut written, mut number, mut messages) = (0, 0, 0_u64);
+    while written < events {
+        written += search(number, |key, json| {
+            messages += 1;
+            let mut record = BaseRecord::to(&topic).key(key).payload(json);
+            while let Err((_, again)) = producer.send(record) {
+                producer.poll(Duration::from_millis(20));
+                record = again;
+            }
+        });
+        number += 1;
+    }
+    producer.flush(Duration::from_secs(60)).unwrap();
+    let mut ratios = Vec::new();
+    for round in 0..ROUNDS {
+        let (bare, bytes) = count_bytes(&client, (&topic, round), messages);
+        let settings = KafkaSettings {
+            brokers: brokers.into(),
+            topics: vec![topic.clone()],
+            group: format!("{topic}-souk-{round}"),
+            dead_letter_topic: None,
+            follow: false,
+            on_gap: OnGap::Stop,
+            properties: Default::default(),
+        };
+        // from the first message on, as the bare consumer: joining the group takes as long for both
+        let first = Arc::new(OnceLock::new());
+        let seen = first.clone();
+        let examples = home.join(format!("kafka-{round}"));
+        let done = run(
+            &examples,
+            move |resume| Ok(Box::new(Timed { source: KafkaSource::open(&settings, resume)?, first: seen.clone() })),
+            |_| {},
+        );
+        let souk = first.get().unwrap().elapsed();
+        assert_eq!(done.counts.messages, messages);
+        let rate = |time: Duration| messages as f64 / time.as_secs_f64();
+        let ratio = rate(souk) / rate(bare);
+        println!(
+            "kafka, round {round}: bare consumer {:.0} messages/s ({:.0} MB/s), Souk to durable examples {:.0}: {ratio:.2} times",
+            rate(bare),
+            bytes as f64 / bare.as_secs_f64() / 1e6,
+            rate(souk)
+        );
+        ratios.push(ratio);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!("kafka: {:.2} times a bare consumer that only counts bytes (median of {ROUNDS})", ratios[ROUNDS / 2]);
+}
+
+fn count_bytes(client: &ClientConfig, (topic, round): (&str, usize), messages: u64) -> (Duration, u64) {
+    let group = format!("{topic}-bare-{round}");
+    let mut config = client.clone();
+    config.set("group.id", group).set("auto.offset.reset", "earliest").set("enable.auto.commit", "false");
+    let consumer: BaseConsumer = config.create().unwrap();
+    consumer.subscribe(&[topic]).unwrap();
+    let (mut bytes, mut count, mut first) = (0, 0, None);
+    while count < messages {
+        if let Some(message) = consumer.poll(Duration::from_millis(100)) {
+            first.get_or_insert_with(Instant::now);
+            bytes += message.unwrap().payload().map_or(0, <[u8]>::len) as u64;
+            count += 1;
+        }
+    }
+    (first.unwrap().elapsed(), bytes)
+}
+
+/// Notes when the first batch came.
+struct Timed {
+    source: KafkaSource,
+    first: Arc<OnceLock<Instant>>,
+}
+
+impl LogSource for Timed {
+    fn next(&mut self, wait: Duration) -> souk::Result<Option<souk::log::Signal>> {
+        let signal = self.source.next(wait)?;
+        if matches!(signal, Some(souk::log::Signal::Batch(_))) {
+            self.first.get_or_init(Instant::now);
+        }
+        Ok(signal)
+    }
+
+    fn commit(&mut self, lane: &souk::log::Lane, position: &souk::log::Position) -> souk::Result<()> {
+        self.source.commit(lane, position)
+    }
+
+    fn bury(&mut self, letters: &[souk::log::DeadLetter]) -> souk::Result<()> {
+        self.source.bury(letters)
+    }
+
+    fn lag(&self) -> u64 {
+        self.source.lag()
+    }
+}
