@@ -1,0 +1,83 @@
+//! The lexical channel for `benches/lexical.py` and `tests/golden/make_bm25.py`, which set it beside bm25s.
+//!
+//!     lexical terms                      a text a line on standard input, its terms as a JSON array on standard output
+//!     lexical search DATA SPLIT K OUT    OUT/hits.jsonl: the rows of the K best items of each query that SPLIT judges,
+//!                                        OUT/speed.json: seconds to build, queries a second on one thread and on all
+#![expect(clippy::unwrap_used, reason = "a bench that cannot go on stops")]
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{BufRead, BufWriter, Write, stdin, stdout};
+use std::path::Path;
+use std::time::Instant;
+
+use serde_json::json;
+use souk::beir::DataFolder;
+use souk::lexical::{Lexical, LexicalOptions, terms};
+
+const MEASURED_SECONDS: f64 = 2.0;
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["terms"] => print_terms(),
+        ["search", data, split, k, out] => search(Path::new(data), split, k.parse().unwrap(), Path::new(out)),
+        _ => panic!("expected `terms` or `search DATA SPLIT K OUT`, got {arguments:?}"),
+    }
+}
+
+fn print_terms() {
+    let mut output = BufWriter::new(stdout().lock());
+    for line in stdin().lock().lines() {
+        serde_json::to_writer(&mut output, &terms(&line.unwrap())).unwrap();
+        output.write_all(b"\n").unwrap();
+    }
+    output.flush().unwrap();
+}
+
+fn search(data: &Path, split: &str, k: usize, out: &Path) {
+    let folder = DataFolder::open(data).unwrap();
+    let start = Instant::now();
+    let texts = || folder.items().unwrap().map(|item| Ok(item?.1.passage()));
+    let lexical = Lexical::build(texts()).unwrap();
+    let build_s = start.elapsed().as_secs_f64();
+    let judged: HashSet<String> = folder.judgements(split).unwrap().map(|row| row.unwrap().query).collect();
+    let queries = folder.queries().unwrap().map(Result::unwrap).filter(|query| judged.contains(&query.id));
+    let queries: Vec<_> = queries.collect();
+    let asked: Vec<&str> = queries.iter().map(|query| query.text.as_str()).collect();
+
+    let hits = lexical.search_many(&asked, k).unwrap();
+    fs::create_dir_all(out).unwrap();
+    write_hits(&out.join("hits.jsonl"), &queries, &hits);
+    let one = |lexical: &Lexical| asked.iter().for_each(|query| drop(lexical.search(query, k).unwrap()));
+    let one_thread = rate(asked.len(), || one(&lexical));
+    let all_threads = rate(asked.len(), || drop(lexical.search_many(&asked, k).unwrap()));
+    let typos = LexicalOptions { typos: true, ..LexicalOptions::default() };
+    let forgiving = Lexical::build_with(typos, texts()).unwrap();
+    write_hits(&out.join("typos.jsonl"), &queries, &forgiving.search_many(&asked, k).unwrap());
+    let typos_one_thread = rate(asked.len(), || one(&forgiving));
+    let speed = json!({
+        "items": lexical.num_items(), "build_s": build_s, "one_thread": one_thread, "all_threads": all_threads,
+        "typos_one_thread": typos_one_thread,
+    });
+    fs::write(out.join("speed.json"), speed.to_string()).unwrap();
+}
+
+fn write_hits(path: &Path, queries: &[souk::domain::Query], hits: &[Vec<souk::lexical::LexicalHit>]) {
+    let mut file = BufWriter::new(File::create(path).unwrap());
+    for (query, hits) in queries.iter().zip(hits) {
+        let rows: Vec<u32> = hits.iter().map(|hit| hit.row).collect();
+        writeln!(file, "{}", json!({ "query": query.id, "rows": rows })).unwrap();
+    }
+    file.flush().unwrap();
+}
+
+/// Queries a second, over as many rounds as fill the time.
+fn rate(num_queries: usize, round: impl Fn()) -> f64 {
+    let (start, mut rounds) = (Instant::now(), 0);
+    while rounds == 0 || start.elapsed().as_secs_f64() < MEASURED_SECONDS {
+        round();
+        rounds += 1;
+    }
+    (rounds * num_queries) as f64 / start.elapsed().as_secs_f64()
+}
