@@ -74,7 +74,10 @@ impl Catalogue {
 
 /// Maps on all cores; results in the order of the input.
 pub fn in_order<T: Sync, R: Send>(input: &[T], make: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let threads = thread::available_parallelism().map_or(1, usize::from);
+    on_threads(thread::available_parallelism().map_or(1, usize::from), input, make)
+}
+
+fn on_threads<T: Sync, R: Send>(threads: usize, input: &[T], make: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let part = input.len().div_ceil(threads).max(1);
     thread::scope(|scope| {
         let make = &make;
@@ -135,6 +138,16 @@ mod tests {
         assert!(few.iter().all(|(row, item)| many.get(row) == Some(item)));
         let other = Catalogue::build(4, 50);
         assert!(few.iter().any(|(row, item)| other.get(row) != Some(item)));
+    }
+
+    #[test]
+    fn the_number_of_threads_changes_nothing() {
+        let rows: Vec<u32> = (0..101).collect();
+        let alone: Vec<Traits> = rows.iter().map(|row| draw(9, *row)).collect();
+        for threads in [1, 2, 3, 7, 200] {
+            assert_eq!(on_threads(threads, &rows, |row| draw(9, *row)), alone);
+        }
+        assert!(on_threads(2, &[], |row: &u32| *row).is_empty());
     }
 
     #[test]

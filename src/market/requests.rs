@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::catalogue::Catalogue;
 use super::dice::{Dice, hash};
-use super::oracle::{Intent, Wish};
+use super::intent::{Intent, Wish};
 use super::shopper::{Draft, Shopper, Slice};
 use crate::error::{Error, Result};
 

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::catalogue::Catalogue;
 use super::dice::Dice;
-use super::oracle::{Intent, Wish};
+use super::intent::{Intent, Wish};
 use super::phrase::{self, Words};
 use super::world::{Category, Slot, World, world};
 

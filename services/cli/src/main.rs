@@ -6,6 +6,7 @@ mod export;
 mod index;
 mod init;
 mod lines;
+mod market;
 mod output;
 mod progress;
 mod search;
@@ -87,6 +88,7 @@ enum Verb {
     Export(export::Export),
     Index(index::IndexVerb),
     Init(init::Init),
+    Market(market::Market),
     Search(search::Search),
 }
 
@@ -100,6 +102,7 @@ fn main() -> ExitCode {
         Some(Verb::Export(verb)) => verb.run(shared),
         Some(Verb::Index(verb)) => verb.run(shared),
         Some(Verb::Init(verb)) => verb.run(shared),
+        Some(Verb::Market(verb)) => verb.run(shared),
         Some(Verb::Search(verb)) => verb.run(shared),
         None => Err(souk::Error::input("say what to do: souk --help lists the verbs").into()),
     };

@@ -219,9 +219,11 @@ mod tests {
         let world = world();
         for function in &world.functions {
             for task in &function.tasks {
+                // the words of a value may
+                let text = task.text.split('{').next().unwrap_or_default();
                 for category in function.categories.iter().map(|at| &world.categories[*at]) {
-                    let named = category.names.iter().chain(&category.asks).find(|name| task.text.contains(name.as_str()));
-                    assert_eq!(named, None, "{}", task.text);
+                    let named = category.names.iter().chain(&category.asks).find(|name| text.contains(name.as_str()));
+                    assert_eq!(named, None, "{text}");
                 }
             }
         }
