@@ -119,10 +119,18 @@ fn clicks(oracle: &Oracle, pairs: &Pairs) {
     println!("|---|---|---|---|");
     for (level, (shown, clicked)) in Level::ALL.iter().zip(levels) {
         let share = |part: u32, whole: u32| 100.0 * f64::from(part) / f64::from(whole.max(1));
-        println!("| {level:?} | {:.1} % | {:.1} % | {:.2} % |", share(shown, all_shown), share(clicked, all_clicked), share(clicked, shown));
+        println!(
+            "| {level:?} | {:.1} % | {:.1} % | {:.2} % |",
+            share(shown, all_shown),
+            share(clicked, all_clicked),
+            share(clicked, shown)
+        );
     }
     let correlation = spearman(&rates, &graded);
-    println!("\n- Spearman of click-through and level, pairs shown 5 times or more ({}): {correlation:.3}", rates.len());
+    println!(
+        "\n- Spearman of click-through and level, pairs shown 5 times or more ({}): {correlation:.3}",
+        rates.len()
+    );
     println!("- the most clicked item is Good, by slice:");
     for slice in Slice::ALL {
         let of_slice: Vec<bool> = best
@@ -131,7 +139,12 @@ fn clicks(oracle: &Oracle, pairs: &Pairs) {
             .map(|(query, (row, _))| oracle.judge(*query, *row).is_some_and(Level::is_good))
             .collect();
         let good = of_slice.iter().filter(|good| **good).count();
-        println!("  - {}: {:.0} % of {} queries", slice.name(), 100.0 * good as f64 / of_slice.len().max(1) as f64, of_slice.len());
+        println!(
+            "  - {}: {:.0} % of {} queries",
+            slice.name(),
+            100.0 * good as f64 / of_slice.len().max(1) as f64,
+            of_slice.len()
+        );
     }
 }
 
@@ -139,7 +152,8 @@ fn clicks(oracle: &Oracle, pairs: &Pairs) {
 fn spearman(a: &[f64], b: &[f64]) -> f64 {
     let (a, b) = (ranks(a), ranks(b));
     let (mean_a, mean_b) = (mean(&a), mean(&b));
-    let product = |x: &[f64], mx: f64, y: &[f64], my: f64| x.iter().zip(y).map(|(x, y)| (x - mx) * (y - my)).sum::<f64>();
+    let product =
+        |x: &[f64], mx: f64, y: &[f64], my: f64| x.iter().zip(y).map(|(x, y)| (x - mx) * (y - my)).sum::<f64>();
     product(&a, mean_a, &b, mean_b) / (product(&a, mean_a, &a, mean_a) * product(&b, mean_b, &b, mean_b)).sqrt()
 }
 
@@ -175,5 +189,7 @@ fn speed(oracle: &Oracle) {
         found += oracle.good(at).count();
     }
     let scans = scanned as f64 / begin.elapsed().as_secs_f64() / 1e6;
-    println!("\n- judgements, million a second, one thread: {pairs:.1} at random ({good} Good), {scans:.1} in scans ({found} Good)");
+    println!(
+        "\n- judgements, million a second, one thread: {pairs:.1} at random ({good} Good), {scans:.1} in scans ({found} Good)"
+    );
 }

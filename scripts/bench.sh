@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Speed beside sentence-transformers in one run, and what 8 bits cost in ranking.
+# Speed beside sentence-transformers in one run, what 8 bits cost in ranking, and what the simulated shop is like
+# (`scripts/bench.sh market` does that alone, without Python).
 #
 #   BENCH_DATA=DIR   a BEIR folder with a dev split for the ranking part (default: ../shared/data/home_depot)
 set -euo pipefail
@@ -7,8 +8,20 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-python=$(scripts/python.sh)
+market() {
+    local shop
+    shop=$(mktemp -d)
+    "$(programs)/souk" market --out "$shop"
+    cargo bench --quiet --bench market -- "$shop"
+    rm -r "$shop"
+}
+
 cargo build --release --workspace --bins
+if [ "${1:-}" = market ]; then
+    market
+    exit
+fi
+python=$(scripts/python.sh)
 souk=$(programs)/souk
 data=${BENCH_DATA:-../shared/data/home_depot}
 
@@ -21,3 +34,6 @@ if [ -f "$data/qrels/dev.tsv" ]; then
 else
     echo "skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
 fi
+echo
+echo "== market"
+market

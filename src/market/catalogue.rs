@@ -81,7 +81,8 @@ fn on_threads<T: Sync, R: Send>(threads: usize, input: &[T], make: impl Fn(&T) -
     let part = input.len().div_ceil(threads).max(1);
     thread::scope(|scope| {
         let make = &make;
-        let parts: Vec<_> = input.chunks(part).map(|rows| scope.spawn(move || rows.iter().map(make).collect::<Vec<R>>())).collect();
+        let parts: Vec<_> =
+            input.chunks(part).map(|rows| scope.spawn(move || rows.iter().map(make).collect::<Vec<R>>())).collect();
         let mut all = Vec::with_capacity(input.len());
         for part in parts {
             match part.join() {
@@ -121,11 +122,21 @@ fn draw(seed: u64, row: u32) -> Traits {
     }
     let (low, high) = category.price;
     let spread = 0.35 + 0.13 * dice.normal();
-    let euros = f64::from(low) * f64::from(high / low).powf(spread.clamp(0.0, 1.0)) * f64::from(world.brands[brand].tier);
+    let euros =
+        f64::from(low) * f64::from(high / low).powf(spread.clamp(0.0, 1.0)) * f64::from(world.brands[brand].tier);
     let cents = (euros as u32) * 100 + [99, 95, 0, 49][dice.below(4)];
     let popularity = dice.unit().powi(4) as f32;
     let sales = Sales::draw(seed, row, popularity);
-    Traits { facts, cents, popularity, brand: brand as u16, category: at as u16, values, line, quality: sales.quality() }
+    Traits {
+        facts,
+        cents,
+        popularity,
+        brand: brand as u16,
+        category: at as u16,
+        values,
+        line,
+        quality: sales.quality(),
+    }
 }
 
 #[cfg(test)]

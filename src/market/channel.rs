@@ -55,8 +55,10 @@ impl<'a> Channel<'a> {
         let both: Vec<_> = requests.iter().zip(found).collect();
         Ok(in_order(&both, |(request, hits)| {
             let best = hits.first().map_or(1.0, |hit| hit.score);
-            let mut pool: Vec<Candidate> =
-                hits.iter().map(|hit| Candidate { row: hit.row, score: self.moved(hit.row, hit.score / best) }).collect();
+            let mut pool: Vec<Candidate> = hits
+                .iter()
+                .map(|hit| Candidate { row: hit.row, score: self.moved(hit.row, hit.score / best) })
+                .collect();
             for row in self.guess(request) {
                 if pool.iter().all(|candidate| candidate.row != row) {
                     pool.push(Candidate { row, score: self.moved(row, GUESS_SCORE) });

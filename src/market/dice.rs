@@ -16,7 +16,9 @@ fn scatter(number: u64) -> u64 {
 
 /// A fixed number for a place.
 pub fn hash(place: &[u64]) -> u64 {
-    place.iter().fold(0x9e37_79b9_7f4a_7c15, |sum, part| scatter(sum.wrapping_add(*part).wrapping_mul(0xd6e8_feb8_6659_fd93)))
+    place
+        .iter()
+        .fold(0x9e37_79b9_7f4a_7c15, |sum, part| scatter(sum.wrapping_add(*part).wrapping_mul(0xd6e8_feb8_6659_fd93)))
 }
 
 /// A fixed number for a name.

@@ -12,8 +12,14 @@ use crate::domain::Level;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Wish {
     Category(usize),
-    Has { attribute: usize, value: u8 },
-    Lacks { attribute: usize, value: u8 },
+    Has {
+        attribute: usize,
+        value: u8,
+    },
+    Lacks {
+        attribute: usize,
+        value: u8,
+    },
     Fact(usize),
     NoFact(usize),
     Brand(usize),
@@ -177,7 +183,8 @@ mod tests {
 
     #[test]
     fn knowledge_is_what_a_value_implies() {
-        let induction = intent("frying-pan", &[Wish::Fact(fact("induction"))], &[Wish::Category(category("frying-pan"))]);
+        let induction =
+            intent("frying-pan", &[Wish::Fact(fact("induction"))], &[Wish::Category(category("frying-pan"))]);
         assert_eq!(induction.judge(&item("frying-pan", &[("cookware", "cast-iron")])), Level::L4);
         assert_eq!(induction.judge(&item("wok", &[("cookware", "carbon-steel")])), Level::L3);
         assert_eq!(induction.judge(&item("frying-pan", &[("cookware", "ptfe")])), Level::L2);

@@ -117,7 +117,10 @@ mod tests {
     fn identifiers_and_places_name_the_same_pair() {
         let oracle = Oracle::build(&Plan { seed: 2, items: 500, queries: 12, events: 0 }).unwrap();
         for query in 0..12 {
-            let scanned: Vec<_> = (0..500).filter_map(|row| Some((row, oracle.judge(query, row)?))).filter(|(_, l)| l.is_good()).collect();
+            let scanned: Vec<_> = (0..500)
+                .filter_map(|row| Some((row, oracle.judge(query, row)?)))
+                .filter(|(_, l)| l.is_good())
+                .collect();
             assert_eq!(oracle.good(query).collect::<Vec<_>>(), scanned);
             let (row, level) = scanned[0];
             assert_eq!(oracle.judge_ids(&format!("q{query}"), &format!("i{row}")), Some(level));

@@ -32,38 +32,90 @@ pub struct Words {
 type Ways = (&'static [&'static str], &'static [&'static str]);
 
 const GENERAL: Ways = (
-    &["{brand} {front} {name} {back}", "{brand} {name} {front} {back}", "{front} {name} {brand} {back}", "{front} {name} {back} {brand}"],
-    &["{back} {front} {name} {brand}", "{name} {brand} {asked}"],
+    &[
+        "{brand} {front} {name} {back}",
+        "{brand} {name} {front} {back}",
+        "{front} {name} {brand} {back}",
+        "{front} {name} {back} {brand}",
+    ],
+    &["{brand} {name}, {back}, {front}", "{name} {brand} {asked}"],
 );
 const LONG_TAIL: Ways = (
-    &["{front} {name} {back}", "{name} {asked}", "{name} {back} {front}", "i need a {front} {name} {back}", "{front} {name}, {back}"],
-    &["looking for a {name} {asked}", "{back} {front} {name}", "{name} - {back} - {front}"],
+    &[
+        "{front} {name} {back}",
+        "{name} {asked}",
+        "{name} {back} {front}",
+        "i need a {front} {name} {back}",
+        "looking for a {front} {name} {back}",
+    ],
+    &["i want a {name} {asked}", "{back} {front} {name}", "{name}, {back}, {front}"],
 );
 const QUESTION: Ways = (
-    &["how to {task} {price}", "what to buy to {task} {price}", "something to {task} {price}", "what helps to {task} {price}", "best way to {task} {price}"],
-    &["how can i {task} {price}", "what do i need to {task} {price}", "i want to {task} {price}, what helps"],
+    &[
+        "how to {task} {price}",
+        "what to buy to {task} {price}",
+        "something to {task} {price}",
+        "what helps to {task} {price}",
+        "i want to {task} {price}",
+        "what do i need to {task} {price}",
+    ],
+    &["how do i {task} {price}", "what to use to {task} {price}", "need something to {task} {price}, what helps"],
 );
 /// For tasks that a thing does by itself.
-const DOES: Ways = (&["what {does} {price}", "something that {does} {price}"], &["which thing {does} {price}"]);
+const DOES: Ways = (
+    &["what {does} {price}", "something that {does} {price}"],
+    &["what is it that {does} {price}", "i need something that {does} {price}"],
+);
 const ALTERNATIVE: Ways = (
-    &["alternative to {reference}", "{name} like {reference} of another brand", "alternative to {reference} {name}", "{name} instead of {reference}", "something like {reference} but not from them"],
-    &["{reference} alternative", "a {name} to replace {reference}", "same as {reference} but another brand"],
+    &[
+        "alternative to {reference}",
+        "{name} like {reference} of another brand",
+        "alternative to {reference} {name}",
+        "{name} instead of {reference}",
+        "something like {reference} but not from them",
+        "the same as {reference} from somebody else",
+    ],
+    &[
+        "{reference} alternative",
+        "looking for a {name} instead of {reference}",
+        "same {name} as {reference} but another brand",
+    ],
 );
 const CHEAPER: Ways = (
-    &["cheaper alternative to {reference}", "{name} like {reference} but cheaper", "less expensive than {reference} but alike"],
-    &["same as {reference} for less money", "alternative to {reference} that is cheaper"],
+    &[
+        "cheaper alternative to {reference}",
+        "{name} like {reference} but cheaper",
+        "the same as {reference} for less money",
+        "less expensive {name} than {reference}",
+    ],
+    &["{name} as {reference} but for less money", "alternative to {reference} that is cheaper"],
 );
 const REFUSAL: Ways = (
-    &["{front} {name} {back} {refusal}", "{name} {front} {back} {refusal}", "{name} {refusal} {asked}", "{refusal} {front} {name} {back}"],
-    &["{name} {asked} {refusal}", "i want a {front} {name} {back} {refusal}"],
+    &[
+        "{front} {name} {back} {refusal}",
+        "{name} {front} {back} {refusal}",
+        "{name} {refusal} {asked}",
+        "i want a {front} {name} {refusal} {back}",
+    ],
+    &["{name} {asked} {refusal}", "looking for a {front} {name} {back} {refusal}"],
 );
 const DRAWBACK: Ways = (
-    &["{front} {name} {back} that {do} not {drawback}", "{name} that will not {drawback} {asked}", "{front} {name} {back} which {do} not {drawback}"],
-    &["{name} {asked} that will never {drawback}", "i want a {front} {name} {back}, it should not {drawback}"],
+    &[
+        "{front} {name} {back} that {do} not {drawback}",
+        "{name} that will not {drawback} {asked}",
+        "{front} {name} {back} which {do} not {drawback}",
+        "i want a {front} {name} {back}, {it} should never {drawback}",
+    ],
+    &["{name} {asked} that will never {drawback}", "looking for a {front} {name} {back}, {it} should not {drawback}"],
 );
 const KNOWLEDGE: Ways = (
-    &["{front} {name} {back} that {fact}", "{name} {asked} that {fact}", "{front} {name} {back} which {fact}", "which {front} {name} {back} {fact}"],
-    &["{name} that really {fact} {asked}", "{front} {name} {back}, best one that {fact}"],
+    &[
+        "{front} {name} {back} that {fact}",
+        "{name} {asked} that {fact}",
+        "{front} {name} {back} which {fact}",
+        "which {front} {name} {back} {fact}",
+    ],
+    &["i need a {name} that {fact} {asked}", "looking for a {front} {name} {back} which {fact}"],
 );
 
 impl Words {
@@ -72,7 +124,7 @@ impl Words {
         let (heard, held) = self.ways(dice, slice);
         let way = if unheard && dice.chance(0.6) { dice.pick(held) } else { dice.pick(heard) };
         let many = is_plural(&self.name);
-        let way = if many { way.replace(" a {", " {") } else { (*way).to_owned() };
+        let way = if many { way.replace("a {", "{") } else { (*way).to_owned() };
         let fact = if many { plural_verb(&self.fact) } else { self.fact.clone() };
         let parts = [
             ("{name}", self.name.clone()),
@@ -87,6 +139,7 @@ impl Words {
             ("{refusal}", self.refusal.clone()),
             ("{drawback}", self.drawback.clone()),
             ("{do}", if many { "do" } else { "does" }.to_owned()),
+            ("{it}", if many { "they" } else { "it" }.to_owned()),
             ("{fact}", fact),
         ];
         let full = parts.iter().fold(way, |text, (place, words)| text.replace(place, words));
@@ -120,7 +173,8 @@ pub fn price(dice: &mut Dice, euros: u32) -> String {
 
 fn does_itself(task: &str) -> bool {
     const VERBS: [&str; 14] = [
-        "make", "keep", "turn", "cover", "calm", "hydrate", "soothe", "soften", "protect", "help", "block", "brighten", "stop", "bind",
+        "make", "keep", "turn", "cover", "calm", "hydrate", "soothe", "soften", "protect", "help", "block", "brighten",
+        "stop", "bind",
     ];
     task.split(' ').next().is_some_and(|verb| VERBS.contains(&verb))
 }
@@ -145,7 +199,9 @@ fn plural_verb(fact: &str) -> String {
         "is" => "are".to_owned(),
         "has" => "have".to_owned(),
         "hardly" | "rarely" | "never" => return format!("{verb} {}", plural_verb(rest)),
-        _ if ["shes", "ches", "sses", "xes", "oes"].iter().any(|end| verb.ends_with(end)) => verb[..verb.len() - 2].to_owned(),
+        _ if ["shes", "ches", "sses", "xes", "oes"].iter().any(|end| verb.ends_with(end)) => {
+            verb[..verb.len() - 2].to_owned()
+        }
         _ if verb.ends_with("ies") => format!("{}y", &verb[..verb.len() - 3]),
         _ => verb.strip_suffix('s').unwrap_or(verb).to_owned(),
     };

@@ -27,7 +27,7 @@ impl Sales {
     pub fn draw(seed: u64, row: u32, popularity: f32) -> Self {
         let mut dice = Dice::new(&[seed, OF_SALES, u64::from(row)]);
         let worth = dice.normal().clamp(-2.5, 2.5);
-        let units = (3.0 * (5.5 * f64::from(popularity) + 0.35 * worth + 0.5 * dice.normal()).exp()) as u32;
+        let units = (12.0 * (5.5 * f64::from(popularity) + 0.35 * worth + 0.5 * dice.normal()).exp()) as u32;
         let return_rate = (USUAL_RETURNS - 0.05 * worth).clamp(0.01, 0.4);
         let returns = (f64::from(units) * return_rate + 0.5 * dice.normal()).clamp(0.0, f64::from(units)) as u32;
         let num_ratings = (f64::from(units) * 0.25 * dice.unit()) as u32;
@@ -39,7 +39,8 @@ impl Sales {
 
     /// 0 to 1: three parts satisfaction, two parts goods that were kept, one part demand.
     pub fn score(self) -> f64 {
-        let stars = (f64::from(self.stars) + WORTH_RATINGS * USUAL_STARS) / (f64::from(self.num_ratings) + WORTH_RATINGS);
+        let stars =
+            (f64::from(self.stars) + WORTH_RATINGS * USUAL_STARS) / (f64::from(self.num_ratings) + WORTH_RATINGS);
         let returned = (f64::from(self.returns) + WORTH_UNITS * USUAL_RETURNS) / (f64::from(self.units) + WORTH_UNITS);
         let demand = (f64::from(self.units).ln_1p() / 8.0).min(1.0);
         let (satisfied, kept) = ((stars - 1.0) / 4.0, (1.0 - returned / 0.3).max(0.0));

@@ -71,7 +71,8 @@ pub fn draw(seed: u64, catalogue: &Catalogue, num_queries: usize) -> Result<Vec<
         let request = (0..TRIES).find_map(|attempt| {
             let mut shopper = Shopper::new(catalogue, Dice::new(&[dice.clone().next(), attempt]), split == Split::Test);
             let draft = shopper.draft(slice)?;
-            let fits = is_held_out(&draft.intent) == (split == Split::Test) && is_worth_asking(&draft, catalogue, slice);
+            let fits =
+                is_held_out(&draft.intent) == (split == Split::Test) && is_worth_asking(&draft, catalogue, slice);
             let text = fits.then(|| draft.words.sentence(&mut shopper.dice, slice, split == Split::Test))?;
             seen.insert(text.clone()).then(|| Request { text, slice, split, intent: draft.intent })
         });
@@ -96,7 +97,8 @@ fn is_held_out(intent: &Intent) -> bool {
         // a price alone makes no new wish list
         Wish::Below(_) => [0, 0, 0],
     };
-    let mut wishes: Vec<[u64; 3]> = intent.hard.iter().chain(&intent.soft).map(number).filter(|wish| wish[0] > 0).collect();
+    let mut wishes: Vec<[u64; 3]> =
+        intent.hard.iter().chain(&intent.soft).map(number).filter(|wish| wish[0] > 0).collect();
     wishes.sort_unstable();
     let mut place = vec![intent.function as u64];
     place.extend(wishes.iter().flatten());
@@ -158,14 +160,25 @@ mod tests {
     fn words_of_test_queries_are_heard_elsewhere() {
         let (catalogue, requests) = requests();
         let words = |text: &str| -> Vec<String> {
-            text.to_lowercase().split(|c: char| !c.is_alphanumeric()).filter(|word| !word.is_empty()).map(str::to_owned).collect()
+            text.to_lowercase()
+                .split(|c: char| !c.is_alphanumeric())
+                .filter(|word| !word.is_empty())
+                .map(str::to_owned)
+                .collect()
         };
-        let mut heard: HashSet<String> =
-            requests.iter().filter(|request| request.split == Split::Train).flat_map(|request| words(&request.text)).collect();
+        let mut heard: HashSet<String> = requests
+            .iter()
+            .filter(|request| request.split == Split::Train)
+            .flat_map(|request| words(&request.text))
+            .collect();
         for (row, traits) in catalogue.iter() {
             heard.extend(words(&super::super::seller::item(catalogue.seed, row, traits).passage()));
         }
-        let tests: Vec<String> = requests.iter().filter(|request| request.split == Split::Test).flat_map(|request| words(&request.text)).collect();
+        let tests: Vec<String> = requests
+            .iter()
+            .filter(|request| request.split == Split::Test)
+            .flat_map(|request| words(&request.text))
+            .collect();
         let new = tests.iter().filter(|word| !heard.contains(*word)).count();
         assert!(new * 25 < tests.len(), "{new} of {} words", tests.len());
     }

@@ -185,7 +185,9 @@ impl Seller<'_> {
             _ => String::new(),
         };
         let all = std::iter::once(opening).filter(|opening| !opening.is_empty()).chain(sentences);
-        all.map(|sentence| format!("{}.", slip::first_capital(sentence.trim_end_matches('.')))).collect::<Vec<_>>().join(" ")
+        all.map(|sentence| format!("{}.", slip::first_capital(sentence.trim_end_matches('.'))))
+            .collect::<Vec<_>>()
+            .join(" ")
     }
 }
 

@@ -56,11 +56,17 @@ pub struct Sessions<'a> {
 
 impl<'a> Sessions<'a> {
     /// `asked` are the requests that shoppers type.
-    pub fn new(catalogue: &'a Catalogue, requests: &'a [Request], pools: &'a [Vec<Candidate>], asked: &[usize]) -> Self {
+    pub fn new(
+        catalogue: &'a Catalogue,
+        requests: &'a [Request],
+        pools: &'a [Vec<Candidate>],
+        asked: &[usize],
+    ) -> Self {
         let mut dice = Dice::new(&[catalogue.seed, OF_TYPING]);
         // the usual queries tend to the head
         let head = |slice: Slice| if slice == Slice::General { 0.4 } else { 1.0 };
-        let mut order: Vec<(f64, usize)> = asked.iter().map(|at| (dice.unit() * head(requests[*at].slice), *at)).collect();
+        let mut order: Vec<(f64, usize)> =
+            asked.iter().map(|at| (dice.unit() * head(requests[*at].slice), *at)).collect();
         order.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         let mut sum = 0.0;
         let typed = order.into_iter().enumerate().map(|(rank, (_, at))| {
@@ -85,7 +91,8 @@ impl<'a> Sessions<'a> {
                 let Reverse((_, _, json)) = waiting.pop().expect("it was seen above");
                 line(&json)?;
             }
-            let mut search_log = SearchLog { id: format!("s{search}"), client: String::new(), left: &mut left, lines: Vec::new() };
+            let mut search_log =
+                SearchLog { id: format!("s{search}"), client: String::new(), left: &mut left, lines: Vec::new() };
             self.search(&mut dice, self.typed[place].0, begin, &mut search_log);
             for (time, json) in search_log.lines {
                 waiting.push(Reverse((time, number, json)));
@@ -173,7 +180,8 @@ impl SearchLog<'_> {
         *self.left -= 1;
         let mut json = Vec::with_capacity(256);
         let (query_id, client_id) = (self.id.as_str().into(), self.client.as_str().into());
-        let event = EventRecord { action, query_id, client_id, item: item.into(), position: Some(place), time, text: None };
+        let event =
+            EventRecord { action, query_id, client_id, item: item.into(), position: Some(place), time, text: None };
         event.write(APPLICATION, &mut json);
         self.lines.push((time, json));
     }

@@ -22,7 +22,8 @@ pub enum Slice {
 }
 
 impl Slice {
-    pub const ALL: [Self; 6] = [Self::General, Self::LongTail, Self::Qa, Self::Alternative, Self::Negative, Self::Knowledge];
+    pub const ALL: [Self; 6] =
+        [Self::General, Self::LongTail, Self::Qa, Self::Alternative, Self::Negative, Self::Knowledge];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -81,7 +82,8 @@ impl<'a> Shopper<'a> {
     /// An empty wish for a category, by one of its names.
     fn start(&mut self, at: usize, own_word: f64) -> Draft {
         let category = &self.world.categories[at];
-        let name = if self.dice.chance(own_word) { self.dice.pick(&category.asks) } else { self.dice.pick(&category.names) };
+        let name =
+            if self.dice.chance(own_word) { self.dice.pick(&category.asks) } else { self.dice.pick(&category.names) };
         let several = self.world.functions[category.function].categories.len() > 1;
         let soft = if several { vec![Wish::Category(at)] } else { Vec::new() };
         let intent = Intent { function: category.function, hard: Vec::new(), soft };
@@ -117,7 +119,9 @@ impl<'a> Shopper<'a> {
         let mut draft = self.start(at, 0.75);
         let mut places = self.places(category);
         let rare = |slot: &Slot, value: u8| slot.share(value) < 0.2;
-        let first = places.iter().position(|place| category.slots[*place].values.iter().any(|v| rare(&category.slots[*place], *v)))?;
+        let first = places
+            .iter()
+            .position(|place| category.slots[*place].values.iter().any(|v| rare(&category.slots[*place], *v)))?;
         let slot = &category.slots[places.remove(first)];
         let values: Vec<u8> = slot.values.iter().copied().filter(|value| rare(slot, *value)).collect();
         let value = *self.dice.pick(&values);
@@ -137,7 +141,8 @@ impl<'a> Shopper<'a> {
     fn question(&mut self, at: usize) -> Option<Draft> {
         let function = self.world.categories[at].function;
         let task = self.dice.pick(&self.world.functions[function].tasks);
-        let mut draft = Draft { intent: Intent { function, hard: Vec::new(), soft: Vec::new() }, words: Words::default() };
+        let mut draft =
+            Draft { intent: Intent { function, hard: Vec::new(), soft: Vec::new() }, words: Words::default() };
         draft.words.task = task.text.clone();
         let category = &self.world.categories[at];
         if let Some(attribute) = task.attribute {
@@ -194,7 +199,8 @@ impl<'a> Shopper<'a> {
         } else {
             let refusable = |place: &usize| {
                 let slot = &category.slots[*place];
-                self.world.attributes[slot.attribute].refuse.len() > 1 && slot.values.iter().any(|v| slot.share(*v) > 0.2)
+                self.world.attributes[slot.attribute].refuse.len() > 1
+                    && slot.values.iter().any(|v| slot.share(*v) > 0.2)
             };
             let slot = &category.slots[places.remove(places.iter().position(refusable)?)];
             let values: Vec<u8> = slot.values.iter().copied().filter(|value| slot.share(*value) > 0.2).collect();
@@ -247,14 +253,17 @@ impl<'a> Shopper<'a> {
             }
         }
         let facts: Vec<usize> = (0..shares.len())
-            .filter(|fact| self.world.facts[*fact].drawback == drawback && shares[*fact] >= least && shares[*fact] <= 0.7)
+            .filter(|fact| {
+                self.world.facts[*fact].drawback == drawback && shares[*fact] >= least && shares[*fact] <= 0.7
+            })
             .collect();
         (!facts.is_empty()).then(|| *self.dice.pick(&facts))
     }
 
     fn bound_price(&mut self, draft: &mut Draft, function: usize) -> Option<()> {
         let rows = self.catalogue.of_function(function);
-        let mut prices: Vec<u32> = rows.iter().take(200).filter_map(|row| self.catalogue.get(*row)).map(|item| item.cents).collect();
+        let mut prices: Vec<u32> =
+            rows.iter().take(200).filter_map(|row| self.catalogue.get(*row)).map(|item| item.cents).collect();
         prices.sort_unstable();
         let share = 25 + self.dice.below(40);
         let euros = prices.get(prices.len() * share / 100)? / 100;
@@ -266,8 +275,9 @@ impl<'a> Shopper<'a> {
 
     /// The slots of a category in some order, the first ones likelier.
     fn places(&mut self, category: &Category) -> Vec<usize> {
-        let mut keyed: Vec<(u64, usize)> =
-            (0..category.slots.len()).map(|place| ((self.dice.unit() * 1e6) as u64 / (place as u64 + 2), place)).collect();
+        let mut keyed: Vec<(u64, usize)> = (0..category.slots.len())
+            .map(|place| ((self.dice.unit() * 1e6) as u64 / (place as u64 + 2), place))
+            .collect();
         keyed.sort_unstable();
         keyed.into_iter().map(|(_, place)| place).collect()
     }

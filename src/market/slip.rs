@@ -5,7 +5,9 @@ use super::dice::Dice;
 /// One mistyped word; the text as it is where no word is long enough.
 pub fn slip(dice: &mut Dice, text: &str) -> String {
     let mut words: Vec<String> = text.split(' ').map(str::to_owned).collect();
-    let long: Vec<usize> = (0..words.len()).filter(|at| words[*at].len() > 4 && words[*at].chars().all(|c| c.is_ascii_alphabetic())).collect();
+    let long: Vec<usize> = (0..words.len())
+        .filter(|at| words[*at].len() > 4 && words[*at].chars().all(|c| c.is_ascii_alphabetic()))
+        .collect();
     if long.is_empty() {
         return text.to_owned();
     }

@@ -64,12 +64,19 @@ fn write_items(writer: &mut DataWriter, catalogue: &Catalogue, progress: &dyn Fn
     }))
 }
 
-fn write_queries(writer: &mut DataWriter, oracle: &Oracle, pools: &[Vec<Candidate>], progress: &dyn Fn(Step, u64)) -> Result<()> {
+fn write_queries(
+    writer: &mut DataWriter,
+    oracle: &Oracle,
+    pools: &[Vec<Candidate>],
+    progress: &dyn Fn(Step, u64),
+) -> Result<()> {
     for (at, (request, pool)) in oracle.requests().iter().zip(pools).enumerate() {
         let id = query_id(at);
         writer.query(&Query { id: id.clone(), text: request.text.clone() })?;
         writer.slice(&id, request.slice.name())?;
-        let shown = |most: usize| pool.iter().take(most).filter_map(move |shown| Some((shown.row, oracle.judge(at, shown.row)?)));
+        let shown = |most: usize| {
+            pool.iter().take(most).filter_map(move |shown| Some((shown.row, oracle.judge(at, shown.row)?)))
+        };
         let judged: Vec<(u32, Level)> = match request.split {
             Split::Train => shown(JUDGED_TRAIN).collect(),
             Split::Test => oracle.good(at).chain(shown(JUDGED_TEST).filter(|(_, level)| !level.is_good())).collect(),
@@ -105,8 +112,17 @@ mod tests {
     fn the_same_seed_is_the_same_folder_to_the_byte() {
         let ((_one, first), (_two, second)) = (market(&PLAN), market(&PLAN));
         let (_three, other) = market(&Plan { seed: 6, ..PLAN });
-        for name in ["corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "slices.tsv", "logs.ndjson", MANIFEST] {
-            let [first, second, other] = [&first, &second, &other].map(|folder| fs::read(folder.path().join(name)).unwrap());
+        for name in [
+            "corpus.jsonl",
+            "queries.jsonl",
+            "qrels/train.tsv",
+            "qrels/test.tsv",
+            "slices.tsv",
+            "logs.ndjson",
+            MANIFEST,
+        ] {
+            let [first, second, other] =
+                [&first, &second, &other].map(|folder| fs::read(folder.path().join(name)).unwrap());
             assert!(first == second, "{name}");
             assert!(first != other || name == "slices.tsv", "{name}");
         }
@@ -119,7 +135,8 @@ mod tests {
         let items: HashSet<String> = folder.items().unwrap().map(|item| item.unwrap().1.id).collect();
         assert_eq!(items.len(), PLAN.items as usize);
         let slices = folder.slices().unwrap();
-        let texts: BTreeMap<String, String> = folder.queries().unwrap().map(|q| q.unwrap()).map(|q| (q.id, q.text)).collect();
+        let texts: BTreeMap<String, String> =
+            folder.queries().unwrap().map(|q| q.unwrap()).map(|q| (q.id, q.text)).collect();
         assert_eq!((texts.len(), slices.len()), (PLAN.queries, PLAN.queries));
         let mut good: HashMap<String, usize> = HashMap::new();
         for split in ["train", "test"] {
@@ -139,8 +156,12 @@ mod tests {
     fn the_log_is_in_order_and_refers_to_what_was_shown() {
         let (_home, folder) = market(&PLAN);
         let oracle = Oracle::load(folder.path()).unwrap();
-        let typed: HashSet<&str> =
-            oracle.requests().iter().filter(|request| request.split == Split::Train).map(|request| request.text.as_str()).collect();
+        let typed: HashSet<&str> = oracle
+            .requests()
+            .iter()
+            .filter(|request| request.split == Split::Train)
+            .map(|request| request.text.as_str())
+            .collect();
         let (mut shown, mut time, mut events) = (HashMap::new(), 0, BTreeMap::new());
         for line in lines(&folder.logs()).unwrap() {
             let (_, json) = line.unwrap();
@@ -163,6 +184,9 @@ mod tests {
             time = now;
         }
         assert_eq!(events.values().sum::<u64>(), PLAN.events);
-        assert!(events[&Action::Impression] > 10 * events[&Action::Click] && events[&Action::Click] > events[&Action::AddToCart]);
+        assert!(
+            events[&Action::Impression] > 10 * events[&Action::Click]
+                && events[&Action::Click] > events[&Action::AddToCart]
+        );
     }
 }

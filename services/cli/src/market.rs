@@ -60,7 +60,8 @@ impl Market {
         if let Some((_, last)) = shown.take() {
             last.finish_and_clear();
         }
-        let judged: Vec<String> = counts.judgements.iter().map(|(split, count)| format!("{count} for {split}")).collect();
+        let judged: Vec<String> =
+            counts.judgements.iter().map(|(split, count)| format!("{count} for {split}")).collect();
         let text = format!(
             "wrote {}: {} items, {} queries, judgements: {}, {} log lines",
             self.out.display(),

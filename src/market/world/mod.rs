@@ -137,7 +137,8 @@ impl Facts {
     }
 }
 
-static WORLD: LazyLock<World> = LazyLock::new(|| read::read().expect("the files of the world are valid, which a test checks"));
+static WORLD: LazyLock<World> =
+    LazyLock::new(|| read::read().expect("the files of the world are valid, which a test checks"));
 
 /// The world of the program.
 pub fn world() -> &'static World {

@@ -6,12 +6,14 @@ use std::collections::HashMap;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::{Attribute, Brand, Category, Department, Fact, Facts, Function, Line, MAX_SLOTS, NONE, Slot, Task, Value, World};
+use super::{
+    Attribute, Brand, Category, Department, Fact, Facts, Function, Line, MAX_SLOTS, NONE, Slot, Task, Value, World,
+};
 use crate::error::{Error, Result};
 use crate::market::dice::{Dice, hash_text};
 use crate::market::world::units;
 
-const FILES: [(&str, &str); 8] = [
+const FILES: [(&str, &str); 10] = [
     ("shared.toml", include_str!("shared.toml")),
     ("kitchen.toml", include_str!("kitchen.toml")),
     ("beauty.toml", include_str!("beauty.toml")),
@@ -19,7 +21,9 @@ const FILES: [(&str, &str); 8] = [
     ("electronics.toml", include_str!("electronics.toml")),
     ("home.toml", include_str!("home.toml")),
     ("outdoor.toml", include_str!("outdoor.toml")),
-    ("household.toml", include_str!("household.toml")),
+    ("garden.toml", include_str!("garden.toml")),
+    ("pets.toml", include_str!("pets.toml")),
+    ("family.toml", include_str!("family.toml")),
 ];
 /// Model series of a brand in one category.
 const LINES_PER_BRAND: usize = 2;
@@ -116,7 +120,8 @@ pub fn read() -> Result<World> {
     let mut digest = Sha256::new();
     for (name, text) in FILES {
         digest.update(text);
-        let file: FileToml = toml::from_str(text).map_err(|e| Error::config(name, "not a file of the world").because(e))?;
+        let file: FileToml =
+            toml::from_str(text).map_err(|e| Error::config(name, "not a file of the world").because(e))?;
         files.push((name, file));
     }
     let fingerprint = digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
@@ -140,7 +145,8 @@ pub fn read() -> Result<World> {
         let brands = first..world.brands.len();
         world.departments.push(Department { name: department, fluff: file.fluff, brands });
         for category in file.category {
-            let category = read_category(&world, category, &attributes, &functions).map_err(|problem| Error::config(name, problem))?;
+            let category = read_category(&world, category, &attributes, &functions)
+                .map_err(|problem| Error::config(name, problem))?;
             world.functions[category.function].categories.push(world.categories.len());
             world.categories.push(category);
         }
@@ -211,7 +217,9 @@ fn read_attribute(toml: AttributeToml, facts: &Places) -> std::result::Result<At
     let hollow = |pattern: &&String| !pattern.contains("{}");
     match toml.tell.iter().chain(&toml.refuse).chain(&toml.ask).find(hollow) {
         Some(pattern) => return Err(format!("`{pattern}` has no place for a value")),
-        None if values.is_empty() || values.len() >= usize::from(NONE) => return Err(format!("the values of `{}`", toml.id)),
+        None if values.is_empty() || values.len() >= usize::from(NONE) => {
+            return Err(format!("the values of `{}`", toml.id));
+        }
         None => {}
     }
     Ok(Attribute {
@@ -249,7 +257,8 @@ fn read_category(
     attributes: &Places,
     functions: &Places,
 ) -> std::result::Result<Category, String> {
-    let slots: Vec<Slot> = toml.attributes.iter().map(|text| read_slot(world, text, attributes)).collect::<std::result::Result<_, _>>()?;
+    let slots: Vec<Slot> =
+        toml.attributes.iter().map(|text| read_slot(world, text, attributes)).collect::<std::result::Result<_, _>>()?;
     if slots.len() < 2 || slots.len() > MAX_SLOTS {
         return Err(format!("`{}` needs 2 to {MAX_SLOTS} attributes", toml.id));
     }
@@ -302,11 +311,13 @@ fn lines(world: &World, category: &str, brand: usize, slots: &[Slot]) -> Vec<Lin
 
 fn series(dice: &mut Dice) -> String {
     const BEGIN: [&str; 32] = [
-        "Al", "Ar", "Bel", "Bor", "Cal", "Cor", "Dal", "Del", "El", "Fal", "Fen", "Gal", "Hal", "Il", "Jor", "Kal", "Kor",
-        "Lun", "Mar", "Mel", "Nor", "Or", "Pal", "Quin", "Ral", "Sel", "Sol", "Tal", "Ul", "Val", "Vin", "Zel",
+        "Al", "Ar", "Bel", "Bor", "Cal", "Cor", "Dal", "Del", "El", "Fal", "Fen", "Gal", "Hal", "Il", "Jor", "Kal",
+        "Kor", "Lun", "Mar", "Mel", "Nor", "Or", "Pal", "Quin", "Ral", "Sel", "Sol", "Tal", "Ul", "Val", "Vin", "Zel",
     ];
-    const MIDDLE: [&str; 16] = ["a", "e", "i", "o", "ani", "eri", "ivo", "ora", "uma", "ela", "ista", "ade", "enti", "omi", "uri", "axo"];
-    const END: [&str; 16] = ["do", "na", "ris", "ton", "va", "x", "lia", "mond", "ro", "th", "ne", "ka", "sse", "vik", "lo", "tra"];
+    const MIDDLE: [&str; 16] =
+        ["a", "e", "i", "o", "ani", "eri", "ivo", "ora", "uma", "ela", "ista", "ade", "enti", "omi", "uri", "axo"];
+    const END: [&str; 16] =
+        ["do", "na", "ris", "ton", "va", "x", "lia", "mond", "ro", "th", "ne", "ka", "sse", "vik", "lo", "tra"];
     format!("{}{}{}", dice.pick(&BEGIN), dice.pick(&MIDDLE), dice.pick(&END))
 }
 
