@@ -3,7 +3,7 @@
 
 use std::thread;
 
-use super::dice::Dice;
+use super::dice::{Dice, hash};
 use super::quality::Sales;
 use super::world::{Facts, MAX_SLOTS, NONE, world};
 
@@ -22,6 +22,16 @@ pub struct Traits {
     pub line: u8,
     /// 0 to 4.
     pub quality: u8,
+}
+
+impl Traits {
+    /// A number that any difference changes.
+    pub fn digest(&self) -> u64 {
+        let values = u64::from_le_bytes(self.values);
+        let small = [u64::from(self.brand), u64::from(self.category), u64::from(self.line), u64::from(self.quality)];
+        let place = small.iter().fold(0, |sum, part| (sum << 16) | part);
+        hash(&[values, place, u64::from(self.cents), u64::from(self.popularity.to_bits()), self.facts.digest()])
+    }
 }
 
 // a million of them is 64 MB at most

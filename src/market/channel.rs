@@ -9,12 +9,12 @@ use crate::error::Result;
 use crate::lexical::Lexical;
 
 /// Items that BM25 brings.
-const FOUND: usize = 60;
+const FOUND: usize = 50;
 /// Items that the guess brings, and how often it is right.
 const GUESSED: usize = 8;
 const GUESS_RIGHT: f64 = 0.7;
 /// What popularity adds to a BM25 score that was divided by the best.
-const PULL: f32 = 0.45;
+const PULL: f32 = 0.5;
 /// Where guessed items start.
 const GUESS_SCORE: f32 = 0.5;
 

@@ -7,17 +7,14 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::Catalogue;
+use super::dice::{hash, hash_text};
 use super::requests::{self, Request, query_at};
 use super::seller::item_row;
-use super::world::world;
 use crate::domain::Level;
 use crate::error::{Error, Result};
 
 /// The file of a market's folder that says how to make it again.
 pub const MANIFEST: &str = "market.json";
-/// Raised whenever the same seed means another market.
-const VERSION: u32 = 1;
-
 /// How large a market is to be, and from which seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
@@ -29,22 +26,15 @@ pub struct Plan {
 
 #[derive(Serialize, Deserialize)]
 pub struct Manifest {
-    version: u32,
-    /// The fingerprint of the files of the world.
-    world: String,
     #[serde(flatten)]
     plan: Plan,
+    /// Of all that the plan was made into: a program that makes something else of it cannot judge.
+    digest: String,
 }
 
 pub struct Oracle {
     catalogue: Catalogue,
     requests: Vec<Request>,
-}
-
-impl Manifest {
-    pub fn new(plan: Plan) -> Self {
-        Self { version: VERSION, world: world().fingerprint.clone(), plan }
-    }
 }
 
 impl Oracle {
@@ -60,11 +50,19 @@ impl Oracle {
         let text = fs::read_to_string(&file).map_err(Error::store(&file, "read it"))?;
         let manifest: Manifest = serde_json::from_str(&text)
             .map_err(|e| Error::data(&file, None, "not the manifest of a market").because(e))?;
-        if manifest.version != VERSION || manifest.world != world().fingerprint {
+        let oracle = Self::build(&manifest.plan)?;
+        if oracle.manifest(&manifest.plan).digest != manifest.digest {
             let problem = "was written by another version of the market: write the folder again with `souk market`";
             return Err(Error::config(file.display(), problem));
         }
-        Self::build(&manifest.plan)
+        Ok(oracle)
+    }
+
+    pub fn manifest(&self, plan: &Plan) -> Manifest {
+        let queries = self.requests.iter().map(|request| hash_text(&format!("{request:?}")));
+        let items = self.catalogue.iter().map(|(_, item)| item.digest());
+        let digest = queries.chain(items).fold(0, |sum, part| hash(&[sum, part]));
+        Manifest { plan: *plan, digest: format!("{digest:016x}") }
     }
 
     pub fn catalogue(&self) -> &Catalogue {
@@ -100,17 +98,15 @@ mod tests {
     fn a_folder_of_another_version_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let plan = Plan { seed: 1, items: 300, queries: 12, events: 0 };
-        let write = |manifest: &Manifest| {
-            fs::write(folder.path().join(MANIFEST), serde_json::to_string(manifest).unwrap()).unwrap();
-            Oracle::load(folder.path())
+        let load = |text: &str| {
+            fs::write(folder.path().join(MANIFEST), text).unwrap();
+            Oracle::load(folder.path()).map(|oracle| oracle.requests().len())
         };
-        assert_eq!(write(&Manifest::new(plan)).unwrap().requests().len(), 12);
-        let error = write(&Manifest { version: VERSION + 1, ..Manifest::new(plan) }).err().unwrap();
+        let manifest = serde_json::to_string(&Oracle::build(&plan).unwrap().manifest(&plan)).unwrap();
+        assert_eq!(load(&manifest).unwrap(), 12);
+        let error = load(&manifest.replace("\"items\":300", "\"items\":301")).unwrap_err();
         assert!(error.to_string().contains("another version"), "{error}");
-        let error = write(&Manifest { world: "0".into(), ..Manifest::new(plan) }).err().unwrap();
-        assert!(error.to_string().contains("another version"), "{error}");
-        fs::write(folder.path().join(MANIFEST), "{}").unwrap();
-        assert!(Oracle::load(folder.path()).is_err());
+        assert!(load("{}").is_err());
     }
 
     #[test]

@@ -126,6 +126,10 @@ impl Words {
         let many = is_plural(&self.name);
         let way = if many { way.replace("a {", "{") } else { (*way).to_owned() };
         let fact = if many { plural_verb(&self.fact) } else { self.fact.clone() };
+        let refusal = match many {
+            true => self.refusal.replace("that is ", "that are ").replace("that has ", "that have "),
+            false => self.refusal.clone(),
+        };
         let parts = [
             ("{name}", self.name.clone()),
             ("{front}", self.front.join(" ")),
@@ -136,14 +140,20 @@ impl Words {
             ("{task}", self.task.clone()),
             ("{does}", third_person(&self.task)),
             ("{price}", self.price.clone()),
-            ("{refusal}", self.refusal.clone()),
+            ("{refusal}", refusal),
             ("{drawback}", self.drawback.clone()),
             ("{do}", if many { "do" } else { "does" }.to_owned()),
             ("{it}", if many { "they" } else { "it" }.to_owned()),
             ("{fact}", fact),
         ];
         let full = parts.iter().fold(way, |text, (place, words)| text.replace(place, words));
-        let tidy = full.split_whitespace().collect::<Vec<_>>().join(" ").replace(" ,", ",").replace(" - -", " -");
+        let tidy = full
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .replace(" ,", ",")
+            .replace(",,", ",")
+            .replace(" - -", " -");
         let text = article(tidy.trim_matches([' ', ',', '-'])).to_lowercase();
         if self.slips { slip::slip(dice, &text) } else { text }
     }

@@ -20,7 +20,7 @@ const WORTH_RATINGS: f64 = 8.0;
 const USUAL_RETURNS: f64 = 0.12;
 const WORTH_UNITS: f64 = 20.0;
 /// Where the levels begin, so that each has a fair share of a catalogue.
-const STEPS: [f64; 4] = [0.475, 0.545, 0.60, 0.665];
+const STEPS: [f64; 4] = [0.602, 0.635, 0.678, 0.745];
 
 impl Sales {
     /// Units follow popularity and a hidden worth; returns and ratings follow the worth, with noise.

@@ -121,7 +121,7 @@ fn is_worth_asking(draft: &Draft, catalogue: &Catalogue, slice: Slice) -> bool {
         Slice::LongTail => (12, 150, 0),
         Slice::Qa => (25, 300, 0),
         Slice::Alternative => (25, 300, 20),
-        Slice::Negative => (50, 400, 60),
+        Slice::Negative => (50, 220, 100),
         Slice::Knowledge => (25, 250, 60),
     };
     // bounds are for a catalogue of the sample's size
@@ -134,8 +134,8 @@ mod tests {
     use super::*;
 
     fn requests() -> (Catalogue, Vec<Request>) {
-        let catalogue = Catalogue::build(11, 3000);
-        let requests = draw(11, &catalogue, 900).unwrap();
+        let catalogue = Catalogue::build(11, 5000);
+        let requests = draw(11, &catalogue, 3000).unwrap();
         (catalogue, requests)
     }
 
@@ -148,11 +148,11 @@ mod tests {
             assert_eq!(is_held_out(&request.intent), request.split == Split::Test);
         }
         let tests = requests.iter().filter(|request| request.split == Split::Test).count();
-        assert_eq!(tests, 180);
+        assert_eq!(tests, 600);
         for slice in Slice::ALL {
             let of_slice = |request: &&Request| request.slice == slice;
-            assert_eq!(requests[..tests].iter().filter(of_slice).count(), 30);
-            assert!(requests[tests..].iter().filter(of_slice).count() >= 30, "{slice:?}");
+            assert_eq!(requests[..tests].iter().filter(of_slice).count(), 100);
+            assert!(requests[tests..].iter().filter(of_slice).count() >= 100, "{slice:?}");
         }
     }
 

@@ -20,6 +20,9 @@ pub fn item_row(id: &str) -> Option<u32> {
     id.strip_prefix('i').and_then(|digits| digits.parse().ok())
 }
 
+/// How often the usual one of several words is taken without a thought.
+const USUAL: f64 = 0.65;
+
 /// A value that the item has, and where it is spoken of.
 struct Told {
     attribute: usize,
@@ -85,7 +88,7 @@ impl Seller<'_> {
     fn says(&mut self, told: &Told) -> String {
         let says = &self.world.value(told.attribute, told.value).says;
         // the first word is the usual one
-        if self.dice.chance(0.5) { says[0].clone() } else { self.dice.pick(says).clone() }
+        if self.dice.chance(USUAL) { says[0].clone() } else { self.dice.pick(says).clone() }
     }
 
     fn title(&mut self, told: &[Told]) -> String {
@@ -102,7 +105,7 @@ impl Seller<'_> {
             }
         }
         self.dice.shuffle(&mut front);
-        let name = self.dice.pick(&category.names).clone();
+        let name = if self.dice.chance(USUAL) { &category.names[0] } else { self.dice.pick(&category.names) };
         let line = category.lines.get(usize::from(self.traits.line)).map(|line| line.name.clone());
         let mut brand = vec![world.brands[usize::from(self.traits.brand)].name.clone()];
         brand.extend(line);
@@ -180,7 +183,7 @@ impl Seller<'_> {
         let name = self.dice.pick(&category.names).clone();
         let opening = match self.dice.below(4) {
             0 => format!("{} from {}", slip::first_capital(&name), world.brands[usize::from(self.traits.brand)].name),
-            1 => format!("This {name} is one to keep"),
+            1 => format!("New in: {name}"),
             2 => format!("Our {name} for you"),
             _ => String::new(),
         };

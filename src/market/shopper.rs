@@ -46,6 +46,9 @@ impl Slice {
     }
 }
 
+/// What a word begins with that needs no "for" or "with" before it.
+const LINKS: [&str; 4] = ["for ", "with ", "against ", "like "];
+
 /// A wish list and its words, before they stand in a sentence.
 pub struct Draft {
     pub intent: Intent,
@@ -58,17 +61,22 @@ pub struct Shopper<'a> {
     pub dice: Dice,
     /// Speaks in ways that training never hears.
     pub unheard: bool,
+    /// How often the usual one of several words is taken without a thought.
+    usual: f64,
 }
 
 impl<'a> Shopper<'a> {
     pub fn new(catalogue: &'a Catalogue, dice: Dice, unheard: bool) -> Self {
-        Self { world: world(), catalogue, dice, unheard }
+        Self { world: world(), catalogue, dice, unheard, usual: 0.45 }
     }
 
     /// `None` where chance led to a category in which this cannot be asked.
     pub fn draft(&mut self, slice: Slice) -> Option<Draft> {
         let world = self.world;
         let at = self.dice.weighted(world.categories.iter().map(|category| category.weight.sqrt()));
+        if slice == Slice::General {
+            self.usual = 0.75;
+        }
         match slice {
             Slice::General => self.general(at),
             Slice::LongTail => self.long_tail(at),
@@ -82,8 +90,8 @@ impl<'a> Shopper<'a> {
     /// An empty wish for a category, by one of its names.
     fn start(&mut self, at: usize, own_word: f64) -> Draft {
         let category = &self.world.categories[at];
-        let name =
-            if self.dice.chance(own_word) { self.dice.pick(&category.asks) } else { self.dice.pick(&category.names) };
+        let names = if self.dice.chance(own_word) { &category.asks } else { &category.names };
+        let name = if self.dice.chance(self.usual) { &names[0] } else { self.dice.pick(names) };
         let several = self.world.functions[category.function].categories.len() > 1;
         let soft = if several { vec![Wish::Category(at)] } else { Vec::new() };
         let intent = Intent { function: category.function, hard: Vec::new(), soft };
@@ -92,7 +100,7 @@ impl<'a> Shopper<'a> {
 
     fn general(&mut self, at: usize) -> Option<Draft> {
         let category = &self.world.categories[at];
-        let mut draft = self.start(at, 0.15);
+        let mut draft = self.start(at, 0.1);
         let mut places = self.places(category);
         if self.dice.chance(0.2) {
             let brand = self.dice.pick(&category.lines).brand;
@@ -102,13 +110,13 @@ impl<'a> Shopper<'a> {
             let slot = &category.slots[places.pop()?];
             let value = self.common(slot);
             draft.intent.hard.push(Wish::Has { attribute: slot.attribute, value });
-            self.say(&mut draft.words, slot.attribute, value, 0.15);
+            self.say(&mut draft.words, slot.attribute, value, 0.1);
         }
         if self.dice.chance(0.6) {
             let slot = &category.slots[places.pop()?];
             let value = self.common(slot);
             draft.intent.soft.push(Wish::Has { attribute: slot.attribute, value });
-            self.say(&mut draft.words, slot.attribute, value, 0.15);
+            self.say(&mut draft.words, slot.attribute, value, 0.1);
         }
         Some(draft)
     }
@@ -116,7 +124,7 @@ impl<'a> Shopper<'a> {
     /// A rare value first, then others; in the shopper's own words.
     fn long_tail(&mut self, at: usize) -> Option<Draft> {
         let category = &self.world.categories[at];
-        let mut draft = self.start(at, 0.75);
+        let mut draft = self.start(at, 0.85);
         let mut places = self.places(category);
         let rare = |slot: &Slot, value: u8| slot.share(value) < 0.2;
         let first = places
@@ -126,12 +134,12 @@ impl<'a> Shopper<'a> {
         let values: Vec<u8> = slot.values.iter().copied().filter(|value| rare(slot, *value)).collect();
         let value = *self.dice.pick(&values);
         draft.intent.hard.push(Wish::Has { attribute: slot.attribute, value });
-        self.say(&mut draft.words, slot.attribute, value, 0.75);
+        self.say(&mut draft.words, slot.attribute, value, 0.85);
         for _ in 0..1 + self.dice.below(2) {
             let slot = &category.slots[places.pop()?];
             let value = *self.dice.pick(&slot.values);
             draft.intent.soft.push(Wish::Has { attribute: slot.attribute, value });
-            self.say(&mut draft.words, slot.attribute, value, 0.75);
+            self.say(&mut draft.words, slot.attribute, value, 0.85);
         }
         draft.words.slips = self.dice.chance(0.35);
         Some(draft)
@@ -152,8 +160,10 @@ impl<'a> Shopper<'a> {
             draft.intent.hard.push(Wish::Has { attribute, value });
             let name = format!("{{{}}}", self.world.attributes[attribute].id);
             // some words bring their own "for"
-            let text = task.text.replace(&name, &word);
-            draft.words.task = text.replace("for for ", "for ").replace("a for ", "for ");
+            let linked = LINKS.iter().any(|link| word.starts_with(link));
+            let links = [format!("with {name}"), format!("for {name}"), format!("a {name}")];
+            let text = links.iter().filter(|_| linked).fold(task.text.clone(), |text, link| text.replace(link, &word));
+            draft.words.task = text.replace(&name, &word);
         }
         if task.attribute.is_none() || self.dice.chance(0.25) {
             self.bound_price(&mut draft, function)?;
@@ -197,16 +207,19 @@ impl<'a> Shopper<'a> {
             draft.intent.hard.push(Wish::NoFact(fact));
             draft.words.drawback = self.dice.pick(&self.world.facts[fact].asks).clone();
         } else {
-            let refusable = |place: &usize| {
-                let slot = &category.slots[*place];
-                self.world.attributes[slot.attribute].refuse.len() > 1
-                    && slot.values.iter().any(|v| slot.share(*v) > 0.2)
+            let values = |slot: &Slot| -> Vec<u8> {
+                let refusable = |v: &u8| slot.share(*v) > 0.2 && !self.world.value(slot.attribute, *v).plain;
+                slot.values.iter().copied().filter(refusable).collect()
             };
-            let slot = &category.slots[places.remove(places.iter().position(refusable)?)];
-            let values: Vec<u8> = slot.values.iter().copied().filter(|value| slot.share(*value) > 0.2).collect();
+            let at = places.iter().position(|place| {
+                let slot = &category.slots[*place];
+                self.world.attributes[slot.attribute].refuse.len() > 1 && !values(slot).is_empty()
+            })?;
+            let slot = &category.slots[places.remove(at)];
+            let values = values(slot);
             let value = *self.dice.pick(&values);
             draft.intent.hard.push(Wish::Lacks { attribute: slot.attribute, value });
-            let word = self.word(slot.attribute, value, 0.25);
+            let word = self.word(slot.attribute, value, 0.15);
             let refuse = &self.world.attributes[slot.attribute].refuse;
             let (unheard, heard) = refuse.split_last()?;
             let pattern = if self.unheard { unheard } else { self.dice.pick(heard) };
@@ -290,15 +303,17 @@ impl<'a> Shopper<'a> {
     fn word(&mut self, attribute: usize, value: u8, own: f64) -> String {
         let value = self.world.value(attribute, value);
         let from = if self.dice.chance(own) { &value.asks } else { &value.says };
-        let word = if self.dice.chance(0.5) { &from[0] } else { self.dice.pick(from) };
+        let word = if self.dice.chance(self.usual) { &from[0] } else { self.dice.pick(from) };
         word.to_lowercase()
     }
 
     fn say(&mut self, words: &mut Words, attribute: usize, value: u8, own: f64) {
         let word = self.word(attribute, value, own);
         let attribute = &self.world.attributes[attribute];
-        let asked = attribute.ask.replace("{}", &word);
-        match attribute.front {
+        // some words bring their own "for"
+        let linked = LINKS.iter().any(|link| word.starts_with(link));
+        let asked = if linked { word.clone() } else { attribute.ask.replace("{}", &word) };
+        match attribute.front && !linked {
             true => words.front.push(word),
             false if attribute.ask.starts_with("with") => words.back.push(word),
             false => words.back.push(asked.clone()),

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::catalogue::{Catalogue, in_order};
 use super::channel::{Candidate, Channel};
-use super::oracle::{MANIFEST, Manifest, Oracle, Plan};
+use super::oracle::{MANIFEST, Oracle, Plan};
 use super::requests::{Split, query_id};
 use super::seller::{self, item_id};
 use super::sessions::Sessions;
@@ -33,7 +33,7 @@ const PIECE: u32 = 16_384;
 pub fn write(plan: &Plan, out: &Path, progress: &dyn Fn(Step, u64)) -> Result<Counts> {
     let mut writer = DataWriter::create(out)?;
     let oracle = Oracle::build(plan)?;
-    writer.json(MANIFEST, &Manifest::new(*plan))?;
+    writer.json(MANIFEST, &oracle.manifest(plan))?;
     let lexical = write_items(&mut writer, oracle.catalogue(), progress)?;
     let pools = Channel::new(oracle.catalogue(), lexical).pools(oracle.requests())?;
     write_queries(&mut writer, &oracle, &pools, progress)?;

@@ -7,6 +7,8 @@ mod units;
 use std::ops::Range;
 use std::sync::LazyLock;
 
+use super::dice::hash;
+
 /// No value: an item that has nothing to say about an attribute.
 pub const NONE: u8 = u8::MAX;
 /// The most attributes of a category.
@@ -19,8 +21,6 @@ pub struct World {
     pub functions: Vec<Function>,
     pub categories: Vec<Category>,
     pub brands: Vec<Brand>,
-    /// Of the files: what one world wrote, another cannot judge.
-    pub fingerprint: String,
     /// Where a category keeps an attribute, by category and attribute.
     places: Vec<u8>,
 }
@@ -62,6 +62,8 @@ pub struct Value {
     pub asks: Vec<String>,
     pub weight: f32,
     pub implies: Facts,
+    /// Nobody rules it out: it is what there is without a wish.
+    pub plain: bool,
 }
 
 /// What a value brings with it, which sellers and shoppers put in different words.
@@ -121,7 +123,7 @@ impl Facts {
     pub const MOST: usize = 192;
 
     pub fn has(self, fact: usize) -> bool {
-        self.0[fact / 64] >> (fact % 64) & 1 == 1
+        (self.0[fact / 64] >> (fact % 64)) & 1 == 1
     }
 
     pub fn insert(&mut self, fact: usize) {
@@ -130,6 +132,10 @@ impl Facts {
 
     pub fn join(&mut self, other: Self) {
         self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine |= theirs);
+    }
+
+    pub fn digest(self) -> u64 {
+        hash(&self.0)
     }
 
     pub fn iter(self) -> impl Iterator<Item = usize> {

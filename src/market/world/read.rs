@@ -4,7 +4,6 @@
 use std::collections::HashMap;
 
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
 use super::{
     Attribute, Brand, Category, Department, Fact, Facts, Function, Line, MAX_SLOTS, NONE, Slot, Task, Value, World,
@@ -91,6 +90,8 @@ struct ValueToml {
     weight: f32,
     #[serde(default)]
     implies: String,
+    #[serde(default)]
+    plain: bool,
 }
 
 #[derive(Deserialize)]
@@ -117,14 +118,11 @@ type Places = HashMap<String, usize>;
 
 pub fn read() -> Result<World> {
     let mut files = Vec::new();
-    let mut digest = Sha256::new();
     for (name, text) in FILES {
-        digest.update(text);
         let file: FileToml =
             toml::from_str(text).map_err(|e| Error::config(name, "not a file of the world").because(e))?;
         files.push((name, file));
     }
-    let fingerprint = digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
     let mut world = World {
         departments: Vec::new(),
         attributes: Vec::new(),
@@ -132,7 +130,6 @@ pub fn read() -> Result<World> {
         functions: Vec::new(),
         categories: Vec::new(),
         brands: Vec::new(),
-        fingerprint,
         places: Vec::new(),
     };
     let facts = read_facts(&mut world, &mut files)?;
@@ -205,12 +202,12 @@ fn read_attribute(toml: AttributeToml, facts: &Places) -> std::result::Result<At
             implies.insert(find(facts, fact, "fact")?);
         }
         let (says, asks) = (words(&value.says), words(&value.asks));
-        values.push(Value { id: value.id, says, asks, weight: value.weight, implies });
+        values.push(Value { id: value.id, says, asks, weight: value.weight, implies, plain: value.plain });
     }
     if let Some(unit) = &toml.unit {
         let measured = toml.numbers.iter().map(|number| {
             let (says, asks) = units::spellings(*number, unit);
-            Value { id: format!("{number} {unit}"), says, asks, weight: 3.0, implies: Facts::default() }
+            Value { id: format!("{number} {unit}"), says, asks, weight: 3.0, implies: Facts::default(), plain: true }
         });
         values.extend(measured);
     }
