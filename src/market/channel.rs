@@ -14,7 +14,7 @@ const FOUND: usize = 50;
 const GUESSED: usize = 8;
 const GUESS_RIGHT: f64 = 0.7;
 /// What popularity adds to a BM25 score that was divided by the best.
-const PULL: f32 = 0.5;
+const PULL: f32 = 0.7;
 /// Where guessed items start.
 const GUESS_SCORE: f32 = 0.5;
 

@@ -98,8 +98,8 @@ mod tests {
         (attribute, value as u8)
     }
 
-    fn fact(id: &str) -> usize {
-        world().facts.iter().position(|fact| fact.id == id).unwrap()
+    fn fact(asked: &str) -> usize {
+        world().facts.iter().position(|fact| fact.asks.iter().any(|asks| asks == asked)).unwrap()
     }
 
     /// An item of a category with some values, of the department's first brand, for 20.00.
@@ -176,15 +176,18 @@ mod tests {
         assert_eq!(boots.judge(&item("hiking-boots", &[("upper", "leather")])), Level::L2);
         assert_eq!(boots.judge(&item("hiking-boots", &[("upper", "mesh")])), Level::L4);
         assert_eq!(boots.judge(&item("hiking-boots", &[])), Level::L4, "what is not stated is not there");
-        let greasy = intent("face-cream", &[Wish::NoFact(fact("greasy"))], &[]);
+        let greasy = intent("face-cream", &[Wish::NoFact(fact("leave a greasy film"))], &[]);
         assert_eq!(greasy.judge(&item("face-cream", &[("active", "shea")])), Level::L2);
         assert_eq!(greasy.judge(&item("face-cream", &[("active", "aloe")])), Level::L4);
     }
 
     #[test]
     fn knowledge_is_what_a_value_implies() {
-        let induction =
-            intent("frying-pan", &[Wish::Fact(fact("induction"))], &[Wish::Category(category("frying-pan"))]);
+        let induction = intent(
+            "frying-pan",
+            &[Wish::Fact(fact("works on an induction hob"))],
+            &[Wish::Category(category("frying-pan"))],
+        );
         assert_eq!(induction.judge(&item("frying-pan", &[("cookware", "cast-iron")])), Level::L4);
         assert_eq!(induction.judge(&item("wok", &[("cookware", "carbon-steel")])), Level::L3);
         assert_eq!(induction.judge(&item("frying-pan", &[("cookware", "ptfe")])), Level::L2);

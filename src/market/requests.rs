@@ -74,7 +74,7 @@ pub fn draw(seed: u64, catalogue: &Catalogue, num_queries: usize) -> Result<Vec<
             let fits =
                 is_held_out(&draft.intent) == (split == Split::Test) && is_worth_asking(&draft, catalogue, slice);
             let text = fits.then(|| draft.words.sentence(&mut shopper.dice, slice, split == Split::Test))?;
-            seen.insert(text.clone()).then(|| Request { text, slice, split, intent: draft.intent })
+            seen.insert(text.clone()).then_some(Request { text, slice, split, intent: draft.intent })
         });
         requests.push(request.ok_or_else(|| {
             let problem = format!("query {at} cannot be drawn: {num_queries} queries over {} items", catalogue.len());
@@ -102,7 +102,7 @@ fn is_held_out(intent: &Intent) -> bool {
     wishes.sort_unstable();
     let mut place = vec![intent.function as u64];
     place.extend(wishes.iter().flatten());
-    hash(&place) % 5 == 0
+    hash(&place).is_multiple_of(5)
 }
 
 /// Neither hopeless nor trivial: enough Good items, and where something is ruled out, enough items that have it.

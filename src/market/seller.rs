@@ -58,6 +58,7 @@ fn fields(seed: u64, row: u32, traits: &Traits) -> Map<String, Value> {
     }
     let mut fields = Map::new();
     fields.insert("brand".into(), world.brands[usize::from(traits.brand)].name.clone().into());
+    fields.insert("department".into(), world.departments[category.department].name.clone().into());
     fields.insert("category".into(), category.id.clone().into());
     fields.insert("price".into(), json!(f64::from(traits.cents) / 100.0));
     fields.insert("attributes".into(), attributes.into());

@@ -23,7 +23,7 @@ pub struct Market {
     /// Where all chance comes from
     #[arg(long, default_value_t = 7)]
     seed: u64,
-    /// Items in the catalogue; a million needs about 3 GB of memory
+    /// Items in the catalogue; a million takes half a gigabyte of memory
     #[arg(long, default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=20_000_000))]
     items: u32,
     /// Queries in all; a fifth of them is the test

@@ -68,7 +68,6 @@ pub struct Value {
 
 /// What a value brings with it, which sellers and shoppers put in different words.
 pub struct Fact {
-    pub id: String,
     /// Behind "that", or behind "that does not" where it is a drawback.
     pub asks: Vec<String>,
     pub says: Vec<String>,
@@ -77,7 +76,6 @@ pub struct Fact {
 
 /// A need. Categories that serve the same need are substitutes.
 pub struct Function {
-    pub id: String,
     /// Behind "how to", without the name of any category; some hold `{attribute}`.
     pub tasks: Vec<Task>,
     pub categories: Vec<usize>,
@@ -216,8 +214,8 @@ mod tests {
     fn sellers_and_shoppers_put_facts_in_different_words() {
         for fact in &world().facts {
             let shared: Vec<_> = long_words(&fact.asks).intersection(&long_words(&fact.says)).copied().collect();
-            assert!(shared.is_empty(), "{}: {shared:?}", fact.id);
-            assert!(fact.asks.len() >= 2 && fact.says.len() >= 2, "{}", fact.id);
+            assert!(shared.is_empty(), "{:?}: {shared:?}", fact.asks);
+            assert!(fact.asks.len() >= 2 && fact.says.len() >= 2, "{:?}", fact.asks);
         }
     }
 

@@ -172,8 +172,8 @@ fn read_facts(world: &mut World, files: &mut [(&str, FileToml)]) -> Result<Place
     for (name, file) in files {
         for fact in std::mem::take(&mut file.facts) {
             remember(&mut places, &fact.id, world.facts.len(), name)?;
-            let FactToml { id, asks, says, drawback } = fact;
-            world.facts.push(Fact { id, asks: words(&asks), says: words(&says), drawback });
+            let FactToml { asks, says, drawback, .. } = fact;
+            world.facts.push(Fact { asks: words(&asks), says: words(&says), drawback });
         }
     }
     match world.facts.len() <= Facts::MOST {
@@ -242,7 +242,7 @@ fn read_functions(world: &mut World, files: &mut [(&str, FileToml)], attributes:
                 let attribute = slot.map_err(|problem| Error::config(name.to_owned(), problem))?;
                 read.push(Task { text, attribute });
             }
-            world.functions.push(Function { id, tasks: read, categories: Vec::new() });
+            world.functions.push(Function { tasks: read, categories: Vec::new() });
         }
     }
     Ok(places)
