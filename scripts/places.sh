@@ -19,6 +19,12 @@ programs() {
     echo "${CARGO_TARGET_DIR:-$PWD/target}/release"
 }
 
+# Builds benches/lexical.rs and prints where it lies.
+lexical_bench() {
+    cargo bench --quiet --bench lexical --no-run --message-format=json |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
+}
+
 say() {
     printf '%s\n' "$*" >&2
 }

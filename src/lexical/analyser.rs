@@ -213,8 +213,10 @@ impl Terms {
     /// Ends the term that was written to `text`.
     fn finish(&mut self) {
         let start = self.ends.last().copied().unwrap_or(0);
-        let cut = self.text.floor_char_boundary(start + MAX_TERM_BYTES);
-        self.text.truncate(cut);
+        if self.text.len() > start + MAX_TERM_BYTES {
+            let cut = (start..=start + MAX_TERM_BYTES).rev().find(|at| self.text.is_char_boundary(*at));
+            self.text.truncate(cut.unwrap_or(start));
+        }
         if self.text.len() > start {
             self.ends.push(self.text.len());
         }

@@ -174,7 +174,7 @@ impl Lexical {
 impl LexicalOptions {
     fn check(&self) -> Result<()> {
         let problem = match self {
-            Self { k1, .. } if !(k1.is_finite() && *k1 >= 0.0) => format!("k1 = {k1}: say 0 or more, such as 1.2"),
+            Self { k1, .. } if !(0.0..=100.0).contains(k1) => format!("k1 = {k1}: say 0 to 100, such as 1.2"),
             Self { b, .. } if !(0.0..=1.0).contains(b) => format!("b = {b}: say 0 to 1, such as 0.75"),
             _ => return Ok(()),
         };
