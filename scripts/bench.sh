@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Speed beside sentence-transformers in one run, what 8 bits cost in ranking, and the lexical channel beside bm25s.
+# Speed beside sentence-transformers in one run, what 8 bits cost in ranking, the lexical channel beside bm25s, and what
+# the simulated shop is like (`scripts/bench.sh market` does the last alone, without Python).
 #
 #   BENCH_DATA=DIR      a BEIR folder with a dev split for ranking and lexical (default: ../shared/data/home_depot)
 #   BENCH_MARKET=DIR    a market with a test split, for the lexical part as well
@@ -8,8 +9,20 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-python=$(scripts/python.sh)
+market() {
+    local shop
+    shop=$(mktemp -d)
+    "$(programs)/souk" market --out "$shop"
+    cargo bench --quiet --bench market -- "$shop"
+    rm -r "$shop"
+}
+
 cargo build --release --workspace --bins
+if [ "${1:-}" = market ]; then
+    market
+    exit
+fi
+python=$(scripts/python.sh)
 souk=$(programs)/souk
 data=${BENCH_DATA:-../shared/data/home_depot}
 
@@ -35,3 +48,6 @@ if [ -n "${BENCH_MARKET:-}" ]; then
 else
     echo "skipped: no market: BENCH_MARKET names a folder that \`souk market\` wrote"
 fi
+echo
+echo "== market"
+market

@@ -9,6 +9,7 @@ mod index;
 mod ingest;
 mod init;
 mod lines;
+mod market;
 mod output;
 mod progress;
 mod search;
@@ -93,6 +94,7 @@ enum Verb {
     Index(index::IndexVerb),
     Ingest(ingest::IngestVerb),
     Init(init::Init),
+    Market(market::Market),
     Search(search::Search),
 }
 
@@ -109,6 +111,7 @@ fn main() -> ExitCode {
         Some(Verb::Index(verb)) => verb.run(shared),
         Some(Verb::Ingest(verb)) => verb.run(shared),
         Some(Verb::Init(verb)) => verb.run(shared),
+        Some(Verb::Market(verb)) => verb.run(shared),
         Some(Verb::Search(verb)) => verb.run(shared),
         None => Err(souk::Error::input("say what to do: souk --help lists the verbs").into()),
     };

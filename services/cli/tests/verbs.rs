@@ -52,7 +52,7 @@ fn vectors(json_lines: &str) -> Vec<Vec<f32>> {
 #[test]
 fn help_lists_the_verbs_and_each_verb_explains_itself() {
     let help = done(&["--help"], b"");
-    for verb in ["db", "embed", "export", "index", "init", "search"] {
+    for verb in ["db", "embed", "export", "import", "index", "ingest", "init", "market", "search"] {
         assert!(help.contains(verb), "{help}");
         let own = done(&[verb, "--help"], b"");
         assert!(own.contains("Usage: souk") && own.contains("--config"), "{own}");
@@ -299,4 +299,19 @@ fn a_database_is_migrated_once_by_however_many_at_a_time() {
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && message.contains("cannot be reached"), "{message}");
     assert!(message.contains("shop:***@127.0.0.1:1") && !message.contains("secret"), "{message}");
+}
+
+#[test]
+fn a_market_is_written_whole_or_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("shop").display().to_string();
+    let small = ["market", "--items", "800", "--queries", "100", "--events", "500", "--out", &out];
+    let json: serde_json::Value = serde_json::from_str(&done(&[&small[..], &["--json"]].concat(), b"")).unwrap();
+    assert_eq!((&json["counts"]["items"], &json["counts"]["queries"]), (&800.into(), &100.into()));
+    for name in ["corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "slices.tsv", "logs.ndjson"] {
+        assert!(Path::new(&out).join(name).is_file(), "{name}");
+    }
+    refused(2, &["is not empty"], &small, b"");
+    let many = dir.path().join("many").display().to_string();
+    refused(2, &["ask for fewer"], &["market", "--items", "3", "--queries", "900", "--out", &many], b"");
 }

@@ -1,0 +1,259 @@
+//! Sentences for wishes: each slice has ways that all shoppers have, and ways that are heard in test queries only. Takes
+//! words; never knows what they mean.
+
+use super::dice::Dice;
+use super::shopper::Slice;
+use super::slip;
+
+/// The words of one query, of which a sentence takes what it has a place for.
+#[derive(Default)]
+pub struct Words {
+    pub name: String,
+    /// Values that stand before the name.
+    pub front: Vec<String>,
+    /// Values that stand behind it.
+    pub back: Vec<String>,
+    /// All values, as they are added behind a name: "in black".
+    pub asked: Vec<String>,
+    pub brand: String,
+    /// The brand and series to be replaced.
+    pub reference: String,
+    pub cheaper: bool,
+    pub task: String,
+    pub price: String,
+    pub refusal: String,
+    pub drawback: String,
+    pub fact: String,
+    /// Whether a finger slips.
+    pub slips: bool,
+}
+
+/// Sentences that all shoppers use, and those of test queries.
+type Ways = (&'static [&'static str], &'static [&'static str]);
+
+const GENERAL: Ways = (
+    &[
+        "{brand} {front} {name} {back}",
+        "{brand} {name} {front} {back}",
+        "{front} {name} {brand} {back}",
+        "{front} {name} {back} {brand}",
+    ],
+    &["{brand} {name}, {back}, {front}", "{name} {brand} {asked}"],
+);
+const LONG_TAIL: Ways = (
+    &[
+        "{front} {name} {back}",
+        "{name} {asked}",
+        "{name} {back} {front}",
+        "i need a {front} {name} {back}",
+        "looking for a {front} {name} {back}",
+    ],
+    &["i want a {name} {asked}", "{back} {front} {name}", "{name}, {back}, {front}"],
+);
+const QUESTION: Ways = (
+    &[
+        "how to {task} {price}",
+        "what to buy to {task} {price}",
+        "something to {task} {price}",
+        "what helps to {task} {price}",
+        "i want to {task} {price}",
+        "what do i need to {task} {price}",
+    ],
+    &["how do i {task} {price}", "what to use to {task} {price}", "need something to {task} {price}, what helps"],
+);
+/// For tasks that a thing does by itself.
+const DOES: Ways = (
+    &["what {does} {price}", "something that {does} {price}"],
+    &["what is it that {does} {price}", "i need something that {does} {price}"],
+);
+const ALTERNATIVE: Ways = (
+    &[
+        "alternative to {reference}",
+        "{name} like {reference} of another brand",
+        "alternative to {reference} {name}",
+        "{name} instead of {reference}",
+        "something like {reference} but not from them",
+        "the same as {reference} from somebody else",
+    ],
+    &[
+        "{reference} alternative",
+        "looking for a {name} instead of {reference}",
+        "same {name} as {reference} but another brand",
+    ],
+);
+const CHEAPER: Ways = (
+    &[
+        "cheaper alternative to {reference}",
+        "{name} like {reference} but cheaper",
+        "the same as {reference} for less money",
+        "less expensive {name} than {reference}",
+    ],
+    &["{name} as {reference} but for less money", "alternative to {reference} that is cheaper"],
+);
+const REFUSAL: Ways = (
+    &[
+        "{front} {name} {back} {refusal}",
+        "{name} {front} {back} {refusal}",
+        "{name} {refusal} {asked}",
+        "i want a {front} {name} {refusal} {back}",
+    ],
+    &["{name} {asked} {refusal}", "looking for a {front} {name} {back} {refusal}"],
+);
+const DRAWBACK: Ways = (
+    &[
+        "{front} {name} {back} that {do} not {drawback}",
+        "{name} that will not {drawback} {asked}",
+        "{front} {name} {back} which {do} not {drawback}",
+        "i want a {front} {name} {back}, {it} should never {drawback}",
+    ],
+    &["{name} {asked} that will never {drawback}", "looking for a {front} {name} {back}, {it} should not {drawback}"],
+);
+const KNOWLEDGE: Ways = (
+    &[
+        "{front} {name} {back} that {fact}",
+        "{name} {asked} that {fact}",
+        "{front} {name} {back} which {fact}",
+        "which {front} {name} {back} {fact}",
+    ],
+    &["i need a {name} that {fact} {asked}", "looking for a {front} {name} {back} which {fact}"],
+);
+
+impl Words {
+    /// A sentence; of the heard ways, or half of the time an unheard one.
+    pub fn sentence(&self, dice: &mut Dice, slice: Slice, unheard: bool) -> String {
+        let (heard, held) = self.ways(dice, slice);
+        let way = if unheard && dice.chance(0.6) { dice.pick(held) } else { dice.pick(heard) };
+        let many = is_plural(&self.name);
+        let way = if many { way.replace("a {", "{") } else { (*way).to_owned() };
+        let fact = if many { plural_verb(&self.fact) } else { self.fact.clone() };
+        let refusal = match many {
+            true => self.refusal.replace("that is ", "that are ").replace("that has ", "that have "),
+            false => self.refusal.clone(),
+        };
+        let parts = [
+            ("{name}", self.name.clone()),
+            ("{front}", self.front.join(" ")),
+            ("{back}", self.back.join(" ")),
+            ("{asked}", self.asked.join(" ")),
+            ("{brand}", self.brand.clone()),
+            ("{reference}", self.reference.clone()),
+            ("{task}", self.task.clone()),
+            ("{does}", third_person(&self.task)),
+            ("{price}", self.price.clone()),
+            ("{refusal}", refusal),
+            ("{drawback}", self.drawback.clone()),
+            ("{do}", if many { "do" } else { "does" }.to_owned()),
+            ("{it}", if many { "they" } else { "it" }.to_owned()),
+            ("{fact}", fact),
+        ];
+        let full = parts.iter().fold(way, |text, (place, words)| text.replace(place, words));
+        let tidy = full
+            .split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .replace(" ,", ",")
+            .replace(",,", ",")
+            .replace(" - -", " -");
+        let text = article(tidy.trim_matches([' ', ',', '-'])).to_lowercase();
+        if self.slips { slip::slip(dice, &text) } else { text }
+    }
+
+    fn ways(&self, dice: &mut Dice, slice: Slice) -> Ways {
+        match slice {
+            Slice::General => GENERAL,
+            Slice::LongTail => LONG_TAIL,
+            Slice::Qa if does_itself(&self.task) && dice.chance(0.6) => DOES,
+            Slice::Qa => QUESTION,
+            Slice::Alternative if self.cheaper => CHEAPER,
+            Slice::Alternative => ALTERNATIVE,
+            Slice::Negative if self.refusal.is_empty() => DRAWBACK,
+            Slice::Negative => REFUSAL,
+            Slice::Knowledge => KNOWLEDGE,
+        }
+    }
+}
+
+pub fn price(dice: &mut Dice, euros: u32) -> String {
+    match dice.below(3) {
+        0 => format!("under {euros} euros"),
+        1 => format!("for less than {euros}"),
+        _ => format!("below {euros} euro"),
+    }
+}
+
+fn does_itself(task: &str) -> bool {
+    const VERBS: [&str; 14] = [
+        "make", "keep", "turn", "cover", "calm", "hydrate", "soothe", "soften", "protect", "help", "block", "brighten",
+        "stop", "bind",
+    ];
+    task.split(' ').next().is_some_and(|verb| VERBS.contains(&verb))
+}
+
+/// "make hair black" → "makes hair black".
+fn third_person(task: &str) -> String {
+    task.split_once(' ').map_or_else(String::new, |(verb, rest)| format!("{verb}s {rest}"))
+}
+
+/// "socks", "hand weights", "shoes without laces", not "dress" or "chess".
+fn is_plural(name: &str) -> bool {
+    let stops = [" for ", " with", " without ", " in ", " on ", " to ", " that "];
+    let head = stops.iter().filter_map(|stop| name.find(stop)).min().map_or(name, |end| &name[..end]);
+    let last = head.rsplit(' ').next().unwrap_or_default();
+    last.ends_with('s') && !["ss", "us", "is"].iter().any(|end| last.ends_with(end)) && last != "pampers"
+}
+
+/// "keeps warm" → "keep warm", "is dry" → "are dry".
+fn plural_verb(fact: &str) -> String {
+    let (verb, rest) = fact.split_once(' ').unwrap_or((fact, ""));
+    let plain = match verb {
+        "is" => "are".to_owned(),
+        "has" => "have".to_owned(),
+        "hardly" | "rarely" | "never" => return format!("{verb} {}", plural_verb(rest)),
+        _ if ["shes", "ches", "sses", "xes", "oes"].iter().any(|end| verb.ends_with(end)) => {
+            verb[..verb.len() - 2].to_owned()
+        }
+        _ if verb.ends_with("ies") => format!("{}y", &verb[..verb.len() - 3]),
+        _ => verb.strip_suffix('s').unwrap_or(verb).to_owned(),
+    };
+    format!("{plain} {rest}")
+}
+
+/// "a electric kettle" → "an electric kettle".
+fn article(text: &str) -> String {
+    let vowel = |word: &str| word.starts_with(['a', 'e', 'i', 'o']);
+    let words: Vec<&str> = text.split(' ').collect();
+    let fixed = words.iter().enumerate().map(|(at, word)| match words.get(at + 1) {
+        Some(next) if *word == "a" && vowel(next) => "an",
+        _ => word,
+    });
+    fixed.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn grammar_by_hand() {
+        assert!(is_plural("running shoes") && is_plural("shoes without laces") && is_plural("weights"));
+        assert!(!is_plural("half dress") && !is_plural("kettle") && !is_plural("bag for the shoes"));
+        assert_eq!(plural_verb("reaches the cellar"), "reach the cellar");
+        assert_eq!(plural_verb("hardly weighs anything"), "hardly weigh anything");
+        assert_eq!(plural_verb("can be boiled"), "can be boiled");
+        assert_eq!(plural_verb("goes from freezer"), "go from freezer");
+        assert_eq!(third_person("make hair black"), "makes hair black");
+        assert_eq!(article("i need a electric kettle"), "i need an electric kettle");
+    }
+
+    #[test]
+    fn empty_places_leave_no_trace() {
+        let words = Words { name: "kettle".into(), asked: vec!["in black".into()], ..Words::default() };
+        let mut dice = Dice::new(&[1]);
+        for slice in Slice::ALL {
+            for _ in 0..50 {
+                let text = words.sentence(&mut dice, slice, true);
+                assert!(!text.contains("  ") && !text.contains(['{', '}']) && text == text.trim(), "{text:?}");
+            }
+        }
+    }
+}
