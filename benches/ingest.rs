@@ -188,9 +188,8 @@ fn from_kafka(home: &Path, brokers: &str, events: u64) {
         number += 1;
     }
     producer.flush(Duration::from_secs(60)).unwrap();
-    let mut ratios = Vec::new();
+    let mut rates = [const { Vec::new() }; 4];
     for round in 0..ROUNDS {
-        let (bare, bytes) = count_bytes(&client, (&topic, round), messages);
         let settings = KafkaSettings {
             brokers: brokers.into(),
             topics: vec![topic.clone()],
@@ -200,33 +199,65 @@ fn from_kafka(home: &Path, brokers: &str, events: u64) {
             on_gap: OnGap::Stop,
             properties: Default::default(),
         };
-        // from the first message on, as the bare consumer: joining the group takes as long for both
-        let first = Arc::new(OnceLock::new());
-        let seen = first.clone();
-        let examples = home.join(format!("kafka-{round}"));
-        let done = run(
-            &examples,
-            move |resume| Ok(Box::new(Timed { source: KafkaSource::open(&settings, resume)?, first: seen.clone() })),
-            |_| {},
-        );
-        let souk = first.get().unwrap().elapsed();
-        assert_eq!(done.counts.messages, messages);
-        let rate = |time: Duration| messages as f64 / time.as_secs_f64();
-        let ratio = rate(souk) / rate(bare);
-        println!(
-            "kafka, round {round}: bare consumer {:.0} messages/s ({:.0} MB/s), Souk to durable examples {:.0}: {ratio:.2} times",
-            rate(bare),
-            bytes as f64 / bare.as_secs_f64() / 1e6,
-            rate(souk)
-        );
-        ratios.push(ratio);
+        let alone = KafkaSettings { group: format!("{topic}-alone-{round}"), ..settings.clone() };
+        let times = [
+            count_bytes(&client, &format!("{topic}-bare-{round}"), (&topic, messages)),
+            // Souk does not wait for a second when enough lies ready; librdkafka by itself does
+            count_bytes(
+                client.clone().set("fetch.queue.backoff.ms", "10"),
+                &format!("{topic}-keen-{round}"),
+                (&topic, messages),
+            ),
+            count_messages(&alone, messages),
+            to_examples(&settings, &home.join(format!("kafka-{round}")), messages),
+        ];
+        for (rates, time) in rates.iter_mut().zip(times) {
+            rates.push(messages as f64 / time.as_secs_f64());
+        }
     }
-    ratios.sort_by(f64::total_cmp);
-    println!("kafka: {:.2} times a bare consumer that only counts bytes (median of {ROUNDS})", ratios[ROUNDS / 2]);
+    let [bare, keen, source, examples] = rates.map(|mut rates| {
+        rates.sort_by(f64::total_cmp);
+        rates[ROUNDS / 2]
+    });
+    println!(
+        "kafka, messages/s from the first on, medians of {ROUNDS}: a bare consumer that only counts bytes {bare:.0},"
+    );
+    println!(
+        "  the same with Souk's fetch.queue.backoff.ms {keen:.0}, Souk's source {source:.0}, to durable examples {examples:.0}"
+    );
+    println!("kafka: the source runs at {:.2} and {:.2} times a bare consumer,", source / bare, source / keen);
+    println!("  all the way to durable examples at {:.2} and {:.2} times", examples / bare, examples / keen);
 }
 
-fn count_bytes(client: &ClientConfig, (topic, round): (&str, usize), messages: u64) -> (Duration, u64) {
-    let group = format!("{topic}-bare-{round}");
+/// From the first batch until all is counted.
+fn count_messages(settings: &KafkaSettings, messages: u64) -> Duration {
+    let mut source = KafkaSource::open(settings, Arc::new(|_| Ok(None))).unwrap();
+    let (mut bytes, mut count, mut first) = (0, 0, None);
+    while count < messages {
+        if let Some(souk::log::Signal::Batch(batch)) = source.next(Duration::from_millis(100)).unwrap() {
+            first.get_or_insert_with(Instant::now);
+            count += batch.len() as u64;
+            bytes += batch.num_bytes();
+        }
+    }
+    assert!(bytes > 0);
+    first.unwrap().elapsed()
+}
+
+/// From the first batch until everything is durable.
+fn to_examples(settings: &KafkaSettings, home: &Path, messages: u64) -> Duration {
+    let first = Arc::new(OnceLock::new());
+    let seen = first.clone();
+    let open = move |resume: Resume| -> souk::Result<Box<dyn LogSource>> {
+        Ok(Box::new(Timed { source: KafkaSource::open(settings, resume)?, first: seen.clone() }))
+    };
+    let done = run(home, open, |_| {});
+    assert_eq!(done.counts.messages, messages);
+    first.get().unwrap().elapsed()
+}
+
+/// From the first message until all are counted.
+fn count_bytes(client: &ClientConfig, group: &str, (topic, messages): (&str, u64)) -> Duration {
     let mut config = client.clone();
     config.set("group.id", group).set("auto.offset.reset", "earliest").set("enable.auto.commit", "false");
     let consumer: BaseConsumer = config.create().unwrap();
@@ -235,11 +266,12 @@ fn count_bytes(client: &ClientConfig, (topic, round): (&str, usize), messages: u
     while count < messages {
         if let Some(message) = consumer.poll(Duration::from_millis(100)) {
             first.get_or_insert_with(Instant::now);
-            bytes += message.unwrap().payload().map_or(0, <[u8]>::len) as u64;
+            bytes += message.unwrap().payload().map_or(0, <[u8]>::len);
             count += 1;
         }
     }
-    (first.unwrap().elapsed(), bytes)
+    assert!(bytes > 0);
+    first.unwrap().elapsed()
 }
 
 /// Notes when the first batch came.

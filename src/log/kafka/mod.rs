@@ -63,6 +63,8 @@ impl KafkaSettings {
         let mut client = ClientConfig::new();
         // partition N of every topic must come to the same member
         client.set("partition.assignment.strategy", "range").set("statistics.interval.ms", "1000");
+        // by default nothing is fetched for a whole second once enough lies ready, however soon that is used up
+        client.set("fetch.queue.backoff.ms", "10");
         for (name, value) in self.client().config_map() {
             client.set(name.to_owned(), value.to_owned());
         }
