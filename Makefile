@@ -18,7 +18,7 @@ test: setup ## all tests, with real servers beside them; the last line is the su
 lint: setup ## format, clippy, licences and advisories of dependencies, shell scripts
 	@scripts/lint.sh
 
-bench: setup ## speed beside sentence-transformers; needs several GB of Python packages
+bench: setup ## Souk beside what others would use (scripts/bench.sh STAGE for one); several GB of Python packages
 	@scripts/bench.sh
 
 golden: setup ## compares with transformers on fresh random models; SEED=N, REGENERATE=1; needs the same packages

@@ -1,53 +1,73 @@
 #!/usr/bin/env bash
-# Speed beside sentence-transformers in one run, what 8 bits cost in ranking, the lexical channel beside bm25s, and what
-# the simulated shop is like (`scripts/bench.sh market` does the last alone, without Python).
+# Measures Souk beside what people would use instead, both sides in one run. All stages, or those that are named:
+#
+#   speed     texts/s beside sentence-transformers
+#   ranking   what 8 bits cost in nDCG
+#   lexical   the lexical channel beside bm25s: the same answers, how much faster
+#   market    what the simulated shop is like (docs/market.md), and the lexical channel on it
+#   ingest    logs to examples, from a file and from Kafka beside a bare consumer; drawing examples; memory
 #
 #   BENCH_DATA=DIR      a BEIR folder with a dev split for ranking and lexical (default: ../shared/data/home_depot)
-#   BENCH_MARKET=DIR    a market with a test split, for the lexical part as well
+#   BENCH_EVENTS=N      events of the log that ingest reads (default: 10000000; 3 GB in the temporary folder)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-market() {
-    local shop
-    shop=$(mktemp -d)
-    "$(programs)/souk" market --out "$shop"
-    cargo bench --quiet --bench market -- "$shop"
-    rm -r "$shop"
+stages=(speed ranking lexical market ingest)
+data=${BENCH_DATA:-../shared/data/home_depot}
+no_data="skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
+work=$(mktemp -d)
+trap 'scripts/services.sh down "$work/services" >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
+
+main() {
+    [ $# -gt 0 ] || set -- "${stages[@]}"
+    local stage
+    for stage in "$@"; do
+        [[ " ${stages[*]} " == *" $stage "* ]] || fail "no stage \`$stage\`" "There are: ${stages[*]}"
+    done
+    cargo build --release --workspace --bins
+    souk=$(programs)/souk
+    for stage in "$@"; do
+        echo "== $stage"
+        "$stage"
+        echo
+    done
 }
 
-cargo build --release --workspace --bins
-if [ "${1:-}" = market ]; then
-    market
-    exit
-fi
-python=$(scripts/python.sh)
-souk=$(programs)/souk
-data=${BENCH_DATA:-../shared/data/home_depot}
+speed() {
+    "$(scripts/python.sh)" benches/embed.py --souk "$souk" --model "$MINILM"
+}
 
-echo "== speed"
-"$python" benches/embed.py --souk "$souk" --model "$MINILM"
-echo
-echo "== ranking in 8 bits"
-if [ -f "$data/qrels/dev.tsv" ]; then
-    "$python" benches/ranking.py --souk "$souk" --model "$MINILM" --data "$data"
-else
-    echo "skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
-fi
-echo
-echo "== the lexical channel"
-lexical=$(lexical_bench)
-if [ -f "$data/qrels/dev.tsv" ]; then
-    "$python" benches/lexical.py --lexical "$lexical" --data "$data"
-else
-    echo "skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
-fi
-if [ -n "${BENCH_MARKET:-}" ]; then
-    "$python" benches/lexical.py --lexical "$lexical" --data "$BENCH_MARKET" --split test
-else
-    echo "skipped: no market: BENCH_MARKET names a folder that \`souk market\` wrote"
-fi
-echo
-echo "== market"
-market
+ranking() {
+    if [ -f "$data/qrels/dev.tsv" ]; then
+        "$(scripts/python.sh)" benches/ranking.py --souk "$souk" --model "$MINILM" --data "$data"
+    else
+        echo "$no_data"
+    fi
+}
+
+lexical() {
+    if [ -f "$data/qrels/dev.tsv" ]; then
+        "$(scripts/python.sh)" benches/lexical.py --lexical "$(lexical_bench)" --data "$data"
+    else
+        echo "$no_data"
+    fi
+}
+
+market() {
+    "$souk" market --out "$work/market"
+    cargo bench --quiet --bench market -- "$work/market"
+    "$(scripts/python.sh)" benches/lexical.py --lexical "$(lexical_bench)" --data "$work/market" --split test
+}
+
+ingest() {
+    if [ -z "${KAFKA_BROKERS:-}" ]; then
+        scripts/services.sh up "$work/services" >/dev/null || say "no servers: Kafka is left out"
+        # shellcheck disable=SC1091
+        [ ! -f "$work/services/env" ] || . "$work/services/env"
+    fi
+    cargo bench --quiet --bench ingest -- "${BENCH_EVENTS:-10000000}" ${KAFKA_BROKERS:+"$KAFKA_BROKERS"}
+}
+
+main "$@"

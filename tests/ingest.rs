@@ -229,7 +229,8 @@ fn of_two_writers_only_one_is_heard() {
     let contested = move |resume: Resume| -> Result<Box<dyn LogSource>> {
         opened += 1;
         let path = path.clone();
-        let other: Box<dyn FnOnce() + Send> = Box::new(move || drop(ingest(&path, 1000).unwrap()));
+        let other: Box<dyn FnOnce() + Send> =
+            Box::new(move || assert_eq!(ingest(&path, 1000).unwrap().counts.examples, 5000));
         let before = (opened == 1).then_some(other);
         Ok(Box::new(Meanwhile { source: source(resume)?, before, batches: 0 }))
     };
