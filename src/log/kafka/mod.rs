@@ -172,7 +172,8 @@ fn check_topics(settings: &KafkaSettings, consumer: &BaseConsumer<Member>) -> Re
 }
 
 fn refused(cause: KafkaError) -> Error {
-    Error::config("log.properties", "librdkafka refuses this configuration").because(cause)
+    let hint = if cfg!(feature = "kafka-tls") { "" } else { " (TLS and SASL need a build with --features kafka-tls)" };
+    Error::config("log.properties", format!("librdkafka refuses this configuration{hint}")).because(cause)
 }
 
 fn upstream(service: String, problem: &str, cause: KafkaError) -> Error {
