@@ -133,7 +133,9 @@ impl Chain {
     /// Makes what was joined durable. False when another writer has taken the lane over: nothing was written then.
     pub fn commit(&mut self, stretch: &mut Stretch, joiner: &mut Joiner, to: &Position) -> Result<bool> {
         let number = self.commits.len() as u64;
-        let aside = self.folder.join(format!("{PART}{}", std::process::id()));
+        // processes of two machines may have one number
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let aside = self.folder.join(format!("{PART}{}-{now:x}", std::process::id()));
         fs::create_dir(&aside).map_err(Error::store(&aside, "make the folder"))?;
         let written = stretch.write(&aside, joiner.waiting()).and_then(|files| {
             let commit = Commit {
@@ -156,8 +158,10 @@ impl Chain {
         let place = self.folder.join(folder_name(number));
         let placed = written.and_then(|()| put_in_place(&aside, &place));
         if !matches!(placed, Ok(true)) {
+            // the lane's new owner sweeps away what another was writing
+            let swept = !aside.exists();
             drop(fs::remove_dir_all(&aside));
-            return placed;
+            return if swept { Ok(false) } else { placed };
         }
         self.commits.push(place);
         self.position = to.clone();
@@ -174,8 +178,8 @@ impl Chain {
                 break;
             }
             let commit = Commit::load(folder)?;
-            num_queries += commit.counts.queries;
-            num_seen += commit.num_seen;
+            num_queries = u64::saturating_add(num_queries, commit.counts.queries);
+            num_seen = u64::saturating_add(num_seen, commit.num_seen);
             needed.push((folder, commit));
         }
         let (mut queries, mut seen) = (Vec::new(), Vec::new());

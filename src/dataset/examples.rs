@@ -63,6 +63,9 @@ impl Examples {
         let mut taken = Extent::new();
         for entry in fs::read_dir(home).map_err(Error::store(home, "open the examples (`souk ingest` writes them)"))? {
             let entry = entry.map_err(Error::store(home, "list the lanes"))?;
+            if !entry.path().is_dir() {
+                continue;
+            }
             let lane = entry.file_name().to_string_lossy().into_owned();
             let mut folders = commits(&entry.path())?;
             if let Some(extent) = extent {
@@ -200,8 +203,9 @@ impl Examples {
         let last = self.starts.get(whole).copied().unwrap_or(self.len()).min(self.len());
         for row in rest.chain(later..last) {
             let (shard, row) = self.place(row);
-            let part = &shard.commit.parts[usize::from(shard.columns.part.value(row))];
-            lower(&shard.commit.lane, part, shard.columns.offset.value(row));
+            if let Some(part) = shard.commit.parts.get(usize::from(shard.columns.part.value(row))) {
+                lower(&shard.commit.lane, part, shard.columns.offset.value(row));
+            }
         }
         for shard in self.shards.iter().skip(whole) {
             shard.commit.low.iter().for_each(|(part, offset)| lower(&shard.commit.lane, part, *offset));

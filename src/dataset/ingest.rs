@@ -70,6 +70,8 @@ struct Open {
     joiner: Joiner,
     stretch: Stretch,
     position: Position,
+    /// The parts of which no message has come since the lane was opened, and where they should go on.
+    untouched: Position,
     /// When the first message since the last commit came.
     since: Option<Instant>,
     unsent: Vec<PathBuf>,
@@ -119,7 +121,12 @@ impl<'a> Ingest<'a> {
             let signal = if stopped { Some(Signal::Ended) } else { source.next(WAIT)? };
             let mut ended = false;
             match signal {
-                Some(Signal::Opened(lane)) => drop(lanes.insert(lane.clone(), self.open_lane(&lane, source)?)),
+                Some(Signal::Opened(lane, start)) => {
+                    let mut open = self.open_lane(&lane, source)?;
+                    // another may have committed since the source asked; then it begins too early
+                    open.untouched = if open.position == start { start } else { Position::default() };
+                    lanes.insert(lane, open);
+                }
                 Some(Signal::Batch(batch)) => {
                     let open = lanes.get_mut(&batch.lane);
                     let open = open.ok_or_else(|| Error::device(format!("{} was not opened", batch.lane)))?;
@@ -174,7 +181,8 @@ impl<'a> Ingest<'a> {
         }
         unsent.reverse();
         let position = chain.position().clone();
-        let mut open = Open { chain, joiner, stretch: Stretch::default(), position, since: None, unsent };
+        let untouched = Position::default();
+        let mut open = Open { chain, joiner, stretch: Stretch::default(), position, untouched, since: None, unsent };
         open.send_dead(source);
         Ok(open)
     }
@@ -183,6 +191,11 @@ impl<'a> Ingest<'a> {
 impl Open {
     fn take(&mut self, batch: &Batch) {
         for message in batch.messages() {
+            let expected = if self.untouched.0.is_empty() { None } else { self.untouched.0.remove(message.part) };
+            if expected.is_some_and(|expected| message.offset < expected) {
+                tracing::warn!(lane = %batch.lane, part = message.part, "the log begins anew: it was made anew, or cut short");
+                self.position.0.insert(message.part.into(), message.offset);
+            }
             // a source may begin a little early
             if !self.position.covers(message.part, message.offset) {
                 self.joiner.take(&message, &mut self.stretch);

@@ -65,9 +65,10 @@ impl FileSource {
 impl LogSource for FileSource {
     fn next(&mut self, wait: Duration) -> Result<Option<Signal>> {
         if let Some(tail) = self.tails.get_mut(self.opened) {
-            tail.begin((self.resume)(&tail.lane)?, self.settings.on_gap)?;
+            let position = (self.resume)(&tail.lane)?;
+            tail.begin(position.clone(), self.settings.on_gap)?;
             self.opened += 1;
-            return Ok(Some(Signal::Opened(tail.lane.clone())));
+            return Ok(Some(Signal::Opened(tail.lane.clone(), position.unwrap_or_default())));
         }
         let deadline = Instant::now() + wait;
         loop {
@@ -360,7 +361,7 @@ mod tests {
                         position.advance(message.part, message.next);
                     }
                 }
-                Some(Signal::Opened(_)) => {}
+                Some(Signal::Opened(..)) => {}
                 Some(Signal::Closed(..) | Signal::Ended) | None => return (lines, position),
             }
         }

@@ -72,8 +72,8 @@ pub type Resume = Arc<dyn Fn(&Lane) -> Result<Option<Position>> + Send + Sync>;
 
 /// What a source has to say.
 pub enum Signal {
-    /// Messages of this lane follow, from where it was to go on.
-    Opened(Lane),
+    /// Messages of this lane follow, from where `Resume` said.
+    Opened(Lane, Position),
     Batch(Batch),
     /// The lane goes to another reader, who waits until the token is dropped: finish what was read of it first.
     Closed(Lane, Token),

@@ -42,6 +42,9 @@ pub const OF_TRAITS: u64 = 1;
 pub const OF_SALES: u64 = 2;
 pub const OF_TEXT: u64 = 3;
 
+/// How many items are looked at when queries are made.
+pub const SAMPLE: u32 = 20_000;
+
 pub struct Catalogue {
     pub seed: u64,
     traits: Vec<Traits>,
@@ -79,6 +82,12 @@ impl Catalogue {
     /// The rows that serve a function, ascending.
     pub fn of_function(&self, function: usize) -> &[u32] {
         &self.by_function[function]
+    }
+
+    /// Those of them by which queries are made, so that any larger catalogue has the same queries.
+    pub fn sample(&self, function: usize) -> impl Iterator<Item = &Traits> {
+        let rows = self.of_function(function).iter().take_while(|row| **row < SAMPLE);
+        rows.filter_map(|row| self.get(*row))
     }
 }
 

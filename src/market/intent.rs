@@ -51,7 +51,7 @@ impl Wish {
             Self::NoFact(fact) => !item.facts.has(fact),
             Self::Brand(brand) => usize::from(item.brand) == brand,
             Self::NotBrand(brand) => usize::from(item.brand) != brand,
-            Self::Below(cents) => item.cents <= cents,
+            Self::Below(cents) => item.cents < cents,
         }
     }
 }

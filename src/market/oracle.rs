@@ -37,8 +37,26 @@ pub struct Oracle {
     requests: Vec<Request>,
 }
 
+impl Plan {
+    /// The most that fits into the memory of one machine and the identifiers of files.
+    pub const MOST_ITEMS: u32 = 20_000_000;
+    pub const MOST_QUERIES: usize = 1_000_000;
+    pub const MOST_EVENTS: u64 = 10_000_000_000;
+
+    fn check(&self) -> Result<()> {
+        let fits = (1..=Self::MOST_ITEMS).contains(&self.items)
+            && (2..=Self::MOST_QUERIES).contains(&self.queries)
+            && self.events <= Self::MOST_EVENTS;
+        let most = (Self::MOST_ITEMS, Self::MOST_QUERIES, Self::MOST_EVENTS);
+        let problem =
+            || format!("a market has 1 to {} items, 2 to {} queries and up to {} events", most.0, most.1, most.2);
+        if fits { Ok(()) } else { Err(Error::input(problem())) }
+    }
+}
+
 impl Oracle {
     pub fn build(plan: &Plan) -> Result<Self> {
+        plan.check()?;
         let catalogue = Catalogue::build(plan.seed, plan.items);
         let requests = requests::draw(plan.seed, &catalogue, plan.queries)?;
         Ok(Self { catalogue, requests })

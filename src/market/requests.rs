@@ -3,10 +3,11 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::catalogue::Catalogue;
+use super::catalogue::{Catalogue, SAMPLE};
 use super::dice::{Dice, hash};
 use super::intent::{Intent, Wish};
 use super::shopper::{Draft, Shopper, Slice};
+use crate::domain::Level;
 use crate::error::{Error, Result};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +35,6 @@ pub struct Request {
 }
 
 const OF_REQUESTS: u64 = 4;
-/// How many items are looked at to see whether a query is worth asking, so that queries are the same in any larger
-/// catalogue.
-const SAMPLE: u32 = 20_000;
 const FEWEST_TEST: usize = 60;
 /// Draws before a query is given up: the world is used up for it.
 const TRIES: u64 = 3_000;
@@ -105,17 +103,15 @@ fn is_held_out(intent: &Intent) -> bool {
     hash(&place).is_multiple_of(5)
 }
 
-/// Neither hopeless nor trivial: enough Good items, and where something is ruled out, enough items that have it.
+/// Neither hopeless nor trivial: something Excellent, enough Good items, and where something is ruled out, enough items that have it.
 fn is_worth_asking(draft: &Draft, catalogue: &Catalogue, slice: Slice) -> bool {
     let size = catalogue.len().min(SAMPLE);
-    let rows = catalogue.of_function(draft.intent.function);
-    let rows = &rows[..rows.partition_point(|row| *row < size)];
     let mut levels = BTreeMap::new();
-    for item in rows.iter().filter_map(|row| catalogue.get(*row)) {
+    for item in catalogue.sample(draft.intent.function) {
         *levels.entry(draft.intent.judge(item)).or_insert(0) += 1;
     }
     let num_good: u32 = levels.iter().filter(|(level, _)| level.is_good()).map(|(_, count)| count).sum();
-    let broken = rows.len() as u32 - num_good;
+    let broken = levels.values().sum::<u32>() - num_good;
     let (least, most, least_broken) = match slice {
         Slice::General => (25, 250, 0),
         Slice::LongTail => (12, 150, 0),
@@ -126,7 +122,11 @@ fn is_worth_asking(draft: &Draft, catalogue: &Catalogue, slice: Slice) -> bool {
     };
     // bounds are for a catalogue of the sample's size
     let scaled = |count: u32| count * size / SAMPLE;
-    num_good >= scaled(least).max(1) && num_good <= scaled(most).max(3) && broken >= scaled(least_broken)
+    // wishes that contradict each other leave nothing Excellent
+    levels.contains_key(&Level::L4)
+        && num_good >= scaled(least).max(1)
+        && num_good <= scaled(most).max(3)
+        && broken >= scaled(least_broken)
 }
 
 #[cfg(test)]

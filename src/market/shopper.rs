@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use super::catalogue::Catalogue;
+use super::catalogue::{Catalogue, Traits};
 use super::dice::Dice;
 use super::intent::{Intent, Wish};
 use super::phrase::{self, Words};
@@ -183,13 +183,9 @@ impl<'a> Shopper<'a> {
         }
         draft.words.reference = format!("{} {}", self.world.brands[line.brand].name, line.name).to_lowercase();
         if self.dice.chance(0.4) {
-            let own = |item: &&u32| {
-                let item = self.catalogue.get(**item);
-                item.is_some_and(|item| usize::from(item.category) == at && usize::from(item.line) == number)
-            };
-            let rows = self.catalogue.of_function(category.function);
-            let mut prices: Vec<u32> =
-                rows.iter().filter(own).filter_map(|row| self.catalogue.get(*row)).map(|item| item.cents).collect();
+            let own = |item: &&Traits| usize::from(item.category) == at && usize::from(item.line) == number;
+            let sample = self.catalogue.sample(category.function);
+            let mut prices: Vec<u32> = sample.filter(own).map(|item| item.cents).collect();
             prices.sort_unstable();
             draft.intent.hard.push(Wish::Below(*prices.get(prices.len() / 2)?));
             draft.words.cheaper = true;
@@ -205,6 +201,8 @@ impl<'a> Shopper<'a> {
         if self.dice.chance(0.4) {
             let fact = self.implied(category, true, 0.12)?;
             draft.intent.hard.push(Wish::NoFact(fact));
+            // nobody asks for what brings the drawback along
+            places.retain(|place| !self.may_imply(&category.slots[*place], fact));
             draft.words.drawback = self.dice.pick(&self.world.facts[fact].asks).clone();
         } else {
             let values = |slot: &Slot| -> Vec<u8> {
@@ -242,11 +240,8 @@ impl<'a> Shopper<'a> {
         draft.intent.hard.push(Wish::Fact(fact));
         draft.words.fact = self.dice.pick(&self.world.facts[fact].asks).clone();
         if self.dice.chance(0.5) {
-            let place = *self.places(category).iter().find(|place| {
-                let slot = &category.slots[**place];
-                let implies = |value: &u8| self.world.value(slot.attribute, *value).implies.has(fact);
-                !slot.values.iter().any(implies)
-            })?;
+            let places = self.places(category);
+            let place = *places.iter().find(|place| !self.may_imply(&category.slots[**place], fact))?;
             let slot = &category.slots[place];
             let value = self.common(slot);
             draft.intent.soft.push(Wish::Has { attribute: slot.attribute, value });
@@ -273,10 +268,13 @@ impl<'a> Shopper<'a> {
         (!facts.is_empty()).then(|| *self.dice.pick(&facts))
     }
 
+    /// Whether some value of the slot brings the fact.
+    fn may_imply(&self, slot: &Slot, fact: usize) -> bool {
+        slot.values.iter().any(|value| self.world.value(slot.attribute, *value).implies.has(fact))
+    }
+
     fn bound_price(&mut self, draft: &mut Draft, function: usize) -> Option<()> {
-        let rows = self.catalogue.of_function(function);
-        let mut prices: Vec<u32> =
-            rows.iter().take(200).filter_map(|row| self.catalogue.get(*row)).map(|item| item.cents).collect();
+        let mut prices: Vec<u32> = self.catalogue.sample(function).take(200).map(|item| item.cents).collect();
         prices.sort_unstable();
         let share = 25 + self.dice.below(40);
         let euros = prices.get(prices.len() * share / 100)? / 100;

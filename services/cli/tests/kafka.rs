@@ -315,6 +315,39 @@ fn what_is_wrong_with_a_broker_or_topic_is_said() {
     }
 }
 
+#[test]
+fn a_topic_made_anew_is_a_gap_and_then_read_from_its_start() {
+    let Some(brokers) = brokers("a_topic_made_anew_is_a_gap_and_then_read_from_its_start") else { return };
+    let topic = topic(&brokers, "anew", 1);
+    let write = |from: usize, to: usize| {
+        let writer = Writer::new(&brokers, &topic);
+        let id = format!("q{from}");
+        writer.send(&id, &query(&id));
+        (from..to).for_each(|number| writer.send(&id, &click(&id, number)));
+        writer.flush();
+    };
+    write(0, 20);
+    let home = tempfile::tempdir().unwrap();
+    corpus(home.path(), 25);
+    assert_eq!(finish(ingest(&brokers, &topic, home.path(), &[]))["examples"], 20);
+    let admin: AdminClient<DefaultClientContext> = client(&brokers).create().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(admin.delete_topics(&[topic.as_str()], &AdminOptions::new())).unwrap();
+    wait_for("the topic to be made anew", || {
+        let new = NewTopic::new(&topic, 1, TopicReplication::Fixed(1));
+        let made = runtime.block_on(admin.create_topics(&[new], &AdminOptions::new())).unwrap();
+        made.into_iter().all(|made| made.is_ok())
+    });
+    write(20, 25);
+    let stopped = ingest(&brokers, &topic, home.path(), &[]).wait_with_output().unwrap();
+    let text = String::from_utf8(stopped.stderr).unwrap();
+    assert!(stopped.status.code() == Some(1) && text.contains("log.on_gap=skip"), "{text}");
+    let skip = ["--set", "log.on_gap=skip"];
+    assert_eq!(finish(ingest(&brokers, &topic, home.path(), &skip))["examples"], 5);
+    assert_eq!(finish(ingest(&brokers, &topic, home.path(), &[]))["messages"], 0);
+    assert!(items(home.path()).into_iter().eq(0..25));
+}
+
 fn settings(brokers: &str, topic: &str, group: &str) -> KafkaSettings {
     let properties =
         [("session.timeout.ms", "1500"), ("heartbeat.interval.ms", "300"), ("max.poll.interval.ms", "2000")];
@@ -342,7 +375,7 @@ fn a_long_pause_costs_no_partition_and_no_message() {
     let (mut opened, mut numbers, mut paused) = (0, Vec::new(), false);
     wait_for("all messages", || {
         match source.next(Duration::from_millis(100)).unwrap() {
-            Some(Signal::Opened(_)) => opened += 1,
+            Some(Signal::Opened(..)) => opened += 1,
             Some(Signal::Batch(batch)) => {
                 numbers.extend(batch.messages().map(|message| {
                     std::str::from_utf8(message.payload).unwrap().split(' ').next().unwrap().parse::<usize>().unwrap()
@@ -377,7 +410,7 @@ fn a_source_goes_on_where_it_is_told_and_shows_how_far_it_is() {
     let mut source = KafkaSource::open(&settings, Arc::new(move |_| Ok(Some(start.clone())))).unwrap();
     let (mut read, mut lane) = (Vec::new(), None);
     wait_for("the end", || match source.next(Duration::from_millis(100)).unwrap() {
-        Some(Signal::Opened(opened)) => {
+        Some(Signal::Opened(opened, _)) => {
             lane = Some(opened);
             false
         }

@@ -122,7 +122,10 @@ impl LogSource for KafkaSource {
     }
 
     fn commit(&mut self, lane: &Lane, position: &Position) -> Result<()> {
-        let partition = lane.name().strip_prefix(Lane::new(&self.lanes).name()).and_then(|rest| rest[1..].parse().ok());
+        let partition = lane
+            .name()
+            .strip_prefix(Lane::new(&self.lanes).name())
+            .and_then(|rest| rest.strip_prefix('-')?.parse().ok());
         let partition = partition.ok_or_else(|| Error::input(format!("{lane} is no lane of {}", self.lanes)))?;
         let offsets = self.topics.iter().filter_map(|topic| Some((topic.clone(), *position.0.get(topic)?)));
         // a thread that has ended says so at the next read

@@ -82,12 +82,11 @@ impl Member {
             added.map_err(|e| Error::device("librdkafka refuses an offset").because(e))?;
         }
         consumer.assign(&list).map_err(|e| Error::device("librdkafka refuses an assignment").because(e))?;
-        let partitions: BTreeSet<i32> = positions.into_keys().collect();
-        tracing::info!(lanes = self.lanes, ?partitions, "partitions came");
-        for partition in &partitions {
-            self.tell(Ok(Signal::Opened(self.lane(*partition))), HANDOVER);
+        tracing::info!(lanes = self.lanes, ?positions, "partitions came");
+        self.change(Some(positions.keys().copied().collect()));
+        for (partition, position) in positions {
+            self.tell(Ok(Signal::Opened(self.lane(partition), position)), HANDOVER);
         }
-        self.change(Some(partitions));
         Ok(())
     }
 

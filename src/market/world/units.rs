@@ -36,7 +36,7 @@ pub fn spellings(number: u32, unit: &str) -> (Vec<String>, Vec<String>) {
             vec![format!("{}k mah", number / 1000), format!("{number} milliamp")],
         ),
         "inch" => (
-            vec![format!("{number} inch"), format!("{number}\""), format!("{} cm", f64::from(number) * 2.54)],
+            vec![format!("{number} inch"), format!("{number}\""), format!("{} cm", f64::from(number * 254) / 100.0)],
             vec![format!("{number} inches"), format!("{number}in")],
         ),
         "m²" => (
