@@ -120,9 +120,9 @@ mod tests {
     fn a_list_of_names_stays_short() {
         assert_eq!(listed(["a", "b"].into_iter()), "a, b");
         assert_eq!(listed(["é".repeat(41).as_str()].into_iter()), format!("{}... (is this a table?)", "é".repeat(40)));
-        let twenty = vec!["x"; 20].join(", ");
-        assert_eq!(listed(vec!["x"; 20].into_iter()), twenty);
-        assert_eq!(listed(vec!["x"; 23].into_iter()), format!("{twenty} and 3 more (is this a table?)"));
+        let twenty = ["x"; 20].join(", ");
+        assert_eq!(listed(["x"; 20].into_iter()), twenty);
+        assert_eq!(listed(["x"; 23].into_iter()), format!("{twenty} and 3 more (is this a table?)"));
     }
 
     #[test]
