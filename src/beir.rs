@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Write};
+use std::io::{BufRead, BufReader, BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -18,6 +18,10 @@ const QRELS_HEADER: &str = "query-id\tcorpus-id\tscore";
 const SLICES_HEADER: &str = "query-id\tslice";
 /// Writes are gathered to this size.
 const BUFFER_BYTES: usize = 1 << 18;
+/// No line is longer, read or written.
+pub const MOST_LINE_BYTES: usize = 16 << 20;
+/// How much of a line that is too long is kept, to show it.
+const SHOWN_BYTES: usize = 1 << 10;
 
 /// A data folder to read from.
 #[derive(Clone, Debug)]
@@ -104,12 +108,13 @@ pub fn lines(file: &Path) -> Result<impl Iterator<Item = Result<(u64, Vec<u8>)>>
     let (file, mut number) = (file.to_path_buf(), 0);
     let next = move || {
         let mut line = Vec::new();
-        match input.read_until(b'\n', &mut line) {
+        number += 1;
+        match read_line(&mut input, &mut line) {
             Err(e) => return Some(Err(Error::store(&file, "read it")(e))),
-            Ok(0) => return None,
+            Ok((0, _)) => return None,
+            Ok((_, false)) => return Some(Err(Error::data(&file, Some(number), "longer than 16 MiB"))),
             Ok(_) => {}
         }
-        number += 1;
         if number == 1 && line.starts_with(b"\xef\xbb\xbf") {
             line.drain(..3);
         }
@@ -117,6 +122,34 @@ pub fn lines(file: &Path) -> Result<impl Iterator<Item = Result<(u64, Vec<u8>)>>
         Some(Ok((number, line)))
     };
     Ok(std::iter::from_fn(next).filter(|line| !matches!(line, Ok((_, line)) if line.trim_ascii().is_empty())))
+}
+
+/// Reads a line without its `\n` into `line`. Gives the bytes it had and whether `line` is all of it; of one that is too
+/// long only the beginning is kept.
+pub fn read_line(input: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> std::io::Result<(u64, bool)> {
+    let (mut length, mut whole) = (0, true);
+    loop {
+        let buffer = match input.fill_buf() {
+            Ok(buffer) => buffer,
+            Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        let end = buffer.iter().position(|byte| *byte == b'\n');
+        let part = &buffer[..end.unwrap_or(buffer.len())];
+        whole &= line.len() + part.len() <= MOST_LINE_BYTES;
+        if whole {
+            line.extend_from_slice(part);
+        } else {
+            line.truncate(SHOWN_BYTES);
+            line.shrink_to_fit();
+        }
+        let used = part.len() + usize::from(end.is_some());
+        input.consume(used);
+        length += used as u64;
+        if end.is_some() || used == 0 {
+            return Ok((length, whole));
+        }
+    }
 }
 
 fn json_lines(file: &Path) -> Result<impl Iterator<Item = Result<(u64, Vec<u8>)>> + use<>> {
@@ -172,23 +205,26 @@ impl DataWriter {
     }
 
     pub fn item(&mut self, item: &Item) -> Result<()> {
+        self.json("corpus.jsonl", item)?;
         self.counts.items += 1;
-        self.json("corpus.jsonl", item)
+        Ok(())
     }
 
     pub fn query(&mut self, query: &Query) -> Result<()> {
+        self.json("queries.jsonl", query)?;
         self.counts.queries += 1;
-        self.json("queries.jsonl", query)
+        Ok(())
     }
 
     pub fn judgement(&mut self, split: &str, judgement: &Judgement) -> Result<()> {
+        let Judgement { query, item, level } = judgement;
+        let row = format!("{}\t{}\t{}", without_tabs(query)?, without_tabs(item)?, level.number());
+        self.row(&format!("qrels/{split}.tsv"), QRELS_HEADER, &row)?;
         match self.counts.judgements.get_mut(split) {
             Some(count) => *count += 1,
             None => drop(self.counts.judgements.insert(split.into(), 1)),
         }
-        let Judgement { query, item, level } = judgement;
-        let row = format!("{}\t{}\t{}", without_tabs(query)?, without_tabs(item)?, level.number());
-        self.row(&format!("qrels/{split}.tsv"), QRELS_HEADER, &row)
+        Ok(())
     }
 
     pub fn slice(&mut self, query: &str, slice: &str) -> Result<()> {
@@ -198,8 +234,9 @@ impl DataWriter {
 
     /// One line of the search log, without its end.
     pub fn log_line(&mut self, json: &[u8]) -> Result<()> {
+        self.line("logs.ndjson", json)?;
         self.counts.log_lines += 1;
-        self.line("logs.ndjson", json)
+        Ok(())
     }
 
     /// One JSON object as a line of a file of the caller's own, such as `rejected.jsonl`.
@@ -237,6 +274,11 @@ impl DataWriter {
     }
 
     fn line(&mut self, name: &str, line: &[u8]) -> Result<()> {
+        if line.len() > MOST_LINE_BYTES {
+            return Err(Error::input(format!(
+                "a line of {name} would be longer than 16 MiB, and could not be read again"
+            )));
+        }
         if !self.files.contains_key(name) {
             let path = self.claim.aside.join(name);
             if let Some(folder) = path.parent() {
@@ -287,6 +329,25 @@ mod tests {
         assert_eq!(folder.queries().unwrap().map(Result::unwrap).collect::<Vec<_>>(), [query]);
         assert_eq!(folder.judgements("test").unwrap().map(Result::unwrap).collect::<Vec<_>>(), [judgement]);
         assert_eq!(folder.slices().unwrap()["q1"], "general");
+    }
+
+    #[test]
+    fn no_line_is_longer_than_what_can_be_read_again() {
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("corpus.jsonl");
+        let longest = vec![b'x'; MOST_LINE_BYTES];
+        fs::write(&file, [&longest[..], b"\n", &longest, b"x\n", b"next"].concat()).unwrap();
+        let mut read = lines(&file).unwrap();
+        assert!(read.next().unwrap().unwrap() == (1, longest.clone()));
+        let error = read.next().unwrap().unwrap_err().to_string();
+        assert!(error.ends_with("corpus.jsonl, line 2: longer than 16 MiB"), "{error}");
+        assert_eq!(read.next().unwrap().unwrap(), (3, b"next".to_vec()));
+
+        let mut writer = DataWriter::create(&home.path().join("shop")).unwrap();
+        writer.log_line(&longest).unwrap();
+        let error = writer.log_line(&[&longest[..], b"x"].concat()).unwrap_err().to_string();
+        assert!(error.contains("a line of logs.ndjson would be longer than 16 MiB"), "{error}");
+        assert_eq!(writer.counts().log_lines, 1);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Any catalogue that is one table: CSV or TSV, with or without a header. Takes a map from our names to its columns, or
 //! finds them by their usual names; further columns are kept as fields under their own.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::str::FromStr;
 
 use serde_json::Map;
 
-use super::fields::{OWN_NAMES, join, put, put_number};
+use super::fields::{OWN_NAMES, join, listed, put, put_number};
 use super::intake::Intake;
 use super::table::{Row, Shape, Table};
 use crate::domain::Item;
@@ -43,6 +44,7 @@ impl FromStr for Column {
 }
 
 pub fn import(intake: &mut Intake, file: &Path, shape: Shape, columns: &[Column]) -> Result<()> {
+    once_each(columns)?;
     let mut table = Table::open(file, shape, intake)?;
     let places = match columns {
         [] if shape.header => guessed(&table),
@@ -50,11 +52,12 @@ pub fn import(intake: &mut Intake, file: &Path, shape: Shape, columns: &[Column]
         columns => columns.iter().map(|column| placed(&table, column)).collect::<Result<_>>()?,
     };
     if !places.iter().any(|(field, _)| field == "id") {
-        let found = if table.names.is_empty() { format!("{} columns", table.width()) } else { table.names.join(", ") };
+        let names = || listed(table.names.iter().map(String::as_str));
+        let found = if table.names.is_empty() { format!("{} columns", table.width()) } else { names() };
         let problem = format!("it is not known which column is the id: say --columns id=...; the table has {found}");
         return Err(Error::config(file.display(), problem));
     }
-    let names: Vec<String> = (0..table.width()).map(|at| field_name(&table, at, &places)).collect();
+    let names = field_names(&table, &places);
     while let Some(row) = table.next(intake)? {
         let item = item(&row, &places, &names, intake);
         intake.item(Ok(item), &row.place(file))?;
@@ -85,6 +88,18 @@ fn item(row: &Row, places: &[(String, usize)], names: &[String], intake: &mut In
     Item { id: id.into(), title: said("title"), text: said("text"), fields }
 }
 
+/// Only titles and texts are made of several columns.
+fn once_each(columns: &[Column]) -> Result<()> {
+    let mut fields = HashSet::new();
+    match columns.iter().find(|column| !fields.insert(&column.field) && !["title", "text"].contains(&&*column.field)) {
+        Some(Column { field, .. }) => {
+            let problem = format!("--columns maps `{field}` twice: only title and text are joined of several columns");
+            Err(Error::input(problem))
+        }
+        None => Ok(()),
+    }
+}
+
 fn guessed(table: &Table) -> Vec<(String, usize)> {
     let find =
         |(field, names): (&str, &[&str])| Some((field.to_owned(), names.iter().find_map(|name| table.column(name))?));
@@ -106,13 +121,23 @@ fn placed(table: &Table, column: &Column) -> Result<(String, usize)> {
     }
 }
 
-/// What a column that nobody mapped is called: by its header, unless that is empty, an item's own, or taken.
-fn field_name(table: &Table, at: usize, places: &[(String, usize)]) -> String {
-    let name = table.names.get(at).map_or("", String::as_str);
-    let taken = places.iter().any(|(field, _)| field == name)
-        || table.names.iter().position(|other| other == name).is_some_and(|first| first < at);
-    match name.is_empty() || name == "id" || OWN_NAMES.contains(&name) || taken {
-        true => format!("column_{at}"),
-        false => name.to_owned(),
-    }
+/// What each column that nobody mapped is called: by its header, unless that is empty, an item's own, or taken.
+fn field_names(table: &Table, places: &[(String, usize)]) -> Vec<String> {
+    let mut taken: HashSet<String> = places.iter().map(|(field, _)| field.clone()).collect();
+    taken.extend(["id"].into_iter().chain(OWN_NAMES).map(str::to_owned));
+    let is_mapped = |at| places.iter().any(|(_, mapped)| *mapped == at);
+    let name = |at| {
+        let mut name: String = table.names.get(at).cloned().unwrap_or_default();
+        if is_mapped(at) {
+            return name;
+        }
+        if name.is_empty() || taken.contains(&name) {
+            name = format!("column_{at}");
+        }
+        while !taken.insert(name.clone()) {
+            name.push('_');
+        }
+        name
+    };
+    (0..table.width()).map(name).collect()
 }

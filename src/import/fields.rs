@@ -1,6 +1,8 @@
 //! Values as files have them, made into an item's fields: texts, prices, attributes. Never drops a value that it does not
 //! understand: it stays a text.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value};
 
 use super::intake::Refusal;
@@ -8,6 +10,10 @@ use super::table::Row;
 
 /// Names that an item has itself; no further field may take them.
 pub const OWN_NAMES: [&str; 3] = ["_id", "title", "text"];
+
+/// How many names of columns a message shows, and how many letters of each.
+const SHOWN_NAMES: usize = 20;
+const SHOWN_LETTERS: usize = 40;
 
 /// One JSON object of a line.
 pub fn object(json: &str) -> Result<Map<String, Value>, Refusal> {
@@ -54,6 +60,41 @@ fn number(text: &str) -> Option<f64> {
     number.filter(|number: &f64| sound && number.is_finite())
 }
 
+/// Names with their values; those of a name that comes several times are joined, each once.
+pub fn attributes<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Map<String, Value> {
+    let (mut attributes, mut seen) = (Map::new(), HashSet::new());
+    for (name, value) in pairs.into_iter().map(|(name, value)| (name.trim(), value.trim())) {
+        if value.is_empty() || !seen.insert((name, value)) {
+            continue;
+        }
+        match attributes.get_mut(name) {
+            Some(Value::String(values)) => values.extend(["; ", value]),
+            _ => drop(attributes.insert(name.into(), value.into())),
+        }
+    }
+    attributes
+}
+
+/// Names of columns for an error message, which stays short whatever the file is.
+pub fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let (count, mut is_cut) = (names.len(), names.len() > SHOWN_NAMES);
+    let mut short = |name: &'a str| match name.char_indices().nth(SHOWN_LETTERS) {
+        Some((end, _)) => {
+            is_cut = true;
+            format!("{}...", &name[..end])
+        }
+        None => name.to_owned(),
+    };
+    let mut shown = names.take(SHOWN_NAMES).map(&mut short).collect::<Vec<_>>().join(", ");
+    if count > SHOWN_NAMES {
+        shown += &format!(" and {} more", count - SHOWN_NAMES);
+    }
+    if is_cut {
+        shown += " (is this a table?)";
+    }
+    shown
+}
+
 /// Joins what is not empty.
 pub fn join<'a>(texts: impl IntoIterator<Item = &'a str>, between: &str) -> String {
     let texts: Vec<&str> = texts.into_iter().map(str::trim).filter(|text| !text.is_empty()).collect();
@@ -68,6 +109,21 @@ pub fn cell_or_none(row: &Row, column: Option<usize>) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_of_one_name_are_joined_each_once() {
+        let pairs = [("color", " oak "), ("legs", "4"), ("color ", "black"), ("color", "oak"), ("size", " ")];
+        assert_eq!(Value::from(attributes(pairs)), serde_json::json!({"color": "oak; black", "legs": "4"}));
+    }
+
+    #[test]
+    fn a_list_of_names_stays_short() {
+        assert_eq!(listed(["a", "b"].into_iter()), "a, b");
+        assert_eq!(listed(["é".repeat(41).as_str()].into_iter()), format!("{}... (is this a table?)", "é".repeat(40)));
+        let twenty = ["x"; 20].join(", ");
+        assert_eq!(listed(["x"; 20].into_iter()), twenty);
+        assert_eq!(listed(["x"; 23].into_iter()), format!("{twenty} and 3 more (is this a table?)"));
+    }
 
     #[test]
     fn prices_are_numbers_where_they_are_numbers() {

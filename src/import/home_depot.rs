@@ -12,7 +12,7 @@ use std::path::Path;
 use serde_json::Map;
 
 use super::beir::{needed, packed_or_not, unread};
-use super::fields::{join, put};
+use super::fields::{self, join};
 use super::intake::{Intake, Place, Refusal, hash};
 use super::lines::MOST_BYTES;
 use super::table::Table;
@@ -168,18 +168,21 @@ impl Catalogue {
         let (bullets, others): (Vec<_>, Vec<_>) = attributes.iter().partition(|(name, _)| name.starts_with("Bullet"));
         let bullets = bullets.into_iter().map(|(_, value)| value.as_str());
         let text = join(std::iter::once(description).chain(bullets), " ");
-        let (mut fields, mut kept) = (Map::new(), Map::new());
-        for (name, value) in others {
-            match name == "MFG Brand Name" {
-                true => put(&mut fields, "brand", value),
-                false => put(&mut kept, name, value),
-            }
+        let mut fields = Map::new();
+        let mut kept = fields::attributes(others.into_iter().map(|(name, value)| (name.as_str(), value.as_str())));
+        if let Some(brand) = kept.remove("MFG Brand Name") {
+            fields.insert("brand".into(), brand);
         }
         if !kept.is_empty() {
             fields.insert("attributes".into(), kept.into());
         }
         let title = self.titles.of(id, intake)?;
-        intake.item(Ok(Item { id: id.into(), title, text, fields }), place)
+        let untitled = title.is_empty() && !intake.has_item(id);
+        intake.item(Ok(Item { id: id.into(), title, text, fields }), place)?;
+        if untitled && intake.has_item(id) {
+            intake.note("items without a title");
+        }
+        Ok(())
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::lines::Encoding;
+use super::lines::{Encoding, TOO_LONG};
 use crate::beir::{Counts, DataWriter};
 use crate::domain::{Item, Judgement, Query};
 use crate::error::{Error, Result};
@@ -178,13 +178,17 @@ impl<'a> Intake<'a> {
             Ok(item) => item,
             Err(refusal) => return self.reject(place, &refusal),
         };
-        if !self.items.add(&item.id) {
+        if self.items.has(&item.id) {
             return self.reject(place, &Refusal::with("an item with this id came before", &item.id));
         }
+        if let Err(error) = self.writer.item(&item) {
+            return self.unwritten(error, place);
+        }
+        self.items.add(&item.id);
         if item.title.is_empty() && item.text.is_empty() {
             self.note("items with neither title nor text");
         }
-        self.writer.item(&item)
+        Ok(())
     }
 
     pub fn query(&mut self, query: std::result::Result<Query, Refusal>, place: &Place) -> Result<()> {
@@ -197,10 +201,16 @@ impl<'a> Intake<'a> {
         });
         match sound {
             Err(refusal) => self.reject(place, &refusal),
-            Ok(query) if !self.queries.add(&query.id) => {
+            Ok(query) if self.queries.has(&query.id) => {
                 self.reject(place, &Refusal::with("a query with this id came before", &query.id))
             }
-            Ok(query) => self.writer.query(&query),
+            Ok(query) => match self.writer.query(&query) {
+                Ok(()) => {
+                    self.queries.add(&query.id);
+                    Ok(())
+                }
+                Err(error) => self.unwritten(error, place),
+            },
         }
     }
 
@@ -222,7 +232,7 @@ impl<'a> Intake<'a> {
         });
         match sound {
             Err(refusal) => self.reject(place, &refusal),
-            Ok(judgement) => self.writer.judgement(split, &judgement),
+            Ok(judgement) => self.writer.judgement(split, &judgement).or_else(|error| self.unwritten(error, place)),
         }
     }
 
@@ -235,12 +245,12 @@ impl<'a> Intake<'a> {
             () if !self.sliced.add(query) => {
                 self.reject(place, &Refusal::with("this query is in a slice already", query))
             }
-            () => self.writer.slice(query, slice),
+            () => self.writer.slice(query, slice).or_else(|error| self.unwritten(error, place)),
         }
     }
 
-    pub fn log_line(&mut self, json: &[u8]) -> Result<()> {
-        self.writer.log_line(json)
+    pub fn log_line(&mut self, json: &[u8], place: &Place) -> Result<()> {
+        self.writer.log_line(json).or_else(|error| self.unwritten(error, place))
     }
 
     pub fn has_item(&self, id: &str) -> bool {
@@ -254,6 +264,14 @@ impl<'a> Intake<'a> {
 
     pub fn has_query(&self, id: &str) -> bool {
         self.queries.has(id)
+    }
+
+    /// What was read can be written longer: parts are joined, and JSON has escapes.
+    fn unwritten(&mut self, error: Error, place: &Place) -> Result<()> {
+        match error {
+            Error::Input { .. } => self.reject(place, &TOO_LONG),
+            error => Err(error),
+        }
     }
 
     pub fn reject(&mut self, place: &Place, refusal: &Refusal) -> Result<()> {

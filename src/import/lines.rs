@@ -10,14 +10,13 @@ use std::str::FromStr;
 use flate2::read::MultiGzDecoder;
 
 use super::intake::{Intake, Place, Refusal};
+use crate::beir::read_line;
 use crate::error::{Error, Result};
 
 /// A longer line or row is refused and passed over.
-pub const MOST_BYTES: usize = 16 << 20;
+pub use crate::beir::MOST_LINE_BYTES as MOST_BYTES;
 /// Small, for where rows are read out of order a buffer is filled for each.
 const BUFFER_BYTES: usize = 1 << 14;
-/// How much of a line that is too long is kept, to show it.
-const SHOWN_BYTES: usize = 1 << 10;
 const MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// How bytes become text.
@@ -125,30 +124,10 @@ impl Lines {
     }
 
     pub fn next(&mut self) -> Result<Option<Line>> {
-        let (mut bytes, mut whole, begin) = (Vec::new(), true, self.offset);
-        loop {
-            let buffer = match self.input.fill_buf() {
-                Ok(buffer) => buffer,
-                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
-                Err(e) => return Err(Error::store(&self.file, "read on")(e)),
-            };
-            let end = buffer.iter().position(|byte| *byte == b'\n');
-            let part = &buffer[..end.unwrap_or(buffer.len())];
-            whole &= bytes.len() + part.len() <= MOST_BYTES;
-            if whole {
-                bytes.extend_from_slice(part);
-            } else {
-                bytes.truncate(SHOWN_BYTES);
-                bytes.shrink_to_fit();
-            }
-            let used = part.len() + usize::from(end.is_some());
-            self.input.consume(used);
-            self.offset += used as u64;
-            if end.is_some() || used == 0 {
-                break;
-            }
-        }
-        if self.offset == begin {
+        let (mut bytes, begin) = (Vec::new(), self.offset);
+        let (length, whole) = read_line(&mut *self.input, &mut bytes).map_err(Error::store(&self.file, "read on"))?;
+        self.offset += length;
+        if length == 0 {
             return Ok(None);
         }
         self.number += 1;

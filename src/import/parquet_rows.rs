@@ -12,6 +12,7 @@ use parquet::record::Field;
 use parquet::record::reader::RowIter;
 use parquet::schema::types::Type;
 
+use super::fields::listed;
 use super::page_guard::check_pages;
 use crate::error::{Cause, Error, Result};
 
@@ -32,8 +33,8 @@ impl ParquetRows {
         let schema = reader.metadata().file_metadata().schema_descr().root_schema().clone();
         let columns = schema.get_fields();
         if let Some(missing) = needed.iter().find(|name| !columns.iter().any(|column| column.name() == **name)) {
-            let found: Vec<&str> = columns.iter().map(|column| column.name()).collect();
-            let problem = format!("has no column `{missing}`; its columns are: {}", found.join(", "));
+            let found = listed(columns.iter().map(|column| column.name()));
+            let problem = format!("has no column `{missing}`; its columns are: {found}");
             return Err(Error::data(file, None, problem));
         }
         let wanted = |name: &str| needed.iter().chain(optional).any(|other| *other == name);

@@ -32,18 +32,19 @@ impl Scale {
         Self(pairs.iter().map(|(grade, level)| ((*grade).to_owned(), *level)).collect())
     }
 
-    /// The scale of a folder whose grades are whole numbers between `least` and `most`.
+    /// The scale of a folder whose grades are whole numbers between `least` and `most`. A folder with only 1s has listed
+    /// what is relevant and left out the 0s. From 1 to 2 or 3, these may be grades or levels: that is asked.
     pub fn of_range(least: i64, most: i64, folder: &Path) -> Result<Self> {
         use Level::{L1, L2, L3, L4};
         let mut scale = match most {
             i64::MIN..=1 => Self::of(&[("0", L1), ("1", L4)]),
-            2 => Self::of(&[("0", L1), ("1", L3), ("2", L4)]),
-            3 => Self::of(&[("0", L1), ("1", L2), ("2", L3), ("3", L4)]),
+            2 if least <= 0 => Self::of(&[("0", L1), ("1", L3), ("2", L4)]),
+            3 if least <= 0 => Self::of(&[("0", L1), ("1", L2), ("2", L3), ("3", L4)]),
             4 if least >= 1 => Self::of(&[("1", L1), ("2", L2), ("3", L3), ("4", L4)]),
             _ => {
                 let problem = format!(
                     "its grades go from {least} to {most}, and it is not known what they mean: say it with --levels, \
-                     such as --levels 0=1,1=2,2=2,3=3,4=4"
+                     such as --levels 0=1,1=2,2=2,3=3,4=4, or --levels 1=1,2=2,3=3,4=4 where they are levels already"
                 );
                 return Err(Error::config(folder.display(), problem));
             }

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use csv::{Reader, ReaderBuilder, StringRecord, Terminator};
 
+use super::fields::listed;
 use super::intake::{Intake, Place, Refusal};
 use super::lines::{Line, Lines, MOST_BYTES, TOO_LONG};
 use crate::error::{Error, Result};
@@ -16,6 +17,8 @@ use crate::error::{Error, Result};
 const MOST_LINES: usize = 1000;
 /// A parser that has met a longer row gives the room back.
 const KEPT_BYTES: usize = 1 << 16;
+/// Among so many names one is looked for that is nearly right.
+const MOST_NEAR: usize = 1000;
 const SEPARATORS: [u8; 4] = [b',', b'\t', b';', b'|'];
 
 /// How the table is written.
@@ -114,7 +117,7 @@ impl Table {
 
     pub fn needed_column(&self, name: &str) -> Result<usize> {
         self.column(name).ok_or_else(|| {
-            let found = self.names.join(", ");
+            let found = listed(self.names.iter().map(String::as_str));
             let near = nearest(name, &self.names).map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
             Error::data(self.file(), Some(1), format!("has no column `{name}`{near}; its columns are: {found}"))
         })
@@ -132,7 +135,17 @@ impl Table {
             let what = if header { "header" } else { "first row" };
             Error::data(&file, Some(1), format!("its {what} cannot be read: {}", refusal.reason))
         };
-        let (first, lines) = match self.gather()? {
+        let gathered = self.gather()?;
+        let first = match &gathered {
+            Some(Ok((row, _))) => row.as_slice(),
+            Some(Err((line, _))) => &line.bytes,
+            None => &[],
+        };
+        if header && has_bare_return(first) && self.is_at_end()? {
+            let problem = "its lines end with carriage returns alone: convert it, as with `tr '\\r' '\\n'`";
+            return Err(Error::data(&file, Some(1), problem));
+        }
+        let (first, lines) = match gathered {
             Some(Ok(gathered)) => gathered,
             Some(Err((_, refusal))) => return Err(not_a_row(&refusal)),
             None => return Err(Error::data(&file, None, "is empty")),
@@ -215,6 +228,16 @@ impl Table {
             Some(line) => Ok(Some(line)),
             None => self.lines.next(),
         }
+    }
+
+    fn is_at_end(&mut self) -> Result<bool> {
+        while let Some(line) = self.next_line()? {
+            if !line.bytes.trim_ascii().is_empty() {
+                self.ahead.push_front(line);
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The lines of one row, joined; or the line that begins none.
@@ -335,6 +358,11 @@ impl Parser {
     }
 }
 
+/// A carriage return with more of the line behind it.
+fn has_bare_return(line: &[u8]) -> bool {
+    line.windows(2).any(|pair| pair[0] == b'\r' && !pair[1].is_ascii_whitespace())
+}
+
 /// The separator that stands most often outside of quotes.
 fn most_used(line: &[u8]) -> u8 {
     let count = |separator: &u8| {
@@ -364,6 +392,6 @@ fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
         }
         row[name.len()]
     };
-    let nearest = names.iter().min_by_key(|name| distance(name))?;
+    let nearest = names.iter().take(MOST_NEAR).min_by_key(|name| distance(name))?;
     (2 * distance(nearest) < wanted.chars().count()).then_some(nearest)
 }

@@ -145,6 +145,11 @@ fn scales_are_chosen_by_the_largest_grade_or_said() {
     assert_eq!(levels(&["2", "1", "0", "-1"], None).unwrap(), [4, 3, 1, 1]);
     assert_eq!(levels(&["3", "2", "1", "0"], None).unwrap(), [4, 3, 2, 1]);
     assert_eq!(levels(&["4", "3", "2", "1"], None).unwrap(), [4, 3, 2, 1]);
+    assert_eq!(levels(&["1", "1"], None).unwrap(), [4, 4], "those that are not relevant are often left out");
+    for unclear in [&["1", "2"][..], &["1", "3", "2"], &["3"], &["2"]] {
+        let error = levels(unclear, None).unwrap_err().to_string();
+        assert!(error.contains("it is not known what they mean: say it with --levels"), "{error}");
+    }
     assert_eq!(levels(&["3", "1"], Some("1=1,2=2,3=3,4=4")).unwrap(), [3, 1]);
     let unknown = levels(&["4", "0"], None).unwrap_err().to_string();
     assert!(unknown.contains("from 0 to 4") && unknown.contains("--levels"), "{unknown}");
@@ -162,7 +167,8 @@ fn home_depot_joins_files_that_are_not_sorted() {
     let test = b"\"id\",\"product_uid\",\"product_title\",\"search_term\"\r\n1,100005,\"Rug\",\"rug\"\r\n4,100001,\"Lamp\",\"oak desk\"\r\n";
     let descriptions = b"product_uid,product_description\n100001,\"Warm light.\"\n100002,Solid.\n100007,No title\n";
     let attributes = b"product_uid,name,value\n100002,MFG Brand Name,Nordwood\n100001,Bullet01,Dimmable\n\
-        ,,\n100002,Width (in.),12\n100001,Bullet02,\"LED, \n9 W\"\n100404,Bullet01,Lost\n100001,MFG Brand Name,Lumo\n100002,bad\n";
+        ,,\n100002,Width (in.),12\n100001,Bullet02,\"LED, \n9 W\"\n100404,Bullet01,Lost\n100001,MFG Brand Name,Lumo\n100002,bad\n\
+        100002,Width (in.),14\n100002,Width (in.),12\n100001,MFG Brand Name,Lumo Pro\n";
     let files: [(&str, &[u8]); 4] = [
         ("train.csv", train),
         ("test.csv", test),
@@ -173,14 +179,15 @@ fn home_depot_joins_files_that_are_not_sorted() {
     assert_eq!(
         items(&home),
         [
-            json!({"_id": "100001", "title": "Lamp", "text": "Warm light. Dimmable LED, \n9 W", "brand": "Lumo"}),
+            json!({"_id": "100001", "title": "Lamp", "text": "Warm light. Dimmable LED, \n9 W", "brand": "Lumo; Lumo Pro"}),
             json!({"_id": "100002", "title": "Desk® 12\" oak", "text": "Solid.", "brand": "Nordwood",
-                "attributes": {"Width (in.)": "12"}}),
+                "attributes": {"Width (in.)": "12; 14"}}),
             json!({"_id": "100007", "title": "", "text": "No title"}),
             json!({"_id": "100009", "title": "Chair", "text": ""}),
             json!({"_id": "100005", "title": "Rug", "text": ""}),
         ]
     );
+    assert_eq!(summary.noted["items without a title"], 1);
     let queries = json_lines(&home, "queries.jsonl");
     let texts: Vec<&str> = queries.iter().map(|query| query["text"].as_str().unwrap()).collect();
     assert_eq!(texts, ["oak desk", "lamp, \nwarm", "x", "rug"]);
@@ -255,6 +262,41 @@ fn icecat_has_typed_attributes_and_cents() {
 }
 
 #[test]
+fn icecat_prices_in_texts_and_attributes_of_two_kinds() {
+    let products = br#"{"id":"1","price":"10995","attr_n_height":5,"attr_t_height":"5 cm","attr_b_height":true}
+{"id":"2","price":"$109.95"}
+{"id":"3","price":"on request"}
+"#;
+    let (home, summary) = taken(Format::Icecat, &Options::default(), &[("products.jsonl", products)], "");
+    let found = items(&home);
+    assert_eq!(
+        [&found[0]["price"], &found[1]["price"], &found[2]["price"]],
+        [&json!(109.95), &json!(109.95), &json!("on request")]
+    );
+    // in the order of the names
+    assert_eq!(found[0]["attributes"], json!({"height": true, "height (n)": 5, "height (t)": "5 cm"}));
+    assert_eq!(summary.noted["attributes of one name and two kinds, the second under its name and kind"], 2);
+    assert_eq!(summary.noted["prices that are no number, kept as text"], 1);
+}
+
+#[test]
+fn csv_loses_no_column() {
+    let named = |columns: &[&str]| Options {
+        columns: columns.iter().map(|column| column.parse().unwrap()).collect(),
+        ..Options::default()
+    };
+    let table = b"sku,title,,column_2,title,brand,id\n1,a,b,c,d,e,f\n";
+    let (home, _) = taken(Format::Csv, &named(&["id=title", "brand=sku"]), &[("t.csv", table)], "t.csv");
+    let expected = json!({"_id": "a", "title": "", "text": "", "brand": "1", "column_2": "b", "column_3": "c",
+        "column_4": "d", "column_5": "e", "column_6": "f"});
+    assert_eq!(items(&home), [expected]);
+    for twice in [["id=0", "id=1"], ["brand=0", "brand=1"]] {
+        let error = refused(Format::Csv, &named(&twice), &[("t.csv", b"")], "t.csv");
+        assert!(error.contains("twice: only title and text"), "refused before the empty file: {error}");
+    }
+}
+
+#[test]
 fn csv_with_and_without_a_header() {
     let table = b"SKU;Name;Preis;title;Marke;\n1;\"Desk; oak\";\"1,999.50\";x;Nord;y\n2;Lamp;on request;;;\n3;too;few\n\n1;again;1;;;\n;no id;1;;;\n";
     let named = |columns: &[&str]| Options {
@@ -306,6 +348,15 @@ fn a_line_beyond_all_bounds_is_passed_over() {
 }
 
 #[test]
+fn what_would_be_too_long_to_be_read_again_is_refused() {
+    // each of these letters is six in JSON
+    let item = [b"id,title\n1,".to_vec(), vec![1; lines::MOST_BYTES / 5], b"\n2,b\n".to_vec()].concat();
+    let (home, summary) = taken(Format::Csv, &Options::default(), &[("t.csv", &item)], "t.csv");
+    assert_eq!((items(&home).len(), reasons(&summary)), (1, vec![("longer than 16 MiB", 1)]));
+    assert_eq!(DataFolder::open(&home.path().join("out")).unwrap().items().unwrap().filter(Result::is_ok).count(), 1);
+}
+
+#[test]
 fn ubi_lines_queries_and_items() {
     let log = br#"{"index":{"_index":"ubi_queries"}}
 {"application":"shop","query_id":"a","user_query":"tv ","timestamp":"2024-12-10T00:01:29.378Z","query_response_hit_ids":["7","9"]}
@@ -334,12 +385,17 @@ fn ubi_lines_queries_and_items() {
     );
     assert_eq!(summary.left_out["bulk lines of OpenSearch"] + summary.left_out["events `page_exit`"], 2);
 
-    let files: [(&str, &[u8]); 2] = [("log.ndjson", log), ("shop/corpus.jsonl", b"{\"_id\":\"7\",\"title\":\"TV\"}\n")];
+    let files: [(&str, &[u8]); 3] = [
+        ("log.ndjson", log),
+        ("shop/corpus.jsonl", b"{\"_id\":\"7\",\"title\":\"TV\"}\n"),
+        ("shop/queries.jsonl", b"{\"_id\":\"q\",\"text\":\"tv\"}\n"),
+    ];
     let home = folder(&files);
     let options = Options { catalogue: Some(home.path().join("in/shop")), ..Options::default() };
     let summary = run(Format::Ubi, &options, home.path(), "log.ndjson").unwrap();
     assert_eq!(items(&home), [json!({"_id": "7", "title": "TV", "text": ""})]);
     assert_eq!(summary.noted["events on items that the catalogue does not have"], 1);
+    assert_eq!(summary.unread_files, [home.path().join("in/shop/queries.jsonl").display().to_string()]);
 }
 
 #[test]
@@ -385,6 +441,11 @@ fn what_is_wrong_altogether_is_an_error_that_helps() {
         (csv(b"\xff\xfei\0d\0"), "is UTF-16"),
         (csv(b""), "is empty"),
         (csv(b"a,b\n1,2\n"), "not known which column is the id: say --columns id=...; the table has a, b"),
+        (csv(b"id,title\r1,a\r2,b\r"), "its lines end with carriage returns alone"),
+        (
+            refused(HomeDepot, &none, &[("train.csv", b"id,product_uid\r1,\"a\"\r\n\n")], ""),
+            "its lines end with carriage returns alone",
+        ),
         (option(Options { locale: Some("us".into()), ..none.clone() }), "--locale is for esci, not for icecat"),
         (option(Options { columns: vec!["id=0".parse().unwrap()], ..none.clone() }), "--columns is for csv"),
         (
@@ -393,6 +454,12 @@ fn what_is_wrong_altogether_is_an_error_that_helps() {
         ),
     ] {
         assert!(error.contains(expected), "{error}\n{expected}");
+    }
+    let wide: &[u8] = &[b"x,".repeat(1 << 20), vec![b'y'; 1 << 20], b"\n".to_vec()].concat();
+    for error in
+        [refused(Csv, &none, &[("t.csv", wide)], "t.csv"), refused(HomeDepot, &none, &[("train.csv", wide)], "")]
+    {
+        assert!(error.ends_with("and 1048557 more (is this a table?)") && error.len() < 1000, "{error}");
     }
     let far = Options { columns: vec!["id=9".parse().unwrap()], ..none.clone() };
     assert!(refused(Csv, &far, &[("t.csv", b"a,b\n1,2\n")], "t.csv").contains("there are 2 columns"));

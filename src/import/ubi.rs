@@ -25,6 +25,7 @@ pub fn import(intake: &mut Intake, from: &Path, catalogue: Option<&Path>) -> Res
     let files = logs(intake, from)?;
     if let Some(catalogue) = catalogue {
         items(intake, catalogue)?;
+        beside(intake, catalogue, &files)?;
     }
     let mut log = Log { known_catalogue: catalogue.is_some(), texts: HashMap::new(), unnamed_items: false };
     for file in &files {
@@ -36,6 +37,15 @@ pub fn import(intake: &mut Intake, from: &Path, catalogue: Option<&Path>) -> Res
     if log.unnamed_items {
         files.iter().filter(|file| !is_table(file)).try_for_each(|file| bare_items(intake, file))?;
     }
+    Ok(())
+}
+
+/// Of the folder of a catalogue only its items are read: the summary says what lies beside them.
+fn beside(intake: &mut Intake, catalogue: &Path, logs: &[PathBuf]) -> Result<()> {
+    let folder = catalogue.parent().unwrap_or(Path::new("."));
+    let others = names(folder)?.into_iter().map(|name| folder.join(name));
+    let unread = others.filter(|path| path != catalogue && !logs.contains(path));
+    intake.summary.unread_files.extend(unread.map(|path| path.display().to_string()));
     Ok(())
 }
 
@@ -132,7 +142,7 @@ fn record<'a>(intake: &mut Intake, line: &'a str, place: &Place) -> Result<Optio
         }
     }
     if !json.is_empty() {
-        intake.log_line(&json)?;
+        intake.log_line(&json, place)?;
     }
     Ok(Some((record, beside)))
 }
@@ -216,12 +226,12 @@ impl Log {
             let mut json = Vec::new();
             if searches.insert(hash(&*query.query_id), ()).is_none() {
                 query.write("", &mut json);
-                intake.log_line(&json)?;
+                intake.log_line(&json, &place)?;
                 json.clear();
                 self.text(intake, text, &place)?;
             }
             click.write("", &mut json);
-            intake.log_line(&json)?;
+            intake.log_line(&json, &place)?;
         }
         Ok(())
     }

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::beir::{needed, unread};
-use super::fields::{cell_or_none, put, put_number};
+use super::fields::{self, OWN_NAMES, cell_or_none, put, put_number};
 use super::intake::Intake;
 use super::scale::Scale;
 use super::table::Table;
@@ -51,7 +51,7 @@ fn products(intake: &mut Intake, file: &Path) -> Result<()> {
         for (name, at) in numbers {
             put_number(&mut fields, name, cell_or_none(&row, at));
         }
-        for (at, name) in others.iter().filter(|(_, name)| !super::fields::OWN_NAMES.contains(&&**name)) {
+        for (at, name) in others.iter().filter(|(_, name)| !OWN_NAMES.contains(&&**name)) {
             put(&mut fields, name, row.cell(*at));
         }
         let attributes = attributes(cell_or_none(&row, features));
@@ -89,22 +89,10 @@ fn labels(intake: &mut Intake, file: &Path, scale: &Scale) -> Result<()> {
     Ok(())
 }
 
-/// `color : oak | legs:4`: a name that comes twice has its values joined.
+/// `color : oak | legs:4`; a feature without a value is there.
 fn attributes(features: &str) -> Map<String, Value> {
-    let mut attributes = Map::new();
-    for feature in features.split('|') {
-        let (name, value) = feature.split_once(':').unwrap_or((feature, "yes"));
-        let (name, value) = (name.trim(), value.trim());
-        if name.is_empty() || value.is_empty() {
-            continue;
-        }
-        match attributes.get_mut(name) {
-            Some(Value::String(values)) if values.split("; ").any(|known| known == value) => {}
-            Some(Value::String(values)) => *values = format!("{values}; {value}"),
-            _ => drop(attributes.insert(name.into(), value.into())),
-        }
-    }
-    attributes
+    let pairs = features.split('|').map(|feature| feature.split_once(':').unwrap_or((feature, "yes")));
+    fields::attributes(pairs.filter(|(name, _)| !name.trim().is_empty()))
 }
 
 #[cfg(test)]

@@ -1,7 +1,16 @@
 //! Times as logs write them: `2026-01-31T10:00:00.000Z`, `…+0000`, `2026-01-31 10:00:00.5`, or a date alone. Milliseconds
 //! since 1970, the proleptic Gregorian calendar, no leap seconds.
 
+use std::ops::Range;
+
 const DAY: i64 = 86_400_000;
+/// The years 0000 to 9999, which four digits can say.
+const WRITABLE: Range<i64> = -62_167_219_200_000..253_402_300_800_000;
+
+/// Whether it can be written and read again.
+pub fn is_writable(time: i64) -> bool {
+    WRITABLE.contains(&time)
+}
 
 /// `None` for what is no time.
 pub fn parse(text: &str) -> Option<i64> {
@@ -26,7 +35,7 @@ pub fn parse(text: &str) -> Option<i64> {
             time += digits.fraction()?;
         }
     }
-    digits.zone().map(|offset| time - offset)
+    digits.zone().map(|offset| time - offset).filter(|time| is_writable(*time))
 }
 
 /// `2026-01-31T10:00:00.000Z`. A year beyond four digits is written as it is.
@@ -157,6 +166,14 @@ mod tests {
 
     #[test]
     fn formatting_is_the_inverse() {
+        for (time, text) in
+            [(WRITABLE.start, "0000-01-01T00:00:00.000Z"), (WRITABLE.end - 1, "9999-12-31T23:59:59.999Z")]
+        {
+            assert_eq!((format(time).as_str(), parse(text)), (text, Some(time)));
+        }
+        for outside in ["0000-01-01T00:00:00+01:00", "9999-12-31T23:59:60Z"] {
+            assert_eq!(parse(outside), None, "{outside}");
+        }
         for time in [0, 1_733_788_889_378, -1, 951_782_400_000, 4_107_542_399_999, -62_135_596_800_000] {
             assert_eq!(parse(&format(time)), Some(time), "{}", format(time));
         }

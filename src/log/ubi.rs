@@ -228,7 +228,9 @@ impl<'de> Deserialize<'de> for Time {
             type Value = Time;
 
             fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
-                out.write_str("a time such as \"2026-01-31T10:00:00.000Z\", or milliseconds since 1970")
+                out.write_str(
+                    "a time such as \"2026-01-31T10:00:00.000Z\", or milliseconds since 1970, in the years 0 to 9999",
+                )
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Time, E> {
@@ -236,11 +238,13 @@ impl<'de> Deserialize<'de> for Time {
             }
 
             fn visit_u64<E: de::Error>(self, number: u64) -> Result<Time, E> {
-                i64::try_from(number).map(Time).map_err(|_| E::invalid_value(de::Unexpected::Unsigned(number), &self))
+                let time = i64::try_from(number).ok().filter(|time| time::is_writable(*time));
+                time.map(Time).ok_or_else(|| E::invalid_value(de::Unexpected::Unsigned(number), &self))
             }
 
             fn visit_i64<E: de::Error>(self, number: i64) -> Result<Time, E> {
-                Ok(Time(number))
+                let time = Some(number).filter(|time| time::is_writable(*time));
+                time.map(Time).ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self))
             }
         }
         deserializer.deserialize_any(OfTime)
@@ -374,6 +378,9 @@ mod tests {
             (br#"{"query_id":"q","user_query":"tv"}"#, "timestamp"),
             (br#"{"a":1}"#, "neither an event"),
             (br#"{"query_id":"q","user_query":7,"timestamp":[]}"#, "a time such as"),
+            // microseconds
+            (br#"{"query_id":"q","user_query":"tv","timestamp":1733788889378000}"#, "or milliseconds since 1970"),
+            (br#"{"query_id":"q","user_query":"tv","timestamp":-62167219200001}"#, "or milliseconds since 1970"),
             (b"{\"a\":", "not a UBI object"),
             (b"\xff\xfe", "not a UBI object"),
         ] {

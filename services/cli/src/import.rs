@@ -15,7 +15,8 @@ use crate::progress::bar;
 const EXAMPLES: &str = "\
 Formats:
   beir        a folder with corpus.jsonl, queries.jsonl, qrels/*.tsv, each perhaps gzipped. Scores become levels by the
-              largest of the folder: 0..1 as 0=1,1=4; 0..2 as 0=1,1=3,2=4; 0..3 as 0=1,1=2,2=3,3=4; 1..4 are levels
+              largest of the folder: 0..1 or only 1s as 0=1,1=4; 0..2 as 0=1,1=3,2=4; 0..3 as 0=1,1=2,2=3,3=4; 1..4 are
+              levels; others need --levels
   home-depot  Kaggle's folder: train.csv and, where they are, test.csv, product_descriptions.csv, attributes.csv.
               Relevance from 2.6 on is level 4, from 2.2 on 3, from 1.6 on 2; one query in eight is in the split dev
   wands       Wayfair's folder: product.csv, query.csv, label.csv. Exact=4,Partial=2,Irrelevant=1, in the split test
