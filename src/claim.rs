@@ -11,13 +11,20 @@ pub struct Claim {
     /// Where to write until then.
     pub aside: PathBuf,
     out: PathBuf,
+    /// Whether `out` goes, too, when the claim is given up.
+    made: bool,
 }
 
 impl Claim {
     /// Checks that `out` is new or empty, and makes a folder of its own beside it.
     pub fn new(out: &Path) -> Result<Self> {
-        start_folder(out)?;
+        let made = start_folder(out)?;
         let out = out.canonicalize().map_err(Error::store(out, "find the folder"))?;
+        let aside = Self::make_aside(&out).inspect_err(|_| leave(made, &out))?;
+        Ok(Self { aside, out, made })
+    }
+
+    fn make_aside(out: &Path) -> Result<PathBuf> {
         let mut name = out.file_name().unwrap_or_default().to_os_string();
         name.push(".part");
         let aside = out.with_file_name(name);
@@ -26,11 +33,15 @@ impl Claim {
             return Err(Error::config(aside.display(), problem));
         }
         fs::create_dir(&aside).map_err(Error::store(&aside, "make the folder"))?;
-        Ok(Self { aside, out })
+        Ok(aside)
     }
 
-    pub fn finish(self) -> Result<()> {
-        fs::rename(&self.aside, &self.out).map_err(Error::store(&self.out, "put the folder in place"))
+    /// Puts the folder in place; from then on it survives the loss of power.
+    pub fn finish(mut self) -> Result<()> {
+        sync(&self.aside)?;
+        fs::rename(&self.aside, &self.out).map_err(Error::store(&self.out, "put the folder in place"))?;
+        self.made = false;
+        self.out.parent().map_or(Ok(()), sync_one)
     }
 }
 
@@ -38,16 +49,43 @@ impl Drop for Claim {
     fn drop(&mut self) {
         // after `finish` there is nothing under this name any more
         drop(fs::remove_dir_all(&self.aside));
+        leave(self.made, &self.out);
     }
 }
 
-/// Makes the folder; one that holds something is left alone.
-pub fn start_folder(out: &Path) -> Result<()> {
+/// Removes a folder that was made here, unless something came into it.
+fn leave(made: bool, out: &Path) {
+    if made {
+        drop(fs::remove_dir(out));
+    }
+}
+
+/// Writes a folder to disk, with all that is in it.
+fn sync(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).map_err(Error::store(folder, "list the folder"))? {
+        let entry = entry.map_err(Error::store(folder, "list the folder"))?;
+        match entry.file_type().map_err(Error::store(folder, "list the folder"))? {
+            kind if kind.is_dir() => sync(&entry.path())?,
+            kind if kind.is_file() => sync_one(&entry.path())?,
+            // a link is part of its folder
+            _ => {}
+        }
+    }
+    sync_one(folder)
+}
+
+fn sync_one(path: &Path) -> Result<()> {
+    fs::File::open(path).and_then(|file| file.sync_all()).map_err(Error::store(path, "write it to disk"))
+}
+
+/// Makes the folder: whether it was not there. One that holds something is left alone.
+pub fn start_folder(out: &Path) -> Result<bool> {
+    let made = !out.exists();
     fs::create_dir_all(out).map_err(Error::store(out, "make the folder"))?;
     let mut entries = fs::read_dir(out).map_err(Error::store(out, "list the folder"))?;
     match entries.next() {
         Some(_) => Err(Error::config(out.display(), "is not empty: give a new folder")),
-        None => Ok(()),
+        None => Ok(made),
     }
 }
 
@@ -63,11 +101,23 @@ mod tests {
         fs::write(given_up.aside.join("half"), "x").unwrap();
         assert!(Claim::new(&out).is_err(), "two cannot fill one folder");
         drop(given_up);
-        assert_eq!(fs::read_dir(&out).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing is left");
+        fs::create_dir(&out).unwrap();
+        drop(Claim::new(&out).unwrap());
+        assert!(out.exists(), "but what was there before");
+        fs::remove_dir(&out).unwrap();
+        fs::create_dir(home.path().join("out.part")).unwrap();
+        assert!(Claim::new(&out).unwrap_err().to_string().contains("is in the way"));
+        assert!(!out.exists() && home.path().join("out.part").exists(), "another's folder is left alone");
+        fs::remove_dir(home.path().join("out.part")).unwrap();
         let claim = Claim::new(&out).unwrap();
-        fs::write(claim.aside.join("whole"), "x").unwrap();
+        fs::create_dir(claim.aside.join("inner")).unwrap();
+        fs::write(claim.aside.join("inner/whole"), "x").unwrap();
         claim.finish().unwrap();
-        assert!(out.join("whole").exists());
+        assert!(out.join("inner/whole").exists());
         assert!(Claim::new(&out).unwrap_err().to_string().contains("is not empty"));
+        let empty = home.path().join("empty");
+        Claim::new(&empty).unwrap().finish().unwrap();
+        assert!(empty.exists());
     }
 }

@@ -11,7 +11,8 @@ use crate::error::{Error, Result};
 
 /// A key is an id or a hash, not a text.
 pub const MAX_KEY: usize = 512;
-pub const MAX_VALUE: usize = 16 << 20;
+/// A vector has a few thousand bytes. What a server may answer at once follows from this.
+pub const MAX_VALUE: usize = 256 << 10;
 /// What an entry costs beside its bytes: slots in two tables, two reference counts. Between 160 and 210 as the tables
 /// grow, on a 64-bit machine.
 const ENTRY_BYTES: usize = 200;

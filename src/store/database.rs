@@ -18,6 +18,22 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 const CHUNK: usize = 1000;
 const CHUNK_BYTES: usize = 8 << 20;
 const MAX_KEY_TEXT: usize = 1024;
+/// What a URL of PostgreSQL may say beside `options[NAME]`; the other spellings that sqlx has are not needed.
+const PARAMETERS: [&str; 13] = [
+    "application_name",
+    "dbname",
+    "host",
+    "hostaddr",
+    "options",
+    "password",
+    "port",
+    "sslcert",
+    "sslkey",
+    "sslmode",
+    "sslrootcert",
+    "statement-cache-capacity",
+    "user",
+];
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Open {
@@ -41,14 +57,14 @@ impl Database {
     pub(super) async fn open(address: &Address, open: Open) -> Result<Self> {
         sqlx::any::install_default_drivers();
         match address.scheme() {
-            "sqlite" => Self::open_sqlite(address.secret(), open).await,
+            "sqlite" => Self::open_sqlite(address, open).await,
             "postgres" | "postgresql" => Self::open_postgres(address).await,
             _ => Err(Error::config(address, "is no database: say sqlite:PATH or postgres://USER@HOST/DATABASE")),
         }
     }
 
-    async fn open_sqlite(url: &str, open: Open) -> Result<Self> {
-        let file = sqlite_file(url)?;
+    async fn open_sqlite(address: &Address, open: Open) -> Result<Self> {
+        let file = sqlite_file(address)?;
         if open == Open::Existing && !file.exists() {
             return Err(Error::config(file.display(), migration::MISSING));
         }
@@ -81,6 +97,7 @@ impl Database {
     }
 
     async fn open_postgres(address: &Address) -> Result<Self> {
+        check_parameters(address)?;
         let kind = Kind::Postgres { server: address.server() };
         let options: AnyConnectOptions = address.secret().parse().map_err(|e| kind.failed("connect", e))?;
         let options = options.disable_statement_logging();
@@ -212,17 +229,40 @@ impl Kind {
 }
 
 /// The absolute path in `sqlite:PATH`, which may also be written `sqlite://PATH`.
-fn sqlite_file(url: &str) -> Result<PathBuf> {
+fn sqlite_file(address: &Address) -> Result<PathBuf> {
+    let url = address.secret();
     let path = url.strip_prefix("sqlite:").unwrap_or(url);
     let path = path.strip_prefix("//").unwrap_or(path);
     if path.is_empty() || path.starts_with(':') || path.contains('?') {
-        return Err(Error::config(url, "names no file: say sqlite:PATH, without parameters"));
+        return Err(Error::config(address, "names no file: say sqlite:PATH, without parameters"));
     }
     let file = std::path::absolute(path).map_err(Error::store(Path::new(path), "find the folder"))?;
     if file.is_dir() {
         return Err(Error::config(file.display(), "is a folder: name a file in it"));
     }
     Ok(file)
+}
+
+/// Refuses what sqlx would not understand: it logs such parameters with their values, and takes for the name of a
+/// database what stands before an `@` that is out of place.
+fn check_parameters(address: &Address) -> Result<()> {
+    let wrong = |problem: String| Err(Error::config(address.server(), problem));
+    let Some((_, place)) = address.secret().split_once("://").filter(|(scheme, _)| !scheme.contains(':')) else {
+        return wrong("is no URL that PostgreSQL understands: say postgres://USER@HOST/DATABASE".into());
+    };
+    if place.find(['/', '?', '#']).is_some_and(|end| place[end..].contains('@')) {
+        return wrong("has an @ behind the host: write @ as %40, / as %2F, ? as %3F and # as %23".into());
+    }
+    let query = place.split_once('?').map_or("", |(_, query)| query);
+    for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        let name = parameter.split_once('=').map_or("", |(name, _)| name);
+        let name = name.replace("%5B", "[").replace("%5D", "]");
+        let option = name.starts_with("options[") && name.ends_with(']');
+        if !option && !PARAMETERS.contains(&name.as_str()) {
+            return wrong(format!("the parameter `{name}` is not known: one of {}", PARAMETERS.join(", ")));
+        }
+    }
+    Ok(())
 }
 
 /// An acknowledged commit survives the loss of power.
@@ -270,12 +310,16 @@ pub(super) fn checked_key(what: &str, text: &str) -> Result<()> {
     checked_text(what, text)
 }
 
-/// PostgreSQL keeps no NUL in a text.
+/// PostgreSQL keeps no NUL in a text, nor can it be asked for one.
 pub(super) fn checked_text(what: &str, text: &str) -> Result<()> {
     match text.contains('\0') {
         true => Err(Error::input(format!("{what} contains a NUL character"))),
         false => Ok(()),
     }
+}
+
+pub(super) fn checked_texts(what: &str, texts: &[String]) -> Result<()> {
+    texts.iter().try_for_each(|text| checked_text(what, text))
 }
 
 /// Milliseconds since 1970.

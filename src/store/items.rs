@@ -8,7 +8,7 @@ use serde_json::json;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::database::{Database, checked_key};
+use super::database::{Database, checked_key, checked_text, checked_texts};
 use crate::domain::Item;
 use crate::error::{Error, Result};
 
@@ -45,6 +45,7 @@ pub(super) async fn put(database: &Database, items: &[Item]) -> Result<()> {
 
 /// In the order of `ids`.
 pub(super) async fn get(database: &Database, ids: &[String]) -> Result<Vec<Option<Item>>> {
+    checked_texts("an item's id", ids)?;
     let sql = "SELECT id, json FROM items WHERE id IN (SELECT value FROM {texts})";
     let rows = database.fetch_batch("read items", sql, ids).await?;
     let read = |row: &AnyRow| {
@@ -56,11 +57,13 @@ pub(super) async fn get(database: &Database, ids: &[String]) -> Result<Vec<Optio
 }
 
 pub(super) async fn delete(database: &Database, ids: &[String]) -> Result<u64> {
+    checked_texts("an item's id", ids)?;
     let rows = ids.iter().map(|id| json!(id)).collect();
     write(database, "delete items", "DELETE FROM items WHERE id IN (SELECT value FROM {texts})", rows).await
 }
 
 pub(super) async fn page(database: &Database, after: Option<&str>, limit: i64) -> Result<Vec<Item>> {
+    checked_text("an item's id", after.unwrap_or_default())?;
     let query = sqlx::query("SELECT json FROM items WHERE id > $1 ORDER BY id LIMIT $2");
     let query = query.bind(after.unwrap_or_default()).bind(limit);
     let rows = query.fetch_all(&database.reads).await.map_err(database.failed("read items"))?;
@@ -89,6 +92,7 @@ pub(super) async fn put_quality(database: &Database, quality: &[Quality]) -> Res
 
 /// In the order of `items`.
 pub(super) async fn get_quality(database: &Database, items: &[String]) -> Result<Vec<Option<Quality>>> {
+    checked_texts("an item's id", items)?;
     let sql = "SELECT item, units, returns, ratings_sum, num_ratings, score FROM quality \
                WHERE item IN (SELECT value FROM {texts})";
     let rows = database.fetch_batch("read quality", sql, items).await?;

@@ -50,6 +50,7 @@ pub(super) async fn move_all(database: &Database, source: &str, offsets: &[Offse
 
 /// Every lane of a source, by name.
 pub(super) async fn of_source(database: &Database, source: &str) -> Result<Vec<Offset>> {
+    checked_text("a source's name", source)?;
     let failed = database.failed("read offsets");
     let sql = "SELECT lane, position, revision FROM offsets WHERE source = $1 ORDER BY lane";
     let rows = sqlx::query(sql).bind(source).fetch_all(&database.reads).await.map_err(&failed)?;

@@ -5,9 +5,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use redis::{Client, ErrorKind, FromRedisValue, Pipeline, RedisError};
+use redis::{Client, ErrorKind, FromRedisValue, Pipeline, RedisError, RetryMethod};
 
-use super::cache::{Cache, Value, checked_entries, checked_keys};
+use super::cache::{Cache, MAX_VALUE, Value, checked_entries, checked_keys};
 use super::{Address, Answer};
 use crate::error::{Error, Result};
 
@@ -16,6 +16,9 @@ const QUIET: Duration = Duration::from_millis(250);
 /// Of one round trip: the server does nothing else meanwhile.
 const CHUNK: usize = 1000;
 const CHUNK_BYTES: usize = 4 << 20;
+/// Of one round trip the other way: every value may be of the longest.
+const ANSWER_BYTES: usize = 64 << 20;
+const ANSWER_CHUNK: usize = ANSWER_BYTES / MAX_VALUE;
 
 pub struct RedisCache {
     client: Client,
@@ -30,6 +33,8 @@ struct Link {
     connection: Option<ConnectionManager>,
     /// Counts connections, so that a late failure of an old one does not close its successor.
     number: u64,
+    /// The number of the last connection that is known to work.
+    proven: u64,
     quiet_until: Option<Instant>,
 }
 
@@ -55,7 +60,7 @@ impl RedisCache {
     async fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Value>>> {
         checked_keys(keys.iter())?;
         let mut found = Vec::with_capacity(keys.len());
-        for chunk in keys.chunks(CHUNK) {
+        for chunk in keys.chunks(ANSWER_CHUNK) {
             let mut command = redis::cmd("MGET");
             command.arg(chunk.iter().map(|key| self.key(key)).collect::<Vec<_>>());
             let values: Vec<Option<Vec<u8>>> =
@@ -101,16 +106,24 @@ impl RedisCache {
         question: impl AsyncFnOnce(ConnectionManager) -> std::result::Result<T, RedisError>,
     ) -> Result<T> {
         let (connection, number) = self.connection()?;
-        let failure = match tokio::time::timeout(PATIENCE, question(connection)).await {
-            Ok(Ok(answer)) => return Ok(answer),
-            Ok(Err(e)) => self.failed(e),
-            Err(_) => self.upstream(&format!("no answer in {} s", PATIENCE.as_secs()), true),
+        let (failure, refused) = match tokio::time::timeout(PATIENCE, question(connection)).await {
+            Ok(Ok(answer)) => {
+                self.link().proven = number;
+                return Ok(answer);
+            }
+            Ok(Err(e)) => {
+                // a login that fails is unrecoverable, too
+                let refused = !e.is_io_error() && !e.is_unrecoverable_error();
+                (self.failed(e), refused)
+            }
+            Err(_) => (self.upstream(&format!("no answer in {} s", PATIENCE.as_secs()), true), false),
         };
         let mut link = self.link();
-        if link.number == number {
-            // the manager heals broken connections, but not silent ones, nor a login refused for a while
+        // a server that refuses a command is there, for this one and for others
+        if link.number == number && !(refused && link.proven == number) {
+            // the manager heals broken connections, but not silent ones, nor one that was refused as it was made
             link.connection = None;
-            link.quiet_until = Some(Instant::now() + QUIET);
+            link.quiet_until = (!refused).then(|| Instant::now() + QUIET);
         }
         Err(failure)
     }
@@ -149,7 +162,13 @@ impl RedisCache {
                 let problem = "cannot be reached: is the server running, is the address right?";
                 self.upstream(problem, true).because(failure)
             }
-            _ => self.upstream("refused", failure.is_unrecoverable_error()).because(failure),
+            _ => {
+                // LOADING and READONLY pass
+                let passing =
+                    matches!(failure.retry_method(), RetryMethod::WaitAndRetry | RetryMethod::RefreshSlotsAndRetry);
+                let retryable = failure.is_unrecoverable_error() || passing;
+                self.upstream("refused", retryable).because(failure)
+            }
         }
     }
 

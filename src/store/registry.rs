@@ -114,6 +114,7 @@ pub(super) async fn add_version(database: &Database, new: &NewVersion) -> Result
 }
 
 pub(super) async fn version(database: &Database, name: &str) -> Result<Option<Version>> {
+    checked_text("a version's name", name)?;
     let query = sqlx::query("SELECT * FROM versions WHERE version = $1").bind(name);
     let row = query.fetch_optional(&database.reads).await.map_err(database.failed("read a version"))?;
     row.map(|row| read_version(database, &row)).transpose()
@@ -162,6 +163,8 @@ pub(super) async fn generations(
     after: Option<&str>,
     limit: i64,
 ) -> Result<Vec<Generation>> {
+    checked_text("a version's name", version)?;
+    checked_text("a generation's name", after.unwrap_or_default())?;
     let failed = database.failed("read generations");
     let sql = "SELECT * FROM generations WHERE version = $1 AND generation > $2 ORDER BY generation LIMIT $3";
     let query = sqlx::query(sql).bind(version).bind(after.unwrap_or_default()).bind(limit);
@@ -180,6 +183,7 @@ pub(super) async fn generations(
 }
 
 pub(super) async fn promote(database: &Database, version: &str, generation: &str) -> Result<()> {
+    checked_text("a generation's name", generation)?;
     let failed = database.failed("promote");
     let mut transaction = database.begin().await?;
     let number = database.count(&mut transaction, "promotion", 1).await?;
@@ -205,6 +209,7 @@ pub(super) async fn promote(database: &Database, version: &str, generation: &str
 
 /// Goes back to what was served before `version`, if that is what is served now.
 pub(super) async fn roll_back(database: &Database, version: &str) -> Result<Served> {
+    checked_text("a version's name", version)?;
     let failed = database.failed("roll back");
     let mut transaction = database.begin().await?;
     database.count(&mut transaction, "promotion", 1).await?;
@@ -248,6 +253,7 @@ pub(super) async fn reports(
     before: Option<i64>,
     limit: i64,
 ) -> Result<Vec<Report>> {
+    checked_text("a version's name", version)?;
     let failed = database.failed("read reports");
     let sql = "SELECT * FROM reports WHERE version = $1 AND number < $2 ORDER BY number DESC LIMIT $3";
     let query = sqlx::query(sql).bind(version).bind(before.unwrap_or(i64::MAX)).bind(limit);
@@ -304,6 +310,7 @@ async fn state_of(
     transaction: &mut Transaction<'static, Any>,
     version: &str,
 ) -> Result<VersionState> {
+    checked_text("a version's name", version)?;
     let query = sqlx::query("SELECT state FROM versions WHERE version = $1").bind(version);
     let row = query.fetch_optional(&mut **transaction).await.map_err(database.failed("read a version"))?;
     let row = row.ok_or_else(|| Error::input(format!("there is no version `{version}`")))?;

@@ -71,10 +71,38 @@ fn a_server_that_is_away_or_silent_is_worth_another_try() {
 
 #[test]
 fn an_address_that_is_none_is_refused() {
-    for url in
-        ["mysql://shop:secret@db/shop", "sqlite:", "sqlite::memory:", "sqlite:a.db?mode=ro", "postgres://a:secret@:b"]
-    {
+    for url in [
+        "mysql://shop:secret@db/shop",
+        "sqlite:",
+        "sqlite::memory:",
+        "sqlite:a.db?mode=ro",
+        "sqlite:a.db?key=secret",
+        "postgres://a:secret@:b",
+    ] {
         assert!(matches!(runtime().block_on(open(url)), Error::Config { .. }), "{url}");
+    }
+}
+
+#[test]
+fn a_parameter_that_is_not_known_is_refused_by_its_name() {
+    let at = "postgres://souk@127.0.0.1:1/souk";
+    for (url, says) in [
+        (format!("{at}?sslpassword=secret"), "`sslpassword` is not known"),
+        (format!("{at}?sslmode=disable&pass%77ord=secret"), "`pass%77ord` is not known"),
+        (format!("{at}?password=a&secret"), "`` is not known"),
+        (format!("{at}?options[x=secret"), "`options[x` is not known"),
+        (format!("{at}?password=a@secret"), "%40"),
+        ("postgres://souk:a?secret=b@127.0.0.1:1/souk".into(), "%3F"),
+        ("postgres://souk:1/secret@127.0.0.1:1/souk".into(), "%2F"),
+        ("postgres:souk:secret@127.0.0.1:1/souk".into(), "postgres://USER"),
+        ("postgres:souk:://secret@127.0.0.1:1/souk".into(), "postgres://USER"),
+        ("postgres://souk:se'secret@127.0.0.1:x/souk".into(), "understands"),
+    ] {
+        is_config(runtime().block_on(open(&url)), says);
+    }
+    for known in ["sslmode=disable&application_name=a", "options[search_path]=x", "options%5Bsearch_path%5D=x"] {
+        let error = runtime().block_on(open(&format!("{at}?{known}")));
+        assert!(matches!(error, Error::Upstream { .. }), "{known}: {error:?}");
     }
 }
 

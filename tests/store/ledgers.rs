@@ -20,6 +20,26 @@ pub async fn conform(url: String) {
     votes(&ledger).await;
     offsets(&ledger).await;
     audits(&ledger).await;
+    nul(&ledger).await;
+}
+
+/// PostgreSQL could not be asked; so nobody is.
+async fn nul(ledger: &dyn Ledger) {
+    let names = texts(&["a", "a\0b"]);
+    refused(ledger.get_items(&names).await, "NUL");
+    refused(ledger.delete_items(&names).await, "NUL");
+    refused(ledger.page_items(Some("a\0b"), 1).await, "NUL");
+    refused(ledger.get_quality(&names).await, "NUL");
+    refused(ledger.version("a\0b").await, "NUL");
+    refused(ledger.reject_version("a\0b").await, "NUL");
+    refused(ledger.page_generations("a\0b", None, 1).await, "NUL");
+    refused(ledger.page_generations("a", Some("a\0b"), 1).await, "NUL");
+    refused(ledger.promote("a", "a\0b").await, "NUL");
+    refused(ledger.promote("a\0b", "a").await, "NUL");
+    refused(ledger.roll_back("a\0b").await, "NUL");
+    refused(ledger.add_report("a\0b", "test", &json!({})).await, "NUL");
+    refused(ledger.page_reports("a\0b", None, 1).await, "NUL");
+    refused(ledger.offsets("a\0b").await, "NUL");
 }
 
 fn texts(texts: &[&str]) -> Vec<String> {
