@@ -33,9 +33,8 @@ impl DataFolder {
     pub fn open(path: &Path) -> Result<Self> {
         let folder = Self { path: path.into() };
         let corpus = folder.corpus();
-        if !corpus.is_file() {
-            let problem =
-                "is not there: a data folder has corpus.jsonl (`souk market` and `souk import` write such folders)";
+        if !corpus.exists() {
+            let problem = "cannot open it, for it is not there: a data folder has corpus.jsonl (`souk market` and `souk import` write such folders)";
             return Err(Error::data(&corpus, None, problem));
         }
         Ok(folder)

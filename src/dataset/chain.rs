@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +21,9 @@ use crate::log::{Lane, Position};
 const FORMAT: u32 = 1;
 const COMMIT: &str = "commit.json";
 const PART: &str = ".part-";
+const SWEPT: &str = ".swept-";
+/// Writing a commit takes seconds.
+const LEFT_BEHIND: Duration = Duration::from_secs(60);
 
 /// What a commit is, beside its files.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,6 +37,8 @@ pub struct Commit {
     pub parts: Vec<String>,
     /// The first offset of each part among the examples.
     pub low: BTreeMap<String, u64>,
+    /// And among the events that still wait at its end.
+    pub low_waiting: BTreeMap<String, u64>,
     pub counts: Counts,
     pub num_seen: u64,
     pub waiting: u64,
@@ -68,6 +74,15 @@ impl Commit {
         let sum = self.files.get(name).copied();
         sum.ok_or_else(|| Error::data(&folder.join(COMMIT), None, format!("names no file `{name}`")))
     }
+}
+
+fn low_of<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> BTreeMap<String, u64> {
+    let mut low = BTreeMap::new();
+    for event in waiting {
+        let first = low.entry(event.part.clone()).or_insert(event.offset);
+        *first = event.offset.min(*first);
+    }
+    low
 }
 
 /// The folders of a lane's commits in order. None where the lane is new.
@@ -134,7 +149,7 @@ impl Chain {
     pub fn commit(&mut self, stretch: &mut Stretch, joiner: &mut Joiner, to: &Position) -> Result<bool> {
         let number = self.commits.len() as u64;
         // processes of two machines may have one number
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let aside = self.folder.join(format!("{PART}{}-{now:x}", std::process::id()));
         fs::create_dir(&aside).map_err(Error::store(&aside, "make the folder"))?;
         let written = stretch.write(&aside, joiner.waiting()).and_then(|files| {
@@ -146,6 +161,7 @@ impl Chain {
                 to: to.clone(),
                 parts: stretch.parts.clone(),
                 low: stretch.low.clone(),
+                low_waiting: low_of(joiner.waiting()),
                 counts: joiner.counts.clone(),
                 num_seen: stretch.num_seen,
                 waiting: joiner.waiting().len() as u64,
@@ -194,13 +210,20 @@ impl Chain {
     }
 }
 
-/// What a killed writer left behind.
+/// Removes what a killed writer left behind. It is renamed first: of a writer that lives after all, either the commit gets
+/// its name whole or this takes it, and never half of it.
 fn remove_parts(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(Error::store(folder, "list the commits"))? {
         let entry = entry.map_err(Error::store(folder, "list the commits"))?;
-        if entry.file_name().to_string_lossy().starts_with(PART) {
-            fs::remove_dir_all(entry.path())
-                .map_err(Error::store(&entry.path(), "remove what was left half written"))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let age = entry.metadata().and_then(|data| data.modified()).ok().and_then(|changed| changed.elapsed().ok());
+        let taken = folder.join(format!("{SWEPT}{name}"));
+        let ours = name.starts_with(PART)
+            && age.is_some_and(|age| age > LEFT_BEHIND)
+            && fs::rename(entry.path(), &taken).is_ok();
+        if ours || name.starts_with(SWEPT) {
+            // another may be sweeping as well
+            drop(fs::remove_dir_all(if ours { taken } else { entry.path() }));
         }
     }
     Ok(())

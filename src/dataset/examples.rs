@@ -191,13 +191,18 @@ impl Examples {
             // commits of a lane come in order, so the last one's end stays
             marks.insert(shard.commit.lane.clone(), shard.commit.to.clone());
         }
-        if self.is_empty() || drawn >= self.len() {
-            return marks;
-        }
         let mut lower = |lane: &str, part: &str, offset: u64| {
             let mark = marks.entry(lane.into()).or_default().0.entry(part.into()).or_insert(offset);
             *mark = offset.min(*mark);
         };
+        let last: BTreeMap<&str, &Commit> =
+            self.shards.iter().map(|shard| (shard.commit.lane.as_str(), &shard.commit)).collect();
+        for commit in last.into_values() {
+            commit.low_waiting.iter().for_each(|(part, offset)| lower(&commit.lane, part, *offset));
+        }
+        if self.is_empty() || drawn >= self.len() {
+            return marks;
+        }
         let (rest, later) = order.rest_of_block(drawn, self.len());
         let whole = self.starts.partition_point(|start| *start < later);
         let last = self.starts.get(whole).copied().unwrap_or(self.len()).min(self.len());

@@ -24,6 +24,8 @@ use crate::telemetry::LOG;
 const SENT: &str = "dead.sent";
 /// Commits looked through, at a lane's opening, for letters that were not sent.
 const LOOK_BACK: usize = 1000;
+/// What of a lane is held in memory before it is made durable, whatever `commit_messages` says.
+const MOST_STRETCH_BYTES: usize = 64 << 20;
 const WAIT: Duration = Duration::from_millis(100);
 
 /// How often what was read is made durable, and how it is joined.
@@ -144,7 +146,7 @@ impl<'a> Ingest<'a> {
                     }
                 }
                 Some(Signal::Ended) => ended = true,
-                None => {}
+                None => LOG.lag.set(source.lag() as i64),
             }
             let mut committed = ended;
             for (lane, open) in &mut lanes {
@@ -210,6 +212,7 @@ impl Open {
 
     fn is_due(&self, settings: &IngestSettings) -> bool {
         self.joiner.counts.messages >= settings.commit_messages
+            || self.stretch.num_bytes >= MOST_STRETCH_BYTES
             || self.since.is_some_and(|since| since.elapsed().as_secs() >= settings.commit_seconds)
     }
 

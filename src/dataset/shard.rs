@@ -58,6 +58,8 @@ pub struct Stretch {
     pub parts: Vec<String>,
     /// The first offset of each part among the examples.
     pub low: BTreeMap<String, u64>,
+    /// What it takes in memory, roughly.
+    pub num_bytes: usize,
     pub num_examples: u64,
     pub num_seen: u64,
     pub num_queries: u64,
@@ -81,6 +83,7 @@ impl Sink for Stretch {
             Some(low) => *low = example.offset.min(*low),
             None => drop(self.low.insert(example.part.into(), example.offset)),
         }
+        self.num_bytes += 64;
         self.num_examples += 1;
     }
 
@@ -88,15 +91,18 @@ impl Sink for Stretch {
         self.query_id.append_value(&query.query_id);
         self.query_text.append_value(&query.text);
         self.query_time.append_value(query.time);
+        self.num_bytes += query.query_id.len() + query.text.len() + 32;
         self.num_queries += 1;
     }
 
     fn seen(&mut self, key: u64) {
         self.seen.append_value(key);
+        self.num_bytes += 8;
         self.num_seen += 1;
     }
 
     fn dead(&mut self, letter: DeadLetter) {
+        self.num_bytes += letter.payload.len() + 128;
         self.dead.push(letter);
     }
 }

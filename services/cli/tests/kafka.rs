@@ -298,6 +298,16 @@ fn queries_and_events_in_two_topics_are_joined() {
 fn what_is_wrong_with_a_broker_or_topic_is_said() {
     let Some(brokers) = brokers("what_is_wrong_with_a_broker_or_topic_is_said") else { return };
     let home = tempfile::tempdir().unwrap();
+    let (one, three) = (topic(&brokers, "one", 1), topic(&brokers, "three", 3));
+    for (arguments, expected) in [
+        (["--topic", three.as_str()], "as many partitions each"),
+        (["--dead-letters", one.as_str()], "letters would come back for ever"),
+        (["--set", "log.properties.\"auto.offset.reset\"=\"latest\""], "is Souk's to set"),
+    ] {
+        let done = ingest(&brokers, &one, home.path(), &arguments).wait_with_output().unwrap();
+        let text = String::from_utf8(done.stderr).unwrap();
+        assert!(text.contains(expected) && done.status.code() == Some(2), "{text}");
+    }
     for (brokers, properties, code, expected) in [
         (brokers.as_str(), vec![], 2, "no topic `souk-absent`"),
         ("127.0.0.1:1", vec![], 1, "no answer within 10 s: is it running"),

@@ -16,6 +16,10 @@ use crate::log::{DeadLetter, Lane, Message};
 
 /// Of the texts of the queries remembered.
 const MOST_QUERY_BYTES: usize = 64 << 20;
+/// Of the events that wait.
+const MOST_WAITING_BYTES: usize = 64 << 20;
+/// The log's time moves on after so many records.
+const TICK: usize = 255;
 /// Of a message that cannot be used, the beginning is kept.
 const KEPT_OF_DEAD: usize = 64 << 10;
 
@@ -97,9 +101,10 @@ pub struct Waiting {
 /// What has to outlive the process, beside the queries and keys that the sink was given and the events that wait.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
-    /// The log's time: the latest that two neighbouring records agree on, so that one wild time moves nothing.
+    /// The log's time: the middle one of many records, so that a client whose clock is wrong moves nothing.
     pub now: i64,
-    pub last: i64,
+    /// The times of the records since.
+    pub times: Vec<i64>,
     /// How many of the latest queries are remembered, and how many of the latest keys.
     pub queries: u64,
     pub seen: u64,
@@ -110,7 +115,7 @@ pub struct Joiner {
     window: Window,
     strength: Strength,
     now: i64,
-    last: i64,
+    times: Vec<i64>,
     queries: HashMap<u64, Known, Ready>,
     order: VecDeque<u64>,
     seen: HashSet<u64, Ready>,
@@ -120,7 +125,8 @@ pub struct Joiner {
     /// By arrival, each with its query's key.
     waiting: BTreeMap<u64, (u64, Waiting)>,
     /// The arrivals of one query's events.
-    by_query: HashMap<u64, Vec<u64>, Ready>,
+    by_query: HashMap<u64, VecDeque<u64>, Ready>,
+    waiting_bytes: usize,
     arrivals: u64,
     pub counts: Counts,
 }
@@ -137,7 +143,7 @@ impl Joiner {
             window,
             strength,
             now: i64::MIN,
-            last: i64::MIN,
+            times: Vec::with_capacity(TICK),
             queries: HashMap::default(),
             order: VecDeque::new(),
             seen: HashSet::default(),
@@ -145,6 +151,7 @@ impl Joiner {
             query_bytes: 0,
             waiting: BTreeMap::new(),
             by_query: HashMap::default(),
+            waiting_bytes: 0,
             arrivals: 0,
             counts: Counts::default(),
         }
@@ -153,7 +160,7 @@ impl Joiner {
     /// Back to where a stretch ended. `queries` (id, text, time) and `keys` are the latest that the sink was given, at least
     /// as many as were remembered, in their order.
     pub fn restore(&mut self, state: &State, queries: &[(String, String, i64)], keys: &[u64], waiting: &[Waiting]) {
-        (self.now, self.last) = (state.now, state.last);
+        (self.now, self.times) = (state.now, state.times.clone());
         for (id, text, time) in &queries[queries.len().saturating_sub(state.queries as usize)..] {
             self.remember_query(id, text, *time);
         }
@@ -168,7 +175,7 @@ impl Joiner {
     /// What `restore` needs to go on from here.
     pub fn state(&self) -> State {
         let (queries, seen) = (self.order.len() as u64, self.seen_order.len() as u64);
-        State { now: self.now, last: self.last, queries, seen }
+        State { now: self.now, times: self.times.clone(), queries, seen }
     }
 
     fn remember_query(&mut self, query_id: &str, text: &str, time: i64) {
@@ -224,16 +231,22 @@ impl Joiner {
         self.tick(query.time, sink);
         for arrival in self.by_query.remove(&id).unwrap_or_default() {
             let Some((_, event)) = self.waiting.remove(&arrival) else { continue };
+            self.waiting_bytes -= event.payload.len();
             // it was read once already
             if let Ok(Record::Event(record)) = Record::parse(event.payload.as_bytes()) {
-                self.accept(&record, &query.text, (&event.part, event.offset), sink);
+                let from = (event.part.as_str(), event.offset);
+                match self.in_window(event.time, query.time) {
+                    true => self.accept(&record, &query.text, from, sink),
+                    false => self.bury(from, self.too_far(), event.payload, sink),
+                }
             }
         }
     }
 
     fn take_event(&mut self, event: &EventRecord<'_>, message: &Message<'_>, sink: &mut impl Sink) {
         let time = event.time.to_le_bytes();
-        let id = [event.query_id.as_bytes(), event.client_id.as_bytes(), event.item.as_bytes(), &time];
+        let text_of_it = event.text.as_deref().filter(|_| event.query_id.is_empty()).unwrap_or_default().as_bytes();
+        let id = [event.query_id.as_bytes(), event.client_id.as_bytes(), event.item.as_bytes(), &time, text_of_it];
         let id = key(&id) ^ (event.action as u64 + 1);
         if self.seen.contains(&id) {
             self.counts.repeated += 1;
@@ -252,13 +265,8 @@ impl Joiner {
         }
         let query = key(&[event.query_id.as_bytes()]);
         match self.queries.get(&query).map(|known| (known.text.clone(), known.time)) {
-            Some((text, time)) if event.time.abs_diff(time) <= self.window_millis() => {
-                self.accept(event, &text, from, sink);
-            }
-            Some(_) => {
-                let reason = format!("came more than {} minutes after its query", self.window.minutes);
-                self.bury(from, reason.into(), text(message.payload), sink);
-            }
+            Some((text, time)) if self.in_window(event.time, time) => self.accept(event, &text, from, sink),
+            Some(_) => self.bury(from, self.too_far(), text(message.payload), sink),
             None if message.payload.len() > KEPT_OF_DEAD => {
                 let reason = "came before its query and is too long to wait for it";
                 self.bury(from, reason.into(), text(message.payload), sink);
@@ -279,7 +287,8 @@ impl Joiner {
     }
 
     fn wait(&mut self, query: u64, event: Waiting) {
-        self.by_query.entry(query).or_default().push(self.arrivals);
+        self.by_query.entry(query).or_default().push_back(self.arrivals);
+        self.waiting_bytes += event.payload.len();
         self.waiting.insert(self.arrivals, (query, event));
         self.arrivals += 1;
     }
@@ -291,9 +300,21 @@ impl Joiner {
     }
 
     fn tick(&mut self, time: i64, sink: &mut impl Sink) {
-        self.now = self.now.max(time.min(self.last));
-        self.last = time;
+        self.times.push(time);
+        if self.times.len() == TICK {
+            let (_, middle, _) = self.times.select_nth_unstable(TICK / 2);
+            self.now = self.now.max(*middle);
+            self.times.clear();
+        }
         self.forget(sink);
+    }
+
+    fn in_window(&self, event: i64, query: i64) -> bool {
+        event.abs_diff(query) <= self.window_millis()
+    }
+
+    fn too_far(&self) -> Cow<'static, str> {
+        format!("is more than {} minutes from its query", self.window.minutes).into()
     }
 
     fn window_millis(&self) -> u64 {
@@ -317,12 +338,16 @@ impl Joiner {
             self.seen_order.pop_front().map(|key| self.seen.remove(&key));
         }
         while let Some((_, (_, first))) = self.waiting.first_key_value() {
-            if first.time >= oldest && self.waiting.len() <= self.window.waiting {
+            let many = self.waiting.len() > self.window.waiting || self.waiting_bytes > MOST_WAITING_BYTES;
+            if first.time >= oldest && !many {
                 break;
             }
             let Some((arrival, (query, event))) = self.waiting.pop_first() else { break };
+            self.waiting_bytes -= event.payload.len();
             if let Some(arrivals) = self.by_query.get_mut(&query) {
-                arrivals.retain(|other| *other != arrival);
+                // events of one query are forgotten in the order they came
+                debug_assert_eq!(arrivals.front(), Some(&arrival));
+                arrivals.pop_front();
                 if arrivals.is_empty() {
                     self.by_query.remove(&query);
                 }

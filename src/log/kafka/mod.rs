@@ -50,6 +50,24 @@ impl KafkaSettings {
         format!("Kafka at {}", self.brokers)
     }
 
+    /// Topics in one order, so that the same ones make the same lanes, and nothing that would defeat the bookkeeping.
+    fn checked(&self) -> Result<Self> {
+        let mut topics = self.topics.clone();
+        topics.sort();
+        topics.dedup();
+        if let Some(dead) = self.dead_letter_topic.as_ref().filter(|dead| topics.contains(dead)) {
+            let problem = format!("is `{dead}`, a topic that is read: letters would come back for ever");
+            return Err(Error::config("log.dead_letter_topic", problem));
+        }
+        let ours = ["group.id", "enable.auto.commit", "enable.auto.offset.store", "auto.offset.reset"];
+        let ours =
+            ours.into_iter().chain(["enable.partition.eof", "partition.assignment.strategy", "bootstrap.servers"]);
+        if let Some(name) = ours.into_iter().find(|name| self.properties.contains_key(*name)) {
+            return Err(Error::config("log.properties", format!("`{name}` is Souk's to set: leave it out")));
+        }
+        Ok(Self { topics, ..self.clone() })
+    }
+
     fn client(&self) -> ClientConfig {
         let mut client = ClientConfig::new();
         client.set("bootstrap.servers", &self.brokers).set("client.id", "souk");
@@ -92,6 +110,7 @@ pub struct KafkaSource {
 impl KafkaSource {
     /// Joins the group. A broker that does not answer, or a topic that is not there, is an error here and now.
     pub fn open(settings: &KafkaSettings, resume: Resume) -> Result<Self> {
+        let settings = &settings.checked()?;
         let (send, signals) = sync_channel(AHEAD);
         let (commands, received) = channel();
         let lag = Arc::new(AtomicU64::new(0));
@@ -154,6 +173,7 @@ impl Drop for KafkaSource {
 }
 
 fn check_topics(settings: &KafkaSettings, consumer: &BaseConsumer<Member>) -> Result<()> {
+    let mut partitions = Vec::new();
     for topic in &settings.topics {
         let metadata = consumer.fetch_metadata(Some(topic), PATIENCE).map_err(|e| {
             let problem =
@@ -170,6 +190,11 @@ fn check_topics(settings: &KafkaSettings, consumer: &BaseConsumer<Member>) -> Re
                 if names.is_empty() { "there are none".into() } else { format!("there are {}", names.join(", ")) };
             return Err(Error::config("log.topics", format!("no topic `{topic}` at {}: {there}", settings.brokers)));
         }
+        partitions.push(found.map_or(0, |found| found.partitions().len()));
+    }
+    if partitions.windows(2).any(|pair| pair[0] != pair[1]) {
+        let problem = "topics that are read together must have as many partitions each: partition N of all is one lane";
+        return Err(Error::config("log.topics", format!("{problem}; here they have {partitions:?}")));
     }
     Ok(())
 }

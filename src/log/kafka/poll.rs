@@ -15,7 +15,7 @@ use rdkafka::{ClientContext, Message};
 
 use super::super::{Batch, Lane, Resume, Signal, Token};
 use super::{KafkaSettings, upstream};
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// A batch is handed on when it has this many bytes, or when its first message has waited so long.
 const BATCH_BYTES: usize = 1 << 20;
@@ -29,6 +29,8 @@ const BUSY_SHARE: u32 = 4;
 const POLL_INTERVAL: Duration = Duration::from_secs(300);
 /// How long a lane that goes to another member may take to be finished.
 const HANDOVER: Duration = Duration::from_secs(60);
+
+const KAFKA: &str = "Kafka";
 
 pub enum Command {
     Commit(i32, Vec<(String, u64)>),
@@ -79,13 +81,13 @@ impl Member {
                 Offset::Offset(i64::try_from(*next).unwrap_or(i64::MAX))
             });
             let added = list.add_partition_offset(element.topic(), partition, next);
-            added.map_err(|e| Error::device("librdkafka refuses an offset").because(e))?;
+            added.map_err(|e| upstream(KAFKA.into(), "librdkafka refuses an offset", e))?;
         }
-        consumer.assign(&list).map_err(|e| Error::device("librdkafka refuses an assignment").because(e))?;
+        consumer.assign(&list).map_err(|e| upstream(KAFKA.into(), "librdkafka refuses an assignment", e))?;
         tracing::info!(lanes = self.lanes, ?positions, "partitions came");
         self.change(Some(positions.keys().copied().collect()));
         for (partition, position) in positions {
-            self.tell(Ok(Signal::Opened(self.lane(partition), position)), HANDOVER);
+            self.tell(Ok(Signal::Opened(self.lane(partition), position)));
         }
         Ok(())
     }
@@ -98,14 +100,14 @@ impl Member {
         let mut waiting = Vec::new();
         for partition in partitions {
             let (token, done) = sync_channel(0);
-            self.tell(Ok(Signal::Closed(self.lane(partition), Token(token))), HANDOVER);
+            self.tell(Ok(Signal::Closed(self.lane(partition), Token(token))));
             waiting.push(done);
         }
         for done in waiting {
             // the token's drop is the message; if it does not come in time, the dataset refuses the late writer
             let _late = done.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err();
         }
-        consumer.unassign().map_err(|e| Error::device("librdkafka refuses an assignment").because(e))
+        consumer.unassign().map_err(|e| upstream(KAFKA.into(), "librdkafka refuses an assignment", e))
     }
 
     fn change(&self, partitions: Option<BTreeSet<i32>>) -> Option<BTreeSet<i32>> {
@@ -118,16 +120,14 @@ impl Member {
         self.assigned.lock().unwrap_or_else(|e| e.into_inner()).generation
     }
 
-    /// Whether it was heard. Whoever has left, or stays busy for too long, is told nothing.
-    fn tell(&self, signal: Result<Signal>, patience: Duration) -> bool {
-        let deadline = Instant::now() + patience;
+    /// Waits until it is heard: a lane that comes or goes unheard would be read wrongly. False when nobody listens any more.
+    fn tell(&self, signal: Result<Signal>) -> bool {
         let mut signal = signal;
         loop {
             signal = match self.signals.try_send(signal) {
                 Ok(()) => return true,
                 Err(TrySendError::Disconnected(_)) => return false,
-                Err(TrySendError::Full(signal)) if Instant::now() < deadline => signal,
-                Err(TrySendError::Full(_)) => return false,
+                Err(TrySendError::Full(signal)) => signal,
             };
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -139,13 +139,17 @@ impl ClientContext for Member {
         let partitions = statistics.topics.values().flat_map(|topic| topic.partitions.values());
         let lags =
             partitions.filter(|partition| partition.partition >= 0 && partition.hi_offset >= 0).map(|partition| {
-                let next = partition.app_offset.max(partition.lo_offset).max(0);
+                let read = if partition.app_offset < 0 { partition.next_offset } else { partition.app_offset };
+                let next = read.max(partition.lo_offset).max(0);
                 (partition.hi_offset - next).max(0) as u64
             });
         self.lag.store(lags.sum(), Ordering::Relaxed);
     }
 
     fn error(&self, error: KafkaError, reason: &str) {
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::PartitionEOF) {
+            return;
+        }
         tracing::warn!(lanes = self.lanes, reason, "Kafka: {error}");
     }
 }
@@ -157,7 +161,7 @@ impl ConsumerContext for Member {
             _ => self.revoke(consumer),
         };
         if let Err(error) = outcome {
-            self.tell(Err(error), HANDOVER);
+            self.tell(Err(error));
         }
     }
 }
@@ -187,7 +191,7 @@ impl Poller {
 
     pub fn run(mut self) {
         if let Err(error) = self.serve() {
-            self.consumer.context().tell(Err(error), HANDOVER);
+            self.consumer.context().tell(Err(error));
         }
     }
 
@@ -345,7 +349,7 @@ impl Poller {
         let topics = member.topics.len();
         let at_end = |partition: &i32| self.ends.get(partition).is_some_and(|ends| *ends >= topics);
         if assigned.is_some_and(|partitions| partitions.iter().all(at_end)) {
-            self.ended = member.tell(Ok(Signal::Ended), HANDOVER);
+            self.ended = member.tell(Ok(Signal::Ended));
         }
     }
 }

@@ -47,7 +47,11 @@ impl FileSource {
     pub fn open(settings: FileSettings, resume: Resume) -> Result<Self> {
         let mut tails: Vec<Tail> = Vec::new();
         for path in &settings.paths {
-            fs::metadata(path).and_then(|_| File::open(path)).map_err(Error::store(path, "open the log"))?;
+            let kind = fs::metadata(path).map_err(Error::store(path, "open the log"))?;
+            if !kind.is_file() {
+                return Err(Error::config(path.display(), "is no plain file: a log is read again after a restart"));
+            }
+            File::open(path).map_err(Error::store(path, "open the log"))?;
             let lane = Lane::new(&format!("file-{}", path.file_name().unwrap_or_default().to_string_lossy()));
             if let Some(other) = tails.iter().find(|tail| tail.lane == lane) {
                 let problem = format!("has the same name as {}: logs are told apart by name", other.path.display());
@@ -131,6 +135,8 @@ struct Reading {
     /// The beginning of a line that is too long, and where it stands; what follows of it is passed over.
     too_long: Option<(Vec<u8>, u64)>,
     replaced: Option<Instant>,
+    /// When it was cut short while it was read.
+    cut: Option<u128>,
 }
 
 impl Tail {
@@ -139,30 +145,46 @@ impl Tail {
             return self.start(self.path.clone(), 0);
         };
         let family = rotated(&self.path)?;
-        let Some(at) = family.iter().position(|path| part_of(path).is_ok_and(|found| found.as_ref() == Some(&part)))
+        let Some(at) = family.iter().position(|path| name_of_file(path).is_ok_and(|name| is_named(&part, &name)))
         else {
             let problem = format!("the file that was read to byte {offset} is gone (it was {part})");
             on_gap.judge(&self.path.display().to_string(), problem)?;
             return self.start(self.path.clone(), 0);
         };
         let length = fs::metadata(&family[at]).map_err(Error::store(&family[at], "look at it"))?.len();
-        let offset = if length < offset {
+        self.next = family[at + 1..].iter().cloned().collect();
+        if length < offset {
             let problem = format!("was read to byte {offset} and now has {length}: it was cut short");
             on_gap.judge(&family[at].display().to_string(), problem)?;
-            0
-        } else {
-            offset
+            return self.start(family[at].clone(), 0);
+        }
+        self.start(family[at].clone(), offset)?;
+        if let Some(reading) = &mut self.reading {
+            reading.part = Some([part].into());
+        }
+        Ok(())
+    }
+
+    /// What rotation put between the file that has been read to its end and the log as it is now.
+    fn queue_newer(&mut self, inode: u64, changed: SystemTime) -> Result<()> {
+        let family = rotated(&self.path)?;
+        let is_it = |path: &PathBuf| fs::metadata(path).is_ok_and(|data| data.ino() == inode);
+        let newer = |path: &PathBuf| {
+            *path == self.path || fs::metadata(path).and_then(|data| data.modified()).is_ok_and(|time| time > changed)
         };
-        self.next = family[at + 1..].iter().cloned().collect();
-        self.start(family[at].clone(), offset)
+        self.next = match family.iter().position(is_it) {
+            Some(at) => family[at + 1..].iter().cloned().collect(),
+            None => family.into_iter().filter(newer).collect(),
+        };
+        Ok(())
     }
 
     fn start(&mut self, path: PathBuf, offset: u64) -> Result<()> {
         let mut file = File::open(&path).map_err(Error::store(&path, "open the log"))?;
         let inode = file.metadata().map_err(Error::store(&path, "look at it"))?.ino();
         file.seek(SeekFrom::Start(offset)).map_err(Error::store(&path, "read it from where it was left"))?;
-        let (part, rest, too_long, replaced) = (None, Vec::new(), None, None);
-        self.reading = Some(Reading { file, path, inode, part, offset, rest, too_long, replaced });
+        let (part, rest, too_long, replaced, cut) = (None, Vec::new(), None, None, None);
+        self.reading = Some(Reading { file, path, inode, part, offset, rest, too_long, replaced, cut });
         Ok(())
     }
 
@@ -187,10 +209,14 @@ impl Tail {
                 }
             }
             let last = reading.last_line(&self.lane)?;
+            if self.next.is_empty() && !current && follow {
+                let changed = reading.file.metadata().and_then(|data| data.modified());
+                let (inode, changed) = (reading.inode, changed.map_err(Error::store(&reading.path, "look at it"))?);
+                self.queue_newer(inode, changed)?;
+            }
             match self.next.pop_front() {
                 Some(path) => self.start(path, 0)?,
-                None if current || !follow => (self.reading, self.done) = (None, true),
-                None => self.start(self.path.clone(), 0)?,
+                None => (self.reading, self.done) = (None, true),
             }
             if last.is_some() {
                 return Ok(last);
@@ -235,12 +261,15 @@ impl Reading {
     fn batch(&mut self, lane: &Lane, bytes: Vec<u8>) -> Result<Batch> {
         let part = match &self.part {
             Some(part) => part.clone(),
-            None => self.identify(&bytes)?,
+            None => self.identify(&bytes),
         };
         let mut batch = Batch::new(lane.clone(), part);
         batch.moves_on = true;
         let too_long = self.too_long.take();
         let mut start = 0;
+        if bytes.is_empty() && too_long.is_some() {
+            batch.entries.push(Entry { start, end: start, part: 0, offset: self.offset, next: self.offset });
+        }
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (end, offset) = (start + line.trim_ascii_end().len(), self.offset);
             self.offset += line.len() as u64;
@@ -257,13 +286,12 @@ impl Reading {
         Ok(batch)
     }
 
-    fn identify(&mut self, bytes: &[u8]) -> Result<Arc<[String]>> {
-        let name = match (&self.too_long, self.offset) {
-            (Some((beginning, 0)), _) => name_of(self.inode, beginning),
-            (None, 0) => name_of(self.inode, bytes),
-            _ => part_of(&self.path)?.unwrap_or_default(),
-        };
-        Ok(self.part.insert([name].into()).clone())
+    /// Asked when the file is read from its start.
+    fn identify(&mut self, bytes: &[u8]) -> Arc<[String]> {
+        let first = self.too_long.as_ref().map_or(bytes, |(beginning, _)| beginning);
+        let name = name_of(self.inode, first);
+        let name = self.cut.map_or(name.clone(), |cut| format!("{name}, cut {cut}"));
+        self.part.insert([name].into()).clone()
     }
 
     /// What follows the last line end, in a file that nobody writes any more.
@@ -293,6 +321,9 @@ impl Reading {
             self.file.seek(SeekFrom::Start(0)).map_err(Error::store(&self.path, "read it from its start"))?;
             (self.offset, self.part, self.too_long) = (0, None, None);
             self.rest.clear();
+            // another name than before, for offsets count anew
+            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            self.cut = Some(now.as_millis());
         }
         Ok(())
     }
@@ -306,8 +337,10 @@ fn rotated(path: &Path) -> Result<Vec<PathBuf>> {
     for entry in fs::read_dir(folder).map_err(Error::store(folder, "list the folder"))? {
         let entry = entry.map_err(Error::store(folder, "list the folder"))?;
         let other = entry.file_name().to_string_lossy().into_owned();
-        let compressed = ["gz", "bz2", "xz", "zst"].iter().any(|end| other.ends_with(&format!(".{end}")));
-        if other != name && other.starts_with(&name) && !compressed {
+        // logs.ndjson.1, logs.ndjson-20261121, logs.ndjson.2026-11-21T10:00; compressed ones are other files
+        let suffix = other.strip_prefix(&name).filter(|suffix| suffix.starts_with(['.', '-', '_']));
+        let turn = |letter: char| letter.is_ascii_digit() || ".-_:TZ".contains(letter);
+        if suffix.is_some_and(|suffix| suffix.chars().all(turn)) && entry.path().is_file() {
             let changed = entry.metadata().and_then(|data| data.modified());
             family.push((changed.map_err(Error::store(&entry.path(), "look at it"))?, entry.path()));
         }
@@ -316,159 +349,28 @@ fn rotated(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(family.into_iter().map(|(_, path)| path).chain([path.to_path_buf()]).collect())
 }
 
-/// What identifies a file; `None` while its first line is not whole.
-fn part_of(path: &Path) -> Result<Option<String>> {
+fn name_of_file(path: &Path) -> Result<String> {
     let file = File::open(path).map_err(Error::store(path, "open the log"))?;
     let inode = file.metadata().map_err(Error::store(path, "look at it"))?.ino();
     let mut bytes = Vec::new();
     file.take(NAMING_BYTES as u64).read_to_end(&mut bytes).map_err(Error::store(path, "read it"))?;
-    let whole = bytes.len() == NAMING_BYTES || bytes.contains(&b'\n');
-    Ok(whole.then(|| name_of(inode, &bytes)))
+    Ok(name_of(inode, &bytes))
 }
 
+/// Whether a file that was read under the name `part` can be the one called `name` now: its first line may not have been
+/// whole then, and it may have been cut short.
+fn is_named(part: &str, name: &str) -> bool {
+    part == name || name.starts_with(&format!("{part}, first")) || part.starts_with(&format!("{name}, cut"))
+}
+
+/// Inode and first line; the inode alone while the first line is not whole.
 fn name_of(inode: u64, bytes: &[u8]) -> String {
     let bytes = &bytes[..bytes.len().min(NAMING_BYTES)];
-    let line = bytes.split(|byte| *byte == b'\n').next().unwrap_or_default();
-    format!("inode {inode}, first line {:08x}", crc32fast::hash(line))
+    match bytes.iter().position(|byte| *byte == b'\n') {
+        None if bytes.len() < NAMING_BYTES => format!("inode {inode}"),
+        end => format!("inode {inode}, first line {:08x}", crc32fast::hash(&bytes[..end.unwrap_or(bytes.len())])),
+    }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::io::Write;
-    use std::sync::Mutex;
-
-    use super::*;
-
-    fn source(path: &Path, follow: bool, position: Option<Position>) -> FileSource {
-        let settings = FileSettings { paths: vec![path.into()], follow, on_gap: OnGap::Stop };
-        FileSource::open(settings, Arc::new(move |_| Ok(position.clone()))).unwrap()
-    }
-
-    fn append(path: &Path, text: &str) {
-        let mut file = fs::OpenOptions::new().create(true).append(true).open(path).unwrap();
-        file.write_all(text.as_bytes()).unwrap();
-    }
-
-    /// Lines until the source has nothing more to say, and where it then stands.
-    fn read(source: &mut FileSource, wait: Duration) -> (Vec<String>, Position) {
-        let (mut lines, mut position) = (Vec::new(), Position::default());
-        loop {
-            match source.next(wait).unwrap() {
-                Some(Signal::Batch(batch)) => {
-                    for message in batch.messages() {
-                        lines.push(String::from_utf8_lossy(message.payload).into_owned());
-                        position = Position::default();
-                        position.advance(message.part, message.next);
-                    }
-                }
-                Some(Signal::Opened(..)) => {}
-                Some(Signal::Closed(..) | Signal::Ended) | None => return (lines, position),
-            }
-        }
-    }
-
-    #[test]
-    fn a_file_is_read_to_its_end_and_on_from_there() {
-        let home = tempfile::tempdir().unwrap();
-        let log = home.path().join("logs.ndjson");
-        append(&log, "one\r\ntwo\n\nthr");
-        let (lines, position) = read(&mut source(&log, false, None), Duration::ZERO);
-        assert_eq!(lines, ["one", "two", "", "thr"], "nobody writes the file: its last line is one");
-        append(&log, "ee\nfour\n");
-        let (lines, _) = read(&mut source(&log, false, Some(position)), Duration::ZERO);
-        assert_eq!(lines, ["ee", "four"]);
-    }
-
-    #[test]
-    fn a_followed_line_waits_for_its_end() {
-        let home = tempfile::tempdir().unwrap();
-        let log = home.path().join("logs.ndjson");
-        append(&log, "one\ntw");
-        let mut source = source(&log, true, None);
-        assert_eq!(read(&mut source, Duration::ZERO).0, ["one"]);
-        append(&log, "o\n");
-        assert_eq!(read(&mut source, Duration::ZERO).0, ["two"]);
-    }
-
-    #[test]
-    fn rotation_while_reading_loses_nothing() {
-        let home = tempfile::tempdir().unwrap();
-        let log = home.path().join("logs.ndjson");
-        append(&log, "one\n");
-        let mut source = source(&log, true, None);
-        assert_eq!(read(&mut source, Duration::ZERO).0, ["one"]);
-        fs::rename(&log, home.path().join("logs.ndjson.1")).unwrap();
-        append(&home.path().join("logs.ndjson.1"), "late\n");
-        append(&log, "new\n");
-        assert_eq!(read(&mut source, Duration::ZERO).0, ["late"], "the writer has not moved yet");
-        append(&home.path().join("logs.ndjson.1"), "later\n");
-        let (lines, position) = read(&mut source, GRACE * 2);
-        assert_eq!(lines, ["later", "new"]);
-        fs::write(&log, "x\n").unwrap();
-        let (lines, _) = read(&mut source, Duration::ZERO);
-        assert!(lines.is_empty(), "found cut short");
-        assert_eq!(read(&mut source, Duration::ZERO).0, ["x"]);
-        assert_eq!(position.0.len(), 1);
-    }
-
-    #[test]
-    fn rotation_between_two_runs_loses_nothing() {
-        let home = tempfile::tempdir().unwrap();
-        let log = home.path().join("logs.ndjson");
-        append(&log, "one\ntwo\n");
-        let (_, position) = read(&mut source(&log, false, None), Duration::ZERO);
-        append(&log, "three\n");
-        fs::rename(&log, home.path().join("logs.ndjson.2")).unwrap();
-        std::thread::sleep(Duration::from_millis(20));
-        append(&home.path().join("logs.ndjson.1"), "four\n");
-        append(&log, "five\n");
-        let (lines, _) = read(&mut source(&log, false, Some(position)), Duration::ZERO);
-        assert_eq!(lines, ["three", "four", "five"]);
-    }
-
-    #[test]
-    fn what_vanished_unread_is_a_gap_and_not_passed_over_in_silence() {
-        let home = tempfile::tempdir().unwrap();
-        let log = home.path().join("logs.ndjson");
-        append(&log, "one\n");
-        let (_, position) = read(&mut source(&log, false, None), Duration::ZERO);
-        fs::write(&log, "other\n").unwrap();
-        let mut stopped = source(&log, false, Some(position.clone()));
-        let error = stopped.next(Duration::ZERO).err().unwrap().to_string();
-        assert!(error.contains("is gone") && error.contains("on_gap=skip"), "{error}");
-        let settings = FileSettings { paths: vec![log], follow: false, on_gap: OnGap::Skip };
-        let mut skipped = FileSource::open(settings, Arc::new(move |_| Ok(Some(position.clone())))).unwrap();
-        assert_eq!(read(&mut skipped, Duration::ZERO).0, ["other"]);
-    }
-
-    #[test]
-    fn a_line_without_end_is_cut_and_takes_no_memory() {
-        let home = tempfile::tempdir().unwrap();
-        let log = home.path().join("logs.ndjson");
-        append(&log, "one\n");
-        append(&log, &"x".repeat(3 * MOST_LINE_BYTES));
-        append(&log, "\ntwo\n");
-        let lengths = Mutex::new(Vec::new());
-        let mut source = source(&log, false, None);
-        while let Some(signal) = source.next(Duration::ZERO).unwrap() {
-            if let Signal::Batch(batch) = signal {
-                lengths.lock().unwrap().extend(batch.messages().map(|m| (m.payload.len(), m.offset, m.next)));
-            }
-        }
-        let end = 5 + 3 * MOST_LINE_BYTES as u64;
-        assert_eq!(*lengths.lock().unwrap(), [(3, 0, 4), (KEPT_OF_TOO_LONG, 4, end), (3, end, end + 4)]);
-    }
-
-    #[test]
-    fn two_logs_of_one_name_cannot_be_told_apart() {
-        let home = tempfile::tempdir().unwrap();
-        let paths = ["a", "b"].map(|folder| {
-            fs::create_dir(home.path().join(folder)).unwrap();
-            home.path().join(folder).join("logs.ndjson")
-        });
-        paths.iter().for_each(|path| append(path, "one\n"));
-        let settings = FileSettings { paths: paths.to_vec(), follow: false, on_gap: OnGap::Stop };
-        let error = FileSource::open(settings, Arc::new(|_| Ok(None))).err().unwrap().to_string();
-        assert!(error.contains("the same name"), "{error}");
-    }
-}
+mod tests;
