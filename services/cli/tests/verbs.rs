@@ -69,6 +69,8 @@ fn the_version_names_crate_libtorch_and_device() {
 
 #[test]
 fn usage_errors_are_two_and_failures_one() {
+    let home = tempfile::tempdir().unwrap();
+    let out = home.path().join("out").display().to_string();
     refused(2, &["say what to do"], &[], b"");
     refused(2, &["no model: give --model DIR"], &["embed"], b"x\n");
     refused(2, &["no folder here"], &["embed", "--model", "/nowhere/at/all"], b"x\n");
@@ -78,7 +80,7 @@ fn usage_errors_are_two_and_failures_one() {
     refused(
         1,
         &["corpus.jsonl", "cannot open"],
-        &["index", "--model", &model("st_cls"), "--data", "/nowhere", "--out", "/tmp/x"],
+        &["index", "--model", &model("st_cls"), "--data", "/nowhere", "--out", &out],
         b"",
     );
     refused(1, &["line 2", "not valid UTF-8"], &["embed", "--model", &model("st_cls")], b"fine\n\xff\xfe\n");
@@ -271,7 +273,7 @@ fn a_model_from_scratch_is_the_same_for_the_same_seed() {
     let export = dir.path().join("export").display().to_string();
     refused(2, &["penultimate_mean"], &["export", "--model", &out, "--out", &export], b"");
     assert!(!Path::new(&export).exists(), "nothing is written by half");
-    refused(2, &["[scratch]", "configs/scratch-bert.toml"], &["init", "--data", &data, "--out", "/tmp/x"], b"");
+    refused(2, &["[scratch]", "configs/scratch-bert.toml"], &["init", "--data", &data, "--out", &export], b"");
 }
 
 #[test]
