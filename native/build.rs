@@ -23,15 +23,15 @@ fn build() -> Result<(), String> {
     check_version(&include)?;
 
     compile_kernels();
-    cc::Build::new()
-        .cpp(true)
-        .std("c++17")
-        .opt_level(2)
-        .warnings(false)
-        .flag("-fopenmp")
-        .include(&include)
-        .file("csrc/shim.cpp")
-        .compile("souk_shim");
+    shim(&include).file("csrc/shim.cpp").file("csrc/training.cpp").compile("souk_shim");
+    // What is declared of Gloo is in the library; these make its own header declare the class that uses it.
+    shim(&include)
+        .include("csrc/gloo_fwd")
+        .include(include.join("torch/csrc/api/include"))
+        .define("USE_DISTRIBUTED", None)
+        .define("USE_C10D_GLOO", None)
+        .file("csrc/c10d.cpp")
+        .compile("souk_c10d");
 
     println!("cargo:rustc-link-search=native={}", lib.display());
     for name in ["torch_cpu", "c10", "torch"] {
@@ -44,6 +44,12 @@ fn build() -> Result<(), String> {
     }
     println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{}", lib.display());
     Ok(())
+}
+
+fn shim(include: &Path) -> cc::Build {
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++17").opt_level(2).warnings(false).flag("-fopenmp").include(include);
+    build
 }
 
 /// `libgomp.so.1`, or with a hash in its name, where libtorch brings its own.

@@ -13,33 +13,20 @@
 #include <string>
 #include <vector>
 
+#include "guard.h"
 #include "kernels.h"
 
 namespace {
 
 using at::Tensor;
 using souk::Affine;
+using souk::guarded;
 using souk::Kernels;
+using souk::last_error;
 using souk::Norm;
 using Scalars = c10::List<std::optional<at::Scalar>>;
 
-thread_local std::string last_error;
 thread_local int forced_isa = -1;
-
-template <class F>
-int guarded(F&& f) {
-  try {
-    f();
-    return 0;
-  } catch (const c10::Error& e) {
-    last_error = e.what_without_backtrace();
-  } catch (const std::exception& e) {
-    last_error = e.what();
-  } catch (...) {
-    last_error = "unknown C++ exception";
-  }
-  return -1;
-}
 
 // ---- which kernels ----
 

@@ -1,4 +1,4 @@
-//! The functions of `csrc/shim.cpp` and what turns their outcome into a `Result`. They check nothing: the callers do.
+//! The functions of `csrc/` and what turns their outcome into a `Result`. They check nothing: the callers do.
 
 use crate::{Error, Result};
 use std::ffi::{CStr, c_char, c_int};
@@ -35,7 +35,93 @@ pub(crate) struct SoukLayout {
     pub strides: [i64; 4],
 }
 
+/// A connection to a TCPStore; only the shim looks inside.
+#[repr(C)]
+pub(crate) struct SoukStore {
+    _opaque: [u8; 0],
+}
+
+/// A ProcessGroupGloo; only the shim looks inside.
+#[repr(C)]
+pub(crate) struct SoukGroup {
+    _opaque: [u8; 0],
+}
+
+#[repr(C)]
+pub(crate) struct SoukGroupOptions {
+    pub prefix: *const c_char,
+    pub rank: i32,
+    pub size: i32,
+    pub interface: *const c_char,
+    pub address: *const c_char,
+    pub timeout_ms: i64,
+}
+
+#[repr(C)]
+pub(crate) struct SoukAdamW {
+    pub parameters: *const *const C_tensor,
+    pub gradients: *const *const C_tensor,
+    pub first: *const *const C_tensor,
+    pub second: *const *const C_tensor,
+    pub steps: *const C_tensor,
+    pub count: i64,
+    pub rate: f64,
+    pub beta1: f64,
+    pub beta2: f64,
+    pub eps: f64,
+    pub weight_decay: f64,
+}
+
+#[repr(C)]
+#[derive(Debug, Default)]
+pub(crate) struct SoukAutocast {
+    pub device: i32,
+    pub enabled: i32,
+    pub cache: i32,
+    pub kind: i32,
+}
+
 unsafe extern "C" {
+    pub(crate) fn souk_fused_adamw(adamw: *const SoukAdamW) -> c_int;
+    pub(crate) fn souk_autocast_start(cuda: i32, before: *mut SoukAutocast) -> c_int;
+    pub(crate) fn souk_autocast_end(before: *const SoukAutocast);
+
+    pub(crate) fn souk_store_open(
+        address: *const c_char,
+        port: u16,
+        serve: i32,
+        timeout_ms: i64,
+        out: *mut *mut SoukStore,
+    ) -> c_int;
+    pub(crate) fn souk_store_free(store: *mut SoukStore);
+    pub(crate) fn souk_store_set(store: *const SoukStore, key: *const c_char, data: *const u8, length: i64) -> c_int;
+    pub(crate) fn souk_store_claim(
+        store: *const SoukStore,
+        key: *const c_char,
+        data: *const u8,
+        length: i64,
+        found: *mut *const u8,
+        found_length: *mut i64,
+    ) -> c_int;
+    pub(crate) fn souk_store_get(
+        store: *const SoukStore,
+        key: *const c_char,
+        found: *mut *const u8,
+        found_length: *mut i64,
+    ) -> c_int;
+    pub(crate) fn souk_group_open(
+        store: *const SoukStore,
+        options: *const SoukGroupOptions,
+        out: *mut *mut SoukGroup,
+    ) -> c_int;
+    pub(crate) fn souk_group_free(group: *mut SoukGroup);
+    pub(crate) fn souk_group_all_gather(group: *const SoukGroup, x: *const C_tensor, out: *mut *mut C_tensor) -> c_int;
+    pub(crate) fn souk_group_all_reduce(group: *const SoukGroup, x: *const C_tensor) -> c_int;
+    pub(crate) fn souk_group_reduce_scatter(group: *const SoukGroup, out: *const C_tensor, x: *const C_tensor)
+    -> c_int;
+    pub(crate) fn souk_group_broadcast(group: *const SoukGroup, x: *const C_tensor, root: i32) -> c_int;
+    pub(crate) fn souk_group_barrier(group: *const SoukGroup) -> c_int;
+
     pub(crate) fn souk_last_error() -> *const c_char;
     pub(crate) fn souk_show_config() -> *const c_char;
     pub(crate) fn souk_force_isa(isa: c_int) -> c_int;

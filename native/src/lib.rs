@@ -1,12 +1,15 @@
-//! Souk's one C++ shim: frozen CPU inference of transformers on packed tokens, and loading the CUDA half of libtorch;
-//! and files mapped into memory.
+//! Souk's one C++ shim: frozen CPU inference of transformers on packed tokens; what training needs of libtorch (collectives,
+//! fused AdamW, autocast); loading the CUDA half of libtorch; and files mapped into memory.
 //!
 //! Takes and gives `tch` tensors. Packed means that all texts of a batch are concatenated (`x` is `[T, D]`, no padding) and
 //! `starts` says where each begins: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Nothing here
 //! records gradients, panics, or lets a C++ exception through. Threads: as many as `tch::get_num_threads()` says.
 #![deny(missing_docs)]
 
+mod adamw;
 mod attention;
+mod autocast;
+mod c10d;
 mod cuda;
 mod ffi;
 mod linear;
@@ -14,7 +17,10 @@ mod mapping;
 mod rows;
 mod tensor;
 
+pub use adamw::{AdamW, Moments, fused_adamw};
 pub use attention::{Visibility, attention};
+pub use autocast::Autocast;
+pub use c10d::{Network, ProcessGroup, Store};
 pub use cuda::{load_cuda, torch_version};
 pub use linear::{Activation, Epilogue, Norm, PackedLinear, feed_forward, supports_int8};
 pub use mapping::Mapping;

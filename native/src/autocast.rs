@@ -1,0 +1,43 @@
+//! libtorch's autocast to bf16: products of f32 tensors are computed in bf16, what needs precision stays in f32, and the
+//! gradient of an f32 leaf is f32.
+
+use crate::Result;
+use crate::ffi::{self, SoukAutocast};
+use crate::tensor::bad;
+use std::marker::PhantomData;
+use tch::Device;
+
+/// While it lives, this thread casts to bf16; dropped, everything is as it was before.
+///
+/// Casts of weights are kept until the outermost guard is dropped. So start one for each step, or an optimizer's changes
+/// are not seen; and one for each pass, where one pass records gradients and another does not, or the weights' casts of the
+/// pass without lead no gradient back.
+#[derive(Debug)]
+#[must_use = "autocast ends when the guard is dropped"]
+pub struct Autocast {
+    before: SoukAutocast,
+    /// The switches belong to a thread.
+    _stays: PhantomData<*const ()>,
+}
+
+impl Autocast {
+    /// For work on the device; work on others is not touched.
+    pub fn start(device: Device) -> Result<Self> {
+        let cuda = match device {
+            Device::Cpu => 0,
+            Device::Cuda(_) => 1,
+            other => return bad("device", format!("has no autocast here: {other:?}")),
+        };
+        let mut before = SoukAutocast::default();
+        // SAFETY: the shim writes one struct of plain numbers, and touches switches of this thread.
+        ffi::check(unsafe { ffi::souk_autocast_start(cuda, &mut before) })?;
+        Ok(Self { before, _stays: PhantomData })
+    }
+}
+
+impl Drop for Autocast {
+    fn drop(&mut self) {
+        // SAFETY: what `start` wrote, on the thread that called it, for the guard cannot leave it.
+        unsafe { ffi::souk_autocast_end(&self.before) }
+    }
+}

@@ -1,0 +1,207 @@
+//! torch's own collectives: a [`Store`] where processes meet, and a [`ProcessGroup`] (Gloo) in which they exchange tensors.
+//!
+//! Every call waits until it is done, has failed, or its time is over. Tensors on CUDA go through the host.
+
+use crate::ffi::{self, SoukGroup, SoukGroupOptions, SoukStore};
+use crate::tensor::bad;
+use crate::{Error, Result};
+use std::ffi::CString;
+use std::marker::PhantomData;
+use std::ptr::{null, null_mut};
+use std::time::Duration;
+use tch::Tensor;
+
+/// A connection to torch's TCPStore: keys and values that all processes of a job see.
+#[derive(Debug)]
+pub struct Store {
+    raw: *mut SoukStore,
+}
+
+// SAFETY: a TCPStore belongs to no thread; it locks each exchange with its server.
+unsafe impl Send for Store {}
+
+impl Store {
+    /// Connects to the store at the address, which one process of the job has to `serve`. Waits for the server.
+    pub fn open(address: &str, port: u16, serve: bool, timeout: Duration) -> Result<Self> {
+        let address = text("address", address)?;
+        let mut raw = null_mut();
+        // SAFETY: the address is zero-terminated; on success the shim writes a pointer that it gives away.
+        ffi::check(unsafe {
+            ffi::souk_store_open(address.as_ptr(), port, i32::from(serve), milliseconds(timeout), &mut raw)
+        })?;
+        Ok(Self { raw })
+    }
+
+    /// Writes a value over whatever was there.
+    pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+        let key = text("key", key)?;
+        // SAFETY: the store lives as long as this object; key and value outlive the call.
+        ffi::check(unsafe { ffi::souk_store_set(self.raw, key.as_ptr(), value.as_ptr(), value.len() as i64) })
+    }
+
+    /// Writes a value where none was; gives the value that holds, this one or another's. An empty value claims nothing.
+    pub fn claim(&self, key: &str, value: &[u8]) -> Result<Vec<u8>> {
+        let key = text("key", key)?;
+        let (mut found, mut length) = (null(), 0);
+        // SAFETY: as in `set`; the shim writes a pointer and a length.
+        ffi::check(unsafe {
+            let length = &mut length;
+            ffi::souk_store_claim(self.raw, key.as_ptr(), value.as_ptr(), value.len() as i64, &mut found, length)
+        })?;
+        // SAFETY: the answer to this thread's last question, which lives until its next.
+        Ok(unsafe { bytes(found, length) })
+    }
+
+    /// The value, or nothing where there is none; does not wait for one.
+    pub fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+        let key = text("key", key)?;
+        let (mut found, mut length) = (null(), 0);
+        // SAFETY: as in `claim`.
+        ffi::check(unsafe { ffi::souk_store_get(self.raw, key.as_ptr(), &mut found, &mut length) })?;
+        // SAFETY: the answer to this thread's last question, which lives until its next.
+        Ok((length >= 0).then(|| unsafe { bytes(found, length) }))
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // SAFETY: made by the shim and freed once; a process group keeps its own hold on the store.
+        unsafe { ffi::souk_store_free(self.raw) }
+    }
+}
+
+/// What other processes reach this one by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Network<'a> {
+    /// The address that this machine's name resolves to.
+    Default,
+    /// A network interface, such as `eth0`.
+    Interface(&'a str),
+    /// A name or an address of this machine.
+    Address(&'a str),
+}
+
+/// Some processes that call the same operations in the same order.
+#[derive(Debug)]
+pub struct ProcessGroup {
+    raw: *mut SoukGroup,
+    size: usize,
+    /// One thread at a time: calls have an order.
+    _one_thread: PhantomData<std::cell::Cell<()>>,
+}
+
+// SAFETY: a ProcessGroupGloo belongs to no thread, and `PhantomData<Cell>` keeps two from calling at once.
+unsafe impl Send for ProcessGroup {}
+
+impl ProcessGroup {
+    /// Connects to all others; returns when all are there. Groups that share a store have different prefixes.
+    pub fn connect(
+        store: &Store,
+        prefix: &str,
+        (rank, size): (usize, usize),
+        network: Network,
+        timeout: Duration,
+    ) -> Result<Self> {
+        if rank >= size || i32::try_from(size).is_err() {
+            return bad("rank", format!("{rank} is not one of {size}"));
+        }
+        let prefix = text("prefix", prefix)?;
+        let (interface, address) = match network {
+            Network::Default => (None, None),
+            Network::Interface(name) => (Some(text("interface", name)?), None),
+            Network::Address(name) => (None, Some(text("address", name)?)),
+        };
+        let options = SoukGroupOptions {
+            prefix: prefix.as_ptr(),
+            rank: rank as i32,
+            size: size as i32,
+            interface: interface.as_ref().map_or(null(), |name| name.as_ptr()),
+            address: address.as_ref().map_or(null(), |name| name.as_ptr()),
+            timeout_ms: milliseconds(timeout),
+        };
+        let mut raw = null_mut();
+        // SAFETY: all texts are zero-terminated and outlive the call; on success the shim gives the group away.
+        ffi::check(unsafe { ffi::souk_group_open(store.raw, &options, &mut raw) })?;
+        Ok(Self { raw, size, _one_thread: PhantomData })
+    }
+
+    /// Every rank's tensor, by rank. All have the same shape and kind.
+    pub fn all_gather(&self, x: &Tensor) -> Result<Vec<Tensor>> {
+        dense("x", x)?;
+        let mut out = vec![null_mut(); self.size];
+        // SAFETY: the group lives as long as this object; `out` has a place for each rank.
+        ffi::check(unsafe { ffi::souk_group_all_gather(self.raw, x.as_ptr(), out.as_mut_ptr()) })?;
+        // SAFETY: on success every entry is a tensor that the shim made with `new` and gives away.
+        Ok(out.into_iter().map(|t| unsafe { Tensor::from_ptr(t) }).collect())
+    }
+
+    /// The sum over ranks, in place.
+    pub fn all_reduce(&self, x: &mut Tensor) -> Result<()> {
+        dense("x", x)?;
+        // SAFETY: the group lives as long as this object; the tensor is dense and ours alone.
+        ffi::check(unsafe { ffi::souk_group_all_reduce(self.raw, x.as_ptr()) })
+    }
+
+    /// Of `x` `[size * n, ...]`, summed over ranks, this rank's part `[n, ...]`.
+    pub fn reduce_scatter(&self, x: &Tensor) -> Result<Tensor> {
+        dense("x", x)?;
+        let mut shape = x.size();
+        let size = self.size as i64;
+        match shape.first_mut() {
+            Some(rows) if *rows % size == 0 => *rows /= size,
+            _ => return bad("x", format!("must have a multiple of {size} rows, has shape {shape:?}")),
+        }
+        let out = Tensor::f_zeros(&shape, (x.kind(), x.device())).map_err(|error| Error::Torch(error.to_string()))?;
+        // SAFETY: as in `all_reduce`; the output has the shape of a part.
+        ffi::check(unsafe { ffi::souk_group_reduce_scatter(self.raw, out.as_ptr(), x.as_ptr()) })?;
+        Ok(out)
+    }
+
+    /// The root's tensor, on all ranks in place.
+    pub fn broadcast(&self, x: &mut Tensor, root: usize) -> Result<()> {
+        dense("x", x)?;
+        if root >= self.size {
+            return bad("root", format!("{root} is not one of {}", self.size));
+        }
+        // SAFETY: as in `all_reduce`.
+        ffi::check(unsafe { ffi::souk_group_broadcast(self.raw, x.as_ptr(), root as i32) })
+    }
+
+    /// Returns when all ranks have called it.
+    pub fn barrier(&self) -> Result<()> {
+        // SAFETY: the group lives as long as this object.
+        ffi::check(unsafe { ffi::souk_group_barrier(self.raw) })
+    }
+}
+
+impl Drop for ProcessGroup {
+    fn drop(&mut self) {
+        // SAFETY: made by the shim and freed once; no call is under way, for calls wait.
+        unsafe { ffi::souk_group_free(self.raw) }
+    }
+}
+
+fn dense(name: &'static str, x: &Tensor) -> Result<()> {
+    if !x.defined() || x.is_sparse() || !x.is_contiguous() {
+        return bad(name, "is not a dense, contiguous tensor");
+    }
+    Ok(())
+}
+
+fn text(name: &'static str, text: &str) -> Result<CString> {
+    CString::new(text).or_else(|_| bad(name, "holds a zero byte"))
+}
+
+fn milliseconds(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// # Safety
+/// `data` must be readable for `length` bytes; it may be null for none.
+unsafe fn bytes(data: *const u8, length: i64) -> Vec<u8> {
+    if data.is_null() || length <= 0 {
+        return Vec::new();
+    }
+    // SAFETY: what the caller promises.
+    unsafe { std::slice::from_raw_parts(data, length as usize) }.to_vec()
+}
