@@ -2,12 +2,14 @@
 //!
 //! The library is in the order data flows: a [`log`] of searches becomes a [`dataset`] of examples; a model folder becomes a
 //! [`backbone`] (tokens to states), a backbone an [`encoder`] (text to vectors), vectors an [`index`]. [`import`] and
-//! [`market`] bring data folders ([`beir`]), [`lexical`] is the channel beside, [`store`] what outlives a process. Each room
-//! imports only rooms before it; [`config`] builds them from TOML and stands last.
+//! [`market`] bring data folders ([`beir`]), [`lexical`] is the channel beside, [`store`] what outlives a process,
+//! [`collective`] makes several processes one. Each room imports only rooms before it; [`config`] builds them from TOML and
+//! stands last.
 
 pub mod backbone;
 pub mod beir;
 pub mod claim;
+pub mod collective;
 pub mod config;
 pub mod dataset;
 pub mod domain;

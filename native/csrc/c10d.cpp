@@ -1,11 +1,12 @@
 // torch's own collectives: a TCPStore, where processes find each other, and a ProcessGroupGloo over it. Every call waits
 // until it is done, has failed, or its time is over. What is checked by the caller: tensors are dense and contiguous.
 #include <ATen/ATen.h>
+#include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include <cstring>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,11 @@ void give(std::vector<uint8_t> value, const uint8_t** data, int64_t* length) {
   *length = static_cast<int64_t>(answer.size());
 }
 
+// c10d logs each failure with its C++ frames, and then throws it. The exception is enough, unless someone asks for more.
+void quieten() {
+  if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 3;  // fatal
+}
+
 }  // namespace
 
 extern "C" {
@@ -50,6 +56,7 @@ struct SoukGroupOptions {
 
 int souk_store_open(const char* address, uint16_t port, int32_t serve, int64_t timeout_ms, SoukStore** out) {
   return guarded([&] {
+    quieten();
     c10d::TCPStoreOptions options;
     options.port = port;
     options.isServer = serve != 0;

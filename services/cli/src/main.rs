@@ -8,6 +8,7 @@ mod import;
 mod index;
 mod ingest;
 mod init;
+mod launch;
 mod lines;
 mod market;
 mod output;
@@ -94,6 +95,7 @@ enum Verb {
     Index(index::IndexVerb),
     Ingest(ingest::IngestVerb),
     Init(init::Init),
+    Launch(launch::Launch),
     Market(market::Market),
     Search(search::Search),
 }
@@ -111,6 +113,7 @@ fn main() -> ExitCode {
         Some(Verb::Index(verb)) => verb.run(shared),
         Some(Verb::Ingest(verb)) => verb.run(shared),
         Some(Verb::Init(verb)) => verb.run(shared),
+        Some(Verb::Launch(verb)) => verb.run(shared),
         Some(Verb::Market(verb)) => verb.run(shared),
         Some(Verb::Search(verb)) => verb.run(shared),
         None => Err(souk::Error::input("say what to do: souk --help lists the verbs").into()),
@@ -132,6 +135,9 @@ fn report(error: &anyhow::Error) -> ExitCode {
     eprintln!("souk: {error}");
     for cause in error.chain().skip(1) {
         eprintln!("  because: {cause}");
+    }
+    if let Some(rank) = error.downcast_ref::<launch::RankFailed>() {
+        return ExitCode::from(rank.code);
     }
     let code = if matches!(error.downcast_ref(), Some(Config { .. } | Input { .. })) { 2 } else { 1 };
     ExitCode::from(code)
