@@ -11,13 +11,16 @@ use tch::{Cuda, Device};
 use toml::{Table, Value};
 
 use crate::backbone::{Precision, hub};
+use crate::collective;
 use crate::dataset::IngestSettings;
 use crate::encoder::{Encoder, Limits, Overrides, Placement, Scratch};
 use crate::error::{Error, Result};
 use crate::log::file::{FileSettings, FileSource};
 use crate::log::kafka::{KafkaSettings, KafkaSource};
 use crate::log::{LogSource, OnGap, Resume};
+use crate::objective::Objective;
 use crate::store::{Address, Cache, Ledger, SqlLedger, masked, open_cache};
+use crate::train::{Stage, TrainSettings};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -30,6 +33,9 @@ pub struct Config {
     pub scratch: Option<Scratch>,
     pub log: LogConfig,
     pub ingest: IngestSettings,
+    pub train: TrainSettings,
+    pub objective: Objective,
+    pub collective: collective::Settings,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -238,6 +244,25 @@ impl Config {
             };
             Error::config(masked(&place), masked(&format!("`{path}`: {}", e.inner().message())))
         })
+    }
+
+    /// Opens what `souk train` trains: weights in f32 whatever the precision of the products.
+    pub fn open_stage(&self) -> Result<Stage> {
+        let bf16 = match self.model.precision {
+            Precision::F32 => false,
+            Precision::Bf16 => true,
+            Precision::Int8 => {
+                let problem = "is int8, in which nothing can be trained: say f32 or bf16";
+                return Err(Error::config("model.precision", problem));
+            }
+        };
+        let plain = ModelConfig { precision: Precision::F32, ..self.model.clone() };
+        let encoder = Self { model: plain, ..self.clone() }.open_encoder()?;
+        let config = serde_json::json!({
+            "model": self.model, "encoder": self.encoder, "train": self.train, "objective": self.objective,
+        });
+        let (settings, objective) = (self.train.clone(), self.objective.clone());
+        Ok(Stage { encoder, settings, objective, bf16, config })
     }
 
     /// Opens the model, ready to be trained or exported.

@@ -26,6 +26,9 @@ pub enum Error {
     /// Another service did not do its part.
     #[error("{service}: {problem}")]
     Upstream { service: String, problem: String, retryable: bool, source: Option<Cause> },
+    /// Training went out of bounds; what it was learning then is in the file.
+    #[error("step {step}: {problem}; its batch is in {}", file.display())]
+    Diverged { step: u64, problem: String, file: PathBuf },
     /// A file could not be read or written.
     #[error("{}: cannot {action}", file.display())]
     Store { file: PathBuf, action: &'static str, source: std::io::Error },
@@ -70,7 +73,7 @@ impl Error {
             | Self::Weights { source, .. }
             | Self::Upstream { source, .. }
             | Self::Device { source, .. } => *source = Some(cause.into()),
-            Self::Busy { .. } | Self::Store { .. } => {}
+            Self::Busy { .. } | Self::Diverged { .. } | Self::Store { .. } => {}
         }
         self
     }

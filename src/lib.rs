@@ -8,6 +8,7 @@
 
 pub mod backbone;
 pub mod beir;
+pub mod checkpoint;
 pub mod claim;
 pub mod collective;
 pub mod config;
@@ -20,8 +21,11 @@ pub mod index;
 pub mod lexical;
 pub mod log;
 pub mod market;
+pub mod objective;
+pub mod optimizer;
 pub mod store;
 pub mod telemetry;
+pub mod train;
 
 pub use error::{Error, Result};
 

@@ -3,7 +3,9 @@
 use std::io::IsTerminal;
 use std::sync::LazyLock;
 
-use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder};
+use prometheus::{
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
+};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::layer::SubscriberExt;
@@ -61,6 +63,34 @@ pub static LOG: LazyLock<LogMetrics> = LazyLock::new(|| {
         events: register(IntCounterVec::new(events, &["state"]).expect("metric names are constants")),
         waiting: gauge("souk_log_waiting_events", "Events that wait for their query"),
         lag: gauge("souk_log_lag", "What lies unread in the log: messages of topics, bytes of files"),
+    }
+});
+
+/// How training goes.
+pub struct TrainMetrics {
+    loss: Gauge,
+    learning_rate: Gauge,
+    seconds: HistogramVec,
+}
+
+impl TrainMetrics {
+    /// Notes a step: the seconds of each of its phases, its loss and its learning rate.
+    pub fn step(&self, seconds: &[(&str, f64)], loss: f64, learning_rate: f64) {
+        self.loss.set(loss);
+        self.learning_rate.set(learning_rate);
+        for (phase, seconds) in seconds {
+            self.seconds.with_label_values(&[phase]).observe(*seconds);
+        }
+    }
+}
+
+pub static TRAIN: LazyLock<TrainMetrics> = LazyLock::new(|| {
+    let float = |name: &str, help: &str| register(Gauge::new(name, help).expect("metric names are constants"));
+    let seconds = HistogramOpts::new("souk_step_seconds", "Time of one training step by phase");
+    TrainMetrics {
+        loss: float("souk_loss", "Loss of the last training step"),
+        learning_rate: float("souk_learning_rate", "Learning rate of the last training step"),
+        seconds: register(HistogramVec::new(seconds, &["phase"]).expect("metric names are constants")),
     }
 });
 

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use souk::beir::DataFolder;
-use souk::dataset::{Catalogue, Draw, Examples, Ingest, IngestSettings, Order, Progress};
+use souk::dataset::{Catalogue, Draw, Example, Examples, Ingest, IngestSettings, Order, Progress};
 use souk::error::Result;
 use souk::log::file::{FileSettings, FileSource};
 use souk::log::ubi::{Action, EventRecord, QueryRecord};
@@ -82,6 +82,10 @@ fn commits(home: &Path) -> Vec<PathBuf> {
     all
 }
 
+fn draw(examples: &Examples, order: Order, at: u64) -> impl Iterator<Item = Example<'_>> {
+    Draw::new(examples.len(), order, at).map(|row| examples.row(row))
+}
+
 #[test]
 fn a_log_becomes_examples_that_are_drawn_once_an_epoch() {
     let home = tempfile::tempdir().unwrap();
@@ -96,13 +100,13 @@ fn a_log_becomes_examples_that_are_drawn_once_an_epoch() {
     assert_eq!((examples.len(), examples.num_queries()), (6000, ITEMS as u32));
     for block in [None, Some(64)] {
         let order = Order { seed: 3, block };
-        let all: Vec<i64> = Draw::new(&examples, order, 0).take(12_000).map(|example| example.time).collect();
+        let all: Vec<i64> = draw(&examples, order, 0).take(12_000).map(|example| example.time).collect();
         let (first, second) = all.split_at(6000);
         let distinct: BTreeSet<i64> = first.iter().copied().collect();
         assert_eq!(distinct.len(), 6000);
         assert_eq!(distinct, second.iter().copied().collect());
         assert_ne!(first, second, "each epoch has its own order");
-        let resumed: Vec<i64> = Draw::new(&examples, order, 7234).take(100).map(|example| example.time).collect();
+        let resumed: Vec<i64> = draw(&examples, order, 7234).take(100).map(|example| example.time).collect();
         assert_eq!(resumed, all[7234..7334]);
     }
     let example = examples.row(7);
@@ -119,7 +123,7 @@ fn the_low_water_mark_is_the_first_event_not_yet_drawn() {
     for order in [Order { seed: 1, block: None }, Order { seed: 1, block: Some(33) }] {
         for drawn in [0, 1, 32, 33, 50, 150, 199, 200] {
             // by the definition: the click of query n has time n, and its offset grows with it
-            let rest = Draw::new(&examples, order, drawn).take((200 - drawn) as usize);
+            let rest = draw(&examples, order, drawn).take((200 - drawn) as usize);
             let first = rest.map(|example| example.time).min();
             let marks = examples.low_water(order, drawn);
             let (_, mark) = marks["file-logs.ndjson"].0.first_key_value().unwrap();
@@ -327,5 +331,5 @@ fn items_that_the_catalogue_lacks_are_counted_and_left_out() {
     let items: Vec<u32> = (0..4).map(|row| examples.row(row).item).collect();
     assert_eq!(items, [1, 0, 1, 0]);
     let order = Order { seed: 0, block: None };
-    assert_eq!(Draw::new(&examples, order, 0).take(8).count(), 8);
+    assert_eq!(draw(&examples, order, 0).take(8).count(), 8);
 }

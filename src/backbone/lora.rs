@@ -138,13 +138,8 @@ impl Lora {
         }
     }
 
-    fn no_target(&self) -> Error {
-        Error::config("lora.targets", format!("{:?} match no linear map of this model", self.targets))
-    }
-
-    /// Writes a PEFT folder that `PeftModel.from_pretrained` loads onto the base model `base`.
-    pub fn save(&self, dir: &Path, backbone: &mut Backbone, base: &str) -> Result<()> {
-        fs::create_dir_all(dir).map_err(Error::store(dir, "make the folder"))?;
+    /// The tensors of every attached adapter, under the names that a PEFT folder has for them.
+    pub fn tensors(backbone: &mut Backbone) -> BTreeMap<String, Tensor> {
         let mut tensors = BTreeMap::new();
         for linear in backbone.linears() {
             if let Some(adapter) = &linear.adapter {
@@ -153,7 +148,17 @@ impl Lora {
                 tensors.insert(key("B"), adapter.up.shallow_clone());
             }
         }
-        write_tensors(&dir.join(WEIGHTS), &tensors)?;
+        tensors
+    }
+
+    fn no_target(&self) -> Error {
+        Error::config("lora.targets", format!("{:?} match no linear map of this model", self.targets))
+    }
+
+    /// Writes a PEFT folder that `PeftModel.from_pretrained` loads onto the base model `base`.
+    pub fn save(&self, dir: &Path, backbone: &mut Backbone, base: &str) -> Result<()> {
+        fs::create_dir_all(dir).map_err(Error::store(dir, "make the folder"))?;
+        write_tensors(&dir.join(WEIGHTS), &Self::tensors(backbone))?;
         let config = json!({
             "peft_type": "LORA", "base_model_name_or_path": base, "inference_mode": true, "bias": "none",
             "r": self.rank, "lora_alpha": self.alpha, "lora_dropout": self.dropout, "target_modules": self.targets,

@@ -20,6 +20,7 @@ pub struct Catalogue {
     rows: HashMap<Box<str>, u32>,
     /// Where each item's line begins, and where the last one ends.
     starts: Vec<u64>,
+    crc32: u32,
 }
 
 #[derive(Deserialize)]
@@ -34,6 +35,7 @@ impl Catalogue {
         let file = File::open(&path).map_err(Error::store(&path, "open the catalogue"))?;
         let mut input = BufReader::with_capacity(1 << 18, &file);
         let (mut rows, mut starts, mut offset, mut line) = (HashMap::new(), Vec::new(), 0_u64, Vec::new());
+        let mut crc = crc32fast::Hasher::new();
         for number in 1_u64.. {
             line.clear();
             let read = input.read_until(b'\n', &mut line).map_err(Error::store(&path, "read the catalogue"))?;
@@ -53,16 +55,22 @@ impl Catalogue {
                 starts.push(offset);
             }
             offset += read as u64;
+            crc.update(&line);
         }
         if rows.is_empty() {
             return Err(Error::data(&path, None, "holds no items"));
         }
         starts.push(offset);
-        Ok(Self { path, file, rows, starts })
+        Ok(Self { path, file, rows, starts, crc32: crc.finalize() })
     }
 
     pub fn len(&self) -> u32 {
         self.rows.len() as u32
+    }
+
+    /// Of the whole file.
+    pub fn crc32(&self) -> u32 {
+        self.crc32
     }
 
     pub fn is_empty(&self) -> bool {

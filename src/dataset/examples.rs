@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::catalogue::Catalogue;
 use super::chain::{Commit, commits};
+use super::positives::{Positives, normal};
 use super::shard::{self, EXAMPLES};
 use super::shuffle::Order;
 use crate::error::{Error, Result};
@@ -37,10 +38,7 @@ pub struct Examples {
     starts: Vec<u64>,
     extent: Extent,
     unknown_items: u64,
-    num_queries: u32,
-    /// Known items of query `n`: `positives[positive_starts[n]..positive_starts[n + 1]]`, ascending.
-    positives: Vec<u32>,
-    positive_starts: Vec<u64>,
+    positives: Positives,
 }
 
 struct Shard {
@@ -114,25 +112,8 @@ impl Examples {
             starts.push(starts.last().copied().unwrap_or_default() + num_rows as u64);
             shards.push(Shard { commit, columns, queries, items, usable });
         }
-        let (positives, positive_starts, num_queries) = (Vec::new(), Vec::new(), numbers.len() as u32);
-        let mut all = Self { shards, starts, extent, unknown_items, num_queries, positives, positive_starts };
-        all.gather_positives();
-        Ok(all)
-    }
-
-    fn gather_positives(&mut self) {
-        let pairs = self.shards.iter().flat_map(Shard::pairs);
-        let mut pairs: Vec<u64> = pairs.map(|(query, item)| u64::from(query) << 32 | u64::from(item)).collect();
-        pairs.sort_unstable();
-        pairs.dedup();
-        self.positive_starts = vec![0; self.num_queries as usize + 1];
-        for pair in &pairs {
-            self.positive_starts[(pair >> 32) as usize + 1] += 1;
-        }
-        for query in 0..self.num_queries as usize {
-            self.positive_starts[query + 1] += self.positive_starts[query];
-        }
-        self.positives = pairs.into_iter().map(|pair| pair as u32).collect();
+        let positives = Positives::of(shards.iter().flat_map(Shard::pairs), numbers.len() as u32);
+        Ok(Self { shards, starts, extent, unknown_items, positives })
     }
 
     /// Examples whose item the catalogue has.
@@ -150,7 +131,17 @@ impl Examples {
     }
 
     pub fn num_queries(&self) -> u32 {
-        self.num_queries
+        self.positives.num_queries()
+    }
+
+    /// The same for the same examples in the same order.
+    pub fn crc32(&self) -> u32 {
+        let mut crc = crc32fast::Hasher::new();
+        for shard in &self.shards {
+            let sum = shard.commit.files.get(EXAMPLES).map_or(0, |sum| sum.crc32);
+            crc.update(&sum.to_le_bytes());
+        }
+        crc.finalize()
     }
 
     /// What this snapshot holds, to open the same again.
@@ -180,8 +171,7 @@ impl Examples {
 
     /// The items that a query is known to have found, ascending.
     pub fn positives(&self, query_number: u32) -> &[u32] {
-        let [start, end] = [0, 1].map(|next| self.positive_starts[query_number as usize + next] as usize);
-        &self.positives[start..end]
+        self.positives.items(query_number)
     }
 
     /// Where each lane stands when the first `drawn` draws are trained on: the first message that is not.
@@ -225,16 +215,4 @@ impl Shard {
         keys.map(|(query, item)| (self.queries[*query as usize], self.items[*item as usize]))
             .filter(|(_, item)| *item != GONE)
     }
-}
-
-/// What two spellings of a query have in common.
-fn normal(query: &str) -> String {
-    let mut normal = String::with_capacity(query.len());
-    for word in query.split_whitespace() {
-        if !normal.is_empty() {
-            normal.push(' ');
-        }
-        normal.extend(word.chars().flat_map(char::to_lowercase));
-    }
-    normal
 }

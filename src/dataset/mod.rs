@@ -1,21 +1,25 @@
 //! From logs to training examples: events joined to their queries, kept in Arrow shards, drawn in a shuffled order.
 //!
 //! `ingest` reads a log and leaves a chain of commits for each of its lanes; `examples` maps them into memory; `shuffle`
-//! says in which order they are drawn; `catalogue` finds an item by its id and draws negatives among all.
+//! says in which order they are drawn; `pairs` gives them, or
+//! judgements, to a training stage; `catalogue` finds an item by its id and draws negatives among all.
 
 mod catalogue;
 mod chain;
 mod examples;
 mod ingest;
 mod join;
+mod pairs;
+mod positives;
 mod shard;
 mod shuffle;
 mod strength;
 
 pub use self::catalogue::Catalogue;
-pub use self::examples::{Example, Examples};
+pub use self::examples::{Example, Examples, Extent};
 pub use self::ingest::{Ingest, IngestSettings, OpenSource, Progress};
 pub use self::join::{Counts, Window};
+pub use self::pairs::{Pair, PairSource, Pairs};
 pub use self::shuffle::{Draw, Order, Permutation};
 pub use self::strength::Strength;
 

@@ -1,8 +1,6 @@
 //! In which order examples are drawn: a permutation of their rows that is a function of the seed, computed row by row, so that
 //! it takes no memory and drawing goes on at any place.
 
-use super::examples::{Example, Examples};
-
 const ROUNDS: usize = 6;
 
 /// A permutation of `0..num`: a Feistel network on the smallest power of two, walked until it lands inside.
@@ -86,18 +84,18 @@ impl Order {
     }
 }
 
-/// Draws examples without end, epoch after epoch; `at` is where to go on.
-pub struct Draw<'a> {
-    examples: &'a Examples,
+/// Draws rows without end, epoch after epoch.
+pub struct Draw {
+    num: u64,
     order: Order,
     at: u64,
     block: Option<(u64, u64, Permutation)>,
 }
 
-impl<'a> Draw<'a> {
-    /// From draw number `at` on.
-    pub fn new(examples: &'a Examples, order: Order, at: u64) -> Self {
-        Self { examples, order, at, block: None }
+impl Draw {
+    /// Of `num` rows, from draw number `at` on.
+    pub fn new(num: u64, order: Order, at: u64) -> Self {
+        Self { num, order, at, block: None }
     }
 
     /// The number of the next draw.
@@ -106,23 +104,21 @@ impl<'a> Draw<'a> {
     }
 }
 
-impl<'a> Iterator for Draw<'a> {
-    type Item = Example<'a>;
+impl Iterator for Draw {
+    type Item = u64;
 
-    /// `None` only where there are no examples.
-    fn next(&mut self) -> Option<Example<'a>> {
-        let num = self.examples.len();
-        if num == 0 {
+    /// `None` only where there are no rows.
+    fn next(&mut self) -> Option<u64> {
+        if self.num == 0 {
             return None;
         }
-        let (first, _, place) = self.order.block_of(self.at, num);
-        let epoch = self.at / num;
+        let (first, _, place) = self.order.block_of(self.at, self.num);
+        let epoch = self.at / self.num;
         let known = self.block.take().filter(|(of_epoch, of_first, _)| (*of_epoch, *of_first) == (epoch, first));
         let (_, _, permutation) =
-            self.block.insert(known.unwrap_or_else(|| (epoch, first, self.order.permutation(self.at, num))));
-        let row = first + permutation.at(place);
+            self.block.insert(known.unwrap_or_else(|| (epoch, first, self.order.permutation(self.at, self.num))));
         self.at += 1;
-        Some(self.examples.row(row))
+        Some(first + permutation.at(place))
     }
 }
 

@@ -17,8 +17,8 @@ use crate::claim::Claim;
 use crate::error::{Error, Result};
 
 impl Encoder {
-    /// Exports the model as it is now, adapters merged. `out` must be new or empty.
-    pub fn export(&mut self, out: &Path) -> Result<()> {
+    /// Whether what the model computes can be written down as a folder.
+    pub fn check_export(&self) -> Result<()> {
         let no_form =
             |what: &str| Error::config("export", format!("{what} has no form in a sentence-transformers folder"));
         if self.overrides.causal.is_some() {
@@ -30,6 +30,12 @@ impl Encoder {
         if self.recipe.pooling == Pooling::PenultimateMean {
             return Err(no_form("pooling `penultimate_mean`"));
         }
+        Ok(())
+    }
+
+    /// Exports the model as it is now, adapters merged. `out` must be new or empty.
+    pub fn export(&mut self, out: &Path) -> Result<()> {
+        self.check_export()?;
         let claim = Claim::new(out)?;
         let aside = &claim.aside;
         Lora::merge(&mut self.backbone);

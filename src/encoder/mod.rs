@@ -7,6 +7,7 @@ mod fingerprint;
 mod folder;
 mod pooling;
 mod scratch;
+mod training;
 mod worker;
 
 use std::path::{Path, PathBuf};
@@ -209,6 +210,10 @@ impl Encoder {
         Ok(self)
     }
 
+    pub fn device(&self) -> Device {
+        self.placement.device
+    }
+
     pub fn reader(&self) -> Arc<Reader> {
         self.reader.clone()
     }
@@ -221,10 +226,14 @@ impl Encoder {
 
     /// Vectors `[b, d]` in f32, on the model's device.
     pub fn encode(&self, texts: &[&Text]) -> Result<Tensor> {
+        self.run(texts, false)
+    }
+
+    fn run(&self, texts: &[&Text], train: bool) -> Result<Tensor> {
         let ids: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
         let tokens = Tokens::packed(&ids, self.placement.device)?;
         let skip_layers = usize::from(self.recipe.pooling == Pooling::PenultimateMean);
-        let pass = Pass { causal: self.overrides.causal, skip_layers, ..Pass::default() };
+        let pass = Pass { causal: self.overrides.causal, skip_layers, train, ..Pass::default() };
         let states = self.backbone.forward(&tokens, pass)?;
         let Layout::Packed { starts } = &tokens.layout else {
             return Err(Error::device("an encoder packs its tokens"));

@@ -14,6 +14,7 @@ mod market;
 mod output;
 mod progress;
 mod search;
+mod train;
 mod version;
 
 use std::path::PathBuf;
@@ -98,6 +99,7 @@ enum Verb {
     Launch(launch::Launch),
     Market(market::Market),
     Search(search::Search),
+    Train(train::Train),
 }
 
 fn main() -> ExitCode {
@@ -116,6 +118,7 @@ fn main() -> ExitCode {
         Some(Verb::Launch(verb)) => verb.run(shared),
         Some(Verb::Market(verb)) => verb.run(shared),
         Some(Verb::Search(verb)) => verb.run(shared),
+        Some(Verb::Train(verb)) => verb.run(shared),
         None => Err(souk::Error::input("say what to do: souk --help lists the verbs").into()),
     };
     match outcome {

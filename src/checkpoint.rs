@@ -1,0 +1,270 @@
+//! What is needed to go on after a kill as if nothing had happened: weights and moments, and where the stage stands.
+//! Each checkpoint is a folder that is written aside, synced and renamed, with a checksum of what is in it; the last few
+//! are kept. Everything random in a stage is a function of its seed and the step, so there is no generator to keep.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use tch::Tensor;
+
+use crate::backbone::weights::{read_tensors, write_tensors};
+use crate::claim::Claim;
+use crate::dataset::Extent;
+use crate::error::{Error, Result};
+use crate::log::Position;
+
+const FORMAT: u32 = 1;
+const STATE: &str = "state.json";
+const TENSORS: &str = "tensors.safetensors";
+const PREFIX: &str = "step-";
+
+/// Where a stage stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct State {
+    pub format: u32,
+    /// Updates that were made, and those of the whole stage.
+    pub step: u64,
+    pub steps: u64,
+    /// Draws that were trained on.
+    pub drawn: u64,
+    pub seed: u64,
+    /// Of each lane of the log, the first message that is not yet trained on.
+    pub low_water: BTreeMap<String, Position>,
+    /// The commits of the log that the stage's examples are.
+    pub extent: Option<Extent>,
+    /// As it was resolved, and its digest.
+    pub config: Value,
+    pub config_hash: String,
+    /// Of catalogue and pairs.
+    pub data_hash: String,
+    /// Who judged, where rewards were learned from.
+    pub reward_source: Option<String>,
+    /// Processes that made it.
+    pub world_size: usize,
+    /// SHA-256 of the tensors.
+    #[serde(default)]
+    pub tensors: String,
+}
+
+impl State {
+    pub const FORMAT: u32 = FORMAT;
+
+    /// The digest of a configuration.
+    pub fn hash(config: &Value) -> String {
+        hex(&Sha256::digest(config.to_string()))
+    }
+}
+
+/// The checkpoints of one stage.
+pub struct Checkpoints {
+    folder: PathBuf,
+    keep: usize,
+    writing: Option<JoinHandle<Result<()>>>,
+}
+
+impl Checkpoints {
+    pub fn new(folder: &Path, keep: usize) -> Self {
+        Self { folder: folder.into(), keep: keep.max(1), writing: None }
+    }
+
+    /// Writes a checkpoint on a thread of its own, once the one before is written. An error comes with the next call.
+    pub fn save(&mut self, state: State, tensors: BTreeMap<String, Tensor>) -> Result<()> {
+        self.finish()?;
+        let (folder, keep) = (self.folder.clone(), self.keep);
+        let write = move || write(&folder, state, &tensors).and_then(|()| remove_old(&folder, keep));
+        let thread = std::thread::Builder::new().name("souk-checkpoint".into()).spawn(write);
+        self.writing = Some(thread.map_err(|e| Error::device("no thread for a checkpoint").because(e))?);
+        Ok(())
+    }
+
+    /// Waits until what was saved is on disk.
+    pub fn finish(&mut self) -> Result<()> {
+        let Some(thread) = self.writing.take() else { return Ok(()) };
+        thread.join().unwrap_or_else(|_| Err(Error::device("the thread that writes checkpoints has panicked")))
+    }
+
+    /// The newest checkpoint that is whole. A damaged one is passed over with a warning; if all are, that is an error.
+    pub fn latest(&self) -> Result<Option<(State, BTreeMap<String, Tensor>)>> {
+        let mut first = None;
+        for (_, folder) in list(&self.folder)?.into_iter().rev() {
+            match load(&folder) {
+                Ok(loaded) => return Ok(Some(loaded)),
+                Err(error) => {
+                    tracing::warn!("a checkpoint cannot be used: {error}");
+                    first.get_or_insert(error);
+                }
+            }
+        }
+        first.map_or(Ok(None), Err)
+    }
+}
+
+impl Drop for Checkpoints {
+    fn drop(&mut self) {
+        if let Err(error) = self.finish() {
+            tracing::error!("the last checkpoint was not written: {error}");
+        }
+    }
+}
+
+fn write(folder: &Path, mut state: State, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
+    let place = folder.join(format!("{PREFIX}{:09}", state.step));
+    if place.exists() {
+        // the stage was resumed before this step, and makes the same again
+        fs::remove_dir_all(&place).map_err(Error::store(&place, "remove it"))?;
+    }
+    let aside = place.with_extension("part");
+    if aside.exists() {
+        fs::remove_dir_all(&aside).map_err(Error::store(&aside, "remove what a killed process left"))?;
+    }
+    let claim = Claim::new(&place)?;
+    let file = claim.aside.join(TENSORS);
+    write_tensors(&file, tensors)?;
+    state.tensors = sum(&file)?;
+    let path = claim.aside.join(STATE);
+    fs::write(&path, format!("{:#}\n", serde_json::json!(state))).map_err(Error::store(&path, "write it"))?;
+    claim.finish()
+}
+
+fn load(folder: &Path) -> Result<(State, BTreeMap<String, Tensor>)> {
+    let path = folder.join(STATE);
+    let text = fs::read(&path).map_err(Error::store(&path, "read it"))?;
+    let state: State =
+        serde_json::from_slice(&text).map_err(|e| Error::data(&path, None, "is no state of a stage").because(e))?;
+    if state.format != FORMAT {
+        let problem = format!("has format {}, this program reads {FORMAT}", state.format);
+        return Err(Error::data(&path, None, problem));
+    }
+    let file = folder.join(TENSORS);
+    if sum(&file)? != state.tensors {
+        return Err(Error::data(&file, None, "is damaged: its checksum is not the one that was written"));
+    }
+    Ok((state, read_tensors(&file)?))
+}
+
+/// Steps and folders of the checkpoints that were finished, oldest first.
+fn list(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(Error::store(folder, "list the checkpoints")(e)),
+    };
+    let mut found = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(Error::store(folder, "list the checkpoints"))?;
+        let name = entry.file_name();
+        let step = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
+        // an empty folder is the claim of one that was being written
+        found.extend(step.filter(|_| entry.path().join(STATE).exists()).map(|step| (step, entry.path())));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+fn remove_old(folder: &Path, keep: usize) -> Result<()> {
+    let all = list(folder)?;
+    for (_, old) in &all[..all.len().saturating_sub(keep)] {
+        fs::remove_dir_all(old).map_err(Error::store(old, "remove an old checkpoint"))?;
+    }
+    Ok(())
+}
+
+fn sum(file: &Path) -> Result<String> {
+    let mut opened = fs::File::open(file).map_err(Error::store(file, "open it"))?;
+    let (mut hash, mut buffer) = (Sha256::new(), vec![0; 1 << 20]);
+    loop {
+        match opened.read(&mut buffer).map_err(Error::store(file, "read it"))? {
+            0 => break,
+            length => hash.update(&buffer[..length]),
+        }
+    }
+    Ok(hex(&hash.finalize()))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(step: u64) -> State {
+        State {
+            format: FORMAT,
+            step,
+            steps: 9,
+            drawn: step * 4,
+            seed: 1,
+            low_water: BTreeMap::new(),
+            extent: None,
+            config: Value::Null,
+            config_hash: State::hash(&Value::Null),
+            data_hash: String::new(),
+            reward_source: None,
+            world_size: 1,
+            tensors: String::new(),
+        }
+    }
+
+    fn tensors(value: f32) -> BTreeMap<String, Tensor> {
+        BTreeMap::from([("weight/a".into(), Tensor::from_slice(&[value, 2.0]))])
+    }
+
+    #[test]
+    fn the_newest_whole_one_is_found_and_old_ones_go() {
+        let home = tempfile::tempdir().unwrap();
+        let mut checkpoints = Checkpoints::new(&home.path().join("checkpoints"), 2);
+        assert!(checkpoints.latest().unwrap().is_none());
+        for step in [3, 6, 9] {
+            checkpoints.save(state(step), tensors(step as f32)).unwrap();
+        }
+        checkpoints.finish().unwrap();
+        let folder = home.path().join("checkpoints");
+        assert_eq!(list(&folder).unwrap().iter().map(|(step, _)| *step).collect::<Vec<_>>(), [6, 9]);
+        let (found, held) = checkpoints.latest().unwrap().unwrap();
+        assert_eq!((found.step, found.drawn, held["weight/a"].double_value(&[0])), (9, 36, 9.0));
+
+        let newest = folder.join("step-000000009").join(TENSORS);
+        let good = fs::read(&newest).unwrap();
+        let mut bad = good.clone();
+        *bad.last_mut().unwrap() ^= 1;
+        for bytes in [&bad[..], &good[..good.len() / 2], &[]] {
+            fs::write(&newest, bytes).unwrap();
+            assert_eq!(checkpoints.latest().unwrap().unwrap().0.step, 6, "the one before");
+        }
+        fs::write(folder.join("step-000000006").join(STATE), "{").unwrap();
+        assert!(checkpoints.latest().is_err(), "nothing is left to go on from");
+    }
+
+    #[test]
+    fn what_a_killed_writer_left_is_no_checkpoint() {
+        let home = tempfile::tempdir().unwrap();
+        let folder = home.path().join("checkpoints");
+        fs::create_dir_all(folder.join("step-000000004.part")).unwrap();
+        fs::create_dir_all(folder.join("step-000000004")).unwrap();
+        let mut checkpoints = Checkpoints::new(&folder, 1);
+        assert!(checkpoints.latest().unwrap().is_none());
+        checkpoints.save(state(4), tensors(1.0)).unwrap();
+        checkpoints.finish().unwrap();
+        assert_eq!(
+            checkpoints.latest().unwrap().unwrap().0,
+            State { tensors: checkpoints.latest().unwrap().unwrap().0.tensors, ..state(4) }
+        );
+    }
+
+    #[test]
+    fn a_write_that_fails_is_said_with_the_next_call() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("checkpoints"), "a file").unwrap();
+        let mut checkpoints = Checkpoints::new(&home.path().join("checkpoints"), 1);
+        checkpoints.save(state(1), tensors(1.0)).unwrap();
+        assert!(checkpoints.finish().is_err());
+    }
+}

@@ -1,0 +1,203 @@
+//! What a training stage learns from: pairs of a query and an item that answers it, from the search log or from
+//! judgements, and what else each query is known to have found.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::EXAMPLES_FOLDER;
+use super::catalogue::Catalogue;
+use super::examples::{Examples, Extent};
+use super::positives::{Positives, normal};
+use super::shuffle::Order;
+use crate::beir::DataFolder;
+use crate::error::{Error, Result};
+use crate::log::Position;
+
+/// Where the pairs of a data folder are taken from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PairSource {
+    /// Examples where `souk ingest` has written some, else judgements.
+    #[default]
+    Auto,
+    Examples,
+    /// The Good pairs of `qrels/SPLIT.tsv`.
+    Qrels,
+}
+
+/// A query and an item that answers it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pair<'a> {
+    pub query: &'a str,
+    /// Queries that differ only in case and spaces have one number.
+    pub query_number: u32,
+    /// Row in the catalogue.
+    pub item: u32,
+    pub strength: f32,
+}
+
+pub enum Pairs {
+    Examples(Examples),
+    Judged(Judged),
+}
+
+/// The Good pairs of one split.
+pub struct Judged {
+    /// Text and number of each query.
+    queries: Vec<(String, u32)>,
+    /// Place in `queries`, and the item's row.
+    pairs: Vec<(u32, u32)>,
+    positives: Positives,
+    crc32: u32,
+}
+
+impl Pairs {
+    /// Opens what the folder has; `extent` is an earlier snapshot of its examples.
+    pub fn open(
+        data: &DataFolder,
+        catalogue: &Catalogue,
+        (source, split): (PairSource, &str),
+        extent: Option<&Extent>,
+    ) -> Result<Self> {
+        let examples = data.path().join(EXAMPLES_FOLDER);
+        let pairs = match source {
+            PairSource::Auto if !examples.exists() => Self::Judged(Judged::load(data, catalogue, split)?),
+            PairSource::Qrels => Self::Judged(Judged::load(data, catalogue, split)?),
+            PairSource::Auto | PairSource::Examples => Self::Examples(Examples::open(&examples, catalogue, extent)?),
+        };
+        if pairs.len() == 0 {
+            let problem = "has no pair to learn from: no example and no Good judgement names an item of the catalogue";
+            return Err(Error::data(data.path(), None, problem));
+        }
+        Ok(pairs)
+    }
+
+    #[expect(clippy::len_without_is_empty, reason = "an empty one does not open")]
+    pub fn len(&self) -> u64 {
+        match self {
+            Self::Examples(examples) => examples.len(),
+            Self::Judged(judged) => judged.pairs.len() as u64,
+        }
+    }
+
+    /// One pair; `row` is below `len`.
+    pub fn row(&self, row: u64) -> Pair<'_> {
+        match self {
+            Self::Examples(examples) => {
+                let example = examples.row(row);
+                let (query_number, item) = (example.query_number, example.item);
+                Pair { query: example.query, query_number, item, strength: example.strength }
+            }
+            Self::Judged(judged) => {
+                let (query, item) = judged.pairs[row as usize];
+                let (text, number) = &judged.queries[query as usize];
+                Pair { query: text, query_number: *number, item, strength: 1.0 }
+            }
+        }
+    }
+
+    /// The items that a query is known to have found, ascending.
+    pub fn positives(&self, query_number: u32) -> &[u32] {
+        match self {
+            Self::Examples(examples) => examples.positives(query_number),
+            Self::Judged(judged) => judged.positives.items(query_number),
+        }
+    }
+
+    /// Where each lane of the log stands when the first `drawn` draws are trained on; none for judgements.
+    pub fn low_water(&self, order: Order, drawn: u64) -> BTreeMap<String, Position> {
+        match self {
+            Self::Examples(examples) => examples.low_water(order, drawn),
+            Self::Judged(_) => BTreeMap::new(),
+        }
+    }
+
+    /// Which commits of the log these are; none for judgements.
+    pub fn extent(&self) -> Option<&Extent> {
+        match self {
+            Self::Examples(examples) => Some(examples.extent()),
+            Self::Judged(_) => None,
+        }
+    }
+
+    /// The same for the same pairs in the same order.
+    pub fn crc32(&self) -> u32 {
+        match self {
+            Self::Examples(examples) => examples.crc32(),
+            Self::Judged(judged) => judged.crc32,
+        }
+    }
+}
+
+impl Judged {
+    fn load(data: &DataFolder, catalogue: &Catalogue, split: &str) -> Result<Self> {
+        let mut texts: HashMap<String, String> = HashMap::new();
+        for query in data.queries()? {
+            let query = query?;
+            texts.insert(query.id, query.text);
+        }
+        let (mut queries, mut places, mut numbers) = (Vec::new(), HashMap::new(), HashMap::new());
+        let mut pairs = Vec::new();
+        for judgement in data.judgements(split)? {
+            let judgement = judgement?;
+            let Some(item) = catalogue.row(&judgement.item).filter(|_| judgement.level.is_good()) else { continue };
+            if let Some(place) = places.get(&judgement.query) {
+                pairs.push((*place, item));
+                continue;
+            }
+            let Some(text) = texts.remove(&judgement.query) else {
+                let problem = format!("judges the query `{}`, which queries.jsonl does not have", judgement.query);
+                return Err(Error::data(&data.qrels(split), None, problem));
+            };
+            let next = numbers.len() as u32;
+            let number = *numbers.entry(normal(&text)).or_insert(next);
+            let place = queries.len() as u32;
+            queries.push((text, number));
+            places.insert(judgement.query, place);
+            pairs.push((place, item));
+        }
+        let known = pairs.iter().map(|(query, item)| (queries[*query as usize].1, *item));
+        let positives = Positives::of(known, numbers.len() as u32);
+        let crc32 = crc_of(&[&data.qrels(split), &data.queries_file()])?;
+        Ok(Self { queries, pairs, positives, crc32 })
+    }
+}
+
+fn crc_of(files: &[&Path]) -> Result<u32> {
+    let mut crc = crc32fast::Hasher::new();
+    for file in files {
+        crc.update(&fs::read(file).map_err(Error::store(file, "read it"))?);
+    }
+    Ok(crc.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn judgements_become_pairs_and_spellings_share_what_is_known() {
+        let home = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| fs::write(home.path().join(name), text).unwrap();
+        write("corpus.jsonl", "{\"_id\":\"a\"}\n{\"_id\":\"b\"}\n{\"_id\":\"c\"}\n");
+        write("queries.jsonl", "{\"_id\":\"1\",\"text\":\"Oak  Desk\"}\n{\"_id\":\"2\",\"text\":\"oak desk\"}\n");
+        fs::create_dir(home.path().join("qrels")).unwrap();
+        write("qrels/train.tsv", "query-id\tcorpus-id\tscore\n1\ta\t4\n1\tb\t2\n2\tc\t3\n2\tgone\t4\n");
+        let data = DataFolder::open(home.path()).unwrap();
+        let catalogue = Catalogue::open(&data).unwrap();
+        let open = |source| Pairs::open(&data, &catalogue, (source, "train"), None);
+        let pairs = open(PairSource::Auto).unwrap();
+        assert_eq!(pairs.len(), 2);
+        let rows: Vec<_> = (0..2).map(|row| (pairs.row(row).query, pairs.row(row).item)).collect();
+        assert_eq!(rows, [("Oak  Desk", 0), ("oak desk", 2)]);
+        assert_eq!(pairs.positives(pairs.row(0).query_number), [0, 2]);
+        assert!(open(PairSource::Examples).err().unwrap().to_string().contains("examples"));
+        write("qrels/train.tsv", "query-id\tcorpus-id\tscore\n1\ta\t1\n");
+        assert!(open(PairSource::Auto).err().unwrap().to_string().contains("no pair to learn from"));
+        write("qrels/train.tsv", "query-id\tcorpus-id\tscore\n9\ta\t4\n");
+        assert!(open(PairSource::Auto).err().unwrap().to_string().contains("the query `9`"));
+    }
+}

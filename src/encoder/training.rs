@@ -1,0 +1,43 @@
+//! What a training stage needs of an encoder: its weights by name, and vectors that remember how they were made.
+
+use std::path::Path;
+
+use tch::Tensor;
+
+use super::{Encoder, Text};
+use crate::backbone::lora::Lora;
+use crate::error::{Error, Result};
+
+impl Encoder {
+    /// The tensors to be trained, by name, with gradients turned on: all weights, or those of a fresh adapter alone.
+    pub fn trainable(&mut self, lora: Option<(&Lora, u64)>) -> Result<Vec<(String, Tensor)>> {
+        let mut named: Vec<(String, Tensor)> = Vec::new();
+        if let Some((lora, seed)) = lora {
+            if self.placement.adapter.is_some() {
+                let problem = "there is one already (model.adapter): merge it first, with souk export";
+                return Err(Error::config("train.lora", problem));
+            }
+            lora.attach(&mut self.backbone, seed)?;
+            named.extend(Lora::tensors(&mut self.backbone));
+        } else {
+            let frozen = || Error::input("a frozen model cannot be trained");
+            let parameters = self.parameters.as_ref().ok_or_else(frozen)?;
+            named.extend(parameters.named().iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())));
+            for (i, dense) in self.recipe.dense.iter().enumerate() {
+                named.push((format!("dense.{i}.weight"), dense.weight.shallow_clone()));
+                named.extend(dense.bias.as_ref().map(|bias| (format!("dense.{i}.bias"), bias.shallow_clone())));
+            }
+        }
+        Ok(named.into_iter().map(|(name, tensor)| (name, tensor.set_requires_grad(true))).collect())
+    }
+
+    /// Writes the attached adapter as a PEFT folder.
+    pub fn save_adapter(&mut self, lora: &Lora, dir: &Path) -> Result<()> {
+        lora.save(dir, &mut self.backbone, &self.dir.display().to_string())
+    }
+
+    /// As `encode`, with the model's own dropout where it is wanted.
+    pub fn encode_to_train(&self, texts: &[&Text], dropout: bool) -> Result<Tensor> {
+        self.run(texts, dropout)
+    }
+}

@@ -1,0 +1,223 @@
+//! InfoNCE over everything that was gathered (Retrieval-GRPO, eq. 4 and 5):
+//!
+//! ```text
+//! L = −log  exp(s(q,d⁺)/τ) / ( Σ_{d∈B̂} exp(s(q,d)/τ) + Σ_{d∈𝒢} exp(s(q,d)/τ) )
+//! ```
+//!
+//! `B̂`: the items of all pairs of all processes, each once. `𝒢`: items drawn from the whole catalogue. An item that the
+//! query is known to have found is no negative: it is left out of that query's sum. `s` is the cosine.
+
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor};
+
+use super::{Needs, Pairs, Vectors, matryoshka};
+use crate::error::{Error, Result};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct InfoNce {
+    /// τ
+    pub temperature: f64,
+    /// Items drawn from the whole catalogue for each step, shared by all its queries.
+    pub global_negatives: usize,
+    /// Prefixes of the vector over which the loss is averaged; none: the whole vector.
+    pub dimensions: Vec<i64>,
+    /// Averages with the loss of finding the query among all queries, given the item.
+    pub symmetric: bool,
+}
+
+impl Default for InfoNce {
+    fn default() -> Self {
+        Self { temperature: 0.05, global_negatives: 0, dimensions: Vec::new(), symmetric: false }
+    }
+}
+
+impl InfoNce {
+    pub(super) fn check(&self, dimensions: i64) -> Result<()> {
+        if !self.temperature.is_finite() || self.temperature <= 0.0 {
+            return Err(Error::config("objective.temperature", format!("is {}: say more than 0", self.temperature)));
+        }
+        matryoshka::check(&self.dimensions, dimensions)
+    }
+
+    pub(super) fn needs(&self) -> Needs {
+        Needs { global_negatives: self.global_negatives, all_queries: self.symmetric }
+    }
+
+    pub(super) fn loss(&self, vectors: &Vectors, pairs: &Pairs) -> Tensor {
+        matryoshka::mean(&self.dimensions, [vectors.queries, vectors.items], |queries, items| {
+            let own = queries.index_select(0, pairs.query);
+            let forward = self.among(&own.matmul(&items.tr()), pairs.known, pairs.item);
+            let rows = match pairs.known_queries {
+                Some(known) if self.symmetric => {
+                    let chosen = items.index_select(0, pairs.item);
+                    let backward = self.among(&chosen.matmul(&queries.tr()), &known.tr(), pairs.query);
+                    (forward + backward) / 2.0
+                }
+                _ => forward,
+            };
+            (rows * pairs.weight).sum(Kind::Float)
+        })
+    }
+
+    /// Each row's −log share of `chosen` in the softmax over what is not masked.
+    fn among(&self, scores: &Tensor, masked: &Tensor, chosen: &Tensor) -> Tensor {
+        let logits = (scores / self.temperature).masked_fill(masked, f64::NEG_INFINITY);
+        let of_chosen = logits.gather(1, &chosen.unsqueeze(1), false).squeeze_dim(1);
+        logits.logsumexp([1], false) - of_chosen
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Device;
+
+    use super::*;
+
+    const FLOAT: (Kind, Device) = (Kind::Float, Device::Cpu);
+
+    struct Batch {
+        queries: Tensor,
+        items: Tensor,
+        query: Tensor,
+        item: Tensor,
+        known: Tensor,
+        weight: Tensor,
+    }
+
+    impl Batch {
+        /// Three pairs among five items; the second query is known to have found item 3 as well.
+        fn new() -> Self {
+            tch::manual_seed(5);
+            let known = Tensor::zeros([3, 5], (Kind::Bool, Device::Cpu));
+            let _ = known.get(1).get(3).fill_(1);
+            Self {
+                queries: Tensor::randn([3, 4], (Kind::Double, Device::Cpu)),
+                items: Tensor::randn([5, 4], (Kind::Double, Device::Cpu)),
+                query: Tensor::from_slice(&[0_i64, 1, 2]),
+                item: Tensor::from_slice(&[0_i64, 1, 1]),
+                known,
+                weight: Tensor::ones([3], FLOAT),
+            }
+        }
+
+        fn loss(&self, rule: &InfoNce) -> Tensor {
+            let known_queries = self.known_queries();
+            let pairs = Pairs {
+                query: &self.query,
+                item: &self.item,
+                known: &self.known,
+                known_queries: Some(&known_queries),
+                weight: &self.weight,
+            };
+            rule.loss(&Vectors { queries: &self.queries, items: &self.items }, &pairs)
+        }
+
+        /// Queries 1 and 2 chose the same item.
+        fn known_queries(&self) -> Tensor {
+            let known = Tensor::zeros([3, 3], (Kind::Bool, Device::Cpu));
+            let _ = known.get(1).get(2).fill_(1);
+            let _ = known.get(2).get(1).fill_(1);
+            known
+        }
+
+        fn rows(vectors: &Tensor, width: usize) -> Vec<Vec<f64>> {
+            let rows = Vec::<Vec<f64>>::try_from(vectors).unwrap();
+            let unit = |row: &Vec<f64>| {
+                let norm = row[..width].iter().map(|x| x * x).sum::<f64>().sqrt();
+                row[..width].iter().map(|x| x / norm).collect()
+            };
+            rows.iter().map(unit).collect()
+        }
+
+        /// The formula, term by term.
+        fn by_hand(&self, rule: &InfoNce, width: usize) -> f64 {
+            let (queries, items) = (Self::rows(&self.queries, width), Self::rows(&self.items, width));
+            let chosen = [0, 1, 1];
+            let power =
+                |q: &[f64], d: &[f64]| (q.iter().zip(d).map(|(a, b)| a * b).sum::<f64>() / rule.temperature).exp();
+            let mut sum = 0.0;
+            for (i, query) in queries.iter().enumerate() {
+                let known = |j: usize| i == 1 && j == 3;
+                let all: f64 = (0..5).filter(|j| !known(*j)).map(|j| power(query, &items[j])).sum();
+                let forward = -(power(query, &items[chosen[i]]) / all).ln();
+                let item = &items[chosen[i]];
+                let same = |k: usize| k == i || chosen[k] != chosen[i];
+                let all: f64 = (0..3).filter(|k| same(*k)).map(|k| power(&queries[k], item)).sum();
+                let backward = -(power(query, item) / all).ln();
+                sum += if rule.symmetric { (forward + backward) / 2.0 } else { forward };
+            }
+            sum
+        }
+    }
+
+    #[test]
+    fn it_is_the_formula_with_masks_prefixes_and_both_directions() {
+        let batch = Batch::new();
+        for symmetric in [false, true] {
+            let rule = InfoNce { temperature: 0.3, symmetric, ..InfoNce::default() };
+            assert!((batch.loss(&rule).double_value(&[]) - batch.by_hand(&rule, 4)).abs() < 1e-5);
+            let nested = InfoNce { dimensions: vec![4, 2], ..rule.clone() };
+            let mean = (batch.by_hand(&rule, 4) + batch.by_hand(&rule, 2)) / 2.0;
+            assert!((batch.loss(&nested).double_value(&[]) - mean).abs() < 1e-5);
+        }
+    }
+
+    #[test]
+    fn gradients_are_those_of_finite_differences() {
+        let mut batch = Batch::new();
+        batch.weight = Tensor::from_slice(&[1.0_f32, 0.5, 2.0]);
+        let rule = InfoNce { temperature: 0.5, symmetric: true, dimensions: vec![4, 3], global_negatives: 2 };
+        for items in [false, true] {
+            let mut leaf = if items { &batch.items } else { &batch.queries }.detach().set_requires_grad(true);
+            let with = |vectors: Tensor, batch: &mut Batch| {
+                *(if items { &mut batch.items } else { &mut batch.queries }) = vectors;
+                batch.loss(&rule)
+            };
+            with(leaf.shallow_clone(), &mut batch).backward();
+            let gradient = leaf.grad();
+            leaf = leaf.detach();
+            let step = 1e-2;
+            for at in 0..leaf.numel() as i64 {
+                let moved = |by: f64, batch: &mut Batch| {
+                    let copy = leaf.copy();
+                    let _ = copy.view([-1]).get(at).g_add_scalar_(by);
+                    with(copy, batch).double_value(&[])
+                };
+                let slope = (moved(step, &mut batch) - moved(-step, &mut batch)) / (2.0 * step);
+                let found = gradient.view([-1]).double_value(&[at]);
+                assert!((found - slope).abs() < 2e-3 * (1.0 + slope.abs()), "entry {at}: {found} beside {slope}");
+            }
+            with(leaf, &mut batch);
+        }
+    }
+
+    #[test]
+    fn a_known_item_gets_no_push_and_the_order_of_items_does_not_matter() {
+        let mut batch = Batch::new();
+        let rule = InfoNce::default();
+        batch.items = batch.items.set_requires_grad(true);
+        batch.weight = Tensor::from_slice(&[0.0_f32, 1.0, 0.0]);
+        let loss = batch.loss(&rule);
+        loss.backward();
+        assert_eq!(batch.items.grad().get(3).abs().max().double_value(&[]), 0.0);
+        assert!(batch.items.grad().get(2).abs().max().double_value(&[]) > 0.0);
+        let order = Tensor::from_slice(&[4_i64, 0, 1, 3, 2]);
+        batch.items = batch.items.detach().index_select(0, &order);
+        batch.known = batch.known.index_select(1, &order);
+        batch.item = Tensor::from_slice(&[1_i64, 2, 2]);
+        assert!((batch.loss(&rule).double_value(&[]) - loss.double_value(&[])).abs() < 1e-6);
+    }
+
+    #[test]
+    fn settings_that_cannot_be_meant_are_refused() {
+        for rule in [
+            InfoNce { temperature: 0.0, ..InfoNce::default() },
+            InfoNce { dimensions: vec![8, 8], ..InfoNce::default() },
+            InfoNce { dimensions: vec![16], ..InfoNce::default() },
+        ] {
+            assert!(rule.check(8).is_err(), "{rule:?}");
+        }
+        InfoNce { dimensions: vec![4, 8], ..InfoNce::default() }.check(8).unwrap();
+    }
+}

@@ -1,0 +1,37 @@
+//! Matryoshka representation learning: a loss averaged over prefixes of the vectors, each normalised again, so that a
+//! vector cut short still ranks (Kusupati et al. 2022; Retrieval-GRPO, section 4.1.2).
+
+use tch::{Kind, Tensor};
+
+use crate::error::{Error, Result};
+
+/// Every prefix is asked for once, and a vector has it.
+pub fn check(prefixes: &[i64], dimensions: i64) -> Result<()> {
+    let mut sorted = prefixes.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    if sorted.len() != prefixes.len() || prefixes.iter().any(|n| !(1..=dimensions).contains(n)) {
+        let problem = format!("is {prefixes:?}: say different numbers from 1 to {dimensions}, the entries of a vector");
+        return Err(Error::config("objective.dimensions", problem));
+    }
+    Ok(())
+}
+
+/// The mean of `loss` over the prefixes; with none named, over the whole vectors alone.
+pub fn mean(prefixes: &[i64], whole: [&Tensor; 2], loss: impl Fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
+    let of = |n: i64| {
+        let [queries, items] = whole.map(|vectors| unit(&vectors.narrow(1, 0, n)));
+        loss(&queries, &items)
+    };
+    match prefixes {
+        [] => of(whole[0].size()[1]),
+        [first, rest @ ..] => rest.iter().fold(of(*first), |sum, n| sum + of(*n)) / prefixes.len() as f64,
+    }
+}
+
+/// As PyTorch's `normalize`: a zero vector stays zero.
+fn unit(vectors: &Tensor) -> Tensor {
+    let single = vectors.to_kind(Kind::Float);
+    let norm = single.square().sum_dim_intlist(1, true, Kind::Float).sqrt().clamp_min(1e-12);
+    single / norm
+}

@@ -1,0 +1,129 @@
+//! The batch of one step: pairs in their drawn order, the items of all of them each once, items drawn from the whole
+//! catalogue, and which of these a query is known to have found. Every process computes the same batch; none is sent.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use tch::{Device, Kind, Tensor};
+
+use crate::dataset::{Catalogue, Pair, Pairs};
+
+/// Letters: m pairs and n items of all processes, b pairs of one.
+pub struct Batch<'a> {
+    pub pairs: Vec<Pair<'a>>,
+    /// Rows of the catalogue, each once: first those of the pairs, then those drawn from all.
+    pub items: Vec<u32>,
+    /// Where in `items` each pair's item is.
+    pub chosen: Vec<i64>,
+    /// Of each pair, where in `items` other items are that its query is known to have found.
+    known: Vec<Vec<i64>>,
+}
+
+impl<'a> Batch<'a> {
+    /// `drawn` rows of `pairs`, and items of the catalogue by the numbers of their draws.
+    pub fn gather(pairs: &'a Pairs, drawn: &[u64], catalogue: &Catalogue, (seed, draws): (u64, Range<u64>)) -> Self {
+        let pairs_drawn: Vec<Pair<'a>> = drawn.iter().map(|row| pairs.row(*row)).collect();
+        let mut places: HashMap<u32, i64> = HashMap::with_capacity(pairs_drawn.len());
+        let mut items = Vec::with_capacity(pairs_drawn.len());
+        let mut place = |item: u32| {
+            *places.entry(item).or_insert_with(|| {
+                items.push(item);
+                items.len() as i64 - 1
+            })
+        };
+        let chosen: Vec<i64> = pairs_drawn.iter().map(|pair| place(pair.item)).collect();
+        for draw in draws {
+            place(catalogue.negative(seed, draw));
+        }
+        let known = pairs_drawn.iter().zip(&chosen).map(|(pair, own)| {
+            let found = pairs.positives(pair.query_number).iter().filter_map(|item| places.get(item).copied());
+            found.filter(|place| place != own).collect()
+        });
+        Self { known: known.collect(), pairs: pairs_drawn, items, chosen }
+    }
+
+    /// How many items were left out of some query's sum.
+    pub fn num_masked(&self) -> usize {
+        self.known.iter().map(Vec::len).sum()
+    }
+
+    /// `[b, n]`: for each pair of `share`, the items that are no negatives.
+    pub fn known(&self, share: &Range<usize>, device: Device) -> Tensor {
+        let width = self.items.len();
+        let mut mask = vec![false; share.len() * width];
+        for (row, known) in self.known[share.clone()].iter().enumerate() {
+            known.iter().for_each(|place| mask[row * width + *place as usize] = true);
+        }
+        Tensor::from_slice(&mask).view([share.len() as i64, width as i64]).to_device(device)
+    }
+
+    /// `[m, b]`: for each pair of `share`, the queries of other pairs that are known to have found its item.
+    pub fn known_queries(&self, share: &Range<usize>, device: Device) -> Tensor {
+        let width = share.len();
+        let mut mask = vec![false; self.pairs.len() * width];
+        for (row, known) in self.known.iter().enumerate() {
+            for (column, pair) in share.clone().enumerate() {
+                let same = self.chosen[pair] == self.chosen[row];
+                mask[row * width + column] = row != pair && (same || known.contains(&self.chosen[pair]));
+            }
+        }
+        Tensor::from_slice(&mask).view([self.pairs.len() as i64, width as i64]).to_device(device)
+    }
+
+    /// `[m]`: what each pair counts.
+    pub fn weights(&self, by_strength: bool) -> Tensor {
+        let weights: Vec<f32> = self.pairs.iter().map(|pair| if by_strength { pair.strength } else { 1.0 }).collect();
+        Tensor::from_slice(&weights).to_kind(Kind::Float)
+    }
+}
+
+/// The share of `num` things that falls to one of `size` processes: neighbours, as many as the others have or one more.
+pub fn share(num: usize, rank: usize, size: usize) -> Range<usize> {
+    let start = |rank: usize| rank * (num / size) + rank.min(num % size);
+    start(rank)..start(rank + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::beir::DataFolder;
+    use crate::dataset::PairSource;
+
+    #[test]
+    fn shares_are_neighbours_and_cover_everything() {
+        for (num, size) in [(10, 4), (3, 4), (0, 2), (8, 1)] {
+            let all: Vec<usize> = (0..size).flat_map(|rank| share(num, rank, size)).collect();
+            assert_eq!(all, (0..num).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn items_come_once_and_what_a_query_found_is_masked() {
+        let home = tempfile::tempdir().unwrap();
+        let lines =
+            |ids: &[&str]| ids.iter().map(|id| format!("{{\"_id\":\"{id}\",\"text\":\"{id}\"}}\n")).collect::<String>();
+        fs::write(home.path().join("corpus.jsonl"), lines(&["a", "b", "c", "d"])).unwrap();
+        fs::write(home.path().join("queries.jsonl"), lines(&["x", "y"])).unwrap();
+        fs::create_dir(home.path().join("qrels")).unwrap();
+        let qrels = "query-id\tcorpus-id\tscore\nx\ta\t4\nx\tb\t4\ny\tb\t3\ny\tc\t4\n";
+        fs::write(home.path().join("qrels/train.tsv"), qrels).unwrap();
+        let data = DataFolder::open(home.path()).unwrap();
+        let catalogue = Catalogue::open(&data).unwrap();
+        let pairs = Pairs::open(&data, &catalogue, (PairSource::Qrels, "train"), None).unwrap();
+        // x-a, y-b, x-b
+        let batch = Batch::gather(&pairs, &[0, 2, 1], &catalogue, (3, 0..50));
+        assert_eq!(batch.items[..2], [0, 1]);
+        assert_eq!(batch.items.len(), 4, "fifty draws find the rest, each once");
+        assert_eq!(batch.chosen, [0, 1, 1]);
+        let c = batch.items.iter().position(|item| *item == 2).unwrap() as i64;
+        assert_eq!(batch.known, [vec![1], vec![c], vec![0]]);
+        assert_eq!(batch.num_masked(), 3);
+        let mask = Vec::<Vec<bool>>::try_from(batch.known(&(1..3), Device::Cpu)).unwrap();
+        assert!(mask[0][c as usize] && mask[1][0] && mask.iter().flatten().filter(|masked| **masked).count() == 2);
+        let queries = Vec::<Vec<bool>>::try_from(batch.known_queries(&(0..3), Device::Cpu)).unwrap();
+        // the item of the pair in each column, found by the query in each row
+        assert_eq!(queries, [[false, true, true], [false, false, true], [true, true, false]]);
+    }
+}

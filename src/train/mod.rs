@@ -1,0 +1,106 @@
+//! A training stage: pairs in, a better encoder out. `step` is the arrow in one function; `run` repeats it, writes down
+//! how it went, and survives being killed. Which rule is learned is the objective's business, how many processes there are
+//! the collective's.
+
+mod batch;
+mod run;
+mod share;
+mod step;
+
+use serde::{Deserialize, Serialize};
+
+pub use self::run::{Progress, Run, Stage, Summary};
+pub use self::step::Seconds;
+use crate::backbone::lora::Lora;
+use crate::dataset::PairSource;
+use crate::error::{Error, Result};
+use crate::optimizer::OptimizerSettings;
+
+/// How a stage is run, whatever its objective.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TrainSettings {
+    /// Of everything that is drawn.
+    pub seed: u64,
+    /// Pairs in one step of all processes together.
+    pub batch: usize,
+    /// Times that every pair is seen.
+    pub epochs: f64,
+    /// Ends after so many steps, whatever `epochs` says; 0: no such limit.
+    pub most_steps: u64,
+    /// Batches, each with its own negatives, whose gradients make one update.
+    pub accumulate: usize,
+    /// Where the pairs come from, and the split where these are judgements.
+    pub pairs: PairSource,
+    pub split: String,
+    /// Pairs count by their strength: carts more than clicks, deep clicks more than those at the top.
+    pub weigh_by_strength: bool,
+    /// Rows that are shuffled among themselves; none: all. For logs that do not fit into memory.
+    pub shuffle_block: Option<u64>,
+    pub optimizer: OptimizerSettings,
+    /// Trains a low-rank adapter instead of all weights.
+    pub lora: Option<Lora>,
+    /// The dropout of the model's own configuration. Off, one process and many make the same update.
+    pub dropout: bool,
+    /// Tokens of one forward pass.
+    pub chunk_tokens: usize,
+    /// Tokens of a batch that go through the model once: their graphs are kept. The others go twice, to save memory.
+    pub keep_tokens: usize,
+    /// Steps from one checkpoint to the next; there is one at the end in any case.
+    pub checkpoint_steps: u64,
+    /// Checkpoints that are kept.
+    pub keep_checkpoints: usize,
+}
+
+impl Default for TrainSettings {
+    fn default() -> Self {
+        Self {
+            seed: 1,
+            batch: 256,
+            epochs: 1.0,
+            most_steps: 0,
+            accumulate: 1,
+            pairs: PairSource::Auto,
+            split: "train".into(),
+            weigh_by_strength: false,
+            shuffle_block: None,
+            optimizer: OptimizerSettings::default(),
+            lora: None,
+            dropout: false,
+            chunk_tokens: 2048,
+            keep_tokens: 8192,
+            checkpoint_steps: 200,
+            keep_checkpoints: 2,
+        }
+    }
+}
+
+impl TrainSettings {
+    fn check(&self) -> Result<()> {
+        let counts = [
+            ("batch", self.batch),
+            ("accumulate", self.accumulate),
+            ("chunk_tokens", self.chunk_tokens),
+            ("checkpoint_steps", self.checkpoint_steps as usize),
+            ("keep_checkpoints", self.keep_checkpoints),
+        ];
+        if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+            return Err(Error::config(format!("train.{name}"), "is 0: say 1 or more"));
+        }
+        if !self.epochs.is_finite() || self.epochs <= 0.0 {
+            return Err(Error::config("train.epochs", format!("is {}: say a number above 0", self.epochs)));
+        }
+        Ok(())
+    }
+
+    /// Draws of all steps, and the number of steps.
+    fn length(&self, num_pairs: u64) -> (u64, u64) {
+        let per_step = (self.batch * self.accumulate) as u64;
+        let draws = ((num_pairs as f64 * self.epochs).ceil() as u64).max(1);
+        let steps = draws.div_ceil(per_step);
+        match self.most_steps {
+            0 => (draws, steps),
+            most => (draws.min(most.saturating_mul(per_step)), steps.min(most)),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! Gradient caching: one process's texts in chunks of bounded tokens. Vectors come first; when the gradient of every
+//! vector is known, chunk by chunk is run again with a graph and back-propagates its part. The graphs of the first chunks
+//! are kept, as far as memory is given for them, and need no second run: with room for all this is plain training, with
+//! room for none the batch is bounded by vectors alone, and the gradient is the same.
+
+use tch::{Kind, Tensor};
+
+use super::TrainSettings;
+use crate::encoder::{Encoder, Text};
+use crate::error::Result;
+
+/// How texts are cut into chunks, and what makes each run of a chunk the same.
+pub struct Chunking {
+    /// Tokens of one chunk; a longer text is a chunk of its own.
+    pub chunk_tokens: usize,
+    /// Tokens whose graphs are kept.
+    pub keep_tokens: usize,
+    pub dropout: bool,
+    pub bf16: bool,
+    /// Of this step on this process, for dropout.
+    pub seed: u64,
+}
+
+impl Chunking {
+    pub fn of(settings: &TrainSettings, bf16: bool, seed: u64) -> Self {
+        let TrainSettings { chunk_tokens, keep_tokens, dropout, .. } = *settings;
+        Self { chunk_tokens, keep_tokens, dropout, bf16, seed }
+    }
+}
+
+/// Texts whose vectors were computed and whose gradients are to come.
+pub struct Share<'a> {
+    encoder: &'a Encoder,
+    texts: &'a [Text],
+    chunking: Chunking,
+    chunks: Vec<Chunk>,
+}
+
+struct Chunk {
+    /// Places in `texts`.
+    places: Vec<i64>,
+    /// The vectors with their graph, if it was kept.
+    kept: Option<Tensor>,
+}
+
+impl<'a> Share<'a> {
+    /// The vectors `[n, d]` of all texts, without a graph.
+    pub fn encode(encoder: &'a Encoder, texts: &'a [Text], chunking: Chunking) -> Result<(Self, Tensor)> {
+        let chunks = chunks(texts, chunking.chunk_tokens);
+        let mut share = Self { encoder, texts, chunking, chunks };
+        let (mut parts, mut order, mut tokens) = (Vec::new(), Vec::new(), 0);
+        for at in 0..share.chunks.len() {
+            tokens += share.chunks[at].places.iter().map(|place| texts[*place as usize].ids.len()).sum::<usize>();
+            let keep = tokens <= share.chunking.keep_tokens;
+            let vectors = {
+                let _guard = (!keep).then(tch::no_grad_guard);
+                share.run(at)?
+            };
+            parts.push(vectors.detach());
+            order.extend_from_slice(&share.chunks[at].places);
+            share.chunks[at].kept = keep.then_some(vectors);
+        }
+        if parts.is_empty() {
+            let none = Tensor::zeros([0, encoder.dimensions()], (Kind::Float, encoder.device()));
+            return Ok((share, none));
+        }
+        let back = Tensor::from_slice(&order).argsort(0, false).to_device(encoder.device());
+        Ok((share, Tensor::cat(&parts, 0).index_select(0, &back)))
+    }
+
+    /// Back-propagates the gradient `[n, d]` of the vectors into the weights.
+    pub fn backward(mut self, gradient: &Tensor) -> Result<()> {
+        // those that were kept come first, to give their memory back
+        for at in 0..self.chunks.len() {
+            let vectors = match self.chunks[at].kept.take() {
+                Some(vectors) => vectors,
+                None => self.run(at)?,
+            };
+            let places = Tensor::from_slice(&self.chunks[at].places).to_device(gradient.device());
+            let part = gradient.index_select(0, &places);
+            (vectors * part).sum(Kind::Float).f_backward()?;
+        }
+        Ok(())
+    }
+
+    fn run(&self, at: usize) -> Result<Tensor> {
+        let _autocast = match self.chunking.bf16 {
+            true => Some(souk_native::Autocast::start(self.encoder.device())?),
+            false => None,
+        };
+        if self.chunking.dropout {
+            tch::manual_seed((self.chunking.seed.wrapping_add(at as u64)) as i64);
+        }
+        let texts: Vec<&Text> = self.chunks[at].places.iter().map(|place| &self.texts[*place as usize]).collect();
+        Ok(self.encoder.encode_to_train(&texts, self.chunking.dropout)?.to_kind(Kind::Float))
+    }
+}
+
+/// Neighbours in length together, so that their attention is one product.
+fn chunks(texts: &[Text], most: usize) -> Vec<Chunk> {
+    let mut places: Vec<i64> = (0..texts.len() as i64).collect();
+    let length = |place: &i64| texts[*place as usize].ids.len();
+    places.sort_by_key(length);
+    let mut chunks: Vec<Chunk> = Vec::new();
+    let mut filled = 0;
+    for place in places {
+        match chunks.last_mut().filter(|_| filled + length(&place) <= most) {
+            Some(chunk) => chunk.places.push(place),
+            None => {
+                filled = 0;
+                chunks.push(Chunk { places: vec![place], kept: None });
+            }
+        }
+        filled += length(&place);
+    }
+    chunks
+}

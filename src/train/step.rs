@@ -1,0 +1,237 @@
+//! One step of training: draw a batch, encode this process's share, gather, take the objective's loss, back-propagate the
+//! share, sum the gradients over all processes, update.
+
+use std::ops::Range;
+use std::time::Instant;
+
+use serde::Serialize;
+use tch::{Device, Kind, Tensor};
+
+use super::TrainSettings;
+use super::batch::{Batch, share};
+use super::share::{Chunking, Share};
+use crate::collective::{Collective, gather_rows, return_rows};
+use crate::dataset::{Catalogue, Draw, Order, Pairs};
+use crate::domain::TextKind;
+use crate::encoder::{Encoder, Text};
+use crate::error::Result;
+use crate::objective::{Objective, Pairs as Chosen, Vectors};
+use crate::optimizer::Optimizer;
+
+/// Gradients are summed in pieces of about so many entries.
+const PIECE: usize = 1 << 24;
+
+/// What a stage is made of; it does not change from step to step.
+pub struct Parts<'a> {
+    pub settings: &'a TrainSettings,
+    pub objective: &'a Objective,
+    pub pairs: &'a Pairs,
+    pub catalogue: &'a Catalogue,
+    pub collective: &'a dyn Collective,
+    pub bf16: bool,
+    pub device: Device,
+}
+
+/// How one step went, over all processes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Stepped {
+    pub loss: f64,
+    /// Before it was cut.
+    pub grad_norm: f64,
+    /// Items left out of some query's sum, for it is known to have found them.
+    pub masked: usize,
+    pub pairs: usize,
+    /// Texts and tokens that this process encoded.
+    pub texts: usize,
+    pub tokens: usize,
+    pub seconds: Seconds,
+    /// A process was asked to stop.
+    #[serde(skip)]
+    pub stop: bool,
+}
+
+/// Where the time of a step went.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Seconds {
+    pub data: f64,
+    pub forward: f64,
+    /// The objective, and gathering vectors and returning their gradients.
+    pub loss: f64,
+    pub backward: f64,
+    /// Summing gradients over processes.
+    pub reduce: f64,
+    pub optimizer: f64,
+}
+
+impl Stepped {
+    pub fn seconds_by_phase(&self) -> [(&'static str, f64); 6] {
+        let Seconds { data, forward, loss, backward, reduce, optimizer } = self.seconds;
+        [
+            ("data", data),
+            ("forward", forward),
+            ("loss", loss),
+            ("backward", backward),
+            ("reduce", reduce),
+            ("optimizer", optimizer),
+        ]
+    }
+}
+
+impl Parts<'_> {
+    pub fn order(&self) -> Order {
+        Order { seed: self.settings.seed, block: self.settings.shuffle_block }
+    }
+
+    /// The gradient of one batch, from draw number `from` to `to`, added to what the weights hold already; and its loss.
+    pub fn accumulate(&self, encoder: &Encoder, (from, to): (u64, u64), stepped: &mut Stepped) -> Result<Tensor> {
+        let collective = self.collective;
+        let mut clock = Instant::now();
+        let batch = self.draw(from, to);
+        let (own_pairs, own_items) = self.own(&batch);
+        let texts = self.read(encoder, &batch)?;
+        stepped.masked += batch.num_masked();
+        stepped.pairs += batch.pairs.len();
+        stepped.texts += texts.len();
+        stepped.tokens += texts.iter().map(|text| text.ids.len()).sum::<usize>();
+        self.lap(&mut clock, &mut stepped.seconds.data);
+
+        let seed = self.settings.seed ^ (from << 20) ^ ((collective.rank() as u64) << 10);
+        let (share_of, vectors) = Share::encode(encoder, &texts, Chunking::of(self.settings, self.bf16, seed))?;
+        let [queries, items] = [(0, own_pairs.len()), (own_pairs.len(), own_items.len())]
+            .map(|(start, length)| vectors.narrow(0, start as i64, length as i64));
+        self.lap(&mut clock, &mut stepped.seconds.forward);
+
+        let all_queries = self.objective.needs().all_queries;
+        let mut gathered = None;
+        if all_queries {
+            gathered = Some(gather_rows(collective, &queries)?);
+        }
+        let queries = gathered.as_ref().map_or(queries, |rows| rows.all.shallow_clone()).set_requires_grad(true);
+        let items = gather_rows(collective, &items)?;
+        let all_items = items.all.shallow_clone().set_requires_grad(true);
+        let loss = self.loss(&batch, &own_pairs, &Vectors { queries: &queries, items: &all_items });
+        loss.f_backward()?;
+        let of_queries = match &gathered {
+            Some(rows) => return_rows(collective, &queries.grad(), &rows.starts)?,
+            None => queries.grad(),
+        };
+        let of_items = return_rows(collective, &all_items.grad(), &items.starts)?;
+        let gradient = Tensor::cat(&[of_queries, of_items], 0);
+        self.lap(&mut clock, &mut stepped.seconds.loss);
+
+        share_of.backward(&gradient)?;
+        self.lap(&mut clock, &mut stepped.seconds.backward);
+        Ok(loss.detach().to_device(Device::Cpu))
+    }
+
+    /// This process's part of the batch's mean loss.
+    fn loss(&self, batch: &Batch, own: &Range<usize>, vectors: &Vectors) -> Tensor {
+        let (device, all_queries) = (vectors.items.device(), self.objective.needs().all_queries);
+        let first = if all_queries { own.start as i64 } else { 0 };
+        let query = Tensor::arange_start(first, first + own.len() as i64, (Kind::Int64, device));
+        let item = Tensor::from_slice(&batch.chosen[own.clone()]).to_device(device);
+        let weights = batch.weights(self.settings.weigh_by_strength).to_device(device);
+        let known_queries = all_queries.then(|| batch.known_queries(own, device));
+        let chosen = Chosen {
+            query: &query,
+            item: &item,
+            known: &batch.known(own, device),
+            known_queries: known_queries.as_ref(),
+            weight: &weights.narrow(0, own.start as i64, own.len() as i64),
+        };
+        self.objective.loss(vectors, &chosen) / (weights.sum(Kind::Float) * self.settings.accumulate as f64)
+    }
+
+    /// Sums the gradients over all processes, piece by piece.
+    pub fn reduce(&self, gradients: &mut [Tensor]) -> Result<()> {
+        if self.collective.size() == 1 {
+            return Ok(());
+        }
+        let mut rest = gradients;
+        while !rest.is_empty() {
+            let mut filled = 0;
+            let mut fits = |gradient: &Tensor| {
+                filled += gradient.numel();
+                filled <= PIECE
+            };
+            let count = rest.iter().map_while(|gradient| fits(gradient).then_some(())).count().max(1);
+            let (piece, later) = rest.split_at_mut(count);
+            let sizes: Vec<i64> = piece.iter().map(|gradient| gradient.numel() as i64).collect();
+            let mut flat = Tensor::cat(&piece.iter().map(|gradient| gradient.reshape([-1])).collect::<Vec<_>>(), 0);
+            self.collective.all_reduce(&mut flat)?;
+            for (gradient, summed) in piece.iter_mut().zip(flat.split_with_sizes(&sizes[..], 0)) {
+                *gradient = summed.view_as(gradient).contiguous();
+            }
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Adds the time since `clock` to a phase, and starts the clock anew.
+    fn lap(&self, clock: &mut Instant, phase: &mut f64) {
+        if let Device::Cuda(index) = self.device {
+            // a GPU works on after a call returns
+            tch::Cuda::synchronize(index as i64);
+        }
+        *phase += clock.elapsed().as_secs_f64();
+        *clock = Instant::now();
+    }
+
+    pub fn draw(&self, from: u64, to: u64) -> Batch<'_> {
+        let rows: Vec<u64> = Draw::new(self.pairs.len(), self.order(), from).take((to - from) as usize).collect();
+        let negatives = self.objective.needs().global_negatives as u64;
+        // as many for each batch, however many pairs it has
+        let first = from / self.settings.batch as u64 * negatives;
+        Batch::gather(self.pairs, &rows, self.catalogue, (self.settings.seed, first..first + negatives))
+    }
+
+    fn own(&self, batch: &Batch) -> (Range<usize>, Range<usize>) {
+        let (rank, size) = (self.collective.rank(), self.collective.size());
+        (share(batch.pairs.len(), rank, size), share(batch.items.len(), rank, size))
+    }
+
+    /// This process's texts: the queries of its pairs, then its items.
+    fn read(&self, encoder: &Encoder, batch: &Batch) -> Result<Vec<Text>> {
+        let (reader, (pairs, items)) = (encoder.reader(), self.own(batch));
+        let mut texts = Vec::with_capacity(pairs.len() + items.len());
+        for pair in &batch.pairs[pairs] {
+            texts.push(reader.read(pair.query, Some(TextKind::Query))?);
+        }
+        for row in &batch.items[items] {
+            texts.push(reader.read(&self.catalogue.item(*row)?.passage(), Some(TextKind::Item))?);
+        }
+        Ok(texts)
+    }
+}
+
+/// The whole arrow: one update at a learning rate from the draws `from..to`. A loss or gradient that is not finite changes
+/// no weight. With `stop`, all processes learn that this one was asked to stop.
+pub fn step(
+    parts: &Parts,
+    (encoder, optimizer): (&Encoder, &mut Optimizer),
+    (from, to): (u64, u64),
+    rate: f64,
+    stop: bool,
+) -> Result<Stepped> {
+    let mut stepped = Stepped::default();
+    optimizer.zero();
+    let mut loss = Tensor::zeros([1], (Kind::Float, Device::Cpu));
+    let batch = parts.settings.batch as u64;
+    for at in (from..to).step_by(parts.settings.batch) {
+        loss += parts.accumulate(encoder, (at, to.min(at + batch)), &mut stepped)?;
+    }
+    let mut clock = Instant::now();
+    let mut sums = Tensor::cat(&[loss, Tensor::from_slice(&[f32::from(u8::from(stop))])], 0);
+    parts.collective.all_reduce(&mut sums)?;
+    stepped.loss = sums.double_value(&[0]);
+    stepped.stop = sums.double_value(&[1]) > 0.0;
+    let mut gradients = optimizer.gradients();
+    parts.reduce(&mut gradients)?;
+    parts.lap(&mut clock, &mut stepped.seconds.reduce);
+    stepped.grad_norm = optimizer.clip(&mut gradients);
+    if stepped.loss.is_finite() && stepped.grad_norm.is_finite() {
+        optimizer.step(&gradients, rate)?;
+    }
+    parts.lap(&mut clock, &mut stepped.seconds.optimizer);
+    Ok(stepped)
+}
