@@ -53,7 +53,7 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &Plan, dropout: f
             Ok(out.transpose(1, 2).flatten(-2, -1))
         }
         Plan::Packed { starts, seen } => {
-            let frozen = !q.requires_grad() && !k.requires_grad() && !v.requires_grad();
+            let frozen = dropout == 0.0 && !q.requires_grad() && !k.requires_grad() && !v.requires_grad();
             if frozen && q.device() == Device::Cpu && q.kind() == Kind::Float {
                 let scale = 1.0 / (q.size()[2] as f64).sqrt();
                 return Ok(souk_native::attention([q, k, v], starts, *seen, scale)?);

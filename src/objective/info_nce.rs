@@ -188,7 +188,7 @@ mod tests {
                 let found = gradient.view([-1]).double_value(&[at]);
                 assert!((found - slope).abs() < 2e-3 * (1.0 + slope.abs()), "entry {at}: {found} beside {slope}");
             }
-            with(leaf, &mut batch);
+            drop(with(leaf, &mut batch));
         }
     }
 

@@ -6,6 +6,8 @@ mod batch;
 mod run;
 mod share;
 mod step;
+#[cfg(test)]
+mod tests;
 
 use serde::{Deserialize, Serialize};
 

@@ -23,6 +23,7 @@ import transformers
 
 from backbones import make_backbones
 from sentence import make_minilm, make_sentence_folders, verify_export
+from supervised import make_supervised
 
 
 def main() -> int:
@@ -38,6 +39,7 @@ def main() -> int:
         return 0 if same else 1
     make_backbones(arguments.out, arguments.seed)
     make_sentence_folders(arguments.out, arguments.seed)
+    make_supervised(arguments.out)
     if arguments.minilm:
         make_minilm(arguments.out / "minilm", arguments.minilm, arguments.seed)
     open_permissions(arguments.out)

@@ -1,0 +1,147 @@
+//! The step against sentence-transformers' losses and gradients (`tests/golden/supervised`), in one piece and in chunks,
+//! alone and over several processes' shares.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tch::{Device, Tensor};
+
+use super::TrainSettings;
+use super::step::{Parts, Stepped};
+use crate::backbone::Precision;
+use crate::backbone::weights::read_tensors;
+use crate::beir::DataFolder;
+use crate::collective::Solo;
+use crate::dataset::{Catalogue, PairSource, Pairs};
+use crate::encoder::{Encoder, Overrides, Placement};
+use crate::objective::{InfoNce, Objective};
+
+fn golden() -> PathBuf {
+    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    std::env::var_os("SOUK_GOLDEN").map_or(committed, PathBuf::from)
+}
+
+fn open(model: &str) -> Encoder {
+    let placement =
+        Placement { device: Device::Cpu, precision: Precision::F32, adapter: None, ignore_fields: Vec::new() };
+    Encoder::open(&golden().join(model), placement, Overrides::default()).unwrap()
+}
+
+/// The golden pairs as a data folder.
+struct Shop {
+    _home: tempfile::TempDir,
+    catalogue: Catalogue,
+    pairs: Pairs,
+}
+
+impl Shop {
+    fn new() -> Self {
+        let text = fs::read(golden().join("supervised/pairs.json")).unwrap();
+        let texts: Vec<(String, String)> = serde_json::from_slice(&text).unwrap();
+        let home = tempfile::tempdir().unwrap();
+        let (mut corpus, mut queries, mut qrels) = (String::new(), String::new(), String::new());
+        for (i, (query, item)) in texts.iter().enumerate() {
+            corpus += &format!("{}\n", serde_json::json!({"_id": format!("d{i}"), "text": item}));
+            queries += &format!("{}\n", serde_json::json!({"_id": format!("q{i}"), "text": query}));
+            qrels += &format!("q{i}\td{i}\t4\n");
+        }
+        fs::create_dir(home.path().join("qrels")).unwrap();
+        for (name, text) in [("corpus.jsonl", corpus), ("queries.jsonl", queries), ("qrels/train.tsv", qrels)] {
+            fs::write(home.path().join(name), text).unwrap();
+        }
+        let data = DataFolder::open(home.path()).unwrap();
+        let catalogue = Catalogue::open(&data).unwrap();
+        let pairs = Pairs::open(&data, &catalogue, (PairSource::Qrels, "train"), None).unwrap();
+        Self { _home: home, catalogue, pairs }
+    }
+
+    /// Loss and gradients of all pairs as one batch.
+    fn run(&self, model: &str, rule: InfoNce, settings: TrainSettings) -> (f64, BTreeMap<String, Tensor>) {
+        let mut encoder = open(model);
+        let named = encoder.trainable(None).unwrap();
+        let parts = Parts {
+            settings: &settings,
+            objective: &Objective::InfoNce(rule),
+            pairs: &self.pairs,
+            catalogue: &self.catalogue,
+            collective: &Solo,
+            bf16: false,
+            device: Device::Cpu,
+        };
+        let mut stepped = Stepped::default();
+        let mut loss = 0.0;
+        let batch = settings.batch as u64;
+        for from in (0..self.pairs.len()).step_by(settings.batch) {
+            let draws = (from, self.pairs.len().min(from + batch));
+            loss += parts.accumulate(&encoder, draws, &mut stepped).unwrap().double_value(&[]);
+        }
+        assert_eq!(stepped.texts, 14 * stepped.pairs / 7);
+        let gradients = named.into_iter().filter(|(_, tensor)| tensor.grad().defined());
+        (loss, gradients.map(|(name, tensor)| (name, tensor.grad())).collect())
+    }
+}
+
+/// Everything at once; a few tokens at a time with every graph kept; and with none kept.
+fn chunkings() -> [TrainSettings; 4] {
+    let of = |chunk_tokens, keep_tokens| TrainSettings { chunk_tokens, keep_tokens, ..TrainSettings::default() };
+    [of(4096, 4096), of(12, 4096), of(12, 30), of(1, 0)]
+}
+
+fn assert_equal(found: &BTreeMap<String, Tensor>, expected: &BTreeMap<String, Tensor>, kind: &str) {
+    let prefix = format!("{kind}/");
+    let mut compared = 0;
+    for (name, expected) in expected.iter().filter_map(|(name, t)| Some((name.strip_prefix(&prefix)?, t))) {
+        let own = [name.to_owned(), format!("model.{name}"), format!("bert.{name}")];
+        let found = own.iter().find_map(|name| found.get(name)).unwrap_or_else(|| panic!("no gradient of {name}"));
+        let worst = (found - expected).abs().max().double_value(&[]);
+        assert!(worst < 1e-5, "{kind}, {name}: {worst}");
+        compared += 1;
+    }
+    assert!(compared > 20, "only {compared} weights of {kind}");
+    assert_eq!(found.len(), compared, "a weight has a gradient that it should not have");
+}
+
+#[test]
+fn losses_and_gradients_are_those_of_sentence_transformers() {
+    let shop = Shop::new();
+    for (model, dimensions) in [("st_mean_dense", [16, 8]), ("st_last", [32, 8]), ("st_cls", [32, 4])] {
+        let expected = read_tensors(&golden().join(format!("supervised/{model}.safetensors"))).unwrap();
+        let plain = InfoNce::default();
+        let symmetric = InfoNce { symmetric: true, ..InfoNce::default() };
+        let nested = InfoNce { dimensions: dimensions.to_vec(), ..InfoNce::default() };
+        for (kind, rule) in [("plain", plain), ("symmetric", symmetric), ("nested", nested)] {
+            for settings in chunkings() {
+                let (loss, gradients) = shop.run(model, rule.clone(), settings);
+                let wanted = expected[&format!("loss/{kind}")].double_value(&[0]);
+                assert!((loss - wanted).abs() < 1e-5, "{model}, {kind}: {loss}, not {wanted}");
+                assert_equal(&gradients, &expected, kind);
+            }
+        }
+        let cached = expected["loss/cached"].double_value(&[0]);
+        assert!((cached - expected["loss/plain"].double_value(&[0])).abs() < 1e-5);
+    }
+}
+
+#[test]
+fn dropout_of_a_chunk_is_the_same_when_it_runs_again() {
+    let shop = Shop::new();
+    let run = |keep_tokens, seed| {
+        let settings = TrainSettings { dropout: true, chunk_tokens: 20, keep_tokens, seed, ..TrainSettings::default() };
+        shop.run("st_cls", InfoNce::default(), settings)
+    };
+    let ((loss, kept), (again, cached), (other, _)) = (run(4096, 1), run(0, 1), run(0, 2));
+    assert_eq!(loss, again);
+    assert!(kept.iter().all(|(name, gradient)| (gradient - &cached[name]).abs().max().double_value(&[]) < 1e-5));
+    assert_ne!(loss, other);
+    assert_ne!(loss, shop.run("st_cls", InfoNce::default(), TrainSettings::default()).0, "dropout does something");
+}
+
+#[test]
+fn accumulated_batches_are_the_mean_of_their_losses() {
+    let shop = Shop::new();
+    let settings = TrainSettings { batch: 4, accumulate: 2, ..TrainSettings::default() };
+    let (loss, _) = shop.run("st_cls", InfoNce::default(), settings.clone());
+    let half = |accumulate| shop.run("st_cls", InfoNce::default(), TrainSettings { accumulate, ..settings.clone() }).0;
+    assert!((loss - half(1) / 2.0).abs() < 1e-6);
+}
