@@ -1,0 +1,230 @@
+"""The supervised stage beside sentence-transformers' trainer: the same pairs, batches, steps, temperature and schedule.
+
+    sft.py --souk BINARY --model DIR --data DIR speed [--batch N] [--steps N]
+    sft.py --souk BINARY --model DIR --data DIR quality --out DIR [--batch N] [--rate X]
+
+`speed` trains a few steps with both, one after the other, in rounds, and prints texts/s, peak memory and where the time of
+Souk's step goes. `quality` trains one epoch on the Good pairs of the split `train` with both and evaluates both, the
+untrained model and BM25 on the split `dev` with `souk evaluate`. Dropout is the model's own with sentence-transformers;
+with Souk it is off, as is its default, and `--dropout` turns it on (off for both with `--no-dropout`).
+"""
+
+import argparse
+import json
+import os
+import resource
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+sys.dont_write_bytecode = True
+
+GOOD = ("3", "4")
+TEMPERATURE = 0.05
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--souk", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("what", choices=["speed", "quality", "theirs"])
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rate", type=float, default=2e-5)
+    parser.add_argument("--split", default="train")
+    parser.add_argument("--threads", type=int, default=os.cpu_count())
+    parser.add_argument("--cached", action="store_true", help="theirs: the cached loss")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    return {"speed": speed, "quality": quality, "theirs": theirs}[arguments.what](arguments)
+
+
+def speed(arguments) -> int:
+    batch = arguments.batch or 1024
+    with tempfile.TemporaryDirectory() as work:
+        data = Path(work) / "data"
+        num = some_pairs(arguments.data, data, arguments.split, batch * arguments.steps)
+        steps = num // batch
+        print(f"{steps} steps of {batch} pairs, {arguments.threads} threads; both with the loss's vectors cached")
+        rates = {"sentence-transformers": [], "souk": []}
+        memory, last = {}, None
+        for round_ in range(1, arguments.rounds + 1):
+            for name in rates:
+                out = Path(work) / f"{name}-{round_}"
+                peak = run(arguments, name, data, out, batch, cached=True)
+                lines = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()][1:]
+                seconds = [line.get("step_seconds") or sum(line["seconds"].values()) for line in lines]
+                rates[name].append(2 * batch / statistics.median(seconds))
+                memory[name] = max(peak, memory.get(name, 0))
+                if name == "souk":
+                    last = lines
+                shutil.rmtree(out)
+            print(f"round {round_}: " + ", ".join(f"{name} {rate[-1]:.0f} texts/s" for name, rate in rates.items()))
+    base = statistics.median(rates["sentence-transformers"])
+    print("\n| | texts/s (median) | ratio | peak memory, MiB |\n|---|---|---|---|")
+    for name, found in rates.items():
+        rate = statistics.median(found)
+        print(f"| {name} | {rate:.0f} | {rate / base:.2f} | {memory[name]:.0f} |")
+    phases = {phase: statistics.median(line["seconds"][phase] for line in last) for phase in last[0]["seconds"]}
+    total = sum(phases.values())
+    print("\n| phase of a step | seconds | share |\n|---|---|---|")
+    for phase, seconds in phases.items():
+        print(f"| {phase} | {seconds:.3f} | {100 * seconds / total:.1f} % |")
+    tokens = statistics.median(line["tokens"] for line in last)
+    work_done(arguments, tokens, phases)
+    return 0
+
+
+def work_done(arguments, tokens, phases):
+    """Share of the machine's best product: forward twice for what is not kept, backward twice a forward."""
+    import torch
+
+    torch.set_num_threads(arguments.threads)
+    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    best = min(timed(lambda: a @ b) for _ in range(5))
+    peak = 2 * 2048**3 / best / 1e9
+    config = json.loads((Path(arguments.model) / "config.json").read_text())
+    width, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    once = 2 * layers * (4 * width * width + 2 * width * inner) * tokens
+    kept = min(tokens, 8192)
+    total = once * (3 + (tokens - kept) / tokens)
+    rate = total / (phases["forward"] + phases["backward"]) / 1e9
+    print(f"\n{tokens:.0f} tokens a step; the model's products alone run at {rate:.0f} GFLOP/s, {100 * rate / peak:.0f} % of "
+          f"the best product measured beside it ({peak:.0f})")
+
+
+def timed(work) -> float:
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def quality(arguments) -> int:
+    batch = arguments.batch or 128
+    arguments.out.mkdir(parents=True)
+    models = {"base": arguments.model}
+    for name in ("sentence-transformers", "souk"):
+        out = arguments.out / name
+        run(arguments, name, arguments.data, out, batch, cached=False)
+        models[name] = out
+        print(f"{name}: trained", flush=True)
+    common = ["--data", str(arguments.data), "--split", "dev"]
+    runs = [arguments.out / "run-bm25"]
+    subprocess.run([arguments.souk, "evaluate", "--lexical", *common, "--out", runs[0]], check=True)
+    for name, model in models.items():
+        runs.append(arguments.out / f"run-{name}")
+        subprocess.run([arguments.souk, "evaluate", "--model", model, *common, "--out", runs[-1]], check=True)
+    subprocess.run([arguments.souk, "compare", *runs[::-1]], check=True)
+    return 0
+
+
+def run(arguments, name, data, out, batch, cached) -> float:
+    """Trains in a process of its own; gives its peak memory in MiB."""
+    environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads)}
+    if name == "souk":
+        command = [arguments.souk, "train", "--model", arguments.model, "--data", data, "--out", out]
+        sets = {
+            "train.batch": batch,
+            "train.split": arguments.split,
+            "train.pairs": "qrels",
+            "train.optimizer.learning_rate": arguments.rate,
+            "train.checkpoint_steps": 1000000,
+            "objective.temperature": TEMPERATURE,
+            "objective.type": "info_nce",
+        }
+        for key, value in sets.items():
+            command += ["--set", f"{key}={value}"]
+    else:
+        command = [sys.executable, __file__, "--souk", arguments.souk, "--model", arguments.model, "--data", data, "theirs"]
+        command += ["--batch", str(batch), "--rate", str(arguments.rate), "--out", out, "--split", arguments.split]
+        command += ["--cached"] if cached else []
+    child = subprocess.Popen([str(part) for part in command], env=environment, stdout=sys.stderr)
+    _, status, usage = os.wait4(child.pid, 0)
+    if status:
+        raise SystemExit(f"{name} failed")
+    return usage.ru_maxrss / 1024
+
+
+def theirs(arguments) -> int:
+    import torch
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
+    from sentence_transformers.sentence_transformer import losses
+    from transformers import TrainerCallback
+
+    torch.set_num_threads(arguments.threads)
+    model = SentenceTransformer(str(arguments.model), device="cpu")
+    pairs = read_pairs(arguments.data, arguments.split)
+    data = Dataset.from_dict({"anchor": [query for query, _ in pairs], "positive": [item for _, item in pairs]})
+    loss = losses.CachedMultipleNegativesRankingLoss if arguments.cached else losses.MultipleNegativesRankingLoss
+    arguments.out.mkdir(parents=True)
+    log = (arguments.out / "steps.jsonl").open("w")
+
+    class Clock(TrainerCallback):
+        def on_step_begin(self, *_, **__):
+            self.begin = time.perf_counter()
+
+        def on_step_end(self, _, state, *__, **___):
+            seconds = time.perf_counter() - self.begin
+            print(json.dumps({"step": state.global_step, "step_seconds": seconds}), file=log, flush=True)
+
+    settings = SentenceTransformerTrainingArguments(
+        output_dir=str(arguments.out / "trainer"),
+        num_train_epochs=1,
+        per_device_train_batch_size=arguments.batch,
+        learning_rate=arguments.rate,
+        lr_scheduler_type="cosine",
+        warmup_ratio=0.05,
+        weight_decay=0.01,
+        adam_beta1=0.9,
+        adam_beta2=0.95,
+        max_grad_norm=1.0,
+        seed=1,
+        use_cpu=True,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        logging_steps=20,
+    )
+    rule = loss(model, scale=1 / TEMPERATURE)
+    SentenceTransformerTrainer(model=model, args=settings, train_dataset=data, loss=rule, callbacks=[Clock()]).train()
+    model.save_pretrained(str(arguments.out))
+    return 0
+
+
+def read_pairs(data: Path, split: str) -> list[tuple[str, str]]:
+    def texts(name, of):
+        with (data / name).open(encoding="utf-8") as lines:
+            return {row["_id"]: of(row) for row in map(json.loads, lines)}
+
+    queries = texts("queries.jsonl", lambda row: row["text"])
+    items = texts("corpus.jsonl", lambda row: " ".join(filter(None, [row.get("title"), row.get("text")])))
+    with (data / "qrels" / f"{split}.tsv").open(encoding="utf-8") as lines:
+        rows = [line.rstrip("\n").split("\t") for line in lines]
+    return [(queries[query], items[item]) for query, item, level in rows if level in GOOD]
+
+
+def some_pairs(data: Path, out: Path, split: str, most: int) -> int:
+    """A data folder with the first pairs alone."""
+    (out / "qrels").mkdir(parents=True)
+    for name in ("corpus.jsonl", "queries.jsonl"):
+        (out / name).symlink_to((data / name).resolve())
+    kept = 0
+    with (data / "qrels" / f"{split}.tsv").open(encoding="utf-8") as lines, (out / "qrels" / f"{split}.tsv").open("w") as to:
+        for line in lines:
+            good = line.rstrip("\n").split("\t")[2] in GOOD
+            if kept < most and good:
+                to.write(line)
+                kept += 1
+    return kept
+
+
+if __name__ == "__main__":
+    sys.exit(main())

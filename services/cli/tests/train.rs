@@ -1,0 +1,264 @@
+//! Training as a user runs it: killed and resumed, alone and as several processes, and what it says when it cannot go on.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use souk::backbone::weights::read_tensors;
+
+/// Steps of the stage that the tests train.
+const STEPS: usize = 20;
+
+fn model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/st_mean_dense")
+}
+
+/// A shop of 60 items, and 120 pairs of a query and the item it names.
+fn shop(home: &Path) {
+    let (mut corpus, mut queries, mut qrels) = (String::new(), String::new(), String::new());
+    let kinds = ["desk", "lamp", "chair", "pipe", "jacket", "bottle"];
+    for item in 0..60 {
+        let title = format!("{} number {item} in {}", kinds[item % 6], ["red", "blue", "oak"][item % 3]);
+        corpus += &format!("{}\n", json!({"_id": format!("d{item}"), "title": title}));
+        for form in ["", "cheap "] {
+            let id = format!("q{item}{}", form.trim());
+            queries += &format!("{}\n", json!({"_id": id, "text": format!("{form}{} {item}", kinds[item % 6])}));
+            qrels += &format!("{id}\td{item}\t4\n");
+        }
+    }
+    fs::create_dir_all(home.join("data/qrels")).unwrap();
+    for (name, text) in [("corpus.jsonl", corpus), ("queries.jsonl", queries), ("qrels/train.tsv", qrels)] {
+        fs::write(home.join("data").join(name), text).unwrap();
+    }
+}
+
+/// `souk train` into `out`, with few pairs in a step, all parts of the objective, and a checkpoint every second step.
+fn train(home: &Path, out: &str, more: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
+    command.current_dir(home).env("HF_HUB_OFFLINE", "1").env_remove("RUST_LOG").env("OMP_NUM_THREADS", "1");
+    command.args(["train", "--data", "data", "--out", out, "--json", "--model"]).arg(model());
+    let sets = [
+        "train.batch=12",
+        "train.epochs=2",
+        "train.checkpoint_steps=2",
+        "train.chunk_tokens=64",
+        "train.keep_tokens=100",
+        "train.optimizer.learning_rate=3e-3",
+        "objective.type=info_nce",
+        "objective.global_negatives=9",
+        "objective.symmetric=true",
+        "objective.dimensions=[16, 8]",
+    ];
+    sets.iter().chain(more).for_each(|set| drop(command.args(["--set", set])));
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn done(command: &mut Command) -> Value {
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    serde_json::from_slice(&stdout).unwrap()
+}
+
+fn refused(command: &mut Command, code: i32, words: &[&str]) {
+    let output = command.output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{message}");
+    words.iter().for_each(|word| assert!(message.contains(word), "`{message}` does not say `{word}`"));
+}
+
+fn steps(out: &Path) -> Vec<Value> {
+    let text = fs::read_to_string(out.join("steps.jsonl")).unwrap_or_default();
+    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+fn losses(out: &Path) -> Vec<f64> {
+    steps(out).iter().map(|line| line["loss"].as_f64().unwrap()).collect()
+}
+
+fn weights(out: &Path) -> Vec<u8> {
+    let dense = fs::read(out.join("2_Dense/model.safetensors")).unwrap();
+    [fs::read(out.join("model.safetensors")).unwrap(), dense].concat()
+}
+
+fn worst_difference(a: &Path, b: &Path) -> f64 {
+    let mut worst = 0.0_f64;
+    for file in ["model.safetensors", "2_Dense/model.safetensors"] {
+        let (a, b) = (read_tensors(&a.join(file)).unwrap(), read_tensors(&b.join(file)).unwrap());
+        for (name, tensor) in &a {
+            worst = worst.max((tensor - &b[name]).abs().max().double_value(&[]));
+        }
+    }
+    worst
+}
+
+#[test]
+fn a_stage_learns_and_leaves_a_model_folder() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let summary = done(&mut train(home.path(), "run", &[]));
+    assert_eq!((&summary["steps"], &summary["finished"]), (&json!(STEPS), &json!(true)));
+    let losses = losses(&home.path().join("run"));
+    assert_eq!(losses.len(), STEPS);
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    assert!(mean(&losses[15..]) < 0.7 * mean(&losses[..3]), "{losses:?}");
+    let last = steps(&home.path().join("run")).pop().unwrap();
+    assert!(last["texts_per_second"].as_f64().unwrap() > 0.0 && last["seconds"]["backward"].as_f64().unwrap() > 0.0);
+    assert!(home.path().join("run/stage.json").exists());
+    let checkpoints = fs::read_dir(home.path().join("run/checkpoints")).unwrap().count();
+    assert_eq!(checkpoints, 2, "the last two are kept");
+    assert!(worst_difference(&home.path().join("run"), &model()) > 1e-3, "the weights have changed");
+    // the folder is a model for every other verb
+    let mut embed = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
+    embed.current_dir(home.path()).args(["index", "--model", "run", "--data", "data", "--out", "index"]);
+    assert!(embed.output().unwrap().status.success());
+    // and starts no second stage over it
+    refused(&mut train(home.path(), "run", &[]), 2, &["is not empty", "--resume"]);
+}
+
+#[test]
+fn killed_at_random_and_resumed_it_ends_with_the_same_bits() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let begin = Instant::now();
+    done(&mut train(home.path(), "whole", &[]));
+    let length = begin.elapsed();
+    let out = home.path().join("killed");
+    let (mut kills, mut seed) = (0, 20_261_u64);
+    while kills < 10 {
+        let mut child = train_child(home.path(), kills > 0);
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        std::thread::sleep(length.mul_f64((seed >> 40) as f64 / (1 << 24) as f64));
+        // it may have been quicker; then all its steps are there, and the next goes on from the end
+        drop(child.kill());
+        child.wait().unwrap();
+        kills += 1;
+    }
+    done(train(home.path(), "killed", &[]).arg("--resume"));
+    assert_eq!(losses(&home.path().join("whole")), losses(&out), "each step is written down once");
+    assert!(weights(&home.path().join("whole")) == weights(&out));
+}
+
+fn train_child(home: &Path, resume: bool) -> Child {
+    let mut command = train(home, "killed", &[]);
+    if resume {
+        command.arg("--resume");
+    }
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+}
+
+fn launched(home: &Path, out: &str, processes: usize, more: &[&str]) -> Command {
+    let alone = train(home, out, more);
+    let mut command = Command::new(alone.get_program());
+    command.current_dir(home).env("OMP_NUM_THREADS", "1").env_remove("RUST_LOG");
+    command.args(["launch", "--nproc", &processes.to_string(), "--"]).args(alone.get_args());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn one_two_and_four_processes_make_the_same_updates() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    done(&mut train(home.path(), "one", &[]));
+    let one = home.path().join("one");
+    for processes in [2, 4] {
+        let out = format!("of{processes}");
+        done(&mut launched(home.path(), &out, processes, &[]));
+        let out = home.path().join(out);
+        let (alone, together) = (losses(&one), losses(&out));
+        assert_eq!(together.len(), STEPS);
+        let worst = alone.iter().zip(&together).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 1e-5, "{processes} processes: the losses differ by {worst}");
+        let worst = worst_difference(&one, &out);
+        assert!(worst < 1e-5, "{processes} processes: the weights differ by {worst}");
+    }
+    // and a stage that four began goes on with one
+    let half = ["train.most_steps=20"];
+    done(&mut launched(home.path(), "four", 4, &half));
+    let last = home.path().join("four/checkpoints/step-000000020");
+    fs::remove_dir_all(last).unwrap();
+    done(train(home.path(), "four", &half).arg("--resume"));
+    assert!(worst_difference(&one, &home.path().join("four")) < 1e-5);
+}
+
+#[test]
+fn a_killed_process_ends_the_others_with_its_number() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let long = ["train.epochs=100000", "collective.timeout_seconds=20"];
+    let mut job = launched(home.path(), "lost", 3, &long).spawn().unwrap();
+    let begin = Instant::now();
+    while steps(&home.path().join("lost")).is_empty() {
+        assert!(begin.elapsed() < Duration::from_secs(60) && job.try_wait().unwrap().is_none());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", job.id())).unwrap();
+    let victim = children.split_whitespace().nth(1).unwrap();
+    assert!(Command::new("kill").args(["-KILL", victim]).status().unwrap().success());
+    let output = job.wait_with_output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("rank 1"), "{message}");
+}
+
+#[test]
+fn a_loss_that_is_not_finite_stops_before_the_update() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    // the first update throws the weights far out, the next step shows it
+    let wild = ["train.optimizer.learning_rate=1e38", "train.optimizer.warmup=0"];
+    refused(&mut train(home.path(), "run", &wild), 1, &["diverged-", "learning_rate"]);
+    let steps = steps(&home.path().join("run")).len();
+    let text = fs::read(home.path().join(format!("run/diverged-{}.json", steps + 1))).unwrap();
+    let batch: Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!(batch["pairs"].as_array().unwrap().len(), 12);
+    assert!(batch["pairs"][0]["item"].as_str().unwrap().starts_with('d'));
+    assert!(!home.path().join("run/config.json").exists(), "no model is left");
+}
+
+#[test]
+fn it_goes_on_only_with_what_it_began_with() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    done(&mut train(home.path(), "run", &[]));
+    refused(train(home.path(), "run", &["train.batch=13"]).arg("--resume"), 2, &["train.batch: was 12", "is 13 now"]);
+    done(train(home.path(), "run", &["train.keep_tokens=0"]).arg("--resume"));
+    fs::write(home.path().join("data/qrels/train.tsv"), "q1\td1\t4\n").unwrap();
+    refused(train(home.path(), "run", &[]).arg("--resume"), 2, &["--data", "begin a new stage"]);
+    for (set, word) in [
+        ("objective.temperature=0", "objective.temperature"),
+        ("objective.dimensions=[64]", "objective.dimensions"),
+        ("objective.kind=1", "kind"),
+        ("train.batch=0", "train.batch"),
+        ("train.pairs=logs", "train.pairs"),
+        ("model.precision=int8", "model.precision"),
+        ("train.lora.rank=4", "lora"),
+        ("encoder.dimensions=8", "dimensions"),
+    ] {
+        refused(&mut train(home.path(), "new", &[set]), 2, &[word]);
+        assert!(!home.path().join("new").exists(), "{set}: nothing is left behind");
+    }
+}
+
+#[test]
+fn an_adapter_is_trained_alone_and_kept() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let lora = ["train.lora={rank=4, alpha=8.0, targets=[\"query\", \"value\"]}", "model.precision=bf16"];
+    let summary = done(&mut train(home.path(), "run", &lora));
+    // two layers, two maps of 32 by 32 each, down and up of rank 4
+    assert_eq!(summary["num_parameters"], 2 * 2 * 2 * 4 * 32);
+    let adapter = read_tensors(&home.path().join("run/adapter/adapter_model.safetensors")).unwrap();
+    assert_eq!(adapter.len(), 8);
+    let (before, after) = (model().join("model.safetensors"), home.path().join("run/model.safetensors"));
+    let (before, after) = (read_tensors(&before).unwrap(), read_tensors(&after).unwrap());
+    let changed = |name: &str| before[name] != after[name];
+    assert!(changed("encoder.layer.0.attention.self.query.weight"));
+    assert!(!changed("encoder.layer.0.attention.self.key.weight") && !changed("embeddings.word_embeddings.weight"));
+    let losses = losses(&home.path().join("run"));
+    assert!(losses[STEPS - 1] < losses[0], "{losses:?}");
+}
