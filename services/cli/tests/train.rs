@@ -47,12 +47,16 @@ fn train(home: &Path, out: &str, more: &[&str]) -> Command {
         "train.chunk_tokens=64",
         "train.keep_tokens=100",
         "train.optimizer.learning_rate=3e-3",
+        // a bias of attention's keys has no gradient but rounding, which AdamW would blow up to whole steps
+        "train.optimizer.epsilon=1e-6",
         "objective.type=info_nce",
         "objective.global_negatives=9",
         "objective.symmetric=true",
         "objective.dimensions=[16, 8]",
     ];
-    sets.iter().chain(more).for_each(|set| drop(command.args(["--set", set])));
+    for set in sets.iter().chain(more) {
+        command.args(["--set", set]);
+    }
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
@@ -163,11 +167,12 @@ fn launched(home: &Path, out: &str, processes: usize, more: &[&str]) -> Command 
 fn one_two_and_four_processes_make_the_same_updates() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    done(&mut train(home.path(), "one", &[]));
+    let real = ["train.optimizer.learning_rate=5e-4", "train.most_steps=20"];
+    done(&mut train(home.path(), "one", &real));
     let one = home.path().join("one");
     for processes in [2, 4] {
         let out = format!("of{processes}");
-        done(&mut launched(home.path(), &out, processes, &[]));
+        done(&mut launched(home.path(), &out, processes, &real));
         let out = home.path().join(out);
         let (alone, together) = (losses(&one), losses(&out));
         assert_eq!(together.len(), STEPS);
@@ -177,11 +182,10 @@ fn one_two_and_four_processes_make_the_same_updates() {
         assert!(worst < 1e-5, "{processes} processes: the weights differ by {worst}");
     }
     // and a stage that four began goes on with one
-    let half = ["train.most_steps=20"];
-    done(&mut launched(home.path(), "four", 4, &half));
+    done(&mut launched(home.path(), "four", 4, &real));
     let last = home.path().join("four/checkpoints/step-000000020");
     fs::remove_dir_all(last).unwrap();
-    done(train(home.path(), "four", &half).arg("--resume"));
+    done(train(home.path(), "four", &real).arg("--resume"));
     assert!(worst_difference(&one, &home.path().join("four")) < 1e-5);
 }
 
