@@ -44,9 +44,8 @@ fn same(ours: &Tensor, want: &Tensor) {
 fn operations(c: &dyn Collective) {
     let (rank, size) = (c.rank(), c.size());
     for kind in KINDS {
-        for (other, x) in c.all_gather(&block(2, rank, kind)).unwrap().iter().enumerate() {
-            same(x, &block(2, other, kind));
-        }
+        let all: Vec<Tensor> = (0..size).map(|rank| block(2, rank, kind)).collect();
+        same(&c.all_gather(&block(2, rank, kind)).unwrap(), &Tensor::stack(&all, 0));
         let mut x = block(2, rank, kind);
         c.all_reduce(&mut x).unwrap();
         same(&x, &total(c, |rank| block(2, rank, kind)));
@@ -60,9 +59,10 @@ fn operations(c: &dyn Collective) {
     }
     // memory that is not in order
     let turned = |rank| block(2, rank, Kind::Float).transpose(0, 1);
-    for (other, x) in c.all_gather(&turned(rank)).unwrap().iter().enumerate() {
-        same(x, &turned(other));
-    }
+    let all: Vec<Tensor> = (0..size).map(turned).collect();
+    same(&c.all_gather(&turned(rank)).unwrap(), &Tensor::stack(&all, 0));
+    let one = c.all_gather(&Tensor::from(rank as i64)).unwrap();
+    same(&one, &Tensor::arange(size as i64, (Kind::Int64, CPU)));
     let mut x = turned(rank);
     c.all_reduce(&mut x).unwrap();
     same(&x, &total(c, turned));
