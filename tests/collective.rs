@@ -1,6 +1,7 @@
 //! One conformance test for every collective, and what becomes of a job that loses a rank. A rank is a process: this program
 //! starts itself again, with the name of the test that it is a rank of and torchrun's variables.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::print_stdout, reason = "a rank speaks to the test that started it")]
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
