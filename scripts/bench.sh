@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Measures Souk beside what people would use instead, both sides in one run. All stages, or those that are named:
 #
-#   speed     texts/s beside sentence-transformers
-#   ranking   what 8 bits cost in nDCG
-#   lexical   the lexical channel beside bm25s: the same answers, how much faster
-#   market    what the simulated shop is like (docs/market.md), and the lexical channel on it
-#   ingest    logs to examples, from a file and from Kafka beside a bare consumer; drawing examples; memory
+#   speed       texts/s beside sentence-transformers
+#   ranking     what 8 bits cost in nDCG
+#   lexical     the lexical channel beside bm25s: the same answers, how much faster
+#   market      what the simulated shop is like (docs/market.md), and the lexical channel on it
+#   collective  what an exchange between 1, 2 and 4 processes costs, by size; latency and bandwidth that fit
+#   ingest      logs to examples, from a file and from Kafka beside a bare consumer; drawing examples; memory
 #
 #   BENCH_DATA=DIR      a BEIR folder with a dev split for ranking and lexical (default: ../shared/data/home_depot)
 #   BENCH_EVENTS=N      events of the log that ingest reads (default: 10000000; 3 GB in the temporary folder)
@@ -14,7 +15,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-stages=(speed ranking lexical market ingest)
+stages=(speed ranking lexical market collective ingest)
 data=${BENCH_DATA:-../shared/data/home_depot}
 no_data="skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
 work=$(mktemp -d)
@@ -59,6 +60,10 @@ market() {
     "$souk" market --out "$work/market"
     cargo bench --quiet --bench market -- "$work/market"
     "$(scripts/python.sh)" benches/lexical.py --lexical "$(lexical_bench)" --data "$work/market" --split test
+}
+
+collective() {
+    cargo bench --quiet --bench collective
 }
 
 ingest() {

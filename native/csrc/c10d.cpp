@@ -107,14 +107,15 @@ void souk_group_free(SoukGroup* group) {
   guarded([&] { delete group; });
 }
 
-// `out` has room for as many tensors as there are ranks.
+// [size, ...], by rank.
 int souk_group_all_gather(const SoukGroup* group, const Tensor* x, Tensor** out) {
   return guarded([&] {
-    std::vector<Tensor> inputs{x->detach()};
-    std::vector<std::vector<Tensor>> outputs(1);
-    for (int64_t i = 0; i < group->size; i++) outputs[0].push_back(at::empty_like(inputs[0]));
-    group->gloo->allgather(outputs, inputs)->wait();
-    for (int64_t i = 0; i < group->size; i++) out[i] = new Tensor(outputs[0][i]);
+    std::vector<int64_t> shape = x->sizes().vec();
+    shape.insert(shape.begin(), group->size);
+    Tensor from = x->detach().view({-1});
+    Tensor to = at::empty({group->size * from.numel()}, from.options());
+    group->gloo->_allgather_base(to, from)->wait();
+    *out = new Tensor(to.view(shape));
   });
 }
 

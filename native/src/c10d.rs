@@ -32,7 +32,8 @@ impl Store {
         Ok(Self { raw })
     }
 
-    /// Writes a value over whatever was there.
+    /// Writes a value over whatever was there. Does not wait for the server, so another connection may read the old one still
+    /// until this one has had an answer to something else.
     pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
         let key = text("key", key)?;
         // SAFETY: the store lives as long as this object; key and value outlive the call.
@@ -125,14 +126,11 @@ impl ProcessGroup {
         Ok(Self { raw, size, _one_thread: PhantomData })
     }
 
-    /// Every rank's tensor, by rank. All have the same shape and kind.
-    pub fn all_gather(&self, x: &Tensor) -> Result<Vec<Tensor>> {
+    /// Every rank's tensor, by rank: `[size, ...]`. All have the same shape and kind.
+    pub fn all_gather(&self, x: &Tensor) -> Result<Tensor> {
         dense("x", x)?;
-        let mut out = vec![null_mut(); self.size];
-        // SAFETY: the group lives as long as this object; `out` has a place for each rank.
-        ffi::check(unsafe { ffi::souk_group_all_gather(self.raw, x.as_ptr(), out.as_mut_ptr()) })?;
-        // SAFETY: on success every entry is a tensor that the shim made with `new` and gives away.
-        Ok(out.into_iter().map(|t| unsafe { Tensor::from_ptr(t) }).collect())
+        // SAFETY: the group lives as long as this object; the shim writes one tensor on success.
+        ffi::tensor(|out| unsafe { ffi::souk_group_all_gather(self.raw, x.as_ptr(), out) })
     }
 
     /// The sum over ranks, in place.

@@ -104,7 +104,7 @@ impl Collective for C10d {
         self.size
     }
 
-    fn all_gather(&self, x: &Tensor) -> Result<Vec<Tensor>> {
+    fn all_gather(&self, x: &Tensor) -> Result<Tensor> {
         let x = x.f_contiguous()?;
         self.run("all_gather", |group| group.all_gather(&x))
     }

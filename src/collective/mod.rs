@@ -23,8 +23,9 @@ use crate::error::{Error, Result};
 pub trait Collective: Send {
     fn rank(&self) -> usize;
     fn size(&self) -> usize;
-    /// Every rank's tensor, by rank. Shape and kind are the same on all ranks; [`gather_rows`] is for rows that differ.
-    fn all_gather(&self, x: &Tensor) -> Result<Vec<Tensor>>;
+    /// Every rank's tensor, by rank: `[size, ...]`. Shape and kind are the same on all ranks; [`gather_rows`] is for rows
+    /// that differ.
+    fn all_gather(&self, x: &Tensor) -> Result<Tensor>;
     /// The sum over ranks, in place.
     fn all_reduce(&self, x: &mut Tensor) -> Result<()>;
     /// Of `x` `[size * n, ...]`, summed over ranks, the rows `[n, ...]` of this rank.

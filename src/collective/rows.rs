@@ -41,9 +41,14 @@ pub fn gather_rows(collective: &dyn Collective, x: &Tensor) -> Result<Rows> {
     if end == 0 {
         return Ok(Rows { all: x.detach(), starts });
     }
-    let parts = collective.all_gather(&padded(&x.detach(), most)?)?;
-    let cut = |(rank, rows): (usize, &Tensor)| rows.f_narrow(0, 0, part(&starts, rank).1);
-    let parts = parts.iter().enumerate().map(cut).collect::<std::result::Result<Vec<_>, _>>()?;
+    let blocks = collective.all_gather(&padded(&x.detach(), most)?)?;
+    if starts.windows(2).all(|pair| pair[1] - pair[0] == most) {
+        return Ok(Rows { all: blocks.f_view([end, columns])?, starts });
+    }
+    let mut parts = Vec::with_capacity(collective.size());
+    for rank in 0..collective.size() {
+        parts.push(blocks.f_select(0, rank as i64)?.f_narrow(0, 0, part(&starts, rank).1)?);
+    }
     Ok(Rows { all: Tensor::f_cat(&parts, 0)?, starts })
 }
 
@@ -100,10 +105,8 @@ fn exchange_shapes(collective: &dyn Collective, rows: i64, columns: i64, kind: K
     let shape = Tensor::from_slice(&[rows, columns, kind as i64]);
     let mut starts: Vec<i64> = vec![0];
     let mut first = None;
-    for (rank, shape) in collective.all_gather(&shape)?.iter().enumerate() {
-        let [rows, columns, kind] = Vec::<i64>::try_from(shape)?[..] else {
-            return Err(Error::device(format!("rank {rank} sent no shape")));
-        };
+    let shapes = Vec::<i64>::try_from(collective.all_gather(&shape)?.f_view([-1])?)?;
+    for (rank, &[rows, columns, kind]) in shapes.as_chunks().0.iter().enumerate() {
         let (want_columns, want_kind) = *first.get_or_insert((columns, kind));
         if (columns, kind) != (want_columns, want_kind) {
             let other = if kind == want_kind { "" } else { " and another kind of number" };

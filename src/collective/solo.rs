@@ -16,8 +16,8 @@ impl Collective for Solo {
         1
     }
 
-    fn all_gather(&self, x: &Tensor) -> Result<Vec<Tensor>> {
-        Ok(vec![x.detach()])
+    fn all_gather(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(x.detach().f_unsqueeze(0)?)
     }
 
     fn all_reduce(&self, _: &mut Tensor) -> Result<()> {
