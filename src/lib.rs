@@ -18,6 +18,8 @@ pub mod index;
 pub mod lexical;
 pub mod log;
 pub mod market;
+pub mod report;
+pub mod reward;
 pub mod store;
 pub mod telemetry;
 
