@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares Souk with transformers, PEFT and sentence-transformers on fresh random models, and with bm25s on fresh queries,
-# so that the committed golden files are not the only thing it fits.
+# Compares Souk with transformers, PEFT and sentence-transformers on fresh random models, with bm25s on fresh queries,
+# and with ir_measures and scipy on fresh runs, so that the committed golden files are not the only thing it fits.
 #
 #   SEED=N         this seed instead of the clock's
 #   REGENERATE=1   rewrites the committed golden files instead, with seed 0
@@ -14,6 +14,7 @@ main() {
     if [ -n "${REGENERATE:-}" ]; then
         "$python" tests/golden/make_golden.py --seed 0 --minilm "$MINILM"
         "$python" tests/golden/make_bm25.py --seed 0 --lexical "$(lexical_bench)"
+        "$python" tests/golden/make_metrics.py --seed 0
         say "the golden files in tests/golden are rewritten; look at what git says has changed"
         return
     fi
@@ -23,7 +24,8 @@ main() {
     say "making golden files with seed $seed (SEED=$seed make golden repeats this run)"
     "$python" tests/golden/make_golden.py --out "$work/golden" --seed "$seed" --minilm "$MINILM"
     "$python" tests/golden/make_bm25.py --out "$work/golden" --seed "$seed" --lexical "$(lexical_bench)"
-    SOUK_GOLDEN=$work/golden cargo test --release --test golden --test minilm --test lexical
+    "$python" tests/golden/make_metrics.py --out "$work/golden" --seed "$seed"
+    SOUK_GOLDEN=$work/golden cargo test --release --test golden --test minilm --test lexical --test report
     cargo build --release --workspace --bins
     local model
     for model in scratch-bert scratch-decoder; do

@@ -4,10 +4,12 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Draws of a bootstrap and of a randomisation test.
-pub const NUM_DRAWS: usize = 10_000;
+/// Draws of a bootstrap.
+const NUM_DRAWS: usize = 10_000;
+/// Draws of a randomisation test: its smallest probability must outlive a correction for hundreds of tests.
+const NUM_FLIPS: usize = 50_000;
 /// All ways to flip so many signs are tried instead of drawn: there are no more than draws.
-const MOST_FLIPPED: usize = 13;
+const MOST_FLIPPED: usize = 15;
 
 /// Where 95 % of the draws lie.
 pub type Interval = [f64; 2];
@@ -135,9 +137,9 @@ pub fn randomisation(differences: &[f64], seed: u64) -> f64 {
         return (0..all).filter(|signs| reached(sum(*signs, differences))).count() as f64 / all as f64;
     }
     let mut dice = Dice(seed);
-    let draws = (0..NUM_DRAWS).map(|_| differences.chunks(64).map(|part| sum(dice.bits(), part)).sum());
+    let draws = (0..NUM_FLIPS).map(|_| differences.chunks(64).map(|part| sum(dice.bits(), part)).sum());
     let extreme = draws.filter(|sum| reached(*sum)).count();
-    (extreme + 1) as f64 / (NUM_DRAWS + 1) as f64
+    (extreme + 1) as f64 / (NUM_FLIPS + 1) as f64
 }
 
 /// Holm's correction: what each probability becomes when the smallest of so many was bound to be small.
@@ -258,8 +260,9 @@ mod tests {
         let coins: Vec<Option<f64>> = (0..100).map(|at| Some(f64::from(at % 2))).collect();
         let [low, high] = bootstrap(&[coins.clone()], 7)[0].unwrap();
         assert!((low - 0.402).abs() < 0.011 && (high - 0.598).abs() < 0.011, "{low} {high}");
-        assert_eq!(bootstrap(&[coins.clone()], 7), bootstrap(&[coins.clone()], 7));
-        assert_ne!(bootstrap(&[coins.clone()], 7), bootstrap(&[coins.clone()], 8));
+        let steps: Vec<Option<f64>> = (0..100).map(|at| Some(f64::from(at).sqrt())).collect();
+        assert_eq!(bootstrap(&[steps.clone()], 7), bootstrap(&[steps.clone()], 7));
+        assert_ne!(bootstrap(&[steps.clone()], 7), bootstrap(&[steps], 8));
         let some: Vec<Option<f64>> = (0..100).map(|at| (at < 50).then_some(3.0)).collect();
         assert_eq!(bootstrap(&[coins, some, vec![None; 100]], 7)[1..], [Some([3.0, 3.0]), None]);
         assert!(bootstrap(&[vec![]], 7)[0].is_none());

@@ -67,8 +67,8 @@ fn cells(row: &Row) -> (String, String, String, String) {
         Some((paired, p)) => (
             format!("{:+.2}", paired.difference),
             format!("[{:+.2}, {:+.2}]", paired.interval[0], paired.interval[1]),
-            format!("{:.4}", p.p_t),
-            format!("{:.4}", p.p_randomised),
+            probability(p.p_t),
+            probability(p.p_randomised),
         ),
         None => ("-".into(), "-".into(), "-".into(), "-".into()),
     }
@@ -76,4 +76,8 @@ fn cells(row: &Row) -> (String, String, String, String) {
 
 fn number(value: Option<f64>) -> String {
     value.map_or("-".into(), |value| format!("{value:.2}"))
+}
+
+fn probability(p: f64) -> String {
+    if p < 0.0001 { "<0.0001".into() } else { format!("{p:.4}") }
 }

@@ -52,7 +52,9 @@ fn vectors(json_lines: &str) -> Vec<Vec<f32>> {
 #[test]
 fn help_lists_the_verbs_and_each_verb_explains_itself() {
     let help = done(&["--help"], b"");
-    for verb in ["db", "embed", "export", "import", "index", "ingest", "init", "market", "search"] {
+    for verb in
+        ["compare", "db", "embed", "evaluate", "export", "import", "index", "ingest", "init", "market", "search"]
+    {
         assert!(help.contains(verb), "{help}");
         let own = done(&[verb, "--help"], b"");
         assert!(own.contains("Usage: souk") && own.contains("--config"), "{own}");
