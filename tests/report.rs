@@ -80,7 +80,7 @@ fn metrics_are_those_of_ir_measures() {
             let found = run.metrics.overall[metric].unwrap();
             assert!((found - mean).abs() < 1e-6, "{name}, {metric}: {found} is not {mean}");
             assert_eq!(queries.len(), run.queries.len());
-            let at = names(run.metrics.depth).iter().position(|name| name == metric).unwrap();
+            let at = names(run.metrics.asked.depth).iter().position(|name| name == metric).unwrap();
             for query in &run.queries {
                 let (found, expected) = (query.values[at].unwrap(), queries[&query.id]);
                 assert!((found - expected).abs() < 1e-6, "{name}, {metric}, {}: {found} is not {expected}", query.id);
@@ -161,8 +161,8 @@ fn runs_are_compared_query_by_query_and_strangers_are_refused() {
             .all(|paired| paired.p_t == 1.0 && paired.difference == 0.0)
     );
     let mut stranger = Run::load(&home.path().join("two")).unwrap();
-    stranger.metrics.split = "dev".into();
-    stranger.metrics.digests.judgements = "others".into();
+    stranger.metrics.asked.split = "dev".into();
+    stranger.metrics.asked.digests.judgements = "others".into();
     let error = Comparison::of(&[(&one, &stranger)], true).unwrap_err().to_string();
     assert!(error.contains("the split (test and dev), in the judgements") && !error.contains("queries"), "{error}");
 }
@@ -191,7 +191,7 @@ fn a_judge_is_asked_about_what_is_unjudged_only_and_changes_the_goodrate_only() 
     let depth = expected().depth;
     let judged = Measurement { name: "random", task, engine: &engine, lexical, judge: &Generous, depth };
     let judged = judged.write(&out, &|_| {}).unwrap();
-    assert_eq!(judged.metrics.judge, "generous");
+    assert_eq!(judged.metrics.asked.judge, "generous");
     for (before, after) in plain.queries.iter().zip(&judged.queries) {
         let [mut expected, found] = [before.values, after.values];
         // what is not judged is Good now: the goodrate rises by the hits that no judgement knows

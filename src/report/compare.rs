@@ -68,24 +68,13 @@ impl Comparison {
 }
 
 /// Whether two runs were asked the same.
-pub fn check(reference: &Run, other: &Run) -> Result<()> {
+fn check(reference: &Run, other: &Run) -> Result<()> {
     let (a, b) = (&reference.metrics, &other.metrics);
-    let named = |what: &str, a: &str, b: &str| (a != b).then(|| format!("the {what} ({a} and {b})"));
-    let differing: Vec<String> = [
-        named("split", &a.split, &b.split),
-        named("catalogue", &a.digests.catalogue, &b.digests.catalogue),
-        named("queries", &a.digests.queries, &b.digests.queries),
-        named("judgements", &a.digests.judgements, &b.digests.judgements),
-        named("judge", &a.judge, &b.judge),
-        named("depth", &a.depth.to_string(), &b.depth.to_string()),
-    ]
-    .into_iter()
-    .flatten()
-    .collect();
-    if !differing.is_empty() {
-        let problem =
-            format!("cannot be compared: `{}` (data {}) and `{}` (data {})", a.model, a.data, b.model, b.data);
-        return Err(Error::input(format!("{problem} differ in {}", differing.join(", in "))));
+    let differences = a.asked.differences(&b.asked);
+    if !differences.is_empty() {
+        let (first, second) = (&a.asked.data, &b.asked.data);
+        let problem = format!("cannot be compared: `{}` (data {first}) and `{}` (data {second})", a.model, b.model);
+        return Err(Error::input(format!("{problem} differ in {}", differences.join(", in "))));
     }
     let ids = |run: &Run| run.queries.iter().map(|query| query.id.clone()).collect::<Vec<_>>();
     match ids(reference) == ids(other) {
@@ -98,7 +87,7 @@ pub fn check(reference: &Run, other: &Run) -> Result<()> {
 }
 
 fn pair(reference: &Run, other: &Run, slices: bool) -> Pair {
-    let names = names(reference.metrics.depth);
+    let names = names(reference.metrics.asked.depth);
     let wanted = if slices { usize::MAX } else { 1 };
     let mut rows = Vec::new();
     for slice in reference.slices().iter().take(wanted) {

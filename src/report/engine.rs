@@ -37,7 +37,7 @@ impl Engine {
     /// Of vectors in the order of the task's items and queries.
     pub fn dense(task: &Task, items: &[f32], queries: &[f32]) -> Result<Self> {
         let matrix = |flat: &[f32], rows: usize, what: &str| -> Result<Tensor> {
-            if rows == 0 || flat.is_empty() || flat.len() % rows != 0 {
+            if rows == 0 || flat.is_empty() || !flat.len().is_multiple_of(rows) {
                 return Err(Error::input(format!("{} numbers are no vectors of {rows} {what}", flat.len())));
             }
             if flat.iter().any(|number| !number.is_finite()) {

@@ -16,12 +16,12 @@ mod significance;
 mod task;
 mod training_log;
 
-pub use compare::{Comparison, Corrected, Pair, Row, check};
+pub use compare::{Comparison, Corrected, Pair, Row};
 pub use engine::{Engine, Found};
 pub use measure::Measurement;
 pub use metrics::{DEPTH, NUM_METRICS, SHOWN, Seen, TOP, Values, WIDE, measure, names};
 pub use page::Page;
-pub use run::{Metrics, OVERALL, QueryRow, Run, Slice, Summary, TopHit};
+pub use run::{Asked, Metrics, OVERALL, QueryRow, Run, Slice, Summary, TopHit};
 pub use run_file::{RunLine, RunWriter, read_qrels, read_run, write_qrels};
 pub use significance::{Interval, Paired, bootstrap, holm, paired, randomisation, t_test};
 pub use task::{Digests, Task, TaskItem, TaskQuery};

@@ -26,7 +26,7 @@ pub struct Page<'a> {
 impl Page<'_> {
     pub fn html(&self) -> String {
         let metrics = &self.run.metrics;
-        let title = format!("{} on {} ({})", metrics.model, metrics.data, metrics.split);
+        let title = format!("{} on {} ({})", metrics.model, metrics.asked.data, metrics.asked.split);
         let slices = self.run.slices();
         let summaries: Vec<Vec<Summary>> =
             self.runs().map(|run| slices.iter().map(|slice| run.summary(slice)).collect()).collect();
@@ -39,7 +39,7 @@ impl Page<'_> {
         }
         sections.push(("worst", "Worst queries", self.examples(false)));
         sections.push(("best", "Best queries", self.examples(true)));
-        sections.push(("reading", "How to read this", reading(metrics.depth)));
+        sections.push(("reading", "How to read this", reading(metrics.asked.depth)));
         let links: String = sections.iter().map(|(id, name, _)| format!("<a href=\"#{id}\">{name}</a>\n")).collect();
         let body: String = sections
             .iter()
@@ -73,10 +73,10 @@ impl Page<'_> {
         format!(
             "<dl class=\"about\"><div><dt>Data</dt><dd>{}</dd></div><div><dt>Split</dt><dd>{}</dd></div>\
              <div><dt>Queries</dt><dd>{}{without}</dd></div><div><dt>Judge of what is unjudged</dt><dd>{}</dd></div></dl>\n",
-            bdi(&metrics.data),
-            bdi(&metrics.split),
+            bdi(&metrics.asked.data),
+            bdi(&metrics.asked.split),
             metrics.num_queries,
-            bdi(&metrics.judge),
+            bdi(&metrics.asked.judge),
         )
     }
 
@@ -90,7 +90,7 @@ impl Page<'_> {
         }
         let mut rows = String::new();
         for (row, metric) in SHOWN.into_iter().enumerate() {
-            rows += &format!("<tr><th scope=\"row\">{}</th>", names(self.run.metrics.depth)[metric]);
+            rows += &format!("<tr><th scope=\"row\">{}</th>", names(self.run.metrics.asked.depth)[metric]);
             for (at, summaries) in summaries.iter().enumerate() {
                 let Summary { means, intervals } = &summaries[0];
                 rows += &format!("<td>{}</td>", said(means[metric], intervals[metric]));
@@ -109,7 +109,7 @@ impl Page<'_> {
     }
 
     fn slices(&self, slices: &[Slice], summaries: &[Vec<Summary>]) -> String {
-        let names = names(self.run.metrics.depth);
+        let names = names(self.run.metrics.asked.depth);
         let drawn = DRAWN.map(|metric| {
             let group = |(at, slice): (usize, &Slice)| {
                 (format!("{}, {} queries", slice.name, slice.queries.len()), self.bars(metric, at, summaries))
@@ -148,7 +148,7 @@ impl Page<'_> {
                 .find(|order| order.is_ne())
                 .unwrap_or(std::cmp::Ordering::Equal)
         });
-        let names = names(self.run.metrics.depth);
+        let names = names(self.run.metrics.asked.depth);
         let shown: String = order.into_iter().take(NUM_EXAMPLES).map(|query| example(query, &names)).collect();
         match shown.is_empty() {
             true => "<p>No query has a Good item.</p>\n".into(),
@@ -201,13 +201,24 @@ fn difference(row: &Row) -> String {
     let Some((paired, p)) = row.paired.zip(row.corrected) else { return "<td>–</td><td>–</td>".into() };
     let [low, high] = paired.interval;
     let star = if row.is_significant() { " ★" } else { "" };
-    let worse = if paired.difference < 0.0 { "less" } else { "more" };
+    // more judged or more overlap is neither better nor worse
+    let class = match paired.difference > 0.0 {
+        _ if !row.is_significant() || row.metric.starts_with("judged") || row.metric.starts_with("overlap") => "plain",
+        true => "more",
+        false => "less",
+    };
     format!(
-        "<td class=\"{worse}\">{:+.1} [{low:+.1}, {high:+.1}]{star}</td><td>{}, {}</td>",
-        paired.difference,
+        "<td class=\"{class}\">{} [{}, {}]{star}</td><td>{}, {}</td>",
+        signed(paired.difference),
+        signed(low),
+        signed(high),
         probability(p.p_t),
         probability(p.p_randomised)
     )
+}
+
+fn signed(value: f64) -> String {
+    format!("{value:+.1}").replace('-', "−")
 }
 
 fn probability(p: f64) -> String {

@@ -21,14 +21,14 @@ pub fn bars(title: &str, groups: &[(String, Vec<Bar<'_>>)]) -> String {
     let highest =
         groups.iter().flat_map(|(_, bars)| bars).map(|bar| bar.interval.map_or(bar.value.unwrap_or(0.0), |i| i[1]));
     let most = round_up(highest.fold(0.0, f64::max));
-    let mut html = String::new();
+    // one grid for all, so that all bars have the same room
+    let mut html = String::from("<div class=\"bars\">\n");
     for (heading, bars) in groups {
-        html += &format!("<h4>{}</h4>\n<div class=\"bars\">\n", escape(heading));
+        html += &format!("<h4>{}</h4>\n", escape(heading));
         bars.iter().for_each(|drawn| html += &bar(drawn, most));
-        html += "</div>\n";
     }
-    let scale = format!("<p class=\"scale\"><span>0</span><span>{most} %</span></p>\n");
-    figure(title, &(html + &scale))
+    html += &format!("<p class=\"scale\"><span>0</span><span>{most} %</span></p>\n</div>\n");
+    figure(title, &html)
 }
 
 fn bar(bar: &Bar<'_>, most: f64) -> String {
@@ -70,27 +70,23 @@ fn round_up(most: f64) -> f64 {
 
 /// One curve over steps.
 pub fn curve(title: &str, points: &[(f64, f64)]) -> String {
+    let Some((begin, last)) = points.first().zip(points.last()) else { return String::new() };
+    let (begin, last) = (begin.0, last.0);
     let points = thinned(points);
-    let Some((first, last)) = points.first().zip(points.last()) else { return String::new() };
+    let (first_value, last_value) = (points[0].1, points[points.len() - 1].1);
     let ends = |values: &mut dyn Iterator<Item = f64>| {
         values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)))
     };
     let (low, high) = ends(&mut points.iter().map(|(_, value)| *value));
     let part = |value: f64, low: f64, high: f64| if high > low { (value - low) / (high - low) } else { 0.5 };
     let place = |(step, value): &(f64, f64)| {
-        format!("{:.2},{:.2}", 1000.0 * part(*step, first.0, last.0), 190.0 - 180.0 * part(*value, low, high))
+        format!("{:.2},{:.2}", 1000.0 * part(*step, begin, last), 190.0 - 180.0 * part(*value, low, high))
     };
     let line: Vec<String> = points.iter().map(place).collect();
     let grid: String =
         [10, 100, 190].map(|y| format!("<line class=\"grid\" x1=\"0\" x2=\"1000\" y1=\"{y}\" y2=\"{y}\"/>")).concat();
-    let label = format!(
-        "{}: from {} at step {} to {} at step {}",
-        escape(title),
-        short(first.1),
-        first.0,
-        short(last.1),
-        last.0
-    );
+    let (at_begin, at_end) = (short(first_value), short(last_value));
+    let label = format!("{}: from {at_begin} at step {begin} to {at_end} at step {last}", escape(title));
     // a line without length is drawn as a point, by its round ends
     let line = if line.len() == 1 { vec![line[0].clone(); 2] } else { line };
     let body = format!(
@@ -101,10 +97,10 @@ pub fn curve(title: &str, points: &[(f64, f64)]) -> String {
         short(high),
         short(low),
         line.join(" "),
-        first.0,
-        last.0
+        begin,
+        last
     );
-    figure(&format!("{title}, {} at the end", short(last.1)), &body)
+    figure(&format!("{title}, {at_end} at the end"), &body)
 }
 
 /// Means of neighbours, where there are more points than a drawing can show.

@@ -10,10 +10,11 @@ use serde::{Deserialize, Serialize};
 use super::measure::{METRICS, Measurement, QUERIES};
 use super::metrics::{NUM_METRICS, Values, means, names};
 use super::significance::{Interval, bootstrap};
-use super::task::Digests;
+use super::task::{Digests, Task};
 use crate::beir::lines;
 use crate::domain::Level;
 use crate::error::{Error, Result};
+use crate::reward::RewardSource;
 
 /// Every interval and test draws from it.
 pub const SEED: u64 = 7;
@@ -30,11 +31,8 @@ pub struct Run {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     pub model: String,
-    pub data: String,
-    pub split: String,
-    /// Who gave the levels that the data's judgements lack.
-    pub judge: String,
-    pub depth: usize,
+    #[serde(flatten)]
+    pub asked: Asked,
     pub num_queries: usize,
     /// They count as 0 in hitrates and in mrr.
     pub num_queries_without_good: usize,
@@ -42,6 +40,16 @@ pub struct Metrics {
     pub slices: BTreeMap<String, BTreeMap<String, Option<f64>>>,
     /// 95 %, of `overall`.
     pub intervals: BTreeMap<String, Interval>,
+}
+
+/// What an engine was asked. Runs are compared where it is the same; where the data lies does not matter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Asked {
+    pub data: String,
+    pub split: String,
+    /// Who gave the levels that the data's judgements lack.
+    pub judge: String,
+    pub depth: usize,
     pub digests: Digests,
 }
 
@@ -105,9 +113,33 @@ fn named(values: &Values, depth: usize) -> BTreeMap<String, Option<f64>> {
     names(depth).into_iter().zip(values.iter().copied()).collect()
 }
 
+impl Asked {
+    pub fn of(task: &Task, judge: &dyn RewardSource, depth: usize) -> Self {
+        let (data, split, digests) = (task.data.clone(), task.split.clone(), task.digests.clone());
+        Self { data, split, judge: judge.id().into(), depth, digests }
+    }
+
+    /// In what two differ, in words; empty where they can be compared.
+    pub fn differences(&self, other: &Self) -> Vec<String> {
+        let (a, b) = (self, other);
+        [
+            ("split", &a.split, &b.split),
+            ("catalogue", &a.digests.catalogue, &b.digests.catalogue),
+            ("queries", &a.digests.queries, &b.digests.queries),
+            ("judgements", &a.digests.judgements, &b.digests.judgements),
+            ("judge", &a.judge, &b.judge),
+            ("depth", &a.depth.to_string(), &b.depth.to_string()),
+        ]
+        .into_iter()
+        .filter(|(_, a, b)| a != b)
+        .map(|(what, a, b)| format!("the {what} ({a} and {b})"))
+        .collect()
+    }
+}
+
 impl Metrics {
     pub fn of(measurement: &Measurement<'_>, queries: &[QueryRow]) -> Self {
-        let (task, depth) = (measurement.task, measurement.depth);
+        let Measurement { name, task, judge, depth, .. } = *measurement;
         let all: Vec<usize> = (0..queries.len()).collect();
         let Summary { means: overall, intervals } = summary(queries, &all);
         let intervals = names(depth).into_iter().zip(intervals).filter_map(|(name, found)| Some((name, found?)));
@@ -116,17 +148,13 @@ impl Metrics {
             (slice.name, named(&values, depth))
         });
         Self {
-            model: measurement.name.into(),
-            data: task.data.clone(),
-            split: task.split.clone(),
-            judge: measurement.judge.id().into(),
-            depth,
+            model: name.into(),
+            asked: Asked::of(task, judge, depth),
             num_queries: queries.len(),
             num_queries_without_good: queries.iter().filter(|query| query.num_good == 0).count(),
             overall: named(&overall, depth),
             slices: slices.collect(),
             intervals: intervals.collect(),
-            digests: task.digests.clone(),
         }
     }
 }
@@ -139,7 +167,7 @@ impl Run {
         let metrics: Metrics = serde_json::from_slice(&text)
             .map_err(|e| Error::data(&file, None, "not what `souk evaluate` writes: measure again").because(e))?;
         let file = folder.join(QUERIES);
-        let names = names(metrics.depth);
+        let names = names(metrics.asked.depth);
         let queries = lines(&file)?
             .map(|line| {
                 let (number, line) = line?;

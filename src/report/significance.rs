@@ -258,14 +258,15 @@ mod tests {
     fn an_interval_is_where_the_means_of_draws_lie() {
         // 100 coins, half of them heads: the mean's spread is 0.05
         let coins: Vec<Option<f64>> = (0..100).map(|at| Some(f64::from(at % 2))).collect();
-        let [low, high] = bootstrap(&[coins.clone()], 7)[0].unwrap();
+        let interval = |column: &Vec<Option<f64>>, seed| bootstrap(std::slice::from_ref(column), seed)[0];
+        let [low, high] = interval(&coins, 7).unwrap();
         assert!((low - 0.402).abs() < 0.011 && (high - 0.598).abs() < 0.011, "{low} {high}");
         let steps: Vec<Option<f64>> = (0..100).map(|at| Some(f64::from(at).sqrt())).collect();
-        assert_eq!(bootstrap(&[steps.clone()], 7), bootstrap(&[steps.clone()], 7));
-        assert_ne!(bootstrap(&[steps.clone()], 7), bootstrap(&[steps], 8));
+        assert_eq!(interval(&steps, 7), interval(&steps, 7));
+        assert_ne!(interval(&steps, 7), interval(&steps, 8));
         let some: Vec<Option<f64>> = (0..100).map(|at| (at < 50).then_some(3.0)).collect();
         assert_eq!(bootstrap(&[coins, some, vec![None; 100]], 7)[1..], [Some([3.0, 3.0]), None]);
-        assert!(bootstrap(&[vec![]], 7)[0].is_none());
+        assert!(interval(&Vec::new(), 7).is_none());
         assert_eq!(quantile(&[1.0, 2.0, 4.0], 0.75), 3.0);
     }
 

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
 use clap::{Args, ValueEnum};
 use souk::backbone::hub;
 use souk::beir::DataFolder;
@@ -12,7 +11,7 @@ use souk::domain::TextKind;
 use souk::encoder::Worker;
 use souk::error::Error;
 use souk::lexical::Lexical;
-use souk::report::{Comparison, DEPTH, Engine, Measurement, Page, Run, SHOWN, Task, TrainingLog, WIDE, names};
+use souk::report::{Asked, Comparison, DEPTH, Engine, Measurement, Page, Run, SHOWN, Task, TrainingLog, WIDE, names};
 use souk::reward::{Judgements, MarketOracle, RewardSource};
 
 use crate::compare::table_of;
@@ -63,6 +62,8 @@ pub struct Evaluate {
     name: Option<String>,
 }
 
+const REPORT: &str = "report.html";
+
 #[derive(Clone, Copy, ValueEnum)]
 enum Judge {
     /// The data's judgements alone
@@ -77,10 +78,10 @@ impl Evaluate {
             return Err(Error::input(format!("--depth {}: say more than {WIDE}", self.depth)).into());
         }
         let config = shared.load(self.model.changes())?;
-        let baselines = self.baseline.iter().map(|folder| Run::load(folder)).collect::<souk::Result<Vec<_>>>()?;
         let folder = DataFolder::open(&self.data)?;
         let task = Task::load(&folder, &self.split)?;
         let judge = self.judge(&folder)?;
+        let baselines = self.baselines(&Asked::of(&task, judge.as_ref(), self.depth))?;
         let training = self.training_log(&config)?;
         let claim = Claim::new(&self.out)?;
         let lexical = Lexical::build(task.items.iter().map(|item| Ok(item.passage())))?;
@@ -89,8 +90,7 @@ impl Evaluate {
             None if self.lexical => Engine::Lexical,
             None => encoded(&config, &task)?,
         };
-        let name = self.name(&config);
-        let (judge, depth) = (judge.as_ref(), self.depth);
+        let (name, judge, depth) = (self.name(&config), judge.as_ref(), self.depth);
         let measurement = Measurement { name: &name, task: &task, engine: &engine, lexical: &lexical, judge, depth };
         let asked = bar("queries", Some(task.queries.len() as u64));
         let run = measurement.write(&claim.aside, &|more| asked.inc(more))?;
@@ -98,17 +98,32 @@ impl Evaluate {
         let pairs: Vec<(&Run, &Run)> = baselines.iter().map(|baseline| (baseline, &run)).collect();
         let comparison = Comparison::of(&pairs, false)?;
         let page = Page { run: &run, baselines: &baselines, comparison: &comparison, training: training.as_ref() };
-        let file = claim.aside.join("report.html");
+        let file = claim.aside.join(REPORT);
         std::fs::write(&file, page.html()).map_err(Error::store(&file, "write it"))?;
         claim.finish()?;
-        let text = format!(
-            "{}{}\nmeasured {} queries; report in {}",
-            table(&run),
-            compared(&comparison),
-            run.queries.len(),
-            self.out.join("report.html").display()
-        );
+        let mut text = table(&run);
+        if !comparison.pairs.is_empty() {
+            text += &format!("\n{}", table_of(&comparison));
+        }
+        text += &format!("\nmeasured {} queries; report in {}", run.queries.len(), self.out.join(REPORT).display());
         print(shared, &serde_json::to_value(&run.metrics)?, &text)
+    }
+
+    /// Those that cannot be compared are refused before the long work begins.
+    fn baselines(&self, asked: &Asked) -> souk::Result<Vec<Run>> {
+        let load = |folder: &PathBuf| {
+            let run = Run::load(folder)?;
+            let differences = run.metrics.asked.differences(asked);
+            match differences.is_empty() {
+                true => Ok(run),
+                false => Err(Error::input(format!(
+                    "--baseline {}: cannot be compared with this evaluation, for they differ in {}",
+                    folder.display(),
+                    differences.join(", in ")
+                ))),
+            }
+        };
+        self.baseline.iter().map(load).collect()
     }
 
     fn judge(&self, folder: &DataFolder) -> anyhow::Result<Box<dyn RewardSource>> {
@@ -119,8 +134,8 @@ impl Evaluate {
                 Err(Error::input(problem).into())
             }
             Some(Judge::Oracle) => Ok(Box::new(MarketOracle::load(&self.data)?)),
-            None if simulated => Ok(Box::new(MarketOracle::load(&self.data).context("--judge qrels does without it")?)),
-            _ => Ok(Box::new(Judgements::gather("qrels", folder.judgements(&self.split)?)?)),
+            None if simulated => Ok(Box::new(MarketOracle::load(&self.data)?)),
+            Some(Judge::Qrels) | None => Ok(Box::new(Judgements::gather("qrels", folder.judgements(&self.split)?)?)),
         }
     }
 
@@ -169,12 +184,12 @@ fn encoded(config: &Config, task: &Task) -> anyhow::Result<Engine> {
 
 /// Slices down, metrics across; the interval of all queries below them.
 fn table(run: &Run) -> String {
-    let all = names(run.metrics.depth);
+    let all = names(run.metrics.asked.depth);
     let shown: Vec<&String> = SHOWN.iter().map(|metric| &all[*metric]).collect();
     let width = run.metrics.slices.keys().map(String::len).chain([16]).max().unwrap_or(16);
     let mut text = format!(
         "{} on {}, split {}, judge {}\n",
-        run.metrics.model, run.metrics.data, run.metrics.split, run.metrics.judge
+        run.metrics.model, run.metrics.asked.data, run.metrics.asked.split, run.metrics.asked.judge
     );
     let row = |name: &str, cells: Vec<String>| {
         let cells: Vec<String> =
@@ -192,8 +207,4 @@ fn table(run: &Run) -> String {
         text += &row(slice, shown.iter().map(|name| number(values[*name])).collect());
     }
     text
-}
-
-fn compared(comparison: &Comparison) -> String {
-    if comparison.pairs.is_empty() { String::new() } else { format!("\n{}", table_of(comparison)) }
 }

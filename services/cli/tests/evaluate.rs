@@ -87,8 +87,8 @@ fn an_evaluation_writes_what_the_contract_says_and_the_same_again() {
         (&metrics["model"], &metrics["split"], &metrics["judge"]),
         (&"BM25".into(), &"test".into(), &"oracle".into())
     );
-    assert_eq!((&metrics["num_queries"], &metrics["overall"]["overlap@100"]), (&24.into(), &100.0.into()));
-    assert_eq!(read(&one, "queries.jsonl").lines().count(), 24);
+    assert_eq!((&metrics["num_queries"], &metrics["overall"]["overlap@100"]), (&60.into(), &100.0.into()));
+    assert_eq!(read(&one, "queries.jsonl").lines().count(), 60);
     assert_eq!(read(&one, "qrels.trec").lines().count() + 1, read(&shop.data, "qrels/test.tsv").lines().count());
     let again = shop.evaluated("again", &["--lexical"]);
     for name in ["metrics.json", "queries.jsonl", "run.trec", "qrels.trec"] {
@@ -127,7 +127,7 @@ fn a_model_is_held_against_baselines() {
     assert!(before > after + 10.0, "a random model finds next to nothing: {ndcg}");
     assert!((ndcg["paired"]["difference"].as_f64().unwrap() - (after - before)).abs() < 1e-9);
     assert!(ndcg["corrected"]["p_randomised"].as_f64().unwrap() < 0.05, "{ndcg}");
-    assert!(row("long_tail", "hitrate@100")["num_queries"].as_u64().unwrap() < 24);
+    assert!(row("long_tail", "hitrate@100")["num_queries"].as_u64().unwrap() < 60);
     let table = done(&["compare", &bm25, &out]);
     assert_eq!(table.lines().filter(|line| line.starts_with("overall")).count(), 8, "{table}");
 }
@@ -137,6 +137,7 @@ fn usage_is_two_and_bad_files_are_one() {
     let shop = Shop::new();
     let out = shop.place("out");
     let base = ["evaluate", "--data", &shop.data, "--out", &out];
+    let bm25 = shop.evaluated("bm25", &["--lexical"]);
     let run = shop.place("bad.trec");
     fs::write(&run, "q0 Q0 i1 1 0.5 t\nq0 Q0 i2 2 high t\n").unwrap();
     for (rest, code, said) in [
@@ -144,6 +145,7 @@ fn usage_is_two_and_bad_files_are_one() {
         (&["--lexical", "--model", "x"], 2, "cannot be used with"),
         (&["--lexical", "--split", "dev"], 1, "qrels/dev.tsv: cannot open it"),
         (&["--lexical", "--baseline", "/nowhere"], 1, "/nowhere/metrics.json: cannot read it"),
+        (&["--lexical", "--depth", "200", "--baseline", &bm25], 2, "they differ in the depth (6000 and 200)"),
         (&["--run", &run], 1, "bad.trec, line 2: the score `high` is no finite number"),
         (&[], 2, "no model: give --model DIR"),
     ] {
@@ -167,6 +169,7 @@ fn golden_model() -> String {
 /// Puts the page into frames of several widths and writes down what it finds in them.
 const PROBE: &str = r#"<!DOCTYPE html><meta charset="utf-8"><body><script>
 const page = PAGE, found = [];
+console.log('the probe is heard');
 let open = 0;
 for (const width of [390, 768, 1280]) {
   const frame = document.createElement('iframe');
@@ -212,6 +215,7 @@ fn the_report_stands_in_a_real_browser() {
     let (_, said) = chromium(&browser, shop.home.path(), &["--dump-dom", &format!("file://{}", report.display())]);
     assert!(!said.contains("CONSOLE"), "the browser complains about the report: {said}");
     let (dom, said) = chromium(&browser, shop.home.path(), &["--dump-dom", &format!("file://{}", probe.display())]);
+    assert!(said.contains("the probe is heard"), "what pages say is not seen: {said}");
     let found = dom.split_once("FOUND").and_then(|(_, rest)| rest.split_once("END")).map(|(found, _)| found);
     let found = json(
         &found
