@@ -38,7 +38,21 @@ main() {
     for model in "$MINILM" "$work/st_last_bf16" "$work"/golden/st_{mean_dense,v6,cls,last,noprompt} "$work"/scratch-{bert,decoder}; do
         check_export "$model"
     done
+    check_metrics
     say "all agree with seed $seed"
+}
+
+# What souk evaluate says of a simulated shop, and of real queries where there are any, is what ir_measures says of its files.
+check_metrics() {
+    local souk real=../shared/data/home_depot runs=("$work/run")
+    souk=$(programs)/souk
+    "$souk" market --seed "$seed" --items 2000 --queries 400 --events 100 --out "$work/shop"
+    "$souk" evaluate --lexical --judge qrels --data "$work/shop" --out "$work/run"
+    if [ -d $real ]; then
+        "$souk" evaluate --lexical --data $real --split dev --out "$work/real"
+        runs+=("$work/real")
+    fi
+    "$python" tests/golden/make_metrics.py --verify "${runs[@]}"
 }
 
 # check_export MODEL: what Souk exports gives the same vectors in sentence-transformers as in Souk.

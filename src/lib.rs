@@ -2,8 +2,9 @@
 //!
 //! The library is in the order data flows: a [`log`] of searches becomes a [`dataset`] of examples; a model folder becomes a
 //! [`backbone`] (tokens to states), a backbone an [`encoder`] (text to vectors), vectors an [`index`]. [`import`] and
-//! [`market`] bring data folders ([`beir`]), [`lexical`] is the channel beside, [`store`] what outlives a process. Each room
-//! imports only rooms before it; [`config`] builds them from TOML and stands last.
+//! [`market`] bring data folders ([`beir`]), [`lexical`] is the channel beside, [`store`] what outlives a process. A [`reward`]
+//! source judges what was found, a [`report`] measures it. Each room imports only rooms before it; [`config`] builds them
+//! from TOML and stands last.
 
 pub mod backbone;
 pub mod beir;

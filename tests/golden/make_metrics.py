@@ -1,14 +1,19 @@
 """Makes `metrics/`: a small data folder, random runs, what ir_measures measures on them, and what scipy says of pairs.
 
     make_metrics.py [--out DIR] [--seed N]
+    make_metrics.py --verify RUN...
 
 `run.trec` has no equal scores. In `tied.trec` most are equal, and only what trec_eval computes is expected: the measures
 that ir_measures computes by itself (Judged, RR with a cut) break ties the other way round.
+
+`--verify` instead measures the files of folders that `souk evaluate --judge qrels` wrote, and exits with 1 where a number
+of their metrics.json is more than 1e-6 away.
 """
 
 import argparse
 import json
 import random
+import sys
 from pathlib import Path
 
 import ir_measures
@@ -33,7 +38,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--verify", type=Path, nargs="+", metavar="RUN")
     options = parser.parse_args()
+    if options.verify:
+        sys.exit(0 if all([agrees(folder) for folder in options.verify]) else 1)
     chance = random.Random(options.seed)
     folder = options.out / "metrics"
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
@@ -48,6 +56,17 @@ def main():
         "pairs": [pair(numpy.random.default_rng(options.seed + num), num) for num in (2, 5, 12, 40, 500)],
     }
     (folder / "expected.json").write_text(json.dumps(expected) + "\n", encoding="utf-8")
+
+
+def agrees(folder):
+    told = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    measures = {name: measure for name, measure in MEASURES.items() if name in told["overall"]}
+    measures[f"hitrate@{told['depth']}"] = R(rel=3) @ told["depth"]
+    qrels = list(ir_measures.read_trec_qrels(str(folder / "qrels.trec")))
+    found = ir_measures.calc_aggregate(measures.values(), qrels, ir_measures.read_trec_run(str(folder / "run.trec")))
+    apart = {name: abs(told["overall"][name] - 100 * found[measure]) for name, measure in measures.items()}
+    print(f"{folder}: {len(apart)} metrics, at most {max(apart.values()):.1e} from ir_measures")
+    return all(difference < 1e-6 for difference in apart.values())
 
 
 def judge(chance, items):
