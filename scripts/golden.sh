@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compares Souk with transformers, PEFT and sentence-transformers on fresh random models, and with bm25s on fresh queries,
-# so that the committed golden files are not the only thing it fits.
+# Compares Souk with transformers, PEFT and sentence-transformers on fresh random models, with bm25s on fresh queries,
+# and with ir_measures and scipy on fresh runs, so that the committed golden files are not the only thing it fits.
 #
 #   SEED=N         this seed instead of the clock's
 #   REGENERATE=1   rewrites the committed golden files instead, with seed 0
@@ -14,6 +14,7 @@ main() {
     if [ -n "${REGENERATE:-}" ]; then
         "$python" tests/golden/make_golden.py --seed 0 --minilm "$MINILM"
         "$python" tests/golden/make_bm25.py --seed 0 --lexical "$(lexical_bench)"
+        "$python" tests/golden/make_metrics.py --seed 0
         say "the golden files in tests/golden are rewritten; look at what git says has changed"
         return
     fi
@@ -23,7 +24,8 @@ main() {
     say "making golden files with seed $seed (SEED=$seed make golden repeats this run)"
     "$python" tests/golden/make_golden.py --out "$work/golden" --seed "$seed" --minilm "$MINILM"
     "$python" tests/golden/make_bm25.py --out "$work/golden" --seed "$seed" --lexical "$(lexical_bench)"
-    SOUK_GOLDEN=$work/golden cargo test --release --test golden --test minilm --test lexical
+    "$python" tests/golden/make_metrics.py --out "$work/golden" --seed "$seed"
+    SOUK_GOLDEN=$work/golden cargo test --release --test golden --test minilm --test lexical --test report
     cargo build --release --workspace --bins
     local model
     for model in scratch-bert scratch-decoder; do
@@ -36,7 +38,21 @@ main() {
     for model in "$MINILM" "$work/st_last_bf16" "$work"/golden/st_{mean_dense,v6,cls,last,noprompt} "$work"/scratch-{bert,decoder}; do
         check_export "$model"
     done
+    check_metrics
     say "all agree with seed $seed"
+}
+
+# What souk evaluate says of a simulated shop, and of real queries where there are any, is what ir_measures says of its files.
+check_metrics() {
+    local souk real=../shared/data/home_depot runs=("$work/run")
+    souk=$(programs)/souk
+    "$souk" market --seed "$seed" --items 2000 --queries 400 --events 100 --out "$work/shop"
+    "$souk" evaluate --lexical --judge qrels --data "$work/shop" --out "$work/run"
+    if [ -d $real ]; then
+        "$souk" evaluate --lexical --data $real --split dev --out "$work/real"
+        runs+=("$work/real")
+    fi
+    "$python" tests/golden/make_metrics.py --verify "${runs[@]}"
 }
 
 # check_export MODEL: what Souk exports gives the same vectors in sentence-transformers as in Souk.

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Prepares a machine for Souk: checks the compilers, puts libtorch and the small real model into the cache (outside the
 # tree, shared by checkouts), and tells cargo where they are. Does nothing, quickly, when nothing is missing.
-# `scripts/setup.sh servers NAME...` instead makes sure that kafka, redis, postgres can be started.
+# `scripts/setup.sh servers NAME...` instead makes sure that kafka, redis, postgres can be started;
+# `scripts/setup.sh packages NAME...` installs Debian packages where we are root.
 #
 #   SOUK_CACHE              the cache folder (default: $XDG_CACHE_HOME/souk, else ~/.cache/souk)
 #   LIBTORCH                a libtorch of your own, instead of the one fetched here
@@ -20,6 +21,11 @@ main() {
     if [ "${1:-}" = servers ]; then
         shift
         prepare_servers "$@"
+        return
+    fi
+    if [ "${1:-}" = packages ]; then
+        shift
+        install_packages "$@"
         return
     fi
     check_cargo

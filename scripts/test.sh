@@ -3,7 +3,8 @@
 # Arguments go to cargo test: `scripts/test.sh -p souk-native`.
 #
 # Kafka, Redis and PostgreSQL run beside the tests, on ports and in a folder of their own (scripts/services.sh); one whose
-# variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL) is used as it is.
+# variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL) is used as it is. Pages are looked at with the browser
+# that scripts/browser.sh finds.
 #
 # A test that cannot run here (no GPU, no broker) appends one line, `NAME: REASON`, to the file that SOUK_SKIPPED names,
 # and returns. It then counts as skipped, not as passed, like the tests marked #[ignore].
@@ -20,6 +21,8 @@ export SOUK_SKIPPED=$work/skipped
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 : >"$SOUK_SKIPPED"
 
+SOUK_CHROMIUM=$(scripts/browser.sh)
+export SOUK_CHROMIUM
 scripts/services.sh up "$services" >/dev/null
 # shellcheck source=/dev/null
 . "$services/env"

@@ -1,8 +1,10 @@
 //! The command `souk`: one file per verb. Exit code 0: done; 2: usage or configuration; 1: failure.
 //! Results go to standard output, everything else to standard error.
 
+mod compare;
 mod db;
 mod embed;
+mod evaluate;
 mod export;
 mod import;
 mod index;
@@ -89,8 +91,10 @@ impl ModelArgs {
 
 #[derive(Subcommand)]
 enum Verb {
+    Compare(compare::Compare),
     Db(db::Db),
     Embed(embed::Embed),
+    Evaluate(evaluate::Evaluate),
     Export(export::Export),
     Import(import::Import),
     Index(index::IndexVerb),
@@ -108,8 +112,10 @@ fn main() -> ExitCode {
     let shared = &souk.shared;
     let outcome = match &souk.verb {
         _ if souk.version => version::run(shared),
+        Some(Verb::Compare(verb)) => verb.run(shared),
         Some(Verb::Db(verb)) => verb.run(shared),
         Some(Verb::Embed(verb)) => verb.run(shared),
+        Some(Verb::Evaluate(verb)) => verb.run(shared),
         Some(Verb::Export(verb)) => verb.run(shared),
         Some(Verb::Import(verb)) => verb.run(shared),
         Some(Verb::Index(verb)) => verb.run(shared),

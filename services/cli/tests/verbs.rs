@@ -52,7 +52,8 @@ fn vectors(json_lines: &str) -> Vec<Vec<f32>> {
 #[test]
 fn help_lists_the_verbs_and_each_verb_explains_itself() {
     let help = done(&["--help"], b"");
-    for verb in ["db", "embed", "export", "import", "index", "ingest", "init", "launch", "market", "search"] {
+    let all = "compare db embed evaluate export import index ingest init launch market search train";
+    for verb in all.split(' ') {
         assert!(help.contains(verb), "{help}");
         let own = done(&[verb, "--help"], b"");
         assert!(own.contains("Usage: souk") && own.contains("--config"), "{own}");

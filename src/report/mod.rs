@@ -1,0 +1,28 @@
+//! The measuring rod: an engine's hits on a split become metrics with intervals, files that other tools read, a page, and
+//! comparisons with paired tests. The same input gives the same numbers, to the byte.
+//!
+//! `task` is what is asked, `engine` who answers, `measure` asks; `metrics` says what is counted and `significance` how
+//! much of it is chance. A `run` is what was measured, `compare` holds runs side by side, `page` shows them.
+
+mod compare;
+mod engine;
+mod measure;
+mod metrics;
+mod page;
+mod plots;
+mod run;
+mod run_file;
+mod significance;
+mod task;
+mod training_log;
+
+pub use compare::{Comparison, Corrected, Pair, Row};
+pub use engine::{Engine, Found};
+pub use measure::Measurement;
+pub use metrics::{DEPTH, NUM_METRICS, SHOWN, Seen, TOP, Values, WIDE, measure, names};
+pub use page::Page;
+pub use run::{Asked, Metrics, OVERALL, QueryRow, Run, Slice, Summary, TopHit};
+pub use run_file::{RunLine, RunWriter, read_qrels, read_run, write_qrels};
+pub use significance::{Interval, Paired, bootstrap, holm, paired, randomisation, t_test};
+pub use task::{Digests, Task, TaskItem, TaskQuery};
+pub use training_log::TrainingLog;

@@ -1,0 +1,315 @@
+//! The report as one HTML file that needs nothing else: no script, no font, no picture from anywhere. Takes measured
+//! runs, gives text; whatever comes from data is escaped, and a policy in the file forbids the browser to load anything.
+
+use super::compare::{Comparison, Row};
+use super::metrics::{NDCG, SHOWN, names};
+use super::plots::{Bar, bars, curve, said};
+use super::run::{QueryRow, Run, Slice, Summary, TopHit};
+use super::training_log::TrainingLog;
+
+const STYLE: &str = include_str!("page.css");
+/// Queries shown from each end.
+const NUM_EXAMPLES: usize = 10;
+/// Colours there are in the style; further runs begin anew.
+const NUM_COLOURS: usize = 6;
+/// Metrics that are drawn by slice.
+const DRAWN: [usize; 4] = [0, 1, 2, NDCG];
+
+pub struct Page<'a> {
+    pub run: &'a Run,
+    pub baselines: &'a [Run],
+    /// Each baseline with the run held against it.
+    pub comparison: &'a Comparison,
+    pub training: Option<&'a TrainingLog>,
+}
+
+impl Page<'_> {
+    pub fn html(&self) -> String {
+        let metrics = &self.run.metrics;
+        let title = format!("{} on {} ({})", metrics.model, metrics.asked.data, metrics.asked.split);
+        let slices = self.run.slices();
+        let summaries: Vec<Vec<Summary>> =
+            self.runs().map(|run| slices.iter().map(|slice| run.summary(slice)).collect()).collect();
+        let mut sections = vec![
+            ("summary", "Summary", self.summary(&summaries)),
+            ("slices", "By slice", self.slices(&slices, &summaries)),
+        ];
+        if let Some(training) = self.training {
+            sections.push(("training", "Training", training_curves(training)));
+        }
+        sections.push(("worst", "Worst queries", self.examples(false)));
+        sections.push(("best", "Best queries", self.examples(true)));
+        sections.push(("reading", "How to read this", reading(metrics.asked.depth)));
+        let links: String = sections.iter().map(|(id, name, _)| format!("<a href=\"#{id}\">{name}</a>\n")).collect();
+        let body: String = sections
+            .iter()
+            .map(|(id, name, html)| format!("<section id=\"{id}\">\n<h2>{name}</h2>\n{html}</section>\n"))
+            .collect();
+        format!(
+            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+             <meta name=\"color-scheme\" content=\"light dark\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+             <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+             <header>\n<h1>{heading}</h1>\n{about}<nav aria-label=\"Sections\">\n{links}</nav>\n</header>\n\
+             <main>\n{body}</main>\n</body>\n</html>\n",
+            title = escape(&title),
+            heading = bdi(&metrics.model),
+            about = self.about(),
+        )
+    }
+
+    /// The run first, then its baselines.
+    fn runs(&self) -> impl Iterator<Item = &Run> {
+        std::iter::once(self.run).chain(self.baselines)
+    }
+
+    fn about(&self) -> String {
+        let metrics = &self.run.metrics;
+        let without = match metrics.num_queries_without_good {
+            0 => String::new(),
+            num => format!(", {num} of them without a Good item"),
+        };
+        format!(
+            "<dl class=\"about\"><div><dt>Data</dt><dd>{}</dd></div><div><dt>Split</dt><dd>{}</dd></div>\
+             <div><dt>Queries</dt><dd>{}{without}</dd></div><div><dt>Judge of what is unjudged</dt><dd>{}</dd></div></dl>\n",
+            bdi(&metrics.asked.data),
+            bdi(&metrics.asked.split),
+            metrics.num_queries,
+            bdi(&metrics.asked.judge),
+        )
+    }
+
+    fn summary(&self, summaries: &[Vec<Summary>]) -> String {
+        let mut head = String::from("<th scope=\"col\">Metric</th>");
+        for (at, run) in self.runs().enumerate() {
+            head += &format!("<th scope=\"col\">{} {}</th>", swatch(at), bdi(&run.metrics.model));
+            if at > 0 {
+                head += "<th scope=\"col\">Difference to it</th><th scope=\"col\">p (t, randomised)</th>";
+            }
+        }
+        let mut rows = String::new();
+        for (row, metric) in SHOWN.into_iter().enumerate() {
+            rows += &format!("<tr><th scope=\"row\">{}</th>", names(self.run.metrics.asked.depth)[metric]);
+            for (at, summaries) in summaries.iter().enumerate() {
+                let Summary { means, intervals } = &summaries[0];
+                rows += &format!("<td>{}</td>", said(means[metric], intervals[metric]));
+                if at > 0 {
+                    rows += &difference(&self.comparison.pairs[at - 1].rows[row]);
+                }
+            }
+            rows += "</tr>\n";
+        }
+        let note = match self.comparison.num_tests {
+            0 => String::new(),
+            num => format!("<p>p is corrected for {num} tests (Holm); ★ marks what both tests find below 0.05.</p>\n"),
+        };
+        let caption = "In percent, with 95 % intervals over queries";
+        format!("{}{note}", table(caption, &head, &rows))
+    }
+
+    fn slices(&self, slices: &[Slice], summaries: &[Vec<Summary>]) -> String {
+        let names = names(self.run.metrics.asked.depth);
+        let drawn = DRAWN.map(|metric| {
+            let group = |(at, slice): (usize, &Slice)| {
+                (format!("{}, {} queries", slice.name, slice.queries.len()), self.bars(metric, at, summaries))
+            };
+            bars(&names[metric], &slices.iter().enumerate().map(group).collect::<Vec<_>>())
+        });
+        format!("{}<div class=\"figures\">\n{}</div>\n", self.legend(), drawn.concat())
+    }
+
+    fn bars(&self, metric: usize, slice: usize, summaries: &[Vec<Summary>]) -> Vec<Bar<'_>> {
+        let summaries = summaries.iter().map(|of_run| &of_run[slice]);
+        let bars = self.runs().zip(summaries).enumerate().map(|(at, (run, summary))| Bar {
+            name: &run.metrics.model,
+            colour: at % NUM_COLOURS,
+            value: summary.means[metric],
+            interval: summary.intervals[metric],
+        });
+        bars.collect()
+    }
+
+    fn legend(&self) -> String {
+        let entries =
+            self.runs().enumerate().map(|(at, run)| format!("<li>{} {}</li>", swatch(at), bdi(&run.metrics.model)));
+        format!("<ul class=\"legend\">{}</ul>\n", entries.collect::<String>())
+    }
+
+    /// By nDCG, then by the hits within reach; of equal ones the first asked come first.
+    fn examples(&self, best: bool) -> String {
+        let mut order: Vec<&QueryRow> = self.run.queries.iter().filter(|query| query.num_good > 0).collect();
+        let key = |query: &QueryRow| [NDCG, 2, 0].map(|metric| query.values[metric].unwrap_or(0.0));
+        order.sort_by(|a, b| {
+            let (a, b) = if best { (key(b), key(a)) } else { (key(a), key(b)) };
+            a.iter()
+                .zip(&b)
+                .map(|(a, b)| a.total_cmp(b))
+                .find(|order| order.is_ne())
+                .unwrap_or(std::cmp::Ordering::Equal)
+        });
+        let names = names(self.run.metrics.asked.depth);
+        let shown: String = order.into_iter().take(NUM_EXAMPLES).map(|query| example(query, &names)).collect();
+        match shown.is_empty() {
+            true => "<p>No query has a Good item.</p>\n".into(),
+            false => format!(
+                "<p>Among queries that have a Good item, by {}. Open one to see its hits.</p>\n{shown}",
+                names[NDCG]
+            ),
+        }
+    }
+}
+
+fn example(query: &QueryRow, names: &[String]) -> String {
+    let value = |metric: usize| said(query.values[metric], None);
+    let slice = query.slice.as_ref().map(|slice| format!("{}, ", escape(slice))).unwrap_or_default();
+    let hits: String = query.top.iter().enumerate().map(|(rank, hit)| hit_row(rank + 1, hit)).collect();
+    let hits = match query.top.is_empty() {
+        true => "<p>Nothing was found.</p>\n".into(),
+        false => {
+            let head = "<th scope=\"col\">Rank</th><th scope=\"col\">Level</th><th scope=\"col\">Item</th>\
+                        <th scope=\"col\">Title</th><th scope=\"col\">Score</th>";
+            table("The first hits", head, &hits)
+        }
+    };
+    format!(
+        "<details><summary><b>{}</b> <span class=\"dim\">{slice}{} Good, {} {}, {} {}</span></summary>\n\
+         <p class=\"dim\">query <code>{}</code></p>\n{hits}</details>\n",
+        bdi(&query.text),
+        query.num_good,
+        names[NDCG],
+        value(NDCG),
+        names[2],
+        value(2),
+        bdi(&query.id),
+    )
+}
+
+fn hit_row(rank: usize, hit: &TopHit) -> String {
+    let level = match hit.level {
+        Some(level) => format!("<span class=\"level l{0}\">L{0}</span>", level.number()),
+        None => "<span class=\"level\">unjudged</span>".into(),
+    };
+    let (id, title) = (bdi(&hit.id), bdi(&hit.title));
+    format!(
+        "<tr><td>{rank}</td><td>{level}</td><td><code>{id}</code></td><td class=\"text\">{title}</td><td>{:.4}</td></tr>\n",
+        hit.score
+    )
+}
+
+fn difference(row: &Row) -> String {
+    let Some((paired, p)) = row.paired.zip(row.corrected) else { return "<td>–</td><td>–</td>".into() };
+    let [low, high] = paired.interval;
+    let star = if row.is_significant() { " ★" } else { "" };
+    // more judged or more overlap is neither better nor worse
+    let class = match paired.difference > 0.0 {
+        _ if !row.is_significant() || row.metric.starts_with("judged") || row.metric.starts_with("overlap") => "plain",
+        true => "more",
+        false => "less",
+    };
+    format!(
+        "<td class=\"{class}\">{} [{}, {}]{star}</td><td>{}, {}</td>",
+        signed(paired.difference),
+        signed(low),
+        signed(high),
+        probability(p.p_t),
+        probability(p.p_randomised)
+    )
+}
+
+fn signed(value: f64) -> String {
+    format!("{value:+.1}").replace('-', "−")
+}
+
+fn probability(p: f64) -> String {
+    if p < 0.0001 { "&lt;0.0001".into() } else { format!("{p:.4}") }
+}
+
+fn training_curves(training: &TrainingLog) -> String {
+    let curves = [
+        curve("Loss", &training.loss),
+        curve("Learning rate", &training.learning_rate),
+        curve("Texts per second", &training.texts_per_second),
+    ];
+    format!("<div class=\"figures\">\n{}</div>\n", curves.concat())
+}
+
+fn reading(depth: usize) -> String {
+    format!(
+        "<dl class=\"reading\">\n\
+         <dt>hitrate@{depth}, hitrate@100</dt><dd>The share of a query's Good items (levels 3 and 4) among its first hits; a query without any counts as 0.</dd>\n\
+         <dt>goodrate@100</dt><dd>The share of the first 100 places that hold a Good item: by the data's judgements, else by the judge named above.</dd>\n\
+         <dt>ndcg@10</dt><dd>How near the first ten are to the best order; the level is the gain.</dd>\n\
+         <dt>mrr@10</dt><dd>One over the rank of the first Good item, if it is among the first ten.</dd>\n\
+         <dt>judged@100</dt><dd>The share of the first 100 hits that the data's judgements know: where it is low, the other numbers know little.</dd>\n\
+         <dt>quality@100</dt><dd>The mean quality of the first 100 hits, of those that have one.</dd>\n\
+         <dt>overlap@100</dt><dd>The share of the first 100 hits that the lexical channel also has among its first 100.</dd>\n\
+         </dl>\n<p>Values agree with <code>ir_measures</code> on <code>run.trec</code> and <code>qrels.trec</code> beside this page. \
+         Intervals are percentile bootstraps over queries.</p>\n"
+    )
+}
+
+/// A table that scrolls by itself where the page is narrow.
+fn table(caption: &str, head: &str, rows: &str) -> String {
+    let label = escape(caption);
+    format!(
+        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\">\n<table>\n\
+         <caption>{label}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n"
+    )
+}
+
+pub fn figure(title: &str, html: &str) -> String {
+    format!("<figure>\n<figcaption>{}</figcaption>\n{html}</figure>\n", escape(title))
+}
+
+fn swatch(run: usize) -> String {
+    format!("<span class=\"swatch b{}\"></span>", run % NUM_COLOURS)
+}
+
+/// Text of any direction, which does not turn what stands around it.
+fn bdi(text: &str) -> String {
+    format!("<bdi>{}</bdi>", escape(text))
+}
+
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            // what no HTML file may hold
+            letter if letter.is_control() && !letter.is_whitespace() => escaped.push('\u{fffd}'),
+            letter => escaped.push(letter),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_from_data_is_read_as_html() {
+        let query = QueryRow {
+            id: "q\"1".into(),
+            text: "</b><script>alert(1)</script>\u{0}".into(),
+            slice: Some("<i>".into()),
+            num_good: 1,
+            values: [Some(50.0); 9],
+            top: vec![TopHit { id: "<a>".into(), title: "1 < 2 & 'x'".into(), score: 0.5, level: None }],
+        };
+        let html = example(&query, &names(6000));
+        assert!(html.contains("&lt;/b&gt;&lt;script&gt;alert(1)&lt;/script&gt;\u{fffd}"), "{html}");
+        assert!(html.contains("1 &lt; 2 &amp; &#39;x&#39;") && html.contains("<code><bdi>&lt;a&gt;"), "{html}");
+        assert!(!html.contains("<script") && !html.contains("<i>") && !html.contains("q\"1"), "{html}");
+    }
+
+    #[test]
+    fn small_probabilities_are_not_zero() {
+        assert_eq!((probability(0.00001).as_str(), probability(0.05).as_str()), ("&lt;0.0001", "0.0500"));
+    }
+}
