@@ -26,9 +26,10 @@ const LONGEST_LINE: u64 = 64 << 10;
 
 /// Run a verb as several processes of this machine that work together
 ///
-/// Starts N ranks of `souk VERB` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT set, as torchrun does; on
-/// several machines, use torchrun. Standard output is rank 0's; all else is shown with [RANK] before each line. When a rank
-/// fails, the others are ended, and its exit code is the job's (1 after a signal). Ctrl-C ends all. Example:
+/// Starts N ranks of `souk VERB` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
+/// set, as torchrun does; on several machines, use torchrun. Standard output is rank 0's; all else
+/// is shown with [RANK] before each line. When a rank fails, the others are ended, and its exit
+/// code is the job's (1 after a signal). Ctrl-C ends all. Example:
 ///
 ///   souk launch --nproc 2 -- train --config configs/sft-market.toml --data market --out run
 #[derive(Args)]
