@@ -5,6 +5,7 @@
 #   ranking     what 8 bits cost in nDCG
 #   lexical     the lexical channel beside bm25s: the same answers, how much faster
 #   market      what the simulated shop is like (docs/market.md), and the lexical channel on it
+#   sft       the supervised stage beside sentence-transformers' trainer: texts/s, memory, where the time goes
 #   collective  what an exchange between 1, 2 and 4 processes costs, by size; latency and bandwidth that fit
 #   ingest      logs to examples, from a file and from Kafka beside a bare consumer; drawing examples; memory
 #
@@ -15,7 +16,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-stages=(speed ranking lexical market collective ingest)
+stages=(speed ranking lexical market sft collective ingest)
 data=${BENCH_DATA:-../shared/data/home_depot}
 no_data="skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
 work=$(mktemp -d)
@@ -57,9 +58,14 @@ lexical() {
 }
 
 market() {
-    "$souk" market --out "$work/market"
+    [ -d "$work/market" ] || "$souk" market --out "$work/market"
     cargo bench --quiet --bench market -- "$work/market"
     "$(scripts/python.sh)" benches/lexical.py --lexical "$(lexical_bench)" --data "$work/market" --split test
+}
+
+sft() {
+    [ -d "$work/market" ] || "$souk" market --out "$work/market"
+    "$(scripts/python.sh)" benches/sft.py --souk "$souk" --model "$MINILM" --data "$work/market" speed
 }
 
 collective() {

@@ -25,6 +25,7 @@ main() {
     "$python" tests/golden/make_golden.py --out "$work/golden" --seed "$seed" --minilm "$MINILM"
     "$python" tests/golden/make_bm25.py --out "$work/golden" --seed "$seed" --lexical "$(lexical_bench)"
     "$python" tests/golden/make_metrics.py --out "$work/golden" --seed "$seed"
+    SOUK_GOLDEN=$work/golden cargo test --release --lib train::tests
     SOUK_GOLDEN=$work/golden cargo test --release --test golden --test minilm --test lexical --test report
     cargo build --release --workspace --bins
     local model

@@ -11,7 +11,7 @@ use tch::{Cuda, Device};
 use toml::{Table, Value};
 
 use crate::backbone::{Precision, hub};
-use crate::collective;
+use crate::collective::{self, Place};
 use crate::dataset::IngestSettings;
 use crate::encoder::{Encoder, Limits, Overrides, Placement, Scratch};
 use crate::error::{Error, Result};
@@ -298,7 +298,8 @@ impl ModelConfig {
             "cpu" => return Ok(Device::Cpu),
             // 8 bits have a form on the CPU only
             "auto" if self.precision == Precision::Int8 => return Ok(Device::Cpu),
-            "auto" | "cuda" => Some(0),
+            // each process on a machine has a GPU of its own
+            "auto" | "cuda" => Some(Place::from_environment()?.map_or(0, |place| place.local_rank)),
             _ => name.strip_prefix("cuda:").and_then(|n| n.parse::<usize>().ok()),
         };
         let unknown = || Error::config("model.device", format!("is `{name}`: say auto, cpu, cuda or cuda:N"));

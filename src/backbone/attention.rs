@@ -66,25 +66,22 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &Plan, dropout: f
 /// Neighbouring texts of one length form a rectangle by themselves; sorted batches have few of those.
 fn attend_by_length(qkv: [&Tensor; 3], starts: &[i64], seen: Visibility, dropout: f64) -> Tensor {
     let device = qkv[0].device();
-    let mut pieces = Vec::new();
-    let mut first = 0;
-    while first + 1 < starts.len() {
-        let length = starts[first + 1] - starts[first];
-        let same = starts[first..].windows(2).take_while(|w| w[1] - w[0] == length).count() as i64;
-        let heads = |x: &Tensor| {
-            let (_, h, e) = x.size3().expect("heads are three-dimensional");
-            x.narrow(0, starts[first], same * length).view([same, length, h, e]).transpose(1, 2)
-        };
+    let lengths: Vec<i64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    let runs: Vec<(i64, i64)> = lengths.chunk_by(|a, b| a == b).map(|run| (run.len() as i64, run[0])).collect();
+    let sizes: Vec<i64> = runs.iter().map(|(texts, length)| texts * length).collect();
+    // one split, whose gradient is one concatenation; a view for each run would add up as many whole tensors
+    let [q, k, v] = qkv.map(|x| x.split_with_sizes(&sizes[..], 0));
+    let run = |(at, &(texts, length)): (usize, &(i64, i64))| {
+        let heads = |x: &[Tensor]| x[at].unflatten(0, [texts, length]).transpose(1, 2);
         let mask = seen.window.filter(|&w| w < length).map(|_| {
             let at = Tensor::arange(length, (Kind::Int64, device));
             near(&(at.unsqueeze(1) - at.unsqueeze(0)), seen)
         });
         let causal = seen.causal && mask.is_none();
-        let [q, k, v] = qkv.map(heads);
-        let out = attend_heads(&q, &k, &v, mask.as_ref(), (causal, dropout));
-        pieces.push(out.transpose(1, 2).flatten(-2, -1).flatten(0, 1));
-        first += same as usize;
-    }
+        let out = attend_heads(&heads(&q), &heads(&k), &heads(&v), mask.as_ref(), (causal, dropout));
+        out.transpose(1, 2).flatten(-2, -1).flatten(0, 1)
+    };
+    let pieces: Vec<Tensor> = runs.iter().enumerate().map(run).collect();
     Tensor::cat(&pieces, 0)
 }
 

@@ -67,7 +67,8 @@ pub struct Progress {
 pub struct Summary {
     pub step: u64,
     pub steps: u64,
-    pub loss: f64,
+    /// Of the last step; none where every step had been done before.
+    pub loss: Option<f64>,
     pub num_parameters: usize,
     /// The model's folder is complete; otherwise the stage was asked to stop and can be resumed.
     pub finished: bool,
@@ -136,7 +137,7 @@ impl Run {
         let (draws, steps) = self.stage.settings.length(self.data.1.len());
         let per_step = (self.stage.settings.batch * self.stage.settings.accumulate) as u64;
         let mut log = self.is_first().then(|| self.open_log()).transpose()?;
-        let mut loss = f64::NAN;
+        let mut loss = None;
         let mut stopped = false;
         while self.done.0 < steps && !stopped {
             let (at, from) = self.done;
@@ -150,12 +151,12 @@ impl Run {
                 return Err(self.diverged(draws, &stepped));
             }
             self.done = (at + 1, draws.1);
-            (loss, stopped) = (stepped.loss, stepped.stop);
+            (loss, stopped) = (Some(stepped.loss), stepped.stop);
             let texts = (stepped.texts * self.collective.size()) as f64;
             let texts_per_second = texts / begin.elapsed().as_secs_f64();
             let progress = Progress { step: at + 1, steps, learning_rate: rate, texts_per_second, stepped };
             if let Some(log) = &mut log {
-                TRAIN.step(&progress.stepped.seconds_by_phase(), loss, rate);
+                TRAIN.step(&progress.stepped.seconds_by_phase(), progress.stepped.loss, rate);
                 let path = self.out.join(STEPS);
                 writeln!(log, "{}", json!(progress)).map_err(Error::store(&path, "write to it"))?;
                 report(&progress);
@@ -168,7 +169,7 @@ impl Run {
         self.finish(steps, loss)
     }
 
-    fn finish(mut self, steps: u64, loss: f64) -> Result<Summary> {
+    fn finish(mut self, steps: u64, loss: Option<f64>) -> Result<Summary> {
         self.checkpoints.finish()?;
         let finished = self.done.0 == steps;
         if finished && self.is_first() {

@@ -62,8 +62,9 @@ impl Train {
             return Ok(());
         }
         let out = self.out.display();
+        let loss = done.loss.map_or("all done before".into(), |loss| format!("last loss {loss:.4}"));
         let text = match done.finished {
-            true => format!("trained {out}: {} steps, last loss {:.4}", done.steps, done.loss),
+            true => format!("trained {out}: {} steps, {loss}", done.steps),
             false => format!("stopped after step {} of {}: --resume goes on from there", done.step, done.steps),
         };
         print(shared, &serde_json::to_value(&done)?, &text)
