@@ -25,11 +25,10 @@ use crate::{ModelArgs, Shared};
 /// Writes metrics.json (rates in percent, 95 % intervals), run.trec and qrels.trec (which other tools read), queries.jsonl
 /// (each query's values, for souk compare) and report.html. Every item of the catalogue is searched.
 ///
-/// Example:
-///   souk evaluate --lexical --data SHOP --out BM25
-///   souk evaluate --model DIR --data SHOP --out MEASURED --baseline BM25
+/// Example: souk evaluate --lexical --data SHOP --out BM25
+///
+/// Example: souk evaluate --model DIR --data SHOP --out MEASURED --baseline BM25
 #[derive(Args)]
-#[command(verbatim_doc_comment)]
 pub struct Evaluate {
     #[command(flatten)]
     model: ModelArgs,
