@@ -160,7 +160,7 @@ impl Run {
                 let path = self.out.join(STEPS);
                 writeln!(log, "{}", json!(progress)).map_err(Error::store(&path, "write to it"))?;
                 report(&progress);
-                if stopped || self.done.0 == steps || self.done.0 % self.stage.settings.checkpoint_steps == 0 {
+                if stopped || self.done.0 == steps || self.done.0.is_multiple_of(self.stage.settings.checkpoint_steps) {
                     log.sync_data().map_err(Error::store(&path, "write it to disk"))?;
                     self.checkpoint(steps)?;
                 }
@@ -270,10 +270,10 @@ impl Run {
         let pairs: Vec<Value> =
             batch.pairs.iter().map(|pair| json!({"query": pair.query, "item": id(pair.item)})).collect();
         let text = json!({"step": number, "draws": [draws.0, draws.1], "pairs": pairs});
-        if self.is_first() {
-            if let Err(error) = fs::write(&file, format!("{text:#}\n")) {
-                tracing::error!("{}: cannot be written: {error}", file.display());
-            }
+        if self.is_first()
+            && let Err(error) = fs::write(&file, format!("{text:#}\n"))
+        {
+            tracing::error!("{}: cannot be written: {error}", file.display());
         }
         let problem = format!(
             "the loss is {} and the gradient's norm {}: no weight was changed. Lower train.optimizer.learning_rate, or look \
