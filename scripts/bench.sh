@@ -20,7 +20,9 @@ stages=(speed ranking lexical market sft collective ingest)
 data=${BENCH_DATA:-../shared/data/home_depot}
 no_data="skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
 work=$(mktemp -d)
-trap 'scripts/services.sh down "$work/services" >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
+# beside, not below: PostgreSQL's own user cannot enter a private folder
+services=$(mktemp -d "${TMPDIR:-/tmp}/souk-services-XXXXXX")
+trap 'scripts/services.sh down "$services" >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
 
 main() {
     [ $# -gt 0 ] || set -- "${stages[@]}"
@@ -74,9 +76,9 @@ collective() {
 
 ingest() {
     if [ -z "${KAFKA_BROKERS:-}" ]; then
-        scripts/services.sh up "$work/services" >/dev/null || say "no servers: Kafka is left out"
+        scripts/services.sh up "$services" >/dev/null
         # shellcheck disable=SC1091
-        [ ! -f "$work/services/env" ] || . "$work/services/env"
+        . "$services/env"
     fi
     cargo bench --quiet --bench ingest -- "${BENCH_EVENTS:-10000000}" ${KAFKA_BROKERS:+"$KAFKA_BROKERS"}
 }

@@ -140,16 +140,17 @@ fn the_low_water_mark_is_the_first_event_not_yet_drawn() {
     }
 }
 
-/// Ends the process, as far as the dataset can tell, after so many signals.
-struct Dies<'a> {
+/// A source whose signals pass by `watch` first, which may end it.
+struct Watched<'a, W> {
     source: Box<dyn LogSource + 'a>,
-    left: usize,
+    watch: W,
 }
 
-impl LogSource for Dies<'_> {
+impl<W: FnMut(&Option<Signal>) -> Result<()> + Send> LogSource for Watched<'_, W> {
     fn next(&mut self, wait: Duration) -> Result<Option<Signal>> {
-        self.left = self.left.checked_sub(1).ok_or_else(|| souk::Error::input("killed"))?;
-        self.source.next(wait)
+        let signal = self.source.next(wait)?;
+        (self.watch)(&signal)?;
+        Ok(signal)
     }
 
     fn commit(&mut self, lane: &Lane, position: &Position) -> Result<()> {
@@ -178,7 +179,13 @@ fn a_log_that_grows_is_read_on_and_nothing_comes_twice() {
         std::io::Write::write_all(&mut file, &whole[cut[0]..cut[1]]).unwrap();
         let mut source = open(&log);
         let dying = move |resume: Resume| -> Result<Box<dyn LogSource>> {
-            Ok(Box::new(Dies { source: source(resume)?, left: 2 }))
+            let mut left = 2_usize;
+            // as far as the dataset can tell, the process ends
+            let watch = move |_: &Option<Signal>| {
+                left = left.checked_sub(1).ok_or_else(|| souk::Error::input("killed"))?;
+                Ok(())
+            };
+            Ok(Box::new(Watched { source: source(resume)?, watch }))
         };
         let stop = Arc::new(AtomicBool::new(false));
         let mut ingest = Ingest::new(&home.path().join("examples"), settings(100), Box::new(dying), stop).unwrap();
@@ -194,36 +201,6 @@ fn assert_each_once(home: &Path, num: usize) {
     assert_eq!((times.len(), examples.len()), (num, num as u64));
 }
 
-/// Runs `before` once, when the first batch has been read.
-struct Meanwhile<'a> {
-    source: Box<dyn LogSource + 'a>,
-    before: Option<Box<dyn FnOnce() + Send + 'a>>,
-    batches: usize,
-}
-
-impl LogSource for Meanwhile<'_> {
-    fn next(&mut self, wait: Duration) -> Result<Option<Signal>> {
-        let signal = self.source.next(wait)?;
-        self.batches += usize::from(matches!(signal, Some(Signal::Batch(_))));
-        if self.batches == 1 {
-            self.before.take().into_iter().for_each(|before| before());
-        }
-        Ok(signal)
-    }
-
-    fn commit(&mut self, lane: &Lane, position: &Position) -> Result<()> {
-        self.source.commit(lane, position)
-    }
-
-    fn bury(&mut self, letters: &[DeadLetter]) -> Result<()> {
-        self.source.bury(letters)
-    }
-
-    fn lag(&self) -> u64 {
-        self.source.lag()
-    }
-}
-
 #[test]
 fn of_two_writers_only_one_is_heard() {
     let home = tempfile::tempdir().unwrap();
@@ -233,10 +210,14 @@ fn of_two_writers_only_one_is_heard() {
     let contested = move |resume: Resume| -> Result<Box<dyn LogSource>> {
         opened += 1;
         let path = path.clone();
-        let other: Box<dyn FnOnce() + Send> =
-            Box::new(move || assert_eq!(ingest(&path, 1000).unwrap().counts.examples, 5000));
-        let before = (opened == 1).then_some(other);
-        Ok(Box::new(Meanwhile { source: source(resume)?, before, batches: 0 }))
+        let mut other = (opened == 1).then_some(path);
+        let watch = move |signal: &Option<Signal>| {
+            if let Some(path) = other.take_if(|_| matches!(signal, Some(Signal::Batch(_)))) {
+                assert_eq!(ingest(&path, 1000).unwrap().counts.examples, 5000);
+            }
+            Ok(())
+        };
+        Ok(Box::new(Watched { source: source(resume)?, watch }))
     };
     let stop = Arc::new(AtomicBool::new(false));
     let mut ingest = Ingest::new(&home.path().join("examples"), settings(1000), Box::new(contested), stop).unwrap();
@@ -255,11 +236,11 @@ fn asked_to_stop_it_leaves_everything_durable() {
     let source = move |resume: Resume| -> Result<Box<dyn LogSource>> {
         let asked = asked.clone();
         let source = Box::new(FileSource::open(files.clone(), resume)?);
-        Ok(Box::new(Meanwhile {
-            source,
-            before: Some(Box::new(move || asked.store(true, Ordering::Relaxed))),
-            batches: 0,
-        }))
+        let watch = move |signal: &Option<Signal>| {
+            asked.fetch_or(matches!(signal, Some(Signal::Batch(_))), Ordering::Relaxed);
+            Ok(())
+        };
+        Ok(Box::new(Watched { source, watch }))
     };
     let mut ingest = Ingest::new(&home.path().join("examples"), settings(1 << 20), Box::new(source), stop).unwrap();
     assert_eq!(ingest.run(|_| {}).unwrap().counts.examples, 100);
