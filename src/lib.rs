@@ -23,6 +23,7 @@ pub mod log;
 pub mod market;
 pub mod objective;
 pub mod optimizer;
+pub mod plan;
 pub mod store;
 pub mod telemetry;
 pub mod train;

@@ -12,6 +12,7 @@ mod launch;
 mod lines;
 mod market;
 mod output;
+mod plan;
 mod progress;
 mod search;
 mod train;
@@ -98,6 +99,7 @@ enum Verb {
     Init(init::Init),
     Launch(launch::Launch),
     Market(market::Market),
+    Plan(plan::PlanVerb),
     Search(search::Search),
     Train(train::Train),
 }
@@ -117,6 +119,7 @@ fn main() -> ExitCode {
         Some(Verb::Init(verb)) => verb.run(shared),
         Some(Verb::Launch(verb)) => verb.run(shared),
         Some(Verb::Market(verb)) => verb.run(shared),
+        Some(Verb::Plan(verb)) => verb.run(shared),
         Some(Verb::Search(verb)) => verb.run(shared),
         Some(Verb::Train(verb)) => verb.run(shared),
         None => Err(souk::Error::input("say what to do: souk --help lists the verbs").into()),
