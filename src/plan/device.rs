@@ -34,6 +34,8 @@ pub struct Device {
     pub launch: f64,
     /// The device works on while the host starts the next operation.
     pub apart: bool,
+    /// Seconds of one score of the loss beyond its bytes.
+    pub score: f64,
     /// Bytes that the process holds before it has a model.
     pub context: f64,
     /// Processes that run at full speed; more of them share it.
@@ -51,6 +53,8 @@ const FITTED: &str = "fitted on one virtual machine with 2 cores of an AMD EPYC 
 /// 3.4 us by NVLink, 14 us by a network). A network adapter of 400 Gb/s for each GPU. Ways are taken at 80 % of their width.
 const NVLINK_ALPHA: f64 = 3.4e-6;
 const NETWORK: Way = Way { alpha: 14e-6, beta: 0.8 * 50e9 };
+/// Gloo between processes of one machine.
+const LOOPBACK: Way = Way { alpha: 120e-6, beta: 1.5e9 };
 
 const fn gpu(name: &'static str, memory: f64, products: [f64; 3], bandwidth: f64, link: f64) -> Device {
     let [bf16, tf32, f32] = products;
@@ -68,6 +72,7 @@ const fn gpu(name: &'static str, memory: f64, products: [f64; 3], bandwidth: f64
         bandwidth_share: 0.8,
         launch: 5e-6,
         apart: true,
+        score: 0.0,
         context: 1.5 * GIB,
         cores: None,
         source: DATASHEET,
@@ -84,18 +89,19 @@ static DEVICES: [Device; 5] = [
     Device {
         name: "cpu",
         memory: None,
-        bf16: 100e9,
-        tf32: 100e9,
-        f32: 100e9,
-        bandwidth: 10e9,
+        bf16: 220e9,
+        tf32: 97e9,
+        f32: 97e9,
+        bandwidth: 30e9,
         per_node: u64::MAX,
-        inside: Way { alpha: 100e-6, beta: 1e9 },
-        between: Way { alpha: 100e-6, beta: 1e9 },
-        mfu: 0.6,
+        inside: LOOPBACK,
+        between: LOOPBACK,
+        mfu: 0.88,
         bandwidth_share: 1.0,
         launch: 5e-6,
         apart: false,
-        context: 0.3 * GIB,
+        score: 20e-9,
+        context: 0.22 * GIB,
         cores: Some(2.0),
         source: FITTED,
     },

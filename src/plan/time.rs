@@ -32,7 +32,7 @@ pub struct Host {
 
 impl Default for Host {
     fn default() -> Self {
-        Self { draw: 1e-6, text: 20e-6, token: 1e-6, mask: 1e-9 }
+        Self { draw: 4e-6, text: 6e-6, token: 0.8e-6, mask: 1e-9 }
     }
 }
 
@@ -75,8 +75,8 @@ impl Causes {
 pub struct Loss {
     flops: f64,
     traffic: f64,
-    /// Entries of masks, made on the host.
-    masked: f64,
+    /// Scores; the host makes a mask with an entry for each.
+    scores: f64,
     pub score_bytes: f64,
     pub vector_bytes: f64,
     symmetric: bool,
@@ -100,7 +100,7 @@ impl Loss {
         Self {
             flops: 6.0 * scores * all,
             traffic: SCORE_BYTES * scores * prefixes.len() as f64 + UNIT_BYTES * (queries + items) * all,
-            masked: scores,
+            scores,
             // logits of each prefix and the mask; three more while one prefix goes back
             score_bytes: scores * (4.0 * prefixes.len() as f64 + 13.0),
             // gathered, gradient, one prefix's gradient, what is sent back; and each prefix normalised
@@ -128,8 +128,8 @@ impl Step {
         let (_, again) = load.split();
         let mut pass = |chunks: &[Chunk], of: &dyn Fn(&Chunk) -> Work, flops: &mut f64| {
             let works: Vec<Work> = chunks.iter().map(of).collect();
-            *flops = batches * works.iter().map(|work| work.flops).sum::<f64>();
-            works.iter().map(|work| batches * clock.pass(work, batches, &mut causes)).sum::<f64>()
+            *flops = batches * total(works.iter().map(|work| work.flops));
+            total(works.iter().map(|work| batches * clock.pass(work, batches, &mut causes)))
         };
         seconds.forward = pass(&load.chunks, &|chunk| model.forward(chunk), &mut flops.forward);
         seconds.backward = pass(again, &|chunk| model.forward(chunk), &mut flops.again)
@@ -138,10 +138,10 @@ impl Step {
         flops.loss = batches * loss.flops;
         let own_loss =
             loss.flops / (device.f32 * device.mfu) + loss.traffic / (device.bandwidth * device.bandwidth_share);
-        causes.loss = batches * clock.crowding * (own_loss + host.mask * loss.masked);
+        causes.loss = batches * clock.crowding * (own_loss + (host.mask + device.score) * loss.scores);
         let ring = Ring { device, devices: job.devices };
         let (exchanges, sum) = exchanges(job, model, loss, load, &ring);
-        let exchanged: f64 = exchanges.iter().map(|exchange| exchange.seconds).sum();
+        let exchanged = total(exchanges.iter().map(|exchange| exchange.seconds));
         seconds.loss = causes.loss + exchanged - sum;
         causes.exchange = exchanged;
 
@@ -161,6 +161,11 @@ impl Step {
         let Seconds { data, forward, loss, backward, reduce, optimizer } = self.seconds;
         data + forward + loss + backward + reduce + optimizer
     }
+}
+
+/// Of nothing it is 0, where the library's sum is -0.
+fn total(numbers: impl Iterator<Item = f64>) -> f64 {
+    numbers.fold(0.0, |sum, number| sum + number)
 }
 
 /// All exchanges of a step, and the seconds of those that sum gradients.

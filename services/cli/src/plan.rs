@@ -130,12 +130,13 @@ fn table(plan: &Plan, texts: &Texts) -> Result<String, std::fmt::Error> {
         plan.batch, plan.items, load.queries, load.items, load.tokens, load.num_chunks, load.kept
     )?;
     writeln!(out, "\nmemory of a device (fullest: {})", memory.moment)?;
+    let (unit, symbol) = if memory.bytes < 10.0 * GB { (1e6, "MB") } else { (GB, "GB") };
     for part in &memory.parts {
-        writeln!(out, "  {:<66} {:>9.2} GB", part.name, part.bytes / GB)?;
+        writeln!(out, "  {:<66} {:>9.2} {symbol}", part.name, part.bytes / unit)?;
     }
-    let of = memory.capacity.map_or_else(String::new, |capacity| format!(" of {:.2}", capacity / GB));
+    let of = memory.capacity.map_or_else(String::new, |capacity| format!(" of {:.2}", capacity / unit));
     let fits = if memory.fits() { "" } else { ": DOES NOT FIT" };
-    writeln!(out, "  {:<66} {:>9.2} GB{of}{fits}", "together", memory.bytes / GB)?;
+    writeln!(out, "  {:<66} {:>9.2} {symbol}{of}{fits}", "together", memory.bytes / unit)?;
     seconds(&mut out, plan)?;
     writeln!(out, "\nlimit: {}", plan.limit)?;
     if let Some(largest) = plan.largest_batch {
@@ -157,14 +158,14 @@ fn seconds(out: &mut String, plan: &Plan) -> std::fmt::Result {
         [("forward", flops.forward), ("again", flops.again), ("backward", flops.backward), ("loss", flops.loss)];
     writeln!(out, "\noperations of a device in a step")?;
     for (name, flops) in passes {
-        writeln!(out, "  {name:<66} {:>9.3} TFLOP", flops / 1e12)?;
+        writeln!(out, "  {name:<66} {:>9.1} GFLOP", flops / 1e9)?;
     }
     if !plan.exchanges.is_empty() {
         writeln!(out, "\nexchange of a step: what a device sends")?;
     }
     for exchange in &plan.exchanges {
-        let (bytes, ms) = (exchange.bytes / GB, exchange.seconds * 1e3);
-        writeln!(out, "  {:<44} {:>6.0} times {bytes:>12.4} GB {ms:>10.2} ms", exchange.name, exchange.times)?;
+        let (bytes, ms) = (exchange.bytes / 1e6, exchange.seconds * 1e3);
+        writeln!(out, "  {:<44} {:>6.0} times {bytes:>12.3} MB {ms:>10.2} ms", exchange.name, exchange.times)?;
     }
     writeln!(out, "\nseconds of a step")?;
     let souk::train::Seconds { data, forward, loss, backward, reduce, optimizer } = plan.seconds;
