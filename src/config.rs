@@ -13,7 +13,7 @@ use toml::{Table, Value};
 use crate::backbone::{Precision, hub};
 use crate::collective::{self, Place};
 use crate::dataset::IngestSettings;
-use crate::encoder::{Encoder, Limits, Overrides, Placement, Scratch};
+use crate::encoder::{Encoder, Limits, Outline, Overrides, Placement, Reader, Scratch};
 use crate::error::{Error, Result};
 use crate::log::file::{FileSettings, FileSource};
 use crate::log::kafka::{KafkaSettings, KafkaSource};
@@ -248,14 +248,7 @@ impl Config {
 
     /// Opens what `souk train` trains: weights in f32 whatever the precision of the products.
     pub fn open_stage(&self) -> Result<Stage> {
-        let bf16 = match self.model.precision {
-            Precision::F32 => false,
-            Precision::Bf16 => true,
-            Precision::Int8 => {
-                let problem = "is int8, in which nothing can be trained: say f32 or bf16";
-                return Err(Error::config("model.precision", problem));
-            }
-        };
+        let bf16 = self.trains_in_bf16()?;
         let plain = ModelConfig { precision: Precision::F32, ..self.model.clone() };
         let encoder = Self { model: plain, ..self.clone() }.open_encoder()?;
         let config = serde_json::json!({
@@ -265,10 +258,43 @@ impl Config {
         Ok(Stage { encoder, settings, objective, bf16, config })
     }
 
+    /// Whether products are in bf16 when the model is trained.
+    pub fn trains_in_bf16(&self) -> Result<bool> {
+        match self.model.precision {
+            Precision::F32 => Ok(false),
+            Precision::Bf16 => Ok(true),
+            Precision::Int8 => {
+                let problem = "is int8, in which nothing can be trained: say f32 or bf16";
+                Err(Error::config("model.precision", problem))
+            }
+        }
+    }
+
+    /// The sizes of the model: of its folder, or of what [scratch] describes.
+    pub fn open_outline(&self) -> Result<Outline> {
+        match (&self.model.path, &self.scratch) {
+            (None, Some(scratch)) => Outline::of_scratch(scratch, &self.encoder),
+            _ => Outline::open(&self.model_dir()?, &self.encoder, &self.model.ignore_fields),
+        }
+    }
+
+    /// The model's tokenizer alone.
+    pub fn open_reader(&self) -> Result<Reader> {
+        Reader::open(&self.model_dir()?, &self.encoder, &self.model.ignore_fields)
+    }
+
+    fn model_dir(&self) -> Result<PathBuf> {
+        hub::resolve(self.model_name()?)
+    }
+
+    fn model_name(&self) -> Result<&str> {
+        let problem = "no model: give --model DIR, or [model] path in the configuration";
+        self.model.path.as_deref().ok_or_else(|| Error::config("model.path", problem))
+    }
+
     /// Opens the model, ready to be trained or exported.
     pub fn open_encoder(&self) -> Result<Encoder> {
-        let problem = "no model: give --model DIR, or [model] path in the configuration";
-        let name = self.model.path.as_ref().ok_or_else(|| Error::config("model.path", problem))?;
+        let name = self.model_name()?;
         let placement = Placement {
             device: self.model.open_device()?,
             precision: self.model.precision,

@@ -24,6 +24,7 @@ pub mod log;
 pub mod market;
 pub mod objective;
 pub mod optimizer;
+pub mod plan;
 pub mod report;
 pub mod reward;
 pub mod store;

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 /// In the order data flows: a room imports only from rooms that stand before it.
-const ROOMS: [&str; 24] = [
+const ROOMS: [&str; 25] = [
     "error",
     "domain",
     "telemetry",
@@ -29,6 +29,7 @@ const ROOMS: [&str; 24] = [
     "optimizer",
     "checkpoint",
     "train",
+    "plan",
     "index",
     "search",
     "report",

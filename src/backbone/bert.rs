@@ -23,11 +23,11 @@ pub struct BertShape {
     pub heads: i64,
     pub inner: i64,
     pub positions: i64,
-    token_types: i64,
+    pub(super) token_types: i64,
     activation: Activation,
     eps: f64,
-    dropout: f64,
-    attention_dropout: f64,
+    pub(super) dropout: f64,
+    pub(super) attention_dropout: f64,
     init_std: f64,
 }
 

@@ -82,14 +82,15 @@ impl Lora {
         self.alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
     }
 
-    fn matches(&self, linear: &Linear) -> bool {
-        self.targets.iter().any(|target| linear.name == *target || linear.name.ends_with(&format!(".{target}")))
+    /// Whether the linear map of this name gets an adapter.
+    pub fn matches(&self, name: &str) -> bool {
+        self.targets.iter().any(|target| name == target || name.ends_with(&format!(".{target}")))
     }
 
     /// Attaches a fresh adapter: `down` random by `seed`, `up` zero, so that nothing changes before training.
     pub fn attach(&self, backbone: &mut Backbone, seed: u64) -> Result<()> {
         let mut attached = 0;
-        for linear in backbone.linears().into_iter().filter(|linear| self.matches(linear)) {
+        for linear in backbone.linears().into_iter().filter(|linear| self.matches(&linear.name)) {
             let [outputs, inputs] = linear.weight.size()[..] else { continue };
             let mut fresh = Parameters::seeded(seed, linear.weight.device(), linear.weight.kind());
             // the variance of PEFT's own start, uniform in ±1/√inputs
@@ -114,7 +115,7 @@ impl Lora {
             tensors.insert(bare(name.strip_prefix(ROOT).unwrap_or(&name)).to_string(), tensor);
         }
         let mut attached = 0;
-        for linear in backbone.linears().into_iter().filter(|linear| lora.matches(linear)) {
+        for linear in backbone.linears().into_iter().filter(|linear| lora.matches(&linear.name)) {
             let [outputs, inputs] = linear.weight.size()[..] else { continue };
             let mut take = |part: &str, shape: [i64; 2]| {
                 let name = format!("{}.lora_{part}.weight", bare(&linear.name));

@@ -5,6 +5,7 @@
 mod export;
 mod fingerprint;
 mod folder;
+mod outline;
 mod pooling;
 mod scratch;
 mod training;
@@ -18,6 +19,7 @@ use tch::{Device, Kind, Tensor};
 
 pub use self::folder::Prompts;
 use self::folder::{Dense, Recipe};
+pub use self::outline::Outline;
 pub use self::pooling::Pooling;
 use self::pooling::Spans;
 pub use self::scratch::Scratch;
@@ -77,6 +79,22 @@ struct Prompt {
 }
 
 impl Reader {
+    /// The tokenizer of a folder, cut to what the model has positions for.
+    fn of(transformer: &Path, architecture: &Architecture, recipe: &mut Recipe, overrides: &Overrides) -> Result<Self> {
+        let longest = architecture.max_tokens();
+        // a folder's own limit is often a default of its tokenizer; a user's is meant
+        let max_tokens = overrides.max_tokens.unwrap_or(recipe.max_tokens.unwrap_or(longest).min(longest));
+        if max_tokens > longest {
+            let problem = format!("is {max_tokens}, but the model has positions for {longest}");
+            return Err(Error::config("max_tokens", problem));
+        }
+        let mut tokenizer = Tokenizer::open(transformer)?;
+        tokenizer.check_fits(architecture.vocab())?;
+        tokenizer.shape(max_tokens, recipe.lowercase)?;
+        recipe.max_tokens = Some(max_tokens);
+        Self::new(tokenizer, recipe)
+    }
+
     fn new(tokenizer: Tokenizer, recipe: &Recipe) -> Result<Self> {
         let prompt = |kind| -> Result<Prompt> {
             let text = recipe.prompts.of(kind).to_string();
@@ -138,18 +156,7 @@ impl Encoder {
                 tanh: dense.tanh,
             };
         }
-        let longest = architecture.max_tokens();
-        // a folder's own limit is often a default of its tokenizer; a user's is meant
-        let max_tokens = overrides.max_tokens.unwrap_or(recipe.max_tokens.unwrap_or(longest).min(longest));
-        if max_tokens > longest {
-            let problem = format!("is {max_tokens}, but the model has positions for {longest}");
-            return Err(Error::config("max_tokens", problem));
-        }
-        let mut tokenizer = Tokenizer::open(&transformer)?;
-        tokenizer.check_fits(architecture.vocab())?;
-        tokenizer.shape(max_tokens, recipe.lowercase)?;
-        recipe.max_tokens = Some(max_tokens);
-        let reader = Reader::new(tokenizer, &recipe)?;
+        let reader = Reader::of(&transformer, &architecture, &mut recipe, &overrides)?;
         let encoder = Self {
             backbone,
             architecture,

@@ -14,6 +14,7 @@ mod launch;
 mod lines;
 mod market;
 mod output;
+mod plan;
 mod progress;
 mod search;
 mod train;
@@ -102,6 +103,7 @@ enum Verb {
     Init(init::Init),
     Launch(launch::Launch),
     Market(market::Market),
+    Plan(plan::PlanVerb),
     Search(search::Search),
     Train(train::Train),
 }
@@ -123,6 +125,7 @@ fn main() -> ExitCode {
         Some(Verb::Init(verb)) => verb.run(shared),
         Some(Verb::Launch(verb)) => verb.run(shared),
         Some(Verb::Market(verb)) => verb.run(shared),
+        Some(Verb::Plan(verb)) => verb.run(shared),
         Some(Verb::Search(verb)) => verb.run(shared),
         Some(Verb::Train(verb)) => verb.run(shared),
         None => Err(souk::Error::input("say what to do: souk --help lists the verbs").into()),

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
@@ -20,6 +20,15 @@ use souk::beir::DataFolder;
 use souk::dataset::{Catalogue, Examples};
 use souk::log::kafka::{KafkaSettings, KafkaSource};
 use souk::log::{LogSource, OnGap, Position, Signal};
+
+/// Held for reading by whoever needs the broker up, for writing while it is restarted.
+static UP: RwLock<()> = RwLock::new(());
+
+/// The broker's address and the promise that it stays up, or a note that the test was skipped.
+fn steady(test: &str) -> Option<(String, RwLockReadGuard<'static, ()>)> {
+    let up = UP.read().unwrap_or_else(PoisonError::into_inner);
+    brokers(test).map(|brokers| (brokers, up))
+}
 
 /// The broker's address, or a note that the test was skipped.
 fn brokers(test: &str) -> Option<String> {
@@ -163,6 +172,7 @@ fn restart_broker(test: &str) {
     let Some(services) = std::env::var_os("SOUK_SERVICES") else {
         return skip(test, "the broker is not ours to restart (SOUK_SERVICES is not set)");
     };
+    let _down = UP.write().unwrap_or_else(PoisonError::into_inner);
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services.sh");
     let done = Command::new(script).args(["restart", "kafka"]).arg(services).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -258,7 +268,7 @@ fn terminate(child: &Child) {
 
 #[test]
 fn dead_letters_reach_their_topic_with_origin_and_reason() {
-    let Some(brokers) = brokers("dead_letters_reach_their_topic_with_origin_and_reason") else { return };
+    let Some((brokers, _up)) = steady("dead_letters_reach_their_topic_with_origin_and_reason") else { return };
     let (source, dead) = (topic(&brokers, "with-rubbish", 1), topic(&brokers, "dead", 1));
     let writer = Writer::new(&brokers, &source);
     for payload in [query("q").as_str(), "rubbish", &click("q", 0), r#"{"action_name":"click","query_id":"q"}"#] {
@@ -294,7 +304,7 @@ fn dead_letters_reach_their_topic_with_origin_and_reason() {
 
 #[test]
 fn queries_and_events_in_two_topics_are_joined() {
-    let Some(brokers) = brokers("queries_and_events_in_two_topics_are_joined") else { return };
+    let Some((brokers, _up)) = steady("queries_and_events_in_two_topics_are_joined") else { return };
     let topics = [topic(&brokers, "queries", 3), topic(&brokers, "events", 3)];
     let [queries, events] = topics.each_ref().map(|topic| Writer::new(&brokers, topic));
     for number in 0..300 {
@@ -313,7 +323,7 @@ fn queries_and_events_in_two_topics_are_joined() {
 
 #[test]
 fn what_is_wrong_with_a_broker_or_topic_is_said() {
-    let Some(brokers) = brokers("what_is_wrong_with_a_broker_or_topic_is_said") else { return };
+    let Some((brokers, _up)) = steady("what_is_wrong_with_a_broker_or_topic_is_said") else { return };
     let home = tempfile::tempdir().unwrap();
     let (one, three) = (topic(&brokers, "one", 1), topic(&brokers, "three", 3));
     for (arguments, expected) in [
@@ -344,7 +354,7 @@ fn what_is_wrong_with_a_broker_or_topic_is_said() {
 
 #[test]
 fn a_topic_made_anew_is_a_gap_and_then_read_from_its_start() {
-    let Some(brokers) = brokers("a_topic_made_anew_is_a_gap_and_then_read_from_its_start") else { return };
+    let Some((brokers, _up)) = steady("a_topic_made_anew_is_a_gap_and_then_read_from_its_start") else { return };
     let topic = topic(&brokers, "anew", 1);
     let write = |from: usize, to: usize| {
         let writer = Writer::new(&brokers, &topic);
@@ -391,7 +401,7 @@ fn settings(brokers: &str, topic: &str, group: &str) -> KafkaSettings {
 
 #[test]
 fn a_long_pause_costs_no_partition_and_no_message() {
-    let Some(brokers) = brokers("a_long_pause_costs_no_partition_and_no_message") else { return };
+    let Some((brokers, _up)) = steady("a_long_pause_costs_no_partition_and_no_message") else { return };
     let topic = topic(&brokers, "pause", 2);
     let writer = Writer::new(&brokers, &topic);
     let messages = 60_000;
@@ -425,7 +435,7 @@ fn a_long_pause_costs_no_partition_and_no_message() {
 
 #[test]
 fn a_source_goes_on_where_it_is_told_and_shows_how_far_it_is() {
-    let Some(brokers) = brokers("a_source_goes_on_where_it_is_told_and_shows_how_far_it_is") else { return };
+    let Some((brokers, _up)) = steady("a_source_goes_on_where_it_is_told_and_shows_how_far_it_is") else { return };
     let topic = topic(&brokers, "resume", 1);
     let writer = Writer::new(&brokers, &topic);
     (0..100).for_each(|number| writer.send("k", &number.to_string()));

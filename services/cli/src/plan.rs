@@ -1,0 +1,197 @@
+//! `souk plan`: what a stage of training will cost, before it is run.
+
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use clap::Args;
+use souk::beir::DataFolder;
+use souk::config::Config;
+use souk::plan::{Device, Host, Job, Plan, Texts, sample};
+
+use crate::output::print;
+use crate::{ModelArgs, Shared};
+
+const GB: f64 = 1e9;
+
+/// Predict what a stage of training will cost: memory, operations, exchange, seconds of a step, and what limits
+///
+/// Reads the configuration that `souk train` would, and the sizes of the model: of [model] path or --model (its weights are
+/// not read, and need not be there), else of [scratch]. Nothing is run. Lengths of texts are those of --data, as the model's
+/// own tokenizer counts them, or what --query-tokens and --item-tokens say.
+///
+/// A device is a GPU, or one process on one core (cpu). What is known of it comes from its datasheet; that products reach
+/// --mfu of its peak is an assumption, and docs/scale.md says how far it can be trusted.
+///
+/// Examples:
+///   souk plan --config configs/plan-3b.toml --gpus 256 --gpu h200 --item-tokens 256
+///   souk plan --config configs/sft-market.toml --model BASE --data SHOP --gpus 2 --gpu cpu
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub struct PlanVerb {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Devices that train together
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    gpus: u64,
+    /// a100, h100, h200, b200, or cpu
+    #[arg(long, value_name = "NAME", default_value = "h200")]
+    gpu: String,
+    /// Data folder whose texts are measured, and whose pairs are counted
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// Tokens of a query, where there is no --data
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    query_tokens: u64,
+    /// Tokens of an item, where there is no --data
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    item_tokens: u64,
+    /// Pairs that there are to learn from, where there is no --data
+    #[arg(long, value_name = "N")]
+    pairs: Option<u64>,
+    /// Share of the peak that products are assumed to reach
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    mfu: Option<f64>,
+    /// Peak of a product in GFLOP/s, instead of the device's own
+    #[arg(long, value_name = "N", value_parser = positive)]
+    gflops: Option<f64>,
+    /// Memory of a device in GB, instead of its own
+    #[arg(long, value_name = "GB", value_parser = positive)]
+    memory: Option<f64>,
+    /// Cores that the processes of a cpu share
+    #[arg(long, value_name = "N", value_parser = positive)]
+    cores: Option<f64>,
+}
+
+impl PlanVerb {
+    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
+        let config = shared.load(self.model.changes())?;
+        let outline = config.open_outline()?;
+        let texts = self.texts(&config)?;
+        let device = self.device()?;
+        let job = Job {
+            outline: &outline,
+            settings: &config.train,
+            objective: &config.objective,
+            bf16: config.trains_in_bf16()?,
+            texts: &texts,
+            devices: self.gpus,
+        };
+        let plan = job.plan(&device, &Host::default())?;
+        print(shared, &serde_json::to_value(&plan)?, &table(&plan, &texts)?)
+    }
+
+    fn device(&self) -> souk::Result<Device> {
+        let mut device = Device::named(&self.gpu)?;
+        device.mfu = self.mfu.unwrap_or(device.mfu);
+        device.memory = self.memory.map(|gb| gb * GB).or(device.memory);
+        device.cores = device.cores.map(|cores| self.cores.unwrap_or(cores));
+        if let Some(gflops) = self.gflops {
+            (device.bf16, device.tf32, device.f32) = (gflops * 1e9, gflops * 1e9, gflops * 1e9);
+        }
+        Ok(device)
+    }
+
+    fn texts(&self, config: &Config) -> souk::Result<Texts> {
+        let Some(data) = &self.data else {
+            return Texts::new(vec![self.query_tokens], vec![self.item_tokens], 1.0, self.pairs);
+        };
+        let negatives = config.objective.needs().global_negatives;
+        sample(&DataFolder::open(data)?, &config.open_reader()?, &config.train, negatives)
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = positive(text)?;
+    if share <= 1.0 { Ok(share) } else { Err("say a share above 0 and up to 1, such as 0.6".into()) }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number = text.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "say a number above 0".into())
+}
+
+/// What people read.
+fn table(plan: &Plan, texts: &Texts) -> Result<String, std::fmt::Error> {
+    let mut out = String::new();
+    let Plan { device, load, memory, .. } = plan;
+    let [query, item] = texts.mean_tokens();
+    writeln!(
+        out,
+        "{} x {}, {} parameters, {} trained",
+        plan.devices,
+        device.name,
+        count(plan.parameters),
+        count(plan.trained)
+    )?;
+    writeln!(
+        out,
+        "a batch of {} pairs, {} items; one device: {} queries of {query:.1} tokens, {} items of {item:.1}, {:.0} tokens in {} \
+         chunks, {} kept",
+        plan.batch, plan.items, load.queries, load.items, load.tokens, load.num_chunks, load.kept
+    )?;
+    writeln!(out, "\nmemory of a device (fullest: {})", memory.moment)?;
+    let (unit, symbol) = if memory.bytes < 10.0 * GB { (1e6, "MB") } else { (GB, "GB") };
+    for part in &memory.parts {
+        writeln!(out, "  {:<66} {:>9.2} {symbol}", part.name, part.bytes / unit)?;
+    }
+    let of = memory.capacity.map_or_else(String::new, |capacity| format!(" of {:.2}", capacity / unit));
+    let fits = if memory.fits() { "" } else { ": DOES NOT FIT" };
+    writeln!(out, "  {:<66} {:>9.2} {symbol}{of}{fits}", "together", memory.bytes / unit)?;
+    seconds(&mut out, plan)?;
+    writeln!(out, "\nlimit: {}", plan.limit)?;
+    if let Some(largest) = plan.largest_batch {
+        writeln!(out, "largest batch that fits: {largest} pairs, {} a device", largest / plan.devices)?;
+    }
+    if let Some(epoch) = plan.epoch {
+        writeln!(out, "{} pairs: {} steps, {:.2} hours", epoch.pairs, epoch.steps, epoch.hours)?;
+    }
+    for note in &plan.notes {
+        writeln!(out, "note: {note}")?;
+    }
+    out.truncate(out.trim_end().len());
+    Ok(out)
+}
+
+fn seconds(out: &mut String, plan: &Plan) -> std::fmt::Result {
+    let flops = plan.flops;
+    let passes =
+        [("forward", flops.forward), ("again", flops.again), ("backward", flops.backward), ("loss", flops.loss)];
+    writeln!(out, "\noperations of a device in a step")?;
+    for (name, flops) in passes {
+        writeln!(out, "  {name:<66} {:>9.1} GFLOP", flops / 1e9)?;
+    }
+    if !plan.exchanges.is_empty() {
+        writeln!(out, "\nexchange of a step: what a device sends")?;
+    }
+    for exchange in &plan.exchanges {
+        let (bytes, ms) = (exchange.bytes / 1e6, exchange.seconds * 1e3);
+        writeln!(out, "  {:<44} {:>6.0} times {bytes:>12.3} MB {ms:>10.2} ms", exchange.name, exchange.times)?;
+    }
+    writeln!(out, "\nseconds of a step")?;
+    let souk::train::Seconds { data, forward, loss, backward, reduce, optimizer } = plan.seconds;
+    let phases = [
+        ("data", data),
+        ("forward", forward),
+        ("loss", loss),
+        ("backward", backward),
+        ("reduce", reduce),
+        ("optimizer", optimizer),
+    ];
+    let line = |out: &mut String, (name, seconds): (&str, f64)| {
+        writeln!(out, "  {name:<66} {seconds:>9.4} s {:>5.1} %", 100.0 * seconds / plan.step_seconds)
+    };
+    phases.into_iter().try_for_each(|phase| line(out, phase))?;
+    line(out, ("together", plan.step_seconds))?;
+    writeln!(out, "spent on")?;
+    plan.causes.all().into_iter().try_for_each(|cause| line(out, cause))?;
+    let (mfu, used) = (100.0 * plan.device.mfu, 100.0 * plan.utilisation);
+    writeln!(out, "products at {mfu:.0} % of the peak (assumed); the whole step uses {used:.1} % of it")
+}
+
+fn count(number: f64) -> String {
+    match number {
+        n if n >= 1e9 => format!("{:.3} B", n / 1e9),
+        n if n >= 1e6 => format!("{:.2} M", n / 1e6),
+        n => format!("{n:.0}"),
+    }
+}

@@ -1,0 +1,118 @@
+//! What a model is like before it is loaded: its sizes, from the small files of its folder or from what `souk init` is to
+//! make. Never reads the backbone's weights.
+
+use std::path::Path;
+
+use tch::{Device, Kind};
+
+use super::folder::{Recipe, transformer_dir};
+use super::{Overrides, Pooling, Reader, Scratch};
+use crate::backbone::weights::Parameters;
+use crate::backbone::{Architecture, Sizes};
+use crate::error::{Error, Result};
+
+/// The sizes of an encoder.
+#[derive(Clone, Debug)]
+pub struct Outline {
+    pub sizes: Sizes,
+    /// Entries that the projections after the pooling take and give; and whether they add a bias.
+    pub dense: Vec<(u64, u64, bool)>,
+    /// Entries of a vector.
+    pub dimensions: u64,
+    /// Layers at the top that are not computed.
+    pub skip_layers: u64,
+    /// The folder brings a matrix for the next token's scores, which is carried along.
+    pub vocabulary: bool,
+    /// Attention is in one direction.
+    pub causal: bool,
+}
+
+impl Outline {
+    /// `ignored` lists fields the user vouches for.
+    pub fn open(dir: &Path, overrides: &Overrides, ignored: &[String]) -> Result<Self> {
+        let transformer = transformer_dir(dir)?;
+        let architecture = Architecture::open(&transformer.join("config.json"), ignored)?;
+        let recipe = Recipe::read(dir, ignored)?;
+        let dense = recipe.dense.iter().map(|dense| {
+            let shape = dense.weight.size();
+            (shape[1].unsigned_abs(), shape[0].unsigned_abs(), dense.bias.is_some())
+        });
+        let mut outline = Self::of(&architecture, dense.collect(), recipe.pooling, overrides)?;
+        // a folder that holds no weights yet is taken at its word
+        let weights = Parameters::open(&transformer, Device::Cpu, Kind::Float);
+        outline.vocabulary &= weights.map_or(true, |weights| weights.has("lm_head.weight"));
+        Ok(outline)
+    }
+
+    /// The model that a configuration describes.
+    pub fn of_scratch(scratch: &Scratch, overrides: &Overrides) -> Result<Self> {
+        let mut json = scratch.architecture.clone();
+        if let Some(fields) = json.as_object_mut() {
+            fields.entry("vocab_size").or_insert(scratch.vocab.into());
+        }
+        let architecture = Architecture::read(json, "[scratch.architecture]", None)?;
+        Self::of(&architecture, Vec::new(), scratch.pooling, overrides)
+    }
+
+    fn of(
+        architecture: &Architecture,
+        dense: Vec<(u64, u64, bool)>,
+        pooling: Pooling,
+        overrides: &Overrides,
+    ) -> Result<Self> {
+        let sizes = architecture.sizes();
+        let whole = dense.last().map_or(sizes.width, |(_, outputs, _)| *outputs);
+        let dimensions = overrides.dimensions.map_or(whole, i64::unsigned_abs);
+        if dimensions < 1 || dimensions > whole {
+            let problem = format!("is {dimensions}, but a vector of this model has {whole} entries");
+            return Err(Error::config("dimensions", problem));
+        }
+        let pooling = overrides.pooling.unwrap_or(pooling);
+        Ok(Self {
+            dense,
+            dimensions,
+            skip_layers: u64::from(pooling == Pooling::PenultimateMean),
+            vocabulary: sizes.untied,
+            causal: overrides.causal.unwrap_or(sizes.decoder),
+            sizes,
+        })
+    }
+}
+
+impl Reader {
+    /// The tokenizer of a model's folder, with its prompts and its limit.
+    pub fn open(dir: &Path, overrides: &Overrides, ignored: &[String]) -> Result<Self> {
+        let transformer = transformer_dir(dir)?;
+        let architecture = Architecture::open(&transformer.join("config.json"), ignored)?;
+        let mut recipe = Recipe::read(dir, ignored)?;
+        Self::of(&transformer, &architecture, &mut recipe, overrides)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backbone::Precision;
+    use crate::encoder::{Encoder, Placement};
+
+    #[test]
+    fn an_outline_counts_what_is_trained_when_the_model_is_open() {
+        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+        for folder in ["st_mean_dense", "st_last", "st_cls"] {
+            let dir = golden.join(folder);
+            let placement =
+                Placement { device: Device::Cpu, precision: Precision::F32, adapter: None, ignore_fields: Vec::new() };
+            let mut encoder = Encoder::open(&dir, placement, Overrides::default()).unwrap();
+            let trained: usize = encoder.trainable(None).unwrap().iter().map(|(_, tensor)| tensor.numel()).sum();
+            let outline = Outline::open(&dir, &Overrides::default(), &[]).unwrap();
+            let dense = outline.dense.iter().map(|(i, o, bias)| i * o + if *bias { *o } else { 0 }).sum::<u64>();
+            let vocabulary = if outline.vocabulary { outline.sizes.vocab * outline.sizes.width } else { 0 };
+            assert_eq!(outline.sizes.num_parameters() + dense + vocabulary, trained as u64, "{folder}");
+            assert_eq!(outline.dimensions as i64, encoder.dimensions(), "{folder}");
+            let reader = Reader::open(&dir, &Overrides::default(), &[]).unwrap();
+            assert_eq!(reader.read("oak desk", None).unwrap(), encoder.reader().read("oak desk", None).unwrap());
+        }
+        let too_wide = Overrides { dimensions: Some(1 << 20), ..Overrides::default() };
+        assert!(Outline::open(&golden.join("st_cls"), &too_wide, &[]).is_err());
+    }
+}

@@ -1,0 +1,81 @@
+//! What processes send each other in a step, and how long a ring takes for it: `seconds = steps x alpha + bytes / beta`, the
+//! bytes being those that one process sends. Where the ring crosses nodes, the narrower way counts.
+
+use serde::Serialize;
+
+use super::device::Device;
+
+/// One kind of exchange, in a whole step of one process.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Exchange {
+    pub name: &'static str,
+    pub times: f64,
+    /// That one process sends.
+    pub bytes: f64,
+    pub seconds: f64,
+}
+
+/// A ring over so many devices of one kind.
+pub struct Ring<'a> {
+    pub device: &'a Device,
+    pub devices: u64,
+}
+
+impl Ring<'_> {
+    /// Every process gives so many bytes, and gets those of all.
+    pub fn gather(&self, name: &'static str, bytes: f64, times: f64) -> Exchange {
+        self.exchange(name, (self.devices - 1) as f64 * bytes, 1.0, times)
+    }
+
+    /// Every process gives as many bytes as all have together, and gets the sum of its part.
+    pub fn scatter(&self, name: &'static str, bytes: f64, times: f64) -> Exchange {
+        self.exchange(name, self.others() * bytes, 1.0, times)
+    }
+
+    /// Every process gives and gets so many bytes, in pieces.
+    pub fn reduce(&self, name: &'static str, bytes: f64, pieces: f64) -> Exchange {
+        self.exchange(name, 2.0 * self.others() * bytes / pieces, 2.0, pieces)
+    }
+
+    /// The share of a whole that is not this process's.
+    fn others(&self) -> f64 {
+        (self.devices - 1) as f64 / self.devices as f64
+    }
+
+    fn exchange(&self, name: &'static str, bytes: f64, rounds: f64, times: f64) -> Exchange {
+        let (device, nodes) = (self.device, self.devices.div_ceil(self.device.per_node));
+        let steps = rounds * (self.devices - 1) as f64;
+        let across = if nodes > 1 { rounds * nodes as f64 } else { 0.0 };
+        let alpha = across * device.between.alpha + (steps - across).max(0.0) * device.inside.alpha;
+        let beta = if nodes > 1 { device.inside.beta.min(device.between.beta) } else { device.inside.beta };
+        let once = if steps > 0.0 { (alpha + bytes / beta) * device.crowding(self.devices) } else { 0.0 };
+        Exchange { name, times, bytes: times * bytes, seconds: times * once }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::device::Way;
+
+    #[test]
+    fn a_ring_sends_all_but_its_own_part() {
+        let device = Device {
+            per_node: 2,
+            inside: Way { alpha: 1.0, beta: 100.0 },
+            between: Way { alpha: 10.0, beta: 10.0 },
+            ..Device::named("h200").unwrap()
+        };
+        let ring = |devices| Ring { device: &device, devices };
+        // one node: 1 step, 60 bytes at 100 a second
+        assert_eq!(ring(2).gather("", 60.0, 1.0), Exchange { name: "", times: 1.0, bytes: 60.0, seconds: 1.6 });
+        assert_eq!(ring(2).scatter("", 60.0, 1.0).bytes, 30.0);
+        // two nodes: 2 x 3 steps, 4 of them across; 2 x 3/4 of the bytes at 10 a second
+        let sum = ring(4).reduce("", 80.0, 1.0);
+        assert_eq!((sum.bytes, sum.seconds), (120.0, 2.0 * 1.0 + 4.0 * 10.0 + 12.0));
+        // pieces have the same bytes and more steps
+        let pieces = ring(4).reduce("", 80.0, 2.0);
+        assert_eq!((pieces.bytes, pieces.seconds), (120.0, 2.0 * 42.0 + 12.0));
+        assert_eq!(ring(1).reduce("", 80.0, 1.0).seconds, 0.0);
+    }
+}

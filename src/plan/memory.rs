@@ -1,0 +1,124 @@
+//! What one device holds: what stays from step to step, and what the fullest moment of a step adds to it.
+
+use serde::Serialize;
+
+use super::Job;
+use super::device::Device;
+use super::load::{Chunk, Load};
+use super::model::Model;
+use super::time::Loss;
+
+/// One part of the memory of the fullest moment, in bytes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Part {
+    pub name: &'static str,
+    pub bytes: f64,
+}
+
+/// The fullest moment of a step.
+#[derive(Clone, Debug, Serialize)]
+pub struct Memory {
+    pub moment: &'static str,
+    pub parts: Vec<Part>,
+    pub bytes: f64,
+    /// What the device has, where that is known.
+    pub capacity: Option<f64>,
+}
+
+impl Memory {
+    pub fn fits(&self) -> bool {
+        self.capacity.is_none_or(|capacity| self.bytes <= capacity)
+    }
+
+    pub(super) fn of(job: &Job, model: &Model, load: &Load, loss: &Loss, device: &Device) -> Self {
+        let part = |name, bytes| Part { name, bytes };
+        let mut parts = vec![
+            part("the process before it has a model", device.context),
+            part("weights, f32", 4.0 * model.parameters),
+            part("gradients, f32", 4.0 * model.trained),
+            part("AdamW's two moments, f32", 8.0 * model.trained),
+        ];
+        if !device.apart {
+            // written to disk while the next steps run
+            parts.push(part("a checkpoint's copy of weights and moments", 12.0 * model.trained));
+        }
+        let mut moments = moments(job, model, load, loss);
+        moments.iter_mut().for_each(|(_, parts)| parts.retain(|part| part.bytes > 0.0));
+        let sum = |parts: &[Part]| parts.iter().map(|part| part.bytes).sum::<f64>();
+        let fullest = moments.into_iter().max_by(|(_, a), (_, b)| sum(a).total_cmp(&sum(b)));
+        let (moment, more) = fullest.expect("a step has moments");
+        parts.extend(more);
+        Self { moment, bytes: sum(&parts), parts, capacity: device.memory }
+    }
+}
+
+/// The moments of a step that may be the fullest, and what each adds.
+fn moments(job: &Job, model: &Model, load: &Load, loss: &Loss) -> Vec<(&'static str, Vec<Part>)> {
+    let part = |name, bytes| Part { name, bytes };
+    let largest = |of: &dyn Fn(&Chunk) -> f64| load.chunks.iter().map(of).fold(0.0, f64::max);
+    let (kept, again) = load.split();
+    let graphs = || {
+        vec![
+            part("graphs of the chunks that are kept", kept.iter().map(|chunk| model.graph(chunk)).sum()),
+            part("bf16 copies of weights in these graphs", kept.len() as f64 * model.casts()),
+        ]
+    };
+    let working = largest(&|chunk| model.working(chunk));
+    let fresh = model.fresh_gradient();
+    let vectors = 4.0 * job.outline.dimensions as f64 * (load.queries + load.items) as f64;
+    let with = |mut first: Vec<Part>, more: Vec<Part>| {
+        first.extend(more);
+        first
+    };
+    let one = again.iter().map(|chunk| model.graph(chunk)).fold(0.0, f64::max);
+    let passing = if again.is_empty() { 0.0 } else { model.casts() };
+    vec![
+        (
+            "the end of the way forward",
+            with(
+                graphs(),
+                vec![
+                    part("one chunk on its way", working),
+                    part("bf16 copies of weights, of a chunk that is not kept", passing),
+                    part("vectors", vectors),
+                ],
+            ),
+        ),
+        (
+            "the loss",
+            with(
+                graphs(),
+                vec![
+                    part("vectors", vectors),
+                    part("gathered vectors, their normalised prefixes and gradients", loss.vector_bytes),
+                    part("scores of the loss and their gradient", loss.score_bytes),
+                ],
+            ),
+        ),
+        (
+            "the way back of the chunks that are kept",
+            with(
+                graphs(),
+                vec![
+                    part("one chunk on its way", working),
+                    part("gradients of matrices before they are added", fresh),
+                    part("gradients of vectors", vectors),
+                ],
+            ),
+        ),
+        (
+            "the way back of a chunk that goes twice",
+            vec![
+                part("its graph", one),
+                part("bf16 copies of weights in it", passing),
+                part("one chunk on its way", working),
+                part("gradients of matrices before they are added", fresh),
+                part("gradients of vectors", vectors),
+            ],
+        ),
+        (
+            "the update",
+            vec![part("flat copies of gradients for the sum", if job.devices > 1 { 4.0 * model.trained } else { 0.0 })],
+        ),
+    ]
+}

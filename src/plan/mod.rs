@@ -1,0 +1,216 @@
+//! What a stage of training will cost before it is run: memory of a device, operations, bytes between processes, seconds of a
+//! step by phase, and what limits. Takes sizes, settings, lengths of texts and a row of the table of devices; gives numbers.
+//! It counts what `train` does, and never runs anything; `docs/scale.md` holds it against what was measured.
+
+mod device;
+mod exchange;
+mod load;
+mod memory;
+mod model;
+mod sample;
+#[cfg(test)]
+mod tests;
+mod time;
+
+use serde::Serialize;
+
+pub use self::device::{Device, Way};
+pub use self::exchange::Exchange;
+pub use self::load::{Load, Texts};
+pub use self::memory::{Memory, Part};
+use self::model::Model;
+pub use self::sample::sample;
+pub use self::time::{Causes, Host};
+use self::time::{Loss, Step};
+use crate::encoder::Outline;
+use crate::error::{Error, Result};
+use crate::objective::Objective;
+use crate::train::{Seconds, TrainSettings};
+
+/// More pairs than a step will have: a larger number is a mistake.
+const MOST_PAIRS: u64 = 1 << 22;
+
+/// The stage that is planned.
+#[derive(Clone)]
+pub struct Job<'a> {
+    pub outline: &'a Outline,
+    pub settings: &'a TrainSettings,
+    pub objective: &'a Objective,
+    pub bf16: bool,
+    pub texts: &'a Texts,
+    pub devices: u64,
+}
+
+/// What it will cost.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plan {
+    pub device: Device,
+    pub devices: u64,
+    pub parameters: f64,
+    pub trained: f64,
+    /// Pairs and distinct items of one batch of all processes.
+    pub batch: u64,
+    pub items: u64,
+    /// Of one process, in one batch.
+    pub load: Load,
+    pub memory: Memory,
+    pub flops: Flops,
+    pub exchanges: Vec<Exchange>,
+    /// Of a step, by the phases that steps.jsonl has.
+    pub seconds: Seconds,
+    pub step_seconds: f64,
+    /// The same seconds by what they are spent on.
+    pub causes: Causes,
+    pub limit: String,
+    /// Operations that training needs at least, in f32 or bf16 as it is set, beside the device's peak.
+    pub utilisation: f64,
+    /// Pairs of a step with which the memory is just enough.
+    pub largest_batch: Option<u64>,
+    pub epoch: Option<Epoch>,
+    pub notes: Vec<String>,
+}
+
+/// Operations of one process in a step.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
+pub struct Flops {
+    pub forward: f64,
+    /// The second run of chunks whose graphs are not kept.
+    pub again: f64,
+    pub backward: f64,
+    pub loss: f64,
+}
+
+/// All epochs that the settings ask for.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Epoch {
+    pub pairs: u64,
+    pub steps: u64,
+    pub hours: f64,
+}
+
+impl Job<'_> {
+    /// Predicts the stage on devices of one kind.
+    pub fn plan(&self, device: &Device, host: &Host) -> Result<Plan> {
+        self.check()?;
+        let model = self.model(device);
+        let load = self.load();
+        let loss = Loss::of(self, &load);
+        let step = Step::of(self, &model, &load, &loss, (device, host));
+        let memory = Memory::of(self, &model, &load, &loss, device);
+        let seconds = step.seconds;
+        let step_seconds = step.total();
+        let needed = (step.flops.forward + step.flops.backward) / step_seconds;
+        let limit = match memory.fits() {
+            true => format!("{}: {:.0} % of the time", step.causes.largest().0, 100.0 * step.causes.largest().1),
+            false => format!("memory: it does not fit, fullest is {}", memory.moment),
+        };
+        Ok(Plan {
+            device: device.clone(),
+            devices: self.devices,
+            parameters: model.parameters,
+            trained: model.trained,
+            batch: self.settings.batch as u64,
+            items: self.num_items(),
+            load,
+            memory,
+            flops: step.flops,
+            exchanges: step.exchanges,
+            seconds,
+            step_seconds,
+            causes: step.causes,
+            limit,
+            utilisation: needed / device.peak(self.bf16),
+            largest_batch: self.largest_batch(device),
+            epoch: self.epoch(step_seconds),
+            notes: self.notes(device),
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        let batch = self.settings.batch as u64;
+        if self.devices == 0 || batch < self.devices {
+            let problem =
+                format!("{batch} pairs cannot be shared by {} devices: each needs at least one", self.devices);
+            return Err(Error::config("train.batch", problem));
+        }
+        if batch > MOST_PAIRS || self.objective.needs().global_negatives as u64 > MOST_PAIRS {
+            return Err(Error::config("train.batch", format!("is more than {MOST_PAIRS}, which no step has")));
+        }
+        for (name, count) in [("chunk_tokens", self.settings.chunk_tokens), ("accumulate", self.settings.accumulate)] {
+            if count == 0 {
+                return Err(Error::config(format!("train.{name}"), "is 0: say 1 or more"));
+            }
+        }
+        self.objective.check(self.outline.dimensions as i64)
+    }
+
+    fn model(&self, device: &Device) -> Model<'_> {
+        Model::new(self.outline, self.settings.lora.as_ref(), (self.bf16, self.settings.dropout, device.apart))
+    }
+
+    /// Distinct items of a batch of all processes.
+    fn num_items(&self) -> u64 {
+        let chosen = (self.settings.batch as f64 * self.texts.distinct).ceil();
+        chosen as u64 + self.objective.needs().global_negatives as u64
+    }
+
+    fn load(&self) -> Load {
+        let share = |count: u64| count.div_ceil(self.devices);
+        let counts = (share(self.settings.batch as u64), share(self.num_items()));
+        let TrainSettings { chunk_tokens, keep_tokens, .. } = *self.settings;
+        Load::of(self.texts, self.outline, counts, (chunk_tokens, keep_tokens))
+    }
+
+    /// By doubling, then halving the rest, to a percent.
+    fn largest_batch(&self, device: &Device) -> Option<u64> {
+        device.memory?;
+        let fits = |pairs: u64| {
+            let settings = TrainSettings { batch: (pairs * self.devices) as usize, ..self.settings.clone() };
+            let job = Job { settings: &settings, ..self.clone() };
+            let (model, load) = (job.model(device), job.load());
+            Memory::of(&job, &model, &load, &Loss::of(&job, &load), device).fits()
+        };
+        let most = MOST_PAIRS / self.devices;
+        let mut low = 0;
+        let mut high = 1;
+        while high <= most && fits(high) {
+            low = high;
+            high *= 2;
+        }
+        while high - low > 1 && high - low > low / 100 {
+            let middle = low.midpoint(high);
+            if fits(middle) { low = middle } else { high = middle }
+        }
+        Some(low * self.devices)
+    }
+
+    fn epoch(&self, step_seconds: f64) -> Option<Epoch> {
+        let pairs = self.texts.pairs?;
+        let per_step = (self.settings.batch * self.settings.accumulate) as f64;
+        let steps = (pairs as f64 * self.settings.epochs / per_step).ceil();
+        let steps = if self.settings.most_steps == 0 { steps } else { steps.min(self.settings.most_steps as f64) };
+        Some(Epoch { pairs, steps: steps as u64, hours: steps * step_seconds / 3600.0 })
+    }
+
+    fn notes(&self, device: &Device) -> Vec<String> {
+        let mut notes = vec![format!("{}: {}", device.name, device.source)];
+        if device.apart && self.devices > 1 {
+            notes.push(
+                "exchanges are NCCL's; this build has Gloo only, which goes through the host and is slower".into(),
+            );
+        }
+        if self.outline.vocabulary {
+            notes.push(
+                "the matrix of the next token's scores is carried along: it has memory and exchange, no use".into(),
+            );
+        }
+        notes
+    }
+}
+
+impl Device {
+    /// Operations a second of a product.
+    pub fn peak(&self, bf16: bool) -> f64 {
+        if bf16 { self.bf16 } else { self.f32 }
+    }
+}

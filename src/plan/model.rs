@@ -1,0 +1,245 @@
+//! What one pass through a model costs: operations, bytes that are moved, bytes that a graph keeps. It follows what
+//! `backbone` computes and what libtorch's autograd saves of it, tensor by tensor.
+
+use super::load::Chunk;
+use crate::backbone::Map;
+use crate::backbone::lora::Lora;
+use crate::encoder::Outline;
+
+/// A pass and its way back.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Work {
+    /// Of products.
+    pub flops: f64,
+    /// Bytes read and written.
+    pub bytes: f64,
+    /// Operations that the host starts.
+    pub starts: f64,
+}
+
+pub struct Model<'a> {
+    outline: &'a Outline,
+    lora: Option<&'a Lora>,
+    bf16: bool,
+    dropout: bool,
+    /// Attention with dropout has a kernel of its own.
+    gpu: bool,
+    pub parameters: f64,
+    pub trained: f64,
+}
+
+/// Operations of one layer and of one length within it, as libtorch starts them.
+const STARTS_BERT: f64 = 16.0;
+const STARTS_DECODER: f64 = 40.0;
+const STARTS_LENGTH: f64 = 14.0;
+
+impl<'a> Model<'a> {
+    pub fn new(outline: &'a Outline, lora: Option<&'a Lora>, (bf16, dropout, gpu): (bool, bool, bool)) -> Self {
+        let sizes = &outline.sizes;
+        let dense: u64 = outline.dense.iter().map(|(i, o, bias)| i * o + if *bias { *o } else { 0 }).sum();
+        let vocabulary = if outline.vocabulary { sizes.vocab * sizes.width } else { 0 };
+        let mut model = Self { outline, lora, bf16, dropout, gpu, parameters: 0.0, trained: 0.0 };
+        let adapters = model.adapters(|lora, map| lora.rank as f64 * (map.inputs + map.outputs) as f64);
+        model.parameters = (sizes.num_parameters() + dense + vocabulary) as f64 + adapters;
+        model.trained = if lora.is_some() { adapters } else { model.parameters };
+        model
+    }
+
+    /// The sum of `of` over all maps of all layers that have an adapter.
+    fn adapters(&self, of: impl Fn(&Lora, &Map) -> f64) -> f64 {
+        let Some(lora) = self.lora else { return 0.0 };
+        let sizes = &self.outline.sizes;
+        let layers = 0..sizes.windows.len();
+        let of_layer = |layer: usize| {
+            sizes.maps.iter().filter(|map| lora.matches(&sizes.name(layer, map))).map(|map| of(lora, map)).sum::<f64>()
+        };
+        layers.map(of_layer).sum()
+    }
+
+    fn depth(&self) -> f64 {
+        (self.outline.sizes.num_layers() - self.outline.skip_layers) as f64
+    }
+
+    /// Entries of the matrices that every token is multiplied by.
+    fn matrices(&self) -> f64 {
+        self.depth() * self.outline.sizes.maps.iter().map(|map| (map.inputs * map.outputs) as f64).sum::<f64>()
+    }
+
+    /// Bytes of a number in a product.
+    fn low(&self) -> f64 {
+        if self.bf16 { 2.0 } else { 4.0 }
+    }
+
+    fn embeddings(&self) -> f64 {
+        (self.outline.sizes.vocab * self.outline.sizes.width) as f64
+    }
+
+    pub fn forward(&self, chunk: &Chunk) -> Work {
+        let sizes = &self.outline.sizes;
+        let adapters =
+            2.0 * chunk.tokens * self.adapters(|lora, map| (lora.rank as u64 * (map.inputs + map.outputs)) as f64);
+        let dense: f64 = self.outline.dense.iter().map(|(i, o, _)| 2.0 * chunk.texts * (i * o) as f64).sum();
+        let attention = 4.0 * (sizes.heads * sizes.head) as f64 * chunk.seen;
+        let casts = if self.bf16 { 6.0 } else { 0.0 };
+        let starts = if sizes.decoder { STARTS_DECODER } else { STARTS_BERT } + if self.bf16 { 7.0 } else { 0.0 };
+        Work {
+            flops: 2.0 * chunk.tokens * self.matrices() + attention + adapters + dense,
+            bytes: chunk.tokens * self.depth() * self.moved() + self.matrices() * (self.low() + casts),
+            starts: self.depth() * (starts + STARTS_LENGTH * chunk.lengths),
+        }
+    }
+
+    pub fn backward(&self, chunk: &Chunk) -> Work {
+        let sizes = &self.outline.sizes;
+        let adapters =
+            4.0 * chunk.tokens * self.adapters(|lora, map| (lora.rank as u64 * (map.inputs + map.outputs)) as f64);
+        let dense: f64 = self.outline.dense.iter().map(|(i, o, _)| 4.0 * chunk.texts * (i * o) as f64).sum();
+        // scores are computed again from queries and keys
+        let attention = 10.0 * (sizes.heads * sizes.head) as f64 * chunk.seen;
+        let full = self.lora.is_none();
+        let products = if full { 4.0 } else { 2.0 } * chunk.tokens * self.matrices();
+        let casts = if self.bf16 { 6.0 } else { 0.0 };
+        // gradients of matrices are written, and added to what is there; that of the words is as large as their table
+        let gradients =
+            if full { self.matrices() * (self.low() + casts + 12.0) + 16.0 * self.embeddings() } else { 0.0 };
+        let pass = self.forward(chunk);
+        Work {
+            flops: products + attention + adapters + dense,
+            bytes: 2.0 * chunk.tokens * self.depth() * self.moved() + self.matrices() * self.low() + gradients,
+            starts: 2.0 * pass.starts,
+        }
+    }
+
+    /// Bytes that one token moves in one layer, on its way forward.
+    fn moved(&self) -> f64 {
+        let sizes = &self.outline.sizes;
+        let [w, i] = [sizes.width as f64, sizes.inner as f64];
+        let [q, k] = [(sizes.heads * sizes.head) as f64, (sizes.kv_heads * sizes.head) as f64];
+        let low = self.low();
+        let cast = if self.bf16 { 6.0 } else { 0.0 };
+        let attention = low * (2.0 * q + 2.0 * k + 2.0 * q);
+        let products: f64 = sizes.maps.iter().map(|map| low * (map.inputs + map.outputs) as f64).sum();
+        let add = (low + 8.0) * w;
+        if !sizes.decoder {
+            let norm = 8.0 * w;
+            return products + attention + 2.0 * (add + norm) + 2.0 * i * low + 4.0 * w * cast;
+        }
+        let norm = 28.0;
+        let turn = 40.0 * (q + k);
+        let heads = if sizes.head_norm { norm * (q + k) } else { 0.0 };
+        products + attention + 2.0 * (add + norm * w) + turn + heads + 5.0 * i * low + 5.0 * w * cast
+    }
+
+    /// Bytes that the graph of a chunk keeps.
+    pub fn graph(&self, chunk: &Chunk) -> f64 {
+        let sizes = &self.outline.sizes;
+        let w = sizes.width as f64;
+        let ends = if sizes.decoder { 8.0 * w } else { 4.0 * w } + 24.0;
+        let masks = if self.dropout && !sizes.decoder { w * (1.0 + 2.0 * self.depth()) } else { 0.0 };
+        let texts = chunk.texts * 12.0 * self.outline.dimensions as f64;
+        let probabilities = match self.dropout && sizes.attention_dropout > 0.0 && !self.gpu {
+            true => 9.0 * sizes.heads as f64 * chunk.seen,
+            false => 0.0,
+        };
+        chunk.tokens * (self.depth() * self.saved() + ends + masks) + texts + probabilities
+    }
+
+    /// Copies of the weights in bf16 that each graph keeps.
+    pub fn casts(&self) -> f64 {
+        if self.bf16 { 2.0 * self.matrices() } else { 0.0 }
+    }
+
+    /// Bytes of one token in one layer that autograd keeps.
+    fn saved(&self) -> f64 {
+        let sizes = &self.outline.sizes;
+        let [w, i] = [sizes.width as f64, sizes.inner as f64];
+        let [q, k] = [(sizes.heads * sizes.head) as f64, (sizes.kv_heads * sizes.head) as f64];
+        let low = self.low();
+        let full = self.lora.is_none();
+        // a map without a gradient of its own does not keep its input
+        let keeps = |map: &Map| full || self.lora.is_some_and(|lora| lora.matches(&sizes.name(0, map)));
+        let inputs = |group: usize| {
+            let kept = sizes.maps.iter().filter(|map| map.group == group && keeps(map));
+            let (count, width) = kept.fold((0.0, 0.0), |(count, _), map| (count + 1.0, map.inputs as f64));
+            // each cast of one input is a copy of its own
+            width * if self.bf16 { 2.0 * count } else { 4.0 }
+        };
+        let inputs: f64 = (0..4).map(inputs).sum();
+        let attention = low * (2.0 * q + 2.0 * k) + 4.0 * sizes.heads as f64;
+        if !sizes.decoder {
+            return inputs + attention + 2.0 * (4.0 * w + 8.0) + low * i;
+        }
+        let norm = if full { 8.0 } else { 4.0 };
+        let heads = if sizes.head_norm { (4.0 + low) * (q + k) } else { 0.0 };
+        inputs + attention + 2.0 * norm * w + heads + 3.0 * low * i
+    }
+
+    /// Bytes that a pass needs beside its graph, and its way back beside the gradients.
+    pub fn working(&self, chunk: &Chunk) -> f64 {
+        let sizes = &self.outline.sizes;
+        let wide = if sizes.decoder { 3.0 } else { 2.0 };
+        chunk.tokens * (wide * self.low() * sizes.inner as f64 + 12.0 * sizes.width as f64)
+    }
+
+    /// Bytes of gradients that are made before they are added: the largest is that of the words.
+    pub fn fresh_gradient(&self) -> f64 {
+        let largest = self.outline.sizes.maps.iter().map(|map| (map.inputs * map.outputs) as f64).fold(0.0, f64::max);
+        if self.lora.is_some() { 0.0 } else { 4.0 * self.embeddings().max(largest) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::encoder::Outline;
+    use crate::plan::tests::{bert_base, outline};
+
+    fn chunk(texts: f64, length: f64, layers: f64) -> Chunk {
+        Chunk { texts, tokens: texts * length, seen: layers * texts * length * length, lengths: 1.0 }
+    }
+
+    #[test]
+    fn bert_base_costs_what_a_pencil_says() {
+        let bert = bert_base();
+        let model = Model::new(&bert, None, (false, false, false));
+        // the published number of parameters, less the pooler that an encoder does not compute: 768 * 768 + 768
+        assert_eq!(model.parameters, 109_482_240.0 - 590_592.0);
+        // 12 layers of 4 * 768^2 + 2 * 768 * 3072 entries, twice; attention over 128 tokens: 4 * 768 * 128 a layer
+        let forward = model.forward(&chunk(1.0, 128.0, 12.0)).flops / 128.0;
+        assert_eq!(forward, 2.0 * 84_934_656.0 + 12.0 * 4.0 * 768.0 * 128.0);
+        let backward = model.backward(&chunk(1.0, 128.0, 12.0)).flops / 128.0;
+        assert_eq!(backward, 4.0 * 84_934_656.0 + 12.0 * 10.0 * 768.0 * 128.0);
+        // a token keeps 9 rows of 768 and 2 of 3072 in each layer, 12 log-sums, 4 statistics
+        assert_eq!(model.saved(), 4.0 * (9.0 * 768.0 + 2.0 * 3072.0 + 12.0 + 4.0));
+        assert_eq!(model.moved(), 4.0 * (26.0 * 768.0 + 4.0 * 3072.0));
+    }
+
+    #[test]
+    fn an_adapter_trains_little_and_saves_a_third_of_the_products() {
+        let lora = Lora { rank: 8, alpha: 16.0, dropout: 0.0, targets: vec!["query".into()], rank_stabilized: false };
+        let bert = bert_base();
+        let [full, adapted] = [None, Some(&lora)].map(|lora| Model::new(&bert, lora, (false, false, false)));
+        assert_eq!(adapted.trained, 12.0 * 8.0 * 2.0 * 768.0);
+        assert_eq!(adapted.parameters, full.parameters + adapted.trained);
+        let chunk = chunk(1.0, 16.0, 12.0);
+        let spared = full.backward(&chunk).flops - adapted.backward(&chunk).flops;
+        assert_eq!(spared, 16.0 * (2.0 * 84_934_656.0 - 4.0 * adapted.trained));
+        assert!(adapted.graph(&chunk) < full.graph(&chunk) && adapted.fresh_gradient() == 0.0);
+    }
+
+    #[test]
+    fn a_decoder_counts_groups_of_heads_and_gates() {
+        let qwen: Outline = outline(
+            r#"{"model_type": "qwen2", "hidden_size": 2048, "intermediate_size": 11008, "vocab_size": 151936,
+            "num_attention_heads": 16, "num_key_value_heads": 2, "num_hidden_layers": 36,
+            "max_position_embeddings": 32768, "tie_word_embeddings": true}"#,
+        );
+        let model = Model::new(&qwen, None, (true, false, true));
+        // as the model's card says: 3.09 B, 2.77 B of them without the words
+        assert_eq!(model.parameters, 3_085_938_688.0);
+        assert_eq!(model.matrices(), 36.0 * (2.0 * 2048.0 * 2048.0 + 2.0 * 2048.0 * 256.0 + 3.0 * 2048.0 * 11008.0));
+        // in bf16: 3 + 2 casts of x, one of the context, one of the product; q, k, v, out; two norms in f32; gate, up, silu
+        let rows = 2.0 * (5.0 * 2048.0 + 2048.0 + 11008.0) + 2.0 * (2.0 * 2048.0 + 2.0 * 256.0) + 64.0;
+        assert_eq!(model.saved(), rows + 2.0 * 8.0 * 2048.0 + 6.0 * 11008.0);
+    }
+}
