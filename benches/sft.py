@@ -3,10 +3,10 @@
     sft.py --souk BINARY --model DIR --data DIR speed [--batch N] [--steps N]
     sft.py --souk BINARY --model DIR --data DIR quality --out DIR [--batch N] [--rate X]
 
-`speed` trains a few steps with both, one after the other, in rounds, and prints texts/s, peak memory and where the time of
+`speed` trains a few steps with both, one after the other, in rounds, and prints pairs/s, peak memory and where the time of
 Souk's step goes. `quality` trains one epoch on the Good pairs of the split `train` with both and evaluates both, the
-untrained model and BM25 on the split `dev` with `souk evaluate`. Dropout is the model's own with sentence-transformers;
-with Souk it is off, as is its default, and `--dropout` turns it on (off for both with `--no-dropout`).
+untrained model and BM25 on the split `dev` with `souk evaluate`. Each shuffles by itself, and each has its own default of
+dropout: the model's own with sentence-transformers, none with Souk.
 """
 
 import argparse
@@ -61,17 +61,19 @@ def speed(arguments) -> int:
                 peak = run(arguments, name, data, out, batch, cached=True)
                 lines = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()][1:]
                 seconds = [line.get("step_seconds") or sum(line["seconds"].values()) for line in lines]
-                rates[name].append(2 * batch / statistics.median(seconds))
+                rates[name].append(batch / statistics.median(seconds))
                 memory[name] = max(peak, memory.get(name, 0))
                 if name == "souk":
                     last = lines
                 shutil.rmtree(out)
-            print(f"round {round_}: " + ", ".join(f"{name} {rate[-1]:.0f} texts/s" for name, rate in rates.items()))
+            print(f"round {round_}: " + ", ".join(f"{name} {rate[-1]:.1f} pairs/s" for name, rate in rates.items()))
     base = statistics.median(rates["sentence-transformers"])
-    print("\n| | texts/s (median) | ratio | peak memory, MiB |\n|---|---|---|---|")
+    texts = statistics.median(line["texts"] for line in last)
+    print(f"\n{2 * batch} texts a step; Souk encodes an item once that several pairs chose: {texts:.0f}")
+    print("\n| | pairs/s (median) | ratio | peak memory, MiB |\n|---|---|---|---|")
     for name, found in rates.items():
         rate = statistics.median(found)
-        print(f"| {name} | {rate:.0f} | {rate / base:.2f} | {memory[name]:.0f} |")
+        print(f"| {name} | {rate:.1f} | {rate / base:.2f} | {memory[name]:.0f} |")
     phases = {phase: statistics.median(line["seconds"][phase] for line in last) for phase in last[0]["seconds"]}
     total = sum(phases.values())
     print("\n| phase of a step | seconds | share |\n|---|---|---|")

@@ -96,7 +96,17 @@ impl DataFolder {
         if !file.exists() {
             return Ok(BTreeMap::new());
         }
-        rows::<2>(&file, SLICES_HEADER)?.map(|row| row.map(|(_, [query, slice])| (query, slice))).collect()
+        let mut slices: BTreeMap<String, String> = BTreeMap::new();
+        for row in rows::<2>(&file, SLICES_HEADER)? {
+            let (number, [query, slice]) = row?;
+            if let Some(other) = slices.get(&query).filter(|other| **other != slice) {
+                let problem =
+                    format!("puts the query `{query}` into `{slice}`, and it is in `{other}`: a query has one slice");
+                return Err(Error::data(&file, Some(number), problem));
+            }
+            slices.insert(query, slice);
+        }
+        Ok(slices)
     }
 }
 

@@ -1,5 +1,5 @@
 //! What is needed to go on after a kill as if nothing had happened: weights and moments, and where the stage stands.
-//! Each checkpoint is a folder that is written aside, synced and renamed, with a checksum of what is in it; the last few
+//! Each checkpoint is a folder that is written aside, synced and renamed, with a checksum of its tensors; the last few
 //! are kept. Everything random in a stage is a function of its seed and the step, so there is no generator to keep.
 
 use std::collections::BTreeMap;
@@ -41,6 +41,8 @@ pub struct State {
     /// As it was resolved, and its digest.
     pub config: Value,
     pub config_hash: String,
+    /// Of the model that the stage began with.
+    pub model_hash: String,
     /// Of catalogue and pairs.
     pub data_hash: String,
     /// Who judged, where rewards were learned from.
@@ -77,7 +79,8 @@ impl Checkpoints {
     pub fn save(&mut self, state: State, tensors: BTreeMap<String, Tensor>) -> Result<()> {
         self.finish()?;
         let (folder, keep) = (self.folder.clone(), self.keep);
-        let write = move || write(&folder, state, &tensors).and_then(|()| remove_old(&folder, keep));
+        let step = state.step;
+        let write = move || write(&folder, state, &tensors).and_then(|()| remove_old(&folder, step, keep));
         let thread = std::thread::Builder::new().name("souk-checkpoint".into()).spawn(write);
         self.writing = Some(thread.map_err(|e| Error::device("no thread for a checkpoint").because(e))?);
         Ok(())
@@ -115,13 +118,10 @@ impl Drop for Checkpoints {
 
 fn write(folder: &Path, mut state: State, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
     let place = folder.join(format!("{PREFIX}{:09}", state.step));
+    sweep(folder)?;
     if place.exists() {
         // the stage was resumed before this step, and makes the same again
         fs::remove_dir_all(&place).map_err(Error::store(&place, "remove it"))?;
-    }
-    let aside = place.with_extension("part");
-    if aside.exists() {
-        fs::remove_dir_all(&aside).map_err(Error::store(&aside, "remove what a killed process left"))?;
     }
     let claim = Claim::new(&place)?;
     let file = claim.aside.join(TENSORS);
@@ -167,10 +167,31 @@ fn list(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-fn remove_old(folder: &Path, keep: usize) -> Result<()> {
-    let all = list(folder)?;
-    for (_, old) in &all[..all.len().saturating_sub(keep)] {
+/// Keeps the last ones up to `step`. Those after it could not be read, or the stage would have gone on from them.
+fn remove_old(folder: &Path, step: u64, keep: usize) -> Result<()> {
+    let (good, refused): (Vec<_>, Vec<_>) = list(folder)?.into_iter().partition(|(number, _)| *number <= step);
+    for (_, old) in good[..good.len().saturating_sub(keep)].iter().chain(&refused) {
         fs::remove_dir_all(old).map_err(Error::store(old, "remove an old checkpoint"))?;
+    }
+    Ok(())
+}
+
+/// Removes what killed processes left half written.
+fn sweep(folder: &Path) -> Result<()> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(e) => return Err(Error::store(folder, "list the checkpoints")(e)),
+    };
+    for entry in entries {
+        let path = entry.map_err(Error::store(folder, "list the checkpoints"))?.path();
+        let half = path.extension().is_some_and(|extension| extension == "part");
+        if half {
+            fs::remove_dir_all(&path).map_err(Error::store(&path, "remove what a killed process left"))?;
+        } else {
+            // an empty one is the claim of one that was being written; any other stays
+            drop(fs::remove_dir(&path));
+        }
     }
     Ok(())
 }
@@ -206,6 +227,7 @@ mod tests {
             extent: None,
             config: Value::Null,
             config_hash: State::hash(&Value::Null),
+            model_hash: String::new(),
             data_hash: String::new(),
             reward_source: None,
             world_size: 1,
@@ -241,6 +263,11 @@ mod tests {
         }
         fs::write(folder.join("step-000000006").join(STATE), "{").unwrap();
         assert!(checkpoints.latest().is_err(), "nothing is left to go on from");
+
+        checkpoints.save(state(7), tensors(7.0)).unwrap();
+        checkpoints.finish().unwrap();
+        assert_eq!(checkpoints.latest().unwrap().unwrap().0.step, 7, "what was just written stays");
+        assert_eq!(list(&folder).unwrap().len(), 2, "and what was refused after it goes");
     }
 
     #[test]
@@ -249,14 +276,15 @@ mod tests {
         let folder = home.path().join("checkpoints");
         fs::create_dir_all(folder.join("step-000000004.part")).unwrap();
         fs::create_dir_all(folder.join("step-000000004")).unwrap();
+        fs::create_dir_all(folder.join("step-000000003.part")).unwrap();
+        fs::write(folder.join("step-000000003.part").join(TENSORS), "half").unwrap();
         let mut checkpoints = Checkpoints::new(&folder, 1);
         assert!(checkpoints.latest().unwrap().is_none());
         checkpoints.save(state(4), tensors(1.0)).unwrap();
         checkpoints.finish().unwrap();
-        assert_eq!(
-            checkpoints.latest().unwrap().unwrap().0,
-            State { tensors: checkpoints.latest().unwrap().unwrap().0.tensors, ..state(4) }
-        );
+        let found = checkpoints.latest().unwrap().unwrap().0;
+        assert_eq!(found, State { tensors: found.tensors.clone(), ..state(4) });
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "what was left is gone");
     }
 
     #[test]

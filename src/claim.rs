@@ -74,7 +74,8 @@ fn sync(folder: &Path) -> Result<()> {
     sync_one(folder)
 }
 
-fn sync_one(path: &Path) -> Result<()> {
+/// Writes one file, or the names in one folder, to disk.
+pub fn sync_one(path: &Path) -> Result<()> {
     fs::File::open(path).and_then(|file| file.sync_all()).map_err(Error::store(path, "write it to disk"))
 }
 

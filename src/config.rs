@@ -331,17 +331,20 @@ impl ModelConfig {
         let unknown = || Error::config("model.device", format!("is `{name}`: say auto, cpu, cuda or cuda:N"));
         let index = index.ok_or_else(unknown)?;
         let loaded = souk_native::load_cuda();
-        if loaded.is_ok() && Cuda::is_available() && index < Cuda::device_count() as usize {
+        let visible = if loaded.is_ok() && Cuda::is_available() { Cuda::device_count() as usize } else { 0 };
+        if index < visible {
             return Ok(Device::Cuda(index));
         }
         match (name, loaded) {
-            ("auto", _) => Ok(Device::Cpu),
+            // a process that sees one GPU was given it
+            ("auto" | "cuda", _) if visible == 1 => Ok(Device::Cuda(0)),
+            ("auto", _) if visible == 0 => Ok(Device::Cpu),
             (_, Err(e)) => {
                 let hint = "LIBTORCH=DIR or LIBTORCH_USE_PYTORCH=1 names one that has";
                 Err(Error::config("model.device", format!("`{name}`: this libtorch has no CUDA; {hint}")).because(e))
             }
             (_, Ok(())) => {
-                let problem = format!("`{name}`: {} GPUs are visible", Cuda::device_count());
+                let problem = format!("`{name}`: number {index} is wanted and {visible} GPUs are visible");
                 Err(Error::config("model.device", problem))
             }
         }

@@ -134,6 +134,12 @@ impl Optimizer {
         Ok(())
     }
 
+    /// Whether every weight is a number.
+    pub fn is_finite(&self) -> bool {
+        let _guard = tch::no_grad_guard();
+        self.parameters.iter().all(|parameter| parameter.tensor.sum(Kind::Double).double_value(&[]).is_finite())
+    }
+
     pub fn zero(&mut self) {
         self.parameters.iter_mut().for_each(|parameter| parameter.tensor.zero_grad());
     }

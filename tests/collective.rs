@@ -160,6 +160,11 @@ fn a_frozen_rank_is_named_at_the_timeout() {
     lose("a_frozen_rank_is_named_at_the_timeout", 2, "STOP", "no sign of life from rank 2 (");
 }
 
+#[test]
+fn a_frozen_rank_0_freezes_the_store_and_is_named() {
+    lose("a_frozen_rank_0_freezes_the_store_and_is_named", 0, "STOP", "rank 0 (");
+}
+
 const LOSS_TIMEOUT: u64 = 8;
 
 /// Three ranks sum numbers without end; then one gets a signal.
@@ -170,8 +175,8 @@ fn lose(test: &str, lost: usize, signal: &str, message: &str) {
     let mut job = Job::start(test, 3, 0..3);
     job.meet();
     let pid = job.signal(lost, signal);
-    // the timeout, and some beats until the silence is certain
-    for rank in job.end(Duration::from_secs(LOSS_TIMEOUT + 7)).into_iter().filter(|rank| rank.number != lost) {
+    // the timeout, some beats until the silence is certain, and a store that does not answer
+    for rank in job.end(Duration::from_secs(LOSS_TIMEOUT + 12)).into_iter().filter(|rank| rank.number != lost) {
         assert!(rank.succeeded, "{}", rank.output);
         let named = rank.output.contains(message) && rank.output.contains(&format!("pid {pid}"));
         assert!(named, "rank {} does not name rank {lost}, pid {pid}: {}", rank.number, rank.output);

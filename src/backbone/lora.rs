@@ -77,6 +77,21 @@ impl Lora {
         Ok(lora)
     }
 
+    /// Whether the numbers can be meant; `place` is where they stand in the configuration.
+    pub fn check(&self, place: &str) -> Result<()> {
+        let wrong = |name: &str, problem: String| Err(Error::config(format!("{place}.{name}"), problem));
+        match self {
+            Self { rank, .. } if *rank < 1 => wrong("rank", format!("is {rank}: say 1 or more")),
+            Self { alpha, .. } if !alpha.is_finite() || *alpha <= 0.0 => {
+                wrong("alpha", format!("is {alpha}: say a number above 0"))
+            }
+            Self { dropout, .. } if !(0.0..1.0).contains(dropout) => {
+                wrong("dropout", format!("is {dropout}: say a share from 0 to less than 1"))
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn scale(&self) -> f64 {
         let rank = self.rank as f64;
         self.alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
@@ -84,11 +99,15 @@ impl Lora {
 
     /// Whether the linear map of this name gets an adapter.
     pub fn matches(&self, name: &str) -> bool {
-        self.targets.iter().any(|target| name == target || name.ends_with(&format!(".{target}")))
+        self.targets.iter().any(|target| ends_with(name, target))
     }
 
     /// Attaches a fresh adapter: `down` random by `seed`, `up` zero, so that nothing changes before training.
     pub fn attach(&self, backbone: &mut Backbone, seed: u64) -> Result<()> {
+        let names: Vec<String> = backbone.linears().iter().map(|linear| linear.name.clone()).collect();
+        if let Some(target) = self.targets.iter().find(|target| !names.iter().any(|name| ends_with(name, target))) {
+            return Err(Error::config("lora.targets", format!("`{target}` matches no linear map of this model")));
+        }
         let mut attached = 0;
         for linear in backbone.linears().into_iter().filter(|linear| self.matches(&linear.name)) {
             let [outputs, inputs] = linear.weight.size()[..] else { continue };
@@ -173,6 +192,10 @@ impl Lora {
     pub fn merge(backbone: &mut Backbone) {
         backbone.linears().into_iter().for_each(Linear::merge);
     }
+}
+
+fn ends_with(name: &str, target: &str) -> bool {
+    name.strip_suffix(target).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 
 /// A name without the prefix in which hub folders of one architecture differ.

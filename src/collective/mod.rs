@@ -19,6 +19,9 @@ pub use self::rows::{Rows, gather_bytes, gather_json, gather_rows, return_rows};
 pub use self::solo::Solo;
 use crate::error::{Error, Result};
 
+/// A month; longer is no time to wait.
+const LONGEST_SECONDS: u64 = 30 * 24 * 3600;
+
 /// What ranks can do together. A call returns when this rank's part is done; tensors may lie on any device.
 pub trait Collective: Send {
     fn rank(&self) -> usize;
@@ -70,8 +73,9 @@ impl Settings {
 
 /// The ranks that torchrun's variables speak of, all of them connected; without the variables this process alone.
 pub fn open(settings: &Settings) -> Result<Box<dyn Collective>> {
-    if settings.timeout_seconds == 0 {
-        return Err(Error::config("collective.timeout_seconds", "must be at least 1"));
+    if !(1..=LONGEST_SECONDS).contains(&settings.timeout_seconds) {
+        let problem = format!("is {}: say 1 to {LONGEST_SECONDS}", settings.timeout_seconds);
+        return Err(Error::config("collective.timeout_seconds", problem));
     }
     if settings.backend == Backend::Nccl {
         let problem = "this build has Gloo only: set it to \"gloo\", which takes tensors on CUDA through the host";

@@ -1,5 +1,5 @@
 //! torchrun's variables to this process's place among the ranks. Never guesses: some variables without the others, or one
-//! that cannot be right, is an error that names it.
+//! that cannot be right, is an error that names it. `LOCAL_RANK` alone may be left out: it is Slurm's SLURM_LOCALID, or 0.
 
 use crate::error::{Error, Result};
 
@@ -37,7 +37,10 @@ impl Place {
         let place = Self {
             rank: number("RANK", &text("RANK")?)?,
             size: number("WORLD_SIZE", &text("WORLD_SIZE")?)?,
-            local_rank: number("LOCAL_RANK", &text("LOCAL_RANK")?)?,
+            local_rank: {
+                let name = if variable("LOCAL_RANK").is_some() { "LOCAL_RANK" } else { "SLURM_LOCALID" };
+                variable(name).map_or(Ok(0), |_| number(name, &text(name)?))?
+            },
             address: text("MASTER_ADDR")?,
             port: number("MASTER_PORT", &text("MASTER_PORT")?)?,
             restart: match variable("TORCHELASTIC_USE_AGENT_STORE").as_deref() {

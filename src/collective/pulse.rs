@@ -52,6 +52,8 @@ pub(super) struct Pulse {
     questions: Option<Sender<SyncSender<Option<String>>>>,
     thread: Option<JoinHandle<()>>,
     beat: Duration,
+    /// At fault where the store does not answer at all.
+    keeper: String,
 }
 
 impl Board {
@@ -92,11 +94,12 @@ impl Pulse {
         let beat = (timeout / 20).clamp(Duration::from_millis(500), Duration::from_secs(2));
         let known = Arc::new(Mutex::new(Known::default()));
         let (questions, asked) = channel();
+        let keeper = board.keeper.clone();
         let heart = Heart { board, known: known.clone(), beat };
         heart.board.say(&Sign::default())?;
         let thread = std::thread::Builder::new().name("collective pulse".into()).spawn(move || heart.run(&asked));
         let thread = thread.map_err(|cause| Error::device("no thread for the signs of life").because(cause))?;
-        Ok(Self { known, questions: Some(questions), thread: Some(thread), beat })
+        Ok(Self { known, questions: Some(questions), thread: Some(thread), beat, keeper })
     }
 
     /// How long it takes until all ranks have seen what one has written.
@@ -119,9 +122,9 @@ impl Pulse {
         if questions.send(reply).is_err() {
             return known();
         }
-        match answer.recv_timeout(self.patience() * 2 + Duration::from_secs(10)) {
+        match answer.recv_timeout(self.patience() * 4) {
             Ok(verdict) => verdict,
-            Err(_) => known().or_else(|| Some("the job's store does not answer".to_owned())),
+            Err(_) => known().or_else(|| Some(self.keeper.clone())),
         }
     }
 }

@@ -6,8 +6,6 @@ use std::io::{BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
-use serde::Deserialize;
-
 use super::shuffle::uniform;
 use crate::beir::DataFolder;
 use crate::domain::Item;
@@ -21,12 +19,6 @@ pub struct Catalogue {
     /// Where each item's line begins, and where the last one ends.
     starts: Vec<u64>,
     crc32: u32,
-}
-
-#[derive(Deserialize)]
-struct Named<'a> {
-    #[serde(rename = "_id", borrow)]
-    id: std::borrow::Cow<'a, str>,
 }
 
 impl Catalogue {
@@ -44,12 +36,11 @@ impl Catalogue {
             }
             let json = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line).trim_ascii();
             if !json.is_empty() {
-                let bad = |e| Error::data(&path, Some(number), "not an item: it has no `_id`").because(e);
-                let named: Named<'_> = serde_json::from_slice(json).map_err(bad)?;
+                let item = Item::parse(json, &path, number)?;
                 let row = u32::try_from(starts.len())
                     .map_err(|e| Error::data(&path, Some(number), "more than 4294967295 items").because(e))?;
-                if rows.insert(named.id.as_ref().into(), row).is_some() {
-                    let problem = format!("the id `{}` came before: each item has its own", named.id);
+                if rows.insert(item.id.as_str().into(), row).is_some() {
+                    let problem = format!("the id `{}` came before: each item has its own", item.id);
                     return Err(Error::data(&path, Some(number), problem));
                 }
                 starts.push(offset);
@@ -125,6 +116,7 @@ mod tests {
         for (corpus, expected) in [
             ("{\"_id\":\"a\"}\n{\"_id\":\"a\"}\n", "line 2: the id `a` came before"),
             ("{\"id\":\"a\"}\n", "line 1: not an item"),
+            ("{\"_id\":\"a\"}\n\n{\"_id\":\"b\",\"title\":123}\n", "line 3: not an item"),
             ("\n", "holds no items"),
         ] {
             let error = catalogue(home.path(), corpus).err().unwrap().to_string();

@@ -51,6 +51,7 @@ pub struct Judged {
     /// Place in `queries`, and the item's row.
     pairs: Vec<(u32, u32)>,
     positives: Positives,
+    unknown_items: u64,
     crc32: u32,
 }
 
@@ -63,10 +64,15 @@ impl Pairs {
         extent: Option<&Extent>,
     ) -> Result<Self> {
         let examples = data.path().join(EXAMPLES_FOLDER);
-        let pairs = match source {
-            PairSource::Auto if !examples.exists() => Self::Judged(Judged::load(data, catalogue, split)?),
-            PairSource::Qrels => Self::Judged(Judged::load(data, catalogue, split)?),
-            PairSource::Auto | PairSource::Examples => Self::Examples(Examples::open(&examples, catalogue, extent)?),
+        let mut pairs = None;
+        if source == PairSource::Examples || source == PairSource::Auto && examples.exists() {
+            let found = Examples::open(&examples, catalogue, extent)?;
+            // nothing may have been read yet
+            pairs = (source == PairSource::Examples || !found.is_empty()).then_some(Self::Examples(found));
+        }
+        let pairs = match pairs {
+            Some(pairs) => pairs,
+            None => Self::Judged(Judged::load(data, catalogue, split)?),
         };
         if pairs.len() == 0 {
             let problem = "has no pair to learn from: no example and no Good judgement names an item of the catalogue";
@@ -80,6 +86,14 @@ impl Pairs {
         match self {
             Self::Examples(examples) => examples.len(),
             Self::Judged(judged) => judged.pairs.len() as u64,
+        }
+    }
+
+    /// Pairs left out because the catalogue does not have their item.
+    pub fn num_unknown_items(&self) -> u64 {
+        match self {
+            Self::Examples(examples) => examples.num_unknown_items(),
+            Self::Judged(judged) => judged.unknown_items,
         }
     }
 
@@ -140,10 +154,16 @@ impl Judged {
             texts.insert(query.id, query.text);
         }
         let (mut queries, mut places, mut numbers) = (Vec::new(), HashMap::new(), HashMap::new());
-        let mut pairs = Vec::new();
+        let (mut pairs, mut unknown_items) = (Vec::new(), 0);
         for judgement in data.judgements(split)? {
             let judgement = judgement?;
-            let Some(item) = catalogue.row(&judgement.item).filter(|_| judgement.level.is_good()) else { continue };
+            if !judgement.level.is_good() {
+                continue;
+            }
+            let Some(item) = catalogue.row(&judgement.item) else {
+                unknown_items += 1;
+                continue;
+            };
             if let Some(place) = places.get(&judgement.query) {
                 pairs.push((*place, item));
                 continue;
@@ -162,7 +182,7 @@ impl Judged {
         let known = pairs.iter().map(|(query, item)| (queries[*query as usize].1, *item));
         let positives = Positives::of(known, numbers.len() as u32);
         let crc32 = crc_of(&[&data.qrels(split), &data.queries_file()])?;
-        Ok(Self { queries, pairs, positives, crc32 })
+        Ok(Self { queries, pairs, positives, unknown_items, crc32 })
     }
 }
 
@@ -190,10 +210,13 @@ mod tests {
         let catalogue = Catalogue::open(&data).unwrap();
         let open = |source| Pairs::open(&data, &catalogue, (source, "train"), None);
         let pairs = open(PairSource::Auto).unwrap();
-        assert_eq!(pairs.len(), 2);
+        assert_eq!((pairs.len(), pairs.num_unknown_items()), (2, 1));
         let rows: Vec<_> = (0..2).map(|row| (pairs.row(row).query, pairs.row(row).item)).collect();
         assert_eq!(rows, [("Oak  Desk", 0), ("oak desk", 2)]);
         assert_eq!(pairs.positives(pairs.row(0).query_number), [0, 2]);
+        fs::create_dir(home.path().join(EXAMPLES_FOLDER)).unwrap();
+        assert_eq!(open(PairSource::Auto).unwrap().len(), 2, "nothing was ingested yet");
+        fs::remove_dir(home.path().join(EXAMPLES_FOLDER)).unwrap();
         assert!(open(PairSource::Examples).err().unwrap().to_string().contains("examples"));
         write("qrels/train.tsv", "query-id\tcorpus-id\tscore\n1\ta\t1\n");
         assert!(open(PairSource::Auto).err().unwrap().to_string().contains("no pair to learn from"));

@@ -8,9 +8,17 @@ use super::{Encoder, Text};
 use crate::backbone::lora::Lora;
 use crate::error::{Error, Result};
 
+/// Scores of the next token, where they are not the words' own matrix.
+const VOCABULARY: &str = "lm_head.weight";
+
 impl Encoder {
     /// The tensors to be trained, by name, with gradients turned on: all weights, or those of a fresh adapter alone.
     pub fn trainable(&mut self, lora: Option<(&Lora, u64)>) -> Result<Vec<(String, Tensor)>> {
+        if !self.recipe.normalize && self.recipe.similarity.as_deref().is_some_and(|name| name != "cosine") {
+            let problem = "this model's vectors are compared by their product, and training turns directions alone: set it \
+                           to true";
+            return Err(Error::config("encoder.normalize", problem));
+        }
         let mut named: Vec<(String, Tensor)> = Vec::new();
         if let Some((lora, seed)) = lora {
             if self.placement.adapter.is_some() {
@@ -22,7 +30,9 @@ impl Encoder {
         } else {
             let frozen = || Error::input("a frozen model cannot be trained");
             let parameters = self.parameters.as_ref().ok_or_else(frozen)?;
-            named.extend(parameters.named().iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())));
+            // a matrix of the next token's scores has no part in a vector
+            let used = parameters.named().iter().filter(|(name, _)| name.as_str() != VOCABULARY);
+            named.extend(used.map(|(name, tensor)| (name.clone(), tensor.shallow_clone())));
             for (i, dense) in self.recipe.dense.iter().enumerate() {
                 named.push((format!("dense.{i}.weight"), dense.weight.shallow_clone()));
                 named.extend(dense.bias.as_ref().map(|bias| (format!("dense.{i}.bias"), bias.shallow_clone())));

@@ -25,10 +25,7 @@ use self::time::{Loss, Step};
 use crate::encoder::Outline;
 use crate::error::{Error, Result};
 use crate::objective::Objective;
-use crate::train::{Seconds, TrainSettings};
-
-/// More pairs than a step will have: a larger number is a mistake.
-const MOST_PAIRS: u64 = 1 << 22;
+use crate::train::{MOST_PAIRS, Seconds, TrainSettings};
 
 /// The stage that is planned.
 #[derive(Clone)]
@@ -133,13 +130,13 @@ impl Job<'_> {
                 format!("{batch} pairs cannot be shared by {} devices: each needs at least one", self.devices);
             return Err(Error::config("train.batch", problem));
         }
-        if batch > MOST_PAIRS || self.objective.needs().global_negatives as u64 > MOST_PAIRS {
-            return Err(Error::config("train.batch", format!("is more than {MOST_PAIRS}, which no step has")));
+        if self.objective.needs().global_negatives > MOST_PAIRS {
+            let problem = format!("is more than {MOST_PAIRS}, which no step has");
+            return Err(Error::config("objective.global_negatives", problem));
         }
-        for (name, count) in [("chunk_tokens", self.settings.chunk_tokens), ("accumulate", self.settings.accumulate)] {
-            if count == 0 {
-                return Err(Error::config(format!("train.{name}"), "is 0: say 1 or more"));
-            }
+        self.settings.check()?;
+        if self.model(&Device::named("cpu")?).trained == 0.0 {
+            return Err(Error::config("train.lora.targets", "match no linear map of this model"));
         }
         self.objective.check(self.outline.dimensions as i64)
     }
@@ -170,7 +167,7 @@ impl Job<'_> {
             let (model, load) = (job.model(device), job.load());
             Memory::of(&job, &model, &load, &Loss::of(&job, &load), device).fits()
         };
-        let most = MOST_PAIRS / self.devices;
+        let most = MOST_PAIRS as u64 / self.devices;
         let mut low = 0;
         let mut high = 1;
         while high <= most && fits(high) {
@@ -197,11 +194,6 @@ impl Job<'_> {
         if device.apart && self.devices > 1 {
             notes.push(
                 "exchanges are NCCL's; this build has Gloo only, which goes through the host and is slower".into(),
-            );
-        }
-        if self.outline.vocabulary {
-            notes.push(
-                "the matrix of the next token's scores is carried along: it has memory and exchange, no use".into(),
             );
         }
         notes

@@ -41,7 +41,7 @@ impl<'a> Model<'a> {
         let mut model = Self { outline, lora, bf16, dropout, gpu, parameters: 0.0, trained: 0.0 };
         let adapters = model.adapters(|lora, map| lora.rank as f64 * (map.inputs + map.outputs) as f64);
         model.parameters = (sizes.num_parameters() + dense + vocabulary) as f64 + adapters;
-        model.trained = if lora.is_some() { adapters } else { model.parameters };
+        model.trained = if lora.is_some() { adapters } else { model.parameters - vocabulary as f64 };
         model
     }
 

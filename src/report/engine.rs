@@ -75,6 +75,10 @@ impl Engine {
             let problem = format!("answers none of the {} queries of split `{}`", task.queries.len(), task.split);
             return Err(Error::data(file, None, problem));
         }
+        let unanswered = answers.iter().filter(|hits| hits.is_empty()).count();
+        if unanswered > 0 {
+            tracing::warn!("{} answers {unanswered} of the queries with nothing: they count as misses", file.display());
+        }
         for (query, hits) in task.queries.iter().zip(&mut answers) {
             hits.sort_unstable_by_key(|hit| hit.row);
             if let Some(pair) = hits.windows(2).find(|pair| pair[0].row == pair[1].row) {

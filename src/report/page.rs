@@ -244,7 +244,7 @@ fn reading(depth: usize) -> String {
          <dt>judged@100</dt><dd>The share of the first 100 hits that the data's judgements know: where it is low, the other numbers know little.</dd>\n\
          <dt>quality@100</dt><dd>The mean quality of the first 100 hits, of those that have one.</dd>\n\
          <dt>overlap@100</dt><dd>The share of the first 100 hits that the lexical channel also has among its first 100.</dd>\n\
-         </dl>\n<p>Values agree with <code>ir_measures</code> on <code>run.trec</code> and <code>qrels.trec</code> beside this page. \
+         </dl>\n<p>What the judgements alone decide agrees with <code>ir_measures</code> on <code>run.trec</code> and <code>qrels.trec</code> beside this page. \
          Intervals are percentile bootstraps over queries.</p>\n"
     )
 }

@@ -4,6 +4,7 @@
 
 mod batch;
 mod run;
+mod same;
 mod share;
 mod step;
 #[cfg(test)]
@@ -12,11 +13,16 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use self::run::{Progress, Run, Stage, Summary};
+pub use self::same::Hashes;
 pub use self::step::Seconds;
 use crate::backbone::lora::Lora;
 use crate::dataset::PairSource;
 use crate::error::{Error, Result};
+use crate::objective::Needs;
 use crate::optimizer::OptimizerSettings;
+
+/// More pairs than a step will have: a larger number is a mistake.
+pub const MOST_PAIRS: usize = 1 << 22;
 
 /// How a stage is run, whatever its objective.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -78,7 +84,7 @@ impl Default for TrainSettings {
 }
 
 impl TrainSettings {
-    fn check(&self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         let counts = [
             ("batch", self.batch),
             ("accumulate", self.accumulate),
@@ -91,6 +97,29 @@ impl TrainSettings {
         }
         if !self.epochs.is_finite() || self.epochs <= 0.0 {
             return Err(Error::config("train.epochs", format!("is {}: say a number above 0", self.epochs)));
+        }
+        if self.batch.checked_mul(self.accumulate).is_none_or(|pairs| pairs > MOST_PAIRS) {
+            let problem = format!("{} x {} pairs in a step are more than {MOST_PAIRS}", self.batch, self.accumulate);
+            return Err(Error::config("train.batch", problem));
+        }
+        let Some(lora) = &self.lora else { return Ok(()) };
+        lora.check("train.lora")?;
+        if lora.dropout > 0.0 && !self.dropout {
+            let problem = "has no effect while train.dropout is false: turn that on, or leave this 0";
+            return Err(Error::config("train.lora.dropout", problem));
+        }
+        Ok(())
+    }
+
+    /// What can be learned from so many pairs.
+    fn check_pairs(&self, num_pairs: u64, needs: Needs) -> Result<()> {
+        if self.batch as u64 > num_pairs {
+            let problem = format!("is {}, and there are {num_pairs} pairs: say that or less", self.batch);
+            return Err(Error::config("train.batch", problem));
+        }
+        if self.batch == 1 && needs.global_negatives == 0 {
+            let problem = "is 1, so that no pair has another to be told from: say more, or objective.global_negatives";
+            return Err(Error::config("train.batch", problem));
         }
         Ok(())
     }

@@ -8,15 +8,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::TrainSettings;
+use super::same::{Hashes, check_same, without_place};
 use super::step::{Parts, Stepped, step};
 use crate::beir::{self, DataFolder};
 use crate::checkpoint::{Checkpoints, State};
-use crate::claim::start_folder;
+use crate::claim::{start_folder, sync_one};
 use crate::collective::{Collective, gather_json};
-use crate::dataset::{Catalogue, Pairs};
+use crate::dataset::{Catalogue, Extent, PairSource, Pairs};
 use crate::encoder::Encoder;
 use crate::error::{Error, Result};
 use crate::objective::Objective;
@@ -26,18 +28,6 @@ use crate::telemetry::TRAIN;
 const CHECKPOINTS: &str = "checkpoints";
 const STEPS: &str = "steps.jsonl";
 const STAGE: &str = "stage.json";
-/// What may differ between a stage and its continuation: where and how fast it runs, not what it computes.
-const FREE: [&str; 8] = [
-    "model.device",
-    "model.threads",
-    "collective",
-    "worker",
-    "train.chunk_tokens",
-    "train.keep_tokens",
-    "train.checkpoint_steps",
-    "train.keep_checkpoints",
-];
-
 /// What is to be trained, and how.
 pub struct Stage {
     /// In f32, not frozen.
@@ -77,13 +67,15 @@ pub struct Summary {
 pub struct Run {
     stage: Stage,
     data: (Catalogue, Pairs),
-    data_hash: String,
+    hashes: Hashes,
     optimizer: Optimizer,
     collective: Box<dyn Collective>,
     checkpoints: Checkpoints,
     out: PathBuf,
     /// Updates made, and draws they took.
     done: (u64, u64),
+    /// Nobody else works in `out` while the first process holds it.
+    held: Option<File>,
 }
 
 impl Run {
@@ -100,36 +92,40 @@ impl Run {
         stage.objective.check(stage.encoder.dimensions())?;
         let checkpoints = Checkpoints::new(&out.join(CHECKPOINTS), stage.settings.keep_checkpoints);
         let latest = if resume { checkpoints.latest()? } else { None };
+        let place = latest.as_ref().map(|(state, _)| (state.step, state.drawn, state.tensors.clone()));
+        agree(
+            collective.as_ref(),
+            &place,
+            "goes on from another step than rank 0: all must see one folder of checkpoints",
+        )?;
+        let config = without_place(&stage.config);
+        agree(collective.as_ref(), &config, "has another configuration than rank 0")?;
         let catalogue = Catalogue::open(data)?;
-        let source = (stage.settings.pairs, stage.settings.split.as_str());
-        let extent = latest.as_ref().and_then(|(state, _)| state.extent.as_ref());
-        let pairs = Pairs::open(data, &catalogue, source, extent)?;
+        let pairs = stage.open_pairs(data, &catalogue, latest.as_ref().map(|(state, _)| state), collective.as_ref())?;
         let data_hash = format!("{:08x}{:08x}", catalogue.crc32(), pairs.crc32());
+        let hashes = Hashes { model: stage.encoder.fingerprint()?, data: data_hash };
+        agree(collective.as_ref(), &hashes.data, "sees other data than rank 0")?;
+        agree(collective.as_ref(), &hashes.model, "begins with another model than rank 0")?;
+        stage.settings.check_pairs(pairs.len(), stage.objective.needs())?;
         let lora = stage.settings.lora.as_ref().map(|lora| (lora, stage.settings.seed));
         let named = stage.encoder.trainable(lora)?;
         let mut optimizer = Optimizer::new(&stage.settings.optimizer, named)?;
         let mut done = (0, 0);
         if let Some((state, tensors)) = latest {
-            check_same(&state, &stage.config, &data_hash)?;
+            let began = Hashes { model: state.model_hash, data: state.data_hash };
+            check_same((&state.config, &began), (&stage.config, &hashes))?;
             optimizer.restore(tensors, state.step)?;
             done = (state.step, state.drawn);
         }
-        let run = Self {
-            stage,
-            data: (catalogue, pairs),
-            data_hash,
-            optimizer,
-            collective,
-            checkpoints,
-            out: out.into(),
-            done,
-        };
-        run.agree()?;
-        if run.is_first() {
-            run.start_out(resume)?;
-        }
-        run.collective.barrier()?;
-        Ok(run)
+        let held = (collective.rank() == 0).then(|| start_out(out, resume, &stage.config)).transpose()?;
+        collective.barrier()?;
+        let (data, out) = ((catalogue, pairs), out.into());
+        Ok(Self { stage, data, hashes, optimizer, collective, checkpoints, out, done, held })
+    }
+
+    /// What it learns from.
+    pub fn pairs(&self) -> &Pairs {
+        &self.data.1
     }
 
     /// Until the last step, or until a process is asked to stop. The first process hears of every step.
@@ -148,7 +144,11 @@ impl Run {
             let parts = self.stage.parts(&self.data, self.collective.as_ref());
             let stepped = step(&parts, (&self.stage.encoder, &mut self.optimizer), draws, rate, asked)?;
             if !stepped.loss.is_finite() || !stepped.grad_norm.is_finite() {
-                return Err(self.diverged(draws, &stepped));
+                let problem = format!(
+                    "the loss is {}, the gradient's norm {}: no weight was changed",
+                    stepped.loss, stepped.grad_norm
+                );
+                return Err(self.diverged(draws, &problem));
             }
             self.done = (at + 1, draws.1);
             (loss, stopped) = (Some(stepped.loss), stepped.stop);
@@ -179,6 +179,7 @@ impl Run {
             export(&mut self.stage.encoder, &self.out)?;
         }
         self.collective.barrier()?;
+        drop(self.held);
         let num_parameters = self.optimizer.num_parameters();
         Ok(Summary { step: self.done.0, steps, loss, num_parameters, finished })
     }
@@ -189,6 +190,11 @@ impl Run {
 
     fn checkpoint(&mut self, steps: u64) -> Result<()> {
         let (step, drawn) = self.done;
+        if !self.optimizer.is_finite() {
+            // the last good checkpoint stays
+            let last = drawn.saturating_sub((self.stage.settings.batch * self.stage.settings.accumulate) as u64);
+            return Err(self.diverged((last, drawn), "a weight is not finite after the last update"));
+        }
         let order = self.stage.parts(&self.data, self.collective.as_ref()).order();
         let state = State {
             format: State::FORMAT,
@@ -200,44 +206,13 @@ impl Run {
             extent: self.data.1.extent().cloned(),
             config: self.stage.config.clone(),
             config_hash: State::hash(&self.stage.config),
-            data_hash: self.data_hash.clone(),
+            model_hash: self.hashes.model.clone(),
+            data_hash: self.hashes.data.clone(),
             reward_source: None,
             world_size: self.collective.size(),
             tensors: String::new(),
         };
         self.checkpoints.save(state, self.optimizer.state())
-    }
-
-    /// All processes must stand at one place, in one data folder, with one configuration.
-    fn agree(&self) -> Result<()> {
-        let config = State::hash(&without_free(&self.stage.config));
-        let own = (self.done, self.data_hash.clone(), config);
-        let all = gather_json(self.collective.as_ref(), &own)?;
-        let Some(rank) = all.iter().position(|other| *other != all[0]) else { return Ok(()) };
-        let problem = match &all[rank] {
-            (done, ..) if *done != all[0].0 => {
-                format!("is at step {}, rank 0 at step {}: all must see one folder of checkpoints", done.0, all[0].0.0)
-            }
-            (_, data, _) if *data != all[0].1 => "sees other data than rank 0".into(),
-            _ => "has another configuration than rank 0".into(),
-        };
-        Err(Error::config("collective", format!("rank {rank} {problem}")))
-    }
-
-    fn start_out(&self, resume: bool) -> Result<()> {
-        if resume {
-            fs::create_dir_all(&self.out).map_err(Error::store(&self.out, "make the folder"))?;
-        } else {
-            start_folder(&self.out).map_err(|e| match e {
-                Error::Config { place, .. } => {
-                    Error::config(place, "is not empty: give a new folder, or --resume to go on")
-                }
-                other => other,
-            })?;
-        }
-        let path = self.out.join(STAGE);
-        let text = format!("{:#}\n", self.stage.config);
-        fs::write(&path, text).map_err(Error::store(&path, "write it"))
     }
 
     /// The lines of the steps that are done, and the file to go on with.
@@ -261,7 +236,7 @@ impl Run {
     }
 
     /// Writes down what was being learned.
-    fn diverged(&self, draws: (u64, u64), stepped: &Stepped) -> Error {
+    fn diverged(&self, draws: (u64, u64), problem: &str) -> Error {
         let number = self.done.0 + 1;
         let file = self.out.join(format!("diverged-{number}.json"));
         let parts = self.stage.parts(&self.data, self.collective.as_ref());
@@ -276,9 +251,7 @@ impl Run {
             tracing::error!("{}: cannot be written: {error}", file.display());
         }
         let problem = format!(
-            "the loss is {} and the gradient's norm {}: no weight was changed. Lower train.optimizer.learning_rate, or look \
-             for what is wrong with the data",
-            stepped.loss, stepped.grad_norm
+            "{problem}. Lower train.optimizer.learning_rate and go on with --resume, or look for what is wrong with the data"
         );
         Error::Diverged { step: number, problem, file }
     }
@@ -296,11 +269,65 @@ impl Stage {
             device: self.encoder.device(),
         }
     }
+
+    /// The pairs that the stage began with; at its beginning those that the first process finds, whatever comes after.
+    fn open_pairs(
+        &self,
+        data: &DataFolder,
+        catalogue: &Catalogue,
+        began: Option<&State>,
+        collective: &dyn Collective,
+    ) -> Result<Pairs> {
+        let TrainSettings { pairs: source, split, .. } = &self.settings;
+        let again = |extent: Option<&Extent>| {
+            let source = if extent.is_some() { PairSource::Examples } else { PairSource::Qrels };
+            Pairs::open(data, catalogue, (source, split), extent)
+        };
+        if let Some(state) = began {
+            return again(state.extent.as_ref());
+        }
+        let first = collective.rank() == 0;
+        let own = first.then(|| Pairs::open(data, catalogue, (*source, split), None)).transpose()?;
+        let extents = gather_json(collective, &own.as_ref().and_then(Pairs::extent).cloned())?;
+        own.map_or_else(|| again(extents[0].as_ref()), Ok)
+    }
+}
+
+/// All processes must have the same as the first.
+fn agree<T: Serialize + DeserializeOwned + PartialEq>(
+    collective: &dyn Collective,
+    own: &T,
+    problem: &str,
+) -> Result<()> {
+    let all = gather_json(collective, own)?;
+    match all.iter().position(|other| *other != all[0]) {
+        Some(rank) => Err(Error::config("collective", format!("rank {rank} {problem}"))),
+        None => Ok(()),
+    }
+}
+
+/// Begins a folder, or takes up one that a stage began; holds it against a second process.
+fn start_out(out: &Path, resume: bool, config: &Value) -> Result<File> {
+    let path = out.join(STAGE);
+    if !resume || !path.exists() {
+        let hint = if resume { "no stage began in it" } else { "or --resume to go on" };
+        start_folder(out).map_err(|e| match e {
+            Error::Config { place, .. } => Error::config(place, format!("is not empty: give a new folder, {hint}")),
+            other => other,
+        })?;
+    }
+    let held = File::options().create(true).append(true).open(&path).map_err(Error::store(&path, "open it"))?;
+    if held.try_lock().is_err() {
+        return Err(Error::config(out.display(), "another process trains in it: wait for it, or stop it"));
+    }
+    let write = held.set_len(0).and_then(|()| writeln!(&held, "{config:#}"));
+    write.map_err(Error::store(&path, "write it"))?;
+    Ok(held)
 }
 
 /// Moves the finished model into the stage's folder, what makes it a model last.
 fn export(encoder: &mut Encoder, out: &Path) -> Result<()> {
-    let whole = out.join("model");
+    let whole = out.join(".export");
     for left in [&whole, &whole.with_extension("part")] {
         if left.exists() {
             fs::remove_dir_all(left).map_err(Error::store(left, "remove what a killed process left"))?;
@@ -317,71 +344,6 @@ fn export(encoder: &mut Encoder, out: &Path) -> Result<()> {
         }
         fs::rename(&from, &to).map_err(Error::store(&to, "put it in place"))?;
     }
-    fs::remove_dir(&whole).map_err(Error::store(&whole, "remove it"))
-}
-
-/// Refuses to go on with something else.
-fn check_same(state: &State, config: &Value, data_hash: &str) -> Result<()> {
-    let (before, now) = (flat(&without_free(&state.config)), flat(&without_free(config)));
-    let differs = before.iter().chain(&now).find(|(name, _)| {
-        let of = |all: &[(String, Value)]| all.iter().find(|(other, _)| other == name).map(|(_, value)| value.clone());
-        of(&before) != of(&now)
-    });
-    if let Some((name, _)) = differs {
-        let of = |all: &[(String, Value)]| {
-            all.iter().find(|(other, _)| other == name).map_or("not set".into(), |(_, value)| value.to_string())
-        };
-        let problem =
-            format!("was {} when the stage began, and is {} now: a stage goes on as it began", of(&before), of(&now));
-        return Err(Error::config(name, problem));
-    }
-    if state.data_hash != data_hash {
-        let problem = "is not what the stage began with: its catalogue or its pairs have changed; begin a new stage";
-        return Err(Error::config("--data", problem));
-    }
-    Ok(())
-}
-
-fn without_free(config: &Value) -> Value {
-    let mut config = config.clone();
-    for name in FREE {
-        let mut at = &mut config;
-        let mut names = name.split('.').peekable();
-        while let Some(part) = names.next() {
-            let Some(table) = at.as_object_mut() else { break };
-            if names.peek().is_none() {
-                table.remove(part);
-                break;
-            }
-            let Some(below) = table.get_mut(part) else { break };
-            at = below;
-        }
-    }
-    config
-}
-
-/// Every value under its whole name.
-fn flat(value: &Value) -> Vec<(String, Value)> {
-    let Some(table) = value.as_object() else { return vec![(String::new(), value.clone())] };
-    let named = |(name, below): (&String, &Value)| {
-        let name = name.clone();
-        flat(below).into_iter().map(move |(rest, value)| {
-            let whole = if rest.is_empty() { name.clone() } else { format!("{name}.{rest}") };
-            (whole, value)
-        })
-    };
-    table.iter().flat_map(named).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_may_differ_is_left_out_and_the_rest_is_named() {
-        let config = json!({"model": {"device": "cpu", "path": "a"}, "train": {"batch": 4, "chunk_tokens": 9}});
-        assert_eq!(without_free(&config), json!({"model": {"path": "a"}, "train": {"batch": 4}}));
-        let names: Vec<String> = flat(&config).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["model.device", "model.path", "train.batch", "train.chunk_tokens"]);
-    }
+    fs::remove_dir(&whole).map_err(Error::store(&whole, "remove it"))?;
+    sync_one(out)
 }

@@ -14,7 +14,7 @@ use crate::collective::{Collective, gather_rows, return_rows};
 use crate::dataset::{Catalogue, Draw, Order, Pairs};
 use crate::domain::TextKind;
 use crate::encoder::{Encoder, Text};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::objective::{Objective, Pairs as Chosen, Vectors};
 use crate::optimizer::Optimizer;
 
@@ -83,7 +83,13 @@ impl Parts<'_> {
     }
 
     /// The gradient of one batch, from draw number `from` to `to`, added to what the weights hold already; and its loss.
-    pub fn accumulate(&self, encoder: &Encoder, (from, to): (u64, u64), stepped: &mut Stepped) -> Result<Tensor> {
+    /// Both count `share` of a step.
+    pub fn accumulate(
+        &self,
+        encoder: &Encoder,
+        ((from, to), share): ((u64, u64), f64),
+        stepped: &mut Stepped,
+    ) -> Result<Tensor> {
         let collective = self.collective;
         let mut clock = Instant::now();
         let batch = self.draw(from, to);
@@ -109,7 +115,7 @@ impl Parts<'_> {
         let queries = gathered.as_ref().map_or(queries, |rows| rows.all.shallow_clone()).set_requires_grad(true);
         let items = gather_rows(collective, &items)?;
         let all_items = items.all.shallow_clone().set_requires_grad(true);
-        let loss = self.loss(&batch, &own_pairs, &Vectors { queries: &queries, items: &all_items });
+        let loss = self.loss(&batch, &own_pairs, &Vectors { queries: &queries, items: &all_items }) * share;
         loss.f_backward()?;
         let of_queries = match &gathered {
             Some(rows) => return_rows(collective, &queries.grad(), &rows.starts)?,
@@ -139,7 +145,8 @@ impl Parts<'_> {
             known_queries: known_queries.as_ref(),
             weight: &weights.narrow(0, own.start as i64, own.len() as i64),
         };
-        self.objective.loss(vectors, &chosen) / (weights.sum(Kind::Float) * self.settings.accumulate as f64)
+        // pairs that all count nothing teach nothing
+        self.objective.loss(vectors, &chosen) / weights.sum(Kind::Float).clamp_min(f64::from(f32::MIN_POSITIVE))
     }
 
     /// Sums the gradients over all processes, piece by piece.
@@ -195,10 +202,14 @@ impl Parts<'_> {
         let (reader, (pairs, items)) = (encoder.reader(), self.own(batch));
         let mut texts = Vec::with_capacity(pairs.len() + items.len());
         for pair in &batch.pairs[pairs] {
-            texts.push(reader.read(pair.query, Some(TextKind::Query))?);
+            let named =
+                |e: Error| Error::input(format!("the query `{}` cannot be learned from", pair.query)).because(e);
+            texts.push(reader.read(pair.query, Some(TextKind::Query)).map_err(named)?);
         }
         for row in &batch.items[items] {
-            texts.push(reader.read(&self.catalogue.item(*row)?.passage(), Some(TextKind::Item))?);
+            let item = self.catalogue.item(*row)?;
+            let named = |e: Error| Error::input(format!("the item `{}` cannot be learned from", item.id)).because(e);
+            texts.push(reader.read(&item.passage(), Some(TextKind::Item)).map_err(named)?);
         }
         Ok(texts)
     }
@@ -218,7 +229,8 @@ pub fn step(
     let mut loss = Tensor::zeros([1], (Kind::Float, Device::Cpu));
     let batch = parts.settings.batch as u64;
     for at in (from..to).step_by(parts.settings.batch) {
-        loss += parts.accumulate(encoder, (at, to.min(at + batch)), &mut stepped)?;
+        let end = to.min(at + batch);
+        loss += parts.accumulate(encoder, ((at, end), (end - at) as f64 / (to - from) as f64), &mut stepped)?;
     }
     let mut clock = Instant::now();
     let mut sums = Tensor::cat(&[loss, Tensor::from_slice(&[f32::from(u8::from(stop))])], 0);

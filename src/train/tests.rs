@@ -74,7 +74,8 @@ impl Shop {
         let batch = settings.batch as u64;
         for from in (0..self.pairs.len()).step_by(settings.batch) {
             let draws = (from, self.pairs.len().min(from + batch));
-            loss += parts.accumulate(&encoder, draws, &mut stepped).unwrap().double_value(&[]);
+            let share = (draws.1 - draws.0) as f64 / self.pairs.len() as f64;
+            loss += parts.accumulate(&encoder, (draws, share), &mut stepped).unwrap().double_value(&[]);
         }
         assert_eq!(stepped.texts, 14 * stepped.pairs / 7);
         let gradients = named.into_iter().filter(|(_, tensor)| tensor.grad().defined());

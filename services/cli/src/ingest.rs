@@ -1,10 +1,7 @@
 //! `souk ingest`: a search log into training examples.
 
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::Context;
 use clap::Args;
 use souk::config::Change;
 use souk::dataset::{EXAMPLES_FOLDER, Ingest};
@@ -12,6 +9,7 @@ use souk::dataset::{EXAMPLES_FOLDER, Ingest};
 use crate::Shared;
 use crate::output::print;
 use crate::progress::bar;
+use crate::stop::{end, listen};
 
 /// Read a search log and keep what shoppers chose as training examples
 ///
@@ -51,9 +49,7 @@ pub struct IngestVerb {
 impl IngestVerb {
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
         let config = shared.load(self.changes())?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let asked = stop.clone();
-        ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed)).context("cannot listen for SIGTERM")?;
+        let stop = listen(end)?;
         let open = |resume| config.log.open(resume);
         let home = self.data.join(EXAMPLES_FOLDER);
         let mut ingest = Ingest::new(&home, config.ingest.clone(), Box::new(open), stop)?;

@@ -17,9 +17,14 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::Shared;
+use crate::stop::listen;
 
-/// How long ranks may take to end once they are asked to.
+/// How long ranks may take to end once one has failed.
 const GRACE: Duration = Duration::from_secs(10);
+/// How long they may take when the user has asked: a step and a checkpoint.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// Tells a rank who started it.
+const LAUNCHER: &str = "SOUK_LAUNCHER";
 const POLL: Duration = Duration::from_millis(20);
 /// A longer line is shown in pieces.
 const LONGEST_LINE: u64 = 64 << 10;
@@ -29,7 +34,7 @@ const LONGEST_LINE: u64 = 64 << 10;
 /// Starts N ranks of `souk VERB` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
 /// set, as torchrun does; on several machines, use torchrun. Standard output is rank 0's; all else
 /// is shown with [RANK] before each line. When a rank fails, the others are ended, and its exit
-/// code is the job's (1 after a signal). Ctrl-C ends all. Example:
+/// code is the job's (1 after a signal). Ctrl-C lets all end their step, a second one ends them at once. Example:
 ///
 ///   souk launch --nproc 2 -- train --config configs/sft-market.toml --data market --out run
 #[derive(Args)]
@@ -39,7 +44,7 @@ pub struct Launch {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     nproc: u16,
     /// End the job when it has run for so long
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     timeout: Option<u64>,
     /// What each rank runs
     #[arg(last = true, required = true, value_name = "VERB ARGS")]
@@ -71,9 +76,9 @@ struct Rank {
 
 impl Launch {
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let asked = stop.clone();
-        ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed)).context("cannot listen for Ctrl-C")?;
+        let insisted = Arc::new(AtomicBool::new(false));
+        let again = insisted.clone();
+        let stop = listen(move || again.store(true, Ordering::Relaxed))?;
         let end = self.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
         let mut job = Job(Vec::new());
         let port = free_port().context("no free port for the ranks to meet at")?;
@@ -97,7 +102,8 @@ impl Launch {
             }
             std::thread::sleep(POLL);
         };
-        job.end()?;
+        let grace = if stop.load(Ordering::Relaxed) { PATIENCE } else { GRACE };
+        job.end(grace, &insisted)?;
         outcome
     }
 
@@ -109,6 +115,7 @@ impl Launch {
         let sizes = [("WORLD_SIZE", usize::from(self.nproc)), ("LOCAL_WORLD_SIZE", usize::from(self.nproc))];
         command.envs(variables.into_iter().chain(sizes).map(|(name, value)| (name, value.to_string())));
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
+        command.env(LAUNCHER, std::process::id().to_string());
         if std::env::var_os("OMP_NUM_THREADS").is_none() {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
             command.env("OMP_NUM_THREADS", (cores / usize::from(self.nproc)).max(1).to_string());
@@ -156,15 +163,15 @@ impl Job {
     }
 
     /// Ends those that still run, first by asking, and shows what they have to say.
-    fn end(&mut self) -> anyhow::Result<()> {
+    fn end(&mut self, grace: Duration, insisted: &AtomicBool) -> anyhow::Result<()> {
         for rank in self.0.iter_mut().filter(|rank| rank.ended.is_none()) {
             let pid = Pid::from_raw(i32::try_from(rank.process.id())?);
             // it has not been waited for, so the number is still its own; it may have ended by itself
             let _ = kill(pid, Signal::SIGTERM);
         }
-        let end = Instant::now() + GRACE;
+        let end = Instant::now() + grace;
         for rank in &mut self.0 {
-            while rank.ended.is_none() && Instant::now() < end {
+            while rank.ended.is_none() && Instant::now() < end && !insisted.load(Ordering::Relaxed) {
                 rank.ended = rank.process.try_wait()?;
                 std::thread::sleep(POLL.min(end.saturating_duration_since(Instant::now())));
             }
@@ -178,6 +185,22 @@ impl Job {
         }
         Ok(())
     }
+}
+
+/// A rank ends with who launched it, however that ended.
+#[cfg(target_os = "linux")]
+pub fn follow_launcher() -> anyhow::Result<()> {
+    let Some(launcher) = std::env::var(LAUNCHER).ok().and_then(|text| text.parse().ok()) else { return Ok(()) };
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).context("cannot follow the launcher")?;
+    match nix::unistd::getppid() == Pid::from_raw(launcher) {
+        true => Ok(()),
+        false => anyhow::bail!("the launcher has ended"),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+pub fn follow_launcher() -> anyhow::Result<()> {
+    Ok(())
 }
 
 impl Drop for Job {

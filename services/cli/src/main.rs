@@ -17,6 +17,7 @@ mod output;
 mod plan;
 mod progress;
 mod search;
+mod stop;
 mod train;
 mod version;
 
@@ -112,6 +113,9 @@ fn main() -> ExitCode {
     let souk = Souk::parse();
     souk::telemetry::start();
     let shared = &souk.shared;
+    if let Err(error) = launch::follow_launcher() {
+        return report(&error);
+    }
     let outcome = match &souk.verb {
         _ if souk.version => version::run(shared),
         Some(Verb::Compare(verb)) => verb.run(shared),

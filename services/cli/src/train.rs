@@ -1,16 +1,17 @@
 //! `souk train`: one stage of training.
 
+use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
 use clap::Args;
 use souk::beir::DataFolder;
-use souk::train::Run;
+use souk::dataset::Pairs;
+use souk::train::{Progress, Run};
 
 use crate::output::print;
 use crate::progress::bar;
+use crate::stop::{end, listen};
 use crate::{ModelArgs, Shared};
 
 /// Train an encoder on a shop's examples or judgements
@@ -41,21 +42,22 @@ pub struct Train {
 impl Train {
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
         let config = shared.load(self.model.changes())?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let asked = stop.clone();
-        ctrlc::set_handler(move || asked.store(true, Ordering::Relaxed)).context("cannot listen for SIGTERM")?;
         let data = DataFolder::open(&self.data)?;
         let collective = souk::collective::open(&config.collective)?;
         let first = collective.rank() == 0;
         let run = Run::open(config.open_stage()?, &data, &self.out, self.resume, collective)?;
+        if first {
+            say_pairs(run.pairs());
+        }
+        let stop = listen(end)?;
         let bar = bar("steps", Some(0));
+        let mut teller = Teller::new(first && !std::io::stderr().is_terminal());
         let done = run.train(&stop, |progress| {
             bar.set_length(progress.steps);
             bar.set_position(progress.step);
-            bar.set_message(format!(
-                "steps, loss {:.4}, {:.0} texts/s",
-                progress.stepped.loss, progress.texts_per_second
-            ));
+            let message = format!("steps, loss {:.4}, {:.0} texts/s", progress.stepped.loss, progress.texts_per_second);
+            teller.tell(progress, &message);
+            bar.set_message(message);
         })?;
         bar.finish_and_clear();
         if !first {
@@ -63,10 +65,44 @@ impl Train {
         }
         let out = self.out.display();
         let loss = done.loss.map_or("all done before".into(), |loss| format!("last loss {loss:.4}"));
-        let text = match done.finished {
-            true => format!("trained {out}: {} steps, {loss}", done.steps),
-            false => format!("stopped after step {} of {}: --resume goes on from there", done.step, done.steps),
-        };
-        print(shared, &serde_json::to_value(&done)?, &text)
+        if !done.finished {
+            anyhow::bail!("stopped after step {} of {}: --resume goes on from there", done.step, done.steps);
+        }
+        print(shared, &serde_json::to_value(&done)?, &format!("trained {out}: {} steps, {loss}", done.steps))
+    }
+}
+
+/// What is learned from, for whoever watches.
+#[expect(clippy::print_stderr, reason = "progress is told beside the result")]
+fn say_pairs(pairs: &Pairs) {
+    let kind = match pairs {
+        Pairs::Examples(_) => "examples of the log",
+        Pairs::Judged(_) => "judged pairs",
+    };
+    eprintln!("learning from {} {kind}", pairs.len());
+    if pairs.num_unknown_items() > 0 {
+        eprintln!("  {} more name items that the catalogue lacks, and are left out", pairs.num_unknown_items());
+    }
+}
+
+/// Where no bar can be drawn: a line now and then, so that a log shows that it goes on.
+struct Teller {
+    wanted: bool,
+    last: Instant,
+}
+
+const BETWEEN_LINES: Duration = Duration::from_secs(30);
+
+impl Teller {
+    fn new(wanted: bool) -> Self {
+        Self { wanted, last: Instant::now() }
+    }
+
+    #[expect(clippy::print_stderr, reason = "progress is told beside the result")]
+    fn tell(&mut self, progress: &Progress, message: &str) {
+        if self.wanted && self.last.elapsed() >= BETWEEN_LINES {
+            self.last = Instant::now();
+            eprintln!("{} of {} {message}", progress.step, progress.steps);
+        }
     }
 }

@@ -4,6 +4,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 const VECTOR: &[u8] = b"[";
 
@@ -118,9 +119,32 @@ fn ending_the_job_ends_its_ranks() {
 }
 
 #[test]
+fn ranks_end_with_a_launcher_that_is_killed() {
+    let (mut job, _output) = waiting(&[]);
+    let ranks = children(&job);
+    job.kill().unwrap();
+    job.wait().unwrap();
+    let begin = Instant::now();
+    while ranks.iter().any(|rank| alive(rank)) {
+        assert!(begin.elapsed() < Duration::from_secs(10), "a rank is left over");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Whether the process still runs; an ended one may wait for whoever adopted it.
+fn alive(rank: &str) -> bool {
+    let status = std::fs::read_to_string(Path::new("/proc").join(rank).join("stat")).unwrap_or_default();
+    status.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
+}
+
+#[test]
 fn a_job_that_takes_too_long_is_ended() {
-    let (job, _output) = waiting(&["--timeout", "3"]);
+    let arguments = ["--nproc", "2", "--timeout", "3", "--", "embed", "--model", &model()];
+    let mut job = launch(&arguments).spawn().unwrap();
+    // rank 0 waits for texts as long as this is open
+    let input = job.stdin.take();
     let (code, message) = ended(job);
+    drop(input);
     assert_eq!(code, Some(1), "{message}");
     assert!(message.contains("not done after 3 s"), "{message}");
 }
