@@ -59,7 +59,8 @@ def speed(arguments) -> int:
             for name in rates:
                 out = Path(work) / f"{name}-{round_}"
                 peak = run(arguments, name, data, out, batch, cached=True)
-                lines = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()][1:]
+                log = out / ("steps.jsonl" if name == "souk" else "times.jsonl")
+                lines = [json.loads(line) for line in log.read_text().splitlines()][1:]
                 seconds = [line.get("step_seconds") or sum(line["seconds"].values()) for line in lines]
                 rates[name].append(batch / statistics.median(seconds))
                 memory[name] = max(peak, memory.get(name, 0))
@@ -167,7 +168,7 @@ def theirs(arguments) -> int:
     data = Dataset.from_dict({"anchor": [query for query, _ in pairs], "positive": [item for _, item in pairs]})
     loss = losses.CachedMultipleNegativesRankingLoss if arguments.cached else losses.MultipleNegativesRankingLoss
     arguments.out.mkdir(parents=True)
-    log = (arguments.out / "steps.jsonl").open("w")
+    log = (arguments.out / "times.jsonl").open("w")
 
     class Clock(TrainerCallback):
         def on_step_begin(self, *_, **__):

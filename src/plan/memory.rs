@@ -57,68 +57,35 @@ fn moments(job: &Job, model: &Model, load: &Load, loss: &Loss) -> Vec<(&'static 
     let part = |name, bytes| Part { name, bytes };
     let largest = |of: &dyn Fn(&Chunk) -> f64| load.chunks.iter().map(of).fold(0.0, f64::max);
     let (kept, again) = load.split();
-    let graphs = || {
-        vec![
-            part("graphs of the chunks that are kept", kept.iter().map(|chunk| model.graph(chunk)).sum()),
-            part("bf16 copies of weights in these graphs", kept.len() as f64 * model.casts()),
-        ]
-    };
-    let working = largest(&|chunk| model.working(chunk));
-    let fresh = model.fresh_gradient();
-    let vectors = 4.0 * job.outline.dimensions as f64 * (load.queries + load.items) as f64;
-    let with = |mut first: Vec<Part>, more: Vec<Part>| {
-        first.extend(more);
-        first
-    };
     let one = again.iter().map(|chunk| model.graph(chunk)).fold(0.0, f64::max);
     let passing = if again.is_empty() { 0.0 } else { model.casts() };
+    let vectors = 4.0 * job.outline.dimensions as f64 * (load.queries + load.items) as f64;
+    let working = part("one chunk on its way", largest(&|chunk| model.working(chunk)));
+    let fresh = part("gradients of matrices before they are added", model.fresh_gradient());
+    let (vectors, gradients) = (part("vectors", vectors), part("gradients of vectors", vectors));
+    let forward =
+        vec![working.clone(), part("bf16 copies of weights, of a chunk that is not kept", passing), vectors.clone()];
+    let objective = vec![
+        vectors,
+        part("gathered vectors, their normalised prefixes and gradients", loss.vector_bytes),
+        part("scores of the loss and their gradient", loss.score_bytes),
+    ];
+    let back = vec![working.clone(), fresh.clone(), gradients.clone()];
+    let twice = vec![part("its graph", one), part("bf16 copies of weights in it", passing), working, fresh, gradients];
+    let flat = if job.devices > 1 { 4.0 * model.trained } else { 0.0 };
+    let with_graphs = |more: Vec<Part>| {
+        let mut parts = vec![
+            part("graphs of the chunks that are kept", kept.iter().map(|chunk| model.graph(chunk)).sum()),
+            part("bf16 copies of weights in these graphs", kept.len() as f64 * model.casts()),
+        ];
+        parts.extend(more);
+        parts
+    };
     vec![
-        (
-            "the end of the way forward",
-            with(
-                graphs(),
-                vec![
-                    part("one chunk on its way", working),
-                    part("bf16 copies of weights, of a chunk that is not kept", passing),
-                    part("vectors", vectors),
-                ],
-            ),
-        ),
-        (
-            "the loss",
-            with(
-                graphs(),
-                vec![
-                    part("vectors", vectors),
-                    part("gathered vectors, their normalised prefixes and gradients", loss.vector_bytes),
-                    part("scores of the loss and their gradient", loss.score_bytes),
-                ],
-            ),
-        ),
-        (
-            "the way back of the chunks that are kept",
-            with(
-                graphs(),
-                vec![
-                    part("one chunk on its way", working),
-                    part("gradients of matrices before they are added", fresh),
-                    part("gradients of vectors", vectors),
-                ],
-            ),
-        ),
-        (
-            "the way back of a chunk that goes twice",
-            vec![
-                part("its graph", one),
-                part("bf16 copies of weights in it", passing),
-                part("one chunk on its way", working),
-                part("gradients of matrices before they are added", fresh),
-                part("gradients of vectors", vectors),
-            ],
-        ),
-        (
-            "the update",
-            vec![part("flat copies of gradients for the sum", if job.devices > 1 { 4.0 * model.trained } else { 0.0 })],
-        ),
+        ("the end of the way forward", with_graphs(forward)),
+        ("the loss", with_graphs(objective)),
+        ("the way back of the chunks that are kept", with_graphs(back)),
+        ("the way back of a chunk that goes twice", twice),
+        ("the update", vec![part("flat copies of gradients for the sum", flat)]),
     ]
 }

@@ -114,7 +114,7 @@ impl TrainSettings {
     /// What can be learned from so many pairs.
     fn check_pairs(&self, num_pairs: u64, needs: Needs) -> Result<()> {
         if self.batch as u64 > num_pairs {
-            let problem = format!("is {}, and there are {num_pairs} pairs: say that or less", self.batch);
+            let problem = format!("is {}, more than the pairs there are, {num_pairs}: say that or less", self.batch);
             return Err(Error::config("train.batch", problem));
         }
         if self.batch == 1 && needs.global_negatives == 0 {

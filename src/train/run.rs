@@ -106,7 +106,6 @@ impl Run {
         let hashes = Hashes { model: stage.encoder.fingerprint()?, data: data_hash };
         agree(collective.as_ref(), &hashes.data, "sees other data than rank 0")?;
         agree(collective.as_ref(), &hashes.model, "begins with another model than rank 0")?;
-        stage.settings.check_pairs(pairs.len(), stage.objective.needs())?;
         let lora = stage.settings.lora.as_ref().map(|lora| (lora, stage.settings.seed));
         let named = stage.encoder.trainable(lora)?;
         let mut optimizer = Optimizer::new(&stage.settings.optimizer, named)?;
@@ -117,6 +116,7 @@ impl Run {
             optimizer.restore(tensors, state.step)?;
             done = (state.step, state.drawn);
         }
+        stage.settings.check_pairs(pairs.len(), stage.objective.needs())?;
         let held = (collective.rank() == 0).then(|| start_out(out, resume, &stage.config)).transpose()?;
         collective.barrier()?;
         let (data, out) = ((catalogue, pairs), out.into());

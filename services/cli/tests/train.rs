@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -127,31 +127,45 @@ fn a_stage_learns_and_leaves_a_model_folder() {
 fn killed_at_random_and_resumed_it_ends_with_the_same_bits() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    let begin = Instant::now();
-    done(&mut train(home.path(), "whole", &[]));
-    let length = begin.elapsed();
-    let out = home.path().join("killed");
-    let (mut kills, mut seed) = (0, 20_261_u64);
-    while kills < 10 {
-        let mut child = train_child(home.path(), kills > 0);
+    // enough for ten kills that each let a few steps pass
+    let long = ["train.epochs=8"];
+    done(&mut train(home.path(), "whole", &long));
+    let (whole, out) = (home.path().join("whole"), home.path().join("killed"));
+    let most = steps(&whole).len();
+    let mut seed = 20_261_u64;
+    let mut random = |below: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        std::thread::sleep(length.mul_f64((seed >> 40) as f64 / (1 << 24) as f64));
-        // it may have been quicker; then all its steps are there, and the next goes on from the end
-        drop(child.kill());
+        (seed >> 33) % below
+    };
+    for kill in 0..10 {
+        let mut command = train(home.path(), "killed", &long);
+        if kill > 0 {
+            command.arg("--resume");
+        }
+        let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        let before = written(&out);
+        // some die before their first step, most within or between some later ones
+        if kill % 4 != 3 {
+            while written(&out) <= before + random(3) as usize {
+                assert!(child.try_wait().unwrap().is_none(), "it has ended by itself");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(random(30)));
+        assert!(child.try_wait().unwrap().is_none() && written(&out) < most, "kill {kill} came too late");
+        child.kill().unwrap();
         child.wait().unwrap();
-        kills += 1;
     }
-    done(train(home.path(), "killed", &[]).arg("--resume"));
-    assert_eq!(losses(&home.path().join("whole")), losses(&out), "each step is written down once");
-    assert!(weights(&home.path().join("whole")) == weights(&out));
+    done(train(home.path(), "killed", &long).arg("--resume"));
+    assert_eq!(losses(&whole), losses(&out), "each step is written down once");
+    assert!(weights(&whole) == weights(&out));
 }
 
-fn train_child(home: &Path, resume: bool) -> Child {
-    let mut command = train(home, "killed", &[]);
-    if resume {
-        command.arg("--resume");
-    }
-    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+/// Steps that are written down, by the last whole line.
+fn written(out: &Path) -> usize {
+    let text = fs::read_to_string(out.join("steps.jsonl")).unwrap_or_default();
+    let last = text.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok());
+    last.map_or(0, |line| line["step"].as_u64().unwrap() as usize)
 }
 
 fn launched(home: &Path, out: &str, processes: usize, more: &[&str]) -> Command {
@@ -203,7 +217,9 @@ fn a_killed_process_ends_the_others_with_its_number() {
     let children = fs::read_to_string(format!("/proc/{0}/task/{0}/children", job.id())).unwrap();
     let victim = children.split_whitespace().nth(1).unwrap();
     assert!(Command::new("kill").args(["-KILL", victim]).status().unwrap().success());
+    let lost = Instant::now();
     let output = job.wait_with_output().unwrap();
+    assert!(lost.elapsed() < Duration::from_secs(35), "the timeout, and some time to end");
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("rank 1"), "{message}");
@@ -231,6 +247,12 @@ fn it_goes_on_only_with_what_it_began_with() {
     done(&mut train(home.path(), "run", &[]));
     refused(train(home.path(), "run", &["train.batch=13"]).arg("--resume"), 2, &["train.batch: was 12", "is 13 now"]);
     done(train(home.path(), "run", &["train.keep_tokens=0"]).arg("--resume"));
+    // what went wrong may be mended
+    done(train(home.path(), "run", &["train.optimizer.learning_rate=1e-4"]).arg("--resume"));
+    let held = fs::File::open(home.path().join("run/stage.json")).unwrap();
+    held.lock().unwrap();
+    refused(train(home.path(), "run", &[]).arg("--resume"), 2, &["another process trains in it"]);
+    drop(held);
     fs::write(home.path().join("data/qrels/train.tsv"), "q1\td1\t4\n").unwrap();
     refused(train(home.path(), "run", &[]).arg("--resume"), 2, &["--data", "begin a new stage"]);
     for (set, word) in [
@@ -242,6 +264,10 @@ fn it_goes_on_only_with_what_it_began_with() {
         ("model.precision=int8", "model.precision"),
         ("train.lora.rank=4", "lora"),
         ("encoder.dimensions=8", "dimensions"),
+        ("train.batch=121", "more than the pairs there are"),
+        ("train.lora={rank=0, alpha=1.0, targets=[\"query\"]}", "train.lora.rank"),
+        ("train.lora={rank=1, alpha=1.0, targets=[\"query\"], dropout=0.1}", "train.dropout"),
+        ("train.lora={rank=1, alpha=1.0, targets=[\"query\", \"q_proj\"]}", "`q_proj`"),
     ] {
         refused(&mut train(home.path(), "new", &[set]), 2, &[word]);
         assert!(!home.path().join("new").exists(), "{set}: nothing is left behind");
@@ -265,4 +291,60 @@ fn an_adapter_is_trained_alone_and_kept() {
     assert!(!changed("encoder.layer.0.attention.self.key.weight") && !changed("embeddings.word_embeddings.weight"));
     let losses = losses(&home.path().join("run"));
     assert!(losses[STEPS - 1] < losses[0], "{losses:?}");
+}
+
+#[test]
+fn a_folder_is_taken_up_only_where_a_stage_began_with_the_same_model() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let foreign = home.path().join("foreign");
+    fs::create_dir_all(foreign.join("model")).unwrap();
+    fs::write(foreign.join("model/precious"), "kept").unwrap();
+    refused(train(home.path(), "foreign", &[]).arg("--resume"), 2, &["is not empty", "no stage began in it"]);
+    assert!(foreign.join("model/precious").exists());
+
+    let base = home.path().join("base");
+    let copied = Command::new("cp").arg("-r").args([model(), base.clone()]).status().unwrap();
+    assert!(copied.success());
+    let from = |resume: bool| {
+        let alone = train(home.path(), "run", &["train.most_steps=4"]);
+        let mut command = Command::new(alone.get_program());
+        command.current_dir(home.path()).env("OMP_NUM_THREADS", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.args(alone.get_args().map(|part| if part == model() { base.as_os_str() } else { part }));
+        if resume {
+            command.arg("--resume");
+        }
+        command
+    };
+    done(&mut from(false));
+    let tokenizer = base.join("config_sentence_transformers.json");
+    let text = fs::read_to_string(&tokenizer).unwrap_or_else(|_| "{}".into());
+    fs::write(&tokenizer, text + "\n").unwrap();
+    refused(&mut from(true), 2, &["model.path", "not the model that the stage began with"]);
+}
+
+#[test]
+fn asked_to_stop_it_writes_a_checkpoint_and_says_that_it_is_not_done() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let long = ["train.epochs=100000", "train.checkpoint_steps=1000000"];
+    for processes in [1, 2] {
+        let out = home.path().join(format!("of{processes}"));
+        let name = out.file_name().unwrap().to_str().unwrap();
+        let job = match processes {
+            1 => train(home.path(), name, &long).spawn().unwrap(),
+            _ => launched(home.path(), name, processes, &long).spawn().unwrap(),
+        };
+        let begin = Instant::now();
+        while written(&out) < 3 {
+            assert!(begin.elapsed() < Duration::from_secs(60));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert!(Command::new("kill").args(["-TERM", &job.id().to_string()]).status().unwrap().success());
+        let output = job.wait_with_output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{message}");
+        assert!(message.contains("--resume goes on from there"), "{message}");
+        assert_eq!(fs::read_dir(out.join("checkpoints")).unwrap().count(), 1, "of where it stopped");
+    }
 }
