@@ -35,7 +35,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("what", choices=["speed", "quality", "theirs"])
     parser.add_argument("--batch", type=int)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--rate", type=float, default=2e-5)
     parser.add_argument("--split", default="train")
