@@ -268,7 +268,7 @@ fn a_fresh_adapter_changes_nothing() {
     lora.attach(&mut case.backbone, 1).unwrap();
     case.check("states", &case.padded(""), Pass::default(), ("hidden", EXACT));
     let nothing = Lora { targets: vec!["no_proj".into()], ..lora };
-    assert!(nothing.attach(&mut case.backbone, 1).unwrap_err().to_string().contains("match no linear map"));
+    assert!(nothing.attach(&mut case.backbone, 1).unwrap_err().to_string().contains("no linear map"));
 }
 
 #[test]
