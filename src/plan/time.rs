@@ -158,8 +158,7 @@ impl Step {
     }
 
     pub fn total(&self) -> f64 {
-        let Seconds { data, forward, loss, backward, reduce, optimizer } = self.seconds;
-        data + forward + loss + backward + reduce + optimizer
+        total(self.seconds.by_phase().into_iter().map(|(_, seconds)| seconds))
     }
 }
 

@@ -156,7 +156,7 @@ impl Run {
             let texts_per_second = texts / begin.elapsed().as_secs_f64();
             let progress = Progress { step: at + 1, steps, learning_rate: rate, texts_per_second, stepped };
             if let Some(log) = &mut log {
-                TRAIN.step(&progress.stepped.seconds_by_phase(), progress.stepped.loss, rate);
+                TRAIN.step(&progress.stepped.seconds.by_phase(), progress.stepped.loss, rate);
                 let path = self.out.join(STEPS);
                 writeln!(log, "{}", json!(progress)).map_err(Error::store(&path, "write to it"))?;
                 report(&progress);

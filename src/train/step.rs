@@ -63,9 +63,9 @@ pub struct Seconds {
     pub optimizer: f64,
 }
 
-impl Stepped {
-    pub fn seconds_by_phase(&self) -> [(&'static str, f64); 6] {
-        let Seconds { data, forward, loss, backward, reduce, optimizer } = self.seconds;
+impl Seconds {
+    pub fn by_phase(&self) -> [(&'static str, f64); 6] {
+        let Self { data, forward, loss, backward, reduce, optimizer } = *self;
         [
             ("data", data),
             ("forward", forward),

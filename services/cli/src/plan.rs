@@ -168,19 +168,10 @@ fn seconds(out: &mut String, plan: &Plan) -> std::fmt::Result {
         writeln!(out, "  {:<44} {:>6.0} times {bytes:>12.3} MB {ms:>10.2} ms", exchange.name, exchange.times)?;
     }
     writeln!(out, "\nseconds of a step")?;
-    let souk::train::Seconds { data, forward, loss, backward, reduce, optimizer } = plan.seconds;
-    let phases = [
-        ("data", data),
-        ("forward", forward),
-        ("loss", loss),
-        ("backward", backward),
-        ("reduce", reduce),
-        ("optimizer", optimizer),
-    ];
     let line = |out: &mut String, (name, seconds): (&str, f64)| {
         writeln!(out, "  {name:<66} {seconds:>9.4} s {:>5.1} %", 100.0 * seconds / plan.step_seconds)
     };
-    phases.into_iter().try_for_each(|phase| line(out, phase))?;
+    plan.seconds.by_phase().into_iter().try_for_each(|phase| line(out, phase))?;
     line(out, ("together", plan.step_seconds))?;
     writeln!(out, "spent on")?;
     plan.causes.all().into_iter().try_for_each(|cause| line(out, cause))?;
