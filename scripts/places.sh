@@ -4,6 +4,7 @@
 TORCH_VERSION=2.11.0
 CACHE=${SOUK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/souk}
 OWN_TORCH=$CACHE/libtorch-$TORCH_VERSION/torch
+CUDA_HEADERS=$CACHE/cuda-headers-13.0.96
 MINILM=$CACHE/models/all-MiniLM-L6-v2
 KAFKA_VERSION=$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' scripts/kafka/pom.xml)
 KAFKA=$CACHE/kafka-$KAFKA_VERSION

@@ -2,7 +2,8 @@
 # Prepares a machine for Souk: checks the compilers, puts libtorch and the small real model into the cache (outside the
 # tree, shared by checkouts), and tells cargo where they are. Does nothing, quickly, when nothing is missing.
 # `scripts/setup.sh servers NAME...` instead makes sure that kafka, redis, postgres can be started;
-# `scripts/setup.sh packages NAME...` installs Debian packages where we are root.
+# `scripts/setup.sh packages NAME...` installs Debian packages where we are root;
+# `scripts/setup.sh cuda-headers` fetches what scripts/nccl.sh compiles against.
 #
 #   SOUK_CACHE              the cache folder (default: $XDG_CACHE_HOME/souk, else ~/.cache/souk)
 #   LIBTORCH                a libtorch of your own, instead of the one fetched here
@@ -13,7 +14,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-CARGO_MINOR=88
+CARGO_MINOR=89
 MINILM_SHA256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 CONFIG_MARK="# Written by scripts/setup.sh from the environment; rewritten when that changes."
 
@@ -26,6 +27,10 @@ main() {
     if [ "${1:-}" = packages ]; then
         shift
         install_packages "$@"
+        return
+    fi
+    if [ "${1:-}" = cuda-headers ]; then
+        locked cuda-headers fetch_cuda_headers
         return
     fi
     check_cargo
@@ -190,6 +195,20 @@ version_of() {
     elif [ -f "$header" ]; then
         awk '/^#define TORCH_VERSION_(MAJOR|MINOR|PATCH) /{ v = v dot $3; dot = "." } END { print v }' "$header"
     fi
+}
+
+fetch_cuda_headers() {
+    [ ! -d "$CUDA_HEADERS" ] || return 0
+    say "fetching headers of CUDA and NCCL from PyPI: 202 MB, once"
+    local work
+    rm -rf "$CACHE"/.cuda-*
+    work=$(mktemp -d "$CACHE/.cuda-XXXXXX")
+    # shellcheck disable=SC2064
+    trap "rm -rf '$work'" EXIT
+    with_progress "$work" download "$work" scripts/nccl.txt || fail "CUDA's headers could not be fetched from PyPI" \
+        "Check the network (pip's own settings, PIP_INDEX_URL and others, are respected)."
+    unpack "$work" "$work/headers" nvidia/cu13/include/ nvidia/nccl/include/
+    mv "$work/headers" "$CUDA_HEADERS"
 }
 
 fetch_libtorch() {

@@ -21,6 +21,7 @@ export SOUK_SKIPPED=$work/skipped
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 : >"$SOUK_SKIPPED"
 
+scripts/nccl.sh
 SOUK_CHROMIUM=$(scripts/browser.sh)
 export SOUK_CHROMIUM
 scripts/services.sh up "$services" >/dev/null

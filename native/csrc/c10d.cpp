@@ -1,16 +1,20 @@
-// torch's own collectives: a TCPStore, where processes find each other, and a ProcessGroupGloo over it. Every call waits
-// until it is done, has failed, or its time is over. What is checked by the caller: tensors are dense and contiguous.
+// torch's own collectives: a TCPStore, where processes find each other, and over it a ProcessGroupGloo, and a ProcessGroupNCCL
+// for tensors on CUDA where one was joined. Every call waits until it is done, has failed, or its time is over. What is checked by the caller: tensors are dense and contiguous.
 #include <ATen/ATen.h>
 #include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <dlfcn.h>
+
 #include <cstdlib>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "guard.h"
+#include "souk_nccl.h"
 
 using at::Tensor;
 using souk::guarded;
@@ -21,8 +25,11 @@ struct SoukStore {
 };
 
 struct SoukGroup {
-  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo;
+  c10::intrusive_ptr<c10d::Backend> gloo;
   int64_t size;
+  c10::intrusive_ptr<c10d::Backend> nccl;  // null where it was not joined
+
+  c10d::Backend* of(const Tensor& x) const { return nccl && x.is_cuda() ? nccl.get() : gloo.get(); }
 };
 
 namespace {
@@ -99,7 +106,19 @@ int souk_group_open(const SoukStore* store, const SoukGroupOptions* options, Sou
                             : options->address ? ProcessGroupGloo::createDeviceForHostname(options->address)
                                                : ProcessGroupGloo::createDefaultDevice());
     const auto keys = c10::make_intrusive<c10d::PrefixStore>(options->prefix, store->store);
-    *out = new SoukGroup{c10::make_intrusive<ProcessGroupGloo>(keys, options->rank, options->size, gloo), options->size};
+    *out = new SoukGroup{c10::make_intrusive<ProcessGroupGloo>(keys, options->rank, options->size, gloo), options->size, {}};
+  });
+}
+
+// From then on tensors on CUDA go through NCCL; libtorch_cuda must be loaded.
+int souk_group_join_nccl(SoukGroup* group, const SoukStore* store, const SoukGroupOptions* options, const char* library) {
+  return guarded([&] {
+    void* loaded = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    void* found = loaded ? dlsym(loaded, "souk_nccl_open") : nullptr;
+    if (!found) throw std::runtime_error(dlerror());
+    const auto keys = c10::make_intrusive<c10d::PrefixStore>(options->prefix, store->store);
+    const auto open = reinterpret_cast<decltype(&souk_nccl_open)>(found);
+    open(keys, options->rank, options->size, milliseconds(options->timeout_ms), &group->nccl);
   });
 }
 
@@ -114,7 +133,7 @@ int souk_group_all_gather(const SoukGroup* group, const Tensor* x, Tensor** out)
     shape.insert(shape.begin(), group->size);
     Tensor from = x->detach().view({-1});
     Tensor to = at::empty({group->size * from.numel()}, from.options());
-    group->gloo->_allgather_base(to, from)->wait();
+    group->of(from)->_allgather_base(to, from)->wait();
     *out = new Tensor(to.view(shape));
   });
 }
@@ -122,14 +141,14 @@ int souk_group_all_gather(const SoukGroup* group, const Tensor* x, Tensor** out)
 int souk_group_all_reduce(const SoukGroup* group, const Tensor* x) {
   return guarded([&] {
     std::vector<Tensor> tensors{x->detach()};
-    group->gloo->allreduce(tensors)->wait();  // the sum, unless one asks for something else
+    group->of(tensors[0])->allreduce(tensors)->wait();  // the sum, unless one asks for something else
   });
 }
 
 int souk_group_reduce_scatter(const SoukGroup* group, const Tensor* out, const Tensor* x) {
   return guarded([&] {
     Tensor to = out->detach(), from = x->detach();
-    group->gloo->_reduce_scatter_base(to, from)->wait();
+    group->of(from)->_reduce_scatter_base(to, from)->wait();
   });
 }
 
@@ -138,7 +157,7 @@ int souk_group_broadcast(const SoukGroup* group, const Tensor* x, int32_t root) 
     std::vector<Tensor> tensors{x->detach()};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    group->gloo->broadcast(tensors, options)->wait();
+    group->of(tensors[0])->broadcast(tensors, options)->wait();
   });
 }
 

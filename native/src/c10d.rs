@@ -1,12 +1,14 @@
-//! torch's own collectives: a [`Store`] where processes meet, and a [`ProcessGroup`] (Gloo) in which they exchange tensors.
+//! torch's own collectives: a [`Store`] where processes meet, and a [`ProcessGroup`] in which they exchange tensors: Gloo, and
+//! for tensors on CUDA NCCL, where it was joined; else these go through the host.
 //!
-//! Every call waits until it is done, has failed, or its time is over. Tensors on CUDA go through the host.
+//! Every call waits until it is done, has failed, or its time is over.
 
 use crate::ffi::{self, SoukGroup, SoukGroupOptions, SoukStore};
 use crate::tensor::bad;
 use crate::{Error, Result};
 use std::ffi::CString;
 use std::marker::PhantomData;
+use std::path::Path;
 use std::ptr::{null, null_mut};
 use std::time::Duration;
 use tch::Tensor;
@@ -124,6 +126,27 @@ impl ProcessGroup {
         // SAFETY: all texts are zero-terminated and outlive the call; on success the shim gives the group away.
         ffi::check(unsafe { ffi::souk_group_open(store.raw, &options, &mut raw) })?;
         Ok(Self { raw, size, _one_thread: PhantomData })
+    }
+
+    /// Sends tensors on CUDA through NCCL from now on. `library` is what `scripts/nccl.sh` compiles; CUDA must be loaded.
+    pub fn join_nccl(
+        &mut self,
+        store: &Store,
+        prefix: &str,
+        (rank, library): (usize, &Path),
+        timeout: Duration,
+    ) -> Result<()> {
+        let (prefix, library) = (text("prefix", prefix)?, text("library", &library.to_string_lossy())?);
+        let options = SoukGroupOptions {
+            prefix: prefix.as_ptr(),
+            rank: rank as i32,
+            size: self.size as i32,
+            interface: null(),
+            address: null(),
+            timeout_ms: milliseconds(timeout),
+        };
+        // SAFETY: the group lives as long as this object and is ours alone; all texts are zero-terminated and outlive the call.
+        ffi::check(unsafe { ffi::souk_group_join_nccl(self.raw, store.raw, &options, library.as_ptr()) })
     }
 
     /// Every rank's tensor, by rank: `[size, ...]`. All have the same shape and kind.

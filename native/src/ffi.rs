@@ -41,7 +41,7 @@ pub(crate) struct SoukStore {
     _opaque: [u8; 0],
 }
 
-/// A ProcessGroupGloo; only the shim looks inside.
+/// A ProcessGroupGloo, and perhaps a ProcessGroupNCCL; only the shim looks inside.
 #[repr(C)]
 pub(crate) struct SoukGroup {
     _opaque: [u8; 0],
@@ -113,6 +113,12 @@ unsafe extern "C" {
         store: *const SoukStore,
         options: *const SoukGroupOptions,
         out: *mut *mut SoukGroup,
+    ) -> c_int;
+    pub(crate) fn souk_group_join_nccl(
+        group: *mut SoukGroup,
+        store: *const SoukStore,
+        options: *const SoukGroupOptions,
+        library: *const c_char,
     ) -> c_int;
     pub(crate) fn souk_group_free(group: *mut SoukGroup);
     pub(crate) fn souk_group_all_gather(group: *const SoukGroup, x: *const C_tensor, out: *mut *mut C_tensor) -> c_int;

@@ -1,9 +1,11 @@
-//! Many processes through torch's own engine: a TCPStore, kept by rank 0 or by torchrun, and a Gloo process group. Takes a
+//! Many processes through torch's own engine: a TCPStore, kept by rank 0 or by torchrun, a Gloo process group, and
+//! NCCL's for tensors on CUDA where it is asked for. Takes a
 //! place among the ranks; gives tensors over them. An operation that fails ends the job: the error names the rank at fault,
 //! and every later call gives the same error.
 
 use std::cell::RefCell;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -11,7 +13,7 @@ use souk_native::{Network, ProcessGroup, Store};
 use tch::Tensor;
 
 use super::pulse::{Board, Pulse};
-use super::{Collective, Place, Settings};
+use super::{Backend, Collective, Place, Settings};
 use crate::error::{Cause, Error, Result};
 
 const POLL: Duration = Duration::from_millis(20);
@@ -54,15 +56,20 @@ impl C10d {
         }
         board.names = present?;
         board.keeper = lost_store(place, &board.names[0]);
-        let prefix = format!("{}/gloo", board.prefix);
+        let keys = board.prefix.clone();
         let pulse = Pulse::start(board, timeout)?;
         let network_name = std::env::var("GLOO_SOCKET_IFNAME").ok().filter(|name| !name.is_empty());
         let network = network(place, settings.interface.as_deref().or(network_name.as_deref()));
-        let connected = ProcessGroup::connect(&store, &prefix, (place.rank, place.size), network, timeout);
-        let group = connected.map_err(|cause| {
+        let connected =
+            ProcessGroup::connect(&store, &format!("{keys}/gloo"), (place.rank, place.size), network, timeout);
+        let mut group = connected.map_err(|cause| {
             let why = pulse.verdict().unwrap_or_else(|| unreachable_by(network));
             upstream(why, cause)
         })?;
+        if settings.backend == Backend::Nccl {
+            let joined = group.join_nccl(&store, &format!("{keys}/nccl"), (place.rank, &nccl()?), timeout);
+            joined.map_err(|cause| Error::config("collective.backend", "nccl cannot be joined").because(cause))?;
+        }
         let group = RefCell::new(State::Open(group));
         Ok(Self { rank: place.rank, size: place.size, group, pulse, _store: store, keeps_store })
     }
@@ -124,6 +131,22 @@ impl Collective for C10d {
 
     fn barrier(&self) -> Result<()> {
         self.run("barrier", ProcessGroup::barrier)
+    }
+}
+
+/// The library that has NCCL's group, once CUDA is loaded.
+pub(super) fn nccl() -> Result<PathBuf> {
+    let refused = |problem: String| Error::config("collective.backend", problem);
+    souk_native::load_cuda().map_err(|cause| {
+        let hint = "set it to \"gloo\", or point LIBTORCH or LIBTORCH_USE_PYTORCH=1 to a libtorch that has CUDA";
+        refused(format!("nccl: this libtorch has no CUDA; {hint}")).because(cause)
+    })?;
+    let program =
+        std::env::current_exe().map_err(|e| refused("nccl: where this program lies is not known".into()).because(e))?;
+    let library = program.with_file_name("libsouk_nccl.so");
+    match library.exists() {
+        true => Ok(library),
+        false => Err(refused(format!("nccl: {} is missing: `make nccl` compiles it", library.display()))),
     }
 }
 

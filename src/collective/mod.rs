@@ -42,7 +42,7 @@ pub trait Collective: Send {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
-    /// `gloo`; tensors on CUDA then go through the host. `nccl` is refused by a build without it.
+    /// `gloo`; tensors on CUDA then go through the host. With `nccl` they do not; each process needs a GPU of its own.
     pub backend: Backend,
     /// How long a rank waits for the others before it ends with an error.
     pub timeout_seconds: u64,
@@ -78,8 +78,7 @@ pub fn open(settings: &Settings) -> Result<Box<dyn Collective>> {
         return Err(Error::config("collective.timeout_seconds", problem));
     }
     if settings.backend == Backend::Nccl {
-        let problem = "this build has Gloo only: set it to \"gloo\", which takes tensors on CUDA through the host";
-        return Err(Error::config("collective.backend", problem));
+        c10d::nccl()?;
     }
     match Place::from_environment()? {
         Some(place) if place.size > 1 => Ok(Box::new(C10d::connect(&place, settings)?)),

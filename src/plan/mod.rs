@@ -193,7 +193,7 @@ impl Job<'_> {
         let mut notes = vec![format!("{}: {}", device.name, device.source)];
         if device.apart && self.devices > 1 {
             notes.push(
-                "exchanges are NCCL's; this build has Gloo only, which goes through the host and is slower".into(),
+                "exchanges are NCCL's (collective.backend = \"nccl\"); Gloo goes through the host and is slower".into(),
             );
         }
         notes

@@ -148,3 +148,21 @@ fn a_job_that_takes_too_long_is_ended() {
     assert_eq!(code, Some(1), "{message}");
     assert!(message.contains("not done after 3 s"), "{message}");
 }
+
+#[test]
+fn nccl_without_cuda_is_refused_with_what_to_do() {
+    let version = Command::new(env!("CARGO_BIN_EXE_souk-engine")).arg("--version").output().unwrap();
+    if String::from_utf8_lossy(&version.stdout).contains("cuda") {
+        // with GPUs it is a check of docs/gpu-checks.md
+        return;
+    }
+    let model = model();
+    let train = ["train", "--model", &model, "--data", "nowhere", "--out", "never", "--set", "collective.backend=nccl"];
+    let home = tempfile::tempdir().unwrap();
+    std::fs::create_dir(home.path().join("nowhere")).unwrap();
+    std::fs::write(home.path().join("nowhere/corpus.jsonl"), "{\"_id\":\"a\"}\n").unwrap();
+    let mut job = launch(&[&["--nproc", "2", "--"], &train[..]].concat());
+    let (code, _, message) = texts(job.current_dir(home.path()).output().unwrap());
+    assert_eq!(code, Some(2), "{message}");
+    assert!(message.contains("this libtorch has no CUDA") && message.contains("gloo"), "{message}");
+}

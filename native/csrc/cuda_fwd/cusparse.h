@@ -1,0 +1,3 @@
+#pragma once
+enum cusparseStatus_t : int;
+typedef struct cusparseContext* cusparseHandle_t;
