@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Compiles libsouk_nccl.so beside the programs: torch's NCCL group, for `collective.backend = "nccl"` on machines with GPUs.
 # Needs no GPU and no CUDA here, only headers, which are fetched once (200 MB). Where libtorch is not Linux's on x86_64
-# there is nothing to compile, and it says so.
+# there is nothing to compile, and it says so. Ends with 3 where the headers cannot be fetched.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
@@ -15,7 +15,7 @@ main() {
     local library torch=${LIBTORCH:-$OWN_TORCH}/include source=native/csrc
     library=$(programs)/libsouk_nccl.so
     [ ! "$library" -nt $source/nccl.cpp ] || [ ! "$library" -nt $source/souk_nccl.h ] || return 0
-    scripts/setup.sh cuda-headers
+    scripts/setup.sh cuda-headers || exit 3
     mkdir -p "$(dirname "$library")"
     say "compiling $library"
     # what the headers name of cuBLAS and its kin, cuda_fwd declares
