@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
@@ -168,11 +169,12 @@ fn dead_letters(data: &Path) -> Vec<String> {
 }
 
 /// The broker is killed and started again, if this run started it.
-fn restart_broker(test: &str) {
+fn restart_broker(test: &str, just_before: impl FnOnce()) {
     let Some(services) = std::env::var_os("SOUK_SERVICES") else {
         return skip(test, "the broker is not ours to restart (SOUK_SERVICES is not set)");
     };
     let _down = UP.write().unwrap_or_else(PoisonError::into_inner);
+    just_before();
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services.sh");
     let done = Command::new(script).args(["restart", "kafka"]).arg(services).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
@@ -181,14 +183,23 @@ fn restart_broker(test: &str) {
 const EVENTS: usize = 1_000_000;
 const CLICKS_PER_QUERY: usize = 20;
 const KILLS: u64 = 20;
-/// The million takes at least so long to be written.
-const WRITING: Duration = Duration::from_secs(40);
+/// The million is written in so many portions, each when it is released: there is always something new to read.
+const PORTIONS: usize = KILLS as usize + 6;
+/// A portion takes at least so long.
+const WRITING: Duration = Duration::from_millis(1600);
 
 /// Queries and clicks, some out of order, some repeated, and rubbish, which is given back.
-fn write_million(writer: &Writer) -> Vec<String> {
-    let (begin, queries) = (Instant::now(), EVENTS / CLICKS_PER_QUERY);
-    let mut rubbish = Vec::new();
+fn write_million(writer: &Writer, released: &AtomicUsize) -> Vec<String> {
+    let queries = EVENTS / CLICKS_PER_QUERY;
+    let (mut rubbish, mut portion, mut begin, mut first_number) = (Vec::new(), 0, Instant::now(), 0);
     for number in 0..queries {
+        if number * PORTIONS / queries > portion {
+            (portion, first_number) = (number * PORTIONS / queries, number);
+            while released.load(Ordering::Relaxed) <= portion {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            begin = Instant::now();
+        }
         let id = format!("q{number}");
         let first = number * CLICKS_PER_QUERY;
         // disorder: some clicks come before their query
@@ -204,7 +215,7 @@ fn write_million(writer: &Writer) -> Vec<String> {
         if number % 50 == 0 {
             rubbish.push(format!("{{rubbish {number}"));
             writer.send(&id, rubbish.last().unwrap());
-            let due = WRITING.mul_f64(number as f64 / queries as f64);
+            let due = WRITING.mul_f64(((number - first_number) * PORTIONS) as f64 / queries as f64);
             std::thread::sleep(due.saturating_sub(begin.elapsed()));
         }
     }
@@ -218,8 +229,12 @@ fn a_million_events_arrive_once_through_kills_a_second_reader_and_a_restart() {
     let Some(brokers) = brokers(test) else { return };
     let topic = topic(&brokers, "million", 4);
     let writer = Writer::new(&brokers, &topic);
-    // goes on while readers are killed, so that there is always something to read
-    let writing = std::thread::spawn(move || write_million(&writer));
+    let released = Arc::new(AtomicUsize::new(1));
+    let until = released.clone();
+    let writing = std::thread::spawn(move || write_million(&writer, &until));
+    let release = |portions| {
+        released.fetch_add(portions, Ordering::Relaxed);
+    };
     let home = tempfile::tempdir().unwrap();
     let data = home.path();
     corpus(data, EVENTS);
@@ -227,6 +242,7 @@ fn a_million_events_arrive_once_through_kills_a_second_reader_and_a_restart() {
     let mut dice = 0x9e37_79b9_7f4a_7c15_u64 ^ u64::from(std::process::id());
     for kill in 0..KILLS {
         let before = num_commits(data);
+        release(1);
         let mut reader = ingest(&brokers, &topic, data, &[&small[..], &["--follow"]].concat());
         wait_for("a commit", || {
             assert!(reader.try_wait().unwrap().is_none(), "the reader has ended by itself");
@@ -235,8 +251,10 @@ fn a_million_events_arrive_once_through_kills_a_second_reader_and_a_restart() {
         dice = dice.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         std::thread::sleep(Duration::from_millis(dice >> 57));
         if kill == KILLS / 2 {
-            restart_broker(test);
+            // something is being written as it goes down
+            restart_broker(test, || release(1));
             let before = num_commits(data);
+            release(1);
             wait_for("a commit after the broker's restart", || num_commits(data) > before);
         }
         reader.kill().unwrap();
@@ -245,7 +263,9 @@ fn a_million_events_arrive_once_through_kills_a_second_reader_and_a_restart() {
     // a second reader joins the first, and leaves again
     let mut first = ingest(&brokers, &topic, data, &[&small[..], &["--follow"]].concat());
     let before = num_commits(data);
+    release(1);
     wait_for("a commit", || num_commits(data) > before);
+    release(PORTIONS);
     let second = ingest(&brokers, &topic, data, &[&small[..], &["--follow"]].concat());
     std::thread::sleep(Duration::from_secs(3));
     terminate(&second);
