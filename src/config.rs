@@ -11,16 +11,20 @@ use tch::{Cuda, Device};
 use toml::{Table, Value};
 
 use crate::backbone::{Precision, hub};
+use crate::beir::DataFolder;
+use crate::candidates::CandidateSettings;
 use crate::collective::{self, Place};
 use crate::dataset::IngestSettings;
 use crate::encoder::{Encoder, Limits, Outline, Overrides, Placement, Reader, Scratch};
 use crate::error::{Error, Result};
+use crate::lexical::Lexical;
 use crate::log::file::{FileSettings, FileSource};
 use crate::log::kafka::{KafkaSettings, KafkaSource};
 use crate::log::{LogSource, OnGap, Resume};
-use crate::objective::Objective;
+use crate::objective::{Candidates, Objective};
+use crate::reward::{Blend, MarketOracle, RewardSettings};
 use crate::store::{Address, Cache, Ledger, SqlLedger, masked, open_cache};
-use crate::train::{Stage, TrainSettings};
+use crate::train::{Rewards, Stage, TrainSettings};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -35,6 +39,8 @@ pub struct Config {
     pub ingest: IngestSettings,
     pub train: TrainSettings,
     pub objective: Objective,
+    pub candidates: CandidateSettings,
+    pub reward: RewardSettings,
     pub collective: collective::Settings,
 }
 
@@ -247,15 +253,29 @@ impl Config {
     }
 
     /// Opens what `souk train` trains: weights in f32 whatever the precision of the products.
-    pub fn open_stage(&self) -> Result<Stage> {
+    pub fn open_stage(&self, data: &DataFolder) -> Result<Stage> {
         let bf16 = self.trains_in_bf16()?;
-        let plain = ModelConfig { precision: Precision::F32, ..self.model.clone() };
-        let encoder = Self { model: plain, ..self.clone() }.open_encoder()?;
-        let config = serde_json::json!({
+        let plain = Self { model: ModelConfig { precision: Precision::F32, ..self.model.clone() }, ..self.clone() };
+        let encoder = plain.open_encoder()?;
+        let mut config = serde_json::json!({
             "model": self.model, "encoder": self.encoder, "train": self.train, "objective": self.objective,
         });
+        let needs = self.objective.needs();
+        let mut rewards = None;
+        if needs.candidates != Candidates::None {
+            config["candidates"] = serde_json::json!(self.candidates);
+            config["reward"] = serde_json::json!(self.reward);
+            let reference = needs.reference.then(|| plain.open_encoder()).transpose()?;
+            rewards = Some(Rewards { blend: self.open_blend(data)?, candidates: self.candidates.clone(), reference });
+        }
         let (settings, objective) = (self.train.clone(), self.objective.clone());
-        Ok(Stage { encoder, settings, objective, bf16, config })
+        Ok(Stage { encoder, settings, objective, bf16, rewards, config })
+    }
+
+    fn open_blend(&self, data: &DataFolder) -> Result<Blend> {
+        let source = Arc::new(MarketOracle::load(data.path())?);
+        let passages = || data.items().map(|items| items.map(|item| Ok(item?.1.passage())));
+        Blend::build(&self.reward, source, || Lexical::build(passages()?))
     }
 
     /// Whether products are in bf16 when the model is trained.

@@ -73,7 +73,7 @@ pub struct Query {
 }
 
 /// How well an item answers a query.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Level {
     /// Irrelevant.
     L1 = 1,

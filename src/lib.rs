@@ -9,6 +9,7 @@
 
 pub mod backbone;
 pub mod beir;
+pub mod candidates;
 pub mod checkpoint;
 pub mod claim;
 pub mod collective;

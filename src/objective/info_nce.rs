@@ -10,8 +10,8 @@
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use super::{Needs, Pairs, Vectors, matryoshka};
-use crate::error::{Error, Result};
+use super::{Needs, Pairs, Vectors, matryoshka, positive};
+use crate::error::Result;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -34,14 +34,12 @@ impl Default for InfoNce {
 
 impl InfoNce {
     pub(super) fn check(&self, dimensions: i64) -> Result<()> {
-        if !self.temperature.is_finite() || self.temperature <= 0.0 {
-            return Err(Error::config("objective.temperature", format!("is {}: say more than 0", self.temperature)));
-        }
+        positive("temperature", self.temperature)?;
         matryoshka::check(&self.dimensions, dimensions)
     }
 
     pub(super) fn needs(&self) -> Needs {
-        Needs { global_negatives: self.global_negatives, all_queries: self.symmetric }
+        Needs { global_negatives: self.global_negatives, all_queries: self.symmetric, ..Needs::default() }
     }
 
     pub(super) fn loss(&self, vectors: &Vectors, pairs: &Pairs) -> Tensor {

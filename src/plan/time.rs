@@ -9,7 +9,6 @@ use super::exchange::{Exchange, Ring};
 use super::load::{Chunk, Load};
 use super::model::{Model, Work};
 use super::{Flops, Job};
-use crate::objective::Objective;
 use crate::train::Seconds;
 
 /// Gradients are summed in pieces of so many entries.
@@ -84,17 +83,17 @@ pub struct Loss {
 
 impl Loss {
     pub fn of(job: &Job, load: &Load) -> Self {
-        let Objective::InfoNce(rule) = job.objective;
         let whole = job.outline.dimensions;
-        let prefixes: Vec<f64> = match rule.dimensions.as_slice() {
+        let prefixes: Vec<f64> = match job.objective.prefixes() {
             [] => vec![whole as f64],
             prefixes => prefixes.iter().map(|prefix| *prefix as f64).collect(),
         };
         let all = prefixes.iter().sum::<f64>();
         let [own, pairs, items] = [load.queries, job.settings.batch as u64, job.num_items()].map(|count| count as f64);
-        let queries = if rule.symmetric { pairs } else { own };
-        let scores = own * (items + if rule.symmetric { pairs } else { 0.0 });
-        let wide = if rule.symmetric { pairs } else { 0.0 } + items;
+        let symmetric = job.objective.needs().all_queries;
+        let queries = if symmetric { pairs } else { own };
+        let scores = own * (items + if symmetric { pairs } else { 0.0 });
+        let wide = if symmetric { pairs } else { 0.0 } + items;
         let others = if job.devices > 1 { wide } else { 0.0 };
         let d = whole as f64;
         Self {
@@ -105,7 +104,7 @@ impl Loss {
             score_bytes: scores * (4.0 * prefixes.len() as f64 + 13.0),
             // gathered, gradient, one prefix's gradient, what is sent back; and each prefix normalised
             vector_bytes: 4.0 * d * (3.0 * others + 2.0 * (queries + items)) + 4.0 * all * (queries + items),
-            symmetric: rule.symmetric,
+            symmetric,
         }
     }
 }

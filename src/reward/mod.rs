@@ -1,9 +1,13 @@
 //! Who says how well an item answers a query. Takes questions, gives a verdict for each that could be had; one that could
 //! not is missing and never a number.
 
+mod blend;
+mod exclusivity;
 mod judgements;
 mod oracle;
 
+pub use blend::{Blend, Candidate, Part, Reward, RewardSettings};
+pub use exclusivity::Kind as ExclusivityKind;
 pub use judgements::Judgements;
 pub use oracle::MarketOracle;
 
@@ -40,6 +44,11 @@ pub trait RewardSource: Send + Sync {
 
     /// One answer for each question, in their order; `None` where there is no verdict.
     fn judge(&self, asked: &[Question<'_>]) -> Result<Vec<Option<Verdict>>>;
+
+    /// Why the last verdicts were missing, for whoever watches.
+    fn trouble(&self) -> Option<String> {
+        None
+    }
 }
 
 #[cfg(test)]

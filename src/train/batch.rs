@@ -15,6 +15,8 @@ pub struct Batch<'a> {
     pub items: Vec<u32>,
     /// Where in `items` each pair's item is.
     pub chosen: Vec<i64>,
+    /// Where in `items` each row is.
+    places: HashMap<u32, i64>,
     /// Of each pair, where in `items` other items are that its query is known to have found.
     known: Vec<Vec<i64>>,
 }
@@ -23,23 +25,33 @@ impl<'a> Batch<'a> {
     /// `drawn` rows of `pairs`, and items of the catalogue by the numbers of their draws.
     pub fn gather(pairs: &'a Pairs, drawn: &[u64], catalogue: &Catalogue, (seed, draws): (u64, Range<u64>)) -> Self {
         let pairs_drawn: Vec<Pair<'a>> = drawn.iter().map(|row| pairs.row(*row)).collect();
-        let mut places: HashMap<u32, i64> = HashMap::with_capacity(pairs_drawn.len());
-        let mut items = Vec::with_capacity(pairs_drawn.len());
-        let mut place = |item: u32| {
-            *places.entry(item).or_insert_with(|| {
-                items.push(item);
-                items.len() as i64 - 1
-            })
-        };
-        let chosen: Vec<i64> = pairs_drawn.iter().map(|pair| place(pair.item)).collect();
-        for draw in draws {
-            place(catalogue.negative(seed, draw));
+        let (places, items) = (HashMap::with_capacity(drawn.len()), Vec::with_capacity(drawn.len()));
+        let mut batch = Self { pairs: pairs_drawn, items, chosen: Vec::new(), places, known: Vec::new() };
+        for at in 0..batch.pairs.len() {
+            let place = batch.add(batch.pairs[at].item);
+            batch.chosen.push(place);
         }
-        let known = pairs_drawn.iter().zip(&chosen).map(|(pair, own)| {
-            let found = pairs.positives(pair.query_number).iter().filter_map(|item| places.get(item).copied());
+        for draw in draws {
+            batch.add(catalogue.negative(seed, draw));
+        }
+        let known = batch.pairs.iter().zip(&batch.chosen).map(|(pair, own)| {
+            let found = pairs.positives(pair.query_number).iter().filter_map(|item| batch.place(*item));
             found.filter(|place| place != own).collect()
         });
-        Self { known: known.collect(), pairs: pairs_drawn, items, chosen }
+        batch.known = known.collect();
+        batch
+    }
+
+    /// Where an item of the catalogue is in `items`; it joins them if it is not there yet.
+    pub fn add(&mut self, row: u32) -> i64 {
+        *self.places.entry(row).or_insert_with(|| {
+            self.items.push(row);
+            self.items.len() as i64 - 1
+        })
+    }
+
+    pub fn place(&self, row: u32) -> Option<i64> {
+        self.places.get(&row).copied()
     }
 
     /// How many items were left out of some query's sum.

@@ -3,6 +3,13 @@
 //! the collective's.
 
 mod batch;
+mod correct;
+mod judge;
+mod judged;
+mod mine;
+mod policy;
+mod proposals;
+mod reference;
 mod run;
 mod same;
 mod share;
@@ -12,7 +19,8 @@ mod tests;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::run::{Progress, Run, Stage, Summary};
+pub use self::policy::{Policy, Spread};
+pub use self::run::{Progress, Rewards, Run, Stage, Summary};
 pub use self::same::Hashes;
 pub use self::step::Seconds;
 use crate::backbone::lora::Lora;
@@ -122,6 +130,15 @@ impl TrainSettings {
             return Err(Error::config("train.batch", problem));
         }
         Ok(())
+    }
+
+    /// The batches of one step, and what share of it each is.
+    fn batches(&self, (from, to): (u64, u64)) -> impl Iterator<Item = ((u64, u64), f64)> {
+        let (batch, all) = (self.batch as u64, (to - from) as f64);
+        (from..to).step_by(self.batch).map(move |at| {
+            let end = to.min(at + batch);
+            ((at, end), (end - at) as f64 / all)
+        })
     }
 
     /// Draws of all steps, and the number of steps.

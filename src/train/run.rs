@@ -1,6 +1,7 @@
 //! A stage from its first step to the model's folder: repeats the step, writes a line about each, keeps checkpoints, goes
 //! on from the last one after a kill, and stops before an update that would ruin the weights.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -12,17 +13,24 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::TrainSettings;
+use super::correct::{Corrector, Turn, WAITING};
+use super::judged::Bench;
+use super::mine::Miner;
+use super::proposals::Proposals;
+use super::reference::Reference;
 use super::same::{Hashes, check_same, without_place};
 use super::step::{Parts, Stepped, step};
 use crate::beir::{self, DataFolder};
+use crate::candidates::{CandidateSettings, Source};
 use crate::checkpoint::{Checkpoints, State};
 use crate::claim::{start_folder, sync_one};
 use crate::collective::{Collective, gather_json};
 use crate::dataset::{Catalogue, Extent, PairSource, Pairs};
 use crate::encoder::Encoder;
 use crate::error::{Error, Result};
-use crate::objective::Objective;
+use crate::objective::{Candidates, Objective};
 use crate::optimizer::Optimizer;
+use crate::reward::Blend;
 use crate::telemetry::TRAIN;
 
 const CHECKPOINTS: &str = "checkpoints";
@@ -36,8 +44,25 @@ pub struct Stage {
     pub objective: Objective,
     /// Products in bf16 (autocast); weights stay in f32.
     pub bf16: bool,
+    /// Where candidates and rewards come from, where the objective learns from these.
+    pub rewards: Option<Rewards>,
     /// The resolved configuration, kept with every checkpoint.
     pub config: Value,
+}
+
+/// What a stage that learns from rewards needs beside its pairs.
+pub struct Rewards {
+    pub blend: Blend,
+    pub candidates: CandidateSettings,
+    /// The model that the stage begins with, once more, where the objective measures against it.
+    pub reference: Option<Encoder>,
+}
+
+/// What the objective learns from.
+enum Teaching {
+    Pairs,
+    Retrieved(Box<Corrector>),
+    Mined(Box<Miner>),
 }
 
 /// After a step.
@@ -66,6 +91,7 @@ pub struct Summary {
 
 pub struct Run {
     stage: Stage,
+    teaching: Teaching,
     data: (Catalogue, Pairs),
     hashes: Hashes,
     optimizer: Optimizer,
@@ -109,18 +135,28 @@ impl Run {
         let lora = stage.settings.lora.as_ref().map(|lora| (lora, stage.settings.seed));
         let named = stage.encoder.trainable(lora)?;
         let mut optimizer = Optimizer::new(&stage.settings.optimizer, named)?;
+        stage.settings.check_pairs(pairs.len(), stage.objective.needs())?;
+        let data_files = (catalogue, pairs);
+        let mut teaching = stage.teaching(data)?;
         let mut done = (0, 0);
         if let Some((state, tensors)) = latest {
             let began = Hashes { model: state.model_hash, data: state.data_hash };
             check_same((&state.config, &began), (&stage.config, &hashes))?;
+            let (waiting, tensors) = tensors.into_iter().partition(|(name, _)| name.starts_with(WAITING));
             optimizer.restore(tensors, state.step)?;
             done = (state.step, state.drawn);
+            match &mut teaching {
+                Teaching::Retrieved(corrector) => {
+                    corrector.restore(&stage.parts(&data_files, collective.as_ref()), waiting, done.0)?;
+                }
+                Teaching::Mined(miner) => miner.load(out)?,
+                Teaching::Pairs => {}
+            }
         }
-        stage.settings.check_pairs(pairs.len(), stage.objective.needs())?;
         let held = (collective.rank() == 0).then(|| start_out(out, resume, &stage.config)).transpose()?;
         collective.barrier()?;
-        let (data, out) = ((catalogue, pairs), out.into());
-        Ok(Self { stage, data, hashes, optimizer, collective, checkpoints, out, done, held })
+        let (data, out) = (data_files, out.into());
+        Ok(Self { stage, teaching, data, hashes, optimizer, collective, checkpoints, out, done, held })
     }
 
     /// What it learns from.
@@ -130,19 +166,22 @@ impl Run {
 
     /// Until the last step, or until a process is asked to stop. The first process hears of every step.
     pub fn train(mut self, stop: &AtomicBool, mut report: impl FnMut(&Progress)) -> Result<Summary> {
-        let (draws, steps) = self.stage.settings.length(self.data.1.len());
-        let per_step = (self.stage.settings.batch * self.stage.settings.accumulate) as u64;
+        let (_, steps) = self.stage.settings.length(self.data.1.len());
+        if !self.prepare(stop)? {
+            return self.finish(steps, None);
+        }
         let mut log = self.is_first().then(|| self.open_log()).transpose()?;
         let mut loss = None;
         let mut stopped = false;
         while self.done.0 < steps && !stopped {
-            let (at, from) = self.done;
-            let rate = self.stage.settings.optimizer.rate(at, steps);
+            let at = self.done.0;
             let begin = Instant::now();
-            let draws = (from, draws.min(from + per_step));
-            let asked = stop.load(Ordering::Relaxed);
-            let parts = self.stage.parts(&self.data, self.collective.as_ref());
-            let stepped = step(&parts, (&self.stage.encoder, &mut self.optimizer), draws, rate, asked)?;
+            let turn = Turn { at, steps, rate: self.stage.settings.optimizer.rate(at, steps) };
+            let draws = self.stage.parts(&self.data, self.collective.as_ref()).draws(at);
+            let Some(stepped) = self.step(turn, stop)? else {
+                self.checkpoint(steps)?;
+                break;
+            };
             if !stepped.loss.is_finite() || !stepped.grad_norm.is_finite() {
                 let problem = format!(
                     "the loss is {}, the gradient's norm {}: no weight was changed",
@@ -154,19 +193,44 @@ impl Run {
             (loss, stopped) = (Some(stepped.loss), stepped.stop);
             let texts = (stepped.texts * self.collective.size()) as f64;
             let texts_per_second = texts / begin.elapsed().as_secs_f64();
-            let progress = Progress { step: at + 1, steps, learning_rate: rate, texts_per_second, stepped };
+            let progress = Progress { step: at + 1, steps, learning_rate: turn.rate, texts_per_second, stepped };
             if let Some(log) = &mut log {
-                TRAIN.step(&progress.stepped.seconds.by_phase(), progress.stepped.loss, rate);
+                TRAIN.step(&progress.stepped.seconds.by_phase(), progress.stepped.loss, turn.rate);
                 let path = self.out.join(STEPS);
                 writeln!(log, "{}", json!(progress)).map_err(Error::store(&path, "write to it"))?;
                 report(&progress);
-                if stopped || self.done.0 == steps || self.done.0.is_multiple_of(self.stage.settings.checkpoint_steps) {
-                    log.sync_data().map_err(Error::store(&path, "write it to disk"))?;
-                    self.checkpoint(steps)?;
+            }
+            if stopped || self.done.0 == steps || self.done.0.is_multiple_of(self.stage.settings.checkpoint_steps) {
+                if let Some(log) = &log {
+                    log.sync_data().map_err(Error::store(&self.out.join(STEPS), "write it to disk"))?;
                 }
+                self.checkpoint(steps)?;
             }
         }
         self.finish(steps, loss)
+    }
+
+    /// What comes before the first step; false if the stage was asked to stop before.
+    fn prepare(&mut self, stop: &AtomicBool) -> Result<bool> {
+        let parts = self.stage.parts(&self.data, self.collective.as_ref());
+        match &mut self.teaching {
+            Teaching::Mined(miner) if self.done.0 == 0 => miner.mine(&parts, &self.stage.encoder, &self.out, stop),
+            _ => Ok(true),
+        }
+    }
+
+    /// One step, whatever is learned from; `None` if the stage was asked to stop before there was something to learn.
+    fn step(&mut self, turn: Turn, stop: &AtomicBool) -> Result<Option<Stepped>> {
+        let parts = self.stage.parts(&self.data, self.collective.as_ref());
+        let learner = (&self.stage.encoder, &mut self.optimizer);
+        match &mut self.teaching {
+            Teaching::Pairs => {
+                let draws = parts.draws(turn.at);
+                step(&parts, learner, draws, turn.rate, stop.load(Ordering::Relaxed)).map(Some)
+            }
+            Teaching::Retrieved(corrector) => corrector.step(&parts, learner, turn, stop),
+            Teaching::Mined(miner) => miner.step(&parts, learner, turn, stop).map(Some),
+        }
     }
 
     fn finish(mut self, steps: u64, loss: Option<f64>) -> Result<Summary> {
@@ -195,7 +259,20 @@ impl Run {
             let last = drawn.saturating_sub((self.stage.settings.batch * self.stage.settings.accumulate) as u64);
             return Err(self.diverged((last, drawn), "a weight is not finite after the last update"));
         }
-        let order = self.stage.parts(&self.data, self.collective.as_ref()).order();
+        let parts = self.stage.parts(&self.data, self.collective.as_ref());
+        let (mut tensors, mut reward_source) = (BTreeMap::new(), None);
+        match &self.teaching {
+            Teaching::Pairs => {}
+            Teaching::Retrieved(corrector) => {
+                tensors = corrector.state(&parts)?;
+                reward_source = Some(corrector.judge_id().to_owned());
+            }
+            Teaching::Mined(miner) => reward_source = Some(miner.judge_id().to_owned()),
+        }
+        if !self.is_first() {
+            return Ok(());
+        }
+        let order = parts.order();
         let state = State {
             format: State::FORMAT,
             step,
@@ -208,11 +285,12 @@ impl Run {
             config_hash: State::hash(&self.stage.config),
             model_hash: self.hashes.model.clone(),
             data_hash: self.hashes.data.clone(),
-            reward_source: None,
+            reward_source,
             world_size: self.collective.size(),
             tensors: String::new(),
         };
-        self.checkpoints.save(state, self.optimizer.state())
+        tensors.extend(self.optimizer.state());
+        self.checkpoints.save(state, tensors)
     }
 
     /// The lines of the steps that are done, and the file to go on with.
@@ -258,6 +336,27 @@ impl Run {
 }
 
 impl Stage {
+    fn teaching(&mut self, data: &DataFolder) -> Result<Teaching> {
+        let needs = self.objective.needs();
+        if needs.candidates == Candidates::None {
+            return Ok(Teaching::Pairs);
+        }
+        let Some(Rewards { blend, candidates, reference }) = self.rewards.take() else {
+            return Err(Error::input("this objective learns from rewards, and nobody gives them"));
+        };
+        candidates.check()?;
+        let reference = reference.filter(|_| needs.reference).map(Reference::new).transpose()?;
+        let bench = Bench::new(data, blend, reference)?;
+        Ok(match (&self.objective, needs.candidates) {
+            (Objective::RGrpo(rule), _) => {
+                let proposals = (candidates.source == Source::Catalogue).then(|| Proposals::new(candidates));
+                Teaching::Retrieved(Box::new(Corrector::new(rule.clone(), bench, proposals)))
+            }
+            (_, Candidates::Mined { judged, shown }) => Teaching::Mined(Box::new(Miner::new(bench, (judged, shown)))),
+            _ => Teaching::Pairs,
+        })
+    }
+
     fn parts<'a>(&'a self, data: &'a (Catalogue, Pairs), collective: &'a dyn Collective) -> Parts<'a> {
         Parts {
             settings: &self.settings,

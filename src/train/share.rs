@@ -3,10 +3,12 @@
 //! are kept, as far as memory is given for them, and need no second run: with room for all this is plain training, with
 //! room for none the batch is bounded by vectors alone, and the gradient is the same.
 
+use std::sync::Arc;
+
 use tch::{Kind, Tensor};
 
 use super::TrainSettings;
-use crate::encoder::{Encoder, Text};
+use crate::encoder::{Encoder, Reader, Text};
 use crate::error::Result;
 
 /// How texts are cut into chunks, and what makes each run of a chunk the same.
@@ -31,7 +33,7 @@ impl Chunking {
 /// Texts whose vectors were computed and whose gradients are to come.
 pub struct Share<'a> {
     encoder: &'a Encoder,
-    texts: &'a [Text],
+    texts: Vec<Text>,
     chunking: Chunking,
     chunks: Vec<Chunk>,
 }
@@ -45,12 +47,12 @@ struct Chunk {
 
 impl<'a> Share<'a> {
     /// The vectors `[n, d]` of all texts, without a graph.
-    pub fn encode(encoder: &'a Encoder, texts: &'a [Text], chunking: Chunking) -> Result<(Self, Tensor)> {
-        let chunks = chunks(texts, chunking.chunk_tokens);
+    pub fn encode(encoder: &'a Encoder, texts: Vec<Text>, chunking: Chunking) -> Result<(Self, Tensor)> {
+        let chunks = chunks(&texts, chunking.chunk_tokens);
         let mut share = Self { encoder, texts, chunking, chunks };
         let (mut parts, mut order, mut tokens) = (Vec::new(), Vec::new(), 0);
         for at in 0..share.chunks.len() {
-            tokens += share.chunks[at].places.iter().map(|place| texts[*place as usize].ids.len()).sum::<usize>();
+            tokens += share.chunks[at].places.iter().map(|place| share.texts[*place as usize].ids.len()).sum::<usize>();
             let keep = tokens <= share.chunking.keep_tokens;
             let vectors = {
                 let _guard = (!keep).then(tch::no_grad_guard);
@@ -66,6 +68,10 @@ impl<'a> Share<'a> {
         }
         let back = Tensor::from_slice(&order).argsort(0, false).to_device(encoder.device());
         Ok((share, Tensor::cat(&parts, 0).index_select(0, &back)))
+    }
+
+    pub fn reader(&self) -> Arc<Reader> {
+        self.encoder.reader()
     }
 
     /// Back-propagates the gradient `[n, d]` of the vectors into the weights.

@@ -45,7 +45,7 @@ impl Train {
         let data = DataFolder::open(&self.data)?;
         let collective = souk::collective::open(&config.collective)?;
         let first = collective.rank() == 0;
-        let run = Run::open(config.open_stage()?, &data, &self.out, self.resume, collective)?;
+        let run = Run::open(config.open_stage(&data)?, &data, &self.out, self.resume, collective)?;
         if first {
             say_pairs(run.pairs());
         }

@@ -1,0 +1,86 @@
+//! A ranking loss on mined hard negatives, the usual second stage that Retrieval-GRPO is compared with: of any two judged
+//! candidates, the one with the higher reward should have the higher score.
+//!
+//! ```text
+//! L = (1/|Q|) Σ_q mean over r_i > r_j of −log σ((s(q,d_i) − s(q,d_j)) / τ)
+//! ```
+
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor};
+
+use super::{Candidates, Corrected, Group, Tally, cosines, positive};
+use crate::error::{Error, Result};
+
+/// Rewards that differ by less are the same.
+const SAME: f64 = 1e-6;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Pairwise {
+    pub temperature: f64,
+    #[serde(flatten)]
+    pub mined: Mined,
+}
+
+/// The first items of each query by the model that the stage begins with, judged once before it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mined {
+    /// Judged of each query: its first so many.
+    pub depth: usize,
+    /// Of these, what one step sees of each of its queries.
+    pub group: usize,
+}
+
+impl Default for Mined {
+    fn default() -> Self {
+        Self { depth: 48, group: 16 }
+    }
+}
+
+impl Mined {
+    pub(super) fn candidates(&self) -> Candidates {
+        Candidates::Mined { judged: self.depth, shown: self.group }
+    }
+
+    pub(super) fn check(&self) -> Result<()> {
+        if self.group < 2 || self.depth < self.group {
+            let problem =
+                format!("is {} of {}: say 2 or more, and no more than objective.depth", self.group, self.depth);
+            return Err(Error::config("objective.group", problem));
+        }
+        Ok(())
+    }
+}
+
+impl Default for Pairwise {
+    fn default() -> Self {
+        Self { temperature: 0.05, mined: Mined::default() }
+    }
+}
+
+impl Pairwise {
+    pub(super) fn check(&self) -> Result<()> {
+        positive("temperature", self.temperature)?;
+        self.mined.check()
+    }
+
+    pub(super) fn loss(&self, queries: &Tensor, items: &Tensor, group: &Group) -> Corrected {
+        let scores = cosines(queries, items).gather(1, group.candidates, false) / self.temperature;
+        over_preferences(&scores, group)
+    }
+}
+
+/// The mean of −log σ(a − b) over the pairs of each row of which the first has the higher reward, summed over rows.
+pub fn over_preferences(values: &Tensor, group: &Group) -> Corrected {
+    let known = group.known.unsqueeze(2).logical_and(&group.known.unsqueeze(1));
+    let above = (group.reward.unsqueeze(2) - group.reward.unsqueeze(1)).gt(SAME);
+    let above = above.logical_and(&known).to_kind(Kind::Float);
+    let losses = -(values.unsqueeze(2) - values.unsqueeze(1)).log_sigmoid();
+    let sum = |x: Tensor| x.sum_dim_intlist([1_i64, 2].as_slice(), false, Kind::Float);
+    let num = sum(above.shallow_clone());
+    let loss = (sum(losses * above) / num.clamp_min(1.0)).sum(Kind::Float);
+    let groups = num.numel() as f64;
+    let flat = num.eq(0.0).sum(Kind::Float).double_value(&[]);
+    Corrected { loss, tally: Tally { groups, flat, ..Tally::default() } }
+}
