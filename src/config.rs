@@ -224,6 +224,14 @@ fn names(path: &str) -> Vec<String> {
     parts.map(|name| name.trim().trim_matches('"').to_owned()).collect()
 }
 
+/// Any TOML file, as what it describes.
+pub fn load_toml<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
+    let text = std::fs::read_to_string(file).map_err(Error::store(file, "read it"))?;
+    let table = text.parse::<Table>().map_err(|e| Error::config(file.display(), "not valid TOML").because(e))?;
+    serde_path_to_error::deserialize(Value::Table(table))
+        .map_err(|e| Error::config(file.display(), format!("`{}`: {}", e.path(), e.inner().message())))
+}
+
 impl Config {
     /// Reads `file`, or starts from the defaults, and applies the changes in turn.
     pub fn load(file: Option<&Path>, changes: &[Change]) -> Result<Self> {

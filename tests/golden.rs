@@ -268,7 +268,8 @@ fn a_fresh_adapter_changes_nothing() {
     lora.attach(&mut case.backbone, 1).unwrap();
     case.check("states", &case.padded(""), Pass::default(), ("hidden", EXACT));
     let nothing = Lora { targets: vec!["no_proj".into()], ..lora };
-    assert!(nothing.attach(&mut case.backbone, 1).unwrap_err().to_string().contains("no linear map"));
+    let error = nothing.attach(&mut case.backbone, 1).unwrap_err().to_string();
+    assert!(error.contains("no linear map") && error.contains("no_proj"), "{error}");
 }
 
 #[test]

@@ -115,7 +115,10 @@ int souk_group_join_nccl(SoukGroup* group, const SoukStore* store, const SoukGro
   return guarded([&] {
     void* loaded = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     void* found = loaded ? dlsym(loaded, "souk_nccl_open") : nullptr;
-    if (!found) throw std::runtime_error(dlerror());
+    if (!found) {
+      const char* why = dlerror();
+      throw std::runtime_error(why ? why : "the library has no souk_nccl_open");
+    }
     const auto keys = c10::make_intrusive<c10d::PrefixStore>(options->prefix, store->store);
     const auto open = reinterpret_cast<decltype(&souk_nccl_open)>(found);
     open(keys, options->rank, options->size, milliseconds(options->timeout_ms), &group->nccl);

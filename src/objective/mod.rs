@@ -14,7 +14,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
-pub use self::advantage::Scaling;
+pub use self::advantage::{Advantages, Scaling};
 pub use self::dpo::Dpo;
 pub use self::info_nce::InfoNce;
 pub use self::pairwise::Pairwise;

@@ -68,7 +68,7 @@ impl Comparison {
 }
 
 /// Whether two runs were asked the same.
-fn check(reference: &Run, other: &Run) -> Result<()> {
+pub fn check(reference: &Run, other: &Run) -> Result<()> {
     let (a, b) = (&reference.metrics, &other.metrics);
     let differences = a.asked.differences(&b.asked);
     if !differences.is_empty() {

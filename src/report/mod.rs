@@ -6,6 +6,7 @@
 
 mod compare;
 mod engine;
+mod experiment_page;
 mod measure;
 mod metrics;
 mod page;
@@ -13,16 +14,19 @@ mod plots;
 mod run;
 mod run_file;
 mod significance;
+mod table;
 mod task;
 mod training_log;
 
 pub use compare::{Comparison, Corrected, Pair, Row};
 pub use engine::{Engine, Found};
+pub use experiment_page::{ExperimentPage, GroupLog, ShownCandidate, ShownGroup};
 pub use measure::Measurement;
 pub use metrics::{DEPTH, NUM_METRICS, SHOWN, Seen, TOP, Values, WIDE, measure, names};
 pub use page::Page;
 pub use run::{Asked, Metrics, OVERALL, QueryRow, Run, Slice, Summary, TopHit};
 pub use run_file::{RunLine, RunWriter, read_qrels, read_run, write_qrels};
 pub use significance::{Interval, Paired, bootstrap, holm, paired, randomisation, t_test};
+pub use table::{Cell, Contender, Table, TableRow, TableSettings};
 pub use task::{Digests, Task, TaskItem, TaskQuery};
 pub use training_log::TrainingLog;

@@ -40,23 +40,9 @@ impl Page<'_> {
         sections.push(("worst", "Worst queries", self.examples(false)));
         sections.push(("best", "Best queries", self.examples(true)));
         sections.push(("reading", "How to read this", reading(metrics.asked.depth)));
-        let links: String = sections.iter().map(|(id, name, _)| format!("<a href=\"#{id}\">{name}</a>\n")).collect();
-        let body: String = sections
-            .iter()
-            .map(|(id, name, html)| format!("<section id=\"{id}\">\n<h2>{name}</h2>\n{html}</section>\n"))
-            .collect();
-        format!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <meta name=\"color-scheme\" content=\"light dark\">\n\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-             <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-             <header>\n<h1>{heading}</h1>\n{about}<nav aria-label=\"Sections\">\n{links}</nav>\n</header>\n\
-             <main>\n{body}</main>\n</body>\n</html>\n",
-            title = escape(&title),
-            heading = bdi(&metrics.model),
-            about = self.about(),
-        )
+        let sections: Vec<Section> =
+            sections.into_iter().map(|(id, name, html)| Section { id: id.into(), name: name.into(), html }).collect();
+        document(&title, &metrics.model, &self.about(), &sections)
     }
 
     /// The run first, then its baselines.
@@ -258,6 +244,34 @@ fn table(caption: &str, head: &str, rows: &str) -> String {
     )
 }
 
+/// A part of a page; its name is text, its content HTML.
+pub struct Section {
+    pub id: String,
+    pub name: String,
+    pub html: String,
+}
+
+/// A whole page: the browser's title, the heading, what stands below it as HTML, and the sections.
+pub fn document(title: &str, heading: &str, about: &str, sections: &[Section]) -> String {
+    let link = |Section { id, name, .. }: &Section| format!("<a href=\"#{id}\">{}</a>\n", escape(name));
+    let section = |Section { id, name, html }: &Section| {
+        format!("<section id=\"{id}\">\n<h2>{}</h2>\n{html}</section>\n", escape(name))
+    };
+    let links: String = sections.iter().map(link).collect();
+    let body: String = sections.iter().map(section).collect();
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <header>\n<h1>{heading}</h1>\n{about}<nav aria-label=\"Sections\">\n{links}</nav>\n</header>\n\
+         <main>\n{body}</main>\n</body>\n</html>\n",
+        title = escape(title),
+        heading = bdi(heading),
+    )
+}
+
 pub fn figure(title: &str, html: &str) -> String {
     format!("<figure>\n<figcaption>{}</figcaption>\n{html}</figure>\n", escape(title))
 }
@@ -267,7 +281,7 @@ fn swatch(run: usize) -> String {
 }
 
 /// Text of any direction, which does not turn what stands around it.
-fn bdi(text: &str) -> String {
+pub fn bdi(text: &str) -> String {
     format!("<bdi>{}</bdi>", escape(text))
 }
 

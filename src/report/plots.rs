@@ -7,6 +7,9 @@ use super::significance::Interval;
 /// Points of a curve, at most; more are averaged.
 const MOST_POINTS: usize = 400;
 
+/// Columns of shares, at most; more are averaged.
+const MOST_COLUMNS: usize = 24;
+
 /// One bar of a percentage.
 pub struct Bar<'a> {
     pub name: &'a str,
@@ -103,6 +106,43 @@ pub fn curve(title: &str, points: &[(f64, f64)]) -> String {
     figure(&format!("{title}, {at_end} at the end"), &body)
 }
 
+/// Shares of L1 to L4 over steps, one above the other.
+pub fn levels(title: &str, points: &[(f64, [f64; 4])]) -> String {
+    const COLOURS: [usize; 4] = [1, 4, 0, 2];
+    let Some((begin, last)) = points.first().zip(points.last()) else { return String::new() };
+    let together = points.len().div_ceil(MOST_COLUMNS).max(1);
+    let columns: Vec<[f64; 4]> = points
+        .chunks(together)
+        .map(|part| std::array::from_fn(|l| part.iter().map(|(_, shares)| shares[l]).sum::<f64>() / part.len() as f64))
+        .collect();
+    let width = 1000.0 / columns.len() as f64;
+    let (mut svg, mut legend) = (String::new(), String::new());
+    for (at, shares) in columns.iter().enumerate() {
+        let mut top = 200.0;
+        for (share, colour) in shares.iter().zip(COLOURS) {
+            top -= 200.0 * share;
+            let (x, width, height) = (at as f64 * width, width * 0.92, 200.0 * share);
+            svg += &format!(
+                "<rect class=\"c{colour}\" x=\"{x:.2}\" y=\"{top:.2}\" width=\"{width:.2}\" height=\"{height:.2}\"/>"
+            );
+        }
+    }
+    for (level, colour) in COLOURS.iter().enumerate() {
+        let (from, to) = (100.0 * columns[0][level], 100.0 * columns[columns.len() - 1][level]);
+        let number = level + 1;
+        legend += &format!("<li><span class=\"swatch b{colour}\"></span> L{number}: {from:.0} % to {to:.0} %</li>\n");
+    }
+    let body = format!(
+        "<ul class=\"legend\">\n{legend}</ul>\n<div class=\"curve\"><div class=\"ends\"><span>100 %</span><span>0</span></div>\
+         <svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 1000 200\" preserveAspectRatio=\"none\" width=\"100%\" \
+         height=\"160\">{svg}</svg></div>\n<p class=\"scale steps\"><span>step {}</span><span>step {}</span></p>\n",
+        escape(title),
+        begin.0,
+        last.0
+    );
+    figure(title, &body)
+}
+
 /// Means of neighbours, where there are more points than a drawing can show.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let together = points.len().div_ceil(MOST_POINTS).max(1);
@@ -148,6 +188,13 @@ mod tests {
         let many: Vec<(f64, f64)> = (0..1000).map(|step| (f64::from(step), 1.0)).collect();
         assert_eq!(thinned(&many).len(), 334);
         assert_eq!(thinned(&many)[0], (2.0, 1.0));
+    }
+
+    #[test]
+    fn shares_stand_on_each_other() {
+        let html = levels("Levels", &[(1.0, [0.5, 0.25, 0.25, 0.0]), (2.0, [0.0, 0.0, 0.0, 1.0])]);
+        assert!(html.contains("x=\"0.00\" y=\"100.00\" width=\"460.00\" height=\"100.00\""), "{html}");
+        assert!(html.contains("L4: 0 % to 100 %") && levels("Levels", &[]).is_empty());
     }
 
     #[test]

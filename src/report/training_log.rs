@@ -12,11 +12,20 @@ use crate::error::{Error, Result};
 const FILE: &str = "steps.jsonl";
 
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+struct Mean {
+    mean: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 struct Step {
     step: u64,
     loss: f64,
     learning_rate: f64,
     texts_per_second: Option<f64>,
+    reward: Option<Mean>,
+    levels: Option<[f64; 4]>,
+    kl: Option<f64>,
+    entropy: Option<f64>,
 }
 
 /// Curves over steps: (step, value).
@@ -25,6 +34,12 @@ pub struct TrainingLog {
     pub loss: Vec<(f64, f64)>,
     pub learning_rate: Vec<(f64, f64)>,
     pub texts_per_second: Vec<(f64, f64)>,
+    /// Of stages that learn from rewards, as all that follows.
+    pub reward: Vec<(f64, f64)>,
+    /// Shares of L1 to L4 among the candidates.
+    pub levels: Vec<(f64, [f64; 4])>,
+    pub kl: Vec<(f64, f64)>,
+    pub entropy: Vec<(f64, f64)>,
 }
 
 impl TrainingLog {
@@ -51,6 +66,10 @@ impl TrainingLog {
             loss: curve(|step| Some(step.loss)),
             learning_rate: curve(|step| Some(step.learning_rate)),
             texts_per_second: curve(|step| step.texts_per_second),
+            reward: curve(|step| step.reward.map(|reward| reward.mean)),
+            levels: steps.values().filter_map(|step| Some((step.step as f64, step.levels?))).collect(),
+            kl: curve(|step| step.kl),
+            entropy: curve(|step| step.entropy),
         }))
     }
 }

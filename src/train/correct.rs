@@ -11,7 +11,7 @@ use tch::{Device, Kind, Tensor};
 use super::batch::{Batch, share};
 use super::judge::Asked;
 use super::judged::{Bench, Rewarded};
-use super::policy::Sums;
+use super::policy::{ShownCandidate, ShownGroup, Sums};
 use super::proposals::Proposals;
 use super::step::{Encoded, Parts, Stepped};
 use crate::candidates::top;
@@ -123,7 +123,36 @@ impl Corrector {
         stepped.pairs =
             lessons.iter().map(|lesson| (lesson.retrieved.draws.1 - lesson.retrieved.draws.0) as usize).sum();
         stepped.policy = Some(sums.gather(parts.collective)?);
+        stepped.shown = lessons.first().map(|lesson| self.shown(parts, lesson)).transpose()?.flatten();
         Ok(Some(stepped))
+    }
+
+    /// The first query's candidates, to be looked at.
+    fn shown(&self, parts: &Parts, lesson: &Lesson) -> Result<Option<ShownGroup>> {
+        let batch = lesson.retrieved.batch(parts);
+        let own = parts.own(&batch).0;
+        if own.is_empty() {
+            return Ok(None);
+        }
+        let first = |x: &Tensor| Vec::<f32>::try_from(x.get(0).to_kind(Kind::Float));
+        let places = Vec::<i64>::try_from(lesson.retrieved.candidates.get(0))?;
+        let old = first(&lesson.retrieved.old)?;
+        let advantages = first(&lesson.rewarded.advantages(self.rule.advantage))?;
+        let mut candidates = Vec::with_capacity(places.len());
+        for (at, place) in places.iter().enumerate() {
+            let item = parts.catalogue.item(batch.items[*place as usize])?;
+            let reward = lesson.rewards[at];
+            candidates.push(ShownCandidate {
+                title: item.passage().chars().take(160).collect(),
+                item: item.id,
+                probability: old[at].exp(),
+                reward: reward.map(|reward| reward.total),
+                level: reward.map(|reward| reward.level),
+                parts: reward.map(|reward| reward.parts),
+                advantage: advantages[at],
+            });
+        }
+        Ok(Some(ShownGroup { query: batch.pairs[own.start].query.into(), candidates }))
     }
 
     /// Fills what waits up to `lookahead` steps beyond this one. Where nothing lies between retrieving and correcting, the

@@ -16,7 +16,7 @@ use crate::beir::DataFolder;
 use crate::collective::gather_rows;
 use crate::dataset::normal;
 use crate::error::{Error, Result};
-use crate::objective::{Group, Vectors, cosines};
+use crate::objective::{Advantages, Group, Scaling, Vectors, cosines};
 use crate::reward::{Blend, Reward};
 
 /// Who judges, who is remembered, and what queries are called.
@@ -41,6 +41,11 @@ impl Rewarded {
         let shape = [(rewards.len() / width.max(1)) as i64, width as i64];
         let tensor = |x: Tensor| x.view(shape).to_device(device);
         Self { reward: tensor(Tensor::from_slice(&totals)), known: tensor(Tensor::from_slice(&known)) }
+    }
+
+    /// `[b, g]`
+    pub fn advantages(&self, scaling: Scaling) -> Tensor {
+        Advantages::of(&self.reward, &self.known, scaling).values
     }
 }
 

@@ -6,6 +6,7 @@ mod batch;
 mod correct;
 mod judge;
 mod judged;
+mod log;
 mod mine;
 mod policy;
 mod proposals;

@@ -38,6 +38,26 @@ pub struct Spread {
     pub std: f64,
 }
 
+/// One query's candidates at one step, best first: a line of `groups.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ShownGroup {
+    pub query: String,
+    pub candidates: Vec<ShownCandidate>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ShownCandidate {
+    pub item: String,
+    pub title: String,
+    /// That the policy gave it.
+    pub probability: f32,
+    /// None where it is missing, as the level and the parts.
+    pub reward: Option<f32>,
+    pub level: Option<Level>,
+    pub parts: Option<[f32; 3]>,
+    pub advantage: f32,
+}
+
 /// Sums of one process.
 #[derive(Default)]
 pub struct Sums {

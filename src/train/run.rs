@@ -2,7 +2,7 @@
 //! on from the last one after a kill, and stops before an update that would ruin the weights.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,12 +15,13 @@ use serde_json::{Value, json};
 use super::TrainSettings;
 use super::correct::{Corrector, Turn, WAITING};
 use super::judged::Bench;
+use super::log::StepLog;
 use super::mine::Miner;
 use super::proposals::Proposals;
 use super::reference::Reference;
 use super::same::{Hashes, check_same, without_place};
 use super::step::{Parts, Stepped, step};
-use crate::beir::{self, DataFolder};
+use crate::beir::DataFolder;
 use crate::candidates::{CandidateSettings, Source};
 use crate::checkpoint::{Checkpoints, State};
 use crate::claim::{start_folder, sync_one};
@@ -34,7 +35,6 @@ use crate::reward::Blend;
 use crate::telemetry::TRAIN;
 
 const CHECKPOINTS: &str = "checkpoints";
-const STEPS: &str = "steps.jsonl";
 const STAGE: &str = "stage.json";
 /// What is to be trained, and how.
 pub struct Stage {
@@ -170,7 +170,7 @@ impl Run {
         if !self.prepare(stop)? {
             return self.finish(steps, None);
         }
-        let mut log = self.is_first().then(|| self.open_log()).transpose()?;
+        let mut log = self.is_first().then(|| StepLog::open(&self.out, self.done.0)).transpose()?;
         let mut loss = None;
         let mut stopped = false;
         while self.done.0 < steps && !stopped {
@@ -196,14 +196,11 @@ impl Run {
             let progress = Progress { step: at + 1, steps, learning_rate: turn.rate, texts_per_second, stepped };
             if let Some(log) = &mut log {
                 TRAIN.step(&progress.stepped.seconds.by_phase(), progress.stepped.loss, turn.rate);
-                let path = self.out.join(STEPS);
-                writeln!(log, "{}", json!(progress)).map_err(Error::store(&path, "write to it"))?;
+                log.write(&progress)?;
                 report(&progress);
             }
             if stopped || self.done.0 == steps || self.done.0.is_multiple_of(self.stage.settings.checkpoint_steps) {
-                if let Some(log) = &log {
-                    log.sync_data().map_err(Error::store(&self.out.join(STEPS), "write it to disk"))?;
-                }
+                log.iter().try_for_each(StepLog::sync)?;
                 self.checkpoint(steps)?;
             }
         }
@@ -291,26 +288,6 @@ impl Run {
         };
         tensors.extend(self.optimizer.state());
         self.checkpoints.save(state, tensors)
-    }
-
-    /// The lines of the steps that are done, and the file to go on with.
-    fn open_log(&self) -> Result<File> {
-        let path = self.out.join(STEPS);
-        let mut kept = Vec::new();
-        if path.exists() {
-            for line in beir::lines(&path)? {
-                let (_, line) = line?;
-                let step = serde_json::from_slice::<Value>(&line).ok().and_then(|json| json["step"].as_u64());
-                if step.is_some_and(|step| step <= self.done.0) {
-                    kept.extend_from_slice(&line);
-                    kept.push(b'\n');
-                }
-            }
-        }
-        let aside = self.out.join("steps.jsonl.part");
-        fs::write(&aside, kept).map_err(Error::store(&aside, "write it"))?;
-        fs::rename(&aside, &path).map_err(Error::store(&path, "put it in place"))?;
-        File::options().append(true).open(&path).map_err(Error::store(&path, "open it"))
     }
 
     /// Writes down what was being learned.
@@ -416,8 +393,12 @@ fn start_out(out: &Path, resume: bool, config: &Value) -> Result<File> {
         })?;
     }
     let held = File::options().create(true).append(true).open(&path).map_err(Error::store(&path, "open it"))?;
-    if held.try_lock().is_err() {
-        return Err(Error::config(out.display(), "another process trains in it: wait for it, or stop it"));
+    match held.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => {
+            return Err(Error::config(out.display(), "another process trains in it: wait for it, or stop it"));
+        }
+        Err(TryLockError::Error(error)) => return Err(Error::store(&path, "lock it")(error)),
     }
     let write = held.set_len(0).and_then(|()| writeln!(&held, "{config:#}"));
     write.map_err(Error::store(&path, "write it"))?;

@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::TrainSettings;
 use super::batch::{Batch, share};
-use super::policy::Policy;
+use super::policy::{Policy, ShownGroup};
 use super::share::{Chunking, Share};
 use crate::collective::{Collective, Rows, gather_rows, return_rows};
 use crate::dataset::{Catalogue, Draw, Order, Pairs};
@@ -50,6 +50,9 @@ pub struct Stepped {
     /// Of stages that learn from rewards.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
+    /// Of the first process, written down apart.
+    #[serde(skip)]
+    pub shown: Option<ShownGroup>,
     /// A process was asked to stop.
     #[serde(skip)]
     pub stop: bool,

@@ -5,6 +5,7 @@ mod compare;
 mod db;
 mod embed;
 mod evaluate;
+mod experiment;
 mod export;
 mod import;
 mod index;
@@ -97,6 +98,7 @@ enum Verb {
     Db(db::Db),
     Embed(embed::Embed),
     Evaluate(evaluate::Evaluate),
+    Experiment(experiment::Experiment),
     Export(export::Export),
     Import(import::Import),
     Index(index::IndexVerb),
@@ -122,6 +124,7 @@ fn main() -> ExitCode {
         Some(Verb::Db(verb)) => verb.run(shared),
         Some(Verb::Embed(verb)) => verb.run(shared),
         Some(Verb::Evaluate(verb)) => verb.run(shared),
+        Some(Verb::Experiment(verb)) => verb.run(shared),
         Some(Verb::Export(verb)) => verb.run(shared),
         Some(Verb::Import(verb)) => verb.run(shared),
         Some(Verb::Index(verb)) => verb.run(shared),
