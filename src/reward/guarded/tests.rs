@@ -149,7 +149,7 @@ fn a_call_ends_at_its_deadline_whatever_hangs() {
     source.judge(&ask(&queries[..1])).unwrap();
     let begun = Instant::now();
     assert_eq!(source.judge(&ask(&queries)).unwrap(), [None; 100]);
-    assert!(begun.elapsed() < Duration::from_millis(1500), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     let trouble = source.trouble().unwrap();
     assert!(trouble.contains("gives no answer in ") && trouble.contains("requests not sent"), "{trouble}");
 }

@@ -110,8 +110,7 @@ fn expected(tokens: &[Token], level: Level) -> Result<Option<f64>, Failure> {
     let (mut sum, mut total) = (0.0, 0.0);
     for (text, logprob) in std::iter::once(chosen).chain(others) {
         let (Some(level), Some(logprob)) = (grade(text), logprob) else { continue };
-        // written so that what is no number is refused, too
-        if !(logprob <= MOST_LOGPROB) {
+        if logprob.is_nan() || logprob > MOST_LOGPROB {
             return Err(Failure::refused(format!("gives a log-probability of {logprob}")));
         }
         let probability = logprob.min(0.0).exp();

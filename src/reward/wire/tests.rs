@@ -49,7 +49,7 @@ fn openai(server: &Pretend) -> Value {
 
 /// What Souk's service says to these levels.
 pub fn scored(levels: &[Option<u8>]) -> Value {
-    let scores: Vec<_> = levels.iter().map(|level| level.map(|level| f32::from(level - 1) / 3.0)).collect();
+    let scores: Vec<_> = levels.iter().map(|level| level.map(|level| (f32::from(level) - 1.0) / 3.0)).collect();
     json!({ "model": "cross", "scores": scores, "levels": levels })
 }
 
