@@ -3,6 +3,7 @@
 //! an error only for what a person has to mend. Never turns a failure into a number.
 
 mod breaker;
+mod limits;
 #[cfg(test)]
 mod tests;
 mod trouble;
@@ -14,9 +15,10 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+pub use self::limits::{Limits, within};
+
 use self::breaker::Breaker;
 use self::trouble::Trouble;
-use super::settings::Limits;
 use super::wire::{Answered, Asker, Failure, FailureKind};
 use super::{Question, RewardSource, Verdict};
 use crate::error::{Error, Result};

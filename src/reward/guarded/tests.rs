@@ -142,7 +142,11 @@ fn nobody_there_is_said_and_is_no_error() {
 
 #[test]
 fn a_call_ends_at_its_deadline_whatever_hangs() {
-    let server = Pretend::start(|number, seen| if number == 0 { Reply::Json(graded(seen)) } else { Reply::Hang });
+    let server = Pretend::start(|number, seen| match number {
+        0 => Reply::Json(graded(seen)),
+        _ if number % 2 == 0 => Reply::Hang,
+        _ => Reply::Drip,
+    });
     let limits = json!({ "timeout_seconds": 0.2, "deadline_seconds": 0.5, "retries": 50, "breaker_failures": 1000 });
     let source = source(&server, limits);
     let queries = queries(100);

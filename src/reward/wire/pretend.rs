@@ -25,6 +25,8 @@ pub enum Reply {
     Status(u16, &'static str, String),
     /// Says nothing, until the server is dropped.
     Hang,
+    /// Sends its answer a byte at a time, and never the last one.
+    Drip,
     /// Closes without a word.
     Close,
     /// Announces more than it sends.
@@ -101,6 +103,10 @@ impl State {
     fn serve(&self, stream: TcpStream) -> std::io::Result<()> {
         let mut input = BufReader::new(stream.try_clone()?);
         while let Some(seen) = read(&mut input)? {
+            // a kept connection ends with the server, too
+            if self.is_over.load(Ordering::SeqCst) {
+                break;
+            }
             let number = {
                 let mut all = self.seen.lock().unwrap();
                 all.push(seen.clone());
@@ -130,6 +136,14 @@ impl State {
             Reply::Close => return Ok(false),
             Reply::Hang => {
                 while !self.is_over.load(Ordering::SeqCst) {
+                    thread::sleep(Duration::from_millis(5));
+                }
+                return Ok(false);
+            }
+            Reply::Drip => {
+                write!(stream, "HTTP/1.1 200 OK\r\n{json}content-length: 1000000\r\n\r\n")?;
+                while !self.is_over.load(Ordering::SeqCst) {
+                    stream.write_all(b" ")?;
                     thread::sleep(Duration::from_millis(5));
                 }
                 return Ok(false);
