@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tch::{Cuda, Device};
+use tokio::runtime::{Builder, Runtime};
 use toml::{Table, Value};
 
 use crate::backbone::{Precision, hub};
@@ -22,7 +23,7 @@ use crate::log::file::{FileSettings, FileSource};
 use crate::log::kafka::{KafkaSettings, KafkaSource};
 use crate::log::{LogSource, OnGap, Resume};
 use crate::objective::{Candidates, Objective};
-use crate::reward::{Blend, MarketOracle, RewardSettings};
+use crate::reward::{self, Blend, Judge, RewardSettings, RewardSource};
 use crate::store::{Address, Cache, Ledger, SqlLedger, masked, open_cache};
 use crate::train::{Rewards, Stage, TrainSettings};
 
@@ -41,6 +42,8 @@ pub struct Config {
     pub objective: Objective,
     pub candidates: CandidateSettings,
     pub reward: RewardSettings,
+    /// Who gives verdicts; by default the oracle where the data is a simulated shop.
+    pub judge: Option<Judge>,
     pub collective: collective::Settings,
 }
 
@@ -88,6 +91,20 @@ pub struct LogConfig {
     /// Wait for more at the end.
     pub follow: bool,
     pub on_gap: OnGap,
+}
+
+/// The file that a simulated shop is known by.
+const MARKET: &str = "market.json";
+
+/// The runtime of what a judge needs for as long as the process lives: its cache and its ledger.
+fn runtime() -> Result<&'static Runtime> {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    if let Some(runtime) = RUNTIME.get() {
+        return Ok(runtime);
+    }
+    let built = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let built = built.map_err(|e| Error::device("cannot start a thread for the store").because(e))?;
+    Ok(RUNTIME.get_or_init(|| built))
 }
 
 /// The group that Souk joins when no other is named.
@@ -273,6 +290,7 @@ impl Config {
         if needs.candidates != Candidates::None {
             config["candidates"] = serde_json::json!(self.candidates);
             config["reward"] = serde_json::json!(self.reward);
+            config["judge"] = serde_json::json!(self.judge);
             let reference = needs.reference.then(|| plain.open_encoder()).transpose()?;
             rewards = Some(Rewards { blend: self.open_blend(data)?, candidates: self.candidates.clone(), reference });
         }
@@ -281,9 +299,27 @@ impl Config {
     }
 
     fn open_blend(&self, data: &DataFolder) -> Result<Blend> {
-        let source = Arc::new(MarketOracle::load(data.path())?);
         let passages = || data.items().map(|items| items.map(|item| Ok(item?.1.passage())));
-        Blend::build(&self.reward, source, || Lexical::build(passages()?))
+        Blend::build(&self.reward, self.open_judge(data)?, || Lexical::build(passages()?))
+    }
+
+    /// Who judges, by name or by what the data is.
+    pub fn open_judge(&self, data: &DataFolder) -> Result<Arc<dyn RewardSource>> {
+        let simulated = data.path().join(MARKET).exists();
+        let judge = self.judge.clone().or_else(|| simulated.then_some(Judge::Oracle {})).ok_or_else(|| {
+            let problem = "nobody judges: say [judge] type = \"souk\", \"openai\", \"rerank\" or \"qrels\"";
+            Error::config("judge", problem)
+        })?;
+        let (mut cache, mut audits) = (None, None);
+        if judge.is_remote() {
+            let runtime = runtime()?;
+            let _entered = runtime.enter();
+            cache = self.reward.cache.then(|| self.store.open_cache()).transpose()?;
+            if self.reward.audit_rate > 0.0 {
+                audits = Some((runtime.block_on(self.store.open_ledger())?, self.reward.audit_rate));
+            }
+        }
+        reward::open(&judge, data, cache, audits)
     }
 
     /// Whether products are in bf16 when the model is trained.

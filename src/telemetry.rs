@@ -94,6 +94,29 @@ pub static TRAIN: LazyLock<TrainMetrics> = LazyLock::new(|| {
     }
 });
 
+/// What judges behind a wire do.
+pub struct RewardMetrics {
+    /// By outcome.
+    pub requests: IntCounterVec,
+    pub seconds: Histogram,
+    pub breaker_open: IntGauge,
+    /// Verdicts asked of the cache, by whether it had them.
+    pub cached: IntCounterVec,
+    pub audits_dropped: IntCounter,
+}
+
+pub static REWARD: LazyLock<RewardMetrics> = LazyLock::new(|| {
+    let requests = Opts::new("souk_reward_requests_total", "Requests to judges by outcome; a retry is one more");
+    let cached = Opts::new("souk_reward_cache_total", "Verdicts looked up in the cache, by whether it had them");
+    RewardMetrics {
+        requests: register(IntCounterVec::new(requests, &["outcome"]).expect("metric names are constants")),
+        seconds: histogram("souk_reward_seconds", "Time of one request to a judge"),
+        breaker_open: gauge("souk_reward_breaker_open", "Judges that are not asked for a while because they failed"),
+        cached: register(IntCounterVec::new(cached, &["outcome"]).expect("metric names are constants")),
+        audits_dropped: counter("souk_reward_audits_dropped_total", "Audits that the ledger was too slow for, or away"),
+    }
+});
+
 /// All metrics in Prometheus' text format.
 pub fn render() -> String {
     TextEncoder::new().encode_to_string(&REGISTRY.gather()).unwrap_or_default()

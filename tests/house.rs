@@ -37,7 +37,7 @@ const ROOMS: [&str; 25] = [
 ];
 
 /// A foreign crate and the modules that may name it, so that replacing it is a change in one place.
-const HOMES: [(&str, &[&str]); 14] = [
+const HOMES: [(&str, &[&str]); 15] = [
     ("arrow", &["src/dataset"]),
     ("axum", &["services"]),
     ("csv", &["src/import"]),
@@ -52,6 +52,7 @@ const HOMES: [(&str, &[&str]); 14] = [
     ("tantivy", &["src/lexical"]),
     ("tokenizers", &["src/backbone/tokenizer"]),
     ("toml", &["src/config", "src/market/world"]),
+    ("ureq", &["src/reward/wire/http"]),
 ];
 
 const GRAB_BAGS: [&str; 7] = ["utils", "common", "helpers", "manager", "core", "base", "types"];

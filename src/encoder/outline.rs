@@ -93,17 +93,34 @@ impl Reader {
 mod tests {
     use super::*;
     use crate::backbone::Precision;
+    use crate::backbone::weights::{read_tensors, write_tensors};
     use crate::encoder::{Encoder, Placement};
+
+    /// A decoder's folder whose words and scores do not share their matrix.
+    fn untied(tied: &Path) -> tempfile::TempDir {
+        let folder = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(tied).unwrap() {
+            let from = entry.unwrap().path();
+            if from.is_file() {
+                std::fs::copy(&from, folder.path().join(from.file_name().unwrap())).unwrap();
+            }
+        }
+        let [config, weights] = ["config.json", "model.safetensors"].map(|name| folder.path().join(name));
+        let mut json: serde_json::Value = serde_json::from_slice(&std::fs::read(&config).unwrap()).unwrap();
+        json["tie_word_embeddings"] = false.into();
+        std::fs::write(config, json.to_string()).unwrap();
+        let mut tensors = read_tensors(&weights).unwrap();
+        let (_, words) = tensors.iter().find(|(name, _)| name.ends_with("embed_tokens.weight")).unwrap();
+        tensors.insert("lm_head.weight".into(), words.copy());
+        write_tensors(&weights, &tensors).unwrap();
+        folder
+    }
 
     #[test]
     fn an_outline_counts_what_is_trained_when_the_model_is_open() {
         let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
-        // it has a matrix of its own for the next token's scores, which has no part in a vector
-        let untied = tempfile::tempdir().unwrap();
-        for (folder, file) in [("llama", "config.json"), ("llama", "model.safetensors"), ("st_last", "tokenizer.json")]
-        {
-            std::fs::copy(golden.join(folder).join(file), untied.path().join(file)).unwrap();
-        }
+        // with a matrix of its own for the next token's scores, which has no part in a vector
+        let untied = untied(&golden.join("st_last"));
         let folders = ["st_mean_dense", "st_last", "st_cls"].map(|folder| golden.join(folder));
         for dir in folders.into_iter().chain([untied.path().to_owned()]) {
             let folder = dir.display();

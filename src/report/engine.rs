@@ -9,7 +9,9 @@ use std::thread;
 use tch::Tensor;
 
 use super::run_file::{RunLine, read_run};
-use super::task::Task;
+use super::task::{Task, TaskQuery};
+use crate::beir::lines;
+use crate::domain::Query;
 use crate::error::{Error, Result};
 use crate::lexical::Lexical;
 
@@ -27,8 +29,8 @@ pub struct Found {
 pub enum Engine {
     /// `[items, d]` and `[queries, d]` in the order of the task, compared by their product.
     Dense { items: Tensor, queries: Tensor },
-    /// The lexical channel itself.
-    Lexical,
+    /// The lexical channel itself, asked by these texts.
+    Lexical(Vec<String>),
     /// Answers by query.
     Run(Vec<Vec<Found>>),
 }
@@ -53,6 +55,21 @@ impl Engine {
             return Err(Error::input("the vectors of items and queries differ in length"));
         }
         Ok(Self::Dense { items, queries })
+    }
+
+    /// By each query's own text, or by what a file of rewritten queries (`_id`, `text`) has for it.
+    pub fn lexical(task: &Task, rewrites: Option<&Path>) -> Result<Self> {
+        let mut texts: HashMap<String, String> = HashMap::new();
+        for line in rewrites.map(lines).transpose()?.into_iter().flatten() {
+            let (number, line) = line?;
+            let query: Query = serde_json::from_slice(&line).map_err(|e| {
+                let file = rewrites.unwrap_or(Path::new(""));
+                Error::data(file, Some(number), "not a query: expected {\"_id\", \"text\"}").because(e)
+            })?;
+            texts.insert(query.id, query.text);
+        }
+        let text = |query: &TaskQuery| texts.remove(&query.id).unwrap_or_else(|| query.text.clone());
+        Ok(Self::Lexical(task.queries.iter().map(text).collect()))
     }
 
     /// Of a TREC run. Its lines for queries of other splits are passed over.
@@ -95,16 +112,16 @@ impl Engine {
     pub fn block(&self, task: &Task) -> usize {
         match self {
             Self::Dense { .. } => (BLOCK_SCORES / task.items.len()).clamp(1, BLOCK_QUERIES),
-            Self::Lexical | Self::Run(_) => BLOCK_QUERIES,
+            Self::Lexical(_) | Self::Run(_) => BLOCK_QUERIES,
         }
     }
 
     /// The best `depth` hits of a block of queries.
-    pub fn hits(&self, task: &Task, lexical: &Lexical, block: Range<usize>, depth: usize) -> Result<Vec<Vec<Found>>> {
+    pub fn hits(&self, lexical: &Lexical, block: Range<usize>, depth: usize) -> Result<Vec<Vec<Found>>> {
         match self {
             Self::Dense { items, queries } => nearest(items, queries, block, depth),
-            Self::Lexical => {
-                let texts: Vec<&str> = task.queries[block].iter().map(|query| query.text.as_str()).collect();
+            Self::Lexical(texts) => {
+                let texts: Vec<&str> = texts[block].iter().map(String::as_str).collect();
                 let answers = lexical.search_many(&texts, depth)?;
                 let found = |hits: Vec<_>| hits.into_iter().map(found).collect();
                 Ok(answers.into_iter().map(found).collect())
@@ -179,11 +196,11 @@ mod tests {
         let task = task(home.path());
         let lexical = Lexical::build(std::iter::empty()).unwrap();
         let engine = Engine::dense(&task, &[1.0, 0.0, 0.6, 0.8, 1.0, 0.0], &[1.0, 0.0, 0.0, 1.0]).unwrap();
-        let both = engine.hits(&task, &lexical, 0..2, 10).unwrap();
+        let both = engine.hits(&lexical, 0..2, 10).unwrap();
         assert_eq!((rows(&both[0]), rows(&both[1])), (vec![0, 2, 1], vec![1, 0, 2]));
         assert_eq!(both[1][0].score, 0.8);
-        assert_eq!(engine.hits(&task, &lexical, 1..2, 10).unwrap()[0], both[1]);
-        assert_eq!(engine.hits(&task, &lexical, 0..1, 2).unwrap()[0], both[0][..2]);
+        assert_eq!(engine.hits(&lexical, 1..2, 10).unwrap()[0], both[1]);
+        assert_eq!(engine.hits(&lexical, 0..1, 2).unwrap()[0], both[0][..2]);
         assert!(Engine::dense(&task, &[f32::NAN; 6], &[1.0; 4]).is_err());
         assert!(Engine::dense(&task, &[1.0; 6], &[1.0; 6]).is_err(), "2 and 3 dimensions");
         assert!(Engine::dense(&task, &[1.0; 5], &[1.0; 4]).is_err());

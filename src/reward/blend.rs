@@ -41,6 +41,10 @@ pub struct RewardSettings {
     pub asks: usize,
     /// While a judge is away it is asked again after this, and then after twice as long, up to a minute.
     pub pause_seconds: f64,
+    /// Keep the verdicts of a judge behind a wire (store.cache), to ask for none of them twice.
+    pub cache: bool,
+    /// The share of the judgements of a judge behind a wire that the ledger keeps (store.database), from 0 to 1.
+    pub audit_rate: f64,
     /// Steps whose candidates are with the judge while the device works on an earlier one; 0: it waits.
     pub lookahead: usize,
 }
@@ -80,6 +84,8 @@ impl Default for RewardSettings {
             most_missing: 0.1,
             asks: 3,
             pause_seconds: 1.0,
+            cache: true,
+            audit_rate: 0.01,
             lookahead: 0,
         }
     }
@@ -106,6 +112,9 @@ impl RewardSettings {
         }
         if !(0.0..1.0).contains(&self.most_missing) {
             return wrong("most_missing", format!("is {}: say a share from 0 to less than 1", self.most_missing));
+        }
+        if !(0.0..=1.0).contains(&self.audit_rate) {
+            return wrong("audit_rate", format!("is {}: say a share from 0 to 1", self.audit_rate));
         }
         if self.asks == 0 || self.exclusivity_depth == 0 {
             let name = if self.asks == 0 { "asks" } else { "exclusivity_depth" };

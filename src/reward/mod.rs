@@ -1,15 +1,24 @@
-//! Who says how well an item answers a query. Takes questions, gives a verdict for each that could be had; one that could
-//! not is missing and never a number.
+//! Who says how well an item answers a query: the market's oracle, judgements that were written down, or a service behind
+//! a wire. Takes questions, gives a verdict for each that could be had; one that could not is missing, never a number.
 
+mod audited;
 mod blend;
+mod cached;
 mod exclusivity;
+mod guarded;
 mod judgements;
 mod oracle;
+mod settings;
+mod wire;
 
+pub use audited::Audited;
 pub use blend::{Blend, Candidate, Part, Reward, RewardSettings};
+pub use cached::Cached;
 pub use exclusivity::Kind as ExclusivityKind;
 pub use judgements::Judgements;
 pub use oracle::MarketOracle;
+pub use settings::{Judge, Limits, OpenaiJudge, QrelsJudge, RerankJudge, RerankShape, SoukJudge, open};
+pub use wire::Thresholds;
 
 use crate::domain::Level;
 use crate::error::Result;
@@ -42,27 +51,28 @@ pub trait RewardSource: Send + Sync {
     /// What reports name it by.
     fn id(&self) -> &str;
 
-    /// One answer for each question, in their order; `None` where there is no verdict.
+    /// One answer for each question, in their order; `None` where there is no verdict. It waits: not to be called on a
+    /// thread that others need. An error is what only a person can mend; an outage is verdicts that are missing.
     fn judge(&self, asked: &[Question<'_>]) -> Result<Vec<Option<Verdict>>>;
 
-    /// Why the last verdicts were missing, for whoever watches.
+    /// Why the last verdicts were missing, for the person who watches.
     fn trouble(&self) -> Option<String> {
         None
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(in crate::reward) mod tests {
     use super::*;
     use crate::domain::Judgement;
     use crate::market::{Oracle, Plan};
 
-    fn question<'a>(query_id: &'a str, item_id: &'a str) -> Question<'a> {
-        Question { query_id, query: "oak desk", item_id, item: "Oak desk" }
+    pub(in crate::reward) fn question<'a>(query_id: &'a str, item_id: &'a str) -> Question<'a> {
+        Question { query_id, query: query_id, item_id, item: item_id }
     }
 
     /// What holds for every source: one answer each in the order of the questions, the same again, nothing for strangers.
-    fn conforms(source: &dyn RewardSource, known: [(&str, &str, Level); 2]) {
+    pub(in crate::reward) fn conforms(source: &dyn RewardSource, known: [(&str, &str, Level); 2]) {
         assert!(!source.id().is_empty());
         assert!(source.judge(&[]).unwrap().is_empty());
         let [(q0, i0, l0), (q1, i1, l1)] = known;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 
 /// What may differ between a stage and its continuation: where and how fast it runs, not what it computes.
-const PLACE: [&str; 8] = [
+const PLACE: [&str; 14] = [
     "model.device",
     "model.threads",
     "collective",
@@ -16,6 +16,12 @@ const PLACE: [&str; 8] = [
     "train.keep_tokens",
     "train.checkpoint_steps",
     "train.keep_checkpoints",
+    "judge.url",
+    "judge.key_env",
+    "judge.limits",
+    "reward.cache",
+    "reward.audit_rate",
+    "reward.pause_seconds",
 ];
 /// What may be changed to save a stage that went wrong.
 const MENDABLE: [&str; 2] = ["train.optimizer.learning_rate", "train.optimizer.clip"];

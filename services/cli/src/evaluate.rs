@@ -1,6 +1,7 @@
 //! `souk evaluate`: how good an engine's hits are.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use souk::backbone::hub;
@@ -12,7 +13,7 @@ use souk::encoder::Worker;
 use souk::error::Error;
 use souk::lexical::Lexical;
 use souk::report::{Asked, Comparison, DEPTH, Engine, Measurement, Page, Run, SHOWN, Task, TrainingLog, WIDE, names};
-use souk::reward::{Judgements, MarketOracle, RewardSource};
+use souk::reward::{self, QrelsJudge, RewardSource};
 
 use crate::compare::table_of;
 use crate::lines::encode;
@@ -38,6 +39,9 @@ pub struct Evaluate {
     /// Measure this TREC run of any engine instead of a model
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     run: Option<PathBuf>,
+    /// With --lexical: the words to search by instead of a query's own, a file like queries.jsonl (_id, text)
+    #[arg(long, value_name = "FILE", requires = "lexical")]
+    rewrites: Option<PathBuf>,
     /// Data folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
@@ -50,7 +54,8 @@ pub struct Evaluate {
     /// Folders of earlier evaluations to hold it against
     #[arg(long, value_name = "RUN", num_args = 1..)]
     baseline: Vec<PathBuf>,
-    /// Who gives the levels that the judgements lack: by default the oracle where the data is a simulated shop, else nobody
+    /// Who gives the levels that the judgements lack: by default [judge] of the configuration, the oracle where the data is a
+    /// simulated shop, else nobody
     #[arg(long, value_enum)]
     judge: Option<Judge>,
     /// Hits kept for each query, more than 100; the first metric is the hitrate among them
@@ -79,14 +84,14 @@ impl Evaluate {
         let config = shared.load(self.model.changes())?;
         let folder = DataFolder::open(&self.data)?;
         let task = Task::load(&folder, &self.split)?;
-        let judge = self.judge(&folder)?;
+        let judge = self.judge(&config, &folder)?;
         let baselines = self.baselines(&Asked::of(&task, judge.as_ref(), self.depth))?;
         let training = self.training_log(&config)?;
         let claim = Claim::new(&self.out)?;
         let lexical = Lexical::build(task.items.iter().map(|item| Ok(item.passage())))?;
         let engine = match &self.run {
             Some(file) => Engine::run(&task, file)?,
-            None if self.lexical => Engine::Lexical,
+            None if self.lexical => Engine::lexical(&task, self.rewrites.as_deref())?,
             None => encoded(&config, &task)?,
         };
         let (name, judge, depth) = (self.name(&config), judge.as_ref(), self.depth);
@@ -125,17 +130,20 @@ impl Evaluate {
         self.baseline.iter().map(load).collect()
     }
 
-    fn judge(&self, folder: &DataFolder) -> anyhow::Result<Box<dyn RewardSource>> {
+    fn judge(&self, config: &Config, folder: &DataFolder) -> souk::Result<Arc<dyn RewardSource>> {
+        let qrels = QrelsJudge { split: self.split.clone() };
         let simulated = self.data.join("market.json").exists();
-        match self.judge {
+        let judge = match self.judge {
             Some(Judge::Oracle) if !simulated => {
                 let problem = "--judge oracle: this is no folder of `souk market`; only those have an oracle";
-                Err(Error::input(problem).into())
+                return Err(Error::input(problem));
             }
-            Some(Judge::Oracle) => Ok(Box::new(MarketOracle::load(&self.data)?)),
-            None if simulated => Ok(Box::new(MarketOracle::load(&self.data)?)),
-            Some(Judge::Qrels) | None => Ok(Box::new(Judgements::gather("qrels", folder.judgements(&self.split)?)?)),
-        }
+            Some(Judge::Oracle) => Some(reward::Judge::Oracle {}),
+            Some(Judge::Qrels) => Some(reward::Judge::Qrels(qrels)),
+            None if simulated || config.judge.is_some() => config.judge.clone(),
+            None => Some(reward::Judge::Qrels(qrels)),
+        };
+        Config { judge, ..config.clone() }.open_judge(folder)
     }
 
     /// Read before the long work begins, so that a bad line is not found at its end.
