@@ -19,7 +19,7 @@ use crate::dataset::Extent;
 use crate::error::{Error, Result};
 use crate::log::Position;
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 const STATE: &str = "state.json";
 const TENSORS: &str = "tensors.safetensors";
 const PREFIX: &str = "step-";
@@ -31,6 +31,8 @@ pub struct State {
     /// Updates that were made, and those of the whole stage.
     pub step: u64,
     pub steps: u64,
+    /// Steps of the optimizer, of which a step of the stage may make several.
+    pub updates: u64,
     /// Draws that were trained on.
     pub drawn: u64,
     pub seed: u64,
@@ -221,6 +223,7 @@ mod tests {
             format: FORMAT,
             step,
             steps: 9,
+            updates: step,
             drawn: step * 4,
             seed: 1,
             low_water: BTreeMap::new(),

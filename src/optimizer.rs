@@ -92,6 +92,11 @@ impl Optimizer {
         &self.settings
     }
 
+    /// Steps that were made.
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
     /// Entries of all tensors.
     pub fn num_parameters(&self) -> usize {
         self.parameters.iter().map(|parameter| parameter.tensor.numel()).sum()

@@ -4,7 +4,8 @@ use std::io::IsTerminal;
 use std::sync::LazyLock;
 
 use prometheus::{
-    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
+    TextEncoder,
 };
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::layer;
@@ -71,9 +72,41 @@ pub struct TrainMetrics {
     loss: Gauge,
     learning_rate: Gauge,
     seconds: HistogramVec,
+    reward: GaugeVec,
+    levels: GaugeVec,
+    kl: Gauge,
+    entropy: Gauge,
+    clip_share: Gauge,
+    missing: IntCounter,
+}
+
+/// What a step learned from rewards.
+pub struct Rewarded<'a> {
+    /// Means of the whole reward and its parts, by name.
+    pub reward: &'a [(&'a str, f64)],
+    /// Shares of L1 to L4.
+    pub levels: [f64; 4],
+    pub kl: f64,
+    pub entropy: f64,
+    pub clip_share: f64,
+    pub missing: u64,
 }
 
 impl TrainMetrics {
+    /// Notes the rewards of a step.
+    pub fn rewarded(&self, rewarded: &Rewarded<'_>) {
+        for (part, mean) in rewarded.reward {
+            self.reward.with_label_values(&[part]).set(*mean);
+        }
+        for (level, share) in ["L1", "L2", "L3", "L4"].iter().zip(rewarded.levels) {
+            self.levels.with_label_values(&[level]).set(share);
+        }
+        self.kl.set(rewarded.kl);
+        self.entropy.set(rewarded.entropy);
+        self.clip_share.set(rewarded.clip_share);
+        self.missing.inc_by(rewarded.missing);
+    }
+
     /// Notes a step: the seconds of each of its phases, its loss and its learning rate.
     pub fn step(&self, seconds: &[(&str, f64)], loss: f64, learning_rate: f64) {
         self.loss.set(loss);
@@ -86,10 +119,19 @@ impl TrainMetrics {
 
 pub static TRAIN: LazyLock<TrainMetrics> = LazyLock::new(|| {
     let float = |name: &str, help: &str| register(Gauge::new(name, help).expect("metric names are constants"));
+    let floats = |name: &str, help: &str, label: &str| {
+        register(GaugeVec::new(Opts::new(name, help), &[label]).expect("metric names are constants"))
+    };
     let seconds = HistogramOpts::new("souk_step_seconds", "Time of one training step by phase");
     TrainMetrics {
         loss: float("souk_loss", "Loss of the last training step"),
         learning_rate: float("souk_learning_rate", "Learning rate of the last training step"),
+        reward: floats("souk_reward", "Mean reward of the last step's candidates, whole and by part", "part"),
+        levels: floats("souk_level_share", "Share of each level among the last step's candidates", "level"),
+        kl: float("souk_kl", "Divergence of the policy from the reference"),
+        entropy: float("souk_entropy", "Entropy of the policy"),
+        clip_share: float("souk_clip_share", "Share of candidates where the clip decided"),
+        missing: counter("souk_reward_missing_total", "Candidates that steps were taken without a reward for"),
         seconds: register(HistogramVec::new(seconds, &["phase"]).expect("metric names are constants")),
     }
 });

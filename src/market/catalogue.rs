@@ -4,7 +4,7 @@
 use std::thread;
 
 use super::dice::{Dice, hash};
-use super::quality::Sales;
+use super::quality::{Maker, Sales};
 use super::world::{Facts, MAX_SLOTS, NONE, world};
 
 /// What the oracle sees of an item.
@@ -41,6 +41,7 @@ const _: () = assert!(size_of::<Traits>() <= 64);
 pub const OF_TRAITS: u64 = 1;
 pub const OF_SALES: u64 = 2;
 pub const OF_TEXT: u64 = 3;
+pub const OF_MAKERS: u64 = 10;
 
 /// How many items are looked at when queries are made.
 pub const SAMPLE: u32 = 20_000;
@@ -145,17 +146,9 @@ fn draw(seed: u64, row: u32) -> Traits {
         f64::from(low) * f64::from(high / low).powf(spread.clamp(0.0, 1.0)) * f64::from(world.brands[brand].tier);
     let cents = (euros as u32) * 100 + [99, 95, 0, 49][dice.below(4)];
     let popularity = dice.unit().powi(4) as f32;
-    let sales = Sales::draw(seed, row, popularity);
-    Traits {
-        facts,
-        cents,
-        popularity,
-        brand: brand as u16,
-        category: at as u16,
-        values,
-        line,
-        quality: sales.quality(),
-    }
+    let (brand, category) = (brand as u16, at as u16);
+    let sales = Sales::draw(seed, row, popularity, Maker { brand, category, line });
+    Traits { facts, cents, popularity, brand, category, values, line, quality: sales.quality() }
 }
 
 #[cfg(test)]

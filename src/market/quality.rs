@@ -1,7 +1,7 @@
 //! How an item does once it is sold, and the quality that can be told from it: five levels from units, returns and
 //! ratings. Few ratings say little, so they are mixed with what is usual.
 
-use super::catalogue::OF_SALES;
+use super::catalogue::{OF_MAKERS, OF_SALES};
 use super::dice::Dice;
 
 /// What the shop's books say of an item.
@@ -22,11 +22,34 @@ const WORTH_UNITS: f64 = 20.0;
 /// Where the levels begin, so that each has a fair share of a catalogue.
 const STEPS: [f64; 4] = [0.602, 0.635, 0.678, 0.745];
 
+/// Who makes an item: a brand, and a series of one category where it is of one.
+#[derive(Clone, Copy, Debug)]
+pub struct Maker {
+    pub brand: u16,
+    pub category: u16,
+    pub line: u8,
+}
+
+/// What brand, series and the item itself have to do with its worth; their squares sum to 1.
+const BRAND_WORTH: f64 = 0.7;
+const SERIES_WORTH: f64 = 0.4;
+const OWN_WORTH: f64 = 0.59;
+
+impl Maker {
+    fn reputation(self, seed: u64) -> f64 {
+        let Self { brand, category, line } = self;
+        let of_brand = Dice::new(&[seed, OF_MAKERS, u64::from(brand)]).normal();
+        let series = [seed, OF_MAKERS, u64::from(brand), u64::from(category), u64::from(line)];
+        BRAND_WORTH * of_brand + SERIES_WORTH * Dice::new(&series).normal()
+    }
+}
+
 impl Sales {
-    /// Units follow popularity and a hidden worth; returns and ratings follow the worth, with noise.
-    pub fn draw(seed: u64, row: u32, popularity: f32) -> Self {
+    /// Units follow popularity and a hidden worth; returns and ratings follow the worth, with noise. Who makes an item says
+    /// most about its worth: its brand, and of a brand's series one is better than another.
+    pub fn draw(seed: u64, row: u32, popularity: f32, maker: Maker) -> Self {
         let mut dice = Dice::new(&[seed, OF_SALES, u64::from(row)]);
-        let worth = dice.normal().clamp(-2.5, 2.5);
+        let worth = (maker.reputation(seed) + OWN_WORTH * dice.normal()).clamp(-2.5, 2.5);
         let units = (12.0 * (5.5 * f64::from(popularity) + 0.35 * worth + 0.5 * dice.normal()).exp()) as u32;
         let return_rate = (USUAL_RETURNS - 0.05 * worth).clamp(0.01, 0.4);
         let returns = (f64::from(units) * return_rate + 0.5 * dice.normal()).clamp(0.0, f64::from(units)) as u32;
@@ -79,10 +102,23 @@ mod tests {
         let mut levels = [0; 5];
         for row in 0..5000 {
             let popularity = Dice::new(&[u64::from(row)]).unit().powi(4) as f32;
-            let sales = Sales::draw(1, row, popularity);
+            let maker = Maker { brand: (row % 61) as u16, category: (row % 13) as u16, line: (row % 3) as u8 };
+            let sales = Sales::draw(1, row, popularity, maker);
             assert!(sales.returns <= sales.units && sales.stars <= 5 * sales.num_ratings);
             levels[usize::from(sales.quality())] += 1;
         }
         assert!(levels.iter().all(|count| *count >= 400), "{levels:?}");
+    }
+
+    #[test]
+    fn a_brand_says_much_about_its_items() {
+        let mean = |brand: u16| {
+            let item = |row: u32| Sales::draw(1, row, 0.1, Maker { brand, category: 3, line: 0 }).quality();
+            (0..300).map(|row| f64::from(item(row))).sum::<f64>() / 300.0
+        };
+        let means: Vec<f64> = (0..40).map(mean).collect();
+        let middle = means.iter().sum::<f64>() / 40.0;
+        let std = (means.iter().map(|mean| (mean - middle).powi(2)).sum::<f64>() / 40.0).sqrt();
+        assert!(std > 0.6, "of five levels: {std}");
     }
 }

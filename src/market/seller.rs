@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::catalogue::{OF_SALES, OF_TEXT, Traits};
 use super::dice::{Dice, hash};
-use super::quality::Sales;
+use super::quality::{Maker, Sales};
 use super::slip;
 use super::world::{Category, NONE, World, world};
 use crate::domain::Item;
@@ -50,7 +50,8 @@ pub fn item(seed: u64, row: u32, traits: &Traits) -> Item {
 fn fields(seed: u64, row: u32, traits: &Traits) -> Map<String, Value> {
     let world = world();
     let category = &world.categories[usize::from(traits.category)];
-    let sales = Sales::draw(seed, row, traits.popularity);
+    let Traits { brand, category: of, line, popularity, .. } = *traits;
+    let sales = Sales::draw(seed, row, popularity, Maker { brand, category: of, line });
     let mut attributes = Map::new();
     for (slot, value) in category.slots.iter().zip(traits.values).filter(|(_, value)| *value != NONE) {
         let attribute = &world.attributes[slot.attribute];

@@ -112,6 +112,8 @@ pub struct Tally {
     pub flat: f64,
     pub kl: f64,
     pub entropy: f64,
+    /// Candidates that have a reward, and those of them where the clip decided.
+    pub known: f64,
     pub clipped: f64,
     pub log_ratio: f64,
     pub log_ratio_max: f64,

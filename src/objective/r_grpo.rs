@@ -135,6 +135,7 @@ impl RGrpo {
         tally.groups = teaches.numel() as f64;
         tally.flat = tally.groups - teaches.sum(Kind::Float).double_value(&[]);
         tally.entropy = entropy(&policy.detach()).sum(Kind::Float).double_value(&[]);
+        tally.known = known.sum(Kind::Float).double_value(&[]);
         tally.clipped = (cut.to_kind(Kind::Float) * &known).sum(Kind::Float).double_value(&[]);
         tally.log_ratio = log_ratio.sum(Kind::Float).double_value(&[]);
         tally.log_ratio_max = if log_ratio.numel() > 0 { log_ratio.abs().max().double_value(&[]) } else { 0.0 };

@@ -95,11 +95,10 @@ impl Corrector {
     ) -> Result<Option<Stepped>> {
         let mut stepped = Stepped::default();
         let mut fresh = self.retrieve_ahead(parts, encoder, turn, &mut stepped)?;
-        let retrieved = self.waiting.pop_front().ok_or_else(|| Error::device("no step was retrieved for"))?;
-        let Some(lessons) = self.judged(parts, retrieved, stop, &mut stepped)? else { return Ok(None) };
+        let Some(lessons) = self.judged(parts, stop, &mut stepped)? else { return Ok(None) };
         let mut sums = Sums::default();
         lessons.iter().for_each(|lesson| sums.rewards(lesson.rewards.iter().copied()));
-        for epoch in 0..self.rule.inner_epochs {
+        for _ in 0..self.rule.inner_epochs {
             optimizer.zero();
             let mut loss = Tensor::zeros([1], (Kind::Float, Device::Cpu));
             let all = lessons.iter().map(|lesson| lesson.retrieved.draws).map(|(from, to)| to - from).sum::<u64>();
@@ -111,9 +110,8 @@ impl Corrector {
                     None => parts.encode(encoder, &batch, (from, parts.settings.keep_tokens), &mut stepped)?,
                 };
                 let group = (&lesson.retrieved.candidates, Some(&lesson.retrieved.old), &lesson.rewarded);
-                let sums = (epoch == 0).then_some(&mut sums);
                 let share = (to - from) as f64 / all as f64;
-                loss += self.bench.correct(parts, (&batch, encoded), group, share, (sums, &mut stepped))?;
+                loss += self.bench.correct(parts, (&batch, encoded), group, share, (&mut sums, &mut stepped))?;
             }
             parts.update(optimizer, &loss, (turn.rate, stop.load(Ordering::Relaxed)), &mut stepped)?;
             if !stepped.loss.is_finite() || !stepped.grad_norm.is_finite() {
@@ -218,21 +216,21 @@ impl Corrector {
         self.bench.judge.ask(questions.each, questions.places)
     }
 
-    /// Waits for the rewards of one step.
-    fn judged(
-        &self,
-        parts: &Parts,
-        retrieved: Vec<(Retrieved, Asked)>,
-        stop: &AtomicBool,
-        stepped: &mut Stepped,
-    ) -> Result<Option<Vec<Lesson>>> {
+    /// Waits for the rewards of the next step; until they are there, it is still one of those that wait.
+    fn judged(&mut self, parts: &Parts, stop: &AtomicBool, stepped: &mut Stepped) -> Result<Option<Vec<Lesson>>> {
         let mut clock = Instant::now();
-        let mut lessons = Vec::with_capacity(retrieved.len());
-        for (retrieved, asked) in retrieved {
-            let Some(rewards) = self.bench.judge.wait(asked, parts.collective, stop)? else { return Ok(None) };
-            let rewarded = Rewarded::of(&rewards, retrieved.candidates.size()[1] as usize, parts.device);
-            lessons.push(Lesson { retrieved, rewards, rewarded });
+        let next = self.waiting.front_mut().ok_or_else(|| Error::device("no step was retrieved for"))?;
+        let mut rewards = Vec::with_capacity(next.len());
+        for (_, asked) in next {
+            let Some(found) = self.bench.judge.wait(asked, parts.collective, stop)? else { return Ok(None) };
+            rewards.push(found);
         }
+        let next = self.waiting.pop_front().into_iter().flatten();
+        let lessons = next.zip(rewards).map(|((retrieved, _), rewards)| {
+            let rewarded = Rewarded::of(&rewards, retrieved.candidates.size()[1] as usize, parts.device);
+            Lesson { retrieved, rewards, rewarded }
+        });
+        let lessons = lessons.collect();
         parts.lap(&mut clock, &mut stepped.seconds.judge);
         Ok(Some(lessons))
     }

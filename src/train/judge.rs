@@ -89,14 +89,14 @@ impl Judge {
     /// asked to stop before.
     pub fn wait(
         &self,
-        mut asked: Asked,
+        asked: &mut Asked,
         collective: &dyn Collective,
         stop: &AtomicBool,
     ) -> Result<Option<Vec<Option<Reward>>>> {
         let settings = self.blend.settings();
         let mut pause = Duration::from_secs_f64(settings.pause_seconds);
         for round in 1.. {
-            let stopped = !self.receive(&mut asked, stop)?;
+            let stopped = !self.receive(asked, stop)?;
             let state = [stopped as u8 as f64, asked.open.len() as f64, asked.questions.len() as f64];
             let mut state = Tensor::from_slice(&state).to_kind(Kind::Double);
             collective.all_reduce(&mut state)?;

@@ -112,7 +112,7 @@ impl Bench {
         (batch, encoded): (&Batch, Encoded),
         (candidates, old, rewarded): (&Tensor, Option<&Tensor>, &Rewarded),
         share: f64,
-        (sums, stepped): (Option<&mut Sums>, &mut Stepped),
+        (sums, stepped): (&mut Sums, &mut Stepped),
     ) -> Result<Tensor> {
         let reference = self.reference_scores(parts, &encoded, batch)?;
         let Rewarded { reward, known } = rewarded;
@@ -125,7 +125,7 @@ impl Bench {
             Ok(corrected.loss * scale)
         };
         let loss = encoded.learn(parts, false, loss, stepped)?;
-        if let (Some(sums), Some(tally)) = (sums, tally) {
+        if let Some(tally) = tally {
             sums.tally(&tally);
         }
         Ok(loss.to_kind(Kind::Float))

@@ -109,8 +109,8 @@ impl Miner {
         let rows: Vec<Vec<u32>> = nearest.iter().map(|rows| rows.iter().map(|row| *row as u32).collect()).collect();
         let named = queries.iter().map(|pair| (pair.query_number, pair.query));
         let questions = self.bench.questions(parts, named, &rows)?;
-        let asked = self.bench.judge.ask(questions.each, questions.places)?;
-        let Some(rewards) = self.bench.judge.wait(asked, parts.collective, stop)? else { return Ok(None) };
+        let mut asked = self.bench.judge.ask(questions.each, questions.places)?;
+        let Some(rewards) = self.bench.judge.wait(&mut asked, parts.collective, stop)? else { return Ok(None) };
         let mut rewards = rewards.into_iter();
         let found = queries.iter().zip(rows).map(|(pair, items)| Found {
             number: pair.query_number,
@@ -168,7 +168,7 @@ impl Miner {
             sums.rewards(rewards.into_iter());
             let encoded = parts.encode(encoder, &batch, (draws.0, parts.settings.keep_tokens), &mut stepped)?;
             let group = (&candidates, None, &rewarded);
-            loss += self.bench.correct(parts, (&batch, encoded), group, share, (Some(&mut sums), &mut stepped))?;
+            loss += self.bench.correct(parts, (&batch, encoded), group, share, (&mut sums, &mut stepped))?;
         }
         parts.update(optimizer, &loss, (turn.rate, stop.load(Ordering::Relaxed)), &mut stepped)?;
         stepped.policy = Some(sums.gather(parts.collective)?);

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::share::{Chunking, Share};
 use crate::encoder::{Encoder, Text};
@@ -19,7 +19,7 @@ pub enum Known {
 
 /// What may be remembered; when it is full it is forgotten, and fills again with what is in use.
 const MOST_BYTES: usize = 2 << 30;
-/// Tokens of one forward pass.
+/// Tokens of one forward pass on a GPU.
 const CHUNK_TOKENS: usize = 2048;
 
 pub struct Reference {
@@ -51,8 +51,10 @@ impl Reference {
             }
         }
         if !texts.is_empty() {
-            let chunking =
-                Chunking { chunk_tokens: CHUNK_TOKENS, keep_tokens: 0, dropout: false, bf16: false, seed: 0 };
+            // alone, a text has the same bits whenever it is asked for, so that a resumed stage goes on with them; a GPU would
+            // idle, and is not exact to the bit anyway
+            let chunk_tokens = if self.encoder.device() == Device::Cpu { 1 } else { CHUNK_TOKENS };
+            let chunking = Chunking { chunk_tokens, keep_tokens: 0, dropout: false, bf16: false, seed: 0 };
             let (_, fresh) = Share::encode(&self.encoder, texts, chunking)?;
             self.vectors.extend(Vec::<f32>::try_from(fresh.to_kind(Kind::Float).contiguous().view([-1]))?);
         }

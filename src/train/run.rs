@@ -17,6 +17,7 @@ use super::correct::{Corrector, Turn, WAITING};
 use super::judged::Bench;
 use super::log::StepLog;
 use super::mine::Miner;
+use super::policy::Policy;
 use super::proposals::Proposals;
 use super::reference::Reference;
 use super::same::{Hashes, check_same, without_place};
@@ -143,7 +144,7 @@ impl Run {
             let began = Hashes { model: state.model_hash, data: state.data_hash };
             check_same((&state.config, &began), (&stage.config, &hashes))?;
             let (waiting, tensors) = tensors.into_iter().partition(|(name, _)| name.starts_with(WAITING));
-            optimizer.restore(tensors, state.step)?;
+            optimizer.restore(tensors, state.updates)?;
             done = (state.step, state.drawn);
             match &mut teaching {
                 Teaching::Retrieved(corrector) => {
@@ -196,6 +197,7 @@ impl Run {
             let progress = Progress { step: at + 1, steps, learning_rate: turn.rate, texts_per_second, stepped };
             if let Some(log) = &mut log {
                 TRAIN.step(&progress.stepped.seconds.by_phase(), progress.stepped.loss, turn.rate);
+                progress.stepped.policy.iter().for_each(Policy::note);
                 log.write(&progress)?;
                 report(&progress);
             }
@@ -274,6 +276,7 @@ impl Run {
             format: State::FORMAT,
             step,
             steps,
+            updates: self.optimizer.steps(),
             drawn,
             seed: self.stage.settings.seed,
             low_water: self.data.1.low_water(order, drawn),

@@ -1,45 +1,23 @@
 //! Training as a user runs it: killed and resumed, alone and as several processes, and what it says when it cannot go on.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod stage;
+
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use souk::backbone::weights::read_tensors;
 
+use crate::stage::{done, launch, losses, model, refused, shop, stage, steps, weights, worst_difference, written};
+
 /// Steps of the stage that the tests train.
 const STEPS: usize = 20;
 
-fn model() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/st_mean_dense")
-}
-
-/// A shop of 60 items, and 120 pairs of a query and the item it names.
-fn shop(home: &Path) {
-    let (mut corpus, mut queries, mut qrels) = (String::new(), String::new(), String::new());
-    let kinds = ["desk", "lamp", "chair", "pipe", "jacket", "bottle"];
-    for item in 0..60 {
-        let title = format!("{} number {item} in {}", kinds[item % 6], ["red", "blue", "oak"][item % 3]);
-        corpus += &format!("{}\n", json!({"_id": format!("d{item}"), "title": title}));
-        for form in ["", "cheap "] {
-            let id = format!("q{item}{}", form.trim());
-            queries += &format!("{}\n", json!({"_id": id, "text": format!("{form}{} {item}", kinds[item % 6])}));
-            qrels += &format!("{id}\td{item}\t4\n");
-        }
-    }
-    fs::create_dir_all(home.join("data/qrels")).unwrap();
-    for (name, text) in [("corpus.jsonl", corpus), ("queries.jsonl", queries), ("qrels/train.tsv", qrels)] {
-        fs::write(home.join("data").join(name), text).unwrap();
-    }
-}
-
 /// `souk train` into `out`, with few pairs in a step, all parts of the objective, and a checkpoint every second step.
 fn train(home: &Path, out: &str, more: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
-    command.current_dir(home).env("HF_HUB_OFFLINE", "1").env_remove("RUST_LOG").env("OMP_NUM_THREADS", "1");
-    command.args(["train", "--data", "data", "--out", out, "--json", "--model"]).arg(model());
     let sets = [
         "train.batch=12",
         "train.epochs=2",
@@ -54,49 +32,11 @@ fn train(home: &Path, out: &str, more: &[&str]) -> Command {
         "objective.symmetric=true",
         "objective.dimensions=[16, 8]",
     ];
-    for set in sets.iter().chain(more) {
-        command.args(["--set", set]);
-    }
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
+    stage(home, out, &[&sets[..], more].concat())
 }
 
-fn done(command: &mut Command) -> Value {
-    let Output { status, stdout, stderr } = command.output().unwrap();
-    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
-    serde_json::from_slice(&stdout).unwrap()
-}
-
-fn refused(command: &mut Command, code: i32, words: &[&str]) {
-    let output = command.output().unwrap();
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{message}");
-    words.iter().for_each(|word| assert!(message.contains(word), "`{message}` does not say `{word}`"));
-}
-
-fn steps(out: &Path) -> Vec<Value> {
-    let text = fs::read_to_string(out.join("steps.jsonl")).unwrap_or_default();
-    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
-}
-
-fn losses(out: &Path) -> Vec<f64> {
-    steps(out).iter().map(|line| line["loss"].as_f64().unwrap()).collect()
-}
-
-fn weights(out: &Path) -> Vec<u8> {
-    let dense = fs::read(out.join("2_Dense/model.safetensors")).unwrap();
-    [fs::read(out.join("model.safetensors")).unwrap(), dense].concat()
-}
-
-fn worst_difference(a: &Path, b: &Path) -> f64 {
-    let mut worst = 0.0_f64;
-    for file in ["model.safetensors", "2_Dense/model.safetensors"] {
-        let (a, b) = (read_tensors(&a.join(file)).unwrap(), read_tensors(&b.join(file)).unwrap());
-        for (name, tensor) in &a {
-            worst = worst.max((tensor - &b[name]).abs().max().double_value(&[]));
-        }
-    }
-    worst
+fn launched(home: &Path, out: &str, processes: usize, more: &[&str]) -> Command {
+    launch(home, processes, &train(home, out, more))
 }
 
 #[test]
@@ -159,22 +99,6 @@ fn killed_at_random_and_resumed_it_ends_with_the_same_bits() {
     done(train(home.path(), "killed", &long).arg("--resume"));
     assert_eq!(losses(&whole), losses(&out), "each step is written down once");
     assert!(weights(&whole) == weights(&out));
-}
-
-/// Steps that are written down, by the last whole line.
-fn written(out: &Path) -> usize {
-    let text = fs::read_to_string(out.join("steps.jsonl")).unwrap_or_default();
-    let last = text.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok());
-    last.map_or(0, |line| line["step"].as_u64().unwrap() as usize)
-}
-
-fn launched(home: &Path, out: &str, processes: usize, more: &[&str]) -> Command {
-    let alone = train(home, out, more);
-    let mut command = Command::new(alone.get_program());
-    command.current_dir(home).env("OMP_NUM_THREADS", "1").env_remove("RUST_LOG");
-    command.args(["launch", "--nproc", &processes.to_string(), "--"]).args(alone.get_args());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
 }
 
 #[test]
