@@ -5,7 +5,8 @@
 #   ranking     what 8 bits cost in nDCG
 #   lexical     the lexical channel beside bm25s: the same answers, how much faster
 #   market      what the simulated shop is like (docs/market.md), and the lexical channel on it
-#   sft       the supervised stage beside sentence-transformers' trainer: texts/s, memory, where the time goes
+#   sft         the supervised stage beside sentence-transformers' trainer: texts/s, memory, where the time goes
+#   rewards     a step of R-GRPO beside a supervised one, and what a slow judge adds
 #   collective  what an exchange between 1, 2 and 4 processes costs, by size; latency and bandwidth that fit
 #   ingest      logs to examples, from a file and from Kafka beside a bare consumer; drawing examples; memory
 #
@@ -16,7 +17,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-stages=(speed ranking lexical market sft collective ingest)
+stages=(speed ranking lexical market sft rewards collective ingest)
 data=${BENCH_DATA:-../shared/data/home_depot}
 no_data="skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
 work=$(mktemp -d)
@@ -68,6 +69,11 @@ market() {
 sft() {
     [ -d "$work/market" ] || "$souk" market --out "$work/market"
     "$(scripts/python.sh)" benches/sft.py --souk "$souk" --model "$MINILM" --data "$work/market" speed
+}
+
+rewards() {
+    "$souk" market --items 2000 --queries 600 --events 2000 --out "$work/small" >/dev/null
+    python3 benches/rewards.py --souk "$souk" --model "$MINILM" --data "$work/small"
 }
 
 collective() {

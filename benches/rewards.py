@@ -1,0 +1,109 @@
+"""What learning from rewards costs: a step of R-GRPO beside a supervised step on the same batch, and what a slow judge adds.
+
+    rewards.py --souk BINARY --model DIR --data SHOP [--steps N] [--rounds N]
+
+SHOP is a folder of `souk market`. The first comparison has an instant judge (the shop's oracle) and a reference that has
+seen every item before it is timed; the second asks a judge over HTTP that answers at once, or after 200 ms, with one step
+of lookahead. Stages run one after the other in rounds; figures are medians over steps and rounds.
+"""
+
+import argparse
+import hashlib
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+sys.dont_write_bytecode = True
+LATENCY = 0.2
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--souk", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=2)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as work:
+        work = Path(work)
+        judges = {name: Judge(latency) for name, latency in (("at once", 0.0), ("after 200 ms", LATENCY))}
+        remote = lambda judge: {
+            "judge.type": "souk", "judge.url": judge.url, "judge.model": "bench", "reward.lookahead": 1,
+            "reward.cache": "false", "reward.audit_rate": 0, "judge.limits": "{concurrency=64}", "judge.batch": 10000,
+        }
+        kinds = {
+            "supervised": {"objective.type": "info_nce", "objective.global_negatives": 384},
+            "R-GRPO, instant judge": rgrpo({}),
+            "R-GRPO, judge at once, lookahead 1": rgrpo(remote(judges["at once"])),
+            "R-GRPO, judge after 200 ms, lookahead 1": rgrpo(remote(judges["after 200 ms"])),
+        }
+        seconds = {name: [] for name in kinds}
+        for round_ in range(arguments.rounds):
+            for at, (name, sets) in enumerate(kinds.items()):
+                seconds[name] += stage(arguments, sets, work / f"{round_}-{at}")
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    for name, median in medians.items():
+        print(f"{median:8.3f} s a step  {name}")
+    supervised, instant, at_once, late = medians.values()
+    print(f"{instant / supervised:.2f} times a supervised step on the same batch (target 1.25)")
+    print(f"{100 * (late / at_once - 1):+.1f} % of a step for a judge that takes 200 ms (target 10 %)")
+    return 0
+
+
+def rgrpo(more: dict) -> dict:
+    return {"objective.type": "r_grpo", "objective.global_negatives": 384, "objective.group": 16} | more
+
+
+def stage(arguments, sets: dict, out: Path) -> list[float]:
+    """Seconds of the steps of the second half, when the reference has seen what there is."""
+    fixed = {
+        "train.pairs": "qrels", "train.batch": 128, "train.epochs": 100, "train.most_steps": 2 * arguments.steps,
+        "train.keep_tokens": 1 << 20, "train.optimizer.learning_rate": 1e-4,
+    }
+    command = [arguments.souk, "train", "--model", arguments.model, "--data", str(arguments.data), "--out", str(out)]
+    for name, value in (fixed | sets).items():
+        command += ["--set", f"{name}={value}"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    steps = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
+    return [sum(step["seconds"].values()) for step in steps[arguments.steps:]]
+
+
+class Judge:
+    """Souk's relevance service, with made-up verdicts."""
+
+    def __init__(self, latency: float):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.latency = latency
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{server.server_address[1]}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        time.sleep(self.server.latency)
+        digest = lambda item: hashlib.blake2b((asked["query"] + item["text"]).encode(), digest_size=1).digest()[0]
+        levels = [1 + digest(item) % 4 for item in asked["items"]]
+        body = {"model": "bench", "scores": [(level - 1) / 3 for level in levels], "levels": levels}
+        answer = json.dumps(body).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_):
+        pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())
