@@ -11,6 +11,10 @@ fn every_shipped_toml_loads() {
     let mut loaded = 0;
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
+        // plans of experiments are `souk experiment`'s own, and tried beside it
+        if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("experiment-")) {
+            continue;
+        }
         let config = Config::load(Some(&path), &[]).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let useful = config.model.path.is_some() || config.scratch.is_some() || !config.log.brokers.is_empty();
         assert!(useful, "{} names neither a model nor a log", path.display());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use souk::error::{Error, Result};
-use souk::report::TableSettings;
+use souk::report::{TableSettings, names};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -138,12 +138,30 @@ impl Plan {
                 return Err(format!("two rows have the id `{id}`"));
             }
         }
+        self.check_tables()?;
         match self.figure.iter().find(|figure| !seen.contains(figure.row.as_str())) {
             Some(figure) => {
                 Err(format!("the figure `{}` is of the row `{}`, which is not there", figure.title, figure.row))
             }
             None => Ok(()),
         }
+    }
+
+    fn check_tables(&self) -> std::result::Result<(), String> {
+        let metrics = names(self.experiment.depth);
+        for table in &self.table {
+            let title = &table.title;
+            let measured = |id: &&String| self.row(id).is_some_and(|row| row.measure && row.kind != Kind::Relevance);
+            if let Some(id) = table.rows.iter().chain(&table.against).find(|id| !measured(id)) {
+                return Err(format!("the table `{title}` names the row `{id}`, and no such row is measured"));
+            }
+            let metric = |column: &String| column.split('/').next().unwrap_or_default().to_owned();
+            if let Some(column) = table.columns.iter().find(|column| !metrics.contains(&metric(column))) {
+                let all = metrics.join(", ");
+                return Err(format!("the table `{title}` has the column `{column}`, and the metrics are {all}"));
+            }
+        }
+        Ok(())
     }
 
     pub fn row(&self, id: &str) -> Option<&Row> {

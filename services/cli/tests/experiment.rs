@@ -1,0 +1,196 @@
+//! A whole experiment as a user runs it: rows trained and measured, tables made, gone on with, and refused when changed.
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+const PLAN: &str = r#"
+[experiment]
+title = "Small"
+seeds = [1, 2]
+market = { seed = 3, items = 400, queries = 90 }
+depth = 150
+
+[[row]]
+id = "bm25"
+name = "BM25"
+kind = "lexical"
+
+[[row]]
+id = "words"
+name = "Query rewrite"
+kind = "lexical"
+rewrites = "rewrites.jsonl"
+
+[[row]]
+id = "base"
+name = "Untrained"
+kind = "init"
+config = "base.toml"
+set = ["scratch.architecture.num_hidden_layers=1"]
+
+[[row]]
+id = "rgrpo"
+name = "R-GRPO <only>"
+kind = "train"
+from = "base"
+config = "stage.toml"
+
+[[table]]
+title = "Goodrate"
+rows = ["bm25", "words", "base", "rgrpo"]
+columns = ["goodrate@100", "hitrate@150/general"]
+against = "base"
+
+[[figure]]
+title = "Levels"
+row = "rgrpo"
+"#;
+
+const BASE: &str = r#"
+[scratch]
+vocab = 400
+pooling = "mean"
+max_tokens = 24
+[scratch.architecture]
+model_type = "bert"
+hidden_size = 16
+num_hidden_layers = 2
+num_attention_heads = 2
+intermediate_size = 32
+max_position_embeddings = 32
+hidden_act = "gelu"
+"#;
+
+const STAGE: &str = r#"
+[model]
+path = "base"
+[train]
+batch = 16
+most_steps = 3
+pairs = "qrels"
+[objective]
+type = "r_grpo"
+group = 4
+[reward]
+quality = 0.3
+exclusivity = 0.3
+"#;
+
+fn experiment(home: &Path, more: &[&str]) -> (Option<i32>, String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
+    command.current_dir(home).env("HF_HUB_OFFLINE", "1").env_remove("RUST_LOG").env("OMP_NUM_THREADS", "1");
+    command.args(["experiment", "--config", "plan.toml", "--out", "out"]).args(more);
+    let Output { status, stdout, stderr } = command.output().unwrap();
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    (status.code(), text(&stdout), text(&stderr))
+}
+
+fn begin() -> tempfile::TempDir {
+    let home = tempfile::tempdir().unwrap();
+    let rewrites = "{\"_id\":\"q0\",\"text\":\"nothing that anybody sells\"}\n";
+    for (name, text) in [("plan.toml", PLAN), ("base.toml", BASE), ("stage.toml", STAGE), ("rewrites.jsonl", rewrites)]
+    {
+        fs::write(home.path().join(name), text).unwrap();
+    }
+    home
+}
+
+#[test]
+fn every_row_is_made_measured_and_tabulated_once() {
+    let home = begin();
+    let (code, out, said) = experiment(home.path(), &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("R-GRPO <only> (seed 2)") && out.contains("### Goodrate"), "{said} {out}");
+    let read = |name: &str| fs::read_to_string(home.path().join("out").join(name)).unwrap();
+    let results: Value = serde_json::from_str(&read("results.json")).unwrap();
+    let rows = results["tables"][0]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    let overall = |row: &str, seed: &str| {
+        let metrics: Value = serde_json::from_str(&read(&format!("{row}/{seed}/run/metrics.json"))).unwrap();
+        metrics["overall"]["goodrate@100"].as_f64().unwrap()
+    };
+    let mean = |row: &str| (overall(row, "seed-1") + overall(row, "seed-2")) / 2.0;
+    let cell = &rows[3]["cells"][0];
+    assert!((cell["mean"].as_f64().unwrap() - mean("rgrpo")).abs() < 1e-9);
+    let difference = cell["difference"]["difference"].as_f64().unwrap();
+    assert!((difference - (mean("rgrpo") - mean("base"))).abs() < 1e-9, "{cell}");
+    assert!((rows[0]["cells"][0]["mean"].as_f64().unwrap() - overall("bm25", "all")).abs() < 1e-9);
+    assert_ne!(overall("bm25", "all"), overall("words", "all"), "one query was rewritten");
+    assert_eq!(results["tables"][0]["num_tests"], 6);
+    let page = read("results.html");
+    assert!(page.contains("R-GRPO &lt;only&gt;") && page.contains("Levels of what was retrieved"), "{page}");
+    assert!(page.contains("Advantage") && !page.contains("<script"), "{page}");
+
+    // again, nothing is left to do
+    let before = fs::metadata(home.path().join("out/rgrpo/seed-1/model/config.json")).unwrap().modified().unwrap();
+    let (code, again, said) = experiment(home.path(), &[]);
+    assert_eq!((code, said.as_str()), (Some(0), ""));
+    assert_eq!(again, out);
+    let after = fs::metadata(home.path().join("out/rgrpo/seed-1/model/config.json")).unwrap().modified().unwrap();
+    assert_eq!(before, after);
+
+    // another stage under the same name is no part of this experiment
+    fs::write(home.path().join("stage.toml"), STAGE.replace("batch = 16", "batch = 8")).unwrap();
+    let (code, _, said) = experiment(home.path(), &[]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("R-GRPO <only> (seed 1)") && said.contains("another command or configuration"), "{said}");
+}
+
+#[test]
+fn a_row_that_fails_ends_it_and_says_where_its_output_is() {
+    let home = begin();
+    fs::write(home.path().join("stage.toml"), STAGE.replace("group = 4", "group = 1")).unwrap();
+    let (code, _, said) = experiment(home.path(), &["--jobs", "1"]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("train.log") && said.contains("objective.group"), "{said}");
+    // mended, it goes on with what is done
+    fs::write(home.path().join("stage.toml"), STAGE).unwrap();
+    fs::remove_file(home.path().join("out/rgrpo/seed-1/train.command")).unwrap();
+    let (code, _, said) = experiment(home.path(), &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(!said.contains("the shop"), "{said}");
+}
+
+#[test]
+fn a_plan_that_cannot_be_meant_is_refused() {
+    for (from, to, word) in [
+        ("rows = [\"bm25\"", "rows = [\"bm26\"", "`bm26`"),
+        ("id = \"base\"", "id = \"bm25\"", "two rows have the id"),
+        ("kind = \"init\"", "kind = \"guess\"", "guess"),
+        ("seeds = [1, 2]", "seeds = []", "experiment.seeds"),
+        ("row = \"rgrpo\"\n", "row = \"x\"\n", "row `x`"),
+        ("columns = [\"goodrate@100\"", "columns = [\"goodrate@7\"", "the metrics are"),
+        ("id = \"words\"", "id = \"a/b\"", "a/b"),
+        ("depth = 150", "depht = 150", "depht"),
+    ] {
+        let home = begin();
+        fs::write(home.path().join("plan.toml"), PLAN.replacen(from, to, 1)).unwrap();
+        let (code, _, said) = experiment(home.path(), &["--dry-run"]);
+        assert!(code == Some(2) && said.contains(word), "{to}: {code:?} {said}");
+    }
+}
+
+#[test]
+fn the_shipped_experiments_are_whole() {
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs");
+    let mut num = 0;
+    for entry in fs::read_dir(&configs).unwrap() {
+        let path = entry.unwrap().path();
+        if !path.file_name().unwrap().to_str().unwrap().starts_with("experiment-") {
+            continue;
+        }
+        let home = tempfile::tempdir().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
+        let output = command.args(["experiment", "--dry-run", "--out", "out", "--json", "--config"]).arg(&path);
+        let output = output.current_dir(home.path()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let commands: Vec<String> = serde_json::from_slice(&output.stdout).unwrap();
+        assert!(commands.len() > 20, "{commands:?}");
+        num += 1;
+    }
+    assert!(num > 0);
+}
