@@ -107,7 +107,7 @@ impl RewardSettings {
         if !self.scale.is_finite() || self.scale <= 0.0 {
             return wrong("scale", format!("is {}: say more than 0", self.scale));
         }
-        if self.clip.is_some_and(|[low, high]| !(low < high)) {
+        if self.clip.is_some_and(|[low, high]| high <= low || low.is_nan() || high.is_nan()) {
             return wrong("clip", format!("is {:?}: say a lower and a higher number", self.clip));
         }
         if !(0.0..1.0).contains(&self.most_missing) {

@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::batch::{Batch, share};
 use super::judge::Asked;
-use super::judged::{Bench, Rewarded};
+use super::judged::{Bench, Lesson, Rewarded};
 use super::policy::{ShownCandidate, ShownGroup, Sums};
 use super::proposals::Proposals;
 use super::step::{Encoded, Parts, Stepped};
@@ -52,10 +52,17 @@ struct Retrieved {
 }
 
 /// Candidates whose rewards are there.
-struct Lesson {
+struct Answered {
     retrieved: Retrieved,
     rewards: Vec<Option<Reward>>,
     rewarded: Rewarded,
+}
+
+impl Answered {
+    fn judged(&self, share: f64) -> Lesson<'_> {
+        let Retrieved { candidates, old, .. } = &self.retrieved;
+        Lesson { candidates, old: Some(old), rewarded: &self.rewarded, share }
+    }
 }
 
 impl Retrieved {
@@ -109,9 +116,8 @@ impl Corrector {
                     Some(encoded) => encoded,
                     None => parts.encode(encoder, &batch, (from, parts.settings.keep_tokens), &mut stepped)?,
                 };
-                let group = (&lesson.retrieved.candidates, Some(&lesson.retrieved.old), &lesson.rewarded);
-                let share = (to - from) as f64 / all as f64;
-                loss += self.bench.correct(parts, (&batch, encoded), group, share, (&mut sums, &mut stepped))?;
+                let lesson = lesson.judged((to - from) as f64 / all as f64);
+                loss += self.bench.correct(parts, (&batch, encoded), &lesson, (&mut sums, &mut stepped))?;
             }
             parts.update(optimizer, &loss, (turn.rate, stop.load(Ordering::Relaxed)), &mut stepped)?;
             if !stepped.loss.is_finite() || !stepped.grad_norm.is_finite() {
@@ -126,7 +132,7 @@ impl Corrector {
     }
 
     /// The first query's candidates, to be looked at.
-    fn shown(&self, parts: &Parts, lesson: &Lesson) -> Result<Option<ShownGroup>> {
+    fn shown(&self, parts: &Parts, lesson: &Answered) -> Result<Option<ShownGroup>> {
         let batch = lesson.retrieved.batch(parts);
         let own = parts.own(&batch).0;
         if own.is_empty() {
@@ -217,7 +223,7 @@ impl Corrector {
     }
 
     /// Waits for the rewards of the next step; until they are there, it is still one of those that wait.
-    fn judged(&mut self, parts: &Parts, stop: &AtomicBool, stepped: &mut Stepped) -> Result<Option<Vec<Lesson>>> {
+    fn judged(&mut self, parts: &Parts, stop: &AtomicBool, stepped: &mut Stepped) -> Result<Option<Vec<Answered>>> {
         let mut clock = Instant::now();
         let next = self.waiting.front_mut().ok_or_else(|| Error::device("no step was retrieved for"))?;
         let mut rewards = Vec::with_capacity(next.len());
@@ -228,7 +234,7 @@ impl Corrector {
         let next = self.waiting.pop_front().into_iter().flatten();
         let lessons = next.zip(rewards).map(|((retrieved, _), rewards)| {
             let rewarded = Rewarded::of(&rewards, retrieved.candidates.size()[1] as usize, parts.device);
-            Lesson { retrieved, rewards, rewarded }
+            Answered { retrieved, rewards, rewarded }
         });
         let lessons = lessons.collect();
         parts.lap(&mut clock, &mut stepped.seconds.judge);

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
@@ -15,6 +16,7 @@ use super::step::{Encoded, Parts, Stepped};
 use crate::beir::DataFolder;
 use crate::collective::gather_rows;
 use crate::dataset::normal;
+use crate::domain::Item;
 use crate::error::{Error, Result};
 use crate::objective::{Advantages, Group, Scaling, Vectors, cosines};
 use crate::reward::{Blend, Reward};
@@ -25,6 +27,24 @@ pub struct Bench {
     reference: Option<RefCell<Reference>>,
     /// By what two spellings of a query share.
     ids: HashMap<String, Arc<str>>,
+}
+
+/// The judged candidates of one batch.
+pub struct Lesson<'a> {
+    /// `[b, g]`: places among the batch's items.
+    pub candidates: &'a Tensor,
+    /// `[b, g]`: log-probabilities they were retrieved with; none: those of now.
+    pub old: Option<&'a Tensor>,
+    pub rewarded: &'a Rewarded,
+    /// What the batch counts in its step.
+    pub share: f64,
+}
+
+/// What a judge is shown of an item.
+struct Shown {
+    id: Arc<str>,
+    text: Arc<str>,
+    quality: Option<f32>,
 }
 
 /// Rewards of the candidates `[b, g]` of one process's queries, as tensors.
@@ -49,6 +69,13 @@ impl Rewarded {
     }
 }
 
+impl Shown {
+    fn of(item: Item) -> Self {
+        let quality = item.fields.get("quality").and_then(serde_json::Value::as_f64);
+        Self { text: item.passage().into(), id: item.id.into(), quality: quality.map(|quality| quality as f32) }
+    }
+}
+
 impl Bench {
     /// A judge of texts needs no ids; those of `queries.jsonl` are for one that goes by them.
     pub fn new(data: &DataFolder, blend: Blend, reference: Option<Reference>) -> Result<Self> {
@@ -70,18 +97,17 @@ impl Bench {
         rows: &[Vec<u32>],
     ) -> Result<Questions> {
         let mut questions = Questions::default();
-        let mut items: HashMap<u32, (Arc<str>, Arc<str>, Option<f32>)> = HashMap::new();
+        let mut items: HashMap<u32, Shown> = HashMap::new();
         for ((number, text), rows) in queries.zip(rows) {
             let query: Arc<str> = text.into();
             let query_id = self.ids.get(&normal(text)).cloned().unwrap_or_default();
             for row in rows {
                 questions.add(number, *row, || {
-                    if !items.contains_key(row) {
-                        let item = parts.catalogue.item(*row)?;
-                        let quality = item.fields.get("quality").and_then(serde_json::Value::as_f64);
-                        items.insert(*row, (item.id.as_str().into(), item.passage().into(), quality.map(|q| q as f32)));
-                    }
-                    let (item_id, item, quality) = items[row].clone();
+                    let shown = match items.entry(*row) {
+                        Entry::Occupied(shown) => shown.into_mut(),
+                        Entry::Vacant(place) => place.insert(Shown::of(parts.catalogue.item(*row)?)),
+                    };
+                    let (item_id, item, quality) = (shown.id.clone(), shown.text.clone(), shown.quality);
                     Ok(Owned { query_id: query_id.clone(), query: query.clone(), item_id, item, row: *row, quality })
                 })?;
             }
@@ -105,17 +131,17 @@ impl Bench {
         Ok(Some(cosines(&queries, &items.all)))
     }
 
-    /// Back-propagates what the objective makes of rewards; gives this process's part of the loss, which counts `share`.
+    /// Back-propagates what the objective makes of rewards; gives this process's part of the loss.
     pub fn correct(
         &self,
         parts: &Parts,
         (batch, encoded): (&Batch, Encoded),
-        (candidates, old, rewarded): (&Tensor, Option<&Tensor>, &Rewarded),
-        share: f64,
+        lesson: &Lesson<'_>,
         (sums, stepped): (&mut Sums, &mut Stepped),
     ) -> Result<Tensor> {
         let reference = self.reference_scores(parts, &encoded, batch)?;
-        let Rewarded { reward, known } = rewarded;
+        let Rewarded { reward, known } = lesson.rewarded;
+        let Lesson { candidates, old, share, .. } = *lesson;
         let group = Group { candidates, reward, known, old, reference: reference.as_ref() };
         let mut tally = None;
         let scale = share / batch.pairs.len() as f64;

@@ -13,7 +13,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::batch::share;
 use super::correct::Turn;
-use super::judged::{Bench, Rewarded};
+use super::judged::{Bench, Lesson, Rewarded};
 use super::policy::Sums;
 use super::proposals::catalogue_vectors;
 use super::share::Share;
@@ -167,8 +167,8 @@ impl Miner {
             let rewarded = Rewarded::of(&rewards, width, parts.device);
             sums.rewards(rewards.into_iter());
             let encoded = parts.encode(encoder, &batch, (draws.0, parts.settings.keep_tokens), &mut stepped)?;
-            let group = (&candidates, None, &rewarded);
-            loss += self.bench.correct(parts, (&batch, encoded), group, share, (&mut sums, &mut stepped))?;
+            let lesson = Lesson { candidates: &candidates, old: None, rewarded: &rewarded, share };
+            loss += self.bench.correct(parts, (&batch, encoded), &lesson, (&mut sums, &mut stepped))?;
         }
         parts.update(optimizer, &loss, (turn.rate, stop.load(Ordering::Relaxed)), &mut stepped)?;
         stepped.policy = Some(sums.gather(parts.collective)?);

@@ -99,8 +99,7 @@ impl Jobs {
     }
 
     fn row(&mut self, plan: &Plan, places: &Places, (row, seed): (&Row, u64)) {
-        let home = places.home(row, seed);
-        let (model, data) = (places.model(row, seed), text(&places.data()));
+        let (home, model) = (places.home(row, seed), places.model(row, seed));
         let mut needs: Vec<PathBuf> = Vec::new();
         if plan.experiment.market.is_some() {
             needs.push(places.out.join("shop.ingested"));
@@ -109,57 +108,14 @@ impl Jobs {
             needs.extend(plan.row(id).map(|row| places.model(row, seed).join("config.json")));
         }
         let name = if row.is_seeded() { format!("{} (seed {seed})", row.name) } else { row.name.clone() };
-        let fill = |set: &String| {
-            let with = |set: String, id: &str| match plan.row(id) {
-                Some(row) => set.replace(&format!("{{{id}}}"), &text(&places.model(row, seed))),
-                None => set,
-            };
-            row.needs(plan).into_iter().fold(set.clone(), with)
-        };
-        let verb: &[&str] = match row.kind {
-            Kind::Lexical => &[],
-            Kind::Init => &["init"],
-            Kind::Train => &["train"],
-            Kind::Relevance => &["relevance", "train"],
-        };
-        if !verb.is_empty() {
-            let mut args: Vec<String> = verb.iter().map(|word| (*word).to_owned()).collect();
-            if let Some(config) = &row.config {
-                args.extend(["--config".into(), text(&plan.folder.join(config))]);
-            }
-            args.extend(["--data".into(), data.clone(), "--out".into(), text(&model)]);
-            if let Some(from) = &row.from {
-                let from = plan.row(from).map_or(from.clone(), |row| text(&places.model(row, seed)));
-                args.extend(["--set".into(), format!("model.path={from}")]);
-            }
-            let seeded = match row.kind {
-                Kind::Init => format!("scratch.seed={seed}"),
-                Kind::Relevance => format!("relevance.seed={seed}"),
-                Kind::Train | Kind::Lexical => format!("train.seed={seed}"),
-            };
-            for set in row.set.iter().map(fill).chain([seeded]) {
-                args.extend(["--set".into(), set]);
-            }
-            if row.kind == Kind::Train {
-                args.push("--resume".into());
-            }
-            self.push(&name, args, (model.join("config.json"), home.join("train")), needs.clone());
+        if row.kind != Kind::Lexical {
+            let args = train_args(plan, places, (row, seed));
+            self.push(&name, args, (model.join("config.json"), home.join("train")), needs);
             needs = vec![model.join("config.json")];
         }
         if row.measure && row.kind != Kind::Relevance {
             let run = places.run(row, seed);
-            let mut args = vec!["evaluate".to_owned()];
-            match row.kind {
-                Kind::Lexical => args.push("--lexical".into()),
-                _ => args.extend(["--model".into(), text(&model)]),
-            }
-            if let Some(rewrites) = &row.rewrites {
-                args.extend(["--rewrites".into(), text(&plan.folder.join(rewrites))]);
-            }
-            let settings = &plan.experiment;
-            args.extend(["--data".into(), data, "--split".into(), settings.split.clone()]);
-            args.extend(["--depth".into(), settings.depth.to_string(), "--name".into(), row.name.clone()]);
-            args.extend(["--out".into(), text(&run)]);
+            let args = measure_args(plan, places, (row, seed));
             self.push(&format!("{name}, measured"), args, (run.join("metrics.json"), home.join("measure")), needs);
         }
     }
@@ -227,6 +183,54 @@ impl Jobs {
         }
         Ok(())
     }
+}
+
+/// The command that makes a row's model.
+fn train_args(plan: &Plan, places: &Places, (row, seed): (&Row, u64)) -> Vec<String> {
+    let (verb, seeded): (&[&str], &str) = match row.kind {
+        Kind::Init => (&["init"], "scratch.seed"),
+        Kind::Relevance => (&["relevance", "train"], "relevance.seed"),
+        Kind::Train | Kind::Lexical => (&["train"], "train.seed"),
+    };
+    let mut args: Vec<String> = verb.iter().map(|word| (*word).to_owned()).collect();
+    if let Some(config) = &row.config {
+        args.extend(["--config".into(), text(&plan.folder.join(config))]);
+    }
+    args.extend(["--data".into(), text(&places.data()), "--out".into(), text(&places.model(row, seed))]);
+    let mut set = |set: String| args.extend(["--set".into(), set]);
+    if let Some(from) = &row.from {
+        let from = plan.row(from).map_or(from.clone(), |row| text(&places.model(row, seed)));
+        set(format!("model.path={from}"));
+    }
+    for said in &row.set {
+        let with = |said: String, id: &str| match plan.row(id) {
+            Some(row) => said.replace(&format!("{{{id}}}"), &text(&places.model(row, seed))),
+            None => said,
+        };
+        set(row.needs(plan).into_iter().fold(said.clone(), with));
+    }
+    set(format!("{seeded}={seed}"));
+    if row.kind == Kind::Train {
+        args.push("--resume".into());
+    }
+    args
+}
+
+/// The command that measures it.
+fn measure_args(plan: &Plan, places: &Places, (row, seed): (&Row, u64)) -> Vec<String> {
+    let settings = &plan.experiment;
+    let mut args = vec!["evaluate".to_owned()];
+    match row.kind {
+        Kind::Lexical => args.push("--lexical".into()),
+        _ => args.extend(["--model".into(), text(&places.model(row, seed))]),
+    }
+    if let Some(rewrites) = &row.rewrites {
+        args.extend(["--rewrites".into(), text(&plan.folder.join(rewrites))]);
+    }
+    args.extend(["--data".into(), text(&places.data()), "--split".into(), settings.split.clone()]);
+    args.extend(["--depth".into(), settings.depth.to_string(), "--name".into(), row.name.clone()]);
+    args.extend(["--out".into(), text(&places.run(row, seed))]);
+    args
 }
 
 impl Job {
