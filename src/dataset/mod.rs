@@ -20,6 +20,7 @@ pub use self::examples::{Example, Examples, Extent};
 pub use self::ingest::{Ingest, IngestSettings, OpenSource, Progress};
 pub use self::join::{Counts, Window};
 pub use self::pairs::{Pair, PairSource, Pairs};
+pub use self::positives::normal;
 pub use self::shuffle::{Draw, Order, Permutation};
 pub use self::strength::Strength;
 
