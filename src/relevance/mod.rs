@@ -125,6 +125,8 @@ pub struct ServeSettings {
     pub most_items: usize,
     /// Bytes of one request.
     pub most_bytes: usize,
+    /// Requests that are read or judged at a time.
+    pub most_requests: usize,
     /// Seconds that a request's body may take to arrive.
     pub body_seconds: u64,
     pub worker: Limits,
@@ -137,8 +139,35 @@ impl Default for ServeSettings {
             key_file: None,
             most_items: 1000,
             most_bytes: 2 << 20,
+            most_requests: 256,
             body_seconds: 30,
             worker: Limits::default(),
         }
     }
 }
+
+impl ServeSettings {
+    pub fn check(&self) -> Result<()> {
+        let counts = [
+            ("most_items", self.most_items as u64),
+            ("most_bytes", self.most_bytes as u64),
+            ("most_requests", self.most_requests as u64),
+            ("body_seconds", self.body_seconds),
+        ];
+        if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+            return Err(Error::config(format!("relevance.serve.{name}"), "is 0: say 1 or more"));
+        }
+        if self.most_requests > MOST_REQUESTS {
+            let problem = format!("is {}: more than {MOST_REQUESTS} fit into no memory", self.most_requests);
+            return Err(Error::config("relevance.serve.most_requests", problem));
+        }
+        if self.most_items > self.worker.queue_texts {
+            let problem = format!("is {}, and the queue holds {}", self.most_items, self.worker.queue_texts);
+            return Err(Error::config("relevance.serve.most_items", problem));
+        }
+        Ok(())
+    }
+}
+
+/// Each may hold a body.
+const MOST_REQUESTS: usize = 1 << 20;

@@ -40,23 +40,7 @@ impl Page<'_> {
         sections.push(("worst", "Worst queries", self.examples(false)));
         sections.push(("best", "Best queries", self.examples(true)));
         sections.push(("reading", "How to read this", reading(metrics.asked.depth)));
-        let links: String = sections.iter().map(|(id, name, _)| format!("<a href=\"#{id}\">{name}</a>\n")).collect();
-        let body: String = sections
-            .iter()
-            .map(|(id, name, html)| format!("<section id=\"{id}\">\n<h2>{name}</h2>\n{html}</section>\n"))
-            .collect();
-        format!(
-            "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <meta name=\"color-scheme\" content=\"light dark\">\n\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-             <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-             <header>\n<h1>{heading}</h1>\n{about}<nav aria-label=\"Sections\">\n{links}</nav>\n</header>\n\
-             <main>\n{body}</main>\n</body>\n</html>\n",
-            title = escape(&title),
-            heading = bdi(&metrics.model),
-            about = self.about(),
-        )
+        document(&title, &bdi(&metrics.model), &self.about(), &sections)
     }
 
     /// The run first, then its baselines.
@@ -160,6 +144,25 @@ impl Page<'_> {
     }
 }
 
+/// A whole page: what is in its tab, over it and about it, and its sections by id, name and content.
+pub fn document(title: &str, heading: &str, about: &str, sections: &[(&str, &str, String)]) -> String {
+    let links: String = sections.iter().map(|(id, name, _)| format!("<a href=\"#{id}\">{name}</a>\n")).collect();
+    let body: String = sections
+        .iter()
+        .map(|(id, name, html)| format!("<section id=\"{id}\">\n<h2>{name}</h2>\n{html}</section>\n"))
+        .collect();
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <header>\n<h1>{heading}</h1>\n{about}<nav aria-label=\"Sections\">\n{links}</nav>\n</header>\n\
+         <main>\n{body}</main>\n</body>\n</html>\n",
+        title = escape(title),
+    )
+}
+
 fn example(query: &QueryRow, names: &[String]) -> String {
     let value = |metric: usize| said(query.values[metric], None);
     let slice = query.slice.as_ref().map(|slice| format!("{}, ", escape(slice))).unwrap_or_default();
@@ -250,7 +253,7 @@ fn reading(depth: usize) -> String {
 }
 
 /// A table that scrolls by itself where the page is narrow.
-fn table(caption: &str, head: &str, rows: &str) -> String {
+pub fn table(caption: &str, head: &str, rows: &str) -> String {
     let label = escape(caption);
     format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\">\n<table>\n\
@@ -267,7 +270,7 @@ fn swatch(run: usize) -> String {
 }
 
 /// Text of any direction, which does not turn what stands around it.
-fn bdi(text: &str) -> String {
+pub fn bdi(text: &str) -> String {
     format!("<bdi>{}</bdi>", escape(text))
 }
 
