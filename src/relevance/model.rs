@@ -67,7 +67,9 @@ impl CrossEncoder {
         let usual = if architecture.is_decoder() { Pooling::LastToken } else { Pooling::Cls };
         let pooling = shape.pooling.unwrap_or(usual);
         let max_tokens = shape.max_tokens.unwrap_or(USUAL_TOKENS.min(architecture.max_tokens()));
-        let tokenizer = Tokenizer::open(&dir)?;
+        let mut tokenizer = Tokenizer::open(&dir)?;
+        tokenizer.uncut()?;
+        tokenizer.frame_pairs()?;
         let mut weights = Parameters::open(&dir, placement.device, placement.precision.kind())?;
         let mut seeded = Parameters::seeded(shape.seed, placement.device, placement.precision.kind());
         let parts = Parts { architecture, tokenizer, pooling, max_tokens, loss: shape.loss, placement };

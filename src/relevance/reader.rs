@@ -29,7 +29,7 @@ pub struct PairText {
 pub struct Side(Part);
 
 impl PairReader {
-    /// Cuts pairs to `max_tokens`; gives the tokenizer a template for pairs where it has none.
+    /// Cuts pairs to `max_tokens`, and frames them as the tokenizer's file says.
     pub(super) fn new(mut tokenizer: Tokenizer, architecture: &Architecture, max_tokens: usize) -> Result<Self> {
         let longest = architecture.max_tokens();
         if max_tokens > longest {
@@ -38,7 +38,6 @@ impl PairReader {
         }
         tokenizer.check_fits(architecture.vocab())?;
         tokenizer.uncut()?;
-        tokenizer.frame_pairs()?;
         let (decoder, typed) = (architecture.is_decoder(), architecture.num_token_types() > 1);
         let mut reader = Self { tokenizer, decoder, typed };
         reader.check_room(max_tokens)?;
