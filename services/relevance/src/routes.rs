@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Bytes;
+use axum::body::{Bytes, HttpBody};
 use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{from_fn, from_fn_with_state};
@@ -114,16 +114,22 @@ fn check_number(service: &Service, list: &str, num: usize) -> Result<(), Fault> 
 
 /// The body as what the route takes, within the bounds of size and time.
 async fn read<T: DeserializeOwned>(service: &Service, request: Request) -> Result<T, Fault> {
-    let wait = Duration::from_secs(service.settings.body_seconds);
+    let (most, wait) = (service.settings.most_bytes, Duration::from_secs(service.settings.body_seconds));
+    // what is announced as too much is not waited for
+    if request.body().size_hint().lower() > most as u64 {
+        return Err(Fault::too_large(most));
+    }
     let body = timeout(wait, Bytes::from_request(request, &())).await.map_err(|_| Fault::too_slow())?;
     let body = body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Fault::too_large(service.settings.most_bytes),
+        StatusCode::PAYLOAD_TOO_LARGE => Fault::too_large(most),
         _ => Fault::malformed(None, BoxError::from(rejection).to_string()),
     })?;
     let mut json = serde_json::Deserializer::from_slice(&body);
     let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let path = error.path().to_string();
-        Fault::malformed((path != ".").then_some(path), error.inner().to_string())
+        // what lies where no field was begun
+        let named = path != "." && !path.contains('?');
+        Fault::malformed(named.then_some(path), error.inner().to_string())
     })?;
     json.end().map_err(|error| Fault::malformed(None, error.to_string()))?;
     Ok(parsed)

@@ -5,11 +5,10 @@ mod client;
 
 use std::time::{Duration, Instant};
 
-use client::{PATIENCE, Running, answer, golden, model};
+use client::{PATIENCE, Running, answer};
 use serde_json::{Value, json};
 use souk::relevance::ServeSettings;
 use souk::worker::Limits;
-use souk_relevance::Judge;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
@@ -161,27 +160,5 @@ async fn slow_bodies_take_no_place_for_long() {
     assert_eq!(running.get("/healthz").await.status, 200, "a probe needs no place");
     assert_eq!(answer(&mut slow).await.status, 408);
     works(&running).await;
-    running.stop().await;
-}
-
-#[tokio::test]
-async fn callers_that_leave_cost_nothing_more() {
-    let worker = Limits { batch_tokens: 64, queue_texts: 1000 };
-    let settings = ServeSettings { worker, ..ServeSettings::default() };
-    let running = Running::start(Judge::of_model(model(), worker).unwrap(), Default::default(), settings).await;
-    let items: Vec<Value> = (0..900).map(|at| json!({"id": at.to_string(), "text": "oak lamp ".repeat(20)})).collect();
-    let body = bytes(&json!({"query": "lamp", "items": items}));
-    for _ in 0..3 {
-        let mut leaving = TcpStream::connect(running.address).await.unwrap();
-        let head = format!("POST /score HTTP/1.1\r\nHost: souk\r\nContent-Length: {}\r\n\r\n", body.len());
-        drop(leaving.write_all(&[head.as_bytes(), &body].concat()).await);
-        sleep(Duration::from_millis(20)).await;
-    }
-    let began = Instant::now();
-    while running.post("/score", &body).await.status != 200 {
-        assert!(began.elapsed() < PATIENCE, "the places of those who left are not given back");
-        sleep(Duration::from_millis(20)).await;
-    }
-    assert!(golden().exists());
     running.stop().await;
 }

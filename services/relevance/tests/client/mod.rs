@@ -1,5 +1,7 @@
 //! A service on a real socket, and a client that sends exactly the bytes it is told to.
 
+#![allow(dead_code, reason = "each test uses its part")]
+
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
