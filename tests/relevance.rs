@@ -11,7 +11,7 @@ use souk::beir::DataFolder;
 use souk::encoder::{Placement, Pooling, Scratch};
 use souk::market::{self, Plan};
 use souk::optimizer::OptimizerSettings;
-use souk::relevance::{CrossEncoder, Judge, Loss, Manifest, PairText, Progress, RelevanceSettings, Training};
+use souk::relevance::{CrossEncoder, Judge, Loss, Manifest, PairText, Progress, Reading, RelevanceSettings, Training};
 use souk::report::relevance_page;
 use souk::reward::{Question, RewardSource};
 use tch::{Device, Kind, Tensor};
@@ -123,7 +123,7 @@ fn a_small_judge_learns_a_shop_and_survives_its_folder() {
     let (data, base) = shop(home.path());
     let settings = RelevanceSettings {
         held_out: 0.3,
-        pooling: Some(Pooling::Mean),
+        pooling: Some(Reading::Sides),
         epochs: 3.0,
         batch_tokens: 1024,
         block_pairs: 512,
@@ -179,7 +179,7 @@ fn a_weaker_judge_has_fewer_layers_and_other_losses_train() {
     let (data, base) = shop(home.path());
     let settings = RelevanceSettings {
         loss: Loss::FourWay,
-        pooling: Some(Pooling::Mean),
+        pooling: Some(Reading::Mean),
         num_layers: Some(1),
         most_pairs: 200,
         held_out: 0.05,

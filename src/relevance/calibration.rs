@@ -1,17 +1,19 @@
-//! Makes a model's outputs mean something: a temperature under which its probabilities are the likeliest, thresholds under
+//! Makes a model's outputs mean something: a temperature and cutpoints under which the judged levels are the likeliest, thresholds under
 //! which its levels agree best with the judged ones, and how far P(Good) can be believed (ECE). Takes outputs with judged
 //! levels of pairs that were not learned from.
 
 use serde::{Deserialize, Serialize};
 
 use super::agreement::place;
-use super::head::{Grading, NUM_LEVELS};
+use super::head::{Grading, Loss, NUM_LEVELS};
 use crate::domain::Level;
 
 /// Bins of a reliability plot, equally wide.
 pub const NUM_BINS: usize = 10;
 /// Temperatures beyond these say that a model knows nothing, or everything.
 const RANGE: (f64, f64) = (0.02, 50.0);
+/// Each fits every number once; a few suffice.
+const ROUNDS: usize = 30;
 
 /// What thresholds are chosen for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,6 +31,8 @@ pub enum Choice {
 pub struct Calibration {
     pub pairs: usize,
     pub temperature: f64,
+    /// Of an ordinal loss.
+    pub cutpoints: [f64; 3],
     pub thresholds: [f64; 3],
     /// Mean negative log-probability of the judged level.
     pub nll_before: f64,
@@ -38,33 +42,71 @@ pub struct Calibration {
 impl Calibration {
     /// Fits `grading` to what was judged: outputs and level of each pair.
     pub fn fit(grading: &mut Grading, pairs: &[(Vec<f32>, Level)], choice: Choice) -> Self {
-        let nll_before = nll(grading, pairs, 1.0);
+        let nll_before = nll(grading, pairs);
         if !pairs.is_empty() {
-            grading.temperature = temperature(grading, pairs);
+            scale(grading, pairs);
             let scored = pairs.iter().map(|(outputs, level)| (grading.score(outputs), *level)).collect();
             grading.thresholds = thresholds(scored, choice);
         }
         Self {
             pairs: pairs.len(),
             temperature: grading.temperature,
+            cutpoints: grading.cutpoints,
             thresholds: grading.thresholds,
             nll_before,
-            nll_after: nll(grading, pairs, grading.temperature),
+            nll_after: nll(grading, pairs),
         }
     }
 }
 
-fn nll(grading: &Grading, pairs: &[(Vec<f32>, Level)], temperature: f64) -> f64 {
-    let at = Grading { temperature, ..grading.clone() };
-    let one = |(outputs, level): &(Vec<f32>, Level)| -at.probabilities(outputs)[place(*level)].max(1e-12).ln();
+fn nll(grading: &Grading, pairs: &[(Vec<f32>, Level)]) -> f64 {
+    let one = |(outputs, level): &(Vec<f32>, Level)| -grading.probabilities(outputs)[place(*level)].max(1e-12).ln();
     pairs.iter().map(one).sum::<f64>() / pairs.len().max(1) as f64
 }
 
-/// Golden sections over its logarithm: the loss has one valley.
-fn temperature(grading: &Grading, pairs: &[(Vec<f32>, Level)]) -> f64 {
+/// Makes the judged levels the likeliest: the temperature, and with an ordinal loss the cutpoints, in turn until nothing
+/// is gained.
+fn scale(grading: &mut Grading, pairs: &[(Vec<f32>, Level)]) {
+    let outputs = || pairs.iter().filter_map(|(outputs, _)| outputs.first()).map(|output| f64::from(*output));
+    let (least, most) = (outputs().fold(f64::INFINITY, f64::min), outputs().fold(f64::NEG_INFINITY, f64::max));
+    let wide = (most - least).max(1.0);
+    // flat stretches far out may mislead a search: what does not gain is not taken
+    let mut best = nll(grading, pairs);
+    for _ in 0..ROUNDS {
+        let before = best;
+        let at = |log: f64| Grading { temperature: log.exp(), ..grading.clone() };
+        let found = at(lowest(|log| nll(&at(log), pairs), (RANGE.0.ln(), RANGE.1.ln())));
+        take_better(grading, found, pairs, &mut best);
+        for k in 0..3 {
+            if grading.loss == Loss::FourWay {
+                break;
+            }
+            let with = |cut: f64| {
+                let mut moved = grading.clone();
+                moved.cutpoints[k] = cut;
+                moved
+            };
+            let low = if k == 0 { least - wide } else { grading.cutpoints[k - 1] };
+            let high = if k == 2 { most + wide } else { grading.cutpoints[k + 1] };
+            let found = with(lowest(|cut| nll(&with(cut), pairs), (low, high)));
+            take_better(grading, found, pairs, &mut best);
+        }
+        if before - best < 1e-6 {
+            break;
+        }
+    }
+}
+
+fn take_better(grading: &mut Grading, found: Grading, pairs: &[(Vec<f32>, Level)], best: &mut f64) {
+    let reached = nll(&found, pairs);
+    if reached < *best {
+        (*grading, *best) = (found, reached);
+    }
+}
+
+/// Where a function with one valley is lowest, by golden sections.
+fn lowest(at: impl Fn(f64) -> f64, (mut low, mut high): (f64, f64)) -> f64 {
     let ratio = (5.0_f64.sqrt() - 1.0) / 2.0;
-    let at = |log: f64| nll(grading, pairs, log.exp());
-    let (mut low, mut high) = (RANGE.0.ln(), RANGE.1.ln());
     let (mut left, mut right) = (high - ratio * (high - low), low + ratio * (high - low));
     let (mut at_left, mut at_right) = (at(left), at(right));
     while high - low > 1e-4 {
@@ -78,7 +120,7 @@ fn temperature(grading: &Grading, pairs: &[(Vec<f32>, Level)]) -> f64 {
             at_right = at(right);
         }
     }
-    ((low + high) / 2.0).exp()
+    (low + high) / 2.0
 }
 
 /// The three places that cut the scores into levels best, over all places there are; between two scores they lie in the
@@ -167,7 +209,6 @@ mod tests {
 
     use super::*;
     use crate::domain::Level::{L1, L2, L3, L4};
-    use crate::relevance::Loss;
 
     #[test]
     fn ece_is_checked_by_hand() {
@@ -212,6 +253,25 @@ mod tests {
                     prop_assert!(agree([a, b, *c]) <= found);
                 }
             }
+        }
+    }
+
+    #[test]
+    fn cutpoints_that_lie_wrong_are_moved_where_the_levels_are() {
+        // at output s the levels are those of cutpoints -2, 0, 3 and temperature 1, counted in hundreds
+        let truth = Grading::plain(Loss::Ordinal, [-2.0, 0.0, 3.0]);
+        let mut pairs: Vec<(Vec<f32>, Level)> = Vec::new();
+        for step in -16..=16 {
+            let output = step as f32 / 4.0;
+            for (level, share) in Level::ALL.into_iter().zip(truth.probabilities(&[output])) {
+                pairs.extend((0..(share * 300.0).round() as usize).map(|_| (vec![output], level)));
+            }
+        }
+        let mut grading = Grading::plain(Loss::Ordinal, [0.0, 0.7, 1.4]);
+        Calibration::fit(&mut grading, &pairs, Choice::Agreement);
+        assert!((grading.temperature - 1.0).abs() < 0.03, "{grading:?}");
+        for (found, wanted) in grading.cutpoints.iter().zip(truth.cutpoints) {
+            assert!((found - wanted).abs() < 0.05, "{grading:?}");
         }
     }
 

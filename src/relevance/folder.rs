@@ -12,9 +12,10 @@ use tch::Tensor;
 
 use super::head::{Grading, Loss};
 use super::model::CrossEncoder;
+use super::reading::Reading;
 use crate::backbone::tokenizer;
 use crate::backbone::weights::{SHARD_BYTES, save_tensors, weight_files};
-use crate::encoder::{Pooling, digest_files};
+use crate::encoder::digest_files;
 use crate::error::{Error, Result};
 
 pub const MANIFEST: &str = "relevance.json";
@@ -26,10 +27,12 @@ const FORMAT: u32 = 1;
 pub struct Manifest {
     pub format: u32,
     pub loss: Loss,
-    pub pooling: Pooling,
+    pub pooling: Reading,
     /// Query and item together.
     pub max_tokens: usize,
     pub temperature: f64,
+    /// Of an ordinal loss, as they were calibrated; without them, those that were learned hold.
+    pub cutpoints: Option<[f64; 3]>,
     /// The least scores of L2, L3 and L4.
     pub thresholds: [f64; 3],
     /// Expected calibration error of P(Good), on queries that nothing was fitted on.
@@ -64,13 +67,14 @@ pub struct TrainedOn {
 }
 
 impl Manifest {
-    pub(super) fn new(grading: &Grading, pooling: Pooling, max_tokens: usize) -> Self {
+    pub(super) fn new(grading: &Grading, pooling: Reading, max_tokens: usize) -> Self {
         Self {
             format: FORMAT,
             loss: grading.loss,
             pooling,
             max_tokens,
             temperature: grading.temperature,
+            cutpoints: (grading.loss == Loss::Ordinal).then_some(grading.cutpoints),
             thresholds: grading.thresholds,
             ece: None,
             base: None,
@@ -98,6 +102,11 @@ impl Manifest {
         if !(self.temperature.is_finite() && self.temperature > 0.0) {
             return Err(format!("`temperature` is {}: it must be above 0", self.temperature));
         }
+        if let Some([first, second, third]) = self.cutpoints
+            && !(first <= second && second <= third && first.is_finite() && third.is_finite())
+        {
+            return Err(format!("`cutpoints` are {:?}: they must rise", self.cutpoints));
+        }
         let [second, third, fourth] = self.thresholds;
         if !(second <= third && third <= fourth && second >= 0.0) {
             return Err(format!("`thresholds` are {:?}: they must rise from 0 up", self.thresholds));
@@ -105,7 +114,8 @@ impl Manifest {
         Ok(())
     }
 
-    pub(super) fn grading(&self, cutpoints: [f64; 3]) -> Grading {
+    pub(super) fn grading(&self, learned: [f64; 3]) -> Grading {
+        let cutpoints = self.cutpoints.unwrap_or(learned);
         Grading { loss: self.loss, cutpoints, temperature: self.temperature, thresholds: self.thresholds }
     }
 }
@@ -187,10 +197,11 @@ mod tests {
         };
         assert!(Manifest::open(home.path()).unwrap_err().to_string().contains("souk relevance train"));
         let good = json!({"format": 1, "loss": "ordinal", "pooling": "cls", "max_tokens": 64, "temperature": 1.5,
-            "thresholds": [0.2, 0.5, 2.0], "ece": null, "base": null, "trained_on": null});
+            "cutpoints": [-1.0, 0.0, 1.0], "thresholds": [0.2, 0.5, 2.0], "ece": null, "base": null, "trained_on": null});
         assert_eq!(open(good.clone()), Ok(()));
         for (field, value, named) in [
             ("temperature", json!(0.0), "`temperature`"),
+            ("cutpoints", json!([1.0, 0.0, 2.0]), "`cutpoints`"),
             ("thresholds", json!([0.5, 0.2, 0.9]), "`thresholds`"),
             ("format", json!(2), "train the model again"),
             ("loss", json!("hinge"), "souk relevance train"),

@@ -7,9 +7,9 @@
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
+use super::reading::Reading;
 use crate::backbone::weights::{Init, Parameters};
 use crate::domain::Level;
-use crate::encoder::Pooling;
 use crate::error::Result;
 use crate::reward::Verdict;
 
@@ -46,14 +46,16 @@ pub(super) struct HeadShape {
     pub width: i64,
     /// BERT's own head for sequences: its pooler, then `classifier`. A decoder's is `score`.
     pub decoder: bool,
-    pub pooling: Pooling,
+    pub pooling: Reading,
     /// The backbone's prefix.
     pub prefix: String,
 }
 
 pub(super) struct Head {
     loss: Loss,
-    pooler: Option<(Tensor, Tensor)>,
+    /// What comes before the outputs: BERT's pooler (tanh), or a layer that compares two sides (gelu).
+    hidden: Option<(Tensor, Tensor)>,
+    sides: bool,
     weight: Tensor,
     bias: Option<Tensor>,
     cutpoints: Option<Tensor>,
@@ -65,8 +67,8 @@ impl HeadShape {
 
     fn name(&self) -> &'static str {
         match (self.decoder, self.pooling) {
-            (false, Pooling::Cls) => "classifier",
-            (true, Pooling::LastToken) => "score",
+            (false, Reading::Cls) => "classifier",
+            (true, Reading::LastToken) => "score",
             // what no class of transformers computes has no name that one would load
             _ => "judge",
         }
@@ -81,11 +83,17 @@ impl Head {
             _ => weights.tensor(name, size, init),
         };
         let (name, width, outputs) = (shape.name(), shape.width, shape.loss.num_outputs());
-        let mut pooler = None;
-        if name == "classifier" {
-            let at = format!("{}pooler.dense", shape.prefix);
-            let weight = take(&format!("{at}.weight"), &[width, width], Init::Normal(INIT_STD), true)?;
-            pooler = Some((weight, take(&format!("{at}.bias"), &[width], Init::Zeros, true)?));
+        let sides = shape.pooling == Reading::Sides;
+        let before = match name {
+            "classifier" => Some(format!("{}pooler.dense", shape.prefix)),
+            _ if sides => Some("judge.dense".into()),
+            _ => None,
+        };
+        let mut hidden = None;
+        if let Some(at) = before {
+            let size = [width, shape.pooling.width(width)];
+            let weight = take(&format!("{at}.weight"), &size, Init::Normal(INIT_STD), !sides)?;
+            hidden = Some((weight, take(&format!("{at}.bias"), &[width], Init::Zeros, !sides)?));
         }
         let weight = take(&format!("{name}.weight"), &[outputs, width], Init::Normal(INIT_STD), false)?;
         let bias = match name {
@@ -96,15 +104,16 @@ impl Head {
             Loss::Ordinal => Some(take(CUTPOINTS, &[NUM_LEVELS as i64 - 1], Init::Zeros, false)?),
             Loss::FourWay => None,
         };
-        Ok(Self { loss: shape.loss, pooler, weight, bias, cutpoints })
+        Ok(Self { loss: shape.loss, hidden, sides, weight, bias, cutpoints })
     }
 
-    /// Pooled states `[b, d]` to outputs `[b, o]`, in f32.
+    /// Pooled states `[b, w]` to outputs `[b, o]`, in f32.
     pub fn outputs(&self, pooled: &Tensor) -> Tensor {
         let kind = self.weight.kind();
         let mut x = pooled.to_kind(kind);
-        if let Some((weight, bias)) = &self.pooler {
-            x = x.linear(weight, Some(bias)).tanh();
+        if let Some((weight, bias)) = &self.hidden {
+            let y = x.linear(weight, Some(bias));
+            x = if self.sides { y.gelu("none") } else { y.tanh() };
         }
         x.linear(&self.weight, self.bias.as_ref()).to_kind(Kind::Float)
     }
@@ -215,7 +224,7 @@ mod tests {
     use super::*;
 
     fn head(loss: Loss, seed: u64) -> Head {
-        let shape = HeadShape { loss, width: 6, decoder: false, pooling: Pooling::Cls, prefix: String::new() };
+        let shape = HeadShape { loss, width: 6, decoder: false, pooling: Reading::Cls, prefix: String::new() };
         Head::build(&shape, &mut Parameters::seeded(seed, Device::Cpu, Kind::Float), None).unwrap()
     }
 
@@ -270,7 +279,7 @@ mod tests {
             let head = head(loss, 7);
             let states = Tensor::from_slice(&(0..30).map(|i| ((i * 7 % 11) as f32 - 5.0) / 4.0).collect::<Vec<_>>());
             let (states, levels) = (states.view([5, 6]), Tensor::from_slice(&[0_i64, 3, 1, 2, 2]));
-            let mut tensors = vec![head.weight.shallow_clone(), head.pooler.as_ref().unwrap().0.shallow_clone()];
+            let mut tensors = vec![head.weight.shallow_clone(), head.hidden.as_ref().unwrap().0.shallow_clone()];
             tensors.extend(head.cutpoints.as_ref().map(Tensor::shallow_clone));
             tensors.iter().for_each(|tensor| drop(tensor.set_requires_grad(true)));
             let run = || head.loss(&head.outputs(&states), &levels);

@@ -1,7 +1,8 @@
 //! The relevance model: a cross-encoder that reads a query and an item together and says how well the item answers. Graded
 //! pairs in, a judge out whose scores mean something: they are calibrated on queries that it never learned from.
 //!
-//! `pairs` says what is learned from and what is held out, `reader` makes one sequence of two texts, `head` makes a loss and
+//! `pairs` says what is learned from and what is held out, `reader` makes one sequence of two texts, `reading` says what is looked at,
+//! `head` makes a loss and
 //! levels of what the model says, `model` is the whole and its folder, `train` trains it, `calibration` and `agreement`
 //! say how far it can be believed, `judge` lets it answer as any other source of rewards.
 
@@ -13,6 +14,7 @@ mod judge;
 mod model;
 mod pairs;
 mod reader;
+mod reading;
 mod train;
 
 use std::path::PathBuf;
@@ -27,8 +29,8 @@ pub use self::judge::Judge;
 pub use self::model::{CrossEncoder, Shape};
 pub use self::pairs::{GradedPair, GradedPairs, Part, part_of};
 pub use self::reader::{PairReader, PairText, Side};
+pub use self::reading::Reading;
 pub use self::train::{METRICS, Measured, Measurement, Progress, Training};
-use crate::encoder::Pooling;
 use crate::error::{Error, Result};
 use crate::optimizer::OptimizerSettings;
 use crate::worker::Limits;
@@ -47,7 +49,7 @@ pub struct RelevanceSettings {
     pub random_negatives: usize,
     pub loss: Loss,
     /// By default the first token of BERT, the last of a decoder.
-    pub pooling: Option<Pooling>,
+    pub pooling: Option<Reading>,
     /// Keeps the lowest so many layers of the model to begin with.
     pub num_layers: Option<usize>,
     /// Query and item together are cut to so many tokens; by default what the model has positions for, 512 at most.
@@ -103,11 +105,6 @@ impl RelevanceSettings {
         if !(self.held_out > 0.0 && self.held_out < 1.0) {
             let problem = format!("is {}: say a share between 0 and 1", self.held_out);
             return Err(Error::config("relevance.held_out", problem));
-        }
-        if !matches!(self.pooling, None | Some(Pooling::Cls | Pooling::LastToken | Pooling::Mean)) {
-            let problem =
-                "a relevance model reads the first token, the last or their mean: say cls, last_token or mean";
-            return Err(Error::config("relevance.pooling", problem));
         }
         Ok(())
     }

@@ -10,10 +10,11 @@ use tch::{Device, Kind, Tensor};
 use super::folder::{Manifest, fingerprint};
 use super::head::{Grading, Head, HeadShape, Loss};
 use super::reader::{PairReader, PairText};
+use super::reading::Reading;
 use crate::backbone::tokenizer::Tokenizer;
 use crate::backbone::weights::Parameters;
 use crate::backbone::{Architecture, Backbone, Layout, Pass, Precision, Tokens};
-use crate::encoder::{Placement, Pooling, Spans, transformer_dir};
+use crate::encoder::{Placement, transformer_dir};
 use crate::error::{Error, Result};
 use crate::reward::Verdict;
 use crate::telemetry::{RELEVANCE, WorkerMetrics};
@@ -30,7 +31,7 @@ const NAME_DIGITS: usize = 12;
 #[derive(Clone, Debug, Default)]
 pub struct Shape {
     pub loss: Loss,
-    pub pooling: Option<Pooling>,
+    pub pooling: Option<Reading>,
     pub num_layers: Option<usize>,
     pub max_tokens: Option<usize>,
     /// Of the head's first weights.
@@ -41,7 +42,7 @@ pub struct CrossEncoder {
     backbone: Backbone,
     pub(super) architecture: Architecture,
     head: Head,
-    pooling: Pooling,
+    pooling: Reading,
     pub(super) reader: Arc<PairReader>,
     pub(super) grading: Grading,
     /// All weights by name; gone once frozen.
@@ -64,7 +65,7 @@ impl CrossEncoder {
             Some(layers) => whole.cut(layers, &placement.ignore_fields)?,
             None => whole.clone(),
         };
-        let usual = if architecture.is_decoder() { Pooling::LastToken } else { Pooling::Cls };
+        let usual = if architecture.is_decoder() { Reading::LastToken } else { Reading::Cls };
         let pooling = shape.pooling.unwrap_or(usual);
         let max_tokens = shape.max_tokens.unwrap_or(USUAL_TOKENS.min(architecture.max_tokens()));
         let mut tokenizer = Tokenizer::open(&dir)?;
@@ -152,7 +153,7 @@ impl CrossEncoder {
     pub fn outputs(&self, pairs: &[&PairText], dropout: bool) -> Result<Tensor> {
         let ids: Vec<&[u32]> = pairs.iter().map(|pair| pair.ids.as_slice()).collect();
         let mut tokens = Tokens::packed(&ids, self.placement.device)?;
-        if pairs.iter().any(|pair| !pair.types.is_empty()) {
+        if self.architecture.num_token_types() > 1 {
             let types: Vec<i64> = pairs.iter().flat_map(|pair| pair.types.iter().copied()).collect();
             tokens = tokens.with_types(&types)?;
         }
@@ -160,9 +161,7 @@ impl CrossEncoder {
         let Layout::Packed { starts } = &tokens.layout else {
             return Err(Error::device("a relevance model packs its tokens"));
         };
-        let skip = vec![0; pairs.len()];
-        let pooled = self.pooling.pool(&states, &Spans { starts, skip: &skip })?;
-        Ok(self.head.outputs(&pooled))
+        Ok(self.head.outputs(&self.pooling.pool(&states, starts, pairs)?))
     }
 
     /// The mean loss of pairs whose levels, counted from 0, are known.
@@ -208,7 +207,7 @@ impl Model for CrossEncoder {
 struct Parts {
     architecture: Architecture,
     tokenizer: Tokenizer,
-    pooling: Pooling,
+    pooling: Reading,
     max_tokens: usize,
     loss: Loss,
     placement: Placement,

@@ -12,17 +12,23 @@ const ITEM: &str = "Item: ";
 pub struct PairReader {
     tokenizer: Tokenizer,
     decoder: bool,
-    typed: bool,
 }
 
 /// A query and an item as the model reads them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PairText {
     pub ids: Vec<u32>,
-    /// As many as `ids`, or none where the model knows only one type.
+    /// Of each token, 0 or 1: which text it belongs to.
     pub(super) types: Vec<i64>,
     /// Whether something did not fit.
     pub cut: bool,
+}
+
+impl PairText {
+    /// Tokens of the query, and of what stands around it.
+    pub(super) fn num_first(&self) -> usize {
+        self.types.iter().take_while(|kind| **kind == 0).count()
+    }
 }
 
 /// One side of a pair, tokenized once for all the other sides it meets.
@@ -38,8 +44,7 @@ impl PairReader {
         }
         tokenizer.check_fits(architecture.vocab())?;
         tokenizer.uncut()?;
-        let (decoder, typed) = (architecture.is_decoder(), architecture.num_token_types() > 1);
-        let mut reader = Self { tokenizer, decoder, typed };
+        let mut reader = Self { tokenizer, decoder: architecture.is_decoder() };
         reader.check_room(max_tokens)?;
         reader.tokenizer.shape(max_tokens, false)?;
         Ok(reader)
@@ -77,7 +82,7 @@ impl PairReader {
         if pair.ids.is_empty() {
             return Err(Error::input("query and item are empty, and this model's tokenizer adds nothing to them"));
         }
-        let types = if self.typed { pair.types.into_iter().map(i64::from).collect() } else { Vec::new() };
+        let types = pair.types.into_iter().map(i64::from).collect();
         Ok(PairText { ids: pair.ids, types, cut: pair.cut })
     }
 

@@ -43,7 +43,8 @@ def save_model(folder: Path, decoder: bool, tokenizer, seed: int):
     write_json(folder / "tokenizer_config.json", options | {"model_max_length": MAX_TOKENS})
     write_json(folder / "relevance.json", {
         "format": 1, "loss": "four_way", "pooling": "last_token" if decoder else "cls", "max_tokens": MAX_TOKENS,
-        "temperature": 1.0, "thresholds": [0.25, 0.5, 0.75], "ece": None, "base": None, "trained_on": None,
+        "temperature": 1.0, "cutpoints": None, "thresholds": [0.25, 0.5, 0.75], "ece": None, "base": None,
+        "trained_on": None,
     })
 
 
