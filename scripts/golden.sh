@@ -26,7 +26,7 @@ main() {
     "$python" tests/golden/make_bm25.py --out "$work/golden" --seed "$seed" --lexical "$(lexical_bench)"
     "$python" tests/golden/make_metrics.py --out "$work/golden" --seed "$seed"
     SOUK_GOLDEN=$work/golden cargo test --release --lib train::tests
-    SOUK_GOLDEN=$work/golden cargo test --release --test golden --test minilm --test lexical --test report
+    SOUK_GOLDEN=$work/golden cargo test --release --test golden --test minilm --test lexical --test report --test relevance
     cargo build --release --workspace --bins
     local model
     for model in scratch-bert scratch-decoder; do

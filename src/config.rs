@@ -23,6 +23,7 @@ use crate::log::file::{FileSettings, FileSource};
 use crate::log::kafka::{KafkaSettings, KafkaSource};
 use crate::log::{LogSource, OnGap, Resume};
 use crate::objective::{Candidates, Objective};
+use crate::relevance::{CrossEncoder, RelevanceSettings, Training};
 use crate::reward::{self, Blend, Judge, RewardSettings, RewardSource};
 use crate::store::{Address, Cache, Ledger, SqlLedger, masked, open_cache};
 use crate::train::{Rewards, Stage, TrainSettings};
@@ -44,6 +45,7 @@ pub struct Config {
     pub reward: RewardSettings,
     /// Who gives verdicts; by default the oracle where the data is a simulated shop.
     pub judge: Option<Judge>,
+    pub relevance: RelevanceSettings,
     pub collective: collective::Settings,
 }
 
@@ -322,6 +324,20 @@ impl Config {
         reward::open(&judge, data, cache, audits)
     }
 
+    /// Opens what `souk relevance train` trains: a model folder to begin with, weights in f32.
+    pub fn open_relevance_training(&self, data: &DataFolder) -> Result<Training> {
+        if self.model.precision != Precision::F32 {
+            let problem = "a relevance model is trained in f32: leave this out";
+            return Err(Error::config("model.precision", problem));
+        }
+        Training::open(&self.relevance, &self.model_dir()?, self.placement()?, data)
+    }
+
+    /// Opens a relevance model, ready to judge.
+    pub fn open_relevance(&self) -> Result<CrossEncoder> {
+        CrossEncoder::open(&self.model_dir()?, self.placement()?)?.freeze()
+    }
+
     /// Whether products are in bf16 when the model is trained.
     pub fn trains_in_bf16(&self) -> Result<bool> {
         match self.model.precision {
@@ -358,14 +374,16 @@ impl Config {
 
     /// Opens the model, ready to be trained or exported.
     pub fn open_encoder(&self) -> Result<Encoder> {
-        let name = self.model_name()?;
-        let placement = Placement {
+        Encoder::open(&self.model_dir()?, self.placement()?, self.encoder.clone())
+    }
+
+    fn placement(&self) -> Result<Placement> {
+        Ok(Placement {
             device: self.model.open_device()?,
             precision: self.model.precision,
             adapter: self.model.adapter.clone(),
             ignore_fields: self.model.ignore_fields.clone(),
-        };
-        Encoder::open(&hub::resolve(name)?, placement, self.encoder.clone())
+        })
     }
 }
 

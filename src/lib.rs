@@ -2,9 +2,10 @@
 //!
 //! The library is in the order data flows: a [`log`] of searches becomes a [`dataset`] of examples; a model folder becomes a
 //! [`backbone`] (tokens to states), a backbone an [`encoder`] (text to vectors), vectors an [`index`]. [`import`] and
-//! [`market`] bring data folders ([`beir`]), [`lexical`] is the channel beside, [`store`] what outlives a process. [`train`]
+//! [`market`] bring data folders ([`beir`]), [`lexical`] is the channel beside, [`store`] what outlives a process, a [`worker`] a model's own
+//! thread. [`train`]
 //! makes an encoder better by an [`objective`] with an [`optimizer`] and [`checkpoint`]s, in one process or many
-//! ([`collective`]). A [`reward`] source judges what was found, a [`report`] measures it. Each room imports only rooms
+//! ([`collective`]), [`relevance`] a cross-encoder that judges. A [`reward`] source judges what was found, a [`report`] measures it. Each room imports only rooms
 //! before it; [`config`] builds them from TOML and stands last.
 
 pub mod backbone;
@@ -26,11 +27,13 @@ pub mod market;
 pub mod objective;
 pub mod optimizer;
 pub mod plan;
+pub mod relevance;
 pub mod report;
 pub mod reward;
 pub mod store;
 pub mod telemetry;
 pub mod train;
+pub mod worker;
 
 pub use error::{Error, Result};
 

@@ -27,8 +27,8 @@ pub fn start() {
     drop(started);
 }
 
-/// What the encoder's worker does.
-pub struct EncoderMetrics {
+/// What a model's worker does.
+pub struct WorkerMetrics {
     pub texts: IntCounter,
     pub tokens: IntCounter,
     pub batches: IntCounter,
@@ -40,7 +40,7 @@ pub struct EncoderMetrics {
 
 static REGISTRY: LazyLock<Registry> = LazyLock::new(Registry::new);
 
-pub static ENCODER: LazyLock<EncoderMetrics> = LazyLock::new(|| EncoderMetrics {
+pub static ENCODER: LazyLock<WorkerMetrics> = LazyLock::new(|| WorkerMetrics {
     texts: counter("souk_encoder_texts_total", "Texts encoded"),
     tokens: counter("souk_encoder_tokens_total", "Tokens encoded; there is no padding among them"),
     batches: counter("souk_encoder_batches_total", "Batches run"),
@@ -48,6 +48,38 @@ pub static ENCODER: LazyLock<EncoderMetrics> = LazyLock::new(|| EncoderMetrics {
     cancelled: counter("souk_encoder_cancelled_total", "Texts dropped unencoded because nobody waited any more"),
     queued: gauge("souk_encoder_queued_texts", "Texts waiting or being encoded"),
     seconds: histogram("souk_encoder_batch_seconds", "Time of one batch"),
+});
+
+pub static RELEVANCE: LazyLock<WorkerMetrics> = LazyLock::new(|| WorkerMetrics {
+    texts: counter("souk_relevance_pairs_total", "Pairs judged"),
+    tokens: counter("souk_relevance_tokens_total", "Tokens of the pairs judged; there is no padding among them"),
+    batches: counter("souk_relevance_batches_total", "Batches run"),
+    refused: counter("souk_relevance_refused_total", "Requests refused at once because the queue was full"),
+    cancelled: counter("souk_relevance_cancelled_total", "Pairs dropped unjudged because nobody waited any more"),
+    queued: gauge("souk_relevance_queued_pairs", "Pairs waiting or being judged"),
+    seconds: histogram("souk_relevance_batch_seconds", "Time of one batch"),
+});
+
+/// Requests to the relevance service.
+pub struct RequestMetrics {
+    answers: IntCounterVec,
+    seconds: HistogramVec,
+}
+
+impl RequestMetrics {
+    pub fn answered(&self, route: &str, status: u16, seconds: f64) {
+        self.answers.with_label_values(&[route, &status.to_string()]).inc();
+        self.seconds.with_label_values(&[route]).observe(seconds);
+    }
+}
+
+pub static RELEVANCE_REQUESTS: LazyLock<RequestMetrics> = LazyLock::new(|| {
+    let answers = Opts::new("souk_relevance_requests_total", "Requests to the relevance service by what was answered");
+    let seconds = HistogramOpts::new("souk_relevance_request_seconds", "Time of one request to the relevance service");
+    RequestMetrics {
+        answers: register(IntCounterVec::new(answers, &["route", "status"]).expect("metric names are constants")),
+        seconds: register(HistogramVec::new(seconds, &["route"]).expect("metric names are constants")),
+    }
 });
 
 /// What comes in from the search log.

@@ -8,10 +8,11 @@ use std::fs;
 use std::path::Path;
 
 /// In the order data flows: a room imports only from rooms that stand before it.
-const ROOMS: [&str; 25] = [
+const ROOMS: [&str; 27] = [
     "error",
     "domain",
     "telemetry",
+    "worker",
     "claim",
     "beir",
     "lexical",
@@ -29,6 +30,7 @@ const ROOMS: [&str; 25] = [
     "optimizer",
     "checkpoint",
     "train",
+    "relevance",
     "plan",
     "index",
     "search",

@@ -90,6 +90,31 @@ impl Architecture {
         &self.json
     }
 
+    /// The same with its lowest `layers` layers alone; `ignored` lists fields the user vouches for.
+    pub fn cut(&self, layers: usize, ignored: &[String]) -> Result<Self> {
+        let mut json = self.json.clone();
+        json["num_hidden_layers"] = layers.into();
+        if let Some(types) = json.get_mut("layer_types").and_then(Value::as_array_mut) {
+            types.truncate(layers);
+        }
+        Self::read(json, "config.json", Some(ignored))
+    }
+
+    pub fn num_layers(&self) -> usize {
+        match &self.shape {
+            Shape::Bert(shape) => usize::try_from(shape.layers).unwrap_or(0),
+            Shape::Decoder(shape) => shape.windows.len(),
+        }
+    }
+
+    /// How many texts of one sequence the model tells apart; a decoder goes by its words alone.
+    pub fn num_token_types(&self) -> i64 {
+        match &self.shape {
+            Shape::Bert(shape) => shape.token_types,
+            Shape::Decoder(_) => 1,
+        }
+    }
+
     /// Width of a hidden state.
     pub fn width(&self) -> i64 {
         match &self.shape {

@@ -117,19 +117,22 @@ impl Bert {
     }
 
     fn embed(&self, tokens: &Tokens) -> Result<Tensor> {
-        // every token is of type 0: an encoder reads one segment
-        let one_type = self.types.get(0);
-        let plain = self.words.kind() == Kind::Float && self.words.device() == Device::Cpu;
+        // a single text is all of type 0
+        let types = match &tokens.types {
+            Some(types) => Tensor::embedding(&self.types, types, -1, false, false),
+            None => self.types.get(0),
+        };
+        let plain = self.words.kind() == Kind::Float && self.words.device() == Device::Cpu && tokens.types.is_none();
         if plain && !self.words.requires_grad() && matches!(tokens.layout, Layout::Packed { .. }) {
             let LayerNorm { weight, bias, eps } = &self.norm;
-            let (word, position, token_type) = (&self.words, &self.places, Some(&one_type));
+            let (word, position, token_type) = (&self.words, &self.places, Some(&types));
             let tables = souk_native::Embeddings { word, position, token_type, weight, bias, eps: *eps };
             return Ok(souk_native::embed_norm(&tokens.ids, &tokens.positions, &tables)?);
         }
         let words = Tensor::embedding(&self.words, &tokens.ids, -1, false, false);
         let places = Tensor::embedding(&self.places, &tokens.positions, -1, false, false);
         // the order of the sum is the authors': bf16 shows it
-        Ok(self.norm.forward(&(words + one_type + places)))
+        Ok(self.norm.forward(&(words + types + places)))
     }
 
     fn feed_forward(&self, layer: &Layer, x: &Tensor, pass: &Pass) -> Result<Tensor> {

@@ -36,7 +36,7 @@ impl Cache {
         let read = self.mask.as_ref().map(|past| past.sum_dim_intlist(1, true, tch::Kind::Int64));
         let positions = read.map_or_else(|| new.positions.shallow_clone(), |read| &new.positions + read);
         self.mask = Some(whole.shallow_clone());
-        Ok(Tokens { ids: new.ids.shallow_clone(), positions, layout: Layout::Padded { mask: whole } })
+        Ok(Tokens { ids: new.ids.shallow_clone(), positions, types: None, layout: Layout::Padded { mask: whole } })
     }
 
     /// Adds one layer's new keys and values and gives all of them.

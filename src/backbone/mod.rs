@@ -54,11 +54,17 @@ enum Body {
 impl Backbone {
     /// Takes the architecture's tensors out of `parameters`; refuses weights that do not fit.
     pub fn build(architecture: &Architecture, parameters: &mut Parameters) -> Result<Self> {
+        Self::build_beside(architecture, parameters, &[])
+    }
+
+    /// As `build`, where tensors whose name contains one of `others` may stand beside: of layers that were cut off, of a head.
+    pub fn build_beside(architecture: &Architecture, parameters: &mut Parameters, others: &[String]) -> Result<Self> {
         let (body, leftovers) = match &architecture.shape {
             Shape::Bert(shape) => (Body::Bert(Bert::build(shape, parameters)?), &Bert::LEFTOVERS[..]),
             Shape::Decoder(shape) => (Body::Decoder(Decoder::build(shape, parameters)?), &Decoder::LEFTOVERS[..]),
         };
-        parameters.check_leftovers(leftovers)?;
+        let expected: Vec<&str> = leftovers.iter().copied().chain(others.iter().map(String::as_str)).collect();
+        parameters.check_leftovers(&expected)?;
         Ok(Self { body })
     }
 

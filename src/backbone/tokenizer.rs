@@ -1,6 +1,8 @@
 //! Text to token ids through `tokenizer.json`, and byte-level BPE trained on a catalogue for models from scratch.
 //! Padding and truncation stored in the file are overridden: batches are packed, and the length is the model's.
 
+mod pair;
+
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +14,7 @@ use tokenizers::{
     TruncationParams,
 };
 
+pub use self::pair::{Pair, Part};
 use crate::error::{Error, Result};
 
 const FILE: &str = "tokenizer.json";
@@ -79,6 +82,7 @@ impl Tokenizer {
         inner.train(&mut trainer, texts).map_err(failed)?;
         let around = TemplateProcessing::builder()
             .try_single("<s> $A </s>")
+            .and_then(|b| b.try_pair("<s> $A </s> $B:1 </s>:1"))
             .and_then(|b| b.special_tokens(vec![("<s>", 1), ("</s>", 2)]).build().map_err(|e| e.to_string()))
             .map_err(|e| failed(e.into()))?;
         inner.with_post_processor(Some(around));
@@ -94,10 +98,15 @@ impl Tokenizer {
         plain.save(&path, true).map_err(|e| Error::weights(&path, "cannot write it").because(e))
     }
 
+    /// Cuts nothing, whatever the file says.
+    pub fn uncut(&mut self) -> Result<()> {
+        let failed = |e: tokenizers::Error| Error::weights(&self.path, "cannot cut texts").because(e);
+        self.inner.with_truncation(None).map_err(failed).map(drop)
+    }
+
     /// Cuts texts to `max_tokens`, special tokens included, and lowers their case where the model wants it.
     pub fn shape(&mut self, max_tokens: usize, lowercase: bool) -> Result<()> {
-        let failed = |e: tokenizers::Error| Error::weights(&self.path, "cannot cut texts").because(e);
-        self.inner.with_truncation(None).map_err(failed)?;
+        self.uncut()?;
         let framing = self.encode("")?.len();
         if max_tokens <= framing {
             let problem = format!("is {max_tokens}, and {framing} special tokens stand around every text");

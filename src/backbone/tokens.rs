@@ -15,6 +15,8 @@ pub struct Tokens {
     pub ids: Tensor,
     /// Each token's place in its own text, shaped as `ids`.
     pub positions: Tensor,
+    /// Which of two texts each token belongs to, shaped as `ids`; without it there is one text. Decoders do not look.
+    pub types: Option<Tensor>,
     pub layout: Layout,
 }
 
@@ -52,8 +54,18 @@ impl Tokens {
         Ok(Self {
             ids: Tensor::from_slice(&ids).to_device(device),
             positions: Tensor::from_slice(&positions).to_device(device),
+            types: None,
             layout: Layout::Packed { starts },
         })
+    }
+
+    /// Says of each token which text it belongs to, 0 or 1.
+    pub fn with_types(mut self, types: &[i64]) -> Result<Self> {
+        if types.len() != self.ids.numel() {
+            return Err(Error::input(format!("{} types for {} tokens", types.len(), self.ids.numel())));
+        }
+        self.types = Some(Tensor::from_slice(types).view_as(&self.ids).to_device(self.ids.device()));
+        Ok(self)
     }
 
     /// A rectangle, filled up with `pad` on one side.
@@ -81,7 +93,7 @@ impl Tokens {
     pub fn masked(ids: Tensor, mask: Tensor) -> Self {
         let mask = mask.to_kind(Kind::Bool);
         let positions = (mask.cumsum(1, Kind::Int64) - 1).clamp_min(0);
-        Self { ids, positions, layout: Layout::Padded { mask } }
+        Self { ids, positions, types: None, layout: Layout::Padded { mask } }
     }
 
     /// How attention goes over these tokens, `past` being what a cache already holds.

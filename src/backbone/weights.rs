@@ -132,7 +132,7 @@ impl Parameters {
                 }
             }
         }
-        save_sharded(dir, tensors, shard_bytes)
+        save_tensors(dir, tensors, shard_bytes)
     }
 }
 
@@ -323,7 +323,8 @@ pub fn write_tensors(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<
     File::open(path).and_then(|f| f.sync_all()).map_err(Error::store(path, "sync it"))
 }
 
-fn save_sharded(dir: &Path, tensors: BTreeMap<String, Tensor>, shard_bytes: usize) -> Result<()> {
+/// Writes a folder's weights as the hub lays them out.
+pub fn save_tensors(dir: &Path, tensors: BTreeMap<String, Tensor>, shard_bytes: usize) -> Result<()> {
     let mut shards: Vec<BTreeMap<String, Tensor>> = vec![BTreeMap::new()];
     let (mut filled, mut total) = (0, 0);
     for (name, tensor) in tensors {

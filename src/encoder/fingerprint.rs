@@ -26,9 +26,19 @@ impl Encoder {
         let overrides = serde_json::to_vec(&self.overrides)
             .map_err(|e| Error::config("encoder", "cannot be written down").because(e))?;
         hash.update(overrides);
-        let digest = hash.finalize();
-        Ok(digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect())
+        Ok(short(hash))
     }
+}
+
+/// The same for the same names and contents, of files below `folder`.
+pub fn digest_files(folder: &Path, files: Vec<PathBuf>) -> Result<String> {
+    let mut hash = Sha256::new();
+    feed_all(&mut hash, folder, files)?;
+    Ok(short(hash))
+}
+
+fn short(hash: Sha256) -> String {
+    hash.finalize().iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn feed_all(hash: &mut Sha256, folder: &Path, mut files: Vec<PathBuf>) -> Result<()> {

@@ -252,7 +252,7 @@ fn modules(dir: &Path) -> Result<(PathBuf, Vec<Module>)> {
 }
 
 /// The folder that holds `config.json`, weights and tokenizer.
-pub(super) fn transformer_dir(dir: &Path) -> Result<PathBuf> {
+pub fn transformer_dir(dir: &Path) -> Result<PathBuf> {
     Ok(modules(dir)?.0)
 }
 

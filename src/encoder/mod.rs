@@ -17,19 +17,20 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
-pub use self::folder::Prompts;
+pub use self::fingerprint::digest_files;
 use self::folder::{Dense, Recipe};
+pub use self::folder::{Prompts, transformer_dir};
 pub use self::outline::Outline;
-pub use self::pooling::Pooling;
-use self::pooling::Spans;
+pub use self::pooling::{Pooling, Spans};
 pub use self::scratch::Scratch;
-pub use self::worker::{Limits, Worker};
+pub use self::worker::{Reply, Worker};
 use crate::backbone::lora::Lora;
 use crate::backbone::tokenizer::Tokenizer;
 use crate::backbone::weights::Parameters;
 use crate::backbone::{Architecture, Backbone, Layout, Pass, Precision, Tokens};
 use crate::domain::TextKind;
 use crate::error::{Error, Result};
+pub use crate::worker::Limits;
 
 /// What may differ from what the model's folder says.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -139,7 +140,7 @@ pub struct Encoder {
 impl Encoder {
     /// Opens a hub or sentence-transformers folder, ready to be trained or exported.
     pub fn open(dir: &Path, placement: Placement, overrides: Overrides) -> Result<Self> {
-        let transformer = folder::transformer_dir(dir)?;
+        let transformer = transformer_dir(dir)?;
         let architecture = Architecture::open(&transformer.join("config.json"), &placement.ignore_fields)?;
         let mut recipe = Recipe::read(dir, &placement.ignore_fields)?;
         recipe.pooling = overrides.pooling.unwrap_or(recipe.pooling);
@@ -233,10 +234,10 @@ impl Encoder {
 
     /// Vectors `[b, d]` in f32, on the model's device.
     pub fn encode(&self, texts: &[&Text]) -> Result<Tensor> {
-        self.run(texts, false)
+        self.pass(texts, false)
     }
 
-    fn run(&self, texts: &[&Text], train: bool) -> Result<Tensor> {
+    fn pass(&self, texts: &[&Text], train: bool) -> Result<Tensor> {
         let ids: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
         let tokens = Tokens::packed(&ids, self.placement.device)?;
         let skip_layers = usize::from(self.recipe.pooling == Pooling::PenultimateMean);

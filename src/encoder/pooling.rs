@@ -17,14 +17,14 @@ pub enum Pooling {
 }
 
 /// Where each text's counted tokens lie: `starts` as in a packed batch, `skip` tokens of the prompt at each head.
-pub(super) struct Spans<'a> {
+pub struct Spans<'a> {
     pub starts: &'a [i64],
     pub skip: &'a [i64],
 }
 
 impl Pooling {
     /// `states [t, d]` to `[b, d]`, in f32.
-    pub(super) fn pool(self, states: &Tensor, spans: &Spans) -> Result<Tensor> {
+    pub fn pool(self, states: &Tensor, spans: &Spans) -> Result<Tensor> {
         let single = states.to_kind(Kind::Float);
         Ok(match self {
             Self::Mean | Self::PenultimateMean => mean(&single, spans)?,

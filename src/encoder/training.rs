@@ -48,6 +48,6 @@ impl Encoder {
 
     /// As `encode`, with the model's own dropout where it is wanted.
     pub fn encode_to_train(&self, texts: &[&Text], dropout: bool) -> Result<Tensor> {
-        self.run(texts, dropout)
+        self.pass(texts, dropout)
     }
 }

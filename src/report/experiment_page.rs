@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::page::{Section, bdi, document, escape};
+use super::page::{bdi, document, escape};
 use super::plots::{curve, levels};
 use super::table::Table;
 use super::training_log::TrainingLog;
@@ -74,18 +74,14 @@ pub struct ExperimentPage<'a> {
 
 impl ExperimentPage<'_> {
     pub fn html(&self) -> String {
-        let tables = self.tables.iter().enumerate().map(|(at, table)| Section {
-            id: format!("table-{}", at + 1),
-            name: table.title.clone(),
-            html: table.html(),
-        });
-        let figures = self.figures.iter().enumerate().map(|(at, (title, log, groups))| Section {
-            id: format!("figure-{}", at + 1),
-            name: title.clone(),
-            html: figure(log, groups),
-        });
-        let sections: Vec<Section> = tables.chain(figures).collect();
-        document(self.title, self.title, &format!("<p>{}</p>\n", escape(self.about)), &sections)
+        let mut sections: Vec<(String, &str, String)> = Vec::new();
+        for (at, table) in self.tables.iter().enumerate() {
+            sections.push((format!("table-{}", at + 1), &table.title, table.html()));
+        }
+        for (at, (title, log, groups)) in self.figures.iter().enumerate() {
+            sections.push((format!("figure-{}", at + 1), title, figure(log, groups)));
+        }
+        document(self.title, &bdi(self.title), &format!("<p>{}</p>\n", escape(self.about)), &sections)
     }
 }
 

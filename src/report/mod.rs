@@ -2,7 +2,8 @@
 //! comparisons with paired tests. The same input gives the same numbers, to the byte.
 //!
 //! `task` is what is asked, `engine` who answers, `measure` asks; `metrics` says what is counted and `significance` how
-//! much of it is chance. A `run` is what was measured, `compare` holds runs side by side, `page` shows them.
+//! much of it is chance. A `run` is what was measured, `compare` holds runs side by side, `page` shows them; `relevance` shows how far a
+//! relevance model can be believed.
 
 mod compare;
 mod engine;
@@ -11,6 +12,7 @@ mod measure;
 mod metrics;
 mod page;
 mod plots;
+mod relevance;
 mod run;
 mod run_file;
 mod significance;
@@ -24,6 +26,7 @@ pub use experiment_page::{ExperimentPage, GroupLog, ShownCandidate, ShownGroup};
 pub use measure::Measurement;
 pub use metrics::{DEPTH, NUM_METRICS, SHOWN, Seen, TOP, Values, WIDE, measure, names};
 pub use page::Page;
+pub use relevance::relevance_page;
 pub use run::{Asked, Metrics, OVERALL, QueryRow, Run, Slice, Summary, TopHit};
 pub use run_file::{RunLine, RunWriter, read_qrels, read_run, write_qrels};
 pub use significance::{Interval, Paired, bootstrap, holm, paired, randomisation, t_test};

@@ -40,9 +40,7 @@ impl Page<'_> {
         sections.push(("worst", "Worst queries", self.examples(false)));
         sections.push(("best", "Best queries", self.examples(true)));
         sections.push(("reading", "How to read this", reading(metrics.asked.depth)));
-        let sections: Vec<Section> =
-            sections.into_iter().map(|(id, name, html)| Section { id: id.into(), name: name.into(), html }).collect();
-        document(&title, &metrics.model, &self.about(), &sections)
+        document(&title, &bdi(&metrics.model), &self.about(), &sections)
     }
 
     /// The run first, then its baselines.
@@ -146,6 +144,32 @@ impl Page<'_> {
     }
 }
 
+/// A whole page: what is in its tab, over it and about it, and its sections by id, name and content. Heading, what it is
+/// about and contents are HTML.
+pub fn document(
+    title: &str,
+    heading: &str,
+    about: &str,
+    sections: &[(impl AsRef<str>, impl AsRef<str>, String)],
+) -> String {
+    let (mut links, mut body) = (String::new(), String::new());
+    for (id, name, html) in sections {
+        let (id, name) = (id.as_ref(), escape(name.as_ref()));
+        links += &format!("<a href=\"#{id}\">{name}</a>\n");
+        body += &format!("<section id=\"{id}\">\n<h2>{name}</h2>\n{html}</section>\n");
+    }
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
+         <header>\n<h1>{heading}</h1>\n{about}<nav aria-label=\"Sections\">\n{links}</nav>\n</header>\n\
+         <main>\n{body}</main>\n</body>\n</html>\n",
+        title = escape(title),
+    )
+}
+
 fn example(query: &QueryRow, names: &[String]) -> String {
     let value = |metric: usize| said(query.values[metric], None);
     let slice = query.slice.as_ref().map(|slice| format!("{}, ", escape(slice))).unwrap_or_default();
@@ -236,39 +260,11 @@ fn reading(depth: usize) -> String {
 }
 
 /// A table that scrolls by itself where the page is narrow.
-fn table(caption: &str, head: &str, rows: &str) -> String {
+pub fn table(caption: &str, head: &str, rows: &str) -> String {
     let label = escape(caption);
     format!(
         "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\">\n<table>\n\
          <caption>{label}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n"
-    )
-}
-
-/// A part of a page; its name is text, its content HTML.
-pub struct Section {
-    pub id: String,
-    pub name: String,
-    pub html: String,
-}
-
-/// A whole page: the browser's title, the heading, what stands below it as HTML, and the sections.
-pub fn document(title: &str, heading: &str, about: &str, sections: &[Section]) -> String {
-    let link = |Section { id, name, .. }: &Section| format!("<a href=\"#{id}\">{}</a>\n", escape(name));
-    let section = |Section { id, name, html }: &Section| {
-        format!("<section id=\"{id}\">\n<h2>{}</h2>\n{html}</section>\n", escape(name))
-    };
-    let links: String = sections.iter().map(link).collect();
-    let body: String = sections.iter().map(section).collect();
-    format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <header>\n<h1>{heading}</h1>\n{about}<nav aria-label=\"Sections\">\n{links}</nav>\n</header>\n\
-         <main>\n{body}</main>\n</body>\n</html>\n",
-        title = escape(title),
-        heading = bdi(heading),
     )
 }
 

@@ -17,6 +17,7 @@ mod market;
 mod output;
 mod plan;
 mod progress;
+mod relevance;
 mod search;
 mod stop;
 mod train;
@@ -107,6 +108,7 @@ enum Verb {
     Launch(launch::Launch),
     Market(market::Market),
     Plan(plan::PlanVerb),
+    Relevance(relevance::Relevance),
     Search(search::Search),
     Train(train::Train),
 }
@@ -133,6 +135,7 @@ fn main() -> ExitCode {
         Some(Verb::Launch(verb)) => verb.run(shared),
         Some(Verb::Market(verb)) => verb.run(shared),
         Some(Verb::Plan(verb)) => verb.run(shared),
+        Some(Verb::Relevance(verb)) => verb.run(shared),
         Some(Verb::Search(verb)) => verb.run(shared),
         Some(Verb::Train(verb)) => verb.run(shared),
         None => Err(souk::Error::input("say what to do: souk --help lists the verbs").into()),

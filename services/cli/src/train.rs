@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use souk::beir::DataFolder;
 use souk::dataset::Pairs;
-use souk::train::{Progress, Run};
+use souk::train::Run;
 
 use crate::output::print;
 use crate::progress::bar;
@@ -56,7 +56,7 @@ impl Train {
             bar.set_length(progress.steps);
             bar.set_position(progress.step);
             let message = format!("steps, loss {:.4}, {:.0} texts/s", progress.stepped.loss, progress.texts_per_second);
-            teller.tell(progress, &message);
+            teller.tell((progress.step, progress.steps), &message);
             bar.set_message(message);
         })?;
         bar.finish_and_clear();
@@ -86,7 +86,7 @@ fn say_pairs(pairs: &Pairs) {
 }
 
 /// Where no bar can be drawn: a line now and then, so that a log shows that it goes on.
-struct Teller {
+pub struct Teller {
     wanted: bool,
     last: Instant,
 }
@@ -94,15 +94,15 @@ struct Teller {
 const BETWEEN_LINES: Duration = Duration::from_secs(30);
 
 impl Teller {
-    fn new(wanted: bool) -> Self {
+    pub fn new(wanted: bool) -> Self {
         Self { wanted, last: Instant::now() }
     }
 
     #[expect(clippy::print_stderr, reason = "progress is told beside the result")]
-    fn tell(&mut self, progress: &Progress, message: &str) {
+    pub fn tell(&mut self, (done, of): (u64, u64), message: &str) {
         if self.wanted && self.last.elapsed() >= BETWEEN_LINES {
             self.last = Instant::now();
-            eprintln!("{} of {} {message}", progress.step, progress.steps);
+            eprintln!("{done} of {of} {message}");
         }
     }
 }

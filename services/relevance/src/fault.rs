@@ -1,0 +1,120 @@
+//! Every way to say no: a status, and a body in OpenAI's nested shape. The one place where the library's errors become
+//! HTTP. What is our own fault is logged, and told without its causes.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use serde_json::json;
+use souk::Error;
+
+#[derive(Debug)]
+pub struct Fault {
+    status: StatusCode,
+    message: String,
+    /// The field that is wrong.
+    param: Option<String>,
+    code: &'static str,
+}
+
+impl Fault {
+    fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, message: message.into(), param: None, code }
+    }
+
+    /// What was sent is no request of this route.
+    pub fn malformed(param: Option<String>, message: impl Into<String>) -> Self {
+        Self { param, ..Self::new(StatusCode::BAD_REQUEST, "malformed", message) }
+    }
+
+    /// It is one, but cannot be answered.
+    pub fn unprocessable(param: impl Into<String>, message: impl Into<String>) -> Self {
+        let param = Some(param.into());
+        Self { param, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable", message) }
+    }
+
+    pub fn too_large(most: usize) -> Self {
+        let message = format!("the body is larger than {most} bytes: send fewer items at once");
+        Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+    }
+
+    pub fn too_slow() -> Self {
+        Self::new(StatusCode::REQUEST_TIMEOUT, "too_slow", "the body did not arrive in time")
+    }
+
+    pub fn unknown_key() -> Self {
+        let message = "give a key this service knows, as `Authorization: Bearer KEY`";
+        Self::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message)
+    }
+
+    pub fn busy(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", message)
+    }
+
+    pub fn not_ready(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message)
+    }
+
+    pub fn no_route() -> Self {
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "no_route",
+            "there is POST /score, /rerank and /v1/rerank, GET /healthz, /readyz and /metrics",
+        )
+    }
+
+    pub fn wrong_method() -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "judging is asked for with POST, all else with GET")
+    }
+
+    /// A kind of error that clients of OpenAI's tell apart.
+    fn kind(&self) -> &'static str {
+        match self.status {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            status if status.is_server_error() => "server_error",
+            _ => "invalid_request_error",
+        }
+    }
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Busy { .. } => Self::busy(error.to_string()),
+            Error::Input { .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable", error.to_string()),
+            error => {
+                tracing::error!(?error, "a request could not be judged");
+                Self::new(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "failed",
+                    "the request could not be judged; the log says why",
+                )
+            }
+        }
+    }
+}
+
+impl IntoResponse for Fault {
+    fn into_response(self) -> Response {
+        let error = json!({"message": self.message, "type": self.kind(), "param": self.param, "code": self.code});
+        let mut response = (self.status, json_body(&json!({"error": error}))).into_response();
+        let headers = response.headers_mut();
+        if self.status == StatusCode::TOO_MANY_REQUESTS {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if self.status == StatusCode::UNAUTHORIZED {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+}
+
+/// A JSON body with its type.
+pub fn json_body(value: &impl serde::Serialize) -> Response {
+    match serde_json::to_vec(value) {
+        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(error) => {
+            tracing::error!(%error, "an answer cannot be written as JSON");
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
+        }
+    }
+}

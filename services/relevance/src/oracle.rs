@@ -1,0 +1,70 @@
+//! The simulated shop's oracle as the service asks it: queries by their texts, items by their identifiers or, where a route
+//! has none, by their passages. What it does not know has no verdict.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+use souk::Result;
+use souk::beir::DataFolder;
+use souk::dataset::normal;
+use souk::reward::{MarketOracle, Question, RewardSource, Verdict};
+
+pub struct OracleJudge {
+    oracle: MarketOracle,
+    /// Identifier of each query by its text; none where two queries read alike.
+    queries: HashMap<String, Option<Box<str>>>,
+    /// Identifier of each item by a digest of its passage; none where two items read alike.
+    passages: HashMap<[u8; 16], Option<Box<str>>>,
+}
+
+impl OracleJudge {
+    /// Of a folder that `souk market` wrote.
+    pub fn load(shop: &Path) -> Result<Self> {
+        let oracle = MarketOracle::load(shop)?;
+        let data = DataFolder::open(shop)?;
+        let (mut queries, mut passages) = (HashMap::new(), HashMap::new());
+        for query in data.queries()? {
+            let query = query?;
+            put(&mut queries, normal(&query.text), query.id);
+        }
+        for item in data.items()? {
+            let (_, item) = item?;
+            put(&mut passages, digest(&item.passage()), item.id);
+        }
+        Ok(Self { oracle, queries, passages })
+    }
+
+    pub fn id(&self) -> &str {
+        self.oracle.id()
+    }
+
+    pub fn query(&self, text: &str) -> Option<&str> {
+        self.queries.get(&normal(text))?.as_deref()
+    }
+
+    pub fn item(&self, passage: &str) -> Option<&str> {
+        self.passages.get(&digest(passage))?.as_deref()
+    }
+
+    /// One answer for each item.
+    pub fn judge(&self, query_id: &str, items: &[Option<&str>]) -> Result<Vec<Option<Verdict>>> {
+        let known: Vec<Question> =
+            items.iter().flatten().map(|item_id| Question { query_id, query: "", item_id, item: "" }).collect();
+        let mut verdicts = self.oracle.judge(&known)?.into_iter();
+        Ok(items.iter().map(|item| item.and_then(|_| verdicts.next().flatten())).collect())
+    }
+}
+
+fn put<K: std::hash::Hash + Eq>(map: &mut HashMap<K, Option<Box<str>>>, key: K, id: String) {
+    match map.entry(key) {
+        Entry::Vacant(place) => drop(place.insert(Some(id.into()))),
+        Entry::Occupied(mut place) => drop(place.insert(None)),
+    }
+}
+
+fn digest(text: &str) -> [u8; 16] {
+    let whole: [u8; 32] = Sha256::digest(text).into();
+    std::array::from_fn(|at| whole[at])
+}

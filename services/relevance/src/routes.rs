@@ -1,0 +1,148 @@
+//! The routes: bytes to a request, a request to the judge, verdicts to the shape that was asked in.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Bytes, HttpBody};
+use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::{from_fn, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{BoxError, Router};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use souk::reward::Verdict;
+use tokio::time::timeout;
+
+use crate::Service;
+use crate::around::{admit, note};
+use crate::fault::{Fault, json_body};
+use crate::judge::{Asked, AskedItem};
+use crate::shapes::{
+    DocumentText, DocumentsAnswer, DocumentsRequest, Ranked, RankedDocument, RerankRequest, ScoreAnswer, ScoreRequest,
+    ranked, raw,
+};
+
+/// All there are, for metrics.
+pub const ROUTES: [&str; 6] = ["/score", "/rerank", "/v1/rerank", "/healthz", "/readyz", "/metrics"];
+/// A model that takes longer for two words does not work.
+const PROBE: Duration = Duration::from_secs(5);
+
+pub fn router(service: Arc<Service>) -> Router {
+    let judging = Router::new()
+        .route("/score", post(score))
+        .route("/rerank", post(rerank))
+        .route("/v1/rerank", post(documents))
+        .route_layer(from_fn_with_state(service.clone(), admit))
+        .layer(DefaultBodyLimit::max(service.settings.most_bytes));
+    Router::new()
+        .route("/healthz", get(async || "ok\n"))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .merge(judging)
+        .fallback(async || Fault::no_route())
+        .method_not_allowed_fallback(async || Fault::wrong_method())
+        .layer(from_fn(note))
+        .with_state(service)
+}
+
+async fn score(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
+    let ScoreRequest { query, query_id, items } = read(&service, request).await?;
+    check_number(&service, "items", items.len())?;
+    let items = items.into_iter().map(|item| AskedItem { id: item.id, text: item.text }).collect();
+    let asked = Asked { query, query_id, items, truncate: true, list: "items" };
+    let verdicts = service.judge.judge(asked).await?;
+    let answer = ScoreAnswer {
+        model: service.judge.id(),
+        scores: verdicts.iter().map(|verdict| verdict.map(|verdict| verdict.score)).collect(),
+        levels: verdicts.iter().map(|verdict| verdict.map(|verdict| verdict.level.number())).collect(),
+    };
+    Ok(json_body(&answer))
+}
+
+async fn rerank(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
+    let asked: RerankRequest = read(&service, request).await?;
+    asked.check()?;
+    let RerankRequest { query, texts, raw_scores, return_text, truncate, .. } = asked;
+    let verdicts = judge_texts(&service, query, (&texts, "texts"), truncate).await?;
+    let ranked = ranked(&verdicts).into_iter().map(|(index, score)| Ranked {
+        index,
+        score: if raw_scores { raw(score) } else { score },
+        text: return_text.then(|| texts[index].as_str()),
+    });
+    Ok(json_body(&ranked.collect::<Vec<_>>()))
+}
+
+async fn documents(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
+    let DocumentsRequest { query, documents, top_n, return_documents } = read(&service, request).await?;
+    let texts: Vec<String> = documents.iter().map(|document| document.text().to_owned()).collect();
+    let verdicts = judge_texts(&service, query, (&texts, "documents"), true).await?;
+    let results = ranked(&verdicts).into_iter().take(top_n.unwrap_or(usize::MAX)).map(|(index, score)| {
+        let document = return_documents.then(|| DocumentText { text: &texts[index] });
+        RankedDocument { index, relevance_score: score, document }
+    });
+    let model = service.judge.id();
+    Ok(json_body(&DocumentsAnswer { id: model, model, results: results.collect() }))
+}
+
+/// Where a route has no way to say that there is no verdict, all must have one.
+async fn judge_texts(
+    service: &Service,
+    query: String,
+    (texts, list): (&[String], &'static str),
+    truncate: bool,
+) -> Result<Vec<Verdict>, Fault> {
+    check_number(service, list, texts.len())?;
+    let items = texts.iter().map(|text| AskedItem { id: None, text: Some(text.clone()) }).collect();
+    let asked = Asked { query, query_id: None, items, truncate, list };
+    let verdicts = service.judge.judge(asked).await?;
+    let unknown = |at: usize| {
+        let problem = "this judge knows no such pair, and this route has no way to leave it out: use /score";
+        Fault::unprocessable(format!("{list}[{at}]"), problem)
+    };
+    verdicts.into_iter().enumerate().map(|(at, verdict)| verdict.ok_or_else(|| unknown(at))).collect()
+}
+
+fn check_number(service: &Service, list: &str, num: usize) -> Result<(), Fault> {
+    let most = service.settings.most_items;
+    match num > most {
+        true => Err(Fault::unprocessable(list, format!("holds {num}, and one request may have {most}: send several"))),
+        false => Ok(()),
+    }
+}
+
+/// The body as what the route takes, within the bounds of size and time.
+async fn read<T: DeserializeOwned>(service: &Service, request: Request) -> Result<T, Fault> {
+    let (most, wait) = (service.settings.most_bytes, Duration::from_secs(service.settings.body_seconds));
+    // what is announced as too much is not waited for
+    if request.body().size_hint().lower() > most as u64 {
+        return Err(Fault::too_large(most));
+    }
+    let body = timeout(wait, Bytes::from_request(request, &())).await.map_err(|_| Fault::too_slow())?;
+    let body = body.map_err(|rejection| match rejection.status() {
+        StatusCode::PAYLOAD_TOO_LARGE => Fault::too_large(most),
+        _ => Fault::malformed(None, BoxError::from(rejection).to_string()),
+    })?;
+    let mut json = serde_json::Deserializer::from_slice(&body);
+    let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let path = error.path().to_string();
+        // what lies where no field was begun
+        let named = path != "." && !path.contains('?');
+        Fault::malformed(named.then_some(path), error.inner().to_string())
+    })?;
+    json.end().map_err(|error| Fault::malformed(None, error.to_string()))?;
+    Ok(parsed)
+}
+
+async fn ready(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
+    match timeout(PROBE, service.judge.is_ready()).await {
+        Ok(Ok(())) => Ok(json_body(&json!({"ready": true, "model": service.judge.id()}))),
+        Ok(Err(_)) => Err(Fault::not_ready("the model does not answer; the log says why")),
+        Err(_) => Err(Fault::not_ready("the model does not answer in time")),
+    }
+}
+
+async fn metrics() -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], souk::telemetry::render()).into_response()
+}
