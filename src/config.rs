@@ -23,8 +23,8 @@ use crate::log::file::{FileSettings, FileSource};
 use crate::log::kafka::{KafkaSettings, KafkaSource};
 use crate::log::{LogSource, OnGap, Resume};
 use crate::objective::{Candidates, Objective};
-use crate::relevance::{CrossEncoder, RelevanceSettings, Training};
-use crate::reward::{self, Blend, Judge, RewardSettings, RewardSource};
+use crate::relevance::{self, CrossEncoder, RelevanceSettings, Training};
+use crate::reward::{self, Blend, Judge, ModelJudge, RewardSettings, RewardSource};
 use crate::store::{Address, Cache, Ledger, SqlLedger, masked, open_cache};
 use crate::train::{Rewards, Stage, TrainSettings};
 
@@ -309,7 +309,7 @@ impl Config {
     pub fn open_judge(&self, data: &DataFolder) -> Result<Arc<dyn RewardSource>> {
         let simulated = data.path().join(MARKET).exists();
         let judge = self.judge.clone().or_else(|| simulated.then_some(Judge::Oracle {})).ok_or_else(|| {
-            let problem = "nobody judges: say [judge] type = \"souk\", \"openai\", \"rerank\" or \"qrels\"";
+            let problem = "nobody judges: say [judge] type = \"model\", \"souk\", \"openai\", \"rerank\" or \"qrels\"";
             Error::config("judge", problem)
         })?;
         let (mut cache, mut audits) = (None, None);
@@ -321,7 +321,10 @@ impl Config {
                 audits = Some((runtime.block_on(self.store.open_ledger())?, self.reward.audit_rate));
             }
         }
-        reward::open(&judge, data, cache, audits)
+        let model = |judge: &ModelJudge| -> Result<Arc<dyn RewardSource>> {
+            Ok(Arc::new(relevance::Judge::open(&judge.path, self.placement()?, judge.batch_tokens)?))
+        };
+        reward::open(&judge, data, model, (cache, audits))
     }
 
     /// Opens what `souk relevance train` trains: a model folder to begin with, weights in f32.

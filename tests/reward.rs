@@ -36,7 +36,7 @@ fn judge(url: &str, cache: Option<Arc<dyn Cache>>, ledger: Option<Arc<dyn Ledger
     let judge = json!({ "type": "souk", "url": url, "model": "cross", "limits": { "retries": 0 } });
     let judge: Judge = serde_json::from_value(judge).unwrap();
     let ledger = ledger.map(|ledger| (ledger, 1.0));
-    open(&judge, &DataFolder::open(folder.path()).unwrap(), cache, ledger).unwrap()
+    open(&judge, &DataFolder::open(folder.path()).unwrap(), |_| unreachable!(), (cache, ledger)).unwrap()
 }
 
 fn question(item: &str) -> Question<'_> {

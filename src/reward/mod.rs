@@ -17,7 +17,7 @@ pub use cached::Cached;
 pub use exclusivity::Kind as ExclusivityKind;
 pub use judgements::Judgements;
 pub use oracle::MarketOracle;
-pub use settings::{Judge, Limits, OpenaiJudge, QrelsJudge, RerankJudge, RerankShape, SoukJudge, open};
+pub use settings::{Judge, Limits, ModelJudge, OpenaiJudge, QrelsJudge, RerankJudge, RerankShape, SoukJudge, open};
 pub use wire::Thresholds;
 
 use crate::domain::Level;

@@ -24,6 +24,8 @@ pub enum Judge {
     /// Of a simulated shop.
     Oracle {},
     Qrels(QrelsJudge),
+    /// A relevance model in this process.
+    Model(ModelJudge),
     Souk(SoukJudge),
     Openai(OpenaiJudge),
     Rerank(RerankJudge),
@@ -40,6 +42,16 @@ impl Default for QrelsJudge {
     fn default() -> Self {
         Self { split: "train".into() }
     }
+}
+
+/// A folder that `souk relevance train` wrote. Reads texts, so it has a verdict on every pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelJudge {
+    pub path: PathBuf,
+    /// Tokens of one forward pass; verdicts do not depend on it.
+    #[serde(default = "batch_tokens")]
+    pub batch_tokens: usize,
 }
 
 /// Souk's relevance service.
@@ -120,6 +132,10 @@ fn yes() -> bool {
     true
 }
 
+fn batch_tokens() -> usize {
+    2048
+}
+
 fn batch() -> usize {
     32
 }
@@ -148,15 +164,18 @@ fn quarters() -> Thresholds {
 const OWN_FIELDS: [&str; 8] =
     ["model", "messages", "n", "stream", "logprobs", "top_logprobs", "response_format", "max_tokens"];
 
-/// The judge, with the verdicts it gave before, and with a ledger that keeps a share of them. A cache and a ledger that
-/// were opened on a runtime need it for as long as the judge lives.
+/// The judge with the verdicts it gave before, and with a ledger that keeps a share of them. A cache and a ledger that
+/// were opened on a runtime need it for as long as the judge lives. A model in this process comes from whoever opens models.
 pub fn open(
     judge: &Judge,
     data: &DataFolder,
-    cache: Option<Arc<dyn Cache>>,
-    audits: Option<(Arc<dyn Ledger>, f64)>,
+    model: impl FnOnce(&ModelJudge) -> Result<Arc<dyn RewardSource>>,
+    (cache, audits): (Option<Arc<dyn Cache>>, Option<(Arc<dyn Ledger>, f64)>),
 ) -> Result<Arc<dyn RewardSource>> {
-    let mut source = judge.open(data)?;
+    let mut source = match judge {
+        Judge::Model(judge) => model(judge)?,
+        other => other.open(data)?,
+    };
     if let Some(cache) = cache {
         source = Arc::new(Cached::start(source, cache)?);
     }
@@ -169,12 +188,13 @@ pub fn open(
 impl Judge {
     /// Whether it is asked over a wire.
     pub fn is_remote(&self) -> bool {
-        !matches!(self, Self::Oracle {} | Self::Qrels(_))
+        !matches!(self, Self::Oracle {} | Self::Qrels(_) | Self::Model(_))
     }
 
     fn open(&self, data: &DataFolder) -> Result<Arc<dyn RewardSource>> {
         match self {
             Self::Oracle {} => Ok(Arc::new(MarketOracle::load(data.path())?)),
+            Self::Model(_) => Err(Error::input("a model judges where it was opened")),
             Self::Qrels(QrelsJudge { split }) => {
                 let rows = data.judgements(split)?;
                 Ok(Arc::new(Judgements::gather(&format!("qrels {split}"), rows)?))
@@ -240,12 +260,16 @@ mod tests {
         serde_json::from_value(judge).map_err(|e| e.to_string())
     }
 
+    fn no_model(_: &ModelJudge) -> Result<Arc<dyn RewardSource>> {
+        Err(Error::input("no model"))
+    }
+
     fn opened(judge: Value) -> std::result::Result<String, String> {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("corpus.jsonl"), "").unwrap();
         std::fs::create_dir(folder.path().join("qrels")).unwrap();
         std::fs::write(folder.path().join("qrels/dev.tsv"), "query-id\tcorpus-id\tscore\nq\ti\t4\n").unwrap();
-        let source = open(&read(judge)?, &DataFolder::open(folder.path()).unwrap(), None, None);
+        let source = open(&read(judge)?, &DataFolder::open(folder.path()).unwrap(), no_model, (None, None));
         source.map(|source| source.id().to_owned()).map_err(|e| format!("{e} {e:?}"))
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 
 /// What may differ between a stage and its continuation: where and how fast it runs, not what it computes.
-const PLACE: [&str; 14] = [
+const PLACE: [&str; 15] = [
     "model.device",
     "model.threads",
     "collective",
@@ -19,6 +19,7 @@ const PLACE: [&str; 14] = [
     "judge.url",
     "judge.key_env",
     "judge.limits",
+    "judge.batch_tokens",
     "reward.cache",
     "reward.audit_rate",
     "reward.pause_seconds",

@@ -28,7 +28,7 @@ pub fn try_judge(mut judge: Value, changes: Value) -> Result<Arc<dyn RewardSourc
     }
     judge["limits"] = all;
     let judge: Judge = serde_json::from_value(judge).unwrap();
-    open(&judge, &DataFolder::open(folder.path()).unwrap(), None, None)
+    open(&judge, &DataFolder::open(folder.path()).unwrap(), |_| unreachable!(), (None, None))
 }
 
 pub fn judge(judge: Value) -> Arc<dyn RewardSource> {
