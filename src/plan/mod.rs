@@ -24,7 +24,7 @@ pub use self::time::{Causes, Host};
 use self::time::{Loss, Step};
 use crate::encoder::Outline;
 use crate::error::{Error, Result};
-use crate::objective::Objective;
+use crate::objective::{Candidates, Needs, Objective};
 use crate::train::{MOST_PAIRS, Seconds, TrainSettings};
 
 /// The stage that is planned.
@@ -148,7 +148,12 @@ impl Job<'_> {
     /// Distinct items of a batch of all processes.
     fn num_items(&self) -> u64 {
         let chosen = (self.settings.batch as f64 * self.texts.distinct).ceil();
-        chosen as u64 + self.objective.needs().global_negatives as u64
+        let Needs { global_negatives, candidates, .. } = self.objective.needs();
+        let mined = match candidates {
+            Candidates::Mined { shown, .. } => self.settings.batch * shown,
+            Candidates::None | Candidates::Retrieved(_) => 0,
+        };
+        chosen as u64 + (global_negatives + mined) as u64
     }
 
     fn load(&self) -> Load {

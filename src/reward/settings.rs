@@ -164,13 +164,16 @@ fn quarters() -> Thresholds {
 const OWN_FIELDS: [&str; 8] =
     ["model", "messages", "n", "stream", "logprobs", "top_logprobs", "response_format", "max_tokens"];
 
+/// Where judgements are written down, and which share of them.
+pub type Audits = (Arc<dyn Ledger>, f64);
+
 /// The judge with the verdicts it gave before, and with a ledger that keeps a share of them. A cache and a ledger that
 /// were opened on a runtime need it for as long as the judge lives. A model in this process comes from whoever opens models.
 pub fn open(
     judge: &Judge,
     data: &DataFolder,
     model: impl FnOnce(&ModelJudge) -> Result<Arc<dyn RewardSource>>,
-    (cache, audits): (Option<Arc<dyn Cache>>, Option<(Arc<dyn Ledger>, f64)>),
+    (cache, audits): (Option<Arc<dyn Cache>>, Option<Audits>),
 ) -> Result<Arc<dyn RewardSource>> {
     let mut source = match judge {
         Judge::Model(judge) => model(judge)?,

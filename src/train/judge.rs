@@ -95,6 +95,7 @@ impl Judge {
     ) -> Result<Option<Vec<Option<Reward>>>> {
         let settings = self.blend.settings();
         let mut pause = Duration::from_secs_f64(settings.pause_seconds);
+        let mut is_away = false;
         for round in 1.. {
             let stopped = !self.receive(asked, stop)?;
             let state = [stopped as u8 as f64, asked.open.len() as f64, asked.questions.len() as f64];
@@ -106,12 +107,13 @@ impl Judge {
             }
             let share = missing / all.max(1.0);
             if missing == 0.0 || round >= settings.asks && share <= settings.most_missing {
-                if round > 1 && missing == 0.0 {
-                    tracing::info!("the judge is back");
+                if is_away {
+                    tracing::warn!("the judge `{}` is back", self.blend.source().id());
                 }
                 break;
             }
             if share > settings.most_missing {
+                is_away = true;
                 let why = self.blend.source().trouble().map_or_else(String::new, |why| format!(" ({why})"));
                 tracing::warn!(
                     "the judge `{}` gave no verdict on {missing} of {all} candidates{why}: no step is taken; asking again \
