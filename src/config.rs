@@ -1,14 +1,15 @@
 //! TOML in, built rooms out. Every verb and service reads the same file; `--set a.b=c` changes one value of it.
 //! Nothing below imports this room.
 
+mod judges;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use tch::{Cuda, Device};
-use tokio::runtime::{Builder, Runtime};
 use toml::{Table, Value};
 
 use crate::backbone::{Precision, hub};
@@ -18,13 +19,12 @@ use crate::collective::{self, Place};
 use crate::dataset::IngestSettings;
 use crate::encoder::{Encoder, Limits, Outline, Overrides, Placement, Reader, Scratch};
 use crate::error::{Error, Result};
-use crate::lexical::Lexical;
 use crate::log::file::{FileSettings, FileSource};
 use crate::log::kafka::{KafkaSettings, KafkaSource};
 use crate::log::{LogSource, OnGap, Resume};
 use crate::objective::{Candidates, Objective};
-use crate::relevance::{self, CrossEncoder, RelevanceSettings, Training};
-use crate::reward::{self, Blend, Judge, ModelJudge, RewardSettings, RewardSource};
+use crate::relevance::{CrossEncoder, RelevanceSettings, Training};
+use crate::reward::{Judge, RewardSettings};
 use crate::store::{Address, Cache, Ledger, SqlLedger, masked, open_cache};
 use crate::train::{Rewards, Stage, TrainSettings};
 
@@ -93,20 +93,6 @@ pub struct LogConfig {
     /// Wait for more at the end.
     pub follow: bool,
     pub on_gap: OnGap,
-}
-
-/// The file that a simulated shop is known by.
-const MARKET: &str = "market.json";
-
-/// The runtime of what a judge needs for as long as the process lives: its cache and its ledger.
-fn runtime() -> Result<&'static Runtime> {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    if let Some(runtime) = RUNTIME.get() {
-        return Ok(runtime);
-    }
-    let built = Builder::new_multi_thread().worker_threads(1).enable_all().build();
-    let built = built.map_err(|e| Error::device("cannot start a thread for the store").because(e))?;
-    Ok(RUNTIME.get_or_init(|| built))
 }
 
 /// The group that Souk joins when no other is named.
@@ -298,33 +284,6 @@ impl Config {
         }
         let (settings, objective) = (self.train.clone(), self.objective.clone());
         Ok(Stage { encoder, settings, objective, bf16, rewards, config })
-    }
-
-    fn open_blend(&self, data: &DataFolder) -> Result<Blend> {
-        let passages = || data.items().map(|items| items.map(|item| Ok(item?.1.passage())));
-        Blend::build(&self.reward, self.open_judge(data)?, || Lexical::build(passages()?))
-    }
-
-    /// Who judges, by name or by what the data is.
-    pub fn open_judge(&self, data: &DataFolder) -> Result<Arc<dyn RewardSource>> {
-        let simulated = data.path().join(MARKET).exists();
-        let judge = self.judge.clone().or_else(|| simulated.then_some(Judge::Oracle {})).ok_or_else(|| {
-            let problem = "nobody judges: say [judge] type = \"model\", \"souk\", \"openai\", \"rerank\" or \"qrels\"";
-            Error::config("judge", problem)
-        })?;
-        let (mut cache, mut audits) = (None, None);
-        if judge.is_remote() {
-            let runtime = runtime()?;
-            let _entered = runtime.enter();
-            cache = self.reward.cache.then(|| self.store.open_cache()).transpose()?;
-            if self.reward.audit_rate > 0.0 {
-                audits = Some((runtime.block_on(self.store.open_ledger())?, self.reward.audit_rate));
-            }
-        }
-        let model = |judge: &ModelJudge| -> Result<Arc<dyn RewardSource>> {
-            Ok(Arc::new(relevance::Judge::open(&judge.path, self.placement()?, judge.batch_tokens)?))
-        };
-        reward::open(&judge, data, model, (cache, audits))
     }
 
     /// Opens what `souk relevance train` trains: a model folder to begin with, weights in f32.

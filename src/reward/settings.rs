@@ -200,7 +200,7 @@ impl Judge {
             Self::Model(_) => Err(Error::input("a model judges where it was opened")),
             Self::Qrels(QrelsJudge { split }) => {
                 let rows = data.judgements(split)?;
-                Ok(Arc::new(Judgements::gather(&format!("qrels {split}"), rows)?))
+                Ok(Arc::new(Judgements::gather("qrels", rows)?))
             }
             Self::Souk(judge) => {
                 let http = Http::open(&judge.url, Souk::ROUTE, judge.key_env.as_deref())?;
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn each_judge_is_chosen_by_its_type_and_has_vetted_defaults() {
         assert_eq!(read(json!({ "type": "oracle" })).unwrap(), Judge::Oracle {});
-        assert_eq!(opened(json!({ "type": "qrels", "split": "dev" })).unwrap(), "qrels dev");
+        assert_eq!(opened(json!({ "type": "qrels", "split": "dev" })).unwrap(), "qrels");
         let url = "http://127.0.0.1:1/v1";
         assert_eq!(
             opened(json!({ "type": "souk", "url": url, "model": "m" })).unwrap(),

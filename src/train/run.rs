@@ -136,7 +136,6 @@ impl Run {
         let lora = stage.settings.lora.as_ref().map(|lora| (lora, stage.settings.seed));
         let named = stage.encoder.trainable(lora)?;
         let mut optimizer = Optimizer::new(&stage.settings.optimizer, named)?;
-        stage.settings.check_pairs(pairs.len(), stage.objective.needs())?;
         let data_files = (catalogue, pairs);
         let mut teaching = stage.teaching(data)?;
         let mut done = (0, 0);
@@ -154,6 +153,7 @@ impl Run {
                 Teaching::Pairs => {}
             }
         }
+        stage.settings.check_pairs(data_files.1.len(), stage.objective.needs())?;
         let held = (collective.rank() == 0).then(|| start_out(out, resume, &stage.config)).transpose()?;
         collective.barrier()?;
         let (data, out) = (data_files, out.into());

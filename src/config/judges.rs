@@ -1,0 +1,56 @@
+//! Who gives rewards, opened from the configuration: a judge by its name or by what the data is, with its cache and its
+//! ledger; and the blend of its verdicts with quality and exclusivity.
+
+use std::sync::{Arc, OnceLock};
+
+use tokio::runtime::{Builder, Runtime};
+
+use super::Config;
+use crate::beir::DataFolder;
+use crate::error::{Error, Result};
+use crate::lexical::Lexical;
+use crate::relevance;
+use crate::reward::{self, Blend, Judge, ModelJudge, RewardSource};
+
+/// The file that a simulated shop is known by.
+const MARKET: &str = "market.json";
+
+/// The runtime of what a judge needs for as long as the process lives: its cache and its ledger.
+fn runtime() -> Result<&'static Runtime> {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    if let Some(runtime) = RUNTIME.get() {
+        return Ok(runtime);
+    }
+    let built = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let built = built.map_err(|e| Error::device("cannot start a thread for the store").because(e))?;
+    Ok(RUNTIME.get_or_init(|| built))
+}
+
+impl Config {
+    pub(super) fn open_blend(&self, data: &DataFolder) -> Result<Blend> {
+        let passages = || data.items().map(|items| items.map(|item| Ok(item?.1.passage())));
+        Blend::build(&self.reward, self.open_judge(data)?, || Lexical::build(passages()?))
+    }
+
+    /// Who judges, by name or by what the data is.
+    pub fn open_judge(&self, data: &DataFolder) -> Result<Arc<dyn RewardSource>> {
+        let simulated = data.path().join(MARKET).exists();
+        let judge = self.judge.clone().or_else(|| simulated.then_some(Judge::Oracle {})).ok_or_else(|| {
+            let problem = "nobody judges: say [judge] type = \"model\", \"souk\", \"openai\", \"rerank\" or \"qrels\"";
+            Error::config("judge", problem)
+        })?;
+        let (mut cache, mut audits) = (None, None);
+        if judge.is_remote() {
+            let runtime = runtime()?;
+            let _entered = runtime.enter();
+            cache = self.reward.cache.then(|| self.store.open_cache()).transpose()?;
+            if self.reward.audit_rate > 0.0 {
+                audits = Some((runtime.block_on(self.store.open_ledger())?, self.reward.audit_rate));
+            }
+        }
+        let model = |judge: &ModelJudge| -> Result<Arc<dyn RewardSource>> {
+            Ok(Arc::new(relevance::Judge::open(&judge.path, self.placement()?, judge.batch_tokens)?))
+        };
+        reward::open(&judge, data, model, (cache, audits))
+    }
+}
