@@ -111,7 +111,7 @@ fn table_of(group: &ShownGroup) -> String {
     }
     format!(
         "<details open><summary>Step {}: {}</summary>\n<div class=\"scroll\"><table><thead><tr><th scope=\"col\">Level</th>\
-         <th scope=\"col\">Reward</th><th scope=\"col\">Advantage</th><th scope=\"col\">Probability</th><th scope=\"col\">Item</th>\
+         <th scope=\"col\">Reward</th><th scope=\"col\">Advantage</th><th scope=\"col\">Probability</th><th scope=\"col\" class=\"text\">Item</th>\
          </tr></thead>\n<tbody>\n{rows}</tbody></table></div></details>\n",
         group.step,
         bdi(&group.query)
