@@ -36,7 +36,7 @@ def main() -> int:
         judges = {name: Judge(latency) for name, latency in (("at once", 0.0), ("after 200 ms", LATENCY))}
         remote = lambda judge: {
             "judge.type": "souk", "judge.url": judge.url, "judge.model": "bench", "reward.lookahead": 1,
-            "reward.cache": "false", "reward.audit_rate": 0, "judge.limits": "{concurrency=64}", "judge.batch": 10000,
+            "reward.cache": "false", "judge.limits": "{concurrency=64}", "judge.batch": 10000,
         }
         kinds = {
             "supervised": {"objective.type": "info_nce", "objective.global_negatives": 384},

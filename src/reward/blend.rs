@@ -43,7 +43,8 @@ pub struct RewardSettings {
     pub pause_seconds: f64,
     /// Keep the verdicts of a judge behind a wire (store.cache), to ask for none of them twice.
     pub cache: bool,
-    /// The share of the judgements of a judge behind a wire that the ledger keeps (store.database), from 0 to 1.
+    /// The share of the judgements of a judge behind a wire that the ledger keeps, from 0 to 1; above 0 it needs
+    /// store.database, made by `souk db migrate`.
     pub audit_rate: f64,
     /// Steps whose candidates are with the judge while the device works on an earlier one; 0: it waits.
     pub lookahead: usize,
@@ -85,7 +86,7 @@ impl Default for RewardSettings {
             asks: 3,
             pause_seconds: 1.0,
             cache: true,
-            audit_rate: 0.01,
+            audit_rate: 0.0,
             lookahead: 0,
         }
     }

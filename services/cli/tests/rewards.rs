@@ -55,7 +55,6 @@ fn correct(home: &Path, out: &str, url: &str, more: &[&str]) -> Command {
         "judge.limits={retries=0, timeout_seconds=1, deadline_seconds=3, breaker_failures=3, breaker_seconds=0.2}",
         "reward.most_missing=0",
         "reward.pause_seconds=0.05",
-        "reward.audit_rate=0",
         "reward.cache=false",
         &url,
     ];
