@@ -28,8 +28,8 @@ def main() -> int:
     parser.add_argument("--souk", required=True)
     parser.add_argument("--model", required=True)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=1)
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         work = Path(work)

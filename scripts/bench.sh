@@ -73,7 +73,8 @@ sft() {
 
 rewards() {
     "$souk" market --items 2000 --queries 600 --events 2000 --out "$work/small" >/dev/null
-    python3 benches/rewards.py --souk "$souk" --model "$MINILM" --data "$work/small"
+    "$souk" init --config configs/scratch-bert.toml --data "$work/small" --out "$work/base" >/dev/null
+    python3 benches/rewards.py --souk "$souk" --model "$work/base" --data "$work/small"
 }
 
 collective() {
