@@ -14,7 +14,7 @@ use toml::{Table, Value};
 
 use crate::backbone::{Precision, hub};
 use crate::beir::DataFolder;
-use crate::candidates::CandidateSettings;
+use crate::candidates::{CandidateSettings, Source};
 use crate::collective::{self, Place};
 use crate::dataset::IngestSettings;
 use crate::encoder::{Encoder, Limits, Outline, Overrides, Placement, Reader, Scratch};
@@ -280,7 +280,9 @@ impl Config {
             config["reward"] = serde_json::json!(self.reward);
             config["judge"] = serde_json::json!(self.judge);
             let reference = needs.reference.then(|| plain.open_encoder()).transpose()?;
-            rewards = Some(Rewards { blend: self.open_blend(data)?, candidates: self.candidates.clone(), reference });
+            let twin = (self.candidates.source == Source::Catalogue).then(|| plain.open_encoder()).transpose()?;
+            let (blend, candidates) = (self.open_blend(data)?, self.candidates.clone());
+            rewards = Some(Rewards { blend, candidates, reference, twin });
         }
         let (settings, objective) = (self.train.clone(), self.objective.clone());
         Ok(Stage { encoder, settings, objective, bf16, rewards, config })

@@ -97,6 +97,11 @@ impl Optimizer {
         self.steps
     }
 
+    /// What is trained, in the order it was given in.
+    pub fn weights(&self) -> impl Iterator<Item = &Tensor> {
+        self.parameters.iter().map(|parameter| &parameter.tensor)
+    }
+
     /// Entries of all tensors.
     pub fn num_parameters(&self) -> usize {
         self.parameters.iter().map(|parameter| parameter.tensor.numel()).sum()

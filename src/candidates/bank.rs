@@ -1,55 +1,188 @@
-//! The vectors of a whole catalogue, to find a query's nearest items in. Takes vectors in the order of the catalogue,
-//! gives rows. Exact: one product and its highest entries, block by block.
+//! The vectors of a catalogue, or of one process's part of it, to find a query's nearest items in. Takes vectors in the order
+//! of the catalogue, gives rows with their scores.
 
-use tch::{Kind, Tensor};
+use std::sync::atomic::AtomicBool;
 
+use serde::{Deserialize, Serialize};
+use tch::{Device, Kind, Tensor};
+
+use super::hnsw::Graph;
 use super::top;
 use crate::error::{Error, Result};
 
 /// Scores that are looked at together.
 const BLOCK: i64 = 1 << 24;
 
+/// How a bank is searched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Search {
+    /// Whichever costs less, by [`Search::cheaper`].
+    #[default]
+    Auto,
+    /// One product with all vectors, and its highest entries.
+    Exact,
+    /// A graph, which must be built first and misses few.
+    Hnsw,
+}
+
+/// Queries that a bank must answer before its graph has paid for itself, as measured by `benches/candidates.rs`: what
+/// building costs and what a search saves both grow with the number of items, so that it does not matter how many there are.
+const GRAPH_PAYS_AFTER: u64 = 300_000;
+/// Below it a product takes no longer than a walk through the graph.
+const GRAPH_PAYS_FROM: usize = 10_000;
+
+impl Search {
+    /// What `auto` is for a bank of so many items that answers so many queries. A GPU's products leave a graph nothing to save.
+    pub fn cheaper(self, device: Device, num_items: usize, num_queries: u64) -> Self {
+        match self {
+            Self::Auto if device == Device::Cpu && num_items >= GRAPH_PAYS_FROM && num_queries >= GRAPH_PAYS_AFTER => {
+                Self::Hnsw
+            }
+            Self::Auto => Self::Exact,
+            said => said,
+        }
+    }
+}
+
 pub struct Bank {
-    /// `[n, d]`, of unit length.
-    vectors: Tensor,
+    /// The row of the first vector.
+    first: i64,
+    len: i64,
+    searched: Searched,
+}
+
+enum Searched {
+    /// `[n, d]`
+    Exact(Tensor),
+    Hnsw(Graph),
+}
+
+/// `[b, k]` each, best first; where there are fewer, the rest are row -1.
+pub struct Nearest {
+    pub scores: Tensor,
+    pub rows: Tensor,
 }
 
 impl Bank {
-    /// Of `[n, d]`, one row for each item of the catalogue.
-    pub fn build(vectors: Tensor) -> Result<Self> {
-        match vectors.size()[..] {
-            [rows, _] if rows > 0 => Ok(Self { vectors }),
-            ref size => Err(Error::input(format!("a bank is of items' vectors, not of shape {size:?}"))),
+    /// Of `[n, d]`, of unit length, one row for each item from `first` on. A graph that is told to `stop` is left unfinished.
+    pub fn build(first: usize, vectors: Tensor, search: Search, stop: &AtomicBool) -> Result<Self> {
+        let [len, width] = vectors.size()[..] else {
+            return Err(Error::input(format!("a bank is of items' vectors, not of shape {:?}", vectors.size())));
+        };
+        let searched = match search {
+            Search::Hnsw if len > 0 => {
+                let flat = Vec::<f32>::try_from(vectors.to_kind(Kind::Float).contiguous().view([-1]))?;
+                Searched::Hnsw(Graph::build(&flat, width as usize, stop))
+            }
+            _ => Searched::Exact(vectors),
+        };
+        Ok(Self { first: first as i64, len, searched })
+    }
+
+    /// The rows nearest to each of `queries` `[b, d]`.
+    pub fn nearest(&self, queries: &Tensor, k: usize) -> Result<Nearest> {
+        let _guard = tch::no_grad_guard();
+        match &self.searched {
+            Searched::Exact(vectors) => Ok(self.by_product(vectors, queries, k as i64)),
+            Searched::Hnsw(graph) => self.by_graph(graph, queries, k),
         }
     }
 
-    /// The rows `[b, k]` nearest to each of `queries` `[b, d]`, nearest first.
-    pub fn nearest(&self, queries: &Tensor, k: usize) -> Tensor {
-        let _guard = tch::no_grad_guard();
-        let block = (BLOCK / self.vectors.size()[0]).max(1);
-        let found: Vec<Tensor> =
-            queries.split(block, 0).iter().map(|some| top(&some.matmul(&self.vectors.tr()), k)).collect();
-        match found.is_empty() {
-            true => Tensor::zeros([0, k as i64], (Kind::Int64, queries.device())),
-            false => Tensor::cat(&found, 0),
+    fn by_product(&self, vectors: &Tensor, queries: &Tensor, k: i64) -> Nearest {
+        let block = (BLOCK / self.len.max(1)).max(1);
+        let (mut scores, mut rows) = (Vec::new(), Vec::new());
+        for some in queries.split(block, 0) {
+            let products = some.matmul(&vectors.tr());
+            let places = top(&products, k as usize);
+            let lacking = [0, k - places.size()[1]];
+            scores.push(products.gather(1, &places, false).constant_pad_nd(lacking).to_kind(Kind::Float));
+            rows.push((places + self.first).constant_pad_nd(lacking));
         }
+        let (scores, rows) = (Tensor::cat(&scores, 0), Tensor::cat(&rows, 0));
+        let lacking = Tensor::arange(k, (Kind::Int64, queries.device())).ge(self.len).expand_as(&rows);
+        Nearest { scores: scores.masked_fill(&lacking, f64::NEG_INFINITY), rows: rows.masked_fill(&lacking, -1) }
+    }
+
+    fn by_graph(&self, graph: &Graph, queries: &Tensor, k: usize) -> Result<Nearest> {
+        let asked = Vec::<Vec<f32>>::try_from(queries.to_kind(Kind::Float).to_device(Device::Cpu))?;
+        let (mut scores, mut rows) = (Vec::with_capacity(asked.len() * k), Vec::with_capacity(asked.len() * k));
+        for hits in graph.nearest(&asked, k) {
+            let lacking = k - hits.len();
+            scores.extend(hits.iter().map(|(score, _)| *score).chain(std::iter::repeat_n(f32::NEG_INFINITY, lacking)));
+            rows.extend(hits.iter().map(|(_, row)| self.first + *row as i64).chain(std::iter::repeat_n(-1, lacking)));
+        }
+        let shape = [asked.len() as i64, k as i64];
+        let of = |tensor: Tensor| tensor.view(shape).to_device(queries.device());
+        Ok(Nearest { scores: of(Tensor::from_slice(&scores)), rows: of(Tensor::from_slice(&rows)) })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tch::Device;
-
     use super::*;
+
+    static GOES_ON: AtomicBool = AtomicBool::new(false);
+
+    fn unit(rows: i64, width: i64) -> Tensor {
+        let vectors = Tensor::randn([rows, width], (Kind::Float, Device::Cpu));
+        let lengths = vectors.norm_scalaropt_dim(2, [1], true);
+        vectors / lengths
+    }
 
     #[test]
     fn the_nearest_rows_are_those_of_the_whole_product() {
         tch::manual_seed(3);
-        let vectors = Tensor::randn([50, 8], (Kind::Float, Device::Cpu));
-        let queries = Tensor::randn([7, 8], (Kind::Float, Device::Cpu));
-        let bank = Bank::build(vectors.shallow_clone()).unwrap();
-        assert_eq!(bank.nearest(&queries, 5), top(&queries.matmul(&vectors.tr()), 5));
-        assert_eq!(bank.nearest(&queries.narrow(0, 0, 0), 5).size(), [0, 5]);
-        assert!(Bank::build(Tensor::zeros([0, 8], (Kind::Float, Device::Cpu))).is_err());
+        let (vectors, queries) = (unit(50, 8), unit(7, 8));
+        let bank = |vectors: Tensor| Bank::build(100, vectors, Search::Exact, &GOES_ON).unwrap();
+        let found = bank(vectors.shallow_clone()).nearest(&queries, 5).unwrap();
+        let products = queries.matmul(&vectors.tr());
+        assert_eq!(found.rows, top(&products, 5) + 100);
+        assert_eq!(found.scores, products.gather(1, &top(&products, 5), false));
+        assert_eq!(bank(vectors.shallow_clone()).nearest(&queries.narrow(0, 0, 0), 5).unwrap().rows.size(), [0, 5]);
+        for search in [Search::Exact, Search::Hnsw] {
+            for rows in [0, 3] {
+                let few = Bank::build(100, vectors.narrow(0, 0, rows), search, &GOES_ON).unwrap();
+                let found = few.nearest(&queries, 5).unwrap();
+                assert_eq!(found.rows.ge(0).sum(Kind::Int64).int64_value(&[]), 7 * rows, "{search:?} of {rows}");
+                assert_eq!(found.scores.isfinite().sum(Kind::Int64).int64_value(&[]), 7 * rows);
+            }
+        }
+        assert!(Bank::build(0, Tensor::zeros([8], (Kind::Float, Device::Cpu)), Search::Exact, &GOES_ON).is_err());
+    }
+
+    /// Items in groups of like ones, as a catalogue's are; queries beside them.
+    #[test]
+    fn a_graph_finds_what_the_product_finds_and_is_the_same_each_time() {
+        tch::manual_seed(5);
+        let centres = unit(200, 32);
+        let near = |rows: i64| {
+            let of = Tensor::randint(200, [rows], (Kind::Int64, Device::Cpu));
+            let vectors = centres.index_select(0, &of) + unit(rows, 32) * 0.7;
+            let lengths = vectors.norm_scalaropt_dim(2, [1], true);
+            vectors / lengths
+        };
+        let (vectors, queries) = (near(4000), near(100));
+        let search = |search| {
+            let bank = Bank::build(0, vectors.shallow_clone(), search, &GOES_ON).unwrap();
+            let found = bank.nearest(&queries, 16).unwrap();
+            (Vec::<Vec<i64>>::try_from(found.rows).unwrap(), found.scores)
+        };
+        let ((truth, best), (found, scores)) = (search(Search::Exact), search(Search::Hnsw));
+        let shared: usize = truth.iter().zip(&found).map(|(a, b)| a.iter().filter(|row| b.contains(row)).count()).sum();
+        assert!(shared as f64 >= 0.99 * 1600.0, "{shared} of 1600 were found");
+        let differs = (best.narrow(1, 0, 1) - scores.narrow(1, 0, 1)).abs().max().double_value(&[]);
+        assert!(differs < 1e-5, "the first scores differ by {differs}");
+        assert_eq!(search(Search::Hnsw).0, found);
+    }
+
+    #[test]
+    fn auto_is_what_was_measured_to_cost_less() {
+        let auto = |device, items, queries| Search::Auto.cheaper(device, items, queries);
+        assert_eq!(auto(Device::Cpu, 20_000, 6_400), Search::Exact);
+        assert_eq!(auto(Device::Cpu, 1_000_000, 2_000_000), Search::Hnsw);
+        assert_eq!(auto(Device::Cpu, 100, 2_000_000), Search::Exact);
+        assert_eq!(auto(Device::Cuda(0), 1_000_000, 2_000_000), Search::Exact);
+        assert_eq!(Search::Hnsw.cheaper(Device::Cpu, 10, 1), Search::Hnsw);
     }
 }

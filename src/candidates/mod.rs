@@ -3,11 +3,12 @@
 //! A bank may lag behind the policy, for it only proposes: what is scored was encoded by the policy of now.
 
 mod bank;
+mod hnsw;
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-pub use self::bank::Bank;
+pub use self::bank::{Bank, Nearest, Search};
 use crate::error::{Error, Result};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -16,8 +17,9 @@ pub struct CandidateSettings {
     pub source: Source,
     /// Items of the catalogue that each query brings into the batch.
     pub reach: usize,
-    /// Steps from one bank to the next.
+    /// Steps from one bank to the next, which is made beside the second half of them.
     pub refresh_steps: u64,
+    pub search: Search,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,7 +34,7 @@ pub enum Source {
 
 impl Default for CandidateSettings {
     fn default() -> Self {
-        Self { source: Source::Batch, reach: 16, refresh_steps: 50 }
+        Self { source: Source::Batch, reach: 16, refresh_steps: 50, search: Search::Auto }
     }
 }
 

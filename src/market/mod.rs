@@ -12,6 +12,7 @@ mod oracle;
 mod phrase;
 mod quality;
 mod requests;
+mod rewrite;
 mod seller;
 mod sessions;
 mod shopper;

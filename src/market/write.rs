@@ -7,6 +7,7 @@ use super::catalogue::{Catalogue, in_order};
 use super::channel::{Candidate, Channel};
 use super::oracle::{MANIFEST, Oracle, Plan};
 use super::requests::{Split, query_id};
+use super::rewrite::rewrite;
 use super::seller::{self, item_id};
 use super::sessions::Sessions;
 use crate::beir::{Counts, DataWriter};
@@ -22,6 +23,8 @@ pub enum Step {
     LogLines,
 }
 
+/// Beside `queries.jsonl`: what each would be in sellers' words.
+const REWRITES: &str = "rewrites.jsonl";
 /// Of what the shop shows for a training query, so many are judged, as a panel of raters would.
 const JUDGED_TRAIN: usize = 40;
 /// For a test query all Good items are judged, and those that are not among so many that the shop shows.
@@ -73,6 +76,7 @@ fn write_queries(
     for (at, (request, pool)) in oracle.requests().iter().zip(pools).enumerate() {
         let id = query_id(at);
         writer.query(&Query { id: id.clone(), text: request.text.clone() })?;
+        writer.json(REWRITES, &Query { id: id.clone(), text: rewrite(&request.intent) })?;
         writer.slice(&id, request.slice.name())?;
         let shown = |most: usize| {
             pool.iter().take(most).filter_map(move |shown| Some((shown.row, oracle.judge(at, shown.row)?)))
@@ -115,6 +119,7 @@ mod tests {
         for name in [
             "corpus.jsonl",
             "queries.jsonl",
+            REWRITES,
             "qrels/train.tsv",
             "qrels/test.tsv",
             "slices.tsv",

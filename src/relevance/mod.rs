@@ -1,10 +1,9 @@
 //! The relevance model: a cross-encoder that reads a query and an item together and says how well the item answers. Graded
 //! pairs in, a judge out whose scores mean something: they are calibrated on queries that it never learned from.
 //!
-//! `pairs` says what is learned from and what is held out, `reader` makes one sequence of two texts, `reading` says what is looked at,
-//! `head` makes a loss and
-//! levels of what the model says, `model` is the whole and its folder, `train` trains it, `calibration` and `agreement`
-//! say how far it can be believed, `judge` lets it answer as any other source of rewards.
+//! `pairs` says what is learned from and what is held out, `reader` makes one sequence of two texts, `reading` says what
+//! is looked at, `head` makes a loss and levels of what the model says, `model` is the whole and its folder, `train` trains
+//! it, `calibration` and `agreement` say how far it can be believed, `judge` lets it answer as any other source of rewards.
 
 mod agreement;
 mod calibration;

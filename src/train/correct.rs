@@ -101,7 +101,7 @@ impl Corrector {
         stop: &AtomicBool,
     ) -> Result<Option<Stepped>> {
         let mut stepped = Stepped::default();
-        let mut fresh = self.retrieve_ahead(parts, encoder, turn, &mut stepped)?;
+        let mut fresh = self.retrieve_ahead(parts, (encoder, optimizer), turn, &mut stepped)?;
         let Some(lessons) = self.judged(parts, stop, &mut stepped)? else { return Ok(None) };
         let mut sums = Sums::default();
         lessons.iter().for_each(|lesson| sums.rewards(lesson.rewards.iter().copied()));
@@ -164,7 +164,7 @@ impl Corrector {
     fn retrieve_ahead<'e>(
         &mut self,
         parts: &Parts,
-        encoder: &'e Encoder,
+        (encoder, optimizer): (&'e Encoder, &Optimizer),
         turn: Turn,
         stepped: &mut Stepped,
     ) -> Result<Option<Encoded<'e>>> {
@@ -173,7 +173,7 @@ impl Corrector {
         let mut next = self.next.unwrap_or(turn.at);
         while next <= turn.at + lookahead && next < turn.steps {
             if let Some(proposals) = &mut self.proposals {
-                proposals.refresh(parts, encoder, next)?;
+                proposals.refresh(parts, (encoder, optimizer), next, turn)?;
             }
             let batches: Vec<(u64, u64)> = parts.settings.batches(parts.draws(next)).map(|(draws, _)| draws).collect();
             let keep = if lookahead == 0 && batches.len() == 1 { parts.settings.keep_tokens } else { 0 };

@@ -15,11 +15,11 @@ use super::batch::share;
 use super::correct::Turn;
 use super::judged::{Bench, Lesson, Rewarded};
 use super::policy::Sums;
-use super::proposals::catalogue_vectors;
+use super::proposals::{Plan, nearest};
 use super::share::Share;
 use super::step::{Parts, Stepped};
 use crate::beir;
-use crate::candidates::Bank;
+use crate::candidates::{Bank, Search};
 use crate::claim::sync_one;
 use crate::collective::gather_json;
 use crate::dataset::{Pair, Permutation};
@@ -74,7 +74,7 @@ impl Miner {
 
     /// Mines for every query of the pairs, by the encoder of now; false if the stage was asked to stop before.
     pub fn mine(&mut self, parts: &Parts, encoder: &Encoder, out: &Path, stop: &AtomicBool) -> Result<bool> {
-        let bank = Bank::build(catalogue_vectors(parts, encoder)?)?;
+        let bank = Plan::of(parts, Search::Exact, 1).bank(parts.catalogue, encoder, &AtomicBool::new(false))?;
         let mut seen = HashSet::new();
         let mut queries: Vec<Pair<'_>> = (0..parts.pairs.len()).map(|row| parts.pairs.row(row)).collect();
         queries.retain(|pair| seen.insert(pair.query_number));
@@ -105,8 +105,8 @@ impl Miner {
             texts.push(parts.read_query(&encoder.reader(), pair.query)?);
         }
         let (_, vectors) = Share::encode(encoder, texts, parts.plain_chunking())?;
-        let nearest = Vec::<Vec<i64>>::try_from(bank.nearest(&vectors, self.counts.0).to_device(Device::Cpu))?;
-        let rows: Vec<Vec<u32>> = nearest.iter().map(|rows| rows.iter().map(|row| *row as u32).collect()).collect();
+        let found = nearest(parts, bank, &vectors, self.counts.0)?;
+        let rows = found.all[found.own].to_vec();
         let named = queries.iter().map(|pair| (pair.query_number, pair.query));
         let questions = self.bench.questions(parts, named, &rows)?;
         let mut asked = self.bench.judge.ask(questions.each, questions.places)?;

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
@@ -18,7 +19,7 @@ use super::judged::Bench;
 use super::log::StepLog;
 use super::mine::Miner;
 use super::policy::Policy;
-use super::proposals::Proposals;
+use super::proposals::{Proposals, Twin};
 use super::reference::Reference;
 use super::same::{Hashes, check_same, without_place};
 use super::step::{Parts, Stepped, step};
@@ -57,6 +58,8 @@ pub struct Rewards {
     pub candidates: CandidateSettings,
     /// The model that the stage begins with, once more, where the objective measures against it.
     pub reference: Option<Encoder>,
+    /// And once more, where candidates come from the catalogue, to encode that beside the stage.
+    pub twin: Option<Encoder>,
 }
 
 /// What the objective learns from.
@@ -93,7 +96,7 @@ pub struct Summary {
 pub struct Run {
     stage: Stage,
     teaching: Teaching,
-    data: (Catalogue, Pairs),
+    data: (Arc<Catalogue>, Pairs),
     hashes: Hashes,
     optimizer: Optimizer,
     collective: Box<dyn Collective>,
@@ -136,7 +139,7 @@ impl Run {
         let lora = stage.settings.lora.as_ref().map(|lora| (lora, stage.settings.seed));
         let named = stage.encoder.trainable(lora)?;
         let mut optimizer = Optimizer::new(&stage.settings.optimizer, named)?;
-        let data_files = (catalogue, pairs);
+        let data_files = (Arc::new(catalogue), pairs);
         let mut teaching = stage.teaching(data)?;
         let mut done = (0, 0);
         if let Some((state, tensors)) = latest {
@@ -321,7 +324,7 @@ impl Stage {
         if needs.candidates == Candidates::None {
             return Ok(Teaching::Pairs);
         }
-        let Some(Rewards { blend, candidates, reference }) = self.rewards.take() else {
+        let Some(Rewards { blend, candidates, reference, twin }) = self.rewards.take() else {
             return Err(Error::input("this objective learns from rewards, and nobody gives them"));
         };
         candidates.check()?;
@@ -329,7 +332,10 @@ impl Stage {
         let bench = Bench::new(data, blend, reference)?;
         Ok(match (&self.objective, needs.candidates) {
             (Objective::RGrpo(rule), _) => {
-                let proposals = (candidates.source == Source::Catalogue).then(|| Proposals::new(candidates));
+                let lora = self.settings.lora.as_ref().map(|lora| (lora, self.settings.seed));
+                let twin = twin.filter(|_| candidates.source == Source::Catalogue);
+                let twin = twin.map(|encoder| Twin::new(encoder, lora)).transpose()?;
+                let proposals = twin.map(|twin| Proposals::new(candidates, twin));
                 Teaching::Retrieved(Box::new(Corrector::new(rule.clone(), bench, proposals)))
             }
             (_, Candidates::Mined { judged, shown }) => Teaching::Mined(Box::new(Miner::new(bench, (judged, shown)))),
@@ -337,7 +343,7 @@ impl Stage {
         })
     }
 
-    fn parts<'a>(&'a self, data: &'a (Catalogue, Pairs), collective: &'a dyn Collective) -> Parts<'a> {
+    fn parts<'a>(&'a self, data: &'a (Arc<Catalogue>, Pairs), collective: &'a dyn Collective) -> Parts<'a> {
         Parts {
             settings: &self.settings,
             objective: &self.objective,

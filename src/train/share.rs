@@ -12,6 +12,7 @@ use crate::encoder::{Encoder, Reader, Text};
 use crate::error::Result;
 
 /// How texts are cut into chunks, and what makes each run of a chunk the same.
+#[derive(Clone, Copy)]
 pub struct Chunking {
     /// Tokens of one chunk; a longer text is a chunk of its own.
     pub chunk_tokens: usize,

@@ -28,7 +28,7 @@ pub struct Parts<'a> {
     pub settings: &'a TrainSettings,
     pub objective: &'a Objective,
     pub pairs: &'a Pairs,
-    pub catalogue: &'a Catalogue,
+    pub catalogue: &'a Arc<Catalogue>,
     pub collective: &'a dyn Collective,
     pub bf16: bool,
     pub device: Device,
@@ -232,10 +232,14 @@ impl<'a> Parts<'a> {
     }
 
     pub fn read_item(&self, reader: &Reader, row: u32) -> Result<Text> {
-        let item = self.catalogue.item(row)?;
-        let named = |e: Error| Error::input(format!("the item `{}` cannot be learned from", item.id)).because(e);
-        reader.read(&item.passage(), Some(TextKind::Item)).map_err(named)
+        read_item(self.catalogue, reader, row)
     }
+}
+
+pub fn read_item(catalogue: &Catalogue, reader: &Reader, row: u32) -> Result<Text> {
+    let item = catalogue.item(row)?;
+    let named = |e: Error| Error::input(format!("the item `{}` cannot be learned from", item.id)).because(e);
+    reader.read(&item.passage(), Some(TextKind::Item)).map_err(named)
 }
 
 /// A batch whose vectors are there and whose gradients are to come.

@@ -4,14 +4,19 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
-use tch::{Device, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::TrainSettings;
+use super::correct::Turn;
+use super::proposals::{Plan, Proposals, Twin};
 use super::step::{Parts, Stepped, step};
 use crate::backbone::Precision;
 use crate::backbone::weights::read_tensors;
 use crate::beir::DataFolder;
+use crate::candidates::{CandidateSettings, Search, Source};
 use crate::collective::Solo;
 use crate::dataset::{Catalogue, PairSource, Pairs};
 use crate::encoder::{Encoder, Overrides, Placement};
@@ -32,7 +37,7 @@ fn open(model: &str) -> Encoder {
 /// The golden pairs as a data folder.
 struct Shop {
     _home: tempfile::TempDir,
-    catalogue: Catalogue,
+    catalogue: Arc<Catalogue>,
     pairs: Pairs,
 }
 
@@ -52,7 +57,7 @@ impl Shop {
             fs::write(home.path().join(name), text).unwrap();
         }
         let data = DataFolder::open(home.path()).unwrap();
-        let catalogue = Catalogue::open(&data).unwrap();
+        let catalogue = Arc::new(Catalogue::open(&data).unwrap());
         let pairs = Pairs::open(&data, &catalogue, (PairSource::Qrels, "train"), None).unwrap();
         Self { _home: home, catalogue, pairs }
     }
@@ -151,4 +156,30 @@ fn accumulated_batches_make_the_mean_over_their_pairs() {
     let (first, last) = (loss(0, 4), loss(4, 7));
     assert!((loss(0, 7) - (4.0 * first + 3.0 * last) / 7.0).abs() < 1e-6);
     assert!((first - last).abs() > 1e-3);
+}
+
+#[test]
+fn a_bank_takes_over_at_its_step_and_is_that_of_the_model_half_way_to_it() {
+    let shop = Shop::new();
+    let (settings, rule) = (TrainSettings::default(), Objective::InfoNce(InfoNce::default()));
+    let parts = shop.parts(&settings, &rule);
+    let mut encoder = open("st_cls");
+    let optimizer = Optimizer::new(&settings.optimizer, encoder.trainable(None).unwrap()).unwrap();
+    let candidates = CandidateSettings { source: Source::Catalogue, refresh_steps: 4, ..CandidateSettings::default() };
+    let mut proposals = Proposals::new(candidates, Twin::new(open("st_cls"), None).unwrap());
+    let queries = Tensor::randn([5, encoder.dimensions()], (Kind::Float, Device::Cpu));
+    let (mut by_step, mut of_weights) = (Vec::new(), Vec::new());
+    for step in 0..6 {
+        let now = Plan::of(&parts, Search::Exact, 1).bank(&shop.catalogue, &encoder, &AtomicBool::new(false)).unwrap();
+        of_weights.push(now.nearest(&queries, 3).unwrap().scores);
+        proposals.refresh(&parts, (&encoder, &optimizer), step, Turn { at: step, steps: 6, rate: 0.0 }).unwrap();
+        by_step.push(proposals.bank.as_ref().unwrap().nearest(&queries, 3).unwrap().scores);
+        let _guard = tch::no_grad_guard();
+        optimizer.weights().for_each(|weights| drop(weights.shallow_clone().g_mul_scalar_(0.9)));
+    }
+    let differs = |step: usize, of: usize| (&by_step[step] - &of_weights[of]).abs().max().double_value(&[]);
+    for (step, of) in [(0, 0), (3, 0), (4, 2), (5, 2)] {
+        assert!(differs(step, of) < 1e-5, "step {step} searches another bank than that of step {of}");
+        assert!(differs(step, of + 1) > 1e-4, "weights of other steps make other banks");
+    }
 }

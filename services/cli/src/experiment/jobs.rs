@@ -225,7 +225,11 @@ fn measure_args(plan: &Plan, places: &Places, (row, seed): (&Row, u64)) -> Vec<S
         _ => args.extend(["--model".into(), text(&places.model(row, seed))]),
     }
     if let Some(rewrites) = &row.rewrites {
-        args.extend(["--rewrites".into(), text(&plan.folder.join(rewrites))]);
+        let file = match rewrites.strip_prefix("{data}") {
+            Ok(name) => places.data().join(name),
+            Err(_) => plan.folder.join(rewrites),
+        };
+        args.extend(["--rewrites".into(), text(&file)]);
     }
     args.extend(["--data".into(), text(&places.data()), "--split".into(), settings.split.clone()]);
     args.extend(["--depth".into(), settings.depth.to_string(), "--name".into(), row.name.clone()]);

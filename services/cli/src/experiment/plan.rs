@@ -75,7 +75,7 @@ pub struct Row {
     /// As `--set`. `{ID}` stands for the folder of that row's model of the same seed.
     #[serde(default)]
     pub set: Vec<String>,
-    /// Rewritten queries, for the lexical channel.
+    /// Rewritten queries, for the lexical channel; `{data}` stands for the experiment's data folder.
     pub rewrites: Option<PathBuf>,
     /// Whether it is measured.
     #[serde(default = "yes")]
