@@ -208,7 +208,8 @@ fn processes_make_the_same_updates_from_batch_and_catalogue() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
     let judge = Pretend::start(|_, seen| Reply::Json(verdicts(seen)));
-    let graph = ["candidates.source=catalogue", "candidates.reach=5", "candidates.search=hnsw"];
+    let graph =
+        ["candidates.source=catalogue", "candidates.reach=4", "candidates.refresh_steps=3", "candidates.search=hnsw"];
     let kinds: [(&str, &[&str]); 4] = [
         ("batch", &["objective.kl=k3", "reward.lookahead=1"]),
         ("catalogue", &["candidates.source=catalogue", "candidates.reach=4", "candidates.refresh_steps=3"]),

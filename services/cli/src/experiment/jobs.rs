@@ -46,7 +46,7 @@ impl<'a> Places<'a> {
 
     pub fn data(&self) -> PathBuf {
         match &self.plan.experiment.data {
-            Some(data) => self.plan.folder.join(data),
+            Some(data) => data.clone(),
             None => self.out.join("shop"),
         }
     }
@@ -57,7 +57,10 @@ impl<'a> Places<'a> {
     }
 
     pub fn model(&self, row: &Row, seed: u64) -> PathBuf {
-        self.home(row, seed).join("model")
+        match &row.from {
+            Some(from) if row.kind == Kind::Model => from.into(),
+            _ => self.home(row, seed).join("model"),
+        }
     }
 
     pub fn run(&self, row: &Row, seed: u64) -> PathBuf {
@@ -108,7 +111,7 @@ impl Jobs {
             needs.extend(plan.row(id).map(|row| places.model(row, seed).join("config.json")));
         }
         let name = if row.is_seeded() { format!("{} (seed {seed})", row.name) } else { row.name.clone() };
-        if row.kind != Kind::Lexical {
+        if !matches!(row.kind, Kind::Lexical | Kind::Model) {
             let args = train_args(plan, places, (row, seed));
             self.push(&name, args, (model.join("config.json"), home.join("train")), needs);
             needs = vec![model.join("config.json")];
@@ -190,7 +193,7 @@ fn train_args(plan: &Plan, places: &Places, (row, seed): (&Row, u64)) -> Vec<Str
     let (verb, seeded): (&[&str], &str) = match row.kind {
         Kind::Init => (&["init"], "scratch.seed"),
         Kind::Relevance => (&["relevance", "train"], "relevance.seed"),
-        Kind::Train | Kind::Lexical => (&["train"], "train.seed"),
+        Kind::Train | Kind::Lexical | Kind::Model => (&["train"], "train.seed"),
     };
     let mut args: Vec<String> = verb.iter().map(|word| (*word).to_owned()).collect();
     if let Some(config) = &row.config {

@@ -27,6 +27,9 @@ pub struct Experiment {
     /// The experiment's folder: a new one, or one to go on in
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
+    /// The data folder, where the file names none
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
     /// Rows worked on at a time; by default one for each core, each with a thread
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -39,7 +42,7 @@ impl Experiment {
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
         let missing = || souk::Error::input("give the experiment's file: souk experiment --config FILE --out DIR");
         let file = shared.config.as_ref().ok_or_else(missing)?;
-        let plan = Plan::load(file, &shared.sets)?;
+        let plan = Plan::load(file, &shared.sets, self.data.as_deref())?;
         let jobs = Jobs::of(&plan, &self.out)?;
         if self.dry_run {
             let commands = jobs.commands();

@@ -26,7 +26,7 @@ pub struct Plan {
 pub struct Settings {
     pub title: String,
     pub seeds: Vec<u64>,
-    /// A data folder; or `market`, and it is written.
+    /// A data folder; or `market`, and it is written; or neither, and it is given with `--data`.
     pub data: Option<PathBuf>,
     pub market: Option<Market>,
     #[serde(default = "test")]
@@ -53,6 +53,8 @@ pub struct Market {
 pub enum Kind {
     /// The lexical channel.
     Lexical,
+    /// A model that is there already.
+    Model,
     /// A model from nothing.
     Init,
     /// A stage that begins with another row, or with a model's folder.
@@ -95,13 +97,18 @@ pub struct Figure {
 }
 
 impl Plan {
-    pub fn load(file: &Path, sets: &[String]) -> Result<Self> {
+    pub fn load(file: &Path, sets: &[String], data: Option<&Path>) -> Result<Self> {
         if let Some(set) = sets.first() {
             let problem = format!("--set {set}: an experiment is what its file says: change the file, or a copy of it");
             return Err(Error::input(problem));
         }
         let mut plan: Self = souk::config::load_toml(file)?;
         plan.folder = file.parent().unwrap_or(Path::new("")).into();
+        let settings = &mut plan.experiment;
+        settings.data = match (data, settings.data.take()) {
+            (Some(_), Some(_)) => return Err(Error::config("--data", format!("{} names a folder", file.display()))),
+            (given, named) => given.map(PathBuf::from).or(named.map(|named| plan.folder.join(named))),
+        };
         plan.check().map_err(|problem| Error::config(file.display(), problem))?;
         Ok(plan)
     }
@@ -112,12 +119,12 @@ impl Plan {
             return Err("`experiment.seeds` names none: say one or more".into());
         }
         if data.is_some() == market.is_some() {
-            return Err("say either `experiment.data` or `experiment.market`".into());
+            return Err("say one of `experiment.data`, `experiment.market` and `--data DIR`".into());
         }
         let mut seen = BTreeSet::new();
         for row in &self.row {
             let id = &row.id;
-            if id.is_empty() || !id.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c)) {
+            if !is_id(id) {
                 return Err(format!("the id `{id}` is not of letters, digits, - and _"));
             }
             for other in row.needs(self) {
@@ -128,8 +135,10 @@ impl Plan {
             if matches!(row.kind, Kind::Train | Kind::Init | Kind::Relevance) && row.config.is_none() {
                 return Err(format!("the row `{id}` has no `config`"));
             }
-            if matches!(row.kind, Kind::Train | Kind::Relevance) != row.from.is_some() {
-                return Err(format!("the row `{id}`: `from` is for rows that are trained, and they need it"));
+            if matches!(row.kind, Kind::Train | Kind::Relevance | Kind::Model) != row.from.is_some() {
+                return Err(format!(
+                    "the row `{id}`: `from` is for a model and for rows that are trained, and they need it"
+                ));
             }
             if row.rewrites.is_some() && row.kind != Kind::Lexical {
                 return Err(format!("the row `{id}`: `rewrites` are for the lexical channel"));
@@ -169,19 +178,21 @@ impl Plan {
     }
 }
 
+fn is_id(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+}
+
 impl Row {
     /// The ids of the rows whose models it uses.
     pub fn needs<'a>(&'a self, plan: &'a Plan) -> Vec<&'a str> {
         let from = self.from.as_deref().filter(|from| plan.row(from).is_some());
-        let named = self
-            .set
-            .iter()
-            .flat_map(|set| set.split('{').skip(1).filter_map(|rest| rest.split_once('}').map(|(id, _)| id)));
-        from.into_iter().chain(named).collect()
+        let named = self.set.iter().flat_map(|set| set.split('{').skip(1).filter_map(|rest| rest.split_once('}')));
+        // a table of TOML stands in braces, too
+        from.into_iter().chain(named.map(|(id, _)| id).filter(|id| is_id(id))).collect()
     }
 
     /// Whether a seed makes a difference.
     pub fn is_seeded(&self) -> bool {
-        self.kind != Kind::Lexical
+        !matches!(self.kind, Kind::Lexical | Kind::Model)
     }
 }
