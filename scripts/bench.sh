@@ -7,6 +7,7 @@
 #   market      what the simulated shop is like (docs/market.md), and the lexical channel on it
 #   sft         the supervised stage beside sentence-transformers' trainer: texts/s, memory, where the time goes
 #   rewards     a step of R-GRPO beside a supervised one, and what a slow judge adds
+#   candidates  searching a bank of the catalogue exactly and by a graph: when the graph pays
 #   collective  what an exchange between 1, 2 and 4 processes costs, by size; latency and bandwidth that fit
 #   ingest      logs to examples, from a file and from Kafka beside a bare consumer; drawing examples; memory
 #
@@ -17,7 +18,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-stages=(speed ranking lexical market sft rewards collective ingest)
+stages=(speed ranking lexical market sft rewards candidates collective ingest)
 data=${BENCH_DATA:-../shared/data/home_depot}
 no_data="skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
 work=$(mktemp -d)
@@ -75,6 +76,11 @@ rewards() {
     "$souk" market --items 2000 --queries 600 --events 2000 --out "$work/small" >/dev/null
     "$souk" init --config configs/scratch-bert.toml --data "$work/small" --out "$work/base" >/dev/null
     python3 benches/rewards.py --souk "$souk" --model "$work/base" --data "$work/small"
+}
+
+candidates() {
+    [ -d "$work/market" ] || "$souk" market --out "$work/market"
+    RAYON_NUM_THREADS=1 cargo bench --quiet --bench candidates -- "$MINILM" "$work/market"
 }
 
 collective() {

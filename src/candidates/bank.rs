@@ -26,11 +26,11 @@ pub enum Search {
     Hnsw,
 }
 
-/// Queries that a bank must answer before its graph has paid for itself, as measured by `benches/candidates.rs`: what
-/// building costs and what a search saves both grow with the number of items, so that it does not matter how many there are.
-const GRAPH_PAYS_AFTER: u64 = 300_000;
-/// Below it a product takes no longer than a walk through the graph.
-const GRAPH_PAYS_FROM: usize = 10_000;
+/// Below it a product takes no longer than a walk through the graph, or little longer (`benches/candidates.rs`).
+const GRAPH_PAYS_FROM: usize = 1_000_000;
+/// Queries that a bank must answer before its graph has paid for itself: what building costs and what a search saves both
+/// grow with the number of items.
+const GRAPH_PAYS_AFTER: u64 = 500_000;
 
 impl Search {
     /// What `auto` is for a bank of so many items that answers so many queries. A GPU's products leave a graph nothing to save.
@@ -180,9 +180,9 @@ mod tests {
     fn auto_is_what_was_measured_to_cost_less() {
         let auto = |device, items, queries| Search::Auto.cheaper(device, items, queries);
         assert_eq!(auto(Device::Cpu, 20_000, 6_400), Search::Exact);
-        assert_eq!(auto(Device::Cpu, 1_000_000, 2_000_000), Search::Hnsw);
-        assert_eq!(auto(Device::Cpu, 100, 2_000_000), Search::Exact);
-        assert_eq!(auto(Device::Cuda(0), 1_000_000, 2_000_000), Search::Exact);
+        assert_eq!(auto(Device::Cpu, 2_000_000, 2_000_000), Search::Hnsw);
+        assert_eq!(auto(Device::Cpu, 100_000, 2_000_000), Search::Exact);
+        assert_eq!(auto(Device::Cuda(0), 2_000_000, 2_000_000), Search::Exact);
         assert_eq!(Search::Hnsw.cheaper(Device::Cpu, 10, 1), Search::Hnsw);
     }
 }
