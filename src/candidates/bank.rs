@@ -30,7 +30,7 @@ pub enum Search {
 const GRAPH_PAYS_FROM: usize = 1_000_000;
 /// Queries that a bank must answer before its graph has paid for itself: what building costs and what a search saves both
 /// grow with the number of items.
-const GRAPH_PAYS_AFTER: u64 = 500_000;
+const GRAPH_PAYS_AFTER: u64 = 1_500_000;
 
 impl Search {
     /// What `auto` is for a bank of so many items that answers so many queries. A GPU's products leave a graph nothing to save.
