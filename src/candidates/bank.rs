@@ -8,6 +8,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::hnsw::Graph;
 use super::top;
+use crate::encoder::unit;
 use crate::error::{Error, Result};
 
 /// Scores that are looked at together.
@@ -65,14 +66,15 @@ pub struct Nearest {
 }
 
 impl Bank {
-    /// Of `[n, d]`, of unit length, one row for each item from `first` on. A graph that is told to `stop` is left unfinished.
+    /// Of `[n, d]`, one row for each item from `first` on, compared by direction alone. A graph that is told to `stop` is left unfinished.
     pub fn build(first: usize, vectors: Tensor, search: Search, stop: &AtomicBool) -> Result<Self> {
         let [len, width] = vectors.size()[..] else {
             return Err(Error::input(format!("a bank is of items' vectors, not of shape {:?}", vectors.size())));
         };
+        let vectors = unit(&vectors.to_kind(Kind::Float));
         let searched = match search {
             Search::Hnsw if len > 0 => {
-                let flat = Vec::<f32>::try_from(vectors.to_kind(Kind::Float).contiguous().view([-1]))?;
+                let flat = Vec::<f32>::try_from(vectors.contiguous().view([-1]))?;
                 Searched::Hnsw(Graph::build(&flat, width as usize, stop))
             }
             _ => Searched::Exact(vectors),
@@ -83,9 +85,10 @@ impl Bank {
     /// The rows nearest to each of `queries` `[b, d]`.
     pub fn nearest(&self, queries: &Tensor, k: usize) -> Result<Nearest> {
         let _guard = tch::no_grad_guard();
+        let queries = unit(&queries.to_kind(Kind::Float));
         match &self.searched {
-            Searched::Exact(vectors) => Ok(self.by_product(vectors, queries, k as i64)),
-            Searched::Hnsw(graph) => self.by_graph(graph, queries, k),
+            Searched::Exact(vectors) => Ok(self.by_product(vectors, &queries, k as i64)),
+            Searched::Hnsw(graph) => self.by_graph(graph, &queries, k),
         }
     }
 
@@ -96,7 +99,7 @@ impl Bank {
             let products = some.matmul(&vectors.tr());
             let places = top(&products, k as usize);
             let lacking = [0, k - places.size()[1]];
-            scores.push(products.gather(1, &places, false).constant_pad_nd(lacking).to_kind(Kind::Float));
+            scores.push(products.gather(1, &places, false).constant_pad_nd(lacking));
             rows.push((places + self.first).constant_pad_nd(lacking));
         }
         let (scores, rows) = (Tensor::cat(&scores, 0), Tensor::cat(&rows, 0));
@@ -105,7 +108,7 @@ impl Bank {
     }
 
     fn by_graph(&self, graph: &Graph, queries: &Tensor, k: usize) -> Result<Nearest> {
-        let asked = Vec::<Vec<f32>>::try_from(queries.to_kind(Kind::Float).to_device(Device::Cpu))?;
+        let asked = Vec::<Vec<f32>>::try_from(queries.to_device(Device::Cpu))?;
         let (mut scores, mut rows) = (Vec::with_capacity(asked.len() * k), Vec::with_capacity(asked.len() * k));
         for hits in graph.nearest(&asked, k) {
             let lacking = k - hits.len();
@@ -124,21 +127,20 @@ mod tests {
 
     static GOES_ON: AtomicBool = AtomicBool::new(false);
 
-    fn unit(rows: i64, width: i64) -> Tensor {
-        let vectors = Tensor::randn([rows, width], (Kind::Float, Device::Cpu));
-        let lengths = vectors.norm_scalaropt_dim(2, [1], true);
-        vectors / lengths
+    fn drawn(rows: i64, width: i64) -> Tensor {
+        unit(&Tensor::randn([rows, width], (Kind::Float, Device::Cpu)))
     }
 
     #[test]
     fn the_nearest_rows_are_those_of_the_whole_product() {
         tch::manual_seed(3);
-        let (vectors, queries) = (unit(50, 8), unit(7, 8));
+        let (vectors, queries) = (drawn(50, 8), drawn(7, 8));
         let bank = |vectors: Tensor| Bank::build(100, vectors, Search::Exact, &GOES_ON).unwrap();
         let found = bank(vectors.shallow_clone()).nearest(&queries, 5).unwrap();
         let products = queries.matmul(&vectors.tr());
         assert_eq!(found.rows, top(&products, 5) + 100);
-        assert_eq!(found.scores, products.gather(1, &top(&products, 5), false));
+        let differs = (found.scores - products.gather(1, &top(&products, 5), false)).abs().max().double_value(&[]);
+        assert!(differs < 1e-6, "scores differ by {differs}");
         assert_eq!(bank(vectors.shallow_clone()).nearest(&queries.narrow(0, 0, 0), 5).unwrap().rows.size(), [0, 5]);
         for search in [Search::Exact, Search::Hnsw] {
             for rows in [0, 3] {
@@ -155,12 +157,10 @@ mod tests {
     #[test]
     fn a_graph_finds_what_the_product_finds_and_is_the_same_each_time() {
         tch::manual_seed(5);
-        let centres = unit(200, 32);
+        let centres = drawn(200, 32);
         let near = |rows: i64| {
             let of = Tensor::randint(200, [rows], (Kind::Int64, Device::Cpu));
-            let vectors = centres.index_select(0, &of) + unit(rows, 32) * 0.7;
-            let lengths = vectors.norm_scalaropt_dim(2, [1], true);
-            vectors / lengths
+            unit(&(centres.index_select(0, &of) + drawn(rows, 32) * 0.7))
         };
         let (vectors, queries) = (near(4000), near(100));
         let search = |search| {
@@ -174,6 +174,24 @@ mod tests {
         let differs = (best.narrow(1, 0, 1) - scores.narrow(1, 0, 1)).abs().max().double_value(&[]);
         assert!(differs < 1e-5, "the first scores differ by {differs}");
         assert_eq!(search(Search::Hnsw).0, found);
+    }
+
+    /// A folder without a module that normalises gives vectors of any length.
+    #[test]
+    fn lengths_do_not_count() {
+        tch::manual_seed(7);
+        let (vectors, queries) = (drawn(300, 16), drawn(20, 16));
+        let longer = &vectors * Tensor::rand([300, 1], (Kind::Float, Device::Cpu)) * 9.0;
+        for search in [Search::Exact, Search::Hnsw] {
+            let rows = |vectors: &Tensor, queries: &Tensor| {
+                Bank::build(0, vectors.shallow_clone(), search, &GOES_ON).unwrap().nearest(queries, 5).unwrap().rows
+            };
+            assert_eq!(rows(&vectors, &queries), rows(&longer, &(&queries * 5.0)), "{search:?}");
+        }
+        // the same vector is the nearest to itself, and ends nothing
+        let own = Bank::build(0, longer, Search::Hnsw, &GOES_ON).unwrap().nearest(&vectors, 1).unwrap();
+        assert_eq!(own.rows.view([-1]), Tensor::arange(300, (Kind::Int64, Device::Cpu)));
+        assert!((own.scores - 1.0_f64).abs().max().double_value(&[]) < 1e-5);
     }
 
     #[test]

@@ -12,30 +12,35 @@ const BUILD_REACH: usize = 200;
 const LAYERS: usize = 16;
 /// A search looks at so many times the rows that are asked for, and at so many at least: recall stays above 0.99.
 const SEARCH_REACH: (usize, usize) = (8, 256);
+/// Vectors are kept and asked for at this length: a product that rounding takes above 1 would end the program (`DistDot`).
+const LENGTH: f32 = 1.0 - 1e-5;
 
 pub struct Graph {
     hnsw: Hnsw<'static, f32, DistDot>,
 }
 
 impl Graph {
-    /// Of rows of `width` entries, one after another; ends early, with the rows so far, when it is told to `stop`.
+    /// Of rows of `width` entries and unit length, one after another; ends early, with the rows so far, when it is told to `stop`.
     pub fn build(flat: &[f32], width: usize, stop: &AtomicBool) -> Self {
         let hnsw = Hnsw::new(LINKS, flat.len() / width, LAYERS, BUILD_REACH, DistDot {});
+        let mut shorter = vec![0.0; width];
         for (row, vector) in flat.chunks_exact(width).enumerate() {
             if stop.load(Ordering::Relaxed) {
                 break;
             }
-            hnsw.insert_slice((vector, row));
+            shorter.iter_mut().zip(vector).for_each(|(to, from)| *to = from * LENGTH);
+            hnsw.insert_slice((&shorter, row));
         }
         Self { hnsw }
     }
 
-    /// For each query up to `k` rows with their products, nearest first; queries are shared among threads.
+    /// For each query, of unit length, up to `k` rows with their products, nearest first; queries are shared among threads.
     pub fn nearest(&self, queries: &[Vec<f32>], k: usize) -> Vec<Vec<(f32, usize)>> {
         let (times, least) = SEARCH_REACH;
-        let found = self.hnsw.parallel_search(queries, k, least.max(times * k));
+        let shorter: Vec<Vec<f32>> = queries.iter().map(|query| query.iter().map(|x| x * LENGTH).collect()).collect();
+        let found = self.hnsw.parallel_search(&shorter, k, least.max(times * k));
         let hits = |hits: Vec<hnsw_rs::prelude::Neighbour>| {
-            hits.into_iter().map(|hit| (1.0 - hit.distance, hit.d_id)).collect()
+            hits.into_iter().map(|hit| ((1.0 - hit.distance) / (LENGTH * LENGTH), hit.d_id)).collect()
         };
         found.into_iter().map(hits).collect()
     }

@@ -31,7 +31,5 @@ pub fn mean(prefixes: &[i64], whole: [&Tensor; 2], loss: impl Fn(&Tensor, &Tenso
 
 /// As PyTorch's `normalize`: a zero vector stays zero.
 pub fn unit(vectors: &Tensor) -> Tensor {
-    let single = vectors.to_kind(Kind::Float);
-    let norm = single.square().sum_dim_intlist(1, true, Kind::Float).sqrt().clamp_min(1e-12);
-    single / norm
+    crate::encoder::unit(&vectors.to_kind(Kind::Float))
 }

@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 
 use tch::{Device, Kind, Tensor};
@@ -173,14 +174,21 @@ impl Maker {
         let Some(mut twin) = self.twin.take() else { return Ok(()) };
         twin.follow(optimizer);
         let (catalogue, stop) = (catalogue.clone(), self.stop.clone());
+        let threads = tch::get_num_threads();
+        let (said, hears) = channel();
         let work = move || {
             // the stage needs the others
             tch::set_num_threads(1);
+            // nobody waits for it where this thread could not begin
+            let _ = said.send(());
             let bank = plan.bank(&catalogue, &twin.encoder, &stop);
             (twin, bank)
         };
         let thread = thread::Builder::new().name("bank".into()).spawn(work);
         self.work = Some(thread.map_err(|e| Error::device("no thread for the next bank").because(e))?);
+        // torch gives threads to come what was set last, wherever it was
+        let _ = hears.recv();
+        tch::set_num_threads(threads);
         Ok(())
     }
 

@@ -169,10 +169,14 @@ fn a_bank_takes_over_at_its_step_and_is_that_of_the_model_half_way_to_it() {
     let mut proposals = Proposals::new(candidates, Twin::new(open("st_cls"), None).unwrap());
     let queries = Tensor::randn([5, encoder.dimensions()], (Kind::Float, Device::Cpu));
     let (mut by_step, mut of_weights) = (Vec::new(), Vec::new());
+    // of a thread that begins now, such as a judge's
+    let threads = || std::thread::spawn(tch::get_num_threads);
+    let before = threads().join().unwrap();
     for step in 0..6 {
         let now = Plan::of(&parts, Search::Exact, 1).bank(&shop.catalogue, &encoder, &AtomicBool::new(false)).unwrap();
         of_weights.push(now.nearest(&queries, 3).unwrap().scores);
         proposals.refresh(&parts, (&encoder, &optimizer), step, Turn { at: step, steps: 6, rate: 0.0 }).unwrap();
+        assert_eq!(threads().join().unwrap(), before, "a bank in work takes no threads from others");
         by_step.push(proposals.bank.as_ref().unwrap().nearest(&queries, 3).unwrap().scores);
         let _guard = tch::no_grad_guard();
         optimizer.weights().for_each(|weights| drop(weights.shallow_clone().g_mul_scalar_(0.9)));
