@@ -192,12 +192,30 @@ fn a_plan_that_cannot_be_meant_is_refused() {
         ("depth = 150", "depht = 150", "depht"),
         ("market = {", "# market = {", "--data DIR"),
         ("kind = \"lexical\"", "kind = \"model\"", "`from` is for a model"),
+        ("depth = 150", "depth = 150\njudge = \"base\"", "`experiment.judge`"),
     ] {
         let home = begin();
         fs::write(home.path().join("plan.toml"), PLAN.replacen(from, to, 1)).unwrap();
         let (code, _, said) = experiment(home.path(), &["--dry-run"]);
         assert!(code == Some(2) && said.contains(word), "{to}: {code:?} {said}");
     }
+}
+
+#[test]
+fn one_judge_measures_all_rows_and_may_have_a_seed_of_its_own() {
+    let home = begin();
+    let judge = "[[row]]\nid = \"second\"\nname = \"Judge\"\nkind = \"relevance\"\nfrom = \"base\"\nconfig = \"stage.toml\"\n\
+                 set = [\"relevance.seed=9\"]\n\n[[table]]";
+    let plan = PLAN.replace("depth = 150", "depth = 150\njudge = \"second\"").replacen("[[table]]", judge, 1);
+    fs::write(home.path().join("plan.toml"), plan).unwrap();
+    let (code, out, said) = experiment(home.path(), &["--dry-run"]);
+    assert_eq!(code, Some(0), "{said}");
+    let measured: Vec<&str> = out.lines().filter(|line| line.starts_with("souk evaluate")).collect();
+    assert_eq!(measured.len(), 2 + 2 + 2);
+    let asked = "--set judge.type=model --set judge.path=out/second/seed-1/model";
+    assert!(measured.iter().all(|line| line.contains(asked)), "{out}");
+    let learned: Vec<&str> = out.lines().filter(|line| line.starts_with("souk relevance train")).collect();
+    assert!(learned.iter().all(|line| line.ends_with("--set relevance.seed=9")), "{out}");
 }
 
 #[test]

@@ -66,6 +66,11 @@ impl<'a> Places<'a> {
     pub fn run(&self, row: &Row, seed: u64) -> PathBuf {
         self.home(row, seed).join("run")
     }
+
+    /// The relevance model that judges what is measured: one for all seeds, or nothing could be compared.
+    fn judge(&self) -> Option<PathBuf> {
+        Some(self.model(self.plan.judge()?, self.plan.experiment.seeds[0]))
+    }
 }
 
 fn text(path: &Path) -> String {
@@ -119,6 +124,7 @@ impl Jobs {
         if row.measure && row.kind != Kind::Relevance {
             let run = places.run(row, seed);
             let args = measure_args(plan, places, (row, seed));
+            needs.extend(places.judge().map(|judge| judge.join("config.json")));
             self.push(&format!("{name}, measured"), args, (run.join("metrics.json"), home.join("measure")), needs);
         }
     }
@@ -205,6 +211,8 @@ fn train_args(plan: &Plan, places: &Places, (row, seed): (&Row, u64)) -> Vec<Str
         let from = plan.row(from).map_or(from.clone(), |row| text(&places.model(row, seed)));
         set(format!("model.path={from}"));
     }
+    // first, so that a row may say another
+    set(format!("{seeded}={seed}"));
     for said in &row.set {
         let with = |said: String, id: &str| match plan.row(id) {
             Some(row) => said.replace(&format!("{{{id}}}"), &text(&places.model(row, seed))),
@@ -212,7 +220,6 @@ fn train_args(plan: &Plan, places: &Places, (row, seed): (&Row, u64)) -> Vec<Str
         };
         set(row.needs(plan).into_iter().fold(said.clone(), with));
     }
-    set(format!("{seeded}={seed}"));
     if row.kind == Kind::Train {
         args.push("--resume".into());
     }
@@ -236,6 +243,14 @@ fn measure_args(plan: &Plan, places: &Places, (row, seed): (&Row, u64)) -> Vec<S
     }
     args.extend(["--data".into(), text(&places.data()), "--split".into(), settings.split.clone()]);
     args.extend(["--depth".into(), settings.depth.to_string(), "--name".into(), row.name.clone()]);
+    if let Some(judge) = places.judge() {
+        args.extend([
+            "--set".into(),
+            "judge.type=model".into(),
+            "--set".into(),
+            format!("judge.path={}", text(&judge)),
+        ]);
+    }
     args.extend(["--out".into(), text(&places.run(row, seed))]);
     args
 }

@@ -33,6 +33,8 @@ pub struct Settings {
     pub split: String,
     /// Hits of each query; the first metric is the hitrate among them.
     pub depth: usize,
+    /// A relevance row, whose model of the first seed gives the levels that the judgements lack, to all that is measured.
+    pub judge: Option<String>,
 }
 
 fn test() -> String {
@@ -147,6 +149,7 @@ impl Plan {
                 return Err(format!("two rows have the id `{id}`"));
             }
         }
+        self.check_judge()?;
         self.check_tables()?;
         match self.figure.iter().find(|figure| !seen.contains(figure.row.as_str())) {
             Some(figure) => {
@@ -154,6 +157,19 @@ impl Plan {
             }
             None => Ok(()),
         }
+    }
+
+    fn check_judge(&self) -> std::result::Result<(), String> {
+        let Some(id) = &self.experiment.judge else { return Ok(()) };
+        match self.judge() {
+            Some(row) if row.kind == Kind::Relevance => Ok(()),
+            _ => Err(format!("`experiment.judge` is `{id}`, and no row of the kind `relevance` has that id")),
+        }
+    }
+
+    /// The row whose model judges what is measured.
+    pub fn judge(&self) -> Option<&Row> {
+        self.row(self.experiment.judge.as_deref()?)
     }
 
     fn check_tables(&self) -> std::result::Result<(), String> {
