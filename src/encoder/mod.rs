@@ -277,7 +277,6 @@ impl Encoder {
 }
 
 /// L2-normalised, as sentence-transformers does it (a zero vector stays zero).
-/// Each row at length 1.
 pub fn unit(x: &Tensor) -> Tensor {
     let norm = x.square().sum_dim_intlist(1, true, Kind::Float).sqrt().clamp_min(1e-12);
     x / norm

@@ -137,7 +137,7 @@ impl Judge {
         if asked.open.is_empty() {
             return Ok(!stop.load(Ordering::Relaxed));
         }
-        let mut said = Instant::now();
+        let mut patience = SAID_AFTER;
         let answers = loop {
             match asked.answers.recv_timeout(Duration::from_millis(50)) {
                 Ok(answers) => break answers?,
@@ -145,10 +145,11 @@ impl Judge {
                     return Err(Error::device("the thread that asks the judge has panicked"));
                 }
                 Err(RecvTimeoutError::Timeout) if stop.load(Ordering::Relaxed) => return Ok(false),
-                Err(RecvTimeoutError::Timeout) if said.elapsed() >= SAID_AFTER => {
+                Err(RecvTimeoutError::Timeout) if asked.since.elapsed() >= patience => {
                     let (id, seconds) = (self.blend.source().id(), asked.since.elapsed().as_secs());
                     tracing::warn!("the judge `{id}` has not answered for {seconds} s: waiting");
-                    said = Instant::now();
+                    // twice as long each time, for a judge in this process may have much to do
+                    patience = 2 * asked.since.elapsed();
                 }
                 Err(RecvTimeoutError::Timeout) => {}
             }

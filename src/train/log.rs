@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
-use super::run::Progress;
+use super::run::Learned;
 use crate::beir;
 use crate::error::{Error, Result};
 
@@ -32,14 +32,14 @@ impl StepLog {
         Ok(Self { steps: Lines::open(out.join(STEPS), done)?, groups: None, out: out.into(), done })
     }
 
-    pub fn write(&mut self, progress: &Progress) -> Result<()> {
-        self.steps.write(&json!(progress))?;
-        let Some(shown) = &progress.stepped.shown else { return Ok(()) };
+    pub fn write(&mut self, learned: &Learned) -> Result<()> {
+        self.steps.write(&json!(learned))?;
+        let Some(shown) = &learned.stepped.shown else { return Ok(()) };
         if self.groups.is_none() {
             self.groups = Some(Lines::open(self.out.join(GROUPS), self.done)?);
         }
         let mut line = json!(shown);
-        line["step"] = json!(progress.step);
+        line["step"] = json!(learned.step);
         self.groups.as_mut().map_or(Ok(()), |groups| groups.write(&line))
     }
 

@@ -30,8 +30,8 @@ use crate::reward::Reward;
 
 /// The file in a stage's folder.
 pub const MINED: &str = "mined.jsonl";
-/// Queries that are judged at a time.
-const BLOCK: usize = 256;
+/// Candidates that a process has judged before it is said how far it is.
+const BLOCK: usize = 2048;
 
 /// What was found for one query, best first.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -73,18 +73,25 @@ impl Miner {
     }
 
     /// Mines for every query of the pairs, by the encoder of now; false if the stage was asked to stop before.
-    pub fn mine(&mut self, parts: &Parts, encoder: &Encoder, out: &Path, stop: &AtomicBool) -> Result<bool> {
+    pub fn mine(
+        &mut self,
+        (parts, encoder): (&Parts, &Encoder),
+        out: &Path,
+        stop: &AtomicBool,
+        told: &mut dyn FnMut(usize, usize),
+    ) -> Result<bool> {
         let bank = Plan::of(parts, Search::Exact, 1).bank(parts.catalogue, encoder, &AtomicBool::new(false))?;
         let mut seen = HashSet::new();
         let mut queries: Vec<Pair<'_>> = (0..parts.pairs.len()).map(|row| parts.pairs.row(row)).collect();
         queries.retain(|pair| seen.insert(pair.query_number));
-        for block in queries.chunks(BLOCK) {
+        let block = (BLOCK / self.counts.0).max(1) * parts.collective.size();
+        for block in queries.chunks(block) {
             let own = &block[share(block.len(), parts.collective.rank(), parts.collective.size())];
             let Some(found) = self.judge(parts, encoder, (&bank, own), stop)? else { return Ok(false) };
             for found in gather_json(parts.collective, &found)?.into_iter().flatten() {
                 self.found.insert(found.number, found);
             }
-            tracing::info!("mined {} of {} queries", self.found.len(), queries.len());
+            told(self.found.len(), queries.len());
         }
         if parts.collective.rank() == 0 {
             self.write(out)?;

@@ -21,7 +21,7 @@ mod tests;
 use serde::{Deserialize, Serialize};
 
 pub use self::policy::{Policy, Spread};
-pub use self::run::{Progress, Rewards, Run, Stage, Summary};
+pub use self::run::{Learned, Progress, Rewards, Run, Stage, Summary};
 pub use self::same::Hashes;
 pub use self::step::Seconds;
 use crate::backbone::lora::Lora;

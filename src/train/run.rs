@@ -69,9 +69,18 @@ enum Teaching {
     Mined(Box<Miner>),
 }
 
-/// After a step.
+/// How far a stage is.
+#[derive(Clone, Copy, Debug)]
+pub enum Progress<'a> {
+    /// Hard negatives are mined before the first step.
+    Mining { queries: usize, of: usize },
+    /// After a step.
+    Learning(&'a Learned),
+}
+
+/// What a step did.
 #[derive(Clone, Debug, Serialize)]
-pub struct Progress {
+pub struct Learned {
     pub step: u64,
     pub steps: u64,
     pub learning_rate: f64,
@@ -169,9 +178,9 @@ impl Run {
     }
 
     /// Until the last step, or until a process is asked to stop. The first process hears of every step.
-    pub fn train(mut self, stop: &AtomicBool, mut report: impl FnMut(&Progress)) -> Result<Summary> {
+    pub fn train(mut self, stop: &AtomicBool, mut report: impl FnMut(Progress)) -> Result<Summary> {
         let (_, steps) = self.stage.settings.length(self.data.1.len());
-        if !self.prepare(stop)? {
+        if !self.prepare(stop, &mut report)? {
             return self.finish(steps, None);
         }
         let mut log = self.is_first().then(|| StepLog::open(&self.out, self.done.0)).transpose()?;
@@ -197,12 +206,12 @@ impl Run {
             (loss, stopped) = (Some(stepped.loss), stepped.stop);
             let texts = (stepped.texts * self.collective.size()) as f64;
             let texts_per_second = texts / begin.elapsed().as_secs_f64();
-            let progress = Progress { step: at + 1, steps, learning_rate: turn.rate, texts_per_second, stepped };
+            let learned = Learned { step: at + 1, steps, learning_rate: turn.rate, texts_per_second, stepped };
             if let Some(log) = &mut log {
-                TRAIN.step(&progress.stepped.seconds.by_phase(), progress.stepped.loss, turn.rate);
-                progress.stepped.policy.iter().for_each(Policy::note);
-                log.write(&progress)?;
-                report(&progress);
+                TRAIN.step(&learned.stepped.seconds.by_phase(), learned.stepped.loss, turn.rate);
+                learned.stepped.policy.iter().for_each(Policy::note);
+                log.write(&learned)?;
+                report(Progress::Learning(&learned));
             }
             if stopped || self.done.0 == steps || self.done.0.is_multiple_of(self.stage.settings.checkpoint_steps) {
                 log.iter().try_for_each(StepLog::sync)?;
@@ -213,10 +222,18 @@ impl Run {
     }
 
     /// What comes before the first step; false if the stage was asked to stop before.
-    fn prepare(&mut self, stop: &AtomicBool) -> Result<bool> {
+    fn prepare(&mut self, stop: &AtomicBool, report: &mut dyn FnMut(Progress)) -> Result<bool> {
+        let first = self.is_first();
+        let mut told = |queries, of| {
+            if first {
+                report(Progress::Mining { queries, of });
+            }
+        };
         let parts = self.stage.parts(&self.data, self.collective.as_ref());
         match &mut self.teaching {
-            Teaching::Mined(miner) if self.done.0 == 0 => miner.mine(&parts, &self.stage.encoder, &self.out, stop),
+            Teaching::Mined(miner) if self.done.0 == 0 => {
+                miner.mine((&parts, &self.stage.encoder), &self.out, stop, &mut told)
+            }
             _ => Ok(true),
         }
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use souk::beir::DataFolder;
 use souk::dataset::Pairs;
-use souk::train::Run;
+use souk::train::{Learned, Progress, Run};
 
 use crate::output::print;
 use crate::progress::bar;
@@ -53,10 +53,15 @@ impl Train {
         let bar = bar("steps", Some(0));
         let mut teller = Teller::new(first && !std::io::stderr().is_terminal());
         let done = run.train(&stop, |progress| {
-            bar.set_length(progress.steps);
-            bar.set_position(progress.step);
-            let message = format!("steps, loss {:.4}, {:.0} texts/s", progress.stepped.loss, progress.texts_per_second);
-            teller.tell((progress.step, progress.steps), &message);
+            let (done, of, message) = match progress {
+                Progress::Mining { queries, of } => (queries as u64, of as u64, "queries mined".into()),
+                Progress::Learning(Learned { step, steps, stepped, texts_per_second, .. }) => {
+                    (*step, *steps, format!("steps, loss {:.4}, {texts_per_second:.0} texts/s", stepped.loss))
+                }
+            };
+            bar.set_length(of);
+            bar.set_position(done);
+            teller.tell((done, of), &message);
             bar.set_message(message);
         })?;
         bar.finish_and_clear();
