@@ -8,6 +8,7 @@
 #   sft         the supervised stage beside sentence-transformers' trainer: texts/s, memory, where the time goes
 #   rewards     a step of R-GRPO beside a supervised one, and what a slow judge adds
 #   candidates  searching a bank of the catalogue exactly and by a graph: when the graph pays
+#   nearest     the index beside hnswlib, faiss and usearch: building, memory, queries/s at each recall
 #   collective  what an exchange between 1, 2 and 4 processes costs, by size; latency and bandwidth that fit
 #   ingest      logs to examples, from a file and from Kafka beside a bare consumer; drawing examples; memory
 #
@@ -18,7 +19,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-stages=(speed ranking lexical market sft rewards candidates collective ingest)
+stages=(speed ranking lexical market sft rewards candidates nearest collective ingest)
 data=${BENCH_DATA:-../shared/data/home_depot}
 no_data="skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
 work=$(mktemp -d)
@@ -55,7 +56,7 @@ ranking() {
 
 lexical() {
     if [ -f "$data/qrels/dev.tsv" ]; then
-        "$(scripts/python.sh)" benches/lexical.py --lexical "$(lexical_bench)" --data "$data"
+        "$(scripts/python.sh)" benches/lexical.py --lexical "$(bench_program lexical)" --data "$data"
     else
         echo "$no_data"
     fi
@@ -64,7 +65,7 @@ lexical() {
 market() {
     [ -d "$work/market" ] || "$souk" market --out "$work/market"
     cargo bench --quiet --bench market -- "$work/market"
-    "$(scripts/python.sh)" benches/lexical.py --lexical "$(lexical_bench)" --data "$work/market" --split test
+    "$(scripts/python.sh)" benches/lexical.py --lexical "$(bench_program lexical)" --data "$work/market" --split test
 }
 
 sft() {
@@ -81,6 +82,15 @@ rewards() {
 candidates() {
     [ -d "$work/market" ] || "$souk" market --out "$work/market"
     RAYON_NUM_THREADS=1 cargo bench --quiet --bench candidates -- "$MINILM" "$work/market"
+}
+
+nearest() {
+    if [ -f "$data/corpus.jsonl" ]; then
+        "$(scripts/python.sh benches/requirements.txt)" benches/nearest.py --bench "$(bench_program nearest)" \
+            --souk "$souk" --model "$MINILM" --data "$data"
+    else
+        echo "skipped: no shared data: $data has no corpus.jsonl (BENCH_DATA names another BEIR folder)"
+    fi
 }
 
 collective() {

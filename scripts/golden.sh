@@ -13,7 +13,7 @@ main() {
     python=$(scripts/python.sh)
     if [ -n "${REGENERATE:-}" ]; then
         "$python" tests/golden/make_golden.py --seed 0 --minilm "$MINILM"
-        "$python" tests/golden/make_bm25.py --seed 0 --lexical "$(lexical_bench)"
+        "$python" tests/golden/make_bm25.py --seed 0 --lexical "$(bench_program lexical)"
         "$python" tests/golden/make_metrics.py --seed 0
         say "the golden files in tests/golden are rewritten; look at what git says has changed"
         return
@@ -23,7 +23,7 @@ main() {
     trap 'rm -rf "$work"' EXIT
     say "making golden files with seed $seed (SEED=$seed make golden repeats this run)"
     "$python" tests/golden/make_golden.py --out "$work/golden" --seed "$seed" --minilm "$MINILM"
-    "$python" tests/golden/make_bm25.py --out "$work/golden" --seed "$seed" --lexical "$(lexical_bench)"
+    "$python" tests/golden/make_bm25.py --out "$work/golden" --seed "$seed" --lexical "$(bench_program lexical)"
     "$python" tests/golden/make_metrics.py --out "$work/golden" --seed "$seed"
     SOUK_GOLDEN=$work/golden cargo test --release --lib train::tests
     SOUK_GOLDEN=$work/golden cargo test --release --test golden --test minilm --test lexical --test report --test relevance

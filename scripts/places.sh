@@ -48,9 +48,9 @@ postgres_programs() {
     [ -z "$initdb" ] || dirname "$(readlink -f "$initdb")"
 }
 
-# Builds benches/lexical.rs and prints where it lies.
-lexical_bench() {
-    cargo bench --quiet --bench lexical --no-run --message-format=json |
+# bench_program NAME: builds benches/NAME.rs and prints where it lies.
+bench_program() {
+    cargo bench --quiet --bench "$1" --no-run --message-format=json |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
 }
 

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
-# Prints the Python that has tests/golden/requirements.txt (sentence-transformers, transformers, PEFT, torch). Made in the
-# cache on first need: several GB. Only `make golden` and `make bench` call this.
+# Prints the Python that has the packages of a file: by default tests/golden/requirements.txt (sentence-transformers,
+# transformers, PEFT, torch; several GB). Made in the cache on first need. Only `make golden` and `make bench` call this.
+#
+#   scripts/python.sh [REQUIREMENTS]
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-requirements=tests/golden/requirements.txt
+requirements=${1:-tests/golden/requirements.txt}
 python_version=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 hash=$(python3 -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest()[:12])' $requirements)
 folder=$CACHE/python-$hash-$python_version
 
 make_environment() {
     [ ! -f "$folder/complete" ] || return 0
-    say "making the Python environment for comparisons (several GB, once): $folder"
+    say "making the Python environment of $requirements (once): $folder"
     rm -rf "$folder"
     python3 -m venv "$folder" || fail "python3 cannot make a virtual environment" "On Debian: apt-get install python3-venv"
     mkdir "$folder/tmp"

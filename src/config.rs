@@ -19,6 +19,7 @@ use crate::collective::{self, Place};
 use crate::dataset::IngestSettings;
 use crate::encoder::{Encoder, Limits, Outline, Overrides, Placement, Reader, Scratch};
 use crate::error::{Error, Result};
+use crate::index::IndexSettings;
 use crate::log::file::{FileSettings, FileSource};
 use crate::log::kafka::{KafkaSettings, KafkaSource};
 use crate::log::{LogSource, OnGap, Resume};
@@ -46,6 +47,7 @@ pub struct Config {
     /// Who gives verdicts; by default the oracle where the data is a simulated shop.
     pub judge: Option<Judge>,
     pub relevance: RelevanceSettings,
+    pub index: IndexSettings,
     pub collective: collective::Settings,
 }
 

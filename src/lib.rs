@@ -31,6 +31,7 @@ pub mod relevance;
 pub mod report;
 pub mod reward;
 pub mod store;
+pub mod summed;
 pub mod telemetry;
 pub mod train;
 pub mod worker;

@@ -1,9 +1,10 @@
 //! Souk's one C++ shim: frozen CPU inference of transformers on packed tokens; what training needs of libtorch (collectives,
-//! fused AdamW, autocast); loading the CUDA half of libtorch; and files mapped into memory.
+//! fused AdamW, autocast); loading the CUDA half of libtorch; files mapped into memory; and the products that a walk through
+//! a graph of neighbours asks for.
 //!
 //! Takes and gives `tch` tensors. Packed means that all texts of a batch are concatenated (`x` is `[T, D]`, no padding) and
 //! `starts` says where each begins: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Nothing here
-//! records gradients, panics, or lets a C++ exception through. Threads: as many as `tch::get_num_threads()` says.
+//! records gradients or lets a C++ exception through, and what panics says so. Threads: as many as `tch::get_num_threads()` says.
 #![deny(missing_docs)]
 
 mod adamw;
@@ -14,6 +15,7 @@ mod cuda;
 mod ffi;
 mod linear;
 mod mapping;
+mod products;
 mod rows;
 mod tensor;
 
@@ -23,7 +25,8 @@ pub use autocast::Autocast;
 pub use c10d::{Network, ProcessGroup, Store};
 pub use cuda::{load_cuda, torch_version};
 pub use linear::{Activation, Epilogue, Norm, PackedLinear, feed_forward, supports_int8};
-pub use mapping::Mapping;
+pub use mapping::{Mapping, Number, Numbers};
+pub use products::{code_products, product, products};
 pub use rows::{Embeddings, embed_norm, segment_mean};
 
 /// Why a call was refused or failed.

@@ -13,10 +13,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 
 use super::join::{Counts, Joiner, State, Waiting, Window};
-use super::shard::{QUERIES, SEEN, Stretch, Sum, WAITING, read_json_lines, read_queries, read_seen};
+use super::shard::{QUERIES, SEEN, Stretch, WAITING, read_queries, read_seen};
 use super::strength::Strength;
 use crate::error::{Error, Result};
 use crate::log::{Lane, Position};
+use crate::summed::{Sum, read_json_lines};
 
 const FORMAT: u32 = 1;
 const COMMIT: &str = "commit.json";

@@ -14,10 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use super::chain::{self, Chain, Commit, write_durably};
 use super::join::{Counts, Joiner, Window};
-use super::shard::{DEAD, Stretch, read_json_lines};
+use super::shard::{DEAD, Stretch};
 use super::strength::Strength;
 use crate::error::{Error, Result};
 use crate::log::{Batch, DeadLetter, Lane, LogSource, Position, Resume, Signal};
+use crate::summed::read_json_lines;
 use crate::telemetry::LOG;
 
 /// Says that a commit's dead letters have reached the place where people look for them.

@@ -1,108 +1,196 @@
-//! The vectors of a catalogue and the manifest that says which model made them. A search is exact: one product with
-//! every vector. An index never answers for another model than its own.
+//! The vectors of a catalogue, searched exactly or through a graph, and the manifest that says which model made them. An
+//! index is an immutable folder whose files are mapped into memory; it never answers for another model than its own.
 
-use std::collections::HashSet;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, BufWriter, Write};
-use std::path::{Path, PathBuf};
+mod builder;
+mod graph;
+mod items;
+mod manifest;
+mod space;
 
-use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor};
+use std::path::Path;
+use std::sync::Mutex;
 
-use crate::backbone::weights::{read_tensors, write_tensors};
-use crate::claim::start_folder;
+use souk_native::{Number, Numbers};
+
 use crate::domain::{Hit, Item};
 use crate::error::{Error, Result};
+use crate::summed::read_numbers;
+use graph::{Graph, Space, Walker};
+use items::Items;
+use space::{Codes, Floats};
 
-const MANIFEST: &str = "manifest.json";
-const VECTORS: &str = "vectors.safetensors";
+pub use builder::Builder;
+pub use manifest::{IndexSettings, Kind, Manifest};
+
 const ITEMS: &str = "items.jsonl";
-const FORMAT: u32 = 1;
+const VECTORS: &str = "vectors.f32";
+/// The first item of each row, and where the last one ends.
+const STARTS: &str = "starts.u32";
+/// Each item's place in the catalogue, for rows stand in an order of their own.
+const PLACES: &str = "places.u32";
+const CODES: &str = "codes.i8";
+const STEPS: &str = "steps.f32";
 
-/// What an index is, beside its vectors.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Manifest {
-    pub format: u32,
-    /// Fingerprint of the model that made the vectors.
-    pub model: String,
-    pub dimensions: i64,
-    pub num_items: usize,
+/// The file of one layer.
+fn links_file(layer: usize) -> String {
+    format!("links-{layer}.u32")
 }
 
-#[derive(Serialize, Deserialize)]
-struct Shown {
-    id: String,
-    title: String,
+/// A search looks around for so many more than it is asked for, and for so many at least.
+const MARGIN: usize = 4;
+const LEAST_REACH: usize = 100;
+/// A walk that met too few items that are kept looks around so many times further.
+const FURTHER: usize = 4;
+/// Rows that a walk looks at for each that it reaches, roughly: where that were all, all are looked at in their order.
+const LOOKS: usize = 20;
+
+/// What is searched for.
+#[derive(Clone, Copy)]
+pub struct Ask<'a> {
+    /// Of unit length.
+    pub vector: &'a [f32],
+    pub k: usize,
+    /// How many items a walk through the graph looks around for; by default as many as are usually enough.
+    pub reach: Option<usize>,
+    /// Items for which this is false are passed over.
+    pub keep: Option<&'a dyn Fn(usize) -> bool>,
+}
+
+impl<'a> Ask<'a> {
+    pub fn new(vector: &'a [f32], k: usize) -> Self {
+        Self { vector, k, reach: None, keep: None }
+    }
+
+    fn keeps(&self, item: usize) -> bool {
+        self.keep.is_none_or(|keep| keep(item))
+    }
 }
 
 pub struct Index {
     manifest: Manifest,
-    /// `[n, d]`, normalised.
-    vectors: Tensor,
-    items: Vec<Shown>,
+    /// No two rows are the same: a walk would not get past those that are.
+    vectors: Floats,
+    starts: Numbers<u32>,
+    searched: Searched,
+    /// Those of the first row first, and so on.
+    items: Items,
+    places: Numbers<u32>,
+    /// Those that no search has now.
+    walkers: Mutex<Vec<Walker>>,
+}
+
+enum Searched {
+    Exact,
+    Graph { graph: Graph, codes: Option<Codes> },
 }
 
 impl Index {
-    /// Starts an empty index in `dir`, which must be new or empty, for the vectors of one model.
-    pub fn builder(dir: &Path, model: String, dimensions: i64) -> Result<Builder> {
-        start_folder(dir)?;
-        Ok(Builder { dir: dir.into(), model, dimensions, flat: Vec::new(), items: Vec::new(), seen: HashSet::new() })
-    }
-
     /// Opens the snapshot in `dir`, provided that `model` built it, with vectors of so many `dimensions`.
     pub fn open(dir: &Path, model: &str, dimensions: i64) -> Result<Self> {
-        let path = dir.join(MANIFEST);
-        let text = fs::read(&path).map_err(Error::store(&path, "open the index"))?;
-        let manifest: Manifest =
-            serde_json::from_slice(&text).map_err(|e| Error::data(&path, None, "not a manifest").because(e))?;
-        if manifest.format != FORMAT {
-            let problem = format!("format {}, this program reads {FORMAT}: build the index again", manifest.format);
-            return Err(Error::data(&path, None, problem));
+        let width = usize::try_from(dimensions).map_err(|e| Error::input("a vector has entries").because(e))?;
+        let manifest = Manifest::read(dir, model, width)?;
+        let (rows, num, files) = (manifest.num_rows, manifest.num_items, Files { dir, manifest: &manifest });
+        let vectors = Floats { flat: files.numbers(VECTORS, rows.saturating_mul(width))?, width };
+        let starts: Numbers<u32> = files.numbers(STARTS, rows.saturating_add(1))?;
+        if starts[0] != 0 || starts[rows] as usize != num || !starts.is_sorted() {
+            return Err(files.broken(STARTS, "does not share out the items"));
         }
-        if manifest.dimensions != dimensions {
-            let held = manifest.dimensions;
-            let problem = format!("holds vectors of {held} entries, the model is set to {dimensions}: set the same");
-            return Err(Error::data(&path, None, problem));
-        }
-        if manifest.model != model {
-            let problem =
-                format!("built by model {}, but the model given is {model}: build the index again", manifest.model);
-            return Err(Error::data(&path, None, problem));
-        }
-        let file = dir.join(VECTORS);
-        let shape = [manifest.num_items as i64, manifest.dimensions];
-        let vectors = read_tensors(&file)?.remove("vectors").filter(|v| v.size() == shape && v.kind() == Kind::Float);
-        let vectors = vectors.ok_or_else(|| Error::data(&file, None, format!("no vectors of shape {shape:?}")))?;
-        if vectors.isfinite().all().int64_value(&[]) == 0 {
-            return Err(Error::data(&file, None, "holds vectors that are not finite: build the index again"));
-        }
-        let items = read_items(&dir.join(ITEMS), manifest.num_items)?;
-        Ok(Self { manifest, vectors, items })
+        let places = files.numbers(PLACES, num)?;
+        let items = Items::open(&dir.join(ITEMS), manifest.sum(dir, ITEMS)?)?;
+        files.check(ITEMS, items.len(), num)?;
+        let searched = match manifest.kind {
+            Kind::Hnsw => Searched::Graph { graph: files.graph()?, codes: files.codes(width)? },
+            Kind::Exact | Kind::Auto => Searched::Exact,
+        };
+        Ok(Self { manifest, vectors, starts, searched, items, places, walkers: Mutex::default() })
     }
 
-    /// The `k` items nearest to a normalised vector, best first; ties in the order of the catalogue.
-    pub fn search(&self, vector: &[f32], k: usize) -> Result<Vec<Hit>> {
-        if vector.len() as i64 != self.manifest.dimensions {
-            let problem = format!("a vector of {} entries for an index of {}", vector.len(), self.manifest.dimensions);
+    /// The items nearest to a normalised vector, best first; ties in the order of the catalogue.
+    pub fn search(&self, ask: &Ask) -> Result<Vec<Hit>> {
+        let hit = |(at, (score, item)): (usize, (f32, usize))| {
+            let Item { id, title, .. } = self.items.get(item)?;
+            Ok(Hit { id, score, rank: at + 1, title })
+        };
+        self.nearest(ask)?.into_iter().enumerate().map(hit).collect()
+    }
+
+    /// As `search`, with numbers for items.
+    pub fn nearest(&self, ask: &Ask) -> Result<Vec<(f32, usize)>> {
+        if ask.vector.len() != self.vectors.width {
+            let problem = format!("a vector of {} entries for an index of {}", ask.vector.len(), self.vectors.width);
             return Err(Error::input(problem));
         }
-        let _guard = tch::no_grad_guard();
-        let scores = self.vectors.mv(&Tensor::from_slice(vector));
-        let mut flat = vec![0_f32; self.items.len()];
-        scores.f_copy_data(&mut flat, self.items.len())?;
-        let mut order: Vec<usize> = (0..flat.len()).collect();
-        let best = |a: &usize, b: &usize| flat[*b].total_cmp(&flat[*a]).then(a.cmp(b));
-        let k = k.min(order.len());
-        if k < order.len() {
-            order.select_nth_unstable_by(k, best);
-            order.truncate(k);
+        if !ask.vector.iter().all(|x| x.is_finite()) {
+            return Err(Error::input("a vector with an entry that is not finite is near to nothing"));
         }
-        order.sort_unstable_by(best);
-        let hit = |(rank, at): (usize, usize)| {
-            let Shown { id, title } = &self.items[at];
-            Hit { id: id.clone(), score: flat[at], rank: rank + 1, title: title.clone() }
+        let usual = LEAST_REACH.max(ask.k.saturating_add(ask.k / MARGIN));
+        let mut reach = ask.reach.unwrap_or(usual).max(ask.k);
+        loop {
+            let pays = reach.saturating_mul(LOOKS) < self.manifest.num_rows;
+            let (walked, rows) = match &self.searched {
+                Searched::Graph { graph, codes } if pays => (true, self.walk(graph, codes.as_ref(), ask.vector, reach)),
+                _ => (false, self.all(ask)),
+            };
+            let kept = |item: &(f32, usize)| ask.keeps(item.1);
+            let items = rows.iter().flat_map(|(score, row)| self.of(*row).map(|item| (*score, item)));
+            let mut best: Vec<(f32, usize)> = items.filter(kept).collect();
+            if best.len() >= ask.k || !walked {
+                best.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(self.places[a.1].cmp(&self.places[b.1])));
+                best.truncate(ask.k);
+                return Ok(best);
+            }
+            // what is kept is rare here
+            reach *= FURTHER;
+        }
+    }
+
+    /// The items of a row.
+    fn of(&self, row: u32) -> impl Iterator<Item = usize> {
+        (self.starts[row as usize]..self.starts[row as usize + 1]).map(|item| item as usize)
+    }
+
+    /// Where an item stands in the catalogue.
+    pub fn place(&self, item: usize) -> usize {
+        self.places[item] as usize
+    }
+
+    /// A walker that was let go by a panic is as good as new: a walk begins with nothing of the last one.
+    fn walkers(&self) -> std::sync::MutexGuard<'_, Vec<Walker>> {
+        self.walkers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn walk(&self, graph: &Graph, codes: Option<&Codes>, vector: &[f32], reach: usize) -> Vec<(f32, u32)> {
+        let mut walker = self.walkers().pop().unwrap_or_default();
+        let found = match codes {
+            None => {
+                let found = graph.nearest(&self.vectors, vector, &mut walker, reach);
+                found.iter().map(|found| (found.score, found.node)).collect()
+            }
+            Some(codes) => {
+                let found = graph.nearest(codes, &codes.query(vector), &mut walker, reach);
+                self.scored(vector, found.iter().map(|found| found.node).collect())
+            }
         };
-        Ok(order.into_iter().enumerate().map(hit).collect())
+        self.walkers().push(walker);
+        found
+    }
+
+    /// The best of all rows that have an item that is kept, `k` of them.
+    fn all(&self, ask: &Ask) -> Vec<(f32, u32)> {
+        let rows = (0..self.manifest.num_rows as u32).filter(|row| self.of(*row).any(|item| ask.keeps(item)));
+        let mut best = self.scored(ask.vector, rows.collect());
+        if ask.k < best.len() {
+            let place = |row: u32| self.of(row).find(|item| ask.keeps(*item)).map(|item| self.places[item]);
+            best.select_nth_unstable_by(ask.k, |a, b| b.0.total_cmp(&a.0).then_with(|| place(a.1).cmp(&place(b.1))));
+            best.truncate(ask.k);
+        }
+        best
+    }
+
+    fn scored(&self, vector: &[f32], rows: Vec<u32>) -> Vec<(f32, u32)> {
+        let mut scores = vec![0.0; rows.len()];
+        self.vectors.scores(vector, &rows, &mut scores);
+        scores.into_iter().zip(rows).collect()
     }
 
     pub fn manifest(&self) -> &Manifest {
@@ -110,122 +198,48 @@ impl Index {
     }
 }
 
-fn read_items(path: &Path, expected: usize) -> Result<Vec<Shown>> {
-    let file = BufReader::new(File::open(path).map_err(Error::store(path, "open the items"))?);
-    let mut items = Vec::new();
-    for (line, json) in file.lines().enumerate() {
-        let json = json.map_err(Error::store(path, "read the items"))?;
-        let item = serde_json::from_str(&json)
-            .map_err(|e| Error::data(path, Some(line as u64 + 1), "not an item").because(e))?;
-        items.push(item);
-    }
-    if items.len() != expected {
-        let problem = format!("{} items, the manifest says {expected}: build the index again", items.len());
-        return Err(Error::data(path, None, problem));
-    }
-    Ok(items)
+/// The files of a folder, as its manifest has them.
+struct Files<'a> {
+    dir: &'a Path,
+    manifest: &'a Manifest,
 }
 
-/// Gathers vectors in the order of the catalogue and writes the snapshot at once.
-pub struct Builder {
-    dir: PathBuf,
-    model: String,
-    dimensions: i64,
-    flat: Vec<f32>,
-    items: Vec<Shown>,
-    seen: HashSet<String>,
-}
+impl Files<'_> {
+    fn broken(&self, name: &str, problem: impl std::fmt::Display) -> Error {
+        Error::data(&self.dir.join(name), None, format!("{problem}: build the index again"))
+    }
 
-impl Builder {
-    /// Adds one item; an id may come once.
-    pub fn add(&mut self, item: &Item, vector: &[f32]) -> Result<()> {
-        if !self.seen.insert(item.id.clone()) {
-            return Err(Error::input(format!("two items have the id `{}`: give each its own", item.id)));
+    fn check(&self, name: &str, found: usize, expected: usize) -> Result<()> {
+        let items = self.manifest.num_items;
+        let problem = || format!("has {found} entries, where {items} items have {expected}");
+        if found == expected { Ok(()) } else { Err(self.broken(name, problem())) }
+    }
+
+    fn numbers<T: Number>(&self, name: &str, expected: usize) -> Result<Numbers<T>> {
+        let numbers = read_numbers(&self.dir.join(name), self.manifest.sum(self.dir, name)?)?;
+        self.check(name, numbers.len(), expected)?;
+        Ok(numbers)
+    }
+
+    fn codes(&self, width: usize) -> Result<Option<Codes>> {
+        if !self.manifest.files.contains_key(CODES) {
+            return Ok(None);
         }
-        self.flat.extend_from_slice(vector);
-        self.items.push(Shown { id: item.id.clone(), title: item.title.clone() });
-        Ok(())
+        let rows = self.manifest.num_rows;
+        Ok(Some(Codes { codes: self.numbers(CODES, rows.saturating_mul(width))?, steps: self.numbers(STEPS, rows)? }))
     }
 
-    /// Writes the snapshot; the manifest comes last, so that a folder without one is known to be unfinished.
-    pub fn write(self) -> Result<Manifest> {
-        if self.items.is_empty() {
-            return Err(Error::input("there is no item to index: is the catalogue empty?"));
-        }
-        let dir = self.dir.as_path();
-        let path = dir.join(MANIFEST);
-        let shape = [self.items.len() as i64, self.dimensions];
-        let vectors = Tensor::from_slice(&self.flat).view(shape);
-        write_tensors(&dir.join(VECTORS), &[("vectors".to_string(), vectors)].into())?;
-        write_items(&dir.join(ITEMS), &self.items)?;
-        let (model, num_items) = (self.model, self.items.len());
-        let manifest = Manifest { format: FORMAT, model, dimensions: self.dimensions, num_items };
-        let text = serde_json::to_string_pretty(&manifest)
-            .map_err(|e| Error::data(&path, None, "cannot be written down").because(e))?;
-        let aside = dir.join("manifest.json.part");
-        fs::write(&aside, text + "\n").map_err(Error::store(&aside, "write it"))?;
-        fs::rename(&aside, &path).map_err(Error::store(&path, "put it in place"))?;
-        Ok(manifest)
-    }
-}
-
-fn write_items(path: &Path, items: &[Shown]) -> Result<()> {
-    let mut file = BufWriter::new(File::create(path).map_err(Error::store(path, "make it"))?);
-    for item in items {
-        let json = serde_json::to_string(item).map_err(|e| Error::data(path, None, "cannot be written").because(e))?;
-        writeln!(file, "{json}").map_err(Error::store(path, "write it"))?;
-    }
-    file.flush().and_then(|()| file.get_ref().sync_all()).map_err(Error::store(path, "sync it"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn item(id: &str) -> Item {
-        Item { id: id.into(), title: format!("title of {id}"), text: String::new(), fields: serde_json::Map::new() }
-    }
-
-    fn built(dir: &Path) -> Manifest {
-        let mut builder = Index::builder(dir, "m1".into(), 2).unwrap();
-        for (id, vector) in [("a", [1.0, 0.0]), ("b", [0.6, 0.8]), ("c", [0.0, 1.0]), ("d", [0.6, 0.8])] {
-            builder.add(&item(id), &vector).unwrap();
-        }
-        assert!(builder.add(&item("a"), &[0.0, 1.0]).unwrap_err().to_string().contains("`a`"));
-        builder.write().unwrap()
-    }
-
-    #[test]
-    fn hits_come_best_first_and_ties_in_catalogue_order() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(built(dir.path()).num_items, 4);
-        let index = Index::open(dir.path(), "m1", 2).unwrap();
-        let ids = |k| index.search(&[0.0, 1.0], k).unwrap().into_iter().map(|h| h.id).collect::<Vec<_>>();
-        assert_eq!(ids(3), ["c", "b", "d"]);
-        assert_eq!(ids(10), ["c", "b", "d", "a"]);
-        assert!(ids(0).is_empty());
-        assert!(index.search(&[1.0], 1).is_err());
-    }
-
-    #[test]
-    fn another_models_index_is_refused_naming_both() {
-        let dir = tempfile::tempdir().unwrap();
-        built(dir.path());
-        let message = |model, dimensions| Index::open(dir.path(), model, dimensions).err().unwrap().to_string();
-        assert!(message("m2", 2).contains("built by model m1, but the model given is m2"));
-        assert!(message("m1", 8).contains("vectors of 2 entries, the model is set to 8"));
-        assert!(Index::builder(dir.path(), "m1".into(), 2).err().unwrap().to_string().contains("is not empty"));
-    }
-
-    #[test]
-    fn an_index_of_nothing_and_a_broken_one_are_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        assert!(Index::builder(dir.path(), "m1".into(), 2).unwrap().write().is_err());
-        built(dir.path());
-        let broken = [("vectors".to_string(), Tensor::full([4, 2], f64::NAN, (Kind::Float, tch::Device::Cpu)))];
-        write_tensors(&dir.path().join(VECTORS), &broken.into()).unwrap();
-        assert!(Index::open(dir.path(), "m1", 2).err().unwrap().to_string().contains("not finite"));
-        fs::write(dir.path().join(ITEMS), "{\"id\": \"a\", \"title\": \"\"}\n").unwrap();
-        assert!(Index::open(dir.path(), "m1", 2).is_err());
+    fn graph(&self) -> Result<Graph> {
+        let layers = self.manifest.layers.iter().enumerate().map(|(layer, num)| {
+            let name = links_file(layer);
+            let links: Numbers<u32> = read_numbers(&self.dir.join(&name), self.manifest.sum(self.dir, &name)?)?;
+            // each row says how many of its links count, and has them
+            let row = links.len().checked_div(*num).unwrap_or(0);
+            let width = row.checked_sub(1).ok_or_else(|| self.broken(&name, "has no links"))?;
+            Ok((width, links))
+        });
+        let graph = Graph::of(layers.collect::<Result<_>>()?).map_err(|problem| self.broken("", problem))?;
+        self.check(&links_file(0), self.manifest.layers[0], self.manifest.num_rows)?;
+        Ok(graph)
     }
 }

@@ -32,7 +32,8 @@ impl IndexVerb {
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
         let config = shared.load(self.model.changes())?;
         let encoder = config.open_encoder()?.for_search()?.freeze()?;
-        let mut builder = Index::builder(&self.out, encoder.fingerprint()?, encoder.dimensions())?;
+        let made_by = (encoder.fingerprint()?, encoder.dimensions());
+        let mut builder = Index::builder(&self.out, made_by, config.index.clone())?;
         let worker = Worker::start(encoder, config.worker)?;
         let data = DataFolder::open(&self.data)?;
         let corpus = data.corpus();
@@ -45,12 +46,14 @@ impl IndexVerb {
         let passage = |(_, item): &(u64, Item)| item.passage();
         let place = |(line, item): &(u64, Item)| format!("{}, line {line}, item `{}`", corpus.display(), item.id);
         encode(&worker, Some(TextKind::Item), data.items()?, (passage, place), |(_, item), vector| {
-            builder.add(&item, &vector)?;
+            builder.add(item, &vector)?;
             progress.inc(1);
             Ok(())
         })?;
         progress.finish_and_clear();
-        let manifest = builder.write()?;
+        let progress = bar("items joined to the graph", Some(num_items));
+        let manifest = builder.write(&mut |joined| progress.set_position(joined as u64))?;
+        progress.finish_and_clear();
         let (items, dimensions) = (manifest.num_items, manifest.dimensions);
         let text = format!("indexed {items} items of {dimensions} dimensions in {}", self.out.display());
         print(shared, &serde_json::to_value(&manifest)?, &text)

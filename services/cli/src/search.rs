@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use souk::domain::TextKind;
 use souk::error::Error;
-use souk::index::Index;
+use souk::index::{Ask, Index};
 
 use crate::output::print;
 use crate::{ModelArgs, Shared};
@@ -25,6 +25,9 @@ pub struct Search {
     /// Hits to print
     #[arg(short, default_value_t = 10)]
     k: usize,
+    /// How many items a walk through the graph looks around for; more find more and take longer
+    #[arg(long, value_name = "N")]
+    reach: Option<usize>,
 }
 
 impl Search {
@@ -34,7 +37,7 @@ impl Search {
         let text = encoder.reader().read(&self.query, Some(TextKind::Query))?;
         let vectors = encoder.vectors(&[&text])?;
         let vector = vectors.first().ok_or_else(|| Error::device("the query has no vector"))?;
-        let hits = index.search(vector, self.k)?;
+        let hits = index.search(&Ask { reach: self.reach, ..Ask::new(vector, self.k) })?;
         let lines: Vec<String> =
             hits.iter().map(|hit| format!("{:>3}  {:.4}  {}  {}", hit.rank, hit.score, hit.id, hit.title)).collect();
         let json = serde_json::json!({"query": self.query, "model": index.manifest().model, "hits": hits});

@@ -126,6 +126,13 @@ fn an_index_answers_for_its_own_model_only() {
     let hits: serde_json::Value = serde_json::from_slice(&search(&one, &["--json"]).stdout).unwrap();
     let scores: Vec<f64> = hits["hits"].as_array().unwrap().iter().map(|hit| hit["score"].as_f64().unwrap()).collect();
     assert!(scores.len() == 4 && scores.is_sorted_by(|a, b| a >= b), "{hits}");
+    let graph = dir.path().join("graph").display().to_string();
+    let settings = ["--set", "index.type=hnsw", "--set", "index.links=4", "--json"];
+    let built = done(&[&["index", "--model", &one, "--data", &data, "--out", &graph], &settings[..]].concat(), b"");
+    assert!(built.contains("\"type\":\"hnsw\"") && built.contains("links-1.u32"), "{built}");
+    let walked =
+        done(&["search", "--model", &one, "--index", &graph, "oak desk", "-k", "4", "--reach", "5", "--json"], b"");
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&walked).unwrap()["hits"], hits["hits"]);
     let other = search(&model("st_v6"), &[]);
     let message = String::from_utf8_lossy(&other.stderr).to_string();
     assert!(!other.status.success() && message.contains("built by model"), "{message}");
