@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 
 requirements=${1:-tests/golden/requirements.txt}
 python_version=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-hash=$(python3 -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest()[:12])' $requirements)
+hash=$(python3 -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest()[:12])' "$requirements")
 folder=$CACHE/python-$hash-$python_version
 
 make_environment() {
@@ -20,7 +20,7 @@ make_environment() {
     python3 -m venv "$folder" || fail "python3 cannot make a virtual environment" "On Debian: apt-get install python3-venv"
     mkdir "$folder/tmp"
     TMPDIR=$folder/tmp with_progress "$folder" "$folder/bin/python" -m pip install --quiet --disable-pip-version-check \
-        --no-cache-dir --requirement $requirements || fail "the Python packages could not be installed" \
+        --no-cache-dir --requirement "$requirements" || fail "the Python packages could not be installed" \
         "Check the network and the space in $CACHE; pip's own settings, PIP_INDEX_URL and others, are respected."
     rm -rf "$folder/tmp"
     touch "$folder/complete"
