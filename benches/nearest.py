@@ -64,7 +64,7 @@ def show(rows, k):
         for row in (row for row in rows if row["name"] == name and "reach" in row):
             first = row["reach"] == REACHES[0]
             head = f"{built['build']:.1f} | {built['bytes'] / 2**20:.0f}" if first else " | "
-            label = name if first else ""
+            label = (name if name in PEERS else f"Souk, {name}") if first else ""
             print(f"| {label} | {head} | {row['reach']} | {row['recall']:.4f} | {row['one']:.0f} | {row['two']:.0f} |")
             if row["recall"] >= LEAST_RECALL:
                 best[name] = max(best.get(name, 0), row["one"])
@@ -147,17 +147,21 @@ class UsearchBytes(Usearch):
 PEERS = {"hnswlib": Hnswlib, "faiss": Faiss, "usearch": Usearch, "usearch int8": UsearchBytes}
 
 
+def resident():
+    pages = Path("/proc/self/statm").read_text().split()[1]
+    return int(pages) * resource.getpagesize()
+
+
 def measure(name, work, k):
     width = int((work / "width").read_text())
     items = numpy.fromfile(work / "items.f32", "float32").reshape(-1, width)
     queries = numpy.fromfile(work / "queries.f32", "float32").reshape(-1, width)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = resident()
     begin = time.perf_counter()
     peer = PEERS[name]()
     peer.build(items)
     build = time.perf_counter() - begin
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    print(json.dumps({"name": name, "build": build, "bytes": grown}))
+    print(json.dumps({"name": name, "build": build, "bytes": resident() - before}))
     # after the memory is known, for this takes more
     truth = [set(numpy.argpartition(items @ query, -k)[-k:].tolist()) for query in queries]
     for reach in REACHES:
