@@ -39,8 +39,6 @@ fn links_file(layer: usize) -> String {
 /// A search looks around for so many more than it is asked for, and for so many at least.
 const MARGIN: usize = 4;
 const LEAST_REACH: usize = 100;
-/// A walk that met too few items that are kept looks around so many times further.
-const FURTHER: usize = 4;
 /// Rows that a walk looks at for each that it reaches, roughly: where that were all, all are looked at in their order.
 const LOOKS: usize = 20;
 
@@ -52,17 +50,11 @@ pub struct Ask<'a> {
     pub k: usize,
     /// How many items a walk through the graph looks around for; by default as many as are usually enough.
     pub reach: Option<usize>,
-    /// Items for which this is false are passed over.
-    pub keep: Option<&'a dyn Fn(usize) -> bool>,
 }
 
 impl<'a> Ask<'a> {
     pub fn new(vector: &'a [f32], k: usize) -> Self {
-        Self { vector, k, reach: None, keep: None }
-    }
-
-    fn keeps(&self, item: usize) -> bool {
-        self.keep.is_none_or(|keep| keep(item))
+        Self { vector, k, reach: None }
     }
 }
 
@@ -124,24 +116,19 @@ impl Index {
             return Err(Error::input("a vector with an entry that is not finite is near to nothing"));
         }
         let usual = LEAST_REACH.max(ask.k.saturating_add(ask.k / MARGIN));
-        let mut reach = ask.reach.unwrap_or(usual).max(ask.k);
-        loop {
-            let pays = reach.saturating_mul(LOOKS) < self.manifest.num_rows;
-            let (walked, rows) = match &self.searched {
-                Searched::Graph { graph, codes } if pays => (true, self.walk(graph, codes.as_ref(), ask.vector, reach)),
-                _ => (false, self.all(ask)),
-            };
-            let kept = |item: &(f32, usize)| ask.keeps(item.1);
-            let items = rows.iter().flat_map(|(score, row)| self.of(*row).map(|item| (*score, item)));
-            let mut best: Vec<(f32, usize)> = items.filter(kept).collect();
-            if best.len() >= ask.k || !walked {
-                best.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(self.places[a.1].cmp(&self.places[b.1])));
-                best.truncate(ask.k);
-                return Ok(best);
-            }
-            // what is kept is rare here
-            reach *= FURTHER;
-        }
+        let reach = ask.reach.unwrap_or(usual).max(ask.k);
+        let pays = reach.saturating_mul(LOOKS) < self.manifest.num_rows;
+        let walked = match &self.searched {
+            Searched::Graph { graph, codes } if pays => self.walk(graph, codes.as_ref(), ask.vector, reach),
+            _ => Vec::new(),
+        };
+        // a part of the graph that nothing leads out of must not hide the rest
+        let rows = if walked.len() < ask.k { self.all(ask) } else { walked };
+        let items = rows.iter().flat_map(|(score, row)| self.of(*row).map(|item| (*score, item)));
+        let mut best: Vec<(f32, usize)> = items.collect();
+        best.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(self.places[a.1].cmp(&self.places[b.1])));
+        best.truncate(ask.k);
+        Ok(best)
     }
 
     /// The items of a row.
@@ -175,12 +162,12 @@ impl Index {
         found
     }
 
-    /// The best of all rows that have an item that is kept, `k` of them.
+    /// The best of all rows, `k` of them.
     fn all(&self, ask: &Ask) -> Vec<(f32, u32)> {
-        let rows = (0..self.manifest.num_rows as u32).filter(|row| self.of(*row).any(|item| ask.keeps(item)));
-        let mut best = self.scored(ask.vector, rows.collect());
+        let mut best = self.scored(ask.vector, (0..self.manifest.num_rows as u32).collect());
         if ask.k < best.len() {
-            let place = |row: u32| self.of(row).find(|item| ask.keeps(*item)).map(|item| self.places[item]);
+            // rows have items, and the first is the first in the catalogue
+            let place = |row: u32| self.of(row).next().map(|item| self.places[item]);
             best.select_nth_unstable_by(ask.k, |a, b| b.0.total_cmp(&a.0).then_with(|| place(a.1).cmp(&place(b.1))));
             best.truncate(ask.k);
         }

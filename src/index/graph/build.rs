@@ -8,6 +8,7 @@ use souk_native::{Numbers, product};
 
 use super::walk::{Found, Space, Walker};
 use super::{Graph, Layer, View, entry};
+use crate::dataset::Permutation;
 use crate::index::space::Floats;
 
 #[derive(Clone, Copy, Debug)]
@@ -28,22 +29,13 @@ const SHARE: usize = 8;
 /// The number of each layer's nodes, and which row becomes which node. A layer has one node in `links` of the one below it,
 /// drawn; so is the order, for rows that stand together are often alike.
 pub fn order(num_rows: usize, links: usize) -> (Vec<usize>, Vec<u32>) {
-    let drawn = |row: &u32| scattered(u64::from(*row));
-    let mut rows: Vec<u32> = (0..num_rows as u32).collect();
-    rows.sort_by_key(|row| (drawn(row), *row));
+    let drawn = Permutation::new(num_rows as u64, 0);
+    let rows = (0..num_rows as u64).map(|node| drawn.at(node) as u32).collect();
     let mut layers = vec![num_rows];
     while let Some(above) = layers.last().map(|num| num / links).filter(|above| *above > 1) {
         layers.push(above);
     }
     (layers, rows)
-}
-
-/// SplitMix64's last step: a number that looks like chance.
-fn scattered(number: u64) -> u64 {
-    let x = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    x ^ (x >> 31)
 }
 
 /// Joins the rows of `space`, which stand in the order that `order` gave with these `layers`. `told` hears how many have
