@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use souk::domain::Item;
-use souk::index::{Ask, Index, IndexSettings, Kind};
+use souk::index::{Ask, IndexSettings, Kind, Snapshot};
 
 const ROUNDS: usize = 5;
 const REACHES: [usize; 6] = [100, 125, 150, 200, 300, 400];
@@ -64,13 +64,13 @@ fn read(file: &str, width: usize) -> Vec<Vec<f32>> {
     flat.chunks_exact(width).map(<[f32]>::to_vec).collect()
 }
 
-fn open(dir: &Path, width: usize) -> Index {
-    Index::open(dir, "vectors", width as i64).unwrap()
+fn open(dir: &Path, width: usize) -> Snapshot {
+    Snapshot::open(dir, "vectors", width as i64).unwrap()
 }
 
-fn built(dir: &Path, vectors: &[Vec<f32>], settings: IndexSettings) -> (f64, Index) {
+fn built(dir: &Path, vectors: &[Vec<f32>], settings: IndexSettings) -> (f64, Snapshot) {
     let width = vectors[0].len();
-    let mut builder = Index::builder(dir, ("vectors".into(), width as i64), settings).unwrap();
+    let mut builder = Snapshot::builder(dir, ("vectors".into(), width as i64), settings).unwrap();
     for (place, vector) in vectors.iter().enumerate() {
         let fields = serde_json::Map::new();
         builder.add(Item { id: place.to_string(), title: String::new(), text: String::new(), fields }, vector).unwrap();
@@ -81,7 +81,12 @@ fn built(dir: &Path, vectors: &[Vec<f32>], settings: IndexSettings) -> (f64, Ind
 }
 
 /// Seconds, and each query's items by their place.
-fn answers(index: &Index, queries: &[Vec<f32>], (k, reach): (usize, usize), threads: usize) -> (f64, Vec<Vec<usize>>) {
+fn answers(
+    index: &Snapshot,
+    queries: &[Vec<f32>],
+    (k, reach): (usize, usize),
+    threads: usize,
+) -> (f64, Vec<Vec<usize>>) {
     let answer = |query: &Vec<f32>| -> Vec<usize> {
         let found = index.nearest(&Ask { reach: Some(reach), ..Ask::new(query, k) }).unwrap();
         found.into_iter().map(|(_, item)| index.place(item)).collect()

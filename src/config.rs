@@ -26,6 +26,7 @@ use crate::log::{LogSource, OnGap, Resume};
 use crate::objective::{Candidates, Objective};
 use crate::relevance::{CrossEncoder, RelevanceSettings, Training};
 use crate::reward::{Judge, RewardSettings};
+use crate::search::{Models, Parts, SearchSettings};
 use crate::store::{Address, Cache, Ledger, SqlLedger, masked, open_cache};
 use crate::train::{Rewards, Stage, TrainSettings};
 
@@ -48,6 +49,7 @@ pub struct Config {
     pub judge: Option<Judge>,
     pub relevance: RelevanceSettings,
     pub index: IndexSettings,
+    pub search: SearchSettings,
     pub collective: collective::Settings,
 }
 
@@ -115,19 +117,24 @@ impl LogConfig {
             (true, false) if self.topics.is_empty() => {
                 Err(Error::config("log.topics", "names no topic: give --topic NAME"))
             }
-            (true, false) => {
-                let settings = KafkaSettings {
-                    brokers: self.brokers.clone(),
-                    topics: self.topics.clone(),
-                    group: self.group.clone().unwrap_or_else(|| GROUP.into()),
-                    dead_letter_topic: self.dead_letter_topic.clone(),
-                    follow: self.follow,
-                    on_gap: self.on_gap,
-                    properties: self.properties.clone(),
-                };
-                Ok(Box::new(KafkaSource::open(&settings, resume)?))
-            }
+            (true, false) => Ok(Box::new(KafkaSource::open(&self.kafka_settings()?, resume)?)),
         }
+    }
+
+    /// Of brokers that must be named.
+    pub fn kafka_settings(&self) -> Result<KafkaSettings> {
+        if self.brokers.is_empty() {
+            return Err(Error::config("log.brokers", "names no broker: say HOST:PORT"));
+        }
+        Ok(KafkaSettings {
+            brokers: self.brokers.clone(),
+            topics: self.topics.clone(),
+            group: self.group.clone().unwrap_or_else(|| GROUP.into()),
+            dead_letter_topic: self.dead_letter_topic.clone(),
+            follow: self.follow,
+            on_gap: self.on_gap,
+            properties: self.properties.clone(),
+        })
     }
 }
 
@@ -336,6 +343,17 @@ impl Config {
     fn model_name(&self) -> Result<&str> {
         let problem = "no model: give --model DIR, or [model] path in the configuration";
         self.model.path.as_deref().ok_or_else(|| Error::config("model.path", problem))
+    }
+
+    /// What a search service is made of; models are opened as [model] says, whatever their path.
+    pub fn shop_parts(&self) -> Result<Parts> {
+        let config = self.clone();
+        let models: Models = Arc::new(move |path| {
+            let model = ModelConfig { path: Some(path.into()), ..config.model.clone() };
+            Self { model, ..config.clone() }.open_encoder()?.for_search()?.freeze()
+        });
+        let (settings, index, limits) = (self.search.clone(), self.index.clone(), self.worker);
+        Ok(Parts { settings, index, limits, models, cache: self.store.open_cache()? })
     }
 
     /// Opens the model, ready to be trained or exported.

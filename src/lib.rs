@@ -1,7 +1,7 @@
 //! Souk trains and serves the dense retriever of an online shop.
 //!
 //! The library is in the order data flows: a [`log`] of searches becomes a [`dataset`] of examples; a model folder becomes a
-//! [`backbone`] (tokens to states), a backbone an [`encoder`] (text to vectors), vectors an [`index`]. [`import`] and
+//! [`backbone`] (tokens to states), a backbone an [`encoder`] (text to vectors), vectors an [`index`], in which [`search`] finds items. [`import`] and
 //! [`market`] bring data folders ([`beir`]), [`lexical`] is the channel beside, [`store`] what outlives a process, a [`worker`] a model's own
 //! thread. [`train`]
 //! makes an encoder better by an [`objective`] with an [`optimizer`] and [`checkpoint`]s, in one process or many
@@ -30,6 +30,7 @@ pub mod plan;
 pub mod relevance;
 pub mod report;
 pub mod reward;
+pub mod search;
 pub mod store;
 pub mod summed;
 pub mod telemetry;

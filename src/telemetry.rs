@@ -60,7 +60,7 @@ pub static RELEVANCE: LazyLock<WorkerMetrics> = LazyLock::new(|| WorkerMetrics {
     seconds: histogram("souk_relevance_batch_seconds", "Time of one batch"),
 });
 
-/// Requests to the relevance service.
+/// Requests to a service.
 pub struct RequestMetrics {
     answers: IntCounterVec,
     seconds: HistogramVec,
@@ -73,14 +73,20 @@ impl RequestMetrics {
     }
 }
 
-pub static RELEVANCE_REQUESTS: LazyLock<RequestMetrics> = LazyLock::new(|| {
-    let answers = Opts::new("souk_relevance_requests_total", "Requests to the relevance service by what was answered");
-    let seconds = HistogramOpts::new("souk_relevance_request_seconds", "Time of one request to the relevance service");
+pub static RELEVANCE_REQUESTS: LazyLock<RequestMetrics> = LazyLock::new(|| requests("relevance"));
+pub static SEARCH_REQUESTS: LazyLock<RequestMetrics> = LazyLock::new(|| requests("search"));
+
+fn requests(service: &str) -> RequestMetrics {
+    let (count, time) = (format!("souk_{service}_requests_total"), format!("souk_{service}_request_seconds"));
+    let answers = Opts::new(count, format!("Requests to the {service} service by what was answered"));
+    let seconds = HistogramOpts::new(time, format!("Time of one request to the {service} service"));
+    // fine where answers are fast
+    let seconds = seconds.buckets(prometheus::exponential_buckets(0.0005, 2.0, 15).expect("bounds are constants"));
     RequestMetrics {
         answers: register(IntCounterVec::new(answers, &["route", "status"]).expect("metric names are constants")),
         seconds: register(HistogramVec::new(seconds, &["route"]).expect("metric names are constants")),
     }
-});
+}
 
 /// What comes in from the search log.
 pub struct LogMetrics {
@@ -165,6 +171,44 @@ pub static TRAIN: LazyLock<TrainMetrics> = LazyLock::new(|| {
         clip_share: float("souk_clip_share", "Share of candidates where the clip decided"),
         missing: counter("souk_reward_missing_total", "Candidates that steps were taken without a reward for"),
         seconds: register(HistogramVec::new(seconds, &["phase"]).expect("metric names are constants")),
+    }
+});
+
+/// What is served, and how it holds up.
+pub struct SearchMetrics {
+    cache: IntCounterVec,
+    pub swaps: IntCounter,
+    pub rebuilds: IntCounter,
+    pub items: IntGauge,
+    pub changed: IntGauge,
+    pub catalogue: IntGauge,
+    pub recall: Gauge,
+    pub events_dropped: IntCounter,
+}
+
+impl SearchMetrics {
+    /// Vectors that the cache had, and had not.
+    pub fn cached(&self, known: usize, made: usize) {
+        self.cache.with_label_values(&["hit"]).inc_by(known as u64);
+        self.cache.with_label_values(&["miss"]).inc_by(made as u64);
+    }
+}
+
+pub static SEARCH: LazyLock<SearchMetrics> = LazyLock::new(|| {
+    let cache = Opts::new("souk_search_cache_total", "Vectors looked up in the cache, by whether it had them");
+    let recall = Gauge::new("souk_index_recall", "Share of the nearest items that a search finds, at the last look");
+    SearchMetrics {
+        cache: register(IntCounterVec::new(cache, &["outcome"]).expect("metric names are constants")),
+        swaps: counter("souk_search_swaps_total", "Generations that took the place of another"),
+        rebuilds: counter("souk_index_rebuilds_total", "Snapshots made of what had changed"),
+        items: gauge("souk_index_items", "Items that can be found"),
+        changed: gauge("souk_index_changed_items", "Changes since the snapshot that is served"),
+        catalogue: gauge("souk_index_catalogue", "The number of the last change to the catalogue that is served"),
+        recall: register(recall.expect("metric names are constants")),
+        events_dropped: counter(
+            "souk_search_events_dropped_total",
+            "Searches and clicks that could not be written down",
+        ),
     }
 });
 

@@ -10,7 +10,7 @@ use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{
-    AddedToken, DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
+    AddedToken, DecoderWrapper, Encoding, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper, TokenizerImpl,
     TruncationParams,
 };
 
@@ -136,6 +136,15 @@ impl Tokenizer {
 
     /// Ids with the special tokens around them.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        Ok(self.encoding(text)?.get_ids().to_vec())
+    }
+
+    /// Whether a text has more tokens than fit.
+    pub fn cuts(&self, text: &str) -> Result<bool> {
+        Ok(!self.encoding(text)?.get_overflowing().is_empty())
+    }
+
+    fn encoding(&self, text: &str) -> Result<Encoding> {
         let failed = |e: tokenizers::Error| {
             Error::input("a text cannot be tokenized: its tokenizer lacks what it needs").because(e)
         };
@@ -143,7 +152,7 @@ impl Tokenizer {
             true => self.inner.encode_fast(text.to_lowercase(), true),
             false => self.inner.encode_fast(text, true),
         };
-        Ok(encoding.map_err(failed)?.get_ids().to_vec())
+        encoding.map_err(failed)
     }
 
     /// Tokens that a prompt takes up at the head of a text, by sentence-transformers' rule: the prompt alone is

@@ -8,6 +8,7 @@ mod folder;
 mod outline;
 mod pooling;
 mod scratch;
+mod stream;
 mod training;
 mod worker;
 
@@ -23,6 +24,7 @@ pub use self::folder::{Prompts, transformer_dir};
 pub use self::outline::Outline;
 pub use self::pooling::{Pooling, Spans};
 pub use self::scratch::Scratch;
+pub use self::stream::encode;
 pub use self::worker::{Reply, Worker};
 use crate::backbone::lora::Lora;
 use crate::backbone::tokenizer::Tokenizer;
@@ -109,11 +111,7 @@ impl Reader {
 
     /// Without a kind, the model's default prompt holds.
     pub fn read(&self, text: &str, kind: Option<TextKind>) -> Result<Text> {
-        let prompt = match kind {
-            None => &self.plain,
-            Some(TextKind::Query) => &self.query,
-            Some(TextKind::Item) => &self.item,
-        };
+        let prompt = self.prompt(kind);
         let ids = match prompt.text.as_str() {
             "" => self.tokenizer.encode(text)?,
             before => self.tokenizer.encode(&format!("{before}{text}"))?,
@@ -122,6 +120,19 @@ impl Reader {
             return Err(Error::input("the text has no tokens: this model's tokenizer adds none to an empty text"));
         }
         Ok(Text { ids, skip: prompt.skip })
+    }
+
+    /// Whether a text is too long to be read whole.
+    pub fn cuts(&self, text: &str, kind: Option<TextKind>) -> Result<bool> {
+        self.tokenizer.cuts(&format!("{}{text}", self.prompt(kind).text))
+    }
+
+    fn prompt(&self, kind: Option<TextKind>) -> &Prompt {
+        match kind {
+            None => &self.plain,
+            Some(TextKind::Query) => &self.query,
+            Some(TextKind::Item) => &self.item,
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Encoder, Reader, Text};
 use crate::error::Result;
 use crate::telemetry::{ENCODER, WorkerMetrics};
-use crate::worker::{self, Limits, Model};
+use crate::worker::{self, Limits, Model, Places};
 
 pub struct Worker {
     reader: Arc<Reader>,
@@ -27,6 +27,16 @@ impl Worker {
 
     pub fn limits(&self) -> Limits {
         self.worker.limits()
+    }
+
+    /// Takes room for so many texts, all or none. Never waits: `Busy` when there is none.
+    pub fn reserve(&self, texts: usize) -> Result<Places> {
+        self.worker.reserve(texts)
+    }
+
+    /// Queues texts into places that were taken for them before.
+    pub fn submit_into(&self, places: Places, texts: Vec<Text>) -> Result<Reply> {
+        self.worker.submit_into(places, texts)
     }
 
     /// Queues texts, all or none. Never waits: `Busy` when there is no room.

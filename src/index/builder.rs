@@ -9,8 +9,8 @@ use souk_native::{Number, Numbers};
 
 use super::graph::{self, Setting};
 use super::manifest::{IndexSettings, Kind, Manifest};
+use super::snapshot::{CODES, ITEMS, PLACES, STARTS, STEPS, Snapshot, VECTORS, links_file};
 use super::space::{Codes, Floats};
-use super::{CODES, ITEMS, Index, PLACES, STARTS, STEPS, VECTORS, links_file};
 use crate::claim::Claim;
 use crate::domain::Item;
 use crate::error::{Error, Result};
@@ -30,7 +30,7 @@ pub struct Builder {
     seen: HashSet<String>,
 }
 
-impl Index {
+impl Snapshot {
     /// Starts an empty index in `dir`, which must be new or empty, for the vectors of one model.
     pub fn builder(dir: &Path, (model, dimensions): (String, i64), settings: IndexSettings) -> Result<Builder> {
         settings.check()?;
@@ -178,7 +178,7 @@ mod tests {
     }
 
     fn built(dir: &Path, settings: IndexSettings) -> Manifest {
-        let mut builder = Index::builder(dir, ("m1".into(), 2), settings).unwrap();
+        let mut builder = Snapshot::builder(dir, ("m1".into(), 2), settings).unwrap();
         for (id, vector) in [("a", [1.0, 0.0]), ("b", [0.6, 0.8]), ("c", [0.0, 1.0]), ("d", [0.6, 0.8])] {
             builder.add(item(id), &vector).unwrap();
         }
@@ -194,7 +194,7 @@ mod tests {
             let dir = home.path().join("index");
             let manifest = built(&dir, settings(kind));
             assert_eq!((manifest.num_items, manifest.num_rows), (4, 3));
-            let index = Index::open(&dir, "m1", 2).unwrap();
+            let index = Snapshot::open(&dir, "m1", 2).unwrap();
             let ids =
                 |k| index.search(&Ask::new(&[0.0, 1.0], k)).unwrap().into_iter().map(|h| h.id).collect::<Vec<_>>();
             assert_eq!(ids(2), ["c", "b"]);
@@ -215,18 +215,18 @@ mod tests {
         let of = |kind, codes| {
             let dir = home.path().join(format!("{kind:?}-{codes}"));
             let settings = IndexSettings { codes, ..settings(kind) };
-            let mut builder = Index::builder(&dir, ("m1".into(), 2), settings).unwrap();
+            let mut builder = Snapshot::builder(&dir, ("m1".into(), 2), settings).unwrap();
             for (i, vector) in vectors.iter().enumerate() {
                 builder.add(item(&i.to_string()), vector).unwrap();
             }
             builder.write(&mut |_| ()).unwrap();
-            Index::open(&dir, "m1", 2).unwrap()
+            Snapshot::open(&dir, "m1", 2).unwrap()
         };
         let [exact, walked, by_codes] =
             [(Kind::Exact, false), (Kind::Hnsw, false), (Kind::Hnsw, true)].map(|(k, c)| of(k, c));
         for from in [0, 1125, 2999] {
             for k in [1, 10, 3000] {
-                let found = |index: &Index| index.search(&Ask::new(&vectors[from], k)).unwrap();
+                let found = |index: &Snapshot| index.search(&Ask::new(&vectors[from], k)).unwrap();
                 let expected = found(&exact);
                 assert_eq!(found(&walked), expected, "{k} nearest to {from}");
                 assert_eq!(expected.len(), k);
@@ -241,7 +241,7 @@ mod tests {
     fn a_graph_that_falls_apart_hides_nothing() {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("index");
-        let mut builder = Index::builder(&dir, ("m1".into(), 2), settings(Kind::Hnsw)).unwrap();
+        let mut builder = Snapshot::builder(&dir, ("m1".into(), 2), settings(Kind::Hnsw)).unwrap();
         for i in 0..3000 {
             builder.add(item(&i.to_string()), &<[f32; 2]>::from((i as f32 / 500.0).sin_cos())).unwrap();
         }
@@ -253,7 +253,7 @@ mod tests {
             manifest.files.insert(links_file(layer), write_numbers(&file, &links.into()).unwrap());
         }
         manifest.write(&dir).unwrap();
-        let hits = Index::open(&dir, "m1", 2).unwrap().search(&Ask::new(&[0.0, 1.0], 5)).unwrap();
+        let hits = Snapshot::open(&dir, "m1", 2).unwrap().search(&Ask::new(&[0.0, 1.0], 5)).unwrap();
         assert_eq!((hits.len(), hits[0].id.as_str()), (5, "0"));
     }
 
@@ -262,10 +262,10 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("index");
         built(&dir, settings(Kind::Auto));
-        let message = |model, dimensions| Index::open(&dir, model, dimensions).err().unwrap().to_string();
+        let message = |model, dimensions| Snapshot::open(&dir, model, dimensions).err().unwrap().to_string();
         assert!(message("m2", 2).contains("built by model m1, but the model given is m2"));
         assert!(message("m1", 8).contains("vectors of 2 entries, the model is set to 8"));
-        let again = Index::builder(&dir, ("m1".into(), 2), settings(Kind::Auto));
+        let again = Snapshot::builder(&dir, ("m1".into(), 2), settings(Kind::Auto));
         assert!(again.err().unwrap().to_string().contains("is not empty"));
     }
 
@@ -275,16 +275,16 @@ mod tests {
         let dir = home.path().join("index");
         for (links, build_reach) in [(1, 200), (300, 400), (16, 8)] {
             let settings = IndexSettings { links, build_reach, ..settings(Kind::Hnsw) };
-            assert!(Index::builder(&dir, ("m1".into(), 2), settings).is_err());
+            assert!(Snapshot::builder(&dir, ("m1".into(), 2), settings).is_err());
         }
-        assert!(Index::builder(&dir, ("m1".into(), 0), settings(Kind::Hnsw)).is_err());
+        assert!(Snapshot::builder(&dir, ("m1".into(), 0), settings(Kind::Hnsw)).is_err());
         for (kind, taken) in [(Kind::Hnsw, false), (Kind::Auto, true)] {
-            let mut lengths = Index::builder(&dir, ("m1".into(), 2), settings(kind)).unwrap();
+            let mut lengths = Snapshot::builder(&dir, ("m1".into(), 2), settings(kind)).unwrap();
             lengths.add(item("a"), &[3.0, 4.0]).unwrap();
             assert_eq!(lengths.write(&mut |_| ()).is_ok(), taken, "{kind:?} of vectors that have lengths");
             fs::remove_dir_all(&dir).ok();
         }
-        let nothing = Index::builder(&dir, ("m1".into(), 2), settings(Kind::Hnsw)).unwrap();
+        let nothing = Snapshot::builder(&dir, ("m1".into(), 2), settings(Kind::Hnsw)).unwrap();
         assert!(nothing.write(&mut |_| ()).unwrap_err().to_string().contains("no item"));
         assert!(!dir.exists(), "what was refused leaves nothing");
     }
@@ -318,7 +318,7 @@ mod tests {
                     fs::copy(whole.join(other), dir.join(other)).unwrap();
                 }
                 damage(&dir.join(name));
-                let opened = Index::open(&dir, "m1", 2);
+                let opened = Snapshot::open(&dir, "m1", 2);
                 // a manifest has room for a line's end, and its numbers say nothing of the other files' content
                 let harmless = name == "manifest.json" && i == 2;
                 assert_eq!(opened.is_err(), !harmless, "{} {i}", name.display());

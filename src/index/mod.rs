@@ -1,232 +1,66 @@
-//! The vectors of a catalogue, searched exactly or through a graph, and the manifest that says which model made them. An
-//! index is an immutable folder whose files are mapped into memory; it never answers for another model than its own.
+//! The vectors of a catalogue, searched while items come and go. A `Snapshot` is what was built, `Live` is a snapshot and
+//! what changed since; a `Journal` keeps the changes. Vectors never meet those of another model.
 
 mod builder;
+mod columns;
+mod filter;
 mod graph;
 mod items;
+mod journal;
+mod live;
 mod manifest;
+mod snapshot;
 mod space;
 
-use std::path::Path;
-use std::sync::Mutex;
+use crate::domain::Item;
+use crate::store::Answer;
 
-use souk_native::{Number, Numbers};
+pub use self::builder::Builder;
+pub use self::columns::{Count, Field};
+pub use self::filter::{Condition, Filter, texts_of};
+pub use self::journal::{Change, Journal, JournalReader};
+pub use self::live::Live;
+pub use self::manifest::{IndexSettings, Kind, Manifest};
+pub use self::snapshot::{Ask, Snapshot};
 
-use crate::domain::{Hit, Item};
-use crate::error::{Error, Result};
-use crate::summed::read_numbers;
-use graph::{Graph, Space, Walker};
-use items::Items;
-use space::{Codes, Floats};
-
-pub use builder::Builder;
-pub use manifest::{IndexSettings, Kind, Manifest};
-
-const ITEMS: &str = "items.jsonl";
-const VECTORS: &str = "vectors.f32";
-/// The first item of each row, and where the last one ends.
-const STARTS: &str = "starts.u32";
-/// Each item's place in the catalogue, for rows stand in an order of their own.
-const PLACES: &str = "places.u32";
-const CODES: &str = "codes.i8";
-const STEPS: &str = "steps.f32";
-
-/// The file of one layer.
-fn links_file(layer: usize) -> String {
-    format!("links-{layer}.u32")
+/// An item that was found, and how near it is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Found {
+    pub score: f32,
+    pub item: Item,
 }
 
-/// A search looks around for so many more than it is asked for, and for so many at least.
-const MARGIN: usize = 4;
-const LEAST_REACH: usize = 100;
-/// Rows that a walk looks at for each that it reaches, roughly: where that were all, all are looked at in their order.
-const LOOKS: usize = 20;
-
-/// What is searched for.
-#[derive(Clone, Copy)]
-pub struct Ask<'a> {
-    /// Of unit length.
-    pub vector: &'a [f32],
-    pub k: usize,
-    /// How many items a walk through the graph looks around for; by default as many as are usually enough.
-    pub reach: Option<usize>,
+/// Some items of an index, and the mark that the next page follows.
+pub struct Page {
+    pub items: Vec<(Item, Vec<f32>)>,
+    pub next: Option<String>,
 }
 
-impl<'a> Ask<'a> {
-    pub fn new(vector: &'a [f32], k: usize) -> Self {
-        Self { vector, k, reach: None }
-    }
-}
+/// Items and their vectors, behind one model.
+pub trait Index: Send + Sync {
+    /// The items nearest to a vector that pass the filter, best first.
+    fn nearest<'a>(&'a self, ask: Ask<'a>, filter: Option<&'a Filter>) -> Answer<'a, Vec<Found>>;
 
-pub struct Index {
-    manifest: Manifest,
-    /// No two rows are the same: a walk would not get past those that are.
-    vectors: Floats,
-    starts: Numbers<u32>,
-    searched: Searched,
-    /// Those of the first row first, and so on.
-    items: Items,
-    places: Numbers<u32>,
-    /// Those that no search has now.
-    walkers: Mutex<Vec<Walker>>,
-}
+    /// The items whose texts share terms with the query, best first; nothing where the index keeps no texts to search.
+    fn lexical<'a>(&'a self, query: &'a str, k: usize, filter: Option<&'a Filter>) -> Answer<'a, Option<Vec<Found>>>;
 
-enum Searched {
-    Exact,
-    Graph { graph: Graph, codes: Option<Codes> },
-}
+    fn get<'a>(&'a self, ids: &'a [String]) -> Answer<'a, Vec<Option<Item>>>;
 
-impl Index {
-    /// Opens the snapshot in `dir`, provided that `model` built it, with vectors of so many `dimensions`.
-    pub fn open(dir: &Path, model: &str, dimensions: i64) -> Result<Self> {
-        let width = usize::try_from(dimensions).map_err(|e| Error::input("a vector has entries").because(e))?;
-        let manifest = Manifest::read(dir, model, width)?;
-        let (rows, num, files) = (manifest.num_rows, manifest.num_items, Files { dir, manifest: &manifest });
-        let vectors = Floats { flat: files.numbers(VECTORS, rows.saturating_mul(width))?, width };
-        let starts: Numbers<u32> = files.numbers(STARTS, rows.saturating_add(1))?;
-        if starts[0] != 0 || starts[rows] as usize != num || !starts.is_sorted() {
-            return Err(files.broken(STARTS, "does not share out the items"));
-        }
-        let places = files.numbers(PLACES, num)?;
-        let items = Items::open(&dir.join(ITEMS), manifest.sum(dir, ITEMS)?)?;
-        files.check(ITEMS, items.len(), num)?;
-        let searched = match manifest.kind {
-            Kind::Hnsw => Searched::Graph { graph: files.graph()?, codes: files.codes(width)? },
-            Kind::Exact | Kind::Auto => Searched::Exact,
-        };
-        Ok(Self { manifest, vectors, starts, searched, items, places, walkers: Mutex::default() })
-    }
+    /// Makes changes, in their order; the next search knows of them. Gives how many items were there before. What was
+    /// done already may be done again.
+    fn apply<'a>(&'a self, changes: &'a [Change]) -> Answer<'a, usize>;
 
-    /// The items nearest to a normalised vector, best first; ties in the order of the catalogue.
-    pub fn search(&self, ask: &Ask) -> Result<Vec<Hit>> {
-        let hit = |(at, (score, item)): (usize, (f32, usize))| {
-            let Item { id, title, .. } = self.items.get(item)?;
-            Ok(Hit { id, score, rank: at + 1, title })
-        };
-        self.nearest(ask)?.into_iter().enumerate().map(hit).collect()
-    }
+    fn num_items(&self) -> Answer<'_, usize>;
 
-    /// As `search`, with numbers for items.
-    pub fn nearest(&self, ask: &Ask) -> Result<Vec<(f32, usize)>> {
-        if ask.vector.len() != self.vectors.width {
-            let problem = format!("a vector of {} entries for an index of {}", ask.vector.len(), self.vectors.width);
-            return Err(Error::input(problem));
-        }
-        if !ask.vector.iter().all(|x| x.is_finite()) {
-            return Err(Error::input("a vector with an entry that is not finite is near to nothing"));
-        }
-        let usual = LEAST_REACH.max(ask.k.saturating_add(ask.k / MARGIN));
-        let reach = ask.reach.unwrap_or(usual).max(ask.k);
-        let pays = reach.saturating_mul(LOOKS) < self.manifest.num_rows;
-        let walked = match &self.searched {
-            Searched::Graph { graph, codes } if pays => self.walk(graph, codes.as_ref(), ask.vector, reach),
-            _ => Vec::new(),
-        };
-        // a part of the graph that nothing leads out of must not hide the rest
-        let rows = if walked.len() < ask.k { self.all(ask) } else { walked };
-        let items = rows.iter().flat_map(|(score, row)| self.of(*row).map(|item| (*score, item)));
-        let mut best: Vec<(f32, usize)> = items.collect();
-        best.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(self.places[a.1].cmp(&self.places[b.1])));
-        best.truncate(ask.k);
-        Ok(best)
-    }
+    /// All items with their vectors, so many at a time. One that changes meanwhile may come twice.
+    fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Page>;
 
-    /// The items of a row.
-    fn of(&self, row: u32) -> impl Iterator<Item = usize> {
-        (self.starts[row as usize]..self.starts[row as usize + 1]).map(|item| item as usize)
-    }
+    /// What can be filtered by, with the commonest values.
+    fn fields(&self) -> Answer<'_, Vec<Field>>;
 
-    /// Where an item stands in the catalogue.
-    pub fn place(&self, item: usize) -> usize {
-        self.places[item] as usize
-    }
+    /// The share of the query's terms, weighed by how rare they are, that a text has; nothing where terms are not known.
+    fn overlap(&self, query: &str, text: &str) -> Option<f32>;
 
-    /// A walker that was let go by a panic is as good as new: a walk begins with nothing of the last one.
-    fn walkers(&self) -> std::sync::MutexGuard<'_, Vec<Walker>> {
-        self.walkers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    fn walk(&self, graph: &Graph, codes: Option<&Codes>, vector: &[f32], reach: usize) -> Vec<(f32, u32)> {
-        let mut walker = self.walkers().pop().unwrap_or_default();
-        let found = match codes {
-            None => {
-                let found = graph.nearest(&self.vectors, vector, &mut walker, reach);
-                found.iter().map(|found| (found.score, found.node)).collect()
-            }
-            Some(codes) => {
-                let found = graph.nearest(codes, &codes.query(vector), &mut walker, reach);
-                self.scored(vector, found.iter().map(|found| found.node).collect())
-            }
-        };
-        self.walkers().push(walker);
-        found
-    }
-
-    /// The best of all rows, `k` of them.
-    fn all(&self, ask: &Ask) -> Vec<(f32, u32)> {
-        let mut best = self.scored(ask.vector, (0..self.manifest.num_rows as u32).collect());
-        if ask.k < best.len() {
-            // rows have items, and the first is the first in the catalogue
-            let place = |row: u32| self.of(row).next().map(|item| self.places[item]);
-            best.select_nth_unstable_by(ask.k, |a, b| b.0.total_cmp(&a.0).then_with(|| place(a.1).cmp(&place(b.1))));
-            best.truncate(ask.k);
-        }
-        best
-    }
-
-    fn scored(&self, vector: &[f32], rows: Vec<u32>) -> Vec<(f32, u32)> {
-        let mut scores = vec![0.0; rows.len()];
-        self.vectors.scores(vector, &rows, &mut scores);
-        scores.into_iter().zip(rows).collect()
-    }
-
-    pub fn manifest(&self) -> &Manifest {
-        &self.manifest
-    }
-}
-
-/// The files of a folder, as its manifest has them.
-struct Files<'a> {
-    dir: &'a Path,
-    manifest: &'a Manifest,
-}
-
-impl Files<'_> {
-    fn broken(&self, name: &str, problem: impl std::fmt::Display) -> Error {
-        Error::data(&self.dir.join(name), None, format!("{problem}: build the index again"))
-    }
-
-    fn check(&self, name: &str, found: usize, expected: usize) -> Result<()> {
-        let items = self.manifest.num_items;
-        let problem = || format!("has {found} entries, where {items} items have {expected}");
-        if found == expected { Ok(()) } else { Err(self.broken(name, problem())) }
-    }
-
-    fn numbers<T: Number>(&self, name: &str, expected: usize) -> Result<Numbers<T>> {
-        let numbers = read_numbers(&self.dir.join(name), self.manifest.sum(self.dir, name)?)?;
-        self.check(name, numbers.len(), expected)?;
-        Ok(numbers)
-    }
-
-    fn codes(&self, width: usize) -> Result<Option<Codes>> {
-        if !self.manifest.files.contains_key(CODES) {
-            return Ok(None);
-        }
-        let rows = self.manifest.num_rows;
-        Ok(Some(Codes { codes: self.numbers(CODES, rows.saturating_mul(width))?, steps: self.numbers(STEPS, rows)? }))
-    }
-
-    fn graph(&self) -> Result<Graph> {
-        let layers = self.manifest.layers.iter().enumerate().map(|(layer, num)| {
-            let name = links_file(layer);
-            let links: Numbers<u32> = read_numbers(&self.dir.join(&name), self.manifest.sum(self.dir, &name)?)?;
-            // each row says how many of its links count, and has them
-            let row = links.len().checked_div(*num).unwrap_or(0);
-            let width = row.checked_sub(1).ok_or_else(|| self.broken(&name, "has no links"))?;
-            Ok((width, links))
-        });
-        let graph = Graph::of(layers.collect::<Result<_>>()?).map_err(|problem| self.broken("", problem))?;
-        self.check(&links_file(0), self.manifest.layers[0], self.manifest.num_rows)?;
-        Ok(graph)
-    }
+    /// The share of the `k` nearest to these vectors that a search finds.
+    fn recall<'a>(&'a self, vectors: &'a [Vec<f32>], k: usize) -> Answer<'a, f64>;
 }

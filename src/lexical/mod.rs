@@ -8,6 +8,7 @@
 
 mod analyser;
 mod folder;
+mod outside;
 mod search;
 mod typos;
 mod words;
@@ -64,6 +65,8 @@ pub struct Lexical {
     postings: Arc<InvertedIndexReader>,
     /// `k1 · (1 − b + b · length / mean)` by row.
     norms: Vec<f32>,
+    /// Mean length of a text.
+    mean: f64,
     options: LexicalOptions,
 }
 
@@ -95,9 +98,14 @@ impl Lexical {
     fn over(index: &tantivy::Index, options: LexicalOptions) -> Result<Self> {
         let (postings, lengths) = folder::read(index).map_err(unreadable)?;
         let mean = lengths.iter().map(|length| f64::from(*length)).sum::<f64>() / lengths.len().max(1) as f64;
-        let LexicalOptions { k1, b, .. } = options;
-        let norm = |length: u32| k1 * (1.0 - b + b * (f64::from(length) / mean.max(f64::MIN_POSITIVE)) as f32);
-        Ok(Self { postings, norms: lengths.into_iter().map(norm).collect(), options })
+        let mut lexical = Self { postings, norms: Vec::new(), mean, options };
+        lexical.norms = lengths.into_iter().map(|length| lexical.norm(length)).collect();
+        Ok(lexical)
+    }
+
+    fn norm(&self, length: u32) -> f32 {
+        let LexicalOptions { k1, b, .. } = self.options;
+        k1 * (1.0 - b + b * (f64::from(length) / self.mean.max(f64::MIN_POSITIVE)) as f32)
     }
 
     pub fn num_items(&self) -> u32 {

@@ -7,9 +7,9 @@ use std::time::Instant;
 use clap::Args;
 use souk::config::Change;
 use souk::domain::TextKind;
-use souk::encoder::Worker;
+use souk::encoder::{Worker, encode};
 
-use crate::lines::{Lines, encode};
+use crate::lines::Lines;
 use crate::progress::bar;
 use crate::{ModelArgs, Shared};
 
@@ -58,7 +58,7 @@ impl Embed {
             };
             line.push(b'\n');
             out.write_all(&line)?;
-            Ok(())
+            Ok::<(), anyhow::Error>(())
         })?;
         out.flush()?;
         progress.finish_and_clear();

@@ -9,14 +9,13 @@ use souk::beir::DataFolder;
 use souk::claim::Claim;
 use souk::config::Config;
 use souk::domain::TextKind;
-use souk::encoder::Worker;
+use souk::encoder::{Worker, encode};
 use souk::error::Error;
 use souk::lexical::Lexical;
 use souk::report::{Asked, Comparison, DEPTH, Engine, Measurement, Page, Run, SHOWN, Task, TrainingLog, WIDE, names};
 use souk::reward::{self, QrelsJudge, RewardSource};
 
 use crate::compare::table_of;
-use crate::lines::encode;
 use crate::output::print;
 use crate::progress::bar;
 use crate::{ModelArgs, Shared};
@@ -179,7 +178,7 @@ fn encoded(config: &Config, task: &Task) -> anyhow::Result<Engine> {
         encode(&worker, Some(kind), texts.map(Ok), of, |_, vector| {
             flat.extend(vector);
             progress.inc(1);
-            Ok(())
+            Ok::<(), anyhow::Error>(())
         })?;
         Ok(flat)
     };

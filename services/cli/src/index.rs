@@ -5,10 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use souk::beir::DataFolder;
 use souk::domain::{Item, TextKind};
-use souk::encoder::Worker;
-use souk::index::Index;
+use souk::encoder::{Worker, encode};
+use souk::index::Snapshot;
 
-use crate::lines::encode;
 use crate::output::print;
 use crate::progress::bar;
 use crate::{ModelArgs, Shared};
@@ -33,7 +32,7 @@ impl IndexVerb {
         let config = shared.load(self.model.changes())?;
         let encoder = config.open_encoder()?.for_search()?.freeze()?;
         let made_by = (encoder.fingerprint()?, encoder.dimensions());
-        let mut builder = Index::builder(&self.out, made_by, config.index.clone())?;
+        let mut builder = Snapshot::builder(&self.out, made_by, config.index.clone())?;
         let worker = Worker::start(encoder, config.worker)?;
         let data = DataFolder::open(&self.data)?;
         let corpus = data.corpus();
@@ -48,7 +47,7 @@ impl IndexVerb {
         encode(&worker, Some(TextKind::Item), data.items()?, (passage, place), |(_, item), vector| {
             builder.add(item, &vector)?;
             progress.inc(1);
-            Ok(())
+            Ok::<(), anyhow::Error>(())
         })?;
         progress.finish_and_clear();
         let progress = bar("items joined to the graph", Some(num_items));

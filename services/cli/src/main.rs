@@ -19,6 +19,7 @@ mod plan;
 mod progress;
 mod relevance;
 mod search;
+mod serve;
 mod stop;
 mod train;
 mod version;
@@ -110,6 +111,7 @@ enum Verb {
     Plan(plan::PlanVerb),
     Relevance(relevance::Relevance),
     Search(search::Search),
+    Serve(serve::Serve),
     Train(train::Train),
 }
 
@@ -137,6 +139,7 @@ fn main() -> ExitCode {
         Some(Verb::Plan(verb)) => verb.run(shared),
         Some(Verb::Relevance(verb)) => verb.run(shared),
         Some(Verb::Search(verb)) => verb.run(shared),
+        Some(Verb::Serve(verb)) => verb.run(shared),
         Some(Verb::Train(verb)) => verb.run(shared),
         None => Err(souk::Error::input("say what to do: souk --help lists the verbs").into()),
     };

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use souk::domain::TextKind;
 use souk::error::Error;
-use souk::index::{Ask, Index};
+use souk::index::{Ask, Snapshot};
 
 use crate::output::print;
 use crate::{ModelArgs, Shared};
@@ -33,7 +33,7 @@ pub struct Search {
 impl Search {
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
         let encoder = shared.load(self.model.changes())?.open_encoder()?.for_search()?.freeze()?;
-        let index = Index::open(&self.index, &encoder.fingerprint()?, encoder.dimensions())?;
+        let index = Snapshot::open(&self.index, &encoder.fingerprint()?, encoder.dimensions())?;
         let text = encoder.reader().read(&self.query, Some(TextKind::Query))?;
         let vectors = encoder.vectors(&[&text])?;
         let vector = vectors.first().ok_or_else(|| Error::device("the query has no vector"))?;

@@ -7,9 +7,9 @@ use souk::Error;
 use souk::relevance::{CrossEncoder, PairReader, PairText};
 use souk::reward::Verdict;
 use souk::worker::{Limits, Worker};
+use souk_http::Fault;
 use tokio::task::spawn_blocking;
 
-use crate::fault::Fault;
 use crate::oracle::OracleJudge;
 
 pub enum Judge {

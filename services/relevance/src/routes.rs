@@ -3,29 +3,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::{Bytes, HttpBody};
-use axum::extract::{DefaultBodyLimit, FromRequest, Request, State};
-use axum::http::{StatusCode, header};
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::header;
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
-use axum::{BoxError, Router};
-use serde::de::DeserializeOwned;
 use serde_json::json;
 use souk::reward::Verdict;
+use souk_http::{Fault, Role, admit, json_body, note, read};
 use tokio::time::timeout;
 
 use crate::Service;
-use crate::around::{admit, note};
-use crate::fault::{Fault, json_body};
 use crate::judge::{Asked, AskedItem};
 use crate::shapes::{
     DocumentText, DocumentsAnswer, DocumentsRequest, Ranked, RankedDocument, RerankRequest, ScoreAnswer, ScoreRequest,
     ranked, raw,
 };
 
-/// All there are, for metrics.
-pub const ROUTES: [&str; 6] = ["/score", "/rerank", "/v1/rerank", "/healthz", "/readyz", "/metrics"];
+const ROUTES: &str = "there is POST /score, /rerank and /v1/rerank, GET /healthz, /readyz and /metrics";
 /// A model that takes longer for two words does not work.
 const PROBE: Duration = Duration::from_secs(5);
 
@@ -34,21 +30,21 @@ pub fn router(service: Arc<Service>) -> Router {
         .route("/score", post(score))
         .route("/rerank", post(rerank))
         .route("/v1/rerank", post(documents))
-        .route_layer(from_fn_with_state(service.clone(), admit))
-        .layer(DefaultBodyLimit::max(service.settings.most_bytes));
+        .route_layer(from_fn_with_state((service.front.clone(), Role::Read), admit))
+        .layer(DefaultBodyLimit::max(service.front.most_bytes));
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .merge(judging)
-        .fallback(async || Fault::no_route())
+        .fallback(async || Fault::no_route(ROUTES))
         .method_not_allowed_fallback(async || Fault::wrong_method())
-        .layer(from_fn(note))
+        .layer(from_fn_with_state(service.front.clone(), note))
         .with_state(service)
 }
 
 async fn score(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
-    let ScoreRequest { query, query_id, items } = read(&service, request).await?;
+    let ScoreRequest { query, query_id, items } = read(&service.front, request).await?;
     check_number(&service, "items", items.len())?;
     let items = items.into_iter().map(|item| AskedItem { id: item.id, text: item.text }).collect();
     let asked = Asked { query, query_id, items, truncate: true, list: "items" };
@@ -62,7 +58,7 @@ async fn score(State(service): State<Arc<Service>>, request: Request) -> Result<
 }
 
 async fn rerank(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
-    let asked: RerankRequest = read(&service, request).await?;
+    let asked: RerankRequest = read(&service.front, request).await?;
     asked.check()?;
     let RerankRequest { query, texts, raw_scores, return_text, truncate, .. } = asked;
     let verdicts = judge_texts(&service, query, (&texts, "texts"), truncate).await?;
@@ -75,7 +71,7 @@ async fn rerank(State(service): State<Arc<Service>>, request: Request) -> Result
 }
 
 async fn documents(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
-    let DocumentsRequest { query, documents, top_n, return_documents } = read(&service, request).await?;
+    let DocumentsRequest { query, documents, top_n, return_documents } = read(&service.front, request).await?;
     let texts: Vec<String> = documents.iter().map(|document| document.text().to_owned()).collect();
     let verdicts = judge_texts(&service, query, (&texts, "documents"), true).await?;
     let results = ranked(&verdicts).into_iter().take(top_n.unwrap_or(usize::MAX)).map(|(index, score)| {
@@ -105,34 +101,11 @@ async fn judge_texts(
 }
 
 fn check_number(service: &Service, list: &str, num: usize) -> Result<(), Fault> {
-    let most = service.settings.most_items;
+    let most = service.most_items;
     match num > most {
         true => Err(Fault::unprocessable(list, format!("holds {num}, and one request may have {most}: send several"))),
         false => Ok(()),
     }
-}
-
-/// The body as what the route takes, within the bounds of size and time.
-async fn read<T: DeserializeOwned>(service: &Service, request: Request) -> Result<T, Fault> {
-    let (most, wait) = (service.settings.most_bytes, Duration::from_secs(service.settings.body_seconds));
-    // what is announced as too much is not waited for
-    if request.body().size_hint().lower() > most as u64 {
-        return Err(Fault::too_large(most));
-    }
-    let body = timeout(wait, Bytes::from_request(request, &())).await.map_err(|_| Fault::too_slow())?;
-    let body = body.map_err(|rejection| match rejection.status() {
-        StatusCode::PAYLOAD_TOO_LARGE => Fault::too_large(most),
-        _ => Fault::malformed(None, BoxError::from(rejection).to_string()),
-    })?;
-    let mut json = serde_json::Deserializer::from_slice(&body);
-    let parsed = serde_path_to_error::deserialize(&mut json).map_err(|error| {
-        let path = error.path().to_string();
-        // what lies where no field was begun
-        let named = path != "." && !path.contains('?');
-        Fault::malformed(named.then_some(path), error.inner().to_string())
-    })?;
-    json.end().map_err(|error| Fault::malformed(None, error.to_string()))?;
-    Ok(parsed)
 }
 
 async fn ready(State(service): State<Arc<Service>>) -> Result<Response, Fault> {

@@ -3,8 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 use souk::reward::Verdict;
-
-use crate::fault::Fault;
+use souk_http::Fault;
 
 #[derive(Deserialize)]
 pub struct ScoreRequest {

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use souk::market::{self, Oracle, Plan};
 use souk::relevance::{Judge as Alone, ServeSettings};
 use souk::reward::{Question, RewardSource};
-use souk_relevance::{Judge, Keys, OracleJudge};
+use souk_http::Keys;
+use souk_relevance::{Judge, OracleJudge};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 

@@ -5,8 +5,8 @@
 //! only shows others how far it is. Topics of one source are read together: partition 3 of each is one lane, so records
 //! that share a key must share a partition (both written with the query's id as the key, say).
 
-mod dead;
 mod poll;
+mod topic;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use self::dead::DeadLetterTopic;
 use self::poll::{Command, Member, Poller};
+pub use self::topic::Topic;
 use super::{DeadLetter, Lane, LogSource, OnGap, Position, Resume, Signal};
 use crate::error::{Error, Result};
 
@@ -103,7 +103,7 @@ pub struct KafkaSource {
     signals: Option<Receiver<Result<Signal>>>,
     commands: Sender<Command>,
     lag: Arc<AtomicU64>,
-    dead: Option<DeadLetterTopic>,
+    dead: Option<Topic>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -119,8 +119,7 @@ impl KafkaSource {
         let member = Member::new((lanes.clone(), topics.clone()), send, resume, lag.clone());
         let consumer: BaseConsumer<Member> = settings.consumer().create_with_context(member).map_err(refused)?;
         check_topics(settings, &consumer)?;
-        let dead =
-            settings.dead_letter_topic.as_ref().map(|topic| DeadLetterTopic::open(settings, topic)).transpose()?;
+        let dead = settings.dead_letter_topic.as_ref().map(|topic| Topic::open(settings, topic)).transpose()?;
         let names: Vec<&str> = settings.topics.iter().map(String::as_str).collect();
         consumer.subscribe(&names).map_err(|e| upstream(settings.service(), "cannot subscribe", e))?;
         let poller = Poller::new(consumer, received, settings);
@@ -153,7 +152,7 @@ impl LogSource for KafkaSource {
     }
 
     fn bury(&mut self, letters: &[DeadLetter]) -> Result<()> {
-        self.dead.as_ref().map_or(Ok(()), |topic| topic.send(letters))
+        self.dead.as_ref().map_or(Ok(()), |topic| topic.send_letters(letters))
     }
 
     fn lag(&self) -> u64 {

@@ -11,7 +11,8 @@ use serde_json::Value;
 use souk::backbone::Precision;
 use souk::encoder::Placement;
 use souk::relevance::{CrossEncoder, ServeSettings};
-use souk_relevance::{Judge, Keys, Service, run};
+use souk_http::Keys;
+use souk_relevance::{Judge, Service, run};
 use tch::Device;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -68,7 +69,7 @@ impl Running {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, asked) = oneshot::channel();
-        let service = Arc::new(Service::new(judge, keys, settings).unwrap());
+        let service = Arc::new(Service::new(judge, keys, &settings).unwrap());
         let ended = tokio::spawn(run(listener, service, async move { drop(asked.await) }));
         Self { address, stop: Some(stop), ended }
     }

@@ -1,34 +1,49 @@
 //! What every request goes through: a name, a clock and a count around all of them; a key and a place around those that
-//! ask for judgement, before a byte of their bodies is read.
+//! cost something, before a byte of their bodies is read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use souk::telemetry::RELEVANCE_REQUESTS;
+use souk::telemetry::RequestMetrics;
+use tokio::sync::Semaphore;
 
-use crate::Service;
 use crate::fault::Fault;
-use crate::routes::ROUTES;
+use crate::keys::{Keys, Role};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Milliseconds from the request's head to the answer's, as TEI calls them.
 const TOTAL_TIME: HeaderName = HeaderName::from_static("x-total-time");
 const LONGEST_ID: usize = 128;
 
-pub async fn note(request: Request, next: Next) -> Response {
+/// The bounds of a service.
+pub struct Front {
+    pub keys: Keys,
+    /// One for each request that may be read or worked on.
+    pub room: Arc<Semaphore>,
+    pub most_requests: usize,
+    /// Of one request's body.
+    pub most_bytes: usize,
+    /// For a body to arrive.
+    pub body_time: Duration,
+    pub metrics: &'static RequestMetrics,
+}
+
+/// Around every request, known or not.
+pub async fn note(State(front): State<Arc<Front>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = request_id(request.headers());
     // names from outside would make metrics without end
-    let route = ROUTES.into_iter().find(|route| *route == request.uri().path()).unwrap_or("other");
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let route = route.as_ref().map_or("other", MatchedPath::as_str);
     let mut response = next.run(request).await;
     let seconds = began.elapsed().as_secs_f64();
     let status = response.status().as_u16();
-    RELEVANCE_REQUESTS.answered(route, status, seconds);
+    front.metrics.answered(route, status, seconds);
     tracing::info!(route, status, seconds, id = id.to_str().unwrap_or_default(), "answered");
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
@@ -52,12 +67,15 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     }
 }
 
-pub async fn admit(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
-    if !service.keys.admit(request.headers()) {
-        return Fault::unknown_key().into_response();
+/// Around requests that need a key of this role and a place.
+pub async fn admit(State((front, role)): State<(Arc<Front>, Role)>, request: Request, next: Next) -> Response {
+    match front.keys.role(request.headers()) {
+        None => return Fault::unknown_key().into_response(),
+        Some(known) if known < role => return Fault::forbidden().into_response(),
+        Some(_) => {}
     }
-    let Ok(_place) = service.room.clone().try_acquire_owned() else {
-        let most = service.settings.most_requests;
+    let Ok(_place) = front.room.clone().try_acquire_owned() else {
+        let most = front.most_requests;
         return Fault::busy(format!("{most} requests are in work: try again")).into_response();
     };
     next.run(request).await

@@ -1,4 +1,5 @@
-//! The topic for dead letters: what could not be used, as it came, with where it came from and why in its headers.
+//! Topics that are written to: dead letters, as they came, with where they came from and why in their headers; and searches
+//! and clicks.
 //!
 //! A letter is sent at least once; `souk.topic`, `souk.lane` and `souk.offset` together tell a repetition.
 
@@ -7,18 +8,18 @@ use std::time::Duration;
 
 use rdkafka::ClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::message::{Header, OwnedHeaders, ToBytes};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
 
 use super::super::DeadLetter;
 use super::{KafkaSettings, refused, upstream};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub struct DeadLetterTopic {
+pub struct Topic {
     producer: BaseProducer<Deliveries>,
-    topic: String,
+    name: String,
     service: String,
 }
 
@@ -30,7 +31,7 @@ struct Deliveries {
 
 impl ClientContext for Deliveries {
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::warn!(reason, "Kafka, dead letters: {error}");
+        tracing::warn!(reason, "Kafka, writing: {error}");
     }
 }
 
@@ -44,18 +45,16 @@ impl ProducerContext for Deliveries {
     }
 }
 
-impl DeadLetterTopic {
-    pub fn open(settings: &KafkaSettings, topic: &str) -> Result<Self> {
+impl Topic {
+    pub fn open(settings: &KafkaSettings, name: &str) -> Result<Self> {
         let mut client = settings.client();
         client.set("enable.idempotence", "true").set("message.timeout.ms", "20000");
         let producer = client.create_with_context(Deliveries::default()).map_err(refused)?;
-        Ok(Self { producer, topic: topic.into(), service: settings.service() })
+        Ok(Self { producer, name: name.into(), service: settings.service() })
     }
 
-    /// Returns when the broker has them all.
-    pub fn send(&self, letters: &[DeadLetter]) -> Result<()> {
-        let failed =
-            |error| upstream(self.service.clone(), &format!("dead letters do not reach `{}`", self.topic), error);
+    /// Returns when the broker has all letters.
+    pub fn send_letters(&self, letters: &[DeadLetter]) -> Result<()> {
         for letter in letters {
             let offset = letter.offset.to_string();
             let header = |key, value| Header { key, value: Some(value) };
@@ -64,18 +63,37 @@ impl DeadLetterTopic {
                 .insert(header("souk.lane", letter.lane.as_str()))
                 .insert(header("souk.offset", offset.as_str()))
                 .insert(header("souk.reason", letter.reason.as_str()));
-            let mut record: BaseRecord<'_, str, str> =
-                BaseRecord::to(&self.topic).payload(letter.payload.as_str()).headers(headers);
-            while let Err((error, again)) = self.producer.send(record) {
-                if error.rdkafka_error_code() != Some(RDKafkaErrorCode::QueueFull) {
-                    return Err(failed(error));
-                }
-                self.producer.poll(Duration::from_millis(100));
-                record = again;
-            }
+            self.queue(BaseRecord::to(&self.name).payload(letter.payload.as_str()).headers(headers))?;
         }
-        self.producer.flush(PATIENCE).map_err(failed)?;
+        self.settle()
+    }
+
+    /// Returns when the broker has all lines; those of one key stay in their order.
+    pub fn send(&self, lines: &[(String, Vec<u8>)]) -> Result<()> {
+        for (key, line) in lines {
+            self.queue(BaseRecord::to(&self.name).key(key.as_str()).payload(line.as_slice()))?;
+        }
+        self.settle()
+    }
+
+    fn queue<P: ToBytes + ?Sized>(&self, mut record: BaseRecord<'_, str, P>) -> Result<()> {
+        while let Err((error, again)) = self.producer.send(record) {
+            if error.rdkafka_error_code() != Some(RDKafkaErrorCode::QueueFull) {
+                return Err(self.failed(error));
+            }
+            self.producer.poll(Duration::from_millis(100));
+            record = again;
+        }
+        Ok(())
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.producer.flush(PATIENCE).map_err(|error| self.failed(error))?;
         let failure = self.producer.context().failure.lock().unwrap_or_else(|e| e.into_inner()).take();
-        failure.map_or(Ok(()), |error| Err(failed(error)))
+        failure.map_or(Ok(()), |error| Err(self.failed(error)))
+    }
+
+    fn failed(&self, error: KafkaError) -> Error {
+        upstream(self.service.clone(), &format!("messages do not reach `{}`", self.name), error)
     }
 }

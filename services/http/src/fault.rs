@@ -6,6 +6,8 @@ use axum::response::{IntoResponse, Response};
 use serde_json::json;
 use souk::Error;
 
+use crate::body::json_body;
+
 #[derive(Debug)]
 pub struct Fault {
     status: StatusCode,
@@ -32,7 +34,7 @@ impl Fault {
     }
 
     pub fn too_large(most: usize) -> Self {
-        let message = format!("the body is larger than {most} bytes: send fewer items at once");
+        let message = format!("the body is larger than {most} bytes: send less at once");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 
@@ -45,6 +47,24 @@ impl Fault {
         Self::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message)
     }
 
+    pub fn forbidden() -> Self {
+        let message = "this key may not do that: an admin's key is needed";
+        Self::new(StatusCode::FORBIDDEN, "forbidden", message)
+    }
+
+    pub fn not_found(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "not_found", message)
+    }
+
+    /// What is there does not allow it.
+    pub fn conflict(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::CONFLICT, "conflict", message)
+    }
+
+    pub fn too_late(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "too_late", message)
+    }
+
     pub fn busy(message: impl Into<String>) -> Self {
         Self::new(StatusCode::TOO_MANY_REQUESTS, "busy", message)
     }
@@ -53,22 +73,21 @@ impl Fault {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message)
     }
 
-    pub fn no_route() -> Self {
-        Self::new(
-            StatusCode::NOT_FOUND,
-            "no_route",
-            "there is POST /score, /rerank and /v1/rerank, GET /healthz, /readyz and /metrics",
-        )
+    /// `routes` says which there are.
+    pub fn no_route(routes: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "no_route", routes)
     }
 
     pub fn wrong_method() -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", "judging is asked for with POST, all else with GET")
+        let message = "this route takes other methods: the header Allow names them";
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", message)
     }
 
     /// A kind of error that clients of OpenAI's tell apart.
     fn kind(&self) -> &'static str {
         match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
             StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
             status if status.is_server_error() => "server_error",
             _ => "invalid_request_error",
@@ -81,13 +100,15 @@ impl From<Error> for Fault {
         match error {
             Error::Busy { .. } => Self::busy(error.to_string()),
             Error::Input { .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable", error.to_string()),
+            Error::Upstream { ref service, retryable: true, .. } => {
+                let message = format!("{service} does not answer: try again");
+                tracing::warn!(?error, "a neighbour did not answer");
+                Self::not_ready(message)
+            }
             error => {
-                tracing::error!(?error, "a request could not be judged");
-                Self::new(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "failed",
-                    "the request could not be judged; the log says why",
-                )
+                tracing::error!(?error, "a request could not be answered");
+                let message = "the request could not be answered; the log says why";
+                Self::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message)
             }
         }
     }
@@ -98,23 +119,12 @@ impl IntoResponse for Fault {
         let error = json!({"message": self.message, "type": self.kind(), "param": self.param, "code": self.code});
         let mut response = (self.status, json_body(&json!({"error": error}))).into_response();
         let headers = response.headers_mut();
-        if self.status == StatusCode::TOO_MANY_REQUESTS {
+        if matches!(self.status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE) {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         if self.status == StatusCode::UNAUTHORIZED {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
-    }
-}
-
-/// A JSON body with its type.
-pub fn json_body(value: &impl serde::Serialize) -> Response {
-    match serde_json::to_vec(value) {
-        Ok(body) => ([(header::CONTENT_TYPE, "application/json")], body).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "an answer cannot be written as JSON");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
-        }
     }
 }

@@ -1,0 +1,158 @@
+//! `/embed` in TEI's shape and `/v1/embeddings` in OpenAI's: texts to vectors of the served model, or of another version.
+
+use std::sync::Arc;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use souk::domain::TextKind;
+use souk::search::{Bounds, Generation};
+use souk_http::{Fault, json_body, read};
+
+use crate::Service;
+use crate::shapes::{
+    EmbedRequest, Embedding, EmbeddingsAnswer, EmbeddingsRequest, EncodingFormat, PromptName, Refusals, Texts, Usage,
+    Vector,
+};
+
+/// Turn texts into vectors, as TEI does
+#[utoipa::path(post, path = "/embed", tag = "embedding", request_body = EmbedRequest,
+    responses((status = 200, body = Vec<Vec<f32>>), Refusals), security((), ("key" = [])))]
+pub async fn embed(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
+    let asked: EmbedRequest = read(&service.front, request).await?;
+    service.in_time(embedded(&service, asked)).await
+}
+
+async fn embedded(service: &Service, asked: EmbedRequest) -> Result<Response, Fault> {
+    if !asked.normalize {
+        let problem = "is false: the vectors here are those of the index, and have no lengths to tell";
+        return Err(Fault::unprocessable("normalize", problem));
+    }
+    if let Some(side) = asked.truncation_direction.filter(|side| !side.eq_ignore_ascii_case("right")) {
+        return Err(Fault::unprocessable(
+            "truncation_direction",
+            format!("is `{side}`: texts are cut on the right only"),
+        ));
+    }
+    let generation = service.shop.served();
+    let (texts, kind) = (asked.inputs.checked("inputs", &service.settings().bounds)?, kind(asked.prompt_name));
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    if !asked.truncate
+        && let Some(at) = generation.first_cut(&texts, kind)?
+    {
+        return Err(Fault::unprocessable(
+            format!("inputs[{at}]"),
+            "is too long for the model, and `truncate` is false",
+        ));
+    }
+    Ok(json_body(&vectors(&generation, &texts, kind, asked.dimensions).await?))
+}
+
+/// Turn texts into vectors, as OpenAI does
+#[utoipa::path(post, path = "/v1/embeddings", tag = "embedding", request_body = EmbeddingsRequest,
+    responses((status = 200, body = EmbeddingsAnswer), Refusals), security((), ("key" = [])))]
+pub async fn embeddings(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
+    let asked: EmbeddingsRequest = read(&service.front, request).await?;
+    service.in_time(answered(&service, asked)).await
+}
+
+async fn answered(service: &Service, asked: EmbeddingsRequest) -> Result<Response, Fault> {
+    let unknown = || {
+        let open = service.shop.open_versions().join(", ");
+        Fault::not_found(format!("the model `{}` does not exist here; there is {open}", asked.model))
+    };
+    let generation = service.shop.version(&asked.model).await?.ok_or_else(unknown)?;
+    let (texts, kind) = (asked.input.checked("input", &service.settings().bounds)?, kind(asked.prompt_name));
+    let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+    let tokens = generation.num_tokens(&texts, kind)?;
+    let vectors = vectors(&generation, &texts, kind, asked.dimensions).await?;
+    let data = vectors.into_iter().enumerate().map(|(index, vector)| {
+        let embedding = match asked.encoding_format.unwrap_or_default() {
+            EncodingFormat::Float => Vector::Floats(vector),
+            EncodingFormat::Base64 => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+                Vector::Base64(STANDARD.encode(bytes))
+            }
+        };
+        Embedding { object: "embedding", index, embedding }
+    });
+    Ok(json_body(&EmbeddingsAnswer {
+        object: "list",
+        data: data.collect(),
+        model: generation.record().version.clone(),
+        usage: Usage { prompt_tokens: tokens, total_tokens: tokens },
+    }))
+}
+
+fn kind(prompt: Option<PromptName>) -> Option<TextKind> {
+    prompt.map(|prompt| match prompt {
+        PromptName::Query => TextKind::Query,
+        PromptName::Item => TextKind::Item,
+    })
+}
+
+async fn vectors(
+    generation: &Generation,
+    texts: &[&str],
+    kind: Option<TextKind>,
+    dimensions: Option<usize>,
+) -> Result<Vec<Vec<f32>>, Fault> {
+    let width = generation.record().dimensions as usize;
+    let wanted = dimensions.unwrap_or(width);
+    if !(1..=width).contains(&wanted) {
+        return Err(Fault::unprocessable("dimensions", format!("is {wanted}: this model has 1 to {width}")));
+    }
+    let mut vectors = generation.vectors(texts, kind).await?;
+    if wanted < width {
+        vectors.iter_mut().for_each(|vector| shorten(vector, wanted));
+    }
+    Ok(vectors)
+}
+
+/// The first entries, of unit length again.
+fn shorten(vector: &mut Vec<f32>, wanted: usize) {
+    vector.truncate(wanted);
+    let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
+    vector.iter_mut().for_each(|x| *x /= length);
+}
+
+impl Texts {
+    fn checked(self, field: &str, bounds: &Bounds) -> Result<Vec<String>, Fault> {
+        let texts = match self {
+            Self::One(text) => vec![text],
+            Self::Many(texts) => texts,
+        };
+        if texts.is_empty() {
+            return Err(Fault::unprocessable(field, "is empty"));
+        }
+        if texts.len() > bounds.most_texts {
+            let problem =
+                format!("holds {}, and one request may have {}: send several", texts.len(), bounds.most_texts);
+            return Err(Fault::unprocessable(field, problem));
+        }
+        if let Some(at) = texts.iter().position(|text| text.is_empty()) {
+            return Err(Fault::unprocessable(format!("{field}[{at}]"), "is an empty text"));
+        }
+        if let Some(at) = texts.iter().position(|text| text.len() > bounds.most_text) {
+            let problem = format!("has {} bytes: at most {}", texts[at].len(), bounds.most_text);
+            return Err(Fault::unprocessable(format!("{field}[{at}]"), problem));
+        }
+        Ok(texts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortened_vector_has_unit_length() {
+        let mut vector = vec![0.6, 0.0, 0.8];
+        shorten(&mut vector, 2);
+        assert_eq!(vector, [1.0, 0.0]);
+        let mut nothing = vec![0.0, 1.0];
+        shorten(&mut nothing, 1);
+        assert_eq!(nothing, [0.0]);
+    }
+}

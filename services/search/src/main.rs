@@ -1,0 +1,49 @@
+//! The search service by itself, as containers run it: `souk serve` is the same.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use souk::config::{Change, Config};
+
+/// Search a shop: POST /search, /embed, /v1/embeddings; the console at /
+#[derive(Parser)]
+#[command(name = "souk-search")]
+struct Arguments {
+    /// A TOML file with [search] and [model]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Change one value of the configuration, such as --set search.bounds.most_requests=100
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    sets: Vec<String>,
+}
+
+impl Arguments {
+    fn run(&self) -> anyhow::Result<()> {
+        let changes = self.sets.iter().map(|set| Change::parse(set)).collect::<souk::Result<Vec<_>>>()?;
+        let config = Config::load(self.config.as_deref(), &changes)?;
+        souk_search::serve(
+            &config,
+            |_| (),
+            |address, generation| {
+                let version = &generation.record().version;
+                Ok(writeln!(std::io::stdout(), "{version} answers on http://{address}")?)
+            },
+        )
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    souk::telemetry::start();
+    match arguments.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // with nobody to read it, the exit code is all that is left to say
+            let _ = writeln!(std::io::stderr(), "souk-search: {error:#}");
+            let usage = matches!(error.downcast_ref(), Some(souk::Error::Config { .. } | souk::Error::Input { .. }));
+            ExitCode::from(if usage { 2 } else { 1 })
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! `/models`: which versions there are, what they scored, and which is served. A version and its index move as one.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use axum::extract::{Path, Request, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use serde_json::{Value, json};
+use souk::report::TrainingLog;
+use souk::store::{NewVersion, Served, VersionState};
+use souk_http::{Fault, json_body, read, read_optional};
+use tokio::time::timeout;
+
+use crate::Service;
+use crate::registry::Entry;
+use crate::shapes::{
+    BuildingShape, GenerationShape, ModelsAnswer, Nothing, PromoteAnswer, Refusals, RegisterRequest, ReportShape,
+    ServedShape, TrainingAnswer, VersionShape,
+};
+
+/// A promotion that takes longer goes on by itself.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// Versions, what they scored, and what is served
+#[utoipa::path(get, path = "/models", tag = "models",
+    responses((status = 200, body = ModelsAnswer), Refusals), security((), ("key" = [])))]
+pub async fn list(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
+    let entries = service.registry.entries().await?;
+    let served = service.registry.served().await?.map(|(served, _)| shape(served));
+    let open = service.shop.open_versions();
+    let versions = entries.into_iter().map(|entry| version(entry, &open)).collect();
+    Ok(json_body(&ModelsAnswer { served, building: building(&service), versions }))
+}
+
+fn version(entry: Entry, open: &[String]) -> VersionShape {
+    let Entry { version, generations, report, failure } = entry;
+    let generations = generations.into_iter().map(|known| GenerationShape {
+        generation: known.generation,
+        state: name(&known.state),
+        created_at: known.created_at,
+    });
+    let report = report.map(|report| ReportShape {
+        split: report.split,
+        created_at: report.created_at,
+        metrics: report.metrics,
+    });
+    VersionShape {
+        loaded: open.contains(&version.version),
+        state: name(&version.state),
+        version: version.version,
+        number: version.number,
+        path: version.path,
+        fingerprint: version.fingerprint,
+        parent: version.parent,
+        created_at: version.created_at,
+        metrics: version.metrics,
+        generations: generations.collect(),
+        report,
+        failure,
+    }
+}
+
+fn name(state: &impl serde::Serialize) -> String {
+    serde_json::to_value(state).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
+}
+
+fn shape(served: Served) -> ServedShape {
+    let Served { version, generation, promoted_at } = served;
+    ServedShape { version, generation, promoted_at }
+}
+
+fn building(service: &Service) -> Option<BuildingShape> {
+    service.shop.building().map(|building| BuildingShape {
+        version: building.version.clone(),
+        done: building.done.load(Ordering::Relaxed),
+        of: building.of.load(Ordering::Relaxed),
+    })
+}
+
+/// Make a trained model known
+#[utoipa::path(post, path = "/models", tag = "models", request_body = RegisterRequest,
+    responses((status = 200, body = VersionShape), Refusals), security((), ("key" = [])))]
+pub async fn register(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
+    let RegisterRequest { version: name, path, parent, report } = read(&service.front, request).await?;
+    let fine = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    if name.is_empty() || !name.chars().all(fine) {
+        return Err(Fault::unprocessable("version", "a name has letters, digits, dots, lines and underscores"));
+    }
+    let shop = service.shop.clone();
+    let folder = path.clone();
+    let ended = |e| souk::Error::device("the model could not be read").because(e);
+    let opened = tokio::task::spawn_blocking(move || shop.fingerprint(&folder)).await.map_err(ended)?;
+    let fingerprint = opened.map_err(|error| {
+        tracing::warn!(?error, path, "no model");
+        Fault::unprocessable("path", format!("holds no model that can be served: {error}"))
+    })?;
+    let ledger = service.registry.ledger().await?;
+    if ledger.version(&name).await?.is_some() {
+        return Err(Fault::conflict(format!("there is a version `{name}` already: give another name")));
+    }
+    let new = NewVersion { version: name.clone(), path, fingerprint, parent, metrics: json!({}) };
+    ledger.add_version(&new).await?;
+    if let Some(report) = report {
+        let split = report.get("split").and_then(Value::as_str).unwrap_or("test").to_owned();
+        ledger.add_report(&name, &split, &Value::Object(report)).await?;
+    }
+    let entry = service.registry.entries().await?.into_iter().find(|entry| entry.version.version == name);
+    let entry = entry.ok_or_else(|| Fault::not_found("the version was not kept"))?;
+    Ok(json_body(&version(entry, &service.shop.open_versions())))
+}
+
+/// Serve a version, with an index of its own
+#[utoipa::path(post, path = "/models/{version}/promote", tag = "models", params(("version" = String, Path)),
+    request_body(content = Option<Nothing>),
+    responses((status = 200, body = PromoteAnswer), (status = 202, body = PromoteAnswer), Refusals),
+    security((), ("key" = [])))]
+pub async fn promote(
+    State(service): State<Arc<Service>>,
+    Path(name): Path<String>,
+    request: Request,
+) -> Result<Response, Fault> {
+    let Nothing {} = read_optional(&service.front, request).await?;
+    let ledger = service.registry.ledger().await?;
+    let unknown = || Fault::not_found(format!("there is no version `{name}`"));
+    let version = ledger.version(&name).await?.ok_or_else(unknown)?;
+    if let VersionState::Rejected | VersionState::RolledBack = version.state {
+        let problem = format!("`{name}` was rejected or rolled back before: a version does not come back");
+        return Err(Fault::conflict(problem));
+    }
+    if !service.settings().promote_unmeasured && ledger.page_reports(&name, None, 1).await?.is_empty() {
+        let problem = format!(
+            "`{name}` has no report of its evaluation: give metrics.json with POST /models, or set search.promote_unmeasured"
+        );
+        return Err(Fault::conflict(problem));
+    }
+    if service.registry.is_changing() {
+        return Err(Fault::conflict("another version is being promoted: wait for it"));
+    }
+    let (registry, shop) = (service.registry.clone(), service.shop.clone());
+    // goes on where the caller leaves
+    let promoting = tokio::spawn(async move { registry.promote(&shop, &version).await });
+    settled(&service, promoting).await
+}
+
+/// Go back to what was served before
+#[utoipa::path(post, path = "/models/rollback", tag = "models", request_body(content = Option<Nothing>),
+    responses((status = 200, body = PromoteAnswer), (status = 202, body = PromoteAnswer), Refusals),
+    security((), ("key" = [])))]
+pub async fn roll_back(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
+    let Nothing {} = read_optional(&service.front, request).await?;
+    let (registry, shop) = (service.registry.clone(), service.shop.clone());
+    let rolling = tokio::spawn(async move { registry.roll_back(&shop).await.map(drop) });
+    settled(&service, rolling).await
+}
+
+/// What is served where that was quick, else that something is being built.
+async fn settled(
+    service: &Service,
+    mut changing: tokio::task::JoinHandle<souk::Result<()>>,
+) -> Result<Response, Fault> {
+    let Ok(ended) = timeout(AT_ONCE, &mut changing).await else {
+        let body = json_body(&PromoteAnswer { served: None, building: building(service) });
+        return Ok((StatusCode::ACCEPTED, body).into_response());
+    };
+    let broken = |e| souk::Error::device("the change was broken off").because(e);
+    match ended.map_err(broken)? {
+        Ok(()) => {}
+        Err(error @ (souk::Error::Input { .. } | souk::Error::Config { .. } | souk::Error::Data { .. })) => {
+            return Err(Fault::conflict(error.to_string()));
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let served = service.registry.served().await?.map(|(served, _)| shape(served));
+    Ok(json_body(&PromoteAnswer { served, building: None }))
+}
+
+/// Curves of the training that goes on
+#[utoipa::path(get, path = "/training", tag = "models",
+    responses((status = 200, body = TrainingAnswer), Refusals), security((), ("key" = [])))]
+pub async fn training(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
+    let Some(folder) = service.settings().training.clone() else { return Ok(json_body(&TrainingAnswer { log: None })) };
+    let ended = |e| souk::Error::device("the log could not be read").because(e);
+    let log = tokio::task::spawn_blocking(move || TrainingLog::load(&folder)).await.map_err(ended)??;
+    let log = log.map(|log| {
+        [
+            ("loss", json!(log.loss)),
+            ("learning_rate", json!(log.learning_rate)),
+            ("reward", json!(log.reward)),
+            ("levels", json!(log.levels)),
+            ("kl", json!(log.kl)),
+            ("entropy", json!(log.entropy)),
+        ]
+        .into()
+    });
+    Ok(json_body(&TrainingAnswer { log }))
+}

@@ -1,0 +1,70 @@
+//! The document that describes the routes, made of the types that they take and give, with the bounds of this service.
+
+use serde_json::{Value, json};
+use souk::search::Bounds;
+use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(title = "Souk search", description = "Text in, items out. Errors have OpenAI's nested shape."),
+    modifiers(&Keys)
+)]
+pub struct Document;
+
+struct Keys;
+
+impl utoipa::Modify for Keys {
+    fn modify(&self, openapi: &mut utoipa::openapi::OpenApi) {
+        let components = openapi.components.get_or_insert_default();
+        let scheme = SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer));
+        components.add_security_scheme("key", scheme);
+    }
+}
+
+/// The schema of a filter, as the library reads it.
+fn filter() -> Value {
+    let value = json!({"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]});
+    let fields = json!({
+        "field": {"type": "string", "minLength": 1},
+        "eq": value,
+        "in": {"type": "array", "items": value, "maxItems": 1000},
+        "gte": {"type": "number"},
+        "lte": {"type": "number"},
+    });
+    let says = ["eq", "in", "gte", "lte"].map(|name| json!({"required": [name]}));
+    let condition = json!({
+        "type": "object", "properties": fields, "required": ["field"], "anyOf": says, "additionalProperties": false,
+    });
+    json!({
+        "type": "object", "properties": {"must": {"type": "array", "items": condition, "maxItems": 32}},
+        "required": ["must"], "additionalProperties": false, "description": "Conditions that must all hold",
+    })
+}
+
+/// The document as JSON, with the bounds that hold here.
+pub fn document(openapi: &utoipa::openapi::OpenApi, bounds: &Bounds, dimensions: i64) -> Value {
+    let mut document = serde_json::to_value(openapi).expect("a document has text for keys");
+    let schemas = &mut document["components"]["schemas"];
+    let text = json!({"type": "string", "minLength": 1, "maxLength": bounds.most_text / LONGEST_LETTER});
+    let texts = json!({"type": "array", "items": text, "minItems": 1, "maxItems": bounds.most_texts});
+    schemas["Texts"] = json!({"anyOf": [text, texts]});
+    for name in ["SearchRequest", "CompareRequest"] {
+        schemas[name]["properties"]["filter"] = filter();
+        schemas[name]["properties"]["k"]["maximum"] = json!(bounds.most_hits);
+        schemas[name]["properties"]["query"]["maxLength"] = json!(bounds.most_text / LONGEST_LETTER);
+    }
+    let search = &mut schemas["SearchRequest"]["properties"];
+    search["offset"]["maximum"] = json!(bounds.most_offset);
+    search["vector"]["minItems"] = json!(dimensions);
+    search["vector"]["maxItems"] = json!(dimensions);
+    for name in ["EmbedRequest", "EmbeddingsRequest"] {
+        schemas[name]["properties"]["dimensions"]["maximum"] = json!(dimensions);
+    }
+    schemas["ItemsRequest"]["properties"]["items"]["maxItems"] = json!(bounds.most_items);
+    schemas["EventsRequest"]["properties"]["events"]["maxItems"] = json!(bounds.most_items);
+    document
+}
+
+/// Bytes; bounds are in bytes, a document's in letters.
+const LONGEST_LETTER: usize = 4;

@@ -1,0 +1,103 @@
+//! Which route leads where, who may take it, and the document that says so.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{StatusCode, header};
+use axum::middleware::from_fn_with_state;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use souk::domain::TextKind;
+use souk::index::Ask;
+use souk_http::{Fault, Role, admit, json_body, note};
+use tokio::time::timeout;
+use utoipa::OpenApi;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::openapi::{Document, document};
+use crate::shapes::{ReadyAnswer, Refusals};
+use crate::{Service, console, embedding, events, hits, items, models, voting};
+
+const NO_ROUTE: &str = "there is no such route: GET /openapi.json lists those that are";
+/// A model that takes longer for one word does not work, nor does a ledger for one row.
+const PROBE: Duration = Duration::from_secs(5);
+
+pub fn router(service: Arc<Service>) -> Router {
+    let bounds = service.settings().bounds.clone();
+    let for_readers = OpenApiRouter::new()
+        .routes(routes!(hits::search))
+        .routes(routes!(hits::compare))
+        .routes(routes!(hits::fields))
+        .routes(routes!(embedding::embed))
+        .routes(routes!(embedding::embeddings))
+        .routes(routes!(events::tell))
+        .routes(routes!(voting::cast))
+        .routes(routes!(voting::summary))
+        .routes(routes!(items::get))
+        .routes(routes!(models::list))
+        .routes(routes!(models::training))
+        .route_layer(from_fn_with_state((service.front.clone(), Role::Read), admit));
+    let for_admins = OpenApiRouter::new()
+        .routes(routes!(items::put))
+        .routes(routes!(items::delete))
+        .routes(routes!(models::register))
+        .routes(routes!(models::promote))
+        .routes(routes!(models::roll_back))
+        .route_layer(from_fn_with_state((service.front.clone(), Role::Admin), admit));
+    let open = OpenApiRouter::new().routes(routes!(alive)).routes(routes!(ready)).routes(routes!(metrics));
+    let (router, openapi) = OpenApiRouter::with_openapi(Document::openapi())
+        .merge(for_readers)
+        .merge(for_admins)
+        .merge(open)
+        .split_for_parts();
+    let document = Arc::new(document(&openapi, &bounds, service.shop.served().record().dimensions));
+    router
+        .route("/openapi.json", get(async move || json_body(&*document)))
+        .route("/favicon.ico", get(async || StatusCode::NO_CONTENT))
+        .route("/", get(console::page))
+        .route("/console.css", get(console::style))
+        .route("/console.js", get(console::script))
+        .fallback(async || Fault::no_route(NO_ROUTE))
+        .method_not_allowed_fallback(async || Fault::wrong_method())
+        .layer(DefaultBodyLimit::max(bounds.most_bytes))
+        .layer(from_fn_with_state(service.front.clone(), note))
+        .with_state(service)
+}
+
+/// Whether the process lives
+#[utoipa::path(get, path = "/healthz", tag = "operation", responses((status = 200, body = String)))]
+async fn alive() -> &'static str {
+    "ok\n"
+}
+
+/// Whether a search would be answered
+#[utoipa::path(get, path = "/readyz", tag = "operation", responses((status = 200, body = ReadyAnswer), Refusals))]
+async fn ready(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
+    let served = service.shop.served();
+    let probe = async {
+        let vector = served.probe("ready", TextKind::Query).await?;
+        served.index().nearest(Ask::new(&vector, 1), None).await
+    };
+    match timeout(PROBE, probe).await {
+        // a full queue is being worked off
+        Ok(Ok(_) | Err(souk::Error::Busy { .. })) => {}
+        Ok(Err(error)) => {
+            tracing::error!(?error, "a search would not be answered");
+            return Err(Fault::not_ready("the model or the index does not answer; the log says why"));
+        }
+        Err(_) => return Err(Fault::not_ready("the model does not answer in time")),
+    }
+    let store = timeout(PROBE, service.registry.served()).await.is_ok_and(|answer| answer.is_ok());
+    let record = served.record();
+    let (model, index) = (record.version.clone(), record.generation.clone());
+    Ok(json_body(&ReadyAnswer { ready: true, model, index, store }))
+}
+
+/// Metrics, as Prometheus reads them
+#[utoipa::path(get, path = "/metrics", tag = "operation", responses((status = 200, body = String)))]
+async fn metrics() -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], souk::telemetry::render()).into_response()
+}

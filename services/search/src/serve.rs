@@ -1,0 +1,75 @@
+//! The process: opens the shop and the registry, and the socket they are asked on.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::Context;
+use souk::config::Config;
+use souk::search::{Building, Generation, Shop};
+use souk_http::Keys;
+use tokio::task::spawn_blocking;
+
+use crate::events::Scribe;
+use crate::registry::Registry;
+use crate::{Service, chores, router};
+
+/// The variable with keys, between commas or spaces.
+const KEYS: &str = "SOUK_SEARCH_KEYS";
+
+/// Serves the shop that the configuration describes. `told` hears of a first index that is being built, `ready` of the
+/// address and what is served, once requests are taken. Returns after a signal, when what was begun is answered.
+pub fn serve(
+    config: &Config,
+    told: impl FnOnce(Arc<Building>) + Send + 'static,
+    ready: impl FnOnce(SocketAddr, &Generation) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let settings = config.search.clone();
+    settings.check()?;
+    let keys = Keys::open(settings.key_file.as_deref(), KEYS)?;
+    let scribe = Scribe::open(&settings.events, &config.log)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
+    let served = runtime.block_on(async {
+        let registry = Arc::new(Registry::new(config.store.clone()));
+        let (version, path) = first(config, &registry).await?;
+        let parts = config.shop_parts()?;
+        let opening = spawn_blocking(move || Shop::open(parts, (&version, &path), told));
+        let shop = Arc::new(opening.await.context("the shop could not be opened")??);
+        let generation = shop.served();
+        if let Err(error) = registry.introduce(&generation).await {
+            // what is wrong with the registry is said again and again until it is right; searching goes on
+            tracing::warn!(?error, "the registry does not know what is served");
+            if matches!(error, souk::Error::Config { .. }) {
+                return Err(error.into());
+            }
+        }
+        let service = Arc::new(Service::new(shop, registry, scribe, keys));
+        let chores = chores::start(&service);
+        let open = async |address: SocketAddr| {
+            if service.front.keys.is_empty() && !address.ip().is_loopback() {
+                tracing::warn!(%address, "everybody who reaches this address may do all: give keys");
+            }
+            Ok(router(service.clone()))
+        };
+        let ready = |address| ready(address, &generation);
+        let served = souk_http::serve((&settings.listen, "search.listen"), settings.tls.as_ref(), open, ready).await;
+        drop(chores);
+        served
+    });
+    // a build that goes on is of no use to anybody now
+    runtime.shutdown_background();
+    served
+}
+
+/// The version to begin with, and its model: what the registry serves, or what the configuration names.
+async fn first(config: &Config, registry: &Registry) -> anyhow::Result<(String, String)> {
+    match registry.served().await {
+        Ok(Some((served, version))) => return Ok((served.version, version.path)),
+        Ok(None) => {}
+        Err(error @ souk::Error::Upstream { .. }) => tracing::warn!(?error, "the registry does not answer"),
+        Err(error) => return Err(error.into()),
+    }
+    let path = config.model.path.clone().context("no model: give --model DIR, or [model] path in the configuration")?;
+    let folder = Path::new(&path).file_name().map(|name| name.to_string_lossy().into_owned());
+    Ok((config.search.version.clone().or(folder).unwrap_or_else(|| "first".into()), path))
+}

@@ -1,0 +1,93 @@
+//! How TEI and OpenAI ask for vectors, and are answered. Fields that are not known are passed over, as those services do.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// As TEI asks for vectors.
+#[derive(Deserialize, ToSchema)]
+pub struct EmbedRequest {
+    pub inputs: Texts,
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    pub normalize: bool,
+    /// Whether a text that is too long may be cut.
+    #[serde(default = "yes")]
+    #[schema(default = true)]
+    pub truncate: bool,
+    #[schema(nullable = false)]
+    pub truncation_direction: Option<String>,
+    #[schema(nullable = false)]
+    pub prompt_name: Option<PromptName>,
+    /// The first so many entries, normalised again.
+    #[schema(minimum = 1, nullable = false)]
+    pub dimensions: Option<usize>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[derive(Clone, Copy, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PromptName {
+    Query,
+    Item,
+}
+
+#[derive(Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum Texts {
+    One(String),
+    Many(Vec<String>),
+}
+
+/// As OpenAI asks for vectors.
+#[derive(Deserialize, ToSchema)]
+pub struct EmbeddingsRequest {
+    pub input: Texts,
+    /// A version that is open here.
+    #[schema(min_length = 1)]
+    pub model: String,
+    #[schema(minimum = 1)]
+    pub dimensions: Option<usize>,
+    pub encoding_format: Option<EncodingFormat>,
+    /// Of Souk's own: without it, the model's default prompt.
+    pub prompt_name: Option<PromptName>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum EncodingFormat {
+    #[default]
+    Float,
+    Base64,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct EmbeddingsAnswer {
+    pub object: &'static str,
+    pub data: Vec<Embedding>,
+    pub model: String,
+    pub usage: Usage,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Embedding {
+    pub object: &'static str,
+    pub index: usize,
+    pub embedding: Vector,
+}
+
+#[derive(Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum Vector {
+    Floats(Vec<f32>),
+    /// Little-endian f32.
+    Base64(String),
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct Usage {
+    pub prompt_tokens: usize,
+    pub total_tokens: usize,
+}

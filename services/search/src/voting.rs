@@ -1,0 +1,167 @@
+//! `/votes`: what people said of two pages side by side, and what that comes to.
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::extract::{Request, State};
+use axum::response::Response;
+use souk::search::is_swapped;
+use souk::store::{Grade, PairVotes, Side, Verdict, Vote};
+use souk_http::{Fault, json_body, read};
+
+use crate::Service;
+use crate::shapes::{GradeShape, PairShape, Refusals, VoteAnswer, VoteRequest, VotesAnswer};
+
+const MOST_GRADES: usize = 2000;
+/// Normal deviate of a 95 % interval.
+const Z: f64 = 1.959_964;
+
+/// Cast a vote
+#[utoipa::path(post, path = "/votes", tag = "votes", request_body = VoteRequest,
+    responses((status = 200, body = VoteAnswer), Refusals), security((), ("key" = [])))]
+pub async fn cast(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
+    let asked: VoteRequest = read(&service.front, request).await?;
+    let most = service.settings().bounds.most_text;
+    if asked.query.len() > most || asked.voter.len() > most {
+        return Err(Fault::unprocessable("query", format!("a query and a voter have at most {most} bytes")));
+    }
+    if asked.grades.len() > MOST_GRADES {
+        return Err(Fault::unprocessable("grades", format!("holds more than {MOST_GRADES}")));
+    }
+    let swapped = asked.comparison.as_deref().is_some_and(is_swapped);
+    let shown =
+        if swapped { (asked.right.clone(), asked.left.clone()) } else { (asked.left.clone(), asked.right.clone()) };
+    let vote = vote(asked, swapped);
+    let counted = service.registry.ledger().await?.append_votes(&[vote]).await? > 0;
+    Ok(json_body(&VoteAnswer { counted, left: shown.0, right: shown.1 }))
+}
+
+/// As the ledger keeps it: sides as they were asked for.
+fn vote(asked: VoteRequest, swapped: bool) -> Vote {
+    let verdict = match (asked.verdict, swapped) {
+        (Verdict::Good, true) => Verdict::Bad,
+        (Verdict::Bad, true) => Verdict::Good,
+        (verdict, _) => verdict,
+    };
+    let side = |side| match (side, swapped) {
+        (Side::Left, true) => Side::Right,
+        (Side::Right, true) => Side::Left,
+        (side, false) => side,
+    };
+    let grade = |GradeShape { side: shown, item, good }| Grade { side: side(shown), item, good };
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Vote {
+        id: asked.id,
+        query: asked.query,
+        left: asked.left,
+        right: asked.right,
+        verdict,
+        grades: asked.grades.into_iter().map(grade).collect(),
+        voter: asked.voter,
+        cast_at: since.as_millis() as i64,
+    }
+}
+
+/// What the votes come to, for each pair of channels
+#[utoipa::path(get, path = "/votes/summary", tag = "votes",
+    responses((status = 200, body = VotesAnswer), Refusals), security((), ("key" = [])))]
+pub async fn summary(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
+    let pairs = service.registry.ledger().await?.summarise_votes().await?;
+    Ok(json_body(&VotesAnswer { pairs: pairs.into_iter().map(counted).collect() }))
+}
+
+fn counted(votes: PairVotes) -> PairShape {
+    let PairVotes { num_good, num_same, num_bad, .. } = votes;
+    let all = num_good + num_same + num_bad;
+    let gsb = gsb(num_good, num_same, num_bad);
+    let (left, right) = (rate(num_good + num_same, all), rate(num_bad + num_same, all));
+    let left_items = rate(votes.left_good_items, votes.left_items);
+    let right_items = rate(votes.right_good_items, votes.right_items);
+    PairShape {
+        left: votes.left,
+        right: votes.right,
+        num_good,
+        num_same,
+        num_bad,
+        gsb: gsb.map(|(value, _)| value),
+        gsb_interval: gsb.map(|(_, interval)| interval),
+        left_goodrate: left.map(|(value, _)| value),
+        left_goodrate_interval: left.map(|(_, interval)| interval),
+        right_goodrate: right.map(|(value, _)| value),
+        right_goodrate_interval: right.map(|(_, interval)| interval),
+        left_items: votes.left_items,
+        left_item_goodrate: left_items.map(|(value, _)| value),
+        left_item_goodrate_interval: left_items.map(|(_, interval)| interval),
+        right_items: votes.right_items,
+        right_item_goodrate: right_items.map(|(value, _)| value),
+        right_item_goodrate_interval: right_items.map(|(_, interval)| interval),
+    }
+}
+
+/// A share in percent with its interval.
+fn rate(good: i64, all: i64) -> Option<(f64, [f64; 2])> {
+    (all > 0).then(|| share(good as f64, all as f64))
+}
+
+/// By Wilson's formula.
+fn share(good: f64, all: f64) -> (f64, [f64; 2]) {
+    let p = good / all;
+    let spread = Z * (p * (1.0 - p) / all + Z * Z / (4.0 * all * all)).sqrt();
+    let (middle, scale) = (p + Z * Z / (2.0 * all), 100.0 / (1.0 + Z * Z / all));
+    (100.0 * p, [(middle - spread) * scale, (middle + spread) * scale])
+}
+
+/// Good less Bad of all votes, in points. A Same is half a Good and half a Bad, which makes the interval no narrower than
+/// it is.
+fn gsb(good: i64, same: i64, bad: i64) -> Option<(f64, [f64; 2])> {
+    let all = good + same + bad;
+    (all > 0).then(|| {
+        let (percent, interval) = share(good as f64 + same as f64 / 2.0, all as f64);
+        let points = |percent: f64| 2.0 * percent - 100.0;
+        (points(percent), interval.map(points))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_intervals_are_those_of_the_formulas() {
+        // Wilson, 8 of 10: 0.4901 to 0.9433 (Newcombe 1998, method 3)
+        let (value, [low, high]) = rate(8, 10).unwrap();
+        assert!(
+            (value - 80.0).abs() < 1e-9 && (low - 49.02).abs() < 0.01 && (high - 94.33).abs() < 0.01,
+            "{low} {high}"
+        );
+        assert_eq!(rate(0, 0), None);
+        let (value, [low, high]) = gsb(30, 50, 20).unwrap();
+        // Wilson of 55 of 100 is 45.24 to 64.39
+        assert!(
+            (value - 10.0).abs() < 1e-9 && (low + 9.51).abs() < 0.01 && (high - 28.77).abs() < 0.01,
+            "{low} {high}"
+        );
+        let (_, [low, _]) = gsb(1, 0, 0).unwrap();
+        assert!(low < 0.0, "one vote proves nothing");
+        assert_eq!(gsb(0, 0, 0), None);
+    }
+
+    #[test]
+    fn a_vote_on_swapped_pages_is_turned_round() {
+        let asked = |verdict| VoteRequest {
+            id: "1".into(),
+            comparison: None,
+            query: "desk".into(),
+            left: "dense".into(),
+            right: "lexical".into(),
+            verdict,
+            grades: vec![GradeShape { side: Side::Left, item: "a".into(), good: true }],
+            voter: String::new(),
+        };
+        let turned = vote(asked(Verdict::Good), true);
+        assert_eq!((turned.verdict, turned.grades[0].side), (Verdict::Bad, Side::Right));
+        assert_eq!(turned.left, "dense");
+        assert_eq!(vote(asked(Verdict::Same), true).verdict, Verdict::Same);
+        assert_eq!(vote(asked(Verdict::Bad), false).verdict, Verdict::Bad);
+    }
+}

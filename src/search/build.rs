@@ -1,0 +1,169 @@
+//! Generations come to be here: the items of the one that is served, or of a data folder, meet a model. Written aside and
+//! whole; who searches notices nothing.
+
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::Serialize;
+
+use super::generation::{Canary, Record};
+use super::settings::SearchSettings;
+use crate::beir::DataFolder;
+use crate::domain::{Item, TextKind};
+use crate::encoder::{Encoder, Worker, encode};
+use crate::error::{Error, Result};
+use crate::index::{Builder, Index, IndexSettings, Live, Snapshot};
+
+/// Opens the model at a path, ready to search with.
+pub type Models = Arc<dyn Fn(&str) -> Result<Encoder> + Send + Sync>;
+
+const NUM_CANARIES: usize = 8;
+const RECALL_QUERIES: usize = 64;
+const RECALL_K: usize = 10;
+const PAGE: usize = 1000;
+
+/// A build that goes on.
+#[derive(Default, Debug, Serialize)]
+pub struct Building {
+    pub version: String,
+    pub done: AtomicU64,
+    pub of: AtomicU64,
+}
+
+/// Where the items come from.
+pub enum Source {
+    Data(DataFolder),
+    /// What an index holds, as it stands in the journal at this change at least; its vectors are used where the model is
+    /// the same.
+    Index {
+        index: Arc<Live>,
+        catalogue: u64,
+        same_model: bool,
+    },
+}
+
+/// A model that was opened.
+pub struct Model {
+    pub worker: Arc<Worker>,
+    pub fingerprint: String,
+    pub dimensions: i64,
+}
+
+impl Model {
+    pub fn open(models: &Models, path: &str, limits: crate::encoder::Limits) -> Result<Self> {
+        let encoder = models(path)?;
+        let (fingerprint, dimensions) = (encoder.fingerprint()?, encoder.dimensions());
+        Ok(Self { worker: Arc::new(Worker::start(encoder, limits)?), fingerprint, dimensions })
+    }
+}
+
+/// Builds what `record` names in `dir`, and gives it whole. Blocks for as long as it takes.
+pub fn build(
+    dir: &Path,
+    mut record: Record,
+    model: &Model,
+    source: &Source,
+    (settings, index, building): (&SearchSettings, &IndexSettings, &Building),
+) -> Result<Record> {
+    std::fs::create_dir_all(dir).map_err(Error::store(dir, "make the folder"))?;
+    let out = dir.join(&record.snapshot);
+    let mut builder = Snapshot::builder(&out, (model.fingerprint.clone(), model.dimensions), index.clone())?;
+    match source {
+        Source::Data(data) => from_data(data, model, &mut builder, building)?,
+        Source::Index { index, catalogue, same_model } => {
+            record.catalogue = *catalogue;
+            from_index(index, (!same_model).then_some(model), &mut builder, building)?;
+        }
+    }
+    builder.write(&mut |_| ())?;
+    let snapshot = Snapshot::open(&out, &model.fingerprint, model.dimensions)?;
+    if let Some(options) = settings.lexical {
+        Live::add_lexical(&out, &snapshot, options)?;
+    }
+    record.canaries = canaries(&snapshot, model)?;
+    record.recall = check_recall(&snapshot, settings)?;
+    (record.model, record.dimensions) = (model.fingerprint.clone(), model.dimensions);
+    record.save(dir)?;
+    Ok(record)
+}
+
+fn from_data(data: &DataFolder, model: &Model, builder: &mut Builder, building: &Building) -> Result<()> {
+    let mut num = 0;
+    for item in data.items()? {
+        item?;
+        num += 1;
+    }
+    building.of.store(num, Ordering::Relaxed);
+    let corpus = data.corpus();
+    let place = |(line, item): &(u64, Item)| format!("{}, line {line}, item `{}`", corpus.display(), item.id);
+    let passage = |(_, item): &(u64, Item)| item.passage();
+    encode(&model.worker, Some(TextKind::Item), data.items()?, (passage, place), |(_, item), vector| {
+        building.done.fetch_add(1, Ordering::Relaxed);
+        builder.add(item, &vector)
+    })
+}
+
+/// With the vectors as they are, or with those of a model.
+fn from_index(index: &Arc<Live>, model: Option<&Model>, builder: &mut Builder, building: &Building) -> Result<()> {
+    let runtime = tokio::runtime::Handle::current();
+    building.of.store(runtime.block_on(index.num_items())? as u64, Ordering::Relaxed);
+    let (mut after, mut seen): (Option<String>, HashSet<String>) = (None, HashSet::new());
+    loop {
+        let page = runtime.block_on(index.page(after.as_deref(), PAGE))?;
+        // an item that changes meanwhile comes again, and is taken from the journal later
+        let items = page.items.into_iter().filter(|(item, _)| seen.insert(item.id.clone()));
+        let mut add = |(item, vector): (Item, Vec<f32>)| {
+            building.done.fetch_add(1, Ordering::Relaxed);
+            builder.add(item, &vector)
+        };
+        match model {
+            None => items.into_iter().try_for_each(&mut add)?,
+            Some(model) => {
+                let items: Vec<Item> = items.map(|(item, _)| item).collect();
+                let of = (Item::passage, |item: &Item| format!("item `{}`", item.id));
+                let lines = items.into_iter().map(Ok);
+                encode(&model.worker, Some(TextKind::Item), lines, of, |item, vector| add((item, vector)))?;
+            }
+        }
+        after = page.next;
+        if after.is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Some items' texts, and the vectors that the model gives for them now.
+fn canaries(snapshot: &Snapshot, model: &Model) -> Result<Vec<Canary>> {
+    let items = snapshot.sample(NUM_CANARIES)?;
+    let texts: Vec<String> = items.into_iter().map(|(item, _)| item.passage()).collect();
+    let mut canaries = Vec::new();
+    let of = (String::clone, |text: &String| format!("{text:?}"));
+    encode(&model.worker, Some(TextKind::Item), texts.into_iter().map(Ok), of, |text, vector| {
+        canaries.push(Canary { text, vector });
+        Ok::<(), Error>(())
+    })?;
+    Ok(canaries)
+}
+
+/// Of searches for what stands between two items, which is where shoppers ask.
+fn check_recall(snapshot: &Snapshot, settings: &SearchSettings) -> Result<f64> {
+    let sample: Vec<Vec<f32>> =
+        snapshot.sample(2 * RECALL_QUERIES)?.into_iter().map(|(_, vector)| vector.to_vec()).collect();
+    let between = |pair: &[Vec<f32>]| {
+        let sum: Vec<f32> = pair[0].iter().zip(&pair[pair.len() - 1]).map(|(a, b)| a + b).collect();
+        let length = sum.iter().map(|x| x * x).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
+        sum.into_iter().map(|x| x / length).collect()
+    };
+    let queries: Vec<Vec<f32>> = sample.chunks(2).map(between).collect();
+    let recall = snapshot.recall(&queries, RECALL_K)?;
+    if recall < settings.least_recall {
+        let problem = format!(
+            "the new index finds {recall:.3} of the nearest, and {} is wanted: raise index.links or index.build_reach",
+            settings.least_recall
+        );
+        return Err(Error::config("search.least_recall", problem));
+    }
+    Ok(recall)
+}

@@ -1,0 +1,165 @@
+//! What can be set of a search service. The defaults serve a shop of a million items on one machine.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::experiment::Experiment;
+use crate::error::{Error, Result};
+use crate::lexical::LexicalOptions;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SearchSettings {
+    /// Address and port.
+    pub listen: String,
+    /// A file with one key a line, an admin's after `admin:`; requests then need one. The variable SOUK_SEARCH_KEYS does
+    /// the same.
+    pub key_file: Option<PathBuf>,
+    pub tls: Option<Tls>,
+    /// The service's own folder: indexes, and the journal of what changed. One process at a time has it.
+    pub state: PathBuf,
+    /// A data folder, whose items are indexed when the service starts for the first time.
+    pub data: Option<PathBuf>,
+    /// What [model] path is called in the registry; by default its folder's name.
+    pub version: Option<String>,
+    /// Where items and vectors are.
+    pub index: Place,
+    /// Whether items can be searched by their terms, which hybrid search needs; of an embedded index only.
+    pub lexical: Option<LexicalOptions>,
+    /// A folder that a trainer writes steps.jsonl to; the console shows its curves.
+    pub training: Option<PathBuf>,
+    pub experiments: Vec<Experiment>,
+    /// Where searches, votes and clicks are written, for the trainer to learn from.
+    pub events: Events,
+    pub bounds: Bounds,
+    /// A version without a report of its evaluation is promoted as well.
+    pub promote_unmeasured: bool,
+    /// Vectors of a version's canaries may be so far from what they were, by their product.
+    pub canary_tolerance: f32,
+    /// A version is promoted where a search through its index finds this share of what a look at all finds.
+    pub least_recall: f64,
+    /// Seconds between looks at the registry, and at the index's recall; 0: never.
+    pub registry_seconds: u64,
+    pub recall_seconds: u64,
+    /// A new snapshot is made in the background once this share of the items has changed.
+    pub rebuild_share: f64,
+}
+
+/// A certificate chain and its key, both PEM.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tls {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// In this process, from files in `state`.
+    #[default]
+    Embedded,
+}
+
+/// A file, or a topic of the brokers in [log].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Events {
+    pub path: Option<PathBuf>,
+    pub topic: Option<String>,
+    /// As UBI calls whoever asks.
+    pub application: String,
+}
+
+/// What one request may be, and how many there may be.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Bounds {
+    /// Hits of one page, and where it may begin.
+    pub most_hits: usize,
+    pub most_offset: usize,
+    /// Bytes of one text, texts of one request to embed, and items of one request to write.
+    pub most_text: usize,
+    pub most_texts: usize,
+    pub most_items: usize,
+    /// Bytes of one request.
+    pub most_bytes: usize,
+    /// Requests that are read or worked on at a time; more are told to come back.
+    pub most_requests: usize,
+    /// Seconds that a request's body may take to arrive.
+    pub body_seconds: u64,
+    /// Milliseconds that a request may take; what is not done then is not done.
+    pub deadline_ms: u64,
+}
+
+impl Default for SearchSettings {
+    fn default() -> Self {
+        Self {
+            listen: "127.0.0.1:8080".into(),
+            key_file: None,
+            tls: None,
+            state: "souk-search".into(),
+            data: None,
+            version: None,
+            index: Place::default(),
+            lexical: Some(LexicalOptions::default()),
+            training: None,
+            experiments: Vec::new(),
+            events: Events::default(),
+            bounds: Bounds::default(),
+            promote_unmeasured: false,
+            canary_tolerance: 1e-3,
+            least_recall: 0.9,
+            registry_seconds: 5,
+            recall_seconds: 300,
+            rebuild_share: 0.05,
+        }
+    }
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self {
+            most_hits: 1000,
+            most_offset: 10_000,
+            most_text: 8 << 10,
+            most_texts: 256,
+            most_items: 1000,
+            most_bytes: 8 << 20,
+            most_requests: 64,
+            body_seconds: 10,
+            deadline_ms: 5000,
+        }
+    }
+}
+
+impl SearchSettings {
+    pub fn check(&self) -> Result<()> {
+        let Bounds { most_hits, most_text, most_texts, most_items, most_bytes, most_requests, .. } = self.bounds;
+        let counts = [
+            ("most_hits", most_hits),
+            ("most_text", most_text),
+            ("most_texts", most_texts),
+            ("most_items", most_items),
+            ("most_bytes", most_bytes),
+            ("most_requests", most_requests),
+        ];
+        if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
+            return Err(Error::config(format!("search.bounds.{name}"), "is 0: say 1 or more"));
+        }
+        for (name, seconds) in [("body_seconds", self.bounds.body_seconds), ("deadline_ms", self.bounds.deadline_ms)] {
+            if seconds == 0 {
+                return Err(Error::config(format!("search.bounds.{name}"), "is 0: nothing would be answered"));
+            }
+        }
+        if !(self.canary_tolerance >= 0.0 && (0.0..=1.0).contains(&self.least_recall) && self.rebuild_share > 0.0) {
+            let problem = "canary_tolerance is 0 or more, least_recall 0 to 1, rebuild_share above 0";
+            return Err(Error::config("search", problem));
+        }
+        if self.events.path.is_some() && self.events.topic.is_some() {
+            return Err(Error::config("search.events", "names both a file and a topic: give one of them"));
+        }
+        self.experiments.iter().try_for_each(Experiment::check)
+    }
+}

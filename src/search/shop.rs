@@ -1,0 +1,422 @@
+//! What is served: one generation at a time, the journal of changes to its items, and the folder where both are. A change
+//! is on disk before it is answered for and is found by the next search; another generation is built beside and takes the
+//! place of the first at once, with every change that came meanwhile.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::task::spawn_blocking;
+
+use super::build::{Building, Model, Models, Source, build};
+use super::generation::{Generation, Record, gone, write_whole};
+use super::settings::SearchSettings;
+use crate::beir::DataFolder;
+use crate::domain::{Item, TextKind};
+use crate::encoder::Limits;
+use crate::error::{Error, Result};
+use crate::index::{Change, IndexSettings, Journal};
+use crate::store::Cache;
+use crate::telemetry::SEARCH;
+
+const LOCK: &str = "lock";
+const SERVED: &str = "served.json";
+const GENERATIONS: &str = "generations";
+const JOURNAL: &str = "journal";
+/// Generations that stay on disk, and open, to go back to or to compare with.
+const KEPT: usize = 3;
+/// Fewer changes are not worth a rebuild.
+const LEAST_CHANGED: usize = 1000;
+
+/// What shall become of an item.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Wish {
+    Put(Item),
+    Delete(String),
+}
+
+/// What became of wishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Applied {
+    /// Items that were there before.
+    pub there: usize,
+    /// The number of the last change.
+    pub catalogue: u64,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Pointer {
+    generation: String,
+}
+
+/// What a shop is opened with.
+pub struct Parts {
+    pub settings: SearchSettings,
+    pub index: IndexSettings,
+    pub limits: Limits,
+    pub models: Models,
+    pub cache: Arc<dyn Cache>,
+}
+
+pub struct Shop {
+    parts: Parts,
+    served: RwLock<Arc<Generation>>,
+    /// Others that are open, the one used last at the end.
+    beside: Mutex<Vec<Arc<Generation>>>,
+    journal: Arc<AsyncMutex<Journal>>,
+    /// One build at a time, of any kind.
+    at_work: AsyncMutex<()>,
+    building: Mutex<Option<Arc<Building>>>,
+    _lock: File,
+}
+
+impl Shop {
+    /// Opens what was served last, with all changes; where nothing was, indexes the data folder with the model at `path`.
+    /// `told` hears how a first build goes on. Blocks; needs a runtime around it.
+    pub fn open(parts: Parts, (version, path): (&str, &str), told: impl FnOnce(Arc<Building>)) -> Result<Self> {
+        let state = &parts.settings.state;
+        fs::create_dir_all(state).map_err(Error::store(state, "make the folder"))?;
+        let lock = File::create(state.join(LOCK)).map_err(Error::store(state, "lock the folder"))?;
+        if lock.try_lock().is_err() {
+            let problem = format!("is {}, which another process serves from: give each its own", state.display());
+            return Err(Error::config("search.state", problem));
+        }
+        let journal = Journal::open(&state.join(JOURNAL))?;
+        let pointer = state.join(SERVED);
+        let generation = match fs::read(&pointer) {
+            Ok(text) => {
+                let broken = |e| Error::data(&pointer, None, "does not name a generation").because(e);
+                let Pointer { generation } = serde_json::from_slice(&text).map_err(broken)?;
+                let dir = state.join(GENERATIONS).join(&generation);
+                let missing = || Error::data(&pointer, None, format!("names `{generation}`, which is not there"));
+                let record = Record::load(&dir)?.ok_or_else(missing)?;
+                let model = Model::open(&parts.models, &record.path, parts.limits)?;
+                parts.open(&dir, record, &model)?
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let missing = || Error::config("search.data", "names no data folder, and nothing was indexed before");
+                let data = DataFolder::open(parts.settings.data.as_deref().ok_or_else(missing)?)?;
+                let building = Arc::new(Building { version: version.into(), ..Building::default() });
+                told(building.clone());
+                let model = Model::open(&parts.models, path, parts.limits)?;
+                parts.first((version, path), &model, &(Source::Data(data), journal.last()), &building)?
+            }
+            Err(error) => return Err(Error::store(&pointer, "read it")(error)),
+        };
+        tokio::runtime::Handle::current().block_on(generation.catch_up(journal.reader()))?;
+        write_whole(&pointer, &Pointer { generation: generation.record().generation.clone() })?;
+        let shop = Self {
+            parts,
+            served: RwLock::new(Arc::new(generation)),
+            beside: Mutex::default(),
+            journal: Arc::new(AsyncMutex::new(journal)),
+            at_work: AsyncMutex::default(),
+            building: Mutex::default(),
+            _lock: lock,
+        };
+        shop.clean_up()?;
+        Ok(shop)
+    }
+
+    pub fn settings(&self) -> &SearchSettings {
+        &self.parts.settings
+    }
+
+    /// The generation that is searched; a request goes through with the one that it began with.
+    pub fn served(&self) -> Arc<Generation> {
+        self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The build that goes on, if any.
+    pub fn building(&self) -> Option<Arc<Building>> {
+        unpoisoned(&self.building).clone()
+    }
+
+    /// The versions that a search may name.
+    pub fn open_versions(&self) -> Vec<String> {
+        let mut open = vec![self.served().record().version.clone()];
+        open.extend(unpoisoned(&self.beside).iter().map(|generation| generation.record().version.clone()));
+        open
+    }
+
+    /// Makes all wishes come true, or none, in their order.
+    pub async fn apply(&self, wishes: Vec<Wish>) -> Result<Applied> {
+        loop {
+            let generation = self.served();
+            let changes = self.changes(&generation, &wishes).await?;
+            let journal = self.journal.clone().lock_owned().await;
+            // vectors must be of the model that is served when the change is written
+            if !Arc::ptr_eq(&generation, &self.served()) {
+                continue;
+            }
+            generation.catch_up(journal.reader()).await?;
+            let (_journal, changes, last) = written(journal, generation.record().model.clone(), changes).await?;
+            let there = generation.apply(&changes, last).await?;
+            return Ok(Applied { there, catalogue: last });
+        }
+    }
+
+    async fn changes(&self, generation: &Generation, wishes: &[Wish]) -> Result<Vec<Change>> {
+        let passages = wishes.iter().filter_map(|wish| match wish {
+            Wish::Put(item) => Some(item.passage()),
+            Wish::Delete(_) => None,
+        });
+        let mut vectors = generation.encode(passages.collect(), Some(TextKind::Item)).await?.into_iter();
+        let change = |wish: &Wish| match wish {
+            Wish::Put(item) => Change::Put(item.clone(), vectors.next().unwrap_or_default()),
+            Wish::Delete(id) => Change::Delete(id.clone()),
+        };
+        Ok(wishes.iter().map(change).collect())
+    }
+
+    /// Brings in what was written and, its caller gone, never applied.
+    pub async fn catch_up(&self) -> Result<()> {
+        let journal = self.journal.lock().await;
+        self.served().catch_up(journal.reader()).await
+    }
+
+    /// A generation of a version, caught up: the served one, one that is open, or one that lies on disk.
+    pub async fn version(self: &Arc<Self>, version: &str) -> Result<Option<Arc<Generation>>> {
+        let served = self.served();
+        if served.record().version == version {
+            return Ok(Some(served));
+        }
+        let open = unpoisoned(&self.beside).iter().find(|open| open.record().version == version).cloned();
+        let generation = match open {
+            Some(generation) => generation,
+            None => {
+                let _alone = self.at_work.lock().await;
+                let shop = self.clone();
+                let name = version.to_owned();
+                match spawn_blocking(move || shop.open_version(&name)).await.map_err(gone)?? {
+                    Some(generation) => self.put_beside(Arc::new(generation)),
+                    None => return Ok(None),
+                }
+            }
+        };
+        let reader = self.journal.lock().await.reader();
+        generation.catch_up(reader).await?;
+        Ok(Some(generation))
+    }
+
+    fn open_version(&self, version: &str) -> Result<Option<Generation>> {
+        let records = self.records()?;
+        let Some((dir, record)) = records.into_iter().rev().find(|(_, record)| record.version == version) else {
+            return Ok(None);
+        };
+        let model = Model::open(&self.parts.models, &record.path, self.parts.limits)?;
+        self.parts.open(&dir, record, &model).map(Some)
+    }
+
+    fn put_beside(&self, generation: Arc<Generation>) -> Arc<Generation> {
+        let mut beside = unpoisoned(&self.beside);
+        beside.retain(|open| open.record().version != generation.record().version);
+        beside.push(generation.clone());
+        let surplus = beside.len().saturating_sub(KEPT - 1);
+        beside.drain(..surplus);
+        generation
+    }
+
+    /// Builds an index of the served items with the model of a version, unless there is one, and gives its name.
+    pub async fn prepare(self: &Arc<Self>, version: &str, path: &str) -> Result<String> {
+        if let Some(generation) = self.version(version).await? {
+            return Ok(generation.record().generation.clone());
+        }
+        let _alone = self.at_work.lock().await;
+        let building = Arc::new(Building { version: version.into(), ..Building::default() });
+        *unpoisoned(&self.building) = Some(building.clone());
+        let (shop, name, path) = (self.clone(), version.to_owned(), path.to_owned());
+        let catalogue = self.journal.lock().await.last();
+        let built = spawn_blocking(move || {
+            let model = Model::open(&shop.parts.models, &path, shop.parts.limits)?;
+            let index = shop.served().live().clone();
+            let source = Source::Index { index, catalogue, same_model: false };
+            shop.parts.first((&name, &path), &model, &(source, catalogue), &building)
+        });
+        let built = built.await.map_err(gone);
+        *unpoisoned(&self.building) = None;
+        let generation = self.put_beside(Arc::new(built??));
+        Ok(generation.record().generation.clone())
+    }
+
+    /// From now on this version is searched; what it was not told of, it takes from the journal first.
+    pub async fn swap(self: &Arc<Self>, version: &str) -> Result<()> {
+        let missing = || Error::input(format!("version `{version}` has no index here: build it first"));
+        let next = self.version(version).await?.ok_or_else(missing)?;
+        self.take_over(next).await
+    }
+
+    async fn take_over(&self, next: Arc<Generation>) -> Result<()> {
+        // nothing is written meanwhile
+        let journal = self.journal.lock().await;
+        next.catch_up(journal.reader()).await?;
+        let pointer = Pointer { generation: next.record().generation.clone() };
+        write_whole(&self.parts.settings.state.join(SERVED), &pointer)?;
+        let before = {
+            let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *served, next.clone())
+        };
+        drop(journal);
+        unpoisoned(&self.beside).retain(|open| !Arc::ptr_eq(open, &next));
+        if before.record().version != next.record().version {
+            self.put_beside(before);
+        }
+        SEARCH.swaps.inc();
+        Ok(())
+    }
+
+    /// The fingerprint of the model at a path. Blocks.
+    pub fn fingerprint(&self, path: &str) -> Result<String> {
+        (self.parts.models)(path)?.fingerprint()
+    }
+
+    pub fn num_changed(&self) -> usize {
+        self.served().live().num_changed()
+    }
+
+    /// Whether so much has changed that a new snapshot would be searched faster.
+    pub fn is_worn(&self) -> bool {
+        let (live, share) = (self.served().live().clone(), self.parts.settings.rebuild_share);
+        let least = (live.snapshot().num_items() as f64 * share) as usize;
+        live.num_changed() >= least.max(LEAST_CHANGED)
+    }
+
+    /// Makes a new snapshot of what is served, with all changes in it, and lets go of what nobody needs any more.
+    pub async fn rebuild(self: &Arc<Self>) -> Result<()> {
+        let _alone = self.at_work.lock().await;
+        let old = self.served();
+        let catalogue = {
+            let journal = self.journal.lock().await;
+            old.catch_up(journal.reader()).await?;
+            journal.last()
+        };
+        let (shop, from) = (self.clone(), old.clone());
+        let built = spawn_blocking(move || {
+            let record = Record { snapshot: snapshot_name(catalogue), ..from.record().clone() };
+            let dir = shop.parts.settings.state.join(GENERATIONS).join(&record.generation);
+            let (fingerprint, dimensions) = (record.model.clone(), record.dimensions);
+            let model = Model { worker: from.worker().clone(), fingerprint, dimensions };
+            let source = Source::Index { index: from.live().clone(), catalogue, same_model: true };
+            let Parts { settings, index, .. } = &shop.parts;
+            let record = build(&dir, record, &model, &source, (settings, index, &Building::default()))?;
+            shop.parts.open(&dir, record, &model)
+        });
+        let next = Arc::new(built.await.map_err(gone)??);
+        let reader = self.journal.lock().await.reader();
+        next.catch_up(reader).await?;
+        if Arc::ptr_eq(&old, &self.served()) {
+            self.take_over(next).await?;
+        }
+        let shop = self.clone();
+        let forget_before = spawn_blocking(move || shop.clean_up()).await.map_err(gone)??;
+        self.journal.lock().await.forget(forget_before)
+    }
+
+    /// Generations on disk, in the order they were made.
+    fn records(&self) -> Result<Vec<(PathBuf, Record)>> {
+        self.parts.records()
+    }
+
+    /// Removes what no generation that is kept needs, and says which changes they all know.
+    fn clean_up(&self) -> Result<u64> {
+        let served = self.served();
+        let mut records = self.records()?;
+        records.retain(|(_, record)| record.generation != served.record().generation);
+        let surplus = records.len().saturating_sub(KEPT - 1);
+        for (dir, record) in records.drain(..surplus) {
+            tracing::info!(generation = record.generation, "is not kept any longer");
+            fs::remove_dir_all(&dir).map_err(Error::store(&dir, "remove it"))?;
+        }
+        let dir = self.parts.settings.state.join(GENERATIONS);
+        records.push((dir.join(&served.record().generation), served.record().clone()));
+        for (dir, record) in &records {
+            remove_others(dir, &record.snapshot)?;
+        }
+        Ok(records.iter().map(|(_, record)| record.catalogue).min().unwrap_or(0))
+    }
+}
+
+impl Parts {
+    fn open(&self, dir: &Path, record: Record, model: &Model) -> Result<Generation> {
+        let worker = (model.worker.clone(), model.fingerprint.as_str());
+        Generation::open(dir, record, worker, self.cache.clone(), &self.settings)
+    }
+
+    /// The first snapshot of a new generation.
+    fn first(
+        &self,
+        (version, path): (&str, &str),
+        model: &Model,
+        (source, catalogue): &(Source, u64),
+        building: &Building,
+    ) -> Result<Generation> {
+        let number = self.records()?.last().map_or(1, |(_, record)| number(&record.generation) + 1);
+        let record = Record {
+            generation: format!("{version}-{number}"),
+            version: version.into(),
+            path: path.into(),
+            model: model.fingerprint.clone(),
+            dimensions: model.dimensions,
+            snapshot: snapshot_name(*catalogue),
+            catalogue: *catalogue,
+            canaries: Vec::new(),
+            recall: 1.0,
+        };
+        let dir = self.settings.state.join(GENERATIONS).join(&record.generation);
+        // what an interrupted build left
+        if dir.exists() {
+            fs::remove_dir_all(&dir).map_err(Error::store(&dir, "remove what was left there"))?;
+        }
+        let record = build(&dir, record, model, source, (&self.settings, &self.index, building))?;
+        self.open(&dir, record, model)
+    }
+
+    fn records(&self) -> Result<Vec<(PathBuf, Record)>> {
+        let dir = self.settings.state.join(GENERATIONS);
+        fs::create_dir_all(&dir).map_err(Error::store(&dir, "make the folder"))?;
+        let mut records = Vec::new();
+        for entry in fs::read_dir(&dir).map_err(Error::store(&dir, "read the folder"))? {
+            let path = entry.map_err(Error::store(&dir, "read the folder"))?.path();
+            records.extend(Record::load(&path)?.map(|record| (path, record)));
+        }
+        records.sort_by_key(|(_, record)| number(&record.generation));
+        Ok(records)
+    }
+}
+
+fn number(generation: &str) -> u64 {
+    generation.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(0)
+}
+
+fn snapshot_name(catalogue: u64) -> String {
+    format!("snapshot-{catalogue}")
+}
+
+/// Of the folders in `dir`, keeps the one of that name.
+fn remove_others(dir: &Path, name: &str) -> Result<()> {
+    for entry in fs::read_dir(dir).map_err(Error::store(dir, "read the folder"))? {
+        let path = entry.map_err(Error::store(dir, "read the folder"))?.path();
+        if path.is_dir() && path.file_name().is_some_and(|found| found != name) {
+            // what is mapped stays readable until nobody has it open
+            fs::remove_dir_all(&path).map_err(Error::store(&path, "remove it"))?;
+        }
+    }
+    Ok(())
+}
+
+type Written = (OwnedMutexGuard<Journal>, Vec<Change>, u64);
+
+/// Writes beside what else the runtime does; the journal stays held, even where nobody waits any longer.
+async fn written(mut journal: OwnedMutexGuard<Journal>, model: String, changes: Vec<Change>) -> Result<Written> {
+    let write = move || {
+        let last = journal.append(&model, &changes)?;
+        Ok((journal, changes, last))
+    };
+    spawn_blocking(write).await.map_err(gone)?
+}
+
+fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
