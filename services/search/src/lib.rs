@@ -21,6 +21,7 @@ mod shapes;
 mod state;
 mod voting;
 
+pub use self::chores::start;
 pub use self::routes::router;
 pub use self::serve::serve;
 pub use self::state::Service;

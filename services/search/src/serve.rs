@@ -25,26 +25,12 @@ pub fn serve(
     ready: impl FnOnce(SocketAddr, &Generation) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let settings = config.search.clone();
-    settings.check()?;
     let keys = Keys::open(settings.key_file.as_deref(), KEYS)?;
-    let scribe = Scribe::open(&settings.events, &config.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
     let served = runtime.block_on(async {
-        let registry = Arc::new(Registry::new(config.store.clone()));
-        let (version, path) = first(config, &registry).await?;
-        let parts = config.shop_parts()?;
-        let opening = spawn_blocking(move || Shop::open(parts, (&version, &path), told));
-        let shop = Arc::new(opening.await.context("the shop could not be opened")??);
-        let generation = shop.served();
-        if let Err(error) = registry.introduce(&generation).await {
-            // what is wrong with the registry is said again and again until it is right; searching goes on
-            tracing::warn!(?error, "the registry does not know what is served");
-            if matches!(error, souk::Error::Config { .. }) {
-                return Err(error.into());
-            }
-        }
-        let service = Arc::new(Service::new(shop, registry, scribe, keys));
+        let service = Service::open(config, keys, told).await?;
         let chores = chores::start(&service);
+        let generation = service.shop.served();
         let open = async |address: SocketAddr| {
             if service.front.keys.is_empty() && !address.ip().is_loopback() {
                 tracing::warn!(%address, "everybody who reaches this address may do all: give keys");
@@ -59,6 +45,31 @@ pub fn serve(
     // a build that goes on is of no use to anybody now
     runtime.shutdown_background();
     served
+}
+
+impl Service {
+    /// Opens what was served last, or makes the first index; blocks nobody meanwhile.
+    pub async fn open(
+        config: &Config,
+        keys: Keys,
+        told: impl FnOnce(Arc<Building>) + Send + 'static,
+    ) -> anyhow::Result<Arc<Self>> {
+        config.search.check()?;
+        let scribe = Scribe::open(&config.search.events, &config.log)?;
+        let registry = Arc::new(Registry::new(config.store.clone()));
+        let (version, path) = first(config, &registry).await?;
+        let parts = config.shop_parts()?;
+        let opening = spawn_blocking(move || Shop::open(parts, (&version, &path), told));
+        let shop = Arc::new(opening.await.context("the shop could not be opened")??);
+        if let Err(error) = registry.introduce(&shop.served()).await {
+            if matches!(error, souk::Error::Config { .. }) {
+                return Err(error.into());
+            }
+            // said again and again until it is right; searching goes on
+            tracing::warn!(?error, "the registry does not know what is served");
+        }
+        Ok(Arc::new(Self::new(shop, registry, scribe, keys)))
+    }
 }
 
 /// The version to begin with, and its model: what the registry serves, or what the configuration names.

@@ -1,0 +1,207 @@
+//! Versions: an index is built for one that is promoted, requests go on, changes are in both, what must not be served is
+//! refused, and the way back is one call.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod client;
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use client::{NUM, PATIENCE, Running, config, golden, shop};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+fn report() -> Value {
+    json!({"split": "test", "overall": {"ndcg@10": 50.0}})
+}
+
+impl Running {
+    async fn register(&self, version: &str, model: &str, with_report: bool) {
+        let mut body = json!({"version": version, "path": golden(model)});
+        if with_report {
+            body["report"] = report();
+        }
+        let answer = self.ask("POST /models", body).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+
+    /// Returns when it is served.
+    async fn promote(&self, version: &str) {
+        let answer = self.ask(&format!("POST /models/{version}/promote"), json!({})).await;
+        assert!(matches!(answer.status, 200 | 202), "{}", answer.body);
+        self.until_served(version).await;
+    }
+
+    async fn until_served(&self, version: &str) {
+        let began = Instant::now();
+        while self.service.shop.served().record().version != version {
+            assert!(began.elapsed() < PATIENCE, "{version} is not served: {}", self.get("/models").await.body);
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_is_promoted_under_load_and_rolled_back() {
+    let home = shop();
+    let running = Arc::new(Running::start(home.path(), &[]).await);
+    running.register("second", "st_cls", true).await;
+    let (stop, num) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let load: Vec<_> = (0..3)
+        .map(|at| {
+            let (running, stop, num) = (running.clone(), stop.clone(), num.clone());
+            tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    let answer = running.ask("POST /search", json!({"query": format!("lamp {at}"), "k": 3})).await;
+                    assert_eq!(answer.status, 200, "{}", answer.body);
+                    let found = answer.json();
+                    // model and index are one: never one's vectors in the other's index
+                    let (model, index) = (found["model"].as_str().unwrap(), found["index"].as_str().unwrap());
+                    assert!(index.starts_with(model), "{model} {index}");
+                    assert_eq!(found["hits"].as_array().unwrap().len(), 3);
+                    num.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let writing = {
+        let running = running.clone();
+        tokio::spawn(async move {
+            for number in 0..20 {
+                let item = json!({"id": format!("w{number}"), "title": format!("written {number}")});
+                assert_eq!(running.ask("PUT /items", json!({"items": [item]})).await.status, 200);
+            }
+        })
+    };
+    running.promote("second").await;
+    writing.await.unwrap();
+    let rolled = running.ask("POST /models/rollback", json!({})).await;
+    assert!(matches!(rolled.status, 200 | 202), "{}", rolled.body);
+    running.until_served("first").await;
+    // what was written while the other was served is here, too
+    assert_eq!(running.get("/fields").await.json()["num_items"].as_u64(), Some(NUM as u64 + 20));
+    assert_eq!(running.ids(json!({"query": "written 7", "k": 1, "hybrid": {"dense": 0}})).await, ["w7"]);
+    let beside = running
+        .ask("POST /search", json!({"query": "written 7", "k": 1, "hybrid": {"dense": 0}, "model": "second"}))
+        .await
+        .json();
+    assert_eq!(beside["hits"][0]["id"], "w7");
+    stop.store(true, Ordering::Relaxed);
+    for task in load {
+        task.await.unwrap();
+    }
+    assert!(num.load(Ordering::Relaxed) > 10);
+    let again = running.ask("POST /models/second/promote", json!({})).await;
+    assert_eq!(again.status, 409, "what was rolled back does not come back: {}", again.body);
+    let models = running.get("/models").await.json();
+    assert_eq!(
+        (models["served"]["version"].as_str(), models["versions"][0]["state"].as_str()),
+        (Some("first"), Some("rolled_back"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_must_not_be_served_is_not() {
+    let home = shop();
+    let running = Running::start(home.path(), &[]).await;
+    running.register("unmeasured", "st_cls", false).await;
+    let refused = running.ask("POST /models/unmeasured/promote", json!({})).await;
+    assert_eq!(refused.status, 409);
+    assert!(refused.error()["message"].as_str().unwrap().contains("no report"));
+    // a folder whose weights are other ones than were registered
+    let folder = home.path().join("copied");
+    copy(&golden("st_cls"), &folder);
+    let body = json!({"version": "changed", "path": folder, "report": report()});
+    assert_eq!(running.ask("POST /models", body).await.status, 200);
+    fs::remove_dir_all(&folder).unwrap();
+    copy(&golden("st_max"), &folder);
+    let refused = running.ask("POST /models/changed/promote", json!({})).await;
+    let message = refused.error()["message"].as_str().unwrap().to_owned();
+    assert!(refused.status == 409 && message.contains("was registered as model"), "{message}");
+    assert_eq!(running.service.shop.served().record().version, "first");
+    running.stop().await;
+}
+
+/// After a restart, what was served last is served, whatever the configuration begins with; an index of another model is
+/// refused with both names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_serves_what_was_served_and_knows_its_model() {
+    let home = shop();
+    let folder = home.path().join("second-model");
+    copy(&golden("st_cls"), &folder);
+    {
+        let running = Running::start(home.path(), &[]).await;
+        let body = json!({"version": "second", "path": folder, "report": report()});
+        assert_eq!(running.ask("POST /models", body).await.status, 200);
+        running.promote("second").await;
+        let item = json!({"id": "w", "title": "written"});
+        assert_eq!(running.ask("PUT /items", json!({"items": [item]})).await.status, 200);
+        let busy = Running::of(&config(home.path(), &[]), "").await.err().unwrap();
+        assert!(format!("{busy:#}").contains("another process serves from"), "{busy:#}");
+        running.stop().await;
+    }
+    let running = Running::start(home.path(), &[]).await;
+    assert_eq!(running.service.shop.served().record().version, "second");
+    assert_eq!(running.ids(json!({"query": "written", "k": 1, "hybrid": {"dense": 0}})).await, ["w"]);
+    running.stop().await;
+    fs::remove_dir_all(&folder).unwrap();
+    copy(&golden("st_max"), &folder);
+    let refused = Running::of(&config(home.path(), &[]), "").await.err().unwrap();
+    let message = format!("{refused:#}");
+    assert!(message.contains("is of model") && message.contains("holds model"), "{message}");
+}
+
+/// An encoder that gives other vectors than it did is noticed, though its files are the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn canaries_notice_another_encoder() {
+    let home = shop();
+    Running::start(home.path(), &[]).await.stop().await;
+    let record = home.path().join("state/generations/first-1/generation.json");
+    let mut text: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    let vector = text["canaries"][0]["vector"].as_array_mut().unwrap();
+    vector.rotate_left(1);
+    fs::write(&record, text.to_string()).unwrap();
+    let refused = Running::of(&config(home.path(), &[]), "").await.err().unwrap();
+    assert!(format!("{refused:#}").contains("gives another vector"), "{refused:#}");
+}
+
+/// Enough changes make a new snapshot, which answers as before; the journal lets go of what it holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worn_snapshot_is_renewed_while_it_is_served() {
+    let home = shop();
+    let running = Running::start(home.path(), &[]).await;
+    for from in (0..1200).step_by(400) {
+        let items: Vec<Value> =
+            (from..from + 400).map(|i| json!({"id": format!("n{i}"), "title": format!("new thing {i}")})).collect();
+        assert_eq!(running.ask("PUT /items", json!({"items": items})).await.status, 200);
+    }
+    let before = running.ids(json!({"query": "new thing 777", "k": 5})).await;
+    let began = Instant::now();
+    while running.service.shop.num_changed() > 0 {
+        assert!(began.elapsed() < PATIENCE, "no new snapshot was made");
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(running.ids(json!({"query": "new thing 777", "k": 5})).await, before);
+    assert_eq!(running.service.shop.served().record().catalogue, 1200);
+    running.stop().await;
+    let running = Running::start(home.path(), &[]).await;
+    assert_eq!(running.get("/fields").await.json()["num_items"].as_u64(), Some(NUM as u64 + 1200));
+    running.stop().await;
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let to = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &to)
+        } else {
+            let _ = fs::copy(&path, &to).unwrap();
+        }
+    }
+}
