@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -50,6 +50,10 @@ const LARGEST: usize = 1 << 24;
 
 /// Batches the worker sorts at once: more wastes no tokens, but makes the first caller wait for the last.
 const ROUND: usize = 4;
+
+/// Where requests come faster than they are answered, the worker waits so small a share of its last round for more.
+const PATIENCE_SHARE: u32 = 8;
+const PAUSE: Duration = Duration::from_micros(50);
 
 pub struct Worker<M: Model> {
     limits: Limits,
@@ -159,9 +163,15 @@ struct Open<M: Model> {
 }
 
 fn run<M: Model>(model: &M, mut jobs: UnboundedReceiver<Job<M>>, batch_tokens: usize) {
-    while let Some(first) = jobs.blocking_recv() {
+    let mut last_round = Duration::ZERO;
+    while let Some((first, waited)) =
+        jobs.try_recv().ok().map(|job| (job, true)).or_else(|| Some((jobs.blocking_recv()?, false)))
+    {
         let mut waiting = 0;
         let mut round: Vec<Option<Open<M>>> = Vec::new();
+        let began = Instant::now();
+        // who was just answered may ask again: then both are one batch, which costs hardly more than each alone
+        let patience = if waited { last_round / PATIENCE_SHARE } else { Duration::ZERO };
         let mut next = Some(first);
         while let Some(job) = next {
             waiting += job.texts.iter().map(M::num_tokens).sum::<usize>();
@@ -169,10 +179,16 @@ fn run<M: Model>(model: &M, mut jobs: UnboundedReceiver<Job<M>>, batch_tokens: u
             let outputs = (0..missing).map(|_| None).collect();
             round.push(Some(Open { job, outputs, missing }));
             next = if waiting < ROUND * batch_tokens { jobs.try_recv().ok() } else { None };
+            while next.is_none() && waiting < batch_tokens && began.elapsed() < patience {
+                std::thread::sleep(PAUSE);
+                next = jobs.try_recv().ok();
+            }
         }
+        let began = Instant::now();
         for batch in batches(&round, batch_tokens) {
             run_batch(model, &mut round, &batch);
         }
+        last_round = began.elapsed();
         // requests without a text
         for open in round.into_iter().flatten() {
             finish(open);

@@ -128,9 +128,15 @@ impl Live {
         self.merged(&state, k, old, fresh)
     }
 
-    /// The items of the snapshot that a filter keeps; a field that nobody has is a slip.
+    /// The items of the snapshot that a filter keeps.
     fn select(&self, filter: Option<&Filter>) -> Result<Option<Selected>> {
         let Some(filter) = filter else { return Ok(None) };
+        self.known(filter)?;
+        Ok(Some(self.columns.select(filter)))
+    }
+
+    /// A field that no item has is a slip, and would look like an empty shop.
+    fn known(&self, filter: &Filter) -> Result<()> {
         filter.check()?;
         let state = self.state();
         for condition in &filter.must {
@@ -139,7 +145,7 @@ impl Live {
                 return Err(self.columns.unknown(&condition.field));
             }
         }
-        Ok(Some(self.columns.select(filter)))
+        Ok(())
     }
 
     /// The best of both; of equal ones those of the snapshot first.
@@ -240,6 +246,10 @@ impl State {
 }
 
 impl Index for Live {
+    fn check<'a>(&'a self, filter: &'a Filter) -> Answer<'a, ()> {
+        Box::pin(async { self.known(filter) })
+    }
+
     fn nearest<'a>(&'a self, ask: Ask<'a>, filter: Option<&'a Filter>) -> Answer<'a, Vec<Found>> {
         Box::pin(async move { self.find(&ask, filter) })
     }

@@ -38,6 +38,11 @@ pub struct Page {
 
 /// Items and their vectors, behind one model.
 pub trait Index: Send + Sync {
+    /// Whether a filter can be meant.
+    fn check<'a>(&'a self, filter: &'a Filter) -> Answer<'a, ()> {
+        Box::pin(async { filter.check() })
+    }
+
     /// The items nearest to a vector that pass the filter, best first.
     fn nearest<'a>(&'a self, ask: Ask<'a>, filter: Option<&'a Filter>) -> Answer<'a, Vec<Found>>;
 

@@ -82,9 +82,15 @@ fn hash(parts: &[&str]) -> [u64; 2] {
     [word(0), word(8)]
 }
 
-/// Whether what is asked for as left is shown on the right, in the comparison of that name.
-pub fn is_swapped(comparison: &str) -> bool {
-    hash(&["comparison", comparison])[0] & 1 == 1
+/// The name of a comparison: an id of one's own, and what shows that it was given here.
+pub fn comparison(id: &str) -> String {
+    format!("{id}-{:016x}", hash(&["comparison", id])[0])
+}
+
+/// Whether what is asked for as left is shown on the right, in the comparison of that name; nothing where there is none.
+pub fn is_swapped(name: &str) -> Option<bool> {
+    let (id, _) = name.rsplit_once('-')?;
+    (comparison(id) == name).then(|| hash(&["side", id])[0] & 1 == 1)
 }
 
 /// Two lists in one of `k`: in each round both sides add their best that is not there yet, in an order drawn by `seed`.

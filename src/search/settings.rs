@@ -79,7 +79,7 @@ pub struct Bounds {
     /// Hits of one page, and where it may begin.
     pub most_hits: usize,
     pub most_offset: usize,
-    /// Bytes of one text, texts of one request to embed, and items of one request to write.
+    /// Letters of one text, texts of one request to embed, and items of one request to write.
     pub most_text: usize,
     pub most_texts: usize,
     pub most_items: usize,
@@ -123,7 +123,7 @@ impl Default for Bounds {
         Self {
             most_hits: 1000,
             most_offset: 10_000,
-            most_text: 8 << 10,
+            most_text: 4000,
             most_texts: 256,
             most_items: 1000,
             most_bytes: 8 << 20,

@@ -18,10 +18,10 @@ pub async fn read<T: DeserializeOwned>(front: &Arc<Front>, request: Request) -> 
     parse(&bytes(front, request).await?)
 }
 
-/// As `read`; an empty body is the default.
+/// As `read`; an empty body, or null, is the default.
 pub async fn read_optional<T: DeserializeOwned + Default>(front: &Arc<Front>, request: Request) -> Result<T, Fault> {
     let body = bytes(front, request).await?;
-    if body.is_empty() { Ok(T::default()) } else { parse(&body) }
+    if body.is_empty() { Ok(T::default()) } else { Ok(parse::<Option<T>>(&body)?.unwrap_or_default()) }
 }
 
 async fn bytes(front: &Front, request: Request) -> Result<Bytes, Fault> {

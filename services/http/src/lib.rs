@@ -1,10 +1,11 @@
 //! What Souk's HTTP services share. `fault` is every way to say no, `keys` who may ask for what, `front` the bounds around
-//! requests and what is noted of them, `body` how a request is read, `tls` and `listen` the socket and its end. Knows no
+//! requests and what is noted of them, `gate` what keeps answers fast under overload, `body` how a request is read, `tls` and `listen` the socket and its end. Knows no
 //! route. Nothing that comes over the wire panics or takes unbounded memory.
 
 mod body;
 mod fault;
 mod front;
+mod gate;
 mod keys;
 mod listen;
 mod tls;
@@ -12,5 +13,6 @@ mod tls;
 pub use self::body::{json_body, read, read_optional};
 pub use self::fault::Fault;
 pub use self::front::{Front, admit, note};
+pub use self::gate::{Gate, hurry};
 pub use self::keys::{Keys, Role};
 pub use self::listen::{run, serve};

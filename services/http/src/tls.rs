@@ -85,3 +85,59 @@ impl Listener for TlsListener {
         Ok(self.address)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio_rustls::TlsConnector;
+    use tokio_rustls::rustls::pki_types::ServerName;
+    use tokio_rustls::rustls::{ClientConfig, RootCertStore};
+
+    use super::*;
+
+    /// A client that trusts the certificate is answered, while others that never finish their handshakes hang on.
+    #[tokio::test]
+    async fn a_client_is_answered_over_tls_beside_those_that_dawdle() {
+        let home = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let tls = Tls { certificate: home.path().join("certificate.pem"), key: home.path().join("key.pem") };
+        std::fs::write(&tls.certificate, made.cert.pem()).unwrap();
+        std::fs::write(&tls.key, made.signing_key.serialize_pem()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/", get(async || "in private"));
+        tokio::spawn(async move { crate::run(listener, (router, Some(&tls)), std::future::pending()).await });
+        let mut dawdling = Vec::new();
+        for _ in 0..20 {
+            dawdling.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut roots = RootCertStore::empty();
+        roots.add(made.cert.der().clone()).unwrap();
+        let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let stream = TcpStream::connect(address).await.unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut stream = TlsConnector::from(Arc::new(client)).connect(name, stream).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.ends_with("in private"), "{answer}");
+    }
+
+    #[test]
+    fn a_file_that_is_no_certificate_is_named() {
+        let home = tempfile::tempdir().unwrap();
+        let tls = Tls { certificate: home.path().join("c.pem"), key: home.path().join("k.pem") };
+        let message = |tls: &Tls| acceptor(tls).err().unwrap().to_string();
+        assert!(message(&tls).contains("c.pem"));
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(&tls.certificate, made.cert.pem()).unwrap();
+        std::fs::write(&tls.key, "no key").unwrap();
+        assert!(message(&tls).contains("k.pem"));
+    }
+}

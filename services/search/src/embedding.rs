@@ -11,6 +11,7 @@ use souk::search::{Bounds, Generation};
 use souk_http::{Fault, json_body, read};
 
 use crate::Service;
+use crate::hits::is_longer;
 use crate::shapes::{
     EmbedRequest, Embedding, EmbeddingsAnswer, EmbeddingsRequest, EncodingFormat, PromptName, Refusals, Texts, Usage,
     Vector,
@@ -18,7 +19,7 @@ use crate::shapes::{
 
 /// Turn texts into vectors, as TEI does
 #[utoipa::path(post, path = "/embed", tag = "embedding", request_body = EmbedRequest,
-    responses((status = 200, body = Vec<Vec<f32>>), Refusals), security((), ("key" = [])))]
+    responses((status = 200, body = Vec<Vec<f32>>), Refusals), security(("key" = [])))]
 pub async fn embed(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let asked: EmbedRequest = read(&service.front, request).await?;
     service.in_time(embedded(&service, asked)).await
@@ -28,12 +29,6 @@ async fn embedded(service: &Service, asked: EmbedRequest) -> Result<Response, Fa
     if !asked.normalize {
         let problem = "is false: the vectors here are those of the index, and have no lengths to tell";
         return Err(Fault::unprocessable("normalize", problem));
-    }
-    if let Some(side) = asked.truncation_direction.filter(|side| !side.eq_ignore_ascii_case("right")) {
-        return Err(Fault::unprocessable(
-            "truncation_direction",
-            format!("is `{side}`: texts are cut on the right only"),
-        ));
     }
     let generation = service.shop.served();
     let (texts, kind) = (asked.inputs.checked("inputs", &service.settings().bounds)?, kind(asked.prompt_name));
@@ -51,7 +46,7 @@ async fn embedded(service: &Service, asked: EmbedRequest) -> Result<Response, Fa
 
 /// Turn texts into vectors, as OpenAI does
 #[utoipa::path(post, path = "/v1/embeddings", tag = "embedding", request_body = EmbeddingsRequest,
-    responses((status = 200, body = EmbeddingsAnswer), Refusals), security((), ("key" = [])))]
+    responses((status = 200, body = EmbeddingsAnswer), Refusals), security(("key" = [])))]
 pub async fn embeddings(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let asked: EmbeddingsRequest = read(&service.front, request).await?;
     service.in_time(answered(&service, asked)).await
@@ -134,8 +129,8 @@ impl Texts {
         if let Some(at) = texts.iter().position(|text| text.is_empty()) {
             return Err(Fault::unprocessable(format!("{field}[{at}]"), "is an empty text"));
         }
-        if let Some(at) = texts.iter().position(|text| text.len() > bounds.most_text) {
-            let problem = format!("has {} bytes: at most {}", texts[at].len(), bounds.most_text);
+        if let Some(at) = texts.iter().position(|text| is_longer(text, bounds.most_text)) {
+            let problem = format!("has more than {} letters", bounds.most_text);
             return Err(Fault::unprocessable(format!("{field}[{at}]"), problem));
         }
         Ok(texts)

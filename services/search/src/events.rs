@@ -21,9 +21,11 @@ use souk::{Error, Result};
 use souk_http::{Fault, json_body, read};
 
 use crate::Service;
+use crate::hits::{LONGEST_NAME, check_text};
 use crate::shapes::{ActionName, Assigned, EventShape, EventsAnswer, EventsRequest, HitShape, Refusals, SearchRequest};
 
 const MOST_WAITING: usize = 10_000;
+const MOST_POSITION: usize = 1_000_000;
 const MOST_AT_ONCE: usize = 1000;
 /// Who gives no name.
 const NOBODY: &str = "unknown";
@@ -138,7 +140,7 @@ pub fn searched(
 
 /// Tell what a shopper did with what was found
 #[utoipa::path(post, path = "/events", tag = "events", request_body = EventsRequest,
-    responses((status = 200, body = EventsAnswer), Refusals), security((), ("key" = [])))]
+    responses((status = 200, body = EventsAnswer), Refusals), security(("key" = [])))]
 pub async fn tell(State(service): State<Arc<Service>>, request: Request) -> std::result::Result<Response, Fault> {
     let EventsRequest { events } = read(&service.front, request).await?;
     let most = service.settings().bounds.most_items;
@@ -150,9 +152,12 @@ pub async fn tell(State(service): State<Arc<Service>>, request: Request) -> std:
         return Err(Fault::conflict("events are not written here: set search.events.path or search.events.topic"));
     }
     for (at, event) in events.iter().enumerate() {
-        let texts = [&event.query_id, &event.client_id, &event.item];
-        if event.query_id.is_empty() || event.item.is_empty() || texts.iter().any(|text| text.len() > LONGEST) {
-            return Err(Fault::unprocessable(format!("events[{at}]"), format!("names have 1 to {LONGEST} bytes")));
+        let place = |name| format!("events[{at}].{name}");
+        check_text(&place("query_id"), &event.query_id, 1, LONGEST_NAME)?;
+        check_text(&place("client_id"), &event.client_id, 0, LONGEST_NAME)?;
+        check_text(&place("item"), &event.item, 1, LONGEST_NAME)?;
+        if event.position.is_some_and(|position| !(1..=MOST_POSITION).contains(&position)) {
+            return Err(Fault::unprocessable(place("position"), format!("is 1 to {MOST_POSITION}")));
         }
     }
     let taken = events.len();
@@ -170,7 +175,7 @@ pub async fn tell(State(service): State<Arc<Service>>, request: Request) -> std:
             query_id: query_id.as_str().into(),
             client_id: client.into(),
             item: item.into(),
-            position,
+            position: position.map(|position| position as u32),
             time: now(),
             text: None,
         };
@@ -180,5 +185,3 @@ pub async fn tell(State(service): State<Arc<Service>>, request: Request) -> std:
     }
     Ok(json_body(&EventsAnswer { taken }))
 }
-
-const LONGEST: usize = 1 << 10;

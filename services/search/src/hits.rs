@@ -9,7 +9,9 @@ use axum::response::Response;
 use serde_json::{Map, Value};
 use souk::domain::{Item, TextKind};
 use souk::index::Filter;
-use souk::search::{Arm, Channel, Experiment, Generation, Ranked, Wanted, Weights, find, interleave, is_swapped};
+use souk::search::{
+    Arm, Channel, Experiment, Generation, Ranked, Wanted, Weights, comparison, find, interleave, is_swapped,
+};
 use souk_http::{Fault, json_body, read};
 
 use crate::Service;
@@ -22,6 +24,8 @@ use crate::shapes::{
 /// Facets are counted over so many hits, and told with so many values.
 const FACET_HITS: usize = 200;
 const FACET_VALUES: usize = 20;
+/// Letters of an id or a name.
+pub const LONGEST_NAME: usize = 256;
 
 /// One way to search: a version and a channel of it.
 struct Way {
@@ -31,7 +35,7 @@ struct Way {
 
 /// Find items
 #[utoipa::path(post, path = "/search", tag = "search", request_body = SearchRequest,
-    responses((status = 200, body = SearchAnswer), Refusals), security((), ("key" = [])))]
+    responses((status = 200, body = SearchAnswer), Refusals), security(("key" = [])))]
 pub async fn search(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let began = Instant::now();
     let asked: SearchRequest = read(&service.front, request).await?;
@@ -118,6 +122,14 @@ async fn through(service: &Service, way: &Way, asked: &SearchRequest, k: usize) 
     if let Some(vector) = &vector {
         service.remember(vector);
     }
+    if let Some(filter) = &asked.filter {
+        // with the name of what is wrong
+        let wrong = |e: souk::Error| match e {
+            souk::Error::Input { .. } => Fault::unprocessable("filter", e.to_string()),
+            other => other.into(),
+        };
+        way.generation.index().check(filter).await.map_err(wrong)?;
+    }
     let wanted = Wanted {
         text: asked.query.as_deref(),
         vector: vector.as_deref(),
@@ -172,7 +184,12 @@ impl SearchRequest {
         if self.query.is_none() && self.vector.is_none() {
             return Err(Fault::malformed(Some("query".into()), "give a query or a vector"));
         }
-        check_query(self.query.as_deref(), bounds.most_text)?;
+        if let Some(query) = &self.query {
+            check_text("query", query, 1, bounds.most_text)?;
+        }
+        if let Some(client) = &self.client_id {
+            check_text("client_id", client, 0, bounds.most_text)?;
+        }
         check_k(self.k, bounds.most_hits)?;
         if self.offset > bounds.most_offset {
             let problem =
@@ -190,6 +207,9 @@ impl SearchRequest {
             _ => Weights::default(),
         };
         weights.check().map_err(|e| Fault::unprocessable("hybrid", e.to_string()))?;
+        if self.query.is_none() && !matches!(self.hybrid, None | Some(Hybrid::Wanted(false))) {
+            return Err(Fault::unprocessable("hybrid", "searches by terms, and a vector alone has none: give a query"));
+        }
         self.filter.as_ref().map_or(Ok(()), check_filter)
     }
 
@@ -207,14 +227,23 @@ impl SearchRequest {
     }
 }
 
-fn check_query(query: Option<&str>, most: usize) -> Result<(), Fault> {
-    match query.map(str::len) {
-        Some(0) => Err(Fault::unprocessable("query", "is empty")),
-        Some(length) if length > most => {
-            Err(Fault::unprocessable("query", format!("has {length} bytes: at most {most}")))
-        }
-        _ => Ok(()),
+/// A text of `least` to `most` letters.
+pub fn check_text(field: &str, text: &str, least: usize, most: usize) -> Result<(), Fault> {
+    if text.len() < least {
+        return Err(Fault::unprocessable(field, "is empty"));
     }
+    if is_longer(text, most) {
+        return Err(Fault::unprocessable(field, format!("has more than {most} letters")));
+    }
+    match text.contains('\0') && most == LONGEST_NAME {
+        true => Err(Fault::unprocessable(field, "contains a NUL character")),
+        false => Ok(()),
+    }
+}
+
+pub fn is_longer(text: &str, most: usize) -> bool {
+    // letters are counted only where there may be too many
+    text.len() > most && text.chars().count() > most
 }
 
 fn check_k(k: usize, most: usize) -> Result<(), Fault> {
@@ -256,11 +285,11 @@ async fn named(service: &Service, name: &str) -> Result<Way, Fault> {
 
 /// Compare two channels on one query, blind
 #[utoipa::path(post, path = "/compare", tag = "search", request_body = CompareRequest,
-    responses((status = 200, body = CompareAnswer), Refusals), security((), ("key" = [])))]
+    responses((status = 200, body = CompareAnswer), Refusals), security(("key" = [])))]
 pub async fn compare(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let asked: CompareRequest = read(&service.front, request).await?;
     let bounds = &service.settings().bounds;
-    check_query(Some(&asked.query), bounds.most_text)?;
+    check_text("query", &asked.query, 1, bounds.most_text)?;
     check_k(asked.k, bounds.most_hits)?;
     asked.filter.as_ref().map_or(Ok(()), check_filter)?;
     service.in_time(compared(&service, asked)).await
@@ -268,8 +297,8 @@ pub async fn compare(State(service): State<Arc<Service>>, request: Request) -> R
 
 async fn compared(service: &Service, asked: CompareRequest) -> Result<Response, Fault> {
     let CompareRequest { query, left, right, k, filter } = asked;
-    let comparison = fresh_id();
-    let (first, second) = if is_swapped(&comparison) { (right, left) } else { (left, right) };
+    let comparison = comparison(&fresh_id());
+    let (first, second) = if is_swapped(&comparison) == Some(true) { (right, left) } else { (left, right) };
     let (first, second) = (named(service, &first).await?, named(service, &second).await?);
     let asked = SearchRequest {
         query: Some(query.clone()),
@@ -299,7 +328,7 @@ async fn compared(service: &Service, asked: CompareRequest) -> Result<Response, 
 
 /// What the catalogue can be filtered by
 #[utoipa::path(get, path = "/fields", tag = "search",
-    responses((status = 200, body = FieldsAnswer), Refusals), security((), ("key" = [])))]
+    responses((status = 200, body = FieldsAnswer), Refusals), security(("key" = [])))]
 pub async fn fields(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
     let generation = service.shop.served();
     let index = generation.index();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use serde_json::{Map, Value};
@@ -10,13 +11,12 @@ use souk::search::{Applied, Wish};
 use souk_http::{Fault, json_body, read};
 
 use crate::Service;
+use crate::hits::{LONGEST_NAME, is_longer};
 use crate::shapes::{DeleteAnswer, ItemShape, ItemsAnswer, ItemsRequest, Refusals};
-
-const LONGEST_ID: usize = 512;
 
 /// Put items in, each in the place of what has its id
 #[utoipa::path(put, path = "/items", tag = "items", request_body = ItemsRequest,
-    responses((status = 200, body = ItemsAnswer), Refusals), security((), ("key" = [])))]
+    responses((status = 200, body = ItemsAnswer), Refusals), security(("key" = [])))]
 pub async fn put(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let asked: ItemsRequest = read(&service.front, request).await?;
     let most = service.settings().bounds.most_items;
@@ -34,8 +34,12 @@ pub async fn put(State(service): State<Arc<Service>>, request: Request) -> Resul
 
 /// Take an item out
 #[utoipa::path(delete, path = "/items/{id}", tag = "items", params(("id" = String, Path)),
-    responses((status = 200, body = DeleteAnswer), Refusals), security((), ("key" = [])))]
-pub async fn delete(State(service): State<Arc<Service>>, Path(id): Path<String>) -> Result<Response, Fault> {
+    responses((status = 200, body = DeleteAnswer), Refusals), security(("key" = [])))]
+pub async fn delete(
+    State(service): State<Arc<Service>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Fault> {
+    let id = named(id)?;
     if service.shop.served().index().get(std::slice::from_ref(&id)).await?.iter().all(Option::is_none) {
         return Err(Fault::not_found(format!("there is no item `{id}`")));
     }
@@ -45,13 +49,23 @@ pub async fn delete(State(service): State<Arc<Service>>, Path(id): Path<String>)
 
 /// Look at an item
 #[utoipa::path(get, path = "/items/{id}", tag = "items", params(("id" = String, Path)),
-    responses((status = 200, body = ItemShape), Refusals), security((), ("key" = [])))]
-pub async fn get(State(service): State<Arc<Service>>, Path(id): Path<String>) -> Result<Response, Fault> {
+    responses((status = 200, body = ItemShape), Refusals), security(("key" = [])))]
+pub async fn get(
+    State(service): State<Arc<Service>>,
+    id: Result<Path<String>, PathRejection>,
+) -> Result<Response, Fault> {
+    let id = named(id)?;
     let found = service.shop.served().index().get(std::slice::from_ref(&id)).await?.pop().flatten();
     let Item { id, title, text, mut fields } =
         found.ok_or_else(|| Fault::not_found(format!("there is no item `{id}`")))?;
     fields.extend([("id", id), ("title", title), ("text", text)].map(|(name, value)| (name.to_owned(), value.into())));
     Ok(json_body(&fields))
+}
+
+/// The name in a path; one that is no text has a fault like any other.
+pub fn named(name: Result<Path<String>, PathRejection>) -> Result<String, Fault> {
+    let malformed = |rejection: PathRejection| Fault::malformed(None, rejection.body_text());
+    name.map(|Path(name)| name).map_err(malformed)
 }
 
 /// A write goes on where its caller has left: half of it may be done.
@@ -72,8 +86,8 @@ fn item_of(mut fields: Map<String, Value>, at: usize, most: usize) -> Result<Ite
     let wrong = |problem: String| Fault::unprocessable(format!("items[{at}]"), problem);
     let malformed = |e: serde_json::Error| Fault::malformed(Some(format!("items[{at}]")), e.to_string());
     let item: Item = serde_json::from_value(Value::Object(fields)).map_err(malformed)?;
-    if item.id.is_empty() || item.id.len() > LONGEST_ID || item.id.contains('\0') {
-        return Err(wrong(format!("has an id of {} bytes: 1 to {LONGEST_ID}, without NUL", item.id.len())));
+    if item.id.is_empty() || is_longer(&item.id, LONGEST_NAME) || item.id.contains('\0') {
+        return Err(wrong(format!("has an id that is empty, has NUL in it or more than {LONGEST_NAME} letters")));
     }
     match item.passage().len() > most {
         true => Err(wrong(format!("has a text of more than {most} bytes"))),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
@@ -14,6 +15,8 @@ use souk_http::{Fault, json_body, read, read_optional};
 use tokio::time::timeout;
 
 use crate::Service;
+use crate::hits::{LONGEST_NAME, is_longer};
+use crate::items::named;
 use crate::registry::Entry;
 use crate::shapes::{
     BuildingShape, GenerationShape, ModelsAnswer, Nothing, PromoteAnswer, Refusals, RegisterRequest, ReportShape,
@@ -25,7 +28,7 @@ const AT_ONCE: Duration = Duration::from_secs(2);
 
 /// Versions, what they scored, and what is served
 #[utoipa::path(get, path = "/models", tag = "models",
-    responses((status = 200, body = ModelsAnswer), Refusals), security((), ("key" = [])))]
+    responses((status = 200, body = ModelsAnswer), Refusals), security(("key" = [])))]
 pub async fn list(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
     let entries = service.registry.entries().await?;
     let served = service.registry.served().await?.map(|(served, _)| shape(served));
@@ -81,12 +84,22 @@ fn building(service: &Service) -> Option<BuildingShape> {
 
 /// Make a trained model known
 #[utoipa::path(post, path = "/models", tag = "models", request_body = RegisterRequest,
-    responses((status = 200, body = VersionShape), Refusals), security((), ("key" = [])))]
+    responses((status = 200, body = VersionShape), Refusals), security(("key" = [])))]
 pub async fn register(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let RegisterRequest { version: name, path, parent, report } = read(&service.front, request).await?;
     let fine = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
-    if name.is_empty() || !name.chars().all(fine) {
-        return Err(Fault::unprocessable("version", "a name has letters, digits, dots, lines and underscores"));
+    if name.is_empty() || is_longer(&name, LONGEST_NAME) || !name.chars().all(fine) {
+        let problem = format!("a name has 1 to {LONGEST_NAME} letters, digits, dots, lines and underscores");
+        return Err(Fault::unprocessable("version", problem));
+    }
+    if !std::path::Path::new(&path).is_dir() {
+        return Err(Fault::unprocessable("path", format!("`{path}` is no folder that this service sees")));
+    }
+    let ledger = service.registry.ledger().await?;
+    if let Some(parent) = &parent
+        && ledger.version(parent).await?.is_none()
+    {
+        return Err(Fault::unprocessable("parent", format!("there is no version `{parent}`")));
     }
     let shop = service.shop.clone();
     let folder = path.clone();
@@ -96,7 +109,6 @@ pub async fn register(State(service): State<Arc<Service>>, request: Request) -> 
         tracing::warn!(?error, path, "no model");
         Fault::unprocessable("path", format!("holds no model that can be served: {error}"))
     })?;
-    let ledger = service.registry.ledger().await?;
     if ledger.version(&name).await?.is_some() {
         return Err(Fault::conflict(format!("there is a version `{name}` already: give another name")));
     }
@@ -115,12 +127,13 @@ pub async fn register(State(service): State<Arc<Service>>, request: Request) -> 
 #[utoipa::path(post, path = "/models/{version}/promote", tag = "models", params(("version" = String, Path)),
     request_body(content = Option<Nothing>),
     responses((status = 200, body = PromoteAnswer), (status = 202, body = PromoteAnswer), Refusals),
-    security((), ("key" = [])))]
+    security(("key" = [])))]
 pub async fn promote(
     State(service): State<Arc<Service>>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
     request: Request,
 ) -> Result<Response, Fault> {
+    let name = named(name)?;
     let Nothing {} = read_optional(&service.front, request).await?;
     let ledger = service.registry.ledger().await?;
     let unknown = || Fault::not_found(format!("there is no version `{name}`"));
@@ -147,7 +160,7 @@ pub async fn promote(
 /// Go back to what was served before
 #[utoipa::path(post, path = "/models/rollback", tag = "models", request_body(content = Option<Nothing>),
     responses((status = 200, body = PromoteAnswer), (status = 202, body = PromoteAnswer), Refusals),
-    security((), ("key" = [])))]
+    security(("key" = [])))]
 pub async fn roll_back(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let Nothing {} = read_optional(&service.front, request).await?;
     let (registry, shop) = (service.registry.clone(), service.shop.clone());
@@ -178,7 +191,7 @@ async fn settled(
 
 /// Curves of the training that goes on
 #[utoipa::path(get, path = "/training", tag = "models",
-    responses((status = 200, body = TrainingAnswer), Refusals), security((), ("key" = [])))]
+    responses((status = 200, body = TrainingAnswer), Refusals), security(("key" = [])))]
 pub async fn training(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
     let Some(folder) = service.settings().training.clone() else { return Ok(json_body(&TrainingAnswer { log: None })) };
     let ended = |e| souk::Error::device("the log could not be read").because(e);

@@ -5,10 +5,13 @@ use souk::search::Bounds;
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
+use crate::shapes::ErrorShape;
+
 #[derive(OpenApi)]
 #[openapi(
     info(title = "Souk search", description = "Text in, items out. Errors have OpenAI's nested shape."),
-    modifiers(&Keys)
+    modifiers(&Keys),
+    components(schemas(ErrorShape))
 )]
 pub struct Document;
 
@@ -43,21 +46,34 @@ fn filter() -> Value {
 }
 
 /// The document as JSON, with the bounds that hold here.
-pub fn document(openapi: &utoipa::openapi::OpenApi, bounds: &Bounds, dimensions: i64) -> Value {
+pub fn document(openapi: &utoipa::openapi::OpenApi, bounds: &Bounds, dimensions: i64, keyed: bool) -> Value {
     let mut document = serde_json::to_value(openapi).expect("a document has text for keys");
+    if !keyed {
+        let paths = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
+        let methods = paths.filter_map(Value::as_object_mut).flat_map(|methods| methods.values_mut());
+        methods.filter_map(Value::as_object_mut).for_each(|operation| drop(operation.remove("security")));
+    }
     let schemas = &mut document["components"]["schemas"];
-    let text = json!({"type": "string", "minLength": 1, "maxLength": bounds.most_text / LONGEST_LETTER});
+    let text = json!({"type": "string", "minLength": 1, "maxLength": bounds.most_text});
     let texts = json!({"type": "array", "items": text, "minItems": 1, "maxItems": bounds.most_texts});
     schemas["Texts"] = json!({"anyOf": [text, texts]});
     for name in ["SearchRequest", "CompareRequest"] {
-        schemas[name]["properties"]["filter"] = filter();
+        schemas[name]["properties"]["filter"] = json!({"anyOf": [filter(), {"type": "null"}]});
         schemas[name]["properties"]["k"]["maximum"] = json!(bounds.most_hits);
-        schemas[name]["properties"]["query"]["maxLength"] = json!(bounds.most_text / LONGEST_LETTER);
+        schemas[name]["properties"]["query"]["maxLength"] = json!(bounds.most_text);
     }
+    schemas["Weights"]["additionalProperties"] = json!(false);
+    schemas["Weights"]["required"] = json!([]);
+    schemas["EmbedRequest"]["properties"]["normalize"]["enum"] = json!([true]);
+    schemas["SearchRequest"]["anyOf"] = json!([{"required": ["query"]}, {"required": ["vector"]}]);
     let search = &mut schemas["SearchRequest"]["properties"];
+    search["vector"]["items"]["minimum"] = json!(f32::MIN);
+    search["vector"]["items"]["maximum"] = json!(f32::MAX);
     search["offset"]["maximum"] = json!(bounds.most_offset);
     search["vector"]["minItems"] = json!(dimensions);
     search["vector"]["maxItems"] = json!(dimensions);
+    schemas["VoteRequest"]["properties"]["query"]["maxLength"] = json!(bounds.most_text);
+    schemas["VoteRequest"]["properties"]["voter"]["maxLength"] = json!(bounds.most_text);
     for name in ["EmbedRequest", "EmbeddingsRequest"] {
         schemas[name]["properties"]["dimensions"]["maximum"] = json!(dimensions);
     }
@@ -65,6 +81,3 @@ pub fn document(openapi: &utoipa::openapi::OpenApi, bounds: &Bounds, dimensions:
     schemas["EventsRequest"]["properties"]["events"]["maxItems"] = json!(bounds.most_items);
     document
 }
-
-/// Bytes; bounds are in bytes, a document's in letters.
-const LONGEST_LETTER: usize = 4;

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use souk::domain::TextKind;
 use souk::index::Ask;
-use souk_http::{Fault, Role, admit, json_body, note};
+use souk_http::{Fault, Gate, Role, admit, hurry, json_body, note};
 use tokio::time::timeout;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -27,9 +27,14 @@ const PROBE: Duration = Duration::from_secs(5);
 
 pub fn router(service: Arc<Service>) -> Router {
     let bounds = service.settings().bounds.clone();
-    let for_readers = OpenApiRouter::new()
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let gate = Arc::new(Gate::new(cores, bounds.most_requests));
+    let fast = OpenApiRouter::new()
         .routes(routes!(hits::search))
         .routes(routes!(hits::compare))
+        .route_layer(from_fn_with_state(gate, hurry));
+    let for_readers = OpenApiRouter::new()
+        .merge(fast)
         .routes(routes!(hits::fields))
         .routes(routes!(embedding::embed))
         .routes(routes!(embedding::embeddings))
@@ -53,7 +58,12 @@ pub fn router(service: Arc<Service>) -> Router {
         .merge(for_admins)
         .merge(open)
         .split_for_parts();
-    let document = Arc::new(document(&openapi, &bounds, service.shop.served().record().dimensions));
+    let document = Arc::new(document(
+        &openapi,
+        &bounds,
+        service.shop.served().record().dimensions,
+        !service.front.keys.is_empty(),
+    ));
     router
         .route("/openapi.json", get(async move || json_body(&*document)))
         .route("/favicon.ico", get(async || StatusCode::NO_CONTENT))

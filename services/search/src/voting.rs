@@ -10,6 +10,7 @@ use souk::store::{Grade, PairVotes, Side, Verdict, Vote};
 use souk_http::{Fault, json_body, read};
 
 use crate::Service;
+use crate::hits::{LONGEST_NAME, check_text};
 use crate::shapes::{GradeShape, PairShape, Refusals, VoteAnswer, VoteRequest, VotesAnswer};
 
 const MOST_GRADES: usize = 2000;
@@ -18,17 +19,23 @@ const Z: f64 = 1.959_964;
 
 /// Cast a vote
 #[utoipa::path(post, path = "/votes", tag = "votes", request_body = VoteRequest,
-    responses((status = 200, body = VoteAnswer), Refusals), security((), ("key" = [])))]
+    responses((status = 200, body = VoteAnswer), Refusals), security(("key" = [])))]
 pub async fn cast(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let asked: VoteRequest = read(&service.front, request).await?;
     let most = service.settings().bounds.most_text;
-    if asked.query.len() > most || asked.voter.len() > most {
-        return Err(Fault::unprocessable("query", format!("a query and a voter have at most {most} bytes")));
+    check_text("query", &asked.query, 1, most)?;
+    check_text("voter", &asked.voter, 0, most)?;
+    for (field, text) in [("id", &asked.id), ("left", &asked.left), ("right", &asked.right)] {
+        check_text(field, text, 1, LONGEST_NAME)?;
     }
     if asked.grades.len() > MOST_GRADES {
         return Err(Fault::unprocessable("grades", format!("holds more than {MOST_GRADES}")));
     }
-    let swapped = asked.comparison.as_deref().is_some_and(is_swapped);
+    let unknown = || Fault::unprocessable("comparison", "is none that /compare gave");
+    let swapped = match &asked.comparison {
+        Some(comparison) => is_swapped(comparison).ok_or_else(unknown)?,
+        None => false,
+    };
     let shown =
         if swapped { (asked.right.clone(), asked.left.clone()) } else { (asked.left.clone(), asked.right.clone()) };
     let vote = vote(asked, swapped);
@@ -64,7 +71,7 @@ fn vote(asked: VoteRequest, swapped: bool) -> Vote {
 
 /// What the votes come to, for each pair of channels
 #[utoipa::path(get, path = "/votes/summary", tag = "votes",
-    responses((status = 200, body = VotesAnswer), Refusals), security((), ("key" = [])))]
+    responses((status = 200, body = VotesAnswer), Refusals), security(("key" = [])))]
 pub async fn summary(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
     let pairs = service.registry.ledger().await?.summarise_votes().await?;
     Ok(json_body(&VotesAnswer { pairs: pairs.into_iter().map(counted).collect() }))

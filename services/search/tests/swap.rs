@@ -57,6 +57,11 @@ async fn a_version_is_promoted_under_load_and_rolled_back() {
             tokio::spawn(async move {
                 while !stop.load(Ordering::Relaxed) {
                     let answer = running.ask("POST /search", json!({"query": format!("lamp {at}"), "k": 3})).await;
+                    if answer.status == 429 {
+                        // a small machine that builds beside is told to be asked again
+                        sleep(Duration::from_millis(5)).await;
+                        continue;
+                    }
                     assert_eq!(answer.status, 200, "{}", answer.body);
                     let found = answer.json();
                     // model and index are one: never one's vectors in the other's index

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::maybe_whole;
+
 /// As TEI asks for vectors.
 #[derive(Deserialize, ToSchema)]
 pub struct EmbedRequest {
@@ -14,17 +16,26 @@ pub struct EmbedRequest {
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub truncate: bool,
-    #[schema(nullable = false)]
-    pub truncation_direction: Option<String>,
-    #[schema(nullable = false)]
+    #[expect(dead_code, reason = "to be read is to be one that is known")]
+    pub truncation_direction: Option<TruncationDirection>,
     pub prompt_name: Option<PromptName>,
     /// The first so many entries, normalised again.
-    #[schema(minimum = 1, nullable = false)]
+    #[serde(default, deserialize_with = "maybe_whole")]
+    #[schema(minimum = 1)]
     pub dimensions: Option<usize>,
 }
 
 fn yes() -> bool {
     true
+}
+
+/// Texts are cut on the right only.
+#[derive(Clone, Copy, Deserialize, ToSchema)]
+pub enum TruncationDirection {
+    Right,
+    /// As TEI's documents write it at times.
+    #[serde(rename = "right")]
+    Lowercase,
 }
 
 #[derive(Clone, Copy, Deserialize, ToSchema)]
@@ -48,6 +59,7 @@ pub struct EmbeddingsRequest {
     /// A version that is open here.
     #[schema(min_length = 1)]
     pub model: String,
+    #[serde(default, deserialize_with = "maybe_whole")]
     #[schema(minimum = 1)]
     pub dimensions: Option<usize>,
     pub encoding_format: Option<EncodingFormat>,

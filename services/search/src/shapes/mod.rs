@@ -5,8 +5,9 @@ mod models;
 mod refusals;
 mod voting;
 
-use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Number, Value};
 use souk::index::Filter;
 use souk::search::{Arm, Part, Weights};
 use utoipa::ToSchema;
@@ -26,34 +27,47 @@ pub struct SearchRequest {
     /// Instead of a query, or beside one whose terms are searched.
     #[schema(nullable = false)]
     pub vector: Option<Vec<f32>>,
-    #[serde(default = "ten")]
+    #[serde(default = "ten", deserialize_with = "whole")]
     #[schema(minimum = 1, default = 10)]
     pub k: usize,
     /// Hits to leave out before the first.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "whole")]
     #[schema(minimum = 0)]
     pub offset: usize,
     #[schema(value_type = Option<Object>)]
     pub filter: Option<Filter>,
     /// How many items a walk through the graph looks around for.
-    #[schema(minimum = 1, maximum = 100_000, nullable = false)]
+    #[serde(default, deserialize_with = "maybe_whole")]
+    #[schema(minimum = 1, maximum = 100_000)]
     pub ef: Option<usize>,
     /// A version other than the one that is served.
-    #[schema(min_length = 1, nullable = false)]
+    #[schema(min_length = 1)]
     pub model: Option<String>,
     /// Say for each hit what each channel gave.
     #[serde(default)]
     pub explain: bool,
     /// Search by terms as well.
-    #[schema(nullable = false)]
     pub hybrid: Option<Hybrid>,
     /// Fields to count the values of, over the first hits.
     #[serde(default)]
     #[schema(max_items = 20)]
     pub facets: Vec<String>,
     /// Who asks: the same one always sees the same side of an experiment.
-    #[schema(nullable = false)]
     pub client_id: Option<String>,
+}
+
+/// A whole number however it is written: `10` and `10.0` are the same to JSON.
+pub(crate) fn whole<'de, D: Deserializer<'de>>(value: D) -> Result<usize, D::Error> {
+    let number = Number::deserialize(value)?;
+    let from_float = || number.as_f64().filter(|x| x.fract() == 0.0 && (0.0..9e15).contains(x)).map(|x| x as u64);
+    let number = number.as_u64().or_else(from_float).and_then(|number| usize::try_from(number).ok());
+    number.ok_or_else(|| D::Error::custom("expected a whole number, 0 or more"))
+}
+
+pub(crate) fn maybe_whole<'de, D: Deserializer<'de>>(value: D) -> Result<Option<usize>, D::Error> {
+    #[derive(Deserialize)]
+    struct Whole(#[serde(deserialize_with = "whole")] usize);
+    Ok(Option::<Whole>::deserialize(value)?.map(|Whole(number)| number))
 }
 
 fn ten() -> usize {
@@ -198,7 +212,7 @@ pub struct CompareRequest {
     pub left: String,
     #[schema(min_length = 1)]
     pub right: String,
-    #[serde(default = "ten")]
+    #[serde(default = "ten", deserialize_with = "whole")]
     #[schema(minimum = 1, default = 10)]
     pub k: usize,
     #[schema(value_type = Option<Object>)]
@@ -232,12 +246,10 @@ pub struct ItemsRequest {
 #[schema(as = Item)]
 #[expect(dead_code, reason = "describes what the library reads")]
 pub struct ItemShape {
-    #[schema(min_length = 1, max_length = 512, pattern = "^[^\\x00]*$")]
+    #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00]*$")]
     id: String,
-    #[schema(required = false)]
-    title: String,
-    #[schema(required = false)]
-    text: String,
+    title: Option<String>,
+    text: Option<String>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -266,16 +278,17 @@ pub struct EventsRequest {
 #[serde(deny_unknown_fields)]
 pub struct EventShape {
     pub action_name: ActionName,
-    #[schema(min_length = 1, max_length = 1024)]
+    #[schema(min_length = 1, max_length = 256)]
     pub query_id: String,
     #[serde(default)]
-    #[schema(max_length = 1024)]
+    #[schema(max_length = 256)]
     pub client_id: String,
-    #[schema(min_length = 1, max_length = 1024)]
+    #[schema(min_length = 1, max_length = 256)]
     pub item: String,
     /// From 1.
-    #[schema(minimum = 1, maximum = 1_000_000, nullable = false)]
-    pub position: Option<u32>,
+    #[serde(default, deserialize_with = "maybe_whole")]
+    #[schema(minimum = 1, maximum = 1_000_000)]
+    pub position: Option<usize>,
 }
 
 #[derive(Clone, Copy, Deserialize, ToSchema)]

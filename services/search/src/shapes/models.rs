@@ -10,15 +10,14 @@ use utoipa::ToSchema;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegisterRequest {
-    #[schema(min_length = 1, max_length = 512, pattern = "^[A-Za-z0-9._-]+$")]
+    #[schema(min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9._-]+$")]
     pub version: String,
     /// Its folder, as the service sees it.
     #[schema(min_length = 1, pattern = "^[^\\x00]*$")]
     pub path: String,
-    #[schema(nullable = false)]
     pub parent: Option<String>,
     /// What `souk evaluate` wrote of it: metrics.json.
-    #[schema(value_type = Option<Object>, nullable = false)]
+    #[schema(value_type = Option<Object>)]
     pub report: Option<Map<String, Value>>,
 }
 

@@ -8,16 +8,16 @@ use utoipa::ToSchema;
 #[serde(deny_unknown_fields)]
 pub struct VoteRequest {
     /// Chosen by whoever casts it; one that is sent twice counts once.
-    #[schema(min_length = 1, max_length = 512, pattern = "^[^\\x00]*$")]
+    #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00]*$")]
     pub id: String,
     /// Of the pages that were compared; without it they were shown as they were asked for.
-    #[schema(min_length = 1, nullable = false)]
+    #[schema(min_length = 1)]
     pub comparison: Option<String>,
     #[schema(min_length = 1, pattern = "^[^\\x00]*$")]
     pub query: String,
-    #[schema(min_length = 1, max_length = 512, pattern = "^[^\\x00]*$")]
+    #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00]*$")]
     pub left: String,
-    #[schema(min_length = 1, max_length = 512, pattern = "^[^\\x00]*$")]
+    #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00]*$")]
     pub right: String,
     /// Whether the page shown on the left is better, the same, or worse.
     #[schema(value_type = VerdictShape)]

@@ -1,0 +1,163 @@
+//! Overload: lets in only as many requests at a time as are answered about as fast as one alone; the others are told at
+//! once to come back. How many those are is learned from the answers: it differs from machine to machine and from model to
+//! model, and a queue of any fixed length is too short for one and too long for another.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+
+use crate::fault::Fault;
+
+/// Answers may take so many times what they take alone.
+const SLOWER: f64 = 1.5;
+/// Weight of the newest answer.
+const NEWEST: f64 = 0.05;
+const SHRINK: f64 = 0.98;
+/// How fast another idea of what one answer takes is come to, where none is ever alone.
+const DRIFT: f64 = 1.002;
+
+pub struct Gate {
+    /// So many are always let in: what is slow may be so for other reasons than that they are many.
+    least: f64,
+    most: f64,
+    state: Mutex<Learned>,
+}
+
+struct Learned {
+    inside: usize,
+    /// Requests that were ever let in.
+    entered: u64,
+    limit: f64,
+    /// Seconds of an answer that nothing else stood beside, and of any.
+    alone: Option<f64>,
+    usual: f64,
+}
+
+/// A request that was let in.
+#[derive(Clone, Copy)]
+struct Ticket {
+    number: u64,
+    found_nobody: bool,
+}
+
+struct Place {
+    gate: Arc<Gate>,
+    ticket: Ticket,
+    /// How long a good answer took; others say nothing of how busy the service is.
+    seconds: Option<f64>,
+}
+
+impl Gate {
+    /// At least and at most so many at a time, whatever is learned.
+    pub fn new(least: usize, most: usize) -> Self {
+        let most = (most as f64).max(1.0);
+        let least = (least as f64).clamp(1.0, most);
+        let limit = (2.0 * least).min(most);
+        Self { least, most, state: Mutex::new(Learned { inside: 0, entered: 0, limit, alone: None, usual: 0.0 }) }
+    }
+
+    fn learned(&self) -> MutexGuard<'_, Learned> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nothing where there is no place.
+    fn enter(&self) -> Option<Ticket> {
+        let mut learned = self.learned();
+        if learned.inside as f64 >= learned.limit {
+            return None;
+        }
+        let found_nobody = learned.inside == 0;
+        learned.inside += 1;
+        learned.entered += 1;
+        Some(Ticket { number: learned.entered, found_nobody })
+    }
+
+    fn leave(&self, ticket: Ticket, seconds: Option<f64>) {
+        let mut learned = self.learned();
+        let was_full = learned.inside as f64 + 1.0 > learned.limit;
+        learned.inside -= 1;
+        let Some(seconds) = seconds else { return };
+        let stayed_alone = ticket.found_nobody && ticket.number == learned.entered;
+        if stayed_alone || learned.alone.is_none() {
+            let before = learned.alone.unwrap_or(seconds);
+            learned.alone = Some(before + NEWEST * (seconds - before));
+        }
+        learned.usual += NEWEST * (seconds - learned.usual);
+        let bound = SLOWER * learned.alone.unwrap_or(f64::INFINITY);
+        if learned.usual > bound {
+            learned.limit = (learned.limit * SHRINK).max(self.least);
+            if learned.limit == self.least {
+                // so slow with so few: it is the machine that has become slower
+                learned.alone = learned.alone.map(|alone| alone * DRIFT);
+            }
+        } else if was_full {
+            learned.limit = (learned.limit + 1.0 / learned.limit).min(self.most);
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.gate.leave(self.ticket, self.seconds);
+    }
+}
+
+/// Around requests that are to be answered fast or not at all.
+pub async fn hurry(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
+    let Some(ticket) = gate.enter() else {
+        return Fault::busy("more is asked than can be answered fast: try again").into_response();
+    };
+    let mut place = Place { gate, ticket, seconds: None };
+    let began = Instant::now();
+    let response = next.run(request).await;
+    if response.status().is_success() {
+        place.seconds = Some(began.elapsed().as_secs_f64());
+    }
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two at a time are as fast as one; more wait for one another. All leave together.
+    fn settle(gate: &Gate, wanted: usize, seconds: f64) -> usize {
+        let mut inside = 0;
+        for _ in 0..4000 {
+            let entered: Vec<Ticket> = (0..wanted).map_while(|_| gate.enter()).collect();
+            inside = entered.len();
+            let time = seconds * (inside as f64 / 2.0).max(1.0);
+            entered.into_iter().for_each(|ticket| gate.leave(ticket, Some(time)));
+        }
+        inside
+    }
+
+    #[test]
+    fn as_many_are_let_in_as_stay_fast() {
+        for seconds in [0.001, 0.5] {
+            let gate = Gate::new(2, 64);
+            assert_eq!(settle(&gate, 1, seconds), 1);
+            // 3 take 1.5 times as long as 2
+            let inside = settle(&gate, 100, seconds);
+            assert!((2..=4).contains(&inside), "{inside} at {seconds} s");
+        }
+        let small = Gate::new(2, 1);
+        assert_eq!(settle(&small, 100, 0.1), 1);
+    }
+
+    #[test]
+    fn a_machine_that_is_idle_lets_more_in_again() {
+        let gate = Gate::new(2, 64);
+        settle(&gate, 1, 0.001);
+        settle(&gate, 100, 0.001);
+        for _ in 0..20_000 {
+            let entered: Vec<Ticket> = (0..32).map_while(|_| gate.enter()).collect();
+            entered.into_iter().for_each(|ticket| gate.leave(ticket, Some(0.001)));
+        }
+        let entered: Vec<Ticket> = (0..100).map_while(|_| gate.enter()).collect();
+        assert!(entered.len() >= 32, "{}", entered.len());
+    }
+}

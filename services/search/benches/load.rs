@@ -1,0 +1,33 @@
+//! Asks a service that runs already, for one connection and for several, and says what it answered.
+//!
+//! `cargo bench -p souk-search --bench load -- ADDRESS ROUTE BODIES CONNECTIONS SECONDS [RATE]`, where BODIES is a file with
+//! one request body a line.
+
+#![expect(clippy::print_stdout, reason = "a bench tells what it measured")]
+
+mod requests;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use requests::{Plan, run};
+
+#[tokio::main]
+async fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let [address, route, bodies, connections, seconds, rest @ ..] = arguments.as_slice() else {
+        println!("usage: ADDRESS ROUTE BODIES CONNECTIONS SECONDS [RATE]");
+        return;
+    };
+    let bodies: Vec<String> =
+        std::fs::read_to_string(bodies).expect("the file of bodies").lines().map(str::to_owned).collect();
+    let plan = Plan {
+        address: address.parse().expect("an address"),
+        route: format!("POST {route}"),
+        bodies: Arc::new(bodies),
+        connections: connections.parse().expect("a number of connections"),
+        rate: rest.first().map(|rate| rate.parse().expect("requests a second")),
+        time: Duration::from_secs_f64(seconds.parse().expect("seconds")),
+    };
+    println!("{}", run(&plan).await.said());
+}
