@@ -23,10 +23,18 @@ const Z: f64 = 1.959_964;
 pub async fn cast(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let asked: VoteRequest = read(&service.front, request).await?;
     let most = service.settings().bounds.most_text;
-    check_text("query", &asked.query, 1, most)?;
-    check_text("voter", &asked.voter, 0, most)?;
-    for (field, text) in [("id", &asked.id), ("left", &asked.left), ("right", &asked.right)] {
-        check_text(field, text, 1, LONGEST_NAME)?;
+    let texts = [
+        ("query", &asked.query, 1, most),
+        ("voter", &asked.voter, 0, most),
+        ("id", &asked.id, 1, LONGEST_NAME),
+        ("left", &asked.left, 1, LONGEST_NAME),
+        ("right", &asked.right, 1, LONGEST_NAME),
+    ];
+    for (field, text, least, most) in texts {
+        check_text(field, text, least, most)?;
+        if text.contains('\0') {
+            return Err(Fault::unprocessable(field, "contains a NUL character"));
+        }
     }
     if asked.grades.len() > MOST_GRADES {
         return Err(Fault::unprocessable("grades", format!("holds more than {MOST_GRADES}")));

@@ -5,58 +5,15 @@
 
 mod client;
 
-use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use client::{golden, shop};
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
+use client::{Process, shop};
 use serde_json::json;
 use tokio::net::TcpStream;
 
 const WRITERS: usize = 3;
-
-struct Process {
-    child: Child,
-    address: SocketAddr,
-}
-
-impl Process {
-    fn start(home: &Path) -> Self {
-        let sets = [
-            format!("model.path={}", golden("st_mean_dense").display()),
-            format!("search.data={}", home.join("data").display()),
-            format!("search.state={}", home.join("state").display()),
-            format!("store.database=sqlite:{}", home.join("souk.db").display()),
-            "search.version=first".into(),
-            "search.listen=127.0.0.1:0".into(),
-        ];
-        let mut child = Command::new(env!("CARGO_BIN_EXE_souk-search"))
-            .args(sets.iter().flat_map(|set| ["--set", set]))
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let address = line.trim().rsplit("http://").next().unwrap().parse().unwrap_or_else(|e| panic!("{e}: {line}"));
-        Self { child, address }
-    }
-
-    fn kill(mut self) {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL).unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        drop(self.child.kill());
-    }
-}
 
 /// What writers were told is done: the last acknowledged state of each id, and whether one is still on its way.
 #[derive(Clone, Default)]
@@ -70,7 +27,7 @@ async fn acknowledged_writes_outlive_a_kill() {
     let mut num_checked = 0;
     let mut slowest = Duration::ZERO;
     for round in 0..kills {
-        let process = Process::start(home.path());
+        let process = Process::start(home.path(), &[], "");
         let writers: Vec<_> =
             (0..WRITERS).map(|writer| tokio::spawn(write(process.address, told.clone(), round, writer))).collect();
         // a moment that is another each time
@@ -80,7 +37,7 @@ async fn acknowledged_writes_outlive_a_kill() {
             writer.await.unwrap();
         }
         let began = Instant::now();
-        let process = Process::start(home.path());
+        let process = Process::start(home.path(), &[], "");
         slowest = slowest.max(began.elapsed());
         let expected = told.0.lock().unwrap().clone();
         num_checked += expected.len();

@@ -40,11 +40,15 @@ impl Answer {
 
 /// One request and its answer; `method_and_path` begins the head.
 pub async fn ask(address: SocketAddr, method_and_path: &str, headers: &str, body: &[u8]) -> Answer {
+    send(address, &bytes_of(method_and_path, headers, body)).await
+}
+
+fn bytes_of(method_and_path: &str, headers: &str, body: &[u8]) -> Vec<u8> {
     let length = body.len();
     let head = format!(
         "{method_and_path} HTTP/1.1\r\nHost: souk\r\nConnection: close\r\nContent-Length: {length}\r\n{headers}\r\n"
     );
-    send(address, &[head.as_bytes(), body].concat()).await
+    [head.as_bytes(), body].concat()
 }
 
 pub async fn send(address: SocketAddr, bytes: &[u8]) -> Answer {
@@ -61,11 +65,12 @@ pub async fn answer(stream: &mut TcpStream) -> Answer {
 
 /// As `ask`; nothing where the service went away before it had answered.
 pub async fn try_ask(address: SocketAddr, method_and_path: &str, body: &[u8]) -> Option<Answer> {
-    let length = body.len();
-    let head =
-        format!("{method_and_path} HTTP/1.1\r\nHost: souk\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+    try_ask_with(address, method_and_path, "", body).await
+}
+
+pub async fn try_ask_with(address: SocketAddr, method_and_path: &str, headers: &str, body: &[u8]) -> Option<Answer> {
     let mut stream = TcpStream::connect(address).await.ok()?;
-    stream.write_all(&[head.as_bytes(), body].concat()).await.ok()?;
+    stream.write_all(&bytes_of(method_and_path, headers, body)).await.ok()?;
     parsed(&received(&mut stream).await)
 }
 

@@ -3,10 +3,14 @@
 #![allow(dead_code, reason = "each test uses its part")]
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 use souk::config::{Change, Config};
 use souk_http::Keys;
@@ -22,7 +26,7 @@ mod wire;
 
 use wire::ask;
 #[allow(unused_imports, reason = "each test uses its part")]
-pub use wire::{Answer, PATIENCE, try_ask};
+pub use wire::{Answer, PATIENCE, try_ask, try_ask_with};
 
 pub const NUM: usize = 60;
 const BRANDS: [&str; 2] = ["A", "B"];
@@ -116,4 +120,44 @@ impl Running {
 pub fn ids(answer: &Value) -> Vec<String> {
     let hits = answer["hits"].as_array().unwrap();
     hits.iter().map(|hit| hit["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The service as a process of its own.
+pub struct Process {
+    child: Child,
+    pub address: SocketAddr,
+}
+
+impl Process {
+    pub fn start(home: &Path, sets: &[&str], keys: &str) -> Self {
+        let mut all = vec![
+            format!("model.path={}", golden("st_mean_dense").display()),
+            format!("search.data={}", home.join("data").display()),
+            format!("search.state={}", home.join("state").display()),
+            format!("store.database=sqlite:{}", home.join("souk.db").display()),
+            "search.version=first".into(),
+            "search.listen=127.0.0.1:0".into(),
+        ];
+        all.extend(sets.iter().map(|set| (*set).to_owned()));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_souk-search"));
+        if !keys.is_empty() {
+            command.env("SOUK_SEARCH_KEYS", keys);
+        }
+        let mut child = command.args(all.iter().flat_map(|set| ["--set", set])).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().rsplit("http://").next().unwrap().parse().unwrap_or_else(|e| panic!("{e}: {line}"));
+        Self { child, address }
+    }
+
+    pub fn kill(mut self) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL).unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+    }
 }
