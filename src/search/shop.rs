@@ -231,8 +231,9 @@ impl Shop {
         let catalogue = self.journal.lock().await.last();
         let built = spawn_blocking(move || {
             let model = Model::open(&shop.parts.models, &path, shop.parts.limits)?;
-            let index = shop.served().live().clone();
-            let source = Source::Index { index, catalogue, same_model: false };
+            let served = shop.served();
+            let same_model = served.record().model == model.fingerprint;
+            let source = Source::Index { index: served.live().clone(), catalogue, same_model };
             shop.parts.first((&name, &path), &model, &(source, catalogue), &building)
         });
         let built = built.await.map_err(gone);
