@@ -22,6 +22,7 @@ pub type Models = Arc<dyn Fn(&str) -> Result<Encoder> + Send + Sync>;
 const NUM_CANARIES: usize = 8;
 const RECALL_QUERIES: usize = 64;
 const RECALL_K: usize = 10;
+const MOST_WORDS: usize = 6;
 const PAGE: usize = 1000;
 
 /// A build that goes on.
@@ -83,7 +84,7 @@ pub fn build(
         Live::add_lexical(&out, &snapshot, options)?;
     }
     record.canaries = canaries(&snapshot, model)?;
-    record.recall = check_recall(&snapshot, settings)?;
+    record.recall = check_recall(&snapshot, model, settings)?;
     (record.model, record.dimensions) = (model.fingerprint.clone(), model.dimensions);
     record.save(dir)?;
     Ok(record)
@@ -138,25 +139,20 @@ fn from_index(index: &Arc<Live>, model: Option<&Model>, builder: &mut Builder, b
 fn canaries(snapshot: &Snapshot, model: &Model) -> Result<Vec<Canary>> {
     let items = snapshot.sample(NUM_CANARIES)?;
     let texts: Vec<String> = items.into_iter().map(|(item, _)| item.passage()).collect();
-    let mut canaries = Vec::new();
-    let of = (String::clone, |text: &String| format!("{text:?}"));
-    encode(&model.worker, Some(TextKind::Item), texts.into_iter().map(Ok), of, |text, vector| {
-        canaries.push(Canary { text, vector });
-        Ok::<(), Error>(())
-    })?;
-    Ok(canaries)
+    let made = vectors(texts, TextKind::Item, model)?;
+    Ok(made.into_iter().map(|(text, vector)| Canary { text, vector }).collect())
 }
 
-/// Of searches for what stands between two items, which is where shoppers ask.
-fn check_recall(snapshot: &Snapshot, settings: &SearchSettings) -> Result<f64> {
-    let sample: Vec<Vec<f32>> =
-        snapshot.sample(2 * RECALL_QUERIES)?.into_iter().map(|(_, vector)| vector.to_vec()).collect();
-    let between = |pair: &[Vec<f32>]| {
-        let sum: Vec<f32> = pair[0].iter().zip(&pair[pair.len() - 1]).map(|(a, b)| a + b).collect();
-        let length = sum.iter().map(|x| x * x).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
-        sum.into_iter().map(|x| x / length).collect()
+/// Of searches for some of the words of items, which is what shoppers say.
+fn check_recall(snapshot: &Snapshot, model: &Model, settings: &SearchSettings) -> Result<f64> {
+    let begun = |item: Item| {
+        let passage = item.passage();
+        let words: Vec<&str> = passage.split_whitespace().collect();
+        words[..words.len().div_ceil(2).min(MOST_WORDS)].join(" ")
     };
-    let queries: Vec<Vec<f32>> = sample.chunks(2).map(between).collect();
+    let texts: Vec<String> = snapshot.sample(RECALL_QUERIES)?.into_iter().map(|(item, _)| begun(item)).collect();
+    let queries: Vec<Vec<f32>> =
+        vectors(texts, TextKind::Query, model)?.into_iter().map(|(_, vector)| vector).collect();
     let recall = snapshot.recall(&queries, RECALL_K)?;
     if recall < settings.least_recall {
         let problem = format!(
@@ -166,4 +162,14 @@ fn check_recall(snapshot: &Snapshot, settings: &SearchSettings) -> Result<f64> {
         return Err(Error::config("search.least_recall", problem));
     }
     Ok(recall)
+}
+
+fn vectors(texts: Vec<String>, kind: TextKind, model: &Model) -> Result<Vec<(String, Vec<f32>)>> {
+    let mut made = Vec::new();
+    let of = (String::clone, |text: &String| format!("{text:?}"));
+    encode(&model.worker, Some(kind), texts.into_iter().map(Ok), of, |text, vector| {
+        made.push((text, vector));
+        Ok::<(), Error>(())
+    })?;
+    Ok(made)
 }
