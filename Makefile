@@ -27,7 +27,7 @@ nccl: setup ## compiles what several GPUs exchange tensors through; needs no GPU
 golden: setup ## compares with transformers on fresh random models; SEED=N, REGENERATE=1; needs the same packages
 	@scripts/golden.sh
 
-services-up: ## starts Kafka, Redis and PostgreSQL on free ports; prints the variables that name them
+services-up: ## starts Kafka, Redis, PostgreSQL and Milvus on free ports; prints the variables that name them
 	@scripts/services.sh up
 
 services-down: ## stops them and deletes what they stored

@@ -17,6 +17,16 @@ case $CACHE in
     ;;
 esac
 
+# python_folder REQUIREMENTS: the environment that scripts/python.sh makes of a file.
+python_folder() {
+    python3 - "$1" "$CACHE" <<'PYTHON'
+import hashlib, sys
+
+digest = hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest()[:12]
+print("%s/python-%s-%d.%d" % (sys.argv[2], digest, *sys.version_info[:2]))
+PYTHON
+}
+
 # The folder that holds the built programs `souk` and `souk-engine`.
 programs() {
     echo "${CARGO_TARGET_DIR:-$PWD/target}/release"
@@ -39,6 +49,10 @@ has_redis() {
 
 has_postgres() {
     [ -n "$(postgres_programs)" ]
+}
+
+has_milvus() {
+    [ -f "$(python_folder scripts/milvus.txt)/complete" ]
 }
 
 # The folder with PostgreSQL's programs, of the newest version here; Debian keeps it out of PATH.

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Prints the Python that has the packages of a file: by default tests/golden/requirements.txt (sentence-transformers,
-# transformers, PEFT, torch; several GB). Made in the cache on first need. Only `make golden` and `make bench` call this.
+# transformers, PEFT, torch; several GB). Made in the cache on first need: of that file for `make golden` and `make bench`, of
+# scripts/milvus.txt for `make test`.
 #
 #   scripts/python.sh [REQUIREMENTS]
 set -euo pipefail
@@ -9,9 +10,7 @@ cd "$(dirname "$0")/.."
 . scripts/places.sh
 
 requirements=${1:-tests/golden/requirements.txt}
-python_version=$(python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-hash=$(python3 -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest()[:12])' "$requirements")
-folder=$CACHE/python-$hash-$python_version
+folder=$(python_folder "$requirements")
 
 make_environment() {
     [ ! -f "$folder/complete" ] || return 0

@@ -1,20 +1,22 @@
 #!/usr/bin/env bash
-# Real servers for tests and for trying things: Apache Kafka (one node), Redis and PostgreSQL on free ports of 127.0.0.1,
-# everything they write in one folder.
+# Real servers for tests and for trying things: Apache Kafka (one node), Redis, PostgreSQL and Milvus (its one-process form,
+# Milvus Lite) on free ports of 127.0.0.1, everything they write in one folder.
 #
-#   scripts/services.sh up [DIR]                         starts them; prints the lines of DIR/env, which tells where they are
-#   scripts/services.sh down [DIR]                       stops them and deletes DIR
-#   scripts/services.sh stop|start|restart kafka [DIR]   kills the broker as a power cut would; starts it with its data and port
+#   scripts/services.sh up [DIR]                        starts them; prints the lines of DIR/env, which tells where they are
+#   scripts/services.sh down [DIR]                      stops them and deletes DIR
+#   scripts/services.sh stop|start|restart NAME [DIR]   kills kafka or milvus as a power cut would; starts it with its data
+#                                                       and port
 #
 # Without DIR it is the folder that SOUK_SERVICES names, else souk-services-UID beside other temporary files. A server whose
-# variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL) is used and not started. The servers ask for no password:
-# whoever has an account on this machine can use them while they run.
+# variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL, MILVUS_URL) is used and not started. The servers ask for
+# no password: whoever has an account on this machine can use them while they run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-declare -A VARIABLE=([kafka]=KAFKA_BROKERS [redis]=REDIS_URL [postgres]=DATABASE_URL)
+declare -A VARIABLE=([kafka]=KAFKA_BROKERS [redis]=REDIS_URL [postgres]=DATABASE_URL [milvus]=MILVUS_URL)
+SERVERS=(kafka redis postgres milvus)
 # What a folder must hold before `down` deletes it.
 MARK=.souk-services
 # Seconds; a machine that compiles on every core is slow at everything else.
@@ -27,11 +29,12 @@ main() {
     up | down) ;;
     serve) name=$1 && shift ;;
     stop | start | restart)
-        [ "${1:-}" = kafka ] || fail "only Kafka is stopped and started by itself" "scripts/services.sh $verb kafka [DIR]"
+        [[ ${1:-} == @(kafka|milvus) ]] ||
+            fail "only Kafka and Milvus are stopped and started by themselves" "scripts/services.sh $verb kafka|milvus [DIR]"
         name=$1 && shift
         ;;
     *) fail "\`$verb\` is nothing this script does" "scripts/services.sh up|down [DIR]" \
-        "scripts/services.sh stop|start|restart kafka [DIR]" ;;
+        "scripts/services.sh stop|start|restart kafka|milvus [DIR]" ;;
     esac
     [ $# -le 1 ] || fail "too many arguments: $*"
     choose_folder "${1:-${SOUK_SERVICES:-${TMPDIR:-/tmp}/souk-services-$(id -u)}}"
@@ -91,17 +94,17 @@ claim_folder() {
 start_all() {
     local name wanted=() started=() ports begin=$SECONDS
     trap 'exit 130' INT
-    for name in kafka redis postgres; do
+    for name in "${SERVERS[@]}"; do
         local variable=${VARIABLE[$name]}
         [ -n "${!variable:-}" ] || wanted+=("$name")
     done
     [ ${#wanted[@]} -eq 0 ] || scripts/setup.sh servers "${wanted[@]}" || true
-    read -r -a ports < <(free_ports 4) && [ ${#ports[@]} -eq 4 ] || fail "no free ports were found on 127.0.0.1"
+    read -r -a ports < <(free_ports 5) && [ ${#ports[@]} -eq 5 ] || fail "no free ports were found on 127.0.0.1"
     for name in ${wanted[@]+"${wanted[@]}"}; do
         if "has_$name"; then
             mkdir "$dir/$name"
             echo "${ports[${#started[@]}]}" >"$dir/$name/port"
-            [ "$name" != kafka ] || configure_kafka "${ports[0]}" "${ports[3]}"
+            [ "$name" != kafka ] || configure_kafka "${ports[0]}" "${ports[4]}"
             launch "$name"
             started+=("$name")
         else
@@ -135,12 +138,12 @@ print(*(candidate.getsockname()[1] for candidate in held))
 PYTHON
 }
 
-# SOUK_SERVICES is there where the broker of KAFKA_BROKERS can be stopped and started.
+# SOUK_SERVICES is there where a server that was started here can be stopped and started: it has a folder there.
 write_env() {
     local name services=${SOUK_SERVICES:-}
-    [ ! -f "$dir/kafka/port" ] || services=$dir
+    [ ! -f "$dir/kafka/port" ] && [ ! -f "$dir/milvus/port" ] || services=$dir
     {
-        for name in kafka redis postgres; do
+        for name in "${SERVERS[@]}"; do
             local variable=${VARIABLE[$name]} value
             value=${!variable:-}
             [ ! -f "$dir/$name/port" ] || value=$(url "$name" "$(cat "$dir/$name/port")")
@@ -157,6 +160,7 @@ url() {
     kafka) echo "127.0.0.1:$2" ;;
     redis) echo "redis://127.0.0.1:$2" ;;
     postgres) echo "postgres://souk@127.0.0.1:$2/souk" ;;
+    milvus) echo "http://127.0.0.1:$2" ;;
     esac
 }
 
@@ -239,6 +243,12 @@ serve_postgres() {
         -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c shared_buffers=32MB
 }
 
+serve_milvus() {
+    local folder
+    folder=$(cd "$OLDPWD" && python_folder scripts/milvus.txt)
+    exec "$folder/bin/milvus-lite" server --data-dir data --host 127.0.0.1 --port "$1"
+}
+
 # settle NAME: returns when the server answers; fails with the end of its log when it never does.
 settle() {
     local name=$1 begin=$SECONDS port
@@ -275,15 +285,20 @@ answers_postgres() {
     [ "$(PGCONNECT_TIMEOUT=5 "$(postgres_programs)/psql" -XAtq -h 127.0.0.1 -p "$1" -U souk -d souk -c 'select 1')" = 1 ]
 }
 
+# It listens once it has read its data.
+answers_milvus() {
+    (exec 3<>"/dev/tcp/127.0.0.1/$1")
+}
+
 down() {
     local name
     trap '' INT TERM HUP
     [ -e "$dir" ] || return 0
     [ -f "$dir/$MARK" ] || fail "$dir holds no services, so it is left alone"
     touch "$dir/stopping"
-    for name in kafka redis postgres; do
-        [ $name != postgres ] || ask_postgres
-        kill_group $name
+    for name in "${SERVERS[@]}"; do
+        [ "$name" != postgres ] || ask_postgres
+        kill_group "$name"
     done
     # what was killed amid writing may need a moment
     rm -rf "$dir" || { sleep 1 && rm -rf "$dir"; }

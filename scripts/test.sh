@@ -2,9 +2,9 @@
 # Runs all tests and prints, last and alone on a line, the sum over all of them: `N passed, N failed, N skipped`.
 # Arguments go to cargo test: `scripts/test.sh -p souk-native`.
 #
-# Kafka, Redis and PostgreSQL run beside the tests, on ports and in a folder of their own (scripts/services.sh); one whose
-# variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL) is used as it is. Pages are looked at with the browser
-# that scripts/browser.sh finds.
+# Kafka, Redis, PostgreSQL and Milvus run beside the tests, on ports and in a folder of their own (scripts/services.sh); one
+# whose variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL, MILVUS_URL) is used as it is. Pages are looked at
+# with the browser that scripts/browser.sh finds.
 #
 # A test that cannot run here (no GPU, no broker) appends one line, `NAME: REASON`, to the file that SOUK_SKIPPED names,
 # and returns. It then counts as skipped, not as passed, like the tests marked #[ignore].
@@ -35,7 +35,8 @@ scripts/services.sh up "$services" >/dev/null
 # shellcheck source=/dev/null
 . "$services/env"
 
-[ $# -gt 0 ] || set -- --workspace
+# Everything with Milvus, for a run of its own would compile the library and most of what it stands on a second time.
+[ $# -gt 0 ] || set -- --workspace --features souk/milvus
 status=0
 cargo test --release --no-fail-fast "$@" 2>&1 | tee "$work/log" || status=$?
 

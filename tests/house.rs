@@ -40,12 +40,13 @@ const ROOMS: [&str; 28] = [
 ];
 
 /// A foreign crate and the modules that may name it, so that replacing it is a change in one place.
-const HOMES: [(&str, &[&str]); 17] = [
+const HOMES: [(&str, &[&str]); 18] = [
     ("arrow", &["src/dataset"]),
     ("axum", &["services"]),
     ("csv", &["src/import"]),
     ("hf_hub", &["src/backbone/hub"]),
     ("hnsw_rs", &["src/candidates/hnsw"]),
+    ("milvus", &["src/index/milvus"]),
     ("parquet", &["src/import"]),
     ("prometheus", &["src/telemetry"]),
     ("rdkafka", &["src/log/kafka"]),

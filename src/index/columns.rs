@@ -9,7 +9,7 @@ use crate::domain::Item;
 use crate::error::Error;
 
 /// A longer text is shown and not filtered by.
-const LONGEST: usize = 256;
+pub(super) const LONGEST: usize = 256;
 /// Fields are told with so many of their values.
 const TOLD_VALUES: usize = 20;
 

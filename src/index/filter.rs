@@ -96,7 +96,7 @@ pub(super) enum Held<'a> {
     Number(f64),
 }
 
-fn truth(value: bool) -> &'static str {
+pub(super) fn truth(value: bool) -> &'static str {
     if value { "true" } else { "false" }
 }
 

@@ -1,5 +1,6 @@
 //! The vectors of a catalogue, searched while items come and go. A `Snapshot` is what was built, `Live` is a snapshot and
-//! what changed since; a `Journal` keeps the changes. Vectors never meet those of another model.
+//! what changed since; `Milvus` is the same on a server. A `Journal` keeps the changes. Vectors never meet those of another
+//! model.
 
 mod builder;
 mod columns;
@@ -9,6 +10,7 @@ mod items;
 mod journal;
 mod live;
 mod manifest;
+mod milvus;
 mod snapshot;
 mod space;
 
@@ -21,6 +23,9 @@ pub use self::filter::{Condition, Filter, texts_of};
 pub use self::journal::{Change, Journal, JournalReader};
 pub use self::live::Live;
 pub use self::manifest::{IndexSettings, Kind, Manifest};
+#[cfg(feature = "milvus")]
+pub use self::milvus::Milvus;
+pub use self::milvus::MilvusSettings;
 pub use self::snapshot::{Ask, Snapshot};
 
 /// An item that was found, and how near it is.

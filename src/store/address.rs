@@ -32,7 +32,7 @@ impl Address {
     }
 
     /// The whole of it, for the one who connects.
-    pub(super) fn secret(&self) -> &str {
+    pub(crate) fn secret(&self) -> &str {
         &self.0
     }
 
@@ -42,7 +42,7 @@ impl Address {
     }
 
     /// The server as errors name it: masked, and without parameters.
-    pub(super) fn server(&self) -> String {
+    pub(crate) fn server(&self) -> String {
         let shown = without_passwords(&self.0);
         shown.split('?').next().unwrap_or_default().to_owned()
     }

@@ -127,7 +127,7 @@ fn an_index_answers_for_its_own_model_only() {
     let scores: Vec<f64> = hits["hits"].as_array().unwrap().iter().map(|hit| hit["score"].as_f64().unwrap()).collect();
     assert!(scores.len() == 4 && scores.is_sorted_by(|a, b| a >= b), "{hits}");
     let graph = dir.path().join("graph").display().to_string();
-    let settings = ["--set", "index.type=hnsw", "--set", "index.links=4", "--json"];
+    let settings = ["--set", "index.type=hnsw", "--json"];
     let built = done(&[&["index", "--model", &one, "--data", &data, "--out", &graph], &settings[..]].concat(), b"");
     assert!(built.contains("\"type\":\"hnsw\"") && built.contains("links-1.u32"), "{built}");
     let walked =
