@@ -1,7 +1,7 @@
 # Every target prepares what it needs first (scripts/setup.sh), which takes no time once that is done.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench golden nccl services-up services-down clean-cache
+.PHONY: help setup demo test lint bench soak golden nccl services-up services-down clean-cache
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -20,6 +20,9 @@ lint: setup ## format, clippy, licences and advisories of dependencies, shell sc
 
 bench: setup ## Souk beside what others would use (scripts/bench.sh STAGE for one); several GB of Python packages
 	@scripts/bench.sh
+
+soak: setup ## what the search service must survive, in its long form: kills, made-up requests, minutes under load
+	@scripts/soak.sh
 
 nccl: setup ## compiles what several GPUs exchange tensors through; needs no GPU, 200 MB of headers
 	@scripts/nccl.sh

@@ -4,8 +4,8 @@
 #
 #   scripts/services.sh up [DIR]                        starts them; prints the lines of DIR/env, which tells where they are
 #   scripts/services.sh down [DIR]                      stops them and deletes DIR
-#   scripts/services.sh stop|start|restart NAME [DIR]   kills kafka or milvus as a power cut would; starts it with its data
-#                                                       and port
+#   scripts/services.sh stop|start|restart NAME [DIR]   kills a server as a power cut would (PostgreSQL is asked to
+#                                                       stop at once); starts it with its data and port
 #
 # Without DIR it is the folder that SOUK_SERVICES names, else souk-services-UID beside other temporary files. A server whose
 # variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL, MILVUS_URL) is used and not started. The servers ask for
@@ -29,12 +29,11 @@ main() {
     up | down) ;;
     serve) name=$1 && shift ;;
     stop | start | restart)
-        [[ ${1:-} == @(kafka|milvus) ]] ||
-            fail "only Kafka and Milvus are stopped and started by themselves" "scripts/services.sh $verb kafka|milvus [DIR]"
+        [[ " ${SERVERS[*]} " == *" ${1:-} "* ]] || fail "no server \`${1:-}\`" "There are: ${SERVERS[*]}"
         name=$1 && shift
         ;;
     *) fail "\`$verb\` is nothing this script does" "scripts/services.sh up|down [DIR]" \
-        "scripts/services.sh stop|start|restart kafka|milvus [DIR]" ;;
+        "scripts/services.sh stop|start|restart NAME [DIR]" ;;
     esac
     [ $# -le 1 ] || fail "too many arguments: $*"
     choose_folder "${1:-${SOUK_SERVICES:-${TMPDIR:-/tmp}/souk-services-$(id -u)}}"
@@ -43,6 +42,7 @@ main() {
     serve) serve "$name" ;;
     *)
         [ -f "$dir/$name/port" ] || fail "no $name was started in $dir" "scripts/services.sh up $dir"
+        [ "$verb" = start ] || [ "$name" != postgres ] || ask_postgres
         [ "$verb" = start ] || kill_group "$name"
         [ "$verb" = stop ] || { alive "$name" || launch "$name"; settle "$name"; }
         ;;
@@ -237,8 +237,11 @@ serve_postgres() {
         user=(setpriv --reuid=postgres --regid=postgres --init-groups --)
         "${user[@]}" test -x "$PWD" || fail "the user postgres may not enter $PWD" "Name another folder: scripts/services.sh up DIR"
     fi
-    "${user[@]}" "$bin/initdb" --pgdata=data --username=souk --auth=trust --encoding=UTF8 --locale=C --no-sync
-    echo "create database souk" | "${user[@]}" "$bin/postgres" --single -F -D data postgres
+    if [ ! -f made ]; then
+        "${user[@]}" "$bin/initdb" --pgdata=data --username=souk --auth=trust --encoding=UTF8 --locale=C --no-sync
+        echo "create database souk" | "${user[@]}" "$bin/postgres" --single -F -D data postgres
+        touch made
+    fi
     exec "${user[@]}" "$bin/postgres" -D data -p "$1" -c listen_addresses=127.0.0.1 -c unix_socket_directories= \
         -c fsync=off -c synchronous_commit=off -c full_page_writes=off -c shared_buffers=32MB
 }

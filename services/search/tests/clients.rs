@@ -2,6 +2,7 @@
 //! the console. SOUK_CASES sets how many requests schemathesis makes up; `make soak` has the long form.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::print_stdout, reason = "what was proved is worth reading")]
 
 mod client;
 
