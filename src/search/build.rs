@@ -9,12 +9,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde::Serialize;
 
 use super::generation::{Canary, Record};
+use super::place::Taker;
 use super::settings::SearchSettings;
 use crate::beir::DataFolder;
 use crate::domain::{Item, TextKind};
 use crate::encoder::{Encoder, Worker, encode};
 use crate::error::{Error, Result};
-use crate::index::{Builder, Index, IndexSettings, Live, Snapshot};
+use crate::index::{Index, IndexSettings, Live, Snapshot};
 
 /// Opens the model at a path, ready to search with.
 pub type Models = Arc<dyn Fn(&str) -> Result<Encoder> + Send + Sync>;
@@ -39,7 +40,7 @@ pub enum Source {
     /// What an index holds, as it stands in the journal at this change at least; its vectors are used where the model is
     /// the same.
     Index {
-        index: Arc<Live>,
+        index: Arc<dyn Index>,
         catalogue: u64,
         same_model: bool,
     },
@@ -69,56 +70,76 @@ pub fn build(
     (settings, index, building): (&SearchSettings, &IndexSettings, &Building),
 ) -> Result<Record> {
     std::fs::create_dir_all(dir).map_err(Error::store(dir, "make the folder"))?;
-    let out = dir.join(&record.snapshot);
-    let mut builder = Snapshot::builder(&out, (model.fingerprint.clone(), model.dimensions), index.clone())?;
+    let mut making =
+        Making { taker: Taker::open(dir, &record, model, (settings, index))?, canaries: Vec::new(), building };
     match source {
-        Source::Data(data) => from_data(data, model, &mut builder, building)?,
+        Source::Data(data) => from_data(data, model, &mut making)?,
         Source::Index { index, catalogue, same_model } => {
             record.catalogue = *catalogue;
-            from_index(index, (!same_model).then_some(model), &mut builder, building)?;
+            from_index(&**index, (!same_model).then_some(model), &mut making)?;
         }
     }
-    builder.write(&mut |_| ())?;
-    let snapshot = Snapshot::open(&out, &model.fingerprint, model.dimensions)?;
-    if let Some(options) = settings.lexical {
-        Live::add_lexical(&out, &snapshot, options)?;
+    let embedded = matches!(making.taker, Taker::Embedded(_));
+    making.taker.finish()?;
+    let mut canaries = making.canaries;
+    if embedded {
+        let out = dir.join(&record.snapshot);
+        let snapshot = Snapshot::open(&out, &model.fingerprint, model.dimensions)?;
+        if let Some(options) = settings.lexical {
+            Live::add_lexical(&out, &snapshot, options)?;
+        }
+        canaries = snapshot.sample(NUM_CANARIES)?.into_iter().map(|(item, _)| item.passage()).collect();
+        record.recall = Some(check_recall(&snapshot, model, settings)?);
     }
-    record.canaries = canaries(&snapshot, model)?;
-    record.recall = check_recall(&snapshot, model, settings)?;
-    (record.model, record.dimensions) = (model.fingerprint.clone(), model.dimensions);
+    let canaries = vectors(canaries, TextKind::Item, model)?;
+    record.canaries = canaries.into_iter().map(|(text, vector)| Canary { text, vector }).collect();
     record.save(dir)?;
     Ok(record)
 }
 
-fn from_data(data: &DataFolder, model: &Model, builder: &mut Builder, building: &Building) -> Result<()> {
+/// A generation on its way.
+struct Making<'a> {
+    taker: Taker,
+    /// The texts of the first items.
+    canaries: Vec<String>,
+    building: &'a Building,
+}
+
+impl Making<'_> {
+    fn add(&mut self, item: Item, vector: &[f32]) -> Result<()> {
+        if self.canaries.len() < NUM_CANARIES {
+            self.canaries.push(item.passage());
+        }
+        self.building.done.fetch_add(1, Ordering::Relaxed);
+        self.taker.add(item, vector)
+    }
+}
+
+fn from_data(data: &DataFolder, model: &Model, making: &mut Making<'_>) -> Result<()> {
     let mut num = 0;
     for item in data.items()? {
         item?;
         num += 1;
     }
-    building.of.store(num, Ordering::Relaxed);
+    making.building.of.store(num, Ordering::Relaxed);
     let corpus = data.corpus();
     let place = |(line, item): &(u64, Item)| format!("{}, line {line}, item `{}`", corpus.display(), item.id);
     let passage = |(_, item): &(u64, Item)| item.passage();
     encode(&model.worker, Some(TextKind::Item), data.items()?, (passage, place), |(_, item), vector| {
-        building.done.fetch_add(1, Ordering::Relaxed);
-        builder.add(item, &vector)
+        making.add(item, &vector)
     })
 }
 
 /// With the vectors as they are, or with those of a model.
-fn from_index(index: &Arc<Live>, model: Option<&Model>, builder: &mut Builder, building: &Building) -> Result<()> {
+fn from_index(index: &dyn Index, model: Option<&Model>, making: &mut Making<'_>) -> Result<()> {
     let runtime = tokio::runtime::Handle::current();
-    building.of.store(runtime.block_on(index.num_items())? as u64, Ordering::Relaxed);
+    making.building.of.store(runtime.block_on(index.num_items())? as u64, Ordering::Relaxed);
     let (mut after, mut seen): (Option<String>, HashSet<String>) = (None, HashSet::new());
     loop {
         let page = runtime.block_on(index.page(after.as_deref(), PAGE))?;
         // an item that changes meanwhile comes again, and is taken from the journal later
         let items = page.items.into_iter().filter(|(item, _)| seen.insert(item.id.clone()));
-        let mut add = |(item, vector): (Item, Vec<f32>)| {
-            building.done.fetch_add(1, Ordering::Relaxed);
-            builder.add(item, &vector)
-        };
+        let mut add = |(item, vector): (Item, Vec<f32>)| making.add(item, &vector);
         match model {
             None => items.into_iter().try_for_each(&mut add)?,
             Some(model) => {
@@ -133,14 +154,6 @@ fn from_index(index: &Arc<Live>, model: Option<&Model>, builder: &mut Builder, b
             return Ok(());
         }
     }
-}
-
-/// Some items' texts, and the vectors that the model gives for them now.
-fn canaries(snapshot: &Snapshot, model: &Model) -> Result<Vec<Canary>> {
-    let items = snapshot.sample(NUM_CANARIES)?;
-    let texts: Vec<String> = items.into_iter().map(|(item, _)| item.passage()).collect();
-    let made = vectors(texts, TextKind::Item, model)?;
-    Ok(made.into_iter().map(|(text, vector)| Canary { text, vector }).collect())
 }
 
 /// Of searches for some of the words of items, which is what shoppers say.

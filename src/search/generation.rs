@@ -10,12 +10,13 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc};
 
+use super::place::Held;
 use super::settings::SearchSettings;
 use crate::claim::sync_one;
 use crate::domain::TextKind;
 use crate::encoder::{Text, Worker};
 use crate::error::{Error, Result};
-use crate::index::{Change, Index, JournalReader, Live};
+use crate::index::{Change, Index, JournalReader};
 use crate::store::Cache;
 use crate::telemetry::SEARCH;
 
@@ -39,8 +40,8 @@ pub struct Record {
     pub catalogue: u64,
     /// Texts whose vectors are known: a model that gives others is not the one that made the index.
     pub canaries: Vec<Canary>,
-    /// The share of the nearest that a search found when the index was built.
-    pub recall: f64,
+    /// The share of the nearest that a search found when the index was built; of a server it is not measured.
+    pub recall: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -80,7 +81,8 @@ pub(super) fn write_whole(path: &Path, value: &impl Serialize) -> Result<()> {
 pub struct Generation {
     record: Record,
     worker: Arc<Worker>,
-    index: Arc<Live>,
+    held: Held,
+    index: Arc<dyn Index>,
     cache: Arc<dyn Cache>,
     /// The last change that the index knows.
     applied: AtomicU64,
@@ -103,9 +105,9 @@ impl Generation {
             );
             return Err(Error::data(&dir.join(RECORD), None, problem));
         }
-        let index = Arc::new(Live::open(&dir.join(&record.snapshot), &record.model, record.dimensions)?);
-        let applied = AtomicU64::new(record.catalogue);
-        let generation = Self { record, worker, index, cache, applied, catching_up: Mutex::default() };
+        let held = Held::open(dir, &record, settings)?;
+        let (index, applied) = (held.index(), AtomicU64::new(record.catalogue));
+        let generation = Self { record, worker, held, index, cache, applied, catching_up: Mutex::default() };
         generation.check_canaries(settings.canary_tolerance)?;
         Ok(generation)
     }
@@ -139,8 +141,8 @@ impl Generation {
         &*self.index
     }
 
-    pub(super) fn live(&self) -> &Arc<Live> {
-        &self.index
+    pub(super) fn held(&self) -> &Held {
+        &self.held
     }
 
     pub(super) fn worker(&self) -> &Arc<Worker> {

@@ -5,6 +5,7 @@
 mod build;
 mod experiment;
 mod generation;
+mod place;
 mod query;
 mod settings;
 mod shop;

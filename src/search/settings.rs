@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::experiment::Experiment;
 use crate::error::{Error, Result};
+use crate::index::MilvusSettings;
 use crate::lexical::LexicalOptions;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -54,12 +55,19 @@ pub struct Tls {
     pub key: PathBuf,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "lowercase")]
 pub enum Place {
     /// In this process, from files in `state`.
-    #[default]
-    Embedded,
+    Embedded {},
+    /// On a server, in collections whose names begin with a prefix that no other writer has.
+    Milvus(MilvusSettings),
+}
+
+impl Default for Place {
+    fn default() -> Self {
+        Self::Embedded {}
+    }
 }
 
 /// A file, or a topic of the brokers in [log].
@@ -159,6 +167,9 @@ impl SearchSettings {
         }
         if self.events.path.is_some() && self.events.topic.is_some() {
             return Err(Error::config("search.events", "names both a file and a topic: give one of them"));
+        }
+        if let Place::Milvus(milvus) = &self.index {
+            milvus.check()?;
         }
         self.experiments.iter().try_for_each(Experiment::check)
     }

@@ -4,14 +4,17 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 
 use super::build::{Building, Model, Models, Source, build};
 use super::generation::{Generation, Record, gone, write_whole};
+use super::place::{announce, forget};
 use super::settings::SearchSettings;
 use crate::beir::DataFolder;
 use crate::domain::{Item, TextKind};
@@ -69,6 +72,8 @@ pub struct Shop {
     /// One build at a time, of any kind.
     at_work: AsyncMutex<()>,
     building: Mutex<Option<Arc<Building>>>,
+    /// The change that the record on disk of what is served was last noted to know.
+    noted: AtomicU64,
     _lock: File,
 }
 
@@ -105,8 +110,10 @@ impl Shop {
             }
             Err(error) => return Err(Error::store(&pointer, "read it")(error)),
         };
-        tokio::runtime::Handle::current().block_on(generation.catch_up(journal.reader()))?;
+        Handle::current().block_on(generation.catch_up(journal.reader()))?;
         write_whole(&pointer, &Pointer { generation: generation.record().generation.clone() })?;
+        Handle::current().block_on(announce(generation.record(), &parts.settings))?;
+        let noted = generation.record().catalogue;
         let shop = Self {
             parts,
             served: RwLock::new(Arc::new(generation)),
@@ -114,6 +121,7 @@ impl Shop {
             journal: Arc::new(AsyncMutex::new(journal)),
             at_work: AsyncMutex::default(),
             building: Mutex::default(),
+            noted: AtomicU64::new(noted),
             _lock: lock,
         };
         shop.clean_up()?;
@@ -233,7 +241,7 @@ impl Shop {
             let model = Model::open(&shop.parts.models, &path, shop.parts.limits)?;
             let served = shop.served();
             let same_model = served.record().model == model.fingerprint;
-            let source = Source::Index { index: served.live().clone(), catalogue, same_model };
+            let source = Source::Index { index: served.held().index(), catalogue, same_model };
             shop.parts.first((&name, &path), &model, &(source, catalogue), &building)
         });
         let built = built.await.map_err(gone);
@@ -264,6 +272,10 @@ impl Shop {
         if before.record().version != next.record().version {
             self.put_beside(before);
         }
+        if let Err(error) = announce(next.record(), &self.parts.settings).await {
+            // who goes by the alias is late; this service goes by the collection
+            tracing::warn!(?error, "the alias could not be changed");
+        }
         SEARCH.swaps.inc();
         Ok(())
     }
@@ -274,14 +286,34 @@ impl Shop {
     }
 
     pub fn num_changed(&self) -> usize {
-        self.served().live().num_changed()
+        self.served().held().live().map_or(0, |live| live.num_changed())
+    }
+
+    /// What a server keeps need not be kept here: notes how far it is, and lets go of the journal before that.
+    pub async fn let_go(self: &Arc<Self>) -> Result<()> {
+        let served = self.served();
+        let (known, noted) = (served.catalogue(), self.noted.load(Ordering::Relaxed));
+        if served.held().live().is_some() || known < noted + LEAST_CHANGED as u64 {
+            return Ok(());
+        }
+        let shop = self.clone();
+        let noting = spawn_blocking(move || {
+            let dir = shop.parts.settings.state.join(GENERATIONS).join(&served.record().generation);
+            Record { catalogue: known, ..served.record().clone() }.save(&dir)?;
+            Ok::<u64, Error>(shop.records()?.iter().map(|(_, record)| record.catalogue).min().unwrap_or(0))
+        });
+        let forget_before = noting.await.map_err(gone)??;
+        self.noted.store(known, Ordering::Relaxed);
+        self.journal.lock().await.forget(forget_before)
     }
 
     /// Whether so much has changed that a new snapshot would be searched faster.
     pub fn is_worn(&self) -> bool {
-        let (live, share) = (self.served().live().clone(), self.parts.settings.rebuild_share);
-        let least = (live.snapshot().num_items() as f64 * share) as usize;
-        live.num_changed() >= least.max(LEAST_CHANGED)
+        let (served, share) = (self.served(), self.parts.settings.rebuild_share);
+        served.held().live().is_some_and(|live| {
+            let least = (live.snapshot().num_items() as f64 * share) as usize;
+            live.num_changed() >= least.max(LEAST_CHANGED)
+        })
     }
 
     /// Makes a new snapshot of what is served, with all changes in it, and lets go of what nobody needs any more.
@@ -299,7 +331,7 @@ impl Shop {
             let dir = shop.parts.settings.state.join(GENERATIONS).join(&record.generation);
             let (fingerprint, dimensions) = (record.model.clone(), record.dimensions);
             let model = Model { worker: from.worker().clone(), fingerprint, dimensions };
-            let source = Source::Index { index: from.live().clone(), catalogue, same_model: true };
+            let source = Source::Index { index: from.held().index(), catalogue, same_model: true };
             let Parts { settings, index, .. } = &shop.parts;
             let record = build(&dir, record, &model, &source, (settings, index, &Building::default()))?;
             shop.parts.open(&dir, record, &model)
@@ -328,6 +360,9 @@ impl Shop {
         let surplus = records.len().saturating_sub(KEPT - 1);
         for (dir, record) in records.drain(..surplus) {
             tracing::info!(generation = record.generation, "is not kept any longer");
+            if let Err(error) = Handle::current().block_on(forget(&record, &self.parts.settings)) {
+                tracing::warn!(?error, "what lies elsewhere could not be removed");
+            }
             fs::remove_dir_all(&dir).map_err(Error::store(&dir, "remove it"))?;
         }
         let dir = self.parts.settings.state.join(GENERATIONS);
@@ -363,11 +398,12 @@ impl Parts {
             snapshot: snapshot_name(*catalogue),
             catalogue: *catalogue,
             canaries: Vec::new(),
-            recall: 1.0,
+            recall: None,
         };
         let dir = self.settings.state.join(GENERATIONS).join(&record.generation);
         // what an interrupted build left
         if dir.exists() {
+            drop(Handle::current().block_on(forget(&record, &self.settings)));
             fs::remove_dir_all(&dir).map_err(Error::store(&dir, "remove what was left there"))?;
         }
         let record = build(&dir, record, model, source, (&self.settings, &self.index, building))?;

@@ -48,6 +48,7 @@ async fn tend(service: &Arc<Service>) -> souk::Result<()> {
     SEARCH.items.set(served.index().num_items().await? as i64);
     SEARCH.catalogue.set(served.catalogue() as i64);
     SEARCH.changed.set(shop.num_changed() as i64);
+    shop.let_go().await?;
     if shop.is_worn() {
         shop.rebuild().await?;
         SEARCH.rebuilds.inc();
