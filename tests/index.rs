@@ -44,6 +44,54 @@ async fn a_graph_conforms() {
     takes_up_what_changed(&index, home.path()).await;
 }
 
+/// As many come as the snapshot has, some to change again and some to go: what is found is what a look at all finds,
+/// before they joined the graph and after, by filters and by terms.
+#[tokio::test]
+async fn what_came_is_found_whole_however_much_it_is() {
+    let home = tempfile::tempdir().unwrap();
+    let index = live(&home.path().join("index"), Kind::Hnsw);
+    let all = live(&home.path().join("exact"), Kind::Exact);
+    let place = |i: usize| put(10_000 + i, (i * 7) % (2 * NUM));
+    let mut changes: Vec<Change> = (0..2 * NUM).map(place).collect();
+    // a price that changes brings no other vector
+    changes.extend((0..2 * NUM).step_by(3).map(place));
+    changes.extend((0..2 * NUM).step_by(10).map(|i| Change::Delete(format!("i{}", 10_000 + i))));
+    changes.extend((0..NUM).step_by(5).map(|i| Change::Delete(format!("i{i}"))));
+    for index in [&index, &all] {
+        index.apply(&changes).await.unwrap();
+    }
+    let cheap = filter(json!([{"field": "price", "lte": 1200}]));
+    let brand = filter(json!([{"field": "brand", "eq": "b5"}]));
+    for joined in [false, true] {
+        if joined {
+            index.tend();
+        }
+        let (mut found, mut there) = (0, 0);
+        for at in (0..2 * NUM).step_by(97) {
+            for (filter, k) in [(None, 1), (None, 20), (Some(&cheap), 10), (Some(&brand), 10)] {
+                let vector = vector(at);
+                let near = |index| nearest_of(index, &vector, k, filter);
+                let (near, exact) = (near(&index).await, near(&all).await);
+                assert_eq!(near.len(), exact.len());
+                there += exact.len();
+                found += exact.iter().filter(|found| near.contains(found)).count();
+            }
+        }
+        assert!(found as f64 >= 0.98 * there as f64, "{found} of {there}, joined: {joined}");
+    }
+    for query in ["thing 10007", "oak 10010", "thing 12"] {
+        for filter in [None, Some(&brand)] {
+            let found = index.lexical(query, 10, filter).await.unwrap().unwrap();
+            assert_eq!(ids(&found), ids(&all.lexical(query, 10, filter).await.unwrap().unwrap()));
+        }
+    }
+    assert_eq!(ids(&index.lexical("10010", 10, None).await.unwrap().unwrap()), Vec::<String>::new(), "it went");
+}
+
+async fn nearest_of(index: &Live, vector: &[f32], k: usize, filter: Option<&souk::index::Filter>) -> Vec<String> {
+    ids(&index.nearest(Ask::new(vector, k), filter).await.unwrap()).into_iter().map(String::from).collect()
+}
+
 /// What the embedded index has beside.
 async fn names_fields_and_terms(index: &Live) {
     let fields = index.fields().await.unwrap();

@@ -256,8 +256,14 @@ async fn a_server_that_was_killed_is_found_again() {
     let error = milvus.num_items().await.unwrap_err();
     assert!(matches!(error, Error::Upstream { retryable: true, .. }), "{error:?}");
     assert!(error.to_string().contains(&settings.address.to_string()), "{error}");
-    server.does("start");
-    assert_eq!(ids(&nearest(&milvus, 20, 1, None).await), ["i20"]);
+    // what is asked while the server is away waits for it
+    let starting = tokio::task::spawn_blocking(move || {
+        server.does("start");
+        server
+    });
+    let found = nearest(&milvus, 20, 1, None).await;
+    let server = starting.await.unwrap();
+    assert_eq!(ids(&found), ["i20"]);
     assert_eq!(milvus.num_items().await.unwrap(), 50);
     assert_eq!(milvus.apply(&[put(20, 0), put(50, 20)]).await.unwrap(), 1);
     server.does("restart");

@@ -41,7 +41,7 @@ pub fn encode<T, E: From<Error>>(
                 None => ended = true,
             }
         }
-        flying.push_back((chunk, worker.submit(texts)?));
+        flying.push_back((chunk, worker.submit_in_turn(texts)?));
         while flying.len() >= ahead || (ended && !flying.is_empty()) {
             if let Some((chunk, reply)) = flying.pop_front() {
                 let ended = |e| Error::device("the encoder has ended").because(e);

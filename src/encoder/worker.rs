@@ -1,11 +1,15 @@
 //! The encoder on a thread of its own: what a worker runs, and the tokenizer that callers need beside it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Encoder, Reader, Text};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::telemetry::{ENCODER, WorkerMetrics};
 use crate::worker::{self, Limits, Model, Places};
+
+/// Between looks whether a full queue has room.
+const PAUSE: Duration = Duration::from_millis(10);
 
 pub struct Worker {
     reader: Arc<Reader>,
@@ -37,6 +41,17 @@ impl Worker {
     /// Queues texts into places that were taken for them before.
     pub fn submit_into(&self, places: Places, texts: Vec<Text>) -> Result<Reply> {
         self.worker.submit_into(places, texts)
+    }
+
+    /// Queues texts as soon as others leave room for them; blocks until then.
+    pub fn submit_in_turn(&self, texts: Vec<Text>) -> Result<Reply> {
+        loop {
+            match self.reserve(texts.len()) {
+                Ok(places) => return self.submit_into(places, texts),
+                Err(Error::Busy { .. }) => std::thread::sleep(PAUSE),
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     /// Queues texts, all or none. Never waits: `Busy` when there is no room.

@@ -82,13 +82,12 @@ impl Builder {
         };
         let groups: Vec<&[u32]> = order.into_iter().map(|group| groups[group as usize].as_slice()).collect();
         let row = |group: &&[u32]| &self.flat[group[0] as usize * self.width..][..self.width];
-        let flat: Vec<f32> = groups.iter().flat_map(row).copied().collect();
-        let vectors = Floats { flat: flat.into(), width: self.width };
+        let flat: Numbers<f32> = groups.iter().flat_map(row).copied().collect::<Vec<f32>>().into();
         let mut manifest = Manifest::new((self.model.clone(), self.width), (num, groups.len()), kind);
         let mut files = Files { dir: &self.claim.aside, manifest: &mut manifest };
-        files.rows(&vectors, &groups, &self.items)?;
+        files.rows(&flat, &groups, &self.items)?;
         if kind == Kind::Hnsw {
-            files.graph(&vectors, layers, &self.settings, told)?;
+            files.graph(Floats { flat: &flat, width: self.width }, layers, &self.settings, told)?;
         }
         manifest.write(&self.claim.aside)?;
         self.claim.finish()?;
@@ -126,12 +125,12 @@ impl Files<'_> {
     }
 
     /// What every index has: vectors, one for each group, and the groups' items.
-    fn rows(&mut self, vectors: &Floats, groups: &[&[u32]], items: &[Item]) -> Result<()> {
+    fn rows(&mut self, vectors: &Numbers<f32>, groups: &[&[u32]], items: &[Item]) -> Result<()> {
         let ends = groups.iter().scan(0, |end, group| {
             *end += group.len() as u32;
             Some(*end)
         });
-        self.numbers(VECTORS, &vectors.flat)?;
+        self.numbers(VECTORS, vectors)?;
         self.numbers(STARTS, &Numbers::from(iter::once(0).chain(ends).collect::<Vec<u32>>()))?;
         let places: Vec<u32> = groups.concat();
         let sum = write_json_lines(&self.dir.join(ITEMS), places.iter().map(|place| &items[*place as usize]))?;
@@ -141,7 +140,7 @@ impl Files<'_> {
 
     fn graph(
         &mut self,
-        vectors: &Floats,
+        vectors: Floats<'_>,
         layers: Vec<usize>,
         settings: &IndexSettings,
         told: &mut dyn FnMut(usize),

@@ -1,6 +1,8 @@
 //! The fields of the items of a snapshot, field by field: which items a filter keeps is found without reading an item.
 
 use std::collections::{BTreeMap, HashMap};
+use std::iter;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
@@ -12,6 +14,7 @@ use crate::error::Error;
 pub(super) const LONGEST: usize = 256;
 /// Fields are told with so many of their values.
 const TOLD_VALUES: usize = 20;
+const KEPT_SELECTIONS: usize = 32;
 
 /// What can be filtered by.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -47,9 +50,38 @@ struct Column {
     numbers: Vec<(u32, f64)>,
 }
 
-/// One bit for each item.
+/// Some of the items: one bit for each.
+#[derive(Clone, Default)]
 pub struct Selected {
     bits: Vec<u64>,
+}
+
+/// What filters selected last, of columns that do not change: shoppers ask with the same few.
+#[derive(Default)]
+pub struct Selections {
+    /// The one used last at the end.
+    last: Mutex<Vec<(Filter, Arc<Selected>)>>,
+}
+
+impl Selections {
+    pub fn of(&self, columns: &Columns, filter: &Filter) -> Arc<Selected> {
+        let known = {
+            let mut last = self.last();
+            let at = last.iter().position(|(known, _)| known == filter);
+            at.map(|at| last.remove(at).1)
+        };
+        let selected = known.unwrap_or_else(|| Arc::new(columns.select(filter)));
+        let mut last = self.last();
+        if last.len() >= KEPT_SELECTIONS {
+            last.remove(0);
+        }
+        last.push((filter.clone(), selected.clone()));
+        selected
+    }
+
+    fn last(&self) -> MutexGuard<'_, Vec<(Filter, Arc<Selected>)>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Columns {
@@ -77,16 +109,16 @@ impl Columns {
     pub fn select(&self, filter: &Filter) -> Selected {
         let mut all: Option<Selected> = None;
         for condition in &filter.must {
-            let mut kept = Selected { bits: vec![0; self.num_items.div_ceil(64)] };
+            let mut kept = Selected::none(self.num_items);
             if let Some(column) = self.fields.get(&condition.field) {
                 column.select(condition, &mut kept);
             }
             all = Some(match all {
                 None => kept,
-                Some(before) => before.and(&kept),
+                Some(before) => before.both(&kept),
             });
         }
-        all.unwrap_or_else(|| Selected { bits: vec![u64::MAX; self.num_items.div_ceil(64)] })
+        all.unwrap_or_else(|| Selected::all(self.num_items))
     }
 
     pub fn fields(&self) -> Vec<Field> {
@@ -120,14 +152,17 @@ impl Column {
     }
 
     fn select(&self, condition: &Condition, kept: &mut Selected) {
-        let fits: Vec<bool> = self.names.iter().map(|name| condition.holds(Held::Text(name))).collect();
-        if fits.contains(&true) {
+        let wanted = condition.wanted();
+        let codes: Vec<u32> = wanted.texts().filter_map(|text| self.codes.get(text).copied()).collect();
+        if !codes.is_empty() {
+            let mut fits = vec![false; self.names.len()];
+            codes.into_iter().for_each(|code| fits[code as usize] = true);
             for (item, code) in &self.texts {
                 kept.add(*item, fits[*code as usize]);
             }
         }
         for (item, number) in &self.numbers {
-            kept.add(*item, condition.holds(Held::Number(*number)));
+            kept.add(*item, wanted.holds(Held::Number(*number)));
         }
     }
 
@@ -153,11 +188,24 @@ impl Column {
 }
 
 impl Selected {
+    pub fn none(num: usize) -> Self {
+        Self { bits: vec![0; num.div_ceil(64)] }
+    }
+
+    pub fn all(num: usize) -> Self {
+        let mut all = Self { bits: vec![u64::MAX; num / 64] };
+        if !num.is_multiple_of(64) {
+            all.bits.push((1 << (num % 64)) - 1);
+        }
+        all
+    }
+
     fn add(&mut self, item: u32, holds: bool) {
         self.bits[item as usize / 64] |= u64::from(holds) << (item % 64);
     }
 
-    fn and(mut self, other: &Self) -> Self {
+    /// Items that are in this and in the other.
+    pub fn both(mut self, other: &Self) -> Self {
         self.bits.iter_mut().zip(&other.bits).for_each(|(a, b)| *a &= b);
         self
     }
@@ -166,27 +214,30 @@ impl Selected {
         self.bits[item / 64] >> (item % 64) & 1 == 1
     }
 
-    /// Of the first `num` items, those that are in here and not in `gone`.
-    pub fn num_without(&self, gone: &Self, num: usize) -> usize {
-        let words = self.bits.iter().zip(&gone.bits).enumerate();
-        let ones = words.map(|(at, (kept, gone))| (kept & !gone & below(num, at)).count_ones() as usize);
-        ones.sum()
+    pub fn num(&self) -> usize {
+        self.bits.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    pub fn none(num: usize) -> Self {
-        Self { bits: vec![0; num.div_ceil(64)] }
+    /// In their order.
+    pub fn iter(&self) -> impl Iterator<Item = usize> {
+        self.bits.iter().enumerate().flat_map(|(at, word)| {
+            let mut rest = *word;
+            iter::from_fn(move || {
+                let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
+                rest &= rest - 1;
+                Some(at * 64 + bit)
+            })
+        })
     }
 
-    pub fn insert(&mut self, item: usize) {
+    /// Adds an item that follows all that there are.
+    pub fn push(&mut self, item: usize) {
+        self.bits.resize(item / 64 + 1, 0);
         self.add(item as u32, true);
     }
-}
 
-/// The bits of the word `at` that stand for the first `num` items.
-fn below(num: usize, at: usize) -> u64 {
-    match num.saturating_sub(at * 64) {
-        rest if rest >= 64 => u64::MAX,
-        rest => (1 << rest) - 1,
+    pub fn remove(&mut self, item: usize) {
+        self.bits[item / 64] &= !(1 << (item % 64));
     }
 }
 
@@ -221,11 +272,13 @@ mod tests {
             let expected: Vec<bool> = items.iter().map(|item| filter.keeps(item)).collect();
             let found: Vec<bool> = (0..items.len()).map(|item| selected.has(item)).collect();
             assert_eq!(found, expected, "{filter:?}");
-            let num = expected.iter().filter(|kept| **kept).count();
-            let mut gone = Selected::none(items.len());
-            assert_eq!(selected.num_without(&gone, items.len()), num);
-            gone.insert(1);
-            assert_eq!(selected.num_without(&gone, items.len()), num - usize::from(expected[1]));
+            let kept: Vec<usize> = (0..items.len()).filter(|item| expected[*item]).collect();
+            assert_eq!(selected.iter().collect::<Vec<_>>(), kept);
+            let mut there = Selected::none(0);
+            (0..items.len()).for_each(|item| there.push(item));
+            assert_eq!(there.num(), Selected::all(items.len()).num());
+            there.remove(1);
+            assert_eq!(selected.both(&there).num(), kept.len() - usize::from(expected[1]));
         }
         let told = columns.fields();
         let names: Vec<&str> = told.iter().map(|field| field.name.as_str()).collect();

@@ -1,6 +1,9 @@
 //! Which items a search may find: conditions on the fields of the catalogue, all of which must hold. A field inside an
 //! object is named with dots; of a list, one value has to fit.
 
+use std::collections::HashSet;
+use std::slice;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -43,8 +46,8 @@ impl Filter {
 
     pub(super) fn keeps(&self, item: &Item) -> bool {
         self.must.iter().all(|condition| {
-            let mut kept = false;
-            each_value(item, |field, value| kept |= field == condition.field && condition.holds(value));
+            let (mut kept, wanted) = (false, condition.wanted());
+            each_value(item, |field, value| kept |= field == condition.field && wanted.holds(value));
             kept
         })
     }
@@ -72,20 +75,68 @@ impl Condition {
         Ok(())
     }
 
+    /// Read once for many values.
+    pub(super) fn wanted(&self) -> Wanted<'_> {
+        let lists = [self.eq.as_ref().map(slice::from_ref), self.one_of.as_deref()];
+        let lists = lists.into_iter().flatten().map(Listed::of).collect();
+        Wanted { lists, least: self.gte, most: self.lte }
+    }
+}
+
+/// What a condition asks of a value.
+pub(super) struct Wanted<'a> {
+    /// One of each.
+    lists: Vec<Listed<'a>>,
+    least: Option<f64>,
+    most: Option<f64>,
+}
+
+#[derive(Default)]
+struct Listed<'a> {
+    texts: HashSet<&'a str>,
+    /// As bits.
+    numbers: HashSet<u64>,
+}
+
+impl<'a> Listed<'a> {
+    fn of(values: &'a [Value]) -> Self {
+        let mut listed = Self::default();
+        for value in values {
+            match value {
+                Value::String(text) => drop(listed.texts.insert(text)),
+                Value::Bool(value) => drop(listed.texts.insert(truth(*value))),
+                Value::Number(number) => listed.numbers.extend(number.as_f64().map(bits)),
+                _ => {}
+            }
+        }
+        listed
+    }
+
+    fn has(&self, value: Held<'_>) -> bool {
+        match value {
+            Held::Text(text) => self.texts.contains(text),
+            Held::Number(number) => self.numbers.contains(&bits(number)),
+        }
+    }
+}
+
+/// Equal numbers have the same, 0 and -0 too.
+fn bits(number: f64) -> u64 {
+    (number + 0.0).to_bits()
+}
+
+impl<'a> Wanted<'a> {
     /// Whether one value of an item fits.
     pub(super) fn holds(&self, value: Held<'_>) -> bool {
-        let is = |wanted: &Value| match (value, wanted) {
-            (Held::Text(value), Value::String(wanted)) => value == wanted,
-            (Held::Number(value), Value::Number(wanted)) => wanted.as_f64() == Some(value),
-            (Held::Text(value), Value::Bool(wanted)) => value == truth(*wanted),
-            _ => false,
-        };
         let above = |bound: f64| matches!(value, Held::Number(value) if value >= bound);
         let below = |bound: f64| matches!(value, Held::Number(value) if value <= bound);
-        self.eq.as_ref().is_none_or(is)
-            && self.one_of.as_ref().is_none_or(|values| values.iter().any(is))
-            && self.gte.is_none_or(above)
-            && self.lte.is_none_or(below)
+        self.lists.iter().all(|listed| listed.has(value)) && self.least.is_none_or(above) && self.most.is_none_or(below)
+    }
+
+    /// The texts that fit.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &'a str> {
+        let first = self.lists.first().into_iter().flat_map(|listed| listed.texts.iter().copied());
+        first.filter(|text| self.holds(Held::Text(text)))
     }
 }
 
@@ -159,6 +210,9 @@ mod tests {
             (r#"[]"#, true),
             (r#"[{"field":"price","eq":99.5}]"#, true),
             (r#"[{"field":"price","eq":"99.5"}]"#, false),
+            (r#"[{"field":"price","eq":99.5,"in":[1,99.5]}]"#, true),
+            (r#"[{"field":"price","eq":99.5,"in":[1]}]"#, false),
+            (r#"[{"field":"tags","eq":"new","gte":1}]"#, false),
             (r#"[{"field":"price","gte":99.5,"lte":100}]"#, true),
             (r#"[{"field":"price","gte":99.6}]"#, false),
             (r#"[{"field":"price","lte":10},{"field":"tags","eq":"new"}]"#, false),

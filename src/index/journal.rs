@@ -1,9 +1,9 @@
 //! What became of a catalogue, on disk before it is answered for. Each change has a number; a call is a frame that counts
 //! whole or not at all. Frames lie in segments, files named by the number of their first change, so that old ones can go.
 //!
-//! A frame is its length, its checksum and what it says. The last of the last segment may be torn where the machine
-//! stopped while it was written: nobody was told that it is there, and it is cut off. Any other that is broken or missing
-//! is damage, and an error.
+//! A frame is its length, its checksum, the checksum of both, and what it says. The last of the last segment may be torn where
+//! the machine stopped while it was written: nobody was told that it is there, and it is cut off, into a file beside the
+//! folder. Any other that is broken or missing is damage, and an error.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -37,8 +37,8 @@ impl Change {
     }
 }
 
-/// Length and checksum before each frame.
-const HEAD: usize = 8;
+/// Length and checksum before each frame, and the checksum of these.
+const HEAD: usize = 12;
 /// More than any call may have.
 const MOST_FRAME: usize = 1 << 30;
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -60,22 +60,22 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal in `dir`, or begins one; all of it is read and checked.
-    pub fn open(dir: &Path) -> Result<Self> {
+    /// Opens the journal in `dir`, or begins one after the change `known`; all of it is read and checked.
+    pub fn open(dir: &Path, known: u64) -> Result<Self> {
         fs::create_dir_all(dir).map_err(Error::store(dir, "make the folder"))?;
         let mut segments = Vec::new();
         for entry in fs::read_dir(dir).map_err(Error::store(dir, "read the folder"))? {
             let path = entry.map_err(Error::store(dir, "read the folder"))?.path();
             let number = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
-            match number.filter(|_| path.extension().is_some_and(|ending| ending == ENDING)) {
+            match number.filter(|number| *number > 0 && path.extension().is_some_and(|ending| ending == ENDING)) {
                 Some(number) => segments.push(number),
                 None => return Err(Error::data(&path, None, "is no part of a journal: put it elsewhere")),
             }
         }
         segments.sort_unstable();
         if segments.is_empty() {
-            begin(dir, 1)?;
-            segments.push(1);
+            begin(dir, known + 1)?;
+            segments.push(known + 1);
         }
         let (mut end, mut last) = (0, segments[0] - 1);
         for (at, first) in segments.iter().enumerate() {
@@ -96,12 +96,38 @@ impl Journal {
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file = file.map_err(Error::store(&path, "open the journal"))?;
         let mut journal = Self { dir: dir.into(), segments, file, end, last, broken: false };
-        let length = journal.file.metadata().map_err(Error::store(&path, "read the journal"))?.len();
-        if length > end {
-            tracing::warn!(path = %path.display(), bytes = length - end, "was never acknowledged: cut off");
-            journal.cut()?;
+        if last < known {
+            let problem = format!(
+                "ends at change {last}, and the index knows {known}: restore what is missing, or move the folder away \
+                 to go on with what the index knows"
+            );
+            return Err(Error::data(dir, None, problem));
         }
+        journal.cut_what_is_torn()?;
+        // what was read is built upon: it must not go where the machine stops
+        journal.file.sync_all().map_err(Error::store(&path, "write it to disk"))?;
         Ok(journal)
+    }
+
+    /// Keeps a copy, should it be more than was torn.
+    fn cut_what_is_torn(&mut self) -> Result<()> {
+        let path = self.path();
+        let mut torn = Vec::new();
+        let read = self.file.seek(SeekFrom::Start(self.end)).and_then(|_| self.file.read_to_end(&mut torn));
+        read.map_err(Error::store(&path, "read the journal"))?;
+        if torn.is_empty() {
+            return Ok(());
+        }
+        let copy = self.dir.with_extension("torn");
+        fs::write(&copy, &torn).map_err(Error::store(&copy, "keep what is cut off"))?;
+        let bytes = torn.len();
+        tracing::warn!(path = %path.display(), bytes, copy = %copy.display(), "was never acknowledged: cut off");
+        self.cut()
+    }
+
+    /// The number of the change before the first that is kept.
+    pub fn forgotten(&self) -> u64 {
+        self.segments[0] - 1
     }
 
     /// The number of the last change; 0 where there was none.
@@ -191,7 +217,7 @@ impl JournalReader {
     pub fn replay(&self, after: u64, give: &mut dyn FnMut(&str, Vec<Change>) -> Result<()>) -> Result<()> {
         if after + 1 < self.segments[0] {
             let problem =
-                format!("the changes from {} to {} are gone: build the index again", after + 1, self.segments[0]);
+                format!("the changes from {} to {} are gone, and this index misses them", after + 1, self.segments[0]);
             return Err(Error::data(&self.dir, None, problem));
         }
         for (at, first) in self.segments.iter().enumerate() {
@@ -211,6 +237,9 @@ impl JournalReader {
                 if !changes.is_empty() {
                     give(&model, changes)?;
                 }
+            }
+            if frames.at < bytes.len() {
+                return Err(frames.damaged());
             }
         }
         Ok(())
@@ -243,13 +272,18 @@ impl Frames<'_> {
     fn next(&mut self) -> Result<Option<(String, Vec<Change>)>> {
         let rest = &self.bytes[self.at..];
         let Some((head, rest)) = rest.split_first_chunk::<HEAD>() else { return Ok(None) };
-        let [a, b, c, d, sum @ ..] = *head;
-        let (length, sum) = (u32::from_le_bytes([a, b, c, d]) as usize, u32::from_le_bytes(sum));
+        if *head == [0; HEAD] {
+            // what a file system gives where it knew the length of the file and not yet these bytes
+            return Ok(None);
+        }
+        let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        let (length, sum) = (number(0) as usize, number(4));
+        if crc32fast::hash(&head[..8]) != number(8) {
+            return Err(self.damaged());
+        }
         let Some((frame, after)) = rest.split_at_checked(length) else { return Ok(None) };
-        if length == 0 || crc32fast::hash(frame) != sum {
-            // what a file system gives where it knew the length and not yet the bytes
-            let torn = after.is_empty() || rest.iter().all(|byte| *byte == 0);
-            return if torn { Ok(None) } else { Err(self.damaged()) };
+        if crc32fast::hash(frame) != sum {
+            return if after.is_empty() { Ok(None) } else { Err(self.damaged()) };
         }
         let (first, model, changes) = read_frame(frame).ok_or_else(|| self.damaged())?;
         if first != self.next {
@@ -261,7 +295,10 @@ impl Frames<'_> {
     }
 
     fn damaged(&self) -> Error {
-        let problem = format!("is damaged at byte {}: restore it, or build the index again", self.at);
+        let problem = format!(
+            "is damaged at byte {}: restore the file, or move the folder away to go on with what the index knows",
+            self.at
+        );
         Error::data(self.path, None, problem)
     }
 }
@@ -286,7 +323,9 @@ fn frame(first: u64, model: &str, changes: &[Change]) -> Result<Vec<u8>> {
     }
     let sum = crc32fast::hash(&frame[HEAD..]);
     frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
-    frame[4..HEAD].copy_from_slice(&sum.to_le_bytes());
+    frame[4..8].copy_from_slice(&sum.to_le_bytes());
+    let sum = crc32fast::hash(&frame[..8]);
+    frame[8..HEAD].copy_from_slice(&sum.to_le_bytes());
     Ok(frame)
 }
 
@@ -348,7 +387,7 @@ mod tests {
     #[test]
     fn what_was_acknowledged_comes_back_and_what_was_torn_does_not() {
         let home = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(home.path()).unwrap();
+        let mut journal = Journal::open(&home.path().join("journal"), 0).unwrap();
         assert_eq!(journal.append("m1", &[put("a"), put("b")]).unwrap(), 2);
         assert_eq!(journal.append("m2", &[Change::Delete("a".into())]).unwrap(), 3);
         assert_eq!(journal.append("m2", &[]).unwrap(), 3);
@@ -366,18 +405,22 @@ mod tests {
         };
         for end in 0..whole.len() {
             fs::write(&path, &whole[..end]).unwrap();
-            let mut journal = Journal::open(home.path()).unwrap();
+            let mut journal = Journal::open(&home.path().join("journal"), 0).unwrap();
             let left = if end < before_last { 0 } else { 2 };
             assert_eq!(all(&journal, 0), expected[..left], "cut at {end}");
+            let torn = end - if left == 0 { 0 } else { before_last };
+            let copy = home.path().join("journal.torn");
+            assert_eq!(fs::read(&copy).map_or(0, |copy| copy.len()), torn, "what is cut off is kept");
+            drop(fs::remove_file(copy));
             assert_eq!(journal.append("m1", &[put("c")]).unwrap(), left as u64 + 1);
-            assert_eq!(all(&Journal::open(home.path()).unwrap(), 0).len(), left + 1);
+            assert_eq!(all(&Journal::open(&home.path().join("journal"), 0).unwrap(), 0).len(), left + 1);
         }
     }
 
     #[test]
     fn damage_is_an_error_that_says_where() {
         let home = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(home.path()).unwrap();
+        let mut journal = Journal::open(&home.path().join("journal"), 0).unwrap();
         journal.append("m1", &[put("a")]).unwrap();
         let second = journal.end;
         journal.append("m1", &[put("b")]).unwrap();
@@ -385,20 +428,26 @@ mod tests {
         let mut bytes = fs::read(&path).unwrap();
         bytes[HEAD + 3] ^= 1;
         fs::write(&path, &bytes).unwrap();
-        let error = Journal::open(home.path()).err().unwrap().to_string();
+        let error = Journal::open(&home.path().join("journal"), 0).err().unwrap().to_string();
         assert!(error.contains("damaged at byte 0"), "{error}");
         bytes[HEAD + 3] ^= 1;
+        // a length that leads past the end is no torn frame
+        bytes[2] ^= 1;
+        fs::write(&path, &bytes).unwrap();
+        assert!(Journal::open(&home.path().join("journal"), 0).is_err());
+        bytes[2] ^= 1;
         // a frame that is there twice
         let again = bytes[..second as usize].to_vec();
         bytes.extend(again);
         fs::write(&path, &bytes).unwrap();
-        assert!(Journal::open(home.path()).err().unwrap().to_string().contains("damaged"));
+        assert!(Journal::open(&home.path().join("journal"), 0).err().unwrap().to_string().contains("damaged"));
     }
 
     #[test]
     fn what_everybody_knows_is_let_go_and_what_is_missing_is_noticed() {
         let home = tempfile::tempdir().unwrap();
-        let mut journal = Journal::open(home.path()).unwrap();
+        let dir = home.path().join("journal");
+        let mut journal = Journal::open(&home.path().join("journal"), 0).unwrap();
         for id in ["a", "b", "c"] {
             journal.append("m1", &[put(id)]).unwrap();
             journal.roll().unwrap();
@@ -412,11 +461,22 @@ mod tests {
         journal.append("m1", &[put("d")]).unwrap();
         journal.forget(4).unwrap();
         assert_eq!((journal.segments.as_slice(), journal.last()), ([5].as_slice(), 4));
-        let journal = Journal::open(home.path()).unwrap();
-        assert_eq!(journal.last(), 4);
+        let journal = Journal::open(&home.path().join("journal"), 0).unwrap();
+        assert_eq!((journal.last(), journal.forgotten()), (4, 4));
         drop(journal);
-        fs::rename(segment(home.path(), 5), segment(home.path(), 7)).unwrap();
-        fs::write(segment(home.path(), 5), []).unwrap();
-        assert!(Journal::open(home.path()).err().unwrap().to_string().contains("from 5 to 7 are missing"));
+        // an index that knows more than the journal would miss what is written next
+        let behind = Journal::open(&dir, 9).err().unwrap().to_string();
+        assert!(behind.contains("ends at change 4, and the index knows 9"), "{behind}");
+        let mut after = Journal::open(&home.path().join("other"), 9).unwrap();
+        assert_eq!(after.append("m1", &[put("a")]).unwrap(), 10);
+        fs::rename(segment(&dir, 5), segment(&dir, 7)).unwrap();
+        fs::write(segment(&dir, 5), []).unwrap();
+        assert!(
+            Journal::open(&home.path().join("journal"), 0)
+                .err()
+                .unwrap()
+                .to_string()
+                .contains("from 5 to 7 are missing")
+        );
     }
 }

@@ -1,17 +1,18 @@
-//! An index that items come into and go from while it is searched. The snapshot stays as it is; what came since is looked
-//! at whole, for it is little, and what went is passed over. A change is found by the next search. All of it is in memory:
-//! the journal makes it durable, and a new snapshot takes it up.
+//! An index that items come into and go from while it is searched. The snapshot stays as it is; what came since stands
+//! beside it, and what went is passed over. A change is found by the next search. All of it is in memory: the journal makes
+//! it durable, and a new snapshot takes it up.
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use souk_native::products;
-
-use super::columns::{Columns, Field, Selected};
+use super::ask::Ask;
+use super::columns::{Columns, Field, Selected, Selections};
 use super::filter::Filter;
+use super::fresh::Fresh;
 use super::journal::Change;
-use super::snapshot::{Ask, Kept, Snapshot};
+use super::manifest::Kind;
+use super::snapshot::Snapshot;
 use super::{Found, Index, Page};
 use crate::domain::Item;
 use crate::error::{Error, Result};
@@ -27,19 +28,21 @@ pub struct Live {
     /// Rows are the snapshot's items.
     lexical: Option<Lexical>,
     columns: Columns,
+    selections: Selections,
+    /// Told once: of a snapshot they stay as they are.
+    fields: OnceLock<Vec<Field>>,
     /// Where each id is in the snapshot.
     ids: HashMap<Box<str>, u32>,
     state: RwLock<State>,
+    /// One thread lets rows join at a time.
+    tending: Mutex<()>,
 }
 
 struct State {
-    /// Of the snapshot's items, those that went or were replaced.
-    gone: Selected,
+    /// Of the snapshot's items, those that neither went nor were replaced.
+    there: Selected,
     num_gone: usize,
-    /// What came, in its order; nothing where it went again.
-    fresh: Vec<Option<Item>>,
-    vectors: Vec<f32>,
-    fresh_ids: HashMap<String, u32>,
+    fresh: Fresh,
 }
 
 impl Live {
@@ -64,24 +67,27 @@ impl Live {
             columns.push(&item);
             ids.insert(item.id.into_boxed_str(), at as u32);
         }
-        let state = State {
-            gone: Selected::none(num),
-            num_gone: 0,
-            fresh: Vec::new(),
-            vectors: Vec::new(),
-            fresh_ids: HashMap::new(),
-        };
-        Ok(Self { snapshot, lexical, columns, ids, state: RwLock::new(state) })
+        let manifest = snapshot.manifest();
+        let fresh = Fresh::new(manifest.dimensions, manifest.kind == Kind::Hnsw);
+        let state = RwLock::new(State { there: Selected::all(num), num_gone: 0, fresh });
+        let (selections, fields, tending) = (Selections::default(), OnceLock::new(), Mutex::default());
+        Ok(Self { snapshot, lexical, columns, selections, fields, ids, state, tending })
     }
 
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
+    /// Whether every item went.
+    pub fn is_empty(&self) -> bool {
+        let state = self.state();
+        state.num_gone == self.snapshot.num_items() && state.fresh.num() == 0
+    }
+
     /// Items that a search looks at beside the snapshot, or passes over in it: what a new snapshot would spare.
     pub fn num_changed(&self) -> usize {
         let state = self.state();
-        state.fresh.len() + state.num_gone
+        state.fresh.num_places() + state.num_gone
     }
 
     /// A panic while the lock was held left nothing half done that a search could not live with.
@@ -89,75 +95,84 @@ impl Live {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets what came join the graph in which it is found faster. Searches go on meanwhile.
+    pub fn tend(&self) {
+        let _alone = self.tending.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let chosen = self.state().fresh.choose();
+            if chosen.is_empty() {
+                return;
+            }
+            self.write().fresh.link(&chosen);
+        }
+    }
+
     fn find(&self, ask: &Ask, filter: Option<&Filter>) -> Result<Vec<Found>> {
-        let selected = self.select(filter)?;
+        self.snapshot.check(ask.vector)?;
         let state = self.state();
-        let num = self.snapshot.num_items();
-        let test = |item: usize| !state.gone.has(item) && selected.as_ref().is_none_or(|kept| kept.has(item));
-        let num_kept = match &selected {
-            Some(selected) => selected.num_without(&state.gone, num),
-            None => num - state.num_gone,
-        };
-        let kept = Kept { test: &test, num: num_kept };
-        let old = self.snapshot.nearest_of(ask, (num_kept < num).then_some(kept))?;
-        let rows: Vec<u32> = state.kept(filter).map(|(at, _)| at).collect();
-        let mut scores = vec![0.0; rows.len()];
-        products(ask.vector, &state.vectors, &rows, &mut scores);
-        let fresh = scores.into_iter().zip(rows.into_iter().map(|at| at as usize)).collect();
-        self.merged(&state, ask.k, old, fresh)
+        let (old, new) = self.select(&state, filter)?;
+        let old = self.snapshot.nearest_of(ask, old.as_ref())?;
+        let new = state.fresh.nearest(ask, &new);
+        self.merged(&state, ask.k, old, new)
     }
 
     fn find_terms(&self, lexical: &Lexical, (query, k): (&str, usize), filter: Option<&Filter>) -> Result<Vec<Found>> {
-        let selected = self.select(filter)?;
         let state = self.state();
-        let keeps = |item: usize| !state.gone.has(item) && selected.as_ref().is_none_or(|kept| kept.has(item));
+        let (old, new) = self.select(&state, filter)?;
         let mut reach = k;
         let old = loop {
             let hits = lexical.search(query, reach)?;
             let all = hits.len() < reach;
-            let old = hits.into_iter().map(|hit| (hit.score, hit.row as usize)).filter(|(_, item)| keeps(*item));
-            let old: Vec<(f32, usize)> = old.take(k).collect();
-            if all || old.len() == k {
-                break old;
+            let hits = hits.into_iter().map(|hit| (hit.score, hit.row as usize));
+            let kept: Vec<_> = hits.filter(|(_, item)| old.as_ref().is_none_or(|old| old.has(*item))).take(k).collect();
+            if all || kept.len() == k {
+                break kept;
             }
             reach = reach.saturating_mul(FURTHER);
         };
-        let asked = lexical.asked(query)?;
-        let scored = state.kept(filter).map(|(at, item)| (asked.score(&item.passage()), at as usize));
-        let fresh = scored.filter(|(score, _)| *score > 0.0).collect();
-        self.merged(&state, k, old, fresh)
+        let hits = lexical.search_outside(query, state.fresh.texts())?.into_iter();
+        let new = hits.map(|hit| (hit.score, hit.row as usize)).filter(|(_, at)| new.has(*at)).collect();
+        self.merged(&state, k, old, new)
     }
 
-    /// The items of the snapshot that a filter keeps.
-    fn select(&self, filter: Option<&Filter>) -> Result<Option<Selected>> {
-        let Some(filter) = filter else { return Ok(None) };
-        self.known(filter)?;
-        Ok(Some(self.columns.select(filter)))
+    /// The items of the snapshot, or nothing where all of them, and of those that came, that a search may find.
+    fn select(&self, state: &State, filter: Option<&Filter>) -> Result<(Option<Selected>, Selected)> {
+        let new = state.fresh.select(filter);
+        let old = match filter {
+            None => (state.num_gone > 0).then(|| state.there.clone()),
+            Some(filter) => {
+                self.known(state, filter)?;
+                let selected = self.selections.of(&self.columns, filter);
+                Some(state.there.clone().both(&selected))
+            }
+        };
+        Ok((old, new))
     }
 
     /// A field that no item has is a slip, and would look like an empty shop.
-    fn known(&self, filter: &Filter) -> Result<()> {
+    fn known(&self, state: &State, filter: &Filter) -> Result<()> {
         filter.check()?;
-        let state = self.state();
-        for condition in &filter.must {
-            let alone = Filter { must: vec![condition.clone()] };
-            if !self.columns.knows(&condition.field) && state.kept(Some(&alone)).next().is_none() {
-                return Err(self.columns.unknown(&condition.field));
-            }
+        let unknown = |field: &&str| !self.columns.knows(field) && !state.fresh.columns().knows(field);
+        match filter.must.iter().map(|condition| condition.field.as_str()).find(unknown) {
+            Some(field) => Err(self.columns.unknown(field)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// The best of both; of equal ones those of the snapshot first.
-    fn merged(&self, state: &State, k: usize, old: Vec<(f32, usize)>, fresh: Vec<(f32, usize)>) -> Result<Vec<Found>> {
+    fn merged(&self, state: &State, k: usize, old: Vec<(f32, usize)>, new: Vec<(f32, usize)>) -> Result<Vec<Found>> {
         let both = old.into_iter().map(|(score, item)| (score, false, item));
-        let mut both: Vec<_> = both.chain(fresh.into_iter().map(|(score, at)| (score, true, at))).collect();
+        let mut both: Vec<_> = both.chain(new.into_iter().map(|(score, at)| (score, true, at))).collect();
         // stable: those of the snapshot stand in the order of the catalogue already
         both.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         both.truncate(k);
-        let found = both.into_iter().map(|(score, is_fresh, at)| {
-            let item = match is_fresh {
-                true => state.fresh[at].clone().expect("what is gone was not looked at"),
+        let found = both.into_iter().map(|(score, is_new, at)| {
+            let item = match is_new {
+                true => state.fresh.get(at).cloned().expect("what went was not looked at"),
                 false => self.snapshot.item(at)?,
             };
             Ok(Found { score, item })
@@ -166,11 +181,11 @@ impl Live {
     }
 
     fn item(&self, state: &State, id: &str) -> Result<Option<Item>> {
-        if let Some(at) = state.fresh_ids.get(id) {
-            return Ok(state.fresh[*at as usize].clone());
+        if let Some(item) = state.fresh.find(id) {
+            return Ok(Some(item.clone()));
         }
         match self.ids.get(id) {
-            Some(item) if !state.gone.has(*item as usize) => self.snapshot.item(*item as usize).map(Some),
+            Some(item) if state.there.has(*item as usize) => self.snapshot.item(*item as usize).map(Some),
             _ => Ok(None),
         }
     }
@@ -180,29 +195,23 @@ impl Live {
         let (state, num) = (self.state(), self.snapshot.num_items());
         let unknown = |e| Error::input("a page follows the one whose mark is given").because(e);
         let mut at = after.map_or(Ok(0), |mark| mark.parse::<usize>().map_err(unknown))?;
+        let end = num + state.fresh.num_places();
         let mut items = Vec::new();
-        while items.len() < limit && at < num + state.fresh.len() {
+        while items.len() < limit && at < end {
             if at >= num {
-                let width = self.snapshot.manifest().dimensions;
-                let vector = || state.vectors[(at - num) * width..][..width].to_vec();
-                items.extend(state.fresh[at - num].clone().map(|item| (item, vector())));
-            } else if !state.gone.has(at) {
+                let new = at - num;
+                items.extend(state.fresh.get(new).map(|item| (item.clone(), state.fresh.vector(new).to_vec())));
+            } else if state.there.has(at) {
                 items.push((self.snapshot.item(at)?, self.snapshot.vector(at).to_vec()));
             }
             at += 1;
         }
-        let more = at < num + state.fresh.len();
-        Ok(Page { items, next: more.then(|| at.to_string()) })
+        Ok(Page { items, next: (at < end).then(|| at.to_string()) })
     }
 
     fn change(&self, changes: &[Change]) -> Result<usize> {
-        for change in changes {
-            if let Change::Put(item, vector) = change {
-                let named = |e: Error| Error::input(format!("the item `{}`", item.id)).because(e);
-                self.snapshot.check(vector).map_err(named)?;
-            }
-        }
-        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
+        self.takes(changes)?;
+        let mut state = self.write();
         let there = changes.iter().filter(|change| {
             let at = self.ids.get(change.id()).copied();
             state.apply(change, at)
@@ -212,42 +221,28 @@ impl Live {
 }
 
 impl State {
-    /// Fresh items that a filter keeps.
-    fn kept<'a>(&'a self, filter: Option<&'a Filter>) -> impl Iterator<Item = (u32, &'a Item)> {
-        let items = self.fresh.iter().enumerate().filter_map(|(at, item)| Some((at as u32, item.as_ref()?)));
-        items.filter(move |(_, item)| filter.is_none_or(|filter| filter.keeps(item)))
-    }
-
     /// Whether there was an item of that id.
     fn apply(&mut self, change: &Change, old: Option<u32>) -> bool {
         let was = self.remove(change.id(), old);
         if let Change::Put(item, vector) = change {
-            self.fresh_ids.insert(item.id.clone(), self.fresh.len() as u32);
-            self.fresh.push(Some(item.clone()));
-            self.vectors.extend(vector);
+            self.fresh.push(item.clone(), vector);
         }
         was
     }
 
     fn remove(&mut self, id: &str, old: Option<u32>) -> bool {
-        if let Some(at) = self.fresh_ids.remove(id) {
-            self.fresh[at as usize] = None;
-            return true;
+        let is_old = old.is_some_and(|item| self.there.has(item as usize));
+        if let Some(item) = old.filter(|_| is_old) {
+            self.there.remove(item as usize);
+            self.num_gone += 1;
         }
-        match old {
-            Some(item) if !self.gone.has(item as usize) => {
-                self.gone.insert(item as usize);
-                self.num_gone += 1;
-                true
-            }
-            _ => false,
-        }
+        self.fresh.remove(id) || is_old
     }
 }
 
 impl Index for Live {
     fn check<'a>(&'a self, filter: &'a Filter) -> Answer<'a, ()> {
-        Box::pin(async { self.known(filter) })
+        Box::pin(async { self.known(&self.state(), filter) })
     }
 
     fn nearest<'a>(&'a self, ask: Ask<'a>, filter: Option<&'a Filter>) -> Answer<'a, Vec<Found>> {
@@ -267,13 +262,21 @@ impl Index for Live {
         })
     }
 
+    fn takes(&self, changes: &[Change]) -> Result<()> {
+        changes.iter().try_for_each(|change| {
+            let Change::Put(item, vector) = change else { return Ok(()) };
+            let named = |e: Error| Error::input(format!("the item `{}`", item.id)).because(e);
+            self.snapshot.check(vector).map_err(named)
+        })
+    }
+
     fn apply<'a>(&'a self, changes: &'a [Change]) -> Answer<'a, usize> {
         Box::pin(async move { self.change(changes) })
     }
 
     fn num_items(&self) -> Answer<'_, usize> {
         let state = self.state();
-        let num = self.snapshot.num_items() - state.num_gone + state.fresh_ids.len();
+        let num = self.snapshot.num_items() - state.num_gone + state.fresh.num();
         Box::pin(async move { Ok(num) })
     }
 
@@ -282,7 +285,7 @@ impl Index for Live {
     }
 
     fn fields(&self) -> Answer<'_, Vec<Field>> {
-        Box::pin(async move { Ok(self.columns.fields()) })
+        Box::pin(async move { Ok(self.fields.get_or_init(|| self.columns.fields()).clone()) })
     }
 
     fn overlap(&self, query: &str, text: &str) -> Option<f32> {

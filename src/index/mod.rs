@@ -2,9 +2,11 @@
 //! what changed since; `Milvus` is the same on a server. A `Journal` keeps the changes. Vectors never meet those of another
 //! model.
 
+mod ask;
 mod builder;
 mod columns;
 mod filter;
+mod fresh;
 mod graph;
 mod items;
 mod journal;
@@ -15,8 +17,10 @@ mod snapshot;
 mod space;
 
 use crate::domain::Item;
+use crate::error::Result;
 use crate::store::Answer;
 
+pub use self::ask::Ask;
 pub use self::builder::Builder;
 pub use self::columns::{Count, Field};
 pub use self::filter::{Condition, Filter, texts_of};
@@ -26,7 +30,7 @@ pub use self::manifest::{IndexSettings, Kind, Manifest};
 #[cfg(feature = "milvus")]
 pub use self::milvus::Milvus;
 pub use self::milvus::MilvusSettings;
-pub use self::snapshot::{Ask, Snapshot};
+pub use self::snapshot::Snapshot;
 
 /// An item that was found, and how near it is.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,6 +59,9 @@ pub trait Index: Send + Sync {
     fn lexical<'a>(&'a self, query: &'a str, k: usize, filter: Option<&'a Filter>) -> Answer<'a, Option<Vec<Found>>>;
 
     fn get<'a>(&'a self, ids: &'a [String]) -> Answer<'a, Vec<Option<Item>>>;
+
+    /// Whether these changes could be made: none of them is refused later.
+    fn takes(&self, changes: &[Change]) -> Result<()>;
 
     /// Makes changes, in their order; the next search knows of them. Gives how many items were there before. What was
     /// done already may be done again.

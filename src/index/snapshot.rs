@@ -3,11 +3,12 @@
 
 use std::collections::HashSet;
 use std::path::Path;
-use std::sync::Mutex;
 
 use souk_native::{Number, Numbers};
 
-use super::graph::{Graph, Space, Walker};
+use super::ask::Ask;
+use super::columns::Selected;
+use super::graph::{Graph, Space, Walkers};
 use super::items::Items;
 use super::manifest::{Kind, Manifest};
 use super::space::{Codes, Floats};
@@ -29,48 +30,16 @@ pub(super) fn links_file(layer: usize) -> String {
     format!("links-{layer}.u32")
 }
 
-/// A search looks around for so many more than it is asked for, and for so many at least.
-const MARGIN: usize = 4;
-const LEAST_REACH: usize = 100;
-/// Rows that a walk looks at for each that it reaches, roughly: where that were all, all are looked at in their order.
-const LOOKS: usize = 20;
-/// A walk that met too few items that are kept looks around so many times further.
-const FURTHER: usize = 4;
-
-/// What is searched for.
-#[derive(Clone, Copy)]
-pub struct Ask<'a> {
-    /// Of unit length.
-    pub vector: &'a [f32],
-    pub k: usize,
-    /// How many items a walk through the graph looks around for; by default as many as are usually enough.
-    pub reach: Option<usize>,
-}
-
-impl<'a> Ask<'a> {
-    pub fn new(vector: &'a [f32], k: usize) -> Self {
-        Self { vector, k, reach: None }
-    }
-}
-
-/// The items that count in a search; the others are passed over.
-#[derive(Clone, Copy)]
-pub(super) struct Kept<'a> {
-    pub test: &'a (dyn Fn(usize) -> bool + Sync),
-    pub num: usize,
-}
-
 pub struct Snapshot {
     manifest: Manifest,
     /// No two rows are the same: a walk would not get past those that are.
-    vectors: Floats,
+    vectors: Numbers<f32>,
     starts: Numbers<u32>,
     searched: Searched,
     /// Those of the first row first, and so on.
     items: Items,
     places: Numbers<u32>,
-    /// Those that no search has now.
-    walkers: Mutex<Vec<Walker>>,
+    walkers: Walkers,
 }
 
 enum Searched {
@@ -84,7 +53,7 @@ impl Snapshot {
         let width = usize::try_from(dimensions).map_err(|e| Error::input("a vector has entries").because(e))?;
         let manifest = Manifest::read(dir, model, width)?;
         let (rows, num, files) = (manifest.num_rows, manifest.num_items, Files { dir, manifest: &manifest });
-        let vectors = Floats { flat: files.numbers(VECTORS, rows.saturating_mul(width))?, width };
+        let vectors = files.numbers(VECTORS, rows.saturating_mul(width))?;
         let starts: Numbers<u32> = files.numbers(STARTS, rows.saturating_add(1))?;
         if starts[0] != 0 || starts[rows] as usize != num || !starts.is_sorted() {
             return Err(files.broken(STARTS, "does not share out the items"));
@@ -96,7 +65,7 @@ impl Snapshot {
             Kind::Hnsw => Searched::Graph { graph: files.graph()?, codes: files.codes(width)? },
             Kind::Exact | Kind::Auto => Searched::Exact,
         };
-        Ok(Self { manifest, vectors, starts, searched, items, places, walkers: Mutex::default() })
+        Ok(Self { manifest, vectors, starts, searched, items, places, walkers: Walkers::default() })
     }
 
     /// The items nearest to a normalised vector, best first; ties in the order of the catalogue.
@@ -114,27 +83,16 @@ impl Snapshot {
     }
 
     /// As `nearest`, of the items that are kept.
-    pub(super) fn nearest_of(&self, ask: &Ask, kept: Option<Kept<'_>>) -> Result<Vec<(f32, usize)>> {
+    pub(super) fn nearest_of(&self, ask: &Ask, kept: Option<&Selected>) -> Result<Vec<(f32, usize)>> {
         self.check(ask.vector)?;
-        let num_kept = kept.map_or(self.manifest.num_items, |kept| kept.num);
-        if num_kept == 0 {
-            return Ok(Vec::new());
-        }
-        let k = ask.k.min(num_kept);
-        let usual = LEAST_REACH.max(ask.k.saturating_add(ask.k / MARGIN));
-        // as many are met among all as make up for those that are passed over
-        let reach = ask.reach.unwrap_or(usual).max(ask.k).saturating_mul(self.manifest.num_items) / num_kept;
-        let mut reach = reach.max(k);
-        while reach.saturating_mul(LOOKS) < num_kept {
-            let Searched::Graph { graph, codes } = &self.searched else { break };
-            let best = self.best(ask.k, self.walk(graph, codes.as_ref(), ask.vector, reach), kept);
-            // a part of the graph that nothing leads out of must not hide the rest, nor those that are near and passed over
-            if best.len() == k {
-                return Ok(best);
-            }
-            reach = reach.saturating_mul(FURTHER);
-        }
-        Ok(self.best(ask.k, self.all(ask, kept), kept))
+        let num_kept = kept.map_or(self.manifest.num_items, Selected::num);
+        let Searched::Graph { graph, codes } = &self.searched else {
+            return Ok(self.best(ask.k, self.all(ask, kept), kept));
+        };
+        let walked = ask.widening(self.manifest.num_items, num_kept, |reach| {
+            self.best(ask.k, self.walk(graph, codes.as_ref(), ask.vector, reach), kept)
+        });
+        Ok(walked.unwrap_or_else(|| self.best(ask.k, self.all(ask, kept), kept)))
     }
 
     /// The share of the `k` nearest to each vector that a search finds.
@@ -152,8 +110,8 @@ impl Snapshot {
 
     /// A vector that this index could have been asked for or made of.
     pub(super) fn check(&self, vector: &[f32]) -> Result<()> {
-        if vector.len() != self.vectors.width {
-            let problem = format!("a vector of {} entries for an index of {}", vector.len(), self.vectors.width);
+        if vector.len() != self.manifest.dimensions {
+            let problem = format!("a vector of {} entries for an index of {}", vector.len(), self.manifest.dimensions);
             return Err(Error::input(problem));
         }
         if !vector.iter().all(|x| x.is_finite()) {
@@ -163,10 +121,9 @@ impl Snapshot {
     }
 
     /// The first `k` kept items of rows that were scored.
-    fn best(&self, k: usize, rows: Vec<(f32, u32)>, kept: Option<Kept<'_>>) -> Vec<(f32, usize)> {
+    fn best(&self, k: usize, rows: Vec<(f32, u32)>, kept: Option<&Selected>) -> Vec<(f32, usize)> {
         let items = rows.iter().flat_map(|(score, row)| self.of(*row).map(|item| (*score, item)));
-        let keeps = |item: &(f32, usize)| kept.is_none_or(|kept| (kept.test)(item.1));
-        let mut best: Vec<(f32, usize)> = items.filter(keeps).collect();
+        let mut best: Vec<_> = items.filter(|(_, item)| kept.is_none_or(|kept| kept.has(*item))).collect();
         best.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(self.places[a.1].cmp(&self.places[b.1])));
         best.truncate(k);
         best
@@ -182,34 +139,34 @@ impl Snapshot {
         self.places[item] as usize
     }
 
-    /// A walker that was let go by a panic is as good as new: a walk begins with nothing of the last one.
-    fn walkers(&self) -> std::sync::MutexGuard<'_, Vec<Walker>> {
-        self.walkers.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
     fn walk(&self, graph: &Graph, codes: Option<&Codes>, vector: &[f32], reach: usize) -> Vec<(f32, u32)> {
-        let mut walker = self.walkers().pop().unwrap_or_default();
-        let found = match codes {
+        self.walkers.lend(|walker| match codes {
             None => {
-                let found = graph.nearest(&self.vectors, vector, &mut walker, reach);
+                let found = graph.nearest(&self.vectors(), vector, walker, reach);
                 found.iter().map(|found| (found.score, found.node)).collect()
             }
             Some(codes) => {
-                let found = graph.nearest(codes, &codes.query(vector), &mut walker, reach);
+                let found = graph.nearest(codes, &codes.query(vector), walker, reach);
                 self.scored(vector, found.iter().map(|found| found.node).collect())
             }
-        };
-        self.walkers().push(walker);
-        found
+        })
     }
 
     /// The best of all rows that have an item that is kept, `k` of them.
-    fn all(&self, ask: &Ask, kept: Option<Kept<'_>>) -> Vec<(f32, u32)> {
-        let keeps = |item: usize| kept.is_none_or(|kept| (kept.test)(item));
-        let rows = (0..self.manifest.num_rows as u32).filter(|row| self.of(*row).any(keeps)).collect();
+    fn all(&self, ask: &Ask, kept: Option<&Selected>) -> Vec<(f32, u32)> {
+        let rows = match kept {
+            None => (0..self.manifest.num_rows as u32).collect(),
+            Some(kept) => {
+                // rows share out the items in their order
+                let mut rows: Vec<u32> = kept.iter().map(|item| self.row_of(item)).collect();
+                rows.dedup();
+                rows
+            }
+        };
         let mut best = self.scored(ask.vector, rows);
         if ask.k < best.len() {
-            let place = |row: u32| self.of(row).find(|item| keeps(*item)).map(|item| self.places[item]);
+            let keeps = |item: &usize| kept.is_none_or(|kept| kept.has(*item));
+            let place = |row: u32| self.of(row).find(keeps).map(|item| self.places[item]);
             best.select_nth_unstable_by(ask.k, |a, b| b.0.total_cmp(&a.0).then_with(|| place(a.1).cmp(&place(b.1))));
             best.truncate(ask.k);
         }
@@ -218,7 +175,7 @@ impl Snapshot {
 
     fn scored(&self, vector: &[f32], rows: Vec<u32>) -> Vec<(f32, u32)> {
         let mut scores = vec![0.0; rows.len()];
-        self.vectors.scores(vector, &rows, &mut scores);
+        self.vectors().scores(vector, &rows, &mut scores);
         scores.into_iter().zip(rows).collect()
     }
 
@@ -241,9 +198,15 @@ impl Snapshot {
     }
 
     pub(super) fn vector(&self, item: usize) -> &[f32] {
-        // rows share out the items in their order
-        let row = self.starts.partition_point(|start| *start as usize <= item) - 1;
-        self.vectors.row(row as u32)
+        self.vectors().row(self.row_of(item))
+    }
+
+    fn vectors(&self) -> Floats<'_> {
+        Floats { flat: &self.vectors, width: self.manifest.dimensions }
+    }
+
+    fn row_of(&self, item: usize) -> u32 {
+        (self.starts.partition_point(|start| *start as usize <= item) - 1) as u32
     }
 }
 

@@ -6,23 +6,27 @@ use souk_native::{Numbers, code_products, products};
 use super::graph::Space;
 
 /// `[n, width]`.
-#[derive(Debug)]
-pub struct Floats {
-    pub flat: Numbers<f32>,
+#[derive(Clone, Copy, Debug)]
+pub struct Floats<'a> {
+    pub flat: &'a [f32],
     pub width: usize,
 }
 
-impl Floats {
-    pub fn row(&self, row: u32) -> &[f32] {
+impl<'a> Floats<'a> {
+    pub fn row(self, row: u32) -> &'a [f32] {
         &self.flat[row as usize * self.width..][..self.width]
+    }
+
+    pub fn num_rows(self) -> usize {
+        self.flat.len() / self.width
     }
 }
 
-impl Space for Floats {
+impl Space for Floats<'_> {
     type Query = [f32];
 
     fn scores(&self, query: &[f32], rows: &[u32], out: &mut [f32]) {
-        products(query, &self.flat, rows, out);
+        products(query, self.flat, rows, out);
     }
 }
 
@@ -49,7 +53,7 @@ fn coded(vector: &[f32]) -> (impl Iterator<Item = i8>, f32) {
 }
 
 impl Codes {
-    pub fn of(vectors: &Floats) -> Self {
+    pub fn of(vectors: Floats<'_>) -> Self {
         let (mut codes, mut steps) = (Vec::with_capacity(vectors.flat.len()), Vec::new());
         for row in vectors.flat.chunks_exact(vectors.width) {
             let (row, step) = coded(row);

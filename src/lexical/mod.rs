@@ -25,6 +25,8 @@ use crate::error::{Error, Result};
 use analyser::Terms;
 use search::Searcher;
 
+pub use outside::Outside;
+
 /// Enough for any title asked as a query; what a wire sends beyond is left out.
 const MAX_QUERY_TERMS: usize = 256;
 

@@ -5,13 +5,17 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
 
 use serde::Serialize;
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
-use super::generation::{Canary, Record};
+use super::generation::{Canary, Record, gone};
 use super::place::Taker;
 use super::settings::SearchSettings;
 use crate::beir::DataFolder;
+use crate::claim::sync_one;
 use crate::domain::{Item, TextKind};
 use crate::encoder::{Encoder, Worker, encode};
 use crate::error::{Error, Result};
@@ -61,15 +65,42 @@ impl Model {
     }
 }
 
-/// Builds what `record` names in `dir`, and gives it whole. Blocks for as long as it takes.
-pub fn build(
+/// Does what takes long on a thread of its own that lets all others go first: who searches must not feel it.
+pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let (runtime, (give, given)) = (Handle::current(), oneshot::channel());
+    let run = move || {
+        let _runtime = runtime.enter();
+        souk_native::step_back();
+        // who no longer waits does not want it
+        drop(give.send(work()));
+    };
+    let started = thread::Builder::new().name("build".into()).spawn(run);
+    started.map_err(|e| Error::device("no thread can be started to build on").because(e))?;
+    given.await.map_err(gone)?
+}
+
+/// What a build is told beside: how, and where to say how far it is.
+pub type Told<'a> = (&'a SearchSettings, &'a IndexSettings, &'a Building);
+
+/// Builds what `record` names in `dir`, and gives it whole, or leaves nothing of it. Blocks for as long as it takes.
+pub fn build(dir: &Path, record: Record, model: &Model, source: &Source, told: Told<'_>) -> Result<Record> {
+    std::fs::create_dir_all(dir).map_err(Error::store(dir, "make the folder"))?;
+    let out = dir.join(&record.snapshot);
+    let built = build_whole(dir, record, model, source, told);
+    if built.is_err() {
+        // there may be none yet
+        drop(std::fs::remove_dir_all(out));
+    }
+    built
+}
+
+fn build_whole(
     dir: &Path,
     mut record: Record,
     model: &Model,
     source: &Source,
-    (settings, index, building): (&SearchSettings, &IndexSettings, &Building),
+    (settings, index, building): Told<'_>,
 ) -> Result<Record> {
-    std::fs::create_dir_all(dir).map_err(Error::store(dir, "make the folder"))?;
     let mut making =
         Making { taker: Taker::open(dir, &record, model, (settings, index))?, canaries: Vec::new(), building };
     match source {
@@ -94,6 +125,8 @@ pub fn build(
     let canaries = vectors(canaries, TextKind::Item, model)?;
     record.canaries = canaries.into_iter().map(|(text, vector)| Canary { text, vector }).collect();
     record.save(dir)?;
+    // the pointer that will name it is synced as well
+    dir.parent().map_or(Ok(()), sync_one)?;
     Ok(record)
 }
 
@@ -132,7 +165,7 @@ fn from_data(data: &DataFolder, model: &Model, making: &mut Making<'_>) -> Resul
 
 /// With the vectors as they are, or with those of a model.
 fn from_index(index: &dyn Index, model: Option<&Model>, making: &mut Making<'_>) -> Result<()> {
-    let runtime = tokio::runtime::Handle::current();
+    let runtime = Handle::current();
     making.building.of.store(runtime.block_on(index.num_items())? as u64, Ordering::Relaxed);
     let (mut after, mut seen): (Option<String>, HashSet<String>) = (None, HashSet::new());
     loop {

@@ -100,7 +100,7 @@ impl Generation {
     ) -> Result<Self> {
         if record.model != model {
             let problem = format!(
-                "generation `{}` is of model {}, but {} holds model {model}: register that as another version",
+                "generation `{}` is of model {}, but {} holds model {model}: put the model back that was there, or register this one under another name",
                 record.generation, record.model, record.path
             );
             return Err(Error::data(&dir.join(RECORD), None, problem));
@@ -115,7 +115,7 @@ impl Generation {
     fn check_canaries(&self, tolerance: f32) -> Result<()> {
         let canaries = &self.record.canaries;
         let texts = canaries.iter().map(|canary| self.worker.reader().read(&canary.text, Some(TextKind::Item)));
-        let reply = self.worker.submit(texts.collect::<Result<_>>()?)?;
+        let reply = self.worker.submit_in_turn(texts.collect::<Result<_>>()?)?;
         let vectors = reply.blocking_recv().map_err(gone)??;
         for (canary, vector) in canaries.iter().zip(vectors) {
             let apart: f32 = canary.vector.iter().zip(&vector).map(|(a, b)| (a - b).powi(2)).sum();
@@ -124,7 +124,8 @@ impl Generation {
             if vector.len() != canary.vector.len() || apart.is_nan() || apart > tolerance {
                 let problem = format!(
                     "model {} of version `{}` gives another vector for {:?} than when generation `{}` was built \
-                     (apart by {apart:.4} of its length, {tolerance} is allowed): the index is of another encoder",
+                     (apart by {apart:.4} of its length, {tolerance} is allowed): put back the library or the precision \
+                     that built it, or register the model under another name, which builds another index",
                     self.record.model, self.record.version, canary.text, self.record.generation
                 );
                 return Err(Error::config("search.canary_tolerance", problem));
@@ -266,7 +267,7 @@ impl Generation {
     }
 }
 
-/// A thread that ended without an answer.
+/// Work that ended without an answer, by a panic or because the process ends.
 pub(super) fn gone(error: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::device("the encoder's thread has ended").because(error)
+    Error::device("what was begun has ended without an answer").because(error)
 }

@@ -3,7 +3,8 @@
 //! Fusion is by reciprocal ranks (Cormack, Clarke, Büttcher, 2009): a hit's score is the sum over the channels of
 //! `weight / (constant + rank)`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::iter;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,9 +12,11 @@ use crate::domain::Item;
 use crate::error::{Error, Result};
 use crate::index::{Ask, Filter, Found, Index};
 
-/// Each channel gives so many hits for each that is asked for, and so many at least.
-const DEPTH: usize = 2;
+/// Each channel gives this many hits, and ten times and a hundred times as many where more are asked for.
 const LEAST_DEPTH: usize = 100;
+const DEEPER: usize = 10;
+/// Of a depth one hit in so many is shown: below, what the other channel has further down would count.
+const DEPTH: usize = 2;
 const MOST_WEIGHT: f32 = 1e6;
 
 /// How a query finds items.
@@ -93,12 +96,36 @@ pub async fn find(index: &dyn Index, wanted: &Wanted<'_>) -> Result<Vec<Ranked>>
         }
         Channel::Hybrid(weights) => {
             weights.check()?;
-            let depth = wanted.k.saturating_mul(DEPTH).max(LEAST_DEPTH);
-            let dense = dense(index, wanted, depth).await?;
-            let lexical = lexical(index, wanted, depth).await?;
-            Ok(fused(dense, lexical, weights, wanted.k))
+            let most = depths().find(|depth| depth / DEPTH >= wanted.k).unwrap_or(usize::MAX);
+            let dense = dense(index, wanted, most).await?;
+            let lexical = lexical(index, wanted, most).await?;
+            Ok(paged(&dense, &lexical, weights, wanted.k))
         }
     }
+}
+
+fn depths() -> impl Iterator<Item = usize> {
+    iter::successors(Some(LEAST_DEPTH), |depth| depth.checked_mul(DEEPER))
+}
+
+/// Pages follow one another: whatever `k` is, the first hits are the same. What is found at one depth stays where it is, and
+/// the next depth adds what is not there yet.
+fn paged(dense: &[Found], lexical: &[Found], weights: Weights, k: usize) -> Vec<Ranked> {
+    let (mut hits, mut ids): (Vec<Ranked>, HashSet<String>) = (Vec::new(), HashSet::new());
+    for depth in depths() {
+        let first = |found: &[Found]| found[..depth.min(found.len())].to_vec();
+        let fused = fused(first(dense), first(lexical), weights);
+        let is_all = depth >= dense.len().max(lexical.len());
+        let room = if is_all { usize::MAX } else { depth / DEPTH - hits.len() };
+        hits.extend(fused.into_iter().filter(|hit| ids.insert(hit.item.id.clone())).take(room));
+        // what found no room here may find it at the next depth
+        ids = hits.iter().map(|hit| hit.item.id.clone()).collect();
+        if is_all || hits.len() >= k {
+            break;
+        }
+    }
+    hits.truncate(k);
+    hits
 }
 
 async fn dense(index: &dyn Index, wanted: &Wanted<'_>, k: usize) -> Result<Vec<Found>> {
@@ -122,7 +149,7 @@ fn alone(found: Vec<Found>, put: impl Fn(&mut Ranked, Part)) -> Vec<Ranked> {
 }
 
 /// Of equal scores the one that vectors found earlier comes first.
-fn fused(dense: Vec<Found>, lexical: Vec<Found>, weights: Weights, k: usize) -> Vec<Ranked> {
+fn fused(dense: Vec<Found>, lexical: Vec<Found>, weights: Weights) -> Vec<Ranked> {
     let mut places: HashMap<String, usize> = HashMap::new();
     let mut all: Vec<Ranked> = Vec::new();
     let part = |score, at: usize, weight: f32| {
@@ -146,7 +173,6 @@ fn fused(dense: Vec<Found>, lexical: Vec<Found>, weights: Weights, k: usize) -> 
     }
     all.retain(|ranked| ranked.score > 0.0);
     all.sort_by(|a, b| b.score.total_cmp(&a.score));
-    all.truncate(k);
     all
 }
 
@@ -167,16 +193,32 @@ mod tests {
     #[test]
     fn ranks_are_fused_as_the_formula_says() {
         let weights = Weights { dense: 1.0, lexical: 2.0, constant: 60.0 };
-        let hits = fused(found(&["a", "b", "c"]), found(&["c", "d"]), weights, 3);
+        let hits = paged(&found(&["a", "b", "c"]), &found(&["c", "d"]), weights, 3);
         let got: Vec<(&str, f32)> = hits.iter().map(|hit| (hit.item.id.as_str(), hit.score)).collect();
         assert_eq!(got, [("c", 1.0 / 63.0 + 2.0 / 61.0), ("d", 2.0 / 62.0), ("a", 1.0 / 61.0)]);
         let first = &hits[0];
         assert_eq!((first.dense.unwrap().rank, first.lexical.unwrap().rank), (3, 1));
         assert_eq!(first.lexical.unwrap().part, 2.0 / 61.0);
         // a channel without weight brings nothing of its own
-        let hits = fused(found(&["a"]), found(&["b"]), Weights { lexical: 0.0, ..Weights::default() }, 3);
+        let hits = paged(&found(&["a"]), &found(&["b"]), Weights { lexical: 0.0, ..Weights::default() }, 3);
         assert_eq!(hits.len(), 1);
         assert!(Weights { dense: 0.0, lexical: 0.0, constant: 1.0 }.check().is_err());
         assert!(Weights { dense: f32::NAN, ..Weights::default() }.check().is_err());
+    }
+
+    /// However many are asked for, the first are the same, and each comes once.
+    #[test]
+    fn pages_follow_one_another() {
+        let names: Vec<String> = (0..3000).map(|i| i.to_string()).collect();
+        let order = |step: usize| (0..3000).map(|i| names[i * step % 3000].as_str()).collect::<Vec<_>>();
+        let (dense, lexical) = (found(&order(7)), found(&order(11)));
+        let ids = |k| -> Vec<String> {
+            paged(&dense, &lexical, Weights::default(), k).into_iter().map(|hit| hit.item.id).collect()
+        };
+        let all = ids(3000);
+        assert_eq!(all.iter().collect::<HashSet<_>>().len(), 3000);
+        for k in [0, 1, 49, 50, 51, 300, 500, 501, 2000] {
+            assert_eq!(ids(k), all[..k]);
+        }
     }
 }

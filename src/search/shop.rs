@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 
-use super::build::{Building, Model, Models, Source, build};
+use super::build::{Building, Model, Models, Source, aside, build};
 use super::generation::{Generation, Record, gone, write_whole};
 use super::place::{announce, forget};
 use super::settings::SearchSettings;
@@ -31,7 +31,7 @@ const JOURNAL: &str = "journal";
 /// Generations that stay on disk, and open, to go back to or to compare with.
 const KEPT: usize = 3;
 /// Fewer changes are not worth a rebuild.
-const LEAST_CHANGED: usize = 1000;
+const LEAST_CHANGED: u64 = 1000;
 
 /// What shall become of an item.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,6 +71,8 @@ pub struct Shop {
     journal: Arc<AsyncMutex<Journal>>,
     /// One build at a time, of any kind.
     at_work: AsyncMutex<()>,
+    /// One version is opened at a time, and none while what is not kept is removed.
+    opening: AsyncMutex<()>,
     building: Mutex<Option<Arc<Building>>>,
     /// The change that the record on disk of what is served was last noted to know.
     noted: AtomicU64,
@@ -88,30 +90,26 @@ impl Shop {
             let problem = format!("is {}, which another process serves from: give each its own", state.display());
             return Err(Error::config("search.state", problem));
         }
-        let journal = Journal::open(&state.join(JOURNAL))?;
-        let pointer = state.join(SERVED);
-        let generation = match fs::read(&pointer) {
-            Ok(text) => {
-                let broken = |e| Error::data(&pointer, None, "does not name a generation").because(e);
-                let Pointer { generation } = serde_json::from_slice(&text).map_err(broken)?;
-                let dir = state.join(GENERATIONS).join(&generation);
-                let missing = || Error::data(&pointer, None, format!("names `{generation}`, which is not there"));
-                let record = Record::load(&dir)?.ok_or_else(missing)?;
-                let model = Model::open(&parts.models, &record.path, parts.limits)?;
-                parts.open(&dir, record, &model)?
+        let (journal, generation) = match parts.last_served()? {
+            Some((dir, record)) => {
+                let journal = Journal::open(&state.join(JOURNAL), record.catalogue)?;
+                (journal, parts.open_with_model(&dir, record)?)
             }
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            None => {
                 let missing = || Error::config("search.data", "names no data folder, and nothing was indexed before");
                 let data = DataFolder::open(parts.settings.data.as_deref().ok_or_else(missing)?)?;
+                let journal = Journal::open(&state.join(JOURNAL), 0)?;
                 let building = Arc::new(Building { version: version.into(), ..Building::default() });
                 told(building.clone());
                 let model = Model::open(&parts.models, path, parts.limits)?;
-                parts.first((version, path), &model, &(Source::Data(data), journal.last()), &building)?
+                // a journal that is there changed these items: it is what follows
+                let source = (Source::Data(data), journal.forgotten());
+                let (dir, record) = parts.first((version, path), &model, &source, &building)?;
+                (journal, parts.open(&dir, record, &model)?)
             }
-            Err(error) => return Err(Error::store(&pointer, "read it")(error)),
         };
         Handle::current().block_on(generation.catch_up(journal.reader()))?;
-        write_whole(&pointer, &Pointer { generation: generation.record().generation.clone() })?;
+        write_whole(&state.join(SERVED), &Pointer { generation: generation.record().generation.clone() })?;
         Handle::current().block_on(announce(generation.record(), &parts.settings))?;
         let noted = generation.record().catalogue;
         let shop = Self {
@@ -120,11 +118,13 @@ impl Shop {
             beside: Mutex::default(),
             journal: Arc::new(AsyncMutex::new(journal)),
             at_work: AsyncMutex::default(),
+            opening: AsyncMutex::default(),
             building: Mutex::default(),
             noted: AtomicU64::new(noted),
             _lock: lock,
         };
-        shop.clean_up()?;
+        let last = Handle::current().block_on(shop.journal.lock()).last();
+        shop.clean_up(last)?;
         Ok(shop)
     }
 
@@ -144,9 +144,7 @@ impl Shop {
 
     /// The versions that a search may name.
     pub fn open_versions(&self) -> Vec<String> {
-        let mut open = vec![self.served().record().version.clone()];
-        open.extend(unpoisoned(&self.beside).iter().map(|generation| generation.record().version.clone()));
-        open
+        self.all_open().iter().map(|generation| generation.record().version.clone()).collect()
     }
 
     /// Makes all wishes come true, or none, in their order.
@@ -160,6 +158,8 @@ impl Shop {
                 continue;
             }
             generation.catch_up(journal.reader()).await?;
+            // what cannot be applied must not be written: it would be met again and again
+            generation.index().takes(&changes)?;
             let (_journal, changes, last) = written(journal, generation.record().model.clone(), changes).await?;
             let there = generation.apply(&changes, last).await?;
             return Ok(Applied { there, catalogue: last });
@@ -185,21 +185,19 @@ impl Shop {
         self.served().catch_up(journal.reader()).await
     }
 
-    /// A generation of a version, caught up: the served one, one that is open, or one that lies on disk.
+    /// A generation of a version, caught up: the served one, one that is open, or one that lies on disk. Who stops waiting
+    /// stops nothing: what is being opened is there for the next who asks.
     pub async fn version(self: &Arc<Self>, version: &str) -> Result<Option<Arc<Generation>>> {
         let served = self.served();
         if served.record().version == version {
             return Ok(Some(served));
         }
-        let open = unpoisoned(&self.beside).iter().find(|open| open.record().version == version).cloned();
-        let generation = match open {
+        let generation = match self.open_beside(version) {
             Some(generation) => generation,
             None => {
-                let _alone = self.at_work.lock().await;
-                let shop = self.clone();
-                let name = version.to_owned();
-                match spawn_blocking(move || shop.open_version(&name)).await.map_err(gone)?? {
-                    Some(generation) => self.put_beside(Arc::new(generation)),
+                let (shop, version) = (self.clone(), version.to_owned());
+                match tokio::spawn(async move { shop.opened(version).await }).await.map_err(gone)?? {
+                    Some(generation) => generation,
                     None => return Ok(None),
                 }
             }
@@ -209,13 +207,37 @@ impl Shop {
         Ok(Some(generation))
     }
 
+    /// One that is open; now it is the one used last.
+    fn open_beside(&self, version: &str) -> Option<Arc<Generation>> {
+        let mut beside = unpoisoned(&self.beside);
+        let at = beside.iter().position(|open| open.record().version == version)?;
+        let generation = beside.remove(at);
+        beside.push(generation.clone());
+        Some(generation)
+    }
+
+    /// Opens what lies on disk, unless another caller did meanwhile.
+    async fn opened(self: Arc<Self>, version: String) -> Result<Option<Arc<Generation>>> {
+        let shop = self.clone();
+        let records = spawn_blocking(move || shop.records()).await.map_err(gone)??;
+        if !records.iter().any(|(_, record)| record.version == version) {
+            return Ok(None);
+        }
+        let _alone = self.opening.lock().await;
+        if let Some(generation) = self.open_beside(&version) {
+            return Ok(Some(generation));
+        }
+        let shop = self.clone();
+        let opened = spawn_blocking(move || shop.open_version(&version)).await.map_err(gone)??;
+        Ok(opened.map(|generation| self.put_beside(Arc::new(generation))))
+    }
+
     fn open_version(&self, version: &str) -> Result<Option<Generation>> {
         let records = self.records()?;
         let Some((dir, record)) = records.into_iter().rev().find(|(_, record)| record.version == version) else {
             return Ok(None);
         };
-        let model = Model::open(&self.parts.models, &record.path, self.parts.limits)?;
-        self.parts.open(&dir, record, &model).map(Some)
+        self.parts.open_with_model(&dir, record).map(Some)
     }
 
     fn put_beside(&self, generation: Arc<Generation>) -> Arc<Generation> {
@@ -236,25 +258,42 @@ impl Shop {
         let building = Arc::new(Building { version: version.into(), ..Building::default() });
         *unpoisoned(&self.building) = Some(building.clone());
         let (shop, name, path) = (self.clone(), version.to_owned(), path.to_owned());
-        let catalogue = self.journal.lock().await.last();
-        let built = spawn_blocking(move || {
+        let (served, catalogue) = self.caught_up(self.served()).await?;
+        let built = aside(move || {
+            // of its own, whose threads let others go first as well
             let model = Model::open(&shop.parts.models, &path, shop.parts.limits)?;
-            let served = shop.served();
             let same_model = served.record().model == model.fingerprint;
             let source = Source::Index { index: served.held().index(), catalogue, same_model };
             shop.parts.first((&name, &path), &model, &(source, catalogue), &building)
         });
-        let built = built.await.map_err(gone);
+        let built = built.await;
         *unpoisoned(&self.building) = None;
-        let generation = self.put_beside(Arc::new(built??));
+        let (shop, (dir, record)) = (self.clone(), built?);
+        let open = spawn_blocking(move || shop.parts.open_with_model(&dir, record));
+        let generation = self.put_beside(Arc::new(open.await.map_err(gone)??));
+        self.tidy().await?;
         Ok(generation.record().generation.clone())
+    }
+
+    /// The generation, and the last change, which it knows.
+    async fn caught_up(&self, generation: Arc<Generation>) -> Result<(Arc<Generation>, u64)> {
+        let journal = self.journal.lock().await;
+        generation.catch_up(journal.reader()).await?;
+        Ok((generation, journal.last()))
     }
 
     /// From now on this version is searched; what it was not told of, it takes from the journal first.
     pub async fn swap(self: &Arc<Self>, version: &str) -> Result<()> {
         let missing = || Error::input(format!("version `{version}` has no index here: build it first"));
         let next = self.version(version).await?.ok_or_else(missing)?;
-        self.take_over(next).await
+        self.take_over(next).await?;
+        // a build that goes on will do it
+        if let Ok(_alone) = self.at_work.try_lock()
+            && let Err(error) = self.tidy().await
+        {
+            tracing::warn!(?error, "what is not kept could not be removed");
+        }
+        Ok(())
     }
 
     async fn take_over(&self, next: Arc<Generation>) -> Result<()> {
@@ -285,6 +324,20 @@ impl Shop {
         (self.parts.models)(path)?.fingerprint()
     }
 
+    /// Those that are open, the served one first.
+    fn all_open(&self) -> Vec<Arc<Generation>> {
+        let mut open = vec![self.served()];
+        open.extend(unpoisoned(&self.beside).iter().cloned());
+        open
+    }
+
+    /// What came lately is found faster afterwards.
+    pub async fn tend(&self) -> Result<()> {
+        let open = self.all_open();
+        let tend = move || open.iter().filter_map(|generation| generation.held().live()).for_each(|live| live.tend());
+        spawn_blocking(tend).await.map_err(gone)
+    }
+
     pub fn num_changed(&self) -> usize {
         self.served().held().live().map_or(0, |live| live.num_changed())
     }
@@ -293,7 +346,7 @@ impl Shop {
     pub async fn let_go(self: &Arc<Self>) -> Result<()> {
         let served = self.served();
         let (known, noted) = (served.catalogue(), self.noted.load(Ordering::Relaxed));
-        if served.held().live().is_some() || known < noted + LEAST_CHANGED as u64 {
+        if served.held().live().is_some() || known < noted + LEAST_CHANGED {
             return Ok(());
         }
         let shop = self.clone();
@@ -307,26 +360,27 @@ impl Shop {
         self.journal.lock().await.forget(forget_before)
     }
 
-    /// Whether so much has changed that a new snapshot would be searched faster.
-    pub fn is_worn(&self) -> bool {
-        let (served, share) = (self.served(), self.parts.settings.rebuild_share);
-        served.held().live().is_some_and(|live| {
-            let least = (live.snapshot().num_items() as f64 * share) as usize;
-            live.num_changed() >= least.max(LEAST_CHANGED)
+    /// One that is open and of which so much has changed that a new snapshot would be searched faster.
+    async fn worn(&self) -> Option<Arc<Generation>> {
+        let last = self.journal.lock().await.last();
+        let share = self.parts.settings.rebuild_share;
+        self.all_open().into_iter().find(|generation| {
+            generation.held().live().is_some_and(|live| {
+                let least = (live.snapshot().num_items() as f64 * share) as u64;
+                let changed = (live.num_changed() as u64).max(last.saturating_sub(generation.catalogue()));
+                changed >= least.max(LEAST_CHANGED) && !live.is_empty()
+            })
         })
     }
 
-    /// Makes a new snapshot of what is served, with all changes in it, and lets go of what nobody needs any more.
-    pub async fn rebuild(self: &Arc<Self>) -> Result<()> {
+    /// Makes a new snapshot of a generation that needs one, with all changes in it, and lets go of what nobody needs any more.
+    /// Whether there was one.
+    pub async fn renew(self: &Arc<Self>) -> Result<bool> {
         let _alone = self.at_work.lock().await;
-        let old = self.served();
-        let catalogue = {
-            let journal = self.journal.lock().await;
-            old.catch_up(journal.reader()).await?;
-            journal.last()
-        };
+        let Some(old) = self.worn().await else { return Ok(false) };
+        let (old, catalogue) = self.caught_up(old).await?;
         let (shop, from) = (self.clone(), old.clone());
-        let built = spawn_blocking(move || {
+        let built = aside(move || {
             let record = Record { snapshot: snapshot_name(catalogue), ..from.record().clone() };
             let dir = shop.parts.settings.state.join(GENERATIONS).join(&record.generation);
             let (fingerprint, dimensions) = (record.model.clone(), record.dimensions);
@@ -336,14 +390,24 @@ impl Shop {
             let record = build(&dir, record, &model, &source, (settings, index, &Building::default()))?;
             shop.parts.open(&dir, record, &model)
         });
-        let next = Arc::new(built.await.map_err(gone)??);
+        let next = Arc::new(built.await?);
         let reader = self.journal.lock().await.reader();
         next.catch_up(reader).await?;
         if Arc::ptr_eq(&old, &self.served()) {
             self.take_over(next).await?;
+        } else {
+            self.put_beside(next);
         }
+        self.tidy().await?;
+        Ok(true)
+    }
+
+    /// Removes what no generation that is kept needs. Who calls it has `at_work`, for a build is no generation yet.
+    async fn tidy(self: &Arc<Self>) -> Result<()> {
+        let _opening = self.opening.lock().await;
+        let last = self.journal.lock().await.last();
         let shop = self.clone();
-        let forget_before = spawn_blocking(move || shop.clean_up()).await.map_err(gone)??;
+        let forget_before = spawn_blocking(move || shop.clean_up(last)).await.map_err(gone)??;
         self.journal.lock().await.forget(forget_before)
     }
 
@@ -352,25 +416,29 @@ impl Shop {
         self.parts.records()
     }
 
-    /// Removes what no generation that is kept needs, and says which changes they all know.
-    fn clean_up(&self) -> Result<u64> {
+    /// Removes what no generation that is kept needs, and says which changes they all know. Those that are open are kept, and
+    /// of the others the latest, unless building anew takes less than what they miss of the changes until `last`.
+    fn clean_up(&self, last: u64) -> Result<u64> {
         let served = self.served();
-        let mut records = self.records()?;
-        records.retain(|(_, record)| record.generation != served.record().generation);
-        let surplus = records.len().saturating_sub(KEPT - 1);
-        for (dir, record) in records.drain(..surplus) {
+        let open: Vec<String> = self.all_open().iter().map(|open| open.record().generation.clone()).collect();
+        let is_open = |record: &Record| open.contains(&record.generation);
+        let most_missed = Handle::current().block_on(served.index().num_items()).map_or(u64::MAX, |num| num as u64);
+        let (mut kept, rest): (Vec<_>, Vec<_>) = self.records()?.into_iter().partition(|(_, record)| is_open(record));
+        for (dir, record) in rest.into_iter().rev() {
+            if kept.len() < KEPT && last.saturating_sub(record.catalogue) < most_missed.max(LEAST_CHANGED) {
+                kept.push((dir, record));
+                continue;
+            }
             tracing::info!(generation = record.generation, "is not kept any longer");
             if let Err(error) = Handle::current().block_on(forget(&record, &self.parts.settings)) {
                 tracing::warn!(?error, "what lies elsewhere could not be removed");
             }
             fs::remove_dir_all(&dir).map_err(Error::store(&dir, "remove it"))?;
         }
-        let dir = self.parts.settings.state.join(GENERATIONS);
-        records.push((dir.join(&served.record().generation), served.record().clone()));
-        for (dir, record) in &records {
+        for (dir, record) in &kept {
             remove_others(dir, &record.snapshot)?;
         }
-        Ok(records.iter().map(|(_, record)| record.catalogue).min().unwrap_or(0))
+        Ok(kept.iter().map(|(_, record)| record.catalogue).min().unwrap_or(0))
     }
 }
 
@@ -380,14 +448,36 @@ impl Parts {
         Generation::open(dir, record, worker, self.cache.clone(), &self.settings)
     }
 
-    /// The first snapshot of a new generation.
+    /// What was searched when the service ended, if it ever was.
+    fn last_served(&self) -> Result<Option<(PathBuf, Record)>> {
+        let pointer = self.settings.state.join(SERVED);
+        let text = match fs::read(&pointer) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(Error::store(&pointer, "read it")(error)),
+        };
+        let again = "restore it, or remove it to index the data folder and the journal anew";
+        let broken = |e| Error::data(&pointer, None, format!("does not name a generation: {again}")).because(e);
+        let Pointer { generation } = serde_json::from_slice(&text).map_err(broken)?;
+        let dir = self.settings.state.join(GENERATIONS).join(&generation);
+        let missing = || Error::data(&pointer, None, format!("names `{generation}`, which is not there: {again}"));
+        let record = Record::load(&dir)?.ok_or_else(missing)?;
+        Ok(Some((dir, record)))
+    }
+
+    fn open_with_model(&self, dir: &Path, record: Record) -> Result<Generation> {
+        let model = Model::open(&self.models, &record.path, self.limits)?;
+        self.open(dir, record, &model)
+    }
+
+    /// The first snapshot of a new generation, in its folder.
     fn first(
         &self,
         (version, path): (&str, &str),
         model: &Model,
         (source, catalogue): &(Source, u64),
         building: &Building,
-    ) -> Result<Generation> {
+    ) -> Result<(PathBuf, Record)> {
         let number = self.records()?.last().map_or(1, |(_, record)| number(&record.generation) + 1);
         let record = Record {
             generation: format!("{version}-{number}"),
@@ -407,7 +497,7 @@ impl Parts {
             fs::remove_dir_all(&dir).map_err(Error::store(&dir, "remove what was left there"))?;
         }
         let record = build(&dir, record, model, source, (&self.settings, &self.index, building))?;
-        self.open(&dir, record, model)
+        Ok((dir, record))
     }
 
     fn records(&self) -> Result<Vec<(PathBuf, Record)>> {
@@ -416,7 +506,11 @@ impl Parts {
         let mut records = Vec::new();
         for entry in fs::read_dir(&dir).map_err(Error::store(&dir, "read the folder"))? {
             let path = entry.map_err(Error::store(&dir, "read the folder"))?.path();
-            records.extend(Record::load(&path)?.map(|record| (path, record)));
+            match Record::load(&path) {
+                Ok(record) => records.extend(record.map(|record| (path, record))),
+                // what is served is opened by name, and then it is an error
+                Err(error) => tracing::warn!(?error, "is passed over"),
+            }
         }
         records.sort_by_key(|(_, record)| number(&record.generation));
         Ok(records)

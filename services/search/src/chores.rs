@@ -5,12 +5,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use souk::telemetry::SEARCH;
-use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::runtime::Handle;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::sleep;
 
 use crate::Service;
 
 const RECALL_K: usize = 10;
+/// Seconds until what failed again and again is tried again.
+const LONGEST_PAUSE: u64 = 60;
 
 /// Runs until the set is dropped.
 pub fn start(service: &Arc<Service>) -> JoinSet<()> {
@@ -31,13 +34,18 @@ async fn every(
     if seconds == 0 {
         return;
     }
-    let mut ticks = interval(Duration::from_secs(seconds));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut pause = seconds;
     loop {
-        ticks.tick().await;
-        if let Err(error) = chore(&service).await {
-            tracing::warn!(?error, "{what} failed: tried again in {seconds} s");
-        }
+        pause = match chore(&service).await {
+            Ok(()) => seconds,
+            Err(error) => {
+                // what fails may have cost much
+                let later = (2 * pause).min(seconds.max(LONGEST_PAUSE));
+                tracing::warn!(?error, "{what} failed: tried again in {later} s");
+                later
+            }
+        };
+        sleep(Duration::from_secs(pause)).await;
     }
 }
 
@@ -48,9 +56,9 @@ async fn tend(service: &Arc<Service>) -> souk::Result<()> {
     SEARCH.items.set(served.index().num_items().await? as i64);
     SEARCH.catalogue.set(served.catalogue() as i64);
     SEARCH.changed.set(shop.num_changed() as i64);
+    shop.tend().await?;
     shop.let_go().await?;
-    if shop.is_worn() {
-        shop.rebuild().await?;
+    if shop.renew().await? {
         SEARCH.rebuilds.inc();
     }
     Ok(())
@@ -67,7 +75,10 @@ async fn measure(service: &Arc<Service>) -> souk::Result<()> {
     let width = served.record().dimensions as usize;
     let recent: Vec<Vec<f32>> = recent.into_iter().filter(|vector| vector.len() == width).collect();
     if !recent.is_empty() {
-        SEARCH.recall.set(served.index().recall(&recent, RECALL_K).await?);
+        // a look at all items, for each query: beside what answers requests
+        let runtime = Handle::current();
+        let recall = spawn_blocking(move || runtime.block_on(served.index().recall(&recent, RECALL_K)));
+        SEARCH.recall.set(recall.await.map_err(|e| souk::Error::input("recall was not measured").because(e))??);
     }
     Ok(())
 }

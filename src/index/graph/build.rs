@@ -2,6 +2,7 @@
 //! The same vectors give the same graph, whatever the number of threads. A round adds a fiftieth, so that the nodes of
 //! one, which do not see each other, are few beside those that they see.
 
+use std::ops::Range;
 use std::thread;
 
 use souk_native::{Numbers, product};
@@ -23,6 +24,8 @@ pub struct Setting {
 /// One node in so many joins in a round.
 const ROUND: usize = 50;
 const MOST_IN_ROUND: usize = 2000;
+/// Of a graph that is searched meanwhile, which waits for them.
+const MOST_AT_ONCE: usize = 32;
 /// A thread is not worth starting for fewer.
 const SHARE: usize = 8;
 
@@ -40,26 +43,70 @@ pub fn order(num_rows: usize, links: usize) -> (Vec<usize>, Vec<u32>) {
 
 /// Joins the rows of `space`, which stand in the order that `order` gave with these `layers`. `told` hears how many have
 /// joined the layer of all nodes.
-pub fn build(space: &Floats, layers: &[usize], setting: Setting, told: &mut dyn FnMut(usize)) -> Graph {
+pub fn build(space: Floats<'_>, layers: &[usize], setting: Setting, told: &mut dyn FnMut(usize)) -> Graph {
     let mut walkers: Vec<Walker> = (0..setting.threads.max(1)).map(|_| Walker::default()).collect();
     // those above the one that grows, the highest last
     let mut above: Vec<Layer> = Vec::new();
     for (level, num) in layers.iter().enumerate().rev() {
         let width = if level == 0 { 2 * setting.links } else { setting.links };
-        let mut growing = Growing { width, links: begun(above.first(), width), above: &above, space, setting };
-        let mut done = growing.num_nodes();
+        let mut links = begun(above.first(), width);
+        let mut done = links.len() / (1 + width);
         while done < *num {
-            let size = (done / ROUND).clamp(1, MOST_IN_ROUND).min(num - done);
-            growing.join(done, size, &mut walkers);
-            done += size;
+            let nodes = done..done + round(done).min(num - done);
+            let chosen = choose(space, (&above, View { width, links: &links }), &setting, nodes, &mut walkers);
+            done = link(space, &mut links, width, &chosen, walkers.len());
             if level == 0 {
                 told(done);
             }
         }
-        let links = Numbers::from(growing.links);
-        above.insert(0, Layer { width, links });
+        above.insert(0, Layer { width, links: Numbers::from(links) });
     }
     Graph { layers: above }
+}
+
+/// How many may join at once what so many others have joined.
+fn round(done: usize) -> usize {
+    (done / ROUND).clamp(1, MOST_IN_ROUND)
+}
+
+/// A graph that rows join as they come: one layer, for they are few. What has not joined yet, a walk does not find.
+pub struct Grown {
+    setting: Setting,
+    links: Vec<u32>,
+}
+
+impl Grown {
+    pub fn new(setting: Setting) -> Self {
+        Self { setting, links: Vec::new() }
+    }
+
+    fn view(&self) -> View<'_> {
+        View { width: 2 * self.setting.links, links: &self.links }
+    }
+
+    pub fn num_nodes(&self) -> usize {
+        self.view().num_nodes()
+    }
+
+    /// The neighbours of the next rows of `space` that may join, as `link` takes them; it is not called in between.
+    pub fn choose(&self, space: Floats<'_>, walker: &mut Walker) -> Vec<Vec<Found>> {
+        let (done, num) = (self.num_nodes(), space.num_rows());
+        if done == 0 {
+            return vec![Vec::new(); num.min(1)];
+        }
+        let nodes = done..num.min(done + round(done).min(MOST_AT_ONCE));
+        choose(space, (&[], self.view()), &self.setting, nodes, std::slice::from_mut(walker))
+    }
+
+    /// Lets the rows join that neighbours were chosen for.
+    pub fn link(&mut self, space: Floats<'_>, chosen: &[Vec<Found>]) {
+        link(space, &mut self.links, 2 * self.setting.links, chosen, 1);
+    }
+
+    /// The nodes nearest to the query, best first: at most `reach`, which is also how far the walk looks around.
+    pub fn nearest<'a>(&self, space: Floats<'_>, query: &[f32], walker: &'a mut Walker, reach: usize) -> &'a [Found] {
+        walker.walk(self.view(), &space, query, (0, reach))
+    }
 }
 
 /// A layer begins as the one above it, and the highest with one node.
@@ -72,93 +119,85 @@ fn begun(above: Option<&Layer>, width: usize) -> Vec<u32> {
     links
 }
 
-struct Growing<'a> {
-    width: usize,
-    links: Vec<u32>,
-    above: &'a [Layer],
-    space: &'a Floats,
-    setting: Setting,
-}
-
 /// From a node that is there to one that joins.
 type Back = (u32, Found);
 
-impl Growing<'_> {
-    fn num_nodes(&self) -> usize {
-        self.links.len() / (1 + self.width)
-    }
-
-    /// Adds `size` nodes from `first` on.
-    fn join(&mut self, first: usize, size: usize, walkers: &mut [Walker]) {
-        let nodes: Vec<u32> = (first..first + size).map(|node| node as u32).collect();
-        let shares = walkers.len().min(size / SHARE).max(1);
-        let chosen = self.choose(&nodes, &mut walkers[..shares]);
-        let stride = 1 + self.width;
-        self.links.resize((first + size) * stride, 0);
-        let mut back: Vec<Back> = Vec::new();
-        for (node, kept) in nodes.iter().zip(&chosen) {
-            write(&mut self.links[*node as usize * stride..][..stride], kept);
-            back.extend(kept.iter().map(|found| (found.node, Found { score: found.score, node: *node })));
-        }
-        back.sort_unstable_by_key(|(to, from)| (*to, from.node));
-        self.link_back(&back, shares);
-    }
-
-    /// Each node's neighbours among those that are there.
-    fn choose(&self, nodes: &[u32], walkers: &mut [Walker]) -> Vec<Vec<Found>> {
-        let look = |nodes: &[u32], walker: &mut Walker| -> Vec<Vec<Found>> {
-            nodes.iter().map(|node| self.neighbours(*node, walker)).collect()
+/// The neighbours of each of `nodes` among those that are there, found by as many threads as there are walkers.
+fn choose(
+    space: Floats<'_>,
+    (above, here): (&[Layer], View<'_>),
+    setting: &Setting,
+    nodes: Range<usize>,
+    walkers: &mut [Walker],
+) -> Vec<Vec<Found>> {
+    let look = |nodes: Range<usize>, walker: &mut Walker| -> Vec<Vec<Found>> {
+        let neighbours = |node: usize| {
+            let query = space.row(node as u32);
+            let entry = entry(above, &space, query, walker);
+            let found = walker.walk(here, &space, query, (entry, setting.reach));
+            let mut kept = Vec::with_capacity(setting.links);
+            select(space, found, setting.links, &mut kept);
+            kept
         };
-        if let [walker] = walkers {
-            return look(nodes, walker);
-        }
-        let shares = nodes.chunks(nodes.len().div_ceil(walkers.len()));
-        thread::scope(|scope| {
-            let look = &look;
-            let start = |(nodes, walker)| scope.spawn(move || look(nodes, walker));
-            let works: Vec<_> = shares.zip(walkers).map(start).collect();
-            works.into_iter().flat_map(|work| work.join().expect("a walk does not panic")).collect()
-        })
+        nodes.map(neighbours).collect()
+    };
+    let shares = walkers.len().min(nodes.len() / SHARE).max(1);
+    if shares == 1 {
+        return look(nodes, &mut walkers[0]);
     }
+    let (look, size) = (&look, nodes.len().div_ceil(shares));
+    thread::scope(|scope| {
+        let starts = nodes.clone().step_by(size);
+        let start = |(from, walker)| {
+            let share = from..nodes.end.min(from + size);
+            scope.spawn(move || look(share, walker))
+        };
+        let works: Vec<_> = starts.zip(walkers).map(start).collect();
+        works.into_iter().flat_map(|work| work.join().expect("a walk does not panic")).collect()
+    })
+}
 
-    fn neighbours(&self, node: u32, walker: &mut Walker) -> Vec<Found> {
-        let query = self.space.row(node);
-        let entry = entry(self.above, self.space, query, walker);
-        let here = View { width: self.width, links: &self.links };
-        let found = walker.walk(here, self.space, query, (entry, self.setting.reach));
-        let mut kept = Vec::with_capacity(self.setting.links);
-        select(self.space, found, self.setting.links, &mut kept);
-        kept
+/// Adds a node for each that neighbours were chosen for, and tells these; gives how many nodes there are now.
+fn link(space: Floats<'_>, links: &mut Vec<u32>, width: usize, chosen: &[Vec<Found>], threads: usize) -> usize {
+    let stride = 1 + width;
+    let first = links.len() / stride;
+    links.resize((first + chosen.len()) * stride, 0);
+    let mut back: Vec<Back> = Vec::new();
+    for (node, kept) in (first..).zip(chosen) {
+        write(&mut links[node * stride..][..stride], kept);
+        back.extend(kept.iter().map(|found| (found.node, Found { score: found.score, node: node as u32 })));
     }
+    back.sort_unstable_by_key(|(to, from)| (*to, from.node));
+    link_back(space, links, stride, &back, threads.min(chosen.len() / SHARE).max(1));
+    first + chosen.len()
+}
 
-    /// Tells those that were chosen; they are shared out, each with its row of links.
-    fn link_back(&mut self, back: &[Back], shares: usize) {
-        let (space, stride) = (self.space, 1 + self.width);
-        thread::scope(|scope| {
-            let (mut links, mut begin, mut rest) = (&mut self.links[..], 0, back);
-            for share in (1..=shares).rev() {
-                let mut cut = rest.len() / share;
-                while cut > 0 && cut < rest.len() && rest[cut].0 == rest[cut - 1].0 {
-                    cut += 1;
-                }
-                let (mine, others) = rest.split_at(cut);
-                let end = others.first().map_or(begin + links.len() / stride, |(to, _)| *to as usize);
-                let (own, further) = links.split_at_mut((end - begin) * stride);
-                let first = begin;
-                (links, begin, rest) = (further, end, others);
-                let mut work = move || tell(space, own, (first, stride), mine);
-                if share == 1 {
-                    work();
-                } else {
-                    scope.spawn(work);
-                }
+/// Tells those that were chosen; they are shared out, each with its row of links.
+fn link_back(space: Floats<'_>, links: &mut [u32], stride: usize, back: &[Back], shares: usize) {
+    thread::scope(|scope| {
+        let (mut links, mut begin, mut rest) = (links, 0, back);
+        for share in (1..=shares).rev() {
+            let mut cut = rest.len() / share;
+            while cut > 0 && cut < rest.len() && rest[cut].0 == rest[cut - 1].0 {
+                cut += 1;
             }
-        });
-    }
+            let (mine, others) = rest.split_at(cut);
+            let end = others.first().map_or(begin + links.len() / stride, |(to, _)| *to as usize);
+            let (own, further) = links.split_at_mut((end - begin) * stride);
+            let first = begin;
+            (links, begin, rest) = (further, end, others);
+            let mut work = move || tell(space, own, (first, stride), mine);
+            if share == 1 {
+                work();
+            } else {
+                scope.spawn(work);
+            }
+        }
+    });
 }
 
 /// Adds to the links of each node that was chosen, and keeps the best where they become too many.
-fn tell(space: &Floats, links: &mut [u32], (first, stride): (usize, usize), back: &[Back]) {
+fn tell(space: Floats<'_>, links: &mut [u32], (first, stride): (usize, usize), back: &[Back]) {
     let (mut all, mut kept, mut scores) = (Vec::new(), Vec::new(), vec![0.0; stride - 1]);
     for group in back.chunk_by(|a, b| a.0 == b.0) {
         let node = group[0].0;
@@ -191,7 +230,7 @@ fn write(row: &mut [u32], kept: &[Found]) {
 
 /// Keeps of `found`, best first, those that are nearer to the node than to any that is kept: links that lead into different
 /// directions. What is few is kept whole, for a first node whose links were thinned would cut off the others.
-fn select(space: &Floats, found: &[Found], most: usize, kept: &mut Vec<Found>) {
+fn select(space: Floats<'_>, found: &[Found], most: usize, kept: &mut Vec<Found>) {
     kept.clear();
     if found.len() <= most {
         return kept.extend(found);

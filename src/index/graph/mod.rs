@@ -8,8 +8,8 @@ mod walk;
 
 use souk_native::Numbers;
 
-pub use build::{Setting, build, order};
-pub use walk::{Found, MOST_NODES, Space, Walker};
+pub use build::{Grown, Setting, build, order};
+pub use walk::{Found, MOST_NODES, Space, Walker, Walkers};
 
 #[derive(Debug)]
 pub struct Graph {
@@ -103,7 +103,7 @@ mod tests {
     const WIDTH: usize = 24;
 
     /// Vectors about some centres, of unit length, the same each time.
-    fn drawn(num: usize, seed: u64) -> Floats {
+    fn drawn(num: usize, seed: u64) -> Vec<f32> {
         let mut state = seed;
         let mut number = move || {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -116,16 +116,20 @@ mod tests {
             let length = row.iter().map(|x| x * x).sum::<f32>().sqrt();
             flat.extend(row.into_iter().map(|x| x / length));
         }
-        Floats { flat: flat.into(), width: WIDTH }
+        flat
     }
 
-    fn built(space: &Floats, threads: usize) -> Graph {
-        let (layers, _) = order(space.flat.len() / WIDTH, 8);
+    fn of(flat: &[f32]) -> Floats<'_> {
+        Floats { flat, width: WIDTH }
+    }
+
+    fn built(space: Floats<'_>, threads: usize) -> Graph {
+        let (layers, _) = order(space.num_rows(), 8);
         build(space, &layers, Setting { links: 8, reach: 60, threads }, &mut |_| ())
     }
 
-    fn exact(space: &Floats, query: &[f32], k: usize) -> Vec<u32> {
-        let rows: Vec<u32> = (0..(space.flat.len() / WIDTH) as u32).collect();
+    fn exact(space: Floats<'_>, query: &[f32], k: usize) -> Vec<u32> {
+        let rows: Vec<u32> = (0..space.num_rows() as u32).collect();
         let mut scores = vec![0.0; rows.len()];
         space.scores(query, &rows, &mut scores);
         let mut best = rows;
@@ -136,12 +140,13 @@ mod tests {
 
     #[test]
     fn a_walk_finds_what_a_look_at_all_finds() {
-        let (space, queries) = (drawn(3000, 1), drawn(100, 2));
-        let (graph, codes) = (built(&space, 2), Codes::of(&space));
+        let (rows, queries) = (drawn(3000, 1), drawn(100, 2));
+        let space = of(&rows);
+        let (graph, codes) = (built(space, 2), Codes::of(space));
         let mut walker = Walker::default();
         let (mut by_floats, mut by_codes) = (0, 0);
-        for query in queries.flat.chunks_exact(WIDTH) {
-            let truth = exact(&space, query, 10);
+        for query in queries.chunks_exact(WIDTH) {
+            let truth = exact(space, query, 10);
             let right = |found: &[Found]| found[..10].iter().filter(|found| truth.contains(&found.node)).count();
             by_floats += right(graph.nearest(&space, query, &mut walker, 150));
             by_codes += right(graph.nearest(&codes, &codes.query(query), &mut walker, 150));
@@ -150,12 +155,35 @@ mod tests {
         assert!(by_codes >= 950, "{by_codes} of 1000");
     }
 
+    /// Rows that come a few at a time are found as well, once they have joined.
+    #[test]
+    fn a_graph_that_grows_finds_what_joined_it() {
+        let (rows, queries) = (drawn(3000, 5), drawn(100, 6));
+        let (mut grown, mut walker) = (Grown::new(Setting { links: 8, reach: 60, threads: 1 }), Walker::default());
+        let mut found = 0;
+        for num in [1, 2, 500, 3000] {
+            let space = of(&rows[..num * WIDTH]);
+            while grown.num_nodes() < num {
+                let chosen = grown.choose(space, &mut walker);
+                grown.link(space, &chosen);
+            }
+            found = 0;
+            for query in queries.chunks_exact(WIDTH) {
+                let (truth, best) = (exact(space, query, 10), grown.nearest(space, query, &mut walker, 150));
+                assert_eq!(best.len(), num.min(150));
+                found += best.iter().take(10).filter(|found| truth.contains(&found.node)).count();
+            }
+        }
+        assert!(found >= 980, "{found} of 1000");
+    }
+
     #[test]
     fn every_size_is_found_whole_when_all_are_asked_for() {
         let mut walker = Walker::default();
         for num in [1, 2, 3, 7, 17, 60, 200, 600] {
-            let space = drawn(num, 3);
-            let graph = built(&space, 2);
+            let rows = drawn(num, 3);
+            let space = of(&rows);
+            let graph = built(space, 2);
             let found = graph.nearest(&space, space.row(0), &mut walker, num);
             assert_eq!((found.len(), found[0].node), (num, 0));
             assert!(found.is_sorted_by(|a, b| a.score >= b.score));
@@ -164,8 +192,8 @@ mod tests {
 
     #[test]
     fn threads_change_nothing() {
-        let space = drawn(1500, 4);
-        let [one, three] = [1, 3].map(|threads| built(&space, threads));
+        let rows = drawn(1500, 4);
+        let [one, three] = [1, 3].map(|threads| built(of(&rows), threads));
         for (a, b) in one.layers().zip(three.layers()) {
             assert_eq!(**a, **b);
         }

@@ -1,6 +1,8 @@
 //! One walk through a layer: from a node to the best of the neighbours that were not looked at yet, until none of the best
 //! so many is left whose neighbours are unknown.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use super::View;
 
 /// What distances a walk goes by.
@@ -27,6 +29,26 @@ pub struct Walker {
     beam: Vec<Found>,
     fresh: Vec<u32>,
     scores: Vec<f32>,
+}
+
+/// Walkers that no search has now.
+#[derive(Default)]
+pub struct Walkers {
+    idle: Mutex<Vec<Walker>>,
+}
+
+impl Walkers {
+    pub fn lend<T>(&self, work: impl FnOnce(&mut Walker) -> T) -> T {
+        let mut walker = self.idle().pop().unwrap_or_default();
+        let done = work(&mut walker);
+        self.idle().push(walker);
+        done
+    }
+
+    /// A walk begins with nothing of the last one, so a panic in between spoils nothing.
+    fn idle(&self) -> MutexGuard<'_, Vec<Walker>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Marks a node of the beam whose neighbours were looked at.

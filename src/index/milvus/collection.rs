@@ -15,11 +15,11 @@ use super::link::{Link, Query, call};
 use super::settings::MilvusSettings;
 use crate::domain::Item;
 use crate::error::{Error, Result};
+use crate::index::ask::Ask;
 use crate::index::columns::Field;
 use crate::index::filter::Filter;
 use crate::index::journal::Change;
 use crate::index::manifest::IndexSettings;
-use crate::index::snapshot::Ask;
 use crate::index::{Found, Index, Page};
 use crate::store::Answer;
 
@@ -219,18 +219,18 @@ impl Milvus {
         Item::parse(self.text(row, ITEM)?.as_bytes(), Path::new(&self.link.place()), row.index() as u64)
     }
 
+    /// What a change puts in.
+    fn row<'a>(&self, change: &'a Change) -> Result<Option<Row<'a>>> {
+        let Change::Put(item, vector) = change else { return Ok(None) };
+        let named = |e| Error::input(format!("the item `{}`", item.id)).because(e);
+        self.check(vector).and_then(|()| Row::new(item, vector)).map(Some).map_err(named)
+    }
+
     async fn change(&self, changes: &[Change]) -> Result<usize> {
         // of one id, the last change counts
         let mut last: HashMap<&str, Option<Row<'_>>> = HashMap::with_capacity(changes.len());
         for change in changes {
-            let row = match change {
-                Change::Delete(_) => None,
-                Change::Put(item, vector) => {
-                    let named = |e| Error::input(format!("the item `{}`", item.id)).because(e);
-                    Some(self.check(vector).and_then(|()| Row::new(item, vector)).map_err(named)?)
-                }
-            };
-            last.insert(change.id(), row);
+            last.insert(change.id(), self.row(change)?);
         }
         let before = self.there(&last.keys().copied().collect::<Vec<_>>()).await?;
         let mut there: HashSet<&str> = before.iter().map(String::as_str).collect();
@@ -358,6 +358,10 @@ impl Index for Milvus {
             let items = self.items(&wanted).await?;
             Ok(ids.iter().map(|id| items.get(id).cloned()).collect())
         })
+    }
+
+    fn takes(&self, changes: &[Change]) -> Result<()> {
+        changes.iter().try_for_each(|change| self.row(change).map(drop))
     }
 
     fn apply<'a>(&'a self, changes: &'a [Change]) -> Answer<'a, usize> {

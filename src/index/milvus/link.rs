@@ -1,6 +1,6 @@
 //! One collection of one server: takes questions in the words of Milvus' client, gives answers within the time that is set.
-//! A question whose connection broke is asked once more, for none here does anything else when it is asked twice; a server
-//! that began anew is told to load the collection. Never shows a password.
+//! A question whose connection broke is asked again within that time, for none here does anything else when it is asked twice;
+//! a server that began anew is told to load the collection. Never shows a password.
 
 #![expect(clippy::result_large_err, reason = "the client has such errors")]
 
@@ -31,6 +31,10 @@ const OUT_OF_RANGE: i32 = 11;
 const INTERNAL: i32 = 13;
 const UNAVAILABLE: i32 = 14;
 const UNAUTHENTICATED: i32 = 16;
+
+/// Between tries to reach a server.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 pub struct Link {
     client: ClientV2,
@@ -144,11 +148,14 @@ impl Link {
         let request = request?;
         let begun = Instant::now();
         let left = || self.patience.saturating_sub(begun.elapsed());
-        let (mut lost, mut loaded) = (false, false);
+        let (mut pause, mut loaded) = (SHORTEST_PAUSE, false);
         loop {
             match within(left(), call(self.client.clone(), request.clone())).await {
-                // the client connects anew with the next call
-                Err(failure) if !lost && is_lost(&failure) => lost = true,
+                // the client connects anew with the next call; a server that begins anew is there in seconds
+                Err(failure) if is_lost(&failure) && left() > pause => {
+                    tokio::time::sleep(pause).await;
+                    pause = LONGEST_PAUSE.min(2 * pause);
+                }
                 Err(failure) if !loaded && server_code(&failure) == Some(NOT_LOADED) => {
                     loaded = true;
                     within(left(), Box::pin(load(self.client.clone(), self.name.clone(), left()))).await?;

@@ -1,0 +1,30 @@
+//! Which thread of this process goes first.
+
+/// Lets every other thread go first from now on; the threads that this one starts do the same. There is no way back.
+pub fn step_back() {
+    const LAST: libc::c_int = 19;
+    // SAFETY: takes numbers only. On Linux the process 0 is the calling thread.
+    let refused = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LAST) };
+    debug_assert_eq!(refused, 0, "whoever may run may run later");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn priority() -> i32 {
+        // SAFETY: takes numbers only.
+        unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+    }
+
+    #[test]
+    fn a_thread_steps_back_with_those_it_starts_and_no_other() {
+        let before = priority();
+        let work = || {
+            step_back();
+            std::thread::spawn(priority).join().expect("asks only")
+        };
+        assert_eq!(std::thread::spawn(work).join().expect("asks only"), 19);
+        assert_eq!(priority(), before);
+    }
+}
