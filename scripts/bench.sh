@@ -9,6 +9,8 @@
 #   rewards     a step of R-GRPO beside a supervised one, and what a slow judge adds
 #   candidates  searching a bank of the catalogue exactly and by a graph: when the graph pays
 #   nearest     the index beside hnswlib, faiss and usearch: building, memory, queries/s at each recall
+#   served      the whole way of a query over HTTP, beside sentence-transformers and faiss behind uvicorn
+#   growth      the search service at 10,000, 100,000 and 1,000,000 items (half an hour; BENCH_SVG=FILE for a plot)
 #   collective  what an exchange between 1, 2 and 4 processes costs, by size; latency and bandwidth that fit
 #   ingest      logs to examples, from a file and from Kafka beside a bare consumer; drawing examples; memory
 #
@@ -19,7 +21,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-stages=(speed ranking lexical market sft rewards candidates nearest collective ingest)
+stages=(speed ranking lexical market sft rewards candidates nearest served growth collective ingest)
 data=${BENCH_DATA:-../shared/data/home_depot}
 no_data="skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
 work=$(mktemp -d)
@@ -91,6 +93,22 @@ nearest() {
     else
         echo "skipped: no shared data: $data has no corpus.jsonl (BENCH_DATA names another BEIR folder)"
     fi
+}
+
+served() {
+    if [ -f "$data/corpus.jsonl" ]; then
+        local more
+        more=$(dirname "$(dirname "$(scripts/python.sh benches/requirements.txt)")")
+        PYTHONPATH=$(echo "$more"/lib/python3*/site-packages) "$(scripts/python.sh)" benches/served.py \
+            --souk "$souk" --load "$(bench_program load -p souk-search)" --model "$MINILM" --data "$data"
+    else
+        echo "skipped: no shared data: $data has no corpus.jsonl (BENCH_DATA names another BEIR folder)"
+    fi
+}
+
+growth() {
+    "$(scripts/python.sh benches/requirements.txt)" benches/growth.py --souk "$souk" \
+        --load "$(bench_program load -p souk-search)" --model "$MINILM" ${BENCH_SVG:+--svg "$BENCH_SVG"}
 }
 
 collective() {

@@ -62,9 +62,9 @@ postgres_programs() {
     [ -z "$initdb" ] || dirname "$(readlink -f "$initdb")"
 }
 
-# bench_program NAME: builds benches/NAME.rs and prints where it lies.
+# bench_program NAME [-p PACKAGE]: builds benches/NAME.rs and prints where it lies.
 bench_program() {
-    cargo bench --quiet --bench "$1" --no-run --message-format=json |
+    cargo bench --quiet "${@:2}" --bench "$1" --no-run --message-format=json |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
 }
 

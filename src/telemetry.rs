@@ -1,4 +1,6 @@
-//! Logs and metrics: one place for their names, one for how they leave the process.
+//! Logs, metrics and traces: one place for their names, one for how they leave the process.
+
+mod traces;
 
 use std::io::IsTerminal;
 use std::sync::LazyLock;
@@ -8,23 +10,36 @@ use prometheus::{
     TextEncoder,
 };
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer;
 use tracing_subscriber::fmt::layer;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use self::traces::Traces;
+pub use self::traces::join;
+
+/// Ends with the process, and takes the last spans along.
+pub struct Telemetry {
+    _traces: Option<Traces>,
+}
+
 /// Sends logs to standard error: lines for people on a terminal, JSON for machines elsewhere.
-/// `RUST_LOG` chooses what is logged; warnings by default. A second call changes nothing.
-pub fn start() {
+/// `RUST_LOG` chooses what is logged; warnings by default. Spans go where `OTEL_EXPORTER_OTLP_ENDPOINT` says. A second call
+/// changes nothing.
+#[must_use = "spans are collected while it lives"]
+pub fn start() -> Telemetry {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    let registry = tracing_subscriber::registry().with(filter);
+    let (spans, traces) = traces::layer().unzip();
+    let registry = tracing_subscriber::registry().with(spans);
     let terminal = std::io::stderr().is_terminal();
     let started = if terminal {
-        registry.with(layer().with_writer(std::io::stderr).without_time()).try_init()
+        registry.with(layer().with_writer(std::io::stderr).without_time().with_filter(filter)).try_init()
     } else {
-        registry.with(layer().json().with_writer(std::io::stderr)).try_init()
+        registry.with(layer().json().with_writer(std::io::stderr).with_filter(filter)).try_init()
     };
     // an embedding program may have its own subscriber; it is then the one that counts
     drop(started);
+    Telemetry { _traces: traces }
 }
 
 /// What a model's worker does.

@@ -40,13 +40,14 @@ const ROOMS: [&str; 28] = [
 ];
 
 /// A foreign crate and the modules that may name it, so that replacing it is a change in one place.
-const HOMES: [(&str, &[&str]); 18] = [
+const HOMES: [(&str, &[&str]); 19] = [
     ("arrow", &["src/dataset"]),
     ("axum", &["services"]),
     ("csv", &["src/import"]),
     ("hf_hub", &["src/backbone/hub"]),
     ("hnsw_rs", &["src/candidates/hnsw"]),
     ("milvus", &["src/index/milvus"]),
+    ("opentelemetry", &["src/telemetry/traces"]),
     ("parquet", &["src/import"]),
     ("prometheus", &["src/telemetry"]),
     ("rdkafka", &["src/log/kafka"]),
@@ -57,7 +58,7 @@ const HOMES: [(&str, &[&str]); 18] = [
     ("tokenizers", &["src/backbone/tokenizer"]),
     ("toml", &["src/config", "src/market/world"]),
     ("tokio_rustls", &["services/http/src/tls"]),
-    ("ureq", &["src/reward/wire/http"]),
+    ("ureq", &["src/reward/wire/http", "src/telemetry/traces"]),
     ("utoipa", &["services/search"]),
 ];
 

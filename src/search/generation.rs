@@ -181,6 +181,7 @@ impl Generation {
     }
 
     /// The vectors of texts, made now.
+    #[tracing::instrument(level = "info", name = "encode", skip_all, fields(texts = texts.len()))]
     pub(super) async fn encode(&self, texts: Vec<String>, kind: Option<TextKind>) -> Result<Vec<Vec<f32>>> {
         // room comes first, so that nobody tokenizes for a full queue
         let places = self.worker.reserve(texts.len())?;

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::iter;
 
 use serde::{Deserialize, Serialize};
+use tracing::Instrument;
 
 use crate::domain::Item;
 use crate::error::{Error, Result};
@@ -130,12 +131,14 @@ fn paged(dense: &[Found], lexical: &[Found], weights: Weights, k: usize) -> Vec<
 
 async fn dense(index: &dyn Index, wanted: &Wanted<'_>, k: usize) -> Result<Vec<Found>> {
     let vector = wanted.vector.ok_or_else(|| Error::input("a search by vectors needs a query or a vector"))?;
-    index.nearest(Ask { vector, k, reach: wanted.reach }, wanted.filter).await
+    let span = tracing::info_span!("nearest", k);
+    index.nearest(Ask { vector, k, reach: wanted.reach }, wanted.filter).instrument(span).await
 }
 
 async fn lexical(index: &dyn Index, wanted: &Wanted<'_>, k: usize) -> Result<Vec<Found>> {
     let text = wanted.text.ok_or_else(|| Error::input("a search by terms needs a query, not a vector alone"))?;
-    let found = index.lexical(text, k, wanted.filter).await?;
+    let span = tracing::info_span!("terms", k);
+    let found = index.lexical(text, k, wanted.filter).instrument(span).await?;
     found.ok_or_else(|| Error::input("this index cannot be searched by terms: leave `hybrid` out"))
 }
 

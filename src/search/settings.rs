@@ -36,7 +36,7 @@ pub struct SearchSettings {
     pub bounds: Bounds,
     /// A version without a report of its evaluation is promoted as well.
     pub promote_unmeasured: bool,
-    /// Vectors of a version's canaries may be so far from what they were, by their product.
+    /// Vectors of a version's canaries may be apart from what they were by this share of their length.
     pub canary_tolerance: f32,
     /// A version is promoted where a search through its index finds this share of what a look at all finds.
     pub least_recall: f64,

@@ -117,7 +117,7 @@ enum Verb {
 
 fn main() -> ExitCode {
     let souk = Souk::parse();
-    souk::telemetry::start();
+    let _telemetry = souk::telemetry::start();
     let shared = &souk.shared;
     if let Err(error) = launch::follow_launcher() {
         return report(&error);

@@ -35,6 +35,8 @@ const UNAUTHENTICATED: i32 = 16;
 /// Between tries to reach a server.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A server that is restarted is there again sooner; for one that is away nobody waits longer.
+const RESTART: Duration = Duration::from_secs(4);
 
 pub struct Link {
     client: ClientV2,
@@ -152,7 +154,7 @@ impl Link {
         loop {
             match within(left(), call(self.client.clone(), request.clone())).await {
                 // the client connects anew with the next call; a server that begins anew is there in seconds
-                Err(failure) if is_lost(&failure) && left() > pause => {
+                Err(failure) if is_lost(&failure) && begun.elapsed() + pause < RESTART.min(self.patience) => {
                     tokio::time::sleep(pause).await;
                     pause = LONGEST_PAUSE.min(2 * pause);
                 }
