@@ -11,6 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use souk::telemetry::RequestMetrics;
 use tokio::sync::Semaphore;
+use tracing::Instrument;
 
 use crate::fault::Fault;
 use crate::keys::{Keys, Role};
@@ -40,11 +41,13 @@ pub async fn note(State(front): State<Arc<Front>>, request: Request, next: Next)
     // names from outside would make metrics without end
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("other", MatchedPath::as_str);
-    let mut response = next.run(request).await;
+    // an error's, so that whatever is logged of the request is logged with its name
+    let span = tracing::error_span!("request", route, id = id.to_str().unwrap_or_default());
+    let mut response = next.run(request).instrument(span.clone()).await;
     let seconds = began.elapsed().as_secs_f64();
     let status = response.status().as_u16();
     front.metrics.answered(route, status, seconds);
-    tracing::info!(route, status, seconds, id = id.to_str().unwrap_or_default(), "answered");
+    span.in_scope(|| tracing::info!(status, seconds, "answered"));
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
     if let Ok(time) = HeaderValue::from_str(&format!("{:.3}", 1e3 * seconds)) {
