@@ -15,6 +15,7 @@ use tracing::Instrument;
 
 use crate::fault::Fault;
 use crate::keys::{Keys, Role};
+use crate::origin;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Milliseconds from the request's head to the answer's, as TEI calls them.
@@ -72,6 +73,12 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 
 /// Around requests that need a key of this role and a place.
 pub async fn admit(State((front, role)): State<(Arc<Front>, Role)>, request: Request, next: Next) -> Response {
+    // a page from elsewhere has no key
+    if front.keys.is_empty()
+        && let Err(fault) = origin::check(request.headers())
+    {
+        return fault.into_response();
+    }
     match front.keys.role(request.headers()) {
         None => return Fault::unknown_key().into_response(),
         Some(known) if known < role => return Fault::forbidden().into_response(),

@@ -1,4 +1,4 @@
-//! What Souk's HTTP services share. `fault` is every way to say no, `keys` who may ask for what, `front` the bounds around
+//! What Souk's HTTP services share. `fault` is every way to say no, `keys` and `origin` who may ask for what, `front` the bounds around
 //! requests and what is noted of them, `gate` what keeps answers fast under overload, `body` how a request is read, `tls` and `listen` the socket and its end. Knows no
 //! route. Nothing that comes over the wire panics or takes unbounded memory.
 
@@ -8,6 +8,7 @@ mod front;
 mod gate;
 mod keys;
 mod listen;
+mod origin;
 mod tls;
 
 pub use self::body::{json_body, read, read_optional};
