@@ -32,7 +32,7 @@ pub fn router(service: Arc<Service>) -> Router {
     let fast = OpenApiRouter::new()
         .routes(routes!(hits::search))
         .routes(routes!(hits::compare))
-        .route_layer(from_fn_with_state(gate, hurry));
+        .route_layer(from_fn_with_state((service.front.clone(), gate), hurry));
     let for_readers = OpenApiRouter::new()
         .merge(fast)
         .routes(routes!(hits::fields))
