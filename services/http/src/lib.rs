@@ -1,5 +1,5 @@
 //! What Souk's HTTP services share. `fault` is every way to say no, `keys` and `origin` who may ask for what, `front` the bounds around
-//! requests and what is noted of them, `gate` what keeps answers fast under overload, `body` how a request is read, `tls` and `listen` the socket and its end. Knows no
+//! requests and what is noted of them, `gate` what keeps answers fast under overload, `probe` whether a service works, `body` how a request is read, `tls` and `listen` the socket and its end. Knows no
 //! route. Nothing that comes over the wire panics or takes unbounded memory.
 
 mod body;
@@ -9,6 +9,7 @@ mod gate;
 mod keys;
 mod listen;
 mod origin;
+mod probe;
 mod tls;
 
 pub use self::body::{json_body, read, read_optional};
@@ -17,3 +18,4 @@ pub use self::front::{Front, admit, note};
 pub use self::gate::{Gate, hurry};
 pub use self::keys::{Keys, Role};
 pub use self::listen::{run, serve};
+pub use self::probe::Probe;
