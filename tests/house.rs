@@ -40,12 +40,14 @@ const ROOMS: [&str; 28] = [
 ];
 
 /// A foreign crate and the modules that may name it, so that replacing it is a change in one place.
-const HOMES: [(&str, &[&str]); 19] = [
+const HOMES: [(&str, &[&str]); 21] = [
     ("arrow", &["src/dataset"]),
     ("axum", &["services"]),
     ("csv", &["src/import"]),
     ("hf_hub", &["src/backbone/hub"]),
     ("hnsw_rs", &["src/candidates/hnsw"]),
+    ("hyper", &["services/http/src/listen"]),
+    ("hyper_util", &["services/http/src/listen"]),
     ("milvus", &["src/index/milvus"]),
     ("opentelemetry", &["src/telemetry/traces"]),
     ("parquet", &["src/import"]),

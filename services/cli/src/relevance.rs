@@ -119,9 +119,9 @@ impl ServeRelevance {
         let mut changes = self.model.changes();
         changes.extend(self.listen.as_ref().map(|at| Change::text("relevance.serve.listen", "--listen", at)));
         let config = shared.load(changes)?;
-        souk_relevance::serve(&config, self.oracle.as_deref(), |address, judge| {
-            let json = serde_json::json!({"address": address.to_string(), "model": judge});
-            print(shared, &json, &format!("{judge} answers on http://{address}"))
+        souk_relevance::serve(&config, self.oracle.as_deref(), |endpoint, judge| {
+            let json = serde_json::json!({"address": endpoint.address.to_string(), "model": judge});
+            print(shared, &json, &format!("{judge} answers on {endpoint}"))
         })
     }
 }

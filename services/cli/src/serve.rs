@@ -52,12 +52,12 @@ impl Serve {
         souk_search::serve(
             &config,
             |building| drop(thread::spawn(move || watch(&building))),
-            |address, generation| {
+            |endpoint, generation| {
                 let record = generation.record();
                 let json = serde_json::json!({
-                    "address": address.to_string(), "model": record.version, "index": record.generation,
+                    "address": endpoint.address.to_string(), "model": record.version, "index": record.generation,
                 });
-                print(shared, &json, &format!("{} answers on http://{address}", record.version))
+                print(shared, &json, &format!("{} answers on {endpoint}", record.version))
             },
         )
     }

@@ -24,7 +24,8 @@ pub async fn read_optional<T: DeserializeOwned + Default>(front: &Arc<Front>, re
     if body.is_empty() { Ok(T::default()) } else { Ok(parse::<Option<T>>(&body)?.unwrap_or_default()) }
 }
 
-async fn bytes(front: &Front, request: Request) -> Result<Bytes, Fault> {
+/// The body as it came, within the bounds.
+pub(crate) async fn bytes(front: &Front, request: Request) -> Result<Bytes, Fault> {
     let most = front.most_bytes;
     // what is announced as too much is not waited for
     if request.body().size_hint().lower() > most as u64 {

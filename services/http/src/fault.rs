@@ -52,6 +52,11 @@ impl Fault {
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
 
+    /// What a browser sent for a page that is none of the service's.
+    pub fn foreign(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::FORBIDDEN, "foreign", message)
+    }
+
     pub fn not_found(message: impl Into<String>) -> Self {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }

@@ -9,11 +9,14 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use souk::telemetry::RequestMetrics;
+use souk::telemetry::{RequestMetrics, join};
 use tokio::sync::Semaphore;
+use tracing::Instrument;
+use tracing::field::Empty;
 
 use crate::fault::Fault;
 use crate::keys::{Keys, Role};
+use crate::origin;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Milliseconds from the request's head to the answer's, as TEI calls them.
@@ -40,11 +43,16 @@ pub async fn note(State(front): State<Arc<Front>>, request: Request, next: Next)
     // names from outside would make metrics without end
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("other", MatchedPath::as_str);
-    let mut response = next.run(request).await;
+    // an error's, so that whatever is logged of the request is logged with its name
+    let (shown, status) = (id.to_str().unwrap_or_default(), Empty);
+    let span = tracing::error_span!("request", otel.name = route, otel.kind = "server", route, id = shown, status);
+    join(&span, |name| Some(request.headers().get(name)?.to_str().ok()?.to_owned()));
+    let mut response = next.run(request).instrument(span.clone()).await;
     let seconds = began.elapsed().as_secs_f64();
     let status = response.status().as_u16();
     front.metrics.answered(route, status, seconds);
-    tracing::info!(route, status, seconds, id = id.to_str().unwrap_or_default(), "answered");
+    span.record("status", status);
+    span.in_scope(|| tracing::info!(status, seconds, "answered"));
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);
     if let Ok(time) = HeaderValue::from_str(&format!("{:.3}", 1e3 * seconds)) {
@@ -69,6 +77,12 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
 
 /// Around requests that need a key of this role and a place.
 pub async fn admit(State((front, role)): State<(Arc<Front>, Role)>, request: Request, next: Next) -> Response {
+    // a page from elsewhere has no key
+    if front.keys.is_empty()
+        && let Err(fault) = origin::check(request.headers())
+    {
+        return fault.into_response();
+    }
     match front.keys.role(request.headers()) {
         None => return Fault::unknown_key().into_response(),
         Some(known) if known < role => return Fault::forbidden().into_response(),

@@ -1,6 +1,7 @@
-//! What Souk's HTTP services share. `fault` is every way to say no, `keys` who may ask for what, `front` the bounds around
-//! requests and what is noted of them, `gate` what keeps answers fast under overload, `body` how a request is read, `tls` and `listen` the socket and its end. Knows no
-//! route. Nothing that comes over the wire panics or takes unbounded memory.
+//! What Souk's HTTP services share. `fault` is every way to say no, `keys` and `origin` who may ask for what, `front` the
+//! bounds around requests and what is noted of them, `gate` what keeps answers fast under overload, `probe` whether a service
+//! works, `body` how a request is read, `listen` and `tls` the socket and its connections, `process` the beginning and the
+//! end. Knows no route. Nothing that comes over the wire panics or takes unbounded memory.
 
 mod body;
 mod fault;
@@ -8,6 +9,9 @@ mod front;
 mod gate;
 mod keys;
 mod listen;
+mod origin;
+mod probe;
+mod process;
 mod tls;
 
 pub use self::body::{json_body, read, read_optional};
@@ -15,4 +19,6 @@ pub use self::fault::Fault;
 pub use self::front::{Front, admit, note};
 pub use self::gate::{Gate, hurry};
 pub use self::keys::{Keys, Role};
-pub use self::listen::{run, serve};
+pub use self::listen::run;
+pub use self::probe::Probe;
+pub use self::process::{Endpoint, exit_code, serve};

@@ -1,30 +1,22 @@
-//! TLS: connections whose handshakes happen beside each other, so that one that dawdles keeps nobody waiting.
+//! TLS: files with a certificate and its key to what shakes hands with them.
 
-use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use axum::serve::Listener;
 use souk::search::Tls;
 use souk::{Error, Result};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::sync::mpsc::{Receiver, channel};
-use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use tokio_rustls::server::TlsStream;
 
-const HANDSHAKE: Duration = Duration::from_secs(10);
-const MOST_HANDSHAKES: usize = 256;
+/// The files are read again at a handshake after so long.
+const FRESH: Duration = Duration::from_secs(60);
 
 /// What shakes hands as the certificate says.
-pub(crate) fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
+fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
     let broken = |file: &PathBuf, what: &str| Error::config(file.display(), format!("holds no {what} in PEM"));
     let chain = CertificateDer::pem_file_iter(&tls.certificate)
         .and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>)
@@ -38,83 +30,66 @@ pub(crate) fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// Connections that have shaken hands.
-pub(crate) struct TlsListener {
-    ready: Receiver<(TlsStream<TcpStream>, SocketAddr)>,
-    address: SocketAddr,
+/// A certificate that is renewed while it is shown.
+pub(crate) struct Certificate {
+    files: Tls,
+    last: Mutex<(Instant, TlsAcceptor)>,
 }
 
-impl TlsListener {
-    pub(crate) fn start(mut listener: TcpListener, acceptor: TlsAcceptor) -> io::Result<Self> {
-        let address = listener.local_addr()?;
-        let (give, ready) = channel(MOST_HANDSHAKES);
-        let room = Arc::new(Semaphore::new(MOST_HANDSHAKES));
-        tokio::spawn(async move {
-            while !give.is_closed() {
-                let Ok(place) = room.clone().acquire_owned().await else { return };
-                let (stream, peer) = Listener::accept(&mut listener).await;
-                let (acceptor, give) = (acceptor.clone(), give.clone());
-                tokio::spawn(async move {
-                    let _place = place;
-                    match timeout(HANDSHAKE, acceptor.accept(stream)).await {
-                        // nobody to give it to: the service is ending
-                        Ok(Ok(stream)) => drop(give.send((stream, peer)).await),
-                        Ok(Err(error)) => tracing::debug!(%error, %peer, "no handshake"),
-                        Err(_) => tracing::debug!(%peer, "no handshake in time"),
-                    }
-                });
+impl Certificate {
+    pub(crate) fn open(files: &Tls) -> Result<Self> {
+        Ok(Self { files: files.clone(), last: Mutex::new((Instant::now(), acceptor(files)?)) })
+    }
+
+    /// What shakes hands as the files said a minute ago, or as they say now.
+    pub(crate) fn acceptor(&self) -> TlsAcceptor {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.0.elapsed() >= FRESH {
+            last.0 = Instant::now();
+            match acceptor(&self.files) {
+                Ok(renewed) => last.1 = renewed,
+                Err(error) => tracing::warn!(?error, "the certificate cannot be read again: the one before is shown"),
             }
-        });
-        Ok(Self { ready, address })
-    }
-}
-
-impl Listener for TlsListener {
-    type Io = TlsStream<TcpStream>;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
-        match self.ready.recv().await {
-            Some(connection) => connection,
-            // the task that accepts has ended; so does the service, by its own signal
-            None => std::future::pending().await,
         }
-    }
-
-    fn local_addr(&self) -> io::Result<Self::Addr> {
-        Ok(self.address)
+        last.1.clone()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use axum::Router;
     use axum::routing::get;
+    use tempfile::TempDir;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio::sync::oneshot;
+    use tokio::time::timeout;
     use tokio_rustls::TlsConnector;
     use tokio_rustls::rustls::pki_types::ServerName;
     use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
     use super::*;
 
-    /// A client that trusts the certificate is answered, while others that never finish their handshakes hang on.
-    #[tokio::test]
-    async fn a_client_is_answered_over_tls_beside_those_that_dawdle() {
-        let home = tempfile::tempdir().unwrap();
+    /// Sooner than a handshake is given up.
+    const SOON: Duration = Duration::from_secs(8);
+
+    fn files(home: &TempDir) -> Tls {
+        Tls { certificate: home.path().join("certificate.pem"), key: home.path().join("key.pem") }
+    }
+
+    /// Writes a new certificate and its key.
+    fn renew(files: &Tls) -> CertificateDer<'static> {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        let tls = Tls { certificate: home.path().join("certificate.pem"), key: home.path().join("key.pem") };
-        std::fs::write(&tls.certificate, made.cert.pem()).unwrap();
-        std::fs::write(&tls.key, made.signing_key.serialize_pem()).unwrap();
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let router = Router::new().route("/", get(async || "in private"));
-        tokio::spawn(async move { crate::run(listener, (router, Some(&tls)), std::future::pending()).await });
-        let mut dawdling = Vec::new();
-        for _ in 0..20 {
-            dawdling.push(TcpStream::connect(address).await.unwrap());
-        }
+        std::fs::write(&files.certificate, made.cert.pem()).unwrap();
+        std::fs::write(&files.key, made.signing_key.serialize_pem()).unwrap();
+        made.cert.der().clone()
+    }
+
+    async fn asked(address: SocketAddr, trusted: CertificateDer<'static>) -> String {
         let mut roots = RootCertStore::empty();
-        roots.add(made.cert.der().clone()).unwrap();
+        roots.add(trusted).unwrap();
         let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
             .unwrap()
@@ -126,18 +101,62 @@ mod tests {
         stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await.unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    /// A client that trusts the certificate is answered, while others that never finish their handshakes hang on; those do
+    /// not delay the end either.
+    #[tokio::test]
+    async fn a_client_is_answered_over_tls_beside_those_that_dawdle() {
+        let home = tempfile::tempdir().unwrap();
+        let tls = files(&home);
+        let certificate = renew(&tls);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/", get(async || "in private"));
+        let (stop, asked_to) = oneshot::channel::<()>();
+        let running =
+            tokio::spawn(
+                async move { crate::run(listener, (router, Some(&tls)), async { drop(asked_to.await) }).await },
+            );
+        let mut dawdling = Vec::new();
+        for _ in 0..300 {
+            dawdling.push(TcpStream::connect(address).await.unwrap());
+        }
+        let answer = timeout(SOON, asked(address, certificate)).await.unwrap();
         assert!(answer.ends_with("in private"), "{answer}");
+        drop(stop);
+        timeout(SOON, running).await.unwrap().unwrap().unwrap();
+        assert!(TcpStream::connect(address).await.is_err(), "nobody listens any more");
+    }
+
+    #[test]
+    fn a_renewed_certificate_is_taken_up_and_a_broken_one_is_not() {
+        let home = tempfile::tempdir().unwrap();
+        let tls = files(&home);
+        renew(&tls);
+        let certificate = Certificate::open(&tls).unwrap();
+        let first = certificate.acceptor();
+        let is_first = |acceptor: TlsAcceptor| Arc::ptr_eq(acceptor.config(), first.config());
+        let age = || certificate.last.lock().unwrap().0 -= FRESH;
+        renew(&tls);
+        assert!(is_first(certificate.acceptor()), "it was read just now");
+        std::fs::write(&tls.key, "half a ke").unwrap();
+        age();
+        assert!(is_first(certificate.acceptor()), "the new one is not whole");
+        renew(&tls);
+        age();
+        assert!(!is_first(certificate.acceptor()));
     }
 
     #[test]
     fn a_file_that_is_no_certificate_is_named() {
         let home = tempfile::tempdir().unwrap();
-        let tls = Tls { certificate: home.path().join("c.pem"), key: home.path().join("k.pem") };
+        let tls = files(&home);
         let message = |tls: &Tls| acceptor(tls).err().unwrap().to_string();
-        assert!(message(&tls).contains("c.pem"));
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-        std::fs::write(&tls.certificate, made.cert.pem()).unwrap();
+        assert!(message(&tls).contains("certificate.pem"));
+        renew(&tls);
         std::fs::write(&tls.key, "no key").unwrap();
-        assert!(message(&tls).contains("k.pem"));
+        assert!(message(&tls).contains("key.pem"));
     }
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use souk::relevance::ServeSettings;
 use souk::telemetry::RELEVANCE_REQUESTS;
-use souk_http::{Front, Keys};
+use souk_http::{Front, Keys, Probe};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
@@ -28,6 +28,8 @@ pub use self::serve::serve;
 pub struct Service {
     judge: Judge,
     front: Arc<Front>,
+    /// Why the judge would not answer.
+    probe: Probe<Result<(), &'static str>>,
     most_items: usize,
 }
 
@@ -42,7 +44,7 @@ impl Service {
             body_time: Duration::from_secs(settings.body_seconds),
             metrics: &RELEVANCE_REQUESTS,
         };
-        Ok(Self { judge, front: Arc::new(front), most_items: settings.most_items })
+        Ok(Self { judge, front: Arc::new(front), probe: Probe::default(), most_items: settings.most_items })
     }
 }
 

@@ -35,22 +35,14 @@ impl Arguments {
         let flags = flags.into_iter().filter_map(|(path, flag, text)| Some(Change::text(path, flag, text.as_ref()?)));
         changes.extend(flags);
         let config = Config::load(self.config.as_deref(), &changes)?;
-        souk_relevance::serve(&config, self.oracle.as_deref(), |address, judge| {
-            Ok(writeln!(std::io::stdout(), "{judge} answers on http://{address}")?)
+        souk_relevance::serve(&config, self.oracle.as_deref(), |endpoint, judge| {
+            Ok(writeln!(std::io::stdout(), "{judge} answers on {endpoint}")?)
         })
     }
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    souk::telemetry::start();
-    match arguments.run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // with nobody to read it, the exit code is all that is left to say
-            let _ = writeln!(std::io::stderr(), "souk-relevance: {error:#}");
-            let usage = matches!(error.downcast_ref(), Some(souk::Error::Config { .. } | souk::Error::Input { .. }));
-            ExitCode::from(if usage { 2 } else { 1 })
-        }
-    }
+    let _telemetry = souk::telemetry::start();
+    souk_http::exit_code("souk-relevance", arguments.run())
 }

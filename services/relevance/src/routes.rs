@@ -109,11 +109,15 @@ fn check_number(service: &Service, list: &str, num: usize) -> Result<(), Fault> 
 }
 
 async fn ready(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
-    match timeout(PROBE, service.judge.is_ready()).await {
-        Ok(Ok(())) => Ok(json_body(&json!({"ready": true, "model": service.judge.id()}))),
-        Ok(Err(_)) => Err(Fault::not_ready("the model does not answer; the log says why")),
-        Err(_) => Err(Fault::not_ready("the model does not answer in time")),
-    }
+    let look = async {
+        match timeout(PROBE, service.judge.is_ready()).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err("the model does not answer; the log says why"),
+            Err(_) => Err("the model does not answer in time"),
+        }
+    };
+    service.probe.found(look).await.map_err(Fault::not_ready)?;
+    Ok(json_body(&json!({"ready": true, "model": service.judge.id()})))
 }
 
 async fn metrics() -> Response {

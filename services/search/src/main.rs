@@ -26,9 +26,9 @@ impl Arguments {
         souk_search::serve(
             &config,
             |_| (),
-            |address, generation| {
+            |endpoint, generation| {
                 let version = &generation.record().version;
-                Ok(writeln!(std::io::stdout(), "{version} answers on http://{address}")?)
+                Ok(writeln!(std::io::stdout(), "{version} answers on {endpoint}")?)
             },
         )
     }
@@ -36,14 +36,6 @@ impl Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    souk::telemetry::start();
-    match arguments.run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            // with nobody to read it, the exit code is all that is left to say
-            let _ = writeln!(std::io::stderr(), "souk-search: {error:#}");
-            let usage = matches!(error.downcast_ref(), Some(souk::Error::Config { .. } | souk::Error::Input { .. }));
-            ExitCode::from(if usage { 2 } else { 1 })
-        }
-    }
+    let _telemetry = souk::telemetry::start();
+    souk_http::exit_code("souk-search", arguments.run())
 }

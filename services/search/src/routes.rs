@@ -22,8 +22,10 @@ use crate::shapes::{ReadyAnswer, Refusals};
 use crate::{Service, console, embedding, events, hits, items, models, voting};
 
 const NO_ROUTE: &str = "there is no such route: GET /openapi.json lists those that are";
-/// A model that takes longer for one word does not work, nor does a ledger for one row.
+/// A model that takes longer for one word does not work.
 const PROBE: Duration = Duration::from_secs(5);
+/// Nor does a ledger for one row; a search needs none, and who asks whether one is answered has often a second.
+const STORE_PROBE: Duration = Duration::from_millis(300);
 
 pub fn router(service: Arc<Service>) -> Router {
     let bounds = service.settings().bounds.clone();
@@ -32,7 +34,7 @@ pub fn router(service: Arc<Service>) -> Router {
     let fast = OpenApiRouter::new()
         .routes(routes!(hits::search))
         .routes(routes!(hits::compare))
-        .route_layer(from_fn_with_state(gate, hurry));
+        .route_layer(from_fn_with_state((service.front.clone(), gate), hurry));
     let for_readers = OpenApiRouter::new()
         .merge(fast)
         .routes(routes!(hits::fields))
@@ -86,24 +88,29 @@ async fn alive() -> &'static str {
 /// Whether a search would be answered
 #[utoipa::path(get, path = "/readyz", tag = "operation", responses((status = 200, body = ReadyAnswer), Refusals))]
 async fn ready(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
+    let store = service.probe.found(looked_at(&service)).await.map_err(Fault::not_ready)?;
     let served = service.shop.served();
-    let probe = async {
+    let (model, index) = (served.record().version.clone(), served.record().generation.clone());
+    Ok(json_body(&ReadyAnswer { ready: true, model, index, store }))
+}
+
+/// Whether the ledger answers, or why a search would not be.
+async fn looked_at(service: &Service) -> Result<bool, &'static str> {
+    let served = service.shop.served();
+    let search = async {
         let vector = served.probe("ready", TextKind::Query).await?;
         served.index().nearest(Ask::new(&vector, 1), None).await
     };
-    match timeout(PROBE, probe).await {
+    match timeout(PROBE, search).await {
         // a full queue is being worked off
         Ok(Ok(_) | Err(souk::Error::Busy { .. })) => {}
         Ok(Err(error)) => {
             tracing::error!(?error, "a search would not be answered");
-            return Err(Fault::not_ready("the model or the index does not answer; the log says why"));
+            return Err("the model or the index does not answer; the log says why");
         }
-        Err(_) => return Err(Fault::not_ready("the model does not answer in time")),
+        Err(_) => return Err("the model does not answer in time"),
     }
-    let store = timeout(PROBE, service.registry.served()).await.is_ok_and(|answer| answer.is_ok());
-    let record = served.record();
-    let (model, index) = (record.version.clone(), record.generation.clone());
-    Ok(json_body(&ReadyAnswer { ready: true, model, index, store }))
+    Ok(timeout(STORE_PROBE, service.registry.served()).await.is_ok_and(|answer| answer.is_ok()))
 }
 
 /// Metrics, as Prometheus reads them

@@ -1,14 +1,13 @@
 //! The process: opens the shop and the registry, and the socket they are asked on.
 
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
 use souk::config::Config;
 use souk::search::{Building, Generation, Shop};
-use souk_http::Keys;
-use tokio::task::spawn_blocking;
+use souk_http::{Endpoint, Keys};
+use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::events::Scribe;
 use crate::registry::Registry;
@@ -17,31 +16,28 @@ use crate::{Service, chores, router};
 /// The variable with keys, between commas or spaces.
 const KEYS: &str = "SOUK_SEARCH_KEYS";
 
-/// Serves the shop that the configuration describes. `told` hears of a first index that is being built, `ready` of the
-/// address and what is served, once requests are taken. Returns after a signal, when what was begun is answered.
+/// Serves the shop that the configuration describes. `told` hears of a first index that is being built, `ready` of where the
+/// service is asked and what is served, once requests are answered. Returns after a signal, when what was begun is answered.
 pub fn serve(
     config: &Config,
     told: impl FnOnce(Arc<Building>) + Send + 'static,
-    ready: impl FnOnce(SocketAddr, &Generation) -> anyhow::Result<()>,
+    ready: impl FnOnce(Endpoint, &Generation) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let settings = config.search.clone();
+    let settings = &config.search;
     let keys = Keys::open(settings.key_file.as_deref(), KEYS)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
-    let served = runtime.block_on(async {
+    let mut running = JoinSet::new();
+    let open = async |endpoint: Endpoint| {
+        if keys.is_empty() && !endpoint.address.ip().is_loopback() {
+            tracing::warn!(%endpoint, "everybody who reaches this address may do all: give keys");
+        }
         let service = Service::open(config, keys, told).await?;
-        let chores = chores::start(&service);
-        let generation = service.shop.served();
-        let open = async |address: SocketAddr| {
-            if service.front.keys.is_empty() && !address.ip().is_loopback() {
-                tracing::warn!(%address, "everybody who reaches this address may do all: give keys");
-            }
-            Ok(router(service.clone()))
-        };
-        let ready = |address| ready(address, &generation);
-        let served = souk_http::serve((&settings.listen, "search.listen"), settings.tls.as_ref(), open, ready).await;
-        drop(chores);
-        served
-    });
+        running = chores::start(&service);
+        ready(endpoint, &service.shop.served())?;
+        Ok(router(service))
+    };
+    let served = runtime.block_on(souk_http::serve((&settings.listen, "search.listen"), settings.tls.as_ref(), open));
+    drop(running);
     // a build that goes on is of no use to anybody now
     runtime.shutdown_background();
     served

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use souk::search::{SearchSettings, Shop};
 use souk::telemetry::SEARCH_REQUESTS;
-use souk_http::{Fault, Front, Keys};
+use souk_http::{Fault, Front, Keys, Probe};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -22,6 +22,8 @@ pub struct Service {
     pub shop: Arc<Shop>,
     pub registry: Arc<Registry>,
     pub scribe: Scribe,
+    /// Whether the ledger answers, or why a search would not be.
+    pub probe: Probe<Result<bool, &'static str>>,
     /// Vectors that were searched for lately.
     recent: Mutex<VecDeque<Vec<f32>>>,
 }
@@ -37,7 +39,7 @@ impl Service {
             body_time: Duration::from_secs(bounds.body_seconds),
             metrics: &SEARCH_REQUESTS,
         };
-        Self { front: Arc::new(front), shop, registry, scribe, recent: Mutex::default() }
+        Self { front: Arc::new(front), shop, registry, scribe, probe: Probe::default(), recent: Mutex::default() }
     }
 
     pub fn settings(&self) -> &SearchSettings {

@@ -1,0 +1,77 @@
+//! The process around a service: binds the socket before anything is opened, and ends on SIGTERM or Ctrl-C when what was
+//! begun is answered.
+
+use std::fmt;
+use std::io::Write;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use axum::Router;
+use souk::Error;
+use souk::search::Tls;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::listen::Door;
+use crate::tls::Certificate;
+
+/// Where a service is asked. Shown as the URL that its callers use.
+#[derive(Clone, Copy)]
+pub struct Endpoint {
+    pub address: SocketAddr,
+    scheme: &'static str,
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}://{}", self.scheme, self.address)
+    }
+}
+
+/// Binds `listen`, which the configuration calls `place`, and serves what `open` gives until a signal. Requests that come
+/// before it is open wait.
+pub async fn serve(
+    (listen, place): (&str, &str),
+    tls: Option<&Tls>,
+    open: impl AsyncFnOnce(Endpoint) -> anyhow::Result<Router>,
+) -> anyhow::Result<()> {
+    let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let mut shutdown = pin!(async move {
+        let [terminate, interrupt] = &mut signals;
+        tokio::select! { () = heard(terminate) => {}, () = heard(interrupt) => {} }
+    });
+    let certificate = tls.map(Certificate::open).transpose()?;
+    let listener = TcpListener::bind(listen)
+        .await
+        .map_err(|e| Error::config(place, format!("cannot listen on {listen}")).because(e))?;
+    let address = listener.local_addr().context("cannot tell the address")?;
+    let scheme = if certificate.is_some() { "https" } else { "http" };
+    let router = tokio::select! {
+        opened = open(Endpoint { address, scheme }) => opened?,
+        () = &mut shutdown => return Ok(()),
+    };
+    Door::new(router, certificate).keep(listener, shutdown).await;
+    Ok(())
+}
+
+/// Never, where a signal cannot be listened for.
+async fn heard(signal: &mut std::io::Result<Signal>) {
+    match signal {
+        Ok(signal) => drop(signal.recv().await),
+        Err(error) => {
+            tracing::warn!(%error, "a signal cannot be listened for");
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// The end of a program: 2 where its caller has something to change, which it is told.
+pub fn exit_code(program: &str, outcome: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = outcome else { return ExitCode::SUCCESS };
+    // with nobody to read it, the exit code is all that is left to say
+    let _ = writeln!(std::io::stderr(), "{program}: {error:#}");
+    let usage = matches!(error.downcast_ref(), Some(Error::Config { .. } | Error::Input { .. }));
+    ExitCode::from(if usage { 2 } else { 1 })
+}
