@@ -71,10 +71,10 @@ async fn follow(service: &Arc<Service>) -> souk::Result<()> {
 
 /// By what shoppers asked for lately.
 async fn measure(service: &Arc<Service>) -> souk::Result<()> {
-    let (served, recent) = (service.shop.served(), service.recent());
-    let width = served.record().dimensions as usize;
-    let recent: Vec<Vec<f32>> = recent.into_iter().filter(|vector| vector.len() == width).collect();
-    if !recent.is_empty() {
+    let served = service.shop.served();
+    let recent = service.recent(&served.record().model);
+    // of a server it is not measured: all its vectors would have to come here
+    if !recent.is_empty() && served.record().recall.is_some() {
         // a look at all items, for each query: beside what answers requests
         let runtime = Handle::current();
         let recall = spawn_blocking(move || runtime.block_on(served.index().recall(&recent, RECALL_K)));

@@ -120,7 +120,7 @@ async fn through(service: &Service, way: &Way, asked: &SearchRequest, k: usize) 
         (None, None, _) => None,
     };
     if let Some(vector) = &vector {
-        service.remember(vector);
+        service.remember(&way.generation.record().model, vector);
     }
     if let Some(filter) = &asked.filter {
         // with the name of what is wrong

@@ -24,8 +24,8 @@ pub struct Service {
     pub scribe: Scribe,
     /// Whether the ledger answers, or why a search would not be.
     pub probe: Probe<Result<bool, &'static str>>,
-    /// Vectors that were searched for lately.
-    recent: Mutex<VecDeque<Vec<f32>>>,
+    /// Vectors that were searched for lately, each with the fingerprint of its model.
+    recent: Mutex<VecDeque<(String, Vec<f32>)>>,
 }
 
 impl Service {
@@ -53,15 +53,17 @@ impl Service {
         timeout(Duration::from_millis(most), work).await.map_err(late)?
     }
 
-    pub fn remember(&self, vector: &[f32]) {
+    pub fn remember(&self, model: &str, vector: &[f32]) {
         let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
         if recent.len() == REMEMBERED {
             recent.pop_front();
         }
-        recent.push_back(vector.to_vec());
+        recent.push_back((model.to_owned(), vector.to_vec()));
     }
 
-    pub fn recent(&self) -> Vec<Vec<f32>> {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
+    /// Those of a model.
+    pub fn recent(&self, model: &str) -> Vec<Vec<f32>> {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.iter().filter(|(made_by, _)| made_by == model).map(|(_, vector)| vector.clone()).collect()
     }
 }

@@ -25,7 +25,7 @@ impl Connection {
     /// Status and body.
     pub async fn ask(&mut self, route: &str, body: &str) -> std::io::Result<(u16, Vec<u8>)> {
         let head = format!(
-            "{route} HTTP/1.1\r\nHost: souk\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            "{route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
         self.stream.write_all(&[head.as_bytes(), body.as_bytes()].concat()).await?;
