@@ -25,6 +25,8 @@ use crate::shapes::{
 
 /// A promotion that takes longer goes on by itself.
 const AT_ONCE: Duration = Duration::from_secs(2);
+/// Of a curve; more are not seen on a screen.
+const MOST_POINTS: usize = 1500;
 
 /// Versions, what they scored, and what is served
 #[utoipa::path(get, path = "/models", tag = "models",
@@ -197,6 +199,7 @@ pub async fn training(State(service): State<Arc<Service>>) -> Result<Response, F
     let ended = |e| souk::Error::device("the log could not be read").because(e);
     let log = tokio::task::spawn_blocking(move || TrainingLog::load(&folder)).await.map_err(ended)??;
     let log = log.map(|log| {
+        let log = log.thinned(MOST_POINTS);
         [
             ("loss", json!(log.loss)),
             ("learning_rate", json!(log.learning_rate)),
