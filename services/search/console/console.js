@@ -858,7 +858,7 @@ async function showModels() {
 
 function drawModels(before) {
   const { served, building } = models;
-  $("rollback-button").disabled = !served || Boolean(building);
+  $("rollback-button").disabled = !served;
   $("build").hidden = !building;
   if (building) {
     say("build-text", `Building the index of ${building.version}: ${whole(building.done)} of ${whole(building.of)} items`);
