@@ -10,6 +10,7 @@ use souk::store::{Grade, Grades, PairVotes, Side, Verdict, Vote};
 use souk_http::{Fault, json_body, read};
 
 use crate::Service;
+use crate::events::voted;
 use crate::hits::{LONGEST_NAME, check_text};
 use crate::shapes::{GradeShape, PairShape, Refusals, VoteAnswer, VoteRequest, VotesAnswer};
 
@@ -42,6 +43,9 @@ pub async fn cast(State(service): State<Arc<Service>>, request: Request) -> Resu
     let (vote, is_swapped) = ballot(asked)?;
     let appended = async { Ok(service.registry.ledger().await?.append_votes(std::slice::from_ref(&vote)).await?) };
     let counted = service.in_time(appended).await? > 0;
+    if counted {
+        voted(&service, &vote);
+    }
     let (left, right) = if is_swapped { (vote.right, vote.left) } else { (vote.left, vote.right) };
     Ok(json_body(&VoteAnswer { counted, left, right }))
 }

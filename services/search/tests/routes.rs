@@ -4,11 +4,17 @@
 
 mod client;
 
+use std::path::Path;
+use std::sync::Arc;
+
 use client::{NUM, Running, golden, ids, item, shop};
 use serde_json::{Value, json};
 use souk::backbone::Precision;
+use souk::dataset::{Counts, Ingest, IngestSettings};
 use souk::domain::TextKind;
 use souk::encoder::{Encoder, Overrides, Placement};
+use souk::log::file::{FileSettings, FileSource};
+use souk::log::{LogSource, OnGap, Resume};
 use tch::Device;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -242,13 +248,14 @@ async fn searches_and_clicks_are_written_down_for_the_trainer() {
     let click = json!({"action_name": "click", "query_id": found["query_id"], "client_id": "shopper", "item": "i0", "position": 1});
     let taken = running.ask("POST /events", json!({"events": [click]})).await;
     assert_eq!((taken.status, taken.json()["taken"].as_u64()), (200, Some(1)));
-    let lines = loop {
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        if text.lines().count() == 3 {
-            break text;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    };
+    let vote = json!({"id": "v", "query": "red lamp", "left": "a", "right": "b", "verdict": "good", "voter": "me",
+        "grades": [{"side": "right", "item": "i1", "good": false}]});
+    for counted in [true, false] {
+        assert_eq!(running.ask("POST /votes", vote.clone()).await.json()["counted"], counted);
+    }
+    running.service.scribe.close().await;
+    let lines = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(lines.lines().count(), 5, "two searches, a click, a vote and its grade, each once: {lines}");
     let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(records[0]["query_attributes"]["experiment"], "two");
     assert_eq!(records[0]["query_attributes"]["sides"].as_array().unwrap().len(), 4);
@@ -257,6 +264,42 @@ async fn searches_and_clicks_are_written_down_for_the_trainer() {
         souk::log::ubi::Record::parse(line.as_bytes()).unwrap();
     }
     assert_eq!(records[2]["query_id"], records[0]["query_id"]);
+    let (verdict, grade) = (&records[3], &records[4]);
+    assert_eq!((&verdict["action_name"], &verdict["event_attributes"]["verdict"]), (&json!("vote"), &json!("good")));
+    assert_eq!(grade["event_attributes"]["object"]["object_id"], "i1");
+    assert_eq!((&grade["event_attributes"]["channel"], &grade["user_query"]), (&json!("b"), &json!("red lamp")));
+    let counts = ingested(&log, &home.path().join("examples"));
+    assert_eq!((counts.queries, counts.examples, counts.passed_over, counts.dead), (2, 1, 2, 0));
+    let refused = running.ask("POST /events", json!({"events": [click]})).await;
+    assert_eq!(
+        (refused.status, refused.error()["code"].as_str()),
+        (409, Some("conflict")),
+        "nothing is taken any more"
+    );
+    running.stop().await;
+}
+
+/// What the trainer reads of a log.
+fn ingested(log: &Path, out: &Path) -> Counts {
+    let files = FileSettings { paths: vec![log.into()], follow: false, on_gap: OnGap::Stop };
+    let open = move |resume: Resume| -> souk::Result<Box<dyn LogSource>> {
+        Ok(Box::new(FileSource::open(files.clone(), resume)?))
+    };
+    let mut ingest = Ingest::new(out, IngestSettings::default(), Box::new(open), Arc::default()).unwrap();
+    ingest.run(|_| {}).unwrap().counts
+}
+
+/// Its vector is the served version's, and would be searched for in another.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_gives_a_vector_takes_no_part_in_an_experiment() {
+    let home = shop();
+    let experiment = r#"search.experiments=[{name="two", type="ab", left="lexical", right="lexical"}]"#;
+    let running = Running::start(home.path(), &[experiment]).await;
+    let vector = running.ask("POST /embed", json!({"inputs": "a", "prompt_name": "query"})).await.json()[0].clone();
+    let mut asked = json!({"query": "red lamp", "vector": vector, "client_id": "shopper"});
+    assert_eq!(running.ask("POST /search", asked.clone()).await.json()["experiment"], json!(null));
+    drop(asked.as_object_mut().unwrap().remove("vector"));
+    assert_eq!(running.ask("POST /search", asked).await.json()["experiment"]["name"], "two");
     running.stop().await;
 }
 
