@@ -6,8 +6,9 @@ mod client;
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use client::{NUM, Running, golden, ids, item, shop};
+use client::{NUM, PATIENCE, Running, golden, ids, item, shop};
 use serde_json::{Value, json};
 use souk::backbone::Precision;
 use souk::dataset::{Counts, Ingest, IngestSettings};
@@ -161,6 +162,7 @@ async fn what_cannot_be_meant_is_refused_by_name() {
         ("POST /embed", json!({"inputs": ["a", ""]}), 422, "inputs[1]"),
         ("POST /embed", json!({"inputs": "a", "normalize": false}), 422, "normalize"),
         ("POST /embed", json!({"inputs": "a", "dimensions": 100_000}), 422, "dimensions"),
+        ("POST /embed", json!({"inputs": [[101, 2023]]}), 400, "inputs"),
         ("POST /embed", json!({"inputs": "lamp ".repeat(19), "truncate": false}), 422, "inputs[0]"),
         ("POST /v1/embeddings", json!({"input": "a", "model": "gpt"}), 404, ""),
         ("PUT /items", json!({"items": [{"title": "no id"}]}), 400, "items[0]"),
@@ -300,6 +302,65 @@ async fn who_gives_a_vector_takes_no_part_in_an_experiment() {
     assert_eq!(running.ask("POST /search", asked.clone()).await.json()["experiment"], json!(null));
     drop(asked.as_object_mut().unwrap().remove("vector"));
     assert_eq!(running.ask("POST /search", asked).await.json()["experiment"]["name"], "two");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_peoples_habits_are_taken_or_explained() {
+    let home = shop();
+    let running = Running::start(home.path(), &[]).await;
+    let cut = running.ask("POST /embed", json!({"inputs": "lamp ".repeat(19), "truncate": null})).await;
+    assert_eq!(cut.status, 200, "TEI takes a truncate that is null: {}", cut.body);
+    for (route, body, wanted) in [
+        ("POST /v1/embeddings", json!({"input": [[101, 2023]], "model": "first"}), "check_embedding_ctx_length=False"),
+        ("POST /search", json!({"query": "a", "hybrid": "yes"}), "true, false, or weights"),
+    ] {
+        let refused = running.ask(route, body).await;
+        let message = refused.error()["message"].as_str().unwrap().to_owned();
+        assert!(refused.status == 400 && message.contains(wanted), "{message}");
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_is_late_says_that_it_goes_on() {
+    let home = shop();
+    let running = Running::start(home.path(), &["search.bounds.deadline_ms=1"]).await;
+    let items: Vec<Value> = (0..500).map(|number| json!({"id": format!("n{number}"), "title": "new"})).collect();
+    let late = running.ask("PUT /items", json!({"items": items})).await;
+    let message = late.error()["message"].as_str().unwrap().to_owned();
+    assert!(late.status == 504 && message.contains("it goes on"), "{message}");
+    let began = Instant::now();
+    while running.get("/items/n499").await.status != 200 {
+        assert!(began.elapsed() < PATIENCE, "it did not go on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    running.stop().await;
+}
+
+/// A server that takes connections and never says a word is waited for as long as any request may take, and no longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_ledger_keeps_nobody_waiting() {
+    let home = shop();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let set = format!("store.database=postgres://nobody@{}/nothing", silent.local_addr().unwrap());
+    let running = Running::start(home.path(), &[&set, "search.bounds.deadline_ms=500"]).await;
+    let vote = json!({"id": "v", "query": "q", "left": "a", "right": "b", "verdict": "good"});
+    let routes = [
+        ("GET /models", json!(null)),
+        ("GET /votes/summary", json!(null)),
+        ("POST /votes", vote),
+        ("POST /models", json!({"version": "v", "path": golden("st_cls")})),
+        ("POST /models/v/promote", json!({})),
+        ("POST /models/rollback", json!({})),
+    ];
+    let began = Instant::now();
+    for (route, body) in routes {
+        let answer = running.ask(route, body).await;
+        assert!(matches!(answer.status, 503 | 504), "{route}: {}", answer.body);
+    }
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_eq!(running.ids(json!({"query": "lamp", "k": 3})).await.len(), 3, "searching goes on");
     running.stop().await;
 }
 
