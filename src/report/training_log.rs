@@ -1,12 +1,14 @@
 //! What training wrote down of its steps: `steps.jsonl`, one JSON object for each, in the model's folder. Unknown keys
-//! are passed over. Where a resumed training took steps again, the later ones count.
+//! are passed over, and so is a last line without its end: it is being written, or its writer was killed. Where a resumed
+//! training took steps again, the later ones count.
 
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 
 use serde::Deserialize;
 
-use crate::beir::lines;
 use crate::error::{Error, Result};
 
 const FILE: &str = "steps.jsonl";
@@ -50,8 +52,14 @@ impl TrainingLog {
             return Ok(None);
         }
         let mut steps: BTreeMap<u64, Step> = BTreeMap::new();
-        for line in lines(&file)? {
-            let (number, line) = line?;
+        let mut input = BufReader::new(File::open(&file).map_err(Error::store(&file, "open it"))?);
+        let mut line = Vec::new();
+        for number in 1.. {
+            line.clear();
+            let _ = input.read_until(b'\n', &mut line).map_err(Error::store(&file, "read it"))?;
+            if !line.ends_with(b"\n") {
+                break;
+            }
             let step: Step = serde_json::from_slice(&line).map_err(|e| {
                 let problem = "not a step: expected {\"step\", \"loss\", \"learning_rate\", ...}";
                 Error::data(&file, Some(number), problem).because(e)
@@ -72,6 +80,25 @@ impl TrainingLog {
             entropy: curve(|step| step.entropy),
         }))
     }
+
+    /// With so many points to a curve at most, as far apart as that takes, and one more: the last.
+    pub fn thinned(self, most: usize) -> Self {
+        Self {
+            loss: thin(self.loss, most),
+            learning_rate: thin(self.learning_rate, most),
+            texts_per_second: thin(self.texts_per_second, most),
+            reward: thin(self.reward, most),
+            levels: thin(self.levels, most),
+            kl: thin(self.kl, most),
+            entropy: thin(self.entropy, most),
+        }
+    }
+}
+
+fn thin<T: Copy>(points: Vec<T>, most: usize) -> Vec<T> {
+    let (stride, last) = (points.len().div_ceil(most).max(1), points.len().saturating_sub(1));
+    let kept = points.iter().enumerate().filter(|(at, _)| at % stride == 0 || *at == last);
+    kept.map(|(_, point)| *point).collect()
 }
 
 #[cfg(test)]
@@ -94,5 +121,26 @@ mod tests {
         fs::write(home.path().join(FILE), row(1, 3.0) + "{\"step\":2}\n").unwrap();
         let error = TrainingLog::load(home.path()).unwrap_err().to_string();
         assert!(error.contains("steps.jsonl, line 2: not a step"), "{error}");
+    }
+
+    #[test]
+    fn a_line_that_is_being_written_is_passed_over() {
+        let home = tempfile::tempdir().unwrap();
+        let row = "{\"step\":1,\"loss\":3,\"learning_rate\":1e-5}\n";
+        for half in ["{\"step\":2,\"lo", "{\"step\":2}"] {
+            fs::write(home.path().join(FILE), row.to_owned() + half).unwrap();
+            assert_eq!(TrainingLog::load(home.path()).unwrap().unwrap().loss, [(1.0, 3.0)]);
+        }
+    }
+
+    #[test]
+    fn a_thinned_curve_ends_where_it_ended() {
+        let log =
+            |num: u32| TrainingLog { kl: (0..num).map(|at| (at.into(), 0.5)).collect(), ..TrainingLog::default() };
+        let steps = |num| log(num).thinned(4).kl.iter().map(|(step, _)| *step).collect::<Vec<_>>();
+        assert_eq!(steps(10), [0.0, 3.0, 6.0, 9.0]);
+        assert_eq!(steps(8), [0.0, 2.0, 4.0, 6.0, 7.0]);
+        assert_eq!(steps(4), [0.0, 1.0, 2.0, 3.0]);
+        assert!(steps(0).is_empty());
     }
 }

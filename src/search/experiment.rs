@@ -82,15 +82,44 @@ fn hash(parts: &[&str]) -> [u64; 2] {
     [word(0), word(8)]
 }
 
-/// The name of a comparison: an id of one's own, and what shows that it was given here.
-pub fn comparison(id: &str) -> String {
-    format!("{id}-{:016x}", hash(&["comparison", id])[0])
+/// Two pages for people to judge, and which channels of which versions made them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Comparison {
+    /// Of its own; it alone decides which page is shown where.
+    id: String,
+    /// As they were asked for.
+    pub left: String,
+    pub right: String,
 }
 
-/// Whether what is asked for as left is shown on the right, in the comparison of that name; nothing where there is none.
-pub fn is_swapped(name: &str) -> Option<bool> {
-    let (id, _) = name.rsplit_once('-')?;
-    (comparison(id) == name).then(|| hash(&["side", id])[0] & 1 == 1)
+impl Comparison {
+    pub fn new(id: String, left: String, right: String) -> Self {
+        Self { id, left, right }
+    }
+
+    /// Its name for who judges: says nothing of where a page is shown, and that it was given here.
+    pub fn name(&self) -> String {
+        let Self { id, left, right } = self;
+        format!("{id}-{:016x}-{}-{left}{right}", self.proof(), left.len())
+    }
+
+    /// Nothing where no comparison has that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        let mut parts = name.splitn(4, '-');
+        let (id, _, length) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
+        let (left, right) = parts.next()?.split_at_checked(length)?;
+        let comparison = Self::new(id.into(), left.into(), right.into());
+        (comparison.name() == name).then_some(comparison)
+    }
+
+    /// Whether what was asked for as left is shown on the right.
+    pub fn is_swapped(&self) -> bool {
+        hash(&["side", &self.id])[0] & 1 == 1
+    }
+
+    fn proof(&self) -> u64 {
+        hash(&["comparison", &self.id, &self.left, &self.right])[0]
+    }
 }
 
 /// Two lists in one of `k`: in each round both sides add their best that is not there yet, in an order drawn by `seed`.
@@ -139,6 +168,21 @@ mod tests {
         assert_eq!(experiment(ExperimentKind::Interleave, 1.0).arm("a"), Some(Arm::Both));
         assert_eq!(experiment(ExperimentKind::Ab, 0.0).arm("a"), None);
         assert!(experiment(ExperimentKind::Ab, 1.5).check().is_err());
+    }
+
+    #[test]
+    fn a_comparison_is_known_by_its_name_and_no_other_name_is_one() {
+        let comparison = |id: &str| Comparison::new(id.into(), "v-1/dense".into(), "größe/lexical".into());
+        let name = comparison("7f").name();
+        assert_eq!(Comparison::parse(&name), Some(comparison("7f")));
+        for wrong in
+            ["", "made up", "7f-0-1-ab", "7f-0-9-ab", &name.replace("lexical", "dense"), &name.replace("7f", "8f")]
+        {
+            assert_eq!(Comparison::parse(wrong), None, "{wrong}");
+        }
+        let swapped = (0..400).filter(|id| comparison(&id.to_string()).is_swapped()).count();
+        // 4 standard deviations of 400 draws
+        assert!(swapped.abs_diff(200) < 40, "{swapped}");
     }
 
     #[test]

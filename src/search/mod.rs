@@ -11,7 +11,7 @@ mod settings;
 mod shop;
 
 pub use self::build::{Building, Models};
-pub use self::experiment::{Arm, Experiment, ExperimentKind, comparison, interleave, is_swapped};
+pub use self::experiment::{Arm, Comparison, Experiment, ExperimentKind, interleave};
 pub use self::generation::{Generation, Record};
 pub use self::query::{Channel, Part, Ranked, Wanted, Weights, find};
 pub use self::settings::{Bounds, Events, Place, SearchSettings, Tls};

@@ -26,7 +26,7 @@ pub use migration::Applied;
 pub use offsets::Offset;
 pub use redis::RedisCache;
 pub use registry::{Generation, GenerationState, NewGeneration, NewVersion, Report, Served, Version, VersionState};
-pub use votes::{Grade, PairVotes, Side, Verdict, Vote};
+pub use votes::{Grade, Grades, PairVotes, Side, Verdict, Vote};
 
 use crate::error::Result;
 

@@ -48,7 +48,7 @@ pub struct Vote {
     pub cast_at: i64,
 }
 
-/// The votes on one pair, counted.
+/// The votes on one pair, counted: `left` is the one whose name comes first, wherever it was shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PairVotes {
     pub left: String,
@@ -56,11 +56,22 @@ pub struct PairVotes {
     pub num_good: i64,
     pub num_same: i64,
     pub num_bad: i64,
-    /// Graded items, and the good ones among them.
-    pub left_items: i64,
-    pub left_good_items: i64,
-    pub right_items: i64,
-    pub right_good_items: i64,
+    pub left_grades: Grades,
+    pub right_grades: Grades,
+}
+
+/// Graded items of one channel. Those of one vote are of one query and one voter: how sure a rate is, the sums of squares
+/// over the votes tell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Grades {
+    pub num_items: i64,
+    pub num_good: i64,
+    /// Votes with any.
+    pub num_votes: i64,
+    /// Sums over the votes: items², good², and good times items.
+    pub items_squared: i64,
+    pub good_squared: i64,
+    pub good_by_items: i64,
 }
 
 impl Verdict {
@@ -136,13 +147,22 @@ pub(super) async fn page(database: &Database, after: i64, limit: i64) -> Result<
     rows.iter().map(read).collect()
 }
 
-/// Each pair that was voted on, by name.
+/// Each pair that was voted on, by name. A vote on a pair that was asked for the other way round is turned round.
 pub(super) async fn summarise(database: &Database, limit: i64) -> Result<Vec<PairVotes>> {
-    let sql = "SELECT left_side, right_side, count(CASE verdict WHEN 'good' THEN 1 END), \
-               count(CASE verdict WHEN 'same' THEN 1 END), count(CASE verdict WHEN 'bad' THEN 1 END), \
-               CAST(sum(left_items) AS BIGINT), CAST(sum(left_good_items) AS BIGINT), \
-               CAST(sum(right_items) AS BIGINT), CAST(sum(right_good_items) AS BIGINT) \
-               FROM votes GROUP BY left_side, right_side ORDER BY left_side, right_side LIMIT $1";
+    let sql = "SELECT a, b, count(CASE verdict WHEN 'good' THEN 1 END), count(CASE verdict WHEN 'same' THEN 1 END), \
+               count(CASE verdict WHEN 'bad' THEN 1 END), \
+               CAST(sum(items_a) AS BIGINT), CAST(sum(good_a) AS BIGINT), count(CASE WHEN items_a > 0 THEN 1 END), \
+               CAST(sum(items_a * items_a) AS BIGINT), CAST(sum(good_a * good_a) AS BIGINT), \
+               CAST(sum(good_a * items_a) AS BIGINT), \
+               CAST(sum(items_b) AS BIGINT), CAST(sum(good_b) AS BIGINT), count(CASE WHEN items_b > 0 THEN 1 END), \
+               CAST(sum(items_b * items_b) AS BIGINT), CAST(sum(good_b * good_b) AS BIGINT), \
+               CAST(sum(good_b * items_b) AS BIGINT) \
+               FROM (SELECT left_side AS a, right_side AS b, verdict, left_items AS items_a, left_good_items AS good_a, \
+               right_items AS items_b, right_good_items AS good_b FROM votes WHERE left_side <= right_side \
+               UNION ALL SELECT right_side, left_side, \
+               CASE verdict WHEN 'good' THEN 'bad' WHEN 'bad' THEN 'good' ELSE verdict END, right_items, \
+               right_good_items, left_items, left_good_items FROM votes WHERE left_side > right_side) AS turned \
+               GROUP BY a, b ORDER BY a, b LIMIT $1";
     let failed = database.failed("count votes");
     let rows = sqlx::query(sql).bind(limit).fetch_all(&database.reads).await.map_err(&failed)?;
     let read = |row: &AnyRow| {
@@ -152,11 +172,21 @@ pub(super) async fn summarise(database: &Database, limit: i64) -> Result<Vec<Pai
             num_good: row.try_get(2)?,
             num_same: row.try_get(3)?,
             num_bad: row.try_get(4)?,
-            left_items: row.try_get(5)?,
-            left_good_items: row.try_get(6)?,
-            right_items: row.try_get(7)?,
-            right_good_items: row.try_get(8)?,
+            left_grades: read_grades(row, 5)?,
+            right_grades: read_grades(row, 11)?,
         })
     };
     rows.iter().map(read).collect::<sqlx::Result<_>>().map_err(failed)
+}
+
+/// Six columns from `at` on.
+fn read_grades(row: &AnyRow, at: usize) -> sqlx::Result<Grades> {
+    Ok(Grades {
+        num_items: row.try_get(at)?,
+        num_good: row.try_get(at + 1)?,
+        num_votes: row.try_get(at + 2)?,
+        items_squared: row.try_get(at + 3)?,
+        good_squared: row.try_get(at + 4)?,
+        good_by_items: row.try_get(at + 5)?,
+    })
 }

@@ -71,6 +71,7 @@ impl Lines {
     }
 
     fn write(&mut self, line: &Value) -> Result<()> {
-        writeln!(self.file, "{line}").map_err(Error::store(&self.path, "write to it"))
+        // at once, so that who reads meanwhile finds whole lines
+        self.file.write_all(format!("{line}\n").as_bytes()).map_err(Error::store(&self.path, "write to it"))
     }
 }

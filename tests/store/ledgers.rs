@@ -4,8 +4,8 @@ use serde_json::{Map, json};
 use souk::domain::{Item, Level};
 use souk::error::Error;
 use souk::store::{
-    Audit, AuditMark, GenerationState, Grade, Ledger, MAX_ITEM, MAX_PAGE, NewGeneration, NewVersion, Offset, PairVotes,
-    Quality, Side, Verdict, VersionState, Vote,
+    Audit, AuditMark, GenerationState, Grade, Grades, Ledger, MAX_ITEM, MAX_PAGE, NewGeneration, NewVersion, Offset,
+    PairVotes, Quality, Side, Verdict, VersionState, Vote,
 };
 
 use crate::places::ledger;
@@ -229,23 +229,39 @@ async fn votes(ledger: &dyn Ledger) {
     let other = Vote { left: "v2".into(), grades: Vec::new(), ..vote("4", Verdict::Bad) };
     assert_eq!(ledger.append_votes(&[vote("1", Verdict::Bad), other.clone()]).await.unwrap(), 1);
     refused(ledger.append_votes(&[vote("5", Verdict::Bad), vote("", Verdict::Bad)]).await, "a vote's id");
+    // the same pair asked for the other way round, with one more item
+    let mut turned = Vote { left: "v1".into(), right: "bm25".into(), ..vote("6", Verdict::Good) };
+    turned.grades.push(Grade { side: Side::Right, item: "d".into(), good: true });
+    assert_eq!(ledger.append_votes(std::slice::from_ref(&turned)).await.unwrap(), 1);
     let counted = PairVotes {
         left: "bm25".into(),
         right: "v1".into(),
         num_good: 1,
         num_same: 1,
-        num_bad: 1,
-        left_items: 6,
-        left_good_items: 3,
-        right_items: 3,
-        right_good_items: 3,
+        num_bad: 2,
+        left_grades: Grades {
+            num_items: 8,
+            num_good: 5,
+            num_votes: 4,
+            items_squared: 16,
+            good_squared: 7,
+            good_by_items: 10,
+        },
+        right_grades: Grades {
+            num_items: 5,
+            num_good: 4,
+            num_votes: 4,
+            items_squared: 7,
+            good_squared: 4,
+            good_by_items: 5,
+        },
     };
-    let another = PairVotes { left: "v2".into(), right: "v1".into(), num_bad: 1, ..PairVotes::default() };
+    let another = PairVotes { left: "v1".into(), right: "v2".into(), num_good: 1, ..PairVotes::default() };
     assert_eq!(ledger.summarise_votes().await.unwrap(), [counted, another]);
     let page = ledger.page_votes(0, 2).await.unwrap();
     assert_eq!((&page[0].1, &page[1].1), (&first[0], &first[1]));
     let rest = ledger.page_votes(page[1].0, 10).await.unwrap();
-    assert_eq!(rest.into_iter().map(|(_, vote)| vote).collect::<Vec<_>>(), [first[3].clone(), other]);
+    assert_eq!(rest.into_iter().map(|(_, vote)| vote).collect::<Vec<_>>(), [first[3].clone(), other, turned]);
 }
 
 async fn offsets(ledger: &dyn Ledger) {

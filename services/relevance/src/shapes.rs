@@ -62,7 +62,7 @@ pub struct DocumentsRequest {
 }
 
 #[derive(Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a text, or an object with one: {\"text\": \"...\"}")]
 pub enum Document {
     Text(String),
     Fields { text: String },

@@ -144,6 +144,9 @@ function showError(id, error, again) {
       needsKey && button("Use another key", async () => { if (await askKey(false)) again?.(); }))));
 }
 
+// After such an error a poll goes on; for a key that was refused, it would ask again and again.
+const passes = (error) => error.status !== 401 && error.status !== 403;
+
 const say = (id, words) => { $(id).textContent = words; };
 // What a poll finds unchanged is not read out again.
 const sayOnce = (id, words) => { if ($(id).textContent !== words) say(id, words); };
@@ -846,15 +849,16 @@ async function showModels() {
   } catch (error) {
     if (error.name === "AbortError") return;
     if (!models) say("models-status", "");
-    return showError("models-error", error, showModels);
+    if (!passes(error)) return showError("models-error", error, showModels);
+    showError("models-error", error);
   }
-  const wait = models.building ? 1500 : 15000;
+  const wait = models?.building ? 1500 : 15000;
   modelsTimer = setTimeout(() => { if (view === "models" && !document.hidden) showModels(); }, wait);
 }
 
 function drawModels(before) {
   const { served, building } = models;
-  $("rollback-button").disabled = !served || Boolean(building);
+  $("rollback-button").disabled = !served;
   $("build").hidden = !building;
   if (building) {
     say("build-text", `Building the index of ${building.version}: ${whole(building.done)} of ${whole(building.of)} items`);
@@ -1008,9 +1012,9 @@ async function showTraining() {
     clearError("training-error");
   } catch (error) {
     if (error.name === "AbortError") return;
-    // Polling stops at an error: a refused key would be asked for again and again.
     say("training-status", "");
-    return showError("training-error", error, showTraining);
+    if (!passes(error)) return showError("training-error", error, showTraining);
+    showError("training-error", error);
   }
   trainingTimer = setTimeout(() => { if (view === "training" && !document.hidden) showTraining(); }, POLL);
 }

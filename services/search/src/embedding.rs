@@ -33,7 +33,7 @@ async fn embedded(service: &Service, asked: EmbedRequest) -> Result<Response, Fa
     let generation = service.shop.served();
     let (texts, kind) = (asked.inputs.checked("inputs", &service.settings().bounds)?, kind(asked.prompt_name));
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    if !asked.truncate
+    if asked.truncate == Some(false)
         && let Some(at) = generation.first_cut(&texts, kind)?
     {
         return Err(Fault::unprocessable(

@@ -9,9 +9,7 @@ use axum::response::Response;
 use serde_json::{Map, Value};
 use souk::domain::{Item, TextKind};
 use souk::index::Filter;
-use souk::search::{
-    Arm, Channel, Experiment, Generation, Ranked, Wanted, Weights, comparison, find, interleave, is_swapped,
-};
+use souk::search::{Arm, Channel, Comparison, Experiment, Generation, Ranked, Wanted, Weights, find, interleave};
 use souk_http::{Fault, json_body, read};
 
 use crate::Service;
@@ -83,7 +81,8 @@ async fn answer(service: &Service, asked: SearchRequest, began: Instant) -> Resu
 /// The first experiment that this shopper takes part in; who asks for a version or a channel wants that one.
 fn assigned<'a>(service: &'a Service, asked: &SearchRequest) -> Option<(&'a Experiment, Arm)> {
     let client = asked.client_id.as_deref()?;
-    if asked.model.is_some() || asked.hybrid.is_some() || asked.query.is_none() {
+    // a vector is of one version, and says nothing in another
+    if asked.model.is_some() || asked.hybrid.is_some() || asked.query.is_none() || asked.vector.is_some() {
         return None;
     }
     service.settings().experiments.iter().find_map(|experiment| Some((experiment, experiment.arm(client)?)))
@@ -294,9 +293,9 @@ pub async fn compare(State(service): State<Arc<Service>>, request: Request) -> R
 
 async fn compared(service: &Service, asked: CompareRequest) -> Result<Response, Fault> {
     let CompareRequest { query, left, right, k, filter } = asked;
-    let comparison = comparison(&fresh_id());
-    let (first, second) = if is_swapped(&comparison) == Some(true) { (right, left) } else { (left, right) };
-    let (first, second) = (named(service, &first).await?, named(service, &second).await?);
+    let (left, right) = (named(service, &left).await?, named(service, &right).await?);
+    let comparison = Comparison::new(fresh_id(), name_of(&left), name_of(&right));
+    let (first, second) = if comparison.is_swapped() { (right, left) } else { (left, right) };
     let asked = SearchRequest {
         query: Some(query.clone()),
         vector: None,
@@ -320,7 +319,17 @@ async fn compared(service: &Service, asked: CompareRequest) -> Result<Response, 
     let (right, left) = (pages.pop(), pages.pop());
     let none = || Page { hits: Vec::new() };
     let (left, right) = (left.unwrap_or_else(none), right.unwrap_or_else(none));
-    Ok(json_body(&CompareAnswer { query, comparison, left, right }))
+    Ok(json_body(&CompareAnswer { query, comparison: comparison.name(), left, right }))
+}
+
+/// With its version, which `dense` alone does not say: another one may be served tomorrow.
+fn name_of(way: &Way) -> String {
+    let channel = match way.channel {
+        Channel::Dense => "dense",
+        Channel::Lexical => "lexical",
+        Channel::Hybrid(_) => "hybrid",
+    };
+    format!("{}/{channel}", way.generation.record().version)
 }
 
 /// What the catalogue can be filtered by

@@ -1,6 +1,7 @@
 //! `/items`: what the shop sells comes, changes and goes. Answered when it is on disk; found by the next search.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, Request, State};
@@ -9,6 +10,7 @@ use serde_json::{Map, Value};
 use souk::domain::Item;
 use souk::search::{Applied, Wish};
 use souk_http::{Fault, json_body, read};
+use tokio::time::timeout;
 
 use crate::Service;
 use crate::hits::{LONGEST_NAME, is_longer};
@@ -73,7 +75,12 @@ async fn write(service: &Arc<Service>, wishes: Vec<Wish>) -> Result<Applied, Fau
     let shop = service.shop.clone();
     let writing = tokio::spawn(async move { shop.apply(wishes).await });
     let ended = |e| souk::Error::device("writing was broken off").because(e);
-    service.in_time(async { Ok(writing.await.map_err(ended)??) }).await
+    let most = service.settings().bounds.deadline_ms;
+    let late = |_| {
+        Fault::too_late(format!("not written in {most} ms; it goes on, and what was asked will be done: look again"))
+    };
+    let written = timeout(Duration::from_millis(most), writing).await.map_err(late)?;
+    Ok(written.map_err(ended)??)
 }
 
 /// `id` is what the other routes call it, `_id` what data folders do.

@@ -2,22 +2,29 @@
 //! shop follows. A ledger that is away keeps nobody from searching.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::json;
 use souk::config::StoreConfig;
 use souk::search::{Generation, Shop};
 use souk::store::{Generation as Known, Ledger, NewGeneration, NewVersion, Report, Served, SqlLedger, Version};
 use souk::{Error, Result};
-use tokio::sync::{Mutex as AsyncMutex, OnceCell};
+use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedMutexGuard};
 
 pub const MOST_VERSIONS: usize = 200;
+/// A server that was found away is not tried again for so long.
+const AWAY: Duration = Duration::from_secs(1);
 
 pub struct Registry {
     store: StoreConfig,
     ledger: OnceCell<Arc<dyn Ledger>>,
-    /// One change of what is served at a time.
+    /// When a server was last found away, its name, and what was wrong.
+    away: Mutex<Option<(Instant, String, String)>>,
+    /// One change of what is served at a time, by the ledger and here; never held for a build.
     changing: AsyncMutex<()>,
+    /// One promotion at a time, its build included.
+    promoting: Arc<AsyncMutex<()>>,
     /// Why the last promotion of a version came to nothing.
     failures: Mutex<HashMap<String, String>>,
 }
@@ -32,18 +39,40 @@ pub struct Entry {
 
 impl Registry {
     pub fn new(store: StoreConfig) -> Self {
-        Self { store, ledger: OnceCell::new(), changing: AsyncMutex::default(), failures: Mutex::default() }
+        Self {
+            store,
+            ledger: OnceCell::new(),
+            away: Mutex::default(),
+            changing: AsyncMutex::default(),
+            promoting: Arc::default(),
+            failures: Mutex::default(),
+        }
     }
 
-    /// Connects, where that has not succeeded yet. A file of our own is brought up to date by itself.
+    /// Connects, where that has not succeeded yet. Who waits while another tries shares what comes of it.
     pub async fn ledger(&self) -> Result<&Arc<dyn Ledger>> {
+        let asked = Instant::now();
         let open = async || {
-            if self.store.database.scheme() == "sqlite" {
-                SqlLedger::migrate(&self.store.database).await?;
+            if let Some((at, service, problem)) = unpoisoned(&self.away).clone()
+                && at + AWAY > asked
+            {
+                return Err(Error::Upstream { service, problem, retryable: true, source: None });
             }
-            self.store.open_ledger().await
+            let opened = self.opened().await;
+            if let Err(Error::Upstream { service, problem, retryable: true, .. }) = &opened {
+                *unpoisoned(&self.away) = Some((Instant::now(), service.clone(), problem.clone()));
+            }
+            opened
         };
         self.ledger.get_or_try_init(open).await
+    }
+
+    /// A file of our own is brought up to date by itself.
+    async fn opened(&self) -> Result<Arc<dyn Ledger>> {
+        if self.store.database.scheme() == "sqlite" {
+            SqlLedger::migrate(&self.store.database).await?;
+        }
+        self.store.open_ledger().await
     }
 
     /// The version that shall be served, with its model; nothing where none was ever promoted.
@@ -92,20 +121,28 @@ impl Registry {
     }
 
     pub async fn entries(&self) -> Result<Vec<Entry>> {
-        let ledger = self.ledger().await?;
         let mut entries = Vec::new();
-        for version in ledger.page_versions(None, MOST_VERSIONS).await? {
-            let generations = ledger.page_generations(&version.version, None, MOST_VERSIONS).await?;
-            let report = ledger.page_reports(&version.version, None, 1).await?.pop();
-            let failure = self.failures().get(&version.version).cloned();
-            entries.push(Entry { version, generations, report, failure });
+        for version in self.ledger().await?.page_versions(None, MOST_VERSIONS).await? {
+            entries.push(self.entry(version).await?);
         }
         Ok(entries)
     }
 
+    pub async fn entry(&self, version: Version) -> Result<Entry> {
+        let ledger = self.ledger().await?;
+        let generations = ledger.page_generations(&version.version, None, MOST_VERSIONS).await?;
+        let report = ledger.page_reports(&version.version, None, 1).await?.pop();
+        let failure = unpoisoned(&self.failures).get(&version.version).cloned();
+        Ok(Entry { version, generations, report, failure })
+    }
+
+    /// The right to promote a version; nothing while another is being promoted.
+    pub fn turn(&self) -> Option<OwnedMutexGuard<()>> {
+        self.promoting.clone().try_lock_owned().ok()
+    }
+
     /// Serves a version from now on: builds its index where there is none, then tells the ledger, then swaps.
-    pub async fn promote(&self, shop: &Arc<Shop>, version: &Version) -> Result<()> {
-        let _alone = self.changing.lock().await;
+    pub async fn promote(&self, shop: &Arc<Shop>, version: &Version, _turn: OwnedMutexGuard<()>) -> Result<()> {
         let outcome = self.promoted(shop, version).await;
         self.note(&version.version, &outcome);
         outcome
@@ -126,56 +163,83 @@ impl Registry {
             )));
         }
         self.add_generation(&generation).await?;
+        let _alone = self.changing.lock().await;
         ledger.promote(&version.version, &name).await?;
         shop.swap(&version.version).await
     }
 
-    /// Goes back to what was served before.
-    pub async fn roll_back(&self, shop: &Arc<Shop>) -> Result<Served> {
-        let before = {
+    /// Goes back to what was served before `version`, if that is what is served; a build that goes on is not waited for.
+    pub async fn roll_back(&self, shop: &Arc<Shop>, version: &str) -> Result<()> {
+        let ledger = self.ledger().await?;
+        {
             let _alone = self.changing.lock().await;
-            let ledger = self.ledger().await?;
-            let nothing = || Error::input("nothing is served: there is nothing to roll back");
-            let served = ledger.served().await?.ok_or_else(nothing)?;
-            ledger.roll_back(&served.version).await?
-        };
-        self.follow(shop).await?;
-        Ok(before)
+            ledger.roll_back(version).await?;
+        }
+        self.follow(shop).await
     }
 
     /// Swaps to what the ledger says is served.
     pub async fn follow(&self, shop: &Arc<Shop>) -> Result<()> {
-        let _alone = self.changing.lock().await;
         let Some((served, version)) = self.served().await? else { return Ok(()) };
-        if shop.served().record().version == served.version {
+        if is_served(shop, &served.version) {
             return Ok(());
         }
         tracing::info!(version = served.version, "the registry serves another version: following");
-        let outcome = async {
-            shop.prepare(&version.version, &version.path).await?;
-            shop.swap(&version.version).await
-        };
-        let outcome = outcome.await;
+        let outcome = self.followed(shop, &version).await;
         self.note(&version.version, &outcome);
         outcome
     }
 
-    /// Whether what is served is being changed now.
-    pub fn is_changing(&self) -> bool {
-        self.changing.try_lock().is_err()
+    async fn followed(&self, shop: &Arc<Shop>, version: &Version) -> Result<()> {
+        shop.prepare(&version.version, &version.path).await?;
+        let _alone = self.changing.lock().await;
+        // while its index was built, another may have come to be served
+        let served = self.ledger().await?.served().await?;
+        match served.is_some_and(|served| served.version == version.version) && !is_served(shop, &version.version) {
+            true => shop.swap(&version.version).await,
+            false => Ok(()),
+        }
     }
 
     fn note(&self, version: &str, outcome: &Result<()>) {
         match outcome {
-            Ok(()) => drop(self.failures().remove(version)),
+            Ok(()) => drop(unpoisoned(&self.failures).remove(version)),
             Err(error) => {
                 tracing::error!(version, ?error, "cannot be served");
-                self.failures().insert(version.into(), error.to_string());
+                unpoisoned(&self.failures).insert(version.into(), error.to_string());
             }
         }
     }
+}
 
-    fn failures(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner)
+fn is_served(shop: &Shop, version: &str) -> bool {
+    shop.served().record().version == version
+}
+
+fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use souk::config::{Change, Config};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn all_who_wait_for_a_silent_server_are_told_at_once() {
+        // takes connections, and never says a word
+        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("postgres://nobody@{}/nothing", silent.local_addr().unwrap());
+        let config = Config::load(None, &[Change::text("store.database", "test", &url)]).unwrap();
+        let registry = Registry::new(config.store);
+        let began = Instant::now();
+        let (first, second, third) = tokio::join!(registry.ledger(), registry.ledger(), registry.ledger());
+        let one = began.elapsed();
+        for found in [first.err(), second.err(), third.err(), registry.ledger().await.err()] {
+            assert!(matches!(found, Some(Error::Upstream { retryable: true, .. })), "{found:?}");
+        }
+        assert!(began.elapsed() - one < AWAY, "it is not tried again at once");
+        assert!(one < Duration::from_secs(9), "three tries take 15 s, and these took {one:?}");
     }
 }

@@ -5,11 +5,12 @@ use std::time::SystemTime;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use souk::search::is_swapped;
-use souk::store::{Grade, PairVotes, Side, Verdict, Vote};
+use souk::search::Comparison;
+use souk::store::{Grade, Grades, PairVotes, Side, Verdict, Vote};
 use souk_http::{Fault, json_body, read};
 
 use crate::Service;
+use crate::events::voted;
 use crate::hits::{LONGEST_NAME, check_text};
 use crate::shapes::{GradeShape, PairShape, Refusals, VoteAnswer, VoteRequest, VotesAnswer};
 
@@ -39,16 +40,24 @@ pub async fn cast(State(service): State<Arc<Service>>, request: Request) -> Resu
     if asked.grades.len() > MOST_GRADES {
         return Err(Fault::unprocessable("grades", format!("holds more than {MOST_GRADES}")));
     }
+    let (vote, is_swapped) = ballot(asked)?;
+    let appended = async { Ok(service.registry.ledger().await?.append_votes(std::slice::from_ref(&vote)).await?) };
+    let counted = service.in_time(appended).await? > 0;
+    if counted {
+        voted(&service, &vote);
+    }
+    let (left, right) = if is_swapped { (vote.right, vote.left) } else { (vote.left, vote.right) };
+    Ok(json_body(&VoteAnswer { counted, left, right }))
+}
+
+/// The vote, and whether what was asked for as left was shown on the right. A comparison knows what it compared.
+fn ballot(mut asked: VoteRequest) -> Result<(Vote, bool), Fault> {
+    let Some(name) = &asked.comparison else { return Ok((vote(asked, false), false)) };
     let unknown = || Fault::unprocessable("comparison", "is none that /compare gave");
-    let swapped = match &asked.comparison {
-        Some(comparison) => is_swapped(comparison).ok_or_else(unknown)?,
-        None => false,
-    };
-    let shown =
-        if swapped { (asked.right.clone(), asked.left.clone()) } else { (asked.left.clone(), asked.right.clone()) };
-    let vote = vote(asked, swapped);
-    let counted = service.registry.ledger().await?.append_votes(&[vote]).await? > 0;
-    Ok(json_body(&VoteAnswer { counted, left: shown.0, right: shown.1 }))
+    let comparison = Comparison::parse(name).ok_or_else(unknown)?;
+    let is_swapped = comparison.is_swapped();
+    (asked.left, asked.right) = (comparison.left, comparison.right);
+    Ok((vote(asked, is_swapped), is_swapped))
 }
 
 /// As the ledger keeps it: sides as they were asked for.
@@ -81,7 +90,8 @@ fn vote(asked: VoteRequest, swapped: bool) -> Vote {
 #[utoipa::path(get, path = "/votes/summary", tag = "votes",
     responses((status = 200, body = VotesAnswer), Refusals), security(("key" = [])))]
 pub async fn summary(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
-    let pairs = service.registry.ledger().await?.summarise_votes().await?;
+    let summarised = async { Ok(service.registry.ledger().await?.summarise_votes().await?) };
+    let pairs = service.in_time(summarised).await?;
     Ok(json_body(&VotesAnswer { pairs: pairs.into_iter().map(counted).collect() }))
 }
 
@@ -90,8 +100,7 @@ fn counted(votes: PairVotes) -> PairShape {
     let all = num_good + num_same + num_bad;
     let gsb = gsb(num_good, num_same, num_bad);
     let (left, right) = (rate(num_good + num_same, all), rate(num_bad + num_same, all));
-    let left_items = rate(votes.left_good_items, votes.left_items);
-    let right_items = rate(votes.right_good_items, votes.right_items);
+    let (left_items, right_items) = (item_rate(&votes.left_grades), item_rate(&votes.right_grades));
     PairShape {
         left: votes.left,
         right: votes.right,
@@ -104,10 +113,10 @@ fn counted(votes: PairVotes) -> PairShape {
         left_goodrate_interval: left.map(|(_, interval)| interval),
         right_goodrate: right.map(|(value, _)| value),
         right_goodrate_interval: right.map(|(_, interval)| interval),
-        left_items: votes.left_items,
+        left_items: votes.left_grades.num_items,
         left_item_goodrate: left_items.map(|(value, _)| value),
         left_item_goodrate_interval: left_items.map(|(_, interval)| interval),
-        right_items: votes.right_items,
+        right_items: votes.right_grades.num_items,
         right_item_goodrate: right_items.map(|(value, _)| value),
         right_item_goodrate_interval: right_items.map(|(_, interval)| interval),
     }
@@ -116,6 +125,25 @@ fn counted(votes: PairVotes) -> PairShape {
 /// A share in percent with its interval.
 fn rate(good: i64, all: i64) -> Option<(f64, [f64; 2])> {
     (all > 0).then(|| share(good as f64, all as f64))
+}
+
+/// The share of graded items that are good. Ten grades of one page are less than ten votes: the interval is that of as many
+/// items as, each by itself, would make the share vary as it does between votes (Korn and Graubard: Confidence intervals
+/// for proportions with small expected number of positive counts estimated from survey data, 1998). Where the votes do not
+/// differ, that cannot be told, and each counts as one item.
+fn item_rate(grades: &Grades) -> Option<(f64, [f64; 2])> {
+    let Grades { num_items, num_good, num_votes, items_squared, good_squared, good_by_items } = *grades;
+    if num_items == 0 {
+        return None;
+    }
+    let (items, votes) = (num_items as f64, num_votes as f64);
+    let p = num_good as f64 / items;
+    // over the votes, of (good - p items)²: what the ratio of two sums varies by
+    let residuals = good_squared as f64 - 2.0 * p * good_by_items as f64 + p * p * items_squared as f64;
+    let variance = residuals * votes / (votes - 1.0) / (items * items);
+    let alike = num_votes < 2 || residuals < 1e-9 * items_squared as f64;
+    let effective = if alike { votes } else { (p * (1.0 - p) / variance).min(items) };
+    Some(share(p * effective, effective))
 }
 
 /// By Wilson's formula.
@@ -159,6 +187,36 @@ mod tests {
         let (_, [low, _]) = gsb(1, 0, 0).unwrap();
         assert!(low < 0.0, "one vote proves nothing");
         assert_eq!(gsb(0, 0, 0), None);
+    }
+
+    #[test]
+    fn grades_of_one_vote_are_not_as_many_votes() {
+        let grades = |votes: &[(i64, i64)]| {
+            let sum = |of: fn(i64, i64) -> i64| votes.iter().map(|(good, items)| of(*good, *items)).sum();
+            Grades {
+                num_items: sum(|_, items| items),
+                num_good: sum(|good, _| good),
+                num_votes: votes.len() as i64,
+                items_squared: sum(|_, items| items * items),
+                good_squared: sum(|good, _| good * good),
+                good_by_items: sum(|good, items| good * items),
+            }
+        };
+        // all or nothing: ten votes of ten items say what ten items do
+        let pages: Vec<(i64, i64)> = (0..10).map(|vote| (10 * (vote % 2), 10)).collect();
+        let (value, [low, high]) = item_rate(&grades(&pages)).unwrap();
+        // by hand: variance 10/9 · 10 · 25 / 100² = 1/36, so 0.25 · 36 = 9 items; Wilson of 4.5 of 9
+        let (_, by_hand) = share(4.5, 9.0);
+        assert!((value - 50.0).abs() < 1e-9 && (low - by_hand[0]).abs() < 1e-6 && (high - by_hand[1]).abs() < 1e-6);
+        // one item a vote: a little wider than independent draws would be, by 1 / (n - 1)
+        let single: Vec<(i64, i64)> = (0..100).map(|vote| (i64::from(vote < 80), 1)).collect();
+        let (_, [low, high]) = item_rate(&grades(&single)).unwrap();
+        let (_, plain) = share(80.0, 100.0);
+        assert!((low - plain[0]).abs() < 0.1 && (high - plain[1]).abs() < 0.1, "{low} {high}, not {plain:?}");
+        // what does not differ is no surer than its votes
+        assert_eq!(item_rate(&grades(&[(10, 10); 3])), rate(3, 3));
+        assert_eq!(item_rate(&grades(&[(7, 10)])).map(|(value, _)| value), Some(70.0));
+        assert_eq!(item_rate(&Grades::default()), None);
     }
 
     #[test]

@@ -4,11 +4,18 @@
 
 mod client;
 
-use client::{NUM, Running, golden, ids, item, shop};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use client::{NUM, PATIENCE, Running, golden, ids, item, shop};
 use serde_json::{Value, json};
 use souk::backbone::Precision;
+use souk::dataset::{Counts, Ingest, IngestSettings};
 use souk::domain::TextKind;
 use souk::encoder::{Encoder, Overrides, Placement};
+use souk::log::file::{FileSettings, FileSource};
+use souk::log::{LogSource, OnGap, Resume};
 use tch::Device;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,6 +162,7 @@ async fn what_cannot_be_meant_is_refused_by_name() {
         ("POST /embed", json!({"inputs": ["a", ""]}), 422, "inputs[1]"),
         ("POST /embed", json!({"inputs": "a", "normalize": false}), 422, "normalize"),
         ("POST /embed", json!({"inputs": "a", "dimensions": 100_000}), 422, "dimensions"),
+        ("POST /embed", json!({"inputs": [[101, 2023]]}), 400, "inputs"),
         ("POST /embed", json!({"inputs": "lamp ".repeat(19), "truncate": false}), 422, "inputs[0]"),
         ("POST /v1/embeddings", json!({"input": "a", "model": "gpt"}), 404, ""),
         ("PUT /items", json!({"items": [{"title": "no id"}]}), 400, "items[0]"),
@@ -194,28 +202,35 @@ async fn what_cannot_be_meant_is_refused_by_name() {
 async fn pages_are_compared_blind_and_votes_are_counted() {
     let home = shop();
     let running = Running::start(home.path(), &[]).await;
-    let (mut swapped, mut straight) = (0, 0);
+    let (mut dense, mut lexical) = (0, 0);
     for number in 0..16 {
-        let asked = json!({"query": "red lamp", "left": "dense", "right": "lexical", "k": 3});
+        // a pair is the same whichever way round it is asked for
+        let (left, right) = if number % 2 == 0 { ("dense", "lexical") } else { ("first/lexical", "first") };
+        let asked = json!({"query": "red lamp", "left": left, "right": right, "k": 3});
         let pages = running.ask("POST /compare", asked).await.json();
         assert_eq!(pages["left"]["hits"][0]["score"].as_f64(), Some(0.0), "a score gives the channel away");
         let vote = json!({"id": format!("v{number}"), "comparison": pages["comparison"], "query": "red lamp",
-            "left": "dense", "right": "lexical", "verdict": "good", "voter": "me",
+            "left": "what the", "right": "caller says", "verdict": "good", "voter": "me",
             "grades": [{"side": "left", "item": "i0", "good": true}, {"side": "right", "item": "i1", "good": false}]});
         let shown = running.ask("POST /votes", vote.clone()).await.json();
         assert_eq!(shown["counted"], true);
-        match shown["left"].as_str() {
-            Some("lexical") => swapped += 1,
-            _ => straight += 1,
+        let mut names = [shown["left"].as_str().unwrap(), shown["right"].as_str().unwrap()];
+        match names[0] {
+            "first/dense" => dense += 1,
+            _ => lexical += 1,
         }
-        let lexical = running.ids(json!({"query": "red lamp", "k": 3, "hybrid": {"dense": 0, "lexical": 1}})).await;
-        let side = if shown["left"] == "lexical" { "left" } else { "right" };
-        assert_eq!(ids(&pages[side]), lexical);
+        let found = running.ids(json!({"query": "red lamp", "k": 3, "hybrid": {"dense": 0, "lexical": 1}})).await;
+        let side = if names[0] == "first/lexical" { "left" } else { "right" };
+        assert_eq!(ids(&pages[side]), found);
+        names.sort_unstable();
+        assert_eq!(names, ["first/dense", "first/lexical"], "the version is the one that made the page");
         assert_eq!(running.ask("POST /votes", vote).await.json()["counted"], false, "a vote counts once");
     }
-    assert!(swapped > 0 && straight > 0);
-    let pair = running.get("/votes/summary").await.json()["pairs"][0].clone();
-    assert_eq!((pair["num_good"].as_i64(), pair["num_bad"].as_i64()), (Some(straight), Some(swapped)));
+    assert!(dense > 0 && lexical > 0);
+    let pairs = running.get("/votes/summary").await.json()["pairs"].clone();
+    let pair = &pairs[0];
+    assert_eq!((pairs.as_array().unwrap().len(), pair["left"].as_str()), (1, Some("first/dense")));
+    assert_eq!((pair["num_good"].as_i64(), pair["num_bad"].as_i64()), (Some(dense), Some(lexical)));
     assert_eq!((pair["left_items"].as_i64(), pair["right_items"].as_i64()), (Some(16), Some(16)));
     running.stop().await;
 }
@@ -235,13 +250,14 @@ async fn searches_and_clicks_are_written_down_for_the_trainer() {
     let click = json!({"action_name": "click", "query_id": found["query_id"], "client_id": "shopper", "item": "i0", "position": 1});
     let taken = running.ask("POST /events", json!({"events": [click]})).await;
     assert_eq!((taken.status, taken.json()["taken"].as_u64()), (200, Some(1)));
-    let lines = loop {
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        if text.lines().count() == 3 {
-            break text;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    };
+    let vote = json!({"id": "v", "query": "red lamp", "left": "a", "right": "b", "verdict": "good", "voter": "me",
+        "grades": [{"side": "right", "item": "i1", "good": false}]});
+    for counted in [true, false] {
+        assert_eq!(running.ask("POST /votes", vote.clone()).await.json()["counted"], counted);
+    }
+    running.service.scribe.close().await;
+    let lines = std::fs::read_to_string(&log).unwrap();
+    assert_eq!(lines.lines().count(), 5, "two searches, a click, a vote and its grade, each once: {lines}");
     let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(records[0]["query_attributes"]["experiment"], "two");
     assert_eq!(records[0]["query_attributes"]["sides"].as_array().unwrap().len(), 4);
@@ -250,6 +266,101 @@ async fn searches_and_clicks_are_written_down_for_the_trainer() {
         souk::log::ubi::Record::parse(line.as_bytes()).unwrap();
     }
     assert_eq!(records[2]["query_id"], records[0]["query_id"]);
+    let (verdict, grade) = (&records[3], &records[4]);
+    assert_eq!((&verdict["action_name"], &verdict["event_attributes"]["verdict"]), (&json!("vote"), &json!("good")));
+    assert_eq!(grade["event_attributes"]["object"]["object_id"], "i1");
+    assert_eq!((&grade["event_attributes"]["channel"], &grade["user_query"]), (&json!("b"), &json!("red lamp")));
+    let counts = ingested(&log, &home.path().join("examples"));
+    assert_eq!((counts.queries, counts.examples, counts.passed_over, counts.dead), (2, 1, 2, 0));
+    let refused = running.ask("POST /events", json!({"events": [click]})).await;
+    assert_eq!(
+        (refused.status, refused.error()["code"].as_str()),
+        (409, Some("conflict")),
+        "nothing is taken any more"
+    );
+    running.stop().await;
+}
+
+/// What the trainer reads of a log.
+fn ingested(log: &Path, out: &Path) -> Counts {
+    let files = FileSettings { paths: vec![log.into()], follow: false, on_gap: OnGap::Stop };
+    let open = move |resume: Resume| -> souk::Result<Box<dyn LogSource>> {
+        Ok(Box::new(FileSource::open(files.clone(), resume)?))
+    };
+    let mut ingest = Ingest::new(out, IngestSettings::default(), Box::new(open), Arc::default()).unwrap();
+    ingest.run(|_| {}).unwrap().counts
+}
+
+/// Its vector is the served version's, and would be searched for in another.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_gives_a_vector_takes_no_part_in_an_experiment() {
+    let home = shop();
+    let experiment = r#"search.experiments=[{name="two", type="ab", left="lexical", right="lexical"}]"#;
+    let running = Running::start(home.path(), &[experiment]).await;
+    let vector = running.ask("POST /embed", json!({"inputs": "a", "prompt_name": "query"})).await.json()[0].clone();
+    let mut asked = json!({"query": "red lamp", "vector": vector, "client_id": "shopper"});
+    assert_eq!(running.ask("POST /search", asked.clone()).await.json()["experiment"], json!(null));
+    drop(asked.as_object_mut().unwrap().remove("vector"));
+    assert_eq!(running.ask("POST /search", asked).await.json()["experiment"]["name"], "two");
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn other_peoples_habits_are_taken_or_explained() {
+    let home = shop();
+    let running = Running::start(home.path(), &[]).await;
+    let cut = running.ask("POST /embed", json!({"inputs": "lamp ".repeat(19), "truncate": null})).await;
+    assert_eq!(cut.status, 200, "TEI takes a truncate that is null: {}", cut.body);
+    for (route, body, wanted) in [
+        ("POST /v1/embeddings", json!({"input": [[101, 2023]], "model": "first"}), "check_embedding_ctx_length=False"),
+        ("POST /search", json!({"query": "a", "hybrid": "yes"}), "true, false, or weights"),
+    ] {
+        let refused = running.ask(route, body).await;
+        let message = refused.error()["message"].as_str().unwrap().to_owned();
+        assert!(refused.status == 400 && message.contains(wanted), "{message}");
+    }
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_is_late_says_that_it_goes_on() {
+    let home = shop();
+    let running = Running::start(home.path(), &["search.bounds.deadline_ms=1"]).await;
+    let items: Vec<Value> = (0..500).map(|number| json!({"id": format!("n{number}"), "title": "new"})).collect();
+    let late = running.ask("PUT /items", json!({"items": items})).await;
+    let message = late.error()["message"].as_str().unwrap().to_owned();
+    assert!(late.status == 504 && message.contains("it goes on"), "{message}");
+    let began = Instant::now();
+    while running.get("/items/n499").await.status != 200 {
+        assert!(began.elapsed() < PATIENCE, "it did not go on");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    running.stop().await;
+}
+
+/// A server that takes connections and never says a word is waited for as long as any request may take, and no longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_ledger_keeps_nobody_waiting() {
+    let home = shop();
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let set = format!("store.database=postgres://nobody@{}/nothing", silent.local_addr().unwrap());
+    let running = Running::start(home.path(), &[&set, "search.bounds.deadline_ms=500"]).await;
+    let vote = json!({"id": "v", "query": "q", "left": "a", "right": "b", "verdict": "good"});
+    let routes = [
+        ("GET /models", json!(null)),
+        ("GET /votes/summary", json!(null)),
+        ("POST /votes", vote),
+        ("POST /models", json!({"version": "v", "path": golden("st_cls")})),
+        ("POST /models/v/promote", json!({})),
+        ("POST /models/rollback", json!({})),
+    ];
+    let began = Instant::now();
+    for (route, body) in routes {
+        let answer = running.ask(route, body).await;
+        assert!(matches!(answer.status, 503 | 504), "{route}: {}", answer.body);
+    }
+    assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+    assert_eq!(running.ids(json!({"query": "lamp", "k": 3})).await.len(), 3, "searching goes on");
     running.stop().await;
 }
 

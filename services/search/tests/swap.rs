@@ -7,6 +7,7 @@ mod client;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -117,6 +118,14 @@ async fn what_must_not_be_served_is_not() {
     let refused = running.ask("POST /models/unmeasured/promote", json!({})).await;
     assert_eq!(refused.status, 409);
     assert!(refused.error()["message"].as_str().unwrap().contains("no report"));
+    // what the refusal says to do is done, once there is something to promote
+    let again = json!({"version": "unmeasured", "path": golden("st_cls")});
+    assert_eq!(running.ask("POST /models", again.clone()).await.status, 409, "it adds nothing");
+    let mut other = json!({"version": "unmeasured", "path": golden("st_max"), "report": report()});
+    assert_eq!(running.ask("POST /models", other.clone()).await.status, 409, "another model under the same name");
+    other["path"] = again["path"].clone();
+    let given = running.ask("POST /models", other).await;
+    assert_eq!((given.status, &given.json()["report"]["metrics"]), (200, &report()), "{}", given.body);
     // a folder whose weights are other ones than were registered
     let folder = home.path().join("copied");
     copy(&golden("st_cls"), &folder);
@@ -128,6 +137,38 @@ async fn what_must_not_be_served_is_not() {
     let message = refused.error()["message"].as_str().unwrap().to_owned();
     assert!(refused.status == 409 && message.contains("was registered as model"), "{message}");
     assert_eq!(running.service.shop.served().record().version, "first");
+    running.stop().await;
+}
+
+/// A rollback is for when something is wrong: it waits for no build, and undoes what was served when it was asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollback_waits_for_no_build() {
+    let home = shop();
+    let running = Running::start(home.path(), &[]).await;
+    running.register("second", "st_cls", true).await;
+    running.promote("second").await;
+    let folder = home.path().join("third-model");
+    copy(&golden("st_max"), &folder);
+    let body = json!({"version": "third", "path": folder, "report": report()});
+    assert_eq!(running.ask("POST /models", body).await.status, 200);
+    // who reads the model waits at a pipe until something is written to it
+    let (file, pipe, aside) = (folder.join("config.json"), home.path().join("pipe"), home.path().join("aside"));
+    fs::rename(&file, &aside).unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::hard_link(&pipe, &file).unwrap();
+    let building = running.ask("POST /models/third/promote", json!({})).await;
+    assert_eq!((building.status, building.json()["building"]["version"].as_str()), (202, Some("third")));
+    let refused = running.ask("POST /models/third/promote", json!({})).await;
+    assert!(refused.status == 409 && refused.body.contains("is being promoted"), "{}", refused.body);
+    let rolled = running.ask("POST /models/rollback", json!({})).await;
+    assert_eq!((rolled.status, rolled.json()["served"]["version"].as_str()), (200, Some("first")), "{}", rolled.body);
+    assert_eq!(running.service.shop.served().record().version, "first");
+    let text = fs::read(&aside).unwrap();
+    fs::rename(&aside, &file).unwrap();
+    fs::write(&pipe, text).unwrap();
+    running.until_served("third").await;
+    let states = running.get("/models").await.json()["versions"].clone();
+    assert_eq!((&states[0]["state"], &states[1]["state"]), (&json!("promoted"), &json!("rolled_back")));
     running.stop().await;
 }
 

@@ -13,9 +13,8 @@ pub struct EmbedRequest {
     #[schema(default = true)]
     pub normalize: bool,
     /// Whether a text that is too long may be cut.
-    #[serde(default = "yes")]
     #[schema(default = true)]
-    pub truncate: bool,
+    pub truncate: Option<bool>,
     #[expect(dead_code, reason = "to be read is to be one that is known")]
     pub truncation_direction: Option<TruncationDirection>,
     pub prompt_name: Option<PromptName>,
@@ -46,7 +45,11 @@ pub enum PromptName {
 }
 
 #[derive(Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(
+    untagged,
+    expecting = "expected a text or a list of texts; token ids are not taken (LangChain sends texts with \
+                 check_embedding_ctx_length=False)"
+)]
 pub enum Texts {
     One(String),
     Many(Vec<String>),

@@ -75,7 +75,7 @@ fn ten() -> usize {
 }
 
 #[derive(Clone, Copy, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected true, false, or weights: {\"dense\": 1, \"lexical\": 1, \"constant\": 60}")]
 pub enum Hybrid {
     Wanted(bool),
     #[schema(value_type = WeightsShape)]

@@ -10,7 +10,7 @@ pub struct VoteRequest {
     /// Chosen by whoever casts it; one that is sent twice counts once.
     #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00]*$")]
     pub id: String,
-    /// Of the pages that were compared; without it they were shown as they were asked for.
+    /// Of the pages that were compared, and what the vote counts for; without it, left and right are, and were shown so.
     #[schema(min_length = 1)]
     pub comparison: Option<String>,
     #[schema(min_length = 1, pattern = "^[^\\x00]*$")]
@@ -69,7 +69,8 @@ pub struct VotesAnswer {
     pub pairs: Vec<PairShape>,
 }
 
-/// The votes on one pair of channels. Rates in percent with 95 % intervals; nothing where nothing was counted.
+/// The votes on one pair of channels, by name, however it was asked for. Rates in percent with 95 % intervals, those of
+/// items over the votes that graded them; nothing where nothing was counted.
 #[derive(Serialize, ToSchema)]
 pub struct PairShape {
     pub left: String,

@@ -154,24 +154,29 @@ class Reader:
         self.at("#vote-a").click()
         tags = self.at("#pair .tag")
         expect(tags).to_have_count(2)
-        if sorted(tags.all_inner_texts()) != ["dense", "lexical"]:
+        # the names are those of the version that made the pages
+        served = self.service.ask("/models")["served"]["version"]
+        dense, lexical = f"{served}/dense", f"{served}/lexical"
+        if sorted(tags.all_inner_texts()) != [dense, lexical]:
             raise Failed(f"compare: the pages are told to be {tags.all_inner_texts()}")
         won, lost = tags.all_inner_texts()
         after = self.votes()
         for what, more in ((f"{won} better", 1), (f"{lost} better", 0), (f"items of {won}", 2)):
             if after[what] != before[what] + more:
                 raise Failed(f"compare: {what}: {before[what]} before the vote and {after[what]} after")
-        heading = self.page.get_by_role("heading", name="dense against lexical", exact=True)
+        heading = self.page.get_by_role("heading", name=f"{dense} against {lexical}", exact=True)
         summary = self.at("#summary article").filter(has=heading)
         expect(summary).to_contain_text(f"{won} better: {after[f'{won} better']}")
         return f"two pages are compared blind; the vote for {won} and the grades are counted and shown"
 
     def votes(self):
         """What was counted for the two channels so far."""
+        served = self.service.ask("/models")["served"]["version"]
+        dense, lexical = f"{served}/dense", f"{served}/lexical"
         pairs = self.service.ask("/votes/summary")["pairs"]
-        pair = next((one for one in pairs if (one["left"], one["right"]) == ("dense", "lexical")), {})
-        counts = {"dense better": "num_good", "lexical better": "num_bad"}
-        counts |= {"items of dense": "left_items", "items of lexical": "right_items"}
+        pair = next((one for one in pairs if (one["left"], one["right"]) == (dense, lexical)), {})
+        counts = {f"{dense} better": "num_good", f"{lexical} better": "num_bad"}
+        counts |= {f"items of {dense}": "left_items", f"items of {lexical}": "right_items"}
         return {what: pair.get(name, 0) for what, name in counts.items()}
 
     def promote(self):
