@@ -77,7 +77,7 @@ async fn milvus_conforms() {
     assert!(far.is_sorted_by(|a, b| a.score >= b.score));
     assert!(milvus.nearest(Ask::new(&vector(0), 20_000), None).await.is_err());
     pages(&milvus, NUM).await;
-    milvus.drop().await.unwrap();
+    Milvus::remove(&settings, "graph").await.unwrap();
 }
 
 async fn pages(milvus: &Milvus, num: usize) {
@@ -145,7 +145,8 @@ async fn an_item_comes_back_as_it_was_and_is_filtered_by_what_it_has() {
     let error = milvus.apply(&[put(6, 6), Change::Put(long, vector(5))]).await.unwrap_err();
     assert!(error.to_string().contains("`i5`"), "{error}");
     assert_eq!(milvus.num_items().await.unwrap(), 2, "nothing of a call that is refused is done");
-    milvus.drop().await.unwrap();
+    assert!(milvus.takes(&[put(6, 6)]).is_ok(), "and it is known before");
+    Milvus::remove(&settings, "odd").await.unwrap();
 }
 
 /// Answers are cut where items are as long as they may be.
@@ -161,7 +162,7 @@ async fn long_items_come_in_more_answers() {
     let found = nearest(&milvus, 0, 150, None).await;
     assert_eq!((found.len(), &found[7].item), (150, &long(7)));
     pages(&milvus, 150).await;
-    milvus.drop().await.unwrap();
+    Milvus::remove(&settings, "long").await.unwrap();
 }
 
 #[tokio::test]
@@ -179,7 +180,7 @@ async fn an_alias_goes_from_one_collection_to_another() {
     let after = served().await.unwrap();
     assert_eq!((after.name(), after.num_items().await.unwrap()), (new.name(), 20));
     assert_eq!(before.num_items().await.unwrap(), 10, "what was opened stays what it was");
-    old.drop().await.unwrap();
+    Milvus::remove(&settings, "old").await.unwrap();
     assert!(before.num_items().await.is_err());
     assert_eq!(ids(&nearest(&after, 15, 1, None).await), ["i15"]);
 }
@@ -201,7 +202,7 @@ async fn another_model_or_width_is_refused_by_name() {
     let again = Milvus::create(&settings, "mine", (MODEL, 2), &IndexSettings::default()).await;
     let error = again.err().unwrap().to_string();
     assert!(error.contains("there already"), "a collection is not made twice: {error}");
-    milvus.drop().await.unwrap();
+    Milvus::remove(&settings, "mine").await.unwrap();
 }
 
 #[tokio::test]
@@ -277,5 +278,5 @@ async fn a_server_that_was_killed_is_found_again() {
     assert_eq!(milvus.apply(&[Change::Delete("i50".into()), put(51, 20)]).await.unwrap(), 1);
     let again = Milvus::open(&settings, &settings.alias, MODEL, 2).await.unwrap();
     assert_eq!(ids(&nearest(&again, 20, 1, None).await), ["i51"]);
-    milvus.drop().await.unwrap();
+    Milvus::remove(&settings, "lasting").await.unwrap();
 }

@@ -4,6 +4,7 @@
 
 mod build;
 mod experiment;
+mod folder;
 mod generation;
 mod place;
 mod query;
@@ -12,7 +13,8 @@ mod shop;
 
 pub use self::build::{Building, Models};
 pub use self::experiment::{Arm, Comparison, Experiment, ExperimentKind, interleave};
+pub use self::folder::Parts;
 pub use self::generation::{Generation, Record};
 pub use self::query::{Channel, Part, Ranked, Wanted, Weights, find};
 pub use self::settings::{Bounds, Events, Place, SearchSettings, Tls};
-pub use self::shop::{Applied, Parts, Shop, Wish};
+pub use self::shop::{Applied, Shop, Wish};

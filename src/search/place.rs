@@ -92,10 +92,10 @@ pub async fn announce(record: &Record, settings: &SearchSettings) -> Result<()> 
 }
 
 /// Removes what lies elsewhere than in the generation's folder.
-pub async fn forget(record: &Record, settings: &SearchSettings) -> Result<()> {
+pub async fn forget(generation: &str, settings: &SearchSettings) -> Result<()> {
     match &settings.index {
         Place::Embedded {} => Ok(()),
-        Place::Milvus(milvus) => remote::forget(milvus, record).await,
+        Place::Milvus(milvus) => remote::forget(milvus, generation).await,
     }
 }
 
@@ -121,7 +121,7 @@ mod remote {
             (model, dimensions): (String, i64),
             index: &IndexSettings,
         ) -> Result<Self> {
-            let name = collection(record);
+            let name = collection(&record.generation);
             let create = Milvus::create(settings, &name, (&model, dimensions), index);
             Ok(Self { index: Handle::current().block_on(create)?, waiting: Vec::new() })
         }
@@ -149,16 +149,16 @@ mod remote {
         find(settings, record).await?.serve_as(settings, &settings.alias).await
     }
 
-    pub async fn forget(settings: &MilvusSettings, record: &Record) -> Result<()> {
-        find(settings, record).await?.drop().await
+    pub async fn forget(settings: &MilvusSettings, generation: &str) -> Result<()> {
+        Milvus::remove(settings, &collection(generation)).await
     }
 
     async fn find(settings: &MilvusSettings, record: &Record) -> Result<Milvus> {
-        Milvus::open(settings, &collection(record), &record.model, record.dimensions).await
+        Milvus::open(settings, &collection(&record.generation), &record.model, record.dimensions).await
     }
 
-    fn collection(record: &Record) -> String {
-        record.generation.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect()
+    fn collection(generation: &str) -> String {
+        generation.chars().map(|letter| if letter.is_ascii_alphanumeric() { letter } else { '_' }).collect()
     }
 }
 
@@ -193,7 +193,7 @@ mod remote {
         Err(missing())
     }
 
-    pub async fn forget(_: &MilvusSettings, _: &Record) -> Result<()> {
+    pub async fn forget(_: &MilvusSettings, _: &str) -> Result<()> {
         Err(missing())
     }
 

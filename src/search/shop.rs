@@ -2,32 +2,27 @@
 //! is on disk before it is answered for and is found by the next search; another generation is built beside and takes the
 //! place of the first at once, with every change that came meanwhile.
 
-use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 
-use super::build::{Building, Model, Models, Source, aside, build};
-use super::generation::{Generation, Record, gone, write_whole};
-use super::place::{announce, forget};
+use super::build::{Building, Model, Source, aside, build};
+use super::folder::{Parts, remove_others, snapshot_name};
+use super::generation::{Generation, Record, gone};
+use super::place::announce;
 use super::settings::SearchSettings;
 use crate::beir::DataFolder;
 use crate::domain::{Item, TextKind};
-use crate::encoder::Limits;
 use crate::error::{Error, Result};
-use crate::index::{Change, IndexSettings, Journal};
-use crate::store::Cache;
+use crate::index::{Change, Journal};
 use crate::telemetry::SEARCH;
 
-const LOCK: &str = "lock";
-const SERVED: &str = "served.json";
-const GENERATIONS: &str = "generations";
-const JOURNAL: &str = "journal";
 /// Generations that stay on disk, and open, to go back to or to compare with.
 const KEPT: usize = 3;
 /// Fewer changes are not worth a rebuild.
@@ -47,20 +42,6 @@ pub struct Applied {
     pub there: usize,
     /// The number of the last change.
     pub catalogue: u64,
-}
-
-#[derive(Serialize, Deserialize)]
-struct Pointer {
-    generation: String,
-}
-
-/// What a shop is opened with.
-pub struct Parts {
-    pub settings: SearchSettings,
-    pub index: IndexSettings,
-    pub limits: Limits,
-    pub models: Models,
-    pub cache: Arc<dyn Cache>,
 }
 
 pub struct Shop {
@@ -83,22 +64,16 @@ impl Shop {
     /// Opens what was served last, with all changes; where nothing was, indexes the data folder with the model at `path`.
     /// `told` hears how a first build goes on. Blocks; needs a runtime around it.
     pub fn open(parts: Parts, (version, path): (&str, &str), told: impl FnOnce(Arc<Building>)) -> Result<Self> {
-        let state = &parts.settings.state;
-        fs::create_dir_all(state).map_err(Error::store(state, "make the folder"))?;
-        let lock = File::create(state.join(LOCK)).map_err(Error::store(state, "lock the folder"))?;
-        if lock.try_lock().is_err() {
-            let problem = format!("is {}, which another process serves from: give each its own", state.display());
-            return Err(Error::config("search.state", problem));
-        }
+        let lock = parts.lock()?;
         let (journal, generation) = match parts.last_served()? {
             Some((dir, record)) => {
-                let journal = Journal::open(&state.join(JOURNAL), record.catalogue)?;
+                let journal = Journal::open(&parts.journal(), record.catalogue)?;
                 (journal, parts.open_with_model(&dir, record)?)
             }
             None => {
                 let missing = || Error::config("search.data", "names no data folder, and nothing was indexed before");
                 let data = DataFolder::open(parts.settings.data.as_deref().ok_or_else(missing)?)?;
-                let journal = Journal::open(&state.join(JOURNAL), 0)?;
+                let journal = Journal::open(&parts.journal(), 0)?;
                 let building = Arc::new(Building { version: version.into(), ..Building::default() });
                 told(building.clone());
                 let model = Model::open(&parts.models, path, parts.limits)?;
@@ -109,7 +84,7 @@ impl Shop {
             }
         };
         Handle::current().block_on(generation.catch_up(journal.reader()))?;
-        write_whole(&state.join(SERVED), &Pointer { generation: generation.record().generation.clone() })?;
+        parts.point_to(generation.record())?;
         Handle::current().block_on(announce(generation.record(), &parts.settings))?;
         let noted = generation.record().catalogue;
         let shop = Self {
@@ -219,7 +194,7 @@ impl Shop {
     /// Opens what lies on disk, unless another caller did meanwhile.
     async fn opened(self: Arc<Self>, version: String) -> Result<Option<Arc<Generation>>> {
         let shop = self.clone();
-        let records = spawn_blocking(move || shop.records()).await.map_err(gone)??;
+        let records = spawn_blocking(move || shop.parts.records()).await.map_err(gone)??;
         if !records.iter().any(|(_, record)| record.version == version) {
             return Ok(None);
         }
@@ -233,7 +208,7 @@ impl Shop {
     }
 
     fn open_version(&self, version: &str) -> Result<Option<Generation>> {
-        let records = self.records()?;
+        let records = self.parts.records()?;
         let Some((dir, record)) = records.into_iter().rev().find(|(_, record)| record.version == version) else {
             return Ok(None);
         };
@@ -249,30 +224,51 @@ impl Shop {
         generation
     }
 
-    /// Builds an index of the served items with the model of a version, unless there is one, and gives its name.
-    pub async fn prepare(self: &Arc<Self>, version: &str, path: &str) -> Result<String> {
+    /// The index of the served items with the model of a version, which is at `path` and has this fingerprint; built where
+    /// there is none.
+    pub async fn prepare(self: &Arc<Self>, version: &str, path: &str, model: &str) -> Result<Arc<Generation>> {
+        let check = |found: &str, path: &str| match found == model {
+            true => Ok(()),
+            false => Err(Error::input(format!(
+                "version `{version}` was registered as model {model}, but {path} holds model {found}: register that \
+                 under another name"
+            ))),
+        };
         if let Some(generation) = self.version(version).await? {
-            return Ok(generation.record().generation.clone());
+            check(&generation.record().model, &generation.record().path)?;
+            return Ok(generation);
         }
         let _alone = self.at_work.lock().await;
+        // what takes long is not begun for another model
+        let (shop, place) = (self.clone(), path.to_owned());
+        check(&spawn_blocking(move || shop.fingerprint(&place)).await.map_err(gone)??, path)?;
         let building = Arc::new(Building { version: version.into(), ..Building::default() });
         *unpoisoned(&self.building) = Some(building.clone());
-        let (shop, name, path) = (self.clone(), version.to_owned(), path.to_owned());
-        let (served, catalogue) = self.caught_up(self.served()).await?;
-        let built = aside(move || {
-            // of its own, whose threads let others go first as well
-            let model = Model::open(&shop.parts.models, &path, shop.parts.limits)?;
-            let same_model = served.record().model == model.fingerprint;
-            let source = Source::Index { index: served.held().index(), catalogue, same_model };
-            shop.parts.first((&name, &path), &model, &(source, catalogue), &building)
-        });
-        let built = built.await;
+        let built = self.built((version, path), &building).await;
         *unpoisoned(&self.building) = None;
         let (shop, (dir, record)) = (self.clone(), built?);
         let open = spawn_blocking(move || shop.parts.open_with_model(&dir, record));
         let generation = self.put_beside(Arc::new(open.await.map_err(gone)??));
         self.tidy().await?;
-        Ok(generation.record().generation.clone())
+        Ok(generation)
+    }
+
+    async fn built(
+        self: &Arc<Self>,
+        (version, path): (&str, &str),
+        building: &Arc<Building>,
+    ) -> Result<(PathBuf, Record)> {
+        let (served, catalogue) = self.caught_up(self.served()).await?;
+        let (shop, building) = (self.clone(), building.clone());
+        let (name, path) = (version.to_owned(), path.to_owned());
+        aside(move || {
+            // of its own, whose threads let others go first as well
+            let model = Model::open(&shop.parts.models, &path, shop.parts.limits)?;
+            let same_model = served.record().model == model.fingerprint;
+            let source = Source::Index { index: served.held().index(), catalogue, same_model };
+            shop.parts.first((&name, &path), &model, &(source, catalogue), &building)
+        })
+        .await
     }
 
     /// The generation, and the last change, which it knows.
@@ -300,8 +296,7 @@ impl Shop {
         // nothing is written meanwhile
         let journal = self.journal.lock().await;
         next.catch_up(journal.reader()).await?;
-        let pointer = Pointer { generation: next.record().generation.clone() };
-        write_whole(&self.parts.settings.state.join(SERVED), &pointer)?;
+        self.parts.point_to(next.record())?;
         let before = {
             let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *served, next.clone())
@@ -351,9 +346,9 @@ impl Shop {
         }
         let shop = self.clone();
         let noting = spawn_blocking(move || {
-            let dir = shop.parts.settings.state.join(GENERATIONS).join(&served.record().generation);
+            let dir = shop.parts.dir(&served.record().generation);
             Record { catalogue: known, ..served.record().clone() }.save(&dir)?;
-            Ok::<u64, Error>(shop.records()?.iter().map(|(_, record)| record.catalogue).min().unwrap_or(0))
+            Ok::<u64, Error>(shop.parts.records()?.iter().map(|(_, record)| record.catalogue).min().unwrap_or(0))
         });
         let forget_before = noting.await.map_err(gone)??;
         self.noted.store(known, Ordering::Relaxed);
@@ -382,7 +377,7 @@ impl Shop {
         let (shop, from) = (self.clone(), old.clone());
         let built = aside(move || {
             let record = Record { snapshot: snapshot_name(catalogue), ..from.record().clone() };
-            let dir = shop.parts.settings.state.join(GENERATIONS).join(&record.generation);
+            let dir = shop.parts.dir(&record.generation);
             let (fingerprint, dimensions) = (record.model.clone(), record.dimensions);
             let model = Model { worker: from.worker().clone(), fingerprint, dimensions };
             let source = Source::Index { index: from.held().index(), catalogue, same_model: true };
@@ -411,11 +406,6 @@ impl Shop {
         self.journal.lock().await.forget(forget_before)
     }
 
-    /// Generations on disk, in the order they were made.
-    fn records(&self) -> Result<Vec<(PathBuf, Record)>> {
-        self.parts.records()
-    }
-
     /// Removes what no generation that is kept needs, and says which changes they all know. Those that are open are kept, and
     /// of the others the latest, unless building anew takes less than what they miss of the changes until `last`.
     fn clean_up(&self, last: u64) -> Result<u64> {
@@ -423,118 +413,24 @@ impl Shop {
         let open: Vec<String> = self.all_open().iter().map(|open| open.record().generation.clone()).collect();
         let is_open = |record: &Record| open.contains(&record.generation);
         let most_missed = Handle::current().block_on(served.index().num_items()).map_or(u64::MAX, |num| num as u64);
-        let (mut kept, rest): (Vec<_>, Vec<_>) = self.records()?.into_iter().partition(|(_, record)| is_open(record));
+        let (mut kept, rest): (Vec<_>, Vec<_>) =
+            self.parts.records()?.into_iter().partition(|(_, record)| is_open(record));
         for (dir, record) in rest.into_iter().rev() {
             if kept.len() < KEPT && last.saturating_sub(record.catalogue) < most_missed.max(LEAST_CHANGED) {
                 kept.push((dir, record));
                 continue;
             }
             tracing::info!(generation = record.generation, "is not kept any longer");
-            if let Err(error) = Handle::current().block_on(forget(&record, &self.parts.settings)) {
-                tracing::warn!(?error, "what lies elsewhere could not be removed");
-            }
-            fs::remove_dir_all(&dir).map_err(Error::store(&dir, "remove it"))?;
+            self.parts.remove(&dir)?;
+        }
+        for dir in self.parts.unfinished()? {
+            self.parts.remove(&dir)?;
         }
         for (dir, record) in &kept {
             remove_others(dir, &record.snapshot)?;
         }
         Ok(kept.iter().map(|(_, record)| record.catalogue).min().unwrap_or(0))
     }
-}
-
-impl Parts {
-    fn open(&self, dir: &Path, record: Record, model: &Model) -> Result<Generation> {
-        let worker = (model.worker.clone(), model.fingerprint.as_str());
-        Generation::open(dir, record, worker, self.cache.clone(), &self.settings)
-    }
-
-    /// What was searched when the service ended, if it ever was.
-    fn last_served(&self) -> Result<Option<(PathBuf, Record)>> {
-        let pointer = self.settings.state.join(SERVED);
-        let text = match fs::read(&pointer) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(Error::store(&pointer, "read it")(error)),
-        };
-        let again = "restore it, or remove it to index the data folder and the journal anew";
-        let broken = |e| Error::data(&pointer, None, format!("does not name a generation: {again}")).because(e);
-        let Pointer { generation } = serde_json::from_slice(&text).map_err(broken)?;
-        let dir = self.settings.state.join(GENERATIONS).join(&generation);
-        let missing = || Error::data(&pointer, None, format!("names `{generation}`, which is not there: {again}"));
-        let record = Record::load(&dir)?.ok_or_else(missing)?;
-        Ok(Some((dir, record)))
-    }
-
-    fn open_with_model(&self, dir: &Path, record: Record) -> Result<Generation> {
-        let model = Model::open(&self.models, &record.path, self.limits)?;
-        self.open(dir, record, &model)
-    }
-
-    /// The first snapshot of a new generation, in its folder.
-    fn first(
-        &self,
-        (version, path): (&str, &str),
-        model: &Model,
-        (source, catalogue): &(Source, u64),
-        building: &Building,
-    ) -> Result<(PathBuf, Record)> {
-        let number = self.records()?.last().map_or(1, |(_, record)| number(&record.generation) + 1);
-        let record = Record {
-            generation: format!("{version}-{number}"),
-            version: version.into(),
-            path: path.into(),
-            model: model.fingerprint.clone(),
-            dimensions: model.dimensions,
-            snapshot: snapshot_name(*catalogue),
-            catalogue: *catalogue,
-            canaries: Vec::new(),
-            recall: None,
-        };
-        let dir = self.settings.state.join(GENERATIONS).join(&record.generation);
-        // what an interrupted build left
-        if dir.exists() {
-            drop(Handle::current().block_on(forget(&record, &self.settings)));
-            fs::remove_dir_all(&dir).map_err(Error::store(&dir, "remove what was left there"))?;
-        }
-        let record = build(&dir, record, model, source, (&self.settings, &self.index, building))?;
-        Ok((dir, record))
-    }
-
-    fn records(&self) -> Result<Vec<(PathBuf, Record)>> {
-        let dir = self.settings.state.join(GENERATIONS);
-        fs::create_dir_all(&dir).map_err(Error::store(&dir, "make the folder"))?;
-        let mut records = Vec::new();
-        for entry in fs::read_dir(&dir).map_err(Error::store(&dir, "read the folder"))? {
-            let path = entry.map_err(Error::store(&dir, "read the folder"))?.path();
-            match Record::load(&path) {
-                Ok(record) => records.extend(record.map(|record| (path, record))),
-                // what is served is opened by name, and then it is an error
-                Err(error) => tracing::warn!(?error, "is passed over"),
-            }
-        }
-        records.sort_by_key(|(_, record)| number(&record.generation));
-        Ok(records)
-    }
-}
-
-fn number(generation: &str) -> u64 {
-    generation.rsplit('-').next().and_then(|number| number.parse().ok()).unwrap_or(0)
-}
-
-fn snapshot_name(catalogue: u64) -> String {
-    format!("snapshot-{catalogue}")
-}
-
-/// Of the folders in `dir`, keeps the one of that name.
-fn remove_others(dir: &Path, name: &str) -> Result<()> {
-    for entry in fs::read_dir(dir).map_err(Error::store(dir, "read the folder"))? {
-        let path = entry.map_err(Error::store(dir, "read the folder"))?.path();
-        if path.is_dir() && path.file_name().is_some_and(|found| found != name) {
-            // what is mapped stays readable until nobody has it open
-            fs::remove_dir_all(&path).map_err(Error::store(&path, "remove it"))?;
-        }
-    }
-    Ok(())
 }
 
 type Written = (OwnedMutexGuard<Journal>, Vec<Change>, u64);

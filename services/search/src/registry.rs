@@ -150,21 +150,10 @@ impl Registry {
 
     async fn promoted(&self, shop: &Arc<Shop>, version: &Version) -> Result<()> {
         let ledger = self.ledger().await?;
-        let name = shop.prepare(&version.version, &version.path).await?;
-        let missing = || Error::input(format!("version `{}` has no index here", version.version));
-        let generation = shop.version(&version.version).await?.ok_or_else(missing)?;
-        if generation.record().model != version.fingerprint {
-            return Err(Error::input(format!(
-                "version `{}` was registered as model {}, but {} holds model {}: register that under another name",
-                version.version,
-                version.fingerprint,
-                version.path,
-                generation.record().model
-            )));
-        }
+        let generation = prepared(shop, version).await?;
         self.add_generation(&generation).await?;
         let _alone = self.changing.lock().await;
-        ledger.promote(&version.version, &name).await?;
+        ledger.promote(&version.version, &generation.record().generation).await?;
         shop.swap(&version.version).await
     }
 
@@ -191,7 +180,7 @@ impl Registry {
     }
 
     async fn followed(&self, shop: &Arc<Shop>, version: &Version) -> Result<()> {
-        shop.prepare(&version.version, &version.path).await?;
+        prepared(shop, version).await?;
         let _alone = self.changing.lock().await;
         // while its index was built, another may have come to be served
         let served = self.ledger().await?.served().await?;
@@ -210,6 +199,11 @@ impl Registry {
             }
         }
     }
+}
+
+/// An index of the version, made where there is none.
+async fn prepared(shop: &Arc<Shop>, version: &Version) -> Result<Arc<Generation>> {
+    shop.prepare(&version.version, &version.path, &version.fingerprint).await
 }
 
 fn is_served(shop: &Shop, version: &str) -> bool {

@@ -92,10 +92,11 @@ impl Milvus {
         self.link.ask("create the alias", create, call!(create_alias)).await.map_err(|_| failure)
     }
 
-    /// Deletes the collection and all in it.
-    pub async fn drop(self) -> Result<()> {
-        let request = DropCollectionRequest::builder().collection_name(self.name()).build();
-        self.link.ask("drop the collection", request, call!(drop_collection)).await
+    /// Deletes a collection and all in it, whatever model made it.
+    pub async fn remove(settings: &MilvusSettings, collection: &str) -> Result<()> {
+        let link = Link::open(settings, collection).await?;
+        let request = DropCollectionRequest::builder().collection_name(&link.name).build();
+        link.ask("drop the collection", request, call!(drop_collection)).await
     }
 
     fn check(&self, vector: &[f32]) -> Result<()> {

@@ -130,6 +130,12 @@ pub struct Process {
 
 impl Process {
     pub fn start(home: &Path, sets: &[&str], keys: &str) -> Self {
+        let keys = if keys.is_empty() { None } else { Some(("SOUK_SEARCH_KEYS", keys)) };
+        Self::start_with(home, sets, &keys.into_iter().collect::<Vec<_>>())
+    }
+
+    /// With variables of its own.
+    pub fn start_with(home: &Path, sets: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut all = vec![
             format!("model.path={}", golden("st_mean_dense").display()),
             format!("search.data={}", home.join("data").display()),
@@ -140,14 +146,18 @@ impl Process {
         ];
         all.extend(sets.iter().map(|set| (*set).to_owned()));
         let mut command = Command::new(env!("CARGO_BIN_EXE_souk-search"));
-        if !keys.is_empty() {
-            command.env("SOUK_SEARCH_KEYS", keys);
-        }
+        command.envs(variables.iter().copied());
         let mut child = command.args(all.iter().flat_map(|set| ["--set", set])).stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().rsplit("http://").next().unwrap().parse().unwrap_or_else(|e| panic!("{e}: {line}"));
         Self { child, address }
+    }
+
+    /// As an operator ends it.
+    pub fn stop(mut self) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
     }
 
     pub fn kill(mut self) {
