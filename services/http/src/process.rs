@@ -4,7 +4,6 @@
 use std::fmt;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -30,27 +29,27 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Binds `listen`, which the configuration calls `place`, and serves what `open` gives until a signal. Requests that come
-/// before it is open wait.
-pub async fn serve(
+/// Binds `listen`, which the configuration calls `place`, and serves the router that `open` gives until a signal; what it
+/// gives beside that is kept so long. `ready` hears of where the service is asked once requests are answered. Those that come
+/// before wait; a signal that comes before ends the process at once, with whatever is being built.
+pub async fn serve<T>(
     (listen, place): (&str, &str),
     tls: Option<&Tls>,
-    open: impl AsyncFnOnce(Endpoint) -> anyhow::Result<Router>,
+    open: impl AsyncFnOnce(Endpoint) -> anyhow::Result<(Router, T)>,
+    ready: impl FnOnce(Endpoint, &T) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
-    let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
-    let mut shutdown = pin!(async move {
-        let [terminate, interrupt] = &mut signals;
-        tokio::select! { () = heard(terminate) => {}, () = heard(interrupt) => {} }
-    });
     let certificate = tls.map(Certificate::open).transpose()?;
     let listener = TcpListener::bind(listen)
         .await
         .map_err(|e| Error::config(place, format!("cannot listen on {listen}")).because(e))?;
     let address = listener.local_addr().context("cannot tell the address")?;
-    let scheme = if certificate.is_some() { "https" } else { "http" };
-    let router = tokio::select! {
-        opened = open(Endpoint { address, scheme }) => opened?,
-        () = &mut shutdown => return Ok(()),
+    let endpoint = Endpoint { address, scheme: if certificate.is_some() { "https" } else { "http" } };
+    let (router, kept) = open(endpoint).await?;
+    let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    ready(endpoint, &kept)?;
+    let shutdown = async move {
+        let [terminate, interrupt] = &mut signals;
+        tokio::select! { () = heard(terminate) => {}, () = heard(interrupt) => {} }
     };
     Door::new(router, certificate).keep(listener, shutdown).await;
     Ok(())

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use anyhow::Context;
 use souk::config::Config;
 use souk_http::{Endpoint, Keys};
-use tokio::task::spawn_blocking;
 
 use crate::routes::router;
 use crate::{Judge, OracleJudge, Service};
@@ -29,22 +28,14 @@ pub fn serve(
         if keys.is_empty() && !endpoint.address.ip().is_loopback() {
             tracing::warn!(%endpoint, "everybody who reaches this address may ask: give keys");
         }
-        let (config, oracle) = (config.clone(), oracle.map(Path::to_owned));
-        let opening = spawn_blocking(move || judge(&config, oracle.as_deref()));
-        let judge = opening.await.context("the judge could not be opened")??;
+        // nothing else runs yet
+        let judge = match oracle {
+            Some(shop) => Judge::Oracle(Box::new(OracleJudge::load(shop)?)),
+            None => Judge::of_model(config.open_relevance()?, settings.worker)?,
+        };
         let service = Arc::new(Service::new(judge, keys, settings)?);
-        ready(endpoint, service.judge.id())?;
-        Ok(router(service))
+        Ok((router(service.clone()), service))
     };
-    let served = runtime.block_on(souk_http::serve((&settings.listen, "relevance.serve.listen"), None, open));
-    // a model that is still being loaded is of no use to anybody now
-    runtime.shutdown_background();
-    served
-}
-
-fn judge(config: &Config, oracle: Option<&Path>) -> souk::Result<Judge> {
-    match oracle {
-        Some(shop) => Ok(Judge::Oracle(Box::new(OracleJudge::load(shop)?))),
-        None => Judge::of_model(config.open_relevance()?, config.relevance.serve.worker),
-    }
+    let ready = |endpoint, service: &Arc<Service>| ready(endpoint, service.judge.id());
+    runtime.block_on(souk_http::serve((&settings.listen, "relevance.serve.listen"), None, open, ready))
 }

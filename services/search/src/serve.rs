@@ -26,18 +26,16 @@ pub fn serve(
     let settings = &config.search;
     let keys = Keys::open(settings.key_file.as_deref(), KEYS)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
-    let mut running = JoinSet::new();
     let open = async |endpoint: Endpoint| {
         if keys.is_empty() && !endpoint.address.ip().is_loopback() {
             tracing::warn!(%endpoint, "everybody who reaches this address may do all: give keys");
         }
         let service = Service::open(config, keys, told).await?;
-        running = chores::start(&service);
-        ready(endpoint, &service.shop.served())?;
-        Ok(router(service))
+        Ok((router(service.clone()), (chores::start(&service), service)))
     };
-    let served = runtime.block_on(souk_http::serve((&settings.listen, "search.listen"), settings.tls.as_ref(), open));
-    drop(running);
+    let ready = |endpoint, (_, service): &(JoinSet<()>, Arc<Service>)| ready(endpoint, &service.shop.served());
+    let listen = (settings.listen.as_str(), "search.listen");
+    let served = runtime.block_on(souk_http::serve(listen, settings.tls.as_ref(), open, ready));
     // a build that goes on is of no use to anybody now
     runtime.shutdown_background();
     served
