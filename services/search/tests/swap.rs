@@ -157,15 +157,17 @@ async fn a_rollback_waits_for_no_build() {
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     fs::hard_link(&pipe, &file).unwrap();
     let building = running.ask("POST /models/third/promote", json!({})).await;
-    assert_eq!((building.status, building.json()["building"]["version"].as_str()), (202, Some("third")));
     let refused = running.ask("POST /models/third/promote", json!({})).await;
-    assert!(refused.status == 409 && refused.body.contains("is being promoted"), "{}", refused.body);
     let rolled = running.ask("POST /models/rollback", json!({})).await;
-    assert_eq!((rolled.status, rolled.json()["served"]["version"].as_str()), (200, Some("first")), "{}", rolled.body);
-    assert_eq!(running.service.shop.served().record().version, "first");
+    let served = running.service.shop.served();
+    // before anything is asserted, or a failure would wait at the pipe for ever
     let text = fs::read(&aside).unwrap();
     fs::rename(&aside, &file).unwrap();
     fs::write(&pipe, text).unwrap();
+    assert_eq!((building.status, building.json()["building"]["version"].as_str()), (202, Some("third")));
+    assert!(refused.status == 409 && refused.body.contains("is being promoted"), "{}", refused.body);
+    assert_eq!((rolled.status, rolled.json()["served"]["version"].as_str()), (200, Some("first")), "{}", rolled.body);
+    assert_eq!(served.record().version, "first");
     running.until_served("third").await;
     let states = running.get("/models").await.json()["versions"].clone();
     assert_eq!((&states[0]["state"], &states[1]["state"]), (&json!("promoted"), &json!("rolled_back")));
