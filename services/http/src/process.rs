@@ -30,14 +30,14 @@ impl fmt::Display for Endpoint {
 }
 
 /// Binds `listen`, which the configuration calls `place`, and serves the router that `open` gives until a signal; what it
-/// gives beside that is kept so long. `ready` hears of where the service is asked once requests are answered. Those that come
+/// gives beside that is kept so long, and given back. `ready` hears of where the service is asked once requests are answered. Those that come
 /// before wait; a signal that comes before ends the process at once, with whatever is being built.
 pub async fn serve<T>(
     (listen, place): (&str, &str),
     tls: Option<&Tls>,
     open: impl AsyncFnOnce(Endpoint) -> anyhow::Result<(Router, T)>,
     ready: impl FnOnce(Endpoint, &T) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<T> {
     let certificate = tls.map(Certificate::open).transpose()?;
     let listener = TcpListener::bind(listen)
         .await
@@ -52,7 +52,7 @@ pub async fn serve<T>(
         tokio::select! { () = heard(terminate) => {}, () = heard(interrupt) => {} }
     };
     Door::new(router, certificate).keep(listener, shutdown).await;
-    Ok(())
+    Ok(kept)
 }
 
 /// Never, where a signal cannot be listened for.

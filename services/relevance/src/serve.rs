@@ -37,5 +37,5 @@ pub fn serve(
         Ok((router(service.clone()), service))
     };
     let ready = |endpoint, service: &Arc<Service>| ready(endpoint, service.judge.id());
-    runtime.block_on(souk_http::serve((&settings.listen, "relevance.serve.listen"), None, open, ready))
+    runtime.block_on(souk_http::serve((&settings.listen, "relevance.serve.listen"), None, open, ready)).map(drop)
 }

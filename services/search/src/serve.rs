@@ -35,7 +35,13 @@ pub fn serve(
     };
     let ready = |endpoint, (_, service): &(JoinSet<()>, Arc<Service>)| ready(endpoint, &service.shop.served());
     let listen = (settings.listen.as_str(), "search.listen");
-    let served = runtime.block_on(souk_http::serve(listen, settings.tls.as_ref(), open, ready));
+    let served = runtime.block_on(async {
+        let (chores, service) = souk_http::serve(listen, settings.tls.as_ref(), open, ready).await?;
+        drop(chores);
+        // what was taken is written down
+        service.scribe.close().await;
+        Ok(())
+    });
     // a build that goes on is of no use to anybody now
     runtime.shutdown_background();
     served
