@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use requests::{Connection, Outcome, Plan, run};
-use tokio::time::{Instant, interval, sleep};
+use tokio::time::{Instant, interval, sleep, timeout};
 
 const NUM_SWAPS: u32 = 20;
 const NUM_RESTARTS: u32 = 3;
@@ -24,6 +24,7 @@ const NUM_RESTARTS: u32 = 3;
 const WRITES: u32 = 1000;
 /// Of what can be answered.
 const OVERLOAD: f64 = 5.0;
+const MINUTE: Duration = Duration::from_secs(60);
 const CALM: Duration = Duration::from_secs(15);
 
 struct Setting {
@@ -59,7 +60,7 @@ async fn main() {
     println!("alone          {}", alone.said());
     let full = run(&setting.plan(8, None, CALM)).await;
     println!("8 at a time    {}", full.said());
-    let before = memory(pid);
+    println!("memory         {} MiB", memory(pid));
     let rate = full.per_second() * 0.4;
     let plan = setting.plan(16, Some(rate), Duration::from_secs(seconds));
     let load = tokio::spawn(async move { run(&plan).await });
@@ -67,6 +68,7 @@ async fn main() {
         tokio::spawn(write(setting.clone())),
         tokio::spawn(swap(setting.clone(), seconds, [first.clone(), second.clone()])),
         tokio::spawn(restart(setting.clone(), seconds, rest.first().cloned())),
+        tokio::spawn(remember(setting.clone(), pid.clone())),
     ];
     let kept = load.await.expect("the load does not panic");
     setting.stop.store(true, Ordering::Relaxed);
@@ -74,7 +76,6 @@ async fn main() {
         println!("{}", task.await.expect("what happens beside does not panic"));
     }
     println!("{seconds} s of {rate:.0}/s   {}", kept.said());
-    println!("memory         {before} MiB before, {} MiB after", memory(pid));
     println!("failed         {} of what was accepted", failed(&kept) + setting.failed.load(Ordering::Relaxed));
     sleep(Duration::from_secs(5)).await;
     overload(&setting, &alone, &full).await;
@@ -158,6 +159,19 @@ async fn restart(setting: Arc<Setting>, seconds: u64, command: Option<String>) -
         done += usize::from(ran.await.is_ok_and(|ran| ran.is_ok_and(|status| status.success())));
     }
     format!("restarts       {done}")
+}
+
+/// Memory by the minute.
+async fn remember(setting: Arc<Setting>, pid: String) -> String {
+    let mut by_minute = Vec::new();
+    let mut ticks = interval(MINUTE);
+    ticks.tick().await;
+    while !setting.stop.load(Ordering::Relaxed) {
+        if timeout(Duration::from_secs(1), ticks.tick()).await.is_ok() {
+            by_minute.push(memory(&pid).to_string());
+        }
+    }
+    format!("MiB by minute  {}", by_minute.join(" "))
 }
 
 /// MiB that the process has in memory, without files that are mapped.
