@@ -239,12 +239,15 @@ impl Shop {
             return Ok(generation);
         }
         let _alone = self.at_work.lock().await;
-        // what takes long is not begun for another model
-        let (shop, place) = (self.clone(), path.to_owned());
-        check(&spawn_blocking(move || shop.fingerprint(&place)).await.map_err(gone)??, path)?;
         let building = Arc::new(Building { version: version.into(), ..Building::default() });
         *unpoisoned(&self.building) = Some(building.clone());
-        let built = self.built((version, path), &building).await;
+        let build = async {
+            // what takes long is not begun for another model
+            let (shop, place) = (self.clone(), path.to_owned());
+            check(&spawn_blocking(move || shop.fingerprint(&place)).await.map_err(gone)??, path)?;
+            self.built((version, path), &building).await
+        };
+        let built = build.await;
         *unpoisoned(&self.building) = None;
         let (shop, (dir, record)) = (self.clone(), built?);
         let open = spawn_blocking(move || shop.parts.open_with_model(&dir, record));

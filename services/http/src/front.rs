@@ -44,14 +44,25 @@ pub async fn note(State(front): State<Arc<Front>>, request: Request, next: Next)
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("other", MatchedPath::as_str);
     // an error's, so that whatever is logged of the request is logged with its name
-    let (shown, status) = (id.to_str().unwrap_or_default(), Empty);
-    let span = tracing::error_span!("request", otel.name = route, otel.kind = "server", route, id = shown, status);
+    let shown = id.to_str().unwrap_or_default();
+    let span = tracing::error_span!(
+        "request",
+        otel.name = route,
+        otel.kind = "server",
+        otel.status_code = Empty,
+        http.response.status_code = Empty,
+        route,
+        id = shown
+    );
     join(&span, |name| Some(request.headers().get(name)?.to_str().ok()?.to_owned()));
     let mut response = next.run(request).instrument(span.clone()).await;
     let seconds = began.elapsed().as_secs_f64();
     let status = response.status().as_u16();
     front.metrics.answered(route, status, seconds);
-    span.record("status", status);
+    span.record("http.response.status_code", i64::from(status));
+    if response.status().is_server_error() {
+        span.record("otel.status_code", "ERROR");
+    }
     span.in_scope(|| tracing::info!(status, seconds, "answered"));
     let headers = response.headers_mut();
     headers.insert(REQUEST_ID, id);

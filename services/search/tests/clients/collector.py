@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+STATUS = "http.response.status_code"
 spans = []
 
 
@@ -34,7 +35,7 @@ def told(span, service):
     return {
         "service": service, "name": span.name, "kind": span.kind, "trace": span.trace_id.hex(), "id": span.span_id.hex(),
         "parent": span.parent_span_id.hex(), "nanoseconds": span.end_time_unix_nano - span.start_time_unix_nano,
-        "status": attributes["status"].int_value if "status" in attributes else None,
+        "status": attributes[STATUS].int_value if STATUS in attributes else None,
     }
 
 
