@@ -56,7 +56,7 @@ embedded() {
     build
     local data=${SOAK_DATA:-$work/shop}
     [ -f "$data/corpus.jsonl" ] || shop 100000 "$data"
-    load "$data" "$seconds" "scripts/services.sh restart redis $services && scripts/services.sh restart postgres $services" \
+    load "$data" "$seconds" "$PWD/scripts/services.sh restart redis $services && $PWD/scripts/services.sh restart postgres $services" \
         --config configs/search-embedded.toml --set "store.database=$DATABASE_URL"
 }
 
@@ -64,7 +64,7 @@ on_milvus() {
     echo "== load on Milvus"
     build
     shop 10000 "$work/small"
-    load "$work/small" $((seconds / 5)) "scripts/services.sh restart milvus $services" \
+    load "$work/small" $((seconds / 5)) "$PWD/scripts/services.sh restart milvus $services" \
         --config configs/search-milvus.toml --set "store.database=sqlite:$work/milvus.db" \
         --set "search.index.address=$MILVUS_URL"
 }

@@ -1,6 +1,6 @@
 //! Souk's one C++ shim: frozen CPU inference of transformers on packed tokens; what training needs of libtorch (collectives,
 //! fused AdamW, autocast); loading the CUDA half of libtorch; files mapped into memory; the products that a walk through a graph
-//! of neighbours asks for; and which thread goes first.
+//! of neighbours asks for; which thread goes first; and memory given back.
 //!
 //! Takes and gives `tch` tensors. Packed means that all texts of a batch are concatenated (`x` is `[T, D]`, no padding) and
 //! `starts` says where each begins: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Nothing here
@@ -15,6 +15,7 @@ mod cuda;
 mod ffi;
 mod linear;
 mod mapping;
+mod memory;
 mod priority;
 mod products;
 mod rows;
@@ -27,6 +28,7 @@ pub use c10d::{Network, ProcessGroup, Store};
 pub use cuda::{load_cuda, torch_version};
 pub use linear::{Activation, Epilogue, Norm, PackedLinear, feed_forward, supports_int8};
 pub use mapping::{Mapping, Number, Numbers};
+pub use memory::give_back;
 pub use priority::step_back;
 pub use products::{code_products, product, products};
 pub use rows::{Embeddings, embed_norm, segment_mean};

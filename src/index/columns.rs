@@ -15,6 +15,8 @@ pub(super) const LONGEST: usize = 256;
 /// Fields are told with so many of their values.
 const TOLD_VALUES: usize = 20;
 const KEPT_SELECTIONS: usize = 32;
+/// Longer lists are nobody's habit, and take room.
+const MOST_LISTED: usize = 100;
 
 /// What can be filtered by.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -71,6 +73,9 @@ impl Selections {
             at.map(|at| last.remove(at).1)
         };
         let selected = known.unwrap_or_else(|| Arc::new(columns.select(filter)));
+        if filter.must.iter().filter_map(|condition| condition.one_of.as_ref()).any(|list| list.len() > MOST_LISTED) {
+            return selected;
+        }
         let mut last = self.last();
         if last.len() >= KEPT_SELECTIONS {
             last.remove(0);

@@ -44,6 +44,8 @@ impl Filter {
         self.must.iter().try_for_each(Condition::check)
     }
 
+    /// Item by item, where there are no columns.
+    #[cfg(any(test, feature = "milvus"))]
     pub(super) fn keeps(&self, item: &Item) -> bool {
         self.must.iter().all(|condition| {
             let (mut kept, wanted) = (false, condition.wanted());

@@ -101,7 +101,7 @@ impl Manifest {
         }
         let path = dir.join(MANIFEST);
         let text = fs::read(&path).map_err(Error::store(&path, "open the index"))?;
-        let broken = |e| Error::data(&path, None, "not a manifest").because(e);
+        let broken = |e| Error::data(&path, None, "is no manifest of an index: build the index again").because(e);
         let Format { format } = serde_json::from_slice(&text).map_err(broken)?;
         if format != FORMAT {
             let problem = format!("format {format}, this program reads {FORMAT}: build the index again");

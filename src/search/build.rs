@@ -72,7 +72,10 @@ pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 
         let _runtime = runtime.enter();
         souk_native::step_back();
         // who no longer waits does not want it
-        drop(give.send(work()));
+        let done = work();
+        // a build took much, and none may follow for long
+        souk_native::give_back();
+        drop(give.send(done));
     };
     let started = thread::Builder::new().name("build".into()).spawn(run);
     started.map_err(|e| Error::device("no thread can be started to build on").because(e))?;

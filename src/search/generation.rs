@@ -186,7 +186,12 @@ impl Generation {
         // room comes first, so that nobody tokenizes for a full queue
         let places = self.worker.reserve(texts.len())?;
         let worker = self.worker.clone();
-        let read = move || texts.iter().map(|text| worker.reader().read(text, kind)).collect::<Result<Vec<Text>>>();
+        let read = move || {
+            let named =
+                |at: usize, e| Error::input(format!("text {} of {} cannot be read", at + 1, texts.len())).because(e);
+            let read = |(at, text): (usize, &String)| worker.reader().read(text, kind).map_err(|e| named(at, e));
+            texts.iter().enumerate().map(read).collect::<Result<Vec<Text>>>()
+        };
         let texts = tokio::task::spawn_blocking(read).await.map_err(gone)??;
         self.worker.submit_into(places, texts)?.await.map_err(gone)?
     }

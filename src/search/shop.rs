@@ -80,6 +80,7 @@ impl Shop {
                 // a journal that is there changed these items: it is what follows
                 let source = (Source::Data(data), journal.forgotten());
                 let (dir, record) = parts.first((version, path), &model, &source, &building)?;
+                souk_native::give_back();
                 (journal, parts.open(&dir, record, &model)?)
             }
         };

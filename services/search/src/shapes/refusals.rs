@@ -29,7 +29,7 @@ pub enum Refusals {
     /// A key is needed
     #[response(status = 401)]
     UnknownKey(#[to_schema] ErrorBody),
-    /// An admin's key is needed
+    /// An admin's key is needed, or, where there are no keys, another page or name asked
     #[response(status = 403)]
     Forbidden(#[to_schema] ErrorBody),
     /// There is no such thing
