@@ -1,16 +1,14 @@
-//! Overload: lets in only as many requests at a time as are answered about as fast as one alone; the others wait for a
-//! moment, and are told to come back. How many those are is learned from the answers: it differs from machine to machine
-//! and from model to model, and a queue of any fixed length is too short for one and too long for another.
+//! Overload: lets in only as many requests at a time as are answered about as fast as one alone; the others are told at
+//! once to come back. How many those are is learned from the answers: it differs from machine to machine and from model to
+//! model, and a queue of any fixed length is too short for one and too long for another.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use tokio::sync::Notify;
-use tokio::time::timeout;
 
 use crate::body::bytes;
 use crate::fault::Fault;
@@ -18,8 +16,6 @@ use crate::front::Front;
 
 /// Answers may take so many times what they take alone.
 const SLOWER: f64 = 1.5;
-/// And may be waited for so many times that: with the answer itself, twice.
-const WAIT: f64 = 0.5;
 /// Weight of the newest answer.
 const NEWEST: f64 = 0.05;
 const SHRINK: f64 = 0.98;
@@ -31,8 +27,6 @@ pub struct Gate {
     least: f64,
     most: f64,
     state: Mutex<Learned>,
-    /// Told of each request that leaves.
-    left: Notify,
 }
 
 struct Learned {
@@ -66,7 +60,7 @@ impl Gate {
         let least = (least as f64).clamp(1.0, most);
         let limit = (2.0 * least).min(most);
         let learned = Learned { inside: 0, entered: 0, limit, alone: None, usual: 0.0 };
-        Self { least, most, state: Mutex::new(learned), left: Notify::new() }
+        Self { least, most, state: Mutex::new(learned) }
     }
 
     fn learned(&self) -> MutexGuard<'_, Learned> {
@@ -85,26 +79,10 @@ impl Gate {
         Some(Ticket { number: learned.entered, found_nobody })
     }
 
-    /// As `enter`, now or when others have left; nothing where that takes too long.
-    async fn enter_soon(&self) -> Option<Ticket> {
-        let began = Instant::now();
-        let most = Duration::from_secs_f64(WAIT * self.learned().alone.unwrap_or(0.0));
-        loop {
-            let ticket = self.enter();
-            let rest = most.saturating_sub(began.elapsed());
-            if ticket.is_some() || rest.is_zero() {
-                return ticket;
-            }
-            // another may have been faster: a place is looked for again either way
-            drop(timeout(rest, self.left.notified()).await);
-        }
-    }
-
     fn leave(&self, ticket: Ticket, seconds: Option<f64>) {
         let mut learned = self.learned();
         let was_full = learned.inside as f64 + 1.0 > learned.limit;
         learned.inside -= 1;
-        self.left.notify_one();
         let Some(seconds) = seconds else { return };
         let stayed_alone = ticket.found_nobody && ticket.number == learned.entered;
         if stayed_alone || learned.alone.is_none() {
@@ -139,7 +117,7 @@ pub async fn hurry(State((front, gate)): State<(Arc<Front>, Arc<Gate>)>, request
         Ok(body) => body,
         Err(fault) => return fault.into_response(),
     };
-    let Some(ticket) = gate.enter_soon().await else {
+    let Some(ticket) = gate.enter() else {
         return Fault::busy("more is asked than can be answered fast: try again").into_response();
     };
     let mut place = Place { gate, ticket, seconds: None };
@@ -178,22 +156,6 @@ mod tests {
         }
         let small = Gate::new(2, 1);
         assert_eq!(settle(&small, 100, 0.1), 1);
-    }
-
-    #[tokio::test]
-    async fn a_request_waits_for_a_place_half_as_long_as_an_answer_takes() {
-        let gate = Arc::new(Gate::new(1, 1));
-        assert_eq!(settle(&gate, 1, 0.4), 1);
-        let first = gate.enter().unwrap();
-        let began = Instant::now();
-        assert!(gate.enter_soon().await.is_none());
-        let waited = began.elapsed().as_secs_f64();
-        assert!((0.2..2.0).contains(&waited), "{waited} s");
-        let waiting = gate.clone();
-        let waiting = tokio::spawn(async move { waiting.enter_soon().await });
-        tokio::task::yield_now().await;
-        gate.leave(first, Some(0.4));
-        assert!(waiting.await.unwrap().is_some());
     }
 
     #[test]
