@@ -70,15 +70,20 @@ pub struct Outcome {
     pub statuses: BTreeMap<u16, usize>,
     /// Connections that broke amid a request.
     pub broken: usize,
-    /// Milliseconds of what was answered with 200, in order of size.
+    /// Milliseconds of what was answered with 200 since it should have been sent, in order of size.
     pub millis: Vec<f64>,
+    /// The same since it was sent, which is later where this side cannot send as much as is planned.
+    pub since_sent: Vec<f64>,
     pub seconds: f64,
 }
 
 impl Outcome {
     pub fn quantile(&self, q: f64) -> f64 {
-        let last = self.millis.len().saturating_sub(1);
-        self.millis.get((last as f64 * q).round() as usize).copied().unwrap_or(f64::NAN)
+        quantile(&self.millis, q)
+    }
+
+    pub fn late(&self) -> f64 {
+        quantile(&self.since_sent, 0.99)
     }
 
     pub fn per_second(&self) -> f64 {
@@ -87,11 +92,12 @@ impl Outcome {
 
     pub fn said(&self) -> String {
         format!(
-            "{:.0}/s answered, p50 {:.2} ms, p99 {:.2} ms, worst {:.1} ms, by status {:?}, broken {}",
+            "{:.0}/s answered, p50 {:.2} ms, p99 {:.2} ms, worst {:.1} ms, p99 since sent {:.2} ms, by status {:?}, broken {}",
             self.per_second(),
             self.quantile(0.5),
             self.quantile(0.99),
             self.quantile(1.0),
+            self.late(),
             self.statuses,
             self.broken
         )
@@ -101,7 +107,14 @@ impl Outcome {
         other.statuses.into_iter().for_each(|(status, num)| *self.statuses.entry(status).or_default() += num);
         self.broken += other.broken;
         self.millis.extend(other.millis);
+        self.since_sent.extend(other.since_sent);
     }
+}
+
+/// Of numbers in order of size.
+fn quantile(sorted: &[f64], q: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    sorted.get((last as f64 * q).round() as usize).copied().unwrap_or(f64::NAN)
 }
 
 pub async fn run(plan: &Plan) -> Outcome {
@@ -114,6 +127,7 @@ pub async fn run(plan: &Plan) -> Outcome {
     }
     all.seconds = began.elapsed().as_secs_f64();
     all.millis.sort_by(f64::total_cmp);
+    all.since_sent.sort_by(f64::total_cmp);
     all
 }
 
@@ -136,11 +150,13 @@ async fn one(plan: Plan, began: Instant, next: Arc<AtomicU64>) -> Outcome {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
+        let sent = Instant::now();
         match open.ask(&plan.route, &plan.bodies[number as usize % plan.bodies.len()]).await {
             Ok((status, _)) => {
                 *outcome.statuses.entry(status).or_default() += 1;
                 if status == 200 {
                     outcome.millis.push(due.elapsed().as_secs_f64() * 1e3);
+                    outcome.since_sent.push(sent.elapsed().as_secs_f64() * 1e3);
                 }
             }
             Err(_) => {
