@@ -257,7 +257,7 @@ async fn a_server_that_was_killed_is_found_again() {
     let error = milvus.num_items().await.unwrap_err();
     assert!(matches!(error, Error::Upstream { retryable: true, .. }), "{error:?}");
     assert!(error.to_string().contains(&settings.address.to_string()), "{error}");
-    // what is asked while the server is away waits for it
+    // who asks while the server is away, and asks again, is answered once it is back
     let starting = tokio::task::spawn_blocking(move || {
         server.does("start");
         server
