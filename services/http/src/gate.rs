@@ -9,18 +9,21 @@ use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use tokio::task::yield_now;
 
 use crate::body::bytes;
 use crate::fault::Fault;
 use crate::front::Front;
 
 /// Answers may take so many times what they take alone.
-const SLOWER: f64 = 1.5;
-/// Weight of the newest answer.
+const SLOWER: f64 = 1.3;
+/// Weight of the newest answer that was alone.
 const NEWEST: f64 = 0.05;
-const SHRINK: f64 = 0.98;
+/// So many answers, or twice as many as are let in at a time, say whether those are too many.
+const ANSWERS: usize = 64;
+const SHRINK: f64 = 0.8;
 /// How fast another idea of what one answer takes is come to, where none is ever alone.
-const DRIFT: f64 = 1.002;
+const DRIFT: f64 = 1.05;
 
 pub struct Gate {
     /// So many are always let in: what is slow may be so for other reasons than that they are many.
@@ -31,12 +34,23 @@ pub struct Gate {
 
 struct Learned {
     inside: usize,
-    /// Requests that were ever let in.
-    entered: u64,
+    /// Requests that ever came, let in or not.
+    came: u64,
     limit: f64,
-    /// Seconds of an answer that nothing else stood beside, and of any.
+    /// Seconds of an answer beside which nothing was asked.
     alone: Option<f64>,
-    usual: f64,
+    /// Of requests that came since the limit was what it is.
+    answers: Answers,
+}
+
+#[derive(Default)]
+struct Answers {
+    /// The last request that came before.
+    after: u64,
+    num: usize,
+    seconds: f64,
+    /// Whether there was no room for one more.
+    full: bool,
 }
 
 /// A request that was let in.
@@ -59,7 +73,7 @@ impl Gate {
         let most = (most as f64).max(1.0);
         let least = (least as f64).clamp(1.0, most);
         let limit = (2.0 * least).min(most);
-        let learned = Learned { inside: 0, entered: 0, limit, alone: None, usual: 0.0 };
+        let learned = Learned { inside: 0, came: 0, limit, alone: None, answers: Answers::default() };
         Self { least, most, state: Mutex::new(learned) }
     }
 
@@ -70,36 +84,47 @@ impl Gate {
     /// Nothing where there is no place.
     fn enter(&self) -> Option<Ticket> {
         let mut learned = self.learned();
-        if learned.inside as f64 >= learned.limit {
+        learned.came += 1;
+        if learned.inside as f64 >= learned.limit.floor() {
+            learned.answers.full = true;
             return None;
         }
         let found_nobody = learned.inside == 0;
         learned.inside += 1;
-        learned.entered += 1;
-        Some(Ticket { number: learned.entered, found_nobody })
+        Some(Ticket { number: learned.came, found_nobody })
     }
 
     fn leave(&self, ticket: Ticket, seconds: Option<f64>) {
         let mut learned = self.learned();
-        let was_full = learned.inside as f64 + 1.0 > learned.limit;
         learned.inside -= 1;
         let Some(seconds) = seconds else { return };
-        let stayed_alone = ticket.found_nobody && ticket.number == learned.entered;
+        let stayed_alone = ticket.found_nobody && ticket.number == learned.came;
         if stayed_alone || learned.alone.is_none() {
             let before = learned.alone.unwrap_or(seconds);
             learned.alone = Some(before + NEWEST * (seconds - before));
         }
-        learned.usual += NEWEST * (seconds - learned.usual);
-        let bound = SLOWER * learned.alone.unwrap_or(f64::INFINITY);
-        if learned.usual > bound {
-            learned.limit = (learned.limit * SHRINK).max(self.least);
-            if learned.limit == self.least {
-                // so slow with so few: it is the machine that has become slower
-                learned.alone = learned.alone.map(|alone| alone * DRIFT);
-            }
-        } else if was_full {
-            learned.limit = (learned.limit + 1.0 / learned.limit).min(self.most);
+        if ticket.number > learned.answers.after {
+            learned.answers.num += 1;
+            learned.answers.seconds += seconds;
         }
+        if learned.answers.num >= ANSWERS.max(2 * learned.limit as usize) {
+            self.judge(&mut learned);
+        }
+    }
+
+    fn judge(&self, learned: &mut Learned) {
+        let Answers { num, seconds, full, .. } = learned.answers;
+        let (usual, alone) = (seconds / num as f64, learned.alone.unwrap_or(f64::INFINITY));
+        if usual <= SLOWER * alone {
+            let more = if full { 1.0 } else { 0.0 };
+            learned.limit = (learned.limit + more).min(self.most);
+        } else if learned.limit > self.least {
+            learned.limit = (learned.limit * SHRINK).max(self.least);
+        } else {
+            // so slow with so few: it is the machine that has become slower, or refusing that takes its time
+            learned.alone = Some((alone * DRIFT).min(usual / SLOWER));
+        }
+        learned.answers = Answers { after: learned.came, ..Answers::default() };
     }
 }
 
@@ -122,6 +147,8 @@ pub async fn hurry(State((front, gate)): State<(Arc<Front>, Arc<Gate>)>, request
     };
     let mut place = Place { gate, ticket, seconds: None };
     let began = Instant::now();
+    // what else has arrived comes to the gate first: a search that waits for nothing would keep it from being refused
+    yield_now().await;
     let response = next.run(Request::from_parts(parts, Body::from(body))).await;
     if response.status().is_success() {
         place.seconds = Some(began.elapsed().as_secs_f64());
@@ -169,5 +196,16 @@ mod tests {
         }
         let entered: Vec<Ticket> = (0..100).map_while(|_| gate.enter()).collect();
         assert!(entered.len() >= 32, "{}", entered.len());
+    }
+
+    /// Under lasting overload even few take longer than one did alone, for refusing takes its time; that must not be
+    /// taken for a reason to let in more and more.
+    #[test]
+    fn overload_that_lasts_opens_no_gate() {
+        let gate = Gate::new(2, 64);
+        settle(&gate, 1, 0.001);
+        assert!((2..=4).contains(&settle(&gate, 100, 0.003)));
+        let inside = (0..20).map(|_| settle(&gate, 100, 0.003)).max();
+        assert!(inside <= Some(4), "{inside:?}");
     }
 }
