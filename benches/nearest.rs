@@ -73,7 +73,8 @@ fn built(dir: &Path, vectors: &[Vec<f32>], settings: IndexSettings) -> (f64, Sna
     let mut builder = Snapshot::builder(dir, ("vectors".into(), width as i64), settings).unwrap();
     for (place, vector) in vectors.iter().enumerate() {
         let fields = serde_json::Map::new();
-        builder.add(Item { id: place.to_string(), title: String::new(), text: String::new(), fields }, vector).unwrap();
+        let item = Item { id: place.to_string(), title: String::new(), text: String::new(), fields };
+        builder.add(&item, vector).unwrap();
     }
     let begin = Instant::now();
     builder.write(&mut |_| ()).unwrap();

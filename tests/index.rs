@@ -19,7 +19,7 @@ fn live(dir: &Path, kind: Kind) -> Live {
     let settings = IndexSettings { kind, ..IndexSettings::default() };
     let mut builder = Snapshot::builder(dir, (MODEL.into(), 2), settings).unwrap();
     for i in 0..NUM {
-        builder.add(item(i), &vector(i)).unwrap();
+        builder.add(&item(i), &vector(i)).unwrap();
     }
     builder.write(&mut |_| ()).unwrap();
     Live::add_lexical(dir, &Snapshot::open(dir, MODEL, 2).unwrap(), LexicalOptions::default()).unwrap();
@@ -128,7 +128,7 @@ async fn takes_up_what_changed(index: &Live, home: &Path) {
         let page = index.page(after.as_deref(), 300).await.unwrap();
         num += page.items.len();
         for (item, vector) in page.items {
-            builder.add(item, &vector).unwrap();
+            builder.add(&item, &vector).unwrap();
         }
         after = page.next;
         if after.is_none() {

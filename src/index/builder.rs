@@ -8,13 +8,14 @@ use std::thread;
 use souk_native::{Number, Numbers};
 
 use super::graph::{self, Setting};
+use super::items::Lines;
 use super::manifest::{IndexSettings, Kind, Manifest};
 use super::snapshot::{CODES, ITEMS, PLACES, STARTS, STEPS, Snapshot, VECTORS, links_file};
 use super::space::{Codes, Floats};
 use crate::claim::Claim;
 use crate::domain::Item;
 use crate::error::{Error, Result};
-use crate::summed::{write_json_lines, write_numbers};
+use crate::summed::write_numbers;
 
 /// Below it a graph saves nothing that would be felt: a search that looks at all takes a millisecond.
 const GRAPH_PAYS_FROM: usize = 10_000;
@@ -26,7 +27,7 @@ pub struct Builder {
     settings: IndexSettings,
     /// In the order of the catalogue.
     flat: Vec<f32>,
-    items: Vec<Item>,
+    items: Lines,
     seen: HashSet<String>,
 }
 
@@ -36,14 +37,14 @@ impl Snapshot {
         settings.check()?;
         let width = usize::try_from(dimensions).ok().filter(|width| *width > 0);
         let width = width.ok_or_else(|| Error::input(format!("vectors of {dimensions} entries: one has some")))?;
-        let (flat, items, seen) = (Vec::new(), Vec::new(), HashSet::new());
+        let (flat, items, seen) = (Vec::new(), Lines::default(), HashSet::new());
         Ok(Builder { claim: Claim::new(dir)?, model, width, settings, flat, items, seen })
     }
 }
 
 impl Builder {
     /// Adds one item; an id may come once.
-    pub fn add(&mut self, item: Item, vector: &[f32]) -> Result<()> {
+    pub fn add(&mut self, item: &Item, vector: &[f32]) -> Result<()> {
         if vector.len() != self.width || !vector.iter().all(|x| x.is_finite()) {
             let problem = format!("the item `{}` has a vector that is not of {} finite entries", item.id, self.width);
             return Err(Error::input(problem));
@@ -57,7 +58,7 @@ impl Builder {
     }
 
     /// Builds and writes; `told` hears how many items the graph has.
-    pub fn write(self, told: &mut dyn FnMut(usize)) -> Result<Manifest> {
+    pub fn write(mut self, told: &mut dyn FnMut(usize)) -> Result<Manifest> {
         let num = self.items.len();
         if num == 0 {
             return Err(Error::input("there is no item to index: is the catalogue empty?"));
@@ -83,6 +84,8 @@ impl Builder {
         let groups: Vec<&[u32]> = order.into_iter().map(|group| groups[group as usize].as_slice()).collect();
         let row = |group: &&[u32]| &self.flat[group[0] as usize * self.width..][..self.width];
         let flat: Numbers<f32> = groups.iter().flat_map(row).copied().collect::<Vec<f32>>().into();
+        // one copy is enough for as long as a graph takes
+        (self.flat, self.seen) = (Vec::new(), HashSet::new());
         let mut manifest = Manifest::new((self.model.clone(), self.width), (num, groups.len()), kind);
         let mut files = Files { dir: &self.claim.aside, manifest: &mut manifest };
         files.rows(&flat, &groups, &self.items)?;
@@ -125,7 +128,7 @@ impl Files<'_> {
     }
 
     /// What every index has: vectors, one for each group, and the groups' items.
-    fn rows(&mut self, vectors: &Numbers<f32>, groups: &[&[u32]], items: &[Item]) -> Result<()> {
+    fn rows(&mut self, vectors: &Numbers<f32>, groups: &[&[u32]], items: &Lines) -> Result<()> {
         let ends = groups.iter().scan(0, |end, group| {
             *end += group.len() as u32;
             Some(*end)
@@ -133,7 +136,7 @@ impl Files<'_> {
         self.numbers(VECTORS, vectors)?;
         self.numbers(STARTS, &Numbers::from(iter::once(0).chain(ends).collect::<Vec<u32>>()))?;
         let places: Vec<u32> = groups.concat();
-        let sum = write_json_lines(&self.dir.join(ITEMS), places.iter().map(|place| &items[*place as usize]))?;
+        let sum = items.write(&self.dir.join(ITEMS), &places)?;
         self.manifest.files.insert(ITEMS.into(), sum);
         self.numbers(PLACES, &Numbers::from(places))
     }
@@ -179,10 +182,10 @@ mod tests {
     fn built(dir: &Path, settings: IndexSettings) -> Manifest {
         let mut builder = Snapshot::builder(dir, ("m1".into(), 2), settings).unwrap();
         for (id, vector) in [("a", [1.0, 0.0]), ("b", [0.6, 0.8]), ("c", [0.0, 1.0]), ("d", [0.6, 0.8])] {
-            builder.add(item(id), &vector).unwrap();
+            builder.add(&item(id), &vector).unwrap();
         }
-        assert!(builder.add(item("a"), &[0.0, 1.0]).unwrap_err().to_string().contains("`a`"));
-        assert!(builder.add(item("e"), &[0.0, f32::NAN]).unwrap_err().to_string().contains("`e`"));
+        assert!(builder.add(&item("a"), &[0.0, 1.0]).unwrap_err().to_string().contains("`a`"));
+        assert!(builder.add(&item("e"), &[0.0, f32::NAN]).unwrap_err().to_string().contains("`e`"));
         builder.write(&mut |_| ()).unwrap()
     }
 
@@ -216,7 +219,7 @@ mod tests {
             let settings = IndexSettings { codes, ..settings(kind) };
             let mut builder = Snapshot::builder(&dir, ("m1".into(), 2), settings).unwrap();
             for (i, vector) in vectors.iter().enumerate() {
-                builder.add(item(&i.to_string()), vector).unwrap();
+                builder.add(&item(&i.to_string()), vector).unwrap();
             }
             builder.write(&mut |_| ()).unwrap();
             Snapshot::open(&dir, "m1", 2).unwrap()
@@ -242,7 +245,7 @@ mod tests {
         let dir = home.path().join("index");
         let mut builder = Snapshot::builder(&dir, ("m1".into(), 2), settings(Kind::Hnsw)).unwrap();
         for i in 0..3000 {
-            builder.add(item(&i.to_string()), &<[f32; 2]>::from((i as f32 / 500.0).sin_cos())).unwrap();
+            builder.add(&item(&i.to_string()), &<[f32; 2]>::from((i as f32 / 500.0).sin_cos())).unwrap();
         }
         let mut manifest = builder.write(&mut |_| ()).unwrap();
         for layer in 0..manifest.layers.len() {
@@ -279,7 +282,7 @@ mod tests {
         assert!(Snapshot::builder(&dir, ("m1".into(), 0), settings(Kind::Hnsw)).is_err());
         for (kind, taken) in [(Kind::Hnsw, false), (Kind::Auto, true)] {
             let mut lengths = Snapshot::builder(&dir, ("m1".into(), 2), settings(kind)).unwrap();
-            lengths.add(item("a"), &[3.0, 4.0]).unwrap();
+            lengths.add(&item("a"), &[3.0, 4.0]).unwrap();
             assert_eq!(lengths.write(&mut |_| ()).is_ok(), taken, "{kind:?} of vectors that have lengths");
             fs::remove_dir_all(&dir).ok();
         }

@@ -1,12 +1,42 @@
 //! The items of an index: lines of JSON that stay in their file, found by number and read when they are shown.
 
+use std::io::Write;
 use std::path::Path;
 
 use souk_native::Mapping;
 
 use crate::domain::Item;
-use crate::error::Result;
-use crate::summed::{Sum, checked};
+use crate::error::{Error, Result};
+use crate::summed::{Sum, Summing, checked};
+
+/// Items on their way into the file, as the lines that they will be: what they say apart takes several times the room.
+#[derive(Default)]
+pub struct Lines {
+    bytes: Vec<u8>,
+    /// Where each line ends.
+    ends: Vec<usize>,
+}
+
+impl Lines {
+    pub fn push(&mut self, item: &Item) {
+        serde_json::to_writer(&mut self.bytes, item).expect("what is written here has text for keys");
+        self.bytes.push(b'\n');
+        self.ends.push(self.bytes.len());
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn write(&self, path: &Path, order: &[u32]) -> Result<Sum> {
+        let mut out = Summing::create(path)?;
+        for item in order.iter().map(|item| *item as usize) {
+            let start = item.checked_sub(1).map_or(0, |before| self.ends[before]);
+            out.write_all(&self.bytes[start..self.ends[item]]).map_err(Error::store(path, "write it"))?;
+        }
+        out.finish(path)
+    }
+}
 
 pub struct Items {
     path: Box<Path>,

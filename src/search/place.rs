@@ -70,7 +70,7 @@ impl Taker {
 
     pub fn add(&mut self, item: Item, vector: &[f32]) -> Result<()> {
         match self {
-            Self::Embedded(builder) => builder.add(item, vector),
+            Self::Embedded(builder) => builder.add(&item, vector),
             Self::Remote(taker) => taker.add(item, vector),
         }
     }

@@ -101,6 +101,8 @@ impl Shop {
         };
         let last = Handle::current().block_on(shop.journal.lock()).last();
         shop.clean_up(last)?;
+        // items of the journal were parsed, and what is kept of them takes less
+        souk_native::give_back();
         Ok(shop)
     }
 

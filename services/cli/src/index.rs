@@ -45,7 +45,7 @@ impl IndexVerb {
         let passage = |(_, item): &(u64, Item)| item.passage();
         let place = |(line, item): &(u64, Item)| format!("{}, line {line}, item `{}`", corpus.display(), item.id);
         encode(&worker, Some(TextKind::Item), data.items()?, (passage, place), |(_, item), vector| {
-            builder.add(item, &vector)?;
+            builder.add(&item, &vector)?;
             progress.inc(1);
             Ok::<(), anyhow::Error>(())
         })?;

@@ -1,5 +1,5 @@
 //! The socket: takes connections, plain or over TLS, and answers on each in a task of its own, so that one that dawdles
-//! keeps nobody waiting. Takes no more at a time than it can hold, and none for longer than it says something.
+//! keeps nobody waiting. Takes no more at a time than it can hold.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -8,23 +8,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
 use axum::serve::Listener;
 use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use souk::search::Tls;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 
+use crate::opening::{Given, opening};
+use crate::patience::{Patience, Watch, Watched};
 use crate::tls::Certificate;
 
 /// How long requests in work may take to end once the service was asked to.
 const GRACE: Duration = Duration::from_secs(30);
-/// For a handshake, and for the head of a request to arrive.
-const PATIENCE: Duration = Duration::from_secs(10);
 /// Half of the descriptors that a process usually may have. More connections wait until they are taken.
 const MOST_CONNECTIONS: usize = 512;
 
@@ -35,21 +38,27 @@ pub async fn run(
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
     let certificate = tls.map(Certificate::open).transpose().map_err(std::io::Error::other)?;
-    Door::new(router, certificate).keep(listener, shutdown).await;
+    let (_give, given) = watch::channel(Some(router));
+    Door::new(given, certificate).keep(listener, shutdown).await;
     Ok(())
+}
+
+/// What a router answers.
+pub(crate) async fn ask(router: Router, request: Request) -> Response {
+    TowerToHyperService::new(router).call(request).await.into_response()
 }
 
 /// What every connection needs.
 pub(crate) struct Door {
-    router: Router,
+    given: Given,
     certificate: Option<Certificate>,
-    patience: Duration,
+    patience: Patience,
     most: usize,
 }
 
 impl Door {
-    pub(crate) fn new(router: Router, certificate: Option<Certificate>) -> Self {
-        Self { router, certificate, patience: PATIENCE, most: MOST_CONNECTIONS }
+    pub(crate) fn new(given: Given, certificate: Option<Certificate>) -> Self {
+        Self { given, certificate, patience: Patience::default(), most: MOST_CONNECTIONS }
     }
 
     pub(crate) async fn keep(self, mut listener: TcpListener, shutdown: impl Future<Output = ()>) {
@@ -75,34 +84,57 @@ impl Door {
     }
 
     async fn open(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, mut told: watch::Receiver<()>) {
-        let Some(certificate) = &self.certificate else { return self.answer(stream, told).await };
-        let handshake = timeout(self.patience, certificate.acceptor().accept(stream));
+        let Some(certificate) = &self.certificate else { return self.answer(stream, peer, told).await };
+        let handshake = timeout(self.patience.head, certificate.acceptor().accept(stream));
         let stream = tokio::select! {
             stream = handshake => stream,
             _ = told.changed() => return,
         };
         match stream {
-            Ok(Ok(stream)) => self.answer(stream, told).await,
+            Ok(Ok(stream)) => self.answer(stream, peer, told).await,
             Ok(Err(error)) => tracing::debug!(%error, %peer, "no handshake"),
             Err(_) => tracing::debug!(%peer, "no handshake in time"),
         }
     }
 
+    fn router(&self) -> Router {
+        self.given.borrow().clone().unwrap_or_else(|| opening(self.given.clone()))
+    }
+
     /// One request after the other, and the one in work to its end where no more are to come.
-    async fn answer(&self, stream: impl AsyncRead + AsyncWrite + Unpin, mut told: watch::Receiver<()>) {
-        let service = TowerToHyperService::new(self.router.clone());
+    async fn answer<S>(&self, stream: S, peer: SocketAddr, mut told: watch::Receiver<()>)
+    where
+        S: AsyncRead + AsyncWrite + Unpin,
+    {
+        let (service, watch) = (TowerToHyperService::new(self.router()), Watch::new());
+        let watched = Watched { stream, watch: watch.clone() };
+        let service = service_fn(|request| {
+            watch.asked();
+            let (answer, watch) = (service.call(request), watch.clone());
+            async move {
+                let answer = answer.await;
+                watch.answered();
+                answer
+            }
+        });
         let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(self.patience);
-        let mut connection = pin!(http.serve_connection(TokioIo::new(stream), service));
-        let ended = tokio::select! {
-            ended = &mut connection => ended,
-            _ = told.changed() => {
-                connection.as_mut().graceful_shutdown();
-                connection.await
+        let mut connection = pin!(http.header_read_timeout(None).serve_connection(TokioIo::new(watched), service));
+        let (mut look, mut ends) = (interval(self.patience.look()), false);
+        let ended = loop {
+            tokio::select! {
+                ended = &mut connection => break ended,
+                _ = told.changed(), if !ends => {
+                    ends = true;
+                    connection.as_mut().graceful_shutdown();
+                }
+                _ = look.tick() => if watch.is_late(&self.patience) {
+                    tracing::debug!(%peer, "a connection dawdled");
+                    return;
+                }
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(%error, "a connection broke off");
+            tracing::debug!(%error, %peer, "a connection broke off");
         }
     }
 }
@@ -110,16 +142,21 @@ impl Door {
 #[cfg(test)]
 mod tests {
     use std::future::pending;
+    use std::time::Instant;
 
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
 
+    /// More than what the sockets between hold.
+    const LARGE: usize = 64 << 20;
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
     async fn opened(change: impl FnOnce(&mut Door)) -> SocketAddr {
-        let mut door = Door::new(Router::new().route("/", get(async || "here")), None);
+        let large = vec![b'a'; LARGE];
+        let router = Router::new().route("/", get(async || "here")).route("/large", get(async || large));
+        let mut door = Door::new(watch::channel(Some(router)).1, None);
         change(&mut door);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -135,7 +172,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_head_that_dawdles_is_cut_off() {
-        let address = opened(|door| door.patience = Duration::from_millis(100)).await;
+        let address = opened(|door| door.patience.head = Duration::from_millis(100)).await;
         for begun in [&b""[..], &REQUEST[..REQUEST.len() - 2]] {
             let mut stream = TcpStream::connect(address).await.unwrap();
             stream.write_all(begun).await.unwrap();
@@ -144,6 +181,64 @@ mod tests {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(REQUEST).await.unwrap();
         assert!(said(&mut stream).await.ends_with("here"));
+    }
+
+    /// Between requests there is more time than for a head; and one that began is a head again.
+    #[tokio::test]
+    async fn silence_between_requests_is_no_dawdling() {
+        let address = opened(|door| {
+            (door.patience.head, door.patience.silence) = (Duration::from_millis(100), Duration::from_millis(1500));
+        });
+        let mut stream = TcpStream::connect(address.await).await.unwrap();
+        let (mut answer, began) = ([0; 256], Instant::now());
+        for pause in [0, 500] {
+            tokio::time::sleep(Duration::from_millis(pause)).await;
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+            let read = stream.read(&mut answer).await.unwrap();
+            assert!(answer[..read].ends_with(b"here"));
+        }
+        stream.write_all(b"GET / HT").await.unwrap();
+        assert_eq!(said(&mut stream).await, "");
+        assert!(began.elapsed() < Duration::from_millis(1500), "a head that began has no more time than any");
+    }
+
+    #[tokio::test]
+    async fn who_takes_no_answer_is_cut_off() {
+        let address = opened(|door| {
+            door.patience.reader = Duration::from_millis(200);
+            door.patience.head = Duration::from_millis(200);
+            door.most = 1;
+        });
+        let address = address.await;
+        let mut first = TcpStream::connect(address).await.unwrap();
+        first.write_all(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        // the only place is free again although the first reads nothing
+        let mut second = TcpStream::connect(address).await.unwrap();
+        second.write_all(REQUEST).await.unwrap();
+        assert!(said(&mut second).await.ends_with("here"));
+    }
+
+    #[tokio::test]
+    async fn while_the_service_opens_it_lives_and_is_not_ready() {
+        let (give, given) = watch::channel(None);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        tokio::spawn(Door::new(given, None).keep(listener, pending()));
+        let ask = async |path: &str| {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            said(&mut stream).await
+        };
+        assert!(ask("/healthz").await.starts_with("HTTP/1.1 200"));
+        assert!(ask("/readyz").await.starts_with("HTTP/1.1 503"));
+        let give = async {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            give.send_replace(Some(Router::new().route("/", get(async || "here"))));
+        };
+        let (held, ()) = tokio::join!(ask("/"), give);
+        assert!(held.ends_with("here"), "what is asked meanwhile waits: {held}");
+        assert!(ask("/readyz").await.starts_with("HTTP/1.1 404"), "now the service itself answers");
     }
 
     #[tokio::test]

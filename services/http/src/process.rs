@@ -12,6 +12,7 @@ use souk::Error;
 use souk::search::Tls;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{oneshot, watch};
 
 use crate::listen::Door;
 use crate::tls::Certificate;
@@ -30,8 +31,8 @@ impl fmt::Display for Endpoint {
 }
 
 /// Binds `listen`, which the configuration calls `place`, and serves the router that `open` gives until a signal; what it
-/// gives beside that is kept so long, and given back. `ready` hears of where the service is asked once requests are answered. Those that come
-/// before wait; a signal that comes before ends the process at once, with whatever is being built.
+/// gives beside that is kept so long, and given back. `ready` hears of where the service is asked once requests are answered.
+/// Until then it says that it lives and is not ready; a signal ends the process at once, with whatever is being built.
 pub async fn serve<T>(
     (listen, place): (&str, &str),
     tls: Option<&Tls>,
@@ -44,14 +45,17 @@ pub async fn serve<T>(
         .map_err(|e| Error::config(place, format!("cannot listen on {listen}")).because(e))?;
     let address = listener.local_addr().context("cannot tell the address")?;
     let endpoint = Endpoint { address, scheme: if certificate.is_some() { "https" } else { "http" } };
+    let ((give, given), (end, ended)) = (watch::channel(None), oneshot::channel::<()>());
+    let door = Door::new(given, certificate);
+    let keeping = tokio::spawn(async move { door.keep(listener, async { drop(ended.await) }).await });
     let (router, kept) = open(endpoint).await?;
     let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
     ready(endpoint, &kept)?;
-    let shutdown = async move {
-        let [terminate, interrupt] = &mut signals;
-        tokio::select! { () = heard(terminate) => {}, () = heard(interrupt) => {} }
-    };
-    Door::new(router, certificate).keep(listener, shutdown).await;
+    give.send_replace(Some(router));
+    let [terminate, interrupt] = &mut signals;
+    tokio::select! { () = heard(terminate) => {}, () = heard(interrupt) => {} }
+    drop(end);
+    keeping.await.context("the socket was given up")?;
     Ok(kept)
 }
 
