@@ -36,22 +36,22 @@ impl Patience {
 pub struct Watch(Arc<Mutex<State>>);
 
 struct State {
-    waits: Waits,
+    awaited: Awaited,
     since: Instant,
     /// Since when nothing of an answer was taken.
     stuck: Option<Instant>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
-enum Waits {
-    ForHead,
-    ForRequest,
-    ForAnswer,
+enum Awaited {
+    Head,
+    Request,
+    Answer,
 }
 
 impl Watch {
     pub fn new() -> Self {
-        Self(Arc::new(Mutex::new(State { waits: Waits::ForHead, since: Instant::now(), stuck: None })))
+        Self(Arc::new(Mutex::new(State { awaited: Awaited::Head, since: Instant::now(), stuck: None })))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -60,21 +60,21 @@ impl Watch {
 
     /// A request is worked on.
     pub fn asked(&self) {
-        self.state().waits = Waits::ForAnswer;
+        self.state().awaited = Awaited::Answer;
     }
 
     /// It was answered, and another may come.
     pub fn answered(&self) {
         let mut state = self.state();
-        (state.waits, state.since) = (Waits::ForRequest, Instant::now());
+        (state.awaited, state.since) = (Awaited::Request, Instant::now());
     }
 
     pub fn is_late(&self, patience: &Patience) -> bool {
         let state = self.state();
-        let most = match state.waits {
-            Waits::ForHead => patience.head,
-            Waits::ForRequest => patience.silence,
-            Waits::ForAnswer => Duration::MAX,
+        let most = match state.awaited {
+            Awaited::Head => patience.head,
+            Awaited::Request => patience.silence,
+            Awaited::Answer => Duration::MAX,
         };
         state.since.elapsed() > most || state.stuck.is_some_and(|since| since.elapsed() > patience.reader)
     }
@@ -91,8 +91,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         let this = self.get_mut();
         ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
         let mut state = this.watch.state();
-        if state.waits == Waits::ForRequest {
-            (state.waits, state.since) = (Waits::ForHead, Instant::now());
+        if state.awaited == Awaited::Request {
+            (state.awaited, state.since) = (Awaited::Head, Instant::now());
         }
         Poll::Ready(Ok(()))
     }
