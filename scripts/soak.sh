@@ -5,7 +5,7 @@
 #   2. 2,000 requests and more that schemathesis makes up from the document
 #   3. minutes under load on 100,000 items: 20 swaps, 1,000 writes a minute, Redis and PostgreSQL killed in turn, then five
 #      times what can be answered
-#   4. the same for a fifth of the time on 10,000 items in Milvus, which is killed three times
+#   4. the same for a fifth of the time on 1,000 items in Milvus Lite, which is killed three times
 #
 # `scripts/soak.sh 3 4` does some of them.
 #
@@ -63,7 +63,7 @@ embedded() {
 on_milvus() {
     echo "== load on Milvus"
     build
-    shop 10000 "$work/small"
+    shop 1000 "$work/small"
     load "$work/small" $((seconds / 5)) "$PWD/scripts/services.sh restart milvus $services" \
         --config configs/search-milvus.toml --set "store.database=sqlite:$work/milvus.db" \
         --set "search.index.address=$MILVUS_URL"

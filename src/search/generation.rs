@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -84,6 +84,7 @@ pub struct Generation {
     held: Held,
     index: Arc<dyn Index>,
     cache: Arc<dyn Cache>,
+    cache_away: AtomicBool,
     /// The last change that the index knows.
     applied: AtomicU64,
     catching_up: Mutex<()>,
@@ -106,8 +107,9 @@ impl Generation {
             return Err(Error::data(&dir.join(RECORD), None, problem));
         }
         let held = Held::open(dir, &record, settings)?;
-        let (index, applied) = (held.index(), AtomicU64::new(record.catalogue));
-        let generation = Self { record, worker, held, index, cache, applied, catching_up: Mutex::default() };
+        let (index, applied, cache_away) = (held.index(), AtomicU64::new(record.catalogue), AtomicBool::new(false));
+        let generation =
+            Self { record, worker, held, index, cache, cache_away, applied, catching_up: Mutex::default() };
         generation.check_canaries(settings.canary_tolerance)?;
         Ok(generation)
     }
@@ -158,10 +160,9 @@ impl Generation {
     /// The vectors of texts, from the cache where it has them. A cache that fails costs time, not an answer.
     pub async fn vectors(&self, texts: &[&str], kind: Option<TextKind>) -> Result<Vec<Vec<f32>>> {
         let keys: Vec<Vec<u8>> = texts.iter().map(|text| self.key(text, kind)).collect();
-        let known = self.cache.get_many(&keys).await.unwrap_or_else(|error| {
-            tracing::warn!(?error, "the cache does not answer");
-            vec![None; keys.len()]
-        });
+        let answer = self.cache.get_many(&keys).await;
+        self.say_once(answer.as_ref().err());
+        let known = answer.unwrap_or_else(|_| vec![None; keys.len()]);
         let mut vectors: Vec<Option<Vec<f32>>> = known.iter().map(|value| self.cached(value.as_deref()?)).collect();
         let missing: Vec<usize> = (0..texts.len()).filter(|at| vectors[*at].is_none()).collect();
         SEARCH.cached(texts.len() - missing.len(), missing.len());
@@ -178,6 +179,17 @@ impl Generation {
             }
         }
         Ok(vectors.into_iter().flatten().collect())
+    }
+
+    /// That the cache went away, and that it came back: not for each request in between.
+    fn say_once(&self, problem: Option<&Error>) {
+        match (problem, self.cache_away.swap(problem.is_some(), Ordering::Relaxed)) {
+            (Some(error), false) => {
+                tracing::warn!(?error, "the cache does not answer: every query is encoded until it does");
+            }
+            (None, true) => tracing::info!("the cache answers again"),
+            _ => {}
+        }
     }
 
     /// The vectors of texts, made now.

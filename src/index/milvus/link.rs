@@ -150,17 +150,18 @@ impl Link {
         let request = request?;
         let begun = Instant::now();
         let left = || self.patience.saturating_sub(begun.elapsed());
-        let (mut pause, mut loaded) = (SHORTEST_PAUSE, false);
+        let mut pause = SHORTEST_PAUSE;
         loop {
             match within(left(), call(self.client.clone(), request.clone())).await {
                 // the client connects anew with the next call; a server that begins anew is there in seconds
-                Err(failure) if is_lost(&failure) && begun.elapsed() + pause < RESTART.min(self.patience) => {
+                Err(failure) if begun.elapsed() + pause < RESTART.min(self.patience) && is_passing(&failure) => {
+                    if server_code(&failure) == Some(NOT_LOADED) {
+                        let load = Box::pin(load(self.client.clone(), self.name.clone(), left()));
+                        // it may have gone away once more
+                        within(left(), load).await.or_else(|e| if is_passing(&e) { Ok(()) } else { Err(e) })?;
+                    }
                     tokio::time::sleep(pause).await;
                     pause = LONGEST_PAUSE.min(2 * pause);
-                }
-                Err(failure) if !loaded && server_code(&failure) == Some(NOT_LOADED) => {
-                    loaded = true;
-                    within(left(), Box::pin(load(self.client.clone(), self.name.clone(), left()))).await?;
                 }
                 answer => return answer,
             }
@@ -175,6 +176,11 @@ impl Link {
     pub fn strange(&self, problem: &str) -> Error {
         upstream(&self.server, problem.into(), false)
     }
+}
+
+/// Of a server that is restarted.
+fn is_passing(failure: &SdkError) -> bool {
+    is_lost(failure) || server_code(failure) == Some(NOT_LOADED)
 }
 
 async fn load(client: ClientV2, name: String, patience: Duration) -> SdkResult<()> {
