@@ -126,9 +126,7 @@ def plot(rows, file):
         for name, values in named.items():
             panel.plot(sizes, values, marker="o", label=name)
         panel.set(xscale="log", xlabel="items", ylabel=unit)
-        panel.set_ylim(*((0.9, 1.002) if unit.startswith("recall") else (0, None)))
-        if unit in ("seconds", "MiB"):
-            panel.set(yscale="log")
+        panel.set(**({"ylim": (0.9, 1.002)} if unit.startswith("recall") else {"yscale": "log"}))
         panel.grid(alpha=0.3)
         panel.legend(frameon=False)
     figure.savefig(file)

@@ -5,6 +5,7 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -54,11 +55,14 @@ pub(crate) struct Door {
     certificate: Option<Certificate>,
     patience: Patience,
     most: usize,
+    /// All places are taken.
+    crowded: AtomicBool,
 }
 
 impl Door {
     pub(crate) fn new(given: Given, certificate: Option<Certificate>) -> Self {
-        Self { given, certificate, patience: Patience::default(), most: MOST_CONNECTIONS }
+        let (patience, crowded) = (Patience::default(), AtomicBool::new(false));
+        Self { given, certificate, patience, most: MOST_CONNECTIONS, crowded }
     }
 
     pub(crate) async fn keep(self, mut listener: TcpListener, shutdown: impl Future<Output = ()>) {
@@ -67,6 +71,7 @@ impl Door {
         let (tell, told) = watch::channel(());
         let mut connections = JoinSet::new();
         loop {
+            door.crowded.store(connections.len() >= door.most, Ordering::Relaxed);
             tokio::select! {
                 () = &mut shutdown => break,
                 // an error, such as too many open files, is logged, and the next connection is waited for after a moment
@@ -127,7 +132,7 @@ impl Door {
                     ends = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                _ = look.tick() => if watch.is_late(&self.patience) {
+                _ = look.tick() => if watch.is_late(&self.patience, self.crowded.load(Ordering::Relaxed)) {
                     tracing::debug!(%peer, "a connection dawdled");
                     return;
                 }
@@ -200,6 +205,18 @@ mod tests {
         stream.write_all(b"GET / HT").await.unwrap();
         assert_eq!(said(&mut stream).await, "");
         assert!(began.elapsed() < Duration::from_millis(1500), "a head that began has no more time than any");
+    }
+
+    #[tokio::test]
+    async fn who_is_silent_makes_room_for_who_waits() {
+        let address = opened(|door| (door.most, door.patience.head) = (1, Duration::from_millis(500))).await;
+        let mut first = TcpStream::connect(address).await.unwrap();
+        first.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
+        let mut answer = [0; 256];
+        assert!(first.read(&mut answer).await.unwrap() > 0);
+        let mut second = TcpStream::connect(address).await.unwrap();
+        second.write_all(REQUEST).await.unwrap();
+        assert!(said(&mut second).await.ends_with("here"));
     }
 
     #[tokio::test]

@@ -69,10 +69,12 @@ impl Watch {
         (state.awaited, state.since) = (Awaited::Request, Instant::now());
     }
 
-    pub fn is_late(&self, patience: &Patience) -> bool {
+    /// Where others wait for a place, silence is no reason to keep one.
+    pub fn is_late(&self, patience: &Patience, crowded: bool) -> bool {
         let state = self.state();
         let most = match state.awaited {
             Awaited::Head => patience.head,
+            Awaited::Request if crowded => patience.look(),
             Awaited::Request => patience.silence,
             Awaited::Answer => Duration::MAX,
         };
