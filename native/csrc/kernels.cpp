@@ -191,9 +191,58 @@ void mean(float* out, const float* x, int64_t rows, int64_t n) {
   }
 }
 
+// As many rows as there are registers for their sums: two vectors of columns each.
+constexpr int kAtOnce = W == 16 ? 12 : 6;
+
+// R rows times two vectors of columns of one panel.
+template <int R>
+void slim_block(const SlimProduct& p, int64_t row, const float* panel, int64_t column) {
+  vf sums[R][2] = {};
+  const float* x = p.x + row * p.depth;
+  for (int64_t k = 0; k < p.depth; k++, panel += kPanel) {
+    const vf a = load(panel), b = load(panel + W);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++) {
+      const vf value = splat(x[r * p.depth + k]);
+      sums[r][0] += value * a;
+      sums[r][1] += value * b;
+    }
+  }
+  for (int r = 0; r < R; r++) {
+    float* out = p.out + (row + r) * p.width;
+    for (int v = 0; v < 2; v++) {
+      const int64_t at = column + v * W, left = p.width - at < W ? p.width - at : W;
+      if (left <= 0) continue;
+      const vf bias = p.bias ? load_part(p.bias + at, left) : vf{};
+      store_part(out + at, sums[r][v] + bias, left);
+    }
+  }
+}
+
+template <int R>
+void slim_rows(const SlimProduct& p, int64_t row, int64_t rows, const float* panel, int64_t column) {
+  if constexpr (R > 0) {
+    if (rows == R) return slim_block<R>(p, row, panel, column);
+    slim_rows<R - 1>(p, row, rows, panel, column);
+  }
+}
+
+void slim(const SlimProduct& p, int64_t first, int64_t last) {
+  if (p.rows == 0) return;
+  for (int64_t n = first; n < last; n++) {
+    const float* panel = p.panels + n * kPanel * p.depth;
+    // equal shares: a pass over one row leaves most of the processor idle
+    const int64_t passes = (p.rows + kAtOnce - 1) / kAtOnce, share = (p.rows + passes - 1) / passes;
+    for (int64_t row = 0; row < p.rows; row += share) {
+      const int64_t rows = p.rows - row < share ? p.rows - row : share;
+      for (int64_t v = 0; v < kPanel; v += 2 * W) slim_rows<kAtOnce>(p, row, rows, panel + v, n * kPanel + v);
+    }
+  }
+}
+
 }  // namespace
 
-const Kernels kernels = {activate, add_norm, quantize, embed_norm, mean, attention};
+const Kernels kernels = {activate, add_norm, quantize, embed_norm, mean, attention, slim};
 
 }  // namespace SOUK_ISA
 }  // namespace souk

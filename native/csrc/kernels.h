@@ -47,6 +47,18 @@ constexpr int64_t attention_scratch(int64_t dim) {
          2 * kQueryRows;
 }
 
+// Products of few rows read their weight once, and that is what they cost: so it lies as it is read, in panels of columns,
+// each [depth, kPanel], the last one filled up with zeros.
+constexpr int64_t kPanel = 32, kSlimRows = 24;
+
+struct SlimProduct {
+  float* out;           // [rows, width]
+  const float* x;       // [rows, depth]
+  const float* panels;  // [width / kPanel rounded up, depth, kPanel]
+  const float* bias;    // [width], or null
+  int64_t rows, depth, width;
+};
+
 struct Kernels {
   void (*activate)(float* out, const float* x, int64_t rows, int64_t n, const Affine& affine, int32_t activation);
   void (*add_norm)(float* out, const float* x, const float* residual, int64_t rows, int64_t n, const Affine& affine,
@@ -59,6 +71,8 @@ struct Kernels {
   // Mean of `rows` rows; zeros when there are none.
   void (*mean)(float* out, const float* x, int64_t rows, int64_t n);
   void (*attention)(const AttentionTile& tile);
+  // The columns of panels from `first` up to `last`.
+  void (*slim)(const SlimProduct& product, int64_t first, int64_t last);
 };
 
 namespace baseline {

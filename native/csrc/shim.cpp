@@ -134,8 +134,9 @@ void for_rows(int64_t rows, int64_t width, const F& f) {
 extern "C" {
 
 // A packed linear layer; f32 where `column` is null. `column` is per output the weight scale times the sum of the weights.
+// `panels` is the weight once more, for few rows; null where that would take too much memory.
 struct SoukLinear {
-  const Tensor *weight, *bias;
+  const Tensor *weight, *panels, *bias;
   const Tensor *scales, *zeros, *column;
   int64_t depth, width;
 };
@@ -168,9 +169,25 @@ struct Product {
   Affine affine;
 };
 
+// Bytes of a weight that are worth a thread.
+constexpr int64_t kSlimBytes = 4 << 20;
+
+Tensor slim(const Kernels& kernels, const SoukLinear& layer, const Tensor& x, int64_t rows) {
+  const Tensor out = at::empty({rows, layer.width}, x.options());
+  const souk::SlimProduct product{out.mutable_data_ptr<float>(), x.const_data_ptr<float>(),
+                                  layer.panels->const_data_ptr<float>(),
+                                  layer.bias ? layer.bias->const_data_ptr<float>() : nullptr,
+                                  rows, layer.depth, layer.width};
+  const int64_t panels = layer.panels->size(0), bytes = layer.depth * souk::kPanel * sizeof(float);
+  at::parallel_for(0, panels, std::max<int64_t>(1, kSlimBytes / bytes),
+                   [&](int64_t begin, int64_t end) { kernels.slim(product, begin, end); });
+  return out;
+}
+
 // `x` has at least `padded` rows, of which `count` matter, or is short of them where it is a view into the whole input.
 Product multiply(const Kernels& kernels, const SoukLinear& layer, const Tensor& x, int64_t count, int64_t padded) {
   const int64_t depth = layer.depth;
+  if (layer.panels && count <= souk::kSlimRows) return {slim(kernels, layer, x, count), {}, {}};
   if (!layer.column) {
     if (x.size(0) == padded) return {linear_f32(x, *layer.weight, optional(layer.bias)), {}, {}};
     const Tensor more = at::zeros({padded, depth}, x.options());
@@ -232,6 +249,9 @@ Tensor forward(const SoukLinear* layers, int64_t num_layers, int32_t between, co
   return out;
 }
 
+// Products of two numbers that are worth a thread.
+constexpr int64_t kAttentionWork = 1 << 19;
+
 // Tiles of all segments and heads, drawn by the threads from one counter: segments differ too much for equal shares.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const int64_t* starts, int64_t segments, bool causal,
               int64_t window, double scale) {
@@ -247,7 +267,10 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const int64_t* 
   const Kernels& table = kernels();
   const int64_t units = static_cast<int64_t>(blocks.size()) * heads;
   std::atomic<int64_t> next{0};
-  const int64_t threads = std::max<int64_t>(1, std::min<int64_t>(at::get_num_threads(), units));
+  int64_t work = 0;
+  for (const Block& b : blocks) work += (b.last - b.first) * b.length * heads * dim;
+  const int64_t worth = std::min<int64_t>(units, 1 + work / kAttentionWork);
+  const int64_t threads = std::max<int64_t>(1, std::min<int64_t>(at::get_num_threads(), worth));
   // All heads of a block in one go read whole rows, which is what the prefetchers like; few blocks are shared out finer.
   const int64_t take = units >= 8 * threads * heads ? heads : 1;
   at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
@@ -315,6 +338,17 @@ int souk_pack_f32(const Tensor* weight, Tensor** out) {
   return guarded([&] {
     const at::NoGradGuard no_grad;
     *out = new Tensor(reorder_weight(weight->detach(), kPackedFor));
+  });
+}
+
+// out: the weight [out, in] in panels, as a slim product reads it.
+int souk_pack_panels(const Tensor* weight, Tensor** out) {
+  return guarded([&] {
+    const at::NoGradGuard no_grad;
+    const int64_t width = weight->size(0), depth = weight->size(1);
+    const int64_t panels = souk::round_up(width, souk::kPanel) / souk::kPanel;
+    const Tensor whole = at::constant_pad_nd(weight->detach(), {0, 0, 0, panels * souk::kPanel - width});
+    *out = new Tensor(whole.view({panels, souk::kPanel, depth}).transpose(1, 2).contiguous());
   });
 }
 

@@ -8,6 +8,7 @@ use torch_sys::C_tensor;
 #[repr(C)]
 pub(crate) struct SoukLinear {
     pub weight: *const C_tensor,
+    pub panels: *const C_tensor,
     pub bias: *const C_tensor,
     pub scales: *const C_tensor,
     pub zeros: *const C_tensor,
@@ -134,6 +135,7 @@ unsafe extern "C" {
     pub(crate) fn souk_supports_int8() -> c_int;
     pub(crate) fn souk_layout(t: *const C_tensor, out: *mut SoukLayout) -> c_int;
     pub(crate) fn souk_pack_f32(weight: *const C_tensor, out: *mut *mut C_tensor) -> c_int;
+    pub(crate) fn souk_pack_panels(weight: *const C_tensor, out: *mut *mut C_tensor) -> c_int;
     pub(crate) fn souk_pack_int8(weight: *const C_tensor, out: *mut *mut C_tensor) -> c_int;
     pub(crate) fn souk_forward(
         layers: *const SoukLinear,

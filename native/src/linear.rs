@@ -48,6 +48,8 @@ pub enum Epilogue<'a> {
 /// A linear layer whose weight is laid out for the processor.
 pub struct PackedLinear {
     weight: Tensor,
+    /// The weight once more, as products of few rows read it.
+    panels: Option<Tensor>,
     bias: Option<Tensor>,
     int8: Option<Int8>,
     in_features: i64,
@@ -71,6 +73,9 @@ impl std::fmt::Debug for PackedLinear {
     }
 }
 
+/// Weights that are kept twice, for a query alone to be encoded faster: of larger ones that would take too much memory.
+const MOST_PANELS: i64 = 1 << 22;
+
 /// Whether [`PackedLinear::int8`] works here: it needs VNNI, because older ways to multiply u8 by s8 can saturate.
 pub fn supports_int8() -> bool {
     // SAFETY: takes nothing and reads the processor's features.
@@ -83,7 +88,12 @@ impl PackedLinear {
         let (out_features, in_features) = check_weight(weight, bias)?;
         // SAFETY: the weight was checked, and the shim writes one tensor on success.
         let packed = ffi::tensor(|out| unsafe { ffi::souk_pack_f32(weight.as_ptr(), out) })?;
-        Ok(Self { weight: packed, bias: own(bias)?, int8: None, in_features, out_features })
+        let panels = (out_features * in_features <= MOST_PANELS).then(|| {
+            // SAFETY: the weight was checked, and the shim writes one tensor on success.
+            ffi::tensor(|out| unsafe { ffi::souk_pack_panels(weight.as_ptr(), out) })
+        });
+        let panels = panels.transpose()?;
+        Ok(Self { weight: packed, panels, bias: own(bias)?, int8: None, in_features, out_features })
     }
 
     /// From a weight `[out, in]` and a bias `[out]`; computes in int8.
@@ -97,6 +107,7 @@ impl PackedLinear {
             ffi::tensors::<4>(|out| unsafe { ffi::souk_pack_int8(weight.as_ptr(), out) })?;
         Ok(Self {
             weight: packed,
+            panels: None,
             bias: own(bias)?,
             int8: Some(Int8 { scales, zeros, column }),
             in_features,
@@ -123,6 +134,7 @@ impl PackedLinear {
         let int8 = self.int8.as_ref();
         SoukLinear {
             weight: self.weight.as_ptr(),
+            panels: pointer(self.panels.as_ref()),
             bias: pointer(self.bias.as_ref()),
             scales: pointer(int8.map(|i| &i.scales)),
             zeros: pointer(int8.map(|i| &i.zeros)),

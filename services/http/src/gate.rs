@@ -16,7 +16,7 @@ use crate::fault::Fault;
 use crate::front::Front;
 
 /// Answers may take so many times what they take alone.
-const SLOWER: f64 = 1.3;
+const SLOWER: f64 = 1.5;
 /// Weight of the newest answer that was alone.
 const NEWEST: f64 = 0.05;
 /// So many answers, or twice as many as are let in at a time, say whether those are too many.
