@@ -51,7 +51,9 @@ def measured(options, work, bodies):
         raise SystemExit("the peer did not start")
     side = lambda port, name, *settings: Server(
         options.souk, port, (options.model, options.data, work / name), settings)
-    servers = [side(SOUK, "f32"), side(CODED, "int8", "model.precision=int8", "index.codes=true")]
+    # the peer refuses nobody
+    all_in = "search.bounds.slowdown=1000"
+    servers = [side(SOUK, "f32", all_in), side(CODED, "int8", all_in, "model.precision=int8", "index.codes=true")]
     rows = {}
     for connections in CONNECTIONS:
         rounds = [

@@ -81,7 +81,7 @@ pub struct Events {
 }
 
 /// What one request may be, and how many there may be.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bounds {
     /// Hits of one page, and where it may begin.
@@ -95,6 +95,9 @@ pub struct Bounds {
     pub most_bytes: usize,
     /// Requests that are read or worked on at a time; more are told to come back.
     pub most_requests: usize,
+    /// How many times as long as alone searches may take, on average, side by side; who would make them slower is told to
+    /// come back. Higher, more are answered a second, and later.
+    pub slowdown: f64,
     /// Seconds that a request's body may take to arrive.
     pub body_seconds: u64,
     /// Milliseconds that a request may take; what is not done then is not done.
@@ -136,6 +139,7 @@ impl Default for Bounds {
             most_items: 1000,
             most_bytes: 8 << 20,
             most_requests: 64,
+            slowdown: 1.5,
             body_seconds: 10,
             deadline_ms: 5000,
         }
@@ -160,6 +164,11 @@ impl SearchSettings {
             if seconds == 0 {
                 return Err(Error::config(format!("search.bounds.{name}"), "is 0: nothing would be answered"));
             }
+        }
+        let slowdown = self.bounds.slowdown;
+        if slowdown.is_nan() || slowdown <= 1.0 {
+            let problem = format!("is {slowdown}: say more than 1, for none is faster than alone");
+            return Err(Error::config("search.bounds.slowdown", problem));
         }
         if !(self.canary_tolerance >= 0.0 && (0.0..=1.0).contains(&self.least_recall) && self.rebuild_share > 0.0) {
             let problem = "canary_tolerance is 0 or more, least_recall 0 to 1, rebuild_share above 0";

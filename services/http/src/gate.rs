@@ -15,8 +15,6 @@ use crate::body::bytes;
 use crate::fault::Fault;
 use crate::front::Front;
 
-/// Answers may take so many times what they take alone.
-const SLOWER: f64 = 1.5;
 /// Weight of the newest answer that was alone.
 const NEWEST: f64 = 0.05;
 /// So many answers, or twice as many as are let in at a time, say whether those are too many.
@@ -29,6 +27,8 @@ pub struct Gate {
     /// So many are always let in: what is slow may be so for other reasons than that they are many.
     least: f64,
     most: f64,
+    /// Answers may take so many times what they take alone.
+    slowdown: f64,
     state: Mutex<Learned>,
 }
 
@@ -69,12 +69,12 @@ struct Place {
 
 impl Gate {
     /// At least and at most so many at a time, whatever is learned.
-    pub fn new(least: usize, most: usize) -> Self {
+    pub fn new((least, most): (usize, usize), slowdown: f64) -> Self {
         let most = (most as f64).max(1.0);
         let least = (least as f64).clamp(1.0, most);
         let limit = (2.0 * least).min(most);
         let learned = Learned { inside: 0, came: 0, limit, alone: None, answers: Answers::default() };
-        Self { least, most, state: Mutex::new(learned) }
+        Self { least, most, slowdown, state: Mutex::new(learned) }
     }
 
     fn learned(&self) -> MutexGuard<'_, Learned> {
@@ -115,14 +115,14 @@ impl Gate {
     fn judge(&self, learned: &mut Learned) {
         let Answers { num, seconds, full, .. } = learned.answers;
         let (usual, alone) = (seconds / num as f64, learned.alone.unwrap_or(f64::INFINITY));
-        if usual <= SLOWER * alone {
+        if usual <= self.slowdown * alone {
             let more = if full { 1.0 } else { 0.0 };
             learned.limit = (learned.limit + more).min(self.most);
         } else if learned.limit > self.least {
             learned.limit = (learned.limit * SHRINK).max(self.least);
         } else {
             // so slow with so few: it is the machine that has become slower, or refusing that takes its time
-            learned.alone = Some((alone * DRIFT).min(usual / SLOWER));
+            learned.alone = Some((alone * DRIFT).min(usual / self.slowdown));
         }
         learned.answers = Answers { after: learned.came, ..Answers::default() };
     }
@@ -175,19 +175,19 @@ mod tests {
     #[test]
     fn as_many_are_let_in_as_stay_fast() {
         for seconds in [0.001, 0.5] {
-            let gate = Gate::new(2, 64);
+            let gate = Gate::new((2, 64), 1.5);
             assert_eq!(settle(&gate, 1, seconds), 1);
             // 3 take 1.5 times as long as 2
             let inside = settle(&gate, 100, seconds);
             assert!((2..=4).contains(&inside), "{inside} at {seconds} s");
         }
-        let small = Gate::new(2, 1);
+        let small = Gate::new((2, 1), 1.5);
         assert_eq!(settle(&small, 100, 0.1), 1);
     }
 
     #[test]
     fn a_machine_that_is_idle_lets_more_in_again() {
-        let gate = Gate::new(2, 64);
+        let gate = Gate::new((2, 64), 1.5);
         settle(&gate, 1, 0.001);
         settle(&gate, 100, 0.001);
         for _ in 0..20_000 {
@@ -202,7 +202,7 @@ mod tests {
     /// taken for a reason to let in more and more.
     #[test]
     fn overload_that_lasts_opens_no_gate() {
-        let gate = Gate::new(2, 64);
+        let gate = Gate::new((2, 64), 1.5);
         settle(&gate, 1, 0.001);
         assert!((2..=4).contains(&settle(&gate, 100, 0.003)));
         let inside = (0..20).map(|_| settle(&gate, 100, 0.003)).max();

@@ -40,7 +40,7 @@ async fn service(keys: &str) -> SocketAddr {
     let fails = async || Fault::from(souk::Error::device("it is broken"));
     let router = Router::new()
         .route("/echo", post(echo))
-        .route_layer(from_fn_with_state((front.clone(), Arc::new(Gate::new(1, 1))), hurry))
+        .route_layer(from_fn_with_state((front.clone(), Arc::new(Gate::new((1, 1), 1.5))), hurry))
         .route_layer(from_fn_with_state((front.clone(), Role::Read), admit))
         .route("/fails", get(fails))
         .layer(from_fn_with_state(front, note));

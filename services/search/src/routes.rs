@@ -30,7 +30,7 @@ const STORE_PROBE: Duration = Duration::from_millis(300);
 pub fn router(service: Arc<Service>) -> Router {
     let bounds = service.settings().bounds.clone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let gate = Arc::new(Gate::new(cores, bounds.most_requests));
+    let gate = Arc::new(Gate::new((cores, bounds.most_requests), bounds.slowdown));
     let fast = OpenApiRouter::new()
         .routes(routes!(hits::search))
         .routes(routes!(hits::compare))
