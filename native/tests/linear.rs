@@ -6,11 +6,16 @@ use close::{assert_close, forced_isas, largest, randn};
 use souk_native::{Activation, Epilogue, Error, Norm, PackedLinear, feed_forward, supports_int8};
 use tch::{Device, Kind, Tensor};
 
-const SHAPES: [(i64, i64, i64); 9] = [
+// Up to 24 rows go through panels, unless the weight is too large for them.
+const SHAPES: [(i64, i64, i64); 13] = [
     (1, 24, 40),
     (1, 384, 384),
     (7, 33, 17),
+    (13, 100, 50),
     (16, 64, 3),
+    (24, 1536, 384),
+    (25, 384, 40),
+    (3, 2048, 2064),
     (63, 384, 1152),
     (65, 100, 50),
     (200, 1536, 384),

@@ -20,8 +20,8 @@ use crate::error::{Error, Result};
 
 /// Milvus' number of the error that says that a collection is not in memory.
 const NOT_LOADED: i32 = 101;
-/// Not ready, unavailable, too many at a time, too many a second.
-const PASSING: [i32; 4] = [1, 2, 4, 8];
+/// Not ready, unavailable, too many at a time, too many a second, not in memory yet.
+const PASSING: [i32; 5] = [1, 2, 4, 8, NOT_LOADED];
 /// Codes of gRPC.
 const CANCELLED: i32 = 1;
 const UNKNOWN: i32 = 2;
@@ -153,9 +153,10 @@ impl Link {
         let mut pause = SHORTEST_PAUSE;
         loop {
             match within(left(), call(self.client.clone(), request.clone())).await {
-                // the client connects anew with the next call; a server that begins anew is there in seconds
-                Err(failure) if begun.elapsed() + pause < RESTART.min(self.patience) && is_passing(&failure) => {
-                    if server_code(&failure) == Some(NOT_LOADED) {
+                // the client connects anew with the next call; a server that begins anew is there in seconds, and may then
+                // take longer to load
+                Err(failure) if is_passing(&failure) && begun.elapsed() + pause < self.worth(&failure) => {
+                    if is_released(&failure) {
                         let load = Box::pin(load(self.client.clone(), self.name.clone(), left()));
                         // it may have gone away once more
                         within(left(), load).await.or_else(|e| if is_passing(&e) { Ok(()) } else { Err(e) })?;
@@ -166,6 +167,11 @@ impl Link {
                 answer => return answer,
             }
         }
+    }
+
+    /// How long it is tried again after such a failure.
+    fn worth(&self, failure: &SdkError) -> Duration {
+        if is_released(failure) { self.patience } else { RESTART.min(self.patience) }
     }
 
     pub fn failed(&self, action: &str, failure: SdkError) -> Error {
@@ -180,7 +186,11 @@ impl Link {
 
 /// Of a server that is restarted.
 fn is_passing(failure: &SdkError) -> bool {
-    is_lost(failure) || server_code(failure) == Some(NOT_LOADED)
+    is_lost(failure) || is_released(failure)
+}
+
+fn is_released(failure: &SdkError) -> bool {
+    server_code(failure) == Some(NOT_LOADED)
 }
 
 async fn load(client: ClientV2, name: String, patience: Duration) -> SdkResult<()> {
