@@ -2,8 +2,8 @@
 
     served.py --souk BINARY --load BENCH --model DIR --data FOLDER [--seconds S] [--rounds N]
 
-Both sides run at once and are asked in turn, with the same queries, none of which comes twice before all have come. Run with a
-Python that has what benches/server.py imports. Figures are medians over rounds.
+Both sides run at once and are asked in turn, with the same queries; Souk's cache is turned off. Run with a Python that has what
+benches/server.py imports. Figures are medians over rounds.
 """
 
 import argparse
@@ -51,9 +51,9 @@ def measured(options, work, bodies):
         raise SystemExit("the peer did not start")
     side = lambda port, name, *settings: Server(
         options.souk, port, (options.model, options.data, work / name), settings)
-    # the peer refuses nobody
-    all_in = "search.bounds.slowdown=1000"
-    servers = [side(SOUK, "f32", all_in), side(CODED, "int8", all_in, "model.precision=int8", "index.codes=true")]
+    # the peer refuses nobody, and remembers nothing
+    alike = ("search.bounds.slowdown=1000", "store.cache_bytes=0")
+    servers = [side(SOUK, "f32", *alike), side(CODED, "int8", *alike, "model.precision=int8", "index.codes=true")]
     rows = {}
     for connections in CONNECTIONS:
         rounds = [

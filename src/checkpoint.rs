@@ -15,11 +15,11 @@ use tch::Tensor;
 
 use crate::backbone::weights::{read_tensors, write_tensors};
 use crate::claim::Claim;
-use crate::dataset::Extent;
+use crate::dataset::Span;
 use crate::error::{Error, Result};
 use crate::log::Position;
 
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 const STATE: &str = "state.json";
 const TENSORS: &str = "tensors.safetensors";
 const PREFIX: &str = "step-";
@@ -38,8 +38,8 @@ pub struct State {
     pub seed: u64,
     /// Of each lane of the log, the first message that is not yet trained on.
     pub low_water: BTreeMap<String, Position>,
-    /// The commits of the log that the stage's examples are.
-    pub extent: Option<Extent>,
+    /// The stretch of the log that the stage's examples are.
+    pub span: Option<Span>,
     /// As it was resolved, and its digest.
     pub config: Value,
     pub config_hash: String,
@@ -227,7 +227,7 @@ mod tests {
             drawn: step * 4,
             seed: 1,
             low_water: BTreeMap::new(),
-            extent: None,
+            span: None,
             config: Value::Null,
             config_hash: State::hash(&Value::Null),
             model_hash: String::new(),

@@ -1,7 +1,9 @@
-//! A folder that is filled aside and renamed when it is whole, so that nobody ever meets half of it.
+//! A folder, or a file, that is filled aside and renamed when it is whole, so that nobody ever meets half of it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use serde::Serialize;
 
 use crate::error::{Error, Result};
 
@@ -72,6 +74,16 @@ fn sync(folder: &Path) -> Result<()> {
         }
     }
     sync_one(folder)
+}
+
+/// Replaces a file of JSON; what is there afterwards survives the loss of power.
+pub fn write_whole(path: &Path, value: &impl Serialize) -> Result<()> {
+    let aside = path.with_extension("part");
+    let text = serde_json::to_vec_pretty(value).expect("what is written here has text for keys");
+    fs::write(&aside, text).map_err(Error::store(&aside, "write it"))?;
+    sync_one(&aside)?;
+    fs::rename(&aside, path).map_err(Error::store(path, "put it in place"))?;
+    path.parent().map_or(Ok(()), sync_one)
 }
 
 /// Writes one file, or the names in one folder, to disk.

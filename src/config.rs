@@ -4,6 +4,7 @@
 mod judges;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +27,7 @@ use crate::log::{LogSource, OnGap, Resume};
 use crate::objective::{Candidates, Objective};
 use crate::relevance::{CrossEncoder, RelevanceSettings, Training};
 use crate::reward::{Judge, RewardSettings};
+use crate::rounds::{StageSettings, TrainerSettings};
 use crate::search::{Models, Parts, SearchSettings};
 use crate::store::{Address, Cache, Ledger, SqlLedger, masked, open_cache};
 use crate::train::{Rewards, Stage, TrainSettings};
@@ -50,7 +52,24 @@ pub struct Config {
     pub relevance: RelevanceSettings,
     pub index: IndexSettings,
     pub search: SearchSettings,
+    pub trainer: TrainerSettings,
     pub collective: collective::Settings,
+    #[serde(skip)]
+    origin: Origin,
+}
+
+/// What a configuration was read from, to be read again with more on top of it.
+#[derive(Clone, Default)]
+struct Origin {
+    files: Vec<PathBuf>,
+    changes: Vec<Change>,
+}
+
+impl fmt::Debug for Origin {
+    /// Changes may hold a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Origin").field("files", &self.files).finish_non_exhaustive()
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -175,6 +194,7 @@ impl StoreConfig {
 }
 
 /// One value that a user changes on the command line.
+#[derive(Clone)]
 pub struct Change {
     names: Vec<String>,
     value: Value,
@@ -246,32 +266,63 @@ pub fn load_toml<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
         .map_err(|e| Error::config(file.display(), format!("`{}`: {}", e.path(), e.inner().message())))
 }
 
+/// Puts one table on top of another.
+fn overlay(below: &mut Table, above: Table) {
+    for (name, value) in above {
+        match (below.get_mut(&name), value) {
+            (Some(Value::Table(below)), Value::Table(above)) => overlay(below, above),
+            (_, value) => drop(below.insert(name, value)),
+        }
+    }
+}
+
 impl Config {
     /// Reads `file`, or starts from the defaults, and applies the changes in turn.
     pub fn load(file: Option<&Path>, changes: &[Change]) -> Result<Self> {
-        let mut table = match file {
-            Some(file) => {
-                let text = std::fs::read_to_string(file).map_err(Error::store(file, "read the configuration"))?;
-                text.parse::<Table>().map_err(|e| Error::config(file.display(), "not valid TOML").because(e))?
-            }
-            None => Table::new(),
-        };
+        let files = file.map(Path::to_path_buf).into_iter().collect();
+        Self::read(Origin { files, changes: changes.to_vec() })
+    }
+
+    /// What one stage of a trainer's round is trained with, beginning with `model`: the stage's file and changes on top of
+    /// what this was read from.
+    pub fn of_stage(&self, stage: &StageSettings, model: &str) -> Result<Self> {
+        let mut origin = self.origin.clone();
+        if let Some(file) = &stage.config {
+            let folder = origin.files.first().and_then(|file| file.parent()).unwrap_or(Path::new(""));
+            origin.files.push(folder.join(file));
+        }
+        for set in &stage.set {
+            origin.changes.push(Change::parse(set)?);
+        }
+        origin.changes.push(Change::text("model.path", "[model] path", model));
+        Self::read(origin)
+    }
+
+    /// Of several files a later one counts, value by value.
+    fn read(origin: Origin) -> Result<Self> {
+        let (mut table, changes) = (Table::new(), &origin.changes);
+        for file in &origin.files {
+            let text = std::fs::read_to_string(file).map_err(Error::store(file, "read the configuration"))?;
+            let read = text.parse::<Table>();
+            overlay(&mut table, read.map_err(|e| Error::config(file.display(), "not valid TOML").because(e))?);
+        }
         for change in changes {
             change.apply(&mut table)?;
         }
-        serde_path_to_error::deserialize(Value::Table(table)).map_err(|e| {
+        let config: Result<Self> = serde_path_to_error::deserialize(Value::Table(table)).map_err(|e| {
             let path = e.path().to_string();
             let said = changes
                 .iter()
                 .rev()
                 .find(|change| format!("{}.", change.names.join(".")).starts_with(&format!("{path}.")));
-            let place = match (said, file) {
+            let place = match (said, origin.files.last()) {
                 (Some(change), _) => change.said.clone(),
                 (None, Some(file)) => file.display().to_string(),
                 (None, None) => "configuration".into(),
             };
             Error::config(masked(&place), masked(&format!("`{path}`: {}", e.inner().message())))
-        })
+        });
+        Ok(Self { origin, ..config? })
     }
 
     /// Opens what `souk train` trains: weights in f32 whatever the precision of the products.
@@ -294,7 +345,7 @@ impl Config {
             rewards = Some(Rewards { blend, candidates, reference, twin });
         }
         let (settings, objective) = (self.train.clone(), self.objective.clone());
-        Ok(Stage { encoder, settings, objective, bf16, rewards, config })
+        Ok(Stage { encoder, settings, objective, bf16, rewards, span: None, config })
     }
 
     /// Opens what `souk relevance train` trains: a model folder to begin with, weights in f32.
@@ -474,6 +525,29 @@ mod tests {
             let config = Config::load(None, &[Change::text("model.path", "--model", name)]).unwrap();
             assert_eq!(config.model.path.as_deref(), Some(name));
         }
+    }
+
+    #[test]
+    fn a_stage_is_its_file_and_changes_on_top_of_the_trainers() {
+        let home = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| std::fs::write(home.path().join(name), text).unwrap();
+        write("trainer.toml", "[model]\npath = \"a\"\nprecision = \"bf16\"\n[train]\nbatch = 8\nepochs = 3\n");
+        write("sft.toml", "[model]\npath = \"b\"\n[train]\nbatch = 16\n");
+        let changes = [Change::parse("train.seed=5").unwrap()];
+        let config = Config::load(Some(&home.path().join("trainer.toml")), &changes).unwrap();
+        let stage = |config: Option<&str>, set: &str| StageSettings {
+            name: "x".into(),
+            config: config.map(PathBuf::from),
+            set: vec![set.into()],
+            pace: None,
+        };
+        let sft = config.of_stage(&stage(Some("sft.toml"), "train.batch=32"), "served").unwrap();
+        assert_eq!((sft.train.batch, sft.train.epochs, sft.train.seed), (32, 3.0, 5));
+        assert_eq!((sft.model.path.as_deref(), sft.model.precision), (Some("served"), Precision::Bf16));
+        let plain = config.of_stage(&stage(None, "train.epochs=1"), "served").unwrap();
+        assert_eq!((plain.train.batch, plain.train.epochs), (8, 1.0));
+        let error = config.of_stage(&stage(Some("gone.toml"), "train.epochs=1"), "m").unwrap_err().to_string();
+        assert!(error.contains("gone.toml"), "{error}");
     }
 
     #[test]

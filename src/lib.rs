@@ -5,7 +5,7 @@
 //! [`market`] bring data folders ([`beir`]), [`lexical`] is the channel beside, [`store`] what outlives a process, a [`worker`] a model's own
 //! thread. [`train`]
 //! makes an encoder better by an [`objective`] with an [`optimizer`] and [`checkpoint`]s, in one process or many
-//! ([`collective`]), [`relevance`] a cross-encoder that judges. A [`reward`] source judges what was found, a [`report`] measures it. Each room imports only rooms
+//! ([`collective`]), [`relevance`] a cross-encoder that judges. A [`reward`] source judges what was found, a [`report`] measures it, [`rounds`] do all this again and again. Each room imports only rooms
 //! before it; [`config`] builds them from TOML and stands last.
 
 pub mod backbone;
@@ -30,6 +30,7 @@ pub mod plan;
 pub mod relevance;
 pub mod report;
 pub mod reward;
+pub mod rounds;
 pub mod search;
 pub mod store;
 pub mod summed;

@@ -6,8 +6,8 @@ use std::io::IsTerminal;
 use std::sync::LazyLock;
 
 use prometheus::{
-    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, Opts, Registry,
-    TextEncoder,
+    CounterVec, Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder,
 };
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::Layer;
@@ -90,6 +90,7 @@ impl RequestMetrics {
 
 pub static RELEVANCE_REQUESTS: LazyLock<RequestMetrics> = LazyLock::new(|| requests("relevance"));
 pub static SEARCH_REQUESTS: LazyLock<RequestMetrics> = LazyLock::new(|| requests("search"));
+pub static TRAINER_REQUESTS: LazyLock<RequestMetrics> = LazyLock::new(|| requests("trainer"));
 
 fn requests(service: &str) -> RequestMetrics {
     let (count, time) = (format!("souk_{service}_requests_total"), format!("souk_{service}_request_seconds"));
@@ -131,6 +132,8 @@ pub struct TrainMetrics {
     entropy: Gauge,
     clip_share: Gauge,
     missing: IntCounter,
+    /// Batches that were passed over because their loss was no number.
+    pub skipped: IntCounter,
 }
 
 /// What a step learned from rewards.
@@ -185,7 +188,38 @@ pub static TRAIN: LazyLock<TrainMetrics> = LazyLock::new(|| {
         entropy: float("souk_entropy", "Entropy of the policy"),
         clip_share: float("souk_clip_share", "Share of candidates where the clip decided"),
         missing: counter("souk_reward_missing_total", "Candidates that steps were taken without a reward for"),
+        skipped: counter("souk_batches_skipped_total", "Batches passed over because their loss was no finite number"),
         seconds: register(HistogramVec::new(seconds, &["phase"]).expect("metric names are constants")),
+    }
+});
+
+/// How the rounds of a trainer go.
+pub struct TrainerMetrics {
+    /// Ended ones, by outcome.
+    pub rounds: IntCounterVec,
+    /// 1 while something is wrong.
+    pub alarms: IntGaugeVec,
+    /// Examples that a stage has not been given yet.
+    pub fresh: IntGaugeVec,
+    pub drift: GaugeVec,
+    /// Where the time went.
+    pub seconds: CounterVec,
+}
+
+pub static TRAINER: LazyLock<TrainerMetrics> = LazyLock::new(|| {
+    let ints = |name: &str, help: &str, label: &str| {
+        let gauge = IntGaugeVec::new(Opts::new(name, help), &[label]);
+        register(gauge.expect("metric names are constants"))
+    };
+    let rounds = Opts::new("souk_trainer_rounds_total", "Rounds that have ended, by outcome");
+    let drift = Opts::new("souk_drift", "How far a mix, or vectors, are from what they were a round before");
+    let seconds = Opts::new("souk_trainer_seconds_total", "Time spent, by what the trainer did or waited for");
+    TrainerMetrics {
+        rounds: register(IntCounterVec::new(rounds, &["outcome"]).expect("metric names are constants")),
+        alarms: ints("souk_alarm", "1 while something is wrong, by what it is", "alarm"),
+        fresh: ints("souk_trainer_fresh_examples", "Examples that a stage has not been given yet", "stage"),
+        drift: register(GaugeVec::new(drift, &["of"]).expect("metric names are constants")),
+        seconds: register(CounterVec::new(seconds, &["phase"]).expect("metric names are constants")),
     }
 });
 

@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 
 /// In the order data flows: a room imports only from rooms that stand before it.
-const ROOMS: [&str; 28] = [
+const ROOMS: [&str; 29] = [
     "error",
     "domain",
     "telemetry",
@@ -36,6 +36,7 @@ const ROOMS: [&str; 28] = [
     "index",
     "search",
     "report",
+    "rounds",
     "config",
 ];
 

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use souk::beir::DataFolder;
-use souk::dataset::{Catalogue, Draw, Example, Examples, Ingest, IngestSettings, Order, Progress};
+use souk::dataset::{
+    Catalogue, Draw, Example, Examples, Extent, Ingest, IngestSettings, Order, Progress, Span, Stock, forget,
+};
 use souk::error::Result;
 use souk::log::file::{FileSettings, FileSource};
 use souk::log::ubi::{Action, EventRecord, QueryRecord};
@@ -112,6 +114,86 @@ fn a_log_becomes_examples_that_are_drawn_once_an_epoch() {
     let example = examples.row(7);
     assert_eq!(example.query, "item 7");
     assert_eq!(examples.positives(example.query_number), [example.item]);
+}
+
+const LANE: &str = "file-logs.ndjson";
+
+fn extent(end: u64) -> Extent {
+    [(LANE.to_owned(), end)].into()
+}
+
+#[test]
+fn a_stretch_draws_what_is_new_and_knows_what_came_before() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path(), 3000);
+    ingest(home.path(), 300).unwrap();
+    let catalogue = Catalogue::open(&DataFolder::open(home.path()).unwrap()).unwrap();
+    let folder = home.path().join("examples");
+    let open = |from: u64, to: u64| {
+        Examples::open(&folder, &catalogue, Some(&Span { from: extent(from), to: extent(to) })).unwrap()
+    };
+    let mut stock = Stock::default();
+    stock.look(&folder).unwrap();
+    let end = stock.extent()[LANE];
+    assert!(end > 3);
+    assert_eq!((stock.since(&Extent::new()), stock.since(&extent(end))), (3000, 0));
+    let (all, old, new) = (open(0, end), open(0, 2), open(2, end));
+    assert_eq!((all.len(), old.len() + new.len(), new.len()), (3000, 3000, stock.since(&extent(2))));
+    let times = |examples: &Examples| (0..examples.len()).map(|row| examples.row(row).time).collect::<Vec<_>>();
+    assert_eq!([times(&old), times(&new)].concat(), times(&all));
+    // the first query was asked before the stretch, and what it found is no negative within
+    let first = all.row(0);
+    let again = (0..new.len()).map(|row| new.row(row)).find(|example| example.query == first.query).unwrap();
+    assert_eq!(new.positives(again.query_number), [first.item]);
+    assert_ne!(all.crc32(), new.crc32());
+    assert_eq!(
+        new.low_water(Order { seed: 1, block: None }, new.len()),
+        all.low_water(Order { seed: 1, block: None }, 3000)
+    );
+    assert_eq!(Examples::open(&folder, &catalogue, None).unwrap().span(), all.span());
+    assert_eq!(stock.back(&extent(end), 1), extent(end - 1));
+}
+
+#[test]
+fn what_is_old_is_forgotten_and_reading_goes_on() {
+    let home = tempfile::tempdir().unwrap();
+    let log = shop(home.path(), 3000);
+    let whole = fs::read(&log).unwrap();
+    let middle = whole.len() / 2 + whole[whole.len() / 2..].iter().position(|byte| *byte == b'\n').unwrap() + 1;
+    fs::write(&log, &whole[..middle]).unwrap();
+    let folder = home.path().join("examples");
+    let short = |from: &Path| {
+        let window = souk::dataset::Window { minutes: 2, ..souk::dataset::Window::default() };
+        let settings = IngestSettings { window, ..settings(300) };
+        let stop = Arc::new(AtomicBool::new(false));
+        Ingest::new(&folder, settings, Box::new(open(from)), stop).unwrap().run(|_| {}).unwrap()
+    };
+    short(&log);
+    let mut stock = Stock::default();
+    stock.look(&folder).unwrap();
+    let before = stock.extent()[LANE];
+    let num = forget(&folder, Duration::from_secs(600)).unwrap();
+    assert!(num > 1 && num < before, "{num} of {before}");
+    assert_eq!(forget(&folder, Duration::from_secs(600)).unwrap(), 0);
+    fs::write(&log, &whole).unwrap();
+    short(&log);
+    stock.look(&folder).unwrap();
+    assert!(stock.extent()[LANE] > before, "numbers go on");
+    let left = examples(home.path());
+    let times: BTreeSet<i64> = (0..left.len()).map(|row| left.row(row).time).collect();
+    assert_eq!(times.len() as u64, left.len());
+    assert_eq!(times.last(), Some(&(1_700_000_000_000 + 2999 * 1000)));
+    assert_eq!(stock.since(&Extent::new()), left.len());
+    let catalogue = Catalogue::open(&DataFolder::open(home.path()).unwrap()).unwrap();
+    let gone = Span { from: extent(0), to: extent(before) };
+    let error = Examples::open(&folder, &catalogue, Some(&gone)).err().unwrap().to_string();
+    assert!(error.contains("some are gone"), "{error}");
+    // what a kill left of it is neither read nor kept
+    let half = folder.join(LANE).join("00000000");
+    fs::create_dir(&half).unwrap();
+    assert_eq!(examples(home.path()).len(), left.len());
+    forget(&folder, Duration::from_secs(600)).unwrap();
+    assert!(!half.exists());
 }
 
 #[test]

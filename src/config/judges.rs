@@ -10,7 +10,7 @@ use crate::beir::DataFolder;
 use crate::error::{Error, Result};
 use crate::lexical::Lexical;
 use crate::relevance;
-use crate::reward::{self, Blend, Judge, ModelJudge, RewardSource};
+use crate::reward::{self, Blend, Judge, ModelJudge, QrelsJudge, RewardSource};
 
 /// The file that a simulated shop is known by.
 const MARKET: &str = "market.json";
@@ -30,6 +30,16 @@ impl Config {
     pub(super) fn open_blend(&self, data: &DataFolder) -> Result<Blend> {
         let passages = || data.items().map(|items| items.map(|item| Ok(item?.1.passage())));
         Blend::build(&self.reward, self.open_judge(data)?, || Lexical::build(passages()?))
+    }
+
+    /// Who judges what a split's judgements lack when models are measured: whoever is named, the oracle of a simulated shop,
+    /// or nobody beyond those judgements.
+    pub fn open_referee(&self, data: &DataFolder, split: &str) -> Result<Arc<dyn RewardSource>> {
+        if self.judge.is_some() || data.path().join(MARKET).exists() {
+            return self.open_judge(data);
+        }
+        let judge = Some(Judge::Qrels(QrelsJudge { split: split.into() }));
+        Self { judge, ..self.clone() }.open_judge(data)
     }
 
     /// Who judges, by name or by what the data is.

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::join::{Counts, Joiner, State, Waiting, Window};
 use super::shard::{QUERIES, SEEN, Stretch, WAITING, read_queries, read_seen};
 use super::strength::Strength;
+use crate::claim::write_whole;
 use crate::error::{Error, Result};
 use crate::log::{Lane, Position};
 use crate::summed::{Sum, read_json_lines};
@@ -23,6 +24,8 @@ const FORMAT: u32 = 1;
 const COMMIT: &str = "commit.json";
 const PART: &str = ".part-";
 const SWEPT: &str = ".swept-";
+/// Holds the number of the first commit that is kept; not there where all are.
+const FIRST: &str = "first.json";
 /// Writing a commit takes seconds.
 const LEFT_BEHIND: Duration = Duration::from_secs(60);
 
@@ -86,24 +89,119 @@ fn low_of<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> BTreeMap<String, u6
     low
 }
 
-/// The folders of a lane's commits in order. None where the lane is new.
-pub fn commits(lane: &Path) -> Result<Vec<PathBuf>> {
-    let entries = match fs::read_dir(lane) {
-        Ok(entries) => entries,
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(e) => return Err(Error::store(lane, "list the commits")(e)),
-    };
-    let mut numbers: Vec<u64> = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(Error::store(lane, "list the commits"))?;
-        numbers.extend(entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+/// The commits of a lane, in order.
+#[derive(Debug, Default)]
+pub struct Commits {
+    /// The number of the first that is kept: those before were forgotten.
+    pub first: u64,
+    folders: Vec<PathBuf>,
+}
+
+impl Commits {
+    /// None where the lane is new.
+    pub fn list(lane: &Path) -> Result<Self> {
+        let entries = match fs::read_dir(lane) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(e) => return Err(Error::store(lane, "list the commits")(e)),
+        };
+        let mut numbers: Vec<u64> = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(Error::store(lane, "list the commits"))?;
+            numbers.extend(entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+        }
+        // read after the list: what is forgotten meanwhile is passed over
+        let first = first_kept(lane)?;
+        numbers.retain(|number| *number >= first);
+        numbers.sort_unstable();
+        if let Some((expected, found)) = (first..).zip(&numbers).find(|(expected, found)| expected != *found) {
+            let problem = format!("has commit {found} but not {expected}: restore it, or remove those after it");
+            return Err(Error::data(lane, None, problem));
+        }
+        Ok(Self { first, folders: numbers.into_iter().map(|number| lane.join(folder_name(number))).collect() })
     }
-    numbers.sort_unstable();
-    if let Some((expected, found)) = (0..).zip(&numbers).find(|(expected, found)| expected != *found) {
-        let problem = format!("has commit {found} but not {expected}: restore it, or remove those after it");
-        return Err(Error::data(lane, None, problem));
+
+    /// The number of the next.
+    pub fn end(&self) -> u64 {
+        self.first + self.folders.len() as u64
     }
-    Ok(numbers.into_iter().map(|number| lane.join(folder_name(number))).collect())
+
+    pub fn numbered(&self) -> impl DoubleEndedIterator<Item = (u64, &Path)> {
+        self.folders.iter().enumerate().map(|(at, folder)| (self.first + at as u64, folder.as_path()))
+    }
+
+    pub fn newest_first(&self) -> impl Iterator<Item = &Path> {
+        self.folders.iter().rev().map(PathBuf::as_path)
+    }
+
+    /// The newest, as many as a joiner needs to go on, the newest first.
+    fn needed(&self) -> Result<Vec<(&Path, Commit)>> {
+        let (mut needed, mut num_queries, mut num_seen) = (Vec::<(&Path, Commit)>::new(), 0, 0);
+        for folder in self.newest_first() {
+            if needed.first().is_some_and(|(_, tail)| num_queries >= tail.state.queries && num_seen >= tail.state.seen)
+            {
+                break;
+            }
+            let commit = Commit::load(folder)?;
+            num_queries = u64::saturating_add(num_queries, commit.counts.queries);
+            num_seen = u64::saturating_add(num_seen, commit.num_seen);
+            needed.push((folder, commit));
+        }
+        Ok(needed)
+    }
+}
+
+fn first_kept(lane: &Path) -> Result<u64> {
+    let path = lane.join(FIRST);
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let number = text.trim().parse();
+            number.map_err(|e| Error::data(&path, None, "does not say which commit is the first").because(e))
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(0),
+        Err(e) => Err(Error::store(&path, "read it")(e)),
+    }
+}
+
+/// Forgets the commits of every lane below `home` that ended more than `age` of the log's time before the lane's newest,
+/// but for those that reading on needs, and gives their number. Examples are forgotten with their dead letters. Nobody may
+/// want to open a stretch that begins with them.
+pub fn forget(home: &Path, age: Duration) -> Result<u64> {
+    let mut num = 0;
+    for entry in fs::read_dir(home).map_err(Error::store(home, "open the examples"))? {
+        let lane = entry.map_err(Error::store(home, "list the lanes"))?.path();
+        if lane.is_dir() {
+            num += forget_lane(&lane, age)?;
+        }
+    }
+    Ok(num)
+}
+
+fn forget_lane(lane: &Path, age: Duration) -> Result<u64> {
+    let commits = Commits::list(lane)?;
+    let needed = commits.needed()?;
+    let Some((_, tail)) = needed.first() else { return Ok(0) };
+    let oldest = tail.state.now.saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
+    let most = commits.end() - needed.len() as u64;
+    let mut first = commits.first;
+    for (number, folder) in commits.numbered().take_while(|(number, _)| *number < most) {
+        if Commit::load(folder)?.state.now >= oldest {
+            break;
+        }
+        first = number + 1;
+    }
+    if first > commits.first {
+        // said before it is done: half of it is what is swept the next time
+        write_whole(&lane.join(FIRST), &first)?;
+    }
+    for entry in fs::read_dir(lane).map_err(Error::store(lane, "list the commits"))? {
+        let path = entry.map_err(Error::store(lane, "list the commits"))?.path();
+        let number = path.file_name().and_then(|name| name.to_str()?.parse::<u64>().ok());
+        if number.is_some_and(|number| number < first) {
+            fs::remove_dir_all(&path).map_err(Error::store(&path, "forget it"))?;
+        }
+    }
+    Ok(first - commits.first)
 }
 
 fn folder_name(number: u64) -> String {
@@ -112,15 +210,15 @@ fn folder_name(number: u64) -> String {
 
 /// Up to where a lane is durable; `None` for a new one.
 pub fn position(home: &Path, lane: &Lane) -> Result<Option<Position>> {
-    let last = commits(&home.join(lane.name()))?.pop();
-    last.map(|folder| Commit::load(&folder).map(|commit| commit.to)).transpose()
+    let commits = Commits::list(&home.join(lane.name()))?;
+    commits.newest_first().next().map(|folder| Commit::load(folder).map(|commit| commit.to)).transpose()
 }
 
 /// The end of a lane's chain, where the next commit is put.
 pub struct Chain {
     folder: PathBuf,
     lane: Lane,
-    commits: Vec<PathBuf>,
+    commits: Commits,
     position: Position,
 }
 
@@ -130,7 +228,7 @@ impl Chain {
         let folder = home.join(lane.name());
         fs::create_dir_all(&folder).map_err(Error::store(&folder, "make the folder"))?;
         remove_parts(&folder)?;
-        let commits = commits(&folder)?;
+        let commits = Commits::list(&folder)?;
         let mut joiner = Joiner::new(lane.clone(), window.clone(), strength.clone());
         let mut chain = Self { folder, lane: lane.clone(), commits, position: Position::default() };
         chain.restore(&mut joiner)?;
@@ -143,12 +241,12 @@ impl Chain {
 
     /// The commits, newest first.
     pub fn newest_first(&self) -> impl Iterator<Item = &Path> {
-        self.commits.iter().rev().map(PathBuf::as_path)
+        self.commits.newest_first()
     }
 
     /// Makes what was joined durable. False when another writer has taken the lane over: nothing was written then.
     pub fn commit(&mut self, stretch: &mut Stretch, joiner: &mut Joiner, to: &Position) -> Result<bool> {
-        let number = self.commits.len() as u64;
+        let number = self.commits.end();
         // processes of two machines may have one number
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let aside = self.folder.join(format!("{PART}{}-{now:x}", std::process::id()));
@@ -180,33 +278,23 @@ impl Chain {
             drop(fs::remove_dir_all(&aside));
             return if swept { Ok(false) } else { placed };
         }
-        self.commits.push(place);
+        self.commits.folders.push(place);
         self.position = to.clone();
         joiner.counts = Counts::default();
         Ok(true)
     }
 
     fn restore(&mut self, joiner: &mut Joiner) -> Result<()> {
-        let Some(last) = self.commits.last() else { return Ok(()) };
-        let tail = Commit::load(last)?;
-        let (mut needed, mut num_queries, mut num_seen) = (Vec::new(), 0, 0);
-        for folder in self.newest_first() {
-            if num_queries >= tail.state.queries && num_seen >= tail.state.seen {
-                break;
-            }
-            let commit = Commit::load(folder)?;
-            num_queries = u64::saturating_add(num_queries, commit.counts.queries);
-            num_seen = u64::saturating_add(num_seen, commit.num_seen);
-            needed.push((folder, commit));
-        }
+        let needed = self.commits.needed()?;
+        let Some((last, tail)) = needed.first() else { return Ok(()) };
         let (mut queries, mut seen) = (Vec::new(), Vec::new());
-        for (folder, commit) in needed.into_iter().rev() {
+        for (folder, commit) in needed.iter().rev() {
             queries.extend(read_queries(&folder.join(QUERIES), commit.sum(folder, QUERIES)?)?);
             seen.extend(read_seen(&folder.join(SEEN), commit.sum(folder, SEEN)?)?);
         }
         let waiting: Vec<Waiting> = read_json_lines(&last.join(WAITING), tail.sum(last, WAITING)?)?;
         joiner.restore(&tail.state, &queries, &seen, &waiting);
-        self.position = tail.to;
+        self.position = tail.to.clone();
         Ok(())
     }
 }

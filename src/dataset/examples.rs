@@ -6,7 +6,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::catalogue::Catalogue;
-use super::chain::{Commit, commits};
+use serde::{Deserialize, Serialize};
+
+use super::chain::{Commit, Commits};
 use super::positives::{Positives, normal};
 use super::shard::{self, EXAMPLES};
 use super::shuffle::Order;
@@ -29,16 +31,27 @@ pub struct Example<'a> {
     pub time: i64,
 }
 
-/// Which commits of each lane a snapshot of the examples holds: the first so many.
+/// Commits of each lane: the first so many.
 pub type Extent = BTreeMap<String, u64>;
+
+/// A stretch of the examples. Those of the commits from one extent up to another are drawn; what came before is only known
+/// to have been found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Span {
+    pub from: Extent,
+    pub to: Extent,
+}
 
 pub struct Examples {
     shards: Vec<Shard>,
     /// First row of each shard, and the number of all rows.
     starts: Vec<u64>,
-    extent: Extent,
+    span: Span,
+    /// Of each lane, where its last commit ends, and the first of the events that wait there.
+    ends: BTreeMap<String, (Position, BTreeMap<String, u64>)>,
     unknown_items: u64,
     positives: Positives,
+    crc32: u32,
 }
 
 struct Shard {
@@ -55,39 +68,49 @@ struct Shard {
 const GONE: u32 = u32::MAX;
 
 impl Examples {
-    /// Maps every commit below `home`, or those of an earlier snapshot. Files that are not what was written are refused.
-    pub fn open(home: &Path, catalogue: &Catalogue, extent: Option<&Extent>) -> Result<Self> {
-        let mut found: Vec<(Commit, PathBuf)> = Vec::new();
-        let mut taken = Extent::new();
+    /// Maps every commit below `home`, or those of a stretch. Files that are not what was written are refused.
+    pub fn open(home: &Path, catalogue: &Catalogue, span: Option<&Span>) -> Result<Self> {
+        let mut found: Vec<(bool, Commit, PathBuf)> = Vec::new();
+        let mut taken = Span::default();
         for entry in fs::read_dir(home).map_err(Error::store(home, "open the examples (`souk ingest` writes them)"))? {
             let entry = entry.map_err(Error::store(home, "list the lanes"))?;
             if !entry.path().is_dir() {
                 continue;
             }
             let lane = entry.file_name().to_string_lossy().into_owned();
-            let mut folders = commits(&entry.path())?;
-            if let Some(extent) = extent {
-                let wanted = extent.get(&lane).copied().unwrap_or_default();
-                if (folders.len() as u64) < wanted {
-                    let problem = format!("has {} commits, the snapshot {wanted}: some are gone", folders.len());
-                    return Err(Error::data(&entry.path(), None, problem));
-                }
-                folders.truncate(wanted as usize);
+            let commits = Commits::list(&entry.path())?;
+            let of = |extent: &Extent| extent.get(&lane).copied().unwrap_or_default();
+            let (from, to) = span.map_or((commits.first, commits.end()), |span| (of(&span.from), of(&span.to)));
+            if to > commits.end() || from.min(to) < commits.first.min(to) {
+                let problem = format!(
+                    "has commits {} to {}, and {from} to {to} are wanted: some are gone",
+                    commits.first,
+                    commits.end()
+                );
+                return Err(Error::data(&entry.path(), None, problem));
             }
-            taken.insert(lane, folders.len() as u64);
-            for folder in folders {
-                found.push((Commit::load(&folder)?, folder));
+            taken.from.insert(lane.clone(), from);
+            taken.to.insert(lane.clone(), to);
+            for (number, folder) in commits.numbered().take_while(|(number, _)| *number < to) {
+                found.push((number >= from, Commit::load(folder)?, folder.into()));
             }
         }
-        // in the order of the log's time, and of each lane
-        found.sort_by(|(a, _), (b, _)| (a.state.now, &a.lane, a.number).cmp(&(b.state.now, &b.lane, b.number)));
+        // what is drawn comes last; in the order of the log's time, and of each lane
+        let key = |(drawn, commit, _): &(bool, Commit, PathBuf)| {
+            (*drawn, commit.state.now, commit.lane.clone(), commit.number)
+        };
+        found.sort_by_cached_key(key);
         Self::map(found, catalogue, taken)
     }
 
-    fn map(found: Vec<(Commit, PathBuf)>, catalogue: &Catalogue, extent: Extent) -> Result<Self> {
+    fn map(found: Vec<(bool, Commit, PathBuf)>, catalogue: &Catalogue, span: Span) -> Result<Self> {
         let mut numbers: HashMap<Box<str>, u32> = HashMap::new();
-        let (mut shards, mut starts, mut unknown_items) = (Vec::new(), vec![0_u64], 0);
-        for (commit, folder) in found {
+        let (mut before, mut shards, mut starts, mut unknown_items) = (Vec::new(), Vec::new(), vec![0_u64], 0);
+        let (mut ends, mut crc) = (BTreeMap::new(), crc32fast::Hasher::new());
+        for (drawn, commit, folder) in found {
+            let sum = commit.files.get(EXAMPLES).map_or(0, |sum| sum.crc32);
+            crc.update(&sum.to_le_bytes());
+            ends.insert(commit.lane.clone(), (commit.to.clone(), commit.low_waiting.clone()));
             let columns = shard::Examples::open(&folder.join(EXAMPLES), commit.sum(&folder, EXAMPLES)?)?;
             let mut number = |query: &str| -> Result<u32> {
                 let key = normal(query);
@@ -108,12 +131,18 @@ impl Examples {
                 keys.filter(|(key, _)| items[**key as usize] != GONE).map(|(_, row)| row).collect::<Vec<u32>>()
             });
             let num_rows = usable.as_ref().map_or(columns.len(), Vec::len);
-            unknown_items += (columns.len() - num_rows) as u64;
+            let num_unknown = (columns.len() - num_rows) as u64;
+            let shard = Shard { commit, columns, queries, items, usable };
+            if !drawn {
+                before.push(shard);
+                continue;
+            }
+            unknown_items += num_unknown;
             starts.push(starts.last().copied().unwrap_or_default() + num_rows as u64);
-            shards.push(Shard { commit, columns, queries, items, usable });
+            shards.push(shard);
         }
-        let positives = Positives::of(shards.iter().flat_map(Shard::pairs), numbers.len() as u32);
-        Ok(Self { shards, starts, extent, unknown_items, positives })
+        let positives = Positives::of(before.iter().chain(&shards).flat_map(Shard::pairs), numbers.len() as u32);
+        Ok(Self { shards, starts, span, ends, unknown_items, positives, crc32: crc.finalize() })
     }
 
     /// Examples whose item the catalogue has.
@@ -136,17 +165,12 @@ impl Examples {
 
     /// The same for the same examples in the same order.
     pub fn crc32(&self) -> u32 {
-        let mut crc = crc32fast::Hasher::new();
-        for shard in &self.shards {
-            let sum = shard.commit.files.get(EXAMPLES).map_or(0, |sum| sum.crc32);
-            crc.update(&sum.to_le_bytes());
-        }
-        crc.finalize()
+        self.crc32
     }
 
-    /// What this snapshot holds, to open the same again.
-    pub fn extent(&self) -> &Extent {
-        &self.extent
+    /// What is drawn here, to open the same again.
+    pub fn span(&self) -> &Span {
+        &self.span
     }
 
     /// `row` must be below `len`.
@@ -176,19 +200,14 @@ impl Examples {
 
     /// Where each lane stands when the first `drawn` draws are trained on: the first message that is not.
     pub fn low_water(&self, order: Order, drawn: u64) -> BTreeMap<String, Position> {
-        let mut marks: BTreeMap<String, Position> = BTreeMap::new();
-        for shard in &self.shards {
-            // commits of a lane come in order, so the last one's end stays
-            marks.insert(shard.commit.lane.clone(), shard.commit.to.clone());
-        }
+        let mut marks: BTreeMap<String, Position> =
+            self.ends.iter().map(|(lane, (to, _))| (lane.clone(), to.clone())).collect();
         let mut lower = |lane: &str, part: &str, offset: u64| {
             let mark = marks.entry(lane.into()).or_default().0.entry(part.into()).or_insert(offset);
             *mark = offset.min(*mark);
         };
-        let last: BTreeMap<&str, &Commit> =
-            self.shards.iter().map(|shard| (shard.commit.lane.as_str(), &shard.commit)).collect();
-        for commit in last.into_values() {
-            commit.low_waiting.iter().for_each(|(part, offset)| lower(&commit.lane, part, *offset));
+        for (lane, (_, low_waiting)) in &self.ends {
+            low_waiting.iter().for_each(|(part, offset)| lower(lane, part, *offset));
         }
         if self.is_empty() || drawn >= self.len() {
             return marks;

@@ -1,7 +1,7 @@
 //! From logs to training examples: events joined to their queries, kept in Arrow shards, drawn in a shuffled order.
 //!
 //! `ingest` reads a log and leaves a chain of commits for each of its lanes; `examples` maps them into memory; `shuffle`
-//! says in which order they are drawn; `pairs` gives them, or
+//! says in which order they are drawn; `stock` counts them; `pairs` gives them, or
 //! judgements, to a training stage; `catalogue` finds an item by its id and draws negatives among all.
 
 mod catalogue;
@@ -13,15 +13,18 @@ mod pairs;
 mod positives;
 mod shard;
 mod shuffle;
+mod stock;
 mod strength;
 
 pub use self::catalogue::Catalogue;
-pub use self::examples::{Example, Examples, Extent};
+pub use self::chain::forget;
+pub use self::examples::{Example, Examples, Extent, Span};
 pub use self::ingest::{Ingest, IngestSettings, OpenSource, Progress};
 pub use self::join::{Counts, Window};
 pub use self::pairs::{Pair, PairSource, Pairs};
 pub use self::positives::normal;
 pub use self::shuffle::{Draw, Order, Permutation};
+pub use self::stock::Stock;
 pub use self::strength::Strength;
 
 /// Where a data folder keeps its examples.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::EXAMPLES_FOLDER;
 use super::catalogue::Catalogue;
-use super::examples::{Examples, Extent};
+use super::examples::{Examples, Span};
 use super::positives::{Positives, normal};
 use super::shuffle::Order;
 use crate::beir::DataFolder;
@@ -56,17 +56,17 @@ pub struct Judged {
 }
 
 impl Pairs {
-    /// Opens what the folder has; `extent` is an earlier snapshot of its examples.
+    /// Opens what the folder has; `span` is a stretch of its examples.
     pub fn open(
         data: &DataFolder,
         catalogue: &Catalogue,
         (source, split): (PairSource, &str),
-        extent: Option<&Extent>,
+        span: Option<&Span>,
     ) -> Result<Self> {
         let examples = data.path().join(EXAMPLES_FOLDER);
         let mut pairs = None;
         if source == PairSource::Examples || source == PairSource::Auto && examples.exists() {
-            let found = Examples::open(&examples, catalogue, extent)?;
+            let found = Examples::open(&examples, catalogue, span)?;
             // nothing may have been read yet
             pairs = (source == PairSource::Examples || !found.is_empty()).then_some(Self::Examples(found));
         }
@@ -130,9 +130,9 @@ impl Pairs {
     }
 
     /// Which commits of the log these are; none for judgements.
-    pub fn extent(&self) -> Option<&Extent> {
+    pub fn span(&self) -> Option<&Span> {
         match self {
-            Self::Examples(examples) => Some(examples.extent()),
+            Self::Examples(examples) => Some(examples.span()),
             Self::Judged(_) => None,
         }
     }

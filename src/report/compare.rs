@@ -51,8 +51,14 @@ impl Row {
 impl Comparison {
     /// Of pairs, a reference and what is held against it. `slices`: whether each slice is compared, too.
     pub fn of(pairs: &[(&Run, &Run)], slices: bool) -> Result<Self> {
+        Self::of_metrics(pairs, slices, &SHOWN)
+    }
+
+    /// By some metrics alone, named by their places.
+    pub fn of_metrics(pairs: &[(&Run, &Run)], slices: bool, metrics: &[usize]) -> Result<Self> {
         pairs.iter().try_for_each(|(reference, other)| check(reference, other))?;
-        let mut pairs: Vec<Pair> = pairs.iter().map(|(reference, other)| pair(reference, other, slices)).collect();
+        let mut pairs: Vec<Pair> =
+            pairs.iter().map(|(reference, other)| pair((reference, other), slices, metrics)).collect();
         let tests = |part: fn(&Paired) -> f64| -> Vec<f64> {
             let rows = pairs.iter().flat_map(|pair| &pair.rows);
             holm(&rows.filter_map(|row| row.paired.as_ref().map(part)).collect::<Vec<_>>())
@@ -86,12 +92,12 @@ pub fn check(reference: &Run, other: &Run) -> Result<()> {
     }
 }
 
-fn pair(reference: &Run, other: &Run, slices: bool) -> Pair {
+fn pair((reference, other): (&Run, &Run), slices: bool, metrics: &[usize]) -> Pair {
     let names = names(reference.metrics.asked.depth);
     let wanted = if slices { usize::MAX } else { 1 };
     let mut rows = Vec::new();
     for slice in reference.slices().iter().take(wanted) {
-        for metric in SHOWN {
+        for &metric in metrics {
             let (before, after) = (reference.column(slice, metric), other.column(slice, metric));
             rows.push(Row {
                 slice: slice.name.clone(),

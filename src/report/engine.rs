@@ -11,7 +11,8 @@ use tch::Tensor;
 use super::run_file::{RunLine, read_run};
 use super::task::{Task, TaskQuery};
 use crate::beir::lines;
-use crate::domain::Query;
+use crate::domain::{Query, TextKind};
+use crate::encoder::{Worker, encode};
 use crate::error::{Error, Result};
 use crate::lexical::Lexical;
 
@@ -55,6 +56,26 @@ impl Engine {
             return Err(Error::input("the vectors of items and queries differ in length"));
         }
         Ok(Self::Dense { items, queries })
+    }
+
+    /// Of the vectors that a model gives the task's items and queries; `progress` hears of every text, and can end it.
+    pub fn encode(task: &Task, worker: &Worker, mut progress: impl FnMut() -> Result<()>) -> Result<Self> {
+        let mut texts = |texts: &mut dyn Iterator<Item = (String, String)>, kind| -> Result<Vec<f32>> {
+            let mut flat = Vec::new();
+            let of = (
+                |(_, text): &(String, String)| text.clone(),
+                |(id, _): &(String, String)| format!("`{id}` of {}", task.data),
+            );
+            encode(worker, Some(kind), texts.map(Ok), of, |_, vector| {
+                flat.extend(vector);
+                progress()
+            })?;
+            Ok(flat)
+        };
+        let items = texts(&mut task.items.iter().map(|item| (item.id.clone(), item.passage())), TextKind::Item)?;
+        let queries = task.queries.iter().map(|query| (query.id.clone(), query.text.clone()));
+        let queries = texts(&mut { queries }, TextKind::Query)?;
+        Self::dense(task, &items, &queries)
     }
 
     /// By each query's own text, or by what a file of rewritten queries (`_id`, `text`) has for it.

@@ -2,12 +2,13 @@
 //! comparisons with paired tests. The same input gives the same numbers, to the byte.
 //!
 //! `task` is what is asked, `engine` who answers, `measure` asks; `metrics` says what is counted and `significance` how
-//! much of it is chance. A `run` is what was measured, `compare` holds runs side by side, `page` shows them; `relevance` shows how far a
+//! much of it is chance. A `run` is what was measured, `compare` holds runs side by side, a `gate` decides by that, `page` shows them; `relevance` shows how far a
 //! relevance model can be believed.
 
 mod compare;
 mod engine;
 mod experiment_page;
+mod gate;
 mod measure;
 mod metrics;
 mod page;
@@ -23,6 +24,7 @@ mod training_log;
 pub use compare::{Comparison, Corrected, Pair, Row};
 pub use engine::{Engine, Found};
 pub use experiment_page::{ExperimentPage, GroupLog, ShownCandidate, ShownGroup};
+pub use gate::{Gain, GateSettings, Held, Verdict};
 pub use measure::Measurement;
 pub use metrics::{DEPTH, NUM_METRICS, SHOWN, Seen, TOP, Values, WIDE, measure, names};
 pub use page::Page;

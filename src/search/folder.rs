@@ -9,9 +9,10 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
 use super::build::{Building, Model, Models, Source, build};
-use super::generation::{Generation, Record, write_whole};
+use super::generation::{Generation, Record};
 use super::place::forget;
 use super::settings::SearchSettings;
+use crate::claim::write_whole;
 use crate::encoder::Limits;
 use crate::error::{Error, Result};
 use crate::index::IndexSettings;

@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::place::Held;
 use super::settings::SearchSettings;
-use crate::claim::sync_one;
+use crate::claim::write_whole;
 use crate::domain::TextKind;
 use crate::encoder::{Text, Worker};
 use crate::error::{Error, Result};
@@ -66,16 +66,6 @@ impl Record {
     pub fn save(&self, dir: &Path) -> Result<()> {
         write_whole(&dir.join(RECORD), self)
     }
-}
-
-/// Replaces a file of JSON so that nobody meets half of it.
-pub(super) fn write_whole(path: &Path, value: &impl Serialize) -> Result<()> {
-    let aside = path.with_extension("part");
-    let text = serde_json::to_vec_pretty(value).expect("what is written here has text for keys");
-    fs::write(&aside, text).map_err(Error::store(&aside, "write it"))?;
-    sync_one(&aside)?;
-    fs::rename(&aside, path).map_err(Error::store(path, "put it in place"))?;
-    path.parent().map_or(Ok(()), sync_one)
 }
 
 pub struct Generation {

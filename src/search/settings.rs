@@ -34,6 +34,8 @@ pub struct SearchSettings {
     /// Where searches, votes and clicks are written, for the trainer to learn from.
     pub events: Events,
     pub bounds: Bounds,
+    /// What a trainer offers, because it passed its gate, is served by itself.
+    pub adopt: bool,
     /// A version without a report of its evaluation is promoted as well.
     pub promote_unmeasured: bool,
     /// Vectors of a version's canaries may be apart from what they were by this share of their length.
@@ -119,6 +121,7 @@ impl Default for SearchSettings {
             experiments: Vec::new(),
             events: Events::default(),
             bounds: Bounds::default(),
+            adopt: true,
             promote_unmeasured: false,
             canary_tolerance: 1e-3,
             least_recall: 0.9,

@@ -11,7 +11,7 @@ use super::database::{Database, Kind, Open};
 use super::items::{self, Quality};
 use super::migration::{self, Applied};
 use super::offsets::{self, Offset};
-use super::registry::{self, Generation, NewGeneration, NewVersion, Report, Served, Version};
+use super::registry::{self, Generation, NewGeneration, NewVersion, Report, Served, Version, VersionState};
 use super::votes::{self, PairVotes, Vote};
 use super::{Address, Answer};
 use crate::domain::Item;
@@ -76,6 +76,19 @@ pub trait Ledger: Send + Sync {
     fn append_audits<'a>(&'a self, audits: &'a [Audit]) -> Answer<'a, ()>;
     /// What follows `after` and was judged before `until`, in the order of time; each with the mark to go on from.
     fn page_audits(&self, after: AuditMark, until: i64, limit: usize) -> Answer<'_, Vec<(AuditMark, Audit)>>;
+}
+
+/// What a trainer offers: the newest candidate that passed its gate, unless something newer was ever served, for what is
+/// older than that was overtaken. A version that was rolled back or rejected is none.
+pub async fn newest_offer(ledger: &dyn Ledger) -> Result<Option<Version>> {
+    for version in ledger.page_versions(None, MAX_PAGE).await? {
+        match version.state {
+            VersionState::Candidate if version.is_offered() => return Ok(Some(version)),
+            VersionState::Candidate | VersionState::Rejected => {}
+            VersionState::Promoted | VersionState::RolledBack => return Ok(None),
+        }
+    }
+    Ok(None)
 }
 
 /// A ledger in SQLite (`sqlite:PATH`) or PostgreSQL (`postgres://USER@HOST/DATABASE`).

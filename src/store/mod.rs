@@ -21,7 +21,7 @@ pub use address::{Address, masked};
 pub use audit::{Audit, AuditMark};
 pub use cache::{Cache, MAX_KEY, MAX_VALUE, MemoryCache, Value, open_cache};
 pub use items::{MAX_ITEM, Quality};
-pub use ledger::{Ledger, MAX_PAGE, SqlLedger};
+pub use ledger::{Ledger, MAX_PAGE, SqlLedger, newest_offer};
 pub use migration::Applied;
 pub use offsets::Offset;
 pub use redis::RedisCache;

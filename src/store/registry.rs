@@ -53,6 +53,13 @@ pub struct Version {
     pub created_at: i64,
 }
 
+impl Version {
+    /// Whether a trainer's gate found that it may be served, and nobody has served it or turned it down.
+    pub fn is_offered(&self) -> bool {
+        self.state == VersionState::Candidate && self.metrics["gate"]["passed"] == true
+    }
+}
+
 /// A built index, about to be known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewGeneration {

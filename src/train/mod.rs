@@ -63,6 +63,9 @@ pub struct TrainSettings {
     pub chunk_tokens: usize,
     /// Tokens of a batch that go through the model once: their graphs are kept. The others go twice, to save memory.
     pub keep_tokens: usize,
+    /// Batches that may be passed over because their loss or its gradient was no finite number; one more ends the stage. They
+    /// are written down, and change no weight.
+    pub skip_diverged: u64,
     /// Steps from one checkpoint to the next; there is one at the end in any case.
     pub checkpoint_steps: u64,
     /// Checkpoints that are kept.
@@ -86,6 +89,7 @@ impl Default for TrainSettings {
             dropout: false,
             chunk_tokens: 2048,
             keep_tokens: 8192,
+            skip_diverged: 0,
             checkpoint_steps: 200,
             keep_checkpoints: 2,
         }

@@ -28,7 +28,7 @@ use crate::candidates::{CandidateSettings, Source};
 use crate::checkpoint::{Checkpoints, State};
 use crate::claim::{start_folder, sync_one};
 use crate::collective::{Collective, gather_json};
-use crate::dataset::{Catalogue, Extent, PairSource, Pairs};
+use crate::dataset::{Catalogue, PairSource, Pairs, Span};
 use crate::encoder::Encoder;
 use crate::error::{Error, Result};
 use crate::objective::{Candidates, Objective};
@@ -48,6 +48,8 @@ pub struct Stage {
     pub bf16: bool,
     /// Where candidates and rewards come from, where the objective learns from these.
     pub rewards: Option<Rewards>,
+    /// The stretch of the examples to learn from; none: all that are there when it begins.
+    pub span: Option<Span>,
     /// The resolved configuration, kept with every checkpoint.
     pub config: Value,
 }
@@ -113,6 +115,8 @@ pub struct Run {
     out: PathBuf,
     /// Updates made, and draws they took.
     done: (u64, u64),
+    /// Batches that were passed over since it was opened.
+    skipped: u64,
     /// Nobody else works in `out` while the first process holds it.
     held: Option<File>,
 }
@@ -169,7 +173,7 @@ impl Run {
         let held = (collective.rank() == 0).then(|| start_out(out, resume, &stage.config)).transpose()?;
         collective.barrier()?;
         let (data, out) = (data_files, out.into());
-        Ok(Self { stage, teaching, data, hashes, optimizer, collective, checkpoints, out, done, held })
+        Ok(Self { stage, teaching, data, hashes, optimizer, collective, checkpoints, out, done, skipped: 0, held })
     }
 
     /// What it learns from.
@@ -195,19 +199,14 @@ impl Run {
                 self.checkpoint(steps)?;
                 break;
             };
-            if !stepped.loss.is_finite() || !stepped.grad_norm.is_finite() {
-                let problem = format!(
-                    "the loss is {}, the gradient's norm {}: no weight was changed",
-                    stepped.loss, stepped.grad_norm
-                );
-                return Err(self.diverged(draws, &problem));
-            }
+            stopped = stepped.stop;
+            let skipped = self.skip(draws, &stepped)?;
             self.done = (at + 1, draws.1);
-            (loss, stopped) = (Some(stepped.loss), stepped.stop);
+            loss = if skipped { loss } else { Some(stepped.loss) };
             let texts = (stepped.texts * self.collective.size()) as f64;
             let texts_per_second = texts / begin.elapsed().as_secs_f64();
             let learned = Learned { step: at + 1, steps, learning_rate: turn.rate, texts_per_second, stepped };
-            if let Some(log) = &mut log {
+            if let Some(log) = log.as_mut().filter(|_| !skipped) {
                 TRAIN.step(&learned.stepped.seconds.by_phase(), learned.stepped.loss, turn.rate);
                 learned.stepped.policy.iter().for_each(Policy::note);
                 log.write(&learned)?;
@@ -219,6 +218,23 @@ impl Run {
             }
         }
         self.finish(steps, loss)
+    }
+
+    /// Whether a step came to nothing and is passed over; an error once there were too many of them.
+    fn skip(&mut self, draws: (u64, u64), stepped: &Stepped) -> Result<bool> {
+        if stepped.loss.is_finite() && stepped.grad_norm.is_finite() {
+            return Ok(false);
+        }
+        let problem =
+            format!("the loss is {}, the gradient's norm {}: no weight was changed", stepped.loss, stepped.grad_norm);
+        let error = self.diverged(draws, &problem);
+        if self.skipped == self.stage.settings.skip_diverged {
+            return Err(error);
+        }
+        self.skipped += 1;
+        TRAIN.skipped.inc();
+        tracing::error!(%error, "a batch was passed over");
+        Ok(true)
     }
 
     /// What comes before the first step; false if the stage was asked to stop before.
@@ -300,7 +316,7 @@ impl Run {
             drawn,
             seed: self.stage.settings.seed,
             low_water: self.data.1.low_water(order, drawn),
-            extent: self.data.1.extent().cloned(),
+            span: self.data.1.span().cloned(),
             config: self.stage.config.clone(),
             config_hash: State::hash(&self.stage.config),
             model_hash: self.hashes.model.clone(),
@@ -381,17 +397,18 @@ impl Stage {
         collective: &dyn Collective,
     ) -> Result<Pairs> {
         let TrainSettings { pairs: source, split, .. } = &self.settings;
-        let again = |extent: Option<&Extent>| {
-            let source = if extent.is_some() { PairSource::Examples } else { PairSource::Qrels };
-            Pairs::open(data, catalogue, (source, split), extent)
+        let again = |span: Option<&Span>| {
+            let source = if span.is_some() { PairSource::Examples } else { PairSource::Qrels };
+            Pairs::open(data, catalogue, (source, split), span)
         };
         if let Some(state) = began {
-            return again(state.extent.as_ref());
+            return again(state.span.as_ref());
         }
         let first = collective.rank() == 0;
-        let own = first.then(|| Pairs::open(data, catalogue, (*source, split), None)).transpose()?;
-        let extents = gather_json(collective, &own.as_ref().and_then(Pairs::extent).cloned())?;
-        own.map_or_else(|| again(extents[0].as_ref()), Ok)
+        let open = || Pairs::open(data, catalogue, (*source, split), self.span.as_ref());
+        let own = first.then(open).transpose()?;
+        let spans = gather_json(collective, &own.as_ref().and_then(Pairs::span).cloned())?;
+        own.map_or_else(|| again(spans[0].as_ref()), Ok)
     }
 }
 

@@ -25,7 +25,7 @@ const PLACE: [&str; 15] = [
     "reward.pause_seconds",
 ];
 /// What may be changed to save a stage that went wrong.
-const MENDABLE: [&str; 2] = ["train.optimizer.learning_rate", "train.optimizer.clip"];
+const MENDABLE: [&str; 3] = ["train.optimizer.learning_rate", "train.optimizer.clip", "train.skip_diverged"];
 
 /// What a stage is of, by content.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,8 +8,7 @@ use souk::backbone::hub;
 use souk::beir::DataFolder;
 use souk::claim::Claim;
 use souk::config::Config;
-use souk::domain::TextKind;
-use souk::encoder::{Worker, encode};
+use souk::encoder::Worker;
 use souk::error::Error;
 use souk::lexical::Lexical;
 use souk::report::{Asked, Comparison, DEPTH, Engine, Measurement, Page, Run, SHOWN, Task, TrainingLog, WIDE, names};
@@ -130,19 +129,19 @@ impl Evaluate {
     }
 
     fn judge(&self, config: &Config, folder: &DataFolder) -> souk::Result<Arc<dyn RewardSource>> {
-        let qrels = QrelsJudge { split: self.split.clone() };
         let simulated = self.data.join("market.json").exists();
         let judge = match self.judge {
             Some(Judge::Oracle) if !simulated => {
                 let problem = "--judge oracle: this is no folder of `souk market`; only those have an oracle";
                 return Err(Error::input(problem));
             }
-            Some(Judge::Oracle) => Some(reward::Judge::Oracle {}),
-            Some(Judge::Qrels) => Some(reward::Judge::Qrels(qrels)),
-            None if simulated || config.judge.is_some() => config.judge.clone(),
-            None => Some(reward::Judge::Qrels(qrels)),
+            Some(Judge::Oracle) => reward::Judge::Oracle {},
+            Some(Judge::Qrels) => reward::Judge::Qrels(QrelsJudge { split: self.split.clone() }),
+            None => return config.open_referee(folder, &self.split),
         };
-        Config { judge, ..config.clone() }.open_judge(folder)
+        let mut config = config.clone();
+        config.judge = Some(judge);
+        config.open_judge(folder)
     }
 
     /// Read before the long work begins, so that a bad line is not found at its end.
@@ -169,23 +168,12 @@ fn encoded(config: &Config, task: &Task) -> anyhow::Result<Engine> {
     let encoder = config.open_encoder()?.for_search()?.freeze()?;
     let worker = Worker::start(encoder, config.worker)?;
     let progress = bar("texts encoded", Some((task.items.len() + task.queries.len()) as u64));
-    let texts = |texts: &mut dyn Iterator<Item = (String, String)>, kind| -> anyhow::Result<Vec<f32>> {
-        let mut flat = Vec::new();
-        let of = (
-            |(_, text): &(String, String)| text.clone(),
-            |(id, _): &(String, String)| format!("`{id}` of {}", task.data),
-        );
-        encode(&worker, Some(kind), texts.map(Ok), of, |_, vector| {
-            flat.extend(vector);
-            progress.inc(1);
-            Ok::<(), anyhow::Error>(())
-        })?;
-        Ok(flat)
-    };
-    let items = texts(&mut task.items.iter().map(|item| (item.id.clone(), item.passage())), TextKind::Item)?;
-    let queries = texts(&mut task.queries.iter().map(|query| (query.id.clone(), query.text.clone())), TextKind::Query)?;
+    let engine = Engine::encode(task, &worker, || {
+        progress.inc(1);
+        Ok(())
+    })?;
     progress.finish_and_clear();
-    Ok(Engine::dense(task, &items, &queries)?)
+    Ok(engine)
 }
 
 /// Slices down, metrics across; the interval of all queries below them.

@@ -23,21 +23,8 @@ use crate::stop::{end, listen};
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct IngestVerb {
-    /// A log in UBI 1.3, one JSON object a line; may be given several times
-    #[arg(long, value_name = "FILE", conflicts_with = "kafka")]
-    from: Vec<String>,
-    /// Kafka's brokers
-    #[arg(long, value_name = "HOST:PORT,...")]
-    kafka: Option<String>,
-    /// A topic of UBI 1.3 messages; may be given several times, for topics that share their keys
-    #[arg(long, value_name = "NAME", requires = "kafka")]
-    topic: Vec<String>,
-    /// The consumer group [default: souk]
-    #[arg(long, value_name = "NAME", requires = "kafka")]
-    group: Option<String>,
-    /// Send what cannot be used to this topic as well
-    #[arg(long, value_name = "NAME", requires = "kafka")]
-    dead_letters: Option<String>,
+    #[command(flatten)]
+    log: LogArgs,
     /// Wait for more at the end of the log, until stopped
     #[arg(long)]
     follow: bool,
@@ -48,7 +35,9 @@ pub struct IngestVerb {
 
 impl IngestVerb {
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let config = shared.load(self.changes())?;
+        let mut changes = self.log.changes();
+        changes.extend(self.follow.then(|| Change::truth("log.follow", "--follow", true)));
+        let config = shared.load(changes)?;
         let stop = listen(end)?;
         let open = |resume| config.log.open(resume);
         let home = self.data.join(EXAMPLES_FOLDER);
@@ -72,8 +61,30 @@ impl IngestVerb {
         );
         print(shared, &serde_json::to_value(&done)?, &text)
     }
+}
 
-    fn changes(&self) -> Vec<Change> {
+/// Where a search log comes from.
+#[derive(Args)]
+pub struct LogArgs {
+    /// A log in UBI 1.3, one JSON object a line; may be given several times
+    #[arg(long, value_name = "FILE", conflicts_with = "kafka")]
+    from: Vec<String>,
+    /// Kafka's brokers
+    #[arg(long, value_name = "HOST:PORT,...")]
+    kafka: Option<String>,
+    /// A topic of UBI 1.3 messages; may be given several times, for topics that share their keys
+    #[arg(long, value_name = "NAME", requires = "kafka")]
+    topic: Vec<String>,
+    /// The consumer group [default: souk]
+    #[arg(long, value_name = "NAME", requires = "kafka")]
+    group: Option<String>,
+    /// Send what cannot be used to this topic as well
+    #[arg(long, value_name = "NAME", requires = "kafka")]
+    dead_letters: Option<String>,
+}
+
+impl LogArgs {
+    pub fn changes(&self) -> Vec<Change> {
         let mut changes = Vec::new();
         let texts = [("log.paths", "--from", &self.from), ("log.topics", "--topic", &self.topic)];
         let given = texts.into_iter().filter(|(_, _, texts)| !texts.is_empty());
@@ -84,7 +95,6 @@ impl IngestVerb {
             ("log.dead_letter_topic", "--dead-letters", &self.dead_letters),
         ];
         changes.extend(one.into_iter().filter_map(|(path, flag, text)| Some(Change::text(path, flag, text.as_ref()?))));
-        changes.extend(self.follow.then(|| Change::truth("log.follow", "--follow", true)));
         changes
     }
 }

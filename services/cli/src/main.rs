@@ -3,6 +3,7 @@
 
 mod compare;
 mod db;
+mod doctor;
 mod embed;
 mod evaluate;
 mod experiment;
@@ -16,12 +17,14 @@ mod lines;
 mod market;
 mod output;
 mod plan;
+mod produce;
 mod progress;
 mod relevance;
 mod search;
 mod serve;
 mod stop;
 mod train;
+mod trainer;
 mod version;
 
 use std::path::PathBuf;
@@ -98,6 +101,7 @@ impl ModelArgs {
 enum Verb {
     Compare(compare::Compare),
     Db(db::Db),
+    Doctor(doctor::Doctor),
     Embed(embed::Embed),
     Evaluate(evaluate::Evaluate),
     Experiment(experiment::Experiment),
@@ -109,10 +113,12 @@ enum Verb {
     Launch(launch::Launch),
     Market(market::Market),
     Plan(plan::PlanVerb),
+    Produce(produce::Produce),
     Relevance(relevance::Relevance),
     Search(search::Search),
     Serve(serve::Serve),
     Train(train::Train),
+    Trainer(trainer::Trainer),
 }
 
 fn main() -> ExitCode {
@@ -126,6 +132,7 @@ fn main() -> ExitCode {
         _ if souk.version => version::run(shared),
         Some(Verb::Compare(verb)) => verb.run(shared),
         Some(Verb::Db(verb)) => verb.run(shared),
+        Some(Verb::Doctor(verb)) => verb.run(shared),
         Some(Verb::Embed(verb)) => verb.run(shared),
         Some(Verb::Evaluate(verb)) => verb.run(shared),
         Some(Verb::Experiment(verb)) => verb.run(shared),
@@ -137,10 +144,12 @@ fn main() -> ExitCode {
         Some(Verb::Launch(verb)) => verb.run(shared),
         Some(Verb::Market(verb)) => verb.run(shared),
         Some(Verb::Plan(verb)) => verb.run(shared),
+        Some(Verb::Produce(verb)) => verb.run(shared),
         Some(Verb::Relevance(verb)) => verb.run(shared),
         Some(Verb::Search(verb)) => verb.run(shared),
         Some(Verb::Serve(verb)) => verb.run(shared),
         Some(Verb::Train(verb)) => verb.run(shared),
+        Some(Verb::Trainer(verb)) => verb.run(shared),
         None => Err(souk::Error::input("say what to do: souk --help lists the verbs").into()),
     };
     match outcome {

@@ -2,6 +2,8 @@
 //! restarted under it.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod broker;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
@@ -11,16 +13,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
-use rdkafka::client::DefaultClientContext;
+use rdkafka::Message;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Headers;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
-use rdkafka::{ClientConfig, Message};
 use souk::beir::DataFolder;
 use souk::dataset::{Catalogue, Examples};
 use souk::log::kafka::{KafkaSettings, KafkaSource};
 use souk::log::{LogSource, OnGap, Position, Signal};
+
+use crate::broker::{client, topic};
 
 /// Held for reading by whoever needs the broker up, for writing while it is restarted.
 static UP: RwLock<()> = RwLock::new(());
@@ -45,23 +47,6 @@ fn skip(test: &str, reason: &str) {
         let mut file = fs::OpenOptions::new().append(true).create(true).open(file).unwrap();
         writeln!(file, "{test}: {reason}").unwrap();
     }
-}
-
-/// A topic of this run's own.
-fn topic(brokers: &str, name: &str, partitions: i32) -> String {
-    let topic = format!("souk-{name}-{}", std::process::id());
-    let admin: AdminClient<DefaultClientContext> = client(brokers).create().unwrap();
-    let new = NewTopic::new(&topic, partitions, TopicReplication::Fixed(1));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let made = runtime.block_on(admin.create_topics(&[new], &AdminOptions::new())).unwrap();
-    made.into_iter().for_each(|made| drop(made.unwrap()));
-    topic
-}
-
-fn client(brokers: &str) -> ClientConfig {
-    let mut client = ClientConfig::new();
-    client.set("bootstrap.servers", brokers);
-    client
 }
 
 struct Writer {

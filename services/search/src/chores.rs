@@ -21,6 +21,9 @@ pub fn start(service: &Arc<Service>) -> JoinSet<()> {
     let mut chores = JoinSet::new();
     chores.spawn(every(service.clone(), 1, "looking after the index", tend));
     chores.spawn(every(service.clone(), settings.registry_seconds, "following the registry", follow));
+    if settings.adopt {
+        chores.spawn(every(service.clone(), settings.registry_seconds, "serving what a trainer offers", adopt));
+    }
     chores.spawn(every(service.clone(), settings.recall_seconds, "measuring recall", measure));
     chores
 }
@@ -67,6 +70,11 @@ async fn tend(service: &Arc<Service>) -> souk::Result<()> {
 async fn follow(service: &Arc<Service>) -> souk::Result<()> {
     service.registry.introduce(&service.shop.served()).await?;
     service.registry.follow(&service.shop).await
+}
+
+/// Its index is built first, which may take long.
+async fn adopt(service: &Arc<Service>) -> souk::Result<()> {
+    service.registry.adopt(&service.shop).await
 }
 
 /// By what shoppers asked for lately.

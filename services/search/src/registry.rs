@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use souk::config::StoreConfig;
 use souk::search::{Generation, Shop};
-use souk::store::{Generation as Known, Ledger, NewGeneration, NewVersion, Report, Served, SqlLedger, Version};
+use souk::store::{
+    Generation as Known, Ledger, NewGeneration, NewVersion, Report, Served, SqlLedger, Version, newest_offer,
+};
 use souk::{Error, Result};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedMutexGuard};
 
@@ -155,6 +157,25 @@ impl Registry {
         let _alone = self.changing.lock().await;
         ledger.promote(&version.version, &generation.record().generation).await?;
         shop.swap(&version.version).await
+    }
+
+    /// Serves what a trainer offers, if it does. What cannot be served, whoever tries, is rejected, with its reason in the log.
+    pub async fn adopt(&self, shop: &Arc<Shop>) -> Result<()> {
+        let ledger = self.ledger().await?;
+        let Some(version) = newest_offer(ledger.as_ref()).await? else { return Ok(()) };
+        // its trainer may still be writing
+        if ledger.page_reports(&version.version, None, 1).await?.is_empty() {
+            return Ok(());
+        }
+        let Some(turn) = self.turn() else { return Ok(()) };
+        tracing::info!(version = version.version, "a trainer offers another version: serving it");
+        match self.promote(shop, &version, turn).await {
+            Err(error @ (Error::Config { .. } | Error::Input { .. } | Error::Data { .. } | Error::Weights { .. })) => {
+                ledger.reject_version(&version.version).await?;
+                Err(error)
+            }
+            outcome => outcome,
+        }
     }
 
     /// Goes back to what was served before `version`, if that is what is served; a build that goes on is not waited for.

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use client::{NUM, PATIENCE, Running, config, golden, shop};
 use serde_json::{Value, json};
+use souk::store::VersionState;
 use tokio::time::{Instant, sleep};
 
 fn report() -> Value {
@@ -108,6 +109,51 @@ async fn a_version_is_promoted_under_load_and_rolled_back() {
         (models["served"]["version"].as_str(), models["versions"][0]["state"].as_str()),
         (Some("first"), Some("rolled_back"))
     );
+}
+
+/// As a trainer does it.
+async fn offer(running: &Running, version: &str, model: &Path, passed: bool) {
+    let ledger = running.service.registry.ledger().await.unwrap();
+    let fingerprint = running.service.shop.fingerprint(&model.to_string_lossy()).unwrap();
+    let (path, metrics) = (model.display().to_string(), json!({"gate": {"passed": passed}}));
+    let (version, parent) = (version.to_owned(), None);
+    let new = souk::store::NewVersion { version: version.clone(), path, fingerprint, parent, metrics };
+    ledger.add_version(&new).await.unwrap();
+    ledger.add_report(&version, "test", &report()).await.unwrap();
+}
+
+async fn state_of(running: &Running, version: &str) -> VersionState {
+    let ledger = running.service.registry.ledger().await.unwrap();
+    ledger.version(version).await.unwrap().unwrap().state
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_trainer_offers_is_served_and_what_was_rolled_back_is_not_again() {
+    let home = shop();
+    let running = Running::start(home.path(), &["search.registry_seconds=1"]).await;
+    offer(&running, "refused", &golden("st_max"), false).await;
+    offer(&running, "passed", &golden("st_cls"), true).await;
+    running.until_served("passed").await;
+    let rolled = running.ask("POST /models/rollback", json!({})).await;
+    assert!(matches!(rolled.status, 200 | 202), "{}", rolled.body);
+    running.until_served("first").await;
+    // weights that are not what was offered are turned down for good
+    let folder = home.path().join("shuffled");
+    copy(&golden("st_cls"), &folder);
+    offer(&running, "shuffled", &folder, true).await;
+    fs::remove_dir_all(&folder).unwrap();
+    copy(&golden("st_max"), &folder);
+    let began = Instant::now();
+    while state_of(&running, "shuffled").await != VersionState::Rejected {
+        assert!(began.elapsed() < PATIENCE, "{}", running.get("/models").await.body);
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(running.service.shop.served().record().version, "first");
+    assert_eq!(state_of(&running, "passed").await, VersionState::RolledBack);
+    assert_eq!(state_of(&running, "refused").await, VersionState::Candidate);
+    offer(&running, "next", &golden("st_last"), true).await;
+    running.until_served("next").await;
+    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

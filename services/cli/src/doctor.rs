@@ -1,0 +1,232 @@
+//! `souk doctor`: whether a deployment would work, part by part, and what to do about what would not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context;
+use clap::Args;
+use nix::sys::statvfs::statvfs;
+use serde::Serialize;
+use souk::beir::DataFolder;
+use souk::config::Config;
+use souk::domain::Item;
+use souk::log::Signal;
+use souk::reward::{Question, RewardSource};
+
+use crate::ingest::LogArgs;
+use crate::output::print;
+use crate::{ModelArgs, Shared};
+
+/// Time for a broker to answer, and for a judge.
+const PATIENCE: Duration = Duration::from_secs(15);
+/// Clocks that differ by more make times of events wrong.
+const MOST_SKEW: Duration = Duration::from_secs(5);
+/// Less is hardly enough for a round or an index.
+const LEAST_FREE: u64 = 2 << 30;
+
+/// Check a deployment: libtorch, device, model, data, log, ledger, cache, judge, disks, clock, ports
+///
+/// Tries what the configuration names, as `souk trainer` and `souk serve` would, and changes nothing: the log is looked at by
+/// a consumer group of its own, a key of its own is put into the cache. What does not work is said with what to do; the exit
+/// code is then 1.
+///
+/// Example: souk doctor --config configs/trainer-market.toml --data SHOP
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub struct Doctor {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    log: LogArgs,
+    /// Data folder with corpus.jsonl; by default the one that [trainer] or [search] names
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+}
+
+/// What was found of one part.
+#[derive(Serialize)]
+struct Finding {
+    part: &'static str,
+    ok: bool,
+    said: String,
+}
+
+impl Doctor {
+    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
+        let mut changes = self.model.changes();
+        changes.extend(self.log.changes());
+        let config = shared.load(changes)?;
+        let findings = self.findings(&config);
+        let width = findings.iter().map(|finding| finding.part.len()).max().unwrap_or_default();
+        let line = |finding: &Finding| {
+            let mark = if finding.ok { "ok " } else { "BAD" };
+            format!("{mark}  {:<width$}  {}", finding.part, finding.said)
+        };
+        let text: Vec<String> = findings.iter().map(line).collect();
+        print(shared, &serde_json::to_value(&findings)?, &text.join("\n"))?;
+        match findings.iter().filter(|finding| !finding.ok).count() {
+            0 => Ok(()),
+            bad => anyhow::bail!("{bad} of {} parts would not work", findings.len()),
+        }
+    }
+
+    fn findings(&self, config: &Config) -> Vec<Finding> {
+        let data = self.data.clone().or(config.trainer.data.clone()).or(config.search.data.clone());
+        let folder = data.as_deref().map(DataFolder::open).transpose();
+        let mut findings = Vec::new();
+        let mut add = |part: &'static str, found: anyhow::Result<String>| {
+            let said = |error: anyhow::Error| {
+                let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+                causes.join(": ")
+            };
+            let (ok, said) = found.map_or_else(|error| (false, said(error)), |said| (true, said));
+            findings.push(Finding { part, ok, said });
+        };
+        add("device", device(config));
+        add("clock", clock());
+        for place in [&config.trainer.state, &config.search.state] {
+            add("disk", disk(place));
+        }
+        if config.model.path.is_some() {
+            add("model", model(config));
+        }
+        match &folder {
+            Ok(Some(folder)) => add("data", catalogue(folder)),
+            Ok(None) => {}
+            Err(error) => add("data", Err(anyhow::anyhow!("{error}"))),
+        }
+        if !config.log.paths.is_empty() || !config.log.brokers.is_empty() {
+            add("log", log(config));
+        }
+        add("ledger", ledger(config));
+        add("cache", cache(config));
+        if let Ok(Some(folder)) = &folder
+            && (config.judge.is_some() || !config.trainer.stage.is_empty())
+        {
+            add("judge", judge(config, folder));
+        }
+        if !config.trainer.stage.is_empty() {
+            add("trainer", trainer(config));
+        }
+        for (part, address) in [("trainer.listen", &config.trainer.listen), ("search.listen", &config.search.listen)] {
+            add(part, port(address));
+        }
+        findings
+    }
+}
+
+fn device(config: &Config) -> anyhow::Result<String> {
+    let device = config.model.open_device()?;
+    let int8 = if souk::supports_int8() { "8 bits as well" } else { "no 8 bits: this processor has no VNNI" };
+    Ok(format!("libtorch {}, {device:?}, {int8}", souk::libtorch_version()))
+}
+
+/// A file system's clock beside this machine's.
+fn clock() -> anyhow::Result<String> {
+    let file = std::env::temp_dir().join(format!("souk-doctor-{}", std::process::id()));
+    fs::write(&file, b"").with_context(|| format!("{}: cannot be written", file.display()))?;
+    let made = fs::metadata(&file).and_then(|data| data.modified());
+    drop(fs::remove_file(&file));
+    let (made, now) = (made?, SystemTime::now());
+    let skew = now.duration_since(made).or_else(|_| made.duration_since(now))?;
+    anyhow::ensure!(skew < MOST_SKEW, "files are {skew:?} apart from this machine's clock: set it by NTP");
+    let since = now.duration_since(SystemTime::UNIX_EPOCH)?;
+    Ok(format!("{} s since 1970, and files agree", since.as_secs()))
+}
+
+fn disk(place: &Path) -> anyhow::Result<String> {
+    let there = place.ancestors().find(|folder| folder.exists() && !folder.as_os_str().is_empty());
+    let there = there.unwrap_or(Path::new("."));
+    let disk = statvfs(there).with_context(|| format!("{}: cannot be looked at", there.display()))?;
+    let free = disk.blocks_available() * disk.fragment_size();
+    let said = format!("{}: {:.1} GiB free", place.display(), free as f64 / (1_u64 << 30) as f64);
+    anyhow::ensure!(free >= LEAST_FREE, "{said}, less than 2: make room, or put the state elsewhere");
+    let probe = there.join(format!(".souk-doctor-{}", std::process::id()));
+    fs::write(&probe, b"")
+        .with_context(|| format!("{}: cannot be written to: give it to this user", there.display()))?;
+    drop(fs::remove_file(&probe));
+    Ok(said)
+}
+
+fn model(config: &Config) -> anyhow::Result<String> {
+    let encoder = config.open_encoder()?;
+    Ok(format!("{} entries, fingerprint {}", encoder.dimensions(), encoder.fingerprint()?))
+}
+
+fn catalogue(data: &DataFolder) -> anyhow::Result<String> {
+    let first = data.items()?.next().context("corpus.jsonl is empty: there is nothing to search")??;
+    Ok(format!("{}: the first item is `{}`", data.path().display(), first.1.title))
+}
+
+fn log(config: &Config) -> anyhow::Result<String> {
+    let mut log = config.log.clone();
+    // nobody who reads in earnest is disturbed
+    log.group = Some(format!("souk-doctor-{}", std::process::id()));
+    log.follow = true;
+    let mut source = log.open(Arc::new(|_| Ok(None)))?;
+    let name =
+        if log.brokers.is_empty() { format!("{:?}", log.paths) } else { format!("{} {:?}", log.brokers, log.topics) };
+    match source.next(PATIENCE)? {
+        Some(Signal::Opened(lane, _)) => Ok(format!("{name}: lane {lane} opens")),
+        Some(Signal::Batch(batch)) => Ok(format!("{name}: {} messages", batch.len())),
+        Some(Signal::Closed(..) | Signal::Ended) => Ok(format!("{name}: it has ended")),
+        None => anyhow::bail!("{name}: nothing opened in {} s: is the topic there?", PATIENCE.as_secs()),
+    }
+}
+
+fn ledger(config: &Config) -> anyhow::Result<String> {
+    let store = &config.store;
+    let file = store.database.to_string().strip_prefix("sqlite:").map(PathBuf::from);
+    if file.is_some_and(|file| !file.exists()) {
+        return Ok(format!("{}: will be made", store.database));
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let served = runtime.block_on(async { store.open_ledger().await?.served().await })?;
+    let served = served.map_or("nothing is served yet".into(), |served| format!("{} is served", served.version));
+    Ok(format!("{}: {served}", store.database))
+}
+
+fn cache(config: &Config) -> anyhow::Result<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let _entered = runtime.enter();
+    let cache = config.store.open_cache()?;
+    let key = format!("doctor:{}", std::process::id()).into_bytes();
+    runtime.block_on(async {
+        cache.put_many(&[(key.clone(), key.as_slice().into())]).await?;
+        let found = cache.get_many(std::slice::from_ref(&key)).await?;
+        let kept = config.store.cache_bytes == 0 || found.first().is_some_and(Option::is_some);
+        anyhow::ensure!(kept, "{}: what was put is gone at once: give it memory", config.store.cache);
+        Ok(format!("{}: gives back what it was given", config.store.cache))
+    })
+}
+
+fn judge(config: &Config, data: &DataFolder) -> anyhow::Result<String> {
+    let judge: Arc<dyn RewardSource> = config.open_judge(data)?;
+    let query = data.queries()?.next().context("queries.jsonl is empty: there is nothing to ask a judge")??;
+    let item: Item = data.items()?.next().context("corpus.jsonl is empty")??.1;
+    let passage = item.passage();
+    let question = Question { query_id: &query.id, query: &query.text, item_id: &item.id, item: &passage };
+    let verdicts = judge.judge(&[question])?;
+    match (verdicts.first().copied().flatten(), judge.trouble()) {
+        (Some(verdict), _) => Ok(format!("{}: answers ({:?})", judge.id(), verdict.level)),
+        (None, Some(trouble)) => anyhow::bail!("{}: {trouble}", judge.id()),
+        (None, None) => Ok(format!("{}: knows nothing of the first query and item, as judgements may", judge.id())),
+    }
+}
+
+fn trainer(config: &Config) -> anyhow::Result<String> {
+    config.trainer.check()?;
+    for stage in &config.trainer.stage {
+        config.of_stage(stage, config.model.path.as_deref().unwrap_or_default())?.train.check()?;
+    }
+    let names: Vec<&str> = config.trainer.stage.iter().map(|stage| stage.name.as_str()).collect();
+    Ok(format!("stages {}", names.join(", ")))
+}
+
+fn port(address: &str) -> anyhow::Result<String> {
+    let bound = std::net::TcpListener::bind(address);
+    bound.with_context(|| format!("cannot listen on {address}: is it running already?"))?;
+    Ok(format!("{address} is free"))
+}

@@ -1,0 +1,22 @@
+//! A topic of a test's own on a real broker.
+
+use rdkafka::ClientConfig;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
+
+/// Of this run alone.
+pub fn topic(brokers: &str, name: &str, partitions: i32) -> String {
+    let topic = format!("souk-{name}-{}", std::process::id());
+    let admin: AdminClient<DefaultClientContext> = client(brokers).create().unwrap();
+    let new = NewTopic::new(&topic, partitions, TopicReplication::Fixed(1));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let made = runtime.block_on(admin.create_topics(&[new], &AdminOptions::new())).unwrap();
+    made.into_iter().for_each(|made| drop(made.unwrap()));
+    topic
+}
+
+pub fn client(brokers: &str) -> ClientConfig {
+    let mut client = ClientConfig::new();
+    client.set("bootstrap.servers", brokers);
+    client
+}

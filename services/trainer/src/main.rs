@@ -1,0 +1,34 @@
+//! The trainer by itself, as containers run it: `souk trainer` is the same.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use souk::config::{Change, Config};
+
+/// Train on a shop's search log without end, and offer what is better to the search service
+#[derive(Parser)]
+#[command(name = "souk-trainer")]
+struct Arguments {
+    /// A TOML file with [trainer], [log] and [model]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Change one value of the configuration, such as --set trainer.pace.examples=5000
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    sets: Vec<String>,
+}
+
+impl Arguments {
+    fn run(&self) -> anyhow::Result<()> {
+        let changes = self.sets.iter().map(|set| Change::parse(set)).collect::<souk::Result<Vec<_>>>()?;
+        let config = Config::load(self.config.as_deref(), &changes)?;
+        souk_trainer::serve(&config, |endpoint| Ok(writeln!(std::io::stdout(), "status on {endpoint}/status")?))
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let _telemetry = souk::telemetry::start();
+    souk_http::exit_code("souk-trainer", arguments.run())
+}

@@ -1,0 +1,408 @@
+//! From round to round: waits until it is time, trains stage by stage, measures, publishes. Everything that a round is was
+//! written down when it began, and each of its parts is known by what it leaves, so that a process that is killed at any
+//! moment goes on with the part it was at.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use souk::backbone::hub;
+use souk::beir::DataFolder;
+use souk::claim::write_whole;
+use souk::config::Config;
+use souk::dataset::{Catalogue, EXAMPLES_FOLDER, Examples, Span, Stock, forget};
+use souk::rounds::{Due, Ended, Lesson, Mix, Round, Rounds, StageSettings, Tried, due, stability};
+use souk::store::NewVersion;
+use souk::telemetry::TRAINER;
+use souk::train::{Progress, Run};
+use souk::{Error, Result};
+
+use crate::measure::{Gated, Gauge, Model};
+use crate::reader::said;
+use crate::registry::{Offer, Registry};
+use crate::status::{Doing, Last, Status, Waiting, seconds_now};
+use crate::watch::Signals;
+
+const POLL: Duration = Duration::from_millis(500);
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const DAY: f64 = 86_400.0;
+/// A link to the folder of the stage that trains, for the console's curves.
+const TRAINING: &str = "training";
+/// What makes a folder a model; written last.
+const WHOLE: &str = "config.json";
+const DECISION: &str = "decision.json";
+
+pub struct Work {
+    config: Config,
+    data: DataFolder,
+    home: PathBuf,
+    rounds: Rounds,
+    stock: Stock,
+    registry: Arc<Registry>,
+    status: Arc<Status>,
+    signals: Arc<Signals>,
+    /// When the trainer was started: a stage that never had a turn has waited since then.
+    began_at: i64,
+}
+
+/// What a round's model was found to be, and is published as.
+#[derive(Serialize, Deserialize)]
+struct Decision {
+    /// What was served then.
+    parent: Option<String>,
+    served: Model,
+    candidate: Model,
+    gated: Gated,
+}
+
+/// What came of a round's stages.
+enum Trained {
+    Model(String),
+    /// Nothing, and it would be the same again.
+    Failed(String),
+    Stopped,
+}
+
+impl Work {
+    pub fn open(
+        config: &Config,
+        data: DataFolder,
+        registry: Arc<Registry>,
+        (status, signals): (Arc<Status>, Arc<Signals>),
+    ) -> Result<Self> {
+        let rounds = Rounds::open(&config.trainer.state)?;
+        let home = data.path().join(EXAMPLES_FOLDER);
+        let mut stock = Stock::default();
+        stock.look(&home)?;
+        let last = rounds.ended().next().map(|(round, ended)| Last { round: round.number, ended: ended.clone() });
+        status.change(|shown| shown.last_round = last);
+        let (config, began_at) = (config.clone(), seconds_now());
+        Ok(Self { config, data, home, rounds, stock, registry, status, signals, began_at })
+    }
+
+    /// Until it is asked to stop. What goes wrong is said, and tried again.
+    pub fn run(mut self) {
+        let mut pause = FIRST_PAUSE;
+        while !self.signals.stopped() {
+            match self.turn() {
+                Ok(()) => {
+                    self.status.alarm("round", None);
+                    pause = FIRST_PAUSE;
+                }
+                Err(_) if self.signals.stopped() => {}
+                Err(error) => {
+                    self.status.alarm("round", Some(said(&error)));
+                    self.signals.wait(pause);
+                    pause = (2 * pause).min(LONGEST_PAUSE);
+                }
+            }
+        }
+    }
+
+    fn turn(&mut self) -> Result<()> {
+        if let Some(round) = self.rounds.unfinished().cloned() {
+            return self.go_on(&round);
+        }
+        self.status.change(|shown| (shown.round, shown.step, shown.steps) = (None, 0, 0));
+        match self.next()? {
+            Some(round) => {
+                self.drifted(&round)?;
+                self.rounds.begin(round)
+            }
+            None => {
+                self.signals.wait(POLL);
+                Ok(())
+            }
+        }
+    }
+
+    /// The round that it is time for, if any.
+    fn next(&mut self) -> Result<Option<Round>> {
+        self.stock.look(&self.home)?;
+        let stages: Vec<(StageSettings, Due)> = self.due();
+        if stages.is_empty() || self.signals.full.load(std::sync::atomic::Ordering::Relaxed) {
+            self.status.doing(Doing::Waiting);
+            return Ok(None);
+        }
+        let served = self.registry.served()?;
+        let parent = served.as_ref().map(|served| served.version.clone());
+        self.status.change(|shown| shown.served = parent.clone());
+        if self.is_waited_for()? {
+            self.status.doing(Doing::Offering);
+            return Ok(None);
+        }
+        let model = match served {
+            Some(served) => served.path,
+            None => hub::resolve(self.base()?)?.display().to_string(),
+        };
+        let (mut learned, to) = (self.rounds.learned(parent.as_deref()), self.stock.extent());
+        let mut lessons = Vec::new();
+        for (stage, why) in stages {
+            let known = learned.get(&stage.name).cloned().unwrap_or_default();
+            let fresh = self.stock.since(&known);
+            let older = (self.config.trainer.pace_of(&stage).look_back * fresh as f64) as u64;
+            let span = Span { from: self.stock.back(&known, older), to: to.clone() };
+            let why = match why {
+                Due::Examples => "enough new examples",
+                Due::Time => "enough time, and some new examples",
+            };
+            learned.insert(stage.name.clone(), to.clone());
+            lessons.push(Lesson { stage: stage.name, span, fresh, why: why.into() });
+        }
+        let (number, began_at) = (self.rounds.next(), seconds_now());
+        tracing::info!(round = number, parent, "a round begins");
+        Ok(Some(Round { number, began_at, parent, model, lessons, learned }))
+    }
+
+    fn base(&self) -> Result<&str> {
+        let problem = "no model to begin with: give --model DIR, or [model] path in the configuration";
+        self.config.model.path.as_deref().ok_or_else(|| Error::config("model.path", problem))
+    }
+
+    /// The stages whose turn it is.
+    fn due(&self) -> Vec<(StageSettings, Due)> {
+        let settings = &self.config.trainer;
+        let (mut found, mut shown) = (Vec::new(), Vec::new());
+        for stage in &settings.stage {
+            let pace = settings.pace_of(stage);
+            let tried = self.rounds.tried(&stage.name);
+            let fresh = tried.map_or_else(|| self.stock.since(&<_>::default()), |(to, _)| self.stock.since(to));
+            let since = seconds_now() - tried.map_or(self.began_at, |(_, ended_at)| ended_at);
+            let tried = Tried { fresh, seconds: since.try_into().unwrap_or_default() };
+            TRAINER.fresh.with_label_values(&[&stage.name]).set(fresh as i64);
+            shown.push(Waiting {
+                stage: stage.name.clone(),
+                fresh,
+                examples: pace.examples,
+                since: tried.seconds,
+                seconds: pace.seconds,
+            });
+            found.extend(due(pace, tried).map(|why| (stage.clone(), why)));
+        }
+        self.status.change(|status| status.stages = shown);
+        found
+    }
+
+    /// Whether a search service may still come to serve what was offered last: until then the next round would begin
+    /// without what that has learned.
+    fn is_waited_for(&self) -> Result<bool> {
+        let Some(offer) = self.registry.waiting()? else { return Ok(false) };
+        let made = self.rounds.ended().find(|(_, ended)| ended.version.as_ref() == Some(&offer.version));
+        let waited = made.map_or(i64::MAX, |(_, ended)| seconds_now() - ended.ended_at);
+        let late = waited >= self.config.trainer.adopt_seconds as i64;
+        let problem = || format!("`{}` passed its gate {waited} s ago, and nobody serves it", offer.version);
+        self.status.alarm("offer", (late && made.is_some()).then(problem));
+        Ok(!late)
+    }
+
+    /// Compares what a round learns from with what came before it.
+    fn drifted(&self, round: &Round) -> Result<()> {
+        let Some(lesson) = round.lessons.first() else { return Ok(()) };
+        let catalogue = Catalogue::open(&self.data)?;
+        let known = self.rounds.learned(round.parent.as_deref()).remove(&lesson.stage).unwrap_or_default();
+        let mixes = |span: &Span| -> Result<[Mix; 2]> {
+            let examples = Examples::open(&self.home, &catalogue, Some(span))?;
+            let mut mixes = [Mix::default(), Mix::default()];
+            for row in 0..examples.len() {
+                let example = examples.row(row);
+                mixes[0].count(&example.query.to_lowercase());
+                mixes[1].count(&catalogue.item(example.item)?.id);
+            }
+            Ok(mixes)
+        };
+        let before = mixes(&Span { from: self.stock.back(&known, lesson.fresh), to: known.clone() })?;
+        let after = mixes(&Span { from: self.stock.back(&known, 0), to: lesson.span.to.clone() })?;
+        let mut told = Vec::new();
+        for ((what, before), after) in ["queries", "items"].into_iter().zip(&before).zip(&after) {
+            let Some(moved) = stability(before, after) else { continue };
+            TRAINER.drift.with_label_values(&[what]).set(moved);
+            if moved > self.config.trainer.alarms.most_drift {
+                told.push(format!("the mix of {what} has moved by {moved:.2}"));
+            }
+        }
+        let problem = || format!("{}: look at the log before you trust round {}", told.join(", "), round.number);
+        self.status.alarm("drift", (!told.is_empty()).then(problem));
+        Ok(())
+    }
+
+    fn go_on(&mut self, round: &Round) -> Result<()> {
+        let model = match self.train(round)? {
+            Trained::Model(model) => model,
+            Trained::Stopped => return Ok(()),
+            Trained::Failed(reason) => {
+                let ended = Ended { ended_at: seconds_now(), version: None, passed: false, reasons: vec![reason] };
+                return self.end(round, ended);
+            }
+        };
+        let gauge = Gauge { config: &self.config, data: &self.data, signals: &self.signals };
+        // once it is made a decision stands: what it is published as may be served before the round has ended
+        let file = self.rounds.place(round.number).join(DECISION);
+        let decision = match read(&file)? {
+            Some(decision) => decision,
+            None => {
+                self.status.doing(Doing::Measuring);
+                let decision = self.decide(round, &model, &gauge)?;
+                write_whole(&file, &decision)?;
+                decision
+            }
+        };
+        self.status.doing(Doing::Publishing);
+        self.registry.publish(&offer(round, &decision))?;
+        let Decision { candidate, served, gated, .. } = decision;
+        gauge.tidy(&[&served, &candidate])?;
+        let (version, ended_at) = (Some(candidate.name), seconds_now());
+        self.end(round, Ended { ended_at, version, passed: gated.passed, reasons: gated.reasons })
+    }
+
+    /// Holds a round's model against what is served.
+    fn decide(&self, round: &Round, model: &str, gauge: &Gauge<'_>) -> Result<Decision> {
+        let candidate = gauge.model("candidate", model)?;
+        let name = format!("round-{}-{:.8}", round.number, candidate.fingerprint);
+        let candidate = Model { name, ..candidate };
+        loop {
+            let now = self.registry.served()?;
+            let (parent, path) = now.map_or((None, round.model.clone()), |now| (Some(now.version), now.path));
+            let served = gauge.model(parent.as_deref().unwrap_or("base"), &path)?;
+            let gated = gauge.gate(&served, &candidate, &self.rounds.place(round.number))?;
+            // somebody may have promoted another meanwhile
+            if self.registry.served()?.map(|now| now.version) == parent {
+                return Ok(Decision { parent, served, candidate, gated });
+            }
+        }
+    }
+
+    fn end(&mut self, round: &Round, ended: Ended) -> Result<()> {
+        let outcome = match (&ended.version, ended.passed) {
+            (_, true) => "passed",
+            (Some(_), false) => "refused",
+            (None, false) => "failed",
+        };
+        TRAINER.rounds.with_label_values(&[outcome]).inc();
+        let reasons = ended.reasons.join("; ");
+        tracing::warn!(round = round.number, outcome, version = ended.version, reasons, "a round has ended");
+        self.status.alarm("stage", (outcome == "failed").then(|| format!("round {}: {reasons}", round.number)));
+        self.status.change(|shown| shown.last_round = Some(Last { round: round.number, ended: ended.clone() }));
+        self.rounds.end(ended)?;
+        self.tidy(round)
+    }
+
+    /// What nobody needs any more goes.
+    fn tidy(&mut self, round: &Round) -> Result<()> {
+        for (at, lesson) in round.lessons.iter().enumerate() {
+            let checkpoints = self.stage_folder(round, at, &lesson.stage).join("checkpoints");
+            if checkpoints.exists() {
+                std::fs::remove_dir_all(&checkpoints).map_err(Error::store(&checkpoints, "remove it"))?;
+            }
+        }
+        let needed = self.registry.needed()?;
+        self.rounds.tidy(self.config.trainer.keep, |version| needed.contains(version))?;
+        if self.config.trainer.keep_days > 0.0 {
+            forget(&self.home, Duration::from_secs_f64(self.config.trainer.keep_days * DAY))?;
+        }
+        Ok(())
+    }
+
+    /// Where a stage trains: its number in the round and its name.
+    fn stage_folder(&self, round: &Round, at: usize, stage: &str) -> PathBuf {
+        self.rounds.place(round.number).join(format!("{}-{stage}", at + 1))
+    }
+
+    /// All stages, each beginning with what the one before it made.
+    fn train(&self, round: &Round) -> Result<Trained> {
+        let mut model = round.model.clone();
+        for (at, lesson) in round.lessons.iter().enumerate() {
+            let out = self.stage_folder(round, at, &lesson.stage);
+            if !out.join(WHOLE).exists() {
+                match self.stage((round, lesson), &model, &out) {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(Trained::Stopped),
+                    Err(error) if is_final(&error) => {
+                        return Ok(Trained::Failed(format!("the stage `{}`: {}", lesson.stage, said(&error))));
+                    }
+                    Err(error) => return Err(error),
+                }
+            }
+            model = out.canonicalize().map_err(Error::store(&out, "find the model"))?.display().to_string();
+        }
+        Ok(Trained::Model(model))
+    }
+
+    /// Trains one stage to its end, or until it is asked to stop: false. Where a weight is no number any more, it goes on from
+    /// the last checkpoint with half the learning rate.
+    fn stage(&self, (round, lesson): (&Round, &Lesson), model: &str, out: &Path) -> Result<bool> {
+        let settings = &self.config.trainer;
+        let known = settings.stage.iter().find(|stage| stage.name == lesson.stage);
+        let gone =
+            || Error::config("trainer.stage", format!("the stage `{}` of a round is not there any more", lesson.stage));
+        let mut config = self.config.of_stage(known.ok_or_else(gone)?, model)?;
+        config.train.skip_diverged = settings.alarms.most_diverged;
+        self.link(out)?;
+        for attempt in 0.. {
+            self.status.stage(round.number, &lesson.stage);
+            let collective = souk::collective::open(&config.collective)?;
+            let stage = souk::train::Stage { span: Some(lesson.span.clone()), ..config.open_stage(&self.data)? };
+            let run = Run::open(stage, &self.data, out, true, collective)?;
+            let told = |progress: Progress| {
+                if let Progress::Learning(learned) = progress {
+                    self.status.learned(learned);
+                }
+            };
+            match run.train(&self.signals.stop, told) {
+                Ok(summary) => return Ok(summary.finished),
+                Err(error @ Error::Diverged { .. }) if attempt < settings.alarms.most_diverged => {
+                    config.train.optimizer.learning_rate /= 2.0;
+                    let rate = config.train.optimizer.learning_rate;
+                    tracing::error!(%error, rate, "a stage goes on from its last checkpoint with half the learning rate");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Points the console at a stage's folder.
+    fn link(&self, out: &Path) -> Result<()> {
+        let (link, aside) = (self.config.trainer.state.join(TRAINING), self.config.trainer.state.join(".training"));
+        drop(std::fs::remove_file(&aside));
+        let target = out.strip_prefix(&self.config.trainer.state).unwrap_or(out);
+        symlink(target, &aside).map_err(Error::store(&aside, "link to the stage"))?;
+        std::fs::rename(&aside, &link).map_err(Error::store(&link, "link to the stage"))
+    }
+}
+
+/// Whether trying again would come to the same.
+fn is_final(error: &Error) -> bool {
+    match error {
+        Error::Config { .. }
+        | Error::Input { .. }
+        | Error::Data { .. }
+        | Error::Weights { .. }
+        | Error::Diverged { .. } => true,
+        Error::Busy { .. } | Error::Upstream { .. } | Error::Store { .. } | Error::Device { .. } => false,
+    }
+}
+
+fn read(file: &Path) -> Result<Option<Decision>> {
+    if !file.exists() {
+        return Ok(None);
+    }
+    let text = std::fs::read(file).map_err(Error::store(file, "read it"))?;
+    let broken = |e| Error::data(file, None, "is not what a trainer writes: remove it").because(e);
+    serde_json::from_slice(&text).map(Some).map_err(broken)
+}
+
+fn offer(round: &Round, decision: &Decision) -> Offer {
+    let Decision { parent, candidate, gated, .. } = decision;
+    let stages: Vec<&str> = round.lessons.iter().map(|lesson| lesson.stage.as_str()).collect();
+    let metrics = serde_json::json!({
+        "round": round.number, "stages": stages, "examples": round.lessons.iter().map(|lesson| lesson.fresh).max(),
+        "gate": {"passed": gated.passed, "reasons": gated.reasons, "drift": gated.drift},
+    });
+    let (version, path) = (candidate.name.clone(), candidate.path.clone());
+    let (fingerprint, parent) = (candidate.fingerprint.clone(), parent.clone());
+    let version = NewVersion { version, path, fingerprint, parent, metrics };
+    Offer { version, reports: gated.reports.clone(), passed: gated.passed }
+}

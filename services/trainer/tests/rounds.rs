@@ -1,0 +1,278 @@
+//! The trainer as an operator runs it, on a small shop and a small model: rounds that follow the log, gates, kills, what is
+//! missing and comes back.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod shop;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use souk::store::{Address, Ledger, NewGeneration, SqlLedger, Version, VersionState};
+
+use crate::shop::{messages, model, shop};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Adds a query and a click for each number to the log.
+fn search(home: &Path, numbers: std::ops::Range<usize>) {
+    let lines: String = messages(numbers).map(|(_, line)| line + "\n").collect();
+    let log = File::options().create(true).append(true).open(home.join("log.ndjson"));
+    log.unwrap().write_all(lines.as_bytes()).unwrap();
+}
+
+/// What every trainer here is told.
+fn sets(home: &Path) -> Vec<String> {
+    let stage = r#"{name="sft", set=["objective.type=info_nce", "objective.temperature=0.1", "train.batch=24", "train.epochs=6",
+        "train.optimizer.learning_rate=2e-3", "train.checkpoint_steps=5"]}"#;
+    vec![
+        format!("model.path={}", model().display()),
+        "model.device=cpu".into(),
+        format!("log.paths=[\"{}\"]", home.join("log.ndjson").display()),
+        format!("store.database=sqlite:{}", home.join("souk.db").display()),
+        format!("trainer.data={}", home.join("data").display()),
+        format!("trainer.state={}", home.join("state").display()),
+        "trainer.listen=127.0.0.1:0".into(),
+        format!("trainer.stage=[{}]", stage.replace('\n', "")),
+        "trainer.pace={examples=240, seconds=0, look_back=0.5}".into(),
+        "trainer.gate={watched=[\"ndcg@10\"], depth=101}".into(),
+        "trainer.alarms.free_bytes=0".into(),
+        "ingest.commit_seconds=1".into(),
+    ]
+}
+
+struct Trainer {
+    child: Child,
+    address: String,
+}
+
+impl Trainer {
+    fn command(home: &Path, more: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_souk-trainer"));
+        command.env("OMP_NUM_THREADS", "1").env_remove("RUST_LOG");
+        command.args(sets(home).iter().map(String::as_str).chain(more.iter().copied()).flat_map(|set| ["--set", set]));
+        command
+    }
+
+    fn start(home: &Path, more: &[&str]) -> Self {
+        let mut child = Self::command(home, more).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next()).map(str::to_owned);
+        Self { child, address: address.unwrap_or_else(|| panic!("{line}")) }
+    }
+
+    fn get(&self, path: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: souk\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+    }
+
+    fn status(&self) -> Value {
+        serde_json::from_str(&self.get("/status")).unwrap()
+    }
+
+    /// Waits until it says so.
+    fn until(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let began = Instant::now();
+        loop {
+            let status = self.status();
+            if is(&status) {
+                return status;
+            }
+            assert!(began.elapsed() < PATIENCE, "{what}: {status:#}");
+            sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn until_ended(&self, round: u64) -> Value {
+        self.until("the round has not ended", |status| status["last_round"]["round"] == round)["last_round"].clone()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
+    /// As an operator ends it.
+    fn stop(mut self) {
+        self.signal(Signal::SIGTERM);
+        let asked = Instant::now();
+        assert!(self.child.wait().unwrap().success());
+        assert!(asked.elapsed() < Duration::from_secs(30));
+    }
+
+    fn kill(mut self) {
+        self.signal(Signal::SIGKILL);
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Trainer {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+    }
+}
+
+/// The ledger that a search service would share.
+fn ledger<T>(home: &Path, ask: impl AsyncFnOnce(Arc<dyn Ledger>) -> T) -> T {
+    let address = Address::new(&format!("sqlite:{}", home.join("souk.db").display()));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async { ask(Arc::new(SqlLedger::open(&address).await.unwrap())).await })
+}
+
+fn versions(home: &Path) -> Vec<Version> {
+    ledger(home, async |ledger| ledger.page_versions(None, 100).await.unwrap())
+}
+
+/// As a search service does when it serves what is offered.
+fn serve(home: &Path, version: &str) {
+    ledger(home, async |ledger| {
+        let (generation, path, manifest) = (format!("{version}-index"), "index".into(), json!({}));
+        let new = NewGeneration { generation: generation.clone(), version: version.into(), path, manifest };
+        ledger.add_generation(&new).await.unwrap();
+        ledger.promote(version, &generation).await.unwrap();
+    });
+}
+
+#[test]
+fn rounds_follow_the_log_and_begin_with_what_is_served() {
+    let home = shop();
+    search(home.path(), 0..240);
+    let trainer = Trainer::start(home.path(), &[]);
+    let first = trainer.until_ended(1);
+    assert_eq!(first["passed"], true, "{first:#}");
+    let name = first["version"].as_str().unwrap().to_owned();
+    let [offered] = versions(home.path()).try_into().unwrap();
+    assert_eq!((offered.version.as_str(), offered.is_offered()), (name.as_str(), true));
+    assert_eq!(offered.metrics["examples"], 240);
+    let report = ledger(home.path(), async |ledger| ledger.page_reports(&name, None, 9).await.unwrap());
+    assert!(report[0].metrics["overall"]["ndcg@10"].as_f64().unwrap() > 0.0);
+    let state = home.path().join("state");
+    assert!(state.join("training/steps.jsonl").exists(), "the console finds the curves");
+    assert!(state.join("rounds/000001/report-test.html").exists());
+    assert!(!state.join("rounds/000001/1-sft/checkpoints").exists(), "nobody goes on from these");
+    // what was offered is waited for
+    search(home.path(), 240..480);
+    trainer.until("it does not wait", |status| status["doing"] == "offering");
+    serve(home.path(), &name);
+    let second = trainer.until_ended(2);
+    let round: Value = serde_json::from_slice(&fs::read(state.join("rounds/000002/round.json")).unwrap()).unwrap();
+    assert_eq!((&round["parent"], &round["lessons"][0]["fresh"]), (&json!(name), &json!(240)), "{second:#}");
+    assert_eq!(trainer.status()["served"], json!(name));
+    let metrics = trainer.get("/metrics");
+    for metric in
+        ["souk_trainer_rounds_total{outcome=\"passed\"}", "souk_loss ", "souk_events_total{state=\"example\"} 480"]
+    {
+        assert!(metrics.contains(metric), "{metric}: {metrics}");
+    }
+    assert_eq!(trainer.get("/healthz"), "ok\n");
+    assert!(trainer.get("/readyz").contains("\"ready\":true"));
+    trainer.stop();
+}
+
+#[test]
+fn killed_at_any_moment_it_ends_with_the_same_model() {
+    let (calm, wild) = (shop(), shop());
+    for home in [&calm, &wild] {
+        search(home.path(), 0..240);
+    }
+    let trainer = Trainer::start(calm.path(), &[]);
+    trainer.until_ended(1);
+    trainer.stop();
+    let mut kills = 0;
+    loop {
+        let trainer = Trainer::start(wild.path(), &[]);
+        // a moment that is another each time
+        let most = Duration::from_millis(80 + 97 * kills % 900);
+        let began = Instant::now();
+        while began.elapsed() < most && trainer.status()["last_round"].is_null() {
+            sleep(Duration::from_millis(5));
+        }
+        let ended = !trainer.status()["last_round"].is_null();
+        trainer.kill();
+        kills += 1;
+        if ended {
+            break;
+        }
+        assert!(kills < 200, "it comes to no end");
+    }
+    let found = [&calm, &wild].map(|home| {
+        let [version] = versions(home.path()).try_into().unwrap();
+        (version.fingerprint, version.state, version.metrics)
+    });
+    assert!(kills > 2, "it was faster than it could be killed");
+    assert_eq!(found[0], found[1], "after {kills} kills");
+    println!("{kills} kills");
+}
+
+#[test]
+fn what_does_not_pass_is_rejected_with_its_reasons() {
+    let home = shop();
+    search(home.path(), 0..240);
+    let gate = "trainer.gate={watched=[\"ndcg@10\"], depth=101, floors={\"mrr@10\"=101.0}}";
+    let trainer = Trainer::start(home.path(), &[gate]);
+    let ended = trainer.until_ended(1);
+    assert_eq!(ended["passed"], false);
+    assert!(ended["reasons"][0].as_str().unwrap().contains("mrr@10 is"), "{ended:#}");
+    let [version] = versions(home.path()).try_into().unwrap();
+    assert_eq!(version.state, VersionState::Rejected);
+    assert_eq!(version.metrics["gate"]["reasons"], ended["reasons"]);
+    assert_eq!(
+        ledger(home.path(), async |ledger| ledger.page_reports(&version.version, None, 9).await.unwrap()).len(),
+        1
+    );
+    // and the next round waits for examples that are new
+    sleep(Duration::from_secs(2));
+    assert_eq!(trainer.status()["stages"][0]["fresh"], 0);
+    trainer.stop();
+}
+
+#[test]
+fn what_is_missing_is_said_and_waited_for() {
+    let home = shop();
+    let trainer = Trainer::start(home.path(), &[]);
+    let status = trainer.until("no alarm", |status| !status["alarms"]["log"].is_null());
+    assert!(status["alarms"]["log"]["problem"].as_str().unwrap().contains("log.ndjson"), "{status:#}");
+    search(home.path(), 0..240);
+    trainer.until_ended(1);
+    assert!(trainer.status()["alarms"]["log"].is_null());
+    trainer.stop();
+    let trainer = Trainer::start(home.path(), &["trainer.alarms.free_bytes=1000000000000000"]);
+    trainer.until("no alarm", |status| !status["alarms"]["disk"].is_null());
+    search(home.path(), 240..600);
+    sleep(Duration::from_secs(2));
+    assert_eq!(trainer.status()["last_round"]["round"], 1, "nothing begins on a full disk");
+    trainer.stop();
+}
+
+#[test]
+fn mistakes_are_told_before_anything_begins() {
+    let home = shop();
+    search(home.path(), 0..10);
+    let refused = |more: &[&str], words: &str| {
+        let output = Trainer::command(home.path(), more).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{message}");
+        assert!(message.contains(words), "`{message}` does not say `{words}`");
+    };
+    refused(&["trainer.stage=[]"], "[[trainer.stage]]");
+    refused(&["trainer.stage=[{name=\"a b\"}]"], "`a b` is no name");
+    refused(&["trainer.stage=[{name=\"a\", set=[\"train.batch=0\"]}]"], "train.batch");
+    refused(&["trainer.stage=[{name=\"a\", set=[\"train.batsch=1\"]}]"], "batsch");
+    refused(&["trainer.gate.splits=[\"dev\"]"], "qrels/dev.tsv is not there");
+    refused(&["trainer.gate.watched=[\"hits\"]"], "names `hits`");
+    let trainer = Trainer::start(home.path(), &[]);
+    refused(&[], "another trainer works in it");
+    trainer.stop();
+}

@@ -1,0 +1,260 @@
+//! What is on disk of rounds: `rounds/000001/round.json` when one begins, `ended.json` when it has ended, and between them
+//! whatever its stages and measurements leave. What is written is durable, and a round that was begun and not ended is gone on
+//! with.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::claim::{Claim, write_whole};
+use crate::dataset::{Extent, Span};
+use crate::error::{Error, Result};
+
+const ROUNDS: &str = "rounds";
+const BEGUN: &str = "round.json";
+const ENDED: &str = "ended.json";
+/// Of rounds whose models are gone, so many are remembered.
+const REMEMBERED: usize = 1000;
+
+/// A round, as it was when it began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Round {
+    pub number: u64,
+    /// Seconds since 1970.
+    pub began_at: i64,
+    /// The version that was served, whose model it begins with; none where nothing was.
+    pub parent: Option<String>,
+    pub model: String,
+    pub lessons: Vec<Lesson>,
+    /// Up to where the round's model will have learned, stage by stage: what its parent knew, and its lessons.
+    pub learned: BTreeMap<String, Extent>,
+}
+
+/// One stage of a round, and what it learns from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Lesson {
+    pub stage: String,
+    pub span: Span,
+    /// Examples in it that the round's parent has not learned from.
+    pub fresh: u64,
+    /// Why it was time.
+    pub why: String,
+}
+
+/// How a round ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ended {
+    pub ended_at: i64,
+    /// As the registry calls its model; none where there is none.
+    pub version: Option<String>,
+    pub passed: bool,
+    /// Why it did not pass.
+    pub reasons: Vec<String>,
+}
+
+/// All rounds of one state folder, the newest last.
+pub struct Rounds {
+    folder: PathBuf,
+    known: Vec<(Round, Option<Ended>)>,
+}
+
+impl Rounds {
+    pub fn open(state: &Path) -> Result<Self> {
+        let folder = state.join(ROUNDS);
+        fs::create_dir_all(&folder).map_err(Error::store(&folder, "make the folder"))?;
+        let mut numbers = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(Error::store(&folder, "list the rounds"))? {
+            let entry = entry.map_err(Error::store(&folder, "list the rounds"))?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            match name.parse::<u64>() {
+                Ok(number) => numbers.push(number),
+                // a killed process had begun to write it
+                Err(_) if name.ends_with(".part") => remove(&entry.path())?,
+                Err(_) => {}
+            }
+        }
+        numbers.sort_unstable();
+        let mut known = Vec::new();
+        for number in numbers {
+            let place = folder.join(name_of(number));
+            let missing = || Error::data(&place.join(BEGUN), None, "is missing: remove the round's folder");
+            let round = read(&place.join(BEGUN))?.ok_or_else(missing)?;
+            known.push((round, read(&place.join(ENDED))?));
+        }
+        Ok(Self { folder, known })
+    }
+
+    /// The number of the next round.
+    pub fn next(&self) -> u64 {
+        self.known.last().map_or(1, |(round, _)| round.number + 1)
+    }
+
+    /// The round that was begun and has not ended.
+    pub fn unfinished(&self) -> Option<&Round> {
+        self.known.last().filter(|(_, ended)| ended.is_none()).map(|(round, _)| round)
+    }
+
+    pub fn begin(&mut self, round: Round) -> Result<()> {
+        let claim = Claim::new(&self.place(round.number))?;
+        write_whole(&claim.aside.join(BEGUN), &round)?;
+        claim.finish()?;
+        self.known.push((round, None));
+        Ok(())
+    }
+
+    /// Ends the one that was begun.
+    pub fn end(&mut self, ended: Ended) -> Result<()> {
+        let place = self.known.last().map(|(round, _)| self.place(round.number));
+        let begun = || Error::input("no round was begun that could end");
+        write_whole(&place.ok_or_else(begun)?.join(ENDED), &ended)?;
+        if let Some((_, last)) = self.known.last_mut() {
+            *last = Some(ended);
+        }
+        Ok(())
+    }
+
+    pub fn place(&self, number: u64) -> PathBuf {
+        self.folder.join(name_of(number))
+    }
+
+    /// The newest first.
+    pub fn ended(&self) -> impl Iterator<Item = (&Round, &Ended)> {
+        self.known.iter().rev().filter_map(|(round, ended)| Some((round, ended.as_ref()?)))
+    }
+
+    /// Up to where the model of a version has learned, stage by stage: nothing of a model that came from elsewhere.
+    pub fn learned(&self, version: Option<&str>) -> BTreeMap<String, Extent> {
+        let made = self.ended().find(|(_, ended)| ended.version.is_some() && ended.version.as_deref() == version);
+        made.map(|(round, _)| round.learned.clone()).unwrap_or_default()
+    }
+
+    /// What a stage was last given, and when that round ended.
+    pub fn tried(&self, stage: &str) -> Option<(&Extent, i64)> {
+        self.ended().find_map(|(round, ended)| {
+            let lesson = round.lessons.iter().find(|lesson| lesson.stage == stage)?;
+            Some((&lesson.span.to, ended.ended_at))
+        })
+    }
+
+    /// Removes what rounds left behind them, but for the `keep` newest models and those whose versions are `needed`; and of
+    /// rounds long past, everything. Gives the versions whose models are gone.
+    pub fn tidy(&mut self, keep: usize, needed: impl Fn(&str) -> bool) -> Result<Vec<String>> {
+        let mut gone = Vec::new();
+        for (round, ended) in self.ended().skip(keep) {
+            if ended.version.as_deref().is_some_and(&needed) {
+                continue;
+            }
+            let place = self.place(round.number);
+            let mut left = false;
+            for entry in fs::read_dir(&place).map_err(Error::store(&place, "list it"))? {
+                let path = entry.map_err(Error::store(&place, "list it"))?.path();
+                if path.is_dir() {
+                    remove(&path)?;
+                    left = true;
+                }
+            }
+            gone.extend(ended.version.clone().filter(|_| left));
+        }
+        let surplus = self.known.len().saturating_sub(REMEMBERED.max(keep + 1));
+        let is_old = |(_, ended): &(Round, Option<Ended>)| {
+            let version = ended.as_ref().and_then(|ended| ended.version.as_deref());
+            !version.is_some_and(&needed)
+        };
+        let old: Vec<u64> =
+            self.known[..surplus].iter().filter(|known| is_old(known)).map(|(round, _)| round.number).collect();
+        for number in &old {
+            remove(&self.place(*number))?;
+        }
+        self.known.retain(|(round, _)| !old.contains(&round.number));
+        Ok(gone)
+    }
+}
+
+fn name_of(number: u64) -> String {
+    format!("{number:06}")
+}
+
+fn remove(path: &Path) -> Result<()> {
+    fs::remove_dir_all(path).map_err(Error::store(path, "remove it"))
+}
+
+fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::store(path, "read it")(error)),
+    };
+    let broken = |e| Error::data(path, None, "is not what a trainer writes: remove the round's folder").because(e);
+    serde_json::from_slice(&text).map(Some).map_err(broken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extent(end: u64) -> Extent {
+        [("lane".to_owned(), end)].into()
+    }
+
+    fn round(number: u64, parent: Option<&str>, to: u64) -> Round {
+        let span = Span { from: extent(0), to: extent(to) };
+        let lesson = Lesson { stage: "sft".into(), span, fresh: to, why: "enough".into() };
+        let learned = [("sft".to_owned(), extent(to))].into();
+        Round { number, began_at: 5, parent: parent.map(Into::into), model: "m".into(), lessons: vec![lesson], learned }
+    }
+
+    fn ended(version: &str, passed: bool) -> Ended {
+        Ended { ended_at: 9, version: Some(version.into()), passed, reasons: Vec::new() }
+    }
+
+    #[test]
+    fn a_round_that_was_begun_is_gone_on_with_and_one_that_ended_is_not() {
+        let home = tempfile::tempdir().unwrap();
+        let mut rounds = Rounds::open(home.path()).unwrap();
+        assert_eq!((rounds.next(), rounds.unfinished()), (1, None));
+        rounds.begin(round(1, None, 10)).unwrap();
+        fs::create_dir(rounds.place(2).with_extension("part")).unwrap();
+        let mut again = Rounds::open(home.path()).unwrap();
+        assert_eq!(again.unfinished(), Some(&round(1, None, 10)));
+        assert!(!again.place(2).with_extension("part").exists(), "what was half written is removed");
+        again.end(ended("r1", true)).unwrap();
+        let again = Rounds::open(home.path()).unwrap();
+        assert_eq!((again.next(), again.unfinished()), (2, None));
+        assert_eq!(again.tried("sft"), Some((&extent(10), 9)));
+        assert_eq!(again.tried("other"), None);
+        assert_eq!(again.learned(Some("r1"))["sft"], extent(10));
+        assert!(again.learned(None).is_empty() && again.learned(Some("first")).is_empty());
+    }
+
+    #[test]
+    fn models_go_and_what_is_needed_stays() {
+        let home = tempfile::tempdir().unwrap();
+        let mut rounds = Rounds::open(home.path()).unwrap();
+        for number in 1..=4 {
+            rounds.begin(round(number, None, number)).unwrap();
+            fs::create_dir(rounds.place(number).join("1-sft")).unwrap();
+            rounds.end(ended(&format!("r{number}"), true)).unwrap();
+        }
+        assert_eq!(rounds.tidy(1, |version| version == "r2").unwrap(), ["r3", "r1"]);
+        let left: Vec<bool> = (1..=4).map(|number| rounds.place(number).join("1-sft").exists()).collect();
+        assert_eq!(left, [false, true, false, true]);
+        assert_eq!(rounds.learned(Some("r1"))["sft"], extent(1), "what it was is still known");
+        assert!(rounds.tidy(1, |version| version == "r2").unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_damaged_record_is_named() {
+        let home = tempfile::tempdir().unwrap();
+        let mut rounds = Rounds::open(home.path()).unwrap();
+        rounds.begin(round(1, None, 1)).unwrap();
+        fs::write(rounds.place(1).join(BEGUN), "{").unwrap();
+        let error = Rounds::open(home.path()).err().unwrap().to_string();
+        assert!(error.contains("round.json: is not what a trainer writes"), "{error}");
+    }
+}
