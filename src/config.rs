@@ -1,7 +1,9 @@
 //! TOML in, built rooms out. Every verb and service reads the same file; `--set a.b=c` changes one value of it.
 //! Nothing below imports this room.
 
+mod change;
 mod judges;
+mod model;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,13 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use tch::{Cuda, Device};
 use toml::{Table, Value};
 
+pub use self::change::Change;
+use self::change::overlay;
+pub use self::model::ModelConfig;
 use crate::backbone::{Precision, hub};
 use crate::beir::DataFolder;
 use crate::candidates::{CandidateSettings, Source};
-use crate::collective::{self, Place};
+use crate::collective;
 use crate::dataset::IngestSettings;
 use crate::encoder::{Encoder, Limits, Outline, Overrides, Placement, Reader, Scratch};
 use crate::error::{Error, Result};
@@ -69,34 +73,6 @@ impl fmt::Debug for Origin {
     /// Changes may hold a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Origin").field("files", &self.files).finish_non_exhaustive()
-    }
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct ModelConfig {
-    /// A folder, or a hub name such as `sentence-transformers/all-MiniLM-L6-v2`.
-    pub path: Option<String>,
-    /// A PEFT folder whose low-rank adapter is applied.
-    pub adapter: Option<PathBuf>,
-    /// `auto`, `cpu`, `cuda` or `cuda:1`.
-    pub device: String,
-    pub precision: Precision,
-    /// Threads of one operation; 0 leaves it to libtorch (every core, or OMP_NUM_THREADS).
-    pub threads: usize,
-    pub ignore_fields: Vec<String>,
-}
-
-impl Default for ModelConfig {
-    fn default() -> Self {
-        Self {
-            path: None,
-            adapter: None,
-            device: "auto".into(),
-            precision: Precision::F32,
-            threads: 0,
-            ignore_fields: Vec::new(),
-        }
     }
 }
 
@@ -193,87 +169,12 @@ impl StoreConfig {
     }
 }
 
-/// One value that a user changes on the command line.
-#[derive(Clone)]
-pub struct Change {
-    names: Vec<String>,
-    value: Value,
-    /// How the user wrote it, for errors.
-    said: String,
-}
-
-impl Change {
-    /// Reads `a.b=c`; what is not a TOML value is taken as text, and a name with dots in it stands in quotes.
-    pub fn parse(said: &str) -> Result<Self> {
-        let wrong = || Error::input(format!("--set `{said}`: say name.name=value"));
-        let (path, text) = said.split_once('=').ok_or_else(wrong)?;
-        let parsed = format!("v = {text}").parse::<Table>().ok().and_then(|mut parsed| parsed.remove("v"));
-        let value = parsed.unwrap_or_else(|| Value::String(text.into()));
-        let names = names(path);
-        if names.iter().any(String::is_empty) {
-            return Err(wrong());
-        }
-        Ok(Self { names, value, said: format!("--set {said}") })
-    }
-
-    /// What a flag of its own says: always text, whatever it looks like.
-    pub fn text(path: &str, flag: &str, text: &str) -> Self {
-        Self { names: names(path), value: Value::String(text.into()), said: format!("{flag} {text}") }
-    }
-
-    /// A flag that may be given several times.
-    pub fn texts(path: &str, flag: &str, texts: &[String]) -> Self {
-        let value = Value::Array(texts.iter().cloned().map(Value::String).collect());
-        Self { names: names(path), value, said: format!("{flag} {}", texts.join(" ")) }
-    }
-
-    pub fn truth(path: &str, flag: &str, truth: bool) -> Self {
-        Self { names: names(path), value: Value::Boolean(truth), said: flag.into() }
-    }
-
-    pub fn number(path: &str, flag: &str, number: i64) -> Self {
-        Self { names: names(path), value: Value::Integer(number), said: format!("{flag} {number}") }
-    }
-
-    fn apply(&self, table: &mut Table) -> Result<()> {
-        let Some((last, names)) = self.names.split_last() else { return Ok(()) };
-        let mut at = table;
-        for name in names {
-            let below = at.entry(name).or_insert_with(|| Value::Table(Table::new()));
-            let problem = format!("`{name}` is a value, not a table");
-            at = below.as_table_mut().ok_or_else(|| Error::config(&self.said, problem))?;
-        }
-        at.insert(last.into(), self.value.clone());
-        Ok(())
-    }
-}
-
-/// The names between the dots; a dot in quotes is part of its name.
-fn names(path: &str) -> Vec<String> {
-    let mut quoted = false;
-    let parts = path.split(|letter| {
-        quoted ^= letter == '"';
-        letter == '.' && !quoted
-    });
-    parts.map(|name| name.trim().trim_matches('"').to_owned()).collect()
-}
-
 /// Any TOML file, as what it describes.
 pub fn load_toml<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
     let text = std::fs::read_to_string(file).map_err(Error::store(file, "read it"))?;
     let table = text.parse::<Table>().map_err(|e| Error::config(file.display(), "not valid TOML").because(e))?;
     serde_path_to_error::deserialize(Value::Table(table))
         .map_err(|e| Error::config(file.display(), format!("`{}`: {}", e.path(), e.inner().message())))
-}
-
-/// Puts one table on top of another.
-fn overlay(below: &mut Table, above: Table) {
-    for (name, value) in above {
-        match (below.get_mut(&name), value) {
-            (Some(Value::Table(below)), Value::Table(above)) => overlay(below, above),
-            (_, value) => drop(below.insert(name, value)),
-        }
-    }
 }
 
 impl Config {
@@ -419,52 +320,6 @@ impl Config {
             adapter: self.model.adapter.clone(),
             ignore_fields: self.model.ignore_fields.clone(),
         })
-    }
-}
-
-impl ModelConfig {
-    /// Chooses the device and sets the number of threads.
-    pub fn open_device(&self) -> Result<Device> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        if self.threads > cores {
-            let problem = format!(
-                "is {}, and this machine has {cores} cores: more threads only get in each other's way",
-                self.threads
-            );
-            return Err(Error::config("model.threads", problem));
-        }
-        if self.threads > 0 {
-            tch::set_num_threads(self.threads as i32);
-        }
-        let name = self.device.as_str();
-        let index = match name {
-            "cpu" => return Ok(Device::Cpu),
-            // 8 bits have a form on the CPU only
-            "auto" if self.precision == Precision::Int8 => return Ok(Device::Cpu),
-            // each process on a machine has a GPU of its own
-            "auto" | "cuda" => Some(Place::from_environment()?.map_or(0, |place| place.local_rank)),
-            _ => name.strip_prefix("cuda:").and_then(|n| n.parse::<usize>().ok()),
-        };
-        let unknown = || Error::config("model.device", format!("is `{name}`: say auto, cpu, cuda or cuda:N"));
-        let index = index.ok_or_else(unknown)?;
-        let loaded = souk_native::load_cuda();
-        let visible = if loaded.is_ok() && Cuda::is_available() { Cuda::device_count() as usize } else { 0 };
-        if index < visible {
-            return Ok(Device::Cuda(index));
-        }
-        match (name, loaded) {
-            // a process that sees one GPU was given it
-            ("auto" | "cuda", _) if visible == 1 => Ok(Device::Cuda(0)),
-            ("auto", _) if visible == 0 => Ok(Device::Cpu),
-            (_, Err(e)) => {
-                let hint = "LIBTORCH=DIR or LIBTORCH_USE_PYTORCH=1 names one that has";
-                Err(Error::config("model.device", format!("`{name}`: this libtorch has no CUDA; {hint}")).because(e))
-            }
-            (_, Ok(())) => {
-                let problem = format!("`{name}`: number {index} is wanted and {visible} GPUs are visible");
-                Err(Error::config("model.device", problem))
-            }
-        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use souk::beir::DataFolder;
 use souk::dataset::{
-    Catalogue, Draw, Example, Examples, Extent, Ingest, IngestSettings, Order, Progress, Span, Stock, forget,
+    Catalogue, Draw, Example, Examples, Extent, Ingest, IngestSettings, Order, Progress, Span, Stock, Window, forget,
 };
 use souk::error::Result;
 use souk::log::file::{FileSettings, FileSource};
@@ -116,6 +116,19 @@ fn a_log_becomes_examples_that_are_drawn_once_an_epoch() {
     assert_eq!(examples.positives(example.query_number), [example.item]);
 }
 
+/// Reads a log that grows by parts, each of which is committed, joined within so many minutes.
+fn ingest_in_parts(home: &Path, log: &Path, (parts, minutes): (usize, u32)) {
+    let whole = fs::read_to_string(log).unwrap();
+    let lines: Vec<&str> = whole.split_inclusive('\n').collect();
+    for part in 1..=parts {
+        fs::write(log, lines[..lines.len() * part / parts].concat()).unwrap();
+        let window = Window { minutes, ..Window::default() };
+        let settings = IngestSettings { window, ..settings(1 << 20) };
+        let stop = Arc::new(AtomicBool::new(false));
+        Ingest::new(&home.join("examples"), settings, Box::new(open(log)), stop).unwrap().run(|_| {}).unwrap();
+    }
+}
+
 const LANE: &str = "file-logs.ndjson";
 
 fn extent(end: u64) -> Extent {
@@ -125,8 +138,8 @@ fn extent(end: u64) -> Extent {
 #[test]
 fn a_stretch_draws_what_is_new_and_knows_what_came_before() {
     let home = tempfile::tempdir().unwrap();
-    shop(home.path(), 3000);
-    ingest(home.path(), 300).unwrap();
+    let log = shop(home.path(), 3000);
+    ingest_in_parts(home.path(), &log, (6, 60));
     let catalogue = Catalogue::open(&DataFolder::open(home.path()).unwrap()).unwrap();
     let folder = home.path().join("examples");
     let open = |from: u64, to: u64| {
@@ -135,7 +148,7 @@ fn a_stretch_draws_what_is_new_and_knows_what_came_before() {
     let mut stock = Stock::default();
     stock.look(&folder).unwrap();
     let end = stock.extent()[LANE];
-    assert!(end > 3);
+    assert_eq!(end, 6);
     assert_eq!((stock.since(&Extent::new()), stock.since(&extent(end))), (3000, 0));
     let (all, old, new) = (open(0, end), open(0, 2), open(2, end));
     assert_eq!((all.len(), old.len() + new.len(), new.len()), (3000, 3000, stock.since(&extent(2))));
@@ -158,31 +171,25 @@ fn a_stretch_draws_what_is_new_and_knows_what_came_before() {
 fn what_is_old_is_forgotten_and_reading_goes_on() {
     let home = tempfile::tempdir().unwrap();
     let log = shop(home.path(), 3000);
-    let whole = fs::read(&log).unwrap();
-    let middle = whole.len() / 2 + whole[whole.len() / 2..].iter().position(|byte| *byte == b'\n').unwrap() + 1;
-    fs::write(&log, &whole[..middle]).unwrap();
     let folder = home.path().join("examples");
-    let short = |from: &Path| {
-        let window = souk::dataset::Window { minutes: 2, ..souk::dataset::Window::default() };
-        let settings = IngestSettings { window, ..settings(300) };
-        let stop = Arc::new(AtomicBool::new(false));
-        Ingest::new(&folder, settings, Box::new(open(from)), stop).unwrap().run(|_| {}).unwrap()
-    };
-    short(&log);
+    ingest_in_parts(home.path(), &log, (8, 2));
+    let more = home.path().join("more");
+    fs::create_dir(&more).unwrap();
+    let longer = fs::read(shop(&more, 3100)).unwrap();
     let mut stock = Stock::default();
     stock.look(&folder).unwrap();
     let before = stock.extent()[LANE];
     let num = forget(&folder, Duration::from_secs(600)).unwrap();
     assert!(num > 1 && num < before, "{num} of {before}");
     assert_eq!(forget(&folder, Duration::from_secs(600)).unwrap(), 0);
-    fs::write(&log, &whole).unwrap();
-    short(&log);
+    fs::write(&log, longer).unwrap();
+    ingest_in_parts(home.path(), &log, (1, 2));
     stock.look(&folder).unwrap();
     assert!(stock.extent()[LANE] > before, "numbers go on");
     let left = examples(home.path());
     let times: BTreeSet<i64> = (0..left.len()).map(|row| left.row(row).time).collect();
     assert_eq!(times.len() as u64, left.len());
-    assert_eq!(times.last(), Some(&(1_700_000_000_000 + 2999 * 1000)));
+    assert_eq!(times.last(), Some(&(1_700_000_000_000 + 3099 * 1000)));
     assert_eq!(stock.since(&Extent::new()), left.len());
     let catalogue = Catalogue::open(&DataFolder::open(home.path()).unwrap()).unwrap();
     let gone = Span { from: extent(0), to: extent(before) };

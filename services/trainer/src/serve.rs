@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use souk::beir::DataFolder;
 use souk::config::Config;
-use souk::rounds::TrainerSettings;
 use souk::telemetry::TRAINER_REQUESTS;
 use souk::{Error, Result};
 use souk_http::{Endpoint, Front, Keys, Probe};

@@ -282,7 +282,10 @@ impl Work {
         };
         TRAINER.rounds.with_label_values(&[outcome]).inc();
         let reasons = ended.reasons.join("; ");
-        tracing::warn!(round = round.number, outcome, version = ended.version, reasons, "a round has ended");
+        match ended.passed {
+            true => tracing::info!(round = round.number, outcome, version = ended.version, "a round has ended"),
+            false => tracing::warn!(round = round.number, outcome, reasons, "a round has ended"),
+        }
         self.status.alarm("stage", (outcome == "failed").then(|| format!("round {}: {reasons}", round.number)));
         self.status.change(|shown| shown.last_round = Some(Last { round: round.number, ended: ended.clone() }));
         self.rounds.end(ended)?;

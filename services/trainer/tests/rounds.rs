@@ -46,7 +46,7 @@ fn sets(home: &Path) -> Vec<String> {
         "trainer.pace={examples=240, seconds=0, look_back=0.5}".into(),
         "trainer.gate={watched=[\"ndcg@10\"], depth=101}".into(),
         "trainer.alarms.free_bytes=0".into(),
-        "ingest.commit_seconds=1".into(),
+        "ingest={commit_seconds=1, commit_messages=1}".into(),
     ]
 }
 
