@@ -1,7 +1,7 @@
 # Every target prepares what it needs first (scripts/setup.sh), which takes no time once that is done.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench soak golden nccl services-up services-down clean-cache
+.PHONY: help setup demo demo-full test lint bench soak chaos golden nccl services-up services-down clean-cache
 
 help: ## lists the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -9,8 +9,11 @@ help: ## lists the targets
 setup: ## fetches what Souk builds on (libtorch, a small model) into the cache folder
 	@scripts/setup.sh
 
-demo: setup ## embeds a small catalogue and searches it
+demo: setup ## the whole loop on a simulated shop, then the console; DEMO_EXIT=1 stops after the report
 	@scripts/demo.sh
+
+demo-full: setup ## the same on Kafka, Redis, PostgreSQL and Milvus, started beside it
+	@scripts/demo.sh full
 
 test: setup ## all tests, with real servers beside them; the last line is the sum
 	@scripts/test.sh
@@ -26,6 +29,9 @@ soak: setup ## what the search service must survive, in its long form: kills, ma
 
 nccl: setup ## compiles what several GPUs exchange tensors through; needs no GPU, 200 MB of headers
 	@scripts/nccl.sh
+
+chaos: setup ## the loop under attack: 100 kills of the trainer, each server restarted five times
+	@scripts/chaos.sh
 
 golden: setup ## compares with transformers on fresh random models; SEED=N, REGENERATE=1; needs the same packages
 	@scripts/golden.sh

@@ -184,6 +184,17 @@ impl Config {
         Self::read(Origin { files, changes: changes.to_vec() })
     }
 
+    /// The same files and changes, as they are now.
+    pub fn read_again(&self) -> Result<Self> {
+        Self::read(self.origin.clone())
+    }
+
+    /// When one of its files last changed; none where there are none.
+    pub fn changed_at(&self) -> Option<std::time::SystemTime> {
+        let changed = |file: &PathBuf| std::fs::metadata(file).and_then(|data| data.modified()).ok();
+        self.origin.files.iter().filter_map(changed).max()
+    }
+
     /// What one stage of a trainer's round is trained with, beginning with `model`: the stage's file and changes on top of
     /// what this was read from.
     pub fn of_stage(&self, stage: &StageSettings, model: &str) -> Result<Self> {

@@ -122,7 +122,7 @@ fn ingest_in_parts(home: &Path, log: &Path, (parts, minutes): (usize, u32)) {
     let lines: Vec<&str> = whole.split_inclusive('\n').collect();
     for part in 1..=parts {
         fs::write(log, lines[..lines.len() * part / parts].concat()).unwrap();
-        let window = Window { minutes, ..Window::default() };
+        let window = Window { minutes, queries: 300, seen: 600, ..Window::default() };
         let settings = IngestSettings { window, ..settings(1 << 20) };
         let stop = Arc::new(AtomicBool::new(false));
         Ingest::new(&home.join("examples"), settings, Box::new(open(log)), stop).unwrap().run(|_| {}).unwrap();

@@ -109,6 +109,7 @@ impl Examples {
         let (mut ends, mut crc) = (BTreeMap::new(), crc32fast::Hasher::new());
         for (drawn, commit, folder) in found {
             let sum = commit.files.get(EXAMPLES).map_or(0, |sum| sum.crc32);
+            crc.update(&[u8::from(drawn)]);
             crc.update(&sum.to_le_bytes());
             ends.insert(commit.lane.clone(), (commit.to.clone(), commit.low_waiting.clone()));
             let columns = shard::Examples::open(&folder.join(EXAMPLES), commit.sum(&folder, EXAMPLES)?)?;

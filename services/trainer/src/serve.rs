@@ -20,7 +20,7 @@ use crate::registry::Registry;
 use crate::routes::{Asked, router};
 use crate::status::Status;
 use crate::watch::{Signals, Watch};
-use crate::work::Work;
+use crate::work::{Work, check_stages};
 
 /// The variable with keys, between commas or spaces.
 const KEYS: &str = "SOUK_TRAINER_KEYS";
@@ -55,13 +55,7 @@ pub fn serve(config: &Config, ready: impl FnOnce(Endpoint) -> anyhow::Result<()>
 /// What is wrong is told before anything begins.
 fn check(config: &Config) -> Result<DataFolder> {
     let settings = &config.trainer;
-    settings.check()?;
-    for stage in &settings.stage {
-        let model = config.model.path.as_deref().unwrap_or_default();
-        let stage = config.of_stage(stage, model)?;
-        stage.train.check()?;
-        stage.candidates.check()?;
-    }
+    check_stages(config)?;
     let missing = || Error::config("trainer.data", "names no data folder: give --data DIR");
     let data = DataFolder::open(settings.data.as_deref().ok_or_else(missing)?)?;
     for split in &settings.gate.splits {

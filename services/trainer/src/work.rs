@@ -5,7 +5,7 @@
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use souk::backbone::hub;
@@ -13,7 +13,7 @@ use souk::beir::DataFolder;
 use souk::claim::write_whole;
 use souk::config::Config;
 use souk::dataset::{Catalogue, EXAMPLES_FOLDER, Examples, Span, Stock, forget};
-use souk::rounds::{Due, Ended, Lesson, Mix, Round, Rounds, StageSettings, Tried, due, stability};
+use souk::rounds::{Due, Ended, Lesson, Mix, Round, Rounds, StageSettings, TrainerSettings, Tried, due, stability};
 use souk::store::NewVersion;
 use souk::telemetry::TRAINER;
 use souk::train::{Progress, Run};
@@ -44,6 +44,8 @@ pub struct Work {
     registry: Arc<Registry>,
     status: Arc<Status>,
     signals: Arc<Signals>,
+    /// When the configuration's file was changed that was read last.
+    read_at: Option<SystemTime>,
     /// When the trainer was started: a stage that never had a turn has waited since then.
     began_at: i64,
 }
@@ -79,8 +81,8 @@ impl Work {
         stock.look(&home)?;
         let last = rounds.ended().next().map(|(round, ended)| Last { round: round.number, ended: ended.clone() });
         status.change(|shown| shown.last_round = last);
-        let (config, began_at) = (config.clone(), seconds_now());
-        Ok(Self { config, data, home, rounds, stock, registry, status, signals, began_at })
+        let (config, read_at, began_at) = (config.clone(), config.changed_at(), seconds_now());
+        Ok(Self { config, data, home, rounds, stock, registry, status, signals, read_at, began_at })
     }
 
     /// Until it is asked to stop. What goes wrong is said, and tried again.
@@ -107,6 +109,7 @@ impl Work {
             return self.go_on(&round);
         }
         self.status.change(|shown| (shown.round, shown.step, shown.steps) = (None, 0, 0));
+        self.reload();
         match self.next()? {
             Some(round) => {
                 self.drifted(&round)?;
@@ -116,6 +119,31 @@ impl Work {
                 self.signals.wait(POLL);
                 Ok(())
             }
+        }
+    }
+
+    /// Between rounds, what the configuration says of them may change: stages, paces, the gate, what is kept.
+    fn reload(&mut self) {
+        let changed_at = self.config.changed_at();
+        if changed_at == self.read_at {
+            return;
+        }
+        self.read_at = changed_at;
+        let read = self.config.read_again().and_then(|config| check_stages(&config).map(|()| config));
+        self.status.alarm("config", read.as_ref().err().map(|error| format!("{}: going on as before", said(error))));
+        if let Ok(read) = read {
+            tracing::warn!("the configuration was read again; what is not of rounds counts from the next start on");
+            // where the trainer is, and what it watches, stays
+            let trainer = TrainerSettings {
+                stage: read.trainer.stage.clone(),
+                pace: read.trainer.pace.clone(),
+                gate: read.trainer.gate.clone(),
+                keep: read.trainer.keep,
+                keep_days: read.trainer.keep_days,
+                adopt_seconds: read.trainer.adopt_seconds,
+                ..self.config.trainer.clone()
+            };
+            self.config.trainer = trainer;
         }
     }
 
@@ -374,6 +402,17 @@ impl Work {
         symlink(target, &aside).map_err(Error::store(&aside, "link to the stage"))?;
         std::fs::rename(&aside, &link).map_err(Error::store(&link, "link to the stage"))
     }
+}
+
+/// What is wrong with the stages is told before one begins.
+pub fn check_stages(config: &Config) -> Result<()> {
+    config.trainer.check()?;
+    for stage in &config.trainer.stage {
+        let stage = config.of_stage(stage, config.model.path.as_deref().unwrap_or_default())?;
+        stage.train.check()?;
+        stage.candidates.check()?;
+    }
+    Ok(())
 }
 
 /// Whether trying again would come to the same.

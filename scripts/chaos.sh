@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# The loop under attack, in its long form (docs/reliability.md has what was seen): real Kafka, Redis, PostgreSQL and Milvus of its
+# own, 100 SIGKILLs of the trainer at random moments, every server killed and restarted five times, the judge cut off again and
+# again, a client that searches all along; and the same undisturbed, to be compared with.
+#
+#   SOUK_CHAOS_KILLS=N   (default: 100; from 20 on every server is restarted five times)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+services=$(mktemp -d "${TMPDIR:-/tmp}/souk-services-XXXXXX")
+trap 'scripts/services.sh down "$services" >/dev/null 2>&1 || true' EXIT
+scripts/services.sh up "$services" >/dev/null
+# shellcheck source=/dev/null
+. "$services/env"
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} SOUK_CHAOS_KILLS=${SOUK_CHAOS_KILLS:-100}
+cargo test --release --workspace --features souk/milvus,souk-search/milvus --test chaos -- --nocapture
