@@ -78,7 +78,8 @@ impl Doctor {
         let mut findings = Vec::new();
         let mut add = |part: &'static str, found: anyhow::Result<String>| {
             let said = |error: anyhow::Error| {
-                let causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+                let mut causes: Vec<String> = error.chain().map(ToString::to_string).collect();
+                causes.dedup();
                 causes.join(": ")
             };
             let (ok, said) = found.map_or_else(|error| (false, said(error)), |said| (true, said));

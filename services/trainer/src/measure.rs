@@ -39,8 +39,9 @@ pub struct Model {
 pub struct Gated {
     pub passed: bool,
     pub reasons: Vec<String>,
-    /// What the candidate scored, by split.
+    /// What the candidate scored, by split, and what is served.
     pub reports: Vec<(String, Value)>,
+    pub served_reports: Vec<(String, Value)>,
     /// How far queries' vectors have moved, on the split where that is most.
     pub drift: Option<f64>,
 }
@@ -69,7 +70,8 @@ impl Gauge<'_> {
     /// Decides on a candidate; reports for people go to `place`.
     pub fn gate(&self, served: &Model, candidate: &Model, place: &Path) -> Result<Gated> {
         let gate = &self.config.trainer.gate;
-        let (mut reasons, mut reports, mut verdicts) = (Vec::new(), Vec::new(), serde_json::Map::new());
+        let (mut reasons, mut verdicts) = (Vec::new(), serde_json::Map::new());
+        let (mut reports, mut served_reports) = (Vec::new(), Vec::new());
         let mut moved: Option<f64> = None;
         for split in &gate.splits {
             let bench = self.bench(split)?;
@@ -82,15 +84,17 @@ impl Gauge<'_> {
                 moved = Some(moved.map_or(drift, |most| most.max(drift)));
             }
             reasons.extend(verdict.reasons.iter().cloned());
-            let metrics = serde_json::to_value(&after.metrics);
-            reports.push((split.clone(), metrics.map_err(|e| Error::input("metrics are no JSON").because(e))?));
+            for (run, reports) in [(&after, &mut reports), (&before, &mut served_reports)] {
+                let metrics = serde_json::to_value(&run.metrics);
+                reports.push((split.clone(), metrics.map_err(|e| Error::input("metrics are no JSON").because(e))?));
+            }
             verdicts.insert(split.clone(), shown(&verdict));
         }
         if let Some(drift) = moved {
             TRAINER.drift.with_label_values(&["vectors"]).set(drift);
         }
         write_whole(&place.join(GATE), &verdicts)?;
-        Ok(Gated { passed: reasons.is_empty(), reasons, reports, drift: moved })
+        Ok(Gated { passed: reasons.is_empty(), reasons, reports, served_reports, drift: moved })
     }
 
     /// Removes what was measured of other models.

@@ -24,6 +24,8 @@ pub struct Offer {
     pub version: NewVersion,
     /// What it scored, by split.
     pub reports: Vec<(String, Value)>,
+    /// What its parent scored, for one that nobody had measured.
+    pub parent_reports: Vec<(String, Value)>,
     pub passed: bool,
 }
 
@@ -72,10 +74,13 @@ impl Registry {
             if ledger.version(name).await?.is_none() {
                 ledger.add_version(&offer.version).await?;
             }
-            let known = ledger.page_reports(name, None, MOST_VERSIONS).await?;
-            for (split, metrics) in &offer.reports {
-                if !known.iter().any(|report| report.split == *split) {
-                    ledger.add_report(name, split, metrics).await?;
+            let parent = offer.version.parent.iter().map(|parent| (parent, &offer.parent_reports));
+            for (version, reports) in parent.chain([(name, &offer.reports)]) {
+                let known = ledger.page_reports(version, None, MOST_VERSIONS).await?;
+                for (split, metrics) in reports {
+                    if !known.iter().any(|report| report.split == *split) {
+                        ledger.add_report(version, split, metrics).await?;
+                    }
                 }
             }
             if !offer.passed {

@@ -13,7 +13,7 @@ use souk_http::{Fault, Front, Probe, Role, admit, json_body, note};
 use tokio::task::spawn_blocking;
 
 use crate::registry::Registry;
-use crate::status::Status;
+use crate::status::{Shown, Status};
 
 const ROUTES: &str = "there is GET /status, /healthz, /readyz and /metrics";
 
@@ -22,6 +22,7 @@ pub struct Asked {
     pub status: Arc<Status>,
     pub registry: Arc<Registry>,
     pub probe: Probe<Result<(), &'static str>>,
+    pub served: Probe<Option<String>>,
 }
 
 pub fn router(asked: Arc<Asked>) -> Router {
@@ -39,8 +40,12 @@ pub fn router(asked: Arc<Asked>) -> Router {
         .with_state(asked)
 }
 
+/// A ledger that is away leaves out what only it knows.
 async fn status(State(asked): State<Arc<Asked>>) -> Response {
-    json_body(&asked.status.shown())
+    let registry = asked.registry.clone();
+    let look = async { spawn_blocking(move || registry.served()).await.ok()?.ok()?.map(|served| served.version) };
+    let served = asked.served.found(look).await;
+    json_body(&Shown { served, ..asked.status.shown() })
 }
 
 /// Ready is who can publish, and has no alarm that only people can end.

@@ -108,7 +108,8 @@ impl Threads {
             body_time: Duration::from_secs(10),
             metrics: &TRAINER_REQUESTS,
         };
-        let asked = Asked { front: Arc::new(front), status, registry, probe: Probe::default() };
+        let (probe, served) = (Probe::default(), Probe::default());
+        let asked = Asked { front: Arc::new(front), status, registry, probe, served };
         Ok((Self { signals, running }, Arc::new(asked)))
     }
 

@@ -157,7 +157,6 @@ impl Work {
         }
         let served = self.registry.served()?;
         let parent = served.as_ref().map(|served| served.version.clone());
-        self.status.change(|shown| shown.served = parent.clone());
         if self.is_waited_for()? {
             self.status.doing(Doing::Offering);
             return Ok(None);
@@ -446,5 +445,6 @@ fn offer(round: &Round, decision: &Decision) -> Offer {
     let (version, path) = (candidate.name.clone(), candidate.path.clone());
     let (fingerprint, parent) = (candidate.fingerprint.clone(), parent.clone());
     let version = NewVersion { version, path, fingerprint, parent, metrics };
-    Offer { version, reports: gated.reports.clone(), passed: gated.passed }
+    let (reports, parent_reports) = (gated.reports.clone(), gated.served_reports.clone());
+    Offer { version, reports, parent_reports, passed: gated.passed }
 }

@@ -1,0 +1,134 @@
+"""What spam in the log does: clicks on one seller's items after queries that have nothing to do with them.
+
+    DEMO_DIR=DEMO DEMO_EXIT=1 make demo
+    poison.py --souk BINARY --demo DEMO [--share 0.2]
+
+Goes on from what the demo serves with a day of searches of which a share is spam, once with clicks alone (SFT), once with the
+judge's verdicts after them (SFT + R-GRPO), and once without spam. Says what the gate found, and how many of the first hundred hits
+are the seller's.
+"""
+
+import argparse
+import collections
+import json
+import random
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+PORT = 8491
+MONTH = 30 * 24 * 3600 * 1000
+SFT = '{name="sft", config="sft-market.toml", set=["train.pairs=examples"]}'
+RGRPO = '{name="rgrpo", config="rgrpo-market.toml"}'
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--souk", required=True)
+    parser.add_argument("--demo", type=Path, required=True)
+    parser.add_argument("--share", type=float, default=0.2, help="of all clicks")
+    parser.add_argument("--clicks", type=int, default=4000, help="honest ones")
+    options = parser.parse_args()
+    items = [json.loads(line) for line in open(options.demo / "shop/corpus.jsonl", encoding="utf-8")]
+    brands = collections.Counter(item["brand"] for item in items if item.get("brand"))
+    brand = brands.most_common()[len(brands) // 2][0]
+    of_brand = {item["_id"] for item in items if item.get("brand") == brand}
+    print(f"the seller `{brand}` has {len(of_brand)} of {len(items)} items")
+    print("| new clicks | stages | gate | hitrate@600 | goodrate@100 | the seller's, of the first 100 |")
+    print("|---" * 6 + "|")
+    for share, stages in ((0, [SFT, RGRPO]), (options.share, [SFT]), (options.share, [SFT, RGRPO])):
+        log = traffic(options, sorted(of_brand), share)
+        run(options, of_brand, (share, stages, log))
+
+
+def traffic(options, spammed, share):
+    """The searches of a day, as the shop had them before, and spam among them."""
+    dice = random.Random(7)
+    lines = [json.loads(line) for line in open(options.demo / "shop/logs.ndjson", encoding="utf-8")]
+    queries = {line["query_id"]: line for line in lines if "user_query" in line and "action_name" not in line}
+    clicks = [line for line in lines if line.get("action_name") == "click"][-options.clicks :]
+    spam = [dict(dice.choice(clicks), spam=True) for _ in range(round(share / (1 - share) * len(clicks)))]
+    log = []
+    # in the order of their times, as they would come
+    for number, click in enumerate(sorted(clicks + spam, key=lambda click: click["timestamp"])):
+        query = dict(queries[click["query_id"]], query_id=f"new-{number}")
+        click = dict(json.loads(json.dumps(click)), query_id=f"new-{number}")
+        if click.pop("spam", False):
+            click["event_attributes"]["object"]["object_id"] = dice.choice(spammed)
+        for line in (query, click):
+            line["timestamp"] = moved(line["timestamp"])
+            log.append(json.dumps(line) + "\n")
+    return log
+
+
+def moved(timestamp):
+    if isinstance(timestamp, int):
+        return timestamp + MONTH
+    at = time.strptime(timestamp[:19], "%Y-%m-%dT%H:%M:%S")
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.mktime(at) - time.timezone + MONTH / 1000))
+
+
+def run(options, of_brand, variant):
+    share, stages, log = variant
+    with tempfile.TemporaryDirectory() as work:
+        work = Path(work)
+        for folder in "shop", "trainer":
+            shutil.copytree(options.demo / folder, work / folder, symlinks=True)
+        shutil.copy(options.demo / "souk.db", work / "souk.db")
+        shutil.copy(options.demo / "log.ndjson", work / "log.ndjson")
+        with open(work / "log.ndjson", "a", encoding="utf-8") as file:
+            file.writelines(log)
+        sets = [
+            f"trainer.stage=[{', '.join(stages)}]",
+            f"trainer.pace={{examples={len(log) // 2 - 100}, seconds=0, look_back=0}}",
+            f"store.database=sqlite:{work}/souk.db",
+        ]
+        command = [options.souk, "trainer", "--config", "configs/trainer-market.toml", "--model", options.demo / "base"]
+        command += ["--data", work / "shop", "--state", work / "trainer", "--from", work / "log.ndjson"]
+        command += ["--listen", f"127.0.0.1:{PORT}", *(part for text in sets for part in ("--set", text))]
+        before = json.load(open(work / "trainer/rounds/000001/decision.json"))["candidate"]["fingerprint"]
+        trainer = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=open(work / "trainer.log", "w"))
+        began = time.monotonic()
+        while True:
+            time.sleep(1)
+            if time.monotonic() - began > 600:
+                raise SystemExit(f"no round in ten minutes: {status}")
+            if trainer.poll() is not None:
+                raise SystemExit(open(work / "trainer.log").read())
+            try:
+                status = json.load(urllib.request.urlopen(f"http://127.0.0.1:{PORT}/status"))
+            except OSError:
+                continue
+            if status["last_round"]["round"] == 2:
+                break
+        trainer.terminate()
+        trainer.wait()
+        decision = json.load(open(work / "trainer/rounds/000002/decision.json"))
+        after = decision["candidate"]["fingerprint"]
+        sides = [measured(work / f"trainer/measured/{model}-test", of_brand) for model in (before, after)]
+        columns = [f"{old:.2f} -> {new:.2f}" for old, new in zip(*sides)]
+        verdict = "passed" if decision["gated"]["passed"] else "refused"
+        said = "SFT" if len(stages) == 1 else "SFT + R-GRPO"
+        spam = f"{share:.0%} spam" if share else "honest"
+        print(f"| {len(log) // 2}, {spam} | {said} | {verdict} | " + " | ".join(columns) + " |", flush=True)
+        for reason in decision["gated"]["reasons"]:
+            print(f"  {reason}")
+        for name, alarm in status["alarms"].items():
+            print(f"  alarm {name}: {alarm['problem']}")
+
+
+def measured(folder, of_brand):
+    overall = json.load(open(folder / "metrics.json"))["overall"]
+    found, queries = 0, set()
+    for line in open(folder / "run.trec", encoding="utf-8"):
+        query, _, item, rank = line.split()[:4]
+        queries.add(query)
+        found += item in of_brand and int(rank) <= 100
+    return overall["hitrate@600"], overall["goodrate@100"], found / len(queries)
+
+
+if __name__ == "__main__":
+    main()
