@@ -4,8 +4,8 @@
     poison.py --souk BINARY --demo DEMO [--share 0.2]
 
 Goes on from what the demo serves with a day of searches of which a share is spam, once with clicks alone (SFT), once with the
-judge's verdicts after them (SFT + R-GRPO), and once without spam. Says what the gate found, and how many of the first hundred hits
-are the seller's.
+judge's verdicts after them (SFT + R-GRPO); and both without spam. Says what the gate found, and how many of the first hundred
+hits are the seller's.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def main():
     print(f"the seller `{brand}` has {len(of_brand)} of {len(items)} items")
     print("| new clicks | stages | gate | hitrate@600 | goodrate@100 | the seller's, of the first 100 |")
     print("|---" * 6 + "|")
-    for share, stages in ((0, [SFT, RGRPO]), (options.share, [SFT]), (options.share, [SFT, RGRPO])):
+    for share, stages in ((0, [SFT]), (options.share, [SFT]), (0, [SFT, RGRPO]), (options.share, [SFT, RGRPO])):
         log = traffic(options, sorted(of_brand), share)
         run(options, of_brand, (share, stages, log))
 
@@ -78,16 +78,15 @@ def run(options, of_brand, variant):
         for folder in "shop", "trainer":
             shutil.copytree(options.demo / folder, work / folder, symlinks=True)
         shutil.copy(options.demo / "souk.db", work / "souk.db")
-        shutil.copy(options.demo / "log.ndjson", work / "log.ndjson")
-        with open(work / "log.ndjson", "a", encoding="utf-8") as file:
-            file.writelines(log)
+        # a log of its own, for a copy is not the file that was read
+        (work / "new.ndjson").write_text("".join(log), encoding="utf-8")
         sets = [
             f"trainer.stage=[{', '.join(stages)}]",
             f"trainer.pace={{examples={len(log) // 2 - 100}, seconds=0, look_back=0}}",
             f"store.database=sqlite:{work}/souk.db",
         ]
         command = [options.souk, "trainer", "--config", "configs/trainer-market.toml", "--model", options.demo / "base"]
-        command += ["--data", work / "shop", "--state", work / "trainer", "--from", work / "log.ndjson"]
+        command += ["--data", work / "shop", "--state", work / "trainer", "--from", work / "new.ndjson"]
         command += ["--listen", f"127.0.0.1:{PORT}", *(part for text in sets for part in ("--set", text))]
         before = json.load(open(work / "trainer/rounds/000001/decision.json"))["candidate"]["fingerprint"]
         trainer = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=open(work / "trainer.log", "w"))

@@ -33,7 +33,7 @@ main() {
     case $kind in
     embedded) cargo build --release --workspace --bins ;;
     full)
-        cargo build --release --workspace --bins --features souk/milvus,souk-search/milvus
+        cargo build --release --workspace --bins --features souk/milvus,souk-cli/milvus,souk-search/milvus
         mkdir -p "$out/services" && rmdir "$out/services"
         scripts/services.sh up "$out/services" >/dev/null
         # shellcheck source=/dev/null

@@ -2,7 +2,9 @@
 //! restarted, the judge is cut off, and a client searches all along. At the end every event counts once, nothing half written
 //! was used, and what is served is as good as if nothing had happened. SOUK_CHAOS_KILLS sets how often; the long form is
 //! `make chaos`.
+#![cfg(feature = "milvus")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+#![expect(clippy::print_stdout, reason = "what was seen is what the long form is run for")]
 
 mod broker;
 #[expect(dead_code, reason = "other tests need more of it")]

@@ -13,6 +13,7 @@ use souk::beir::DataFolder;
 use souk::claim::write_whole;
 use souk::config::Config;
 use souk::dataset::{Catalogue, EXAMPLES_FOLDER, Examples, Span, Stock, forget};
+use souk::domain::Item;
 use souk::rounds::{Due, Ended, Lesson, Mix, Round, Rounds, StageSettings, TrainerSettings, Tried, due, stability};
 use souk::store::NewVersion;
 use souk::telemetry::TRAINER;
@@ -236,7 +237,7 @@ impl Work {
             for row in 0..examples.len() {
                 let example = examples.row(row);
                 mixes[0].count(&example.query.to_lowercase());
-                mixes[1].count(&catalogue.item(example.item)?.id);
+                mixes[1].count(&seller(&catalogue.item(example.item)?));
             }
             Ok(mixes)
         };
@@ -316,7 +317,10 @@ impl Work {
         self.status.alarm("stage", (outcome == "failed").then(|| format!("round {}: {reasons}", round.number)));
         self.status.change(|shown| shown.last_round = Some(Last { round: round.number, ended: ended.clone() }));
         self.rounds.end(ended)?;
-        self.tidy(round)
+        self.tidy(round)?;
+        // two models, their optimizer and a catalogue were held
+        souk_native::give_back();
+        Ok(())
     }
 
     /// What nobody needs any more goes.
@@ -401,6 +405,12 @@ impl Work {
         symlink(target, &aside).map_err(Error::store(&aside, "link to the stage"))?;
         std::fs::rename(&aside, &link).map_err(Error::store(&link, "link to the stage"))
     }
+}
+
+/// Whose item it is, as far as the catalogue says: who pushes wares pushes all of them.
+fn seller(item: &Item) -> String {
+    let said = |name: &&str| item.fields.get(*name)?.as_str().filter(|text| !text.is_empty());
+    ["seller", "brand", "category"].iter().find_map(said).unwrap_or(&item.id).to_owned()
 }
 
 /// What is wrong with the stages is told before one begins.

@@ -64,7 +64,11 @@ impl Trainer {
     }
 
     fn start(home: &Path, more: &[&str]) -> Self {
-        let mut child = Self::command(home, more).stdout(Stdio::piped()).spawn().unwrap();
+        Self::spawned(&mut Self::command(home, more))
+    }
+
+    fn spawned(command: &mut Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.split("http://").nth(1).and_then(|rest| rest.split('/').next()).map(str::to_owned);
@@ -126,7 +130,7 @@ impl Drop for Trainer {
 
 /// The ledger that a search service would share.
 fn ledger<T>(home: &Path, ask: impl AsyncFnOnce(Arc<dyn Ledger>) -> T) -> T {
-    let address = Address::new(&format!("sqlite:{}", home.join("souk.db").display()));
+    let address = Address::new(format!("sqlite:{}", home.join("souk.db").display()));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async { ask(Arc::new(SqlLedger::open(&address).await.unwrap())).await })
 }
@@ -253,6 +257,29 @@ fn what_is_missing_is_said_and_waited_for() {
     search(home.path(), 240..600);
     sleep(Duration::from_secs(2));
     assert_eq!(trainer.status()["last_round"]["round"], 1, "nothing begins on a full disk");
+    trainer.stop();
+}
+
+#[test]
+fn the_pace_may_change_while_it_waits() {
+    let home = shop();
+    search(home.path(), 0..240);
+    let file = home.path().join("trainer.toml");
+    fs::write(&file, "[trainer.pace]\nexamples = 1000\n").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_souk-trainer"));
+    let sets: Vec<String> = sets(home.path()).into_iter().filter(|set| !set.starts_with("trainer.pace")).collect();
+    command.env("OMP_NUM_THREADS", "1").env_remove("RUST_LOG").arg("--config").arg(&file);
+    let trainer = Trainer::spawned(command.args(sets.iter().flat_map(|set| ["--set", set])));
+    trainer.until("the log is not read", |status| status["stages"][0]["fresh"] == 240);
+    fs::write(&file, "[trainer.pace]\nexamples = \"many\"\n").unwrap();
+    let status = trainer.until("no alarm", |status| !status["alarms"]["config"].is_null());
+    assert!(status["alarms"]["config"]["problem"].as_str().unwrap().contains("examples"), "{status:#}");
+    assert_eq!(status["stages"][0]["examples"], 1000, "it goes on as before");
+    // the clock of files may be coarse
+    sleep(Duration::from_millis(50));
+    fs::write(&file, "[trainer.pace]\nexamples = 240\nseconds = 0\n").unwrap();
+    assert_eq!(trainer.until_ended(1)["passed"], true);
+    assert!(trainer.status()["alarms"]["config"].is_null());
     trainer.stop();
 }
 
