@@ -34,7 +34,6 @@ main() {
     embedded) cargo build --release --workspace --bins ;;
     full)
         cargo build --release --workspace --bins --features souk/milvus,souk-cli/milvus,souk-search/milvus
-        mkdir -p "$out/services" && rmdir "$out/services"
         scripts/services.sh up "$out/services" >/dev/null
         # shellcheck source=/dev/null
         . "$out/services/env"
@@ -106,6 +105,7 @@ places() {
     stores=(--set "store.database=$DATABASE_URL" --set "store.cache=$REDIS_URL")
     log=(--kafka "$KAFKA_BROKERS" --topic ubi)
     index=(--set search.index.type=milvus --set "search.index.address=$MILVUS_URL")
+    "$souk" produce --kafka "$KAFKA_BROKERS" --topic ubi --partitions 4 </dev/null
 }
 
 # Shoppers search and click.

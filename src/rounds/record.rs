@@ -83,6 +83,10 @@ impl Rounds {
         let mut known = Vec::new();
         for number in numbers {
             let place = folder.join(name_of(number));
+            // an empty one is the claim of a round whose process was killed before it was written
+            if fs::remove_dir(&place).is_ok() {
+                continue;
+            }
             let missing = || Error::data(&place.join(BEGUN), None, "is missing: remove the round's folder");
             let round = read(&place.join(BEGUN))?.ok_or_else(missing)?;
             known.push((round, read(&place.join(ENDED))?));
@@ -220,6 +224,7 @@ mod tests {
         assert_eq!((rounds.next(), rounds.unfinished()), (1, None));
         rounds.begin(round(1, None, 10)).unwrap();
         fs::create_dir(rounds.place(2).with_extension("part")).unwrap();
+        fs::create_dir(rounds.place(2)).unwrap();
         let mut again = Rounds::open(home.path()).unwrap();
         assert_eq!(again.unfinished(), Some(&round(1, None, 10)));
         assert!(!again.place(2).with_extension("part").exists(), "what was half written is removed");

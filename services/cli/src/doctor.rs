@@ -218,10 +218,7 @@ fn judge(config: &Config, data: &DataFolder) -> anyhow::Result<String> {
 }
 
 fn trainer(config: &Config) -> anyhow::Result<String> {
-    config.trainer.check()?;
-    for stage in &config.trainer.stage {
-        config.of_stage(stage, config.model.path.as_deref().unwrap_or_default())?.train.check()?;
-    }
+    souk_trainer::check_stages(config)?;
     let names: Vec<&str> = config.trainer.stage.iter().map(|stage| stage.name.as_str()).collect();
     Ok(format!("stages {}", names.join(", ")))
 }

@@ -18,7 +18,7 @@ const AT_ONCE: usize = 10_000;
 /// One JSON object of UBI 1.3 a line. A query and its events get the same key, so that they stay in their order whatever the
 /// number of partitions.
 ///
-/// Example: souk produce --kafka localhost:9092 --topic ubi < SHOP/logs.ndjson
+/// Example: souk produce --kafka localhost:9092 --topic ubi --partitions 4 < SHOP/logs.ndjson
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct Produce {
@@ -28,13 +28,21 @@ pub struct Produce {
     /// The topic
     #[arg(long, value_name = "NAME")]
     topic: String,
+    /// Make the topic with so many partitions, where it is not there
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=10_000))]
+    partitions: Option<i32>,
 }
 
 impl Produce {
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
         let flag = self.kafka.iter().map(|brokers| Change::text("log.brokers", "--kafka", brokers));
         let config = shared.load(flag.collect())?;
-        let topic = Topic::open(&config.log.kafka_settings()?, &self.topic)?;
+        let settings = config.log.kafka_settings()?;
+        if let Some(partitions) = self.partitions {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(Topic::make(&settings, &self.topic, partitions))?;
+        }
+        let topic = Topic::open(&settings, &self.topic)?;
         let (mut lines, mut num) = (Vec::with_capacity(AT_ONCE), 0);
         for (number, line) in stdin().lock().split(b'\n').enumerate() {
             let line = line?;

@@ -124,6 +124,29 @@ fn corpus(data: &Path, items: usize) {
     fs::write(data.join("corpus.jsonl"), corpus).unwrap();
 }
 
+#[test]
+fn a_log_is_written_to_a_topic_and_read_from_it_again() {
+    let Some((brokers, _up)) = steady("a_log_is_written_to_a_topic_and_read_from_it_again") else { return };
+    let topic = format!("souk-produced-{}", std::process::id());
+    let home = tempfile::tempdir().unwrap();
+    corpus(home.path(), 30);
+    let mut log = String::new();
+    for number in 0..30 {
+        let id = format!("q{number}");
+        log += &format!("{}\n{}\n\n", query(&id), click(&id, number));
+    }
+    let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
+    command.args(["produce", "--json", "--kafka", &brokers, "--topic", &topic, "--partitions", "3"]);
+    // made where it is not there, and left alone where it is
+    for (log, num) in [("", 0), (log.as_str(), 60)] {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(log.as_bytes()).unwrap();
+        assert_eq!(finish(child)["messages"], num);
+    }
+    let done = finish(ingest(&brokers, &topic, home.path(), &[]));
+    assert_eq!((&done["examples"], &done["waiting"]), (&30.into(), &0.into()), "a click follows its query: {done}");
+}
+
 /// The items of all examples, sorted.
 fn items(data: &Path) -> Vec<u32> {
     let catalogue = Catalogue::open(&DataFolder::open(data).unwrap()).unwrap();

@@ -1,6 +1,9 @@
 //! The socket: takes connections, plain or over TLS, and answers on each in a task of its own, so that one that dawdles
 //! keeps nobody waiting. Takes no more at a time than it can hold.
 
+mod rest;
+
+use std::convert::Infallible;
 use std::future::Future;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -23,6 +26,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
+use self::rest::lend;
 use crate::opening::{Given, opening};
 use crate::patience::{Patience, Watch, Watched};
 use crate::tls::Certificate;
@@ -115,11 +119,12 @@ impl Door {
         let watched = Watched { stream, watch: watch.clone() };
         let service = service_fn(|request| {
             watch.asked();
+            let (request, rest) = lend(request);
             let (answer, watch) = (service.call(request), watch.clone());
             async move {
-                let answer = answer.await;
+                let answer = rest.settle(answer.await?).await;
                 watch.answered();
-                answer
+                Ok::<Response, Infallible>(answer)
             }
         });
         let mut http = http1::Builder::new();
@@ -186,6 +191,31 @@ mod tests {
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(REQUEST).await.unwrap();
         assert!(said(&mut stream).await.ends_with("here"));
+    }
+
+    /// The first answer does not wait for its body, and the next request comes on the same connection.
+    #[tokio::test]
+    async fn a_body_that_comes_after_its_answer_costs_no_request() {
+        let address = opened(|_| ()).await;
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head =
+            |length: usize| format!("POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n");
+        for _ in 0..20 {
+            stream.write_all(head(5).as_bytes()).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            stream.write_all(b"words").await.unwrap();
+            let mut answer = vec![0; 4096];
+            let num = timeout(Duration::from_secs(5), stream.read(&mut answer)).await.unwrap().unwrap();
+            let answer = String::from_utf8_lossy(&answer[..num]).to_lowercase();
+            assert!(answer.starts_with("http/1.1 404") && !answer.contains("connection: close"), "{answer}");
+        }
+        // one that does not come, or is too long, is not waited for, and the connection ends with a word
+        for length in [5, 1 << 30] {
+            let mut stream = TcpStream::connect(address).await.unwrap();
+            stream.write_all(head(length).as_bytes()).await.unwrap();
+            let answer = said(&mut stream).await.to_lowercase();
+            assert!(answer.starts_with("http/1.1 404") && answer.contains("connection: close"), "{answer}");
+        }
     }
 
     /// Between requests there is more time than for a head; and one that began is a head again.

@@ -166,6 +166,19 @@ impl Status {
         (self.lock().doing == Doing::Training).then(|| unpoisoned(&self.pulse).step.elapsed())
     }
 
+    /// Notes how far mixes have moved, and says so where that is far.
+    pub fn drift(&self, alarm: &'static str, moved: &[(&'static str, f64)], most: f64) {
+        let mut told = Vec::new();
+        for (what, moved) in moved {
+            TRAINER.drift.with_label_values(&[what]).set(*moved);
+            if *moved > most && most > 0.0 {
+                told.push(format!("the mix of {what} has moved by {moved:.2}"));
+            }
+        }
+        let problem = || format!("{}: look before you trust what is learned from it", told.join(", "));
+        self.alarm(alarm, (!told.is_empty()).then(problem));
+    }
+
     /// Something is wrong, or is not any more.
     pub fn alarm(&self, name: &'static str, problem: Option<String>) {
         let mut shown = self.lock();

@@ -12,14 +12,14 @@ use souk::backbone::hub;
 use souk::beir::DataFolder;
 use souk::claim::write_whole;
 use souk::config::Config;
-use souk::dataset::{Catalogue, EXAMPLES_FOLDER, Examples, Span, Stock, forget};
-use souk::domain::Item;
-use souk::rounds::{Due, Ended, Lesson, Mix, Round, Rounds, StageSettings, TrainerSettings, Tried, due, stability};
+use souk::dataset::{EXAMPLES_FOLDER, Span, Stock, forget};
+use souk::rounds::{Due, Ended, Lesson, Round, Rounds, StageSettings, TrainerSettings, Tried, due};
 use souk::store::NewVersion;
 use souk::telemetry::TRAINER;
 use souk::train::{Progress, Run};
 use souk::{Error, Result};
 
+use crate::drift;
 use crate::measure::{Gated, Gauge, Model};
 use crate::reader::said;
 use crate::registry::{Offer, Registry};
@@ -226,33 +226,31 @@ impl Work {
         Ok(!late)
     }
 
-    /// Compares what a round learns from with what came before it.
+    /// Says whether what a round learns from is distributed as what came before it.
     fn drifted(&self, round: &Round) -> Result<()> {
         let Some(lesson) = round.lessons.first() else { return Ok(()) };
-        let catalogue = Catalogue::open(&self.data)?;
         let known = self.rounds.learned(round.parent.as_deref()).remove(&lesson.stage).unwrap_or_default();
-        let mixes = |span: &Span| -> Result<[Mix; 2]> {
-            let examples = Examples::open(&self.home, &catalogue, Some(span))?;
-            let mut mixes = [Mix::default(), Mix::default()];
-            for row in 0..examples.len() {
-                let example = examples.row(row);
-                mixes[0].count(&example.query.to_lowercase());
-                mixes[1].count(&seller(&catalogue.item(example.item)?));
-            }
-            Ok(mixes)
-        };
-        let before = mixes(&Span { from: self.stock.back(&known, lesson.fresh), to: known.clone() })?;
-        let after = mixes(&Span { from: self.stock.back(&known, 0), to: lesson.span.to.clone() })?;
-        let mut told = Vec::new();
-        for ((what, before), after) in ["queries", "items"].into_iter().zip(&before).zip(&after) {
-            let Some(moved) = stability(before, after) else { continue };
-            TRAINER.drift.with_label_values(&[what]).set(moved);
-            if moved > self.config.trainer.alarms.most_drift {
-                told.push(format!("the mix of {what} has moved by {moved:.2}"));
+        let before = Span { from: self.stock.back(&known, lesson.fresh), to: known.clone() };
+        let after = Span { from: self.stock.back(&known, 0), to: lesson.span.to.clone() };
+        let moved = drift::mixes(&self.data, &before, &after)?;
+        self.status.drift("drift", &moved, self.config.trainer.alarms.most_drift);
+        Ok(())
+    }
+
+    /// Says whether the judge gives other levels than it gave the same stage a round before.
+    fn judged(&self, round: &Round) -> Result<()> {
+        let mut moved = Vec::new();
+        for (at, lesson) in round.lessons.iter().enumerate() {
+            let now = self.stage_folder(round, at, &lesson.stage);
+            let before = self.rounds.ended().find_map(|(ended, _)| {
+                let at = ended.lessons.iter().position(|other| other.stage == lesson.stage)?;
+                Some(self.stage_folder(ended, at, &lesson.stage)).filter(|folder| folder.exists())
+            });
+            if let Some(before) = before {
+                moved.extend(drift::levels(&before, &now)?.map(|moved| ("levels", moved)));
             }
         }
-        let problem = || format!("{}: look at the log before you trust round {}", told.join(", "), round.number);
-        self.status.alarm("drift", (!told.is_empty()).then(problem));
+        self.status.drift("judge", &moved, self.config.trainer.alarms.most_drift);
         Ok(())
     }
 
@@ -272,6 +270,7 @@ impl Work {
             Some(decision) => decision,
             None => {
                 self.status.doing(Doing::Measuring);
+                self.judged(round)?;
                 let decision = self.decide(round, &model, &gauge)?;
                 write_whole(&file, &decision)?;
                 decision
@@ -405,12 +404,6 @@ impl Work {
         symlink(target, &aside).map_err(Error::store(&aside, "link to the stage"))?;
         std::fs::rename(&aside, &link).map_err(Error::store(&link, "link to the stage"))
     }
-}
-
-/// Whose item it is, as far as the catalogue says: who pushes wares pushes all of them.
-fn seller(item: &Item) -> String {
-    let said = |name: &&str| item.fields.get(*name)?.as_str().filter(|text| !text.is_empty());
-    ["seller", "brand", "category"].iter().find_map(said).unwrap_or(&item.id).to_owned()
 }
 
 /// What is wrong with the stages is told before one begins.

@@ -7,6 +7,8 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use rdkafka::ClientContext;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::client::DefaultClientContext;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{Header, OwnedHeaders, ToBytes};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
@@ -51,6 +53,18 @@ impl Topic {
         client.set("enable.idempotence", "true").set("message.timeout.ms", "20000");
         let producer = client.create_with_context(Deliveries::default()).map_err(refused)?;
         Ok(Self { producer, name: name.into(), service: settings.service() })
+    }
+
+    /// Makes a topic where there is none, with as many copies as the brokers keep by default.
+    pub async fn make(settings: &KafkaSettings, name: &str, partitions: i32) -> Result<()> {
+        let failed = |error: KafkaError| upstream(settings.service(), &format!("`{name}` cannot be made"), error);
+        let admin: AdminClient<DefaultClientContext> = settings.client().create().map_err(refused)?;
+        let new = NewTopic::new(name, partitions, TopicReplication::Fixed(-1));
+        let made = admin.create_topics(&[new], &AdminOptions::new()).await.map_err(failed)?;
+        match made.into_iter().next() {
+            None | Some(Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => Ok(()),
+            Some(Err((_, code))) => Err(failed(KafkaError::AdminOp(code))),
+        }
     }
 
     /// Returns when the broker has all letters.
