@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 use rdkafka::Message;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
+use rdkafka::admin::{AdminClient, AdminOptions};
 use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Headers;
@@ -24,7 +24,7 @@ use souk::dataset::{Catalogue, Examples};
 use souk::log::kafka::{KafkaSettings, KafkaSource};
 use souk::log::{LogSource, OnGap, Position, Signal};
 
-use crate::broker::{client, topic};
+use crate::broker::{client, make, topic};
 
 /// Held for reading by whoever needs the broker up, for writing while it is restarted.
 static UP: RwLock<()> = RwLock::new(());
@@ -401,11 +401,7 @@ fn a_topic_made_anew_is_a_gap_and_then_read_from_its_start() {
     let admin: AdminClient<DefaultClientContext> = client(&brokers).create().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(admin.delete_topics(&[topic.as_str()], &AdminOptions::new())).unwrap();
-    wait_for("the topic to be made anew", || {
-        let new = NewTopic::new(&topic, 1, TopicReplication::Fixed(1));
-        let made = runtime.block_on(admin.create_topics(&[new], &AdminOptions::new())).unwrap();
-        made.into_iter().all(|made| made.is_ok())
-    });
+    wait_for("the topic to be made anew", || make(&brokers, &topic, 1));
     write(20, 25);
     let stopped = ingest(&brokers, &topic, home.path(), &[]).wait_with_output().unwrap();
     let text = String::from_utf8(stopped.stderr).unwrap();

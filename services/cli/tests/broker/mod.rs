@@ -7,12 +7,17 @@ use rdkafka::client::DefaultClientContext;
 /// Of this run alone.
 pub fn topic(brokers: &str, name: &str, partitions: i32) -> String {
     let topic = format!("souk-{name}-{}", std::process::id());
+    assert!(make(brokers, &topic, partitions));
+    topic
+}
+
+/// Whether the broker has made it: not while another of that name is still being deleted.
+pub fn make(brokers: &str, topic: &str, partitions: i32) -> bool {
     let admin: AdminClient<DefaultClientContext> = client(brokers).create().unwrap();
-    let new = NewTopic::new(&topic, partitions, TopicReplication::Fixed(1));
+    let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let made = runtime.block_on(admin.create_topics(&[new], &AdminOptions::new())).unwrap();
-    made.into_iter().for_each(|made| drop(made.unwrap()));
-    topic
+    made.into_iter().all(|made| made.is_ok())
 }
 
 pub fn client(brokers: &str) -> ClientConfig {
