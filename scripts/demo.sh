@@ -17,7 +17,7 @@ kind=${1:-embedded}
 port=${DEMO_PORT:-8080}
 out=${DEMO_DIR:-$(mktemp -d)}
 mkdir -p "$out"
-running=()
+running=() services=
 trap 'leave' EXIT
 trap 'exit 130' INT
 
@@ -25,7 +25,7 @@ leave() {
     local pid
     for pid in "${running[@]}"; do kill "$pid" 2>/dev/null || true; done
     for pid in "${running[@]}"; do wait "$pid" 2>/dev/null || true; done
-    [ "$kind" != full ] || scripts/services.sh down "$out/services" >/dev/null 2>&1 || true
+    [ -z "$services" ] || scripts/services.sh down "$services" >/dev/null 2>&1 || true
     [ -n "${DEMO_DIR:-}" ] || rm -rf "$out"
 }
 
@@ -34,9 +34,10 @@ main() {
     embedded) cargo build --release --workspace --bins ;;
     full)
         cargo build --release --workspace --bins --features souk/milvus,souk-cli/milvus,souk-search/milvus
-        scripts/services.sh up "$out/services" >/dev/null
+        services=$(mktemp -d "${TMPDIR:-/tmp}/souk-services-XXXXXX")
+        scripts/services.sh up "$services" >/dev/null
         # shellcheck source=/dev/null
-        . "$out/services/env"
+        . "$services/env"
         ;;
     *) fail "there is no demo \`$kind\`" "scripts/demo.sh, or scripts/demo.sh full" ;;
     esac
