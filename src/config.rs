@@ -163,6 +163,14 @@ impl StoreConfig {
         Ok(Arc::new(SqlLedger::open(&self.database).await?))
     }
 
+    /// As services do: a file of our own is made, and brought up to date, by itself.
+    pub async fn open_own_ledger(&self) -> Result<Arc<dyn Ledger>> {
+        if self.database.scheme() == "sqlite" {
+            SqlLedger::migrate(&self.database).await?;
+        }
+        self.open_ledger().await
+    }
+
     pub fn open_cache(&self) -> Result<Arc<dyn Cache>> {
         let lifetime = (self.cache_seconds > 0).then(|| Duration::from_secs(self.cache_seconds));
         open_cache(&self.cache, self.cache_bytes, lifetime)

@@ -147,23 +147,25 @@ impl Rounds {
     }
 
     /// Removes what rounds left behind them, but for the `keep` newest models and those whose versions are `needed`; and of
-    /// rounds long past, everything. Gives the versions whose models are gone.
-    pub fn tidy(&mut self, keep: usize, needed: impl Fn(&str) -> bool) -> Result<Vec<String>> {
-        let mut gone = Vec::new();
+    /// rounds long past, everything. `going` hears of each version before its model goes.
+    pub fn tidy(
+        &mut self,
+        keep: usize,
+        needed: impl Fn(&str) -> bool,
+        going: impl Fn(&str) -> Result<()>,
+    ) -> Result<()> {
         for (round, ended) in self.ended().skip(keep) {
             if ended.version.as_deref().is_some_and(&needed) {
                 continue;
             }
             let place = self.place(round.number);
-            let mut left = false;
-            for entry in fs::read_dir(&place).map_err(Error::store(&place, "list it"))? {
-                let path = entry.map_err(Error::store(&place, "list it"))?.path();
-                if path.is_dir() {
-                    remove(&path)?;
-                    left = true;
-                }
+            let entries = fs::read_dir(&place).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
+            let mut folders: Vec<PathBuf> = entries.map_err(Error::store(&place, "list it"))?;
+            folders.retain(|path| path.is_dir());
+            if let Some(version) = ended.version.as_deref().filter(|_| !folders.is_empty()) {
+                going(version)?;
             }
-            gone.extend(ended.version.clone().filter(|_| left));
+            folders.iter().try_for_each(|folder| remove(folder))?;
         }
         let surplus = self.known.len().saturating_sub(REMEMBERED.max(keep + 1));
         let is_old = |(_, ended): &(Round, Option<Ended>)| {
@@ -176,7 +178,7 @@ impl Rounds {
             remove(&self.place(*number))?;
         }
         self.known.retain(|(round, _)| !old.contains(&round.number));
-        Ok(gone)
+        Ok(())
     }
 }
 
@@ -200,6 +202,8 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
 
     fn extent(end: u64) -> Extent {
@@ -246,11 +250,18 @@ mod tests {
             fs::create_dir(rounds.place(number).join("1-sft")).unwrap();
             rounds.end(ended(&format!("r{number}"), true)).unwrap();
         }
-        assert_eq!(rounds.tidy(1, |version| version == "r2").unwrap(), ["r3", "r1"]);
+        let told = RefCell::new(Vec::new());
+        let going = |version: &str| {
+            told.borrow_mut().push(version.to_owned());
+            Ok(())
+        };
+        rounds.tidy(1, |version| version == "r2", going).unwrap();
+        assert_eq!(told.take(), ["r3", "r1"]);
         let left: Vec<bool> = (1..=4).map(|number| rounds.place(number).join("1-sft").exists()).collect();
         assert_eq!(left, [false, true, false, true]);
         assert_eq!(rounds.learned(Some("r1"))["sft"], extent(1), "what it was is still known");
-        assert!(rounds.tidy(1, |version| version == "r2").unwrap().is_empty());
+        rounds.tidy(1, |version| version == "r2", going).unwrap();
+        assert!(told.take().is_empty(), "once is enough");
     }
 
     #[test]

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use souk::config::StoreConfig;
 use souk::search::{Generation, Shop};
-use souk::store::{
-    Generation as Known, Ledger, NewGeneration, NewVersion, Report, Served, SqlLedger, Version, newest_offer,
-};
+use souk::store::{Generation as Known, Ledger, NewGeneration, NewVersion, Report, Served, Version, newest_offer};
 use souk::{Error, Result};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedMutexGuard};
 
@@ -60,21 +58,13 @@ impl Registry {
             {
                 return Err(Error::Upstream { service, problem, retryable: true, source: None });
             }
-            let opened = self.opened().await;
+            let opened = self.store.open_own_ledger().await;
             if let Err(Error::Upstream { service, problem, retryable: true, .. }) = &opened {
                 *unpoisoned(&self.away) = Some((Instant::now(), service.clone(), problem.clone()));
             }
             opened
         };
         self.ledger.get_or_try_init(open).await
-    }
-
-    /// A file of our own is brought up to date by itself.
-    async fn opened(&self) -> Result<Arc<dyn Ledger>> {
-        if self.store.database.scheme() == "sqlite" {
-            SqlLedger::migrate(&self.store.database).await?;
-        }
-        self.store.open_ledger().await
     }
 
     /// The version that shall be served, with its model; nothing where none was ever promoted.

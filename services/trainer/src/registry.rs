@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use serde_json::Value;
 use souk::Result;
 use souk::config::StoreConfig;
-use souk::store::{Ledger, NewVersion, SqlLedger, Version, VersionState, newest_offer};
+use souk::store::{Ledger, NewVersion, Version, VersionState, newest_offer};
 use tokio::runtime::Handle;
 
 /// Versions that were served and could be gone back to.
@@ -38,12 +38,7 @@ impl Registry {
         if let Some(ledger) = self.ledger.get() {
             return Ok(ledger.clone());
         }
-        let opened = self.runtime.block_on(async {
-            if self.store.database.scheme() == "sqlite" {
-                SqlLedger::migrate(&self.store.database).await?;
-            }
-            self.store.open_ledger().await
-        })?;
+        let opened = self.runtime.block_on(self.store.open_own_ledger())?;
         Ok(self.ledger.get_or_init(|| opened).clone())
     }
 
@@ -90,21 +85,26 @@ impl Registry {
         })
     }
 
+    /// A version whose model is about to go can be served no more.
+    pub fn retire(&self, name: &str) -> Result<()> {
+        let ledger = self.ledger()?;
+        self.runtime.block_on(async {
+            match ledger.version(name).await? {
+                Some(version) if version.state == VersionState::Candidate => ledger.reject_version(name).await,
+                _ => Ok(()),
+            }
+        })
+    }
+
     /// Versions whose models must stay: served, offered, or served not long ago.
     pub fn needed(&self) -> Result<BTreeSet<String>> {
         let ledger = self.ledger()?;
-        let (served, versions) = self.runtime.block_on(async {
-            Ok::<_, souk::Error>((ledger.served().await?, ledger.page_versions(None, MOST_VERSIONS).await?))
+        let (served, versions, offer) = self.runtime.block_on(async {
+            let versions = ledger.page_versions(None, MOST_VERSIONS).await?;
+            Ok::<_, souk::Error>((ledger.served().await?, versions, newest_offer(ledger.as_ref()).await?))
         })?;
-        let of = |state: VersionState, most: usize| {
-            versions
-                .iter()
-                .filter(move |version| version.state == state)
-                .take(most)
-                .map(|version| version.version.clone())
-        };
-        let promoted = of(VersionState::Promoted, KEPT);
-        let offered = of(VersionState::Candidate, MOST_VERSIONS);
-        Ok(promoted.chain(offered).chain(served.map(|served| served.version)).collect())
+        let promoted = versions.into_iter().filter(|version| version.state == VersionState::Promoted).take(KEPT);
+        let names = promoted.chain(offer).map(|version| version.version);
+        Ok(names.chain(served.map(|served| served.version)).collect())
     }
 }

@@ -307,6 +307,7 @@ impl Work {
             (Some(_), false) => "refused",
             (None, false) => "failed",
         };
+        self.rounds.end(ended.clone())?;
         TRAINER.rounds.with_label_values(&[outcome]).inc();
         let reasons = ended.reasons.join("; ");
         match ended.passed {
@@ -314,8 +315,7 @@ impl Work {
             false => tracing::warn!(round = round.number, outcome, reasons, "a round has ended"),
         }
         self.status.alarm("stage", (outcome == "failed").then(|| format!("round {}: {reasons}", round.number)));
-        self.status.change(|shown| shown.last_round = Some(Last { round: round.number, ended: ended.clone() }));
-        self.rounds.end(ended)?;
+        self.status.change(|shown| shown.last_round = Some(Last { round: round.number, ended }));
         self.tidy(round)?;
         // two models, their optimizer and a catalogue were held
         souk_native::give_back();
@@ -331,7 +331,8 @@ impl Work {
             }
         }
         let needed = self.registry.needed()?;
-        self.rounds.tidy(self.config.trainer.keep, |version| needed.contains(version))?;
+        let keep = self.config.trainer.keep;
+        self.rounds.tidy(keep, |version| needed.contains(version), |version| self.registry.retire(version))?;
         if self.config.trainer.keep_days > 0.0 {
             forget(&self.home, Duration::from_secs_f64(self.config.trainer.keep_days * DAY))?;
         }

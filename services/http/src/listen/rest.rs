@@ -19,28 +19,34 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_millis(500);
 const MOST_BYTES: u64 = 1 << 20;
 
+type Slot = Arc<Mutex<Option<Incoming>>>;
+
 /// A body that comes back when whoever had it drops it half read.
 pub struct Lent {
     body: Option<Incoming>,
-    rest: Rest,
+    back: Slot,
 }
 
-#[derive(Clone, Default)]
-pub struct Rest(Arc<Mutex<Option<Incoming>>>);
+/// Where it comes back.
+pub struct Rest {
+    back: Slot,
+    /// The client waits to be told to send its body, and reading would tell it to.
+    held: bool,
+}
 
-/// The request with its body lent, and where that comes back. Who waits to be told to send its body is not read.
+/// The request with its body lent.
 pub fn lend(request: Request<Incoming>) -> (Request<Lent>, Rest) {
-    let rest = Rest::default();
-    let kept = if request.headers().contains_key(EXPECT) { Rest::default() } else { rest.clone() };
-    (request.map(|body| Lent { body: Some(body), rest: kept }), rest)
+    let rest = Rest { back: Slot::default(), held: request.headers().contains_key(EXPECT) };
+    let back = rest.back.clone();
+    (request.map(|body| Lent { body: Some(body), back }), rest)
 }
 
 impl Rest {
     /// Makes an answer one after which the connection can go on, or one that says it does not.
     pub async fn settle(self, mut answer: Response) -> Response {
-        let body = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let body = self.back.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(body) = body
-            && !timeout(PATIENCE, ended(body)).await.unwrap_or(false)
+            && (self.held || !timeout(PATIENCE, ended(body)).await.unwrap_or(false))
         {
             answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -87,6 +93,6 @@ impl Body for Lent {
 impl Drop for Lent {
     fn drop(&mut self) {
         let body = self.body.take().filter(|body| !body.is_end_stream());
-        *self.rest.0.lock().unwrap_or_else(PoisonError::into_inner) = body;
+        *self.back.lock().unwrap_or_else(PoisonError::into_inner) = body;
     }
 }
