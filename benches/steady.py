@@ -4,7 +4,8 @@
 
 Writes a simulated shop and plays its searches and clicks again and again, `--speed` times as fast as their own clock, into a log that
 the trainer follows, with rounds of one short stage each. What is older than two hours of the log's time is forgotten. Prints a
-line every half minute, and at the end how much was done and where the time went.
+line every half minute, with the least and the most memory since the line before (between rounds, and in their midst), and at the
+end how much was done and where the time went.
 """
 
 import argparse
@@ -58,8 +59,9 @@ def watch(options, work, lines):
     command += ["--listen", f"127.0.0.1:{PORT}", *(part for text in sets for part in ("--set", text))]
     trainer = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     began, written, shown = time.monotonic(), 0, 0.0
-    print("| minutes | hours of the log | events | rounds | anonymous MiB | handles | state and examples, MiB | commits |")
-    print("|---" * 8 + "|")
+    print("| minutes | hours of the log | events | rounds | anonymous MiB, least | most | handles | state and examples, MiB | commits |")
+    print("|---" * 9 + "|")
+    sizes = []
     while (seconds := time.monotonic() - began) < options.minutes * 60:
         wanted = int(seconds * options.speed / HOUR * EVENTS)
         while written < wanted:
@@ -69,13 +71,15 @@ def watch(options, work, lines):
             log.write(json.dumps(line) + "\n")
             written += 1
         log.flush()
+        sizes.append(anonymous(trainer.pid))
         if seconds >= shown:
             shown += 30
             if seconds > 5:
-                show(trainer.pid, work, (seconds, options.speed, written))
+                show((trainer.pid, work), (seconds, options.speed, written), sizes)
+            sizes = sizes[-1:]
         time.sleep(0.05)
     metrics = ask("/metrics")
-    show(trainer.pid, work, (seconds, options.speed, written))
+    show((trainer.pid, work), (seconds, options.speed, written), sizes)
     trainer.terminate()
     trainer.wait()
     total = lambda name: sum(float(value) for value in re.findall(rf"^{name}(?:{{.*}})? (\S+)", metrics, re.MULTILINE))
@@ -84,17 +88,20 @@ def watch(options, work, lines):
         print(f"  {phase}: {float(spent) / seconds:.0%}")
 
 
-def show(pid, work, at):
-    seconds, speed, written = at
+def anonymous(pid):
+    return int(re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
+
+
+def show(of, at, sizes):
+    (pid, work), (seconds, speed, written) = of, at
     status = json.loads(ask("/status"))
-    anonymous = int(re.search(r"RssAnon:\s+(\d+)", Path(f"/proc/{pid}/status").read_text())[1]) / 1024
     handles = len(os.listdir(f"/proc/{pid}/fd"))
     folders = work / "state", work / "shop/examples"
     size = sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
     commits = sum(1 for _ in (work / "shop/examples").glob("*/0*"))
     rounds = (status["last_round"] or {}).get("round", 0)
     columns = f"{seconds / 60:.1f}", f"{seconds * speed / HOUR:.1f}", written, rounds
-    print("| " + " | ".join(map(str, columns)) + f" | {anonymous:.0f} | {handles} | {size / 2**20:.1f} | {commits} |", flush=True)
+    print("| " + " | ".join(map(str, columns)) + f" | {min(sizes):.0f} | {max(sizes):.0f} | {handles} | {size / 2**20:.1f} | {commits} |", flush=True)
 
 
 def ask(path):

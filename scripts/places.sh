@@ -55,6 +55,10 @@ has_milvus() {
     [ -f "$(python_folder scripts/milvus.txt)/complete" ]
 }
 
+has_s3() {
+    [ -f "$(python_folder scripts/s3.txt)/complete" ]
+}
+
 # The folder with PostgreSQL's programs, of the newest version here; Debian keeps it out of PATH.
 postgres_programs() {
     local initdb

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Real servers for tests and for trying things: Apache Kafka (one node), Redis, PostgreSQL and Milvus (its one-process form,
-# Milvus Lite) on free ports of 127.0.0.1, everything they write in one folder.
+# Servers for tests and for trying things: Apache Kafka (one node), Redis, PostgreSQL, Milvus (its one-process form, Milvus
+# Lite) and an object store that answers as S3 does (moto, in memory) on free ports of 127.0.0.1, everything they write in one
+# folder.
 #
 #   scripts/services.sh up [DIR]                        starts them; prints the lines of DIR/env, which tells where they are
 #   scripts/services.sh down [DIR]                      stops them and deletes DIR
@@ -8,15 +9,16 @@
 #                                                       stop at once); starts it with its data and port
 #
 # Without DIR it is the folder that SOUK_SERVICES names, else souk-services-UID beside other temporary files. A server whose
-# variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL, MILVUS_URL) is used and not started. The servers ask for
+# variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL, MILVUS_URL, S3_URL) is used and not started. The servers ask for
 # no password: whoever has an account on this machine can use them while they run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-declare -A VARIABLE=([kafka]=KAFKA_BROKERS [redis]=REDIS_URL [postgres]=DATABASE_URL [milvus]=MILVUS_URL)
-SERVERS=(kafka redis postgres milvus)
+declare -A VARIABLE=([kafka]=KAFKA_BROKERS [redis]=REDIS_URL [postgres]=DATABASE_URL [milvus]=MILVUS_URL
+    [s3]=S3_URL)
+SERVERS=(kafka redis postgres milvus s3)
 # What a folder must hold before `down` deletes it.
 MARK=.souk-services
 # Seconds; a machine that compiles on every core is slow at everything else.
@@ -99,12 +101,12 @@ start_all() {
         [ -n "${!variable:-}" ] || wanted+=("$name")
     done
     [ ${#wanted[@]} -eq 0 ] || scripts/setup.sh servers "${wanted[@]}" || true
-    read -r -a ports < <(free_ports 5) && [ ${#ports[@]} -eq 5 ] || fail "no free ports were found on 127.0.0.1"
+    read -r -a ports < <(free_ports 6) && [ ${#ports[@]} -eq 6 ] || fail "no free ports were found on 127.0.0.1"
     for name in ${wanted[@]+"${wanted[@]}"}; do
         if "has_$name"; then
             mkdir "$dir/$name"
             echo "${ports[${#started[@]}]}" >"$dir/$name/port"
-            [ "$name" != kafka ] || configure_kafka "${ports[0]}" "${ports[4]}"
+            [ "$name" != kafka ] || configure_kafka "${ports[0]}" "${ports[5]}"
             launch "$name"
             started+=("$name")
         else
@@ -160,7 +162,7 @@ url() {
     kafka) echo "127.0.0.1:$2" ;;
     redis) echo "redis://127.0.0.1:$2" ;;
     postgres) echo "postgres://souk@127.0.0.1:$2/souk" ;;
-    milvus) echo "http://127.0.0.1:$2" ;;
+    milvus | s3) echo "http://127.0.0.1:$2" ;;
     esac
 }
 
@@ -252,6 +254,12 @@ serve_milvus() {
     exec "$folder/bin/milvus-lite" server --data-dir data --host 127.0.0.1 --port "$1"
 }
 
+serve_s3() {
+    local folder
+    folder=$(cd "$OLDPWD" && python_folder scripts/s3.txt)
+    exec "$folder/bin/moto_server" -H 127.0.0.1 -p "$1"
+}
+
 # settle NAME: returns when the server answers; fails with the end of its log when it never does.
 settle() {
     local name=$1 begin=$SECONDS port
@@ -290,6 +298,10 @@ answers_postgres() {
 
 # It listens once it has read its data.
 answers_milvus() {
+    (exec 3<>"/dev/tcp/127.0.0.1/$1")
+}
+
+answers_s3() {
     (exec 3<>"/dev/tcp/127.0.0.1/$1")
 }
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prepares a machine for Souk: checks the compilers, puts libtorch and the small real model into the cache (outside the
 # tree, shared by checkouts), and tells cargo where they are. Does nothing, quickly, when nothing is missing.
-# `scripts/setup.sh servers NAME...` instead makes sure that kafka, redis, postgres, milvus can be started;
+# `scripts/setup.sh servers NAME...` instead makes sure that kafka, redis, postgres, milvus, s3 can be started;
 # `scripts/setup.sh packages NAME...` installs Debian packages where we are root;
 # `scripts/setup.sh cuda-headers` fetches what scripts/nccl.sh compiles against.
 #
@@ -94,13 +94,14 @@ prepare_servers() {
             ;;
         redis) has_redis || missing+=(redis-server) ;;
         postgres) has_postgres || missing+=(postgresql) ;;
-        milvus) ;;
-        *) fail "no server is called $name" "kafka, redis, postgres, milvus" ;;
+        milvus | s3) ;;
+        *) fail "no server is called $name" "kafka, redis, postgres, milvus, s3" ;;
         esac
     done
     [ ${#missing[@]} -eq 0 ] || (install_servers "${missing[@]}") || true
     [[ " $* " != *" kafka "* ]] || [ -d "$KAFKA" ] || ! command -v mvn >/dev/null || locked kafka fetch_kafka
     [[ " $* " != *" milvus "* ]] || has_milvus || scripts/python.sh scripts/milvus.txt >/dev/null || true
+    [[ " $* " != *" s3 "* ]] || has_s3 || scripts/python.sh scripts/s3.txt >/dev/null || true
 }
 
 # Debian starts a server when it installs it, and at every boot; here they are only programs.

@@ -2,8 +2,8 @@
 # Runs all tests and prints, last and alone on a line, the sum over all of them: `N passed, N failed, N skipped`.
 # Arguments go to cargo test: `scripts/test.sh -p souk-native`.
 #
-# Kafka, Redis, PostgreSQL and Milvus run beside the tests, on ports and in a folder of their own (scripts/services.sh); one
-# whose variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL, MILVUS_URL) is used as it is. Pages are looked at
+# Kafka, Redis, PostgreSQL, Milvus and S3 run beside the tests, on ports and in a folder of their own (scripts/services.sh); one
+# whose variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL, MILVUS_URL, S3_URL) is used as it is. Pages are looked at
 # with the browser that scripts/browser.sh finds.
 #
 # A test that cannot run here (no GPU, no broker) appends one line, `NAME: REASON`, to the file that SOUK_SKIPPED names,

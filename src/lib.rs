@@ -1,9 +1,9 @@
 //! Souk trains and serves the dense retriever of an online shop.
 //!
 //! The library is in the order data flows: a [`log`] of searches becomes a [`dataset`] of examples; a model folder becomes a
-//! [`backbone`] (tokens to states), a backbone an [`encoder`] (text to vectors), vectors an [`index`], in which [`search`] finds items. [`import`] and
+//! [`backbone`] (tokens to states), a backbone an [`encoder`] (text to vectors), vectors an [`index`], in which [`search`] finds items; [`indexing`] makes one of a catalogue of any size. [`import`] and
 //! [`market`] bring data folders ([`beir`]), [`lexical`] is the channel beside, [`store`] what outlives a process, a [`worker`] a model's own
-//! thread. [`train`]
+//! thread, [`objects`] what lies at an address. [`train`]
 //! makes an encoder better by an [`objective`] with an [`optimizer`] and [`checkpoint`]s, in one process or many
 //! ([`collective`]), [`relevance`] a cross-encoder that judges. A [`reward`] source judges what was found, a [`report`] measures it, [`rounds`] do all this again and again. Each room imports only rooms
 //! before it; [`config`] builds them from TOML and stands last.
@@ -21,10 +21,12 @@ pub mod encoder;
 pub mod error;
 pub mod import;
 pub mod index;
+pub mod indexing;
 pub mod lexical;
 pub mod log;
 pub mod market;
 pub mod objective;
+pub mod objects;
 pub mod optimizer;
 pub mod plan;
 pub mod relevance;

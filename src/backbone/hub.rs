@@ -1,5 +1,5 @@
-//! A model by its folder or by its hub name. A name is looked up in the hub's local cache first and fetched only where
-//! the network allows; offline, the error names the cache.
+//! A model by its folder, by its address in an object store, or by its hub name. A name is looked up in the hub's local cache
+//! first and fetched only where the network allows; offline, the error names the cache.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,6 +10,7 @@ use serde_json::Value;
 
 use super::tokenizer;
 use crate::error::{Error, Result};
+use crate::objects;
 
 const WEIGHTS: [&str; 2] = ["model.safetensors", "model.safetensors.index.json"];
 /// What sentence-transformers adds, where the repository has it.
@@ -18,8 +19,11 @@ const OPTIONAL: [&str; 3] = ["modules.json", "config_sentence_transformers.json"
 /// Written into a snapshot once everything that a model needs was fetched.
 const WHOLE: &str = "souk-fetched";
 
-/// Gives a local folder for `name`: a path, or `owner/model` on the hub.
+/// Gives a local folder for `name`: a path, `s3://BUCKET/MODEL` and the like, or `owner/model` on the hub.
 pub fn resolve(name: &str) -> Result<PathBuf> {
+    if objects::is_remote(name) {
+        return objects::fetched(name);
+    }
     let path = Path::new(name);
     if path.is_dir() {
         return Ok(path.into());

@@ -56,6 +56,10 @@ impl Tokenizer {
 
     fn of(mut inner: tokenizers::Tokenizer, path: PathBuf) -> Self {
         inner.with_padding(None);
+        // what it remembers of words would stay with every thread that used it, for as long as that lives
+        let mut model = inner.get_model().clone();
+        model.resize_cache(0);
+        inner.with_model(model);
         let added = inner.get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
         Self { inner, path, lowercase: false, special }

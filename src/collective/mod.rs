@@ -3,6 +3,7 @@
 //! and never hangs: what cannot be done is an error that names the rank at fault, and ends the job.
 
 mod c10d;
+mod lent;
 mod place;
 mod pulse;
 mod rows;
@@ -14,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 pub use self::c10d::C10d;
+pub use self::lent::Lent;
 pub use self::place::Place;
 pub use self::rows::{Rows, gather_bytes, gather_json, gather_rows, return_rows};
 pub use self::solo::Solo;

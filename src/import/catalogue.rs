@@ -14,7 +14,7 @@ use crate::domain::Item;
 use crate::error::{Error, Result};
 
 /// Under which names shops keep what we need, the likeliest first.
-const USUAL: [(&str, &[&str]); 6] = [
+pub const USUAL: [(&str, &[&str]); 6] = [
     ("id", &["_id", "id", "sku", "product_id", "item_id", "asin", "uid"]),
     ("title", &["title", "name", "product_name", "product_title"]),
     ("text", &["text", "description", "product_description", "short_description"]),

@@ -14,6 +14,7 @@ mod lines;
 mod page_guard;
 mod parquet_rows;
 mod scale;
+mod shards;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -28,6 +29,7 @@ pub use catalogue::Column;
 pub use intake::{REJECTED_FILE, Summary};
 pub use lines::Encoding;
 pub use scale::Scale;
+pub use shards::{ItemFiles, Shard};
 
 use crate::error::{Error, Result};
 use intake::Intake;

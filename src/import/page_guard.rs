@@ -2,9 +2,6 @@
 //! their headers, and refuses pages that no honest file of ours has: larger than [`MOST_PAGE_BYTES`], dictionaries of more
 //! values than fit, encodings whose lengths lie in the page itself. Never reads what is in a page.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
-
 use parquet::errors::{ParquetError, Result};
 
 /// Writers cut pages at about 1 MiB.
@@ -15,15 +12,12 @@ const DEEPEST: usize = 8;
 /// PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED, RLE_DICTIONARY.
 const ENCODINGS: [i64; 5] = [0, 2, 3, 4, 8];
 
-/// Goes through the pages of a column that begins at `start` and has `length` bytes.
-pub fn check_pages(mut file: &File, start: u64, length: u64) -> Result<()> {
+/// Goes through the pages of a column that begins at `start` and has `length` bytes; `read` gives bytes from a place on, as many as
+/// are asked for or as there are.
+pub fn check_pages<B: AsRef<[u8]>>(mut read: impl FnMut(u64, u64) -> Option<B>, start: u64, length: u64) -> Result<()> {
     let (mut at, end) = (start, start.saturating_add(length));
     while at < end {
-        let header = WINDOWS.into_iter().find_map(|window| {
-            let mut bytes = Vec::new();
-            let read = file.seek(SeekFrom::Start(at)).and_then(|_| file.take(window).read_to_end(&mut bytes));
-            read.ok().and_then(|_| Header::read(&bytes))
-        });
+        let header = WINDOWS.into_iter().find_map(|window| Header::read(read(at, window)?.as_ref()));
         let Some(header) = header else { return Err(ParquetError::EOF("a page without a sound header".into())) };
         header.check()?;
         let beyond = || ParquetError::EOF("a page that ends beyond its column".into());

@@ -3,10 +3,12 @@
 
 use std::any::Any;
 use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use parquet::file::metadata::ParquetMetaData;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 use parquet::record::reader::RowIter;
@@ -42,7 +44,15 @@ impl ParquetRows {
         if let Some(nested) = kept.iter().find(|column| !column.is_primitive()) {
             return Err(Error::data(file, None, format!("its column `{}` holds no plain texts", nested.name())));
         }
-        guarded(file, 0, || check_columns(&reader, &pages, &kept))?;
+        let read = |start, most| {
+            let (mut pages, mut bytes) = (&pages, Vec::new());
+            pages
+                .seek(SeekFrom::Start(start))
+                .and_then(|_| pages.take(most).read_to_end(&mut bytes))
+                .ok()
+                .map(|_| bytes)
+        };
+        guarded(file, 0, || check_columns(reader.metadata(), read, &kept))?;
         let place = |name: &&str| kept.iter().position(|column| column.name() == *name);
         let places = needed.iter().chain(optional).map(place).collect();
         let rows = guarded(file, 0, || {
@@ -65,8 +75,12 @@ impl ParquetRows {
 
 /// What the metadata and the pages announce is believed by the reader, so it is looked at first: a damaged count of rows
 /// would be read to its end, a damaged size allocated.
-fn check_columns(reader: &SerializedFileReader<File>, pages: &File, kept: &[Arc<Type>]) -> parquet::errors::Result<()> {
-    for group in reader.metadata().row_groups() {
+pub fn check_columns<B: AsRef<[u8]>>(
+    metadata: &ParquetMetaData,
+    mut read: impl FnMut(u64, u64) -> Option<B>,
+    kept: &[Arc<Type>],
+) -> parquet::errors::Result<()> {
+    for group in metadata.row_groups() {
         for column in group.columns() {
             let name = column.column_path().string();
             if !kept.iter().any(|wanted| wanted.name() == name) {
@@ -78,13 +92,13 @@ fn check_columns(reader: &SerializedFileReader<File>, pages: &File, kept: &[Arc<
                 return Err(parquet::errors::ParquetError::General(problem));
             }
             let (start, length) = column.byte_range();
-            check_pages(pages, start, length)?;
+            check_pages(&mut read, start, length)?;
         }
     }
     Ok(())
 }
 
-fn guarded<T>(file: &Path, row: u64, read: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T> {
+pub fn guarded<T>(file: &Path, row: u64, read: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T> {
     let cause: Cause = match catch_unwind(AssertUnwindSafe(read)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(error)) => error.into(),

@@ -78,6 +78,13 @@ impl Live {
         &self.snapshot
     }
 
+    /// The vector of the snapshot's item that has the same id and says the same.
+    pub fn vector_of(&self, item: &Item) -> Result<Option<&[f32]>> {
+        let Some(at) = self.ids.get(item.id.as_str()).map(|at| *at as usize) else { return Ok(None) };
+        let same = self.snapshot.item(at)?.passage() == item.passage();
+        Ok(same.then(|| self.snapshot.vector(at)))
+    }
+
     /// Whether every item went.
     pub fn is_empty(&self) -> bool {
         let state = self.state();

@@ -28,6 +28,9 @@ pub struct TrainerSettings {
     pub keep: usize,
     /// Examples that are older, by the log's own time, are forgotten; 0: none are.
     pub keep_days: f64,
+    /// Where models that passed are put for services on other machines, such as `s3://BUCKET/models`; by default they are read
+    /// from `state`.
+    pub publish: Option<String>,
     /// Seconds that a candidate which passed its gate is waited for until it is served, before the next round begins.
     pub adopt_seconds: u64,
     pub alarms: Alarms,
@@ -86,6 +89,7 @@ impl Default for TrainerSettings {
             gate: GateSettings::default(),
             keep: 2,
             keep_days: 90.0,
+            publish: None,
             adopt_seconds: 3600,
             alarms: Alarms::default(),
         }

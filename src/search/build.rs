@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::generation::{Canary, Record, gone};
 use super::place::Taker;
 use super::settings::SearchSettings;
+use crate::backbone::hub;
 use crate::beir::DataFolder;
 use crate::claim::sync_one;
 use crate::domain::{Item, TextKind};
@@ -24,6 +25,8 @@ use crate::index::{Index, IndexSettings, Live, Snapshot};
 /// Opens the model at a path, ready to search with.
 pub type Models = Arc<dyn Fn(&str) -> Result<Encoder> + Send + Sync>;
 
+/// Where vectors that were made ahead lie, in the model's folder.
+const MADE: &str = "index";
 const NUM_CANARIES: usize = 8;
 const RECALL_QUERIES: usize = 64;
 const RECALL_K: usize = 10;
@@ -47,6 +50,8 @@ pub enum Source {
         index: Arc<dyn Index>,
         catalogue: u64,
         same_model: bool,
+        /// Vectors that the model has made ahead, for as many items as are still the same.
+        made: Option<Box<Live>>,
     },
 }
 
@@ -108,9 +113,9 @@ fn build_whole(
         Making { taker: Taker::open(dir, &record, model, (settings, index))?, canaries: Vec::new(), building };
     match source {
         Source::Data(data) => from_data(data, model, &mut making)?,
-        Source::Index { index, catalogue, same_model } => {
+        Source::Index { index, catalogue, same_model, made } => {
             record.catalogue = *catalogue;
-            from_index(&**index, (!same_model).then_some(model), &mut making)?;
+            from_index(&**index, (!same_model).then_some((model, made.as_deref())), &mut making)?;
         }
     }
     let embedded = matches!(making.taker, Taker::Embedded(_));
@@ -166,8 +171,24 @@ fn from_data(data: &DataFolder, model: &Model, making: &mut Making<'_>) -> Resul
     })
 }
 
+/// What `souk index` has made of a model ahead of time, in the folder `index` inside the model's own; nothing where there is none
+/// or it is another model's.
+pub fn made_ahead(path: &str, model: &Model) -> Result<Option<Box<Live>>> {
+    let dir = hub::resolve(path)?.join(MADE);
+    if !dir.exists() {
+        return Ok(None);
+    }
+    match Live::open(&dir, &model.fingerprint, model.dimensions) {
+        Ok(made) => Ok(Some(Box::new(made))),
+        Err(error) => {
+            tracing::warn!(?error, "what was made ahead is of no use: every item is encoded");
+            Ok(None)
+        }
+    }
+}
+
 /// With the vectors as they are, or with those of a model.
-fn from_index(index: &dyn Index, model: Option<&Model>, making: &mut Making<'_>) -> Result<()> {
+fn from_index(index: &dyn Index, model: Option<(&Model, Option<&Live>)>, making: &mut Making<'_>) -> Result<()> {
     let runtime = Handle::current();
     making.building.of.store(runtime.block_on(index.num_items())? as u64, Ordering::Relaxed);
     let (mut after, mut seen): (Option<String>, HashSet<String>) = (None, HashSet::new());
@@ -178,10 +199,16 @@ fn from_index(index: &dyn Index, model: Option<&Model>, making: &mut Making<'_>)
         let mut add = |(item, vector): (Item, Vec<f32>)| making.add(item, &vector);
         match model {
             None => items.into_iter().try_for_each(&mut add)?,
-            Some(model) => {
-                let items: Vec<Item> = items.map(|(item, _)| item).collect();
+            Some((model, made)) => {
+                let mut missing = Vec::new();
+                for (item, _) in items {
+                    match made.map_or(Ok(None), |made| made.vector_of(&item))? {
+                        Some(vector) => add((item, vector.to_vec()))?,
+                        None => missing.push(item),
+                    }
+                }
                 let of = (Item::passage, |item: &Item| format!("item `{}`", item.id));
-                let lines = items.into_iter().map(Ok);
+                let lines = missing.into_iter().map(Ok);
                 encode(&model.worker, Some(TextKind::Item), lines, of, |item, vector| add((item, vector)))?;
             }
         }

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::task::spawn_blocking;
 
-use super::build::{Building, Model, Source, aside, build};
+use super::build::{Building, Model, Source, aside, build, made_ahead};
 use super::folder::{Parts, remove_others, snapshot_name};
 use super::generation::{Generation, Record, gone};
 use super::place::announce;
@@ -271,7 +271,8 @@ impl Shop {
             // of its own, whose threads let others go first as well
             let model = Model::open(&shop.parts.models, &path, shop.parts.limits)?;
             let same_model = served.record().model == model.fingerprint;
-            let source = Source::Index { index: served.held().index(), catalogue, same_model };
+            let made = if same_model { None } else { made_ahead(&path, &model)? };
+            let source = Source::Index { index: served.held().index(), catalogue, same_model, made };
             shop.parts.first((&name, &path), &model, &(source, catalogue), &building)
         })
         .await
@@ -386,7 +387,7 @@ impl Shop {
             let dir = shop.parts.dir(&record.generation);
             let (fingerprint, dimensions) = (record.model.clone(), record.dimensions);
             let model = Model { worker: from.worker().clone(), fingerprint, dimensions };
-            let source = Source::Index { index: from.held().index(), catalogue, same_model: true };
+            let source = Source::Index { index: from.held().index(), catalogue, same_model: true, made: None };
             let Parts { settings, index, .. } = &shop.parts;
             let record = build(&dir, record, &model, &source, (settings, index, &Building::default()))?;
             shop.parts.open(&dir, record, &model)

@@ -12,8 +12,13 @@ use serde::Serialize;
 use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::domain::Item;
+use souk::index::MilvusSettings;
+#[cfg(feature = "milvus")]
+use souk::index::{IndexSettings, Milvus};
 use souk::log::Signal;
+use souk::objects::Objects;
 use souk::reward::{Question, RewardSource};
+use souk::search::Place;
 
 use crate::ingest::LogArgs;
 use crate::output::print;
@@ -26,10 +31,10 @@ const MOST_SKEW: Duration = Duration::from_secs(5);
 /// Less is hardly enough for a round or an index.
 const LEAST_FREE: u64 = 2 << 30;
 
-/// Check a deployment: libtorch, device, model, data, log, ledger, cache, judge, disks, clock, ports
+/// Check a deployment: libtorch, device, model, data, log, ledger, cache, Milvus, judge, disks, clock, ports
 ///
 /// Tries what the configuration names, as `souk trainer` and `souk serve` would, and changes nothing: the log is looked at by
-/// a consumer group of its own, a key of its own is put into the cache. What does not work is said with what to do; the exit
+/// a consumer group of its own, a key of its own is put into the cache, a collection or a folder of its own goes again. What does not work is said with what to do; the exit
 /// code is then 1.
 ///
 /// Example: souk doctor --config configs/trainer-market.toml --data SHOP
@@ -103,6 +108,12 @@ impl Doctor {
         }
         add("ledger", ledger(config));
         add("cache", cache(config));
+        if let Place::Milvus(settings) = &config.search.index {
+            add("milvus", milvus(settings));
+        }
+        if let Some(home) = &config.trainer.publish {
+            add("models", models(home));
+        }
         if let Ok(Some(folder)) = &folder
             && (config.judge.is_some() || !config.trainer.stage.is_empty())
         {
@@ -201,6 +212,37 @@ fn cache(config: &Config) -> anyhow::Result<String> {
         anyhow::ensure!(kept, "{}: what was put is gone at once: give it memory", config.store.cache);
         Ok(format!("{}: gives back what it was given", config.store.cache))
     })
+}
+
+/// A collection is made there and goes again.
+#[cfg(feature = "milvus")]
+fn milvus(settings: &MilvusSettings) -> anyhow::Result<String> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let name = format!("doctor_{}", std::process::id());
+    runtime.block_on(async {
+        Milvus::create(settings, &name, ("doctor", 2), &IndexSettings::default()).await?;
+        Milvus::remove(settings, &name).await
+    })?;
+    Ok(format!("{}: makes a collection", settings.address))
+}
+
+#[cfg(not(feature = "milvus"))]
+fn milvus(_: &MilvusSettings) -> anyhow::Result<String> {
+    anyhow::bail!("this program was built without it: cargo build --release --workspace --features souk-cli/milvus")
+}
+
+/// Where the trainer puts models: what is written there can be read.
+fn models(home: &str) -> anyhow::Result<String> {
+    let objects = Objects::open(&format!("{}/souk-doctor-{}", home.trim_end_matches('/'), std::process::id()))?;
+    let folder = std::env::temp_dir().join(format!("souk-doctor-models-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    let tried = fs::write(folder.join("probe"), b"probe")
+        .map_err(anyhow::Error::from)
+        .and_then(|()| Ok(objects.send(&folder)?))
+        .and_then(|()| Ok(objects.read("probe", 0..5)?));
+    drop((fs::remove_dir_all(&folder), objects.remove()));
+    anyhow::ensure!(tried? == "probe", "{home}: gives back something else than it was given");
+    Ok(format!("{home}: gives back what it was given"))
 }
 
 fn judge(config: &Config, data: &DataFolder) -> anyhow::Result<String> {

@@ -23,4 +23,4 @@ pub use self::gate::{Gate, hurry};
 pub use self::keys::{Keys, Role};
 pub use self::listen::run;
 pub use self::probe::Probe;
-pub use self::process::{Endpoint, exit_code, serve};
+pub use self::process::{Endpoint, asked_to_end, exit_code, serve};

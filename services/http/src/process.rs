@@ -49,14 +49,22 @@ pub async fn serve<T>(
     let door = Door::new(given, certificate);
     let keeping = tokio::spawn(async move { door.keep(listener, async { drop(ended.await) }).await });
     let (router, kept) = open(endpoint).await?;
-    let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    let end_of_it = asked_to_end();
     ready(endpoint, &kept)?;
     give.send_replace(Some(router));
-    let [terminate, interrupt] = &mut signals;
-    tokio::select! { () = heard(terminate) => {}, () = heard(interrupt) => {} }
+    end_of_it.await;
     drop(end);
     keeping.await.context("the socket was given up")?;
     Ok(kept)
+}
+
+/// Returns once the process is told to end. Listens from this call on.
+pub fn asked_to_end() -> impl Future<Output = ()> {
+    let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
+    async move {
+        let [terminate, interrupt] = &mut signals;
+        tokio::select! { () = heard(terminate) => {}, () = heard(interrupt) => {} }
+    }
 }
 
 /// Never, where a signal cannot be listened for.

@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use client::{NUM, PATIENCE, Running, config, golden, shop};
 use serde_json::{Value, json};
+use souk::beir::DataFolder;
+use souk::index::{IndexSettings, Snapshot};
 use souk::store::VersionState;
 use tokio::time::{Instant, sleep};
 
@@ -307,4 +309,35 @@ fn copy(from: &Path, to: &Path) {
             let _ = fs::copy(&path, &to).unwrap();
         }
     }
+}
+
+/// What was made ahead lies: every item stands at the first axis, so that one sees whose vector it is.
+#[tokio::test(flavor = "multi_thread")]
+async fn vectors_that_were_made_ahead_count_for_what_is_still_the_same() {
+    let home = shop();
+    let model = home.path().join("ahead");
+    assert!(Command::new("cp").arg("-r").arg(golden("st_cls")).arg(&model).status().unwrap().success());
+    let told = format!("model.path={}", model.display());
+    let encoder = config(home.path(), &[&told]).open_encoder().unwrap().for_search().unwrap().freeze().unwrap();
+    let made_by = (encoder.fingerprint().unwrap(), encoder.dimensions());
+    let mut axis = vec![0.0; made_by.1 as usize];
+    axis[0] = 1.0;
+    let mut builder = Snapshot::builder(&model.join("index"), made_by, IndexSettings::default()).unwrap();
+    for item in DataFolder::open(&home.path().join("data")).unwrap().items().unwrap() {
+        builder.add(&item.unwrap().1, &axis).unwrap();
+    }
+    builder.write(&mut |_| ()).unwrap();
+    let running = Running::start(home.path(), &[]).await;
+    let changed = json!({"id": "i7", "title": "a boat"});
+    assert_eq!(running.ask("PUT /items", json!({"items": [changed]})).await.status, 200);
+    let body = json!({"version": "second", "path": model, "report": report()});
+    assert_eq!(running.ask("POST /models", body).await.status, 200);
+    running.promote("second").await;
+    let found = running.ask("POST /search", json!({"vector": axis, "k": NUM})).await.json();
+    let hits = found["hits"].as_array().unwrap();
+    let at_axis: Vec<&str> =
+        hits.iter().filter(|hit| hit["score"].as_f64() > Some(0.999)).map(|hit| hit["id"].as_str().unwrap()).collect();
+    assert_eq!((hits.len(), at_axis.len()), (NUM, NUM - 1));
+    assert!(!at_axis.contains(&"i7"), "it has another text now");
+    running.stop().await;
 }

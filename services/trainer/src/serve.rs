@@ -3,11 +3,13 @@
 use std::fs::{self, File, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use souk::beir::DataFolder;
+use souk::collective::Place;
 use souk::config::Config;
 use souk::telemetry::TRAINER_REQUESTS;
 use souk::{Error, Result};
@@ -15,6 +17,7 @@ use souk_http::{Endpoint, Front, Keys, Probe};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::Semaphore;
 
+use crate::ranks::{Ranks, follow};
 use crate::reader::Reader;
 use crate::registry::Registry;
 use crate::routes::{Asked, router};
@@ -34,6 +37,9 @@ const MOST_REQUESTS: usize = 32;
 pub fn serve(config: &Config, ready: impl FnOnce(Endpoint) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let settings = &config.trainer;
     let data = check(config)?;
+    if Place::from_environment()?.is_some_and(|place| place.rank > 0) {
+        return Ok(follow_until_told(config, &data)?);
+    }
     let keys = Keys::open(settings.key_file.as_deref(), KEYS)?;
     let _lock = lock(&settings.state)?;
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().context("cannot start threads")?;
@@ -47,9 +53,24 @@ pub fn serve(config: &Config, ready: impl FnOnce(Endpoint) -> anyhow::Result<()>
     };
     let listen = (settings.listen.as_str(), "trainer.listen");
     let threads = runtime.block_on(souk_http::serve(listen, None, open, |endpoint, _| ready(endpoint)))?;
-    threads.leave();
+    let failure = threads.leave();
     runtime.shutdown_background();
-    Ok(())
+    failure.map_or(Ok(()), |problem| Err(anyhow::anyhow!("a stage that several ranks trained has ended: {problem}")))
+}
+
+/// Another rank than the first has nothing that it could be asked for.
+fn follow_until_told(config: &Config, data: &DataFolder) -> Result<()> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
+    let runtime = runtime.map_err(|e| Error::device("no thread can be started").because(e))?;
+    runtime.spawn(async move {
+        souk_http::asked_to_end().await;
+        stopped.store(true, Ordering::Relaxed);
+    });
+    let followed = follow(config, data, &stop);
+    runtime.shutdown_background();
+    followed
 }
 
 /// What is wrong is told before anything begins.
@@ -94,7 +115,8 @@ impl Threads {
         let watch =
             Watch { alarms: config.trainer.alarms.clone(), folders, status: status.clone(), signals: signals.clone() };
         let reader = Reader::new(data.path(), (&config.log, &config.ingest), status.clone(), signals.clone());
-        let work = Work::open(config, data, registry.clone(), (status.clone(), signals.clone()))?;
+        let ranks = Ranks::open(config)?;
+        let work = Work::open(config, data, (registry.clone(), ranks), (status.clone(), signals.clone()))?;
         let running = vec![
             spawn("souk-watch", move || watch.run())?,
             spawn("souk-reader", move || reader.run())?,
@@ -113,8 +135,8 @@ impl Threads {
         Ok((Self { signals, running }, Arc::new(asked)))
     }
 
-    /// Asks them to end, and waits for a while.
-    fn leave(self) {
+    /// Asks them to end, and waits for a while. Why it was that they had to, where they did not get on.
+    fn leave(self) -> Option<String> {
         self.signals.stop();
         let began = Instant::now();
         while began.elapsed() < LEAVING && !self.running.iter().all(JoinHandle::is_finished) {
@@ -124,6 +146,7 @@ impl Threads {
             let name = thread.thread().name().unwrap_or_default();
             tracing::warn!(name, "is still at work: the next process goes on from what is on disk");
         }
+        self.signals.failure()
     }
 }
 

@@ -1,14 +1,17 @@
 //! Looks every second whether all get on: the log, the stage that trains, the disk. Tells the others to stop, or to pause.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, raise};
 use nix::sys::statvfs::statvfs;
+use souk::Error;
 use souk::rounds::Alarms;
 
+use crate::reader::said;
 use crate::status::Status;
 
 const LOOK: Duration = Duration::from_secs(1);
@@ -23,6 +26,8 @@ pub struct Signals {
     pub halt: Arc<AtomicBool>,
     /// The disk is full: nothing large shall begin.
     pub full: AtomicBool,
+    /// Why the process has to end.
+    failed: Mutex<Option<String>>,
 }
 
 impl Signals {
@@ -33,6 +38,19 @@ impl Signals {
     pub fn stop(&self) {
         self.stop.store(true, Ordering::Relaxed);
         self.halt.store(true, Ordering::Relaxed);
+    }
+
+    /// The process ends, as if it had been asked to, and says why.
+    pub fn fail(&self, error: &Error) {
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(said(error));
+        self.stop();
+        if let Err(error) = raise(Signal::SIGTERM) {
+            tracing::error!(%error, "the process cannot be told to end");
+        }
+    }
+
+    pub fn failure(&self) -> Option<String> {
+        self.failed.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// So long, or until it is time to stop.

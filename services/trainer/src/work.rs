@@ -13,14 +13,16 @@ use souk::beir::DataFolder;
 use souk::claim::write_whole;
 use souk::config::Config;
 use souk::dataset::{EXAMPLES_FOLDER, Span, Stock, forget};
+use souk::objects::Objects;
 use souk::rounds::{Due, Ended, Lesson, Round, Rounds, StageSettings, TrainerSettings, Tried, due};
 use souk::store::NewVersion;
 use souk::telemetry::TRAINER;
-use souk::train::{Progress, Run};
+use souk::train::Progress;
 use souk::{Error, Result};
 
 use crate::drift;
 use crate::measure::{Gated, Gauge, Model};
+use crate::ranks::{Order, Ranks};
 use crate::reader::said;
 use crate::registry::{Offer, Registry};
 use crate::status::{Doing, Last, Status, Waiting, seconds_now};
@@ -43,6 +45,7 @@ pub struct Work {
     rounds: Rounds,
     stock: Stock,
     registry: Arc<Registry>,
+    ranks: Ranks,
     status: Arc<Status>,
     signals: Arc<Signals>,
     /// When the configuration's file was changed that was read last.
@@ -73,7 +76,7 @@ impl Work {
     pub fn open(
         config: &Config,
         data: DataFolder,
-        registry: Arc<Registry>,
+        (registry, ranks): (Arc<Registry>, Ranks),
         (status, signals): (Arc<Status>, Arc<Signals>),
     ) -> Result<Self> {
         let rounds = Rounds::open(&config.trainer.state)?;
@@ -83,7 +86,7 @@ impl Work {
         let last = rounds.ended().next().map(|(round, ended)| Last { round: round.number, ended: ended.clone() });
         status.change(|shown| shown.last_round = last);
         let (config, read_at, began_at) = (config.clone(), config.changed_at(), seconds_now());
-        Ok(Self { config, data, home, rounds, stock, registry, status, signals, read_at, began_at })
+        Ok(Self { config, data, home, rounds, stock, registry, ranks, status, signals, read_at, began_at })
     }
 
     /// Until it is asked to stop. What goes wrong is said, and tried again.
@@ -277,7 +280,9 @@ impl Work {
             }
         };
         self.status.doing(Doing::Publishing);
-        self.registry.publish(&offer(round, &decision))?;
+        self.clear(round)?;
+        let path = self.put(&decision)?;
+        self.registry.publish(&offer(round, &decision, path))?;
         let Decision { candidate, served, gated, .. } = decision;
         gauge.tidy(&[&served, &candidate])?;
         let (version, ended_at) = (Some(candidate.name), seconds_now());
@@ -322,17 +327,41 @@ impl Work {
         Ok(())
     }
 
-    /// What nobody needs any more goes.
-    fn tidy(&mut self, round: &Round) -> Result<()> {
+    /// Puts a model that passed where services read it; its path, or its address there.
+    fn put(&self, decision: &Decision) -> Result<String> {
+        let Model { name, path, .. } = &decision.candidate;
+        match &self.config.trainer.publish {
+            Some(home) if decision.gated.passed => {
+                let address = published(home, name);
+                Objects::open(&address)?.send(Path::new(path))?;
+                Ok(address)
+            }
+            _ => Ok(path.clone()),
+        }
+    }
+
+    /// The checkpoints of stages that are through.
+    fn clear(&self, round: &Round) -> Result<()> {
         for (at, lesson) in round.lessons.iter().enumerate() {
             let checkpoints = self.stage_folder(round, at, &lesson.stage).join("checkpoints");
             if checkpoints.exists() {
                 std::fs::remove_dir_all(&checkpoints).map_err(Error::store(&checkpoints, "remove it"))?;
             }
         }
+        Ok(())
+    }
+
+    /// What nobody needs any more goes.
+    fn tidy(&mut self, round: &Round) -> Result<()> {
+        self.clear(round)?;
+        let (registry, home) = (&self.registry, self.config.trainer.publish.as_deref());
+        let going = |version: &str| {
+            registry.retire(version)?;
+            home.map_or(Ok(()), |home| Objects::open(&published(home, version))?.remove())
+        };
         let needed = self.registry.needed()?;
         let keep = self.config.trainer.keep;
-        self.rounds.tidy(keep, |version| needed.contains(version), |version| self.registry.retire(version))?;
+        self.rounds.tidy(keep, |version| needed.contains(version), going)?;
         if self.config.trainer.keep_days > 0.0 {
             forget(&self.home, Duration::from_secs_f64(self.config.trainer.keep_days * DAY))?;
         }
@@ -345,7 +374,7 @@ impl Work {
     }
 
     /// All stages, each beginning with what the one before it made.
-    fn train(&self, round: &Round) -> Result<Trained> {
+    fn train(&mut self, round: &Round) -> Result<Trained> {
         let mut model = round.model.clone();
         for (at, lesson) in round.lessons.iter().enumerate() {
             let out = self.stage_folder(round, at, &lesson.stage);
@@ -366,30 +395,32 @@ impl Work {
 
     /// Trains one stage to its end, or until it is asked to stop: false. Where a weight is no number any more, it goes on from
     /// the last checkpoint with half the learning rate.
-    fn stage(&self, (round, lesson): (&Round, &Lesson), model: &str, out: &Path) -> Result<bool> {
+    fn stage(&mut self, (round, lesson): (&Round, &Lesson), model: &str, out: &Path) -> Result<bool> {
         let settings = &self.config.trainer;
-        let known = settings.stage.iter().find(|stage| stage.name == lesson.stage);
+        let known = settings.stage.iter().find(|stage| stage.name == lesson.stage).cloned();
         let gone =
             || Error::config("trainer.stage", format!("the stage `{}` of a round is not there any more", lesson.stage));
-        let mut config = self.config.of_stage(known.ok_or_else(gone)?, model)?;
-        config.train.skip_diverged = settings.alarms.most_diverged;
+        let (known, most) = (known.ok_or_else(gone)?, settings.alarms.most_diverged);
         self.link(out)?;
-        for attempt in 0.. {
+        let within = out.strip_prefix(&settings.state).unwrap_or(out).to_path_buf();
+        for halved in 0.. {
             self.status.stage(round.number, &lesson.stage);
-            let collective = souk::collective::open(&config.collective)?;
-            let stage = souk::train::Stage { span: Some(lesson.span.clone()), ..config.open_stage(&self.data)? };
-            let run = Run::open(stage, &self.data, out, true, collective)?;
+            let status = self.status.clone();
             let told = |progress: Progress| {
                 if let Progress::Learning(learned) = progress {
-                    self.status.learned(learned);
+                    status.learned(learned);
                 }
             };
-            match run.train(&self.signals.stop, told) {
+            let order = Order::new(known.clone(), model, lesson.span.clone(), (&within, halved));
+            match self.ranks.train(order, (&self.config, &self.data), (&self.signals.stop, told)) {
                 Ok(summary) => return Ok(summary.finished),
-                Err(error @ Error::Diverged { .. }) if attempt < settings.alarms.most_diverged => {
-                    config.train.optimizer.learning_rate /= 2.0;
-                    let rate = config.train.optimizer.learning_rate;
-                    tracing::error!(%error, rate, "a stage goes on from its last checkpoint with half the learning rate");
+                Err(error @ Error::Diverged { .. }) if (halved as u64) < most => {
+                    tracing::error!(%error, "a stage goes on from its last checkpoint with half the learning rate");
+                }
+                // the others are lost, or will be: all begin again
+                Err(error) if self.ranks.are_several() && !is_final(&error) => {
+                    self.signals.fail(&error);
+                    return Err(error);
                 }
                 Err(error) => return Err(error),
             }
@@ -419,7 +450,7 @@ pub fn check_stages(config: &Config) -> Result<()> {
 }
 
 /// Whether trying again would come to the same.
-fn is_final(error: &Error) -> bool {
+pub fn is_final(error: &Error) -> bool {
     match error {
         Error::Config { .. }
         | Error::Input { .. }
@@ -428,6 +459,11 @@ fn is_final(error: &Error) -> bool {
         | Error::Diverged { .. } => true,
         Error::Busy { .. } | Error::Upstream { .. } | Error::Store { .. } | Error::Device { .. } => false,
     }
+}
+
+/// Where services find a version.
+fn published(home: &str, version: &str) -> String {
+    format!("{}/{version}", home.trim_end_matches('/'))
 }
 
 fn read(file: &Path) -> Result<Option<Decision>> {
@@ -439,15 +475,14 @@ fn read(file: &Path) -> Result<Option<Decision>> {
     serde_json::from_slice(&text).map(Some).map_err(broken)
 }
 
-fn offer(round: &Round, decision: &Decision) -> Offer {
+fn offer(round: &Round, decision: &Decision, path: String) -> Offer {
     let Decision { parent, candidate, gated, .. } = decision;
     let stages: Vec<&str> = round.lessons.iter().map(|lesson| lesson.stage.as_str()).collect();
     let metrics = serde_json::json!({
         "round": round.number, "stages": stages, "examples": round.lessons.iter().map(|lesson| lesson.fresh).max(),
         "gate": {"passed": gated.passed, "reasons": gated.reasons, "drift": gated.drift},
     });
-    let (version, path) = (candidate.name.clone(), candidate.path.clone());
-    let (fingerprint, parent) = (candidate.fingerprint.clone(), parent.clone());
+    let (version, fingerprint, parent) = (candidate.name.clone(), candidate.fingerprint.clone(), parent.clone());
     let version = NewVersion { version, path, fingerprint, parent, metrics };
     let (reports, parent_reports) = (gated.reports.clone(), gated.served_reports.clone());
     Offer { version, reports, parent_reports, passed: gated.passed }

@@ -7,7 +7,7 @@ mod shop;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -182,6 +182,107 @@ fn rounds_follow_the_log_and_begin_with_what_is_served() {
     }
     assert_eq!(trainer.get("/healthz"), "ok\n");
     assert!(trainer.get("/readyz").contains("\"ready\":true"));
+    trainer.stop();
+}
+
+/// A loss for each step of the first round.
+fn losses(home: &Path) -> Vec<f64> {
+    let text = fs::read_to_string(home.join("state/rounds/000001/1-sft/steps.jsonl")).unwrap();
+    text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap()).collect()
+}
+
+#[test]
+fn ranks_train_as_one_and_begin_again_together() {
+    let (alone, shared) = (shop(), shop());
+    for home in [&alone, &shared] {
+        search(home.path(), 0..240);
+    }
+    let trainer = Trainer::start(alone.path(), &[]);
+    trainer.until_ended(1);
+    trainer.stop();
+    let start = || {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string();
+        let rank = |rank: &str| {
+            let mut command = Trainer::command(shared.path(), &["collective.timeout_seconds=30"]);
+            command.envs([("RANK", rank), ("LOCAL_RANK", rank), ("WORLD_SIZE", "2"), ("MASTER_PORT", &port)]);
+            command.env("MASTER_ADDR", "127.0.0.1");
+            command
+        };
+        let other = rank("1").stdout(Stdio::null()).spawn().unwrap();
+        (Trainer::spawned(&mut rank("0")), other)
+    };
+    let (mut first, mut other) = start();
+    first.until("it does not train", |status| status["step"].as_u64() > Some(2));
+    other.kill().unwrap();
+    other.wait().unwrap();
+    // who started them is told, and starts them again
+    assert_eq!(first.child.wait().unwrap().code(), Some(1));
+    let (first, mut other) = start();
+    assert_eq!(first.until_ended(1)["passed"], true);
+    // another round, by the same ranks
+    serve(shared.path(), first.status()["last_round"]["version"].as_str().unwrap());
+    search(shared.path(), 240..480);
+    first.until_ended(2);
+    kill(Pid::from_raw(other.id() as i32), Signal::SIGTERM).unwrap();
+    assert!(other.wait().unwrap().success(), "a rank without a stage ends when it is told");
+    first.stop();
+    let (alone, shared) = (losses(alone.path()), losses(shared.path()));
+    assert_eq!(alone.len(), shared.len());
+    assert!(alone.iter().zip(&shared).all(|(a, b)| (a - b).abs() < 1e-3), "{alone:?} {shared:?}");
+}
+
+/// One request of an object store that asks for no keys.
+fn ask(server: &str, request: &str) -> String {
+    let host = server.strip_prefix("http://").unwrap();
+    let mut stream = TcpStream::connect(host).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200"), "{request}: {answer}");
+    answer
+}
+
+#[test]
+fn what_passes_is_put_where_other_machines_read_it() {
+    let Some(server) = std::env::var("S3_URL").ok().filter(|url| url.starts_with("http://")) else {
+        let path = std::env::var("SOUK_SKIPPED").unwrap_or_else(|_| "/dev/stderr".into());
+        let mut file = File::options().create(true).append(true).open(path).unwrap();
+        writeln!(file, "models in an object store: no S3_URL").unwrap();
+        return;
+    };
+    let home = shop();
+    search(home.path(), 0..240);
+    let bucket = format!("rounds-{}", std::process::id());
+    ask(&server, &format!("PUT /{bucket}"));
+    let publish = format!("trainer.publish=s3://{bucket}/models");
+    let gate = "trainer.gate={watched=[\"ndcg@10\"], gain=\"none\", depth=101}";
+    let mut command = Trainer::command(home.path(), &[&publish, "trainer.keep=0", gate]);
+    command.env("AWS_ENDPOINT_URL", &server).env("AWS_ALLOW_HTTP", "true").env("AWS_REGION", "us-east-1");
+    command.env("AWS_ACCESS_KEY_ID", "souk").env("AWS_SECRET_ACCESS_KEY", "souk");
+    let trainer = Trainer::spawned(command.env("SOUK_CACHE", home.path().join("cache")));
+    let first = trainer.until_ended(1);
+    let name = first["version"].as_str().unwrap().to_owned();
+    let listed = ask(&server, &format!("GET /{bucket}?list-type=2"));
+    assert_eq!(versions(home.path())[0].path, format!("s3://{bucket}/models/{name}"));
+    assert!(listed.contains(&format!("models/{name}/config.json")) && !listed.contains("checkpoints"), "{listed}");
+    // the next round begins with what is served, from there
+    serve(home.path(), &name);
+    search(home.path(), 240..480);
+    trainer.until_ended(2);
+    let fetched = fs::read_dir(home.path().join("cache/fetched")).unwrap().map(|entry| entry.unwrap().path());
+    assert!(fetched.into_iter().any(|folder| folder.join("model.safetensors").exists()));
+    // what nobody serves any more goes there, too
+    for (round, from) in [(3, 480), (4, 720), (5, 960)] {
+        let next = trainer.status()["last_round"]["version"].as_str().unwrap().to_owned();
+        serve(home.path(), &next);
+        search(home.path(), from..from + 240);
+        trainer.until_ended(round);
+    }
+    let began = Instant::now();
+    while ask(&server, &format!("GET /{bucket}?list-type=2")).contains(&format!("models/{name}/")) {
+        assert!(began.elapsed() < PATIENCE, "{name} is still there");
+        sleep(Duration::from_millis(50));
+    }
     trainer.stop();
 }
 
