@@ -101,13 +101,13 @@ impl Job<'_> {
             into: self.target(),
             shards: self.files.shards(self.shard_bytes, &mut |note| told(Progress::Note(note)))?,
         };
-        let home = beside(self.out)?;
+        let home = beside(self.out, "shards")?;
         let lock = if rank == 0 { Some(self.begin(&home, &plan)?) } else { None };
         if rank > 0 && !self.follow(&home, &plan)? {
             return Ok(None);
         }
         let kept = Kept { home: &home, model: (plan.model.clone(), plan.dimensions) };
-        let mut remote = match &self.into {
+        let remote = match &self.into {
             Into::Folder => None,
             Into::Milvus { settings, collection, .. } => {
                 Some(Remote::open((settings, collection), (&plan.model, plan.dimensions), (&self.index, rank == 0))?)
@@ -119,9 +119,9 @@ impl Job<'_> {
         let worker = Worker::start(encoder, self.limits)?;
         for at in all.iter().filter(|at| *at % size == rank && !before.contains_key(at)) {
             let shard = &plan.shards[*at];
-            let left = match &mut remote {
+            let left = match &remote {
                 None => self.encode(shard, &worker, &mut kept.writer(*at)?, (&mut pace, told))?,
-                Some(remote) => self.encode(shard, &worker, &mut remote.writer(), (&mut pace, told))?,
+                Some(remote) => self.encode(shard, &worker, remote.writer().as_mut(), (&mut pace, told))?,
             };
             kept.mark(*at, shard, left)?;
             pace.ended(shard);
@@ -132,7 +132,7 @@ impl Job<'_> {
         let left = self.wait_for_all(&kept, &plan, told)?;
         let num_items = left.iter().map(|left| left.items).sum();
         let (mut manifest, mut name) = (None, None);
-        match (&self.into, &mut remote) {
+        match (&self.into, &remote) {
             (Into::Milvus { alias, .. }, Some(remote)) => name = Some(remote.finish(num_items, alias.as_deref())?),
             _ => manifest = Some(self.join(&kept, &left, told)?),
         }
@@ -235,7 +235,7 @@ impl Job<'_> {
     }
 
     fn join(&self, kept: &Kept, left: &[Left], told: &mut dyn FnMut(Progress<'_>)) -> Result<Manifest> {
-        let half = self.out.with_added_extension("part");
+        let half = beside(self.out, "part")?;
         if half.exists() {
             // ours, for we hold the lock: a run before was killed while it joined
             fs::remove_dir_all(&half).map_err(Error::store(&half, "remove it"))?;
@@ -256,11 +256,12 @@ trait Writer {
     fn finish(&mut self, items: u64) -> Result<Left>;
 }
 
-fn beside(out: &Path) -> Result<PathBuf> {
-    match out.file_name() {
-        Some(_) => Ok(out.with_added_extension("shards")),
-        None => Err(Error::config(out.display(), "is no name for a folder: give a new one")),
-    }
+fn beside(out: &Path, what: &str) -> Result<PathBuf> {
+    let nameless = || Error::config(out.display(), "is no name for a folder: give a new one");
+    let mut name = out.file_name().ok_or_else(nameless)?.to_os_string();
+    name.push(".");
+    name.push(what);
+    Ok(out.with_file_name(name))
 }
 
 fn read_plan(home: &Path) -> Result<Option<Plan>> {

@@ -53,12 +53,12 @@ mod there {
             Ok(Self { index: opened?, settings: settings.clone(), runtime })
         }
 
-        pub fn writer(&mut self) -> Sending<'_> {
-            Sending { remote: self, waiting: Vec::new(), began: Instant::now() }
+        pub fn writer(&self) -> Box<dyn Writer + '_> {
+            Box::new(Sending { remote: self, waiting: Vec::new(), began: Instant::now() })
         }
 
         /// Counts, and gives the alias; the collection's name.
-        pub fn finish(&mut self, items: u64, alias: Option<&str>) -> Result<String> {
+        pub fn finish(&self, items: u64, alias: Option<&str>) -> Result<String> {
             let name = self.index.name().to_owned();
             let held = self.runtime.block_on(self.index.num_items())? as u64;
             if held != items {
@@ -73,7 +73,7 @@ mod there {
         }
     }
 
-    pub struct Sending<'a> {
+    struct Sending<'a> {
         remote: &'a Remote,
         waiting: Vec<Change>,
         began: Instant,
@@ -102,11 +102,9 @@ mod there {
 /// A program that was built without Milvus says so.
 #[cfg(not(feature = "milvus"))]
 mod there {
-    use crate::domain::Item;
     use crate::error::{Error, Result};
     use crate::index::{IndexSettings, MilvusSettings};
     use crate::indexing::Writer;
-    use crate::indexing::kept::Left;
 
     pub enum Remote {}
 
@@ -116,23 +114,11 @@ mod there {
             Err(Error::config("--collection", problem))
         }
 
-        pub fn writer(&mut self) -> Sending {
+        pub fn writer(&self) -> Box<dyn Writer + '_> {
             match *self {}
         }
 
-        pub fn finish(&mut self, _: u64, _: Option<&str>) -> Result<String> {
-            match *self {}
-        }
-    }
-
-    pub enum Sending {}
-
-    impl Writer for Sending {
-        fn add(&mut self, _: Item, _: &[f32]) -> Result<()> {
-            match *self {}
-        }
-
-        fn finish(&mut self, _: u64) -> Result<Left> {
+        pub fn finish(&self, _: u64, _: Option<&str>) -> Result<String> {
             match *self {}
         }
     }

@@ -142,11 +142,16 @@ impl Threads {
         while began.elapsed() < LEAVING && !self.running.iter().all(JoinHandle::is_finished) {
             thread::sleep(Duration::from_millis(20));
         }
-        for thread in self.running.iter().filter(|thread| !thread.is_finished()) {
+        let failure = self.signals.failure();
+        let late: Vec<_> = self.running.iter().filter(|thread| !thread.is_finished()).collect();
+        for thread in &late {
             let name = thread.thread().name().unwrap_or_default();
             tracing::warn!(name, "is still at work: the next process goes on from what is on disk");
         }
-        self.signals.failure()
+        if !late.is_empty() {
+            souk_native::leave_at_once(failure.is_some().into());
+        }
+        failure
     }
 }
 

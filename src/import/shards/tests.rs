@@ -30,7 +30,7 @@ fn read(files: &ItemFiles, most_bytes: u64) -> (usize, Vec<Item>) {
 
 fn line(at: usize) -> String {
     let item = json!({"_id": format!("i{at}"), "title": format!("title {at}"), "price": at as f64 / 4.0});
-    format!("{item}{}\n", if at % 3 == 0 { "\n" } else { "" })
+    format!("{item}{}\n", if at.is_multiple_of(3) { "\n" } else { "" })
 }
 
 #[test]
