@@ -30,7 +30,7 @@ soak: setup ## what the search service must survive, in its long form: kills, ma
 nccl: setup ## compiles what several GPUs exchange tensors through; needs no GPU, 200 MB of headers
 	@scripts/nccl.sh
 
-chaos: setup ## the loop under attack: 100 kills of the trainer, each server restarted five times
+chaos: setup ## the loop under attack: 100 kills of the trainer, everything else restarted five times, a full disk, a cut wire
 	@scripts/chaos.sh
 
 golden: setup ## compares with transformers on fresh random models; SEED=N, REGENERATE=1; needs the same packages

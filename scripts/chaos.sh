@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The loop under attack, in its long form (docs/reliability.md has what was seen): real Kafka, Redis, PostgreSQL and Milvus of its
-# own, 100 SIGKILLs of the trainer at random moments, every server killed and restarted five times, the judge cut off again and
-# again, a client that searches all along; and the same undisturbed, to be compared with.
+# own, 100 SIGKILLs of the trainer at random moments, every server and both processes of the search service killed and restarted
+# five times, the wire to the judge cut again and again, the disk filled once (as root, who may mount a small one), a client that
+# searches all along; and the same undisturbed, to be compared with.
 #
-#   SOUK_CHAOS_KILLS=N   (default: 100; from 20 on every server is restarted five times)
+#   SOUK_CHAOS_KILLS=N   (default: 100; from 30 on everything is restarted five times)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -9,6 +9,7 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use safetensors::SafeTensorError;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo, View};
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
@@ -315,8 +316,11 @@ pub fn write_tensors(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<
     let views = tensors.iter().map(|(name, t)| Ok((name.as_str(), Bytes::of(t)?))).collect::<Result<Vec<_>>>()?;
     // transformers refuses a file that does not say for which framework it was written
     let info = HashMap::from([("format".to_string(), "pt".to_string())]);
-    safetensors::serialize_to_file(views, Some(info), path)
-        .map_err(|e| Error::weights(path, "cannot write the weights").because(e))?;
+    safetensors::serialize_to_file(views, Some(info), path).map_err(|e| match e {
+        // the disk's fault, and not that of the weights: it may be otherwise later
+        SafeTensorError::IoError(e) => Error::store(path, "write the weights")(e),
+        e => Error::weights(path, "cannot write the weights").because(e),
+    })?;
     // the crate's temporary file is private to its owner; a model folder is shared
     let readable = fs::Permissions::from_mode(0o644);
     fs::set_permissions(path, readable).map_err(Error::store(path, "make it readable"))?;

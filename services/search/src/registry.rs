@@ -100,16 +100,23 @@ impl Registry {
         Ok(())
     }
 
-    /// Another process that serves the same version may have been faster.
+    /// Another process that serves the same version may have been faster, or be so just now.
     async fn add_generation(&self, generation: &Generation) -> Result<()> {
         let (ledger, record) = (self.ledger().await?, generation.record());
-        let known = ledger.page_generations(&record.version, None, MOST_VERSIONS).await?;
-        if known.iter().any(|known| known.generation == record.generation) {
+        let is_known = async || {
+            let known = ledger.page_generations(&record.version, None, MOST_VERSIONS).await?;
+            Ok::<_, Error>(known.iter().any(|known| known.generation == record.generation))
+        };
+        if is_known().await? {
             return Ok(());
         }
         let manifest = json!({"catalogue": record.catalogue, "dimensions": record.dimensions, "recall": record.recall});
         let (version, path) = (record.version.clone(), record.snapshot.clone());
-        ledger.add_generation(&NewGeneration { generation: record.generation.clone(), version, path, manifest }).await
+        let new = NewGeneration { generation: record.generation.clone(), version, path, manifest };
+        match ledger.add_generation(&new).await {
+            Err(Error::Input { .. }) if is_known().await? => Ok(()),
+            outcome => outcome,
+        }
     }
 
     pub async fn entries(&self) -> Result<Vec<Entry>> {
@@ -159,7 +166,17 @@ impl Registry {
         }
         let Some(turn) = self.turn() else { return Ok(()) };
         tracing::info!(version = version.version, "a trainer offers another version: serving it");
-        match self.promote(shop, &version, turn).await {
+        let outcome = match prepared(shop, &version).await {
+            // while its index was built, another process may have come to serve it, or what is newer: that is followed
+            Ok(_) if !is_offered(ledger.as_ref(), &version).await? => return Ok(()),
+            Ok(_) => self.promote(shop, &version, turn).await,
+            Err(error) => {
+                let outcome = Err(error);
+                self.note(&version.version, &outcome);
+                outcome
+            }
+        };
+        match outcome {
             Err(error @ (Error::Config { .. } | Error::Input { .. } | Error::Data { .. } | Error::Weights { .. })) => {
                 ledger.reject_version(&version.version).await?;
                 Err(error)
@@ -215,6 +232,10 @@ impl Registry {
 /// An index of the version, made where there is none.
 async fn prepared(shop: &Arc<Shop>, version: &Version) -> Result<Arc<Generation>> {
     shop.prepare(&version.version, &version.path, &version.fingerprint).await
+}
+
+async fn is_offered(ledger: &dyn Ledger, version: &Version) -> Result<bool> {
+    Ok(newest_offer(ledger).await?.is_some_and(|offer| offer.version == version.version))
 }
 
 fn is_served(shop: &Shop, version: &str) -> bool {

@@ -165,7 +165,8 @@ fn rounds_follow_the_log_and_begin_with_what_is_served() {
     let state = home.path().join("state");
     assert!(state.join("training/steps.jsonl").exists(), "the console finds the curves");
     assert!(state.join("rounds/000001/report-test.html").exists());
-    assert!(!state.join("rounds/000001/1-sft/checkpoints").exists(), "nobody goes on from these");
+    // nobody goes on from these; they go after it was told that the round has ended
+    trainer.until("checkpoints stay", |_| !state.join("rounds/000001/1-sft/checkpoints").exists());
     // what was offered is waited for
     search(home.path(), 240..480);
     trainer.until("it does not wait", |status| status["doing"] == "offering");
@@ -358,6 +359,27 @@ fn what_is_missing_is_said_and_waited_for() {
     search(home.path(), 240..600);
     sleep(Duration::from_secs(2));
     assert_eq!(trainer.status()["last_round"]["round"], 1, "nothing begins on a full disk");
+    trainer.stop();
+}
+
+/// A bound on the size of files stands for a disk that is full: what is small can be written, and a checkpoint cannot.
+#[test]
+fn a_checkpoint_that_cannot_be_written_is_waited_for() {
+    let home = shop();
+    search(home.path(), 0..240);
+    let whole = Trainer::command(home.path(), &[]);
+    let mut bounded = Command::new("sh");
+    bounded.args(["-c", "trap '' XFSZ; ulimit -S -f 400; exec \"$0\" \"$@\""]);
+    bounded.arg(whole.get_program()).args(whole.get_args()).env("OMP_NUM_THREADS", "1").env_remove("RUST_LOG");
+    let trainer = Trainer::spawned(&mut bounded);
+    let status = trainer.until("nothing is said of it", |status| status["alarms"]["round"].is_object());
+    let problem = status["alarms"]["round"]["problem"].as_str().unwrap();
+    assert!(problem.contains("cannot write the weights: File too large"), "{problem}");
+    let process = trainer.child.id().to_string();
+    let freed = Command::new("prlimit").args(["--fsize=unlimited:unlimited", "--pid", &process]).status();
+    assert!(freed.unwrap().success());
+    let ended = trainer.until_ended(1);
+    assert!(ended["version"].is_string() && ended["passed"] == true, "{ended:#}");
     trainer.stop();
 }
 

@@ -1,0 +1,85 @@
+//! What must be true at the end of a run, by what lies on disk, in the ledger and in the logs of our services.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use serde_json::Value;
+use souk::store::{Ledger, VersionState};
+
+use crate::Loop;
+use crate::shopper::Shopper;
+
+/// What is said where a file is half of what was written (checksums, lengths, JSON that ends too early), where a model or an
+/// index is not what was registered or is registered twice, and where a thread of ours has panicked.
+const REFUSALS: [&str; 17] = [
+    "panicked",
+    "is damaged",
+    "checksum",
+    "a checkpoint cannot be used",
+    "is no state of a stage",
+    "is not what a trainer writes",
+    "not what was written",
+    "not what `souk evaluate` writes",
+    "is cut within a number",
+    "is it truncated",
+    "or truncated",
+    "its header announces",
+    "the safetensors header is malformed",
+    "is no generation",
+    "does not name a generation",
+    "was registered as model",
+    "is there already",
+];
+
+pub fn audit(running: &Loop, num: usize, shopper: &Shopper) {
+    let examples = running.examples();
+    let times: BTreeSet<i64> = (0..examples.len()).map(|row| examples.row(row).time).collect();
+    assert_eq!((examples.len(), times.len()), (num as u64, num), "every event counts once");
+    audit_rounds(running);
+    for log in ["trainer.log", "search-0.log", "search-1.log"] {
+        audit_log(&running.home.join(log));
+    }
+    assert_eq!(shopper.failed.load(Ordering::Relaxed), 0, "searches failed");
+    assert!(shopper.answered.iter().all(|answered| answered.load(Ordering::Relaxed) > 25), "{}", shopper.told());
+}
+
+/// Every round that was begun has come to a model, which was published once, and nothing half written is left.
+fn audit_rounds(running: &Loop) {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(running.state().join("rounds")).unwrap() {
+        let place = entry.unwrap().path();
+        let name = place.file_name().unwrap().to_string_lossy().into_owned();
+        numbers.push(name.parse::<u64>().unwrap_or_else(|_| panic!("{name} was left half written")));
+        let ended = fs::read(place.join("ended.json")).unwrap_or_else(|_| panic!("{name} has not ended"));
+        let ended: Value = serde_json::from_slice(&ended).unwrap();
+        assert!(ended["version"].is_string(), "a round has failed for good: {ended:#}");
+    }
+    assert_whole(&running.state());
+    let versions = running.ledger(async |ledger| ledger.page_versions(None, 1000).await.unwrap());
+    for version in versions.iter().filter(|version| version.state == VersionState::Rejected) {
+        assert_ne!(version.metrics["gate"]["passed"], true, "{} passed its gate and was rejected", version.version);
+    }
+    let published: Vec<u64> = versions.iter().filter_map(|version| version.metrics["round"].as_u64()).collect();
+    let distinct: BTreeSet<u64> = published.iter().copied().collect();
+    assert_eq!(published.len(), distinct.len(), "a round is published once");
+    assert!(!published.is_empty() && distinct.iter().all(|round| numbers.contains(round)));
+}
+
+/// What is being written has another name until it is whole.
+fn assert_whole(folder: &Path) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        assert!(path.extension().is_none_or(|extension| extension != "part"), "{} was left", path.display());
+        if path.is_dir() && !path.is_symlink() {
+            assert_whole(&path);
+        }
+    }
+}
+
+fn audit_log(path: &Path) {
+    let text = fs::read_to_string(path).unwrap();
+    let said: Vec<&str> = text.lines().filter(|line| REFUSALS.iter().any(|refusal| line.contains(refusal))).collect();
+    assert!(said.is_empty(), "{} says:\n{}", path.display(), said.join("\n"));
+}
