@@ -57,7 +57,15 @@ def watch(options, work, lines):
     command = [options.souk, "trainer", "--config", "configs/trainer-market.toml", "--model", work / "base"]
     command += ["--data", work / "shop", "--state", work / "state", "--from", work / "log.ndjson"]
     command += ["--listen", f"127.0.0.1:{PORT}", *(part for text in sets for part in ("--set", text))]
-    trainer = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    trainer = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        follow(options, (trainer, work, log), lines)
+    finally:
+        trainer.kill()
+
+
+def follow(options, of, lines):
+    trainer, work, log = of
     began, written, shown = time.monotonic(), 0, 0.0
     print("| minutes | hours of the log | events | rounds | anonymous MiB, least | most | handles | state and examples, MiB | commits |")
     print("|---" * 9 + "|")
@@ -97,11 +105,19 @@ def show(of, at, sizes):
     status = json.loads(ask("/status"))
     handles = len(os.listdir(f"/proc/{pid}/fd"))
     folders = work / "state", work / "shop/examples"
-    size = sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
+    size = sum(map(bytes_of, (path for folder in folders for path in folder.rglob("*"))))
     commits = sum(1 for _ in (work / "shop/examples").glob("*/0*"))
     rounds = (status["last_round"] or {}).get("round", 0)
     columns = f"{seconds / 60:.1f}", f"{seconds * speed / HOUR:.1f}", written, rounds
     print("| " + " | ".join(map(str, columns)) + f" | {min(sizes):.0f} | {max(sizes):.0f} | {handles} | {size / 2**20:.1f} | {commits} |", flush=True)
+
+
+def bytes_of(path):
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:
+        # written aside, and in its place by now
+        return 0
 
 
 def ask(path):

@@ -2,6 +2,7 @@
 //! from the usual variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, …). Gives lists,
 //! stretches of bytes and whole folders; waits for each, and never for ever.
 
+use std::collections::HashSet;
 use std::fs::{self, File};
 use std::future::Future;
 use std::io::{Read, Write};
@@ -107,6 +108,9 @@ impl Objects {
             return Err(Error::config(&self.address, "there are no files: is the address right?"));
         }
         found.sort_by(|a, b| a.name.cmp(&b.name));
+        // some tools mark a folder by an empty object of its name
+        let folders: HashSet<String> = found.iter().flat_map(|object| folders_of(&object.name)).collect();
+        found.retain(|object| object.bytes > 0 || !folders.contains(&object.name));
         Ok(found)
     }
 
@@ -302,6 +306,12 @@ fn connect(scheme: &str, address: &str) -> Result<Arc<dyn ObjectStore>> {
         }
     };
     store.map_err(|e| Error::config(address, "cannot be reached as the environment says").because(e))
+}
+
+/// The folders that a file lies in: `a/b/c` in `a/b`, `a` and the place itself.
+fn folders_of(name: &str) -> impl Iterator<Item = String> {
+    let parents = std::iter::successors(Path::new(name).parent(), |folder| folder.parent());
+    parents.map(|folder| folder.to_string_lossy().into_owned())
 }
 
 fn key(prefix: &Key, object: &str) -> Key {

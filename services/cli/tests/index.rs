@@ -152,6 +152,10 @@ fn model_and_catalogue_may_lie_in_an_object_store() {
     put(&server, &bucket, b"");
     upload(&server, &bucket, "shop/catalogue", Path::new(&from));
     upload(&server, &bucket, "models/one", &model());
+    // as a browser of buckets leaves them
+    for folder in ["models/one/", "models/one/1_Pooling/", "shop/catalogue/"] {
+        put(&server, &format!("{bucket}/{folder}"), b"");
+    }
     let place = |name: &str| home.path().join(name).display().to_string();
     let (here, there) = (place("here"), place("there"));
     let of = |model: &str, from: &str, out: &str| {
