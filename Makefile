@@ -36,7 +36,7 @@ chaos: setup ## the loop under attack: 100 kills of the trainer, everything else
 golden: setup ## compares with transformers on fresh random models; SEED=N, REGENERATE=1; needs the same packages
 	@scripts/golden.sh
 
-services-up: ## starts Kafka, Redis, PostgreSQL and Milvus on free ports; prints the variables that name them
+services-up: ## starts Kafka, Redis, PostgreSQL, Milvus and S3 on free ports; prints the variables that name them
 	@scripts/services.sh up
 
 services-down: ## stops them and deletes what they stored

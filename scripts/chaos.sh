@@ -4,7 +4,8 @@
 # five times, the wire to the judge cut again and again, the disk filled once (as root, who may mount a small one), a client that
 # searches all along; and the same undisturbed, to be compared with.
 #
-#   SOUK_CHAOS_KILLS=N   (default: 100; from 30 on everything is restarted five times)
+#   SOUK_CHAOS_KILLS=N   (default: 100; from 30 on everything is restarted five times, on a simulated market instead of a
+#                        small shop)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

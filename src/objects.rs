@@ -220,7 +220,9 @@ impl Objects {
             }
             _ => Error::Upstream {
                 service: place,
-                problem: format!("cannot {action}"),
+                problem: format!(
+                    "cannot {action}; keys and endpoint are the environment's (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …)"
+                ),
                 retryable: true,
                 source: Some(error.into()),
             },

@@ -18,27 +18,25 @@ use crate::{ModelArgs, Shared};
 
 /// Encode a catalogue and write an index of it
 ///
-/// The index remembers its model: another model's queries are refused. The catalogue is encoded in shards that stay beside --out
-/// until all are there: run again after a kill, it goes on with what is missing. Several processes share the work, under
-/// torchrun's variables or by `souk launch --nproc N -- index ...`; all must see the folder of --out.
+/// The index remembers its model: another model's queries are refused. The catalogue is encoded in
+/// shards, which stay beside --out until all are there: run again after a kill, it goes on with what
+/// is missing. Several processes share the work, under torchrun's variables or by
+/// `souk launch --nproc N -- index ...`; all must see the folder of --out.
 ///
 /// Examples:
 ///   souk index --model RUN --data SHOP --out INDEX
-///   souk index --model RUN --from s3://BUCKET/catalogue --out RUN/index      # JSON lines, Parquet or Arrow
-///   souk index --config configs/search-milvus.toml --model RUN --from catalogue.parquet --out WORK --collection autumn
+///   souk index --model RUN --from s3://BUCKET/catalogue --out RUN/index
+///   souk index --config configs/search-milvus.toml --model RUN --from items.parquet \
+///       --out WORK --collection autumn
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct IndexVerb {
     #[command(flatten)]
     model: ModelArgs,
-    /// Data folder with corpus.jsonl, one {"_id", "title", "text"} per line
-    #[arg(long, value_name = "DIR", required_unless_present = "from", conflicts_with = "from")]
-    data: Option<PathBuf>,
-    /// File or folder of .jsonl, .parquet or .arrow files, here or at s3://, gs:// or az://
-    #[arg(long, value_name = "ADDRESS")]
-    from: Option<String>,
+    #[command(flatten)]
+    catalogue: Catalogue,
     /// Which columns hold what, where their names do not say it: id=sku,title=name,text=description
-    #[arg(long, value_name = "FIELD=COLUMN", value_delimiter = ',', requires = "from")]
+    #[arg(long, value_name = "FIELD=COLUMN", value_delimiter = ',', conflicts_with = "data")]
     columns: Vec<Column>,
     /// A new folder
     #[arg(long, value_name = "DIR")]
@@ -54,11 +52,23 @@ pub struct IndexVerb {
     shard_mb: u64,
 }
 
+/// Where the items are.
+#[derive(Args)]
+#[group(required = true, multiple = false)]
+struct Catalogue {
+    /// Data folder with corpus.jsonl, one {"_id", "title", "text"} per line
+    #[arg(long, value_name = "DIR")]
+    data: Option<PathBuf>,
+    /// File or folder of .jsonl, .parquet or .arrow files, here or at s3://, gs:// or az://
+    #[arg(long, value_name = "ADDRESS")]
+    from: Option<String>,
+}
+
 impl IndexVerb {
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
         let config = shared.load(self.model.changes())?;
         let into = self.target(&config)?;
-        let address = match (&self.from, &self.data) {
+        let address = match (&self.catalogue.from, &self.catalogue.data) {
             (Some(from), _) => from.clone(),
             (None, Some(data)) => DataFolder::open(data)?.corpus().display().to_string(),
             (None, None) => anyhow::bail!("no catalogue: give --data DIR or --from ADDRESS"),

@@ -12,19 +12,27 @@ use serde_json::Value;
 pub struct Daemon {
     child: Child,
     pub address: String,
+    /// What it says first of itself.
+    pub name: String,
 }
 
 impl Daemon {
     pub fn start(verb: &str, sets: &[String], log: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
         let log = File::options().create(true).append(true).open(log).unwrap();
-        command.arg(verb).env("OMP_NUM_THREADS", "1").env_remove("RUST_LOG").stdout(Stdio::piped()).stderr(log);
+        command
+            .args(verb.split(' '))
+            .env("OMP_NUM_THREADS", "1")
+            .env_remove("RUST_LOG")
+            .stdout(Stdio::piped())
+            .stderr(log);
         let mut child = command.args(sets.iter().flat_map(|set| ["--set", set])).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address =
             line.split("http://").nth(1).map(|rest| rest.trim().split('/').next().unwrap_or_default().to_owned());
-        Self { child, address: address.unwrap_or_else(|| panic!("`{verb}` said: {line}")) }
+        let name = line.split(" answers").next().unwrap_or_default().to_owned();
+        Self { child, address: address.unwrap_or_else(|| panic!("`{verb}` said: {line}")), name }
     }
 
     /// What it answers with 200.

@@ -18,6 +18,7 @@ mod places;
 #[expect(dead_code, reason = "other tests need more of it")]
 #[path = "../../../../src/reward/wire/pretend.rs"]
 mod pretend;
+mod scene;
 #[path = "../../../trainer/tests/shop/mod.rs"]
 mod shop;
 mod shopper;
@@ -40,9 +41,8 @@ use crate::audit::audit;
 use crate::broker::{client, topic};
 use crate::daemon::{Daemon, ask};
 use crate::disk::Disk;
-use crate::judge::Judge;
 use crate::places::{named_by, on_postgres, runtime};
-use crate::shop::{messages, model, shop};
+use crate::scene::Scene;
 use crate::shopper::Shopper;
 
 const PATIENCE: Duration = Duration::from_secs(240);
@@ -51,6 +51,8 @@ const SERVERS: [&str; 4] = ["redis", "kafka", "postgres", "milvus"];
 const LEAST_EVENTS: usize = 600;
 const PAUSE: Duration = Duration::from_millis(40);
 const CALM_PAUSE: Duration = Duration::from_millis(8);
+/// From so many kills on everything is restarted five times, in a market instead of a small shop.
+const LONG: u64 = 30;
 /// For so long the disk is full at the least.
 const FULL: Duration = Duration::from_secs(6);
 
@@ -83,13 +85,18 @@ impl Servers {
 }
 
 /// Sends searches with their clicks, whatever becomes of the broker: so many, and more until it is told to stop. How many.
-fn produce((brokers, topic): (&str, &str), least: usize, pause: Duration, stop: &AtomicBool) -> usize {
+fn produce(
+    (brokers, topic): (&str, &str),
+    scene: &Scene,
+    (least, pause): (usize, Duration),
+    stop: &AtomicBool,
+) -> usize {
     let mut client = client(brokers);
     client.set("enable.idempotence", "true").set("message.timeout.ms", "180000");
     let producer: BaseProducer = client.create().unwrap();
     let mut num = 0;
     while num < least || !stop.load(Ordering::Relaxed) {
-        for (key, line) in messages(num..num + 1) {
+        for (key, line) in scene.messages(num) {
             producer.send(BaseRecord::to(topic).key(&key).payload(&line)).map_err(|(error, _)| error).unwrap();
         }
         producer.poll(pause);
@@ -106,14 +113,14 @@ struct Loop<'a> {
     place: PathBuf,
     disk: Option<Disk>,
     servers: &'a Servers,
-    judge: &'a Judge,
+    scene: Arc<Scene>,
     topic: String,
     database: String,
 }
 
 impl<'a> Loop<'a> {
     /// In the shop's own folder, and on a disk of its own where it is attacked.
-    fn new(home: &'a Path, (servers, judge): (&'a Servers, &'a Judge), kills: u64, database: String) -> Self {
+    fn new(home: &'a Path, (servers, scene): (&'a Servers, Arc<Scene>), kills: u64, database: String) -> Self {
         let topic = topic(&servers.brokers, &format!("chaos-{kills}"), 2);
         let small = home.join("small");
         let disk = if kills > 0 { Disk::mount(&small) } else { None };
@@ -122,17 +129,17 @@ impl<'a> Loop<'a> {
             let copied = Command::new("cp").arg("-r").arg(home.join("data")).arg(&place).status();
             assert!(copied.unwrap().success());
         }
-        Self { home, place, disk, servers, judge, topic, database }
+        Self { home, place, disk, servers, scene, topic, database }
     }
 
     fn trainer(&self) -> Vec<String> {
-        let adamw = "\"train.optimizer.learning_rate=2e-3\", \"train.checkpoint_steps=4\", \"train.batch=24\"";
+        let adamw = "\"train.optimizer.learning_rate=2e-3\", \"train.checkpoint_steps=4\", \"train.batch=24\", \"train.pairs=examples\"";
         let sft = format!("{{name=\"sft\", set=[\"objective.type=info_nce\", \"train.epochs=3\", {adamw}]}}");
         let rgrpo = format!(
             "{{name=\"rgrpo\", set=[\"objective.type=r_grpo\", \"objective.group=6\", \"train.most_steps=8\", {adamw}]}}"
         );
         vec![
-            format!("model.path={}", model().display()),
+            format!("model.path={}", self.scene.model.display()),
             "model.device=cpu".into(),
             format!("store.database={}", self.database),
             format!("store.cache={}", self.servers.redis),
@@ -143,8 +150,8 @@ impl<'a> Loop<'a> {
             "log.properties.\"heartbeat.interval.ms\"=\"300\"".into(),
             "ingest.commit_seconds=1".into(),
             "judge.type=souk".into(),
-            "judge.model=told".into(),
-            format!("judge.url={}", self.judge.url()),
+            format!("judge.model={}", self.scene.judge.name),
+            format!("judge.url={}", self.scene.judge.url()),
             "judge.limits={retries=1, timeout_seconds=2, deadline_seconds=4, breaker_failures=3, breaker_seconds=0.5}"
                 .into(),
             "reward.most_missing=0".into(),
@@ -164,7 +171,7 @@ impl<'a> Loop<'a> {
     fn search(&self, number: usize) -> Vec<String> {
         let prefix = format!("{}_{number}_", self.topic.replace('-', "_"));
         vec![
-            format!("model.path={}", model().display()),
+            format!("model.path={}", self.scene.model.display()),
             "search.version=first".into(),
             format!("store.database={}", self.database),
             format!("store.cache={}", self.servers.redis),
@@ -281,17 +288,17 @@ impl Attack<'_> {
         for kill in 0..self.kills {
             sleep(Duration::from_millis(200 + dice.below(3000)));
             self.kill_trainer();
-            self.running.judge.cut(kill % 3 == 1);
+            self.running.scene.judge.cut(kill % 3 == 1);
             if kill == 1 {
-                self.running.judge.cut_until_felt(PATIENCE);
+                self.running.scene.judge.cut_until_felt(PATIENCE);
             }
             if kill == self.kills / 2 {
-                self.running.judge.cut(false);
+                self.running.scene.judge.cut(false);
                 self.fill_disk();
             }
             self.restart(kill as usize);
         }
-        self.running.judge.cut(false);
+        self.running.scene.judge.cut(false);
     }
 
     fn kill_trainer(&mut self) {
@@ -349,9 +356,9 @@ fn run(running: &Loop, (kills, restarts): (u64, u64), least: usize) -> (usize, R
     let over = Arc::new(AtomicBool::new(kills == 0));
     let (searching, sent) = (shopper.clone(), over.clone());
     let client = thread::spawn(move || searching.run());
-    let (brokers, topic) = (running.servers.brokers.clone(), running.topic.clone());
+    let (brokers, topic, scene) = (running.servers.brokers.clone(), running.topic.clone(), running.scene.clone());
     let pause = if kills == 0 { CALM_PAUSE } else { PAUSE };
-    let producer = thread::spawn(move || produce((&brokers, &topic), least, pause, &sent));
+    let producer = thread::spawn(move || produce((&brokers, &topic), &scene, (least, pause), &sent));
     let trainer = running.start_trainer();
     let mut attack = Attack { running, trainer, searches, shopper: &shopper, kills, restarts };
     attack.run();
@@ -370,18 +377,18 @@ fn run(running: &Loop, (kills, restarts): (u64, u64), least: usize) -> (usize, R
 fn the_loop_outlives_what_is_done_to_it() {
     let Some(servers) = Servers::named() else { return };
     let kills: u64 = std::env::var("SOUK_CHAOS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
-    let restarts = if kills >= 30 { 5 } else { 1 };
-    let judge = Arc::new(Judge::start());
+    let restarts = if kills >= LONG { 5 } else { 1 };
+    let scene = Arc::new(if kills >= LONG { Scene::market() } else { Scene::small() });
     let runs = std::sync::Mutex::new(Vec::<(usize, Run)>::new());
     for (kills, restarts) in [(kills, restarts), (0, 0)] {
         on_postgres("the loop under attack", async |url: String| {
             SqlLedger::migrate(&Address::new(&url)).await.unwrap();
-            let (servers, judge) = (servers.clone(), judge.clone());
+            let (servers, scene) = (servers.clone(), scene.clone());
             // the second run is sent what the first was
             let least = runs.lock().unwrap().last().map_or(LEAST_EVENTS, |(num, _)| *num);
             let attacked = move || {
-                let home = shop();
-                let running = Loop::new(home.path(), (&servers, &judge), kills, url);
+                let home = scene.home();
+                let running = Loop::new(home.path(), (&servers, scene), kills, url);
                 run(&running, (kills, restarts), least)
             };
             // it waits for processes, and asks the ledger from threads of its own
@@ -389,7 +396,7 @@ fn the_loop_outlives_what_is_done_to_it() {
             runs.lock().unwrap().push(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         });
     }
-    println!("{} requests to the judge were lost on the way", judge.num_lost());
+    println!("{} requests to the judge were lost on the way", scene.judge.num_lost());
     let runs = runs.into_inner().unwrap();
     compare(&runs[1].1, &runs[0].1);
 }

@@ -38,27 +38,25 @@ pub fn shop() -> TempDir {
 
 /// A search and a click for each number, each with its key; their times tell them apart.
 pub fn messages(numbers: Range<usize>) -> impl Iterator<Item = (String, String)> {
-    numbers.flat_map(|n| {
-        let (id, time, item) = (format!("s{n}"), 1_700_000_000_000 + n as i64 * 1000, n % ITEMS);
-        let (mut search, mut click) = (Vec::new(), Vec::new());
-        let query = QueryRecord {
-            query_id: id.as_str().into(),
-            client_id: "c".into(),
-            text: words(item).into(),
-            time,
-            hits: Vec::new(),
-        };
-        query.write("shop", &mut search);
-        let event = EventRecord {
-            action: Action::Click,
-            query_id: id.as_str().into(),
-            client_id: "c".into(),
-            item: format!("d{item}").into(),
-            position: Some(1),
-            time,
-            text: None,
-        };
-        event.write("shop", &mut click);
-        [search, click].map(|bytes| (id.clone(), String::from_utf8(bytes).unwrap()))
-    })
+    numbers.flat_map(|n| search(n, &words(n % ITEMS), &format!("d{}", n % ITEMS)))
+}
+
+/// A search for a text and a click on an item.
+pub fn search(number: usize, text: &str, item: &str) -> [(String, String); 2] {
+    let (id, time) = (format!("s{number}"), 1_700_000_000_000 + number as i64 * 1000);
+    let (mut search, mut click) = (Vec::new(), Vec::new());
+    let query =
+        QueryRecord { query_id: id.as_str().into(), client_id: "c".into(), text: text.into(), time, hits: Vec::new() };
+    query.write("shop", &mut search);
+    let event = EventRecord {
+        action: Action::Click,
+        query_id: id.as_str().into(),
+        client_id: "c".into(),
+        item: item.into(),
+        position: Some(1),
+        time,
+        text: None,
+    };
+    event.write("shop", &mut click);
+    [search, click].map(|bytes| (id.clone(), String::from_utf8(bytes).unwrap()))
 }
