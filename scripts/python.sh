@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Prints the Python that has the packages of a file: by default tests/golden/requirements.txt (sentence-transformers,
 # transformers, PEFT, torch; several GB). Made in the cache on first need: of that file for `make golden` and `make bench`, of
-# scripts/milvus.txt and scripts/s3.txt for `make test`.
+# scripts/milvus.txt and scripts/s3.txt for `make test`, of scripts/manifests.txt for `make lint`.
 #
 #   scripts/python.sh [REQUIREMENTS]
 set -euo pipefail
