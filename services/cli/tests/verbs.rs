@@ -162,8 +162,8 @@ fn a_catalogue_is_read_as_shops_write_it_and_its_faults_are_named() {
     fs::create_dir(dir.path().join("corpus.jsonl")).unwrap();
     let out = dir.path().join("folder").display().to_string();
     refused(
-        1,
-        &["corpus.jsonl", "cannot read"],
+        2,
+        &["corpus.jsonl", "there are no files"],
         &["index", "--model", &model("st_cls"), "--data", &data, "--out", &out],
         b"",
     );
