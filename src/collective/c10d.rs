@@ -132,6 +132,11 @@ impl Collective for C10d {
     fn barrier(&self) -> Result<()> {
         self.run("barrier", ProcessGroup::barrier)
     }
+
+    fn check(&self) -> Result<()> {
+        let over = |why| upstream(why, "no operation was under way");
+        self.pulse.heard().map_or(Ok(()), |why| Err(over(why)))
+    }
 }
 
 /// The library that has NCCL's group, once CUDA is loaded.

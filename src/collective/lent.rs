@@ -55,4 +55,8 @@ impl Collective for Lent {
     fn barrier(&self) -> Result<()> {
         self.held().barrier()
     }
+
+    fn check(&self) -> Result<()> {
+        self.held().check()
+    }
 }

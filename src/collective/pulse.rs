@@ -114,6 +114,11 @@ impl Pulse {
         operation.clone_into(&mut known.sign.operation);
     }
 
+    /// Which rank ended the job, as far as this one has heard.
+    pub fn heard(&self) -> Option<String> {
+        lock(&self.known).verdict.clone()
+    }
+
     /// Which rank ended the job, after an operation has failed; `None` where all are well and at the same operation.
     pub fn verdict(&self) -> Option<String> {
         let known = || lock(&self.known).verdict.clone();

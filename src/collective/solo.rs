@@ -38,4 +38,8 @@ impl Collective for Solo {
     fn barrier(&self) -> Result<()> {
         Ok(())
     }
+
+    fn check(&self) -> Result<()> {
+        Ok(())
+    }
 }

@@ -49,10 +49,12 @@ impl Kept<'_> {
         self.home.join(format!("{at:07}.json"))
     }
 
-    /// The shards that are through, with what they left.
-    pub fn done(&self, shards: &[Shard]) -> Result<BTreeMap<usize, Left>> {
-        let mut done = BTreeMap::new();
+    /// Adds those that are through by now, with what they left.
+    pub fn look(&self, shards: &[Shard], done: &mut BTreeMap<usize, Left>) -> Result<()> {
         for (at, shard) in shards.iter().enumerate() {
+            if done.contains_key(&at) {
+                continue;
+            }
             let path = self.mark_of(at);
             let Ok(text) = fs::read(&path) else { continue };
             let broken = |e| Error::data(&path, None, "is no mark of a shard: remove it").because(e);
@@ -61,7 +63,7 @@ impl Kept<'_> {
                 done.insert(at, mark.left);
             }
         }
-        Ok(done)
+        Ok(())
     }
 
     pub fn mark(&self, at: usize, shard: &Shard, left: Left) -> Result<()> {

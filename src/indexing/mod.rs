@@ -6,7 +6,7 @@ mod kept;
 mod pace;
 mod remote;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -53,6 +53,8 @@ pub struct Job<'a> {
     /// Roughly what is lost by a kill.
     pub shard_bytes: u64,
     pub limits: Limits,
+    /// What else decides the vectors, such as the precision: who goes on, goes on with the same.
+    pub made_with: String,
 }
 
 /// What was agreed on: who goes on, goes on with the same.
@@ -60,7 +62,9 @@ pub struct Job<'a> {
 struct Plan {
     model: String,
     dimensions: i64,
+    made_with: String,
     into: String,
+    columns: String,
     shards: Vec<Shard>,
 }
 
@@ -98,7 +102,9 @@ impl Job<'_> {
         let plan = Plan {
             model: encoder.fingerprint()?,
             dimensions: encoder.dimensions(),
+            made_with: self.made_with.clone(),
             into: self.target(),
+            columns: self.files.columns(),
             shards: self.files.shards(self.shard_bytes, &mut |note| told(Progress::Note(note)))?,
         };
         let home = beside(self.out, "shards")?;
@@ -113,17 +119,17 @@ impl Job<'_> {
                 Some(Remote::open((settings, collection), (&plan.model, plan.dimensions), (&self.index, rank == 0))?)
             }
         };
-        let all: BTreeSet<usize> = (0..plan.shards.len()).collect();
-        let before = kept.done(&plan.shards)?;
-        let mut pace = Pace::new(&plan.shards, &before);
+        let mut before = BTreeMap::new();
+        kept.look(&plan.shards, &mut before)?;
+        let mine = || plan.shards.iter().enumerate().skip(rank).step_by(size);
+        let mut pace = Pace::new(mine(), &before);
         let worker = Worker::start(encoder, self.limits)?;
-        for at in all.iter().filter(|at| *at % size == rank && !before.contains_key(at)) {
-            let shard = &plan.shards[*at];
+        for (at, shard) in mine().filter(|(at, _)| !before.contains_key(at)) {
             let left = match &remote {
-                None => self.encode(shard, &worker, &mut kept.writer(*at)?, (&mut pace, told))?,
+                None => self.encode(shard, &worker, &mut kept.writer(at)?, (&mut pace, told))?,
                 Some(remote) => self.encode(shard, &worker, remote.writer().as_mut(), (&mut pace, told))?,
             };
-            kept.mark(*at, shard, left)?;
+            kept.mark(at, shard, left)?;
             pace.ended(shard);
         }
         if rank > 0 {
@@ -224,8 +230,9 @@ impl Job<'_> {
 
     /// What all shards left, once all ranks are through.
     fn wait_for_all(&self, kept: &Kept, plan: &Plan, told: &mut dyn FnMut(Progress<'_>)) -> Result<Vec<Left>> {
+        let mut done = BTreeMap::new();
         loop {
-            let done = kept.done(&plan.shards)?;
+            kept.look(&plan.shards, &mut done)?;
             match plan.shards.len() - done.len() {
                 0 => return Ok(done.into_values().collect()),
                 missing => told(Progress::Waiting(missing)),

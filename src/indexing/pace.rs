@@ -32,16 +32,22 @@ pub struct Pace {
 }
 
 impl Pace {
-    pub fn new(shards: &[Shard], before: &BTreeMap<usize, Left>) -> Self {
-        let bytes = before.keys().map(|at| shards[*at].bytes).sum();
+    /// Of the shards of one rank, some of which are through.
+    pub fn new<'a>(shards: impl Iterator<Item = (usize, &'a Shard)>, before: &BTreeMap<usize, Left>) -> Self {
+        let (mut bytes, mut num) = ((0, 0), (0, 0));
+        for (at, shard) in shards {
+            let through = before.contains_key(&at);
+            bytes = (bytes.0 + if through { shard.bytes } else { 0 }, bytes.1 + shard.bytes);
+            num = (num.0 + usize::from(through), num.1 + 1);
+        }
         Self {
             items: 0,
             seconds: 0.0,
             items_per_second: 0.0,
             billion_days: 0.0,
             began: Instant::now(),
-            bytes: (bytes, shards.iter().map(|shard| shard.bytes).sum()),
-            shards: (before.len(), shards.len()),
+            bytes,
+            shards: num,
             own: (0, 0),
         }
     }
@@ -65,10 +71,11 @@ impl Pace {
         }
     }
 
-    /// About how many items all files have; unknown until a shard is through.
+    /// About how many items this run has to encode; unknown until a shard is through.
     pub fn expected(&self) -> Option<u64> {
         let (bytes, items) = self.own;
-        (bytes > 0 && items > 0).then(|| (self.bytes.1 as f64 * items as f64 / bytes as f64) as u64)
+        let all = self.bytes.1 - self.bytes.0 + bytes;
+        (bytes > 0 && items > 0).then(|| (all as f64 * items as f64 / bytes as f64) as u64)
     }
 
     /// Of all ranks together, once all are through.

@@ -17,7 +17,15 @@ fn encoder() -> Encoder {
 }
 
 fn job<'a>(files: &'a ItemFiles, out: &'a Path, shard_bytes: u64) -> Job<'a> {
-    Job { files, out, into: Into::Folder, index: IndexSettings::default(), shard_bytes, limits: Limits::default() }
+    Job {
+        files,
+        out,
+        into: Into::Folder,
+        index: IndexSettings::default(),
+        shard_bytes,
+        limits: Limits::default(),
+        made_with: "f32".into(),
+    }
 }
 
 fn catalogue(home: &Path) -> ItemFiles {
@@ -59,6 +67,8 @@ fn a_run_that_is_killed_goes_on_and_makes_the_same_index() {
     fs::create_dir(home.path().join("killed.part")).unwrap();
     let other = job(&files, &killed, 600).run(encoder(), &mut |_| ()).err().unwrap().to_string();
     assert!(other.contains("other settings"), "{other}");
+    let coarser = Job { made_with: "int8".into(), ..job(&files, &killed, 500) };
+    assert!(coarser.run(encoder(), &mut |_| ()).is_err(), "vectors of two precisions do not meet");
     let done = job(&files, &killed, 500).run(encoder(), &mut |_| ()).unwrap().unwrap();
     assert!(done.shards_before >= 2 && done.num_shards > 4, "{done:?}");
     assert!(done.num_items == ITEMS as u64 && done.pace.items < ITEMS as u64);

@@ -77,10 +77,7 @@ pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 
         let _runtime = runtime.enter();
         souk_native::step_back();
         // who no longer waits does not want it
-        let done = work();
-        // a build took much, and none may follow for long
-        souk_native::give_back();
-        drop(give.send(done));
+        drop(give.send(work()));
     };
     let started = thread::Builder::new().name("build".into()).spawn(run);
     started.map_err(|e| Error::device("no thread can be started to build on").because(e))?;
@@ -200,16 +197,23 @@ fn from_index(index: &dyn Index, model: Option<(&Model, Option<&Live>)>, making:
         match model {
             None => items.into_iter().try_for_each(&mut add)?,
             Some((model, made)) => {
-                let mut missing = Vec::new();
-                for (item, _) in items {
-                    match made.map_or(Ok(None), |made| made.vector_of(&item))? {
-                        Some(vector) => add((item, vector.to_vec()))?,
-                        None => missing.push(item),
-                    }
-                }
-                let of = (Item::passage, |item: &Item| format!("item `{}`", item.id));
-                let lines = missing.into_iter().map(Ok);
-                encode(&model.worker, Some(TextKind::Item), lines, of, |item, vector| add((item, vector)))?;
+                let items: Vec<Item> = items.map(|(item, _)| item).collect();
+                let known = |item: &Item| made.map_or(Ok(None), |made| made.vector_of(item));
+                let known: Vec<Option<&[f32]>> = items.iter().map(known).collect::<Result<_>>()?;
+                let missing = items.iter().zip(&known).filter(|(_, known)| known.is_none());
+                let of = (|item: &&Item| item.passage(), |item: &&Item| format!("item `{}`", item.id));
+                let mut encoded = Vec::new();
+                encode(&model.worker, Some(TextKind::Item), missing.map(|(item, _)| Ok(item)), of, |_, vector| {
+                    encoded.push(vector);
+                    Ok::<(), Error>(())
+                })?;
+                // in the order of the catalogue, which decides between items that are as near
+                let mut encoded = encoded.into_iter();
+                let vectors: Vec<_> = known
+                    .iter()
+                    .map(|known| known.map_or_else(|| encoded.next(), |known| Some(known.to_vec())))
+                    .collect();
+                items.into_iter().zip(vectors.into_iter().flatten()).try_for_each(&mut add)?;
             }
         }
         after = page.next;

@@ -75,7 +75,8 @@ impl IndexVerb {
         };
         let files = ItemFiles::open(&address, self.columns.clone())?;
         let (index, limits, shard_bytes) = (config.index.clone(), config.worker, self.shard_mb << 20);
-        let job = Job { files: &files, out: &self.out, into, index, shard_bytes, limits };
+        let made_with = format!("{:?}", config.model.precision).to_lowercase();
+        let job = Job { files: &files, out: &self.out, into, index, shard_bytes, limits, made_with };
         let encoder = config.open_encoder()?.for_search()?.freeze()?;
         let mut teller = Told::new();
         let done = job.run(encoder, &mut |progress| teller.tell(&progress))?;

@@ -1,6 +1,6 @@
 //! Stages that several processes train as one. The first rank does all that a trainer does, and tells the others in a file of the
-//! state folder, which all see, what is trained next; they know nothing else of rounds. A rank that is lost ends all of them, and who
-//! started them starts them again: they go on from the last checkpoint.
+//! state folder, which all see, what is trained next; they know nothing else of rounds. All end where the first is lost, and where
+//! another is lost once a stage is trained; who started them starts them again, and they go on from the last checkpoint.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -110,6 +110,7 @@ pub fn follow(config: &Config, data: &DataFolder, stop: &Arc<AtomicBool>) -> Res
     tracing::info!(rank = lent.rank(), of = lent.size(), "trains what the first rank says");
     let (path, mut last) = (config.trainer.state.join(ORDER), 0);
     while !stop.load(Ordering::Relaxed) {
+        lent.check()?;
         let text = fs::read(&path).ok();
         let order = text.and_then(|text| serde_json::from_slice::<Order>(&text).ok());
         let Some(order) = order.filter(|order| order.number > last) else {

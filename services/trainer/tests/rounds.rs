@@ -224,6 +224,10 @@ fn ranks_train_as_one_and_begin_again_together() {
     serve(shared.path(), first.status()["last_round"]["version"].as_str().unwrap());
     search(shared.path(), 240..480);
     first.until_ended(2);
+    // it waits for a stage, and nobody is left who could say which
+    first.kill();
+    assert_eq!(other.wait().unwrap().code(), Some(1));
+    let (first, mut other) = start();
     kill(Pid::from_raw(other.id() as i32), Signal::SIGTERM).unwrap();
     assert!(other.wait().unwrap().success(), "a rank without a stage ends when it is told");
     first.stop();

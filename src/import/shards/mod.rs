@@ -83,6 +83,12 @@ impl ItemFiles {
         }
     }
 
+    /// What was said of columns, as it is said.
+    pub fn columns(&self) -> String {
+        let said = self.columns.iter().map(|Column { field, from }| format!("{field}={from}"));
+        said.collect::<Vec<_>>().join(",")
+    }
+
     pub fn items(&self, shard: &Shard) -> Result<Items<'_>> {
         let held = self.held(&shard.file);
         match (self.kind(&shard.file), shard.part) {
