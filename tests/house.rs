@@ -43,7 +43,7 @@ const ROOMS: [&str; 31] = [
 ];
 
 /// A foreign crate and the modules that may name it, so that replacing it is a change in one place.
-const HOMES: [(&str, &[&str]); 23] = [
+const HOMES: [(&str, &[&str]); 24] = [
     ("arrow", &["src/dataset", "src/import/shards"]),
     ("axum", &["services"]),
     ("csv", &["src/import"]),
@@ -62,6 +62,7 @@ const HOMES: [(&str, &[&str]); 23] = [
     ("safetensors", &["src/backbone/weights"]),
     ("sqlx", &["src/store"]),
     ("tantivy", &["src/lexical"]),
+    ("tikv_jemallocator", &["native/src/memory"]),
     ("tokenizers", &["src/backbone/tokenizer"]),
     ("toml", &["src/config", "src/market/world"]),
     ("tokio_rustls", &["services/http/src/tls"]),

@@ -1,7 +1,7 @@
 //! Souk's one C++ shim: frozen CPU inference of transformers on packed tokens; what training needs of libtorch (collectives,
 //! fused AdamW, autocast); loading the CUDA half of libtorch; files mapped into memory; the products that a walk through a graph
-//! of neighbours asks for; which thread goes first; memory given back; and a process that
-//! ends amid its work.
+//! of neighbours asks for; which thread goes first; who hands out memory; and a process that ends amid
+//! its work.
 //!
 //! Takes and gives `tch` tensors. Packed means that all texts of a batch are concatenated (`x` is `[T, D]`, no padding) and
 //! `starts` says where each begins: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Nothing here
@@ -31,7 +31,6 @@ pub use cuda::{load_cuda, torch_version};
 pub use leave::leave_at_once;
 pub use linear::{Activation, Epilogue, Norm, PackedLinear, feed_forward, supports_int8};
 pub use mapping::{Mapping, Number, Numbers};
-pub use memory::give_back;
 pub use priority::step_back;
 pub use products::{code_products, product, products};
 pub use rows::{Embeddings, embed_norm, segment_mean};

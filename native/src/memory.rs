@@ -1,10 +1,8 @@
-//! Memory that was used and is not any more.
+//! Who hands out memory: jemalloc, to Rust and to libtorch alike. glibc's own allocator keeps the tensors of batches of ever other
+//! lengths in pieces that fit nothing, so that a process that trains for months grows for months (`docs/reliability.md`).
+//! What is free for ten seconds goes back to the system, by a thread of jemalloc's own.
 
-/// Gives what is free back to the system: an allocator keeps it for the next who asks, and after large work none may come.
-pub fn give_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: takes a number, and may be called at any time from any thread.
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
+use tikv_jemallocator::Jemalloc;
+
+#[global_allocator]
+static MEMORY: Jemalloc = Jemalloc;

@@ -80,7 +80,6 @@ impl Shop {
                 // a journal that is there changed these items: it is what follows
                 let source = (Source::Data(data), journal.forgotten());
                 let (dir, record) = parts.first((version, path), &model, &source, &building)?;
-                souk_native::give_back();
                 (journal, parts.open(&dir, record, &model)?)
             }
         };
@@ -101,8 +100,6 @@ impl Shop {
         };
         let last = Handle::current().block_on(shop.journal.lock()).last();
         shop.clean_up(last)?;
-        // items of the journal were parsed, and what is kept of them takes less
-        souk_native::give_back();
         Ok(shop)
     }
 

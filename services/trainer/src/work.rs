@@ -321,10 +321,7 @@ impl Work {
         }
         self.status.alarm("stage", (outcome == "failed").then(|| format!("round {}: {reasons}", round.number)));
         self.status.change(|shown| shown.last_round = Some(Last { round: round.number, ended }));
-        self.tidy(round)?;
-        // two models, their optimizer and a catalogue were held
-        souk_native::give_back();
-        Ok(())
+        self.tidy(round)
     }
 
     /// Puts a model that passed where services read it; its path, or its address there.
