@@ -249,11 +249,15 @@ impl Config {
     pub fn open_stage(&self, data: &DataFolder) -> Result<Stage> {
         let bf16 = self.trains_in_bf16()?;
         let plain = Self { model: ModelConfig { precision: Precision::F32, ..self.model.clone() }, ..self.clone() };
+        let needs = self.objective.needs();
         let encoder = plain.open_encoder()?;
+        let encoder = if needs.steps { encoder.refining()? } else { encoder };
+        if needs.rationales || needs.next_tokens {
+            encoder.check_writes(needs.rationales)?;
+        }
         let mut config = serde_json::json!({
             "model": self.model, "encoder": self.encoder, "train": self.train, "objective": self.objective,
         });
-        let needs = self.objective.needs();
         let mut rewards = None;
         if needs.candidates != Candidates::None {
             config["candidates"] = serde_json::json!(self.candidates);

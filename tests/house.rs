@@ -43,7 +43,7 @@ const ROOMS: [&str; 31] = [
 ];
 
 /// A foreign crate and the modules that may name it, so that replacing it is a change in one place.
-const HOMES: [(&str, &[&str]); 24] = [
+const HOMES: [(&str, &[&str]); 26] = [
     ("arrow", &["src/dataset", "src/import/shards"]),
     ("axum", &["services"]),
     ("csv", &["src/import"]),
@@ -52,6 +52,8 @@ const HOMES: [(&str, &[&str]); 24] = [
     ("hyper", &["services/http/src/listen"]),
     ("hyper_util", &["services/http/src/listen"]),
     ("milvus", &["src/index/milvus"]),
+    ("minijinja", &["src/backbone/chat"]),
+    ("minijinja_contrib", &["src/backbone/chat"]),
     ("object_store", &["src/objects"]),
     ("opentelemetry", &["src/telemetry/traces"]),
     ("parquet", &["src/import"]),

@@ -63,7 +63,9 @@ impl Bench {
     fn measured(&self, name: &str, engine: &Engine, out: &Path) -> Run {
         let Self { task, lexical, judge } = self;
         fs::create_dir(out).unwrap();
-        Measurement { name, task, engine, lexical, judge, depth: expected().depth }.write(out, &|_| {}).unwrap()
+        Measurement { name, task, engine, lexical, judge, depth: expected().depth, perplexity: None }
+            .write(out, &|_| {})
+            .unwrap()
     }
 
     fn run(&self, file: &Path, out: &Path) -> Run {
@@ -189,7 +191,8 @@ fn a_judge_is_asked_about_what_is_unjudged_only_and_changes_the_goodrate_only() 
     let out = home.path().join("judged");
     fs::create_dir(&out).unwrap();
     let depth = expected().depth;
-    let judged = Measurement { name: "random", task, engine: &engine, lexical, judge: &Generous, depth };
+    let judged =
+        Measurement { name: "random", task, engine: &engine, lexical, judge: &Generous, depth, perplexity: None };
     let judged = judged.write(&out, &|_| {}).unwrap();
     assert_eq!(judged.metrics.asked.judge, "generous");
     for (before, after) in plain.queries.iter().zip(&judged.queries) {

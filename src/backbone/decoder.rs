@@ -2,7 +2,7 @@
 //! gated feed-forward. The families differ in the rows of `FAMILIES` and in their `config.json`, nowhere else.
 
 use souk_native::Activation;
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::Pass;
 use super::architecture::num_layers;
@@ -204,7 +204,7 @@ impl Decoder {
         let full = plan(None);
         let sliding = self.shape.windows.iter().flatten().next().map(|&w| plan(Some(w)));
         let dropout = if pass.train { self.shape.attention_dropout } else { 0.0 };
-        let mut x = Tensor::embedding(&self.words, &tokens.ids, -1, false, false);
+        let mut x = pass.words.map_or_else(|| self.words(&tokens.ids), Tensor::shallow_clone);
         let angles = self.shape.rope.angles(&tokens.positions, self.shape.head, x.kind());
         let depth = self.layers.len().saturating_sub(pass.skip_layers);
         for (i, layer) in self.layers[..depth].iter().enumerate() {
@@ -220,11 +220,26 @@ impl Decoder {
         Ok(if pass.skip_layers == 0 { self.norm.forward(&x) } else { x })
     }
 
+    pub(super) fn device(&self) -> Device {
+        self.words.device()
+    }
+
+    pub(super) fn words(&self, ids: &Tensor) -> Tensor {
+        Tensor::embedding(&self.words, ids, -1, false, false)
+    }
+
+    pub(super) fn mixtures(&self, shares: &Tensor) -> Tensor {
+        shares.matmul(&self.words)
+    }
+
     /// Next-token scores `[.., vocab]` for hidden states.
     pub(super) fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
+        Ok(hidden.linear::<&Tensor>(self.vocabulary()?, None))
+    }
+
+    pub(super) fn vocabulary(&self) -> Result<&Tensor> {
         let problem = "this folder was saved without a language-model head: it cannot generate";
-        let vocabulary = self.vocabulary.as_ref().ok_or_else(|| Error::config("config.json", problem))?;
-        Ok(hidden.linear::<&Tensor>(vocabulary, None))
+        self.vocabulary.as_ref().ok_or_else(|| Error::config("config.json", problem))
     }
 
     pub(super) fn projections(&mut self) -> impl Iterator<Item = &mut Projection> {

@@ -20,6 +20,15 @@ impl Cache {
         self.mask.as_ref().map_or(0, |mask| mask.size()[1])
     }
 
+    /// Of some of the texts, or of one several times: as many as `texts [n]` names.
+    pub fn of(&self, texts: &Tensor) -> Self {
+        let pick = |x: &Tensor| x.index_select(0, texts);
+        Self {
+            mask: self.mask.as_ref().map(pick),
+            layers: self.layers.iter().map(|(k, v)| (pick(k), pick(v))).collect(),
+        }
+    }
+
     /// The new tokens, placed behind those already read.
     pub(super) fn extend(&mut self, new: &Tokens) -> Result<Tokens> {
         let Layout::Padded { mask } = &new.layout else {

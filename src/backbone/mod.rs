@@ -4,6 +4,7 @@
 mod architecture;
 mod attention;
 mod bert;
+pub mod chat;
 mod decoder;
 pub mod fields;
 pub mod hub;
@@ -11,12 +12,13 @@ mod kv;
 mod linear;
 pub mod lora;
 mod rope;
+mod sampling;
 mod sizes;
 pub mod tokenizer;
 mod tokens;
 pub mod weights;
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 pub use self::architecture::Architecture;
 use self::architecture::Shape;
@@ -25,6 +27,7 @@ use self::decoder::Decoder;
 pub use self::kv::Cache;
 use self::linear::Projection;
 pub use self::linear::{Linear, Precision};
+pub use self::sampling::{Continuation, Sampling};
 pub use self::sizes::{Map, Sizes};
 pub use self::tokens::{Layout, Padding, Tokens};
 use self::weights::Parameters;
@@ -40,6 +43,8 @@ pub struct Pass<'a> {
     /// Turns dropout on.
     pub train: bool,
     pub cache: Option<&'a mut Cache>,
+    /// What stands for the tokens instead of their own words, `[b, l, d]`; the ids then say nothing.
+    pub words: Option<&'a Tensor>,
 }
 
 pub struct Backbone {
@@ -71,6 +76,7 @@ impl Backbone {
     /// Hidden states: `[t, d]` for packed tokens, `[b, l, d]` for padded ones.
     pub fn forward(&self, tokens: &Tokens, mut pass: Pass) -> Result<Tensor> {
         match &self.body {
+            Body::Bert(_) if pass.words.is_some() => Err(Error::input("BERT takes words, not mixtures of them")),
             Body::Bert(_) if pass.cache.is_some() => Err(Error::input("BERT reads a text at once: it has no cache")),
             Body::Bert(bert) => bert.forward(tokens, &pass),
             Body::Decoder(decoder) => decoder.forward(tokens, &mut pass),
@@ -79,9 +85,33 @@ impl Backbone {
 
     /// Next-token scores for hidden states; only decoders have them.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
+        self.decoder()?.logits(hidden)
+    }
+
+    /// What stands for tokens before the first layer: `ids [..]` to `[.., d]`.
+    pub fn words(&self, ids: &Tensor) -> Result<Tensor> {
+        Ok(self.decoder()?.words(ids))
+    }
+
+    /// Mixtures `[.., d]` of all words, by the shares `[.., vocab]` that each has in them.
+    pub fn mixtures(&self, shares: &Tensor) -> Result<Tensor> {
+        Ok(self.decoder()?.mixtures(shares))
+    }
+
+    /// Refuses a model that has no scores for a next token.
+    pub fn check_writes(&self) -> Result<()> {
+        self.decoder()?.vocabulary().map(drop)
+    }
+
+    /// Where it runs.
+    pub fn device(&self) -> Result<Device> {
+        Ok(self.decoder()?.device())
+    }
+
+    fn decoder(&self) -> Result<&Decoder> {
         match &self.body {
             Body::Bert(_) => Err(Error::config("config.json", "BERT has no next token: use a decoder")),
-            Body::Decoder(decoder) => decoder.logits(hidden),
+            Body::Decoder(decoder) => Ok(decoder),
         }
     }
 

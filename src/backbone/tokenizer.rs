@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 
 const FILE: &str = "tokenizer.json";
 /// The files of a tokenizer in a model folder. Souk reads the first; other programs want the rest, where there are any.
-pub const FILES: [&str; 7] = [
+pub const FILES: [&str; 9] = [
     FILE,
     "tokenizer_config.json",
     "special_tokens_map.json",
@@ -27,6 +27,9 @@ pub const FILES: [&str; 7] = [
     "vocab.json",
     "merges.txt",
     "added_tokens.json",
+    // how the model is spoken to, and what ends its answer
+    "chat_template.jinja",
+    "generation_config.json",
 ];
 /// What a tokenizer trained here puts around a text, with its padding and mask; ids are their places in this list.
 const SPECIAL: [&str; 4] = ["<pad>", "<s>", "</s>", "<mask>"];
@@ -149,14 +152,49 @@ impl Tokenizer {
     }
 
     fn encoding(&self, text: &str) -> Result<Encoding> {
-        let failed = |e: tokenizers::Error| {
-            Error::input("a text cannot be tokenized: its tokenizer lacks what it needs").because(e)
-        };
         let encoding = match self.lowercase {
             true => self.inner.encode_fast(text.to_lowercase(), true),
             false => self.inner.encode_fast(text, true),
         };
-        encoding.map_err(failed)
+        encoding.map_err(no_tokens)
+    }
+
+    /// A text with what stands before and after it, open at its end, and how many tokens stand before it. `complete`: nothing is
+    /// put around them. More than `most` tokens are cut from the text's end.
+    pub fn between(
+        &self,
+        (before, after): (&str, &str),
+        text: &str,
+        (complete, most): (bool, usize),
+    ) -> Result<(Vec<u32>, usize)> {
+        let lower = if self.lowercase { text.to_lowercase() } else { text.into() };
+        let encoding = self.inner.encode(format!("{before}{lower}{after}"), !complete).map_err(no_tokens)?;
+        let (mut ids, offsets) = (encoding.get_ids().to_vec(), encoding.get_offsets());
+        let closed = ids.last().is_some_and(|id| !complete && self.special.contains(id));
+        ids.truncate(ids.len() - usize::from(closed));
+        let end = before.len() + lower.len();
+        let head = offsets.iter().take(ids.len()).take_while(|(_, to)| *to <= before.len()).count();
+        let tail = offsets[..ids.len()].iter().rev().take_while(|(from, to)| *from >= end && to > from).count();
+        if ids.len() > most {
+            let behind = ids.split_off(ids.len() - tail);
+            if most <= head + tail {
+                let problem = format!("is {most}, and the prompt around every text has {} tokens", head + tail);
+                return Err(Error::config("max_tokens", problem));
+            }
+            ids.truncate(most - tail);
+            ids.extend(behind);
+        }
+        Ok((ids, head))
+    }
+
+    /// In words, without special tokens.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.inner.decode(ids, true).map_err(|e| Error::weights(&self.path, "cannot put tokens into words").because(e))
+    }
+
+    /// A token by its name.
+    pub fn id_of(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
     }
 
     /// Tokens that a prompt takes up at the head of a text, by sentence-transformers' rule: the prompt alone is
@@ -166,6 +204,10 @@ impl Tokenizer {
         let closed = ids.last().is_some_and(|id| self.special.contains(id));
         Ok(ids.len() - usize::from(closed))
     }
+}
+
+fn no_tokens(error: tokenizers::Error) -> Error {
+    Error::input("a text cannot be tokenized: its tokenizer lacks what it needs").because(error)
 }
 
 #[cfg(test)]

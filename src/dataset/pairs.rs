@@ -26,6 +26,8 @@ pub enum PairSource {
     Examples,
     /// The Good pairs of `qrels/SPLIT.tsv`.
     Qrels,
+    /// Every item of the catalogue with itself: for what learns from texts alone.
+    Items,
 }
 
 /// A query and an item that answers it.
@@ -42,6 +44,14 @@ pub struct Pair<'a> {
 pub enum Pairs {
     Examples(Examples),
     Judged(Judged),
+    Alone(Alone),
+}
+
+/// Every item, as the query that it answers itself.
+pub struct Alone {
+    texts: Vec<String>,
+    rows: Vec<u32>,
+    crc32: u32,
 }
 
 /// The Good pairs of one split.
@@ -63,6 +73,9 @@ impl Pairs {
         (source, split): (PairSource, &str),
         span: Option<&Span>,
     ) -> Result<Self> {
+        if source == PairSource::Items {
+            return Ok(Self::Alone(Alone::load(catalogue)?));
+        }
         let examples = data.path().join(EXAMPLES_FOLDER);
         let mut pairs = None;
         if source == PairSource::Examples || source == PairSource::Auto && examples.exists() {
@@ -86,6 +99,7 @@ impl Pairs {
         match self {
             Self::Examples(examples) => examples.len(),
             Self::Judged(judged) => judged.pairs.len() as u64,
+            Self::Alone(alone) => alone.rows.len() as u64,
         }
     }
 
@@ -94,6 +108,7 @@ impl Pairs {
         match self {
             Self::Examples(examples) => examples.num_unknown_items(),
             Self::Judged(judged) => judged.unknown_items,
+            Self::Alone(_) => 0,
         }
     }
 
@@ -110,6 +125,10 @@ impl Pairs {
                 let (text, number) = &judged.queries[query as usize];
                 Pair { query: text, query_number: *number, item, strength: 1.0 }
             }
+            Self::Alone(alone) => {
+                let number = row as u32;
+                Pair { query: &alone.texts[row as usize], query_number: number, item: number, strength: 1.0 }
+            }
         }
     }
 
@@ -118,6 +137,7 @@ impl Pairs {
         match self {
             Self::Examples(examples) => examples.positives(query_number),
             Self::Judged(judged) => judged.positives.items(query_number),
+            Self::Alone(alone) => &alone.rows[query_number as usize..=query_number as usize],
         }
     }
 
@@ -125,7 +145,7 @@ impl Pairs {
     pub fn low_water(&self, order: Order, drawn: u64) -> BTreeMap<String, Position> {
         match self {
             Self::Examples(examples) => examples.low_water(order, drawn),
-            Self::Judged(_) => BTreeMap::new(),
+            Self::Judged(_) | Self::Alone(_) => BTreeMap::new(),
         }
     }
 
@@ -133,7 +153,7 @@ impl Pairs {
     pub fn span(&self) -> Option<&Span> {
         match self {
             Self::Examples(examples) => Some(examples.span()),
-            Self::Judged(_) => None,
+            Self::Judged(_) | Self::Alone(_) => None,
         }
     }
 
@@ -142,7 +162,16 @@ impl Pairs {
         match self {
             Self::Examples(examples) => examples.crc32(),
             Self::Judged(judged) => judged.crc32,
+            Self::Alone(alone) => alone.crc32,
         }
+    }
+}
+
+impl Alone {
+    fn load(catalogue: &Catalogue) -> Result<Self> {
+        let rows: Vec<u32> = (0..catalogue.len()).collect();
+        let texts = rows.iter().map(|row| Ok(catalogue.item(*row)?.passage())).collect::<Result<_>>()?;
+        Ok(Self { texts, rows, crc32: catalogue.crc32() })
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::folder::{LIMITS, MODULES, PENULTIMATE, Recipe, SETTINGS, transformer_dir};
+use super::folder::{LIMITS, MODULES, PENULTIMATE, RATIONALE, REFINE, Recipe, SETTINGS, transformer_dir};
 use super::{Encoder, Pooling};
 use crate::backbone::Precision;
 use crate::backbone::lora::Lora;
@@ -79,11 +79,23 @@ impl Recipe {
         let mut add = |class: &str, short: &str| {
             let path = format!("{}_{short}", modules.len());
             let (idx, name) = (modules.len(), modules.len().to_string());
-            let class = format!("sentence_transformers.models.{class}");
+            let class = match class {
+                REFINE | RATIONALE => class.into(),
+                class => format!("sentence_transformers.models.{class}"),
+            };
             modules.push(json!({"idx": idx, "name": name, "path": path, "type": class}));
             out.join(path)
         };
-        write_json(&add("Pooling", "Pooling").join("config.json"), &self.pooling_config(width))?;
+        if let Some(rationale) = &self.rationale {
+            let said = json!({"instruction": rationale.instruction(), "max_tokens": rationale.most()});
+            write_json(&add(RATIONALE, "Rationale").join("config.json"), &said)?;
+        }
+        match self.refine {
+            Some(refine) => {
+                write_json(&add(REFINE, "Refine").join("config.json"), &json!({"steps": refine.num_steps()}))?
+            }
+            None => write_json(&add("Pooling", "Pooling").join("config.json"), &self.pooling_config(width))?,
+        }
         for dense in &self.dense {
             let dir = add("Dense", "Dense");
             let activation = if dense.tanh { "activation.Tanh" } else { "linear.Identity" };

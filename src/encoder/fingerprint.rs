@@ -18,7 +18,12 @@ impl Encoder {
     pub fn fingerprint(&self) -> Result<String> {
         let mut hash = Sha256::new();
         let mut files = recipe_files(&self.dir)?;
-        files.extend(weight_files(&transformer_dir(&self.dir)?)?);
+        let transformer = transformer_dir(&self.dir)?;
+        files.extend(weight_files(&transformer)?);
+        if self.recipe.rationale.is_some() {
+            let spoken = ["chat_template.jinja", "generation_config.json"].map(|file| transformer.join(file));
+            files.extend(spoken.into_iter().filter(|file| file.exists()));
+        }
         feed_all(&mut hash, &self.dir, files)?;
         if let Some(adapter) = &self.placement.adapter {
             feed_all(&mut hash, adapter, lora::FILES.iter().map(|file| adapter.join(file)).collect())?;

@@ -9,6 +9,8 @@ use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 use super::pooling::Pooling;
+use super::rationale::Rationale;
+use super::refine::Refine;
 use crate::backbone::fields::Fields;
 use crate::backbone::weights::read_tensors;
 use crate::domain::TextKind;
@@ -17,12 +19,18 @@ use crate::error::{Error, Result};
 pub(super) const MODULES: &str = "modules.json";
 pub(super) const SETTINGS: &str = "config_sentence_transformers.json";
 pub(super) const LIMITS: &str = "sentence_bert_config.json";
-/// A pooling that sentence-transformers does not have: it refuses the name, as it should.
+/// What sentence-transformers does not have: it refuses the names, as it should.
 pub(super) const PENULTIMATE: &str = "penultimate_mean";
+pub(super) const REFINE: &str = "souk.Refine";
+pub(super) const RATIONALE: &str = "souk.Rationale";
 
 /// What stands around the backbone.
 pub(super) struct Recipe {
     pub pooling: Pooling,
+    /// Instead of the pooling.
+    pub refine: Option<Refine>,
+    /// Before the pooling.
+    pub rationale: Option<Rationale>,
     pub include_prompt: bool,
     pub dense: Vec<Dense>,
     pub normalize: bool,
@@ -82,6 +90,8 @@ impl Recipe {
     pub fn read(dir: &Path, ignored: &[String]) -> Result<Self> {
         let mut recipe = Self {
             pooling: Pooling::Mean,
+            refine: None,
+            rationale: None,
             include_prompt: true,
             dense: Vec::new(),
             normalize: false,
@@ -139,6 +149,9 @@ impl Recipe {
     /// Adds one module; gives its place in the order that Souk computes, and nothing for one without effect.
     fn add(&mut self, dir: &Path, module: &Module, ignored: &[String]) -> Result<Option<Step>> {
         let path = dir.join(&module.path);
+        if [REFINE, RATIONALE].contains(&module.class.as_str()) {
+            return self.add_own(&module.class, &path, ignored).map(Some);
+        }
         let class = module.class.strip_prefix("sentence_transformers.").and_then(|class| class.rsplit('.').next());
         Ok(Some(match class {
             Some("Transformer") => Step::Transformer,
@@ -162,6 +175,21 @@ impl Recipe {
                 return Err(Error::config(dir.join(MODULES).display(), problem));
             }
         }))
+    }
+
+    /// A module that is ours.
+    fn add_own(&mut self, class: &str, path: &Path, ignored: &[String]) -> Result<Step> {
+        let fields = Fields::open(&path.join("config.json"), ignored)?;
+        let step = if class == REFINE {
+            self.refine = Some(Refine { steps: Some(fields.count("steps")? as usize), ..Refine::default() });
+            Step::Pooling
+        } else {
+            let (instruction, max_tokens) = (fields.get("instruction")?, fields.get("max_tokens")?);
+            self.rationale = Some(Rationale { instruction, max_tokens });
+            Step::Rationale
+        };
+        fields.finish("")?;
+        Ok(step)
     }
 
     fn add_pooling(&mut self, fields: &Fields) -> Result<()> {
@@ -206,6 +234,7 @@ impl Recipe {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Transformer,
+    Rationale,
     Pooling,
     Dense,
     Normalize,
@@ -213,7 +242,8 @@ enum Step {
 
 fn check_order(dir: &Path, order: &[Step]) -> Result<()> {
     let once = |step: Step| order.iter().filter(|found| **found == step).count();
-    let fits = once(Step::Transformer) == 1 && once(Step::Pooling) == 1 && once(Step::Normalize) < 2;
+    let single = once(Step::Rationale) < 2 && once(Step::Normalize) < 2;
+    let fits = once(Step::Transformer) == 1 && once(Step::Pooling) == 1 && single;
     if order.is_empty() || (order.is_sorted() && fits) {
         return Ok(());
     }

@@ -68,6 +68,8 @@ impl Scratch {
         let by_name = prompts.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect();
         Recipe {
             pooling: self.pooling,
+            refine: None,
+            rationale: None,
             include_prompt: true,
             dense: Vec::new(),
             normalize: true,

@@ -30,8 +30,9 @@ impl Encoder {
         } else {
             let frozen = || Error::input("a frozen model cannot be trained");
             let parameters = self.parameters.as_ref().ok_or_else(frozen)?;
-            // a matrix of the next token's scores has no part in a vector
-            let used = parameters.named().iter().filter(|(name, _)| name.as_str() != VOCABULARY);
+            // a matrix of the next token's scores has no part in a vector that is pooled
+            let writes = self.recipe.refine.is_some() || self.recipe.rationale.is_some();
+            let used = parameters.named().iter().filter(|(name, _)| writes || name.as_str() != VOCABULARY);
             named.extend(used.map(|(name, tensor)| (name.clone(), tensor.shallow_clone())));
             for (i, dense) in self.recipe.dense.iter().enumerate() {
                 named.push((format!("dense.{i}.weight"), dense.weight.shallow_clone()));
@@ -44,6 +45,19 @@ impl Encoder {
     /// Writes the attached adapter as a PEFT folder.
     pub fn save_adapter(&mut self, lora: &Lora, dir: &Path) -> Result<()> {
         lora.save(dir, &mut self.backbone, &self.dir.display().to_string())
+    }
+
+    /// Vectors that each text has on the way to its own.
+    pub fn steps(&self) -> i64 {
+        self.recipe.refine.map_or(1, |refine| refine.num_steps() as i64)
+    }
+
+    /// As `encode_to_train`, the vectors of all steps one after the other: `[b, k·d]`.
+    pub fn encode_steps(&self, texts: &[&Text], dropout: bool) -> Result<Tensor> {
+        let refine = self.recipe.refine.ok_or_else(|| Error::input("this encoder has no steps"))?;
+        let vectors = self.refined(refine, texts, dropout)?;
+        let rows = self.finish(vectors.flatten(0, 1));
+        Ok(rows.view([texts.len() as i64, -1]))
     }
 
     /// As `encode`, with the model's own dropout where it is wanted.

@@ -45,11 +45,11 @@ impl InfoNce {
     pub(super) fn loss(&self, vectors: &Vectors, pairs: &Pairs) -> Tensor {
         matryoshka::mean(&self.dimensions, [vectors.queries, vectors.items], |queries, items| {
             let own = queries.index_select(0, pairs.query);
-            let forward = self.among(&own.matmul(&items.tr()), pairs.known, pairs.item);
+            let forward = among(&own.matmul(&items.tr()), self.temperature, pairs.known, pairs.item);
             let rows = match pairs.known_queries {
                 Some(known) if self.symmetric => {
                     let chosen = items.index_select(0, pairs.item);
-                    let backward = self.among(&chosen.matmul(&queries.tr()), &known.tr(), pairs.query);
+                    let backward = among(&chosen.matmul(&queries.tr()), self.temperature, &known.tr(), pairs.query);
                     (forward + backward) / 2.0
                 }
                 _ => forward,
@@ -57,13 +57,13 @@ impl InfoNce {
             (rows * pairs.weight).sum(Kind::Float)
         })
     }
+}
 
-    /// Each row's −log share of `chosen` in the softmax over what is not masked.
-    fn among(&self, scores: &Tensor, masked: &Tensor, chosen: &Tensor) -> Tensor {
-        let logits = (scores / self.temperature).masked_fill(masked, f64::NEG_INFINITY);
-        let of_chosen = logits.gather(1, &chosen.unsqueeze(1), false).squeeze_dim(1);
-        logits.logsumexp([1], false) - of_chosen
-    }
+/// Each row's −log share of `chosen` in the softmax over what is not masked.
+pub(super) fn among(scores: &Tensor, temperature: f64, masked: &Tensor, chosen: &Tensor) -> Tensor {
+    let logits = (scores / temperature).masked_fill(masked, f64::NEG_INFINITY);
+    let of_chosen = logits.gather(1, &chosen.unsqueeze(1), false).squeeze_dim(1);
+    logits.logsumexp([1], false) - of_chosen
 }
 
 #[cfg(test)]
@@ -108,7 +108,7 @@ mod tests {
                 known_queries: Some(&known_queries),
                 weight: &self.weight,
             };
-            rule.loss(&Vectors { queries: &self.queries, items: &self.items }, &pairs)
+            rule.loss(&Vectors { queries: &self.queries, items: &self.items, steps: 1 }, &pairs)
         }
 
         /// Queries 1 and 2 chose the same item.

@@ -3,8 +3,11 @@
 
 mod advantage;
 mod dpo;
+mod grace;
+mod icr;
 mod info_nce;
 mod matryoshka;
+mod next_token;
 mod pairwise;
 mod r_grpo;
 mod surrogate;
@@ -16,7 +19,10 @@ use tch::Tensor;
 
 pub use self::advantage::{Advantages, Scaling};
 pub use self::dpo::Dpo;
+pub use self::grace::{Estimator, Grace, Hard, Written};
+pub use self::icr::Icr;
 pub use self::info_nce::InfoNce;
+pub use self::next_token::NextToken;
 pub use self::pairwise::Pairwise;
 pub use self::r_grpo::{Kl, RGrpo, Support};
 use crate::error::{Error, Result};
@@ -29,6 +35,9 @@ pub enum Objective {
     RGrpo(RGrpo),
     Pairwise(Pairwise),
     Dpo(Dpo),
+    Icr(Icr),
+    Grace(Grace),
+    NextToken(NextToken),
 }
 
 impl Default for Objective {
@@ -44,6 +53,12 @@ pub struct Needs {
     pub global_negatives: usize,
     /// The queries of all processes, not only this one's.
     pub all_queries: bool,
+    /// The vectors of every step of an encoder that refines them.
+    pub steps: bool,
+    /// What the encoder writes of each item, several times.
+    pub rationales: bool,
+    /// The encoder's scores of what comes next in a text.
+    pub next_tokens: bool,
     /// Candidates of each query, with rewards.
     pub candidates: Candidates,
     /// The scores that the model of the beginning gives.
@@ -68,6 +83,8 @@ pub struct Vectors<'a> {
     pub queries: &'a Tensor,
     /// `[n, d]`, each item once.
     pub items: &'a Tensor,
+    /// So many vectors of each text, one after the other: `d` is the width of all of them.
+    pub steps: i64,
 }
 
 /// What is known about the pairs of this process.
@@ -127,6 +144,9 @@ impl Objective {
             Self::RGrpo(rule) => rule.check(),
             Self::Pairwise(rule) => rule.check(),
             Self::Dpo(rule) => rule.check(),
+            Self::Icr(rule) => rule.check(),
+            Self::Grace(rule) => rule.check(),
+            Self::NextToken(rule) => rule.check(),
         }
     }
 
@@ -141,6 +161,9 @@ impl Objective {
             },
             Self::Pairwise(rule) => Needs { candidates: rule.mined.candidates(), ..Needs::default() },
             Self::Dpo(rule) => Needs { candidates: rule.mined.candidates(), reference: true, ..Needs::default() },
+            Self::Icr(rule) => rule.needs(),
+            Self::Grace(rule) => rule.needs(),
+            Self::NextToken(rule) => rule.needs(),
         }
     }
 
@@ -148,7 +171,7 @@ impl Objective {
     pub fn prefixes(&self) -> &[i64] {
         match self {
             Self::InfoNce(rule) => &rule.dimensions,
-            Self::RGrpo(_) | Self::Pairwise(_) | Self::Dpo(_) => &[],
+            _ => &[],
         }
     }
 
@@ -157,7 +180,8 @@ impl Objective {
     pub fn loss(&self, vectors: &Vectors, pairs: &Pairs) -> Result<Tensor> {
         match self {
             Self::InfoNce(rule) => Ok(rule.loss(vectors, pairs)),
-            Self::RGrpo(_) | Self::Pairwise(_) | Self::Dpo(_) => Err(Error::input("this objective learns from groups")),
+            Self::Icr(rule) => Ok(rule.loss(vectors, pairs, vectors.steps)),
+            _ => Err(Error::input("this objective does not learn from pairs")),
         }
     }
 
@@ -165,10 +189,10 @@ impl Objective {
     /// mean.
     pub fn correct(&self, vectors: &Vectors, group: &Group) -> Result<Corrected> {
         match self {
-            Self::InfoNce(_) => Err(Error::input("this objective learns from pairs")),
             Self::RGrpo(rule) => Ok(rule.loss(vectors.queries, vectors.items, group)),
             Self::Pairwise(rule) => Ok(rule.loss(vectors.queries, vectors.items, group)),
             Self::Dpo(rule) => rule.loss(vectors.queries, vectors.items, group),
+            _ => Err(Error::input("this objective does not learn from judged groups")),
         }
     }
 }

@@ -46,7 +46,7 @@ impl Case {
             old: Some(&self.old),
             reference: Some(&self.reference),
         };
-        rule.correct(&Vectors { queries: &self.queries, items: &self.items }, &group).unwrap()
+        rule.correct(&Vectors { queries: &self.queries, items: &self.items, steps: 1 }, &group).unwrap()
     }
 
     fn scores(&self) -> Vec<Vec<f64>> {

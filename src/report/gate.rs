@@ -187,6 +187,7 @@ mod tests {
             overall,
             slices,
             intervals,
+            perplexity: None,
         };
         Run { metrics, queries }
     }

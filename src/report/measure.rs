@@ -33,6 +33,8 @@ pub struct Measurement<'a> {
     pub judge: &'a dyn RewardSource,
     /// Hits kept for each query.
     pub depth: usize,
+    /// Of the engine's model on texts it never learned from, where that is wanted.
+    pub perplexity: Option<f64>,
 }
 
 impl Measurement<'_> {

@@ -40,6 +40,9 @@ pub struct Metrics {
     pub slices: BTreeMap<String, BTreeMap<String, Option<f64>>>,
     /// 95 %, of `overall`.
     pub intervals: BTreeMap<String, Interval>,
+    /// How well the model still writes, where that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub perplexity: Option<f64>,
 }
 
 /// What an engine was asked. Runs are compared where it is the same; where the data lies does not matter.
@@ -139,7 +142,7 @@ impl Asked {
 
 impl Metrics {
     pub fn of(measurement: &Measurement<'_>, queries: &[QueryRow]) -> Self {
-        let Measurement { name, task, judge, depth, .. } = *measurement;
+        let Measurement { name, task, judge, depth, perplexity, .. } = *measurement;
         let all: Vec<usize> = (0..queries.len()).collect();
         let Summary { means: overall, intervals } = summary(queries, &all);
         let intervals = names(depth).into_iter().zip(intervals).filter_map(|(name, found)| Some((name, found?)));
@@ -155,6 +158,7 @@ impl Metrics {
             overall: named(&overall, depth),
             slices: slices.collect(),
             intervals: intervals.collect(),
+            perplexity,
         }
     }
 }

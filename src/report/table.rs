@@ -25,7 +25,7 @@ pub struct TableSettings {
     pub title: String,
     /// Ids of rows.
     pub rows: Vec<String>,
-    /// `METRIC` of all queries, or `METRIC/SLICE`.
+    /// `METRIC` of all queries, `METRIC/SLICE`, or `perplexity`.
     pub columns: Vec<String>,
     /// The row that the others are held against.
     #[serde(default)]
@@ -159,7 +159,16 @@ impl Cell {
     }
 }
 
+/// A number of a model, not of its queries.
+const PERPLEXITY: &str = "perplexity";
+
 fn cell(contender: &Contender, against: Option<&Contender>, column: &str) -> Result<Cell> {
+    if column == PERPLEXITY {
+        let found: Vec<f64> = contender.runs.iter().filter_map(|run| run.metrics.perplexity).collect();
+        let std_over_seeds = (found.len() > 1).then(|| deviation(&found));
+        let mean = mean(&found.into_iter().map(Some).collect::<Vec<_>>());
+        return Ok(Cell { mean, std_over_seeds, ..Cell::default() });
+    }
     let own = Column::of(contender, column)?;
     let mean = mean(&own.values);
     let interval = bootstrap(std::slice::from_ref(&own.values), SEED).pop().flatten();

@@ -10,6 +10,7 @@ mod log;
 mod mine;
 mod policy;
 mod proposals;
+mod rationales;
 mod reference;
 mod run;
 mod same;
@@ -17,13 +18,16 @@ mod share;
 mod step;
 #[cfg(test)]
 mod tests;
+mod words;
 
 use serde::{Deserialize, Serialize};
 
 pub use self::policy::{Policy, Spread};
+pub use self::rationales::Wrote;
 pub use self::run::{Learned, Progress, Rewards, Run, Stage, Summary};
 pub use self::same::Hashes;
 pub use self::step::Seconds;
+pub use self::words::perplexity;
 use crate::backbone::lora::Lora;
 use crate::dataset::PairSource;
 use crate::error::{Error, Result};
@@ -130,7 +134,7 @@ impl TrainSettings {
             let problem = format!("is {}, more than the pairs there are, {num_pairs}: say that or less", self.batch);
             return Err(Error::config("train.batch", problem));
         }
-        if self.batch == 1 && needs.global_negatives == 0 {
+        if self.batch == 1 && needs.global_negatives == 0 && !needs.next_tokens {
             let problem = "is 1, so that no pair has another to be told from: say more, or objective.global_negatives";
             return Err(Error::config("train.batch", problem));
         }

@@ -54,7 +54,8 @@ impl Reference {
             // alone, a text has the same bits whenever it is asked for, so that a resumed stage goes on with them; a GPU would
             // idle, and is not exact to the bit anyway
             let chunk_tokens = if self.encoder.device() == Device::Cpu { 1 } else { CHUNK_TOKENS };
-            let chunking = Chunking { chunk_tokens, keep_tokens: 0, dropout: false, bf16: false, seed: 0 };
+            let chunking =
+                Chunking { chunk_tokens, keep_tokens: 0, steps: false, dropout: false, bf16: false, seed: 0 };
             let (_, fresh) = Share::encode(&self.encoder, texts, chunking)?;
             self.vectors.extend(Vec::<f32>::try_from(fresh.to_kind(Kind::Float).contiguous().view([-1]))?);
         }

@@ -20,9 +20,11 @@ use super::log::StepLog;
 use super::mine::Miner;
 use super::policy::Policy;
 use super::proposals::{Proposals, Twin};
+use super::rationales::Rationales;
 use super::reference::Reference;
 use super::same::{Hashes, check_same, without_place};
 use super::step::{Parts, Stepped, step};
+use super::words::Words;
 use crate::beir::DataFolder;
 use crate::candidates::{CandidateSettings, Source};
 use crate::checkpoint::{Checkpoints, State};
@@ -69,6 +71,8 @@ enum Teaching {
     Pairs,
     Retrieved(Box<Corrector>),
     Mined(Box<Miner>),
+    Written(Rationales),
+    Words(Words),
 }
 
 /// How far a stage is.
@@ -166,7 +170,7 @@ impl Run {
                     corrector.restore(&stage.parts(&data_files, collective.as_ref()), waiting, done.0)?;
                 }
                 Teaching::Mined(miner) => miner.load(out)?,
-                Teaching::Pairs => {}
+                Teaching::Pairs | Teaching::Written(_) | Teaching::Words(_) => {}
             }
         }
         stage.settings.check_pairs(data_files.1.len(), stage.objective.needs())?;
@@ -265,6 +269,12 @@ impl Run {
             }
             Teaching::Retrieved(corrector) => corrector.step(&parts, learner, turn, stop),
             Teaching::Mined(miner) => miner.step(&parts, learner, turn, stop).map(Some),
+            Teaching::Written(rationales) => {
+                rationales.step(&parts, learner, turn, stop.load(Ordering::Relaxed)).map(Some)
+            }
+            Teaching::Words(words) => {
+                words.step(&parts, learner, turn.at, (turn.rate, stop.load(Ordering::Relaxed))).map(Some)
+            }
         }
     }
 
@@ -297,7 +307,7 @@ impl Run {
         let parts = self.stage.parts(&self.data, self.collective.as_ref());
         let (mut tensors, mut reward_source) = (BTreeMap::new(), None);
         match &self.teaching {
-            Teaching::Pairs => {}
+            Teaching::Pairs | Teaching::Written(_) | Teaching::Words(_) => {}
             Teaching::Retrieved(corrector) => {
                 tensors = corrector.state(&parts)?;
                 reward_source = Some(corrector.judge_id().to_owned());
@@ -354,8 +364,11 @@ impl Run {
 impl Stage {
     fn teaching(&mut self, data: &DataFolder) -> Result<Teaching> {
         let needs = self.objective.needs();
-        if needs.candidates == Candidates::None {
-            return Ok(Teaching::Pairs);
+        match &self.objective {
+            Objective::Grace(rule) => return Ok(Teaching::Written(Rationales::new(rule.clone()))),
+            Objective::NextToken(rule) => return Ok(Teaching::Words(Words::new(rule.clone()))),
+            _ if needs.candidates == Candidates::None => return Ok(Teaching::Pairs),
+            _ => {}
         }
         let Some(Rewards { blend, candidates, reference, twin }) = self.rewards.take() else {
             return Err(Error::input("this objective learns from rewards, and nobody gives them"));
@@ -398,7 +411,11 @@ impl Stage {
     ) -> Result<Pairs> {
         let TrainSettings { pairs: source, split, .. } = &self.settings;
         let again = |span: Option<&Span>| {
-            let source = if span.is_some() { PairSource::Examples } else { PairSource::Qrels };
+            let source = match (span, source) {
+                (Some(_), _) => PairSource::Examples,
+                (None, PairSource::Items) => PairSource::Items,
+                (None, _) => PairSource::Qrels,
+            };
             Pairs::open(data, catalogue, (source, split), span)
         };
         if let Some(state) = began {

@@ -18,6 +18,8 @@ pub struct Chunking {
     pub chunk_tokens: usize,
     /// Tokens whose graphs are kept.
     pub keep_tokens: usize,
+    /// All steps of a refined vector, one after the other.
+    pub steps: bool,
     pub dropout: bool,
     pub bf16: bool,
     /// Of this step on this process, for dropout.
@@ -27,7 +29,7 @@ pub struct Chunking {
 impl Chunking {
     pub fn of(settings: &TrainSettings, bf16: bool, seed: u64) -> Self {
         let TrainSettings { chunk_tokens, keep_tokens, dropout, .. } = *settings;
-        Self { chunk_tokens, keep_tokens, dropout, bf16, seed }
+        Self { chunk_tokens, keep_tokens, steps: false, dropout, bf16, seed }
     }
 }
 
@@ -41,7 +43,7 @@ pub struct Share<'a> {
 
 struct Chunk {
     /// Places in `texts`.
-    places: Vec<i64>,
+    places: Vec<usize>,
     /// The vectors with their graph, if it was kept.
     kept: Option<Tensor>,
 }
@@ -49,22 +51,25 @@ struct Chunk {
 impl<'a> Share<'a> {
     /// The vectors `[n, d]` of all texts, without a graph.
     pub fn encode(encoder: &'a Encoder, texts: Vec<Text>, chunking: Chunking) -> Result<(Self, Tensor)> {
-        let chunks = chunks(&texts, chunking.chunk_tokens);
+        let lengths: Vec<usize> = texts.iter().map(|text| text.ids.len()).collect();
+        let chunks = in_chunks(&lengths, chunking.chunk_tokens);
+        let chunks = chunks.into_iter().map(|places| Chunk { places, kept: None }).collect();
         let mut share = Self { encoder, texts, chunking, chunks };
         let (mut parts, mut order, mut tokens) = (Vec::new(), Vec::new(), 0);
         for at in 0..share.chunks.len() {
-            tokens += share.chunks[at].places.iter().map(|place| share.texts[*place as usize].ids.len()).sum::<usize>();
+            tokens += share.chunks[at].places.iter().map(|place| share.texts[*place].ids.len()).sum::<usize>();
             let keep = tokens <= share.chunking.keep_tokens;
             let vectors = {
                 let _guard = (!keep).then(tch::no_grad_guard);
                 share.run(at)?
             };
             parts.push(vectors.detach());
-            order.extend_from_slice(&share.chunks[at].places);
+            order.extend(share.chunks[at].places.iter().map(|place| *place as i64));
             share.chunks[at].kept = keep.then_some(vectors);
         }
         if parts.is_empty() {
-            let none = Tensor::zeros([0, encoder.dimensions()], (Kind::Float, encoder.device()));
+            let width = encoder.dimensions() * share.steps();
+            let none = Tensor::zeros([0, width], (Kind::Float, encoder.device()));
             return Ok((share, none));
         }
         let back = Tensor::from_slice(&order).argsort(0, false).to_device(encoder.device());
@@ -75,6 +80,11 @@ impl<'a> Share<'a> {
         self.encoder.reader()
     }
 
+    /// Vectors of each text.
+    pub fn steps(&self) -> i64 {
+        if self.chunking.steps { self.encoder.steps() } else { 1 }
+    }
+
     /// Back-propagates the gradient `[n, d]` of the vectors into the weights.
     pub fn backward(mut self, gradient: &Tensor) -> Result<()> {
         // those that were kept come first, to give their memory back
@@ -83,7 +93,8 @@ impl<'a> Share<'a> {
                 Some(vectors) => vectors,
                 None => self.run(at)?,
             };
-            let places = Tensor::from_slice(&self.chunks[at].places).to_device(gradient.device());
+            let places: Vec<i64> = self.chunks[at].places.iter().map(|place| *place as i64).collect();
+            let places = Tensor::from_slice(&places).to_device(gradient.device());
             let part = gradient.index_select(0, &places);
             (vectors * part).sum(Kind::Float).f_backward()?;
         }
@@ -98,27 +109,30 @@ impl<'a> Share<'a> {
         if self.chunking.dropout {
             tch::manual_seed((self.chunking.seed.wrapping_add(at as u64)) as i64);
         }
-        let texts: Vec<&Text> = self.chunks[at].places.iter().map(|place| &self.texts[*place as usize]).collect();
-        Ok(self.encoder.encode_to_train(&texts, self.chunking.dropout)?.to_kind(Kind::Float))
+        let texts: Vec<&Text> = self.chunks[at].places.iter().map(|place| &self.texts[*place]).collect();
+        let vectors = match self.chunking.steps {
+            true => self.encoder.encode_steps(&texts, self.chunking.dropout)?,
+            false => self.encoder.encode_to_train(&texts, self.chunking.dropout)?,
+        };
+        Ok(vectors.to_kind(Kind::Float))
     }
 }
 
-/// Neighbours in length together, so that their attention is one product.
-fn chunks(texts: &[Text], most: usize) -> Vec<Chunk> {
-    let mut places: Vec<i64> = (0..texts.len() as i64).collect();
-    let length = |place: &i64| texts[*place as usize].ids.len();
-    places.sort_by_key(length);
-    let mut chunks: Vec<Chunk> = Vec::new();
+/// Places of texts by their lengths, neighbours in length together, so that their attention is one product.
+pub fn in_chunks(lengths: &[usize], most: usize) -> Vec<Vec<usize>> {
+    let mut places: Vec<usize> = (0..lengths.len()).collect();
+    places.sort_by_key(|place| lengths[*place]);
+    let mut chunks: Vec<Vec<usize>> = Vec::new();
     let mut filled = 0;
     for place in places {
-        match chunks.last_mut().filter(|_| filled + length(&place) <= most) {
-            Some(chunk) => chunk.places.push(place),
+        match chunks.last_mut().filter(|_| filled + lengths[place] <= most) {
+            Some(chunk) => chunk.push(place),
             None => {
                 filled = 0;
-                chunks.push(Chunk { places: vec![place], kept: None });
+                chunks.push(vec![place]);
             }
         }
-        filled += length(&place);
+        filled += lengths[place];
     }
     chunks
 }

@@ -11,6 +11,7 @@ use tch::{Device, Kind, Tensor};
 use super::TrainSettings;
 use super::batch::{Batch, share};
 use super::policy::{Policy, ShownGroup};
+use super::rationales::Wrote;
 use super::share::{Chunking, Share};
 use crate::collective::{Collective, Rows, gather_rows, return_rows};
 use crate::dataset::{Catalogue, Draw, Order, Pairs};
@@ -50,6 +51,9 @@ pub struct Stepped {
     /// Of stages that learn from rewards.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub policy: Option<Policy>,
+    /// Of stages that learn to write.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub wrote: Option<Wrote>,
     /// Of the first process, written down apart.
     #[serde(skip)]
     pub shown: Option<ShownGroup>,
@@ -126,7 +130,8 @@ impl<'a> Parts<'a> {
         stepped.tokens += texts.iter().map(|text| text.ids.len()).sum::<usize>();
         self.lap(&mut clock, &mut stepped.seconds.data);
         let seed = self.settings.seed ^ (from << 20) ^ ((self.collective.rank() as u64) << 10);
-        let chunking = Chunking { keep_tokens: keep, ..Chunking::of(self.settings, self.bf16, seed) };
+        let steps = self.objective.needs().steps;
+        let chunking = Chunking { keep_tokens: keep, steps, ..Chunking::of(self.settings, self.bf16, seed) };
         let (share, vectors) = Share::encode(encoder, texts, chunking)?;
         let (own_pairs, own_items) = self.own(batch);
         let [queries, items] = [(0, own_pairs.len()), (own_pairs.len(), own_items.len())]
@@ -268,7 +273,7 @@ impl Encoded<'_> {
         let gathered = if all_queries { Some(gather_rows(collective, &self.queries)?) } else { None };
         let queries = gathered.as_ref().map_or(&self.queries, |rows| &rows.all).detach().set_requires_grad(true);
         let items = self.items.all.detach().set_requires_grad(true);
-        let loss = loss(&Vectors { queries: &queries, items: &items })?;
+        let loss = loss(&Vectors { queries: &queries, items: &items, steps: self.share.steps() })?;
         loss.f_backward()?;
         let of_queries = match &gathered {
             Some(rows) => return_rows(collective, &gradient(&queries), &rows.starts)?,

@@ -22,6 +22,7 @@ import torch
 import transformers
 
 from backbones import make_backbones
+from generative import make_generative
 from relevance import make_relevance_folders
 from sentence import make_minilm, make_sentence_folders, verify_export
 from supervised import make_supervised
@@ -42,6 +43,7 @@ def main() -> int:
     make_sentence_folders(arguments.out, arguments.seed)
     make_supervised(arguments.out)
     make_relevance_folders(arguments.out, arguments.seed)
+    make_generative(arguments.out)
     if arguments.minilm:
         make_minilm(arguments.out / "minilm", arguments.minilm, arguments.seed)
     open_permissions(arguments.out)

@@ -5,13 +5,16 @@ use std::path::Path;
 use std::time::Instant;
 
 use clap::Args;
-use souk::config::Change;
+use souk::config::{Change, Config};
 use souk::domain::TextKind;
 use souk::encoder::{Worker, encode};
 
 use crate::lines::Lines;
 use crate::progress::bar;
 use crate::{ModelArgs, Shared};
+
+/// Texts that are explained at a time.
+const AT_ONCE: usize = 32;
 
 /// Turn texts into vectors: one text per line in, one JSON array per line out
 ///
@@ -29,6 +32,9 @@ pub struct Embed {
     /// Print {"text", "vector"} instead of the bare vector
     #[arg(long)]
     with_text: bool,
+    /// Print {"text", "rationale", "vector"}: what a model with rationales wrote of each text before it encoded it
+    #[arg(long, conflicts_with_all = ["with_text", "stats"])]
+    explain: bool,
     /// Print what was done and how fast to standard error, as one line of JSON
     #[arg(long)]
     stats: bool,
@@ -40,6 +46,9 @@ impl Embed {
         let mut changes = self.model.changes();
         changes.extend(self.dimensions.map(|n| Change::number("encoder.dimensions", "--dimensions", n)));
         let config = shared.load(changes)?;
+        if self.explain {
+            return self.explain(&config);
+        }
         let worker = Worker::start(config.open_encoder()?.freeze()?, config.worker)?;
         let progress = bar("texts", None);
         let mut out = BufWriter::new(stdout().lock());
@@ -73,5 +82,26 @@ impl Embed {
             eprintln!("{stats}");
         }
         Ok(())
+    }
+
+    /// A few texts at a time, each with what the model makes of it.
+    fn explain(&self, config: &Config) -> anyhow::Result<()> {
+        let encoder = config.open_encoder()?;
+        encoder.check_writes(true)?;
+        let (reader, encoder) = (encoder.reader(), encoder.freeze()?);
+        let (mut out, progress) = (BufWriter::new(stdout().lock()), bar("texts", None));
+        let mut lines = Lines::new(stdin().lock(), Path::new("standard input")).peekable();
+        while lines.peek().is_some() {
+            let lines = lines.by_ref().take(AT_ONCE).collect::<souk::Result<Vec<_>>>()?;
+            let texts = lines.iter().map(|(_, text)| reader.read(text, self.kind)).collect::<souk::Result<Vec<_>>>()?;
+            let explained = encoder.explain(&texts.iter().collect::<Vec<_>>())?;
+            for ((_, text), (rationale, vector)) in lines.iter().zip(explained) {
+                let line = serde_json::json!({"text": text, "rationale": rationale.trim(), "vector": vector});
+                writeln!(out, "{line}")?;
+            }
+            progress.inc(lines.len() as u64);
+        }
+        progress.finish_and_clear();
+        Ok(out.flush()?)
     }
 }

@@ -8,11 +8,14 @@ use souk::backbone::hub;
 use souk::beir::DataFolder;
 use souk::claim::Claim;
 use souk::config::Config;
+use souk::dataset::Catalogue;
 use souk::encoder::Worker;
 use souk::error::Error;
 use souk::lexical::Lexical;
+use souk::objective::Objective;
 use souk::report::{Asked, Comparison, DEPTH, Engine, Measurement, Page, Run, SHOWN, Task, TrainingLog, WIDE, names};
 use souk::reward::{self, QrelsJudge, RewardSource};
+use souk::train::perplexity;
 
 use crate::compare::table_of;
 use crate::output::print;
@@ -22,7 +25,8 @@ use crate::{ModelArgs, Shared};
 /// Measure a model, the lexical channel or any engine's run on a split of a data folder
 ///
 /// Writes metrics.json (rates in percent, 95 % intervals), run.trec and qrels.trec (which other tools read), queries.jsonl
-/// (each query's values, for souk compare) and report.html. Every item of the catalogue is searched.
+/// (each query's values, for souk compare) and report.html. Every item of the catalogue is searched. With a configuration
+/// whose objective is next_token, it also measures how well a decoder still writes: perplexity on the items kept aside.
 ///
 /// Example: souk evaluate --lexical --data SHOP --out BM25
 ///
@@ -93,7 +97,14 @@ impl Evaluate {
             None => encoded(&config, &task)?,
         };
         let (name, judge, depth) = (self.name(&config), judge.as_ref(), self.depth);
-        let measurement = Measurement { name: &name, task: &task, engine: &engine, lexical: &lexical, judge, depth };
+        let perplexity = match &config.objective {
+            Objective::NextToken(rule) if self.run.is_none() && !self.lexical => {
+                perplexity(&config.open_encoder()?.freeze()?, rule, &Catalogue::open(&folder)?)?
+            }
+            _ => None,
+        };
+        let (task, engine, lexical) = (&task, &engine, &lexical);
+        let measurement = Measurement { name: &name, task, engine, lexical, judge, depth, perplexity };
         let asked = bar("queries", Some(task.queries.len() as u64));
         let run = measurement.write(&claim.aside, &|more| asked.inc(more))?;
         asked.finish_and_clear();
@@ -197,6 +208,9 @@ fn table(run: &Run) -> String {
         run.metrics.intervals.get(*name).map_or("-".into(), |[low, high]| format!("{low:.1} - {high:.1}"))
     };
     text += &row("  95 % interval", shown.iter().map(interval).collect());
+    if let Some(perplexity) = run.metrics.perplexity {
+        text += &format!("perplexity {perplexity:.3}\n");
+    }
     for (slice, values) in &run.metrics.slices {
         text += &row(slice, shown.iter().map(|name| number(values[*name])).collect());
     }

@@ -152,8 +152,15 @@ impl Gauge<'_> {
             }
         }
         let claim = Claim::new(&place)?;
-        let measurement =
-            Measurement { name: &model.name, task, engine: &engine, lexical, judge: judge.as_ref(), depth };
+        let measurement = Measurement {
+            name: &model.name,
+            task,
+            engine: &engine,
+            lexical,
+            judge: judge.as_ref(),
+            depth,
+            perplexity: None,
+        };
         let run = measurement.write(&claim.aside, &|_| ())?;
         claim.finish()?;
         Ok((run, canaries))

@@ -52,13 +52,14 @@ impl<'a> Places<'a> {
     }
 
     fn home(&self, row: &Row, seed: u64) -> PathBuf {
-        let seed = if row.is_seeded() { format!("seed-{seed}") } else { "all".into() };
+        let seed = if row.is_seeded(self.plan) { format!("seed-{seed}") } else { "all".into() };
         self.out.join(&row.id).join(seed)
     }
 
     pub fn model(&self, row: &Row, seed: u64) -> PathBuf {
-        match &row.from {
-            Some(from) if row.kind == Kind::Model => from.into(),
+        match (&row.from, row.other(self.plan)) {
+            (Some(_), Some(other)) if row.kind == Kind::Model => self.model(other, seed),
+            (Some(from), None) if row.kind == Kind::Model => from.into(),
             _ => self.home(row, seed).join("model"),
         }
     }
@@ -83,7 +84,8 @@ impl Jobs {
         let mut jobs = Self(Vec::new());
         jobs.shop(plan, &places);
         for row in &plan.row {
-            let seeds = if row.is_seeded() { plan.experiment.seeds.as_slice() } else { &plan.experiment.seeds[..1] };
+            let seeds =
+                if row.is_seeded(plan) { plan.experiment.seeds.as_slice() } else { &plan.experiment.seeds[..1] };
             for seed in seeds {
                 jobs.row(plan, &places, (row, *seed));
             }
@@ -115,7 +117,7 @@ impl Jobs {
         for id in row.needs(plan) {
             needs.extend(plan.row(id).map(|row| places.model(row, seed).join("config.json")));
         }
-        let name = if row.is_seeded() { format!("{} (seed {seed})", row.name) } else { row.name.clone() };
+        let name = if row.is_seeded(plan) { format!("{} (seed {seed})", row.name) } else { row.name.clone() };
         if !matches!(row.kind, Kind::Lexical | Kind::Model) {
             let args = train_args(plan, places, (row, seed));
             self.push(&name, args, (model.join("config.json"), home.join("train")), needs);
@@ -251,6 +253,10 @@ fn measure_args(plan: &Plan, places: &Places, (row, seed): (&Row, u64)) -> Vec<S
             format!("judge.path={}", text(&judge)),
         ]);
     }
+    if let Some(language) = settings.language.as_ref().filter(|_| row.kind != Kind::Lexical) {
+        args.extend(["--config".into(), text(&plan.folder.join(language))]);
+    }
+    args.extend(row.measured.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
     args.extend(["--out".into(), text(&places.run(row, seed))]);
     args
 }

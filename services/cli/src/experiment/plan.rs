@@ -33,6 +33,8 @@ pub struct Settings {
     pub split: String,
     /// Hits of each query; the first metric is the hitrate among them.
     pub depth: usize,
+    /// A configuration whose objective is next_token: how well each model still writes is measured as well.
+    pub language: Option<PathBuf>,
     /// A relevance row, whose model of the first seed gives the levels that the judgements lack, to all that is measured.
     pub judge: Option<String>,
 }
@@ -55,7 +57,7 @@ pub struct Market {
 pub enum Kind {
     /// The lexical channel.
     Lexical,
-    /// A model that is there already.
+    /// A model that is there already: a folder's, or another row's, to be measured in another way.
     Model,
     /// A model from nothing.
     Init,
@@ -79,6 +81,9 @@ pub struct Row {
     /// As `--set`. `{ID}` stands for the folder of that row's model of the same seed.
     #[serde(default)]
     pub set: Vec<String>,
+    /// As `--set`, where it is measured.
+    #[serde(default)]
+    pub measured: Vec<String>,
     /// Rewritten queries, for the lexical channel; `{data}` stands for the experiment's data folder.
     pub rewrites: Option<PathBuf>,
     /// Whether it is measured.
@@ -173,7 +178,8 @@ impl Plan {
     }
 
     fn check_tables(&self) -> std::result::Result<(), String> {
-        let metrics = names(self.experiment.depth);
+        let mut metrics = names(self.experiment.depth).to_vec();
+        metrics.extend(self.experiment.language.as_ref().map(|_| "perplexity".to_owned()));
         for table in &self.table {
             let title = &table.title;
             let measured = |id: &&String| self.row(id).is_some_and(|row| row.measure && row.kind != Kind::Relevance);
@@ -208,7 +214,16 @@ impl Row {
     }
 
     /// Whether a seed makes a difference.
-    pub fn is_seeded(&self) -> bool {
-        !matches!(self.kind, Kind::Lexical | Kind::Model)
+    pub fn is_seeded(&self, plan: &Plan) -> bool {
+        match self.kind {
+            Kind::Lexical => false,
+            Kind::Model => self.other(plan).is_some_and(|row| row.is_seeded(plan)),
+            Kind::Init | Kind::Train | Kind::Relevance => true,
+        }
+    }
+
+    /// The row whose model it begins with.
+    pub fn other<'a>(&self, plan: &'a Plan) -> Option<&'a Row> {
+        plan.row(self.from.as_deref()?)
     }
 }

@@ -21,7 +21,7 @@ pub fn gather(plan: &Plan, out: &Path) -> Result<Results> {
     let places = Places::new(plan, out);
     let mut contenders = Vec::new();
     for row in plan.row.iter().filter(|row| row.measure && row.kind != Kind::Relevance) {
-        let seeds = if row.is_seeded() { plan.experiment.seeds.as_slice() } else { &plan.experiment.seeds[..1] };
+        let seeds = if row.is_seeded(plan) { plan.experiment.seeds.as_slice() } else { &plan.experiment.seeds[..1] };
         let runs = seeds.iter().map(|seed| Run::load(&places.run(row, *seed))).collect::<Result<Vec<_>>>()?;
         contenders.push(Contender { id: row.id.clone(), name: row.name.clone(), runs });
     }

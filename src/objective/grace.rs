@@ -1,0 +1,236 @@
+//! GRACE (eq. 5 to 13): contrast as a reward for what the model wrote, instead of a loss of what it computed.
+//!
+//! ```text
+//! R = ( sim(q,d⁺ₖ) − Σ_m sim(q,d⁻ₘ) + λ₁ · consistency + λ₂ · hard ) / τ        A = R − mean_K(R)
+//! L = −(1/|Q|) Σ_q Σ_k A_k · log π(y_k | P(d⁺))
+//! ```
+//!
+//! As the paper writes it, `Σ sim(q,d⁻)` and `hard` are the same for all rollouts of one positive, so that they cancel in `A`: what is
+//! learned is likeness to the query and agreement. `hard = "rollout"` scores each rollout's own vector against the other queries.
+
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor};
+
+use super::advantage::{Advantages, Scaling};
+use super::{Needs, cosines, positive};
+use crate::backbone::Sampling;
+use crate::error::{Error, Result};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Grace {
+    /// K: rationales of each positive.
+    pub rollouts: usize,
+    /// M: items drawn from the catalogue for each query.
+    pub negatives: usize,
+    /// λ₁
+    pub consistency: f64,
+    /// λ₂
+    pub distractors: f64,
+    pub hard: Hard,
+    /// τ
+    pub temperature: f64,
+    /// γ: what a rationale that does not come to an end loses.
+    pub over_length: f64,
+    pub estimator: Estimator,
+    /// ε, and the bound above where it is another (DAPO).
+    pub clip: f64,
+    pub clip_above: f64,
+    /// Updates with one set of rationales; the clip works from the second on.
+    pub inner_epochs: usize,
+    /// How rationales are drawn.
+    pub sampling: Sampling,
+}
+
+/// Which vectors the other queries are held against.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Hard {
+    /// The query against the others' positives, as it is written.
+    #[default]
+    Paper,
+    /// Each rollout against the others' queries.
+    Rollout,
+}
+
+/// What a reward is measured against, and how a step is averaged.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Estimator {
+    /// The mean of the group.
+    #[default]
+    Grpo,
+    /// The reward of the likeliest rationale.
+    Remax,
+    /// The mean and deviation of the whole batch.
+    ReinforcePp,
+    /// The mean and deviation of the group, whose rationales are drawn again where they do not differ; averaged over tokens.
+    Dapo,
+}
+
+impl Default for Grace {
+    fn default() -> Self {
+        Self {
+            rollouts: 8,
+            negatives: 1,
+            consistency: 0.2,
+            distractors: 0.2,
+            hard: Hard::Paper,
+            temperature: 10.0,
+            over_length: 1.0,
+            estimator: Estimator::Grpo,
+            clip: 0.2,
+            clip_above: 0.28,
+            inner_epochs: 1,
+            sampling: Sampling::default(),
+        }
+    }
+}
+
+/// Letters: b positives of this process, m of all, k rollouts (and the likeliest behind them, where it is asked for), d width.
+pub struct Written<'a> {
+    /// `[m, d]`
+    pub queries: &'a Tensor,
+    /// `[m, k, d]`
+    pub positives: &'a Tensor,
+    /// `[b, n, d]`: of this process's queries.
+    pub negatives: &'a Tensor,
+    /// Which of `m` is this process's first.
+    pub first: i64,
+}
+
+/// Before they are weighed, each `[b, k]`.
+pub struct Parts {
+    pub close: Tensor,
+    pub alike: Tensor,
+    pub apart: Tensor,
+    pub total: Tensor,
+}
+
+impl Grace {
+    pub(super) fn check(&self) -> Result<()> {
+        positive("temperature", self.temperature)?;
+        positive("clip", self.clip)?;
+        positive("clip_above", self.clip_above)?;
+        self.sampling.check("objective.sampling")?;
+        if self.sampling.temperature == 0.0 {
+            let problem = "is 0: rationales that are all the likeliest differ in nothing, say 1";
+            return Err(Error::config("objective.sampling.temperature", problem));
+        }
+        if self.rollouts < 2 {
+            let problem = format!("is {}: an advantage is over others, say 2 or more", self.rollouts);
+            return Err(Error::config("objective.rollouts", problem));
+        }
+        for (name, value) in
+            [("consistency", self.consistency), ("distractors", self.distractors), ("over_length", self.over_length)]
+        {
+            if !value.is_finite() || value < 0.0 {
+                return Err(Error::config(format!("objective.{name}"), format!("is {value}: say 0 or more")));
+            }
+        }
+        match self.inner_epochs {
+            0 => Err(Error::config("objective.inner_epochs", "is 0: say 1 or more")),
+            _ => Ok(()),
+        }
+    }
+
+    pub(super) fn needs(&self) -> Needs {
+        Needs { rationales: true, ..Needs::default() }
+    }
+
+    /// Rationales of each positive, the likeliest included where it is needed.
+    pub fn columns(&self) -> i64 {
+        self.rollouts as i64 + i64::from(self.estimator == Estimator::Remax)
+    }
+
+    /// The rewards of this process's rationales (eq. 5 to 9).
+    pub fn rewards(&self, written: &Written) -> Parts {
+        let (num, rollouts) = (written.negatives.size()[0], self.rollouts as i64);
+        let all = written.queries.size()[0];
+        let own = |x: &Tensor| x.narrow(0, written.first, num);
+        let (queries, positives) = (own(written.queries), own(written.positives));
+        let columns = positives.size()[1];
+        // `[b, k]`: one query with its own vectors
+        let likeness = |vectors: &Tensor| row_cosines(&queries.unsqueeze(1), vectors).squeeze_dim(1);
+        let away = likeness(written.negatives).sum_dim_intlist(1, true, Kind::Float);
+        let close = likeness(&positives) - away;
+        let between = row_cosines(&positives, &positives.narrow(1, 0, rollouts));
+        let itself = Tensor::eye_m(columns, rollouts, (Kind::Float, between.device()));
+        let other = itself.eq(0.0).to_kind(Kind::Float);
+        let others = other.sum_dim_intlist(1, false, Kind::Float);
+        let alike = (between * other).sum_dim_intlist(2, false, Kind::Float) / others;
+        let apart = if all < 2 { close.zeros_like() } else { self.apart(written, (&queries, &positives)) };
+        let total = (&close + &alike * self.consistency + &apart * self.distractors) / self.temperature;
+        Parts { close, alike, apart, total }
+    }
+
+    /// `[b, k]` (eq. 7): how little the others are taken for one's own, over all other pairs.
+    fn apart(&self, written: &Written, (queries, positives): (&Tensor, &Tensor)) -> Tensor {
+        let (num, columns, all) = (positives.size()[0], positives.size()[1], written.queries.size()[0]);
+        let others = (all - 1) as f64;
+        let itself = Tensor::eye_m(num, all, (Kind::Float, queries.device())).roll([written.first], [1]);
+        let other = itself.eq(0.0).to_kind(Kind::Float);
+        match self.hard {
+            Hard::Paper => {
+                let sampled = written.positives.narrow(1, 0, self.rollouts as i64);
+                let likeness = cosines(queries, &sampled.flatten(0, 1)).view([num, all, -1]).amax([2], false);
+                -((likeness * other).sum_dim_intlist(1, true, Kind::Float) / others).expand([num, columns], false)
+            }
+            Hard::Rollout => {
+                let likeness = cosines(&positives.flatten(0, 1), written.queries).view([num, columns, all]);
+                -(likeness * other.unsqueeze(1)).sum_dim_intlist(2, false, Kind::Float) / others
+            }
+        }
+    }
+
+    /// The rule of length: who did not come to an end gets less than anybody of the group who did.
+    pub fn curbed(&self, total: &Tensor, ended: &Tensor) -> Tensor {
+        let least = total.where_self(ended, &total.full_like(0.0)).amin([1], true);
+        let penalty = (least - self.over_length).clamp_max(-self.over_length);
+        total.where_self(ended, &penalty.expand_as(total))
+    }
+
+    /// `[b, K]` of curbed rewards `[b, k]` and those of all processes; and the groups that teach something.
+    pub fn advantages(&self, reward: &Tensor, all: &Tensor) -> Advantages {
+        let rollouts = self.rollouts as i64;
+        let own = reward.narrow(1, 0, rollouts);
+        let known = own.ones_like().to_kind(Kind::Bool);
+        let group = |scaling| Advantages::of(&own, &known, scaling);
+        match self.estimator {
+            Estimator::Grpo => group(Scaling::Mean),
+            Estimator::Dapo => group(Scaling::Std),
+            Estimator::Remax => {
+                let values = &own - reward.narrow(1, rollouts, 1);
+                Advantages { values, teaches: group(Scaling::Mean).teaches }
+            }
+            Estimator::ReinforcePp => {
+                let all = all.narrow(1, 0, rollouts);
+                let values = (&own - all.mean(Kind::Float)) / (all.std(false) + 1e-6);
+                Advantages { values, teaches: group(Scaling::Mean).teaches }
+            }
+        }
+    }
+
+    /// The sum over this process's tokens, `[t]` each: log-probabilities of now and of when they were drawn, and the advantage of
+    /// their rationale.
+    pub fn loss(&self, now: &Tensor, old: &Tensor, advantage: &Tensor) -> Tensor {
+        if self.inner_epochs == 1 {
+            return -(now * advantage).sum(Kind::Float);
+        }
+        let above = if self.estimator == Estimator::Dapo { self.clip_above } else { self.clip };
+        let ratio = (now - old).exp();
+        let bound = ratio.clamp(1.0 - self.clip, 1.0 + above) * advantage;
+        -(ratio * advantage).minimum(&bound).sum(Kind::Float)
+    }
+
+    /// What the sum over all processes is divided by.
+    pub fn divisor(&self, queries: f64, tokens: f64) -> f64 {
+        if self.estimator == Estimator::Dapo { tokens.max(1.0) } else { queries.max(1.0) }
+    }
+}
+
+/// `[b, i, j]`: cosines of `a [b, i, d]` and `b [b, j, d]`, row by row.
+fn row_cosines(a: &Tensor, b: &Tensor) -> Tensor {
+    let unit = |x: &Tensor| x / x.square().sum_dim_intlist(-1, true, Kind::Float).sqrt().clamp_min(1e-12);
+    unit(a).matmul(&unit(b).transpose(1, 2))
+}

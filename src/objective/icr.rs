@@ -1,0 +1,76 @@
+//! Iterative contrastive refinement (GIRCSE, eq. 7 and 8): every step of a refined vector answers for itself, and none may be
+//! worse than the one before it.
+//!
+//! ```text
+//! L = (1/K) Σ_k L_k  +  λ · (1/(K−1)) Σ_{k≥2} relu(log L_k − log L_{k−1})
+//! ```
+//!
+//! `L_k` is InfoNCE of the vectors after `k` soft tokens. The penalty is taken of each pair by itself, so that it is the same
+//! however a batch is spread over processes; with one step there is none.
+
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor};
+
+use super::info_nce::among;
+use super::{Needs, Pairs, Vectors, cosines, positive};
+use crate::error::{Error, Result};
+
+/// A loss below this is as good as none: its logarithm would say more than it means.
+const LEAST: f64 = 1e-6;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Icr {
+    /// τ
+    pub temperature: f64,
+    /// λ; 0: steps need not get better.
+    pub refinement: f64,
+    /// Every step has a loss; otherwise the last alone, for comparison.
+    pub every_step: bool,
+    /// Items drawn from the whole catalogue for each step, shared by all its queries.
+    pub global_negatives: usize,
+}
+
+impl Default for Icr {
+    fn default() -> Self {
+        Self { temperature: 0.02, refinement: 1.0, every_step: true, global_negatives: 0 }
+    }
+}
+
+impl Icr {
+    pub(super) fn check(&self) -> Result<()> {
+        positive("temperature", self.temperature)?;
+        if !self.refinement.is_finite() || self.refinement < 0.0 {
+            return Err(Error::config("objective.refinement", format!("is {}: say 0 or more", self.refinement)));
+        }
+        Ok(())
+    }
+
+    pub(super) fn needs(&self) -> Needs {
+        Needs { global_negatives: self.global_negatives, steps: true, ..Needs::default() }
+    }
+
+    /// Vectors are those of all steps, one after the other: `[m, k·d]` and `[n, k·d]`, each `d` wide.
+    pub(super) fn loss(&self, vectors: &Vectors, pairs: &Pairs, steps: i64) -> Tensor {
+        let of_step = |x: &Tensor, step: i64| x.unflatten(1, [steps, -1]).select(1, step);
+        let own = vectors.queries.index_select(0, pairs.query);
+        let losses: Vec<Tensor> = (0..steps)
+            .map(|step| {
+                let scores = cosines(&of_step(&own, step), &of_step(vectors.items, step));
+                among(&scores, self.temperature, pairs.known, pairs.item)
+            })
+            .collect();
+        // `[b, k]`
+        let losses = Tensor::stack(&losses, 1);
+        let mut rows = match self.every_step {
+            true => losses.mean_dim(1, false, Kind::Float),
+            false => losses.select(1, steps - 1),
+        };
+        if steps > 1 && self.refinement > 0.0 {
+            let logs = losses.clamp_min(LEAST).log();
+            let worse = (logs.narrow(1, 1, steps - 1) - logs.narrow(1, 0, steps - 1)).relu();
+            rows += worse.mean_dim(1, false, Kind::Float) * self.refinement;
+        }
+        (rows * pairs.weight).sum(Kind::Float)
+    }
+}

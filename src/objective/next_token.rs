@@ -1,0 +1,38 @@
+//! Language modelling: −log π of every next token, averaged over tokens. Makes small decoders from nothing writers of catalogue text,
+//! as what GRACE and GIRCSE begin with; and says, of items kept aside, how well a model still writes (perplexity).
+
+use serde::{Deserialize, Serialize};
+
+use super::Needs;
+use crate::error::{Error, Result};
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct NextToken {
+    /// Fields of an item that are written behind its text, as `brand: Souk, colour: red`; none: the text alone.
+    pub answer: Vec<String>,
+    /// The share of items that is never learned from.
+    pub held_out: f64,
+}
+
+impl Default for NextToken {
+    fn default() -> Self {
+        Self { answer: Vec::new(), held_out: 0.05 }
+    }
+}
+
+impl NextToken {
+    pub(super) fn check(&self) -> Result<()> {
+        match self.held_out >= 0.0 && self.held_out < 1.0 {
+            true => Ok(()),
+            false => {
+                let problem = format!("is {}: say a share from 0 to less than 1", self.held_out);
+                Err(Error::config("objective.held_out", problem))
+            }
+        }
+    }
+
+    pub(super) fn needs(&self) -> Needs {
+        Needs { next_tokens: true, ..Needs::default() }
+    }
+}

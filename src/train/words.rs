@@ -1,0 +1,165 @@
+//! Language modelling, one step: texts of this process's items, the loss of every next token, one update. What an item's fields say
+//! may stand behind its text, as an answer: so a decoder from nothing learns to say what a text is about.
+
+use std::time::Instant;
+
+use serde_json::Value;
+use tch::{Device, Kind, Tensor};
+
+use super::share::in_chunks;
+use super::step::{Parts, Stepped};
+use crate::dataset::Catalogue;
+use crate::domain::{Item, TextKind};
+use crate::encoder::{Encoder, Reader, Text};
+use crate::error::Result;
+use crate::objective::NextToken;
+use crate::optimizer::Optimizer;
+
+/// Items that a perplexity is taken of, at most, and tokens of one pass.
+const MOST_MEASURED: usize = 1000;
+const MEASURED_TOKENS: usize = 2048;
+
+/// A text to be learned from, and what it is an answer to.
+pub struct Lesson {
+    pub ids: Vec<u32>,
+    /// Tokens at its head that nothing is learned of.
+    pub given: usize,
+}
+
+pub struct Words {
+    rule: NextToken,
+}
+
+impl Words {
+    pub fn new(rule: NextToken) -> Self {
+        Self { rule }
+    }
+
+    pub fn step(
+        &self,
+        parts: &Parts,
+        (encoder, optimizer): (&Encoder, &mut Optimizer),
+        at: u64,
+        (rate, stop): (f64, bool),
+    ) -> Result<Stepped> {
+        let mut stepped = Stepped::default();
+        optimizer.zero();
+        let mut loss = Tensor::zeros([1], (Kind::Float, Device::Cpu));
+        for ((from, to), share) in parts.settings.batches(parts.draws(at)) {
+            let mut clock = Instant::now();
+            let batch = parts.draw(from, to);
+            let (own, _) = parts.own(&batch);
+            let mut lessons = Vec::with_capacity(own.len());
+            for (place, pair) in batch.pairs[own.clone()].iter().enumerate() {
+                let item = parts.catalogue.item(pair.item)?;
+                if !self.rule.keeps_aside(&item.id) {
+                    // by turns as shoppers write, and as sellers do
+                    let brief = (from + (own.start + place) as u64).is_multiple_of(2);
+                    lessons.push(self.rule.lesson(&encoder.reader(), &item, brief)?);
+                }
+            }
+            stepped.pairs += batch.pairs.len();
+            parts.lap(&mut clock, &mut stepped.seconds.data);
+            loss += learn(parts, encoder, (&lessons, share), &mut stepped)?;
+        }
+        parts.update(optimizer, &loss, (rate, stop), &mut stepped)?;
+        Ok(stepped)
+    }
+}
+
+/// This process's part of the batch's mean loss.
+fn learn(
+    parts: &Parts,
+    encoder: &Encoder,
+    (lessons, share): (&[Lesson], f64),
+    stepped: &mut Stepped,
+) -> Result<Tensor> {
+    let mut clock = Instant::now();
+    let lengths: Vec<usize> = lessons.iter().map(|lesson| lesson.ids.len()).collect();
+    let tokens: usize = lessons.iter().map(|lesson| lesson.ids.len() - lesson.given).sum();
+    stepped.texts += lessons.len();
+    stepped.tokens += lengths.iter().sum::<usize>();
+    let mut all = Tensor::from_slice(&[tokens as f64]);
+    parts.collective.all_reduce(&mut all)?;
+    let all = all.double_value(&[0]).max(1.0);
+    let mut loss = Tensor::zeros([1], (Kind::Float, Device::Cpu));
+    for places in in_chunks(&lengths, parts.settings.chunk_tokens) {
+        let texts: Vec<(&[u32], usize)> =
+            places.iter().map(|place| (lessons[*place].ids.as_slice(), lessons[*place].given)).collect();
+        let part = {
+            let _autocast = match parts.bf16 {
+                true => Some(souk_native::Autocast::start(encoder.device())?),
+                false => None,
+            };
+            -encoder.log_probs(&texts, 1.0, parts.settings.dropout)?.sum(Kind::Float) * (share / all)
+        };
+        part.f_backward()?;
+        loss += part.detach().to_device(Device::Cpu);
+    }
+    parts.lap(&mut clock, &mut stepped.seconds.backward);
+    Ok(loss)
+}
+
+/// e to the mean −log π of the tokens of items that were kept aside, title with text; none where the model cannot write, or nothing
+/// was kept aside.
+pub fn perplexity(encoder: &Encoder, rule: &NextToken, catalogue: &Catalogue) -> Result<Option<f64>> {
+    let _guard = tch::no_grad_guard();
+    if encoder.check_writes(false).is_err() {
+        return Ok(None);
+    }
+    let mut lessons = Vec::new();
+    for row in 0..catalogue.len() {
+        let item = catalogue.item(row)?;
+        if rule.keeps_aside(&item.id) && lessons.len() < MOST_MEASURED {
+            lessons.push(rule.lesson(&encoder.reader(), &item, false)?);
+        }
+    }
+    let lengths: Vec<usize> = lessons.iter().map(|lesson| lesson.ids.len()).collect();
+    let (mut sum, mut tokens) = (0.0, 0);
+    for places in in_chunks(&lengths, MEASURED_TOKENS) {
+        let texts: Vec<(&[u32], usize)> =
+            places.iter().map(|place| (lessons[*place].ids.as_slice(), lessons[*place].given)).collect();
+        sum -= encoder.log_probs(&texts, 1.0, false)?.sum(Kind::Double).double_value(&[]);
+        tokens += texts.iter().map(|(ids, given)| ids.len() - given).sum::<usize>();
+    }
+    Ok((tokens > 0).then(|| (sum / tokens as f64).exp()))
+}
+
+impl NextToken {
+    /// Whether an item is one of those that are only measured.
+    pub fn keeps_aside(&self, id: &str) -> bool {
+        let share = f64::from(crc32fast::hash(id.as_bytes())) / f64::from(u32::MAX);
+        share < self.held_out
+    }
+
+    /// An item as it is learned: its title alone or with its text, the answer, and the end.
+    pub fn lesson(&self, reader: &Reader, item: &Item, brief: bool) -> Result<Lesson> {
+        let title = brief && !item.title.is_empty() && !self.answer.is_empty();
+        let text = if title { item.title.clone() } else { item.passage() };
+        let Text { mut ids, .. } = reader.read(&text, Some(TextKind::Item))?;
+        let answer = self.answer_of(item);
+        if !answer.is_empty() {
+            ids.extend(reader.plain(&answer)?);
+        }
+        // a reader that leaves texts open does not close them
+        ids.extend(reader.ends().first());
+        Ok(Lesson { ids, given: 1 })
+    }
+
+    /// As `category: lamp, colour: red`.
+    pub fn answer_of(&self, item: &Item) -> String {
+        let said = self.answer.iter().filter_map(|name| Some((name, item.fields.get(name)?)));
+        let words = said.flat_map(|(name, value)| match value {
+            Value::Object(fields) => fields.iter().map(|(name, value)| word(name, value)).collect(),
+            value => vec![word(name, value)],
+        });
+        words.collect::<Vec<_>>().join(", ")
+    }
+}
+
+fn word(name: &str, value: &Value) -> String {
+    match value {
+        Value::String(text) => format!("{name}: {text}"),
+        other => format!("{name}: {other}"),
+    }
+}
