@@ -7,6 +7,7 @@
 #   market      what the simulated shop is like (docs/market.md), and the lexical channel on it
 #   sft         the supervised stage beside sentence-transformers' trainer: texts/s, memory, where the time goes
 #   rewards     a step of R-GRPO beside a supervised one, and what a slow judge adds
+#   generation  tokens/s that a small decoder writes, beside transformers' generate
 #   candidates  searching a bank of the catalogue exactly and by a graph: when the graph pays
 #   nearest     the index beside hnswlib, faiss and usearch: building, memory, queries/s at each recall
 #   served      the whole way of a query over HTTP, beside sentence-transformers and faiss behind uvicorn
@@ -21,7 +22,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-stages=(speed ranking lexical market sft rewards candidates nearest served growth collective ingest)
+stages=(speed ranking lexical market sft rewards generation candidates nearest served growth collective ingest)
 data=${BENCH_DATA:-../shared/data/home_depot}
 no_data="skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
 work=$(mktemp -d)
@@ -109,6 +110,16 @@ served() {
 growth() {
     "$(scripts/python.sh benches/requirements.txt)" benches/growth.py --souk "$souk" \
         --load "$(bench_program load -p souk-search)" --model "$MINILM" ${BENCH_SVG:+--svg "$BENCH_SVG"}
+}
+
+generation() {
+    "$souk" market --seed 7 --items 3000 --queries 1500 --out "$work/talked" >/dev/null
+    "$souk" init --config configs/scratch-writer.toml --data "$work/talked" --out "$work/mute" >/dev/null
+    "$souk" train --config configs/next-token-market.toml --model "$work/mute" --data "$work/talked" --out "$work/writer" >/dev/null
+    python3 -c 'import json, sys; [print(json.loads(line)["title"]) for line in sys.stdin]' \
+        <"$work/talked/corpus.jsonl" | head -n 256 >"$work/titles"
+    "$(scripts/python.sh)" benches/generation.py --generation "$(bench_program generation)" --model "$work/writer" \
+        --texts "$work/titles"
 }
 
 collective() {

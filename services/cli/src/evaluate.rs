@@ -25,8 +25,7 @@ use crate::{ModelArgs, Shared};
 /// Measure a model, the lexical channel or any engine's run on a split of a data folder
 ///
 /// Writes metrics.json (rates in percent, 95 % intervals), run.trec and qrels.trec (which other tools read), queries.jsonl
-/// (each query's values, for souk compare) and report.html. Every item of the catalogue is searched. With a configuration
-/// whose objective is next_token, it also measures how well a decoder still writes: perplexity on the items kept aside.
+/// (each query's values, for souk compare) and report.html. Every item of the catalogue is searched.
 ///
 /// Example: souk evaluate --lexical --data SHOP --out BM25
 ///
@@ -63,6 +62,9 @@ pub struct Evaluate {
     /// Hits kept for each query, more than 100; the first metric is the hitrate among them
     #[arg(long, default_value_t = DEPTH)]
     depth: usize,
+    /// Also take the perplexity of a decoder on the items that this configuration (of the objective next_token) keeps aside
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["lexical", "run"])]
+    language: Option<PathBuf>,
     /// What tables call it; by default the model's name, BM25, or the run's name
     #[arg(long)]
     name: Option<String>,
@@ -97,12 +99,7 @@ impl Evaluate {
             None => encoded(&config, &task)?,
         };
         let (name, judge, depth) = (self.name(&config), judge.as_ref(), self.depth);
-        let perplexity = match &config.objective {
-            Objective::NextToken(rule) if self.run.is_none() && !self.lexical => {
-                perplexity(&config.open_encoder()?.freeze()?, rule, &Catalogue::open(&folder)?)?
-            }
-            _ => None,
-        };
+        let perplexity = self.language.as_ref().map(|file| self.perplexity(file, &folder)).transpose()?.flatten();
         let (task, engine, lexical) = (&task, &engine, &lexical);
         let measurement = Measurement { name: &name, task, engine, lexical, judge, depth, perplexity };
         let asked = bar("queries", Some(task.queries.len() as u64));
@@ -120,6 +117,17 @@ impl Evaluate {
         }
         text += &format!("\nmeasured {} queries; report in {}", run.queries.len(), self.out.join(REPORT).display());
         print(shared, &serde_json::to_value(&run.metrics)?, &text)
+    }
+
+    /// How well the model writes what a configuration teaches to write, asked as that asks it.
+    fn perplexity(&self, file: &Path, folder: &DataFolder) -> souk::Result<Option<f64>> {
+        let config = Config::load(Some(file), &self.model.changes())?;
+        let Objective::NextToken(rule) = &config.objective else {
+            let problem =
+                "has another objective than next_token: give the configuration of a stage that learns to write";
+            return Err(Error::config(file.display(), problem));
+        };
+        perplexity(&config.open_encoder()?.freeze()?, rule, &Catalogue::open(folder)?)
     }
 
     /// Those that cannot be compared are refused before the long work begins.

@@ -179,12 +179,31 @@ fn a_decoder_learns_what_to_write_and_says_it() {
     assert!(furthest(&vector(&told[0]["vector"]), &vector(&plain[0])) < 1e-5, "explained or not");
     let silent = ["--model", model, "--set", "encoder.rationale.max_tokens=0"];
     assert!(furthest(&vector(&embedded(home.path(), &silent, "blue lamp number 7\n")[0]), &vector(&plain[0])) > 1e-3);
-    let evaluate = ["evaluate", "--model", model, "--data", "shop", "--depth", "101", "--out", "measured", "--json"];
-    let language =
-        ["objective.type=next_token", "objective.answer=[\"kind\", \"attributes\"]", "objective.held_out=0.1"];
-    let metrics = done(&mut souk(home.path(), &evaluate, &language));
+    let rule = "[encoder.rationale]\nmax_tokens = 30\n[objective]\ntype = \"next_token\"\nheld_out = 0.1\n\
+                answer = [\"kind\", \"attributes\"]\n";
+    fs::write(home.path().join("writing.toml"), rule).unwrap();
+    let evaluate = |model: &str, out: &str| {
+        let args = [
+            "evaluate",
+            "--model",
+            model,
+            "--data",
+            "shop",
+            "--depth",
+            "101",
+            "--language",
+            "writing.toml",
+            "--json",
+            "--out",
+            out,
+        ];
+        done(&mut souk(home.path(), &args, &[]))
+    };
+    let metrics = evaluate(model, "measured");
     let perplexity = metrics["perplexity"].as_f64().unwrap();
     assert!(perplexity > 1.0 && perplexity < 50.0, "{perplexity}");
+    let untaught = evaluate("base", "untaught")["perplexity"].as_f64().unwrap();
+    assert!(untaught > 5.0 * perplexity, "{untaught}: of a decoder that never learned to write");
 }
 
 #[test]

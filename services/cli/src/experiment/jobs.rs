@@ -254,7 +254,7 @@ fn measure_args(plan: &Plan, places: &Places, (row, seed): (&Row, u64)) -> Vec<S
         ]);
     }
     if let Some(language) = settings.language.as_ref().filter(|_| row.kind != Kind::Lexical) {
-        args.extend(["--config".into(), text(&plan.folder.join(language))]);
+        args.extend(["--language".into(), text(&plan.folder.join(language))]);
     }
     args.extend(row.measured.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
     args.extend(["--out".into(), text(&places.run(row, seed))]);
