@@ -116,8 +116,8 @@ generation() {
     "$souk" market --seed 7 --items 3000 --queries 1500 --out "$work/talked" >/dev/null
     "$souk" init --config configs/scratch-writer.toml --data "$work/talked" --out "$work/mute" >/dev/null
     "$souk" train --config configs/next-token-market.toml --model "$work/mute" --data "$work/talked" --out "$work/writer" >/dev/null
-    python3 -c 'import json, sys; [print(json.loads(line)["title"]) for line in sys.stdin]' \
-        <"$work/talked/corpus.jsonl" | head -n 256 >"$work/titles"
+    head -n 256 "$work/talked/corpus.jsonl" |
+        python3 -c 'import json, sys; [print(json.loads(line)["title"]) for line in sys.stdin]' >"$work/titles"
     "$(scripts/python.sh)" benches/generation.py --generation "$(bench_program generation)" --model "$work/writer" \
         --texts "$work/titles"
 }
