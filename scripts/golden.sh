@@ -36,7 +36,10 @@ main() {
     cp -r "$work/golden/st_last" "$work/st_last_bf16"
     sed -i 's/"dtype": "float32"/"dtype": "bfloat16"/' "$work/st_last_bf16/config.json"
     grep -q bfloat16 "$work/st_last_bf16/config.json"
-    for model in "$MINILM" "$work/st_last_bf16" "$work"/golden/st_{mean_dense,v6,cls,last,noprompt} "$work"/scratch-{bert,decoder}; do
+    # a decoder that reads in both directions
+    cp -r "$work/golden/st_last" "$work/st_last_both"
+    sed -i '1s/{/{"is_causal": false,/' "$work/st_last_both/config.json"
+    for model in "$MINILM" "$work/st_last_bf16" "$work/st_last_both" "$work"/golden/st_{mean_dense,v6,cls,last,noprompt} "$work"/scratch-{bert,decoder}; do
         check_export "$model"
     done
     check_metrics

@@ -25,6 +25,9 @@ const HARMLESS: &str = "
     task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
     transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache xla_device";
 
+/// Whether a decoder attends in one direction; `false` is what transformers too computes in both.
+pub(super) const CAUSAL: &str = "is_causal";
+
 /// Nobody trains deeper models; a larger number is a mistake, and memory would be taken for it.
 const MOST_LAYERS: i64 = 10_000;
 
@@ -73,6 +76,7 @@ impl Architecture {
         let shape = match FAMILIES.iter().find(|family| family.model_type == model_type) {
             Some(family) => Shape::Decoder(DecoderShape::read(family, &fields)?),
             None if model_type == "bert" => {
+                fields.only(CAUSAL, false)?;
                 fields.only("tie_word_embeddings", true).or_else(|_| fields.only("tie_word_embeddings", false))?;
                 Shape::Bert(BertShape::read(&fields)?)
             }
@@ -98,6 +102,25 @@ impl Architecture {
             types.truncate(layers);
         }
         Self::read(json, "config.json", Some(ignored))
+    }
+
+    /// The same with attention in one direction, or in both, where somebody says which.
+    pub fn attending(mut self, causal: Option<bool>, ignored: &[String]) -> Result<Self> {
+        match (causal, &self.shape) {
+            (Some(causal), Shape::Decoder(shape)) if causal != shape.causal => {
+                self.json[CAUSAL] = causal.into();
+                Self::read(self.json, "config.json", Some(ignored))
+            }
+            (Some(true), Shape::Bert(_)) => {
+                Err(Error::config("encoder.causal", "is true, but BERT reads in both directions: leave it out"))
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// Whether each token sees those before it alone.
+    pub fn is_causal(&self) -> bool {
+        matches!(&self.shape, Shape::Decoder(shape) if shape.causal)
     }
 
     pub fn num_layers(&self) -> usize {

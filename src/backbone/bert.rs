@@ -102,7 +102,7 @@ impl Bert {
         if pass.train {
             x = x.dropout(self.shape.dropout, true);
         }
-        let plan = tokens.plan(Visibility { causal: pass.causal.unwrap_or(false), window: None });
+        let plan = tokens.plan(Visibility { causal: false, window: None });
         let depth = self.layers.len().saturating_sub(pass.skip_layers);
         for layer in &self.layers[..depth] {
             let parts = layer.qkv.split(&x, pass.train)?;

@@ -5,7 +5,7 @@ use souk_native::Activation;
 use tch::{Device, Tensor};
 
 use super::Pass;
-use super::architecture::num_layers;
+use super::architecture::{CAUSAL, num_layers};
 use super::attention::{Visibility, attend};
 use super::fields::Fields;
 use super::kv::Cache;
@@ -90,6 +90,8 @@ pub struct DecoderShape {
     pub(super) head_norm: bool,
     pub(super) tied: bool,
     pub(super) attention_dropout: f64,
+    /// Each token sees those before it alone.
+    pub(super) causal: bool,
     activation: Activation,
     init_std: f64,
 }
@@ -110,6 +112,7 @@ impl DecoderShape {
         let named_bias = fields.or("attention_bias", false)?;
         Ok(Self {
             vocab: fields.count("vocab_size")?,
+            causal: fields.or(CAUSAL, true)?,
             inner: fields.count("intermediate_size")?,
             positions,
             windows: windows(family, fields)?,
@@ -197,10 +200,9 @@ impl Decoder {
 
     /// Hidden states, shaped as the tokens with a width added. With a cache the tokens continue what it holds.
     pub(super) fn forward(&self, tokens: &Tokens, pass: &mut Pass) -> Result<Tensor> {
-        let causal = pass.causal.unwrap_or(true);
         let step = pass.cache.as_deref_mut().map(|cache| cache.extend(tokens)).transpose()?;
         let tokens = step.as_ref().unwrap_or(tokens);
-        let plan = |window| tokens.plan(Visibility { causal, window });
+        let plan = |window| tokens.plan(Visibility { causal: self.shape.causal, window });
         let full = plan(None);
         let sliding = self.shape.windows.iter().flatten().next().map(|&w| plan(Some(w)));
         let dropout = if pass.train { self.shape.attention_dropout } else { 0.0 };
@@ -235,6 +237,10 @@ impl Decoder {
     /// Next-token scores `[.., vocab]` for hidden states.
     pub(super) fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
         Ok(hidden.linear::<&Tensor>(self.vocabulary()?, None))
+    }
+
+    pub(super) fn is_causal(&self) -> bool {
+        self.shape.causal
     }
 
     pub(super) fn vocabulary(&self) -> Result<&Tensor> {

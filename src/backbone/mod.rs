@@ -36,8 +36,6 @@ use crate::error::{Error, Result};
 /// How one forward pass is to run; the default is the plain pass of an encoder.
 #[derive(Default)]
 pub struct Pass<'a> {
-    /// `None`: as the architecture was trained (BERT bidirectional, decoders causal).
-    pub causal: Option<bool>,
     /// Layers left out at the top; with 1, the states are the penultimate layer's.
     pub skip_layers: usize,
     /// Turns dropout on.
@@ -98,9 +96,14 @@ impl Backbone {
         Ok(self.decoder()?.mixtures(shares))
     }
 
-    /// Refuses a model that has no scores for a next token.
+    /// Refuses a model that has no scores for a next token, and one that would see what it is asked for.
     pub fn check_writes(&self) -> Result<()> {
-        self.decoder()?.vocabulary().map(drop)
+        let decoder = self.decoder()?;
+        if !decoder.is_causal() {
+            let problem = "is false: with attention in both directions nothing can be written behind a text";
+            return Err(Error::config("encoder.causal (`is_causal` of the model's config.json)", problem));
+        }
+        decoder.vocabulary().map(drop)
     }
 
     /// Where it runs.

@@ -13,7 +13,8 @@ use crate::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sampling {
-    /// Tokens of one continuation, the closing one included.
+    /// Tokens of one continuation, the closing one included: who asks for them says how many.
+    #[serde(skip)]
     pub max_tokens: usize,
     /// 0: always the likeliest.
     pub temperature: f64,
@@ -51,9 +52,6 @@ impl Sampling {
 
     pub fn check(&self, place: &str) -> Result<()> {
         let wrong = |name: &str, problem: String| Err(Error::config(format!("{place}.{name}"), problem));
-        if self.max_tokens == 0 {
-            return wrong("max_tokens", "is 0: say 1 or more".into());
-        }
         if !self.temperature.is_finite() || self.temperature < 0.0 {
             return wrong("temperature", format!("is {}: say 0 (the likeliest) or more", self.temperature));
         }

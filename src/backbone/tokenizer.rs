@@ -174,7 +174,7 @@ impl Tokenizer {
         ids.truncate(ids.len() - usize::from(closed));
         let end = before.len() + lower.len();
         let head = offsets.iter().take(ids.len()).take_while(|(_, to)| *to <= before.len()).count();
-        let tail = offsets[..ids.len()].iter().rev().take_while(|(from, to)| *from >= end && to > from).count();
+        let tail = offsets[..ids.len()].iter().rev().take_while(|(from, _)| *from >= end).count();
         if ids.len() > most {
             let behind = ids.split_off(ids.len() - tail);
             if most <= head + tail {

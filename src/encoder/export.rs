@@ -21,9 +21,6 @@ impl Encoder {
     pub fn check_export(&self) -> Result<()> {
         let no_form =
             |what: &str| Error::config("export", format!("{what} has no form in a sentence-transformers folder"));
-        if self.overrides.causal.is_some() {
-            return Err(no_form("an override of `causal`"));
-        }
         if self.overrides.dimensions.is_some() {
             return Err(no_form("an override of `dimensions` (give truncate_dim when loading)"));
         }
@@ -31,6 +28,17 @@ impl Encoder {
             return Err(no_form("pooling `penultimate_mean`"));
         }
         Ok(())
+    }
+
+    /// Whether sentence-transformers can compute it: its folders have no soft tokens and no rationales.
+    pub fn check_foreign(&self) -> Result<()> {
+        let of_ours = match (self.recipe.refine, &self.recipe.rationale) {
+            (None, None) => return Ok(()),
+            (Some(_), _) => "soft tokens (encoder.refine)",
+            (None, Some(_)) => "a rationale before the pooling (encoder.rationale; with max_tokens=0 there is none)",
+        };
+        let problem = format!("{of_ours} cannot be computed by sentence-transformers: serve the folder with Souk");
+        Err(Error::config("export", problem))
     }
 
     /// Exports the model as it is now, adapters merged. `out` must be new or empty.

@@ -49,7 +49,7 @@ pub struct Overrides {
     /// The first so many entries of a vector, normalised again (Matryoshka).
     pub dimensions: Option<i64>,
     pub normalize: Option<bool>,
-    /// Attention in both directions, or not, whatever the architecture was trained with.
+    /// A decoder attends in one direction, or in both: what the folder says of it otherwise (`is_causal`), or in one.
     pub causal: Option<bool>,
     /// Soft tokens after the text instead of a pooling: decoders only.
     // a model that has none keeps its fingerprint
@@ -209,7 +209,8 @@ impl Encoder {
     /// Opens a hub or sentence-transformers folder, ready to be trained or exported.
     pub fn open(dir: &Path, placement: Placement, overrides: Overrides) -> Result<Self> {
         let transformer = transformer_dir(dir)?;
-        let architecture = Architecture::open(&transformer.join("config.json"), &placement.ignore_fields)?;
+        let architecture = Architecture::open(&transformer.join("config.json"), &placement.ignore_fields)?
+            .attending(overrides.causal, &placement.ignore_fields)?;
         let mut recipe = Recipe::read(dir, &placement.ignore_fields)?;
         recipe.pooling = overrides.pooling.unwrap_or(recipe.pooling);
         recipe.normalize = overrides.normalize.unwrap_or(recipe.normalize);
@@ -270,10 +271,6 @@ impl Encoder {
         }
         if let Some(refine) = self.recipe.refine {
             refine.check(&self.backbone)?;
-            if self.overrides.causal == Some(false) {
-                let problem = "is false, but soft tokens follow one another: leave it out";
-                return Err(Error::config("encoder.causal", problem));
-            }
         }
         match self.overrides.dimensions {
             Some(n) if n < 1 || n > width => {
@@ -365,7 +362,7 @@ impl Encoder {
         let ids: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
         let tokens = Tokens::packed(&ids, self.placement.device)?;
         let skip_layers = usize::from(self.recipe.pooling == Pooling::PenultimateMean);
-        let pass = Pass { causal: self.overrides.causal, skip_layers, train, ..Pass::default() };
+        let pass = Pass { skip_layers, train, ..Pass::default() };
         let states = self.backbone.forward(&tokens, pass)?;
         let Layout::Packed { starts } = &tokens.layout else {
             return Err(Error::device("an encoder packs its tokens"));

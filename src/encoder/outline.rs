@@ -31,7 +31,8 @@ impl Outline {
     /// `ignored` lists fields the user vouches for.
     pub fn open(dir: &Path, overrides: &Overrides, ignored: &[String]) -> Result<Self> {
         let transformer = transformer_dir(dir)?;
-        let architecture = Architecture::open(&transformer.join("config.json"), ignored)?;
+        let architecture =
+            Architecture::open(&transformer.join("config.json"), ignored)?.attending(overrides.causal, ignored)?;
         let recipe = Recipe::read(dir, ignored)?;
         let dense = recipe.dense.iter().map(|dense| {
             let shape = dense.weight.size();
@@ -50,7 +51,8 @@ impl Outline {
         if let Some(fields) = json.as_object_mut() {
             fields.entry("vocab_size").or_insert(scratch.vocab.into());
         }
-        let architecture = Architecture::read(json, "[scratch.architecture]", None)?;
+        let architecture =
+            Architecture::read(json, "[scratch.architecture]", None)?.attending(overrides.causal, &[])?;
         Self::of(&architecture, Vec::new(), scratch.pooling, overrides)
     }
 
@@ -73,7 +75,7 @@ impl Outline {
             dimensions,
             skip_layers: u64::from(pooling == Pooling::PenultimateMean),
             vocabulary: sizes.untied,
-            causal: overrides.causal.unwrap_or(sizes.decoder),
+            causal: architecture.is_causal(),
             sizes,
         })
     }
@@ -125,7 +127,7 @@ mod tests {
             let placement =
                 Placement { device: Device::Cpu, precision: Precision::F32, adapter: None, ignore_fields: Vec::new() };
             let mut encoder = Encoder::open(&dir, placement, Overrides::default()).unwrap();
-            let trained: usize = encoder.trainable(None).unwrap().iter().map(|(_, tensor)| tensor.numel()).sum();
+            let trained: usize = encoder.trainable(None, false).unwrap().iter().map(|(_, tensor)| tensor.numel()).sum();
             let outline = Outline::open(&dir, &Overrides::default(), &[]).unwrap();
             let dense = outline.dense.iter().map(|(i, o, bias)| i * o + if *bias { *o } else { 0 }).sum::<u64>();
             assert_eq!(outline.vocabulary, dir == untied.path(), "{folder}");

@@ -52,6 +52,16 @@ impl Encoder {
         }
     }
 
+    /// Tokens of a rationale, at most; 0 where none is written.
+    pub fn most_written(&self) -> usize {
+        self.recipe.rationale.as_ref().map_or(0, Rationale::most)
+    }
+
+    /// Tokens have numbers below this.
+    pub fn vocab(&self) -> usize {
+        self.architecture.vocab()
+    }
+
     /// `each` continuations of every text, those of one text side by side.
     pub fn write(&self, texts: &[&Text], each: usize, how: &Sampling) -> Result<Vec<Continuation>> {
         let ids: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();

@@ -21,6 +21,7 @@ pub struct Refine {
     pub steps: Option<usize>,
     /// Keeps what was read, so that a soft token costs one token: the default. Without, the text is read again for each, and the
     /// vectors are the same.
+    #[serde(skip_serializing)]
     pub cached: Option<bool>,
 }
 

@@ -12,8 +12,9 @@ use crate::error::{Error, Result};
 const VOCABULARY: &str = "lm_head.weight";
 
 impl Encoder {
-    /// The tensors to be trained, by name, with gradients turned on: all weights, or those of a fresh adapter alone.
-    pub fn trainable(&mut self, lora: Option<(&Lora, u64)>) -> Result<Vec<(String, Tensor)>> {
+    /// The tensors to be trained, by name, with gradients turned on: all weights, or those of a fresh adapter alone. Scores of the
+    /// next token have a part only in what `writes`.
+    pub fn trainable(&mut self, lora: Option<(&Lora, u64)>, writes: bool) -> Result<Vec<(String, Tensor)>> {
         if !self.recipe.normalize && self.recipe.similarity.as_deref().is_some_and(|name| name != "cosine") {
             let problem = "this model's vectors are compared by their product, and training turns directions alone: set it \
                            to true";
@@ -30,8 +31,6 @@ impl Encoder {
         } else {
             let frozen = || Error::input("a frozen model cannot be trained");
             let parameters = self.parameters.as_ref().ok_or_else(frozen)?;
-            // a matrix of the next token's scores has no part in a vector that is pooled
-            let writes = self.recipe.refine.is_some() || self.recipe.rationale.is_some();
             let used = parameters.named().iter().filter(|(name, _)| writes || name.as_str() != VOCABULARY);
             named.extend(used.map(|(name, tensor)| (name.clone(), tensor.shallow_clone())));
             for (i, dense) in self.recipe.dense.iter().enumerate() {

@@ -211,12 +211,10 @@ impl Grace {
         }
     }
 
-    /// The sum over this process's tokens, `[t]` each: log-probabilities of now and of when they were drawn, and the advantage of
-    /// their rationale.
-    pub fn loss(&self, now: &Tensor, old: &Tensor, advantage: &Tensor) -> Tensor {
-        if self.inner_epochs == 1 {
-            return -(now * advantage).sum(Kind::Float);
-        }
+    /// The sum over this process's tokens, `[t]` each: log-probabilities of now, those of when they were drawn where these may be
+    /// others, and the advantage of their rationale.
+    pub fn loss(&self, now: &Tensor, old: Option<&Tensor>, advantage: &Tensor) -> Tensor {
+        let Some(old) = old else { return -(now * advantage).sum(Kind::Float) };
         let above = if self.estimator == Estimator::Dapo { self.clip_above } else { self.clip };
         let ratio = (now - old).exp();
         let bound = ratio.clamp(1.0 - self.clip, 1.0 + above) * advantage;

@@ -55,7 +55,7 @@ pub struct Needs {
     pub all_queries: bool,
     /// The vectors of every step of an encoder that refines them.
     pub steps: bool,
-    /// What the encoder writes of each item, several times.
+    /// An encoder that writes of a text before it encodes it.
     pub rationales: bool,
     /// The encoder's scores of what comes next in a text.
     pub next_tokens: bool,
@@ -63,6 +63,13 @@ pub struct Needs {
     pub candidates: Candidates,
     /// The scores that the model of the beginning gives.
     pub reference: bool,
+}
+
+impl Needs {
+    /// Scores of next tokens, as a number or as a share in a soft token.
+    pub fn writes(&self) -> bool {
+        self.steps || self.rationales || self.next_tokens
+    }
 }
 
 /// Where an objective's judged candidates come from.

@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NextToken {
-    /// Fields of an item that are written behind its text, as `brand: Souk, colour: red`; none: the text alone.
+    /// Fields of an item that are written behind its text, as `brand: Souk, colour: red`, of an encoder with rationales; none: the
+    /// text alone.
     pub answer: Vec<String>,
     /// The share of items that is never learned from.
     pub held_out: f64,
@@ -32,7 +33,8 @@ impl NextToken {
         }
     }
 
-    pub(super) fn needs(&self) -> Needs {
-        Needs { next_tokens: true, ..Needs::default() }
+    pub fn needs(&self) -> Needs {
+        // an answer stands behind a text that is left open for one
+        Needs { next_tokens: true, rationales: !self.answer.is_empty(), ..Needs::default() }
     }
 }

@@ -104,7 +104,7 @@ fn spread(sample: &[u64], count: u64) -> Vec<u64> {
 
 /// Pairs of tokens in one text, over all layers. A causal kernel leaves half of them out; one with a mask for a sliding window
 /// computes all.
-fn seen(outline: &Outline, length: u64) -> f64 {
+pub(super) fn seen(outline: &Outline, length: u64) -> f64 {
     let square = (length * length) as f64;
     let depth = outline.sizes.windows.len() - outline.skip_layers as usize;
     let layer = |window: &Option<u64>| {

@@ -19,6 +19,9 @@ pub use judgements::Judgements;
 pub use oracle::MarketOracle;
 pub use settings::{Judge, Limits, ModelJudge, OpenaiJudge, QrelsJudge, RerankJudge, RerankShape, SoukJudge, open};
 pub use wire::Thresholds;
+#[cfg(test)]
+pub(crate) use wire::pretend;
+pub(crate) use wire::{Failure, FailureKind, Http};
 
 use crate::domain::Level;
 use crate::error::Result;

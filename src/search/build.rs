@@ -209,11 +209,15 @@ fn from_index(index: &dyn Index, model: Option<(&Model, Option<&Live>)>, making:
                 })?;
                 // in the order of the catalogue, which decides between items that are as near
                 let mut encoded = encoded.into_iter();
-                let vectors: Vec<_> = known
-                    .iter()
-                    .map(|known| known.map_or_else(|| encoded.next(), |known| Some(known.to_vec())))
-                    .collect();
-                items.into_iter().zip(vectors.into_iter().flatten()).try_for_each(&mut add)?;
+                let short = || Error::device("the encoder gave fewer vectors than it was given items");
+                let mut vectors = Vec::with_capacity(items.len());
+                for known in known {
+                    vectors.push(match known {
+                        Some(known) => known.to_vec(),
+                        None => encoded.next().ok_or_else(short)?,
+                    });
+                }
+                items.into_iter().zip(vectors).try_for_each(&mut add)?;
             }
         }
         after = page.next;

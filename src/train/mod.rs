@@ -19,6 +19,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 mod words;
+mod writer;
 
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +29,7 @@ pub use self::run::{Learned, Progress, Rewards, Run, Stage, Summary};
 pub use self::same::Hashes;
 pub use self::step::Seconds;
 pub use self::words::perplexity;
+pub use self::writer::WriterSettings;
 use crate::backbone::lora::Lora;
 use crate::dataset::PairSource;
 use crate::error::{Error, Result};
@@ -61,6 +63,9 @@ pub struct TrainSettings {
     pub optimizer: OptimizerSettings,
     /// Trains a low-rank adapter instead of all weights.
     pub lora: Option<Lora>,
+    /// A server that writes rationales instead of the model that learns (GRACE).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub writer: Option<WriterSettings>,
     /// The dropout of the model's own configuration. Off, one process and many make the same update.
     pub dropout: bool,
     /// Tokens of one forward pass.
@@ -90,6 +95,7 @@ impl Default for TrainSettings {
             shuffle_block: None,
             optimizer: OptimizerSettings::default(),
             lora: None,
+            writer: None,
             dropout: false,
             chunk_tokens: 2048,
             keep_tokens: 8192,
@@ -119,6 +125,7 @@ impl TrainSettings {
             let problem = format!("{} x {} pairs in a step are more than {MOST_PAIRS}", self.batch, self.accumulate);
             return Err(Error::config("train.batch", problem));
         }
+        self.writer.as_ref().map_or(Ok(()), WriterSettings::check)?;
         let Some(lora) = &self.lora else { return Ok(()) };
         lora.check("train.lora")?;
         if lora.dropout > 0.0 && !self.dropout {

@@ -150,7 +150,7 @@ pub struct Twin {
 
 impl Twin {
     pub fn new(mut encoder: Encoder, lora: Option<(&Lora, u64)>) -> Result<Self> {
-        let named = encoder.trainable(lora)?;
+        let named = encoder.trainable(lora, false)?;
         let weights = named.into_iter().map(|(_, tensor)| tensor.set_requires_grad(false)).collect();
         Ok(Self { encoder, weights })
     }

@@ -12,6 +12,7 @@ use super::correct::Turn;
 use super::policy::Spread;
 use super::share::in_chunks;
 use super::step::{Parts, Stepped};
+use super::writer::Writer;
 use crate::backbone::{Continuation, Sampling};
 use crate::collective::gather_rows;
 use crate::encoder::{Encoder, Text};
@@ -24,6 +25,7 @@ const REDRAWS: u64 = 3;
 
 pub struct Rationales {
     rule: Grace,
+    writer: Writer,
 }
 
 /// What one step says of its rationales, over all processes.
@@ -51,9 +53,43 @@ struct Lesson {
     divisor: f64,
 }
 
+impl Lesson {
+    /// Tokens of one rationale.
+    fn written(&self, place: usize) -> usize {
+        let (ids, prompt) = &self.texts[place];
+        ids.len() - prompt
+    }
+
+    /// The log-probabilities that nobody told, by the model as it is.
+    fn complete(&mut self, encoder: &Encoder, (temperature, most): (f64, usize)) -> Result<()> {
+        let _guard = tch::no_grad_guard();
+        let missing: Vec<usize> =
+            (0..self.texts.len()).filter(|place| self.old[*place].len() != self.written(*place)).collect();
+        let lengths: Vec<usize> = missing.iter().map(|place| self.texts[*place].0.len()).collect();
+        for places in in_chunks(&lengths, most) {
+            let places: Vec<usize> = places.iter().map(|place| missing[*place]).collect();
+            let texts: Vec<(&[u32], usize)> =
+                places.iter().map(|place| (self.texts[*place].0.as_slice(), self.texts[*place].1)).collect();
+            let found = encoder.log_probs(&texts, temperature, false)?;
+            let mut rest: &[f32] = &Vec::<f32>::try_from(found.to_device(Device::Cpu))?;
+            for place in places {
+                let own;
+                (own, rest) = rest.split_at(self.written(place));
+                self.old[place] = own.to_vec();
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Rationales {
-    pub fn new(rule: Grace) -> Self {
-        Self { rule }
+    pub fn new(rule: Grace, writer: Writer) -> Self {
+        Self { rule, writer }
+    }
+
+    /// Whether the weights that learn may be others than those that wrote.
+    fn is_behind(&self) -> bool {
+        self.rule.inner_epochs > 1 || self.writer.is_other()
     }
 
     pub fn step(
@@ -89,9 +125,15 @@ impl Rationales {
         stepped.texts += queries.len() + positives.len() + negatives.len();
         parts.lap(&mut clock, &mut stepped.seconds.data);
         let seed = self.rule.sampling.seed ^ parts.settings.seed.rotate_left(32) ^ (from << 2);
-        let how = |kind: u64, first: usize| Sampling { seed: seed ^ kind, first: first as u64, ..self.rule.sampling };
-        let of_queries = written(encoder, &queries, 1, &how(1, own.start))?;
-        let of_negatives = written(encoder, &negatives, 1, &how(2, own.start * self.rule.negatives))?;
+        let max_tokens = encoder.most_written();
+        let how = |kind: u64, first: usize| Sampling {
+            seed: seed ^ kind,
+            first: first as u64,
+            max_tokens,
+            ..self.rule.sampling
+        };
+        let of_queries = self.writer.write(encoder, &queries, 1, &how(1, own.start))?;
+        let of_negatives = self.writer.write(encoder, &negatives, 1, &how(2, own.start * self.rule.negatives))?;
         let of_positives = self.rollouts(encoder, &positives, &how(3, own.start * self.rule.rollouts))?;
         let chunk = parts.settings.chunk_tokens;
         let columns = self.rule.columns() as usize;
@@ -100,10 +142,14 @@ impl Rationales {
             vectors(encoder, (&positives, &of_positives, columns), chunk)?,
             vectors(encoder, (&negatives, &of_negatives, 1), chunk)?,
         ];
-        stepped.tokens += of_positives.iter().map(|text| text.ids.len()).sum::<usize>();
+        let wrote = of_queries.iter().chain(&of_negatives).chain(&of_positives);
+        stepped.tokens += wrote.map(|text| text.ids.len()).sum::<usize>();
         parts.lap(&mut clock, &mut stepped.seconds.forward);
-        let lesson = self.reward(parts, (&positives, of_positives), (&vectors, own.len()), stepped)?;
+        let mut lesson = self.reward(parts, (&positives, of_positives), (&vectors, own.len()), stepped)?;
         parts.lap(&mut clock, &mut stepped.seconds.loss);
+        if self.is_behind() {
+            lesson.complete(encoder, (self.rule.sampling.temperature, chunk))?;
+        }
         Ok(lesson)
     }
 
@@ -135,23 +181,29 @@ impl Rationales {
     /// `columns` rationales of each positive.
     fn rollouts(&self, encoder: &Encoder, positives: &[Text], how: &Sampling) -> Result<Vec<Continuation>> {
         let (each, columns) = (self.rule.rollouts, self.rule.columns() as usize);
-        let mut drawn = written(encoder, positives, each, how)?;
+        let mut drawn = self.writer.write(encoder, positives, each, how)?;
         if self.rule.estimator == Estimator::Dapo {
             for again in 1..=REDRAWS {
                 let equal = |group: &[Continuation]| group.iter().all(|text| text.ids == group[0].ids);
-                let places: Vec<usize> =
-                    (0..positives.len()).filter(|at| equal(&drawn[at * each..(at + 1) * each])).collect();
-                let texts: Vec<Text> = places.iter().map(|at| positives[*at].clone()).collect();
-                let fresh = written(encoder, &texts, each, &Sampling { seed: how.seed ^ (again << 56), ..*how })?;
-                for (at, group) in places.iter().zip(fresh.chunks(each)) {
-                    drawn[at * each..(at + 1) * each].clone_from_slice(group);
+                for (at, text) in positives.iter().enumerate() {
+                    let group = at * each..(at + 1) * each;
+                    if equal(&drawn[group.clone()]) {
+                        let how =
+                            Sampling { seed: how.seed ^ (again << 56), first: how.first + group.start as u64, ..*how };
+                        drawn[group].clone_from_slice(&self.writer.write(
+                            encoder,
+                            std::slice::from_ref(text),
+                            each,
+                            &how,
+                        )?);
+                    }
                 }
             }
         }
         if columns == each {
             return Ok(drawn);
         }
-        let likeliest = written(encoder, positives, 1, &Sampling { temperature: 0.0, ..*how })?;
+        let likeliest = self.writer.write(encoder, positives, 1, &Sampling { temperature: 0.0, ..*how })?;
         let groups = drawn.chunks(each).zip(likeliest);
         Ok(groups.flat_map(|(group, best)| group.iter().cloned().chain([best])).collect())
     }
@@ -191,8 +243,9 @@ impl Rationales {
         let sum = |x: &Tensor| {
             x.narrow(1, 0, self.rule.rollouts as i64).to_kind(Kind::Double).sum(Kind::Double).double_value(&[])
         };
-        let lengths: usize = wrote.iter().map(|text| text.ids.len()).sum();
-        let tokens: usize = lesson.old.iter().map(Vec::len).sum();
+        let of_each = wrote.chunks(columns as usize).flat_map(|group| &group[..self.rule.rollouts]);
+        let lengths: usize = of_each.map(|text| text.ids.len()).sum();
+        let tokens: usize = (0..lesson.texts.len()).map(|place| lesson.written(place)).sum();
         let sampled = (num * self.rule.rollouts as i64) as f64;
         let mut sums = Tensor::from_slice(&[
             sampled,
@@ -201,7 +254,7 @@ impl Rationales {
             sum(&rewarded.close),
             sum(&rewarded.alike),
             sum(&rewarded.apart),
-            lengths as f64 / columns as f64 * self.rule.rollouts as f64,
+            lengths as f64,
             sum(&ended.to_kind(Kind::Float)),
             num as f64,
             num as f64 - found.teaches.sum(Kind::Double).double_value(&[]),
@@ -231,7 +284,7 @@ impl Rationales {
             let old: Vec<f32> = places.iter().flat_map(|place| lesson.old[*place].iter().copied()).collect();
             let advantage: Vec<f32> = places
                 .iter()
-                .flat_map(|place| std::iter::repeat_n(lesson.advantage[*place], lesson.old[*place].len()))
+                .flat_map(|place| std::iter::repeat_n(lesson.advantage[*place], lesson.written(*place)))
                 .collect();
             let [old, advantage] =
                 [old, advantage].map(|values| Tensor::from_slice(&values).to_device(encoder.device()));
@@ -241,7 +294,7 @@ impl Rationales {
                     false => None,
                 };
                 let now = encoder.log_probs(&texts, self.rule.sampling.temperature, parts.settings.dropout)?;
-                self.rule.loss(&now, &old, &advantage) * (share / lesson.divisor)
+                self.rule.loss(&now, self.is_behind().then_some(&old), &advantage) * (share / lesson.divisor)
             };
             part.f_backward()?;
             loss += part.detach().to_device(Device::Cpu);
@@ -265,10 +318,6 @@ impl Wrote {
             frac_group_zero_std: sums[9] / groups,
         }
     }
-}
-
-fn written(encoder: &Encoder, texts: &[Text], each: usize, how: &Sampling) -> Result<Vec<Continuation>> {
-    encoder.write(&texts.iter().collect::<Vec<_>>(), each, how)
 }
 
 /// Vectors `[n·each, d]` of texts with what was written behind them, without a graph.

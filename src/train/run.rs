@@ -25,6 +25,7 @@ use super::reference::Reference;
 use super::same::{Hashes, check_same, without_place};
 use super::step::{Parts, Stepped, step};
 use super::words::Words;
+use super::writer::Writer;
 use crate::beir::DataFolder;
 use crate::candidates::{CandidateSettings, Source};
 use crate::checkpoint::{Checkpoints, State};
@@ -154,7 +155,7 @@ impl Run {
         agree(collective.as_ref(), &hashes.data, "sees other data than rank 0")?;
         agree(collective.as_ref(), &hashes.model, "begins with another model than rank 0")?;
         let lora = stage.settings.lora.as_ref().map(|lora| (lora, stage.settings.seed));
-        let named = stage.encoder.trainable(lora)?;
+        let named = stage.encoder.trainable(lora, stage.objective.needs().writes())?;
         let mut optimizer = Optimizer::new(&stage.settings.optimizer, named)?;
         let data_files = (Arc::new(catalogue), pairs);
         let mut teaching = stage.teaching(data)?;
@@ -364,8 +365,15 @@ impl Run {
 impl Stage {
     fn teaching(&mut self, data: &DataFolder) -> Result<Teaching> {
         let needs = self.objective.needs();
+        if self.settings.writer.is_some() && !matches!(self.objective, Objective::Grace(_)) {
+            let problem = "has no effect: of all objectives `grace` alone learns from what is written";
+            return Err(Error::config("train.writer", problem));
+        }
         match &self.objective {
-            Objective::Grace(rule) => return Ok(Teaching::Written(Rationales::new(rule.clone()))),
+            Objective::Grace(rule) => {
+                let writer = Writer::open(self.settings.writer.as_ref())?;
+                return Ok(Teaching::Written(Rationales::new(rule.clone(), writer)));
+            }
             Objective::NextToken(rule) => return Ok(Teaching::Words(Words::new(rule.clone()))),
             _ if needs.candidates == Candidates::None => return Ok(Teaching::Pairs),
             _ => {}

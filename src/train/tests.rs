@@ -71,7 +71,7 @@ impl Shop {
     /// Loss and gradients of all pairs as one batch.
     fn run(&self, model: &str, rule: InfoNce, settings: TrainSettings) -> (f64, BTreeMap<String, Tensor>) {
         let mut encoder = open(model);
-        let named = encoder.trainable(None).unwrap();
+        let named = encoder.trainable(None, false).unwrap();
         let objective = Objective::InfoNce(rule);
         let parts = self.parts(&settings, &objective);
         let mut stepped = Stepped::default();
@@ -149,7 +149,7 @@ fn accumulated_batches_make_the_mean_over_their_pairs() {
     let settings = TrainSettings { batch: 4, accumulate: 2, ..TrainSettings::default() };
     let loss = |from, to| {
         let mut encoder = open("st_cls");
-        let mut optimizer = Optimizer::new(&settings.optimizer, encoder.trainable(None).unwrap()).unwrap();
+        let mut optimizer = Optimizer::new(&settings.optimizer, encoder.trainable(None, false).unwrap()).unwrap();
         let rule = Objective::InfoNce(InfoNce::default());
         step(&shop.parts(&settings, &rule), (&encoder, &mut optimizer), (from, to), 1e-9, false).unwrap().loss
     };
@@ -181,7 +181,7 @@ fn a_bank_takes_over_at_its_step_and_is_that_of_the_model_half_way_to_it() {
     let (settings, rule) = (TrainSettings::default(), Objective::InfoNce(InfoNce::default()));
     let parts = shop.parts(&settings, &rule);
     let mut encoder = open("st_cls");
-    let optimizer = Optimizer::new(&settings.optimizer, encoder.trainable(None).unwrap()).unwrap();
+    let optimizer = Optimizer::new(&settings.optimizer, encoder.trainable(None, false).unwrap()).unwrap();
     let candidates = CandidateSettings { source: Source::Catalogue, refresh_steps: 4, ..CandidateSettings::default() };
     let mut proposals = Proposals::new(candidates, Twin::new(open("st_cls"), None).unwrap());
     let queries = Tensor::randn([5, encoder.dimensions()], (Kind::Float, Device::Cpu));

@@ -11,7 +11,7 @@ use super::step::{Parts, Stepped};
 use crate::dataset::Catalogue;
 use crate::domain::{Item, TextKind};
 use crate::encoder::{Encoder, Reader, Text};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::objective::NextToken;
 use crate::optimizer::Optimizer;
 
@@ -100,13 +100,10 @@ fn learn(
     Ok(loss)
 }
 
-/// e to the mean −log π of the tokens of items that were kept aside, title with text; none where the model cannot write, or nothing
-/// was kept aside.
-pub fn perplexity(encoder: &Encoder, rule: &NextToken, catalogue: &Catalogue) -> Result<Option<f64>> {
+/// e to the mean −log π of the tokens of items that were kept aside, title with text.
+pub fn perplexity(encoder: &Encoder, rule: &NextToken, catalogue: &Catalogue) -> Result<f64> {
     let _guard = tch::no_grad_guard();
-    if encoder.check_writes(false).is_err() {
-        return Ok(None);
-    }
+    encoder.check_writes(rule.needs().rationales)?;
     let mut lessons = Vec::new();
     for row in 0..catalogue.len() {
         let item = catalogue.item(row)?;
@@ -122,7 +119,12 @@ pub fn perplexity(encoder: &Encoder, rule: &NextToken, catalogue: &Catalogue) ->
         sum -= encoder.log_probs(&texts, 1.0, false)?.sum(Kind::Double).double_value(&[]);
         tokens += texts.iter().map(|(ids, given)| ids.len() - given).sum::<usize>();
     }
-    Ok((tokens > 0).then(|| (sum / tokens as f64).exp()))
+    if tokens == 0 {
+        let problem =
+            format!("is {}, which keeps no item of this catalogue aside to measure on: say more", rule.held_out);
+        return Err(Error::config("objective.held_out", problem));
+    }
+    Ok((sum / tokens as f64).exp())
 }
 
 impl NextToken {

@@ -91,6 +91,7 @@ impl Evaluate {
         let judge = self.judge(&config, &folder)?;
         let baselines = self.baselines(&Asked::of(&task, judge.as_ref(), self.depth))?;
         let training = self.training_log(&config)?;
+        let perplexity = self.language.as_ref().map(|file| perplexity_of(&config, file, &folder)).transpose()?;
         let claim = Claim::new(&self.out)?;
         let lexical = Lexical::build(task.items.iter().map(|item| Ok(item.passage())))?;
         let engine = match &self.run {
@@ -99,7 +100,6 @@ impl Evaluate {
             None => encoded(&config, &task)?,
         };
         let (name, judge, depth) = (self.name(&config), judge.as_ref(), self.depth);
-        let perplexity = self.language.as_ref().map(|file| self.perplexity(file, &folder)).transpose()?.flatten();
         let (task, engine, lexical) = (&task, &engine, &lexical);
         let measurement = Measurement { name: &name, task, engine, lexical, judge, depth, perplexity };
         let asked = bar("queries", Some(task.queries.len() as u64));
@@ -117,17 +117,6 @@ impl Evaluate {
         }
         text += &format!("\nmeasured {} queries; report in {}", run.queries.len(), self.out.join(REPORT).display());
         print(shared, &serde_json::to_value(&run.metrics)?, &text)
-    }
-
-    /// How well the model writes what a configuration teaches to write, asked as that asks it.
-    fn perplexity(&self, file: &Path, folder: &DataFolder) -> souk::Result<Option<f64>> {
-        let config = Config::load(Some(file), &self.model.changes())?;
-        let Objective::NextToken(rule) = &config.objective else {
-            let problem =
-                "has another objective than next_token: give the configuration of a stage that learns to write";
-            return Err(Error::config(file.display(), problem));
-        };
-        perplexity(&config.open_encoder()?.freeze()?, rule, &Catalogue::open(folder)?)
     }
 
     /// Those that cannot be compared are refused before the long work begins.
@@ -183,6 +172,17 @@ impl Evaluate {
 }
 
 /// The vectors of the catalogue and of the queries.
+/// How well the model writes what a file's configuration teaches to write, asked as that asks it.
+fn perplexity_of(config: &Config, file: &Path, folder: &DataFolder) -> souk::Result<f64> {
+    let mut language = Config::load(Some(file), &[])?;
+    language.model = config.model.clone();
+    let Objective::NextToken(rule) = &language.objective else {
+        let problem = "has another objective than next_token: give the configuration of a stage that learns to write";
+        return Err(Error::config(file.display(), problem));
+    };
+    perplexity(&language.open_encoder()?.freeze()?, rule, &Catalogue::open(folder)?)
+}
+
 fn encoded(config: &Config, task: &Task) -> anyhow::Result<Engine> {
     let encoder = config.open_encoder()?.for_search()?.freeze()?;
     let worker = Worker::start(encoder, config.worker)?;

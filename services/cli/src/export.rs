@@ -32,7 +32,10 @@ impl Export {
         let config = shared.load(self.model.changes())?;
         let mut encoder = config.open_encoder()?;
         match self.to {
-            Target::SentenceTransformers => encoder.export(&self.out)?,
+            Target::SentenceTransformers => {
+                encoder.check_foreign()?;
+                encoder.export(&self.out)?;
+            }
         }
         let out = self.out.display();
         let json = serde_json::json!({"out": self.out, "dimensions": encoder.dimensions()});

@@ -3,11 +3,16 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
-use std::io::Write;
-use std::path::Path;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::thread;
 
 use serde_json::{Value, json};
+use souk::backbone::{Continuation, Precision, Sampling};
+use souk::encoder::{Encoder, Overrides, Placement, Text};
+use tch::Device;
 use tempfile::TempDir;
 
 const KINDS: [&str; 6] = ["desk", "lamp", "chair", "pipe", "jacket", "bottle"];
@@ -117,7 +122,10 @@ fn learned(home: &Path, out: &str, sets: &[&str]) -> Vec<Value> {
         ["launch", "--nproc", "2", "--"].map(str::to_owned).into_iter().chain(args(&together)).collect();
     done(&mut of(&launch));
     let (one, two) = (losses(&home.join(out)), losses(&home.join(&together)));
-    assert!(one.len() == two.len() && furthest(&one, &two) < 1e-4, "{one:?} beside {two:?}");
+    // another order of sums is another last bit, and every update makes more of it
+    let scale = 1.0 + one[0].abs();
+    assert!(furthest(&one[..3], &two[..3]) < 2e-6 * scale, "{one:?} beside {two:?}");
+    assert!(one.len() == two.len() && furthest(&one, &two) < 1e-3 * scale, "{one:?} beside {two:?}");
     steps(&home.join(out))
 }
 
@@ -160,19 +168,31 @@ fn a_decoder_learns_what_to_write_and_says_it() {
         "objective.type=grace",
         "objective.hard=rollout",
         "objective.rollouts=4",
-        "objective.sampling.max_tokens=30",
         "train.batch=12",
         "train.most_steps=3",
+        "train.checkpoint_steps=1",
         "train.optimizer.learning_rate=1e-3",
     ];
-    for estimator in ["grpo", "remax", "reinforce_pp", "dapo"] {
-        let estimator = [format!("objective.estimator={estimator}")];
-        let sets: Vec<&str> = sets.iter().copied().chain(estimator.iter().map(String::as_str)).collect();
-        let steps = learned(home.path(), &estimator[0], &sets);
+    let forms: [(&str, &[&str]); 6] = [
+        ("grpo", &[]),
+        ("remax", &["objective.estimator=remax"]),
+        ("reinforce", &["objective.estimator=reinforce_pp"]),
+        ("dapo", &["objective.estimator=dapo", "objective.inner_epochs=2"]),
+        ("twice", &["objective.inner_epochs=2"]),
+        ("alone", &["train.pairs=items", "objective.negatives=0"]),
+    ];
+    for (name, more) in forms {
+        let steps = learned(home.path(), name, &[&sets[..], more].concat());
         let last = steps.last().unwrap();
         assert!(last["reward"]["std"].as_f64().unwrap() > 0.0 && last["length"].as_f64().unwrap() > 1.0, "{last}");
     }
-    let model = "objective.estimator=grpo";
+    let model = "grpo";
+    // killed before its last checkpoint, it goes on with the same draws
+    let (run, before) = (home.path().join(model), losses(&home.path().join(model)));
+    fs::remove_dir_all(run.join("checkpoints/step-000000003")).unwrap();
+    let again = ["train", "--data", "shop", "--out", model, "--json", "--model", "writer", "--resume"];
+    done(&mut souk(home.path(), &again, &sets));
+    assert_eq!(losses(&run), before);
     let told = embedded(home.path(), &["--model", model, "--explain"], "blue lamp number 7\n");
     assert!(told[0]["rationale"].as_str().unwrap().contains("kind:"), "{}", told[0]);
     let plain = embedded(home.path(), &["--model", model], "blue lamp number 7\n");
@@ -206,6 +226,90 @@ fn a_decoder_learns_what_to_write_and_says_it() {
     assert!(untaught > 5.0 * perplexity, "{untaught}: of a decoder that never learned to write");
 }
 
+/// Completions as a server gives them, by the model of a folder: tokens in, tokens and their log-probabilities out.
+fn serve_completions(model: PathBuf) -> String {
+    let placement =
+        Placement { device: Device::Cpu, precision: Precision::F32, adapter: None, ignore_fields: Vec::new() };
+    let encoder = Encoder::open(&model, placement, Overrides::default()).unwrap();
+    let door = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/v1", door.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in door.incoming() {
+            let mut stream = stream.unwrap();
+            let mut input = BufReader::new(stream.try_clone().unwrap());
+            let mut length = 0;
+            loop {
+                let mut line = String::new();
+                input.read_line(&mut line).unwrap();
+                if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+                    length = value.trim().parse().unwrap();
+                }
+                if line.trim().is_empty() {
+                    break;
+                }
+            }
+            let mut body = vec![0; length];
+            input.read_exact(&mut body).unwrap();
+            let answer = completed(&encoder, &serde_json::from_slice(&body).unwrap()).to_string();
+            let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", answer.len());
+            stream.write_all((head + &answer).as_bytes()).unwrap();
+        }
+    });
+    url
+}
+
+fn completed(encoder: &Encoder, asked: &Value) -> Value {
+    let prompts: Vec<Vec<u32>> = serde_json::from_value(asked["prompt"].clone()).unwrap();
+    let texts: Vec<Text> = prompts.into_iter().map(|ids| Text { ids, skip: 0 }).collect();
+    let how = Sampling {
+        seed: asked["seed"].as_u64().unwrap(),
+        temperature: asked["temperature"].as_f64().unwrap(),
+        max_tokens: asked["max_tokens"].as_u64().unwrap() as usize,
+        ..Sampling::default()
+    };
+    let each = asked["n"].as_u64().unwrap() as usize;
+    let written = encoder.write(&texts.iter().collect::<Vec<_>>(), each, &how).unwrap();
+    let choice = |(index, text): (usize, &Continuation)| {
+        json!({
+            "index": index, "text": encoder.reader().words(&text.ids).unwrap(), "token_ids": text.ids,
+            "finish_reason": if text.ended { "stop" } else { "length" }, "logprobs": {"token_logprobs": text.log_probs},
+        })
+    };
+    json!({"choices": written.iter().enumerate().map(choice).collect::<Vec<_>>()})
+}
+
+#[test]
+fn rationales_may_come_from_a_server() {
+    let home = writer();
+    let url = serve_completions(home.path().join("writer"));
+    let server = format!("train.writer.url={url}");
+    let sets = [
+        "objective.type=grace",
+        "objective.estimator=remax",
+        "objective.rollouts=4",
+        "train.batch=12",
+        "train.most_steps=3",
+        "train.optimizer.learning_rate=1e-3",
+        "train.writer.model=writer",
+        &server,
+    ];
+    let args = ["train", "--data", "shop", "--model", "writer", "--json", "--out"];
+    done(&mut souk(home.path(), &[&args[..], &["served"]].concat(), &sets));
+    for step in steps(&home.path().join("served")) {
+        let said = |name: &str| step[name].as_f64().unwrap();
+        assert!(step["reward"]["std"].as_f64().unwrap() > 0.0 && said("length") > 3.0 && said("ended") > 0.5, "{step}");
+        assert!(said("grad_norm") > 0.0 && said("loss").is_finite(), "{step}");
+    }
+    let refine =
+        ["objective.type=icr", "encoder.refine.steps=2", "train.batch=12", "train.writer.model=writer", &server];
+    refused(&mut souk(home.path(), &[&args[..], &["none"]].concat(), &refine), &["train.writer", "grace"]);
+    let nobody =
+        [&sets[..7], &["train.writer.url=http://127.0.0.1:1/v1", "train.writer.patience_seconds=0.1"]].concat();
+    let output = souk(home.path(), &[&args[..], &["none"]].concat(), &nobody).output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && message.contains("http://127.0.0.1:1/v1/completions"), "{message}");
+}
+
 #[test]
 fn what_cannot_write_is_told_so() {
     let home = writer();
@@ -223,11 +327,79 @@ fn what_cannot_write_is_told_so() {
         &["encoder.rationale", "max_tokens"],
     );
     refused(&mut train("writer", "none", &["objective.type=icr", "train.batch=12"]), &["encoder.refine"]);
+    let answer = ["objective.type=next_token", "objective.answer=[\"kind\"]", "train.batch=12"];
+    refused(&mut train("base", "none", &answer), &["encoder.rationale", "max_tokens"]);
+    let export = ["export", "--model", "writer", "--to", "sentence-transformers", "--out", "exported"];
+    refused(&mut souk(home.path(), &export, &[]), &["rationale", "serve the folder with Souk"]);
+    let plan = ["plan", "--model", "writer", "--data", "shop", "--device", "cpu"];
+    refused(&mut souk(home.path(), &plan, &["objective.type=grace"]), &["objective.type", "not planned yet"]);
+    let evaluate = [
+        "evaluate",
+        "--model",
+        golden,
+        "--data",
+        "shop",
+        "--depth",
+        "101",
+        "--out",
+        "none",
+        "--language",
+        "writing.toml",
+    ];
+    fs::write(home.path().join("writing.toml"), "[objective]\ntype = \"next_token\"\n").unwrap();
+    refused(&mut souk(home.path(), &evaluate, &[]), &["use a decoder"]);
+    fs::write(home.path().join("writing.toml"), "[objective]\ntype = \"icr\"\n").unwrap();
+    refused(&mut souk(home.path(), &evaluate, &[]), &["writing.toml", "next_token"]);
     refused(
         &mut train("base", "none", &["objective.type=icr", "train.batch=12", "encoder.causal=false"]),
         &["encoder.causal"],
     );
     for (model, words) in [(golden, "use a decoder"), ("base", "encoder.rationale")] {
         refused(&mut souk(home.path(), &["embed", "--model", model, "--explain"], &[]), &[words]);
+    }
+}
+
+/// Attention in both directions is part of a model's folder, and keeps the model from writing.
+#[test]
+fn a_decoder_that_reads_in_both_directions_is_a_folder() {
+    let home = writer();
+    let sets = ["encoder.causal=false", "encoder.rationale.max_tokens=0", "train.batch=12", "train.most_steps=2"];
+    done(&mut souk(home.path(), &["train", "--data", "shop", "--out", "both", "--model", "writer", "--json"], &sets));
+    let config: Value = serde_json::from_slice(&fs::read(home.path().join("both/config.json")).unwrap()).unwrap();
+    assert_eq!(config["is_causal"], json!(false));
+    let read = |more: &[&str]| vector(&embedded(home.path(), &[&["--model", "both"], more].concat(), "red desk\n")[0]);
+    let (folder, one_way) = (read(&[]), read(&["--set", "encoder.causal=true"]));
+    assert!(furthest(&folder, &read(&["--set", "encoder.causal=false"])) == 0.0);
+    assert!(furthest(&folder, &one_way) > 1e-3, "{folder:?} beside {one_way:?}");
+    let refine = ["train", "--data", "shop", "--out", "none", "--model", "both"];
+    refused(&mut souk(home.path(), &refine, &["objective.type=icr", "train.batch=12"]), &["encoder.causal"]);
+    done(&mut souk(home.path(), &["export", "--model", "both", "--to", "sentence-transformers", "--out", "out"], &[]));
+}
+
+/// A matrix of its own for the next token's scores learns only where a next token has a part in the loss.
+#[test]
+fn the_scores_of_next_tokens_learn_where_they_count() {
+    let home = writer();
+    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/scratch-writer.toml");
+    let small = [
+        "scratch.vocab=400",
+        "scratch.architecture.hidden_size=32",
+        "scratch.architecture.num_hidden_layers=1",
+        "scratch.architecture.tie_word_embeddings=false",
+    ];
+    let mut init = souk(home.path(), &["init", "--data", "shop", "--out", "untied"], &small);
+    done(init.arg("--config").arg(config));
+    let head = |model: &str| {
+        let file = home.path().join(model).join("model.safetensors");
+        souk::backbone::weights::read_tensors(&file).unwrap().remove("lm_head.weight").unwrap()
+    };
+    for (objective, learns) in [("next_token", true), ("icr", true), ("info_nce", false)] {
+        let args = ["train", "--data", "shop", "--out", objective, "--model", "untied"];
+        let objective_set = format!("objective.type={objective}");
+        let sets =
+            [objective_set.as_str(), "train.batch=12", "train.most_steps=2", "train.optimizer.learning_rate=1e-2"];
+        done(&mut souk(home.path(), &args, &sets));
+        let moved = (head(objective) - head("untied")).abs().max().double_value(&[]);
+        assert_eq!(moved > 1e-4, learns, "{objective}: {moved}");
     }
 }

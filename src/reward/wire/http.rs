@@ -106,7 +106,7 @@ impl Http {
                 Failure::fatal(problem)
             }
             (400, _) if blames_settings(&parsed) => {
-                Failure::fatal(format!("does not take this request ({said}): correct the judge's settings"))
+                Failure::fatal(format!("does not take this request ({said}): correct the settings"))
             }
             _ => Failure::refused(format!("answers {said}")),
         }
@@ -138,7 +138,7 @@ fn endpoint(address: &Address, route: &str) -> Result<String> {
     let shown = address.to_string();
     let host = ["http://", "https://"].iter().find_map(|scheme| shown.strip_prefix(scheme));
     let Some(host) = host.filter(|host| !host.is_empty() && !host.starts_with(['/', ':'])) else {
-        return Err(Error::config(address, "is no address of a judge: say http://HOST:PORT or https://HOST"));
+        return Err(Error::config(address, "is no address of a service: say http://HOST:PORT or https://HOST"));
     };
     if host.contains(['@', '?', '#']) {
         let problem = "has more than a host and a path: keys and passwords go into a variable that `key_env` names";

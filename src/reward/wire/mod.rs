@@ -6,7 +6,7 @@ mod answer;
 mod http;
 mod openai;
 #[cfg(test)]
-pub(super) mod pretend;
+pub(crate) mod pretend;
 mod prompt;
 mod rerank;
 mod souk;
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub(super) use http::Http;
+pub(crate) use http::Http;
 pub(super) use openai::{Openai, Recipe};
 pub(super) use prompt::Prompt;
 pub(super) use rerank::Rerank;
@@ -48,7 +48,7 @@ pub(super) type Answered = std::result::Result<Vec<Option<Verdict>>, Failure>;
 
 /// Why a request gave no verdicts.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(crate) struct Failure {
     pub kind: FailureKind,
     pub problem: String,
     /// How long the judge asked to be left alone.
@@ -56,7 +56,7 @@ pub(super) struct Failure {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum FailureKind {
+pub(crate) enum FailureKind {
     /// Nobody there, too busy, cut short: the same question may be answered later.
     Passing,
     /// An answer that is none of the agreed shape. To ask again would give it again.
