@@ -112,7 +112,7 @@ impl Architecture {
                 Self::read(self.json, "config.json", Some(ignored))
             }
             (Some(true), Shape::Bert(_)) => {
-                Err(Error::config("encoder.causal", "is true, but BERT reads in both directions: leave it out"))
+                Err(Error::config("encoder.causal", "is true, but BERT reads in both directions: use a decoder"))
             }
             _ => Ok(self),
         }

@@ -21,6 +21,8 @@ use crate::error::{Error, Result};
 pub struct Grace {
     /// K: rationales of each positive.
     pub rollouts: usize,
+    /// Whose rationales are drawn K times and learned from, against the other side's one.
+    pub sides: Sides,
     /// M: items drawn from the catalogue for each query.
     pub negatives: usize,
     /// λ₁
@@ -40,6 +42,30 @@ pub struct Grace {
     pub inner_epochs: usize,
     /// How rationales are drawn.
     pub sampling: Sampling,
+}
+
+/// Of a pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sides {
+    /// The item's, as the paper has it.
+    #[default]
+    Items,
+    /// The query's.
+    Queries,
+    /// By turns: a shop's queries and items are written differently, and both are to be understood.
+    Both,
+}
+
+impl Sides {
+    /// Whether the pair at this place of a stage's draws changes its sides.
+    pub fn swaps(self, place: u64) -> bool {
+        match self {
+            Self::Items => false,
+            Self::Queries => true,
+            Self::Both => place % 2 == 1,
+        }
+    }
 }
 
 /// Which vectors the other queries are held against.
@@ -72,6 +98,7 @@ impl Default for Grace {
     fn default() -> Self {
         Self {
             rollouts: 8,
+            sides: Sides::Items,
             negatives: 1,
             consistency: 0.2,
             distractors: 0.2,

@@ -19,7 +19,7 @@ use tch::Tensor;
 
 pub use self::advantage::{Advantages, Scaling};
 pub use self::dpo::Dpo;
-pub use self::grace::{Estimator, Grace, Hard, Written};
+pub use self::grace::{Estimator, Grace, Hard, Sides, Written};
 pub use self::icr::Icr;
 pub use self::info_nce::InfoNce;
 pub use self::next_token::NextToken;

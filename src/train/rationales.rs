@@ -153,7 +153,7 @@ impl Rationales {
         Ok(lesson)
     }
 
-    /// This process's queries, positives and negatives, as the model is asked about them.
+    /// This process's queries, positives and negatives, as the model is asked about them; where sides are swapped, the item asks.
     fn read(
         &self,
         parts: &Parts,
@@ -163,8 +163,13 @@ impl Rationales {
         let (reader, mut texts) = (encoder.reader(), [Vec::new(), Vec::new(), Vec::new()]);
         for place in own {
             let pair = &batch.pairs[place];
-            texts[0].push(parts.read_query(&reader, pair.query)?);
-            texts[1].push(parts.read_item(&reader, pair.item)?);
+            let mut sides = [parts.read_query(&reader, pair.query)?, parts.read_item(&reader, pair.item)?];
+            if self.rule.sides.swaps(from + place as u64) {
+                sides.reverse();
+            }
+            let [anchor, positive] = sides;
+            texts[0].push(anchor);
+            texts[1].push(positive);
             let found = parts.pairs.positives(pair.query_number);
             for number in 0..self.rule.negatives as u64 {
                 let draw = (from + place as u64) * self.rule.negatives as u64 + number;

@@ -171,11 +171,12 @@ impl Evaluate {
     }
 }
 
-/// The vectors of the catalogue and of the queries.
 /// How well the model writes what a file's configuration teaches to write, asked as that asks it.
 fn perplexity_of(config: &Config, file: &Path, folder: &DataFolder) -> souk::Result<f64> {
     let mut language = Config::load(Some(file), &[])?;
     language.model = config.model.clone();
+    // one writes in one direction, whichever way one reads
+    language.encoder.causal = Some(true);
     let Objective::NextToken(rule) = &language.objective else {
         let problem = "has another objective than next_token: give the configuration of a stage that learns to write";
         return Err(Error::config(file.display(), problem));
@@ -183,6 +184,7 @@ fn perplexity_of(config: &Config, file: &Path, folder: &DataFolder) -> souk::Res
     perplexity(&language.open_encoder()?.freeze()?, rule, &Catalogue::open(folder)?)
 }
 
+/// The vectors of the catalogue and of the queries.
 fn encoded(config: &Config, task: &Task) -> anyhow::Result<Engine> {
     let encoder = config.open_encoder()?.for_search()?.freeze()?;
     let worker = Worker::start(encoder, config.worker)?;
