@@ -8,6 +8,8 @@
 #   sft         the supervised stage beside sentence-transformers' trainer: texts/s, memory, where the time goes
 #   rewards     a step of R-GRPO beside a supervised one, and what a slow judge adds
 #   generation  tokens/s that a small decoder writes, beside transformers' generate
+#   writing     a step of GIRCSE and of GRACE beside a plain PyTorch re-statement
+#   refine      what soft tokens cost: operations, time and memory, with a cache and without
 #   candidates  searching a bank of the catalogue exactly and by a graph: when the graph pays
 #   nearest     the index beside hnswlib, faiss and usearch: building, memory, queries/s at each recall
 #   served      the whole way of a query over HTTP, beside sentence-transformers and faiss behind uvicorn
@@ -22,7 +24,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-stages=(speed ranking lexical market sft rewards generation candidates nearest served growth collective ingest)
+stages=(speed ranking lexical market sft rewards generation writing refine candidates nearest served growth collective ingest)
 data=${BENCH_DATA:-../shared/data/home_depot}
 no_data="skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
 work=$(mktemp -d)
@@ -112,10 +114,32 @@ growth() {
         --load "$(bench_program load -p souk-search)" --model "$MINILM" ${BENCH_SVG:+--svg "$BENCH_SVG"}
 }
 
-generation() {
+# A shop in $work/talked, and in $work/writer a small decoder that learned to write of it.
+writer() {
+    [ ! -d "$work/writer" ] || return 0
     "$souk" market --seed 7 --items 3000 --queries 1500 --out "$work/talked" >/dev/null
     "$souk" init --config configs/scratch-writer.toml --data "$work/talked" --out "$work/mute" >/dev/null
     "$souk" train --config configs/next-token-market.toml --model "$work/mute" --data "$work/talked" --out "$work/writer" >/dev/null
+}
+
+writing() {
+    writer
+    "$(scripts/python.sh)" benches/writing.py --souk "$souk" --model "$work/writer" --data "$work/talked"
+}
+
+refine() {
+    writer
+    local larger=()
+    for size in hidden_size=512 num_hidden_layers=12 num_attention_heads=8 num_key_value_heads=4 head_dim=64 \
+        intermediate_size=1536 max_position_embeddings=640; do
+        larger+=(--set "scratch.architecture.$size")
+    done
+    "$souk" init --config configs/scratch-writer.toml --data "$work/talked" --out "$work/larger" "${larger[@]}" >/dev/null
+    "$(bench_program refine)" "$work/larger"
+}
+
+generation() {
+    writer
     head -n 256 "$work/talked/corpus.jsonl" |
         python3 -c 'import json, sys; [print(json.loads(line)["title"]) for line in sys.stdin]' >"$work/titles"
     "$(scripts/python.sh)" benches/generation.py --generation "$(bench_program generation)" --model "$work/writer" \

@@ -105,9 +105,11 @@ impl Writer {
 impl Server {
     fn write(&self, encoder: &Encoder, texts: &[Text], each: usize, how: &Sampling) -> Result<Vec<Continuation>> {
         let prompts: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
+        // some servers take 31 bits
+        let seed = (how.seed ^ how.first).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
         let mut question = json!({
             "model": self.settings.model, "prompt": prompts, "n": each, "max_tokens": how.max_tokens,
-            "temperature": how.temperature, "top_p": how.top_p, "seed": (how.seed ^ how.first) >> 1,
+            "temperature": how.temperature, "top_p": how.top_p, "seed": seed,
             "stop_token_ids": encoder.reader().ends(), "logprobs": 1, "return_token_ids": true,
         });
         if how.top_k > 0 {
