@@ -3,7 +3,9 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -216,6 +218,29 @@ fn one_judge_measures_all_rows_and_may_have_a_seed_of_its_own() {
     assert!(measured.iter().all(|line| line.contains(asked)), "{out}");
     let learned: Vec<&str> = out.lines().filter(|line| line.starts_with("souk relevance train")).collect();
     assert!(learned.iter().all(|line| line.ends_with("--set relevance.seed=9")), "{out}");
+}
+
+/// A step is let end, however long it takes, and its checkpoint is kept.
+#[test]
+fn asked_to_stop_it_lets_a_long_step_end() {
+    let home = begin();
+    let long = "most_steps = 1000\nepochs = 100000\naccumulate = 600";
+    let stage = STAGE.replace("most_steps = 3", long).replace("r_grpo\"\ngroup = 4", "info_nce\"");
+    fs::write(home.path().join("stage.toml"), stage).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
+    command.current_dir(home.path()).env("OMP_NUM_THREADS", "1").stdout(Stdio::piped()).stderr(Stdio::piped());
+    let job = command.args(["experiment", "--config", "plan.toml", "--out", "out"]).spawn().unwrap();
+    let model = home.path().join("out/rgrpo/seed-1/model");
+    let begin = Instant::now();
+    while !fs::read_to_string(model.join("steps.jsonl")).is_ok_and(|text| text.contains('\n')) {
+        assert!(begin.elapsed() < Duration::from_secs(120));
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(Command::new("kill").args(["-TERM", &job.id().to_string()]).status().unwrap().success());
+    let output = job.wait_with_output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && message.contains("the same command goes on"), "{message}");
+    assert_eq!(fs::read_dir(model.join("checkpoints")).unwrap().count(), 1, "of where it stopped");
 }
 
 #[test]

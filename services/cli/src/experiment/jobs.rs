@@ -149,7 +149,7 @@ impl Jobs {
             }
         }
         let (all, mut running) = (self.0.len(), Vec::<(&Job, Child, Instant)>::new());
-        let mut failed = None;
+        let (mut failed, mut asked) = (None, false);
         while !running.is_empty() || !open.is_empty() && failed.is_none() && !stop.load(Ordering::Relaxed) {
             if running.len() < width && failed.is_none() && !stop.load(Ordering::Relaxed) {
                 let waiting: HashSet<&Path> = open.iter().map(|job| job.proof.as_path()).collect();
@@ -163,7 +163,9 @@ impl Jobs {
                 }
             }
             std::thread::sleep(POLL);
-            if stop.load(Ordering::Relaxed) {
+            if stop.load(Ordering::Relaxed) && !asked {
+                // once: a second time is an order to end with nothing kept
+                asked = true;
                 for (_, child, _) in &running {
                     // one that is gone already needs no signal
                     let _ = kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM);
