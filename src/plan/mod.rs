@@ -20,7 +20,7 @@ pub use self::exchange::Exchange;
 pub use self::load::{Load, Texts};
 pub use self::memory::{Memory, Part};
 use self::model::Model;
-pub use self::reading::Reading;
+pub use self::reading::{KNOWN_WRITERS, Reading};
 pub use self::sample::sample;
 pub use self::time::{Causes, Host};
 use self::time::{Loss, Step};
@@ -28,22 +28,6 @@ use crate::encoder::Outline;
 use crate::error::{Error, Result};
 use crate::objective::{Candidates, Needs, Objective};
 use crate::train::{MOST_PAIRS, Seconds, TrainSettings};
-
-/// What writes in the papers, as `config.json` describes it: for counts of what soft tokens cost there.
-pub const KNOWN_WRITERS: [(&str, &str); 2] = [
-    (
-        "Qwen2.5-0.5B",
-        r#"{"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
-        "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936, "max_position_embeddings": 32768,
-        "tie_word_embeddings": true}"#,
-    ),
-    (
-        "Qwen2.5-7B",
-        r#"{"model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
-        "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "max_position_embeddings": 32768,
-        "tie_word_embeddings": false}"#,
-    ),
-];
 
 /// The stage that is planned.
 #[derive(Clone)]

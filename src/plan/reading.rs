@@ -4,6 +4,22 @@ use super::load::{Chunk, seen};
 use super::model::Model;
 use crate::encoder::Outline;
 
+/// Decoders of the papers' sizes, as `config.json` describes them: for counts of what soft tokens cost there.
+pub const KNOWN_WRITERS: [(&str, &str); 2] = [
+    (
+        "Qwen2.5-0.5B",
+        r#"{"model_type": "qwen2", "hidden_size": 896, "num_hidden_layers": 24, "num_attention_heads": 14,
+        "num_key_value_heads": 2, "intermediate_size": 4864, "vocab_size": 151936, "max_position_embeddings": 32768,
+        "tie_word_embeddings": true}"#,
+    ),
+    (
+        "Qwen2.5-7B",
+        r#"{"model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
+        "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064, "max_position_embeddings": 32768,
+        "tie_word_embeddings": false}"#,
+    ),
+];
+
 /// One text of `tokens`, with `steps` soft tokens behind it; none: one plain pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
@@ -61,14 +77,15 @@ mod tests {
         assert_eq!((kept(2, true), kept(2, false), kept(0, true)), (2 * 5 * 2 * 8 * 4, 0, 0));
     }
 
-    /// GIRCSE's Table 6, on the models that it names: five cached soft tokens behind 512 are nearly free.
+    /// GIRCSE's Table 6 has 1.01 with a cache and 6.02 without, of 7B.
     #[test]
-    fn five_cached_soft_tokens_are_nearly_free() {
-        for (name, json) in crate::plan::KNOWN_WRITERS {
+    fn five_soft_tokens_cost_what_the_paper_says() {
+        let [small, large] = KNOWN_WRITERS.map(|(_, json)| {
             let model = outline(json);
             let of = |steps, cached| Reading { tokens: 512, steps, cached }.flops(&model);
-            let (cached, again) = (of(5, true) / of(0, true), of(5, false) / of(0, true));
-            assert!(cached < 1.1 && again > 5.5, "{name}: {cached} cached, {again} without");
-        }
+            (of(5, true) / of(0, true), of(5, false) / of(0, true))
+        });
+        assert!((large.0 - 1.01).abs() < 0.005 && (large.1 - 6.02).abs() < 0.02, "{large:?}");
+        assert!(small.0 < 1.1, "{small:?}: more of a small model is its words");
     }
 }

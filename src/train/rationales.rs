@@ -10,7 +10,7 @@ use tch::{Device, Kind, Tensor};
 use super::batch::Batch;
 use super::correct::Turn;
 use super::policy::Spread;
-use super::share::in_chunks;
+use super::share::{autocast, in_chunks};
 use super::step::{Parts, Stepped};
 use super::writer::Writer;
 use crate::backbone::{Continuation, Sampling};
@@ -61,12 +61,14 @@ impl Lesson {
     }
 
     /// The log-probabilities that nobody told, by the model as it is.
-    fn complete(&mut self, encoder: &Encoder, (temperature, most): (f64, usize)) -> Result<()> {
+    fn complete(&mut self, parts: &Parts, encoder: &Encoder, temperature: f64) -> Result<()> {
         let _guard = tch::no_grad_guard();
+        // as they are computed when they are learned from
+        let _autocast = autocast(parts.bf16, encoder)?;
         let missing: Vec<usize> =
             (0..self.texts.len()).filter(|place| self.old[*place].len() != self.written(*place)).collect();
         let lengths: Vec<usize> = missing.iter().map(|place| self.texts[*place].0.len()).collect();
-        for places in in_chunks(&lengths, most) {
+        for places in in_chunks(&lengths, parts.settings.chunk_tokens) {
             let places: Vec<usize> = places.iter().map(|place| missing[*place]).collect();
             let texts: Vec<(&[u32], usize)> =
                 places.iter().map(|place| (self.texts[*place].0.as_slice(), self.texts[*place].1)).collect();
@@ -146,10 +148,10 @@ impl Rationales {
         stepped.tokens += wrote.map(|text| text.ids.len()).sum::<usize>();
         parts.lap(&mut clock, &mut stepped.seconds.forward);
         let mut lesson = self.reward(parts, (&positives, of_positives), (&vectors, own.len()), stepped)?;
-        parts.lap(&mut clock, &mut stepped.seconds.loss);
         if self.is_behind() {
-            lesson.complete(encoder, (self.rule.sampling.temperature, chunk))?;
+            lesson.complete(parts, encoder, self.rule.sampling.temperature)?;
         }
+        parts.lap(&mut clock, &mut stepped.seconds.loss);
         Ok(lesson)
     }
 
@@ -294,10 +296,7 @@ impl Rationales {
             let [old, advantage] =
                 [old, advantage].map(|values| Tensor::from_slice(&values).to_device(encoder.device()));
             let part = {
-                let _autocast = match parts.bf16 {
-                    true => Some(souk_native::Autocast::start(encoder.device())?),
-                    false => None,
-                };
+                let _autocast = autocast(parts.bf16, encoder)?;
                 let now = encoder.log_probs(&texts, self.rule.sampling.temperature, parts.settings.dropout)?;
                 self.rule.loss(&now, self.is_behind().then_some(&old), &advantage) * (share / lesson.divisor)
             };

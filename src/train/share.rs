@@ -102,10 +102,7 @@ impl<'a> Share<'a> {
     }
 
     fn run(&self, at: usize) -> Result<Tensor> {
-        let _autocast = match self.chunking.bf16 {
-            true => Some(souk_native::Autocast::start(self.encoder.device())?),
-            false => None,
-        };
+        let _autocast = autocast(self.chunking.bf16, self.encoder)?;
         if self.chunking.dropout {
             tch::manual_seed((self.chunking.seed.wrapping_add(at as u64)) as i64);
         }
@@ -116,6 +113,11 @@ impl<'a> Share<'a> {
         };
         Ok(vectors.to_kind(Kind::Float))
     }
+}
+
+/// While it lives, products on the encoder's device are in bf16, where that was asked for.
+pub fn autocast(bf16: bool, encoder: &Encoder) -> Result<Option<souk_native::Autocast>> {
+    Ok(bf16.then(|| souk_native::Autocast::start(encoder.device())).transpose()?)
 }
 
 /// Places of texts by their lengths, neighbours in length together, so that their attention is one product.

@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
-use super::share::in_chunks;
+use super::share::{autocast, in_chunks};
 use super::step::{Parts, Stepped};
 use crate::dataset::Catalogue;
 use crate::domain::{Item, TextKind};
@@ -87,10 +87,7 @@ fn learn(
         let texts: Vec<(&[u32], usize)> =
             places.iter().map(|place| (lessons[*place].ids.as_slice(), lessons[*place].given)).collect();
         let part = {
-            let _autocast = match parts.bf16 {
-                true => Some(souk_native::Autocast::start(encoder.device())?),
-                false => None,
-            };
+            let _autocast = autocast(parts.bf16, encoder)?;
             -encoder.log_probs(&texts, 1.0, parts.settings.dropout)?.sum(Kind::Float) * (share / all)
         };
         part.f_backward()?;

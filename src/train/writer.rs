@@ -21,7 +21,7 @@ const MOST_PROMPTS: usize = 64;
 /// From one attempt to the next, at most.
 const MOST_PAUSE: Duration = Duration::from_secs(30);
 
-/// A server that completes prompts as OpenAI's `/completions` does and takes them as tokens: vLLM, SGLang, llama.cpp.
+/// A server that completes prompts as OpenAI's `/completions` does and takes them as tokens, as vLLM does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WriterSettings {
