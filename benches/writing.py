@@ -1,6 +1,6 @@
 """A training step of the generative encoders beside a plain PyTorch re-statement: the same decoder, pairs, batch, lengths, threads.
 
-    writing.py --souk BINARY --model DIR --data DIR [--steps 6] [--rounds 2] [--threads 2]
+    writing.py --souk BINARY --model DIR --data DIR [--steps 12] [--rounds 3] [--threads 2]
 
 DIR of the model is a decoder that learned to write (docs/generative.md). Theirs is what one would write over transformers: batches
 padded on the left, a cache for soft tokens, `generate` for rationales, AdamW. Each is asked for the same work a step: GIRCSE reads
@@ -36,8 +36,8 @@ def main():
     parser.add_argument("--souk", required=True)
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=6)
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

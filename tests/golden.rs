@@ -179,16 +179,21 @@ fn a_cache_continues_texts_of_different_lengths() {
     let texts = case.texts();
     let halves: Vec<(&[u32], &[u32])> = texts.iter().filter(|t| t.len() > 4).map(|t| t.split_at(t.len() - 4)).collect();
     let (heads, tails): (Vec<&[u32]>, Vec<&[u32]>) = halves.into_iter().unzip();
-    let mut cache = Cache::default();
-    for part in [&heads, &tails] {
-        let tokens = Tokens::padded(part, 0, Padding::Left, Device::Cpu).unwrap();
-        let states = case.backbone.forward(&tokens, Pass { cache: Some(&mut cache), ..Pass::default() }).unwrap();
-        if part == &tails {
-            let expected = case.expected["hidden"].i(0).i((texts[0].len() as i64 - 4)..);
-            case.close("states of the longest text's end", &states.i(0), &expected, EXACT);
-            let expected = case.expected["hidden"].i(1).i(texts[1].len() as i64 - 4..texts[1].len() as i64);
-            case.close("states of a shorter text's end", &states.i(1), &expected, EXACT);
-        }
+    let padded = |part: &[&[u32]]| Tokens::padded(part, 0, Padding::Left, Device::Cpu).unwrap();
+    for first in [padded(&heads), Tokens::packed(&heads, Device::Cpu).unwrap()] {
+        let mut cache = Cache::default();
+        let mut read = |tokens: &Tokens| {
+            case.backbone.forward(tokens, Pass { cache: Some(&mut cache), ..Pass::default() }).unwrap()
+        };
+        drop(read(&first));
+        let states = read(&padded(&tails));
+        let expected = case.expected["hidden"].i(0).i((texts[0].len() as i64 - 4)..);
+        case.close("states of the longest text's end", &states.i(0), &expected, EXACT);
+        let expected = case.expected["hidden"].i(1).i(texts[1].len() as i64 - 4..texts[1].len() as i64);
+        case.close("states of a shorter text's end", &states.i(1), &expected, EXACT);
+        let packed = Tokens::packed(&tails, Device::Cpu).unwrap();
+        let error = case.backbone.forward(&packed, Pass { cache: Some(&mut cache), ..Pass::default() }).unwrap_err();
+        assert!(error.to_string().contains("continued by padded tokens"), "{error}");
     }
 }
 

@@ -200,7 +200,7 @@ impl Decoder {
 
     /// Hidden states, shaped as the tokens with a width added. With a cache the tokens continue what it holds.
     pub(super) fn forward(&self, tokens: &Tokens, pass: &mut Pass) -> Result<Tensor> {
-        let step = pass.cache.as_deref_mut().map(|cache| cache.extend(tokens)).transpose()?;
+        let step = pass.cache.as_deref_mut().map(|cache| cache.extend(tokens)).transpose()?.flatten();
         let tokens = step.as_ref().unwrap_or(tokens);
         let plan = |window| tokens.plan(Visibility { causal: self.shape.causal, window });
         let full = plan(None);

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
-use super::{Backbone, Cache, Padding, Pass, Tokens};
+use super::{Backbone, Cache, Pass, Tokens};
 use crate::error::{Error, Result};
 
 /// How a next token is chosen.
@@ -159,9 +159,9 @@ impl Open {
         }
         let device = backbone.device()?;
         let mut cache = Cache::default();
-        let tokens = Tokens::padded(texts, 0, Padding::Left, device)?;
+        let tokens = Tokens::packed(texts, device)?;
         let states = backbone.forward(&tokens, Pass { cache: Some(&mut cache), ..Pass::default() })?;
-        let mut logits = backbone.logits(&states.select(1, -1))?;
+        let mut logits = backbone.logits(&states.index_select(0, &tokens.ends()?))?;
         if each > 1 {
             let rows = Tensor::arange(texts.len() as i64, (Kind::Int64, device)).repeat_interleave_self_int(
                 each as i64,

@@ -96,6 +96,14 @@ impl Tokens {
         Self { ids, positions, types: None, layout: Layout::Padded { mask } }
     }
 
+    /// Where the last token of every text lies, in packed texts `[b]`.
+    pub fn ends(&self) -> Result<Tensor> {
+        match &self.layout {
+            Layout::Packed { starts } => Ok((Tensor::from_slice(&starts[1..]) - 1).to_device(self.ids.device())),
+            Layout::Padded { .. } => Err(Error::input("only packed texts end at different places")),
+        }
+    }
+
     /// How attention goes over these tokens, `past` being what a cache already holds.
     pub(super) fn plan(&self, seen: Visibility) -> Plan<'_> {
         match &self.layout {

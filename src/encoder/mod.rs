@@ -34,7 +34,7 @@ use crate::backbone::chat::Chat;
 use crate::backbone::lora::Lora;
 use crate::backbone::tokenizer::Tokenizer;
 use crate::backbone::weights::Parameters;
-use crate::backbone::{Architecture, Backbone, Layout, Padding, Pass, Precision, Tokens};
+use crate::backbone::{Architecture, Backbone, Layout, Pass, Precision, Tokens};
 use crate::domain::TextKind;
 use crate::error::{Error, Result};
 pub use crate::worker::Limits;
@@ -353,8 +353,7 @@ impl Encoder {
     /// The vectors of all steps of a refined one, `[b, k, d]`, before they are projected.
     fn refined(&self, refine: Refine, texts: &[&Text], train: bool) -> Result<Tensor> {
         let ids: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
-        let tokens = Tokens::padded(&ids, 0, Padding::Left, self.placement.device)?;
-        refine.vectors(&self.backbone, &tokens, train)
+        refine.vectors(&self.backbone, &ids, train)
     }
 
     /// One vector for each text from the states of its tokens.

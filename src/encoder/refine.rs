@@ -4,13 +4,13 @@
 //! s_k = softmax(W h_last + b)    e_k = s_kᵀ E    z_k = mean of the states of the first k soft tokens
 //! ```
 //!
-//! Takes texts as left-padded tokens, gives `z_1..z_K`. Every step is differentiable. Never samples: the same text gives the same
+//! Takes texts as tokens, gives `z_1..z_K`. Every step is differentiable. Never samples: the same text gives the same
 //! vectors.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use crate::backbone::{Backbone, Cache, Layout, Pass, Tokens};
+use crate::backbone::{Backbone, Cache, Layout, Padding, Pass, Tokens};
 use crate::error::{Error, Result};
 
 /// Letters: b texts, l tokens of the longest, k soft tokens, d width, v words.
@@ -51,11 +51,11 @@ impl Refine {
     }
 
     /// `z_1..z_K` as `[b, k, d]`, in f32.
-    pub(super) fn vectors(self, backbone: &Backbone, tokens: &Tokens, train: bool) -> Result<Tensor> {
+    pub(super) fn vectors(self, backbone: &Backbone, texts: &[&[u32]], train: bool) -> Result<Tensor> {
         let states = if self.cached.unwrap_or(true) {
-            self.cached(backbone, tokens, train)
+            self.cached(backbone, texts, train)
         } else {
-            self.read_again(backbone, tokens, train)
+            self.read_again(backbone, texts, train)
         }?;
         let states = states.to_kind(Kind::Float);
         let counts = Tensor::arange_start(1, self.num_steps() as i64 + 1, (Kind::Float, states.device()));
@@ -63,10 +63,11 @@ impl Refine {
     }
 
     /// The states of the soft tokens, `[b, k, d]`.
-    fn cached(self, backbone: &Backbone, tokens: &Tokens, train: bool) -> Result<Tensor> {
+    fn cached(self, backbone: &Backbone, texts: &[&[u32]], train: bool) -> Result<Tensor> {
+        let tokens = Tokens::packed(texts, backbone.device()?)?;
         let mut cache = Cache::default();
-        let read = backbone.forward(tokens, Pass { train, cache: Some(&mut cache), ..Pass::default() })?;
-        let mut last = read.select(1, -1);
+        let read = backbone.forward(&tokens, Pass { train, cache: Some(&mut cache), ..Pass::default() })?;
+        let mut last = read.index_select(0, &tokens.ends()?);
         let mut states = Vec::with_capacity(self.num_steps());
         for _ in 0..self.num_steps() {
             let word = soft_word(backbone, &last)?;
@@ -78,13 +79,14 @@ impl Refine {
     }
 
     /// As `cached`, from the text alone at every step.
-    fn read_again(self, backbone: &Backbone, tokens: &Tokens, train: bool) -> Result<Tensor> {
+    fn read_again(self, backbone: &Backbone, texts: &[&[u32]], train: bool) -> Result<Tensor> {
+        let tokens = Tokens::padded(texts, 0, Padding::Left, backbone.device()?)?;
         let Layout::Padded { mask } = &tokens.layout else {
-            return Err(Error::input("soft tokens follow padded texts, not packed ones"));
+            return Err(Error::input("soft tokens that are read again follow padded texts"));
         };
         let mut words = backbone.words(&tokens.ids)?;
         let mut mask = mask.shallow_clone();
-        let mut states = backbone.forward(tokens, Pass { train, ..Pass::default() })?;
+        let mut states = backbone.forward(&tokens, Pass { train, ..Pass::default() })?;
         for _ in 0..self.num_steps() {
             let word = soft_word(backbone, &states.select(1, -1))?;
             let more = soft_tokens(&word);

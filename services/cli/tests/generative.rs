@@ -112,8 +112,8 @@ fn furthest(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
-/// A stage with one process and with two: the same losses.
-fn learned(home: &Path, out: &str, sets: &[&str]) -> Vec<Value> {
+/// A stage with one process and with two: the same losses, `apart` by no more at the end.
+fn learned(home: &Path, out: &str, sets: &[&str], apart: f64) -> Vec<Value> {
     let args = |out: &str| ["train", "--data", "shop", "--out", out, "--json", "--model", "writer"].map(str::to_owned);
     let of = |args: &[String]| souk(home, &args.iter().map(String::as_str).collect::<Vec<_>>(), sets);
     assert_eq!(done(&mut of(&args(out)))["finished"], json!(true));
@@ -124,7 +124,7 @@ fn learned(home: &Path, out: &str, sets: &[&str]) -> Vec<Value> {
     let (one, two) = (losses(&home.join(out)), losses(&home.join(&together)));
     // another order of sums is another last bit, and every update makes more of it
     assert!(furthest(&one[..3], &two[..3]) < 2e-6 * (1.0 + one[0].abs()), "{one:?} beside {two:?}");
-    assert!(one.len() == two.len() && furthest(&one, &two) < 1e-4, "{one:?} beside {two:?}");
+    assert!(one.len() == two.len() && furthest(&one, &two) < apart, "{one:?} beside {two:?}");
     steps(&home.join(out))
 }
 
@@ -141,7 +141,8 @@ fn a_decoder_learns_to_refine_and_its_folder_serves_every_verb() {
         "train.keep_tokens=100",
         "train.optimizer.learning_rate=3e-3",
     ];
-    let steps = learned(home.path(), "refined", &sets);
+    // a soft token hands on to the next what is a last bit of it, and gradients are steep: the loss falls by a hundred times that
+    let steps = learned(home.path(), "refined", &sets, 1e-2);
     assert!(steps.last().unwrap()["loss"].as_f64().unwrap() < steps[0]["loss"].as_f64().unwrap());
     let plain = embedded(home.path(), &["--model", "refined"], "oak desk\nlamp 7\n");
     let alone = embedded(home.path(), &["--model", "refined"], "lamp 7\n");
@@ -181,7 +182,7 @@ fn a_decoder_learns_what_to_write_and_says_it() {
         ("both", &["objective.sides=both", "objective.inner_epochs=2"]),
     ];
     for (name, more) in forms {
-        let steps = learned(home.path(), name, &[&sets[..], more].concat());
+        let steps = learned(home.path(), name, &[&sets[..], more].concat(), 1e-4);
         let last = steps.last().unwrap();
         assert!(last["reward"]["std"].as_f64().unwrap() > 0.0 && last["length"].as_f64().unwrap() > 1.0, "{last}");
     }
