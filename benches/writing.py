@@ -6,7 +6,7 @@ DIR of the model is a decoder that learned to write (docs/generative.md). Theirs
 padded on the left, a cache for soft tokens, `generate` for rationales, AdamW. Each is asked for the same work a step: GIRCSE reads
 BATCH queries and as many items with K soft tokens; GRACE writes one rationale of each query and negative and K of each positive, takes
 the vectors of what was written, and makes the better ones likelier. Tokens of rationales are drawn, so that lengths are alike, not equal:
-both are told as tokens written a step. The first steps count for nobody.
+both are told as tokens written a step. The first step of each run counts for nobody.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy, log_softmax, n
 
 PAD, END = 0, 2
 BATCH = {"gircse": 64, "grace": 32}
-SOFT, ROLLOUTS, MOST, LONGEST = 5, 8, 48, 90
+SOFT, ROLLOUTS, MOST, LONGEST = 5, 8, 48, 96
 TEMPERATURE, RATE = 0.05, 1e-5
 
 
@@ -74,7 +74,7 @@ def ours(options, method):
     sets = {
         "train.batch": BATCH[method], "train.most_steps": options.steps, "train.epochs": 1000, "train.checkpoint_steps": 1000000,
         "train.optimizer.learning_rate": RATE,
-    }
+    } | ({"objective.sides": "items"} if method == "grace" else {})
     with tempfile.TemporaryDirectory() as work:
         command = [options.souk, "train", "--config", f"configs/{config}", "--model", options.model, "--data", options.data]
         command += ["--out", f"{work}/out", *(part for key, value in sets.items() for part in ("--set", f"{key}={value}"))]
@@ -149,7 +149,7 @@ def soft_step(model, tokenizer, texts):
 
 
 def write(model, tokenizer, texts, each):
-    prompts = [tokenizer(text + "\n")["input_ids"][:-1][:LONGEST - MOST] for text in texts]
+    prompts = [tokenizer(text + "\n")["input_ids"][:-1][:LONGEST] for text in texts]
     ids, mask = padded(prompts)
     with torch.no_grad():
         found = model.generate(

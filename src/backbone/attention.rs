@@ -54,7 +54,9 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &Plan, dropout: f
         }
         Plan::Packed { starts, seen } => {
             let frozen = dropout == 0.0 && !q.requires_grad() && !k.requires_grad() && !v.requires_grad();
-            if frozen && q.device() == Device::Cpu && q.kind() == Kind::Float {
+            // under autocast what was turned by its position is f32, and values are not
+            let exact = [q, k, v].iter().all(|x| x.kind() == Kind::Float);
+            if frozen && q.device() == Device::Cpu && exact {
                 let scale = 1.0 / (q.size()[2] as f64).sqrt();
                 return Ok(souk_native::attention([q, k, v], starts, *seen, scale)?);
             }

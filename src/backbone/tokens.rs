@@ -1,6 +1,6 @@
 //! A batch of token ids in one of two layouts, both understood by every backbone:
-//! *packed*, all texts one after the other without padding (encoding), and *padded*, a rectangle with a mask
-//! (generation, and whatever must look like `transformers`).
+//! *packed*, all texts one after the other without padding (whatever is read first), and *padded*, a rectangle with a
+//! mask (what continues a cache, and whatever must look like `transformers`).
 //!
 //! Shape letters: b texts, l tokens of the longest text, t tokens of all texts, s slots (past and present), d width,
 //! h heads, e width of a head.
@@ -104,7 +104,7 @@ impl Tokens {
         }
     }
 
-    /// How attention goes over these tokens, `past` being what a cache already holds.
+    /// How attention goes over these tokens.
     pub(super) fn plan(&self, seen: Visibility) -> Plan<'_> {
         match &self.layout {
             Layout::Packed { starts } => Plan::Packed { starts, seen },

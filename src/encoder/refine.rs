@@ -104,7 +104,8 @@ impl Refine {
 /// `e_k` `[b, 1, d]` for the state `[b, d]` of the token before.
 fn soft_word(backbone: &Backbone, last: &Tensor) -> Result<Tensor> {
     let shares = backbone.logits(last)?.softmax(-1, Kind::Float).to_kind(last.kind());
-    Ok(backbone.mixtures(&shares)?.unsqueeze(1))
+    // under autocast a product is bf16, and words are not
+    Ok(backbone.mixtures(&shares)?.to_kind(last.kind()).unsqueeze(1))
 }
 
 /// One token for each text, whose ids say nothing.

@@ -63,7 +63,7 @@ impl Lesson {
     /// The log-probabilities that nobody told, by the model as it is.
     fn complete(&mut self, parts: &Parts, encoder: &Encoder, temperature: f64) -> Result<()> {
         let _guard = tch::no_grad_guard();
-        // as they are computed when they are learned from
+        // as they are computed when they are learned from, but for dropout
         let _autocast = autocast(parts.bf16, encoder)?;
         let missing: Vec<usize> =
             (0..self.texts.len()).filter(|place| self.old[*place].len() != self.written(*place)).collect();
@@ -237,12 +237,14 @@ impl Rationales {
         let all = gather_rows(parts.collective, &total)?.all;
         let found = self.rule.advantages(&total, &all);
         let values = Vec::<Vec<f32>>::try_from(found.values.to_device(Device::Cpu))?;
+        // this process writes in f32, whatever it learns in
+        let told = !parts.bf16 || self.writer.is_other();
         let mut lesson = Lesson::default();
         for (at, group) in wrote.chunks(columns as usize).enumerate() {
             for (text, advantage) in group.iter().zip(&values[at]) {
                 if *advantage != 0.0 {
                     lesson.texts.push((positives[at].followed_by(&text.ids).ids, positives[at].ids.len()));
-                    lesson.old.push(text.log_probs.clone());
+                    lesson.old.push(if told { text.log_probs.clone() } else { Vec::new() });
                     lesson.advantage.push(*advantage);
                 }
             }

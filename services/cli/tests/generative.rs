@@ -141,7 +141,7 @@ fn a_decoder_learns_to_refine_and_its_folder_serves_every_verb() {
         "train.keep_tokens=100",
         "train.optimizer.learning_rate=3e-3",
     ];
-    // a soft token hands on to the next what is a last bit of it, and gradients are steep: the loss falls by a hundred times that
+    // soft tokens hand on what is a last bit of one to the next, and their gradients are steep
     let steps = learned(home.path(), "refined", &sets, 1e-2);
     assert!(steps.last().unwrap()["loss"].as_f64().unwrap() < steps[0]["loss"].as_f64().unwrap());
     let plain = embedded(home.path(), &["--model", "refined"], "oak desk\nlamp 7\n");
@@ -259,6 +259,23 @@ fn sides_of_a_pair_are_told_apart() {
     let (queries, mirrored, items) = (learned("shop", "queries"), learned("mirror", "items"), learned("shop", "items"));
     assert_eq!(queries, mirrored);
     assert!(furthest(&queries, &items) > 1e-3, "{queries:?} beside {items:?}");
+}
+
+/// Under autocast some of what meets in attention is f32 and some is not, with a graph and without.
+#[test]
+fn decoders_that_write_learn_in_bf16() {
+    let home = writer();
+    for (out, own) in [
+        ("icr", ["train.keep_tokens=0", "encoder.refine.steps=3"]),
+        ("grace", ["objective.inner_epochs=2", "objective.negatives=1"]),
+    ] {
+        let kind = format!("objective.type={out}");
+        let sets = [own[0], own[1], &kind, "model.precision=bf16", "train.batch=12", "train.most_steps=2"];
+        let args = ["train", "--data", "shop", "--out", out, "--json", "--model", "writer"];
+        done(&mut souk(home.path(), &args, &sets));
+        let losses = losses(&home.path().join(out));
+        assert!(losses.len() >= 2 && losses.iter().all(|loss| loss.is_finite()), "{losses:?}");
+    }
 }
 
 /// Completions as a server gives them, by the model of a folder: tokens in, tokens and their log-probabilities out.
