@@ -1,6 +1,6 @@
 //! What a decoder remembers of the tokens it has read: keys and values of every layer. A value that the caller owns
 //! and passes in, so that a prompt can be read once and continued in several ways. What is read first may be packed;
-//! whatever continues it is a rectangle.
+//! whatever continues it is a rectangle, without padding where a layer looks through a window.
 
 use tch::{Device, Kind, Tensor};
 

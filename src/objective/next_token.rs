@@ -9,8 +9,8 @@ use crate::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NextToken {
-    /// Fields of an item that are written behind its text, as `brand: Souk, colour: red`, of an encoder with rationales; none: the
-    /// text alone.
+    /// What is written behind an item's text, and by turns behind a query that it answers (or its title, where `train.pairs` is
+    /// `items`), of an encoder with rationales: fields of the item, or its `title`, as `brand: Souk, colour: red`. None: the text alone.
     pub answer: Vec<String>,
     /// The share of items that is never learned from.
     pub held_out: f64,

@@ -1,5 +1,5 @@
 //! Language modelling, one step: texts of this process's items, the loss of every next token, one update. What an item's fields say
-//! may stand behind its text, as an answer: so a decoder from nothing learns to say what a text is about.
+//! may stand behind its text, or behind a query that it answers: so a decoder from nothing learns to say what a text is about.
 
 use std::time::Instant;
 
@@ -8,7 +8,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::share::{autocast, in_chunks};
 use super::step::{Parts, Stepped};
-use crate::dataset::Catalogue;
+use crate::dataset::{Catalogue, Pairs};
 use crate::domain::{Item, TextKind};
 use crate::encoder::{Encoder, Reader, Text};
 use crate::error::{Error, Result};
@@ -20,10 +20,10 @@ const MOST_MEASURED: usize = 1000;
 const MEASURED_TOKENS: usize = 2048;
 
 /// A text to be learned from, and what it is an answer to.
-pub struct Lesson {
-    pub ids: Vec<u32>,
+struct Lesson {
+    ids: Vec<u32>,
     /// Tokens at its head that nothing is learned of.
-    pub given: usize,
+    given: usize,
 }
 
 pub struct Words {
@@ -54,8 +54,13 @@ impl Words {
                 let item = parts.catalogue.item(pair.item)?;
                 if !self.rule.keeps_aside(&item.id) {
                     // by turns as shoppers write, and as sellers do
-                    let brief = (from + (own.start + place) as u64).is_multiple_of(2);
-                    lessons.push(self.rule.lesson(&encoder.reader(), &item, brief)?);
+                    let brief = (from + (own.start + place) as u64).is_multiple_of(2) && !self.rule.answer.is_empty();
+                    let asked = match (brief, parts.pairs) {
+                        (true, Pairs::Examples(_) | Pairs::Judged(_)) => (pair.query, TextKind::Query),
+                        (true, Pairs::Alone(_)) if !item.title.is_empty() => (item.title.as_str(), TextKind::Item),
+                        _ => (&*item.passage(), TextKind::Item),
+                    };
+                    lessons.push(self.rule.lesson(&encoder.reader(), asked, &item)?);
                 }
             }
             stepped.pairs += batch.pairs.len();
@@ -105,7 +110,7 @@ pub fn perplexity(encoder: &Encoder, rule: &NextToken, catalogue: &Catalogue) ->
     for row in 0..catalogue.len() {
         let item = catalogue.item(row)?;
         if rule.keeps_aside(&item.id) && lessons.len() < MOST_MEASURED {
-            lessons.push(rule.lesson(&encoder.reader(), &item, false)?);
+            lessons.push(rule.lesson(&encoder.reader(), (&item.passage(), TextKind::Item), &item)?);
         }
     }
     let lengths: Vec<usize> = lessons.iter().map(|lesson| lesson.ids.len()).collect();
@@ -126,16 +131,14 @@ pub fn perplexity(encoder: &Encoder, rule: &NextToken, catalogue: &Catalogue) ->
 
 impl NextToken {
     /// Whether an item is one of those that are only measured.
-    pub fn keeps_aside(&self, id: &str) -> bool {
+    fn keeps_aside(&self, id: &str) -> bool {
         let share = f64::from(crc32fast::hash(id.as_bytes())) / f64::from(u32::MAX);
         share < self.held_out
     }
 
-    /// An item as it is learned: its title alone or with its text, the answer, and the end.
-    pub fn lesson(&self, reader: &Reader, item: &Item, brief: bool) -> Result<Lesson> {
-        let title = brief && !item.title.is_empty() && !self.answer.is_empty();
-        let text = if title { item.title.clone() } else { item.passage() };
-        let Text { mut ids, .. } = reader.read(&text, Some(TextKind::Item))?;
+    /// An item as it is learned: a text that may ask for it, the answer, and the end.
+    fn lesson(&self, reader: &Reader, (text, kind): (&str, TextKind), item: &Item) -> Result<Lesson> {
+        let Text { mut ids, .. } = reader.read(text, Some(kind))?;
         let answer = self.answer_of(item);
         if !answer.is_empty() {
             ids.extend(reader.plain(&answer)?);
@@ -146,8 +149,12 @@ impl NextToken {
     }
 
     /// As `category: lamp, colour: red`.
-    pub fn answer_of(&self, item: &Item) -> String {
-        let said = self.answer.iter().filter_map(|name| Some((name, item.fields.get(name)?)));
+    fn answer_of(&self, item: &Item) -> String {
+        let title = Value::from(item.title.as_str());
+        let said = self.answer.iter().filter_map(|name| match name.as_str() {
+            "title" if !item.title.is_empty() => Some((name, &title)),
+            field => Some((name, item.fields.get(field)?)),
+        });
         let words = said.flat_map(|(name, value)| match value {
             Value::Object(fields) => fields.iter().map(|(name, value)| word(name, value)).collect(),
             value => vec![word(name, value)],

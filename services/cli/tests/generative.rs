@@ -464,3 +464,25 @@ fn the_scores_of_next_tokens_learn_where_they_count() {
         assert_eq!(moved > 1e-4, learns, "{objective}: {moved}");
     }
 }
+
+/// With pairs of queries, what an item is called is an answer to a query: of a shop that knows titles only.
+#[test]
+fn a_decoder_learns_to_answer_queries_with_titles() {
+    let home = writer();
+    let sets = [
+        "objective.type=next_token",
+        "objective.answer=[\"title\"]",
+        "train.pairs=qrels",
+        "train.batch=30",
+        "train.epochs=40",
+        "train.optimizer.learning_rate=1e-2",
+    ];
+    done(&mut souk(home.path(), &["train", "--data", "shop", "--out", "titles", "--model", "writer", "--json"], &sets));
+    let said = |model: &str| {
+        let told = embedded(home.path(), &["--model", model, "--explain"], "lamp 7\n");
+        told[0]["rationale"].as_str().unwrap().to_owned()
+    };
+    let (before, after) = (said("writer"), said("titles"));
+    assert!(before.starts_with("kind: ") && !before.contains("title: "), "{before}");
+    assert!(after.starts_with("title: ") && after.contains(" lamp number"), "{after}");
+}
