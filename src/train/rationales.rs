@@ -106,6 +106,9 @@ impl Rationales {
         for ((from, to), share) in parts.settings.batches(parts.draws(turn.at)) {
             lessons.push((self.write(parts, encoder, (from, to), &mut stepped)?, share));
         }
+        if let Some(wrote) = stepped.wrote.as_ref().filter(|_| turn.at == 0 && parts.collective.rank() == 0) {
+            wrote.warn_of_the_cut(encoder.most_written());
+        }
         for _ in 0..self.rule.inner_epochs {
             optimizer.zero();
             let mut loss = Tensor::zeros([1], (Kind::Float, Device::Cpu));
@@ -311,6 +314,17 @@ impl Rationales {
 }
 
 impl Wrote {
+    /// Where hardly any rationale has room to end, those that do end are worth most, and what is learned is to be brief.
+    fn warn_of_the_cut(&self, most: usize) {
+        if self.ended < 0.5 {
+            let share = 100.0 * self.ended;
+            tracing::warn!(
+                "{share:.0} % of rationales come to an end within {most} tokens, and the cut ones never count more than \
+                 these: brevity is what will be learned. Say a larger encoder.rationale.max_tokens"
+            );
+        }
+    }
+
     fn of(sums: &[f64]) -> Self {
         let (num, groups) = (sums[0].max(1.0), sums[8].max(1.0));
         let mean = sums[1] / num;
