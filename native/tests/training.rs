@@ -75,14 +75,17 @@ fn autocast_computes_in_bf16_inside_the_guard_only() {
     let (x, w) = (randn(&[5, 8]), randn(&[3, 8]).set_requires_grad(true));
     let product = || x.linear::<&Tensor>(&w, None);
     assert_eq!(product().kind(), Kind::Float);
+    assert!(!Autocast::is_on(CPU));
     {
         let _outer = Autocast::start(CPU).unwrap();
         drop(Autocast::start(CPU).unwrap());
+        assert!(Autocast::is_on(CPU) && !Autocast::is_on(Device::Cuda(0)));
         assert_eq!(product().kind(), Kind::BFloat16, "an inner guard ends nothing but itself");
         product().to_kind(Kind::Float).square().sum(Kind::Float).backward();
     }
     let plain = product();
     assert_eq!(plain.kind(), Kind::Float);
+    assert!(!Autocast::is_on(CPU));
     assert_eq!(w.grad().kind(), Kind::Float);
     let want = plain.transpose(0, 1).matmul(&x) * 2.0;
     assert!(largest(&(w.grad() - &want)) < 0.05 * largest(&want), "bf16 has 8 bits");

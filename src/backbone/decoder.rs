@@ -9,7 +9,7 @@ use super::architecture::{CAUSAL, num_layers};
 use super::attention::{Visibility, attend};
 use super::fields::Fields;
 use super::kv::Cache;
-use super::linear::{Linear, LinearSpec, Projection, RmsNorm, Then, activate, activation_of};
+use super::linear::{Linear, LinearSpec, Matrix, Projection, RmsNorm, Then, activate, activation_of};
 use super::rope::{Angles, Rope};
 use super::tokens::Tokens;
 use super::weights::{Init, Parameters};
@@ -158,11 +158,19 @@ fn windows(family: &Family, fields: &Fields) -> Result<Vec<Option<i64>>> {
 
 pub struct Decoder {
     shape: DecoderShape,
-    words: Tensor,
+    words: Matrix,
     layers: Vec<Layer>,
     norm: RmsNorm,
-    /// Absent in folders saved without one.
-    vocabulary: Option<Tensor>,
+    vocabulary: Vocabulary,
+}
+
+/// What scores of the next token are made by.
+enum Vocabulary {
+    /// The words' own matrix.
+    Words,
+    Own(Matrix),
+    /// Of a folder saved without one.
+    None,
 }
 
 struct Layer {
@@ -191,11 +199,13 @@ impl Decoder {
             .collect::<Result<_>>()?;
         let norm = RmsNorm::build(&format!("{prefix}norm"), shape.width, shape.eps, parameters)?;
         let vocabulary = match shape.tied {
-            true => Some(words.shallow_clone()),
-            false if parameters.has("lm_head.weight") => Some(parameters.tensor("lm_head.weight", &rows, std)?),
-            false => None,
+            true => Vocabulary::Words,
+            false if parameters.has("lm_head.weight") => {
+                Vocabulary::Own(Matrix::of(parameters.tensor("lm_head.weight", &rows, std)?))
+            }
+            false => Vocabulary::None,
         };
-        Ok(Self { shape: shape.clone(), words, layers, norm, vocabulary })
+        Ok(Self { shape: shape.clone(), words: Matrix::of(words), layers, norm, vocabulary })
     }
 
     /// Hidden states, shaped as the tokens with a width added. With a cache the tokens continue what it holds.
@@ -223,29 +233,39 @@ impl Decoder {
     }
 
     pub(super) fn device(&self) -> Device {
-        self.words.device()
+        self.words.exact().device()
     }
 
     pub(super) fn words(&self, ids: &Tensor) -> Tensor {
-        Tensor::embedding(&self.words, ids, -1, false, false)
+        Tensor::embedding(self.words.exact(), ids, -1, false, false)
     }
 
     pub(super) fn mixtures(&self, shares: &Tensor) -> Tensor {
-        shares.matmul(&self.words)
+        shares.matmul(self.words.factor())
     }
 
     /// Next-token scores `[.., vocab]` for hidden states.
     pub(super) fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        Ok(hidden.linear::<&Tensor>(self.vocabulary()?, None))
+        Ok(hidden.linear::<&Tensor>(self.vocabulary()?.factor(), None))
     }
 
     pub(super) fn is_causal(&self) -> bool {
         self.shape.causal
     }
 
-    pub(super) fn vocabulary(&self) -> Result<&Tensor> {
-        let problem = "this folder was saved without a language-model head: it cannot generate";
-        self.vocabulary.as_ref().ok_or_else(|| Error::config("config.json", problem))
+    fn vocabulary(&self) -> Result<&Matrix> {
+        match &self.vocabulary {
+            Vocabulary::Words => Ok(&self.words),
+            Vocabulary::Own(matrix) => Ok(matrix),
+            Vocabulary::None => {
+                let problem = "this folder was saved without a language-model head: it cannot generate";
+                Err(Error::config("config.json", problem))
+            }
+        }
+    }
+
+    pub(super) fn check_writes(&self) -> Result<()> {
+        self.vocabulary().map(drop)
     }
 
     pub(super) fn projections(&mut self) -> impl Iterator<Item = &mut Projection> {

@@ -2,7 +2,9 @@
 //! A `Projection` is one or several maps of the same input (query, key and value; gate and up); frozen, they are one
 //! product, fused with what follows it.
 
-use souk_native::{Activation, Epilogue, PackedLinear};
+use std::cell::OnceCell;
+
+use souk_native::{Activation, Autocast, Epilogue, PackedLinear};
 use tch::{Kind, Tensor};
 
 use super::weights::{Init, Parameters};
@@ -28,11 +30,41 @@ impl Precision {
     }
 }
 
+/// A matrix of weights, and its bf16 form once autocast asked for it. libtorch keeps casts of what is trained and casts everything
+/// else anew for every product: beside an adapter, or where texts go on token by token, that is most of the work, and each
+/// product would keep a copy for its gradient.
+pub(super) struct Matrix {
+    exact: Tensor,
+    half: OnceCell<Tensor>,
+}
+
+impl Matrix {
+    pub(super) fn of(exact: Tensor) -> Self {
+        Self { exact, half: OnceCell::new() }
+    }
+
+    /// What a product takes now.
+    pub(super) fn factor(&self) -> &Tensor {
+        let exact = &self.exact;
+        let cast = exact.kind() == Kind::Float && !exact.requires_grad() && Autocast::is_on(exact.device());
+        if cast { self.half.get_or_init(|| exact.to_kind(Kind::BFloat16)) } else { exact }
+    }
+
+    pub(super) fn exact(&self) -> &Tensor {
+        &self.exact
+    }
+
+    fn add(&mut self, change: &Tensor) {
+        self.exact.copy_(&(&self.exact + change));
+        self.half.take();
+    }
+}
+
 pub struct Linear {
     /// The tensor's hub name without `.weight`.
     pub(super) name: String,
     /// `[out, in]`
-    pub(super) weight: Tensor,
+    weight: Matrix,
     bias: Option<Tensor>,
     pub(super) adapter: Option<Adapter>,
 }
@@ -65,11 +97,11 @@ impl Linear {
             true => Some(parameters.tensor(&format!("{name}.bias"), &[outputs], Init::Zeros)?),
             false => None,
         };
-        Ok(Self { name: name.into(), weight, bias, adapter: None })
+        Ok(Self { name: name.into(), weight: Matrix::of(weight), bias, adapter: None })
     }
 
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
-        let y = x.linear(&self.weight, self.bias.as_ref());
+        let y = x.linear(self.weight.factor(), self.bias.as_ref());
         match &self.adapter {
             None => y,
             Some(Adapter { down, up, scale, dropout }) => {
@@ -79,12 +111,16 @@ impl Linear {
         }
     }
 
+    pub(super) fn weight(&self) -> &Tensor {
+        self.weight.exact()
+    }
+
     /// Folds the adapter into the weight.
     pub(super) fn merge(&mut self) {
         if let Some(Adapter { down, up, scale, .. }) = self.adapter.take() {
             let _guard = tch::no_grad_guard();
             let change = up.matmul(&down) * scale;
-            self.weight.copy_(&(&self.weight + change));
+            self.weight.add(&change);
         }
     }
 }
@@ -108,7 +144,7 @@ pub(super) enum Then<'a> {
 
 impl Projection {
     pub(super) fn of(parts: Vec<Linear>) -> Self {
-        let outputs = parts.iter().map(|part| part.weight.size()[0]).collect();
+        let outputs = parts.iter().map(|part| part.weight().size()[0]).collect();
         Self { parts, outputs, packed: None }
     }
 
@@ -139,8 +175,8 @@ impl Projection {
 
     /// Packs the weights for the CPU and lets go of the originals; the projection can no longer be trained.
     pub(super) fn freeze(&mut self, precision: Precision) -> Result<()> {
-        let weight = Tensor::cat(&self.parts.iter().map(|p| &p.weight).collect::<Vec<_>>(), 0);
-        let zeros = |part: &Linear| Tensor::zeros([part.weight.size()[0]], (Kind::Float, weight.device()));
+        let weight = Tensor::cat(&self.parts.iter().map(Linear::weight).collect::<Vec<_>>(), 0);
+        let zeros = |part: &Linear| Tensor::zeros([part.weight().size()[0]], (Kind::Float, weight.device()));
         let bias = match self.parts.iter().any(|p| p.bias.is_some()) {
             false => None,
             true => {
@@ -264,5 +300,56 @@ impl RmsNorm {
         let single = x.to_kind(Kind::Float);
         let scale = (single.square().mean_dim(-1, true, Kind::Float) + self.eps).rsqrt();
         (single * scale).to_kind(x.kind()) * &self.weight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Device;
+
+    use super::*;
+
+    /// A map of 3 to 2 whose weights are fixed, with an adapter that is learned.
+    fn adapted() -> Linear {
+        let _ = tch::manual_seed(7);
+        let drawn = |shape: [i64; 2]| Tensor::randn(shape, (Kind::Float, Device::Cpu));
+        let learned = |shape| drawn(shape).set_requires_grad(true);
+        let adapter = Adapter { down: learned([1, 3]), up: learned([2, 1]), scale: 0.5, dropout: 0.0 };
+        Linear { name: "map".into(), weight: Matrix::of(drawn([2, 3])), bias: None, adapter: Some(adapter) }
+    }
+
+    #[test]
+    fn fixed_weights_are_cast_once_and_as_autocast_would() {
+        let map = adapted();
+        let x = Tensor::randn([4, 3], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        let gradient = |y: Tensor| {
+            Tensor::run_backward(&[y.to_kind(Kind::Float).square().sum(Kind::Float)], &[&x], false, false).remove(0)
+        };
+        let _autocast = Autocast::start(Device::Cpu).unwrap();
+        let kept = x.linear::<&Tensor>(map.weight.factor(), None);
+        let cast_anew = x.linear::<&Tensor>(map.weight(), None);
+        assert_eq!(kept.kind(), Kind::BFloat16);
+        assert!(kept.equal(&cast_anew));
+        assert!(gradient(kept).equal(&gradient(cast_anew)));
+        assert_eq!(map.weight.factor().data_ptr(), map.weight.factor().data_ptr(), "one copy");
+        drop(_autocast);
+        assert_eq!(map.weight.factor().kind(), Kind::Float, "outside the guard as they are");
+    }
+
+    #[test]
+    fn what_an_adapter_changed_is_cast_again() {
+        let mut map = adapted();
+        let x = Tensor::ones([1, 3], (Kind::Float, Device::Cpu));
+        let under_autocast = |map: &Linear| {
+            let _autocast = Autocast::start(Device::Cpu).unwrap();
+            let _no_grad = tch::no_grad_guard();
+            map.forward(&x, false).to_kind(Kind::Float)
+        };
+        let before = under_autocast(&map);
+        map.merge();
+        let after = under_autocast(&map);
+        assert!(after.allclose(&before, 2e-2, 2e-2, false), "{after} is not {before}");
+        let _autocast = Autocast::start(Device::Cpu).unwrap();
+        assert!(after.equal(&x.linear::<&Tensor>(map.weight(), None).to_kind(Kind::Float)));
     }
 }

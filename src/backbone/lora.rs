@@ -110,8 +110,8 @@ impl Lora {
         }
         let mut attached = 0;
         for linear in backbone.linears().into_iter().filter(|linear| self.matches(&linear.name)) {
-            let [outputs, inputs] = linear.weight.size()[..] else { continue };
-            let mut fresh = Parameters::seeded(seed, linear.weight.device(), linear.weight.kind());
+            let [outputs, inputs] = linear.weight().size()[..] else { continue };
+            let mut fresh = Parameters::seeded(seed, linear.weight().device(), linear.weight().kind());
             // the variance of PEFT's own start, uniform in ±1/√inputs
             let spread = Init::Normal(1.0 / (3.0 * inputs as f64).sqrt());
             let down = fresh.tensor(&format!("{}.lora_A", linear.name), &[self.rank, inputs], spread)?;
@@ -135,7 +135,7 @@ impl Lora {
         }
         let mut attached = 0;
         for linear in backbone.linears().into_iter().filter(|linear| lora.matches(&linear.name)) {
-            let [outputs, inputs] = linear.weight.size()[..] else { continue };
+            let [outputs, inputs] = linear.weight().size()[..] else { continue };
             let mut take = |part: &str, shape: [i64; 2]| {
                 let name = format!("{}.lora_{part}.weight", bare(&linear.name));
                 let missing = || Error::weights(&file, format!("tensor `{name}` is missing"));
@@ -145,7 +145,7 @@ impl Lora {
                         format!("tensor `{name}` has shape {:?}, the model asks for {shape:?}", tensor.size());
                     return Err(Error::weights(&file, problem));
                 }
-                Ok(tensor.to_device(linear.weight.device()).to_kind(linear.weight.kind()))
+                Ok(tensor.to_device(linear.weight().device()).to_kind(linear.weight().kind()))
             };
             let (down, up) = (take("A", [lora.rank, inputs])?, take("B", [outputs, lora.rank])?);
             linear.adapter = Some(Adapter { down, up, scale: lora.scale(), dropout: lora.dropout });

