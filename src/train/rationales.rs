@@ -137,9 +137,13 @@ impl Rationales {
             max_tokens,
             ..self.rule.sampling
         };
+        // nothing here has gradients, so that casts of weights may be kept from the first token to the last
+        let casts = autocast(parts.bf16, encoder)?;
         let of_queries = self.writer.write(encoder, &queries, 1, &how(1, own.start))?;
         let of_negatives = self.writer.write(encoder, &negatives, 1, &how(2, own.start * self.rule.negatives))?;
         let of_positives = self.rollouts(encoder, &positives, &how(3, own.start * self.rule.rollouts))?;
+        // rewards of one group lie near each other: what they are made of stays exact
+        drop(casts);
         let chunk = parts.settings.chunk_tokens;
         let columns = self.rule.columns() as usize;
         let vectors = [
@@ -240,7 +244,7 @@ impl Rationales {
         let all = gather_rows(parts.collective, &total)?.all;
         let found = self.rule.advantages(&total, &all);
         let values = Vec::<Vec<f32>>::try_from(found.values.to_device(Device::Cpu))?;
-        // this process writes in f32, whatever it learns in
+        // in bf16 a token has another share where it is written than where all are read at once
         let told = !parts.bf16 || self.writer.is_other();
         let mut lesson = Lesson::default();
         for (at, group) in wrote.chunks(columns as usize).enumerate() {
