@@ -311,7 +311,7 @@ mod tests {
 
     /// A map of 3 to 2 whose weights are fixed, with an adapter that is learned.
     fn adapted() -> Linear {
-        let _ = tch::manual_seed(7);
+        tch::manual_seed(7);
         let drawn = |shape: [i64; 2]| Tensor::randn(shape, (Kind::Float, Device::Cpu));
         let learned = |shape| drawn(shape).set_requires_grad(true);
         let adapter = Adapter { down: learned([1, 3]), up: learned([2, 1]), scale: 0.5, dropout: 0.0 };
