@@ -241,12 +241,12 @@ impl Decoder {
     }
 
     pub(super) fn mixtures(&self, shares: &Tensor) -> Tensor {
-        shares.matmul(self.words.factor())
+        shares.matmul(&self.words.factor())
     }
 
     /// Next-token scores `[.., vocab]` for hidden states.
     pub(super) fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        Ok(hidden.linear::<&Tensor>(self.vocabulary()?.factor(), None))
+        Ok(hidden.linear::<&Tensor>(&self.vocabulary()?.factor(), None))
     }
 
     pub(super) fn is_causal(&self) -> bool {

@@ -2,7 +2,7 @@
 //! A `Projection` is one or several maps of the same input (query, key and value; gate and up); frozen, they are one
 //! product, fused with what follows it.
 
-use std::cell::OnceCell;
+use std::cell::RefCell;
 
 use souk_native::{Activation, Autocast, Epilogue, PackedLinear};
 use tch::{Kind, Tensor};
@@ -30,24 +30,31 @@ impl Precision {
     }
 }
 
-/// A matrix of weights, and its bf16 form once autocast asked for it. libtorch keeps casts of what is trained and casts everything
-/// else anew for every product: beside an adapter, or where texts go on token by token, that is most of the work, and each
-/// product would keep a copy for its gradient.
+/// A matrix of weights, and its bf16 form once autocast asked for it. libtorch keeps casts of what is trained, and casts everything
+/// else anew for every product, each of which keeps its copy where a gradient goes through it.
 pub(super) struct Matrix {
     exact: Tensor,
-    half: OnceCell<Tensor>,
+    /// With the version of `exact` that it was made of: other holders of the tensor may set it in place.
+    half: RefCell<Option<(i64, Tensor)>>,
 }
 
 impl Matrix {
     pub(super) fn of(exact: Tensor) -> Self {
-        Self { exact, half: OnceCell::new() }
+        Self { exact, half: RefCell::new(None) }
     }
 
     /// What a product takes now.
-    pub(super) fn factor(&self) -> &Tensor {
+    pub(super) fn factor(&self) -> Tensor {
         let exact = &self.exact;
-        let cast = exact.kind() == Kind::Float && !exact.requires_grad() && Autocast::is_on(exact.device());
-        if cast { self.half.get_or_init(|| exact.to_kind(Kind::BFloat16)) } else { exact }
+        if exact.kind() != Kind::Float || exact.requires_grad() || !Autocast::is_on(exact.device()) {
+            return exact.shallow_clone();
+        }
+        let now = exact.internal_version();
+        let mut half = self.half.borrow_mut();
+        match &*half {
+            Some((version, kept)) if *version == now => kept.shallow_clone(),
+            _ => half.insert((now, exact.to_kind(Kind::BFloat16))).1.shallow_clone(),
+        }
     }
 
     pub(super) fn exact(&self) -> &Tensor {
@@ -56,7 +63,6 @@ impl Matrix {
 
     fn add(&mut self, change: &Tensor) {
         self.exact.copy_(&(&self.exact + change));
-        self.half.take();
     }
 }
 
@@ -101,7 +107,7 @@ impl Linear {
     }
 
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
-        let y = x.linear(self.weight.factor(), self.bias.as_ref());
+        let y = x.linear(&self.weight.factor(), self.bias.as_ref());
         match &self.adapter {
             None => y,
             Some(Adapter { down, up, scale, dropout }) => {
@@ -326,7 +332,7 @@ mod tests {
             Tensor::run_backward(&[y.to_kind(Kind::Float).square().sum(Kind::Float)], &[&x], false, false).remove(0)
         };
         let _autocast = Autocast::start(Device::Cpu).unwrap();
-        let kept = x.linear::<&Tensor>(map.weight.factor(), None);
+        let kept = x.linear::<&Tensor>(&map.weight.factor(), None);
         let cast_anew = x.linear::<&Tensor>(map.weight(), None);
         assert_eq!(kept.kind(), Kind::BFloat16);
         assert!(kept.equal(&cast_anew));
@@ -334,6 +340,20 @@ mod tests {
         assert_eq!(map.weight.factor().data_ptr(), map.weight.factor().data_ptr(), "one copy");
         drop(_autocast);
         assert_eq!(map.weight.factor().kind(), Kind::Float, "outside the guard as they are");
+    }
+
+    #[test]
+    fn weights_that_somebody_else_sets_are_cast_again() {
+        let matrix = Matrix::of(Tensor::ones([2, 3], (Kind::Float, Device::Cpu)));
+        let mut held = matrix.exact().shallow_clone();
+        let sum = || {
+            let _autocast = Autocast::start(Device::Cpu).unwrap();
+            matrix.factor().sum(Kind::Float).double_value(&[])
+        };
+        assert_eq!(sum(), 6.0);
+        let _no_grad = tch::no_grad_guard();
+        held.copy_(&Tensor::full([2, 3], 2.0, (Kind::Float, Device::Cpu)));
+        assert_eq!(sum(), 12.0);
     }
 
     #[test]
