@@ -16,9 +16,9 @@ use crate::{ModelArgs, Shared};
 
 /// Serve a shop over HTTP: POST /search, /embed, /v1/embeddings, and the console at /
 ///
-/// The first start indexes the catalogue of a data folder; later ones open what was served last, with every change that was
-/// acknowledged since. GET /openapi.json describes the routes. Keys come from SOUK_SEARCH_KEYS or [search] key_file; without
-/// any, everybody may do all. Ends on Ctrl-C or SIGTERM.
+/// The first start indexes the catalogue of a data folder; later ones open what was served last, whatever --model says, with
+/// every change that was acknowledged since. GET /openapi.json describes the routes. Keys come from SOUK_SEARCH_KEYS or
+/// [search] key_file; without any, everybody may do all. Ends on Ctrl-C or SIGTERM.
 ///
 /// Example: souk serve --model sentence-transformers/all-MiniLM-L6-v2 --data SHOP
 ///
@@ -57,9 +57,20 @@ impl Serve {
                 let json = serde_json::json!({
                     "address": endpoint.address.to_string(), "model": record.version, "index": record.generation,
                 });
-                print(shared, &json, &format!("{} answers on {endpoint}", record.version))
+                let unused = unused(config.model.path.as_deref(), &record.path);
+                print(shared, &json, &format!("{} answers on {endpoint}{unused}", record.version))
             },
         )
+    }
+}
+
+/// What to say where another model answers than the configuration names.
+fn unused(asked: Option<&str>, served: &str) -> String {
+    match asked {
+        Some(asked) if asked != served => {
+            format!("; {asked} is for a first start, and {served} is served already: POST /models takes another")
+        }
+        _ => String::new(),
     }
 }
 
@@ -75,4 +86,16 @@ fn watch(building: &Arc<Building>) {
         thread::sleep(Duration::from_millis(100));
     }
     bar.finish_and_clear();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_is_not_served_is_named() {
+        assert_eq!(unused(Some("BASE"), "BASE") + &unused(None, "BASE"), "");
+        let said = unused(Some("BASE"), "rounds/7");
+        assert!(said.contains("BASE is for a first start, and rounds/7 is served"), "{said}");
+    }
 }
