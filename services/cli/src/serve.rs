@@ -57,21 +57,19 @@ impl Serve {
                 let json = serde_json::json!({
                     "address": endpoint.address.to_string(), "model": record.version, "index": record.generation,
                 });
-                let unused = unused(config.model.path.as_deref(), &record.path);
-                print(shared, &json, &format!("{} answers on {endpoint}{unused}", record.version))
+                if let Some(note) = unused(config.model.path.as_deref(), &record.path) {
+                    eprintln!("{note}");
+                }
+                print(shared, &json, &format!("{} answers on {endpoint}", record.version))
             },
         )
     }
 }
 
 /// What to say where another model answers than the configuration names.
-fn unused(asked: Option<&str>, served: &str) -> String {
-    match asked {
-        Some(asked) if asked != served => {
-            format!("; {asked} is for a first start, and {served} is served already: POST /models takes another")
-        }
-        _ => String::new(),
-    }
+fn unused(asked: Option<&str>, served: &str) -> Option<String> {
+    let asked = asked.filter(|asked| *asked != served)?;
+    Some(format!("{asked} is for a first start, and {served} was served last: POST /models takes another"))
 }
 
 /// Shows how the first index comes along, until nobody builds it any more.
@@ -94,8 +92,8 @@ mod tests {
 
     #[test]
     fn a_model_that_is_not_served_is_named() {
-        assert_eq!(unused(Some("BASE"), "BASE") + &unused(None, "BASE"), "");
-        let said = unused(Some("BASE"), "rounds/7");
-        assert!(said.contains("BASE is for a first start, and rounds/7 is served"), "{said}");
+        assert_eq!(unused(Some("BASE"), "BASE"), None);
+        assert_eq!(unused(None, "BASE"), None);
+        assert!(unused(Some("BASE"), "rounds/7").unwrap().starts_with("BASE is for a first start, and rounds/7 was"));
     }
 }
