@@ -57,19 +57,10 @@ impl Serve {
                 let json = serde_json::json!({
                     "address": endpoint.address.to_string(), "model": record.version, "index": record.generation,
                 });
-                if let Some(note) = unused(config.model.path.as_deref(), &record.path) {
-                    eprintln!("{note}");
-                }
                 print(shared, &json, &format!("{} answers on {endpoint}", record.version))
             },
         )
     }
-}
-
-/// What to say where another model answers than the configuration names.
-fn unused(asked: Option<&str>, served: &str) -> Option<String> {
-    let asked = asked.filter(|asked| *asked != served)?;
-    Some(format!("{asked} is for a first start, and {served} was served last: POST /models takes another"))
 }
 
 /// Shows how the first index comes along, until nobody builds it any more.
@@ -84,16 +75,4 @@ fn watch(building: &Arc<Building>) {
         thread::sleep(Duration::from_millis(100));
     }
     bar.finish_and_clear();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_model_that_is_not_served_is_named() {
-        assert_eq!(unused(Some("BASE"), "BASE"), None);
-        assert_eq!(unused(None, "BASE"), None);
-        assert!(unused(Some("BASE"), "rounds/7").unwrap().starts_with("BASE is for a first start, and rounds/7 was"));
-    }
 }

@@ -61,6 +61,9 @@ impl Service {
         let parts = config.shop_parts()?;
         let opening = spawn_blocking(move || Shop::open(parts, (&version, &path), told));
         let shop = Arc::new(opening.await.context("the shop could not be opened")??);
+        if let Some(note) = passed_over(config.model.path.as_deref(), &shop.served().record().path) {
+            tracing::warn!("{note}");
+        }
         if let Err(error) = registry.introduce(&shop.served()).await {
             if matches!(error, souk::Error::Config { .. }) {
                 return Err(error.into());
@@ -83,4 +86,22 @@ async fn first(config: &Config, registry: &Registry) -> anyhow::Result<(String, 
     let path = config.model.path.clone().context("no model: give --model DIR, or [model] path in the configuration")?;
     let folder = Path::new(&path).file_name().map(|name| name.to_string_lossy().into_owned());
     Ok((config.search.version.clone().or(folder).unwrap_or_else(|| "first".into()), path))
+}
+
+/// What to say where another model is served than the configuration names.
+fn passed_over(asked: Option<&str>, served: &str) -> Option<String> {
+    let asked = asked.filter(|asked| *asked != served)?;
+    Some(format!("{asked} is for a first start, and {served} was served last: POST /models takes another"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_that_is_not_served_is_named() {
+        assert_eq!(passed_over(Some("BASE"), "BASE"), None);
+        assert_eq!(passed_over(None, "BASE"), None);
+        assert!(passed_over(Some("BASE"), "rounds/7").unwrap().starts_with("BASE is for a first start, and rounds/7"));
+    }
 }
