@@ -18,11 +18,13 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Message};
 use souk::beir::DataFolder;
-use souk::dataset::{Catalogue, Draw, Examples, Ingest, IngestSettings, Order, Progress};
+use souk::catalogue::Catalogue;
+use souk::dataset::{Examples, Ingest, IngestSettings, Progress};
 use souk::log::file::{FileSettings, FileSource};
 use souk::log::kafka::{KafkaSettings, KafkaSource};
-use souk::log::ubi::{Action, EventRecord, QueryRecord};
 use souk::log::{LogSource, OnGap, Resume};
+use souk::shuffle::{Draw, Order};
+use souk::ubi::{Action, EventRecord, QueryRecord};
 
 const ITEMS: u64 = 100_000;
 /// After each query: ten impressions and one or two choices.

@@ -12,8 +12,8 @@ use std::time::Instant;
 use souk::beir::{DataFolder, lines};
 use souk::domain::Level;
 use souk::lexical::Lexical;
-use souk::log::ubi::{Action, Record};
 use souk::market::{Oracle, Slice, Split};
+use souk::ubi::{Action, Record};
 
 /// How often pairs of a query and an item were shown and clicked.
 type Pairs = HashMap<(usize, u32), (u32, u32)>;

@@ -68,7 +68,7 @@ def main():
         for number in range(options.rounds):
             for name, model, processes, sets in chosen:
                 out = work / "run"
-                run = measure(souk, (shop, models[model], out), processes, {**sets, "train.most_steps": options.steps})
+                run = measure(souk, (shop, models[model], out), processes, {**sets, "train.max_steps": options.steps})
                 measured[name].append(run)
                 print(f"round {number + 1}, {name}: load {os.getloadavg()[0]:.1f}", file=sys.stderr)
         report(souk, (shop, models), chosen, measured)

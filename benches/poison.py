@@ -34,7 +34,7 @@ def main():
     options = parser.parse_args()
     items = [json.loads(line) for line in open(options.demo / "shop/corpus.jsonl", encoding="utf-8")]
     brands = collections.Counter(item["brand"] for item in items if item.get("brand"))
-    brand = brands.most_common()[len(brands) // 2][0]
+    brand = brands.max_common()[len(brands) // 2][0]
     of_brand = {item["_id"] for item in items if item.get("brand") == brand}
     print(f"the seller `{brand}` has {len(of_brand)} of {len(items)} items")
     print("| new clicks | stages | gate | hitrate@600 | goodrate@100 | the seller's, of the first 100 |")

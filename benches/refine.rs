@@ -19,7 +19,7 @@ use tch::Device;
 const STEPS: [u64; 4] = [1, 5, 10, 20];
 
 /// More without a cache are counted, and not waited for.
-const MOST_AGAIN: u64 = 5;
+const MAX_AGAIN: u64 = 5;
 
 /// One way to read: `None` is the plain pass.
 type Way = Option<(u64, bool)>;
@@ -70,7 +70,7 @@ fn outline(json: serde_json::Value) -> Outline {
 }
 
 fn timed(model: &Path, (tokens, texts, rounds): (u64, u64, u64)) {
-    let again = STEPS.into_iter().filter(|steps| *steps <= MOST_AGAIN).map(|steps| Some((steps, false)));
+    let again = STEPS.into_iter().filter(|steps| *steps <= MAX_AGAIN).map(|steps| Some((steps, false)));
     let ways: Vec<Way> =
         [None].into_iter().chain(STEPS.into_iter().map(|steps| Some((steps, true)))).chain(again).collect();
     let encoders: Vec<Encoder> = ways.iter().map(|way| open(model, *way)).collect();

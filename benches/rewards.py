@@ -64,7 +64,7 @@ def rgrpo(more: dict) -> dict:
 def stage(arguments, sets: dict, out: Path) -> list[float]:
     """Seconds of the steps of the second half, when the reference has seen what there is."""
     fixed = {
-        "train.pairs": "qrels", "train.batch": 128, "train.epochs": 100, "train.most_steps": 2 * arguments.steps,
+        "train.pairs": "qrels", "train.batch": 128, "train.epochs": 100, "train.max_steps": 2 * arguments.steps,
         "train.keep_tokens": 1 << 20, "train.optimizer.learning_rate": 1e-4,
     }
     command = [arguments.souk, "train", "--model", arguments.model, "--data", str(arguments.data), "--out", str(out)]

@@ -44,7 +44,7 @@ def main():
 
 def watch(options, work, lines):
     log = open(work / "log.ndjson", "w", encoding="utf-8")
-    stage = '{name="sft", config="sft-market.toml", set=["train.pairs=examples", "train.most_steps=20", "train.batch=128"]}'
+    stage = '{name="sft", config="sft-market.toml", set=["train.pairs=examples", "train.max_steps=20", "train.batch=128"]}'
     sets = [
         f"trainer.stage=[{stage}]",
         "trainer.pace={examples=3000, seconds=0, look_back=0}",

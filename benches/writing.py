@@ -72,7 +72,7 @@ def read(data):
 def ours(options, method):
     config = "gircse-market.toml" if method == "gircse" else "grace-market.toml"
     sets = {
-        "train.batch": BATCH[method], "train.most_steps": options.steps, "train.epochs": 1000, "train.checkpoint_steps": 1000000,
+        "train.batch": BATCH[method], "train.max_steps": options.steps, "train.epochs": 1000, "train.checkpoint_steps": 1000000,
         "train.optimizer.learning_rate": RATE,
     } | ({"objective.sides": "items"} if method == "grace" else {})
     with tempfile.TemporaryDirectory() as work:

@@ -53,7 +53,7 @@ main() {
         --listen "127.0.0.1:$port" --set search.version=untrained --set "search.training=$out/trainer/training" "${stores[@]}" "${index[@]}"
     until_ready "127.0.0.1:$port/readyz"
     start trainer --config configs/trainer-market.toml --model "$out/base" --data "$out/shop" --state "$out/trainer" \
-        --listen 127.0.0.1:$((port + 10)) --set 'trainer.pace={examples=4000, seconds=15, least_examples=1000}' \
+        --listen 127.0.0.1:$((port + 10)) --set 'trainer.pace={examples=4000, seconds=15, min_examples=1000}' \
         "${log[@]}" "${stores[@]}"
     until_ready "127.0.0.1:$((port + 10))/readyz"
     feed

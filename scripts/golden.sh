@@ -25,8 +25,8 @@ main() {
     "$python" tests/golden/make_golden.py --out "$work/golden" --seed "$seed" --minilm "$MINILM"
     "$python" tests/golden/make_bm25.py --out "$work/golden" --seed "$seed" --lexical "$(bench_program lexical)"
     "$python" tests/golden/make_metrics.py --out "$work/golden" --seed "$seed"
-    SOUK_GOLDEN=$work/golden cargo test --release --lib train::tests
-    SOUK_GOLDEN=$work/golden cargo test --release --test golden --test minilm --test lexical --test report --test relevance
+    SOUK_GOLDEN=$work/golden cargo test --release -p souk --lib train::tests
+    SOUK_GOLDEN=$work/golden cargo test --release --workspace --test integration -- golden:: minilm:: lexical:: report:: relevance::
     cargo build --release --workspace --bins
     local model
     for model in scratch-bert scratch-decoder; do

@@ -41,14 +41,14 @@ main() {
 
 kills() {
     echo "== kills"
-    SOUK_KILLS=50 cargo test --release "${features[@]}" --test crash -- --nocapture
+    SOUK_KILLS=50 cargo test --release "${features[@]}" --test integration crash:: -- --nocapture
 }
 
 made_up() {
     echo "== what schemathesis makes up"
     SOUK_CHROMIUM=$(scripts/browser.sh)
     export SOUK_CHROMIUM
-    SOUK_CASES=2000 cargo test --release "${features[@]}" --test clients other -- --nocapture
+    SOUK_CASES=2000 cargo test --release "${features[@]}" --test integration clients::other -- --nocapture
 }
 
 embedded() {

@@ -13,11 +13,11 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tch::Tensor;
 
-use crate::backbone::weights::{read_tensors, write_tensors};
-use crate::claim::Claim;
-use crate::dataset::Span;
-use crate::error::{Error, Result};
-use crate::log::Position;
+use souk_ingest::dataset::Span;
+use souk_ingest::log::Position;
+use souk_io::atomic_dir::Claim;
+use souk_io::error::{Error, Result};
+use souk_nn::backbone::weights::{read_tensors, write_tensors};
 
 const FORMAT: u32 = 3;
 const STATE: &str = "state.json";

@@ -17,24 +17,26 @@ use toml::{Table, Value};
 pub use self::change::Change;
 use self::change::overlay;
 pub use self::model::ModelConfig;
-use crate::backbone::{Precision, hub};
-use crate::beir::DataFolder;
 use crate::candidates::{CandidateSettings, Source};
-use crate::collective;
-use crate::dataset::IngestSettings;
-use crate::encoder::{Encoder, Limits, Outline, Overrides, Placement, Reader, Scratch};
-use crate::error::{Error, Result};
-use crate::index::IndexSettings;
-use crate::log::file::{FileSettings, FileSource};
-use crate::log::kafka::{KafkaSettings, KafkaSource};
-use crate::log::{LogSource, OnGap, Resume};
 use crate::objective::{Candidates, Objective};
-use crate::relevance::{CrossEncoder, RelevanceSettings, Training};
-use crate::reward::{Judge, RewardSettings};
 use crate::rounds::{StageSettings, TrainerSettings};
-use crate::search::{Models, Parts, SearchSettings};
-use crate::store::{Address, Cache, Ledger, SqlLedger, masked, open_cache};
-use crate::train::{Rewards, Stage, TrainSettings};
+use crate::train::{Stage, StageRewards, TrainSettings};
+use souk_cache::{Cache, open_cache};
+use souk_cross_encoder::{CrossEncoder, RelevanceSettings, Training};
+use souk_ingest::dataset::IngestSettings;
+use souk_ingest::log::file::{FileSettings, FileSource};
+use souk_ingest::log::kafka::{KafkaSettings, KafkaSource};
+use souk_ingest::log::{LogSource, OnGap, Resume};
+use souk_io::address::{Address, masked};
+use souk_io::beir::DataFolder;
+use souk_io::error::{Error, Result};
+use souk_nn::backbone::{Precision, hub};
+use souk_nn::collective;
+use souk_nn::encoder::{Encoder, Limits, Outline, Overrides, Placement, Reader, Scratch};
+use souk_reward::{Judge, RewardSettings};
+use souk_serving::index::IndexSettings;
+use souk_serving::search::{Models, Parts, SearchSettings};
+use souk_store::{Ledger, SqlLedger};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -264,9 +266,9 @@ impl Config {
             config["reward"] = serde_json::json!(self.reward);
             config["judge"] = serde_json::json!(self.judge);
             let reference = needs.reference.then(|| plain.open_encoder()).transpose()?;
-            let twin = (self.candidates.source == Source::Catalogue).then(|| plain.open_encoder()).transpose()?;
+            let model_copy = (self.candidates.source == Source::Catalogue).then(|| plain.open_encoder()).transpose()?;
             let (blend, candidates) = (self.open_blend(data)?, self.candidates.clone());
-            rewards = Some(Rewards { blend, candidates, reference, twin });
+            rewards = Some(StageRewards { blend, candidates, reference, model_copy });
         }
         let (settings, objective) = (self.train.clone(), self.objective.clone());
         Ok(Stage { encoder, settings, objective, bf16, rewards, span: None, config })

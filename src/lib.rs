@@ -1,46 +1,31 @@
 //! Souk trains and serves the dense retriever of an online shop.
 //!
-//! The library is in the order data flows: a [`log`] of searches becomes a [`dataset`] of examples; a model folder becomes a
-//! [`backbone`] (tokens to states), a backbone an [`encoder`] (text to vectors), vectors an [`index`], in which [`search`] finds items; [`indexing`] makes one of a catalogue of any size. [`import`] and
-//! [`market`] bring data folders ([`beir`]), [`lexical`] is the channel beside, [`store`] what outlives a process, a [`worker`] a model's own
-//! thread, [`objects`] what lies at an address. [`train`]
-//! makes an encoder better by an [`objective`] with an [`optimizer`] and [`checkpoint`]s, in one process or many
-//! ([`collective`]), [`relevance`] a cross-encoder that judges. A [`reward`] source judges what was found, a [`report`] measures it, [`rounds`] do all this again and again. Each room imports only rooms
-//! before it; [`config`] builds them from TOML and stands last.
+//! This crate holds the method: [`objective`]s, [`candidates`], the training loop ([`train`]), [`plan`] and the configuration
+//! that builds everything ([`config`]). The other crates are re-exported here, so that `souk` is the only dependency a
+//! program needs. `ARCHITECTURE.md` draws them all.
 
-pub mod backbone;
-pub mod beir;
 pub mod candidates;
 pub mod checkpoint;
-pub mod claim;
-pub mod collective;
 pub mod config;
-pub mod dataset;
-pub mod domain;
-pub mod encoder;
-pub mod error;
-pub mod import;
-pub mod index;
-pub mod indexing;
-pub mod lexical;
-pub mod log;
-pub mod market;
 pub mod objective;
-pub mod objects;
-pub mod optimizer;
 pub mod plan;
-pub mod relevance;
-pub mod report;
-pub mod reward;
 pub mod rounds;
-pub mod search;
-pub mod store;
-pub mod summed;
-pub mod telemetry;
 pub mod train;
-pub mod worker;
 
-pub use error::{Error, Result};
+pub use souk_cache as cache;
+pub use souk_cross_encoder as cross_encoder;
+pub use souk_ingest::{dataset, import, log};
+pub use souk_io::{
+    Error, Result, address, atomic_dir, audit, beir, catalogue, checksummed, domain, error, objects, shuffle,
+    telemetry, time, ubi,
+};
+pub use souk_lexical as lexical;
+pub use souk_market as market;
+pub use souk_nn::{backbone, collective, encoder, optimizer, worker};
+pub use souk_report as report;
+pub use souk_reward as reward;
+pub use souk_serving::{index, indexing, search};
+pub use souk_store as store;
 
 /// The libtorch this process really loaded.
 pub fn libtorch_version() -> String {

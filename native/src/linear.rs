@@ -74,7 +74,7 @@ impl std::fmt::Debug for PackedLinear {
 }
 
 /// Weights that are kept twice, for a query alone to be encoded faster: of larger ones that would take too much memory.
-const MOST_PANELS: i64 = 1 << 22;
+const MAX_PANELS: i64 = 1 << 22;
 
 /// Whether [`PackedLinear::int8`] works here: it needs VNNI, because older ways to multiply u8 by s8 can saturate.
 pub fn supports_int8() -> bool {
@@ -88,7 +88,7 @@ impl PackedLinear {
         let (out_features, in_features) = check_weight(weight, bias)?;
         // SAFETY: the weight was checked, and the shim writes one tensor on success.
         let packed = ffi::tensor(|out| unsafe { ffi::souk_pack_f32(weight.as_ptr(), out) })?;
-        let panels = (out_features * in_features <= MOST_PANELS).then(|| {
+        let panels = (out_features * in_features <= MAX_PANELS).then(|| {
             // SAFETY: the weight was checked, and the shim writes one tensor on success.
             ffi::tensor(|out| unsafe { ffi::souk_pack_panels(weight.as_ptr(), out) })
         });

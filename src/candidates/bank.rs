@@ -8,8 +8,8 @@ use tch::{Device, Kind, Tensor};
 
 use super::hnsw::Graph;
 use super::top;
-use crate::encoder::unit;
-use crate::error::{Error, Result};
+use souk_io::error::{Error, Result};
+use souk_nn::encoder::unit;
 
 /// Scores that are looked at together.
 const BLOCK: i64 = 1 << 24;

@@ -9,14 +9,14 @@ use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 pub use self::bank::{Bank, Nearest, Search};
-use crate::error::{Error, Result};
+use souk_io::error::{Error, Result};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CandidateSettings {
     pub source: Source,
     /// Items of the catalogue that each query brings into the batch.
-    pub reach: usize,
+    pub num_neighbors: usize,
     /// Steps from one bank to the next, which is made beside the second half of them.
     pub refresh_steps: u64,
     pub search: Search,
@@ -34,13 +34,13 @@ pub enum Source {
 
 impl Default for CandidateSettings {
     fn default() -> Self {
-        Self { source: Source::Batch, reach: 16, refresh_steps: 50, search: Search::Auto }
+        Self { source: Source::Batch, num_neighbors: 16, refresh_steps: 50, search: Search::Auto }
     }
 }
 
 impl CandidateSettings {
     pub fn check(&self) -> Result<()> {
-        for (name, count) in [("reach", self.reach as u64), ("refresh_steps", self.refresh_steps)] {
+        for (name, count) in [("num_neighbors", self.num_neighbors as u64), ("refresh_steps", self.refresh_steps)] {
             if count == 0 {
                 return Err(Error::config(format!("candidates.{name}"), "is 0: say 1 or more"));
             }

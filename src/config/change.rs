@@ -2,7 +2,7 @@
 
 use toml::{Table, Value};
 
-use crate::error::{Error, Result};
+use souk_io::error::{Error, Result};
 
 /// One value that a user changes on the command line.
 #[derive(Clone)]

@@ -6,11 +6,11 @@ use std::sync::{Arc, OnceLock};
 use tokio::runtime::{Builder, Runtime};
 
 use super::Config;
-use crate::beir::DataFolder;
-use crate::error::{Error, Result};
-use crate::lexical::Lexical;
-use crate::relevance;
-use crate::reward::{self, Blend, Judge, ModelJudge, QrelsJudge, RewardSource};
+use souk_io::audit::AuditLog;
+use souk_io::beir::DataFolder;
+use souk_io::error::{Error, Result};
+use souk_lexical::Lexical;
+use souk_reward::{Blend, Judge, ModelJudge, QrelsJudge, RewardSource};
 
 /// The file that a simulated shop is known by.
 const MARKET: &str = "market.json";
@@ -55,12 +55,13 @@ impl Config {
             let _entered = runtime.enter();
             cache = self.reward.cache.then(|| self.store.open_cache()).transpose()?;
             if self.reward.audit_rate > 0.0 {
-                audits = Some((runtime.block_on(self.store.open_ledger())?, self.reward.audit_rate));
+                let ledger: Arc<dyn AuditLog> = runtime.block_on(self.store.open_ledger())?;
+                audits = Some((ledger, self.reward.audit_rate));
             }
         }
         let model = |judge: &ModelJudge| -> Result<Arc<dyn RewardSource>> {
-            Ok(Arc::new(relevance::Judge::open(&judge.path, self.placement()?, judge.batch_tokens)?))
+            Ok(Arc::new(souk_cross_encoder::Judge::open(&judge.path, self.placement()?, judge.batch_tokens)?))
         };
-        reward::open(&judge, data, model, (cache, audits))
+        souk_reward::open(&judge, data, model, (cache, audits))
     }
 }

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 use tch::{Cuda, Device};
 
-use crate::backbone::Precision;
-use crate::collective::Place;
-use crate::error::{Error, Result};
+use souk_io::error::{Error, Result};
+use souk_nn::backbone::Precision;
+use souk_nn::collective::Place;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -1,20 +1,19 @@
-//! How much better than the rest of its group a candidate was judged. Takes rewards and which of them are known, gives an
-//! advantage for each: `A_j = (r_j − mean) / (std + ε)` over the known rewards of the group (`std`), or the difference
-//! alone (`mean`). What is not known has no part in either, and an advantage of 0.
+//! Group-relative advantages (GRPO; Retrieval-GRPO, eq. 7): `A_j = (r_j − mean) / (std + ε)` over the known rewards of a group (`std`),
+//! or the difference alone (`mean`, GRACE). Missing rewards are left out of mean and deviation, and have an advantage of 0.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-/// Added to the deviation, and the least that counts as one: rewards have two or three digits that mean something.
+/// Added to the deviation; a group with less spread has no gradient. Rewards have two or three significant digits.
 const EPSILON: f64 = 1e-6;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scaling {
-    /// Divided by the group's standard deviation (of the group itself, not an estimate from a sample).
+    /// Divides by the population standard deviation of the group.
     #[default]
     Std,
-    /// As it is (GRACE).
+    /// No division (GRACE).
     Mean,
 }
 
@@ -22,27 +21,25 @@ pub enum Scaling {
 pub struct Advantages {
     /// `[b, g]`
     pub values: Tensor,
-    /// `[b]`: the groups that teach: two known rewards or more, and a difference between them.
-    pub teaches: Tensor,
+    /// `[b]`: whether a group has at least two known rewards and a difference between them.
+    pub has_spread: Tensor,
 }
 
-impl Advantages {
-    /// Of rewards `[b, g]`; those that are not `known` may be anything.
-    pub fn of(reward: &Tensor, known: &Tensor, scaling: Scaling) -> Self {
-        let reward = reward.where_self(known, &reward.zeros_like());
-        let known = known.to_kind(Kind::Float);
-        let row = |x: &Tensor| x.sum_dim_intlist(1, true, Kind::Float);
-        let num = row(&known);
-        let centred = (&reward - row(&reward) / num.clamp_min(1.0)) * &known;
-        let std = (row(&centred.square()) / num.clamp_min(1.0)).sqrt();
-        let teaches = std.gt(EPSILON);
-        let values = match scaling {
-            Scaling::Std => centred / (std + EPSILON),
-            Scaling::Mean => centred,
-        };
-        let values = values.where_self(&teaches, &values.zeros_like());
-        Self { values, teaches: teaches.squeeze_dim(1) }
-    }
+/// Advantages of rewards `[b, g]`; a reward that is not `known` may be any number.
+pub fn group_advantages(reward: &Tensor, known: &Tensor, scaling: Scaling) -> Advantages {
+    let reward = reward.where_self(known, &reward.zeros_like());
+    let known = known.to_kind(Kind::Float);
+    let row = |x: &Tensor| x.sum_dim_intlist(1, true, Kind::Float);
+    let num = row(&known);
+    let centred = (&reward - row(&reward) / num.clamp_min(1.0)) * &known;
+    let std = (row(&centred.square()) / num.clamp_min(1.0)).sqrt();
+    let has_spread = std.gt(EPSILON);
+    let values = match scaling {
+        Scaling::Std => centred / (std + EPSILON),
+        Scaling::Mean => centred,
+    };
+    let values = values.where_self(&has_spread, &values.zeros_like());
+    Advantages { values, has_spread: has_spread.squeeze_dim(1) }
 }
 
 #[cfg(test)]
@@ -52,25 +49,28 @@ mod tests {
     use super::*;
 
     fn of(rewards: &[f32], known: &[bool], scaling: Scaling) -> (Vec<f32>, bool) {
-        let found =
-            Advantages::of(&Tensor::from_slice(rewards).unsqueeze(0), &Tensor::from_slice(known).unsqueeze(0), scaling);
+        let found = group_advantages(
+            &Tensor::from_slice(rewards).unsqueeze(0),
+            &Tensor::from_slice(known).unsqueeze(0),
+            scaling,
+        );
         let values = Vec::<f32>::try_from(found.values.view([-1])).unwrap();
-        (values, found.teaches.int64_value(&[0]) == 1)
+        (values, found.has_spread.int64_value(&[0]) == 1)
     }
 
     #[test]
     fn it_is_the_formula_over_what_is_known() {
         // mean 0.5, deviations 0.5 0.0 -0.5, std sqrt(0.5 / 3)
         let std = (0.5_f32 / 3.0).sqrt();
-        let (values, teaches) = of(&[1.0, 0.5, f32::NAN, 0.0], &[true, true, false, true], Scaling::Std);
+        let (values, has_spread) = of(&[1.0, 0.5, f32::NAN, 0.0], &[true, true, false, true], Scaling::Std);
         let expected = [0.5 / std, 0.0, 0.0, -0.5 / std];
-        assert!(teaches && values.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4), "{values:?}");
+        assert!(has_spread && values.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4), "{values:?}");
         let (values, _) = of(&[1.0, 0.5, 9.0, 0.0], &[true, true, false, true], Scaling::Mean);
         assert_eq!(values, [0.5, 0.0, 0.0, -0.5]);
     }
 
     #[test]
-    fn a_group_without_a_difference_teaches_nothing() {
+    fn a_group_without_a_difference_has_spread_nothing() {
         for (rewards, known) in
             [([0.7, 0.7, 0.7], [true; 3]), ([1.0, 0.0, 0.0], [true, false, false]), ([1.0, 0.5, 0.0], [false; 3])]
         {
@@ -84,10 +84,10 @@ mod tests {
             rewards in prop::collection::vec(0.0_f32..1.0, 2..20), unknown in 0_usize..20, shift in -3.0_f32..3.0,
         ) {
             let known: Vec<bool> = (0..rewards.len()).map(|i| i != unknown).collect();
-            let (values, teaches) = of(&rewards, &known, Scaling::Std);
+            let (values, has_spread) = of(&rewards, &known, Scaling::Std);
             prop_assert!(values.iter().sum::<f32>().abs() < 1e-3);
             let spread = rewards.iter().copied().fold(0.0, f32::max) - rewards.iter().copied().fold(1.0, f32::min);
-            if teaches && spread > 0.01 {
+            if has_spread && spread > 0.01 {
                 let moved: Vec<f32> = rewards.iter().map(|reward| reward + shift).collect();
                 let (again, _) = of(&moved, &known, Scaling::Std);
                 prop_assert!(values.iter().zip(&again).all(|(a, b)| (a - b).abs() < 2e-2), "{values:?} {again:?}");

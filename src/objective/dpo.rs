@@ -7,40 +7,46 @@
 //! The policy's normaliser is the same for both items of a pair and falls out, whatever the support.
 
 use serde::{Deserialize, Serialize};
-use tch::Tensor;
 
-use super::pairwise::{Mined, over_preferences};
-use super::{Corrected, Group, cosines, positive};
-use crate::error::{Error, Result};
+use super::pairwise::{MinedSettings, over_preferences};
+use super::{Group, GroupLoss, Needs, ObjectiveSettings, Vectors, cosines, positive};
+use souk_io::error::{Error, Result};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Dpo {
+pub struct DpoSettings {
     pub temperature: f64,
     /// How little a policy may leave the reference for a preference.
     pub beta: f64,
     #[serde(flatten)]
-    pub mined: Mined,
+    pub mined: MinedSettings,
 }
 
-impl Default for Dpo {
+impl Default for DpoSettings {
     fn default() -> Self {
-        Self { temperature: 0.05, beta: 0.2, mined: Mined::default() }
+        Self { temperature: 0.05, beta: 0.2, mined: MinedSettings::default() }
     }
 }
 
-impl Dpo {
-    pub(super) fn check(&self) -> Result<()> {
+impl ObjectiveSettings for DpoSettings {
+    fn check(&self, _: i64) -> Result<()> {
         positive("temperature", self.temperature)?;
         positive("beta", self.beta)?;
         self.mined.check()
     }
 
-    pub(super) fn loss(&self, queries: &Tensor, items: &Tensor, group: &Group) -> Result<Corrected> {
+    fn needs(&self) -> Needs {
+        Needs { candidates: self.mined.candidates(), reference: true, ..Needs::default() }
+    }
+}
+
+impl DpoSettings {
+    /// The sum of the losses of this process's queries.
+    pub fn loss(&self, vectors: &Vectors, group: &Group) -> Result<GroupLoss> {
         let Some(reference) = group.reference else {
-            return Err(Error::input("a preference is measured against a reference, and there is none"));
+            return Err(Error::input("DPO needs the scores of a reference policy"));
         };
-        let gained = cosines(queries, items) - reference;
+        let gained = cosines(vectors.queries, vectors.items) - reference;
         let gained = gained.gather(1, group.candidates, false) * (self.beta / self.temperature);
         Ok(over_preferences(&gained, group))
     }

@@ -11,14 +11,13 @@
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use super::advantage::{Advantages, Scaling};
-use super::{Needs, cosines, positive};
-use crate::backbone::Sampling;
-use crate::error::{Error, Result};
+use super::{Advantages, Needs, ObjectiveSettings, Scaling, cosines, group_advantages, positive};
+use souk_io::error::{Error, Result};
+use souk_nn::backbone::Sampling;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Grace {
+pub struct GraceSettings {
     /// K: rationales of each positive.
     pub rollouts: usize,
     /// Whose rationales are drawn K times and learned from, against the other side's one.
@@ -94,7 +93,7 @@ pub enum Estimator {
     Dapo,
 }
 
-impl Default for Grace {
+impl Default for GraceSettings {
     fn default() -> Self {
         Self {
             rollouts: 8,
@@ -115,7 +114,7 @@ impl Default for Grace {
 }
 
 /// Letters: b positives of this process, m of all, k rollouts (and the likeliest behind them, where it is asked for), d width.
-pub struct Written<'a> {
+pub struct RationaleVectors<'a> {
     /// `[m, d]`
     pub queries: &'a Tensor,
     /// `[m, k, d]`
@@ -127,15 +126,15 @@ pub struct Written<'a> {
 }
 
 /// Before they are weighed, each `[b, k]`.
-pub struct Parts {
+pub struct ContrastiveRewards {
     pub close: Tensor,
     pub alike: Tensor,
     pub apart: Tensor,
     pub total: Tensor,
 }
 
-impl Grace {
-    pub(super) fn check(&self) -> Result<()> {
+impl ObjectiveSettings for GraceSettings {
+    fn check(&self, _: i64) -> Result<()> {
         positive("temperature", self.temperature)?;
         positive("clip", self.clip)?;
         positive("clip_above", self.clip_above)?;
@@ -161,17 +160,19 @@ impl Grace {
         }
     }
 
-    pub(super) fn needs(&self) -> Needs {
+    fn needs(&self) -> Needs {
         Needs { rationales: true, ..Needs::default() }
     }
+}
 
+impl GraceSettings {
     /// Rationales of each positive, the likeliest included where it is needed.
     pub fn columns(&self) -> i64 {
         self.rollouts as i64 + i64::from(self.estimator == Estimator::Remax)
     }
 
     /// The rewards of this process's rationales (eq. 5 to 9).
-    pub fn rewards(&self, written: &Written) -> Parts {
+    pub fn rewards(&self, written: &RationaleVectors) -> ContrastiveRewards {
         let (num, rollouts) = (written.negatives.size()[0], self.rollouts as i64);
         let all = written.queries.size()[0];
         let own = |x: &Tensor| x.narrow(0, written.first, num);
@@ -188,11 +189,11 @@ impl Grace {
         let alike = (between * other).sum_dim_intlist(2, false, Kind::Float) / others;
         let apart = if all < 2 { close.zeros_like() } else { self.apart(written, (&queries, &positives)) };
         let total = (&close + &alike * self.consistency + &apart * self.distractors) / self.temperature;
-        Parts { close, alike, apart, total }
+        ContrastiveRewards { close, alike, apart, total }
     }
 
     /// `[b, k]` (eq. 7): how little the others are taken for one's own, over all other pairs.
-    fn apart(&self, written: &Written, (queries, positives): (&Tensor, &Tensor)) -> Tensor {
+    fn apart(&self, written: &RationaleVectors, (queries, positives): (&Tensor, &Tensor)) -> Tensor {
         let (num, columns, all) = (positives.size()[0], positives.size()[1], written.queries.size()[0]);
         let others = (all - 1) as f64;
         let itself = Tensor::eye_m(num, all, (Kind::Float, queries.device())).roll([written.first], [1]);
@@ -211,7 +212,7 @@ impl Grace {
     }
 
     /// The rule of length: who did not come to an end gets less than anybody of the group who did.
-    pub fn curbed(&self, total: &Tensor, ended: &Tensor) -> Tensor {
+    pub fn penalise_length(&self, total: &Tensor, ended: &Tensor) -> Tensor {
         let least = total.where_self(ended, &total.full_like(0.0)).amin([1], true);
         let penalty = (least - self.over_length).clamp_max(-self.over_length);
         total.where_self(ended, &penalty.expand_as(total))
@@ -222,18 +223,18 @@ impl Grace {
         let rollouts = self.rollouts as i64;
         let own = reward.narrow(1, 0, rollouts);
         let known = own.ones_like().to_kind(Kind::Bool);
-        let group = |scaling| Advantages::of(&own, &known, scaling);
+        let group = |scaling| group_advantages(&own, &known, scaling);
         match self.estimator {
             Estimator::Grpo => group(Scaling::Mean),
             Estimator::Dapo => group(Scaling::Std),
             Estimator::Remax => {
                 let values = &own - reward.narrow(1, rollouts, 1);
-                Advantages { values, teaches: group(Scaling::Mean).teaches }
+                Advantages { values, has_spread: group(Scaling::Mean).has_spread }
             }
             Estimator::ReinforcePp => {
                 let all = all.narrow(1, 0, rollouts);
                 let values = (&own - all.mean(Kind::Float)) / (all.std(false) + 1e-6);
-                Advantages { values, teaches: group(Scaling::Mean).teaches }
+                Advantages { values, has_spread: group(Scaling::Mean).has_spread }
             }
         }
     }

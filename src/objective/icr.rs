@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use super::info_nce::among;
-use super::{Needs, Pairs, Vectors, cosines, positive};
-use crate::error::{Error, Result};
+use super::{Needs, ObjectiveSettings, PairTargets, Vectors, cosines, positive};
+use souk_io::error::{Error, Result};
 
 /// A loss below this is as good as none: its logarithm would say more than it means.
 const LEAST: f64 = 1e-6;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Icr {
+pub struct IcrSettings {
     /// τ
     pub temperature: f64,
     /// λ; 0: steps need not get better.
@@ -31,14 +31,14 @@ pub struct Icr {
     pub global_negatives: usize,
 }
 
-impl Default for Icr {
+impl Default for IcrSettings {
     fn default() -> Self {
         Self { temperature: 0.02, refinement: 1.0, every_step: true, global_negatives: 0 }
     }
 }
 
-impl Icr {
-    pub(super) fn check(&self) -> Result<()> {
+impl ObjectiveSettings for IcrSettings {
+    fn check(&self, _: i64) -> Result<()> {
         positive("temperature", self.temperature)?;
         if !self.refinement.is_finite() || self.refinement < 0.0 {
             return Err(Error::config("objective.refinement", format!("is {}: say 0 or more", self.refinement)));
@@ -46,12 +46,15 @@ impl Icr {
         Ok(())
     }
 
-    pub(super) fn needs(&self) -> Needs {
+    fn needs(&self) -> Needs {
         Needs { global_negatives: self.global_negatives, steps: true, ..Needs::default() }
     }
+}
 
-    /// Vectors are those of all steps, one after the other: `[m, k·d]` and `[n, k·d]`, each `d` wide.
-    pub(super) fn loss(&self, vectors: &Vectors, pairs: &Pairs, steps: i64) -> Tensor {
+impl IcrSettings {
+    /// The weighted sum of the losses of this process's pairs. Vectors of all steps are concatenated: `[m, k·d]` and `[n, k·d]`.
+    pub fn loss(&self, vectors: &Vectors, pairs: &PairTargets) -> Tensor {
+        let steps = vectors.steps;
         let of_step = |x: &Tensor, step: i64| x.unflatten(1, [steps, -1]).select(1, step);
         let own = vectors.queries.index_select(0, pairs.query);
         let losses: Vec<Tensor> = (0..steps)

@@ -10,12 +10,12 @@
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use super::{Needs, Pairs, Vectors, matryoshka, positive};
-use crate::error::Result;
+use super::{Needs, ObjectiveSettings, PairTargets, Vectors, matryoshka, positive};
+use souk_io::error::Result;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct InfoNce {
+pub struct InfoNceSettings {
     /// τ
     pub temperature: f64,
     /// Items drawn from the whole catalogue for each step, shared by all its queries.
@@ -26,23 +26,26 @@ pub struct InfoNce {
     pub symmetric: bool,
 }
 
-impl Default for InfoNce {
+impl Default for InfoNceSettings {
     fn default() -> Self {
         Self { temperature: 0.05, global_negatives: 0, dimensions: Vec::new(), symmetric: false }
     }
 }
 
-impl InfoNce {
-    pub(super) fn check(&self, dimensions: i64) -> Result<()> {
+impl ObjectiveSettings for InfoNceSettings {
+    fn check(&self, dimensions: i64) -> Result<()> {
         positive("temperature", self.temperature)?;
         matryoshka::check(&self.dimensions, dimensions)
     }
 
-    pub(super) fn needs(&self) -> Needs {
+    fn needs(&self) -> Needs {
         Needs { global_negatives: self.global_negatives, all_queries: self.symmetric, ..Needs::default() }
     }
+}
 
-    pub(super) fn loss(&self, vectors: &Vectors, pairs: &Pairs) -> Tensor {
+impl InfoNceSettings {
+    /// The weighted sum of the losses of this process's pairs.
+    pub fn loss(&self, vectors: &Vectors, pairs: &PairTargets) -> Tensor {
         matryoshka::mean(&self.dimensions, [vectors.queries, vectors.items], |queries, items| {
             let own = queries.index_select(0, pairs.query);
             let forward = among(&own.matmul(&items.tr()), self.temperature, pairs.known, pairs.item);
@@ -99,9 +102,9 @@ mod tests {
             }
         }
 
-        fn loss(&self, rule: &InfoNce) -> Tensor {
+        fn loss(&self, rule: &InfoNceSettings) -> Tensor {
             let known_queries = self.known_queries();
-            let pairs = Pairs {
+            let pairs = PairTargets {
                 query: &self.query,
                 item: &self.item,
                 known: &self.known,
@@ -129,7 +132,7 @@ mod tests {
         }
 
         /// The formula, term by term.
-        fn by_hand(&self, rule: &InfoNce, width: usize) -> f64 {
+        fn by_hand(&self, rule: &InfoNceSettings, width: usize) -> f64 {
             let (queries, items) = (Self::rows(&self.queries, width), Self::rows(&self.items, width));
             let chosen = [0, 1, 1];
             let power =
@@ -153,9 +156,9 @@ mod tests {
     fn it_is_the_formula_with_masks_prefixes_and_both_directions() {
         let batch = Batch::new();
         for symmetric in [false, true] {
-            let rule = InfoNce { temperature: 0.3, symmetric, ..InfoNce::default() };
+            let rule = InfoNceSettings { temperature: 0.3, symmetric, ..InfoNceSettings::default() };
             assert!((batch.loss(&rule).double_value(&[]) - batch.by_hand(&rule, 4)).abs() < 1e-5);
-            let nested = InfoNce { dimensions: vec![4, 2], ..rule.clone() };
+            let nested = InfoNceSettings { dimensions: vec![4, 2], ..rule.clone() };
             let mean = (batch.by_hand(&rule, 4) + batch.by_hand(&rule, 2)) / 2.0;
             assert!((batch.loss(&nested).double_value(&[]) - mean).abs() < 1e-5);
         }
@@ -165,7 +168,7 @@ mod tests {
     fn gradients_are_those_of_finite_differences() {
         let mut batch = Batch::new();
         batch.weight = Tensor::from_slice(&[1.0_f32, 0.5, 2.0]);
-        let rule = InfoNce { temperature: 0.5, symmetric: true, dimensions: vec![4, 3], global_negatives: 2 };
+        let rule = InfoNceSettings { temperature: 0.5, symmetric: true, dimensions: vec![4, 3], global_negatives: 2 };
         for items in [false, true] {
             let mut leaf = if items { &batch.items } else { &batch.queries }.detach().set_requires_grad(true);
             let with = |vectors: Tensor, batch: &mut Batch| {
@@ -193,7 +196,7 @@ mod tests {
     #[test]
     fn a_known_item_gets_no_push_and_the_order_of_items_does_not_matter() {
         let mut batch = Batch::new();
-        let rule = InfoNce::default();
+        let rule = InfoNceSettings::default();
         batch.items = batch.items.set_requires_grad(true);
         batch.weight = Tensor::from_slice(&[0.0_f32, 1.0, 0.0]);
         let loss = batch.loss(&rule);
@@ -210,12 +213,12 @@ mod tests {
     #[test]
     fn settings_that_cannot_be_meant_are_refused() {
         for rule in [
-            InfoNce { temperature: 0.0, ..InfoNce::default() },
-            InfoNce { dimensions: vec![8, 8], ..InfoNce::default() },
-            InfoNce { dimensions: vec![16], ..InfoNce::default() },
+            InfoNceSettings { temperature: 0.0, ..InfoNceSettings::default() },
+            InfoNceSettings { dimensions: vec![8, 8], ..InfoNceSettings::default() },
+            InfoNceSettings { dimensions: vec![16], ..InfoNceSettings::default() },
         ] {
             assert!(rule.check(8).is_err(), "{rule:?}");
         }
-        InfoNce { dimensions: vec![4, 8], ..InfoNce::default() }.check(8).unwrap();
+        InfoNceSettings { dimensions: vec![4, 8], ..InfoNceSettings::default() }.check(8).unwrap();
     }
 }

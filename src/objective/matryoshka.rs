@@ -3,7 +3,7 @@
 
 use tch::{Kind, Tensor};
 
-use crate::error::{Error, Result};
+use souk_io::error::{Error, Result};
 
 /// Every prefix is asked for once, and a vector has it.
 pub fn check(prefixes: &[i64], dimensions: i64) -> Result<()> {
@@ -31,5 +31,5 @@ pub fn mean(prefixes: &[i64], whole: [&Tensor; 2], loss: impl Fn(&Tensor, &Tenso
 
 /// As PyTorch's `normalize`: a zero vector stays zero.
 pub fn unit(vectors: &Tensor) -> Tensor {
-    crate::encoder::unit(&vectors.to_kind(Kind::Float))
+    souk_nn::encoder::unit(&vectors.to_kind(Kind::Float))
 }

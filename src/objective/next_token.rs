@@ -3,12 +3,12 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Needs;
-use crate::error::{Error, Result};
+use super::{Needs, ObjectiveSettings};
+use souk_io::error::{Error, Result};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct NextToken {
+pub struct NextTokenSettings {
     /// What is written behind an item's text, and by turns behind a query that it answers (or its title, where `train.pairs` is
     /// `items`), of an encoder with rationales: fields of the item, or its `title`, as `brand: Souk, colour: red`. None: the text alone.
     pub answer: Vec<String>,
@@ -16,14 +16,14 @@ pub struct NextToken {
     pub held_out: f64,
 }
 
-impl Default for NextToken {
+impl Default for NextTokenSettings {
     fn default() -> Self {
         Self { answer: Vec::new(), held_out: 0.05 }
     }
 }
 
-impl NextToken {
-    pub(super) fn check(&self) -> Result<()> {
+impl ObjectiveSettings for NextTokenSettings {
+    fn check(&self, _: i64) -> Result<()> {
         match self.held_out >= 0.0 && self.held_out < 1.0 {
             true => Ok(()),
             false => {
@@ -33,7 +33,7 @@ impl NextToken {
         }
     }
 
-    pub fn needs(&self) -> Needs {
+    fn needs(&self) -> Needs {
         // an answer stands behind a text that is left open for one
         Needs { next_tokens: true, rationales: !self.answer.is_empty(), ..Needs::default() }
     }

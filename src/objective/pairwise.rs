@@ -8,37 +8,37 @@
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use super::{Candidates, Corrected, Group, Tally, cosines, positive};
-use crate::error::{Error, Result};
+use super::{Candidates, Group, GroupLoss, Needs, ObjectiveSettings, Tally, Vectors, cosines, positive};
+use souk_io::error::{Error, Result};
 
 /// Rewards that differ by less are the same.
 const SAME: f64 = 1e-6;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Pairwise {
+pub struct PairwiseSettings {
     pub temperature: f64,
     #[serde(flatten)]
-    pub mined: Mined,
+    pub mined: MinedSettings,
 }
 
 /// The first items of each query by the model that the stage begins with, judged once before it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Mined {
+pub struct MinedSettings {
     /// Judged of each query: its first so many.
     pub depth: usize,
     /// Of these, what one step sees of each of its queries.
     pub group: usize,
 }
 
-impl Default for Mined {
+impl Default for MinedSettings {
     fn default() -> Self {
         Self { depth: 48, group: 16 }
     }
 }
 
-impl Mined {
+impl MinedSettings {
     pub(super) fn candidates(&self) -> Candidates {
         Candidates::Mined { judged: self.depth, shown: self.group }
     }
@@ -53,26 +53,33 @@ impl Mined {
     }
 }
 
-impl Default for Pairwise {
+impl Default for PairwiseSettings {
     fn default() -> Self {
-        Self { temperature: 0.05, mined: Mined::default() }
+        Self { temperature: 0.05, mined: MinedSettings::default() }
     }
 }
 
-impl Pairwise {
-    pub(super) fn check(&self) -> Result<()> {
+impl ObjectiveSettings for PairwiseSettings {
+    fn check(&self, _: i64) -> Result<()> {
         positive("temperature", self.temperature)?;
         self.mined.check()
     }
 
-    pub(super) fn loss(&self, queries: &Tensor, items: &Tensor, group: &Group) -> Corrected {
-        let scores = cosines(queries, items).gather(1, group.candidates, false) / self.temperature;
+    fn needs(&self) -> Needs {
+        Needs { candidates: self.mined.candidates(), ..Needs::default() }
+    }
+}
+
+impl PairwiseSettings {
+    /// The sum of the losses of this process's queries.
+    pub fn loss(&self, vectors: &Vectors, group: &Group) -> GroupLoss {
+        let scores = cosines(vectors.queries, vectors.items).gather(1, group.candidates, false) / self.temperature;
         over_preferences(&scores, group)
     }
 }
 
 /// The mean of −log σ(a − b) over the pairs of each row of which the first has the higher reward, summed over rows.
-pub fn over_preferences(values: &Tensor, group: &Group) -> Corrected {
+pub fn over_preferences(values: &Tensor, group: &Group) -> GroupLoss {
     let known = group.known.unsqueeze(2).logical_and(&group.known.unsqueeze(1));
     let above = (group.reward.unsqueeze(2) - group.reward.unsqueeze(1)).gt(SAME);
     let above = above.logical_and(&known).to_kind(Kind::Float);
@@ -82,5 +89,5 @@ pub fn over_preferences(values: &Tensor, group: &Group) -> Corrected {
     let loss = (sum(losses * above) / num.clamp_min(1.0)).sum(Kind::Float);
     let groups = num.numel() as f64;
     let flat = num.eq(0.0).sum(Kind::Float).double_value(&[]);
-    Corrected { loss, tally: Tally { groups, flat, ..Tally::default() } }
+    GroupLoss { loss, tally: Tally { groups, flat, ..Tally::default() } }
 }

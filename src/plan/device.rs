@@ -3,7 +3,7 @@
 
 use serde::Serialize;
 
-use crate::error::{Error, Result};
+use souk_io::error::{Error, Result};
 
 /// A way between two devices: seconds before the first byte of a step of a ring arrives, and bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -3,8 +3,8 @@
 
 use serde::Serialize;
 
-use crate::encoder::Outline;
-use crate::error::{Error, Result};
+use souk_io::error::{Error, Result};
+use souk_nn::encoder::Outline;
 
 /// The texts of a shop, as far as a plan needs them.
 #[derive(Clone, Debug)]

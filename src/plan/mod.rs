@@ -24,10 +24,10 @@ pub use self::reading::{KNOWN_WRITERS, Reading};
 pub use self::sample::sample;
 pub use self::time::{Causes, Host};
 use self::time::{Loss, Step};
-use crate::encoder::Outline;
-use crate::error::{Error, Result};
 use crate::objective::{Candidates, Needs, Objective};
-use crate::train::{MOST_PAIRS, Seconds, TrainSettings};
+use crate::train::{MAX_PAIRS, PhaseSeconds, TrainSettings};
+use souk_io::error::{Error, Result};
+use souk_nn::encoder::Outline;
 
 /// The stage that is planned.
 #[derive(Clone)]
@@ -56,7 +56,7 @@ pub struct Plan {
     pub flops: Flops,
     pub exchanges: Vec<Exchange>,
     /// Of a step, by the phases that steps.jsonl has.
-    pub seconds: Seconds,
+    pub seconds: PhaseSeconds,
     pub step_seconds: f64,
     /// The same seconds by what they are spent on.
     pub causes: Causes,
@@ -132,13 +132,13 @@ impl Job<'_> {
                 format!("{batch} pairs cannot be shared by {} devices: each needs at least one", self.devices);
             return Err(Error::config("train.batch", problem));
         }
-        if self.objective.needs().global_negatives > MOST_PAIRS {
-            let problem = format!("is more than {MOST_PAIRS}, which no step has");
+        if self.objective.needs().global_negatives > MAX_PAIRS {
+            let problem = format!("is more than {MAX_PAIRS}, which no step has");
             return Err(Error::config("objective.global_negatives", problem));
         }
         if self.objective.needs().writes() {
             let problem =
-                "has a model write, which is not planned yet: try a few steps instead, with train.most_steps=3";
+                "has a model write, which is not planned yet: try a few steps instead, with train.max_steps=3";
             return Err(Error::config("objective.type", problem));
         }
         self.settings.check()?;
@@ -179,7 +179,7 @@ impl Job<'_> {
             let (model, load) = (job.model(device), job.load());
             Memory::of(&job, &model, &load, &Loss::of(&job, &load), device).fits()
         };
-        let most = MOST_PAIRS as u64 / self.devices;
+        let most = MAX_PAIRS as u64 / self.devices;
         let mut low = 0;
         let mut high = 1;
         while high <= most && fits(high) {
@@ -197,7 +197,7 @@ impl Job<'_> {
         let pairs = self.texts.pairs?;
         let per_step = (self.settings.batch * self.settings.accumulate) as f64;
         let steps = (pairs as f64 * self.settings.epochs / per_step).ceil();
-        let steps = if self.settings.most_steps == 0 { steps } else { steps.min(self.settings.most_steps as f64) };
+        let steps = if self.settings.max_steps == 0 { steps } else { steps.min(self.settings.max_steps as f64) };
         Some(Epoch { pairs, steps: steps as u64, hours: steps * step_seconds / 3600.0 })
     }
 

@@ -2,9 +2,9 @@
 //! `backbone` computes and what libtorch's autograd saves of it, tensor by tensor.
 
 use super::load::Chunk;
-use crate::backbone::Map;
-use crate::backbone::lora::Lora;
-use crate::encoder::Outline;
+use souk_nn::backbone::Map;
+use souk_nn::backbone::lora::Lora;
+use souk_nn::encoder::Outline;
 
 /// A pass and its way back.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -190,8 +190,8 @@ impl<'a> Model<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::encoder::Outline;
     use crate::plan::tests::{bert_base, outline};
+    use souk_nn::encoder::Outline;
 
     fn chunk(texts: f64, length: f64, layers: f64) -> Chunk {
         Chunk { texts, tokens: texts * length, seen: layers * texts * length * length, lengths: 1.0 }

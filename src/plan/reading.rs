@@ -2,7 +2,7 @@
 
 use super::load::{Chunk, seen};
 use super::model::Model;
-use crate::encoder::Outline;
+use souk_nn::encoder::Outline;
 
 /// Decoders of the papers' sizes, as `config.json` describes them: for counts of what soft tokens cost there.
 pub const KNOWN_WRITERS: [(&str, &str); 2] = [

@@ -4,12 +4,14 @@
 use std::collections::HashSet;
 
 use super::Texts;
-use crate::beir::DataFolder;
-use crate::dataset::{Catalogue, Draw, Order, Pairs};
-use crate::domain::TextKind;
-use crate::encoder::Reader;
-use crate::error::Result;
 use crate::train::TrainSettings;
+use souk_ingest::dataset::Pairs;
+use souk_io::beir::DataFolder;
+use souk_io::catalogue::Catalogue;
+use souk_io::domain::TextKind;
+use souk_io::error::Result;
+use souk_io::shuffle::{Draw, Order};
+use souk_nn::encoder::Reader;
 
 /// Pairs whose texts are tokenized.
 const SAMPLE: usize = 2_000;
@@ -44,10 +46,9 @@ pub fn sample(data: &DataFolder, reader: &Reader, settings: &TrainSettings, nega
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::path::Path;
 
     use super::*;
-    use crate::encoder::Overrides;
+    use souk_nn::encoder::Overrides;
 
     #[test]
     fn lengths_and_shared_items_are_those_of_the_first_batches() {
@@ -57,7 +58,7 @@ mod tests {
         write("queries.jsonl", "{\"_id\":\"1\",\"text\":\"desk\"}\n{\"_id\":\"2\",\"text\":\"table of oak\"}\n");
         fs::create_dir(home.path().join("qrels")).unwrap();
         write("qrels/train.tsv", "query-id\tcorpus-id\tscore\n1\ta\t4\n2\ta\t4\n");
-        let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/st_cls");
+        let golden = souk_testing::golden("st_cls");
         let reader = Reader::open(&golden, &Overrides::default(), &[]).unwrap();
         let data = DataFolder::open(home.path()).unwrap();
         let settings = TrainSettings { batch: 2, ..TrainSettings::default() };

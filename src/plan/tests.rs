@@ -1,9 +1,9 @@
 //! A plan as a whole, on sizes that a pencil can follow.
 
 use super::*;
-use crate::backbone::Architecture;
-use crate::backbone::lora::Lora;
-use crate::objective::InfoNce;
+use crate::objective::InfoNceSettings;
+use souk_nn::backbone::Architecture;
+use souk_nn::backbone::lora::Lora;
 
 /// The outline of a `config.json`, read from its last or mean token.
 pub fn outline(json: &str) -> Outline {
@@ -79,7 +79,7 @@ fn seconds_are_the_same_by_phase_and_by_cause() {
 #[test]
 fn exchanges_are_those_of_the_step() {
     let mut case = Case::new();
-    case.objective = Objective::InfoNce(InfoNce { global_negatives: 64, ..InfoNce::default() });
+    case.objective = Objective::InfoNce(InfoNceSettings { global_negatives: 64, ..InfoNceSettings::default() });
     let plan = case.plan(4);
     let bytes = |name: &str| plan.exchanges.iter().find(|exchange| exchange.name == name).unwrap().bytes;
     // 320 items, 80 of them on each device, rows of 768 numbers
@@ -87,7 +87,8 @@ fn exchanges_are_those_of_the_step() {
     assert_eq!(bytes("returning their gradients"), 0.75 * 320.0 * 768.0 * 4.0);
     assert_eq!(bytes("sum of gradients"), 1.5 * 4.0 * plan.parameters);
     assert!(case.plan(1).exchanges.is_empty());
-    case.objective = Objective::InfoNce(InfoNce { global_negatives: 64, symmetric: true, ..InfoNce::default() });
+    case.objective =
+        Objective::InfoNce(InfoNceSettings { global_negatives: 64, symmetric: true, ..InfoNceSettings::default() });
     let both = case.plan(4);
     let gathered = both.exchanges.iter().find(|exchange| exchange.name == "gathering vectors").unwrap();
     assert_eq!(gathered.bytes, 3.0 * (80.0 + 64.0) * 768.0 * 4.0);
@@ -136,7 +137,7 @@ fn an_epoch_has_the_steps_that_training_makes() {
     let epoch = plan.epoch.unwrap();
     assert_eq!((epoch.pairs, epoch.steps), (100_000, 200_000_u64.div_ceil(512)));
     assert!((epoch.hours * 3600.0 / epoch.steps as f64 - plan.step_seconds).abs() < 1e-9);
-    case.settings.most_steps = 7;
+    case.settings.max_steps = 7;
     assert_eq!(case.plan(1).epoch.unwrap().steps, 7);
 }
 

@@ -1,4 +1,4 @@
-//! Seconds of a step: each pass takes as long as its products at the assumed share of the peak and all other bytes at the
+//! PhaseSeconds of a step: each pass takes as long as its products at the assumed share of the peak and all other bytes at the
 //! assumed share of the bandwidth; on a device that works on its own, at least as long as the host needs to start them.
 //! Nothing overlaps, for nothing does in `train`.
 
@@ -9,7 +9,7 @@ use super::exchange::{Exchange, Ring};
 use super::load::{Chunk, Load};
 use super::model::{Model, Work};
 use super::{Flops, Job};
-use crate::train::Seconds;
+use crate::train::PhaseSeconds;
 
 /// Gradients are summed in pieces of so many entries.
 const PIECE: f64 = (1 << 24) as f64;
@@ -111,7 +111,7 @@ impl Loss {
 
 /// One step of one process.
 pub struct Step {
-    pub seconds: Seconds,
+    pub seconds: PhaseSeconds,
     pub flops: Flops,
     pub exchanges: Vec<Exchange>,
     pub causes: Causes,
@@ -123,7 +123,7 @@ impl Step {
         let batches = job.settings.accumulate as f64;
         let mut causes = Causes::default();
         let mut flops = Flops::default();
-        let mut seconds = Seconds::default();
+        let mut seconds = PhaseSeconds::default();
         let (_, again) = load.split();
         let mut pass = |chunks: &[Chunk], of: &dyn Fn(&Chunk) -> Work, flops: &mut f64| {
             let works: Vec<Work> = chunks.iter().map(of).collect();
@@ -196,7 +196,7 @@ struct Clock<'a> {
 }
 
 impl Clock<'_> {
-    /// Seconds of one pass; `times` of them are added to the causes.
+    /// PhaseSeconds of one pass; `times` of them are added to the causes.
     fn pass(&self, work: &Work, times: f64, causes: &mut Causes) -> f64 {
         let device = self.device;
         let products = self.crowding * work.flops / (device.peak(self.bf16) * device.mfu);

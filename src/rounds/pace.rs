@@ -22,7 +22,7 @@ pub fn due(pace: &Pace, tried: Tried) -> Option<Due> {
     if tried.fresh >= pace.examples {
         return Some(Due::Examples);
     }
-    let enough = tried.fresh >= pace.least_examples;
+    let enough = tried.fresh >= pace.min_examples;
     (pace.seconds > 0 && tried.seconds >= pace.seconds && enough).then_some(Due::Time)
 }
 
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn enough_examples_or_enough_time_with_a_few() {
-        let pace = Pace { examples: 100, seconds: 60, least_examples: 10, look_back: 0.0 };
+        let pace = Pace { examples: 100, seconds: 60, min_examples: 10, look_back: 0.0 };
         let at = |fresh, seconds| due(&pace, Tried { fresh, seconds });
         assert_eq!(at(99, 59), None);
         assert_eq!(at(100, 0), Some(Due::Examples));

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::claim::{Claim, write_whole};
-use crate::dataset::{Extent, Span};
-use crate::error::{Error, Result};
+use souk_ingest::dataset::{Extent, Span};
+use souk_io::atomic_dir::{Claim, write_whole};
+use souk_io::error::{Error, Result};
 
 const ROUNDS: &str = "rounds";
 const BEGUN: &str = "round.json";

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Error, Result};
-use crate::report::GateSettings;
+use souk_io::error::{Error, Result};
+use souk_report::GateSettings;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -43,7 +43,7 @@ pub struct Pace {
     pub examples: u64,
     pub seconds: u64,
     /// After `seconds`, fewer than these are not worth a turn.
-    pub least_examples: u64,
+    pub min_examples: u64,
     /// Older examples that are learned from once more, as a multiple of the new ones, so that they are not forgotten.
     pub look_back: f64,
 }
@@ -71,10 +71,10 @@ pub struct Alarms {
     /// Bytes that must be free where the state lies; with fewer no round begins and nothing more is read.
     pub free_bytes: u64,
     /// How far the mix of queries or items may move from round to round: a population stability index. 0.1 is little, 0.25 much.
-    pub most_drift: f64,
+    pub max_drift: f64,
     /// Batches of a stage that may be skipped because their loss was no number; and returns to the last checkpoint because
     /// a weight was none.
-    pub most_diverged: u64,
+    pub max_diverged: u64,
 }
 
 impl Default for TrainerSettings {
@@ -98,13 +98,13 @@ impl Default for TrainerSettings {
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { examples: 20_000, seconds: 24 * 3600, least_examples: 1000, look_back: 1.0 }
+        Self { examples: 20_000, seconds: 24 * 3600, min_examples: 1000, look_back: 1.0 }
     }
 }
 
 impl Default for Alarms {
     fn default() -> Self {
-        Self { source_seconds: 900, step_seconds: 900, free_bytes: 2 << 30, most_drift: 0.25, most_diverged: 3 }
+        Self { source_seconds: 900, step_seconds: 900, free_bytes: 2 << 30, max_drift: 0.25, max_diverged: 3 }
     }
 }
 
@@ -126,8 +126,8 @@ impl TrainerSettings {
             }
         }
         for pace in self.stage.iter().map(|stage| self.pace_of(stage)) {
-            if pace.examples == 0 || pace.least_examples == 0 {
-                let problem = "examples and least_examples: say 1 or more, for a stage learns from examples";
+            if pace.examples == 0 || pace.min_examples == 0 {
+                let problem = "examples and min_examples: say 1 or more, for a stage learns from examples";
                 return Err(Error::config("trainer.pace", problem));
             }
             if !pace.look_back.is_finite() || pace.look_back < 0.0 {

@@ -1,38 +1,53 @@
-//! The batch of one step: pairs in their drawn order, the items of all of them each once, items drawn from the whole
-//! catalogue, and which of these a query is known to have found. Every process computes the same batch; none is sent.
+//! A batch: pairs in their drawn order, their items without duplicates, global negatives from the whole catalogue, and the items
+//! that each query is known to have found. Every process computes the same batch; none is sent.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
 
-use crate::dataset::{Catalogue, Pair, Pairs};
+use souk_ingest::dataset::{Pair, Pairs};
+use souk_io::catalogue::Catalogue;
+
+/// Items of the whole catalogue that join a batch, by the numbers of their draws.
+pub struct Negatives {
+    pub seed: u64,
+    pub draws: Range<u64>,
+}
 
 /// Letters: m pairs and n items of all processes, b pairs of one.
 pub struct Batch<'a> {
+    /// The draws that its pairs are.
+    pub draws: Range<u64>,
     pub pairs: Vec<Pair<'a>>,
-    /// Rows of the catalogue, each once: first those of the pairs, then those drawn from all.
+    /// Rows of the catalogue without duplicates: the items of the pairs, then the negatives.
     pub items: Vec<u32>,
-    /// Where in `items` each pair's item is.
+    /// Place in `items` of each pair's item.
     pub chosen: Vec<i64>,
-    /// Where in `items` each row is.
+    /// Place in `items` of each row.
     places: HashMap<u32, i64>,
-    /// Of each pair, where in `items` other items are that its query is known to have found.
+    /// For each pair, places in `items` of other items that its query is known to have found.
     known: Vec<Vec<i64>>,
 }
 
 impl<'a> Batch<'a> {
-    /// `drawn` rows of `pairs`, and items of the catalogue by the numbers of their draws.
-    pub fn gather(pairs: &'a Pairs, drawn: &[u64], catalogue: &Catalogue, (seed, draws): (u64, Range<u64>)) -> Self {
-        let pairs_drawn: Vec<Pair<'a>> = drawn.iter().map(|row| pairs.row(*row)).collect();
-        let (places, items) = (HashMap::with_capacity(drawn.len()), Vec::with_capacity(drawn.len()));
-        let mut batch = Self { pairs: pairs_drawn, items, chosen: Vec::new(), places, known: Vec::new() };
+    /// The `rows` of `pairs` that `draws` are, and their negatives.
+    pub fn gather(
+        pairs: &'a Pairs,
+        rows: &[u64],
+        draws: Range<u64>,
+        catalogue: &Catalogue,
+        negatives: &Negatives,
+    ) -> Self {
+        let drawn: Vec<Pair<'a>> = rows.iter().map(|row| pairs.row(*row)).collect();
+        let (places, items) = (HashMap::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
+        let mut batch = Self { draws, pairs: drawn, items, chosen: Vec::new(), places, known: Vec::new() };
         for at in 0..batch.pairs.len() {
             let place = batch.add(batch.pairs[at].item);
             batch.chosen.push(place);
         }
-        for draw in draws {
-            batch.add(catalogue.negative(seed, draw));
+        for draw in negatives.draws.clone() {
+            batch.add(catalogue.negative(negatives.seed, draw));
         }
         let known = batch.pairs.iter().zip(&batch.chosen).map(|(pair, own)| {
             let found = pairs.positives(pair.query_number).iter().filter_map(|item| batch.place(*item));
@@ -42,7 +57,7 @@ impl<'a> Batch<'a> {
         batch
     }
 
-    /// Where an item of the catalogue is in `items`; it joins them if it is not there yet.
+    /// The place of an item in `items`; adds it if it is not there yet.
     pub fn add(&mut self, row: u32) -> i64 {
         *self.places.entry(row).or_insert_with(|| {
             self.items.push(row);
@@ -54,27 +69,27 @@ impl<'a> Batch<'a> {
         self.places.get(&row).copied()
     }
 
-    /// How many items were left out of some query's sum.
+    /// Items left out of some query's negatives.
     pub fn num_masked(&self) -> usize {
         self.known.iter().map(Vec::len).sum()
     }
 
-    /// `[b, n]`: for each pair of `share`, the items that are no negatives.
-    pub fn known(&self, share: &Range<usize>, device: Device) -> Tensor {
+    /// `[b, n]`: for each pair of the shard, the items that are no negatives.
+    pub fn known(&self, shard: &Range<usize>, device: Device) -> Tensor {
         let width = self.items.len();
-        let mut mask = vec![false; share.len() * width];
-        for (row, known) in self.known[share.clone()].iter().enumerate() {
+        let mut mask = vec![false; shard.len() * width];
+        for (row, known) in self.known[shard.clone()].iter().enumerate() {
             known.iter().for_each(|place| mask[row * width + *place as usize] = true);
         }
-        Tensor::from_slice(&mask).view([share.len() as i64, width as i64]).to_device(device)
+        Tensor::from_slice(&mask).view([shard.len() as i64, width as i64]).to_device(device)
     }
 
-    /// `[m, b]`: for each pair of `share`, the queries of other pairs that are known to have found its item.
-    pub fn known_queries(&self, share: &Range<usize>, device: Device) -> Tensor {
-        let width = share.len();
+    /// `[m, b]`: for each pair of the shard, the queries of other pairs that are known to have found its item.
+    pub fn known_queries(&self, shard: &Range<usize>, device: Device) -> Tensor {
+        let width = shard.len();
         let mut mask = vec![false; self.pairs.len() * width];
         for (row, known) in self.known.iter().enumerate() {
-            for (column, pair) in share.clone().enumerate() {
+            for (column, pair) in shard.clone().enumerate() {
                 let same = self.chosen[pair] == self.chosen[row];
                 mask[row * width + column] = row != pair && (same || known.contains(&self.chosen[pair]));
             }
@@ -82,15 +97,15 @@ impl<'a> Batch<'a> {
         Tensor::from_slice(&mask).view([self.pairs.len() as i64, width as i64]).to_device(device)
     }
 
-    /// `[m]`: what each pair counts.
+    /// `[m]`: the weight of each pair.
     pub fn weights(&self, by_strength: bool) -> Tensor {
         let weights: Vec<f32> = self.pairs.iter().map(|pair| if by_strength { pair.strength } else { 1.0 }).collect();
         Tensor::from_slice(&weights).to_kind(Kind::Float)
     }
 }
 
-/// The share of `num` things that falls to one of `size` processes: neighbours, as many as the others have or one more.
-pub fn share(num: usize, rank: usize, size: usize) -> Range<usize> {
+/// The contiguous shard of `num` things that belongs to one of `size` processes; sizes differ by at most one.
+pub fn shard_range(num: usize, rank: usize, size: usize) -> Range<usize> {
     let start = |rank: usize| rank * (num / size) + rank.min(num % size);
     start(rank)..start(rank + 1)
 }
@@ -100,13 +115,13 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::beir::DataFolder;
-    use crate::dataset::PairSource;
+    use souk_ingest::dataset::PairSource;
+    use souk_io::beir::DataFolder;
 
     #[test]
-    fn shares_are_neighbours_and_cover_everything() {
+    fn shards_are_contiguous_and_cover_everything() {
         for (num, size) in [(10, 4), (3, 4), (0, 2), (8, 1)] {
-            let all: Vec<usize> = (0..size).flat_map(|rank| share(num, rank, size)).collect();
+            let all: Vec<usize> = (0..size).flat_map(|rank| shard_range(num, rank, size)).collect();
             assert_eq!(all, (0..num).collect::<Vec<_>>());
         }
     }
@@ -125,7 +140,7 @@ mod tests {
         let catalogue = Catalogue::open(&data).unwrap();
         let pairs = Pairs::open(&data, &catalogue, (PairSource::Qrels, "train"), None).unwrap();
         // x-a, y-b, x-b
-        let batch = Batch::gather(&pairs, &[0, 2, 1], &catalogue, (3, 0..50));
+        let batch = Batch::gather(&pairs, &[0, 2, 1], 0..3, &catalogue, &Negatives { seed: 3, draws: 0..50 });
         assert_eq!(batch.items[..2], [0, 1]);
         assert_eq!(batch.items.len(), 4, "fifty draws find the rest, each once");
         assert_eq!(batch.chosen, [0, 1, 1]);

@@ -1,6 +1,5 @@
-//! The judge of a stage: on threads of its own, so that the device goes on while it thinks. Takes the candidates of a
-//! batch, gives their rewards. Candidates without a reward are asked for again; while too many lack one there is no step:
-//! the stage waits, says so, and goes on by itself when the judge is back.
+//! Asks the judge on a thread, so that the device works meanwhile. Candidates without a reward are asked for again. While too many
+//! rewards are missing, training pauses, logs it, and resumes once the judge answers.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,17 +10,17 @@ use std::time::{Duration, Instant};
 
 use tch::{Kind, Tensor};
 
-use crate::collective::Collective;
-use crate::error::{Error, Result};
-use crate::reward::{Blend, Candidate, Question, Reward};
+use souk_io::error::{Error, Result};
+use souk_nn::collective::Collective;
+use souk_reward::{Blend, Candidate, Question, Reward};
 
-/// How long a judge may think before that is said.
-const SAID_AFTER: Duration = Duration::from_secs(5);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// How long the judge may take before a warning.
+const WARN_AFTER: Duration = Duration::from_secs(5);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 
-/// A question that outlives its batch.
+/// A question that owns its texts.
 #[derive(Clone, Debug)]
-pub struct Owned {
+pub struct OwnedQuestion {
     pub query_id: Arc<str>,
     pub query: Arc<str>,
     pub item_id: Arc<str>,
@@ -30,31 +29,31 @@ pub struct Owned {
     pub quality: Option<f32>,
 }
 
-impl Owned {
+impl OwnedQuestion {
     fn candidate(&self) -> Candidate<'_> {
         let Self { query_id, query, item_id, item, row, quality } = self;
         Candidate { question: Question { query_id, query, item_id, item }, row: *row, quality: *quality }
     }
 }
 
-pub struct Judge {
+pub struct AsyncJudge {
     blend: Arc<Blend>,
 }
 
-/// Questions that are with the judge.
-pub struct Asked {
-    /// Each once.
-    questions: Arc<Vec<Owned>>,
-    /// Which question each candidate is.
+/// Rewards that the judge is working on.
+pub struct PendingRewards {
+    /// Without duplicates.
+    questions: Arc<Vec<OwnedQuestion>>,
+    /// The question of each candidate.
     places: Vec<usize>,
     rewards: Vec<Option<Reward>>,
-    /// Which questions the answers to come are of.
+    /// Questions without a reward yet.
     open: Vec<usize>,
     answers: Receiver<Result<Vec<Option<Reward>>>>,
     since: Instant,
 }
 
-impl Judge {
+impl AsyncJudge {
     pub fn new(blend: Blend) -> Self {
         Self { blend: Arc::new(blend) }
     }
@@ -63,16 +62,20 @@ impl Judge {
         &self.blend
     }
 
-    /// Hands candidates in; `places` says which question each candidate is.
-    pub fn ask(&self, questions: Vec<Owned>, places: Vec<usize>) -> Result<Asked> {
-        let questions = Arc::new(questions);
+    /// Starts to judge candidates.
+    pub fn ask(&self, Questions { each, places, .. }: Questions) -> Result<PendingRewards> {
+        let questions = Arc::new(each);
         let open: Vec<usize> = (0..questions.len()).collect();
         let answers = self.send(&questions, &open)?;
         let rewards = vec![None; questions.len()];
-        Ok(Asked { questions, places, rewards, open, answers, since: Instant::now() })
+        Ok(PendingRewards { questions, places, rewards, open, answers, since: Instant::now() })
     }
 
-    fn send(&self, questions: &Arc<Vec<Owned>>, open: &[usize]) -> Result<Receiver<Result<Vec<Option<Reward>>>>> {
+    fn send(
+        &self,
+        questions: &Arc<Vec<OwnedQuestion>>,
+        open: &[usize],
+    ) -> Result<Receiver<Result<Vec<Option<Reward>>>>> {
         let (sender, receiver) = channel();
         let (blend, questions, open) = (self.blend.clone(), questions.clone(), open.to_vec());
         let work = move || {
@@ -81,21 +84,20 @@ impl Judge {
             drop(sender.send(blend.reward(&candidates)));
         };
         let thread = thread::Builder::new().name("souk-judge".into()).spawn(work);
-        thread.map_err(|e| Error::device("no thread for the judge").because(e))?;
+        thread.map_err(|e| Error::device("cannot start a thread that asks the judge").because(e))?;
         Ok(receiver)
     }
 
-    /// The rewards of all candidates, once enough of them are there, on all processes together; `None` if a process was
-    /// asked to stop before.
+    /// Waits until enough rewards are known over all processes. None if a process was asked to stop meanwhile.
     pub fn wait(
         &self,
-        asked: &mut Asked,
+        asked: &mut PendingRewards,
         collective: &dyn Collective,
         stop: &AtomicBool,
     ) -> Result<Option<Vec<Option<Reward>>>> {
         let settings = self.blend.settings();
         let mut pause = Duration::from_secs_f64(settings.pause_seconds);
-        let mut is_away = false;
+        let mut is_paused = false;
         for round in 1.. {
             let stopped = !self.receive(asked, stop)?;
             let state = [stopped as u8 as f64, asked.open.len() as f64, asked.questions.len() as f64];
@@ -106,24 +108,24 @@ impl Judge {
                 return Ok(None);
             }
             let share = missing / all.max(1.0);
-            if missing == 0.0 || round >= settings.asks && share <= settings.most_missing {
-                if is_away {
-                    tracing::warn!("the judge `{}` is back", self.blend.source().id());
+            if missing == 0.0 || round >= settings.max_attempts && share <= settings.max_missing {
+                if is_paused {
+                    tracing::warn!("the judge `{}` answers again: training resumes", self.blend.source().id());
                 }
                 break;
             }
-            if share > settings.most_missing {
-                is_away = true;
+            if share > settings.max_missing {
+                is_paused = true;
                 let why = self.blend.source().trouble().map_or_else(String::new, |why| format!(" ({why})"));
                 tracing::warn!(
-                    "the judge `{}` gave no verdict on {missing} of {all} candidates{why}: no step is taken; asking again \
-                     in {:.1} s",
+                    "the judge `{}` gave no judgement of {missing} of {all} candidates{why}: training pauses and asks again in \
+                     {:.1} s",
                     self.blend.source().id(),
                     pause.as_secs_f64()
                 );
             }
             sleep(pause, stop);
-            pause = LONGEST_PAUSE.min(pause * 2);
+            pause = MAX_PAUSE.min(pause * 2);
             if !asked.open.is_empty() {
                 asked.answers = self.send(&asked.questions, &asked.open)?;
                 asked.since = Instant::now();
@@ -132,12 +134,12 @@ impl Judge {
         Ok(Some(asked.places.iter().map(|place| asked.rewards[*place]).collect()))
     }
 
-    /// Takes in what the judge says; false if the stage was asked to stop before.
-    fn receive(&self, asked: &mut Asked, stop: &AtomicBool) -> Result<bool> {
+    /// Takes in the judge's answers; false if the stage was asked to stop first.
+    fn receive(&self, asked: &mut PendingRewards, stop: &AtomicBool) -> Result<bool> {
         if asked.open.is_empty() {
             return Ok(!stop.load(Ordering::Relaxed));
         }
-        let mut patience = SAID_AFTER;
+        let mut patience = WARN_AFTER;
         let answers = loop {
             match asked.answers.recv_timeout(Duration::from_millis(50)) {
                 Ok(answers) => break answers?,
@@ -148,7 +150,6 @@ impl Judge {
                 Err(RecvTimeoutError::Timeout) if asked.since.elapsed() >= patience => {
                     let (id, seconds) = (self.blend.source().id(), asked.since.elapsed().as_secs());
                     tracing::warn!("the judge `{id}` has not answered for {seconds} s: waiting");
-                    // twice as long each time, for a judge in this process may have much to do
                     patience = 2 * asked.since.elapsed();
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -162,7 +163,7 @@ impl Judge {
     }
 }
 
-/// Until the time is over or somebody wants to stop.
+/// Sleeps, or returns early once `stop` is set.
 fn sleep(time: Duration, stop: &AtomicBool) {
     let begin = Instant::now();
     while begin.elapsed() < time && !stop.load(Ordering::Relaxed) {
@@ -170,17 +171,17 @@ fn sleep(time: Duration, stop: &AtomicBool) {
     }
 }
 
-/// Each question once, and which of them each candidate is.
+/// Questions without duplicates, and the question of each candidate.
 #[derive(Default)]
 pub struct Questions {
-    pub each: Vec<Owned>,
+    pub each: Vec<OwnedQuestion>,
     pub places: Vec<usize>,
     by_pair: HashMap<(u32, u32), usize>,
 }
 
 impl Questions {
-    /// Adds the candidate that this query's number and this row are.
-    pub fn add(&mut self, query: u32, row: u32, question: impl FnOnce() -> Result<Owned>) -> Result<()> {
+    /// Adds a candidate: the query's number and the item's row.
+    pub fn add(&mut self, query: u32, row: u32, question: impl FnOnce() -> Result<OwnedQuestion>) -> Result<()> {
         let place = match self.by_pair.get(&(query, row)) {
             Some(place) => *place,
             None => {

@@ -1,133 +1,71 @@
-//! A stage from its first step to the model's folder: repeats the step, writes a line about each, keeps checkpoints, goes
-//! on from the last one after a kill, and stops before an update that would ruin the weights.
+//! A stage from its first step to the model folder: repeats the algorithm's step, logs each one, keeps checkpoints, resumes from the
+//! last one after a kill, and stops before an update that would ruin the weights.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, TryLockError};
 use std::io::Write;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::TrainSettings;
-use super::correct::{Corrector, Turn, WAITING};
-use super::judged::Bench;
-use super::log::StepLog;
-use super::mine::Miner;
-use super::policy::Policy;
-use super::proposals::{Proposals, Twin};
-use super::rationales::Rationales;
-use super::reference::Reference;
-use super::same::{Hashes, check_same, without_place};
-use super::step::{Parts, Stepped, step};
-use super::words::Words;
-use super::writer::Writer;
-use crate::beir::DataFolder;
-use crate::candidates::{CandidateSettings, Source};
+use super::Stage;
+use super::algorithms::{self, Algorithm, Preparation};
+use super::context::{Outcome, StageContext, StepContext, StepSchedule};
+use super::lookahead::WAITING;
+use super::metrics::{Progress, StageSummary, StepMetrics, StepReport};
+use super::policy_metrics::PolicyMetrics;
+use super::resume_check::{ContentHashes, Resumable, check_resumes, without_place};
+use super::step_log::StepLog;
 use crate::checkpoint::{Checkpoints, State};
-use crate::claim::{start_folder, sync_one};
-use crate::collective::{Collective, gather_json};
-use crate::dataset::{Catalogue, PairSource, Pairs, Span};
-use crate::encoder::Encoder;
-use crate::error::{Error, Result};
-use crate::objective::{Candidates, Objective};
-use crate::optimizer::Optimizer;
-use crate::reward::Blend;
-use crate::telemetry::TRAIN;
+use souk_ingest::dataset::Pairs;
+use souk_io::atomic_dir::{start_folder, sync_one};
+use souk_io::beir::DataFolder;
+use souk_io::catalogue::Catalogue;
+use souk_io::error::{Error, Result};
+use souk_io::telemetry::TRAIN;
+use souk_nn::collective::{Collective, gather_json};
+use souk_nn::encoder::Encoder;
+use souk_nn::optimizer::Optimizer;
 
 const CHECKPOINTS: &str = "checkpoints";
 const STAGE: &str = "stage.json";
-/// What is to be trained, and how.
-pub struct Stage {
-    /// In f32, not frozen.
-    pub encoder: Encoder,
-    pub settings: TrainSettings,
-    pub objective: Objective,
-    /// Products in bf16 (autocast); weights stay in f32.
-    pub bf16: bool,
-    /// Where candidates and rewards come from, where the objective learns from these.
-    pub rewards: Option<Rewards>,
-    /// The stretch of the examples to learn from; none: all that are there when it begins.
-    pub span: Option<Span>,
-    /// The resolved configuration, kept with every checkpoint.
-    pub config: Value,
-}
-
-/// What a stage that learns from rewards needs beside its pairs.
-pub struct Rewards {
-    pub blend: Blend,
-    pub candidates: CandidateSettings,
-    /// The model that the stage begins with, once more, where the objective measures against it.
-    pub reference: Option<Encoder>,
-    /// And once more, where candidates come from the catalogue, to encode that beside the stage.
-    pub twin: Option<Encoder>,
-}
-
-/// What the objective learns from.
-enum Teaching {
-    Pairs,
-    Retrieved(Box<Corrector>),
-    Mined(Box<Miner>),
-    Written(Rationales),
-    Words(Words),
-}
-
-/// How far a stage is.
-#[derive(Clone, Copy, Debug)]
-pub enum Progress<'a> {
-    /// Hard negatives are mined before the first step.
-    Mining { queries: usize, of: usize },
-    /// After a step.
-    Learning(&'a Learned),
-}
-
-/// What a step did.
-#[derive(Clone, Debug, Serialize)]
-pub struct Learned {
-    pub step: u64,
-    pub steps: u64,
-    pub learning_rate: f64,
-    /// Of all processes.
-    pub texts_per_second: f64,
-    #[serde(flatten)]
-    pub stepped: Stepped,
-}
-
-/// How a stage ended.
-#[derive(Clone, Debug, Serialize)]
-pub struct Summary {
-    pub step: u64,
-    pub steps: u64,
-    /// Of the last step; none where every step had been done before.
-    pub loss: Option<f64>,
-    pub num_parameters: usize,
-    /// The model's folder is complete; otherwise the stage was asked to stop and can be resumed.
-    pub finished: bool,
-}
 
 pub struct Run {
     stage: Stage,
-    teaching: Teaching,
-    data: (Arc<Catalogue>, Pairs),
-    hashes: Hashes,
+    algorithm: Box<dyn Algorithm>,
+    data: StageData,
+    hashes: ContentHashes,
     optimizer: Optimizer,
     collective: Box<dyn Collective>,
     checkpoints: Checkpoints,
     out: PathBuf,
-    /// Updates made, and draws they took.
-    done: (u64, u64),
-    /// Batches that were passed over since it was opened.
+    done: Done,
+    /// Batches that were skipped since the run was opened.
     skipped: u64,
-    /// Nobody else works in `out` while the first process holds it.
-    held: Option<File>,
+    /// The first process's lock on `out`.
+    lock: Option<File>,
+}
+
+struct StageData {
+    catalogue: Arc<Catalogue>,
+    pairs: Pairs,
+}
+
+/// Steps that were made, and the draws they took.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    steps: u64,
+    draws: u64,
 }
 
 impl Run {
-    /// Opens the data and starts `out`, a new folder; with `resume` it goes on from its last checkpoint.
+    /// Opens the data and creates `out`, a new folder; with `resume`, continues from its last checkpoint.
     pub fn open(
         mut stage: Stage,
         data: &DataFolder,
@@ -141,147 +79,129 @@ impl Run {
         let checkpoints = Checkpoints::new(&out.join(CHECKPOINTS), stage.settings.keep_checkpoints);
         let latest = if resume { checkpoints.latest()? } else { None };
         let place = latest.as_ref().map(|(state, _)| (state.step, state.drawn, state.tensors.clone()));
-        agree(
-            collective.as_ref(),
-            &place,
-            "goes on from another step than rank 0: all must see one folder of checkpoints",
-        )?;
+        let problem = "resumes from another step than rank 0: all ranks must see one folder of checkpoints";
+        check_agreement(collective.as_ref(), &place, problem)?;
         let config = without_place(&stage.config);
-        agree(collective.as_ref(), &config, "has another configuration than rank 0")?;
+        check_agreement(collective.as_ref(), &config, "has another configuration than rank 0")?;
         let catalogue = Catalogue::open(data)?;
         let pairs = stage.open_pairs(data, &catalogue, latest.as_ref().map(|(state, _)| state), collective.as_ref())?;
         let data_hash = format!("{:08x}{:08x}", catalogue.crc32(), pairs.crc32());
-        let hashes = Hashes { model: stage.encoder.fingerprint()?, data: data_hash };
-        agree(collective.as_ref(), &hashes.data, "sees other data than rank 0")?;
-        agree(collective.as_ref(), &hashes.model, "begins with another model than rank 0")?;
+        let hashes = ContentHashes { model: stage.encoder.fingerprint()?, data: data_hash };
+        check_agreement(collective.as_ref(), &hashes.data, "sees other data than rank 0")?;
+        check_agreement(collective.as_ref(), &hashes.model, "starts with another model than rank 0")?;
         let lora = stage.settings.lora.as_ref().map(|lora| (lora, stage.settings.seed));
         let named = stage.encoder.trainable(lora, stage.objective.needs().writes())?;
         let mut optimizer = Optimizer::new(&stage.settings.optimizer, named)?;
-        let data_files = (Arc::new(catalogue), pairs);
-        let mut teaching = stage.teaching(data)?;
-        let mut done = (0, 0);
+        let rewards = stage.rewards.take();
+        let mut algorithm = algorithms::build(&stage.objective, &stage.settings, rewards, data)?;
+        let data = StageData { catalogue: Arc::new(catalogue), pairs };
+        let mut done = Done::default();
         if let Some((state, tensors)) = latest {
-            let began = Hashes { model: state.model_hash, data: state.data_hash };
-            check_same((&state.config, &began), (&stage.config, &hashes))?;
+            let began = ContentHashes { model: state.model_hash, data: state.data_hash };
+            let before = Resumable { config: &state.config, hashes: &began };
+            check_resumes(&before, &Resumable { config: &stage.config, hashes: &hashes })?;
             let (waiting, tensors) = tensors.into_iter().partition(|(name, _)| name.starts_with(WAITING));
             optimizer.restore(tensors, state.updates)?;
-            done = (state.step, state.drawn);
-            match &mut teaching {
-                Teaching::Retrieved(corrector) => {
-                    corrector.restore(&stage.parts(&data_files, collective.as_ref()), waiting, done.0)?;
-                }
-                Teaching::Mined(miner) => miner.load(out)?,
-                Teaching::Pairs | Teaching::Written(_) | Teaching::Words(_) => {}
-            }
+            done = Done { steps: state.step, draws: state.drawn };
+            algorithm.restore(&data.context(&stage, collective.as_ref()), waiting, done.steps, out)?;
         }
-        stage.settings.check_pairs(data_files.1.len(), stage.objective.needs())?;
-        let held = (collective.rank() == 0).then(|| start_out(out, resume, &stage.config)).transpose()?;
+        stage.settings.check_pairs(data.pairs.len(), stage.objective.needs())?;
+        let lock = (collective.rank() == 0).then(|| lock_folder(out, resume, &stage.config)).transpose()?;
         collective.barrier()?;
-        let (data, out) = (data_files, out.into());
-        Ok(Self { stage, teaching, data, hashes, optimizer, collective, checkpoints, out, done, skipped: 0, held })
+        let out = out.into();
+        Ok(Self { stage, algorithm, data, hashes, optimizer, collective, checkpoints, out, done, skipped: 0, lock })
     }
 
-    /// What it learns from.
+    /// The pairs that are trained on.
     pub fn pairs(&self) -> &Pairs {
-        &self.data.1
+        &self.data.pairs
     }
 
-    /// Until the last step, or until a process is asked to stop. The first process hears of every step.
-    pub fn train(mut self, stop: &AtomicBool, mut report: impl FnMut(Progress)) -> Result<Summary> {
-        let (_, steps) = self.stage.settings.length(self.data.1.len());
+    /// Trains to the last step, or until a process is asked to stop. The first process reports every step.
+    pub fn train(mut self, stop: &AtomicBool, mut report: impl FnMut(Progress)) -> Result<StageSummary> {
+        let (_, num_steps) = self.stage.settings.length(self.data.pairs.len());
         if !self.prepare(stop, &mut report)? {
-            return self.finish(steps, None);
+            return self.finish(num_steps, None);
         }
-        let mut log = self.is_first().then(|| StepLog::open(&self.out, self.done.0)).transpose()?;
+        let mut log = self.is_first().then(|| StepLog::open(&self.out, self.done.steps)).transpose()?;
         let mut loss = None;
         let mut stopped = false;
-        while self.done.0 < steps && !stopped {
-            let at = self.done.0;
+        while self.done.steps < num_steps && !stopped {
             let begin = Instant::now();
-            let turn = Turn { at, steps, rate: self.stage.settings.optimizer.rate(at, steps) };
-            let draws = self.stage.parts(&self.data, self.collective.as_ref()).draws(at);
-            let Some(stepped) = self.step(turn, stop)? else {
-                self.checkpoint(steps)?;
+            let step = self.done.steps;
+            let learning_rate = self.stage.settings.optimizer.rate(step, num_steps);
+            let Some(metrics) = self.step(StepSchedule { step, num_steps, learning_rate }, stop)? else {
+                self.checkpoint(num_steps)?;
                 break;
             };
-            stopped = stepped.stop;
-            let skipped = self.skip(draws, &stepped)?;
-            self.done = (at + 1, draws.1);
-            loss = if skipped { loss } else { Some(stepped.loss) };
-            let texts = (stepped.texts * self.collective.size()) as f64;
-            let texts_per_second = texts / begin.elapsed().as_secs_f64();
-            let learned = Learned { step: at + 1, steps, learning_rate: turn.rate, texts_per_second, stepped };
+            stopped = metrics.stop;
+            let draws = self.context().draws(step);
+            let skipped = self.skip_diverged(&draws, &metrics)?;
+            self.done = Done { steps: step + 1, draws: draws.end };
+            loss = if skipped { loss } else { Some(metrics.loss) };
             if let Some(log) = log.as_mut().filter(|_| !skipped) {
-                TRAIN.step(&learned.stepped.seconds.by_phase(), learned.stepped.loss, turn.rate);
-                learned.stepped.policy.iter().for_each(Policy::note);
-                log.write(&learned)?;
-                report(Progress::Learning(&learned));
+                let texts = (metrics.texts * self.collective.size()) as f64;
+                let texts_per_second = texts / begin.elapsed().as_secs_f64();
+                let step = StepReport { step: step + 1, steps: num_steps, learning_rate, texts_per_second, metrics };
+                export_metrics(&step);
+                log.write(&step)?;
+                report(Progress::Step(&step));
             }
-            if stopped || self.done.0 == steps || self.done.0.is_multiple_of(self.stage.settings.checkpoint_steps) {
+            let is_last = stopped || self.done.steps == num_steps;
+            if is_last || self.done.steps.is_multiple_of(self.stage.settings.checkpoint_steps) {
                 log.iter().try_for_each(StepLog::sync)?;
-                self.checkpoint(steps)?;
+                self.checkpoint(num_steps)?;
             }
         }
-        self.finish(steps, loss)
+        self.finish(num_steps, loss)
     }
 
-    /// Whether a step came to nothing and is passed over; an error once there were too many of them.
-    fn skip(&mut self, draws: (u64, u64), stepped: &Stepped) -> Result<bool> {
-        if stepped.loss.is_finite() && stepped.grad_norm.is_finite() {
+    /// Whether a step diverged and is skipped; an error once too many did.
+    fn skip_diverged(&mut self, draws: &Range<u64>, metrics: &StepMetrics) -> Result<bool> {
+        if metrics.is_finite() {
             return Ok(false);
         }
         let problem =
-            format!("the loss is {}, the gradient's norm {}: no weight was changed", stepped.loss, stepped.grad_norm);
+            format!("the loss is {}, the gradient norm {}: no weight was changed", metrics.loss, metrics.grad_norm);
         let error = self.diverged(draws, &problem);
         if self.skipped == self.stage.settings.skip_diverged {
             return Err(error);
         }
         self.skipped += 1;
         TRAIN.skipped.inc();
-        tracing::error!(%error, "a batch was passed over");
+        tracing::error!(%error, "skipped a batch");
         Ok(true)
     }
 
-    /// What comes before the first step; false if the stage was asked to stop before.
+    /// Work before the first step; false if the stage was asked to stop during it.
     fn prepare(&mut self, stop: &AtomicBool, report: &mut dyn FnMut(Progress)) -> Result<bool> {
+        if self.done.steps > 0 {
+            return Ok(true);
+        }
         let first = self.is_first();
-        let mut told = |queries, of| {
+        let mut report = |queries, of| {
             if first {
                 report(Progress::Mining { queries, of });
             }
         };
-        let parts = self.stage.parts(&self.data, self.collective.as_ref());
-        match &mut self.teaching {
-            Teaching::Mined(miner) if self.done.0 == 0 => {
-                miner.mine((&parts, &self.stage.encoder), &self.out, stop, &mut told)
-            }
-            _ => Ok(true),
+        let stage = self.data.context(&self.stage, self.collective.as_ref());
+        let preparation = Preparation { stage, encoder: &self.stage.encoder, out: &self.out, stop };
+        self.algorithm.prepare(&preparation, &mut report)
+    }
+
+    /// One step; none if the stage was asked to stop before the step had anything to learn from.
+    fn step(&mut self, schedule: StepSchedule, stop: &AtomicBool) -> Result<Option<StepMetrics>> {
+        let stage = self.data.context(&self.stage, self.collective.as_ref());
+        let mut cx = StepContext::new(stage, &self.stage.encoder, &mut self.optimizer, schedule, stop);
+        match self.algorithm.step(&mut cx)? {
+            Outcome::Done => Ok(Some(cx.metrics)),
+            Outcome::Stopped => Ok(None),
         }
     }
 
-    /// One step, whatever is learned from; `None` if the stage was asked to stop before there was something to learn.
-    fn step(&mut self, turn: Turn, stop: &AtomicBool) -> Result<Option<Stepped>> {
-        let parts = self.stage.parts(&self.data, self.collective.as_ref());
-        let learner = (&self.stage.encoder, &mut self.optimizer);
-        match &mut self.teaching {
-            Teaching::Pairs => {
-                let draws = parts.draws(turn.at);
-                step(&parts, learner, draws, turn.rate, stop.load(Ordering::Relaxed)).map(Some)
-            }
-            Teaching::Retrieved(corrector) => corrector.step(&parts, learner, turn, stop),
-            Teaching::Mined(miner) => miner.step(&parts, learner, turn, stop).map(Some),
-            Teaching::Written(rationales) => {
-                rationales.step(&parts, learner, turn, stop.load(Ordering::Relaxed)).map(Some)
-            }
-            Teaching::Words(words) => {
-                words.step(&parts, learner, turn.at, (turn.rate, stop.load(Ordering::Relaxed))).map(Some)
-            }
-        }
-    }
-
-    fn finish(mut self, steps: u64, loss: Option<f64>) -> Result<Summary> {
+    fn finish(mut self, num_steps: u64, loss: Option<f64>) -> Result<StageSummary> {
         self.checkpoints.finish()?;
-        let finished = self.done.0 == steps;
+        let finished = self.done.steps == num_steps;
         if finished && self.is_first() {
             if let Some(lora) = &self.stage.settings.lora {
                 self.stage.encoder.save_adapter(lora, &self.out.join("adapter"))?;
@@ -289,50 +209,46 @@ impl Run {
             export(&mut self.stage.encoder, &self.out)?;
         }
         self.collective.barrier()?;
-        drop(self.held);
+        drop(self.lock);
         let num_parameters = self.optimizer.num_parameters();
-        Ok(Summary { step: self.done.0, steps, loss, num_parameters, finished })
+        Ok(StageSummary { step: self.done.steps, steps: num_steps, loss, num_parameters, finished })
     }
 
     fn is_first(&self) -> bool {
         self.collective.rank() == 0
     }
 
-    fn checkpoint(&mut self, steps: u64) -> Result<()> {
-        let (step, drawn) = self.done;
+    fn context(&self) -> StageContext<'_> {
+        self.data.context(&self.stage, self.collective.as_ref())
+    }
+
+    fn checkpoint(&mut self, num_steps: u64) -> Result<()> {
+        let Done { steps, draws } = self.done;
         if !self.optimizer.is_finite() {
-            // the last good checkpoint stays
-            let last = drawn.saturating_sub((self.stage.settings.batch * self.stage.settings.accumulate) as u64);
-            return Err(self.diverged((last, drawn), "a weight is not finite after the last update"));
+            // keeps the last good checkpoint
+            let last = draws.saturating_sub((self.stage.settings.batch * self.stage.settings.accumulate) as u64);
+            return Err(self.diverged(&(last..draws), "a weight is not finite after the last update"));
         }
-        let parts = self.stage.parts(&self.data, self.collective.as_ref());
-        let (mut tensors, mut reward_source) = (BTreeMap::new(), None);
-        match &self.teaching {
-            Teaching::Pairs | Teaching::Written(_) | Teaching::Words(_) => {}
-            Teaching::Retrieved(corrector) => {
-                tensors = corrector.state(&parts)?;
-                reward_source = Some(corrector.judge_id().to_owned());
-            }
-            Teaching::Mined(miner) => reward_source = Some(miner.judge_id().to_owned()),
-        }
+        let context = self.context();
+        let mut tensors: BTreeMap<_, _> = self.algorithm.state(&context)?;
+        let low_water = self.data.pairs.low_water(context.order(), draws);
         if !self.is_first() {
             return Ok(());
         }
-        let order = parts.order();
         let state = State {
             format: State::FORMAT,
-            step,
-            steps,
+            step: steps,
+            steps: num_steps,
             updates: self.optimizer.steps(),
-            drawn,
+            drawn: draws,
             seed: self.stage.settings.seed,
-            low_water: self.data.1.low_water(order, drawn),
-            span: self.data.1.span().cloned(),
+            low_water,
+            span: self.data.pairs.span().cloned(),
             config: self.stage.config.clone(),
             config_hash: State::hash(&self.stage.config),
             model_hash: self.hashes.model.clone(),
             data_hash: self.hashes.data.clone(),
-            reward_source,
+            reward_source: self.algorithm.judge_id().map(str::to_owned),
             world_size: self.collective.size(),
             tensors: String::new(),
         };
@@ -340,105 +256,49 @@ impl Run {
         self.checkpoints.save(state, tensors)
     }
 
-    /// Writes down what was being learned.
-    fn diverged(&self, draws: (u64, u64), problem: &str) -> Error {
-        let number = self.done.0 + 1;
+    /// The error of a step that diverged; saves its batch to a file.
+    fn diverged(&self, draws: &Range<u64>, problem: &str) -> Error {
+        let number = self.done.steps + 1;
         let file = self.out.join(format!("diverged-{number}.json"));
-        let parts = self.stage.parts(&self.data, self.collective.as_ref());
-        let batch = parts.draw(draws.0, draws.1);
-        let id = |row: u32| self.data.0.item(row).map_or_else(|_| row.to_string(), |item| item.id);
+        let batch = self.context().draw_batch(draws.clone());
+        let id = |row: u32| self.data.catalogue.item(row).map_or_else(|_| row.to_string(), |item| item.id);
         let pairs: Vec<Value> =
             batch.pairs.iter().map(|pair| json!({"query": pair.query, "item": id(pair.item)})).collect();
-        let text = json!({"step": number, "draws": [draws.0, draws.1], "pairs": pairs});
+        let text = json!({"step": number, "draws": [draws.start, draws.end], "pairs": pairs});
         if self.is_first()
             && let Err(error) = fs::write(&file, format!("{text:#}\n"))
         {
             tracing::error!("{}: cannot be written: {error}", file.display());
         }
         let problem = format!(
-            "{problem}. Lower train.optimizer.learning_rate and go on with --resume, or look for what is wrong with the data"
+            "{problem}. Lower train.optimizer.learning_rate and continue with --resume, or look for a fault in the data"
         );
         Error::Diverged { step: number, problem, file }
     }
 }
 
-impl Stage {
-    fn teaching(&mut self, data: &DataFolder) -> Result<Teaching> {
-        let needs = self.objective.needs();
-        if self.settings.writer.is_some() && !matches!(self.objective, Objective::Grace(_)) {
-            let problem = "has no effect: of all objectives `grace` alone learns from what is written";
-            return Err(Error::config("train.writer", problem));
-        }
-        match &self.objective {
-            Objective::Grace(rule) => {
-                let writer = Writer::open(self.settings.writer.as_ref())?;
-                return Ok(Teaching::Written(Rationales::new(rule.clone(), writer)));
-            }
-            Objective::NextToken(rule) => return Ok(Teaching::Words(Words::new(rule.clone()))),
-            _ if needs.candidates == Candidates::None => return Ok(Teaching::Pairs),
-            _ => {}
-        }
-        let Some(Rewards { blend, candidates, reference, twin }) = self.rewards.take() else {
-            return Err(Error::input("this objective learns from rewards, and nobody gives them"));
-        };
-        candidates.check()?;
-        let reference = reference.filter(|_| needs.reference).map(Reference::new).transpose()?;
-        let bench = Bench::new(data, blend, reference)?;
-        Ok(match (&self.objective, needs.candidates) {
-            (Objective::RGrpo(rule), _) => {
-                let lora = self.settings.lora.as_ref().map(|lora| (lora, self.settings.seed));
-                let twin = twin.filter(|_| candidates.source == Source::Catalogue);
-                let twin = twin.map(|encoder| Twin::new(encoder, lora)).transpose()?;
-                let proposals = twin.map(|twin| Proposals::new(candidates, twin));
-                Teaching::Retrieved(Box::new(Corrector::new(rule.clone(), bench, proposals)))
-            }
-            (_, Candidates::Mined { judged, shown }) => Teaching::Mined(Box::new(Miner::new(bench, (judged, shown)))),
-            _ => Teaching::Pairs,
-        })
-    }
-
-    fn parts<'a>(&'a self, data: &'a (Arc<Catalogue>, Pairs), collective: &'a dyn Collective) -> Parts<'a> {
-        Parts {
-            settings: &self.settings,
-            objective: &self.objective,
-            catalogue: &data.0,
-            pairs: &data.1,
+impl StageData {
+    fn context<'a>(&'a self, stage: &'a Stage, collective: &'a dyn Collective) -> StageContext<'a> {
+        StageContext {
+            settings: &stage.settings,
+            needs: stage.objective.needs(),
+            catalogue: &self.catalogue,
+            pairs: &self.pairs,
             collective,
-            bf16: self.bf16,
-            device: self.encoder.device(),
+            bf16: stage.bf16,
+            device: stage.encoder.device(),
         }
-    }
-
-    /// The pairs that the stage began with; at its beginning those that the first process finds, whatever comes after.
-    fn open_pairs(
-        &self,
-        data: &DataFolder,
-        catalogue: &Catalogue,
-        began: Option<&State>,
-        collective: &dyn Collective,
-    ) -> Result<Pairs> {
-        let TrainSettings { pairs: source, split, .. } = &self.settings;
-        let again = |span: Option<&Span>| {
-            let source = match (span, source) {
-                (Some(_), _) => PairSource::Examples,
-                (None, PairSource::Items) => PairSource::Items,
-                (None, _) => PairSource::Qrels,
-            };
-            Pairs::open(data, catalogue, (source, split), span)
-        };
-        if let Some(state) = began {
-            return again(state.span.as_ref());
-        }
-        let first = collective.rank() == 0;
-        let open = || Pairs::open(data, catalogue, (*source, split), self.span.as_ref());
-        let own = first.then(open).transpose()?;
-        let spans = gather_json(collective, &own.as_ref().and_then(Pairs::span).cloned())?;
-        own.map_or_else(|| again(spans[0].as_ref()), Ok)
     }
 }
 
-/// All processes must have the same as the first.
-fn agree<T: Serialize + DeserializeOwned + PartialEq>(
+/// Exports a step as Prometheus metrics.
+fn export_metrics(report: &StepReport) {
+    TRAIN.step(&report.metrics.seconds.by_phase(), report.metrics.loss, report.learning_rate);
+    report.metrics.policy.iter().for_each(PolicyMetrics::export);
+}
+
+/// An error unless all processes have the same value as the first.
+fn check_agreement<T: Serialize + DeserializeOwned + PartialEq>(
     collective: &dyn Collective,
     own: &T,
     problem: &str,
@@ -450,35 +310,35 @@ fn agree<T: Serialize + DeserializeOwned + PartialEq>(
     }
 }
 
-/// Begins a folder, or takes up one that a stage began; holds it against a second process.
-fn start_out(out: &Path, resume: bool, config: &Value) -> Result<File> {
+/// Creates the stage's folder, or opens that of a resumed stage, and locks it against other processes.
+fn lock_folder(out: &Path, resume: bool, config: &Value) -> Result<File> {
     let path = out.join(STAGE);
     if !resume || !path.exists() {
-        let hint = if resume { "no stage began in it" } else { "or --resume to go on" };
+        let hint = if resume { "there is no stage in it to resume" } else { "or --resume to continue the stage in it" };
         start_folder(out).map_err(|e| match e {
             Error::Config { place, .. } => Error::config(place, format!("is not empty: give a new folder, {hint}")),
             other => other,
         })?;
     }
-    let held = File::options().create(true).append(true).open(&path).map_err(Error::store(&path, "open it"))?;
-    match held.try_lock() {
+    let lock = File::options().create(true).append(true).open(&path).map_err(Error::store(&path, "open it"))?;
+    match lock.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
-            return Err(Error::config(out.display(), "another process trains in it: wait for it, or stop it"));
+            return Err(Error::config(out.display(), "another process is training in it: wait for it, or stop it"));
         }
         Err(TryLockError::Error(error)) => return Err(Error::store(&path, "lock it")(error)),
     }
-    let write = held.set_len(0).and_then(|()| writeln!(&held, "{config:#}"));
+    let write = lock.set_len(0).and_then(|()| writeln!(&lock, "{config:#}"));
     write.map_err(Error::store(&path, "write it"))?;
-    Ok(held)
+    Ok(lock)
 }
 
-/// Moves the finished model into the stage's folder, what makes it a model last.
+/// Moves the finished model into the stage's folder; `config.json`, which makes it a model folder, comes last.
 fn export(encoder: &mut Encoder, out: &Path) -> Result<()> {
     let whole = out.join(".export");
     for left in [&whole, &whole.with_extension("part")] {
         if left.exists() {
-            fs::remove_dir_all(left).map_err(Error::store(left, "remove what a killed process left"))?;
+            fs::remove_dir_all(left).map_err(Error::store(left, "remove a killed process's files"))?;
         }
     }
     encoder.export(&whole)?;

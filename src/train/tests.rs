@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -11,21 +11,23 @@ use std::sync::atomic::AtomicBool;
 use tch::{Device, Kind, Tensor};
 
 use super::TrainSettings;
-use super::correct::Turn;
-use super::proposals::{Plan, Proposals, Twin};
-use super::step::{Parts, Stepped, step};
-use crate::backbone::Precision;
-use crate::backbone::weights::read_tensors;
-use crate::beir::DataFolder;
+use super::algorithms;
+use super::catalogue_candidates::{BankSpec, CatalogueCandidates, ModelCopy};
+use super::context::{StageContext, StepContext, StepSchedule};
+use super::metrics::StepMetrics;
 use crate::candidates::{CandidateSettings, Search, Source};
-use crate::collective::Solo;
-use crate::dataset::{Catalogue, PairSource, Pairs};
-use crate::encoder::{Encoder, Overrides, Placement};
-use crate::objective::{InfoNce, Objective};
-use crate::optimizer::Optimizer;
+use crate::objective::{InfoNceSettings, Objective};
+use souk_ingest::dataset::{PairSource, Pairs};
+use souk_io::beir::DataFolder;
+use souk_io::catalogue::Catalogue;
+use souk_nn::backbone::Precision;
+use souk_nn::backbone::weights::read_tensors;
+use souk_nn::collective::Solo;
+use souk_nn::encoder::{Encoder, Overrides, Placement};
+use souk_nn::optimizer::{Optimizer, OptimizerSettings};
 
 fn golden() -> PathBuf {
-    let committed = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let committed = souk_testing::golden("");
     std::env::var_os("SOUK_GOLDEN").map_or(committed, PathBuf::from)
 }
 
@@ -35,15 +37,19 @@ fn open(model: &str) -> Encoder {
     Encoder::open(&golden().join(model), placement, Overrides::default()).unwrap()
 }
 
+type Weights = Vec<(String, Tensor)>;
+
 /// The golden pairs as a data folder.
 struct Shop {
     _home: tempfile::TempDir,
+    data: DataFolder,
+    objective: InfoNceSettings,
     catalogue: Arc<Catalogue>,
     pairs: Pairs,
 }
 
 impl Shop {
-    fn new() -> Self {
+    fn new(objective: InfoNceSettings) -> Self {
         let text = fs::read(golden().join("supervised/pairs.json")).unwrap();
         let texts: Vec<(String, String)> = serde_json::from_slice(&text).unwrap();
         let home = tempfile::tempdir().unwrap();
@@ -60,37 +66,49 @@ impl Shop {
         let data = DataFolder::open(home.path()).unwrap();
         let catalogue = Arc::new(Catalogue::open(&data).unwrap());
         let pairs = Pairs::open(&data, &catalogue, (PairSource::Qrels, "train"), None).unwrap();
-        Self { _home: home, catalogue, pairs }
+        Self { _home: home, data, objective, catalogue, pairs }
     }
 
-    fn parts<'a>(&'a self, settings: &'a TrainSettings, objective: &'a Objective) -> Parts<'a> {
-        let (pairs, catalogue) = (&self.pairs, &self.catalogue);
-        Parts { settings, objective, pairs, catalogue, collective: &Solo, bf16: false, device: Device::Cpu }
+    fn context<'a>(&'a self, settings: &'a TrainSettings, objective: &Objective) -> StageContext<'a> {
+        let (pairs, catalogue, needs) = (&self.pairs, &self.catalogue, objective.needs());
+        StageContext { settings, needs, pairs, catalogue, collective: &Solo, bf16: false, device: Device::Cpu }
     }
 
-    /// Loss and gradients of all pairs as one batch.
-    fn run(&self, model: &str, rule: InfoNce, settings: TrainSettings) -> (f64, BTreeMap<String, Tensor>) {
+    /// One step of an encoder with these weights.
+    fn step(&self, encoder: &Encoder, weights: Weights, settings: &TrainSettings, step: u64) -> StepMetrics {
+        let objective = &Objective::InfoNce(self.objective.clone());
+        let optimizer = &mut Optimizer::new(&settings.optimizer, weights).unwrap();
+        let mut algorithm = algorithms::build(objective, settings, None, &self.data).unwrap();
+        let schedule = StepSchedule { step, num_steps: 2, learning_rate: 1e-9 };
+        let stop = AtomicBool::new(false);
+        let context = self.context(settings, objective);
+        let mut cx = StepContext::new(context, encoder, optimizer, schedule, &stop);
+        algorithm.step(&mut cx).unwrap();
+        cx.metrics
+    }
+
+    /// Loss and gradients of all pairs as one step.
+    fn run(&self, model: &str, settings: TrainSettings) -> (f64, BTreeMap<String, Tensor>) {
         let mut encoder = open(model);
         let named = encoder.trainable(None, false).unwrap();
-        let objective = Objective::InfoNce(rule);
-        let parts = self.parts(&settings, &objective);
-        let mut stepped = Stepped::default();
-        let mut loss = 0.0;
-        let batch = settings.batch as u64;
-        for from in (0..self.pairs.len()).step_by(settings.batch) {
-            let draws = (from, self.pairs.len().min(from + batch));
-            let share = (draws.1 - draws.0) as f64 / self.pairs.len() as f64;
-            loss += parts.accumulate(&encoder, (draws, share), &mut stepped).unwrap().double_value(&[]);
-        }
-        assert_eq!(stepped.texts, 14 * stepped.pairs / 7);
+        let weights = named.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect();
+        let metrics = self.step(&encoder, weights, &settings, 0);
+        assert_eq!(metrics.texts, 14 * metrics.pairs / 7);
         let gradients = named.into_iter().filter(|(_, tensor)| tensor.grad().defined());
-        (loss, gradients.map(|(name, tensor)| (name, tensor.grad())).collect())
+        (metrics.loss, gradients.map(|(name, tensor)| (name, tensor.grad())).collect())
     }
 }
 
 /// Everything at once; a few tokens at a time with every graph kept; and with none kept.
 fn chunkings() -> [TrainSettings; 4] {
-    let of = |chunk_tokens, keep_tokens| TrainSettings { chunk_tokens, keep_tokens, ..TrainSettings::default() };
+    // clip = 0: sentence-transformers does not clip
+    let optimizer = OptimizerSettings { clip: 0.0, ..OptimizerSettings::default() };
+    let of = |chunk_tokens, keep_tokens| TrainSettings {
+        chunk_tokens,
+        keep_tokens,
+        optimizer: optimizer.clone(),
+        ..TrainSettings::default()
+    };
     [of(4096, 4096), of(12, 4096), of(12, 30), of(1, 0)]
 }
 
@@ -110,15 +128,14 @@ fn assert_equal(found: &BTreeMap<String, Tensor>, expected: &BTreeMap<String, Te
 
 #[test]
 fn losses_and_gradients_are_those_of_sentence_transformers() {
-    let shop = Shop::new();
     for (model, dimensions) in [("st_mean_dense", [16, 8]), ("st_last", [32, 8]), ("st_cls", [32, 4])] {
         let expected = read_tensors(&golden().join(format!("supervised/{model}.safetensors"))).unwrap();
-        let plain = InfoNce::default();
-        let symmetric = InfoNce { symmetric: true, ..InfoNce::default() };
-        let nested = InfoNce { dimensions: dimensions.to_vec(), ..InfoNce::default() };
-        for (kind, rule) in [("plain", plain), ("symmetric", symmetric), ("nested", nested)] {
+        let plain = InfoNceSettings::default();
+        let symmetric = InfoNceSettings { symmetric: true, ..InfoNceSettings::default() };
+        let nested = InfoNceSettings { dimensions: dimensions.to_vec(), ..InfoNceSettings::default() };
+        for (kind, objective) in [("plain", plain), ("symmetric", symmetric), ("nested", nested)] {
             for settings in chunkings() {
-                let (loss, gradients) = shop.run(model, rule.clone(), settings);
+                let (loss, gradients) = Shop::new(objective.clone()).run(model, settings);
                 let wanted = expected[&format!("loss/{kind}")].double_value(&[0]);
                 assert!((loss - wanted).abs() < 1e-5, "{model}, {kind}: {loss}, not {wanted}");
                 assert_equal(&gradients, &expected, kind);
@@ -131,31 +148,29 @@ fn losses_and_gradients_are_those_of_sentence_transformers() {
 
 #[test]
 fn dropout_of_a_chunk_is_the_same_when_it_runs_again() {
-    let shop = Shop::new();
+    let shop = Shop::new(InfoNceSettings::default());
     let run = |keep_tokens, seed| {
         let settings = TrainSettings { dropout: true, chunk_tokens: 20, keep_tokens, seed, ..TrainSettings::default() };
-        shop.run("st_cls", InfoNce::default(), settings)
+        shop.run("st_cls", settings)
     };
     let ((loss, kept), (again, cached), (other, _)) = (run(4096, 1), run(0, 1), run(0, 2));
     assert_eq!(loss, again);
     assert!(kept.iter().all(|(name, gradient)| (gradient - &cached[name]).abs().max().double_value(&[]) < 1e-5));
     assert_ne!(loss, other);
-    assert_ne!(loss, shop.run("st_cls", InfoNce::default(), TrainSettings::default()).0, "dropout does something");
+    assert_ne!(loss, shop.run("st_cls", TrainSettings::default()).0, "dropout does something");
 }
 
 #[test]
 fn accumulated_batches_make_the_mean_over_their_pairs() {
-    let shop = Shop::new();
-    let settings = TrainSettings { batch: 4, accumulate: 2, ..TrainSettings::default() };
-    let loss = |from, to| {
+    let shop = Shop::new(InfoNceSettings::default());
+    let loss = |accumulate, step| {
         let mut encoder = open("st_cls");
-        let mut optimizer = Optimizer::new(&settings.optimizer, encoder.trainable(None, false).unwrap()).unwrap();
-        let rule = Objective::InfoNce(InfoNce::default());
-        step(&shop.parts(&settings, &rule), (&encoder, &mut optimizer), (from, to), 1e-9, false).unwrap().loss
+        let weights = encoder.trainable(None, false).unwrap();
+        shop.step(&encoder, weights, &TrainSettings { batch: 4, accumulate, ..TrainSettings::default() }, step).loss
     };
-    // a whole batch and what is left
-    let (first, last) = (loss(0, 4), loss(4, 7));
-    assert!((loss(0, 7) - (4.0 * first + 3.0 * last) / 7.0).abs() < 1e-6);
+    // a whole batch, and the three pairs that are left
+    let (first, last) = (loss(1, 0), loss(1, 1));
+    assert!((loss(2, 0) - (4.0 * first + 3.0 * last) / 7.0).abs() < 1e-6);
     assert!((first - last).abs() > 1e-3);
 }
 
@@ -177,24 +192,27 @@ fn a_bank_takes_over_at_its_step_and_is_that_of_the_model_half_way_to_it() {
     if !with_two_threads("a_bank_takes_over_at_its_step_and_is_that_of_the_model_half_way_to_it") {
         return;
     }
-    let shop = Shop::new();
-    let (settings, rule) = (TrainSettings::default(), Objective::InfoNce(InfoNce::default()));
-    let parts = shop.parts(&settings, &rule);
+    let shop = Shop::new(InfoNceSettings::default());
+    let settings = TrainSettings::default();
+    let context = shop.context(&settings, &Objective::InfoNce(InfoNceSettings::default()));
     let mut encoder = open("st_cls");
-    let optimizer = Optimizer::new(&settings.optimizer, encoder.trainable(None, false).unwrap()).unwrap();
-    let candidates = CandidateSettings { source: Source::Catalogue, refresh_steps: 4, ..CandidateSettings::default() };
-    let mut proposals = Proposals::new(candidates, Twin::new(open("st_cls"), None).unwrap());
+    let mut optimizer = Optimizer::new(&settings.optimizer, encoder.trainable(None, false).unwrap()).unwrap();
+    let settings = CandidateSettings { source: Source::Catalogue, refresh_steps: 4, ..CandidateSettings::default() };
+    let mut candidates = CatalogueCandidates::new(settings, ModelCopy::new(open("st_cls"), None).unwrap());
     let queries = Tensor::randn([5, encoder.dimensions()], (Kind::Float, Device::Cpu));
     let (mut by_step, mut of_weights) = (Vec::new(), Vec::new());
-    // of a thread that begins now, such as a judge's
+    // threads that start now, such as a judge's
     let threads = || std::thread::spawn(tch::get_num_threads);
     let before = threads().join().unwrap();
+    let never = AtomicBool::new(false);
     for step in 0..6 {
-        let now = Plan::of(&parts, Search::Exact, 1).bank(&shop.catalogue, &encoder, &AtomicBool::new(false)).unwrap();
+        let now = BankSpec::new(&context, Search::Exact, 1).build(&shop.catalogue, &encoder, &never).unwrap();
         of_weights.push(now.nearest(&queries, 3).unwrap().scores);
-        proposals.refresh(&parts, (&encoder, &optimizer), step, Turn { at: step, steps: 6, rate: 0.0 }).unwrap();
-        assert_eq!(threads().join().unwrap(), before, "a bank in work takes no threads from others");
-        by_step.push(proposals.bank.as_ref().unwrap().nearest(&queries, 3).unwrap().scores);
+        let schedule = StepSchedule { step, num_steps: 6, learning_rate: 0.0 };
+        let cx = StepContext::new(context, &encoder, &mut optimizer, schedule, &never);
+        candidates.refresh(&cx, step).unwrap();
+        assert_eq!(threads().join().unwrap(), before, "building a bank takes no threads from others");
+        by_step.push(candidates.bank.as_ref().unwrap().nearest(&queries, 3).unwrap().scores);
         let _guard = tch::no_grad_guard();
         optimizer.weights().for_each(|weights| drop(weights.shallow_clone().g_mul_scalar_(0.9)));
     }

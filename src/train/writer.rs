@@ -6,20 +6,20 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::backbone::{Continuation, Sampling};
-use crate::encoder::{Encoder, Text};
-use crate::error::{Error, Result};
-use crate::reward::{Failure, FailureKind, Http};
-use crate::store::Address;
+use souk_io::address::Address;
+use souk_io::error::{Error, Result};
+use souk_nn::backbone::{Continuation, Sampling};
+use souk_nn::encoder::{Encoder, Text};
+use souk_reward::{Failure, FailureKind, Http};
 
 /// Tokens, read and written, whose keys and values are held at a time.
-const MOST_SLOTS: usize = 1 << 16;
+const MAX_SLOTS: usize = 1 << 16;
 
 /// Prompts of one request.
-const MOST_PROMPTS: usize = 64;
+const MAX_PROMPTS: usize = 64;
 
 /// From one attempt to the next, at most.
-const MOST_PAUSE: Duration = Duration::from_secs(30);
+const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// A server that completes prompts as OpenAI's `/completions` does and takes them as tokens, as vLLM does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -87,8 +87,8 @@ impl Writer {
         let longest = texts.iter().map(|text| text.ids.len()).max().unwrap_or(0) + how.max_tokens;
         let at_once = match self {
             // so many as their keys and values may take memory
-            Self::Own => (MOST_SLOTS / (longest * each).max(1)).max(1),
-            Self::Server(_) => MOST_PROMPTS,
+            Self::Own => (MAX_SLOTS / (longest * each).max(1)).max(1),
+            Self::Server(_) => MAX_PROMPTS,
         };
         let mut all = Vec::with_capacity(texts.len() * each);
         for (at, texts) in texts.chunks(at_once).enumerate() {
@@ -144,7 +144,7 @@ impl Server {
                 FailureKind::Passing if begun.elapsed() < patience => {
                     tracing::warn!("waiting for the server that writes: {}: {problem}", self.http.url());
                     std::thread::sleep(retry_after.unwrap_or(pause).min(patience.saturating_sub(begun.elapsed())));
-                    pause = (pause * 2).min(MOST_PAUSE);
+                    pause = (pause * 2).min(MAX_PAUSE);
                 }
                 _ => return Err(self.failed(problem, kind == FailureKind::Passing)),
             }
@@ -191,9 +191,9 @@ fn read(encoder: &Encoder, choice: &Value, how: &Sampling) -> std::result::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backbone::Precision;
-    use crate::encoder::{Overrides, Placement, Pooling, Rationale, Scratch};
-    use crate::reward::pretend::{Pretend, Reply, Seen};
+    use souk_nn::backbone::Precision;
+    use souk_nn::encoder::{Overrides, Placement, Pooling, Rationale, Scratch};
+    use souk_testing::fake_judge::{FakeJudge, JudgeRequest, Reply};
 
     /// A decoder from nothing that is told to write at most four tokens.
     fn encoder(dir: &std::path::Path) -> Encoder {
@@ -222,10 +222,10 @@ mod tests {
     fn written(
         temperature: f64,
         choice: impl Fn(usize) -> Value + Send + Sync + 'static,
-    ) -> (Result<Vec<Continuation>>, Vec<Seen>) {
+    ) -> (Result<Vec<Continuation>>, Vec<JudgeRequest>) {
         let home = tempfile::tempdir().unwrap();
         let encoder = encoder(&home.path().join("model"));
-        let server = Pretend::start(move |number, _| match number {
+        let server = FakeJudge::start(move |number, _| match number {
             0 => Reply::Status(503, "", "starting".into()),
             _ => Reply::Json(json!({"choices": (0..4).rev().map(&choice).collect::<Vec<_>>()})),
         });
@@ -290,7 +290,7 @@ mod tests {
         }
         let home = tempfile::tempdir().unwrap();
         let encoder = encoder(&home.path().join("model"));
-        let server = Pretend::start(|_, _| Reply::Status(503, "", "starting".into()));
+        let server = FakeJudge::start(|_, _| Reply::Status(503, "", "starting".into()));
         let text = [encoder.reader().read("red", None).unwrap()];
         let how = Sampling { max_tokens: 4, ..Sampling::default() };
         let error = writer(&server.url()).write(&encoder, &text, 1, &how).unwrap_err();

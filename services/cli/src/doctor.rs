@@ -27,9 +27,9 @@ use crate::{ModelArgs, Shared};
 /// Time for a broker to answer, and for a judge.
 const PATIENCE: Duration = Duration::from_secs(15);
 /// Clocks that differ by more make times of events wrong.
-const MOST_SKEW: Duration = Duration::from_secs(5);
+const MAX_SKEW: Duration = Duration::from_secs(5);
 /// Less is hardly enough for a round or an index.
-const LEAST_FREE: u64 = 2 << 30;
+const MIN_FREE: u64 = 2 << 30;
 
 /// Check a deployment: libtorch, device, model, data, log, ledger, cache, Milvus, judge, disks, clock, ports
 ///
@@ -143,7 +143,7 @@ fn clock() -> anyhow::Result<String> {
     drop(fs::remove_file(&file));
     let (made, now) = (made?, SystemTime::now());
     let skew = now.duration_since(made).or_else(|_| made.duration_since(now))?;
-    anyhow::ensure!(skew < MOST_SKEW, "files are {skew:?} apart from this machine's clock: set it by NTP");
+    anyhow::ensure!(skew < MAX_SKEW, "files are {skew:?} apart from this machine's clock: set it by NTP");
     let since = now.duration_since(SystemTime::UNIX_EPOCH)?;
     Ok(format!("{} s since 1970, and files agree", since.as_secs()))
 }
@@ -154,7 +154,7 @@ fn disk(place: &Path) -> anyhow::Result<String> {
     let disk = statvfs(there).with_context(|| format!("{}: cannot be looked at", there.display()))?;
     let free = disk.blocks_available() * disk.fragment_size();
     let said = format!("{}: {:.1} GiB free", place.display(), free as f64 / (1_u64 << 30) as f64);
-    anyhow::ensure!(free >= LEAST_FREE, "{said}, less than 2: make room, or put the state elsewhere");
+    anyhow::ensure!(free >= MIN_FREE, "{said}, less than 2: make room, or put the state elsewhere");
     let probe = there.join(format!(".souk-doctor-{}", std::process::id()));
     fs::write(&probe, b"")
         .with_context(|| format!("{}: cannot be written to: give it to this user", there.display()))?;

@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
+use souk::atomic_dir::Claim;
 use souk::backbone::hub;
 use souk::beir::DataFolder;
-use souk::claim::Claim;
+use souk::catalogue::Catalogue;
 use souk::config::Config;
-use souk::dataset::Catalogue;
 use souk::encoder::Worker;
 use souk::error::Error;
 use souk::lexical::Lexical;

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 const LAUNCHER: &str = "SOUK_LAUNCHER";
 const POLL: Duration = Duration::from_millis(20);
 /// A longer line is shown in pieces.
-const LONGEST_LINE: u64 = 64 << 10;
+const MAX_LINE: u64 = 64 << 10;
 
 /// Run a verb as several processes of this machine that work together
 ///
@@ -235,7 +235,7 @@ fn prefixed(number: usize, stream: impl Read + Send + 'static) -> JoinHandle<()>
         let mut stream = BufReader::new(stream);
         let mut line = format!("[{number}] ").into_bytes();
         let begin = line.len();
-        while matches!(stream.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut line), Ok(1..)) {
+        while matches!(stream.by_ref().take(MAX_LINE).read_until(b'\n', &mut line), Ok(1..)) {
             if !line.ends_with(b"\n") {
                 line.push(b'\n');
             }

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use clap::{Args, Subcommand};
+use souk::atomic_dir::Claim;
 use souk::beir::DataFolder;
-use souk::claim::Claim;
 use souk::config::Change;
+use souk::cross_encoder::{GradedPairs, Measured, Progress};
 use souk::error::Error;
-use souk::relevance::{GradedPairs, Measured, Progress};
 use souk::report::relevance_page;
 
 use crate::output::print;

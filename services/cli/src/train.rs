@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use souk::beir::DataFolder;
 use souk::dataset::Pairs;
-use souk::train::{Learned, Progress, Run};
+use souk::train::{Progress, Run, StepReport};
 
 use crate::output::print;
 use crate::progress::bar;
@@ -55,8 +55,8 @@ impl Train {
         let done = run.train(&stop, |progress| {
             let (done, of, message) = match progress {
                 Progress::Mining { queries, of } => (queries as u64, of as u64, "queries mined".into()),
-                Progress::Learning(Learned { step, steps, stepped, texts_per_second, .. }) => {
-                    (*step, *steps, format!("steps, loss {:.4}, {texts_per_second:.0} texts/s", stepped.loss))
+                Progress::Step(StepReport { step, steps, metrics, texts_per_second, .. }) => {
+                    (*step, *steps, format!("steps, loss {:.4}, {texts_per_second:.0} texts/s", metrics.loss))
                 }
             };
             bar.set_length(of);

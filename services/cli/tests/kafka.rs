@@ -1,6 +1,5 @@
-//! `souk ingest` on a real Kafka broker (KAFKA_BROKERS; `make services-up` starts one): killed, shared, and with the broker
-//! restarted under it.
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+//! `souk ingest` on a real Kafka broker (KAFKA_BROKERS): killed, sharing partitions, and with the broker restarted under it.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
 
 mod broker;
 
@@ -20,7 +19,8 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::message::Headers;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use souk::beir::DataFolder;
-use souk::dataset::{Catalogue, Examples};
+use souk::catalogue::Catalogue;
+use souk::dataset::Examples;
 use souk::log::kafka::{KafkaSettings, KafkaSource};
 use souk::log::{LogSource, OnGap, Position, Signal};
 
@@ -186,7 +186,7 @@ fn restart_broker(test: &str, just_before: impl FnOnce()) {
     };
     let _down = UP.write().unwrap_or_else(PoisonError::into_inner);
     just_before();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services.sh");
+    let script = souk_testing::repository().join("scripts/services.sh");
     let done = Command::new(script).args(["restart", "kafka"]).arg(services).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }

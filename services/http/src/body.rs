@@ -26,7 +26,7 @@ pub async fn read_optional<T: DeserializeOwned + Default>(front: &Arc<Front>, re
 
 /// The body as it came, within the bounds.
 pub(crate) async fn bytes(front: &Front, request: Request) -> Result<Bytes, Fault> {
-    let most = front.most_bytes;
+    let most = front.max_bytes;
     // what is announced as too much is not waited for
     if request.body().size_hint().lower() > most as u64 {
         return Err(Fault::too_large(most));

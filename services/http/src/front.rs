@@ -21,16 +21,16 @@ use crate::origin;
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Milliseconds from the request's head to the answer's, as TEI calls them.
 const TOTAL_TIME: HeaderName = HeaderName::from_static("x-total-time");
-const LONGEST_ID: usize = 128;
+const MAX_ID: usize = 128;
 
 /// The bounds of a service.
 pub struct Front {
     pub keys: Keys,
     /// One for each request that may be read or worked on.
     pub room: Arc<Semaphore>,
-    pub most_requests: usize,
+    pub max_requests: usize,
     /// Of one request's body.
-    pub most_bytes: usize,
+    pub max_bytes: usize,
     /// For a body to arrive.
     pub body_time: Duration,
     pub metrics: &'static RequestMetrics,
@@ -75,8 +75,7 @@ pub async fn note(State(front): State<Arc<Front>>, request: Request, next: Next)
 /// The caller's own, if it can be shown; otherwise a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     static NEXT: AtomicU64 = AtomicU64::new(1);
-    let plain =
-        |id: &&HeaderValue| (1..=LONGEST_ID).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
+    let plain = |id: &&HeaderValue| (1..=MAX_ID).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
     match headers.get(REQUEST_ID).filter(plain) {
         Some(id) => id.clone(),
         None => {
@@ -100,7 +99,7 @@ pub async fn admit(State((front, role)): State<(Arc<Front>, Role)>, request: Req
         Some(_) => {}
     }
     let Ok(_place) = front.room.clone().try_acquire_owned() else {
-        let most = front.most_requests;
+        let most = front.max_requests;
         return Fault::busy(format!("{most} requests are in work: try again")).into_response();
     };
     next.run(request).await

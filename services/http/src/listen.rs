@@ -34,7 +34,7 @@ use crate::tls::Certificate;
 /// How long requests in work may take to end once the service was asked to.
 const GRACE: Duration = Duration::from_secs(30);
 /// Half of the descriptors that a process usually may have. More connections wait until they are taken.
-const MOST_CONNECTIONS: usize = 512;
+const MAX_CONNECTIONS: usize = 512;
 
 /// Answers on `listener` until `shutdown`; then what was begun is finished, within half a minute.
 pub async fn run(
@@ -66,7 +66,7 @@ pub(crate) struct Door {
 impl Door {
     pub(crate) fn new(given: Given, certificate: Option<Certificate>) -> Self {
         let (patience, crowded) = (Patience::default(), AtomicBool::new(false));
-        Self { given, certificate, patience, most: MOST_CONNECTIONS, crowded }
+        Self { given, certificate, patience, most: MAX_CONNECTIONS, crowded }
     }
 
     pub(crate) async fn keep(self, mut listener: TcpListener, shutdown: impl Future<Output = ()>) {

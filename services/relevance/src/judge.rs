@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use souk::Error;
-use souk::relevance::{CrossEncoder, PairReader, PairText};
+use souk::cross_encoder::{CrossEncoder, PairReader, PairText};
 use souk::reward::Verdict;
 use souk::worker::{Limits, Worker};
 use souk_http::Fault;

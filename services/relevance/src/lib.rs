@@ -14,7 +14,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use souk::relevance::ServeSettings;
+use souk::cross_encoder::ServeSettings;
 use souk::telemetry::RELEVANCE_REQUESTS;
 use souk_http::{Front, Keys, Probe};
 use tokio::net::TcpListener;
@@ -30,7 +30,7 @@ pub struct Service {
     front: Arc<Front>,
     /// Why the judge would not answer.
     probe: Probe<Result<(), &'static str>>,
-    most_items: usize,
+    max_items: usize,
 }
 
 impl Service {
@@ -38,13 +38,13 @@ impl Service {
         settings.check()?;
         let front = Front {
             keys,
-            room: Arc::new(Semaphore::new(settings.most_requests)),
-            most_requests: settings.most_requests,
-            most_bytes: settings.most_bytes,
+            room: Arc::new(Semaphore::new(settings.max_requests)),
+            max_requests: settings.max_requests,
+            max_bytes: settings.max_bytes,
             body_time: Duration::from_secs(settings.body_seconds),
             metrics: &RELEVANCE_REQUESTS,
         };
-        Ok(Self { judge, front: Arc::new(front), probe: Probe::default(), most_items: settings.most_items })
+        Ok(Self { judge, front: Arc::new(front), probe: Probe::default(), max_items: settings.max_items })
     }
 }
 

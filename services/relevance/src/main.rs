@@ -14,7 +14,7 @@ struct Arguments {
     /// A TOML file with [relevance.serve] and [model]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Change one value of the configuration, such as --set relevance.serve.most_items=100
+    /// Change one value of the configuration, such as --set relevance.serve.max_items=100
     #[arg(long = "set", value_name = "NAME=VALUE")]
     sets: Vec<String>,
     /// A folder that `souk relevance train` wrote

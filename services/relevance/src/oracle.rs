@@ -8,7 +8,7 @@ use std::path::Path;
 use sha2::{Digest, Sha256};
 use souk::Result;
 use souk::beir::DataFolder;
-use souk::dataset::normal;
+use souk::domain::normalized_query;
 use souk::reward::{MarketOracle, Question, RewardSource, Verdict};
 
 pub struct OracleJudge {
@@ -27,7 +27,7 @@ impl OracleJudge {
         let (mut queries, mut passages) = (HashMap::new(), HashMap::new());
         for query in data.queries()? {
             let query = query?;
-            put(&mut queries, normal(&query.text), query.id);
+            put(&mut queries, normalized_query(&query.text), query.id);
         }
         for item in data.items()? {
             let (_, item) = item?;
@@ -41,7 +41,7 @@ impl OracleJudge {
     }
 
     pub fn query(&self, text: &str) -> Option<&str> {
-        self.queries.get(&normal(text))?.as_deref()
+        self.queries.get(&normalized_query(text))?.as_deref()
     }
 
     pub fn item(&self, passage: &str) -> Option<&str> {

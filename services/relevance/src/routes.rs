@@ -31,7 +31,7 @@ pub fn router(service: Arc<Service>) -> Router {
         .route("/rerank", post(rerank))
         .route("/v1/rerank", post(documents))
         .route_layer(from_fn_with_state((service.front.clone(), Role::Read), admit))
-        .layer(DefaultBodyLimit::max(service.front.most_bytes));
+        .layer(DefaultBodyLimit::max(service.front.max_bytes));
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
@@ -101,7 +101,7 @@ async fn judge_texts(
 }
 
 fn check_number(service: &Service, list: &str, num: usize) -> Result<(), Fault> {
-    let most = service.most_items;
+    let most = service.max_items;
     match num > most {
         true => Err(Fault::unprocessable(list, format!("holds {num}, and one request may have {most}: send several"))),
         false => Ok(()),

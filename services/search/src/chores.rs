@@ -13,7 +13,7 @@ use crate::Service;
 
 const RECALL_K: usize = 10;
 /// Seconds until what failed again and again is tried again.
-const LONGEST_PAUSE: u64 = 60;
+const MAX_PAUSE: u64 = 60;
 
 /// Runs until the set is dropped.
 pub fn start(service: &Arc<Service>) -> JoinSet<()> {
@@ -43,7 +43,7 @@ async fn every(
             Ok(()) => seconds,
             Err(error) => {
                 // what fails may have cost much
-                let later = (2 * pause).min(seconds.max(LONGEST_PAUSE));
+                let later = (2 * pause).min(seconds.max(MAX_PAUSE));
                 tracing::warn!(?error, "{what} failed: tried again in {later} s");
                 later
             }

@@ -121,16 +121,15 @@ impl Texts {
         if texts.is_empty() {
             return Err(Fault::unprocessable(field, "is empty"));
         }
-        if texts.len() > bounds.most_texts {
-            let problem =
-                format!("holds {}, and one request may have {}: send several", texts.len(), bounds.most_texts);
+        if texts.len() > bounds.max_texts {
+            let problem = format!("holds {}, and one request may have {}: send several", texts.len(), bounds.max_texts);
             return Err(Fault::unprocessable(field, problem));
         }
         if let Some(at) = texts.iter().position(|text| text.is_empty()) {
             return Err(Fault::unprocessable(format!("{field}[{at}]"), "is an empty text"));
         }
-        if let Some(at) = texts.iter().position(|text| is_longer(text, bounds.most_text)) {
-            let problem = format!("has more than {} letters", bounds.most_text);
+        if let Some(at) = texts.iter().position(|text| is_longer(text, bounds.max_text)) {
+            let problem = format!("has more than {} letters", bounds.max_text);
             return Err(Fault::unprocessable(format!("{field}[{at}]"), problem));
         }
         Ok(texts)

@@ -16,21 +16,21 @@ use axum::response::Response;
 use serde_json::{Map, Value, json};
 use souk::config::LogConfig;
 use souk::log::kafka::Topic;
-use souk::log::time;
-use souk::log::ubi::{Action, EventRecord, QueryRecord};
 use souk::search::Events;
 use souk::store::{Grade, Side, Vote};
 use souk::telemetry::SEARCH;
+use souk::time;
+use souk::ubi::{Action, EventRecord, QueryRecord};
 use souk::{Error, Result};
 use souk_http::{Fault, json_body, read};
 
 use crate::Service;
-use crate::hits::{LONGEST_NAME, check_text};
+use crate::hits::{MAX_NAME, check_text};
 use crate::shapes::{ActionName, Assigned, EventShape, EventsAnswer, EventsRequest, HitShape, Refusals, SearchRequest};
 
-const MOST_WAITING: usize = 10_000;
-const MOST_POSITION: usize = 1_000_000;
-const MOST_AT_ONCE: usize = 1000;
+const MAX_WAITING: usize = 10_000;
+const MAX_POSITION: usize = 1_000_000;
+const MAX_AT_ONCE: usize = 1000;
 /// How long the end of the process waits for what was taken to be written.
 const PATIENCE: Duration = Duration::from_secs(10);
 const LOOK: Duration = Duration::from_millis(10);
@@ -94,7 +94,7 @@ impl Scribe {
         let queue = self.queue.read().unwrap_or_else(PoisonError::into_inner);
         let Some(queue) = &*queue else { return false };
         let num = lines.len();
-        let taken = self.num_waiting.fetch_add(num, Ordering::Relaxed) < MOST_WAITING && queue.send(lines).is_ok();
+        let taken = self.num_waiting.fetch_add(num, Ordering::Relaxed) < MAX_WAITING && queue.send(lines).is_ok();
         if !taken {
             self.num_waiting.fetch_sub(num, Ordering::Relaxed);
         }
@@ -128,7 +128,7 @@ impl Scribe {
 /// Until the queue is closed, and everything in it written.
 fn write_all(mut place: Place, taken: &Receiver<Vec<Entry>>, num_waiting: &AtomicUsize) {
     while let Ok(mut lines) = taken.recv() {
-        while lines.len() < MOST_AT_ONCE
+        while lines.len() < MAX_AT_ONCE
             && let Ok(more) = taken.try_recv()
         {
             lines.extend(more);
@@ -253,7 +253,7 @@ pub fn voted(service: &Service, vote: &Vote) {
     responses((status = 200, body = EventsAnswer), Refusals), security(("key" = [])))]
 pub async fn tell(State(service): State<Arc<Service>>, request: Request) -> std::result::Result<Response, Fault> {
     let EventsRequest { events } = read(&service.front, request).await?;
-    let most = service.settings().bounds.most_items;
+    let most = service.settings().bounds.max_items;
     if events.len() > most {
         let problem = format!("holds {}, and one request may have {most}: send several", events.len());
         return Err(Fault::unprocessable("events", problem));
@@ -263,11 +263,11 @@ pub async fn tell(State(service): State<Arc<Service>>, request: Request) -> std:
     }
     for (at, event) in events.iter().enumerate() {
         let place = |name| format!("events[{at}].{name}");
-        check_text(&place("query_id"), &event.query_id, 1, LONGEST_NAME)?;
-        check_text(&place("client_id"), &event.client_id, 0, LONGEST_NAME)?;
-        check_text(&place("item"), &event.item, 1, LONGEST_NAME)?;
-        if event.position.is_some_and(|position| !(1..=MOST_POSITION).contains(&position)) {
-            return Err(Fault::unprocessable(place("position"), format!("is 1 to {MOST_POSITION}")));
+        check_text(&place("query_id"), &event.query_id, 1, MAX_NAME)?;
+        check_text(&place("client_id"), &event.client_id, 0, MAX_NAME)?;
+        check_text(&place("item"), &event.item, 1, MAX_NAME)?;
+        if event.position.is_some_and(|position| !(1..=MAX_POSITION).contains(&position)) {
+            return Err(Fault::unprocessable(place("position"), format!("is 1 to {MAX_POSITION}")));
         }
     }
     let taken = events.len();
@@ -342,10 +342,10 @@ mod tests {
     fn where_too_many_wait_all_lines_are_refused() {
         let (queue, taken) = channel();
         let scribe = Scribe { queue: RwLock::new(Some(queue)), ..Scribe::default() };
-        assert!(scribe.write(vec![entry("1"); MOST_WAITING - 1]));
+        assert!(scribe.write(vec![entry("1"); MAX_WAITING - 1]));
         assert!(scribe.write(vec![entry("2"); 2]), "there is room for one");
         assert!(!scribe.write(vec![entry("3"); 1]));
-        assert_eq!(taken.try_iter().map(|lines| lines.len()).sum::<usize>(), MOST_WAITING + 1);
-        assert_eq!(scribe.num_waiting.load(Ordering::Relaxed), MOST_WAITING + 1);
+        assert_eq!(taken.try_iter().map(|lines| lines.len()).sum::<usize>(), MAX_WAITING + 1);
+        assert_eq!(scribe.num_waiting.load(Ordering::Relaxed), MAX_WAITING + 1);
     }
 }

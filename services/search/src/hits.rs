@@ -23,7 +23,7 @@ use crate::shapes::{
 const FACET_HITS: usize = 200;
 const FACET_VALUES: usize = 20;
 /// Letters of an id or a name.
-pub const LONGEST_NAME: usize = 256;
+pub const MAX_NAME: usize = 256;
 
 /// One way to search: a version and a channel of it.
 struct Way {
@@ -184,15 +184,15 @@ impl SearchRequest {
             return Err(Fault::malformed(Some("query".into()), "give a query or a vector"));
         }
         if let Some(query) = &self.query {
-            check_text("query", query, 1, bounds.most_text)?;
+            check_text("query", query, 1, bounds.max_text)?;
         }
         if let Some(client) = &self.client_id {
-            check_text("client_id", client, 0, bounds.most_text)?;
+            check_text("client_id", client, 0, bounds.max_text)?;
         }
-        check_k(self.k, bounds.most_hits)?;
-        if self.offset > bounds.most_offset {
+        check_k(self.k, bounds.max_hits)?;
+        if self.offset > bounds.max_offset {
             let problem =
-                format!("is {}: at most {}; filter instead of leafing further", self.offset, bounds.most_offset);
+                format!("is {}: at most {}; filter instead of leafing further", self.offset, bounds.max_offset);
             return Err(Fault::unprocessable("offset", problem));
         }
         if self.ef.is_some_and(|ef| !(1..=100_000).contains(&ef)) {
@@ -285,8 +285,8 @@ async fn named(service: &Service, name: &str) -> Result<Way, Fault> {
 pub async fn compare(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let asked: CompareRequest = read(&service.front, request).await?;
     let bounds = &service.settings().bounds;
-    check_text("query", &asked.query, 1, bounds.most_text)?;
-    check_k(asked.k, bounds.most_hits)?;
+    check_text("query", &asked.query, 1, bounds.max_text)?;
+    check_k(asked.k, bounds.max_hits)?;
     asked.filter.as_ref().map_or(Ok(()), check_filter)?;
     service.in_time(compared(&service, asked)).await
 }

@@ -13,7 +13,7 @@ use souk_http::{Fault, json_body, read};
 use tokio::time::timeout;
 
 use crate::Service;
-use crate::hits::{LONGEST_NAME, is_longer};
+use crate::hits::{MAX_NAME, is_longer};
 use crate::shapes::{DeleteAnswer, ItemShape, ItemsAnswer, ItemsRequest, Refusals};
 
 /// Put items in, each in the place of what has its id
@@ -21,13 +21,13 @@ use crate::shapes::{DeleteAnswer, ItemShape, ItemsAnswer, ItemsRequest, Refusals
     responses((status = 200, body = ItemsAnswer), Refusals), security(("key" = [])))]
 pub async fn put(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let asked: ItemsRequest = read(&service.front, request).await?;
-    let most = service.settings().bounds.most_items;
+    let most = service.settings().bounds.max_items;
     if asked.items.len() > most {
         let problem = format!("holds {}, and one request may have {most}: send several", asked.items.len());
         return Err(Fault::unprocessable("items", problem));
     }
-    let most_text = service.settings().bounds.most_bytes;
-    let items = asked.items.into_iter().enumerate().map(|(at, item)| item_of(item, at, most_text));
+    let max_text = service.settings().bounds.max_bytes;
+    let items = asked.items.into_iter().enumerate().map(|(at, item)| item_of(item, at, max_text));
     let items: Vec<Item> = items.collect::<Result<_, Fault>>()?;
     let upserted = items.len();
     let Applied { there, catalogue } = write(&service, items.into_iter().map(Wish::Put).collect()).await?;
@@ -93,8 +93,8 @@ fn item_of(mut fields: Map<String, Value>, at: usize, most: usize) -> Result<Ite
     let wrong = |problem: String| Fault::unprocessable(format!("items[{at}]"), problem);
     let malformed = |e: serde_json::Error| Fault::malformed(Some(format!("items[{at}]")), e.to_string());
     let item: Item = serde_json::from_value(Value::Object(fields)).map_err(malformed)?;
-    if item.id.is_empty() || is_longer(&item.id, LONGEST_NAME) || item.id.contains('\0') {
-        return Err(wrong(format!("has an id that is empty, has NUL in it or more than {LONGEST_NAME} letters")));
+    if item.id.is_empty() || is_longer(&item.id, MAX_NAME) || item.id.contains('\0') {
+        return Err(wrong(format!("has an id that is empty, has NUL in it or more than {MAX_NAME} letters")));
     }
     match item.passage().len() > most {
         true => Err(wrong(format!("has a text of more than {most} bytes"))),

@@ -14,7 +14,7 @@ struct Arguments {
     /// A TOML file with [search] and [model]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Change one value of the configuration, such as --set search.bounds.most_requests=100
+    /// Change one value of the configuration, such as --set search.bounds.max_requests=100
     #[arg(long = "set", value_name = "NAME=VALUE")]
     sets: Vec<String>,
 }

@@ -15,7 +15,7 @@ use souk_http::{Fault, json_body, read, read_optional};
 use tokio::time::timeout;
 
 use crate::Service;
-use crate::hits::{LONGEST_NAME, is_longer};
+use crate::hits::{MAX_NAME, is_longer};
 use crate::items::named;
 use crate::registry::Entry;
 use crate::shapes::{
@@ -26,7 +26,7 @@ use crate::shapes::{
 /// A promotion that takes longer goes on by itself.
 const AT_ONCE: Duration = Duration::from_secs(2);
 /// Of a curve; more are not seen on a screen.
-const MOST_POINTS: usize = 1500;
+const MAX_POINTS: usize = 1500;
 
 /// Versions, what they scored, and what is served
 #[utoipa::path(get, path = "/models", tag = "models",
@@ -92,8 +92,8 @@ pub async fn register(State(service): State<Arc<Service>>, request: Request) -> 
     let asked: RegisterRequest = read(&service.front, request).await?;
     let (name, path) = (&asked.version, asked.path.clone());
     let fine = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
-    if name.is_empty() || is_longer(name, LONGEST_NAME) || !name.chars().all(fine) {
-        let problem = format!("a name has 1 to {LONGEST_NAME} letters, digits, dots, lines and underscores");
+    if name.is_empty() || is_longer(name, MAX_NAME) || !name.chars().all(fine) {
+        let problem = format!("a name has 1 to {MAX_NAME} letters, digits, dots, lines and underscores");
         return Err(Fault::unprocessable("version", problem));
     }
     if !std::path::Path::new(&path).is_dir() {
@@ -226,7 +226,7 @@ pub async fn training(State(service): State<Arc<Service>>) -> Result<Response, F
     let ended = |e| souk::Error::device("the log could not be read").because(e);
     let log = tokio::task::spawn_blocking(move || TrainingLog::load(&folder)).await.map_err(ended)??;
     let log = log.map(|log| {
-        let log = log.thinned(MOST_POINTS);
+        let log = log.thinned(MAX_POINTS);
         [
             ("loss", json!(log.loss)),
             ("learning_rate", json!(log.learning_rate)),

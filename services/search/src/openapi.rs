@@ -54,13 +54,13 @@ pub fn document(openapi: &utoipa::openapi::OpenApi, bounds: &Bounds, dimensions:
         methods.filter_map(Value::as_object_mut).for_each(|operation| drop(operation.remove("security")));
     }
     let schemas = &mut document["components"]["schemas"];
-    let text = json!({"type": "string", "minLength": 1, "maxLength": bounds.most_text});
-    let texts = json!({"type": "array", "items": text, "minItems": 1, "maxItems": bounds.most_texts});
+    let text = json!({"type": "string", "minLength": 1, "maxLength": bounds.max_text});
+    let texts = json!({"type": "array", "items": text, "minItems": 1, "maxItems": bounds.max_texts});
     schemas["Texts"] = json!({"anyOf": [text, texts]});
     for name in ["SearchRequest", "CompareRequest"] {
         schemas[name]["properties"]["filter"] = json!({"anyOf": [filter(), {"type": "null"}]});
-        schemas[name]["properties"]["k"]["maximum"] = json!(bounds.most_hits);
-        schemas[name]["properties"]["query"]["maxLength"] = json!(bounds.most_text);
+        schemas[name]["properties"]["k"]["maximum"] = json!(bounds.max_hits);
+        schemas[name]["properties"]["query"]["maxLength"] = json!(bounds.max_text);
     }
     schemas["Weights"]["additionalProperties"] = json!(false);
     schemas["Weights"]["required"] = json!([]);
@@ -69,15 +69,15 @@ pub fn document(openapi: &utoipa::openapi::OpenApi, bounds: &Bounds, dimensions:
     let search = &mut schemas["SearchRequest"]["properties"];
     search["vector"]["items"]["minimum"] = json!(f32::MIN);
     search["vector"]["items"]["maximum"] = json!(f32::MAX);
-    search["offset"]["maximum"] = json!(bounds.most_offset);
+    search["offset"]["maximum"] = json!(bounds.max_offset);
     search["vector"]["minItems"] = json!(dimensions);
     search["vector"]["maxItems"] = json!(dimensions);
-    schemas["VoteRequest"]["properties"]["query"]["maxLength"] = json!(bounds.most_text);
-    schemas["VoteRequest"]["properties"]["voter"]["maxLength"] = json!(bounds.most_text);
+    schemas["VoteRequest"]["properties"]["query"]["maxLength"] = json!(bounds.max_text);
+    schemas["VoteRequest"]["properties"]["voter"]["maxLength"] = json!(bounds.max_text);
     for name in ["EmbedRequest", "EmbeddingsRequest"] {
         schemas[name]["properties"]["dimensions"]["maximum"] = json!(dimensions);
     }
-    schemas["ItemsRequest"]["properties"]["items"]["maxItems"] = json!(bounds.most_items);
-    schemas["EventsRequest"]["properties"]["events"]["maxItems"] = json!(bounds.most_items);
+    schemas["ItemsRequest"]["properties"]["items"]["maxItems"] = json!(bounds.max_items);
+    schemas["EventsRequest"]["properties"]["events"]["maxItems"] = json!(bounds.max_items);
     document
 }

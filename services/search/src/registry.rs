@@ -12,7 +12,7 @@ use souk::store::{Generation as Known, Ledger, NewGeneration, NewVersion, Report
 use souk::{Error, Result};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedMutexGuard};
 
-pub const MOST_VERSIONS: usize = 200;
+pub const MAX_VERSIONS: usize = 200;
 /// A server that was found away is not tried again for so long.
 const AWAY: Duration = Duration::from_secs(1);
 
@@ -104,7 +104,7 @@ impl Registry {
     async fn add_generation(&self, generation: &Generation) -> Result<()> {
         let (ledger, record) = (self.ledger().await?, generation.record());
         let is_known = async || {
-            let known = ledger.page_generations(&record.version, None, MOST_VERSIONS).await?;
+            let known = ledger.page_generations(&record.version, None, MAX_VERSIONS).await?;
             Ok::<_, Error>(known.iter().any(|known| known.generation == record.generation))
         };
         if is_known().await? {
@@ -121,7 +121,7 @@ impl Registry {
 
     pub async fn entries(&self) -> Result<Vec<Entry>> {
         let mut entries = Vec::new();
-        for version in self.ledger().await?.page_versions(None, MOST_VERSIONS).await? {
+        for version in self.ledger().await?.page_versions(None, MAX_VERSIONS).await? {
             entries.push(self.entry(version).await?);
         }
         Ok(entries)
@@ -129,7 +129,7 @@ impl Registry {
 
     pub async fn entry(&self, version: Version) -> Result<Entry> {
         let ledger = self.ledger().await?;
-        let generations = ledger.page_generations(&version.version, None, MOST_VERSIONS).await?;
+        let generations = ledger.page_generations(&version.version, None, MAX_VERSIONS).await?;
         let report = ledger.page_reports(&version.version, None, 1).await?.pop();
         let failure = unpoisoned(&self.failures).get(&version.version).cloned();
         Ok(Entry { version, generations, report, failure })

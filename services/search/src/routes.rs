@@ -30,7 +30,7 @@ const STORE_PROBE: Duration = Duration::from_millis(300);
 pub fn router(service: Arc<Service>) -> Router {
     let bounds = service.settings().bounds.clone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let gate = Arc::new(Gate::new((cores, bounds.most_requests), bounds.slowdown));
+    let gate = Arc::new(Gate::new((cores, bounds.max_requests), bounds.slowdown));
     let fast = OpenApiRouter::new()
         .routes(routes!(hits::search))
         .routes(routes!(hits::compare))
@@ -74,7 +74,7 @@ pub fn router(service: Arc<Service>) -> Router {
         .route("/console.js", get(console::script))
         .fallback(async || Fault::no_route(NO_ROUTE))
         .method_not_allowed_fallback(async || Fault::wrong_method())
-        .layer(DefaultBodyLimit::max(bounds.most_bytes))
+        .layer(DefaultBodyLimit::max(bounds.max_bytes))
         .layer(from_fn_with_state(service.front.clone(), note))
         .with_state(service)
 }

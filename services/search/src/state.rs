@@ -33,9 +33,9 @@ impl Service {
         let bounds = &shop.settings().bounds;
         let front = Front {
             keys,
-            room: Arc::new(Semaphore::new(bounds.most_requests)),
-            most_requests: bounds.most_requests,
-            most_bytes: bounds.most_bytes,
+            room: Arc::new(Semaphore::new(bounds.max_requests)),
+            max_requests: bounds.max_requests,
+            max_bytes: bounds.max_bytes,
             body_time: Duration::from_secs(bounds.body_seconds),
             metrics: &SEARCH_REQUESTS,
         };

@@ -11,10 +11,10 @@ use souk_http::{Fault, json_body, read};
 
 use crate::Service;
 use crate::events::voted;
-use crate::hits::{LONGEST_NAME, check_text};
+use crate::hits::{MAX_NAME, check_text};
 use crate::shapes::{GradeShape, PairShape, Refusals, VoteAnswer, VoteRequest, VotesAnswer};
 
-const MOST_GRADES: usize = 2000;
+const MAX_GRADES: usize = 2000;
 /// Normal deviate of a 95 % interval.
 const Z: f64 = 1.959_964;
 
@@ -23,13 +23,13 @@ const Z: f64 = 1.959_964;
     responses((status = 200, body = VoteAnswer), Refusals), security(("key" = [])))]
 pub async fn cast(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let asked: VoteRequest = read(&service.front, request).await?;
-    let most = service.settings().bounds.most_text;
+    let most = service.settings().bounds.max_text;
     let texts = [
         ("query", &asked.query, 1, most),
         ("voter", &asked.voter, 0, most),
-        ("id", &asked.id, 1, LONGEST_NAME),
-        ("left", &asked.left, 1, LONGEST_NAME),
-        ("right", &asked.right, 1, LONGEST_NAME),
+        ("id", &asked.id, 1, MAX_NAME),
+        ("left", &asked.left, 1, MAX_NAME),
+        ("right", &asked.right, 1, MAX_NAME),
     ];
     for (field, text, least, most) in texts {
         check_text(field, text, least, most)?;
@@ -37,8 +37,8 @@ pub async fn cast(State(service): State<Arc<Service>>, request: Request) -> Resu
             return Err(Fault::unprocessable(field, "contains a NUL character"));
         }
     }
-    if asked.grades.len() > MOST_GRADES {
-        return Err(Fault::unprocessable("grades", format!("holds more than {MOST_GRADES}")));
+    if asked.grades.len() > MAX_GRADES {
+        return Err(Fault::unprocessable("grades", format!("holds more than {MAX_GRADES}")));
     }
     let (vote, is_swapped) = ballot(asked)?;
     let appended = async { Ok(service.registry.ledger().await?.append_votes(std::slice::from_ref(&vote)).await?) };

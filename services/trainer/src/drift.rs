@@ -7,7 +7,8 @@ use std::path::Path;
 
 use souk::Result;
 use souk::beir::DataFolder;
-use souk::dataset::{Catalogue, EXAMPLES_FOLDER, Examples, Span};
+use souk::catalogue::Catalogue;
+use souk::dataset::{EXAMPLES_FOLDER, Examples, Span};
 use souk::domain::Item;
 use souk::report::TrainingLog;
 use souk::rounds::{Mix, stability};

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use souk::atomic_dir::{Claim, write_whole};
 use souk::beir::DataFolder;
-use souk::claim::{Claim, write_whole};
 use souk::config::Config;
 use souk::domain::TextKind;
 use souk::encoder::{Worker, encode};

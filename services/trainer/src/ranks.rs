@@ -10,13 +10,13 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use souk::atomic_dir::write_whole;
 use souk::beir::DataFolder;
-use souk::claim::write_whole;
 use souk::collective::{Collective, Lent};
 use souk::config::Config;
 use souk::dataset::Span;
 use souk::rounds::StageSettings;
-use souk::train::{Progress, Run, Stage, Summary};
+use souk::train::{Progress, Run, Stage, StageSummary};
 use souk::{Error, Result};
 
 use crate::reader::said;
@@ -71,7 +71,7 @@ impl Ranks {
         order: Order,
         (config, data): (&Config, &DataFolder),
         (stop, told): (&AtomicBool, impl FnMut(Progress)),
-    ) -> Result<Summary> {
+    ) -> Result<StageSummary> {
         self.number += 1;
         let order = Order { number: self.number, ..order };
         if self.are_several() {
@@ -92,9 +92,9 @@ impl Order {
         (config, data): (&Config, &DataFolder),
         lent: &Lent,
         (stop, told): (&AtomicBool, impl FnMut(Progress)),
-    ) -> Result<Summary> {
+    ) -> Result<StageSummary> {
         let mut stage = config.of_stage(&self.stage, &self.model)?;
-        stage.train.skip_diverged = config.trainer.alarms.most_diverged;
+        stage.train.skip_diverged = config.trainer.alarms.max_diverged;
         stage.train.optimizer.learning_rate /= 2_f64.powi(self.halved);
         let stage = Stage { span: Some(self.span.clone()), ..stage.open_stage(data)? };
         let out = config.trainer.state.join(&self.out);

@@ -15,7 +15,7 @@ use crate::status::Status;
 use crate::watch::Signals;
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(200);
 
 pub struct Reader {
@@ -50,7 +50,7 @@ impl Reader {
             match self.read(&mut read) {
                 Ok(()) => pause = FIRST_PAUSE,
                 Err(error) => {
-                    pause = if read { FIRST_PAUSE } else { (2 * pause).min(LONGEST_PAUSE) };
+                    pause = if read { FIRST_PAUSE } else { (2 * pause).min(MAX_PAUSE) };
                     self.status.alarm("log", Some(said(&error)));
                     self.signals.wait(pause);
                 }

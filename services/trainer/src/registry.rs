@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 
 /// Versions that were served and could be gone back to.
 const KEPT: usize = 3;
-const MOST_VERSIONS: usize = 200;
+const MAX_VERSIONS: usize = 200;
 
 pub struct Registry {
     store: StoreConfig,
@@ -71,7 +71,7 @@ impl Registry {
             }
             let parent = offer.version.parent.iter().map(|parent| (parent, &offer.parent_reports));
             for (version, reports) in parent.chain([(name, &offer.reports)]) {
-                let known = ledger.page_reports(version, None, MOST_VERSIONS).await?;
+                let known = ledger.page_reports(version, None, MAX_VERSIONS).await?;
                 for (split, metrics) in reports {
                     if !known.iter().any(|report| report.split == *split) {
                         ledger.add_report(version, split, metrics).await?;
@@ -100,7 +100,7 @@ impl Registry {
     pub fn needed(&self) -> Result<BTreeSet<String>> {
         let ledger = self.ledger()?;
         let (served, versions, offer) = self.runtime.block_on(async {
-            let versions = ledger.page_versions(None, MOST_VERSIONS).await?;
+            let versions = ledger.page_versions(None, MAX_VERSIONS).await?;
             Ok::<_, souk::Error>((ledger.served().await?, versions, newest_offer(ledger.as_ref()).await?))
         })?;
         let promoted = versions.into_iter().filter(|version| version.state == VersionState::Promoted).take(KEPT);

@@ -30,7 +30,7 @@ const KEYS: &str = "SOUK_TRAINER_KEYS";
 const LOCK: &str = "lock";
 /// For the threads to leave; what they have not done then is done by the next process.
 const LEAVING: Duration = Duration::from_secs(28);
-const MOST_REQUESTS: usize = 32;
+const MAX_REQUESTS: usize = 32;
 
 /// Trains until a signal. `ready` hears of where the trainer is asked for its status. Then the step that is being made is
 /// finished, written down as a checkpoint, and what was read of the log is made durable.
@@ -124,9 +124,9 @@ impl Threads {
         ];
         let front = Front {
             keys,
-            room: Arc::new(Semaphore::new(MOST_REQUESTS)),
-            most_requests: MOST_REQUESTS,
-            most_bytes: 1 << 16,
+            room: Arc::new(Semaphore::new(MAX_REQUESTS)),
+            max_requests: MAX_REQUESTS,
+            max_bytes: 1 << 16,
             body_time: Duration::from_secs(10),
             metrics: &TRAINER_REQUESTS,
         };

@@ -9,7 +9,7 @@ use serde::Serialize;
 use souk::dataset::Progress as Reading;
 use souk::rounds::Ended;
 use souk::telemetry::TRAINER;
-use souk::train::Learned;
+use souk::train::StepReport;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -140,10 +140,10 @@ impl Status {
         unpoisoned(&self.pulse).step = Instant::now();
     }
 
-    pub fn learned(&self, learned: &Learned) {
+    pub fn learned(&self, learned: &StepReport) {
         let mut shown = self.lock();
         (shown.step, shown.steps) = (learned.step, learned.steps);
-        (shown.loss, shown.texts_per_second) = (Some(learned.stepped.loss), Some(learned.texts_per_second));
+        (shown.loss, shown.texts_per_second) = (Some(learned.metrics.loss), Some(learned.texts_per_second));
         unpoisoned(&self.pulse).step = Instant::now();
     }
 

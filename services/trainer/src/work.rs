@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
+use souk::atomic_dir::write_whole;
 use souk::backbone::hub;
 use souk::beir::DataFolder;
-use souk::claim::write_whole;
 use souk::config::Config;
 use souk::dataset::{EXAMPLES_FOLDER, Span, Stock, forget};
 use souk::objects::Objects;
@@ -30,7 +30,7 @@ use crate::watch::Signals;
 
 const POLL: Duration = Duration::from_millis(500);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+const MAX_PAUSE: Duration = Duration::from_secs(60);
 const DAY: f64 = 86_400.0;
 /// A link to the folder of the stage that trains, for the console's curves.
 const TRAINING: &str = "training";
@@ -102,7 +102,7 @@ impl Work {
                 Err(error) => {
                     self.status.alarm("round", Some(said(&error)));
                     self.signals.wait(pause);
-                    pause = (2 * pause).min(LONGEST_PAUSE);
+                    pause = (2 * pause).min(MAX_PAUSE);
                 }
             }
         }
@@ -236,7 +236,7 @@ impl Work {
         let before = Span { from: self.stock.back(&known, lesson.fresh), to: known.clone() };
         let after = Span { from: self.stock.back(&known, 0), to: lesson.span.to.clone() };
         let moved = drift::mixes(&self.data, &before, &after)?;
-        self.status.drift("drift", &moved, self.config.trainer.alarms.most_drift);
+        self.status.drift("drift", &moved, self.config.trainer.alarms.max_drift);
         Ok(())
     }
 
@@ -253,7 +253,7 @@ impl Work {
                 moved.extend(drift::levels(&before, &now)?.map(|moved| ("levels", moved)));
             }
         }
-        self.status.drift("judge", &moved, self.config.trainer.alarms.most_drift);
+        self.status.drift("judge", &moved, self.config.trainer.alarms.max_drift);
         Ok(())
     }
 
@@ -397,14 +397,14 @@ impl Work {
         let known = settings.stage.iter().find(|stage| stage.name == lesson.stage).cloned();
         let gone =
             || Error::config("trainer.stage", format!("the stage `{}` of a round is not there any more", lesson.stage));
-        let (known, most) = (known.ok_or_else(gone)?, settings.alarms.most_diverged);
+        let (known, most) = (known.ok_or_else(gone)?, settings.alarms.max_diverged);
         self.link(out)?;
         let within = out.strip_prefix(&settings.state).unwrap_or(out).to_path_buf();
         for halved in 0.. {
             self.status.stage(round.number, &lesson.stage);
             let status = self.status.clone();
             let told = |progress: Progress| {
-                if let Progress::Learning(learned) = progress {
+                if let Progress::Step(learned) = progress {
                     status.learned(learned);
                 }
             };

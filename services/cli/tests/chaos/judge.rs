@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::pretend::{Pretend, Reply, Seen};
+use souk_testing::fake_judge::{FakeJudge, JudgeRequest, Reply};
 
 /// The trainer asks once more after 2 s and gives up after 4 (`judge.limits`): only then has a cut done what it can.
 const GIVEN_UP: Duration = Duration::from_secs(5);
@@ -20,7 +20,7 @@ pub struct Judge {
     wire: Arc<Wire>,
     /// As the judge calls itself.
     pub name: String,
-    _pretend: Option<Pretend>,
+    _pretend: Option<FakeJudge>,
 }
 
 #[derive(Default)]
@@ -33,8 +33,8 @@ struct Wire {
 impl Judge {
     /// The wire to a judge that is there, with its name, or to one that knows the small shop.
     pub fn start(there: Option<(String, String)>) -> Self {
-        let pretend = there.is_none().then(|| Pretend::start(|_, seen| Reply::Json(verdicts(seen))));
-        let told = |judge: &Pretend| (judge.url().trim_start_matches("http://").to_owned(), "told".to_owned());
+        let pretend = there.is_none().then(|| FakeJudge::start(|_, seen| Reply::Json(verdicts(seen))));
+        let told = |judge: &FakeJudge| (judge.url().trim_start_matches("http://").to_owned(), "told".to_owned());
         let (place, name) = there.or_else(|| pretend.as_ref().map(told)).unwrap();
         let door = TcpListener::bind("127.0.0.1:0").unwrap();
         let (address, wire) = (door.local_addr().unwrap(), Arc::new(Wire::default()));
@@ -95,7 +95,7 @@ impl Wire {
 }
 
 /// The item with the query's number is what was meant; one of its kind is near it.
-fn verdicts(seen: &Seen) -> Value {
+fn verdicts(seen: &JudgeRequest) -> Value {
     let query: Vec<&str> = seen.body["query"].as_str().unwrap().split(' ').collect();
     let level = |item: &Value| {
         let words: Vec<&str> = item["text"].as_str().unwrap().split(' ').collect();

@@ -3,8 +3,8 @@
 //! while, and a client searches all along. At the end every event counts once, nothing half written was used, and what is
 //! served is as good as if nothing had happened. SOUK_CHAOS_KILLS sets how often; the long form is `make chaos`.
 #![cfg(feature = "milvus")]
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 #![expect(clippy::print_stdout, reason = "what was seen is what the long form is run for")]
+#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
 
 mod audit;
 #[path = "../broker/mod.rs"]
@@ -12,15 +12,7 @@ mod broker;
 mod daemon;
 mod disk;
 mod judge;
-#[expect(dead_code, reason = "other tests need more of it")]
-#[path = "../../../../tests/store/places.rs"]
-mod places;
-#[expect(dead_code, reason = "other tests need more of it")]
-#[path = "../../../../src/reward/wire/pretend.rs"]
-mod pretend;
 mod scene;
-#[path = "../../../trainer/tests/shop/mod.rs"]
-mod shop;
 mod shopper;
 
 use std::path::{Path, PathBuf};
@@ -32,23 +24,25 @@ use std::time::{Duration, Instant};
 
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use serde_json::Value;
+use souk::address::Address;
 use souk::beir::DataFolder;
-use souk::dataset::{Catalogue, Examples};
+use souk::catalogue::Catalogue;
+use souk::dataset::Examples;
 use souk::report::{Run, names, paired};
-use souk::store::{Address, Ledger, SqlLedger, Version, newest_offer};
+use souk::store::{Ledger, SqlLedger, Version, newest_offer};
 
 use crate::audit::audit;
 use crate::broker::{client, topic};
 use crate::daemon::{Daemon, ask};
 use crate::disk::Disk;
-use crate::places::{named_by, on_postgres, runtime};
 use crate::scene::Scene;
 use crate::shopper::Shopper;
+use souk_testing::databases::{on_postgres, runtime, server_url};
 
 const PATIENCE: Duration = Duration::from_secs(240);
 const SERVERS: [&str; 4] = ["redis", "kafka", "postgres", "milvus"];
 /// Searches with a click, at the least, and the time between two; the calm run is sent as many in less time.
-const LEAST_EVENTS: usize = 600;
+const MIN_EVENTS: usize = 600;
 const PAUSE: Duration = Duration::from_millis(40);
 const CALM_PAUSE: Duration = Duration::from_millis(8);
 /// From so many kills on everything is restarted five times, in a market instead of a small shop.
@@ -68,7 +62,7 @@ struct Servers {
 
 impl Servers {
     fn named() -> Option<Self> {
-        let named = |variable| named_by(variable, "the loop under attack", |url| !url.is_empty());
+        let named = |variable| server_url(variable, "the loop under attack", |url| !url.is_empty());
         Some(Self {
             brokers: named("KAFKA_BROKERS")?,
             redis: named("REDIS_URL")?,
@@ -78,7 +72,7 @@ impl Servers {
     }
 
     fn restart(&self, name: &str) {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/services.sh");
+        let script = souk_testing::repository().join("scripts/services.sh");
         let done = Command::new(script).args(["restart", name, &self.folder]).stdout(Stdio::null()).status().unwrap();
         assert!(done.success(), "{name} did not come back");
     }
@@ -136,7 +130,7 @@ impl<'a> Loop<'a> {
         let adamw = "\"train.optimizer.learning_rate=2e-3\", \"train.checkpoint_steps=4\", \"train.batch=24\", \"train.pairs=examples\"";
         let sft = format!("{{name=\"sft\", set=[\"objective.type=info_nce\", \"train.epochs=3\", {adamw}]}}");
         let rgrpo = format!(
-            "{{name=\"rgrpo\", set=[\"objective.type=r_grpo\", \"objective.group=6\", \"train.most_steps=8\", {adamw}]}}"
+            "{{name=\"rgrpo\", set=[\"objective.type=r_grpo\", \"objective.group=6\", \"train.max_steps=8\", {adamw}]}}"
         );
         vec![
             format!("model.path={}", self.scene.model.display()),
@@ -154,7 +148,7 @@ impl<'a> Loop<'a> {
             format!("judge.url={}", self.scene.judge.url()),
             "judge.limits={retries=1, timeout_seconds=2, deadline_seconds=4, breaker_failures=3, breaker_seconds=0.5}"
                 .into(),
-            "reward.most_missing=0".into(),
+            "reward.max_missing=0".into(),
             "reward.pause_seconds=0.1".into(),
             format!("trainer.data={}", self.data().display()),
             format!("trainer.state={}", self.state().display()),
@@ -385,7 +379,7 @@ fn the_loop_outlives_what_is_done_to_it() {
             SqlLedger::migrate(&Address::new(&url)).await.unwrap();
             let (servers, scene) = (servers.clone(), scene.clone());
             // the second run is sent what the first was
-            let least = runs.lock().unwrap().last().map_or(LEAST_EVENTS, |(num, _)| *num);
+            let least = runs.lock().unwrap().last().map_or(MIN_EVENTS, |(num, _)| *num);
             let attacked = move || {
                 let home = scene.home();
                 let running = Loop::new(home.path(), (&servers, scene), kills, url);

@@ -12,7 +12,7 @@ use tempfile::TempDir;
 
 use crate::daemon::Daemon;
 use crate::judge::Judge;
-use crate::shop::{messages, model, search, shop};
+use souk_testing::small_shop::{messages, model, search, shop};
 
 pub struct Scene {
     template: TempDir,
@@ -79,7 +79,7 @@ fn clicks(log: &Path) -> Vec<(String, String)> {
 }
 
 fn make(data: &Path, model: &Path) {
-    let config = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../configs/scratch-bert.toml");
+    let config = souk_testing::repository().join("configs/scratch-bert.toml");
     let mut init = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
     init.arg("init").arg("--config").arg(config).arg("--data").arg(data).arg("--out").arg(model);
     for set in ["vocab=2000", "max_tokens=32", "architecture.num_hidden_layers=2", "architecture.hidden_size=64"] {

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::daemon::ask;
-use crate::shop;
+use souk_testing::small_shop;
 
 #[derive(Default)]
 pub struct Shopper {
@@ -37,7 +37,7 @@ impl Shopper {
     }
 
     fn search(&self, number: usize) {
-        let body = json!({"query": format!("lamp {}", number % shop::ITEMS), "k": 5}).to_string();
+        let body = json!({"query": format!("lamp {}", number % small_shop::ITEMS), "k": 5}).to_string();
         for tried in 0..2 {
             let at = (number + tried) % 2;
             let address = self.addresses[at].lock().unwrap().clone();

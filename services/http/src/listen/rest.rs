@@ -17,7 +17,7 @@ use tokio::time::timeout;
 
 /// What is waited for, and what is read.
 const PATIENCE: Duration = Duration::from_millis(500);
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 type Slot = Arc<Mutex<Option<Incoming>>>;
 
@@ -56,7 +56,7 @@ impl Rest {
 
 /// Reads a body to its end; false where it is too long, or breaks off.
 async fn ended(mut body: Incoming) -> bool {
-    let mut left = MOST_BYTES;
+    let mut left = MAX_BYTES;
     if body.size_hint().lower() > left {
         return false;
     }

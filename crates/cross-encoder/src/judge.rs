@@ -1,0 +1,71 @@
+//! The relevance model as a source of rewards in this process: questions in, calibrated verdicts out. It reads the texts and
+//! nothing else, so it has a verdict on every pair.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::model::CrossEncoder;
+use super::reader::{PairReader, PairText};
+use souk_io::error::Result;
+use souk_nn::encoder::Placement;
+use souk_nn::worker::Model;
+use souk_reward::{Question, RewardSource, Verdict};
+
+pub struct Judge {
+    id: String,
+    reader: Arc<PairReader>,
+    // libtorch's tensors are not shared between threads
+    model: Mutex<CrossEncoder>,
+    batch_tokens: usize,
+}
+
+impl Judge {
+    /// Batches have so many tokens; verdicts do not depend on it.
+    pub fn new(model: CrossEncoder, batch_tokens: usize) -> Self {
+        Self { id: model.id().into(), reader: model.reader(), model: Mutex::new(model), batch_tokens }
+    }
+
+    /// A folder that `souk relevance train` wrote, ready to judge.
+    pub fn open(dir: &Path, placement: Placement, batch_tokens: usize) -> Result<Self> {
+        Ok(Self::new(CrossEncoder::open(dir, placement)?.freeze()?, batch_tokens))
+    }
+}
+
+impl RewardSource for Judge {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn judge(&self, asked: &[Question<'_>]) -> Result<Vec<Option<Verdict>>> {
+        let pairs = asked.iter().map(|asked| self.reader.read(asked.query, asked.item)).collect::<Result<Vec<_>>>()?;
+        // a pass that panicked left nothing half done in the model
+        let model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut verdicts = vec![None; pairs.len()];
+        for batch in batches(&pairs, self.batch_tokens) {
+            let texts: Vec<&PairText> = batch.iter().map(|place| &pairs[*place]).collect();
+            for (place, verdict) in batch.iter().zip(model.run(&texts)?) {
+                verdicts[*place] = Some(verdict);
+            }
+        }
+        Ok(verdicts)
+    }
+}
+
+/// Places of pairs, neighbours in length together, cut where a batch is full.
+pub(super) fn batches(pairs: &[PairText], max_tokens: usize) -> Vec<Vec<usize>> {
+    let mut places: Vec<usize> = (0..pairs.len()).collect();
+    places.sort_by_key(|place| pairs[*place].ids.len());
+    let (mut batches, mut filled): (Vec<Vec<usize>>, usize) = (Vec::new(), 0);
+    for place in places {
+        let tokens = pairs[place].ids.len();
+        match batches.last_mut().filter(|_| filled + tokens <= max_tokens) {
+            Some(batch) => batch.push(place),
+            None => {
+                batches.push(vec![place]);
+                filled = 0;
+            }
+        }
+        filled += tokens;
+    }
+    batches
+}

@@ -1,0 +1,248 @@
+//! The cross-encoder: a pair through the backbone, pooled, through the head, graded. A verdict is a function of the pair
+//! and the model alone: batches are packed, so that no pair meets another's padding.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use tch::{Device, Kind, Tensor};
+
+use super::folder::{Manifest, fingerprint};
+use super::head::{Grading, Head, HeadShape, Loss};
+use super::reader::{PairReader, PairText};
+use super::reading::Reading;
+use souk_io::error::{Error, Result};
+use souk_io::telemetry::{RELEVANCE, WorkerMetrics};
+use souk_nn::backbone::tokenizer::Tokenizer;
+use souk_nn::backbone::weights::Parameters;
+use souk_nn::backbone::{Architecture, Backbone, Layout, Pass, Precision, Tokens};
+use souk_nn::encoder::{Placement, transformer_dir};
+use souk_nn::worker::Model;
+use souk_reward::Verdict;
+
+/// Where a pair is cut unless more is asked for.
+const USUAL_TOKENS: usize = 512;
+/// Scores of the next token, which no judge needs.
+const VOCABULARY: &str = "lm_head.weight";
+/// Digits of the fingerprint that a model's name shows.
+const NAME_DIGITS: usize = 12;
+
+/// What is made of a base model.
+#[derive(Clone, Debug, Default)]
+pub struct Shape {
+    pub loss: Loss,
+    pub pooling: Option<Reading>,
+    pub num_layers: Option<usize>,
+    pub max_tokens: Option<usize>,
+    /// Of the head's first weights.
+    pub seed: u64,
+}
+
+pub struct CrossEncoder {
+    backbone: Backbone,
+    pub(super) architecture: Architecture,
+    head: Head,
+    pooling: Reading,
+    pub(super) reader: Arc<PairReader>,
+    pub(super) grading: Grading,
+    /// All weights by name; gone once frozen.
+    pub(super) named: Option<BTreeMap<String, Tensor>>,
+    placement: Placement,
+    max_tokens: usize,
+    id: String,
+}
+
+impl CrossEncoder {
+    /// A fresh head on any model folder; its verdicts mean nothing yet.
+    pub fn begin(base: &Path, placement: Placement, shape: &Shape) -> Result<Self> {
+        let dir = transformer_dir(base)?;
+        let whole = Architecture::open(&dir.join("config.json"), &placement.ignore_fields)?;
+        let architecture = match shape.num_layers {
+            Some(layers) if layers == 0 || layers > whole.num_layers() => {
+                let problem = format!("is {layers}, and the model has {}: say 1 to that", whole.num_layers());
+                return Err(Error::config("relevance.num_layers", problem));
+            }
+            Some(layers) => whole.cut(layers, &placement.ignore_fields)?,
+            None => whole.clone(),
+        };
+        let usual = if architecture.is_decoder() { Reading::LastToken } else { Reading::Cls };
+        let pooling = shape.pooling.unwrap_or(usual);
+        let max_tokens = shape.max_tokens.unwrap_or(USUAL_TOKENS.min(architecture.max_tokens()));
+        let mut tokenizer = Tokenizer::open(&dir)?;
+        tokenizer.uncut()?;
+        tokenizer.frame_pairs()?;
+        let mut weights = Parameters::open(&dir, placement.device, placement.precision.kind())?;
+        let mut seeded = Parameters::seeded(shape.seed, placement.device, placement.precision.kind());
+        let parts = Parts { architecture, tokenizer, pooling, max_tokens, loss: shape.loss, placement };
+        let others = (parts.architecture.num_layers()..whole.num_layers())
+            .flat_map(|layer| [format!("layer.{layer}."), format!("layers.{layer}.")]);
+        let others = others.collect::<Vec<_>>();
+        let mut model = parts.build(&mut weights, Some(&mut seeded), &others)?;
+        model.id = "untrained".into();
+        Ok(model)
+    }
+
+    /// A folder that `souk relevance train` wrote.
+    pub fn open(dir: &Path, placement: Placement) -> Result<Self> {
+        let manifest = Manifest::open(dir)?;
+        let architecture = Architecture::open(&dir.join("config.json"), &placement.ignore_fields)?;
+        let tokenizer = Tokenizer::open(dir)?;
+        let mut weights = Parameters::open(dir, placement.device, placement.precision.kind())?;
+        let Manifest { pooling, max_tokens, loss, .. } = manifest;
+        let parts = Parts { architecture, tokenizer, pooling, max_tokens, loss, placement };
+        let mut model = parts.build(&mut weights, None, &[])?;
+        model.grading = manifest.grading(model.head.cutpoints()?);
+        let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
+        let short: String = fingerprint(dir)?.chars().take(NAME_DIGITS).collect();
+        model.id = format!("{}-{short}", name.unwrap_or_else(|| "relevance".into()));
+        Ok(model)
+    }
+
+    /// Gives up training for speed: packs the weights where the CPU has a packed form for them.
+    pub fn freeze(mut self) -> Result<Self> {
+        let Placement { device, precision, .. } = self.placement;
+        self.named = None;
+        if device == Device::Cpu && precision != Precision::Bf16 {
+            self.backbone.freeze(precision)?;
+        } else if precision == Precision::Int8 {
+            let problem = "int8 runs on the CPU only: give --device cpu, or use bf16 on the GPU";
+            return Err(Error::config("precision", problem));
+        }
+        Ok(self)
+    }
+
+    /// Its folder's name and what is in it.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub fn reader(&self) -> Arc<PairReader> {
+        self.reader.clone()
+    }
+
+    pub fn grading(&self) -> &Grading {
+        &self.grading
+    }
+
+    pub fn architecture(&self) -> &Architecture {
+        &self.architecture
+    }
+
+    pub fn device(&self) -> Device {
+        self.placement.device
+    }
+
+    /// What would be written of it, as it is now.
+    pub(super) fn manifest(&self) -> Manifest {
+        Manifest::new(&self.grading, self.pooling, self.max_tokens)
+    }
+
+    /// After training: what the weights now say of cutpoints.
+    pub(super) fn read_cutpoints(&mut self) -> Result<()> {
+        self.grading = Grading::plain(self.head.kind_of_loss(), self.head.cutpoints()?);
+        Ok(())
+    }
+
+    /// All weights by name, with gradients turned on.
+    pub fn trainable(&self) -> Result<Vec<(String, Tensor)>> {
+        let named = self.named.as_ref().ok_or_else(|| Error::input("a frozen model cannot be trained"))?;
+        Ok(named.iter().map(|(name, tensor)| (name.clone(), tensor.set_requires_grad(true))).collect())
+    }
+
+    /// Outputs `[b, o]` in f32, on the model's device.
+    pub fn outputs(&self, pairs: &[&PairText], dropout: bool) -> Result<Tensor> {
+        let ids: Vec<&[u32]> = pairs.iter().map(|pair| pair.ids.as_slice()).collect();
+        let mut tokens = Tokens::packed(&ids, self.placement.device)?;
+        if self.architecture.num_token_types() > 1 {
+            let types: Vec<i64> = pairs.iter().flat_map(|pair| pair.types.iter().copied()).collect();
+            tokens = tokens.with_types(&types)?;
+        }
+        let states = self.backbone.forward(&tokens, Pass { train: dropout, ..Pass::default() })?;
+        let Layout::Packed { starts } = &tokens.layout else {
+            return Err(Error::device("a relevance model packs its tokens"));
+        };
+        Ok(self.head.outputs(&self.pooling.pool(&states, starts, pairs)?))
+    }
+
+    /// The mean loss of pairs whose levels, counted from 0, are known.
+    pub fn loss(&self, pairs: &[&PairText], levels: &[i64], dropout: bool) -> Result<Tensor> {
+        let levels = Tensor::from_slice(levels).to_device(self.placement.device);
+        Ok(self.head.loss(&self.outputs(pairs, dropout)?, &levels))
+    }
+
+    /// As `outputs`, without a graph, one `Vec` per pair.
+    pub fn outputs_of(&self, pairs: &[&PairText]) -> Result<Vec<Vec<f32>>> {
+        let _guard = tch::no_grad_guard();
+        let outputs = self.outputs(pairs, false)?.to_device(Device::Cpu).to_kind(Kind::Float).contiguous();
+        let width = outputs.size()[1] as usize;
+        let mut flat = vec![0_f32; pairs.len() * width];
+        outputs.f_copy_data(&mut flat, pairs.len() * width)?;
+        if flat.iter().any(|x| !x.is_finite()) {
+            let problem = "the relevance model's outputs are not finite: its weights or config.json are broken";
+            return Err(Error::device(problem));
+        }
+        Ok(flat.chunks_exact(width).map(<[f32]>::to_vec).collect())
+    }
+}
+
+impl Model for CrossEncoder {
+    type Input = PairText;
+    type Output = Verdict;
+    const NAME: &'static str = "relevance model";
+
+    fn num_tokens(pair: &PairText) -> usize {
+        pair.ids.len()
+    }
+
+    fn run(&self, pairs: &[&PairText]) -> Result<Vec<Verdict>> {
+        Ok(self.outputs_of(pairs)?.iter().map(|outputs| self.grading.verdict(outputs)).collect())
+    }
+
+    fn metrics() -> &'static WorkerMetrics {
+        &RELEVANCE
+    }
+}
+
+/// What a model is put together from.
+struct Parts {
+    architecture: Architecture,
+    tokenizer: Tokenizer,
+    pooling: Reading,
+    max_tokens: usize,
+    loss: Loss,
+    placement: Placement,
+}
+
+impl Parts {
+    /// `fresh` makes a head that `weights` do not have; `others` are parts of tensors' names that may be left over.
+    fn build(
+        self,
+        weights: &mut Parameters,
+        fresh: Option<&mut Parameters>,
+        others: &[String],
+    ) -> Result<CrossEncoder> {
+        let Self { architecture, tokenizer, pooling, max_tokens, loss, placement } = self;
+        if placement.adapter.is_some() {
+            let problem = "a relevance model takes no adapter: merge it first, with souk export";
+            return Err(Error::config("model.adapter", problem));
+        }
+        let reader = PairReader::new(tokenizer, &architecture, max_tokens)?;
+        let others: Vec<String> =
+            HeadShape::TENSORS.iter().map(ToString::to_string).chain(others.iter().cloned()).collect();
+        let backbone = Backbone::build_beside(&architecture, weights, &others)?;
+        let decoder = architecture.is_decoder();
+        let prefix = match decoder {
+            true => "",
+            false => weights.prefix(&["", "bert."], "embeddings.word_embeddings.weight")?,
+        };
+        let (width, prefix) = (architecture.width(), prefix.to_owned());
+        let shape = HeadShape { loss, width, decoder, pooling, prefix };
+        let (mut fresh, grading) = (fresh, Grading::plain(loss, [0.0; 3]));
+        let head = Head::build(&shape, weights, fresh.as_deref_mut())?;
+        let all = weights.named().iter().chain(fresh.iter().flat_map(|fresh| fresh.named()));
+        let named = all.filter(|(name, _)| name.as_str() != VOCABULARY);
+        let named = Some(named.map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect());
+        let (reader, id) = (Arc::new(reader), String::new());
+        Ok(CrossEncoder { backbone, architecture, head, pooling, reader, grading, named, placement, max_tokens, id })
+    }
+}

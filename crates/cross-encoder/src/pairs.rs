@@ -1,0 +1,212 @@
+//! Graded pairs of a data folder: what is learned from, and what is held out. A query is on one side by its text alone, so
+//! that its other spellings are there, too. Items drawn from the whole catalogue are taken as L1.
+
+use std::collections::{HashMap, HashSet};
+use std::path::PathBuf;
+
+use sha2::{Digest, Sha256};
+
+use super::RelevanceSettings;
+use souk_io::beir::DataFolder;
+use souk_io::catalogue::Catalogue;
+use souk_io::domain::Level;
+use souk_io::domain::normalized_query;
+use souk_io::error::{Error, Result};
+use souk_nn::encoder::digest_files;
+
+/// What a query's pairs are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    Learn,
+    Calibrate,
+    Measure,
+}
+
+/// A query, an item and how well it answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GradedPair {
+    /// Place in the list of queries.
+    pub query: u32,
+    /// Row in the catalogue.
+    pub item: u32,
+    pub level: Level,
+    /// By somebody; otherwise drawn, and taken for irrelevant.
+    pub judged: bool,
+}
+
+pub struct GradedPairs {
+    pub catalogue: Catalogue,
+    pub queries: Vec<String>,
+    pub learn: Vec<GradedPair>,
+    pub calibrate: Vec<GradedPair>,
+    pub measure: Vec<GradedPair>,
+    /// Judgements of items that the catalogue lacks.
+    pub num_unknown_items: usize,
+    /// The same for the same judgements, queries and items.
+    pub hash: String,
+}
+
+impl GradedPairs {
+    pub fn load(data: &DataFolder, settings: &RelevanceSettings) -> Result<Self> {
+        let catalogue = Catalogue::open(data)?;
+        let split = settings.split.as_str();
+        let files: Vec<PathBuf> = vec![data.queries_file(), data.qrels(split)];
+        let hash = format!("{:08x}{}", catalogue.crc32(), digest_files(data.path(), files)?);
+        let mut graded = Self {
+            catalogue,
+            queries: Vec::new(),
+            learn: Vec::new(),
+            calibrate: Vec::new(),
+            measure: Vec::new(),
+            num_unknown_items: 0,
+            hash,
+        };
+        graded.add_judged(data, settings)?;
+        graded.draw_negatives(settings);
+        graded.check(data, split)?;
+        Ok(graded)
+    }
+
+    fn part(&mut self, part: Part) -> &mut Vec<GradedPair> {
+        match part {
+            Part::Learn => &mut self.learn,
+            Part::Calibrate => &mut self.calibrate,
+            Part::Measure => &mut self.measure,
+        }
+    }
+
+    fn add_judged(&mut self, data: &DataFolder, settings: &RelevanceSettings) -> Result<()> {
+        let mut texts: HashMap<String, String> = HashMap::new();
+        for query in data.queries()? {
+            let query = query?;
+            texts.insert(query.id, query.text);
+        }
+        let mut places: HashMap<String, u32> = HashMap::new();
+        for judgement in data.judgements(&settings.split)? {
+            let judgement = judgement?;
+            let Some(item) = self.catalogue.row(&judgement.item) else {
+                self.num_unknown_items += 1;
+                continue;
+            };
+            let query = match places.get(&judgement.query) {
+                Some(place) => *place,
+                None => {
+                    let Some(text) = texts.remove(&judgement.query) else {
+                        let problem =
+                            format!("judges the query `{}`, which queries.jsonl does not have", judgement.query);
+                        return Err(Error::data(&data.qrels(&settings.split), None, problem));
+                    };
+                    let place = self.queries.len() as u32;
+                    self.queries.push(text);
+                    places.insert(judgement.query, place);
+                    place
+                }
+            };
+            let part = part_of(&self.queries[query as usize], settings.held_out);
+            self.part(part).push(GradedPair { query, item, level: judgement.level, judged: true });
+        }
+        Ok(())
+    }
+
+    /// As many for each query; one that is judged, or judged for another spelling, is left out.
+    fn draw_negatives(&mut self, settings: &RelevanceSettings) {
+        let normals: Vec<String> = self.queries.iter().map(|text| normalized_query(text)).collect();
+        let all = [&self.learn, &self.calibrate, &self.measure];
+        let known: HashSet<(&str, u32)> =
+            all.into_iter().flatten().map(|pair| (normals[pair.query as usize].as_str(), pair.item)).collect();
+        let each = settings.random_negatives as u64;
+        let mut drawn: Vec<(Part, GradedPair)> = Vec::new();
+        for (query, text) in (0_u32..).zip(&normals) {
+            let part = part_of(text, settings.held_out);
+            let draws = u64::from(query) * each..(u64::from(query) + 1) * each;
+            let items: HashSet<u32> = draws.map(|draw| self.catalogue.negative(settings.seed, draw)).collect();
+            let mut items: Vec<u32> =
+                items.into_iter().filter(|item| !known.contains(&(text.as_str(), *item))).collect();
+            items.sort_unstable();
+            let pair = |item| GradedPair { query, item, level: Level::L1, judged: false };
+            drawn.extend(items.into_iter().map(|item| (part, pair(item))));
+        }
+        for (part, pair) in drawn {
+            self.part(part).push(pair);
+        }
+    }
+
+    fn check(&self, data: &DataFolder, split: &str) -> Result<()> {
+        if self.learn.is_empty() {
+            return Err(Error::data(
+                &data.qrels(split),
+                None,
+                "judges no item of the catalogue: nothing can be learned",
+            ));
+        }
+        if self.calibrate.is_empty() || self.measure.is_empty() {
+            let problem = "leaves no query to calibrate with, or none to measure with: say more";
+            return Err(Error::config("relevance.held_out", problem));
+        }
+        Ok(())
+    }
+}
+
+/// By the text as other spellings have it, and by nothing else: all models of a shop hold the same queries out.
+pub fn part_of(query: &str, held_out: f64) -> Part {
+    let digest = Sha256::digest(normalized_query(query));
+    let bytes: [u8; 8] = std::array::from_fn(|at| digest[at]);
+    let at = u64::from_le_bytes(bytes) as f64 / 2.0_f64.powi(64);
+    match at {
+        at if at < held_out / 2.0 => Part::Calibrate,
+        at if at < held_out => Part::Measure,
+        _ => Part::Learn,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn spellings_fall_together_and_shares_are_as_asked() {
+        assert_eq!(part_of("Oak  Desk ", 0.5), part_of("oak desk", 0.5));
+        let parts: Vec<Part> = (0..4000).map(|n| part_of(&format!("query {n}"), 0.2)).collect();
+        let share = |part| parts.iter().filter(|of| **of == part).count() as f64 / 4000.0;
+        assert!((share(Part::Calibrate) - 0.1).abs() < 0.02 && (share(Part::Measure) - 0.1).abs() < 0.02);
+    }
+
+    fn load(held_out: f64, qrels: &str) -> Result<GradedPairs> {
+        let home = tempfile::tempdir().unwrap();
+        let lines = |letter: char, num: usize| -> String {
+            (0..num).map(|n| format!("{{\"_id\":\"{letter}{n}\",\"text\":\"text {n}\"}}\n")).collect()
+        };
+        fs::create_dir(home.path().join("qrels")).unwrap();
+        for (name, text) in
+            [("corpus.jsonl", lines('d', 20)), ("queries.jsonl", lines('q', 40)), ("qrels/train.tsv", qrels.into())]
+        {
+            fs::write(home.path().join(name), text).unwrap();
+        }
+        let settings = RelevanceSettings { held_out, random_negatives: 3, ..RelevanceSettings::default() };
+        GradedPairs::load(&DataFolder::open(home.path()).unwrap(), &settings)
+    }
+
+    #[test]
+    fn queries_are_on_one_side_and_negatives_are_not_judged() {
+        let qrels: String = (0..40).map(|n| format!("q{n}\td{}\t4\nq{n}\tgone\t1\n", n % 20)).collect();
+        let graded = load(0.5, &qrels).unwrap();
+        assert_eq!((graded.queries.len(), graded.num_unknown_items), (40, 40));
+        let of = |pairs: &[GradedPair]| pairs.iter().map(|pair| pair.query).collect::<HashSet<u32>>();
+        let sides = [of(&graded.learn), of(&graded.calibrate), of(&graded.measure)];
+        assert_eq!(sides.iter().map(HashSet::len).sum::<usize>(), 40);
+        for pair in [&graded.learn, &graded.calibrate, &graded.measure].into_iter().flatten() {
+            assert_eq!(pair.judged, pair.item == pair.query % 20, "{pair:?}");
+            assert_eq!(pair.level, if pair.judged { Level::L4 } else { Level::L1 });
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_learned_or_measured_is_refused() {
+        let error = |held_out, qrels: &str| load(held_out, qrels).err().unwrap().to_string();
+        assert!(error(0.5, "q0\tgone\t1\n").contains("nothing can be learned"));
+        assert!(error(1e-9, "q0\td1\t1\n").starts_with("relevance.held_out"));
+        assert!(error(0.5, "q99\td1\t1\n").contains("the query `q99`"));
+    }
+}

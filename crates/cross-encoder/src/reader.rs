@@ -1,0 +1,96 @@
+//! Query and item as one sequence: BERT gets the tokenizer's own pair with its two types, a decoder the same with a word
+//! before each text that says what it is. Takes text, gives ids.
+
+use souk_io::error::{Error, Result};
+use souk_nn::backbone::Architecture;
+use souk_nn::backbone::tokenizer::{Part, Tokenizer};
+
+/// What a decoder reads before each text; its tokenizers seldom have a sign between two.
+const QUERY: &str = "Query: ";
+const ITEM: &str = "Item: ";
+
+pub struct PairReader {
+    tokenizer: Tokenizer,
+    decoder: bool,
+}
+
+/// A query and an item as the model reads them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PairText {
+    pub ids: Vec<u32>,
+    /// Of each token, 0 or 1: which text it belongs to.
+    pub(super) types: Vec<i64>,
+    /// Whether something did not fit.
+    pub cut: bool,
+}
+
+impl PairText {
+    /// Tokens of the query, and of what stands around it.
+    pub(super) fn num_first(&self) -> usize {
+        self.types.iter().take_while(|kind| **kind == 0).count()
+    }
+}
+
+/// One side of a pair, tokenized once for all the other sides it meets.
+pub struct Side(Part);
+
+impl PairReader {
+    /// Cuts pairs to `max_tokens`, and frames them as the tokenizer's file says.
+    pub(super) fn new(mut tokenizer: Tokenizer, architecture: &Architecture, max_tokens: usize) -> Result<Self> {
+        let longest = architecture.max_tokens();
+        if max_tokens > longest {
+            let problem = format!("is {max_tokens}, but the model has positions for {longest}");
+            return Err(Error::config("relevance.max_tokens", problem));
+        }
+        tokenizer.check_fits(architecture.vocab())?;
+        tokenizer.uncut()?;
+        let mut reader = Self { tokenizer, decoder: architecture.is_decoder() };
+        reader.check_room(max_tokens)?;
+        reader.tokenizer.shape(max_tokens, false)?;
+        Ok(reader)
+    }
+
+    /// Something of both texts must fit.
+    fn check_room(&self, max_tokens: usize) -> Result<()> {
+        let mut taken = self.tokenizer.pair_framing()?;
+        if self.decoder {
+            taken += self.tokenizer.encode(QUERY)?.len() + self.tokenizer.encode(ITEM)?.len();
+        }
+        if taken + 2 > max_tokens {
+            let problem = format!("is {max_tokens}, and what stands around every pair takes {taken}: say more");
+            return Err(Error::config("relevance.max_tokens", problem));
+        }
+        Ok(())
+    }
+
+    pub fn query(&self, text: &str) -> Result<Side> {
+        Ok(Side(match self.decoder {
+            true => self.tokenizer.part(&format!("{QUERY}{text}\n"))?,
+            false => self.tokenizer.part(text)?,
+        }))
+    }
+
+    pub fn item(&self, text: &str) -> Result<Side> {
+        Ok(Side(match self.decoder {
+            true => self.tokenizer.part(&format!("{ITEM}{text}"))?,
+            false => self.tokenizer.part(text)?,
+        }))
+    }
+
+    pub fn join(&self, query: &Side, item: &Side) -> Result<PairText> {
+        let pair = self.tokenizer.join(&query.0, &item.0)?;
+        if pair.ids.is_empty() {
+            return Err(Error::input("query and item are empty, and this model's tokenizer adds nothing to them"));
+        }
+        let types = pair.types.into_iter().map(i64::from).collect();
+        Ok(PairText { ids: pair.ids, types, cut: pair.cut })
+    }
+
+    pub fn read(&self, query: &str, item: &str) -> Result<PairText> {
+        self.join(&self.query(query)?, &self.item(item)?)
+    }
+
+    pub(super) fn tokenizer(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+}

@@ -1,0 +1,90 @@
+//! Which states of a pair the head looks at. A single place (the first token, the last) or the mean of all has to find out
+//! inside the backbone how the two texts compare; `sides` hands the head both texts' own means, after each has read the
+//! other, with their product and distance, so that what a retriever has learned is of use from the first step.
+
+use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor};
+
+use super::reader::PairText;
+use souk_io::error::{Error, Result};
+use souk_nn::encoder::{Pooling, Spans};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reading {
+    Cls,
+    LastToken,
+    Mean,
+    Sides,
+}
+
+impl Reading {
+    /// Entries that the head is given for states of `width`.
+    pub(super) fn width(self, width: i64) -> i64 {
+        if self == Self::Sides { 4 * width } else { width }
+    }
+
+    /// `states [t, d]` of packed pairs to `[b, w]`, in f32.
+    pub(super) fn pool(self, states: &Tensor, starts: &[i64], pairs: &[&PairText]) -> Result<Tensor> {
+        let plain = |pooling: Pooling, starts: &[i64]| {
+            let skip = vec![0; starts.len().saturating_sub(1)];
+            pooling.pool(states, &Spans { starts, skip: &skip })
+        };
+        match self {
+            Self::Cls => plain(Pooling::Cls, starts),
+            Self::LastToken => plain(Pooling::LastToken, starts),
+            Self::Mean => plain(Pooling::Mean, starts),
+            Self::Sides => Ok(compared(&plain(Pooling::Mean, &sides(starts, pairs)?)?)),
+        }
+    }
+}
+
+/// The starts of both texts of each pair, and the end.
+fn sides(starts: &[i64], pairs: &[&PairText]) -> Result<Vec<i64>> {
+    let mut cuts = vec![0];
+    for (ends, pair) in starts.windows(2).zip(pairs) {
+        let first = pair.num_first();
+        if first == 0 || first == pair.ids.len() {
+            let problem =
+                "this tokenizer does not tell the two texts of a pair apart: choose another relevance.pooling";
+            return Err(Error::input(problem));
+        }
+        cuts.extend([ends[0] + first as i64, ends[1]]);
+    }
+    Ok(cuts)
+}
+
+/// `[2 b, d]`, query and item in turn, to `[b, 4 d]`: both at one length, their product, their distance.
+fn compared(means: &Tensor) -> Tensor {
+    let width = means.size()[1];
+    let norm = means.square().sum_dim_intlist(1, true, Kind::Float).sqrt().clamp_min(1e-12);
+    let both = (means / norm * (width as f64).sqrt()).view([-1, 2, width]);
+    let (query, item) = (both.select(1, 0), both.select(1, 1));
+    let (product, distance) = (&query * &item, (&query - &item).abs());
+    Tensor::cat(&[query, item, product, distance], 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pair(types: &[i64]) -> PairText {
+        PairText { ids: vec![7; types.len()], types: types.to_vec(), cut: false }
+    }
+
+    #[test]
+    fn sides_are_checked_by_hand() {
+        let states = Tensor::from_slice(&[3.0_f32, 0.0, 1.0, 0.0, 0.0, 2.0, 5.0, 5.0, -1.0, 1.0]).view([5, 2]);
+        let pairs = [pair(&[0, 0, 1]), pair(&[0, 1])];
+        let pooled = Reading::Sides.pool(&states, &[0, 3, 5], &pairs.iter().collect::<Vec<_>>()).unwrap();
+        let found = Vec::<Vec<f32>>::try_from(&pooled).unwrap();
+        let root = 2.0_f32.sqrt();
+        // means (2, 0) and (0, 2); (5, 5) and (-1, 1), each made √2 long
+        let expected = [[root, 0.0, 0.0, root, 0.0, 0.0, root, root], [1.0, 1.0, -1.0, 1.0, -1.0, 1.0, 2.0, 0.0]];
+        for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
+            assert!((found - expected).abs() < 1e-6, "{found} {expected}");
+        }
+        assert!(Reading::Sides.pool(&states, &[0, 5], &[&pair(&[0; 5])]).is_err());
+        assert_eq!((Reading::Sides.width(2), Reading::Cls.width(2)), (8, 2));
+    }
+}

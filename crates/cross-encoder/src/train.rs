@@ -1,0 +1,303 @@
+//! Training of a relevance model: a base model and graded pairs in, a calibrated folder out, with what was measured on
+//! queries that nothing was fitted on. The same seed gives the same model on a CPU. It is short and is not resumed: stopped,
+//! it leaves nothing.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use serde::Serialize;
+
+use super::RelevanceSettings;
+use super::agreement::Agreement;
+use super::calibration::{Calibration, Reliability};
+use super::folder::{Base, Manifest, TrainedOn, write_json};
+use super::head::Grading;
+use super::judge::batches;
+use super::model::{CrossEncoder, Shape};
+use super::pairs::{GradedPair, GradedPairs};
+use super::reader::PairText;
+use souk_io::beir::DataFolder;
+use souk_io::domain::Level;
+use souk_io::error::{Error, Result};
+use souk_io::shuffle::{Draw, Order, Permutation};
+use souk_nn::backbone::weights::weight_files;
+use souk_nn::encoder::{Placement, digest_files, transformer_dir};
+use souk_nn::optimizer::Optimizer;
+
+/// The file of what was measured, in the model's folder.
+pub const METRICS: &str = "relevance-metrics.json";
+
+/// Where training is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Progress {
+    Learning {
+        step: u64,
+        pairs: u64,
+        of: u64,
+        loss: f64,
+    },
+    /// Pairs that are held out.
+    Measuring {
+        pairs: u64,
+        of: u64,
+    },
+}
+
+/// How good a model is, on queries that were held out.
+#[derive(Clone, Debug, Serialize)]
+pub struct Measured {
+    /// The model that training began with.
+    pub base: String,
+    pub data: String,
+    pub split: String,
+    pub steps: u64,
+    pub draws: u64,
+    pub seconds: f64,
+    pub num_parameters: usize,
+    /// On the queries it was fitted on.
+    pub calibration: Calibration,
+    /// On the others: pairs that somebody judged, and those with the drawn ones.
+    pub judged: Measurement,
+    pub all: Measurement,
+}
+
+#[derive(Clone, Debug, Serialize)]
+pub struct Measurement {
+    #[serde(flatten)]
+    pub agreement: Agreement,
+    /// Of P(Good), as the loss alone made it and as it was calibrated.
+    pub before: Reliability,
+    pub after: Reliability,
+}
+
+impl Measurement {
+    fn of(graded: &[(Vec<f32>, Level)], (plain, fitted): (&Grading, &Grading)) -> Self {
+        let scored: Vec<(Level, f64, Level)> = graded
+            .iter()
+            .map(|(outputs, level)| {
+                let score = fitted.score(outputs);
+                (*level, score, fitted.level(score))
+            })
+            .collect();
+        let reliability = |grading: &Grading| {
+            Reliability::of(graded.iter().map(|(outputs, level)| (grading.good(outputs), level.is_good())))
+        };
+        Self { agreement: Agreement::of(&scored), before: reliability(plain), after: reliability(fitted) }
+    }
+}
+
+pub struct Training {
+    settings: RelevanceSettings,
+    base: PathBuf,
+    model: CrossEncoder,
+    pairs: GradedPairs,
+    data: DataFolder,
+}
+
+impl Training {
+    /// Opens the model to begin with and the data.
+    pub fn open(settings: &RelevanceSettings, base: &Path, placement: Placement, data: &DataFolder) -> Result<Self> {
+        settings.check()?;
+        let RelevanceSettings { loss, pooling, num_layers, max_tokens, seed, .. } = *settings;
+        let pairs = GradedPairs::load(data, settings)?;
+        let model = CrossEncoder::begin(base, placement, &Shape { loss, pooling, num_layers, max_tokens, seed })?;
+        Ok(Self { settings: settings.clone(), base: base.into(), model, pairs, data: data.clone() })
+    }
+
+    pub fn pairs(&self) -> &GradedPairs {
+        &self.pairs
+    }
+
+    /// Trains, calibrates, measures, and fills the folder `out`, which is there already. Asked to stop, it is an error.
+    pub fn run(mut self, out: &Path, stop: &AtomicBool, mut report: impl FnMut(Progress)) -> Result<Measured> {
+        let began = Instant::now();
+        let draws = self.draws();
+        let mut optimizer = Optimizer::new(&self.settings.optimizer, self.model.trainable()?)?;
+        let steps = self.learn(&mut optimizer, draws, stop, &mut report)?;
+        let num_parameters = optimizer.num_parameters();
+        drop(optimizer);
+        self.model.read_cutpoints()?;
+        let plain = self.model.grading().clone();
+        let of = (self.pairs.calibrate.len() + self.pairs.measure.len()) as u64;
+        let mut done = 0;
+        let mut tell = |more: u64| {
+            done += more;
+            report(Progress::Measuring { pairs: done, of });
+        };
+        let fitted_on = self.graded(&self.pairs.calibrate, stop, &mut tell)?;
+        let mut fitted = plain.clone();
+        let calibration = Calibration::fit(&mut fitted, &fitted_on, self.settings.thresholds);
+        let measured_on = self.graded(&self.pairs.measure, stop, &mut tell)?;
+        self.model.grading = fitted.clone();
+        let judged: Vec<(Vec<f32>, Level)> = self
+            .pairs
+            .measure
+            .iter()
+            .zip(&measured_on)
+            .filter(|(pair, _)| pair.judged)
+            .map(|(_, graded)| graded.clone())
+            .collect();
+        let measured = Measured {
+            base: name_of(&self.base),
+            data: self.data.path().display().to_string(),
+            split: self.settings.split.clone(),
+            steps,
+            draws,
+            seconds: began.elapsed().as_secs_f64(),
+            num_parameters,
+            calibration,
+            judged: Measurement::of(&judged, (&plain, &fitted)),
+            all: Measurement::of(&measured_on, (&plain, &fitted)),
+        };
+        self.save(&measured, out)?;
+        Ok(measured)
+    }
+
+    fn draws(&self) -> u64 {
+        let draws = ((self.pairs.learn.len() as f64 * self.settings.epochs).ceil() as u64).max(1);
+        if self.settings.max_pairs == 0 { draws } else { draws.min(self.settings.max_pairs) }
+    }
+
+    fn learn(
+        &self,
+        optimizer: &mut Optimizer,
+        draws: u64,
+        stop: &AtomicBool,
+        report: &mut impl FnMut(Progress),
+    ) -> Result<u64> {
+        let (seed, num) = (self.settings.seed, self.pairs.learn.len() as u64);
+        let mut order = Draw::new(num, Order { seed, block: None }, 0).take(draws as usize);
+        let (mut step, mut seen) = (0, 0);
+        for block in 0_u64.. {
+            let drawn: Vec<GradedPair> =
+                order.by_ref().take(self.settings.block_pairs).map(|row| self.pairs.learn[row as usize]).collect();
+            if drawn.is_empty() {
+                break;
+            }
+            let texts = self.read(&drawn)?;
+            let batches = batches(&texts, self.settings.batch_tokens);
+            let shuffled = Permutation::new(batches.len() as u64, seed ^ (block + 1));
+            for at in 0..batches.len() as u64 {
+                check_stop(stop)?;
+                let batch = &batches[shuffled.at(at) as usize];
+                let rate = self.settings.optimizer.rate(seen, draws);
+                let loss = self.step(optimizer, (&texts, &drawn), batch, rate)?;
+                step += 1;
+                seen += batch.len() as u64;
+                if !loss.is_finite() {
+                    let problem = format!("the loss of step {step} is {loss}: say a smaller one");
+                    return Err(Error::config("relevance.optimizer.learning_rate", problem));
+                }
+                report(Progress::Learning { step, pairs: seen, of: draws, loss });
+            }
+        }
+        if !optimizer.is_finite() {
+            let problem = "a weight is not finite after the last step: say a smaller one";
+            return Err(Error::config("relevance.optimizer.learning_rate", problem));
+        }
+        Ok(step)
+    }
+
+    /// One update; gives the loss before it.
+    fn step(
+        &self,
+        optimizer: &mut Optimizer,
+        (texts, pairs): (&[PairText], &[GradedPair]),
+        batch: &[usize],
+        rate: f64,
+    ) -> Result<f64> {
+        optimizer.zero();
+        let chosen: Vec<&PairText> = batch.iter().map(|place| &texts[*place]).collect();
+        let levels: Vec<i64> = batch.iter().map(|place| i64::from(pairs[*place].level.number()) - 1).collect();
+        if self.settings.dropout {
+            tch::manual_seed((self.settings.seed ^ rate.to_bits()) as i64);
+        }
+        let loss = self.model.loss(&chosen, &levels, self.settings.dropout)?;
+        loss.f_backward()?;
+        let mut gradients = optimizer.gradients();
+        let norm = optimizer.clip(&mut gradients);
+        let loss = loss.double_value(&[]);
+        if loss.is_finite() && norm.is_finite() {
+            optimizer.step(&gradients, rate)?;
+        }
+        Ok(if norm.is_finite() { loss } else { norm })
+    }
+
+    /// What the model says of pairs, with what was judged.
+    fn graded(
+        &self,
+        pairs: &[GradedPair],
+        stop: &AtomicBool,
+        tell: &mut impl FnMut(u64),
+    ) -> Result<Vec<(Vec<f32>, Level)>> {
+        let mut graded = Vec::with_capacity(pairs.len());
+        for block in pairs.chunks(self.settings.block_pairs) {
+            let texts = self.read(block)?;
+            let mut outputs: Vec<Vec<f32>> = vec![Vec::new(); block.len()];
+            for batch in batches(&texts, self.settings.batch_tokens) {
+                check_stop(stop)?;
+                let chosen: Vec<&PairText> = batch.iter().map(|place| &texts[*place]).collect();
+                for (place, output) in batch.iter().zip(self.model.outputs_of(&chosen)?) {
+                    outputs[*place] = output;
+                }
+                tell(batch.len() as u64);
+            }
+            graded.extend(outputs.into_iter().zip(block.iter().map(|pair| pair.level)));
+        }
+        Ok(graded)
+    }
+
+    fn read(&self, pairs: &[GradedPair]) -> Result<Vec<PairText>> {
+        let reader = &self.model.reader;
+        let read = |pair: &GradedPair| {
+            let (query, item) = (&self.pairs.queries[pair.query as usize], self.pairs.catalogue.item(pair.item)?);
+            let named = |e: Error| Error::input(format!("`{query}` and `{}` cannot be read", item.id)).because(e);
+            reader.read(query, &item.passage()).map_err(named)
+        };
+        pairs.iter().map(read).collect()
+    }
+
+    fn save(&self, measured: &Measured, out: &Path) -> Result<()> {
+        let RelevanceSettings { split, held_out, random_negatives, seed, .. } = self.settings.clone();
+        let transformer = transformer_dir(&self.base)?;
+        let mut files = weight_files(&transformer)?;
+        files.extend(["config.json", "tokenizer.json"].map(|name| transformer.join(name)));
+        let base = Base {
+            path: self.base.display().to_string(),
+            fingerprint: digest_files(&transformer, files)?,
+            num_layers: self.model.architecture().num_layers(),
+        };
+        let trained_on = TrainedOn {
+            data: measured.data.clone(),
+            split,
+            hash: self.pairs.hash.clone(),
+            draws: measured.draws,
+            pairs: self.pairs.learn.len(),
+            held_out,
+            random_negatives,
+            seed,
+        };
+        let manifest = Manifest {
+            ece: measured.judged.after.ece,
+            base: Some(base),
+            trained_on: Some(trained_on),
+            ..self.model.manifest()
+        };
+        self.model.save(&manifest, &transformer, out)?;
+        let json =
+            serde_json::to_value(measured).map_err(|e| Error::config(METRICS, "cannot be written down").because(e))?;
+        write_json(&out.join(METRICS), &json)
+    }
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().map_or_else(|| "model".into(), |name| name.to_string_lossy().into_owned())
+}
+
+fn check_stop(stop: &AtomicBool) -> Result<()> {
+    match stop.load(Ordering::Relaxed) {
+        true => Err(Error::input("stopped before the model was whole: nothing was written")),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,341 @@
+//! What is durable of a lane: a chain of commits, each a folder that appears whole, numbered without gaps.
+//!
+//! A commit holds a stretch of the log from where the one before it ended, joined, together with all that is needed to go on
+//! from its end. So the chain itself is the record of what was consumed, and there is no second one to disagree with it. Two
+//! writers may believe that a lane is theirs; only one of them can make the next number, and the other is told so.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::join::{Counts, Joiner, State, Waiting, Window};
+use super::shard::{QUERIES, SEEN, Stretch, WAITING, read_queries, read_seen};
+use super::strength::Strength;
+use crate::log::{Lane, Position};
+use souk_io::atomic_dir::write_whole;
+use souk_io::checksummed::{Sum, read_json_lines};
+use souk_io::error::{Error, Result};
+
+const FORMAT: u32 = 1;
+const COMMIT: &str = "commit.json";
+const PART: &str = ".part-";
+const SWEPT: &str = ".swept-";
+/// Holds the number of the first commit that is kept; not there where all are.
+const FIRST: &str = "first.json";
+/// Writing a commit takes seconds.
+const LEFT_BEHIND: Duration = Duration::from_secs(60);
+
+/// What a commit is, beside its files.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Commit {
+    format: u32,
+    pub lane: String,
+    pub number: u64,
+    pub from: Position,
+    pub to: Position,
+    /// What the column `part` of the examples counts.
+    pub parts: Vec<String>,
+    /// The first offset of each part among the examples.
+    pub low: BTreeMap<String, u64>,
+    /// And among the events that still wait at its end.
+    pub low_waiting: BTreeMap<String, u64>,
+    pub counts: Counts,
+    pub num_seen: u64,
+    pub waiting: u64,
+    /// What the joiner remembers at its end.
+    pub state: State,
+    /// How the examples' strength was found.
+    pub strength: Strength,
+    pub files: BTreeMap<String, Sum>,
+}
+
+impl Commit {
+    /// Reads a commit's own page; its files are checked when they are opened.
+    pub fn load(folder: &Path) -> Result<Self> {
+        let path = folder.join(COMMIT);
+        let remedy = "remove this folder and those after it, and their stretch of the log is read again";
+        let text = match fs::read(&path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                return Err(Error::data(&path, None, format!("is missing: {remedy}")));
+            }
+            Err(e) => return Err(Error::store(&path, "read it")(e)),
+        };
+        let commit: Self = serde_json::from_slice(&text)
+            .map_err(|e| Error::data(&path, None, format!("is damaged: {remedy}")).because(e))?;
+        if commit.format != FORMAT {
+            let problem = format!("has format {}, this program reads {FORMAT}", commit.format);
+            return Err(Error::data(&path, None, problem));
+        }
+        Ok(commit)
+    }
+
+    pub fn sum(&self, folder: &Path, name: &str) -> Result<Sum> {
+        let sum = self.files.get(name).copied();
+        sum.ok_or_else(|| Error::data(&folder.join(COMMIT), None, format!("names no file `{name}`")))
+    }
+}
+
+fn low_of<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> BTreeMap<String, u64> {
+    let mut low = BTreeMap::new();
+    for event in waiting {
+        let first = low.entry(event.part.clone()).or_insert(event.offset);
+        *first = event.offset.min(*first);
+    }
+    low
+}
+
+/// The commits of a lane, in order.
+#[derive(Debug, Default)]
+pub struct Commits {
+    /// The number of the first that is kept: those before were forgotten.
+    pub first: u64,
+    folders: Vec<PathBuf>,
+}
+
+impl Commits {
+    /// None where the lane is new.
+    pub fn list(lane: &Path) -> Result<Self> {
+        let entries = match fs::read_dir(lane) {
+            Ok(entries) => entries,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(e) => return Err(Error::store(lane, "list the commits")(e)),
+        };
+        let mut numbers: Vec<u64> = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(Error::store(lane, "list the commits"))?;
+            numbers.extend(entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
+        }
+        // read after the list: what is forgotten meanwhile is passed over
+        let first = first_kept(lane)?;
+        numbers.retain(|number| *number >= first);
+        numbers.sort_unstable();
+        if let Some((expected, found)) = (first..).zip(&numbers).find(|(expected, found)| expected != *found) {
+            let problem = format!("has commit {found} but not {expected}: restore it, or remove those after it");
+            return Err(Error::data(lane, None, problem));
+        }
+        Ok(Self { first, folders: numbers.into_iter().map(|number| lane.join(folder_name(number))).collect() })
+    }
+
+    /// The number of the next.
+    pub fn end(&self) -> u64 {
+        self.first + self.folders.len() as u64
+    }
+
+    pub fn numbered(&self) -> impl DoubleEndedIterator<Item = (u64, &Path)> {
+        self.folders.iter().enumerate().map(|(at, folder)| (self.first + at as u64, folder.as_path()))
+    }
+
+    pub fn newest_first(&self) -> impl Iterator<Item = &Path> {
+        self.folders.iter().rev().map(PathBuf::as_path)
+    }
+
+    /// The newest, as many as a joiner needs to go on, the newest first.
+    fn needed(&self) -> Result<Vec<(&Path, Commit)>> {
+        let (mut needed, mut num_queries, mut num_seen) = (Vec::<(&Path, Commit)>::new(), 0, 0);
+        for folder in self.newest_first() {
+            if needed.first().is_some_and(|(_, tail)| num_queries >= tail.state.queries && num_seen >= tail.state.seen)
+            {
+                break;
+            }
+            let commit = Commit::load(folder)?;
+            num_queries = u64::saturating_add(num_queries, commit.counts.queries);
+            num_seen = u64::saturating_add(num_seen, commit.num_seen);
+            needed.push((folder, commit));
+        }
+        Ok(needed)
+    }
+}
+
+fn first_kept(lane: &Path) -> Result<u64> {
+    let path = lane.join(FIRST);
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let number = text.trim().parse();
+            number.map_err(|e| Error::data(&path, None, "does not say which commit is the first").because(e))
+        }
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(0),
+        Err(e) => Err(Error::store(&path, "read it")(e)),
+    }
+}
+
+/// Forgets the commits of every lane below `home` that ended more than `age` of the log's time before the lane's newest,
+/// but for those that reading on needs, and gives their number. Examples are forgotten with their dead letters. Nobody may
+/// want to open a stretch that begins with them.
+pub fn forget(home: &Path, age: Duration) -> Result<u64> {
+    let mut num = 0;
+    for entry in fs::read_dir(home).map_err(Error::store(home, "open the examples"))? {
+        let lane = entry.map_err(Error::store(home, "list the lanes"))?.path();
+        if lane.is_dir() {
+            num += forget_lane(&lane, age)?;
+        }
+    }
+    Ok(num)
+}
+
+fn forget_lane(lane: &Path, age: Duration) -> Result<u64> {
+    let commits = Commits::list(lane)?;
+    let needed = commits.needed()?;
+    let Some((_, tail)) = needed.first() else { return Ok(0) };
+    let oldest = tail.state.now.saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
+    let most = commits.end() - needed.len() as u64;
+    let mut first = commits.first;
+    for (number, folder) in commits.numbered().take_while(|(number, _)| *number < most) {
+        if Commit::load(folder)?.state.now >= oldest {
+            break;
+        }
+        first = number + 1;
+    }
+    if first > commits.first {
+        // said before it is done: half of it is what is swept the next time
+        write_whole(&lane.join(FIRST), &first)?;
+    }
+    for entry in fs::read_dir(lane).map_err(Error::store(lane, "list the commits"))? {
+        let path = entry.map_err(Error::store(lane, "list the commits"))?.path();
+        let number = path.file_name().and_then(|name| name.to_str()?.parse::<u64>().ok());
+        if number.is_some_and(|number| number < first) {
+            fs::remove_dir_all(&path).map_err(Error::store(&path, "forget it"))?;
+        }
+    }
+    Ok(first - commits.first)
+}
+
+fn folder_name(number: u64) -> String {
+    format!("{number:08}")
+}
+
+/// Up to where a lane is durable; `None` for a new one.
+pub fn position(home: &Path, lane: &Lane) -> Result<Option<Position>> {
+    let commits = Commits::list(&home.join(lane.name()))?;
+    commits.newest_first().next().map(|folder| Commit::load(folder).map(|commit| commit.to)).transpose()
+}
+
+/// The end of a lane's chain, where the next commit is put.
+pub struct Chain {
+    folder: PathBuf,
+    lane: Lane,
+    commits: Commits,
+    position: Position,
+}
+
+impl Chain {
+    /// Finds the end of the chain and a joiner as it was there.
+    pub fn open(home: &Path, lane: &Lane, window: &Window, strength: &Strength) -> Result<(Self, Joiner)> {
+        let folder = home.join(lane.name());
+        fs::create_dir_all(&folder).map_err(Error::store(&folder, "make the folder"))?;
+        remove_parts(&folder)?;
+        let commits = Commits::list(&folder)?;
+        let mut joiner = Joiner::new(lane.clone(), window.clone(), strength.clone());
+        let mut chain = Self { folder, lane: lane.clone(), commits, position: Position::default() };
+        chain.restore(&mut joiner)?;
+        Ok((chain, joiner))
+    }
+
+    pub fn position(&self) -> &Position {
+        &self.position
+    }
+
+    /// The commits, newest first.
+    pub fn newest_first(&self) -> impl Iterator<Item = &Path> {
+        self.commits.newest_first()
+    }
+
+    /// Makes what was joined durable. False when another writer has taken the lane over: nothing was written then.
+    pub fn commit(&mut self, stretch: &mut Stretch, joiner: &mut Joiner, to: &Position) -> Result<bool> {
+        let number = self.commits.end();
+        // processes of two machines may have one number
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
+        let aside = self.folder.join(format!("{PART}{}-{now:x}", std::process::id()));
+        fs::create_dir(&aside).map_err(Error::store(&aside, "make the folder"))?;
+        let written = stretch.write(&aside, joiner.waiting()).and_then(|files| {
+            let commit = Commit {
+                format: FORMAT,
+                lane: self.lane.name().into(),
+                number,
+                from: self.position.clone(),
+                to: to.clone(),
+                parts: stretch.parts.clone(),
+                low: stretch.low.clone(),
+                low_waiting: low_of(joiner.waiting()),
+                counts: joiner.counts.clone(),
+                num_seen: stretch.num_seen,
+                waiting: joiner.waiting().len() as u64,
+                state: joiner.state(),
+                strength: joiner.strength().clone(),
+                files,
+            };
+            write_durably(&aside.join(COMMIT), format!("{}\n", serde_json::json!(commit)).as_bytes())
+        });
+        let place = self.folder.join(folder_name(number));
+        let placed = written.and_then(|()| put_in_place(&aside, &place));
+        if !matches!(placed, Ok(true)) {
+            // the lane's new owner sweeps away what another was writing
+            let swept = !aside.exists();
+            drop(fs::remove_dir_all(&aside));
+            return if swept { Ok(false) } else { placed };
+        }
+        self.commits.folders.push(place);
+        self.position = to.clone();
+        joiner.counts = Counts::default();
+        Ok(true)
+    }
+
+    fn restore(&mut self, joiner: &mut Joiner) -> Result<()> {
+        let needed = self.commits.needed()?;
+        let Some((last, tail)) = needed.first() else { return Ok(()) };
+        let (mut queries, mut seen) = (Vec::new(), Vec::new());
+        for (folder, commit) in needed.iter().rev() {
+            queries.extend(read_queries(&folder.join(QUERIES), commit.sum(folder, QUERIES)?)?);
+            seen.extend(read_seen(&folder.join(SEEN), commit.sum(folder, SEEN)?)?);
+        }
+        let waiting: Vec<Waiting> = read_json_lines(&last.join(WAITING), tail.sum(last, WAITING)?)?;
+        joiner.restore(&tail.state, &queries, &seen, &waiting);
+        self.position = tail.to.clone();
+        Ok(())
+    }
+}
+
+/// Removes what a killed writer left behind. It is renamed first: of a writer that lives after all, either the commit gets
+/// its name whole or this takes it, and never half of it.
+fn remove_parts(folder: &Path) -> Result<()> {
+    for entry in fs::read_dir(folder).map_err(Error::store(folder, "list the commits"))? {
+        let entry = entry.map_err(Error::store(folder, "list the commits"))?;
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let age = entry.metadata().and_then(|data| data.modified()).ok().and_then(|changed| changed.elapsed().ok());
+        let taken = folder.join(format!("{SWEPT}{name}"));
+        let ours = name.starts_with(PART)
+            && age.is_some_and(|age| age > LEFT_BEHIND)
+            && fs::rename(entry.path(), &taken).is_ok();
+        if ours || name.starts_with(SWEPT) {
+            // another may be sweeping as well
+            drop(fs::remove_dir_all(if ours { taken } else { entry.path() }));
+        }
+    }
+    Ok(())
+}
+
+pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<()> {
+    let written = File::create(path).and_then(|mut file| file.write_all(bytes).and_then(|()| file.sync_all()));
+    written.map_err(Error::store(path, "write it to disk"))
+}
+
+/// Gives a whole folder its name, unless another has it.
+fn put_in_place(aside: &Path, place: &Path) -> Result<bool> {
+    sync_folder(aside)?;
+    match fs::rename(aside, place) {
+        Ok(()) => {}
+        // a name that is taken, or a folder that the lane's new owner has swept away
+        Err(e) if place.exists() || e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
+        Err(e) => return Err(Error::store(place, "put the commit in place")(e)),
+    }
+    sync_folder(place.parent().unwrap_or(place))?;
+    Ok(true)
+}
+
+fn sync_folder(folder: &Path) -> Result<()> {
+    File::open(folder).and_then(|file| file.sync_all()).map_err(Error::store(folder, "write it to disk"))
+}

@@ -1,0 +1,6 @@
+//! Importing catalogues and logs, and ingesting search logs into examples.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
+
+mod import;
+mod import_fuzz;
+mod ingest;

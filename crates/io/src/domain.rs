@@ -1,0 +1,156 @@
+//! The nouns everything speaks in: items, queries, judgements and hits, and the two kinds of text an encoder sees.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+
+/// Which side of the search a text stands on; it chooses the prompt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TextKind {
+    Query,
+    Item,
+}
+
+impl FromStr for TextKind {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "query" => Ok(Self::Query),
+            "item" => Ok(Self::Item),
+            other => Err(Error::input(format!("`{other}` is no kind of text: say `query` or `item`"))),
+        }
+    }
+}
+
+/// One thing the shop sells, as a line of BEIR's `corpus.jsonl`; every further key is kept.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Item {
+    #[serde(rename = "_id")]
+    pub id: String,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub title: String,
+    #[serde(default, deserialize_with = "null_is_empty")]
+    pub text: String,
+    #[serde(flatten)]
+    pub fields: Map<String, Value>,
+}
+
+fn null_is_empty<'de, D: serde::Deserializer<'de>>(value: D) -> std::result::Result<String, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or_default())
+}
+
+impl Item {
+    /// Reads one line; `file` and `line` are for the error message.
+    pub fn parse(json: &[u8], file: &Path, line: u64) -> Result<Self> {
+        serde_json::from_slice(json).map_err(|e| {
+            let problem = "not an item: expected {\"_id\": \"...\", \"title\": \"...\", \"text\": \"...\"}";
+            Error::data(file, Some(line), problem).because(e)
+        })
+    }
+
+    /// What the encoder reads: title and text, as BEIR joins them.
+    pub fn passage(&self) -> String {
+        match (self.title.is_empty(), self.text.is_empty()) {
+            (_, true) => self.title.clone(),
+            (true, false) => self.text.clone(),
+            (false, false) => format!("{} {}", self.title, self.text),
+        }
+    }
+}
+
+/// What a shopper typed, as a line of BEIR's `queries.jsonl`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Query {
+    #[serde(rename = "_id")]
+    pub id: String,
+    pub text: String,
+}
+
+/// How well an item answers a query.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Level {
+    /// Irrelevant.
+    L1 = 1,
+    /// Mismatch: the right kind of thing, but not what was asked.
+    L2,
+    /// Related: serves the need, short of one wish.
+    L3,
+    /// Excellent.
+    L4,
+}
+
+impl Level {
+    pub const ALL: [Self; 4] = [Self::L1, Self::L2, Self::L3, Self::L4];
+
+    /// L3 and L4 are what a search page wants to be full of.
+    pub fn is_good(self) -> bool {
+        self >= Self::L3
+    }
+
+    /// 1 to 4, as files write it.
+    pub fn number(self) -> u8 {
+        self as u8
+    }
+
+    pub fn from_number(number: i64) -> Option<Self> {
+        Self::ALL.into_iter().find(|level| i64::from(level.number()) == number)
+    }
+}
+
+/// A judged pair, as a line of `qrels/SPLIT.tsv`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Judgement {
+    pub query: String,
+    pub item: String,
+    pub level: Level,
+}
+
+/// An item that a search found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Hit {
+    pub id: String,
+    pub score: f32,
+    pub rank: usize,
+    pub title: String,
+}
+
+/// The key under which spellings of a query count as the same: lower case, single spaces.
+pub fn normalized_query(query: &str) -> String {
+    let mut normal = String::with_capacity(query.len());
+    for word in query.split_whitespace() {
+        if !normal.is_empty() {
+            normal.push(' ');
+        }
+        normal.extend(word.chars().flat_map(char::to_lowercase));
+    }
+    normal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_item_keeps_its_extra_keys_and_joins_title_and_text() {
+        let null = Item::parse(br#"{"_id":"7","title":null}"#, Path::new("corpus.jsonl"), 1).unwrap();
+        assert_eq!(null.passage(), "");
+        let json = br#"{"_id":"7","title":"Oak desk","text":"120 cm","price":99.5}"#;
+        let item = Item::parse(json, Path::new("corpus.jsonl"), 1).unwrap();
+        assert_eq!(item.passage(), "Oak desk 120 cm");
+        assert_eq!(item.fields["price"], 99.5);
+        let bare = Item { text: String::new(), ..item };
+        assert_eq!(bare.passage(), "Oak desk");
+    }
+
+    #[test]
+    fn a_bad_line_is_named() {
+        let error = Item::parse(b"{}", Path::new("corpus.jsonl"), 3).unwrap_err();
+        assert!(error.to_string().starts_with("corpus.jsonl, line 3: not an item"), "{error}");
+    }
+}

@@ -1,0 +1,125 @@
+//! The one error of the library. Each variant says who must act; causes are kept as sources, never flattened into text.
+
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+
+/// What went wrong underneath, for those who need to dig.
+pub type Cause = Box<dyn std::error::Error + Send + Sync>;
+pub type Result<T> = std::result::Result<T, Error>;
+/// The boxed future of a fallible call, so that its trait works behind `dyn`.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The person who wrote the configuration, or a model's `config.json`, must act.
+    #[error("{place}: {problem}")]
+    Config { place: String, problem: String, source: Option<Cause> },
+    /// The caller sent something that cannot be served.
+    #[error("{problem}")]
+    Input { problem: String, source: Option<Cause> },
+    /// Nothing is wrong; the queue is full. Try again later.
+    #[error("busy: {problem}")]
+    Busy { problem: String },
+    /// A data file is not what it should be.
+    #[error("{}: {problem}", location(file, *line))]
+    Data { file: PathBuf, line: Option<u64>, problem: String, source: Option<Cause> },
+    /// A model's weights or tokenizer do not fit what its configuration announces.
+    #[error("{}: {problem}", file.display())]
+    Weights { file: PathBuf, problem: String, source: Option<Cause> },
+    /// Another service did not do its part.
+    #[error("{service}: {problem}")]
+    Upstream { service: String, problem: String, retryable: bool, source: Option<Cause> },
+    /// Training went out of bounds; what it was learning then is in the file.
+    #[error("step {step}: {problem}; its batch is in {}", file.display())]
+    Diverged { step: u64, problem: String, file: PathBuf },
+    /// A file could not be read or written.
+    #[error("{}: cannot {action}", file.display())]
+    Store { file: PathBuf, action: &'static str, source: std::io::Error },
+    /// libtorch failed: out of memory, a device gone, or a fault of ours.
+    #[error("libtorch: {problem}")]
+    Device { problem: String, source: Option<Cause> },
+}
+
+impl Error {
+    pub fn config(place: impl ToString, problem: impl Into<String>) -> Self {
+        Self::Config { place: place.to_string(), problem: problem.into(), source: None }
+    }
+
+    pub fn input(problem: impl Into<String>) -> Self {
+        Self::Input { problem: problem.into(), source: None }
+    }
+
+    pub fn data(file: &Path, line: Option<u64>, problem: impl Into<String>) -> Self {
+        Self::Data { file: file.into(), line, problem: problem.into(), source: None }
+    }
+
+    pub fn weights(file: &Path, problem: impl Into<String>) -> Self {
+        Self::Weights { file: file.into(), problem: problem.into(), source: None }
+    }
+
+    pub fn device(problem: impl Into<String>) -> Self {
+        Self::Device { problem: problem.into(), source: None }
+    }
+
+    /// For `map_err`: names the file and what was tried on it.
+    pub fn store(file: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
+        let file = file.to_path_buf();
+        move |source| Self::Store { file, action, source }
+    }
+
+    /// Attaches the cause underneath.
+    pub fn because(mut self, cause: impl Into<Cause>) -> Self {
+        match &mut self {
+            Self::Config { source, .. }
+            | Self::Input { source, .. }
+            | Self::Data { source, .. }
+            | Self::Weights { source, .. }
+            | Self::Upstream { source, .. }
+            | Self::Device { source, .. } => *source = Some(cause.into()),
+            Self::Busy { .. } | Self::Diverged { .. } | Self::Store { .. } => {}
+        }
+        self
+    }
+}
+
+impl From<souk_native::Error> for Error {
+    fn from(error: souk_native::Error) -> Self {
+        Self::device("a native kernel refused its input").because(error)
+    }
+}
+
+impl From<tch::TchError> for Error {
+    fn from(error: tch::TchError) -> Self {
+        Self::device(without_frames(&error.to_string()))
+    }
+}
+
+/// A message of libtorch without the C++ frames below it.
+pub fn without_frames(text: &str) -> String {
+    text.lines().take_while(|line| !line.starts_with("frame #")).collect::<Vec<_>>().join(" ")
+}
+
+fn location(file: &Path, line: Option<u64>) -> String {
+    match line {
+        Some(line) => format!("{}, line {line}", file.display()),
+        None => file.display().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn libtorchs_frames_are_left_out() {
+        let error = Error::from(tch::TchError::Torch("out of memory\nframe #0: c10::f()\n".into()));
+        assert_eq!(error.to_string(), "libtorch: Internal torch error: out of memory");
+    }
+
+    #[test]
+    fn a_message_names_file_and_line_and_keeps_its_cause() {
+        let error = Error::data(Path::new("corpus.jsonl"), Some(7), "not JSON").because("expected `{`");
+        assert_eq!(error.to_string(), "corpus.jsonl, line 7: not JSON");
+        assert_eq!(std::error::Error::source(&error).map(ToString::to_string), Some("expected `{`".into()));
+    }
+}

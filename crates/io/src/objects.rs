@@ -1,0 +1,402 @@
+//! Files by an address: a path of this machine, or `s3://BUCKET/PREFIX`, `gs://…`, `az://…` in an object store, whose keys come
+//! from the usual variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, …). Gives lists,
+//! stretches of bytes and whole folders; waits for each, and never for ever.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::future::Future;
+use std::io::{Read, Write};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+
+use bytes::Bytes;
+use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
+use object_store::gcp::GoogleCloudStorageBuilder;
+use object_store::path::Path as Key;
+use object_store::{Error as StoreError, ObjectMeta, ObjectStore, ObjectStoreExt, WriteMultipart};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tokio::runtime::Runtime;
+
+use crate::atomic_dir::{Claim, write_whole};
+use crate::error::{Error, Result};
+
+/// How much of a file goes over the wire at once.
+const PART: u64 = 16 << 20;
+/// Parts of one file that are sent side by side.
+const ABREAST: usize = 4;
+/// Folders that were fetched and are kept for who asks again.
+const KEPT: usize = 8;
+const LISTING: &str = "souk-fetched.json";
+
+/// A file in a place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Object {
+    /// Under the place.
+    pub name: String,
+    pub bytes: u64,
+    /// When it was last changed, in milliseconds since 1970: another time is another file.
+    pub changed: i64,
+}
+
+/// A file, or a folder of files.
+pub struct Objects {
+    address: String,
+    place: Place,
+}
+
+enum Place {
+    Here(PathBuf),
+    There { store: Arc<dyn ObjectStore>, prefix: Key },
+}
+
+/// Whether an address is one of an object store.
+pub fn is_remote(address: &str) -> bool {
+    address.contains("://")
+}
+
+impl Objects {
+    pub fn open(address: &str) -> Result<Self> {
+        let place = match address.split_once("://") {
+            None => Place::Here(address.into()),
+            Some((scheme, rest)) => {
+                let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+                let bad = |problem: String| Error::config(address, problem);
+                if bucket.is_empty() {
+                    return Err(bad(format!("names no bucket: say {scheme}://BUCKET/PREFIX")));
+                }
+                let prefix =
+                    Key::parse(prefix.trim_end_matches('/')).map_err(|e| bad("is no address".into()).because(e))?;
+                Place::There { store: connect(scheme, address)?, prefix }
+            }
+        };
+        Ok(Self { address: address.trim_end_matches('/').into(), place })
+    }
+
+    /// What a message calls a file.
+    pub fn name(&self, object: &str) -> String {
+        if object.is_empty() { self.address.clone() } else { format!("{}/{object}", self.address) }
+    }
+
+    /// All files in the place, by name; a file is there under the empty name.
+    pub fn list(&self) -> Result<Vec<Object>> {
+        let mut found = Vec::new();
+        match &self.place {
+            Place::Here(root) => walk(root, "", &mut found)?,
+            Place::There { store, prefix } => {
+                let listed = wait(async {
+                    if !prefix.as_ref().is_empty() {
+                        match store.head(prefix).await {
+                            Ok(meta) => return Ok(vec![meta]),
+                            Err(StoreError::NotFound { .. }) => {}
+                            Err(error) => return Err(error),
+                        }
+                    }
+                    all(store.as_ref(), prefix).await
+                })?;
+                for meta in listed.map_err(|e| self.failed("", "list it", e))? {
+                    let name = meta.location.prefix_match(prefix).into_iter().flatten();
+                    let name = name.map(|part| part.as_ref().to_owned()).collect::<Vec<_>>().join("/");
+                    found.push(Object { name, bytes: meta.size, changed: meta.last_modified.timestamp_millis() });
+                }
+            }
+        }
+        if found.is_empty() {
+            return Err(Error::config(&self.address, "there are no files: is the address right?"));
+        }
+        found.sort_by(|a, b| a.name.cmp(&b.name));
+        // some tools mark a folder by an empty object of its name
+        let folders: HashSet<String> = found.iter().flat_map(|object| folders_of(&object.name)).collect();
+        found.retain(|object| object.bytes > 0 || !folders.contains(&object.name));
+        Ok(found)
+    }
+
+    /// Bytes of a file; fewer where it ends before.
+    pub fn read(&self, object: &str, range: Range<u64>) -> Result<Bytes> {
+        match &self.place {
+            Place::Here(root) => {
+                let path = if object.is_empty() { root.clone() } else { root.join(object) };
+                let file = File::open(&path).map_err(Error::store(&path, "open it"))?;
+                let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
+                let mut filled = 0;
+                while filled < bytes.len() {
+                    let read = file.read_at(&mut bytes[filled..], range.start + filled as u64);
+                    match read.map_err(Error::store(&path, "read it"))? {
+                        0 => break,
+                        more => filled += more,
+                    }
+                }
+                bytes.truncate(filled);
+                Ok(bytes.into())
+            }
+            Place::There { store, prefix } => {
+                let key = key(prefix, object);
+                wait(store.get_range(&key, range))?.map_err(|e| self.failed(object, "read it", e))
+            }
+        }
+    }
+
+    /// Copies all files into a folder that is there.
+    fn copy_to(&self, folder: &Path, objects: &[Object]) -> Result<()> {
+        for Object { name, bytes, .. } in objects {
+            let path = folder.join(name);
+            let made = path.parent().map_or(Ok(()), fs::create_dir_all);
+            made.map_err(Error::store(&path, "make its folder"))?;
+            let mut file = File::create(&path).map_err(Error::store(&path, "make it"))?;
+            let mut at = 0;
+            while at < *bytes {
+                let part = self.read(name, at..(at + PART).min(*bytes))?;
+                if part.is_empty() {
+                    return Err(Error::data(Path::new(&self.name(name)), None, "has become shorter while it was read"));
+                }
+                file.write_all(&part).map_err(Error::store(&path, "write it"))?;
+                at += part.len() as u64;
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies a folder of this machine, whole, to the place.
+    pub fn send(&self, folder: &Path) -> Result<()> {
+        let mut files = Vec::new();
+        walk(folder, "", &mut files)?;
+        for Object { name, .. } in files {
+            let (from, failed) = (folder.join(&name), |e| self.failed(&name, "write it", e));
+            let mut file = File::open(&from).map_err(Error::store(&from, "open it"))?;
+            match &self.place {
+                Place::Here(root) => {
+                    let to = root.join(&name);
+                    let copied = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
+                    copied.map_err(Error::store(&to, "write it"))?;
+                }
+                Place::There { store, prefix } => {
+                    let key = key(prefix, &name);
+                    let upload = wait(store.put_multipart(&key))?.map_err(failed)?;
+                    let mut upload = WriteMultipart::new_with_chunk_size(upload, PART as usize);
+                    loop {
+                        let mut part = Vec::new();
+                        let read = Read::by_ref(&mut file).take(PART).read_to_end(&mut part);
+                        if read.map_err(Error::store(&from, "read it"))? == 0 {
+                            break;
+                        }
+                        wait(upload.wait_for_capacity(ABREAST))?.map_err(failed)?;
+                        wait(async { upload.put(part.into()) })?;
+                    }
+                    wait(upload.finish())?.map_err(failed)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes what is in the place; nothing may be there.
+    pub fn remove(&self) -> Result<()> {
+        match &self.place {
+            Place::Here(root) if !root.exists() => Ok(()),
+            Place::Here(root) => fs::remove_dir_all(root).map_err(Error::store(root, "remove it")),
+            Place::There { store, prefix } => {
+                let removed = wait(async {
+                    for meta in all(store.as_ref(), prefix).await? {
+                        store.delete(&meta.location).await?;
+                    }
+                    Ok(())
+                })?;
+                removed.map_err(|e| self.failed("", "remove it", e))
+            }
+        }
+    }
+
+    fn failed(&self, object: &str, action: &str, error: StoreError) -> Error {
+        let place = self.name(object);
+        match &error {
+            StoreError::NotFound { .. } => Error::config(place, "is not there").because(error),
+            StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
+                let problem =
+                    format!("one may not {action}: are the keys in the environment (AWS_ACCESS_KEY_ID, …) right?");
+                Error::config(place, problem).because(error)
+            }
+            _ => Error::Upstream {
+                service: place,
+                problem: format!(
+                    "cannot {action}; keys and endpoint are the environment's (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …)"
+                ),
+                retryable: true,
+                source: Some(error.into()),
+            },
+        }
+    }
+}
+
+/// A local copy of a folder in an object store, made where there is none of the same files; of a store that is away the last one.
+pub fn fetched(address: &str) -> Result<PathBuf> {
+    let objects = Objects::open(address)?;
+    let home = kept_folder()?;
+    fs::create_dir_all(&home).map_err(Error::store(&home, "make the folder"))?;
+    let digest = Sha256::digest(address.as_bytes());
+    let folder = home.join(digest[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
+    let lock = folder.with_extension("lock");
+    let held = File::create(&lock).map_err(Error::store(&lock, "make it"))?;
+    held.lock().map_err(Error::store(&lock, "lock it"))?;
+    let known = fs::read(folder.join(LISTING)).ok().and_then(|text| serde_json::from_slice::<Vec<Object>>(&text).ok());
+    let listed = match (objects.list(), &known) {
+        (Ok(listed), _) => listed,
+        (Err(error @ Error::Upstream { .. }), Some(_)) => {
+            tracing::warn!(?error, address, "is away: what was fetched before is used");
+            return Ok(folder);
+        }
+        (Err(error), _) => return Err(error),
+    };
+    if known.as_ref() != Some(&listed) {
+        // half fetched by a process that was killed, or other files
+        for old in [folder.clone(), folder.with_extension("part")] {
+            if old.exists() {
+                fs::remove_dir_all(&old).map_err(Error::store(&old, "remove it"))?;
+            }
+        }
+        tracing::info!(address, "is fetched");
+        let claim = Claim::new(&folder)?;
+        objects.copy_to(&claim.aside, &listed)?;
+        write_whole(&claim.aside.join(LISTING), &listed)?;
+        claim.finish()?;
+    }
+    forget(&home, &folder)?;
+    Ok(folder)
+}
+
+/// Removes what was not asked for lately.
+fn forget(home: &Path, asked: &Path) -> Result<()> {
+    let entries = fs::read_dir(home).map_err(Error::store(home, "list the folder"))?;
+    let locks = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+    let locks = locks.filter(|path| path.extension().is_some_and(|extension| extension == "lock"));
+    let used = |path: &PathBuf| fs::metadata(path).and_then(|data| data.modified()).ok();
+    let mut locks: Vec<PathBuf> = locks.filter(|lock| lock.with_extension("") != asked).collect();
+    locks.sort_by_key(|lock| std::cmp::Reverse(used(lock)));
+    for lock in locks.into_iter().skip(KEPT - 1) {
+        let folder = lock.with_extension("");
+        // who fetches it just now holds its lock
+        if File::open(&lock).is_ok_and(|held| held.try_lock().is_ok()) && folder.exists() {
+            fs::remove_dir_all(&folder).map_err(Error::store(&folder, "remove it"))?;
+        }
+    }
+    Ok(())
+}
+
+fn kept_folder() -> Result<PathBuf> {
+    let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let cache = variable("SOUK_CACHE").or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("souk")));
+    let cache = cache.or_else(|| variable("HOME").map(|home| home.join(".cache/souk")));
+    let problem = "is not set, nor SOUK_CACHE: there is nowhere to keep what is fetched";
+    cache.map(|cache| cache.join("fetched")).ok_or_else(|| Error::config("HOME", problem))
+}
+
+fn connect(scheme: &str, address: &str) -> Result<Arc<dyn ObjectStore>> {
+    // of several libraries of ciphers one has to be named; another part of the program may have done it
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let store: object_store::Result<Arc<dyn ObjectStore>> = match scheme {
+        "s3" | "s3a" => AmazonS3Builder::from_env().with_url(address).build().map(|store| Arc::new(store) as _),
+        "gs" => GoogleCloudStorageBuilder::from_env().with_url(address).build().map(|store| Arc::new(store) as _),
+        "az" | "abfs" | "abfss" => {
+            MicrosoftAzureBuilder::from_env().with_url(address).build().map(|store| Arc::new(store) as _)
+        }
+        _ => {
+            let problem =
+                format!("`{scheme}://` is no object store that is known: say s3://, gs:// or az://, or a path");
+            return Err(Error::config(address, problem));
+        }
+    };
+    store.map_err(|e| Error::config(address, "cannot be reached as the environment says").because(e))
+}
+
+/// The folders that a file lies in: `a/b/c` in `a/b`, `a` and the place itself.
+fn folders_of(name: &str) -> impl Iterator<Item = String> {
+    let parents = std::iter::successors(Path::new(name).parent(), |folder| folder.parent());
+    parents.map(|folder| folder.to_string_lossy().into_owned())
+}
+
+fn key(prefix: &Key, object: &str) -> Key {
+    object.split('/').filter(|part| !part.is_empty()).fold(prefix.clone(), |key, part| key.join(part))
+}
+
+async fn all(store: &dyn ObjectStore, prefix: &Key) -> object_store::Result<Vec<ObjectMeta>> {
+    let mut folders = vec![prefix.clone()];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        let listed = store.list_with_delimiter(Some(&folder)).await?;
+        found.extend(listed.objects);
+        folders.extend(listed.common_prefixes);
+    }
+    Ok(found)
+}
+
+/// Files below `root`, links followed; a file by itself has no name.
+fn walk(root: &Path, name: &str, found: &mut Vec<Object>) -> Result<()> {
+    let path = if name.is_empty() { root.to_path_buf() } else { root.join(name) };
+    let data = fs::metadata(&path).map_err(Error::store(&path, "find it"))?;
+    if data.is_file() {
+        let changed = data.modified().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
+        let changed = changed.map_or(0, |since| since.as_millis() as i64);
+        found.push(Object { name: name.into(), bytes: data.len(), changed });
+        return Ok(());
+    }
+    for entry in fs::read_dir(&path).map_err(Error::store(&path, "list the folder"))? {
+        let entry = entry.map_err(Error::store(&path, "list the folder"))?.file_name();
+        let entry = entry.to_string_lossy();
+        let name = if name.is_empty() { entry.into_owned() } else { format!("{name}/{entry}") };
+        walk(root, &name, found)?;
+    }
+    Ok(())
+}
+
+/// Waits on threads of its own, from one that no other runtime drives.
+fn wait<T>(work: impl Future<Output = T>) -> Result<T> {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    let runtime = match RUNTIME.get() {
+        Some(runtime) => runtime,
+        None => {
+            let made = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+            let made = made.map_err(|e| Error::device("no thread can be started to read objects on").because(e))?;
+            RUNTIME.get_or_init(|| made)
+        }
+    };
+    Ok(runtime.block_on(work))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_listed_read_and_copied() {
+        let home = tempfile::tempdir().unwrap();
+        let (from, to) = (home.path().join("a b%20"), home.path().join("to"));
+        fs::create_dir_all(from.join("inner")).unwrap();
+        fs::write(from.join("inner/x.txt"), "hello").unwrap();
+        fs::write(from.join("y.txt"), "").unwrap();
+        let objects = Objects::open(from.to_str().unwrap()).unwrap();
+        let listed = objects.list().unwrap();
+        let names: Vec<(&str, u64)> = listed.iter().map(|object| (object.name.as_str(), object.bytes)).collect();
+        assert_eq!(names, [("inner/x.txt", 5), ("y.txt", 0)]);
+        assert_eq!(objects.read("inner/x.txt", 1..3).unwrap(), "el");
+        assert_eq!(objects.read("inner/x.txt", 3..99).unwrap(), "lo");
+        Objects::open(to.to_str().unwrap()).unwrap().send(&from).unwrap();
+        assert_eq!(fs::read_to_string(to.join("inner/x.txt")).unwrap(), "hello");
+        let file = Objects::open(to.join("inner/x.txt").to_str().unwrap()).unwrap();
+        assert_eq!((file.list().unwrap()[0].name.as_str(), file.read("", 0..2).unwrap()), ("", "he".into()));
+        Objects::open(to.to_str().unwrap()).unwrap().remove().unwrap();
+        assert!(!to.exists());
+    }
+
+    #[test]
+    fn what_is_no_address_says_what_would_be() {
+        for (address, said) in [("ftp://x/y", "s3://"), ("s3:///x", "BUCKET"), ("s3://b/a//c", "no address")] {
+            let error = Objects::open(address).err().unwrap().to_string();
+            assert!(error.contains(said) && error.contains(address), "{error}");
+        }
+        let empty = tempfile::tempdir().unwrap();
+        let error = Objects::open(empty.path().to_str().unwrap()).unwrap().list().unwrap_err().to_string();
+        assert!(error.contains("no files"), "{error}");
+    }
+}

@@ -1,0 +1,367 @@
+//! The analyser of product text. Takes any text, gives the terms it is searched by: lower case, no accents, one spelling
+//! for sizes, units and model numbers, singular. It never fails, and a term is never longer than `MAX_TERM_BYTES`.
+//!
+//! | written | terms |
+//! |---|---|
+//! | `3/8 in.` `3/8"` `3/8-inch` | `3/8` `in` |
+//! | `2 ft. x 4 ft.` `2'x4'` | `2` `ft` `4` `ft` |
+//! | `2x4` `2 x 4` | `2` `4` |
+//! | `WD-40` `wd40` | `wd` `wd40` `40` |
+//! | `Women's glasses` | `woman` `glass` |
+
+use super::words;
+
+/// What is longer is cut: no shopper types it, and no dictionary needs it.
+const MAX_TERM_BYTES: usize = 64;
+
+/// The terms of one text after another; what it holds is used again.
+#[derive(Clone, Default)]
+pub struct Terms {
+    folded: String,
+    pieces: Vec<Piece>,
+    text: String,
+    ends: Vec<usize>,
+}
+
+/// A run of letters or of digits.
+#[derive(Clone, Copy)]
+struct Piece {
+    kind: Kind,
+    gap: Gap,
+    start: usize,
+    end: usize,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    Word,
+    Number,
+    /// `"` behind a number.
+    Inches,
+    /// `'` behind a number.
+    Feet,
+}
+
+/// What stands before a piece.
+#[derive(Clone, Copy, PartialEq)]
+enum Gap {
+    Nothing,
+    Hyphen,
+    Other,
+}
+
+impl Terms {
+    /// Forgets the last text and reads this one.
+    pub fn read(&mut self, text: &str) {
+        self.folded.clear();
+        self.pieces.clear();
+        self.text.clear();
+        self.ends.clear();
+        fold(text, &mut self.folded);
+        self.cut();
+        let mut at = 0;
+        while at < self.pieces.len() {
+            at = self.take(at);
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        let starts = std::iter::once(0).chain(self.ends.iter().copied());
+        starts.zip(&self.ends).map(|(start, end)| &self.text[start..*end])
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn get(&self, at: usize) -> &str {
+        let start = if at == 0 { 0 } else { self.ends[at - 1] };
+        &self.text[start..self.ends[at]]
+    }
+
+    fn cut(&mut self) {
+        let mut gap = Gap::Other;
+        let mut at = 0;
+        while let Some(letter) = self.folded[at..].chars().next() {
+            let rest = &self.folded[at..];
+            let after_number = gap == Gap::Nothing && self.pieces.last().is_some_and(|last| last.kind == Kind::Number);
+            let (kind, length) = match letter {
+                '0'..='9' => (Kind::Number, number_length(rest)),
+                '.' if gap == Gap::Other && starts_with_digit(&rest[1..]) => {
+                    (Kind::Number, 1 + number_length(&rest[1..]))
+                }
+                '\'' if after_number && rest[1..].starts_with('\'') => (Kind::Inches, 2),
+                '\'' if after_number => (Kind::Feet, 1),
+                '"' if after_number => (Kind::Inches, 1),
+                letter if letter.is_alphanumeric() => (Kind::Word, word_length(rest)),
+                letter => {
+                    gap = if letter == '-' && gap == Gap::Nothing { Gap::Hyphen } else { Gap::Other };
+                    at += letter.len_utf8();
+                    continue;
+                }
+            };
+            self.pieces.push(Piece { kind, gap, start: at, end: at + length });
+            gap = Gap::Nothing;
+            at += length;
+        }
+    }
+
+    /// Writes the terms of the piece at `at` and of those that belong to it; gives the place of the next.
+    fn take(&mut self, at: usize) -> usize {
+        let piece = self.pieces[at];
+        match piece.kind {
+            Kind::Number => {
+                self.push_number(piece);
+                let next = at + 1;
+                if let Some(unit) = self.unit(next) {
+                    self.push(unit);
+                    return self.skip_times(next + 1);
+                }
+                if self.skip_times(next) > next {
+                    return next + 1;
+                }
+                self.push_code(at);
+                next
+            }
+            Kind::Word => {
+                self.push_word(piece);
+                self.push_code(at);
+                at + 1
+            }
+            Kind::Inches | Kind::Feet => at + 1,
+        }
+    }
+
+    /// The unit at `at`, behind a number.
+    fn unit(&self, at: usize) -> Option<&'static str> {
+        let piece = self.pieces.get(at)?;
+        match piece.kind {
+            Kind::Inches => Some("in"),
+            Kind::Feet => Some("ft"),
+            Kind::Number => None,
+            Kind::Word => words::unit(self.written(*piece), piece.gap == Gap::Other),
+        }
+    }
+
+    /// Passes over the `x` between two sizes.
+    fn skip_times(&self, at: usize) -> usize {
+        let times = |piece: &Piece| piece.kind == Kind::Word && self.written(*piece) == "x";
+        let number = |piece: &Piece| piece.kind == Kind::Number;
+        let between = self.pieces.get(at).is_some_and(times) && self.pieces.get(at + 1).is_some_and(number);
+        at + usize::from(between)
+    }
+
+    /// A model number, also in one: letters and digits with at most a hyphen between them.
+    fn push_code(&mut self, at: usize) {
+        let starts = at == 0 || self.pieces[at].gap == Gap::Other;
+        let (mut end, mut letters, mut digits) = (at, 0, 0);
+        while let Some(piece) = self.pieces.get(end).filter(|piece| end == at || piece.gap != Gap::Other) {
+            match piece.kind {
+                Kind::Word => letters += 1,
+                Kind::Number => digits += 1,
+                Kind::Inches | Kind::Feet => break,
+            }
+            end += 1;
+        }
+        if !starts || letters == 0 || digits == 0 {
+            return;
+        }
+        for piece in at..end {
+            let Piece { start, end, .. } = self.pieces[piece];
+            self.text.push_str(&self.folded[start..end]);
+        }
+        self.finish();
+    }
+
+    fn written(&self, piece: Piece) -> &str {
+        &self.folded[piece.start..piece.end]
+    }
+
+    fn push(&mut self, term: &str) {
+        self.text.push_str(term);
+        self.finish();
+    }
+
+    fn push_word(&mut self, piece: Piece) {
+        let mut word = &self.folded[piece.start..piece.end];
+        word = word.strip_suffix("'s").unwrap_or(word);
+        if words::says_nothing(word) {
+            return;
+        }
+        if word.contains('\'') {
+            self.text.extend(word.chars().filter(|letter| *letter != '\''));
+        } else {
+            let (stem, ending) = words::singular(word);
+            self.text.push_str(stem);
+            self.text.push_str(ending);
+        }
+        self.finish();
+    }
+
+    fn push_number(&mut self, piece: Piece) {
+        let mut number = &self.folded[piece.start..piece.end];
+        if number.contains('.') && !number.contains('/') {
+            number = number.trim_end_matches('0').trim_end_matches('.');
+        }
+        if number.starts_with('.') {
+            self.text.push('0');
+        }
+        self.text.extend(number.chars().filter(|letter| *letter != ','));
+        self.finish();
+    }
+
+    /// Ends the term that was written to `text`.
+    fn finish(&mut self) {
+        let start = self.ends.last().copied().unwrap_or(0);
+        if self.text.len() > start + MAX_TERM_BYTES {
+            let cut = (start..=start + MAX_TERM_BYTES).rev().find(|at| self.text.is_char_boundary(*at));
+            self.text.truncate(cut.unwrap_or(start));
+        }
+        if self.text.len() > start {
+            self.ends.push(self.text.len());
+        }
+    }
+}
+
+fn starts_with_digit(text: &str) -> bool {
+    text.starts_with(|letter: char| letter.is_ascii_digit())
+}
+
+/// Of `3`, `1/2`, `0.5` or `1,000`.
+fn number_length(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+    let mut length = digits(0);
+    loop {
+        let more = match bytes.get(length) {
+            Some(b'.' | b'/') => digits(length + 1),
+            Some(b',') => Some(digits(length + 1)).filter(|count| *count == 3).unwrap_or(0),
+            _ => 0,
+        };
+        if more == 0 {
+            return length;
+        }
+        length += 1 + more;
+    }
+}
+
+/// Letters, and apostrophes between them.
+fn word_length(text: &str) -> usize {
+    let mut letters = text.char_indices().peekable();
+    while let Some((at, letter)) = letters.next() {
+        let joins = letter == '\'' && letters.peek().is_some_and(|(_, next)| next.is_alphabetic());
+        if letter.is_ascii_digit() || !(letter.is_alphanumeric() || joins) {
+            return at;
+        }
+    }
+    text.len()
+}
+
+/// The letter that each of U+00C0 to U+017F is searched by; a capital stands for two of them.
+const LATIN: &[u8; 192] = b"\
+    aaaaaaAceeeeiiiidnoooooxouuuuyTSaaaaaaAceeeeiiiidnooooo ouuuuyTyaaaaaaccccccccddddeeeeeeeeeegggg\
+    gggghhhhiiiiiiiiiiIIjjkkkllllllllllnnnnnnnnnooooooOOrrrrrrssssssssttttttuuuuuuuuuuuuwwyyyzzzzzzs";
+
+fn latin(letter: char) -> &'static str {
+    let at = letter as usize - 0xc0;
+    match LATIN[at] {
+        b'A' => "ae",
+        b'I' => "ij",
+        b'O' => "oe",
+        b'S' => "ss",
+        b'T' => "th",
+        _ => std::str::from_utf8(&LATIN[at..=at]).unwrap_or(" "),
+    }
+}
+
+/// Lower case, no accents, and one sign for each of quotes, dashes, fractions and multiplication.
+fn fold(text: &str, folded: &mut String) {
+    for letter in text.chars() {
+        match letter {
+            '\0'..='\x7f' => folded.push(letter.to_ascii_lowercase()),
+            '\u{c0}'..='\u{17f}' => folded.push_str(latin(letter)),
+            '\u{300}'..='\u{36f}' => {}
+            '½' => folded.push_str(" 1/2"),
+            '¼' => folded.push_str(" 1/4"),
+            '¾' => folded.push_str(" 3/4"),
+            '⅓' => folded.push_str(" 1/3"),
+            '⅔' => folded.push_str(" 2/3"),
+            '⅛' => folded.push_str(" 1/8"),
+            '⅜' => folded.push_str(" 3/8"),
+            '⅝' => folded.push_str(" 5/8"),
+            '⅞' => folded.push_str(" 7/8"),
+            '²' => folded.push('2'),
+            '³' => folded.push('3'),
+            '‘' | '’' | '′' | '´' => folded.push('\''),
+            '“' | '”' | '″' => folded.push('"'),
+            '‐' | '‑' | '‒' | '–' | '—' | '−' => folded.push('-'),
+            '\u{ff01}'..='\u{ff5e}' => {
+                let narrow = char::from_u32(letter as u32 - 0xfee0).unwrap_or(' ');
+                folded.push(narrow.to_ascii_lowercase());
+            }
+            letter => folded.extend(letter.to_lowercase()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use crate::terms;
+
+    #[test]
+    fn spellings_of_a_size_agree() {
+        let same = |texts: &[&str], expected: &[&str]| {
+            for text in texts {
+                assert_eq!(terms(text), expected, "{text}");
+            }
+        };
+        same(&["3/8 in.", "3/8\"", "3/8-inch", "3/8in", "⅜ inches", "3/8''", "3/8”"], &["3/8", "in"]);
+        same(&["10 ft", "10-foot", "10'", "10 feet", "10ft.", "10.0 ft"], &["10", "ft"]);
+        same(&["5lb", "5 lbs", "5-Pounds"], &["5", "lb"]);
+        same(&["10x12", "10 x 12", "10 X 12", "10×12"], &["10", "12"]);
+        same(&["2 ft. x 4 ft.", "2'x4'", "2 foot x 4-foot"], &["2", "ft", "4", "ft"]);
+        same(&["1-3/8 in.", "1 3/8\"", "1⅜ in"], &["1", "3/8", "in"]);
+        same(&["1,000 sq. ft.", "1000 sq ft"], &["1000", "sq", "ft"]);
+        same(&["0.50", ".5", "0.5"], &["0.5"]);
+        same(&["", "the", " - ' \" / . ,", "\u{301}"], &[]);
+    }
+
+    #[test]
+    fn a_model_number_is_found_in_one_and_in_parts() {
+        for text in ["WD-40", "wd40", "Wd‑40"] {
+            assert_eq!(terms(text), ["wd", "wd40", "40"], "{text}");
+        }
+        assert_eq!(terms("wd 40"), ["wd", "40"]);
+        assert_eq!(terms("SC-141 faucet"), ["sc", "sc141", "141", "faucet"]);
+    }
+
+    #[test]
+    fn words_are_folded() {
+        assert_eq!(terms("Crème BRÛLÉE für Große"), ["creme", "brulee", "fur", "grosse"]);
+        assert_eq!(terms("Women's & men’s shoes"), ["woman", "man", "shoe"]);
+        assert_eq!(terms("gray in stainless-steel"), ["gray", "stainless", "steel"]);
+        assert_eq!(terms("Ｗｉｄｅ Чайник"), ["wide", "чайник"]);
+    }
+
+    #[test]
+    fn a_term_is_never_long() {
+        let long = terms(&"é".repeat(1000));
+        assert_eq!(long, ["e".repeat(64)]);
+        assert!(terms(&"1a".repeat(1000)).iter().all(|term| term.len() <= 64));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_has_terms_that_are_bounded(text in any::<String>()) {
+            let found = terms(&text);
+            prop_assert!(found.iter().all(|term| !term.is_empty() && term.len() <= super::MAX_TERM_BYTES));
+        }
+
+        #[test]
+        fn case_does_not_matter(text in "[a-z0-9 .,'\"/-]{0,40}") {
+            prop_assert_eq!(terms(&text), terms(&text.to_uppercase()));
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! How an index comes to be and where it lies. Takes passages, gives one tantivy segment whose documents are the rows in
+//! their order, in memory or in a folder with a manifest. A folder that is damaged or of another make is refused by name.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tantivy::directory::MmapDirectory;
+use tantivy::index::{InvertedIndexReader, SegmentReader};
+use tantivy::indexer::NoMergePolicy;
+use tantivy::schema::{FAST, Field, IndexRecordOption, Schema, TextFieldIndexing, TextOptions};
+use tantivy::tokenizer::{Token, TokenStream, Tokenizer};
+use tantivy::{Directory, Index, IndexSettings, IndexWriter, TantivyDocument};
+
+use super::analyser::Terms;
+use super::{LexicalOptions, unreadable};
+use souk_io::atomic_dir::Claim;
+use souk_io::error::{Error, Result};
+
+const MANIFEST: &str = "lexical.json";
+/// Of the files and of the analyser: one index is only ever asked with the terms it was built from.
+const FORMAT: u32 = 1;
+const WRITER_BYTES: usize = 128 << 20;
+const ANALYSER: &str = "souk";
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    format: u32,
+    num_items: u32,
+    options: LexicalOptions,
+}
+
+/// Writes the passages to a directory.
+pub fn fill(directory: impl Directory, texts: impl Iterator<Item = Result<String>>) -> Result<Index> {
+    let (schema, text, row) = schema();
+    let index = Index::create(directory, schema, IndexSettings::default()).map_err(unreadable)?;
+    index.tokenizers().register(ANALYSER, Analyser::default());
+    // one thread, so that each segment holds rows that follow each other
+    let mut writer: IndexWriter = index.writer_with_num_threads(1, WRITER_BYTES).map_err(unreadable)?;
+    writer.set_merge_policy(Box::new(NoMergePolicy));
+    for (number, passage) in texts.enumerate() {
+        if number >= u32::MAX as usize / 2 {
+            return Err(Error::input("a lexical index holds at most 2,147,483,647 items"));
+        }
+        let mut document = TantivyDocument::new();
+        document.add_text(text, passage?);
+        document.add_u64(row, number as u64);
+        writer.add_document(document).map_err(unreadable)?;
+    }
+    writer.commit().map_err(unreadable)?;
+    join(&index, &mut writer).map_err(unreadable)?;
+    writer.wait_merging_threads().map_err(unreadable)?;
+    Ok(index)
+}
+
+/// Makes one segment of many, in the order of their rows.
+fn join(index: &Index, writer: &mut IndexWriter) -> tantivy::Result<()> {
+    let mut segments = Vec::new();
+    for segment in index.searchable_segments()? {
+        let first = SegmentReader::open(&segment)?.fast_fields().u64("row")?.first(0);
+        segments.push((first, segment.id()));
+    }
+    segments.sort_unstable();
+    let ids: Vec<_> = segments.into_iter().map(|(_, id)| id).collect();
+    if ids.len() > 1 {
+        writer.merge(&ids).wait()?;
+        writer.garbage_collect_files().wait()?;
+    }
+    Ok(())
+}
+
+/// The postings and the length of each item in terms.
+pub fn read(index: &Index) -> tantivy::Result<(Arc<InvertedIndexReader>, Vec<u32>)> {
+    let Some(segment) = index.searchable_segments()?.pop() else {
+        return Ok((Arc::new(InvertedIndexReader::empty(IndexRecordOption::WithFreqs)), Vec::new()));
+    };
+    let reader = SegmentReader::open(&segment)?;
+    let postings = reader.inverted_index(schema().1)?;
+    let mut lengths = vec![0; reader.max_doc() as usize];
+    let mut dictionary = postings.terms().stream()?;
+    while dictionary.advance() {
+        let info = dictionary.value();
+        let mut blocks = postings.read_block_postings_from_terminfo(info, IndexRecordOption::WithFreqs)?;
+        while blocks.block_len() > 0 {
+            for (row, count) in blocks.docs().iter().zip(blocks.freqs()) {
+                lengths[*row as usize] += count;
+            }
+            blocks.advance();
+        }
+    }
+    drop(dictionary);
+    Ok((postings, lengths))
+}
+
+pub fn save(dir: &Path, options: LexicalOptions, texts: impl Iterator<Item = Result<String>>) -> Result<()> {
+    let claim = Claim::new(dir)?;
+    let directory = MmapDirectory::open(&claim.aside).map_err(unreadable)?;
+    let index = fill(directory, texts)?;
+    let num_items = index.searchable_segment_metas().map_err(unreadable)?.iter().map(|segment| segment.max_doc()).sum();
+    let manifest = Manifest { format: FORMAT, num_items, options };
+    let json = serde_json::to_vec_pretty(&manifest).expect("a manifest has text for keys");
+    let path = claim.aside.join(MANIFEST);
+    fs::write(&path, json).map_err(Error::store(&path, "write it"))?;
+    drop(index);
+    claim.finish()
+}
+
+pub fn load(dir: &Path) -> Result<(Index, LexicalOptions)> {
+    let path = dir.join(MANIFEST);
+    let json = fs::read(&path).map_err(Error::store(&path, "open the lexical index"))?;
+    let manifest: Manifest =
+        serde_json::from_slice(&json).map_err(|e| Error::data(&path, None, "not a manifest").because(e))?;
+    let Manifest { format, num_items, options } = manifest;
+    if format != FORMAT {
+        let problem = format!("format {format}, this program reads {FORMAT}: build the index again");
+        return Err(Error::data(&path, None, problem));
+    }
+    options.check()?;
+    let damaged = |e: tantivy::TantivyError| Error::data(dir, None, "damaged: build the index again").because(e);
+    let index = Index::open_in_dir(dir).map_err(damaged)?;
+    let segments = index.searchable_segments().map_err(damaged)?;
+    let held: u32 = segments.iter().map(|segment| segment.meta().max_doc()).sum();
+    if index.schema() != schema().0 || segments.len() > 1 || held != num_items {
+        return Err(Error::data(dir, None, "not what its manifest says: build the index again"));
+    }
+    let broken: Vec<PathBuf> = index.validate_checksum().map_err(damaged)?.into_iter().collect();
+    match broken.iter().min() {
+        Some(file) => Err(Error::data(&dir.join(file), None, "damaged: build the index again")),
+        None => Ok((index, options)),
+    }
+}
+
+fn schema() -> (Schema, Field, Field) {
+    let indexing = TextFieldIndexing::default()
+        .set_tokenizer(ANALYSER)
+        .set_fieldnorms(false)
+        .set_index_option(IndexRecordOption::WithFreqs);
+    let mut schema = Schema::builder();
+    let text = schema.add_text_field("text", TextOptions::default().set_indexing_options(indexing));
+    let row = schema.add_u64_field("row", FAST);
+    (schema.build(), text, row)
+}
+
+/// The analyser as tantivy calls it.
+#[derive(Clone, Default)]
+struct Analyser {
+    terms: Terms,
+    token: Token,
+}
+
+impl Tokenizer for Analyser {
+    type TokenStream<'a> = Stream<'a>;
+
+    fn token_stream<'a>(&'a mut self, text: &'a str) -> Stream<'a> {
+        self.terms.read(text);
+        Stream { terms: &self.terms, token: &mut self.token, next: 0 }
+    }
+}
+
+struct Stream<'a> {
+    terms: &'a Terms,
+    token: &'a mut Token,
+    next: usize,
+}
+
+impl TokenStream for Stream<'_> {
+    fn advance(&mut self) -> bool {
+        if self.next == self.terms.len() {
+            return false;
+        }
+        self.token.text.clear();
+        self.token.text.push_str(self.terms.get(self.next));
+        self.token.position = self.next;
+        self.next += 1;
+        true
+    }
+
+    fn token(&self) -> &Token {
+        self.token
+    }
+
+    fn token_mut(&mut self) -> &mut Token {
+        self.token
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Lexical;
+
+    fn built(home: &Path) -> PathBuf {
+        let dir = home.join("lexical");
+        let texts = ["oak desk", "pine desk", "oak chair"].map(|text| Ok(text.to_owned()));
+        let options = LexicalOptions { k1: 1.5, ..LexicalOptions::default() };
+        Lexical::build_in(&dir, options, texts.into_iter()).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_folder_answers_as_the_index_in_memory() {
+        let home = tempfile::tempdir().unwrap();
+        let from_folder = Lexical::load(&built(home.path())).unwrap();
+        let texts = ["oak desk", "pine desk", "oak chair"].map(|text| Ok(text.to_owned()));
+        let options = LexicalOptions { k1: 1.5, ..LexicalOptions::default() };
+        let in_memory = Lexical::build_with(options, texts.into_iter()).unwrap();
+        assert_eq!(from_folder.search("oak desk", 3).unwrap(), in_memory.search("oak desk", 3).unwrap());
+    }
+
+    #[test]
+    fn every_damaged_file_is_refused_by_name() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = built(home.path());
+        let mut tried = 0;
+        for entry in fs::read_dir(&dir).unwrap() {
+            let path = entry.unwrap().path();
+            let whole = fs::read(&path).unwrap();
+            if whole.is_empty() || path.file_name().unwrap().to_string_lossy().starts_with('.') {
+                continue;
+            }
+            let mut flipped = whole.clone();
+            flipped[whole.len() / 3] ^= 0x55;
+            for bytes in [&flipped[..], &whole[..whole.len() / 2], b""] {
+                fs::write(&path, bytes).unwrap();
+                let error = Lexical::load(&dir).err().expect("a damaged file is found").to_string();
+                assert!(error.contains(&*dir.to_string_lossy()), "{error}");
+            }
+            fs::write(&path, &whole).unwrap();
+            tried += 1;
+        }
+        assert!(tried > 4, "{tried} files");
+        Lexical::load(&dir).unwrap();
+    }
+}

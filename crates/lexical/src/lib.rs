@@ -1,0 +1,289 @@
+//! The lexical channel: BM25 over the terms of product texts. Takes the passages of a catalogue in order, gives the rows
+//! that share terms with a query, best first and in the same order whatever the threads, and how much of a query an item's
+//! text covers. An index is never changed once it is built.
+//!
+//! The score of an item is, over the terms of the query, the sum of `idf · tf / (tf + k1 · (1 − b + b · length / mean))`
+//! with `idf = ln(1 + (N − df + 0.5) / (df + 0.5))`: Lucene's, but with lengths as they are. tantivy keeps the dictionary
+//! and the postings; its own scores round lengths above 40 terms.
+
+mod analyser;
+mod folder;
+mod outside;
+mod search;
+mod typos;
+mod words;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use tantivy::directory::RamDirectory;
+use tantivy::index::InvertedIndexReader;
+use tantivy::postings::TermInfo;
+
+use analyser::Terms;
+use search::Searcher;
+use souk_io::error::{Error, Result};
+
+pub use outside::Outside;
+
+/// Enough for any title asked as a query; what a wire sends beyond is left out.
+const MAX_QUERY_TERMS: usize = 256;
+
+/// The terms a text is searched by, in their order.
+pub fn terms(text: &str) -> Vec<String> {
+    let mut terms = Terms::default();
+    terms.read(text);
+    terms.iter().map(str::to_owned).collect()
+}
+
+/// How scores are made. The defaults are Lucene's.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LexicalOptions {
+    /// How soon further occurrences of a term count for less.
+    pub k1: f32,
+    /// How much long texts are held back, 0 to 1.
+    pub b: f32,
+    /// Whether a term that no item has is read as the nearest one that some item has.
+    pub typos: bool,
+}
+
+impl Default for LexicalOptions {
+    fn default() -> Self {
+        Self { k1: 1.2, b: 0.75, typos: false }
+    }
+}
+
+/// An item that shares terms with the query; `row` is its place in the catalogue.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LexicalHit {
+    pub row: u32,
+    pub score: f32,
+}
+
+/// An index over a catalogue.
+pub struct Lexical {
+    postings: Arc<InvertedIndexReader>,
+    /// `k1 · (1 − b + b · length / mean)` by row.
+    norms: Vec<f32>,
+    /// Mean length of a text.
+    mean: f64,
+    options: LexicalOptions,
+}
+
+impl Lexical {
+    /// In memory, of passages in the order of the catalogue.
+    pub fn build(texts: impl Iterator<Item = Result<String>>) -> Result<Self> {
+        Self::build_with(LexicalOptions::default(), texts)
+    }
+
+    pub fn build_with(options: LexicalOptions, texts: impl Iterator<Item = Result<String>>) -> Result<Self> {
+        options.check()?;
+        let index = folder::fill(RamDirectory::create(), texts)?;
+        Self::over(&index, options)
+    }
+
+    /// The same in a folder, which must be new or empty.
+    pub fn build_in(dir: &Path, options: LexicalOptions, texts: impl Iterator<Item = Result<String>>) -> Result<Self> {
+        options.check()?;
+        folder::save(dir, options, texts)?;
+        Self::load(dir)
+    }
+
+    /// An index that `build_in` left in a folder.
+    pub fn load(dir: &Path) -> Result<Self> {
+        let (index, options) = folder::load(dir)?;
+        Self::over(&index, options)
+    }
+
+    fn over(index: &tantivy::Index, options: LexicalOptions) -> Result<Self> {
+        let (postings, lengths) = folder::read(index).map_err(unreadable)?;
+        let mean = lengths.iter().map(|length| f64::from(*length)).sum::<f64>() / lengths.len().max(1) as f64;
+        let mut lexical = Self { postings, norms: Vec::new(), mean, options };
+        lexical.norms = lengths.into_iter().map(|length| lexical.norm(length)).collect();
+        Ok(lexical)
+    }
+
+    fn norm(&self, length: u32) -> f32 {
+        let LexicalOptions { k1, b, .. } = self.options;
+        k1 * (1.0 - b + b * (f64::from(length) / self.mean.max(f64::MIN_POSITIVE)) as f32)
+    }
+
+    pub fn num_items(&self) -> u32 {
+        self.norms.len() as u32
+    }
+
+    /// The `k` best rows that have a term of the query; of equal scores the lower row comes first.
+    pub fn search(&self, query: &str, k: usize) -> Result<Vec<LexicalHit>> {
+        Searcher::new(self).search(query, k)
+    }
+
+    /// The same for many queries, on all cores; answers in their order.
+    pub fn search_many(&self, queries: &[&str], k: usize) -> Result<Vec<Vec<LexicalHit>>> {
+        search::many(self, queries, k)
+    }
+
+    /// The share of the query's terms, weighed by idf, that the text has: 0 to 1. A term that no item has weighs most; a
+    /// query without terms has 0.
+    pub fn overlap(&self, query: &str, text: &str) -> f32 {
+        let (mut asked, mut held) = (Terms::default(), Terms::default());
+        asked.read(query);
+        held.read(text);
+        let mut held: Vec<&str> = held.iter().collect();
+        held.sort_unstable();
+        let mut seen: Vec<&str> = Vec::new();
+        let (mut found, mut all) = (0.0, 0.0);
+        for term in asked.iter().take(MAX_QUERY_TERMS) {
+            if seen.contains(&term) {
+                continue;
+            }
+            seen.push(term);
+            let (weight, has) = self.weigh(term, &held);
+            all += weight;
+            found += if has { weight } else { 0.0 };
+        }
+        if all > 0.0 { found / all } else { 0.0 }
+    }
+
+    /// What a term of the query weighs, and whether it or what was meant by it is among the sorted terms `held`.
+    fn weigh(&self, term: &str, held: &[&str]) -> (f32, bool) {
+        let has = |term: &str| held.binary_search(&term).is_ok();
+        match self.known(term) {
+            Some(info) => (self.idf(info.doc_freq), has(term)),
+            None if has(term) => (self.idf(0), true),
+            None => {
+                let meant = self.meant(term).unwrap_or_default();
+                let known = meant.iter().filter_map(|term| self.known(term));
+                let weight = known.map(|info| self.idf(info.doc_freq)).reduce(|a, b| a + b);
+                (weight.unwrap_or(self.idf(0)), !meant.is_empty() && meant.iter().all(|term| has(term)))
+            }
+        }
+    }
+
+    /// Where the postings of a term are, if an item has it.
+    fn known(&self, term: &str) -> Option<TermInfo> {
+        self.postings.terms().get(term).ok().flatten()
+    }
+
+    /// What was meant by a term that no item has.
+    fn meant(&self, term: &str) -> Result<Vec<String>> {
+        match self.options.typos {
+            true => typos::read_as(self.postings.terms(), term).map_err(unreadable),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// ln(1 + (N − df + 0.5) / (df + 0.5))
+    fn idf(&self, df: u32) -> f32 {
+        let (items, df) = (f64::from(self.num_items()), f64::from(df));
+        ((items - df + 0.5) / (df + 0.5)).ln_1p() as f32
+    }
+}
+
+impl LexicalOptions {
+    fn check(&self) -> Result<()> {
+        let problem = match self {
+            Self { k1, .. } if !(0.0..=100.0).contains(k1) => format!("k1 = {k1}: say 0 to 100, such as 1.2"),
+            Self { b, .. } if !(0.0..=1.0).contains(b) => format!("b = {b}: say 0 to 1, such as 0.75"),
+            _ => return Ok(()),
+        };
+        Err(Error::config("lexical", problem))
+    }
+}
+
+/// tantivy fails on an index in memory only where the machine does.
+fn unreadable(cause: impl Into<souk_io::error::Cause>) -> Error {
+    Error::data(Path::new("lexical index"), None, "cannot be read: build it again").because(cause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shop(texts: &[&str]) -> Lexical {
+        Lexical::build(texts.iter().map(|text| Ok((*text).to_owned()))).unwrap()
+    }
+
+    fn rows(hits: &[LexicalHit]) -> Vec<u32> {
+        hits.iter().map(|hit| hit.row).collect()
+    }
+
+    #[test]
+    fn scores_are_bm25_by_hand() {
+        // N = 3, lengths 3, 2 and 4, mean 3; oak stands in two texts, desk in one
+        let shop = shop(&["oak desk lamp", "oak chair", "red red red chair"]);
+        let idf = |df: f64| (1.0 + (3.0 - df + 0.5) / (df + 0.5)).ln();
+        let norm = |length: f64| 1.2 * (0.25 + 0.75 * length / 3.0);
+        let expected = [
+            ("oak desk", 0, idf(2.0) / (1.0 + norm(3.0)) + idf(1.0) / (1.0 + norm(3.0))),
+            ("oak desk", 1, idf(2.0) / (1.0 + norm(2.0))),
+            ("red", 2, idf(1.0) * 3.0 / (3.0 + norm(4.0))),
+            ("red lamp red", 2, 2.0 * idf(1.0) * 3.0 / (3.0 + norm(4.0))),
+        ];
+        for (query, row, score) in expected {
+            let hits = shop.search(query, 10).unwrap();
+            let hit = hits.iter().find(|hit| hit.row == row).unwrap();
+            assert!((f64::from(hit.score) - score).abs() < 1e-6, "{query}: {} is not {score}", hit.score);
+        }
+        assert_eq!(rows(&shop.search("oak desk", 10).unwrap()), [0, 1]);
+        assert_eq!(rows(&shop.search("oak desk", 1).unwrap()), [0]);
+        assert_eq!(shop.search("oak", 0).unwrap(), []);
+        assert_eq!(shop.search("of the xylophone", 10).unwrap(), []);
+    }
+
+    #[test]
+    fn equal_scores_stand_in_the_order_of_the_catalogue_whatever_k() {
+        let texts: Vec<String> = (0..20_000).map(|row| format!("oak {}", ["desk", "lamp"][row % 2])).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let shop = shop(&texts);
+        assert_eq!(rows(&shop.search("desk", 3).unwrap()), [0, 2, 4]);
+        let all = rows(&shop.search("desk", 20_000).unwrap());
+        assert_eq!(all, (0..20_000).step_by(2).collect::<Vec<_>>());
+        assert_eq!(rows(&shop.search("oak", 5).unwrap()), [0, 1, 2, 3, 4]);
+        assert_eq!(rows(&shop.search("lamp oak", 10_002).unwrap())[9_998..], [19_997, 19_999, 0, 2]);
+    }
+
+    #[test]
+    fn many_answers_are_the_answers_of_each() {
+        let shop = shop(&["oak desk", "pine desk", "", "oak"]);
+        assert_eq!(shop.num_items(), 4);
+        let queries = ["desk", "", "oak", "pine oak desk"];
+        let each: Vec<_> = queries.iter().map(|query| shop.search(query, 2).unwrap()).collect();
+        assert_eq!(shop.search_many(&queries, 2).unwrap(), each);
+        assert_eq!(shop.search_many(&[], 2).unwrap(), Vec::<Vec<LexicalHit>>::new());
+    }
+
+    #[test]
+    fn an_empty_catalogue_has_no_answers() {
+        let shop = shop(&[]);
+        assert_eq!(shop.num_items(), 0);
+        assert_eq!(shop.search("oak", 3).unwrap(), []);
+    }
+
+    #[test]
+    fn overlap_weighs_terms_by_idf() {
+        let shop = shop(&["oak desk lamp", "oak chair", "red red red chair"]);
+        let idf = |df: f32| (1.0 + (3.0 - df + 0.5) / (df + 0.5)).ln();
+        let (oak, desk, unknown) = (idf(2.0), idf(1.0), idf(0.0));
+        for (query, text, share) in [
+            ("oak desk", "an oak table", oak / (oak + desk)),
+            ("oak oak desk", "oak desks, two", 1.0),
+            ("oak desk", "red chair", 0.0),
+            ("oak xylophone", "oak desk", oak / (oak + unknown)),
+            ("of the", "of the", 0.0),
+        ] {
+            let found = shop.overlap(query, text);
+            assert!((found - share).abs() < 1e-6, "{query} in {text}: {found} is not {share}");
+        }
+    }
+
+    #[test]
+    fn an_error_of_the_texts_is_the_error_of_the_build() {
+        let texts = [Ok("oak".to_owned()), Err(Error::input("no more"))];
+        assert_eq!(Lexical::build(texts.into_iter()).err().unwrap().to_string(), "no more");
+        let options = LexicalOptions { b: 2.0, ..LexicalOptions::default() };
+        let error = Lexical::build_with(options, std::iter::empty()).err().unwrap();
+        assert_eq!(error.to_string(), "lexical: b = 2: say 0 to 1, such as 0.75");
+    }
+}

@@ -1,0 +1,131 @@
+//! The lexical channel against bm25s (`tests/golden/bm25`; `SOUK_GOLDEN` names another folder of the same layout), what
+//! holds for any texts, and real queries where the shared data is.
+
+use std::collections::HashSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use serde::Deserialize;
+use souk_io::beir::DataFolder;
+use souk_lexical::{Lexical, LexicalHit, LexicalOptions, terms};
+
+#[derive(Deserialize)]
+struct Expected {
+    query: String,
+    terms: Vec<String>,
+    hits: Vec<(u32, f32)>,
+}
+
+fn root() -> PathBuf {
+    souk_testing::repository()
+}
+
+fn built(data: &Path, options: LexicalOptions) -> Lexical {
+    let folder = DataFolder::open(data).unwrap();
+    Lexical::build_with(options, folder.items().unwrap().map(|item| Ok(item?.1.passage()))).unwrap()
+}
+
+#[test]
+fn scores_and_order_are_those_of_bm25s() {
+    let golden = std::env::var_os("SOUK_GOLDEN").map_or(root().join("tests/golden"), PathBuf::from);
+    let expected: Vec<Expected> =
+        serde_json::from_slice(&fs::read(golden.join("bm25/expected.json")).unwrap()).unwrap();
+    let shop = built(&root().join("docs/demo"), LexicalOptions::default());
+    for Expected { query, terms: read, hits } in &expected {
+        assert_eq!(&terms(query), read, "{query}");
+        let found = shop.search(query, 1000).unwrap();
+        assert_eq!(found.len(), hits.len(), "{query}");
+        // what differs in the last bits only may stand in either order
+        for (hit, (_, score)) in found.iter().zip(hits) {
+            assert!((hit.score - score).abs() < 2e-5, "{query}: {hit:?} is not {score}");
+        }
+        for (row, score) in hits {
+            let hit = found.iter().find(|hit| hit.row == *row).unwrap();
+            assert!((hit.score - score).abs() < 2e-5, "{query}: {hit:?} is not {score}");
+        }
+    }
+    assert!(expected.iter().filter(|expected| expected.hits.len() > 1).count() > 40);
+}
+
+fn texts() -> impl Strategy<Value = Vec<String>> {
+    let word = prop_oneof!["[a-e]{1,3}", "[0-9]{1,2}", Just("in.".to_owned()), "\\PC{0,4}"];
+    let text = prop::collection::vec(word, 0..12).prop_map(|words| words.join(" "));
+    prop::collection::vec(text, 1..30)
+}
+
+proptest! {
+    #[test]
+    fn fewer_hits_are_the_first_of_more(texts in texts(), k in 0_usize..10) {
+        let shop = Lexical::build(texts.iter().cloned().map(Ok)).unwrap();
+        for query in &texts {
+            let all = shop.search(query, texts.len()).unwrap();
+            prop_assert_eq!(&shop.search(query, k).unwrap()[..], &all[..k.min(all.len())]);
+            let ordered = |a: &LexicalHit, b: &LexicalHit| a.score > b.score || a.score == b.score && a.row < b.row;
+            prop_assert!(all.windows(2).all(|pair| ordered(&pair[0], &pair[1])));
+            // a row is found exactly when it shares a term
+            let asked: HashSet<String> = terms(query).into_iter().collect();
+            let sharing = |text: &String| terms(text).iter().any(|term| asked.contains(term));
+            let found: HashSet<u32> = all.iter().map(|hit| hit.row).collect();
+            let expected = (0..).zip(&texts).filter(|(_, text)| sharing(text)).map(|(row, _)| row);
+            prop_assert_eq!(found, expected.collect::<HashSet<u32>>());
+        }
+    }
+
+    #[test]
+    fn overlap_is_a_share(texts in texts(), query in "\\PC{0,30}", typos in any::<bool>()) {
+        let options = LexicalOptions { typos, ..LexicalOptions::default() };
+        let shop = Lexical::build_with(options, texts.iter().cloned().map(Ok)).unwrap();
+        for text in &texts {
+            let share = shop.overlap(&query, text);
+            prop_assert!((0.0..=1.0).contains(&share), "{}", share);
+            let itself = shop.overlap(text, text);
+            prop_assert_eq!(itself, if terms(text).is_empty() { 0.0 } else { 1.0 });
+            prop_assert_eq!(shop.overlap(text, ""), 0.0);
+        }
+    }
+}
+
+#[test]
+fn a_query_without_end_is_answered() {
+    let shop = Lexical::build(["oak desk".to_owned(), "lamp".to_owned()].into_iter().map(Ok)).unwrap();
+    let long = "desk qwertz ".repeat(100_000);
+    assert_eq!(shop.search(&long, usize::MAX).unwrap().len(), 1);
+    assert!(shop.overlap(&long, "desk") < 1.0);
+}
+
+#[test]
+fn real_queries_find_their_items_and_more_of_them_with_typos() {
+    let data = root().join("../shared/data/home_depot");
+    if !data.exists() {
+        skip("real_queries_find_their_items_and_more_of_them_with_typos");
+        return;
+    }
+    let folder = DataFolder::open(&data).unwrap();
+    let judgements: Vec<_> = folder.judgements("dev").unwrap().map(Result::unwrap).collect();
+    let good: HashSet<_> =
+        judgements.iter().filter(|row| row.level.is_good()).map(|row| (&row.query, &row.item)).collect();
+    let asked: HashSet<_> = good.iter().map(|(query, _)| *query).collect();
+    let ids: Vec<String> = folder.items().unwrap().map(|item| item.unwrap().1.id).collect();
+    let queries: Vec<_> = folder.queries().unwrap().map(Result::unwrap).filter(|row| asked.contains(&row.id)).collect();
+    let texts: Vec<&str> = queries.iter().map(|query| query.text.as_str()).collect();
+    // of all Good items, the share among the first 100
+    let found = |typos: bool| {
+        let shop = built(&data, LexicalOptions { typos, ..LexicalOptions::default() });
+        let hits = shop.search_many(&texts, 100).unwrap();
+        let pairs = queries.iter().zip(&hits).flat_map(|(query, hits)| hits.iter().map(move |hit| (&query.id, hit)));
+        let found = pairs.filter(|(query, hit)| good.contains(&(*query, &ids[hit.row as usize]))).count();
+        found as f64 / good.len() as f64
+    };
+    let (strict, forgiving) = (found(false), found(true));
+    assert!(strict > 0.70, "{strict}");
+    assert!(forgiving > strict + 0.01, "{forgiving} with typos, {strict} without");
+}
+
+fn skip(name: &str) {
+    use std::io::Write;
+    if let Some(path) = std::env::var_os("SOUK_SKIPPED") {
+        let mut file = fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        writeln!(file, "{name}: no shared data").unwrap();
+    }
+}

@@ -1,0 +1,8 @@
+//! Tests and benches of this package find the libtorch they were built with; LD_LIBRARY_PATH still comes first.
+
+fn main() {
+    if let Ok(lib) = std::env::var("DEP_TCH_LIBTORCH_LIB") {
+        println!("cargo:rustc-link-arg=-Wl,--enable-new-dtags,-rpath,{lib}");
+    }
+    println!("cargo:rerun-if-changed=build.rs");
+}

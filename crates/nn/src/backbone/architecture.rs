@@ -1,0 +1,232 @@
+//! What a hub `config.json` describes: which backbone, of which size. Unknown architectures, and fields that may change
+//! the computation, are refused by name.
+
+use std::path::Path;
+
+use serde_json::Value;
+
+use super::bert::BertShape;
+use super::decoder::{DecoderShape, FAMILIES};
+use super::fields::Fields;
+use souk_io::error::{Error, Result};
+
+/// Fields of any hub `config.json` that do not change what the forward pass computes.
+const HARMLESS: &str = "
+    _attn_implementation _name_or_path _num_labels architectures attn_implementation bad_words_ids
+    begin_suppress_tokens bos_token_id classifier_dropout cls_token_id cross_attention_hidden_size
+    decoder_start_token_id directionality diversity_penalty do_sample dtype early_stopping
+    encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task
+    forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label initializer_range is_decoder
+    label2id length_penalty mask_token_id max_length max_window_layers min_length model_type
+    no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions
+    output_hidden_states output_past output_scores pad_token_id pooler_fc_size pooler_num_attention_heads
+    pooler_num_fc_layers pooler_size_per_head pooler_type prefix problem_type remove_invalid_values
+    repetition_penalty return_dict return_dict_in_generate sentence_transformers sep_token_id suppress_tokens
+    task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
+    transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache xla_device";
+
+/// Whether a decoder attends in one direction; `false` is what transformers too computes in both.
+pub(super) const CAUSAL: &str = "is_causal";
+
+/// Nobody trains deeper models; a larger number is a mistake, and memory would be taken for it.
+const MAX_LAYERS: i64 = 10_000;
+
+pub(super) fn num_layers(fields: &Fields) -> Result<i64> {
+    let layers = fields.count("num_hidden_layers")?;
+    fields.check("num_hidden_layers", layers <= MAX_LAYERS, "is more than any model has")?;
+    Ok(layers)
+}
+
+/// What a `config.json` describes.
+#[derive(Clone, Debug)]
+pub struct Architecture {
+    pub(super) shape: Shape,
+    /// The file as it was read, to be saved again.
+    json: Value,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Shape {
+    Bert(BertShape),
+    Decoder(DecoderShape),
+}
+
+impl Architecture {
+    /// Reads a hub `config.json`; `ignored` lists fields the user vouches for.
+    pub fn open(path: &Path, ignored: &[String]) -> Result<Self> {
+        let text = std::fs::read(path).map_err(Error::store(path, "read it"))?;
+        let json =
+            serde_json::from_slice(&text).map_err(|e| Error::config(path.display(), "not valid JSON").because(e))?;
+        Self::read(json, &path.display().to_string(), Some(ignored))
+    }
+
+    /// Reads the same from memory; `place` names it in errors.
+    pub fn read(json: Value, place: &str, ignored: Option<&[String]>) -> Result<Self> {
+        let fields = Fields::new(place.into(), json.clone(), ignored)?;
+        let model_type: String = fields.need("model_type")?;
+        for (field, neutral) in [
+            ("is_encoder_decoder", Value::from(false)),
+            ("chunk_size_feed_forward", 0.into()),
+            ("pruned_heads", serde_json::json!({})),
+            ("tie_encoder_decoder", false.into()),
+            ("add_cross_attention", false.into()),
+        ] {
+            fields.only(field, neutral)?;
+        }
+        let shape = match FAMILIES.iter().find(|family| family.model_type == model_type) {
+            Some(family) => Shape::Decoder(DecoderShape::read(family, &fields)?),
+            None if model_type == "bert" => {
+                fields.only(CAUSAL, false)?;
+                fields.only("tie_word_embeddings", true).or_else(|_| fields.only("tie_word_embeddings", false))?;
+                Shape::Bert(BertShape::read(&fields)?)
+            }
+            None => {
+                let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
+                let problem = format!("is `{model_type}`: Souk computes bert, {}", known.join(", "));
+                return Err(fields.error("model_type", &problem));
+            }
+        };
+        fields.finish(HARMLESS)?;
+        Ok(Self { shape, json })
+    }
+
+    pub fn json(&self) -> &Value {
+        &self.json
+    }
+
+    /// The same with its lowest `layers` layers alone; `ignored` lists fields the user vouches for.
+    pub fn cut(&self, layers: usize, ignored: &[String]) -> Result<Self> {
+        let mut json = self.json.clone();
+        json["num_hidden_layers"] = layers.into();
+        if let Some(types) = json.get_mut("layer_types").and_then(Value::as_array_mut) {
+            types.truncate(layers);
+        }
+        Self::read(json, "config.json", Some(ignored))
+    }
+
+    /// The same with attention in one direction, or in both, where somebody says which.
+    pub fn attending(mut self, causal: Option<bool>, ignored: &[String]) -> Result<Self> {
+        match (causal, &self.shape) {
+            (Some(causal), Shape::Decoder(shape)) if causal != shape.causal => {
+                self.json[CAUSAL] = causal.into();
+                Self::read(self.json, "config.json", Some(ignored))
+            }
+            (Some(true), Shape::Bert(_)) => {
+                Err(Error::config("encoder.causal", "is true, but BERT reads in both directions: use a decoder"))
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// Whether each token sees those before it alone.
+    pub fn is_causal(&self) -> bool {
+        matches!(&self.shape, Shape::Decoder(shape) if shape.causal)
+    }
+
+    pub fn num_layers(&self) -> usize {
+        match &self.shape {
+            Shape::Bert(shape) => usize::try_from(shape.layers).unwrap_or(0),
+            Shape::Decoder(shape) => shape.windows.len(),
+        }
+    }
+
+    /// How many texts of one sequence the model tells apart; a decoder goes by its words alone.
+    pub fn num_token_types(&self) -> i64 {
+        match &self.shape {
+            Shape::Bert(shape) => shape.token_types,
+            Shape::Decoder(_) => 1,
+        }
+    }
+
+    /// Width of a hidden state.
+    pub fn width(&self) -> i64 {
+        match &self.shape {
+            Shape::Bert(shape) => shape.width,
+            Shape::Decoder(shape) => shape.width,
+        }
+    }
+
+    /// The longest text the model has positions for.
+    pub fn max_tokens(&self) -> usize {
+        let positions = match &self.shape {
+            Shape::Bert(shape) => shape.positions,
+            Shape::Decoder(shape) => shape.positions,
+        };
+        usize::try_from(positions).unwrap_or(usize::MAX)
+    }
+
+    /// Ids must be below this.
+    pub fn vocab(&self) -> usize {
+        let vocab = match &self.shape {
+            Shape::Bert(shape) => shape.vocab,
+            Shape::Decoder(shape) => shape.vocab,
+        };
+        usize::try_from(vocab).unwrap_or(usize::MAX)
+    }
+
+    pub fn is_decoder(&self) -> bool {
+        matches!(self.shape, Shape::Decoder(_))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Architecture> {
+        Architecture::read(serde_json::from_str(json).unwrap(), "config.json", Some(&[]))
+    }
+
+    /// As model repositories have them, harmless fields included.
+    #[test]
+    fn configurations_of_the_hub_are_read_as_they_are() {
+        let qwen = r#"{"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
+            "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02,
+            "intermediate_size": 4864, "max_position_embeddings": 32768, "max_window_layers": 24, "model_type": "qwen2",
+            "num_attention_heads": 14, "num_hidden_layers": 24, "num_key_value_heads": 2, "rms_norm_eps": 1e-06,
+            "rope_theta": 1000000.0, "sliding_window": 32768, "tie_word_embeddings": true, "torch_dtype": "bfloat16",
+            "transformers_version": "4.40.1", "use_cache": true, "use_mrope": false, "use_sliding_window": false,
+            "vocab_size": 151936}"#;
+        let llama = r#"{"architectures": ["LlamaForCausalLM"], "attention_bias": false, "attention_dropout": 0.0,
+            "bos_token_id": 128000, "eos_token_id": [128001, 128008], "head_dim": 64, "hidden_act": "silu",
+            "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 8192, "mlp_bias": false,
+            "max_position_embeddings": 131072, "model_type": "llama", "num_attention_heads": 32,
+            "num_hidden_layers": 16, "num_key_value_heads": 8, "pretraining_tp": 1, "rms_norm_eps": 1e-05,
+            "rope_scaling": {"factor": 32.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0,
+            "original_max_position_embeddings": 8192, "rope_type": "llama3"}, "rope_theta": 500000.0,
+            "tie_word_embeddings": true, "torch_dtype": "bfloat16", "use_cache": true, "vocab_size": 128256}"#;
+        let bert = r#"{"_name_or_path": "x", "architectures": ["BertModel"], "attention_probs_dropout_prob": 0.1,
+            "classifier_dropout": null, "directionality": "bidi", "gradient_checkpointing": false, "hidden_act": "gelu",
+            "hidden_dropout_prob": 0.1, "hidden_size": 768, "id2label": {"0": "LABEL_0"}, "initializer_range": 0.02,
+            "intermediate_size": 3072, "label2id": {"LABEL_0": 0}, "layer_norm_eps": 1e-12,
+            "max_position_embeddings": 512, "model_type": "bert", "num_attention_heads": 12, "num_hidden_layers": 12,
+            "output_past": true, "pad_token_id": 0, "pooler_fc_size": 768, "pooler_type": "first_token_transform",
+            "position_embedding_type": "absolute", "type_vocab_size": 2, "use_cache": true, "vocab_size": 21128}"#;
+        for (json, width, decoder) in [(qwen, 896, true), (llama, 2048, true), (bert, 768, false)] {
+            let architecture = read(json).unwrap();
+            assert_eq!((architecture.width(), architecture.is_decoder()), (width, decoder));
+        }
+    }
+
+    #[test]
+    fn what_would_compute_something_else_is_refused() {
+        let with = |field: &str| {
+            let json = format!(
+                r#"{{"model_type": "mistral", "hidden_size": 8, "intermediate_size": 8, "vocab_size": 8,
+                "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 8, {field}}}"#
+            );
+            read(&json).map(drop).map_err(|e| e.to_string())
+        };
+        with(r#""sliding_window": null"#).unwrap();
+        for (field, named) in [
+            (r#""rope_scaling": {"type": "yarn", "factor": 4.0}"#, "`yarn`"),
+            (r#""num_key_value_heads": 3"#, "`num_key_value_heads`"),
+            (r#""num_hidden_layers": 4000000000"#, "`num_hidden_layers`"),
+            (r#""head_dim": 3"#, "`head_dim`"),
+            (r#""layer_types": ["linear_attention"]"#, "`layer_types`"),
+            (r#""num_experts": 8"#, "`num_experts`"),
+        ] {
+            assert!(with(field).unwrap_err().contains(named), "{field}: {:?}", with(field));
+        }
+    }
+}

@@ -1,0 +1,336 @@
+//! One decoder for Qwen2/2.5, Qwen3, Llama 3 and Mistral: pre-norm layers, rotary positions, grouped-query attention,
+//! gated feed-forward. The families differ in the rows of `FAMILIES` and in their `config.json`, nowhere else.
+
+use souk_native::Activation;
+use tch::{Device, Tensor};
+
+use super::Pass;
+use super::architecture::{CAUSAL, num_layers};
+use super::attention::{Visibility, attend};
+use super::fields::Fields;
+use super::kv::Cache;
+use super::linear::{Linear, LinearSpec, Matrix, Projection, RmsNorm, Then, activate, activation_of};
+use super::rope::{Angles, Rope};
+use super::tokens::Tokens;
+use super::weights::{Init, Parameters};
+use souk_io::error::{Error, Result};
+
+/// How a family differs from plain Llama where its `config.json` does not say.
+pub(super) struct Family {
+    pub model_type: &'static str,
+    /// Bias on query, key and value; `None`: the field `attention_bias` decides, for the output too.
+    qkv_bias: Option<bool>,
+    /// A norm over each head of query and key.
+    head_norm: bool,
+    /// The window holds from this layer rule on.
+    window: WindowRule,
+    default_eps: f64,
+    default_head: Option<i64>,
+}
+
+enum WindowRule {
+    Never,
+    Always,
+    /// `use_sliding_window` turns it on, for layers from `max_window_layers`.
+    Upper,
+}
+
+pub(super) const FAMILIES: [Family; 4] = [
+    Family {
+        model_type: "qwen2",
+        qkv_bias: Some(true),
+        head_norm: false,
+        window: WindowRule::Upper,
+        default_eps: 1e-6,
+        default_head: None,
+    },
+    Family {
+        model_type: "qwen3",
+        qkv_bias: None,
+        head_norm: true,
+        window: WindowRule::Upper,
+        default_eps: 1e-6,
+        default_head: Some(128),
+    },
+    Family {
+        model_type: "llama",
+        qkv_bias: None,
+        head_norm: false,
+        window: WindowRule::Never,
+        default_eps: 1e-6,
+        default_head: None,
+    },
+    Family {
+        model_type: "mistral",
+        qkv_bias: Some(false),
+        head_norm: false,
+        window: WindowRule::Always,
+        default_eps: 1e-6,
+        default_head: None,
+    },
+];
+
+/// The sizes of one decoder, from `config.json`.
+#[derive(Clone, Debug)]
+pub struct DecoderShape {
+    pub vocab: i64,
+    pub width: i64,
+    pub heads: i64,
+    pub kv_heads: i64,
+    pub head: i64,
+    pub inner: i64,
+    pub positions: i64,
+    /// Each layer's sliding window.
+    pub windows: Vec<Option<i64>>,
+    rope: Rope,
+    eps: f64,
+    pub(super) qkv_bias: bool,
+    pub(super) output_bias: bool,
+    pub(super) inner_bias: bool,
+    pub(super) head_norm: bool,
+    pub(super) tied: bool,
+    pub(super) attention_dropout: f64,
+    /// Each token sees those before it alone.
+    pub(super) causal: bool,
+    activation: Activation,
+    init_std: f64,
+}
+
+impl DecoderShape {
+    pub(super) fn read(family: &Family, fields: &Fields) -> Result<Self> {
+        let name: String = fields.or("hidden_act", "silu".into())?;
+        let unknown = || fields.error("hidden_act", &format!("is `{name}`: Souk computes silu, gelu, gelu_new, relu"));
+        let activation = activation_of(&name).ok_or_else(unknown)?;
+        fields.only("pretraining_tp", 1)?;
+        fields.only("use_mrope", false)?;
+        let (width, heads) = (fields.count("hidden_size")?, fields.count("num_attention_heads")?);
+        let head = fields.count_or("head_dim", family.default_head.unwrap_or(width / heads))?;
+        let kv_heads = fields.count_or("num_key_value_heads", heads)?;
+        fields.check("num_key_value_heads", heads % kv_heads == 0, "must divide num_attention_heads")?;
+        fields.check("head_dim", head > 0 && head % 2 == 0, "must be even, for rotary positions")?;
+        let positions = fields.count("max_position_embeddings")?;
+        let named_bias = fields.or("attention_bias", false)?;
+        Ok(Self {
+            vocab: fields.count("vocab_size")?,
+            causal: fields.or(CAUSAL, true)?,
+            inner: fields.count("intermediate_size")?,
+            positions,
+            windows: windows(family, fields)?,
+            rope: Rope::read(fields, positions)?,
+            eps: fields.positive("rms_norm_eps", Some(family.default_eps))?,
+            qkv_bias: family.qkv_bias.unwrap_or(named_bias),
+            output_bias: family.qkv_bias.is_none() && named_bias,
+            inner_bias: fields.or("mlp_bias", false)?,
+            head_norm: family.head_norm,
+            tied: fields.or("tie_word_embeddings", false)?,
+            attention_dropout: fields.or("attention_dropout", 0.0)?,
+            init_std: fields.or("initializer_range", 0.02)?,
+            width,
+            heads,
+            kv_heads,
+            head,
+            activation,
+        })
+    }
+}
+
+/// Which layers see only a window, as transformers decides it; `layer_types`, where given, must agree.
+fn windows(family: &Family, fields: &Fields) -> Result<Vec<Option<i64>>> {
+    let layers = num_layers(fields)?;
+    // absent is not null: transformers then takes its default
+    let size: Option<i64> = if fields.has("sliding_window") { fields.get("sliding_window")? } else { Some(4096) };
+    fields.check("sliding_window", size.is_none_or(|w| w > 0), "must be positive")?;
+    let on: bool = fields.or("use_sliding_window", false)?;
+    let from: i64 = fields.or("max_window_layers", 28)?;
+    let types: Option<Vec<String>> = fields.get("layer_types")?;
+    let slides = |layer: i64| match (&family.window, &types) {
+        (WindowRule::Never, _) => false,
+        (WindowRule::Upper, _) if !on => false,
+        (_, Some(types)) => types.get(layer as usize).is_some_and(|t| t == "sliding_attention"),
+        (WindowRule::Upper, None) => layer >= from,
+        (WindowRule::Always, None) => true,
+    };
+    let known = |t: &String| t == "sliding_attention" || t == "full_attention";
+    let fits = types.as_ref().is_none_or(|t| t.len() as i64 == layers && t.iter().all(known));
+    fields.check("layer_types", fits, "must name full_attention or sliding_attention for every layer")?;
+    Ok((0..layers).map(|layer| size.filter(|_| slides(layer))).collect())
+}
+
+pub struct Decoder {
+    shape: DecoderShape,
+    words: Matrix,
+    layers: Vec<Layer>,
+    norm: RmsNorm,
+    vocabulary: Vocabulary,
+}
+
+/// What scores of the next token are made by.
+enum Vocabulary {
+    /// The words' own matrix.
+    Words,
+    Own(Matrix),
+    /// Of a folder saved without one.
+    None,
+}
+
+struct Layer {
+    window: Option<i64>,
+    input_norm: RmsNorm,
+    qkv: Projection,
+    head_norms: Option<(RmsNorm, RmsNorm)>,
+    output: Projection,
+    inner_norm: RmsNorm,
+    gate_up: Projection,
+    down: Projection,
+}
+
+impl Decoder {
+    pub(super) const LEFTOVERS: [&str; 3] = ["lm_head.", "rotary_emb.inv_freq", "score."];
+
+    pub(super) fn build(shape: &DecoderShape, parameters: &mut Parameters) -> Result<Self> {
+        let prefix = parameters.prefix(&["model.", ""], "embed_tokens.weight")?;
+        let (std, rows) = (Init::Normal(shape.init_std), [shape.vocab, shape.width]);
+        let words = parameters.tensor(&format!("{prefix}embed_tokens.weight"), &rows, std)?;
+        let layers = shape
+            .windows
+            .iter()
+            .enumerate()
+            .map(|(i, &window)| Layer::build(&format!("{prefix}layers.{i}"), window, shape, parameters))
+            .collect::<Result<_>>()?;
+        let norm = RmsNorm::build(&format!("{prefix}norm"), shape.width, shape.eps, parameters)?;
+        let vocabulary = match shape.tied {
+            true => Vocabulary::Words,
+            false if parameters.has("lm_head.weight") => {
+                Vocabulary::Own(Matrix::of(parameters.tensor("lm_head.weight", &rows, std)?))
+            }
+            false => Vocabulary::None,
+        };
+        Ok(Self { shape: shape.clone(), words: Matrix::of(words), layers, norm, vocabulary })
+    }
+
+    /// Hidden states, shaped as the tokens with a width added. With a cache the tokens continue what it holds.
+    pub(super) fn forward(&self, tokens: &Tokens, pass: &mut Pass) -> Result<Tensor> {
+        let step = pass.cache.as_deref_mut().map(|cache| cache.extend(tokens)).transpose()?.flatten();
+        let tokens = step.as_ref().unwrap_or(tokens);
+        let plan = |window| tokens.plan(Visibility { causal: self.shape.causal, window });
+        let full = plan(None);
+        let sliding = self.shape.windows.iter().flatten().next().map(|&w| plan(Some(w)));
+        let dropout = if pass.train { self.shape.attention_dropout } else { 0.0 };
+        let mut x = pass.words.map_or_else(|| self.words(&tokens.ids), Tensor::shallow_clone);
+        let angles = self.shape.rope.angles(&tokens.positions, self.shape.head, x.kind());
+        let depth = self.layers.len().saturating_sub(pass.skip_layers);
+        for (i, layer) in self.layers[..depth].iter().enumerate() {
+            let cache = pass.cache.as_deref_mut().map(|cache| (cache, i));
+            let (q, k, v) = layer.heads(&layer.input_norm.forward(&x), &self.shape, (&angles, pass.train), cache)?;
+            let plan = if layer.window.is_some() { sliding.as_ref().unwrap_or(&full) } else { &full };
+            let context = attend(&q, &k, &v, plan, dropout)?;
+            x = &x + layer.output.apply(&context, Then::Nothing, pass.train)?;
+            let inner = layer.gate_up.split(&layer.inner_norm.forward(&x), pass.train)?;
+            let inner = activate(&inner[0], self.shape.activation) * &inner[1];
+            x = &x + layer.down.apply(&inner, Then::Nothing, pass.train)?;
+        }
+        Ok(if pass.skip_layers == 0 { self.norm.forward(&x) } else { x })
+    }
+
+    pub(super) fn device(&self) -> Device {
+        self.words.exact().device()
+    }
+
+    pub(super) fn words(&self, ids: &Tensor) -> Tensor {
+        Tensor::embedding(self.words.exact(), ids, -1, false, false)
+    }
+
+    pub(super) fn mixtures(&self, shares: &Tensor) -> Tensor {
+        shares.matmul(&self.words.factor())
+    }
+
+    /// Next-token scores `[.., vocab]` for hidden states.
+    pub(super) fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
+        Ok(hidden.linear::<&Tensor>(&self.vocabulary()?.factor(), None))
+    }
+
+    pub(super) fn is_causal(&self) -> bool {
+        self.shape.causal
+    }
+
+    fn vocabulary(&self) -> Result<&Matrix> {
+        match &self.vocabulary {
+            Vocabulary::Words => Ok(&self.words),
+            Vocabulary::Own(matrix) => Ok(matrix),
+            Vocabulary::None => {
+                let problem = "this folder was saved without a language-model head: it cannot generate";
+                Err(Error::config("config.json", problem))
+            }
+        }
+    }
+
+    pub(super) fn check_writes(&self) -> Result<()> {
+        self.vocabulary().map(drop)
+    }
+
+    pub(super) fn projections(&mut self) -> impl Iterator<Item = &mut Projection> {
+        self.layers.iter_mut().flat_map(|l| [&mut l.qkv, &mut l.output, &mut l.gate_up, &mut l.down])
+    }
+}
+
+impl Layer {
+    fn build(at: &str, window: Option<i64>, shape: &DecoderShape, parameters: &mut Parameters) -> Result<Self> {
+        let (width, inner, std) = (shape.width, shape.inner, shape.init_std);
+        let (queries, keys) = (shape.heads * shape.head, shape.kv_heads * shape.head);
+        let mut linear = |name: &str, inputs, outputs, bias| {
+            let name = &format!("{at}.{name}");
+            Linear::build(LinearSpec { name, inputs, outputs, bias, std }, parameters)
+        };
+        let qkv = vec![
+            linear("self_attn.q_proj", width, queries, shape.qkv_bias)?,
+            linear("self_attn.k_proj", width, keys, shape.qkv_bias)?,
+            linear("self_attn.v_proj", width, keys, shape.qkv_bias)?,
+        ];
+        let output = linear("self_attn.o_proj", queries, width, shape.output_bias)?;
+        let gate_up = vec![
+            linear("mlp.gate_proj", width, inner, shape.inner_bias)?,
+            linear("mlp.up_proj", width, inner, shape.inner_bias)?,
+        ];
+        let down = linear("mlp.down_proj", inner, width, shape.inner_bias)?;
+        let mut norm = |name: &str, size| RmsNorm::build(&format!("{at}.{name}"), size, shape.eps, parameters);
+        let head_norms = match shape.head_norm {
+            true => Some((norm("self_attn.q_norm", shape.head)?, norm("self_attn.k_norm", shape.head)?)),
+            false => None,
+        };
+        Ok(Self {
+            window,
+            head_norms,
+            input_norm: norm("input_layernorm", width)?,
+            inner_norm: norm("post_attention_layernorm", width)?,
+            qkv: Projection::of(qkv),
+            output: Projection::of(vec![output]),
+            gate_up: Projection::of(gate_up),
+            down: Projection::of(vec![down]),
+        })
+    }
+
+    /// Query, key and value by head, turned by their positions; key and value with the cached ones before them.
+    fn heads(
+        &self,
+        x: &Tensor,
+        shape: &DecoderShape,
+        how: (&Angles, bool),
+        cache: Option<(&mut Cache, usize)>,
+    ) -> Result<(Tensor, Tensor, Tensor)> {
+        let (angles, train) = how;
+        let parts = self.qkv.split(x, train)?;
+        let heads = |x: &Tensor| x.unflatten(-1, [-1, shape.head]);
+        let (mut q, mut k, v) = (heads(&parts[0]), heads(&parts[1]), heads(&parts[2]));
+        if let Some((query_norm, key_norm)) = &self.head_norms {
+            (q, k) = (query_norm.forward(&q), key_norm.forward(&k));
+        }
+        let (q, k) = (angles.turn(&q), angles.turn(&k));
+        match cache {
+            Some((cache, layer)) => {
+                let (k, v) = cache.append(layer, k, v);
+                Ok((q, k, v))
+            }
+            None => Ok((q, k, v)),
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Linear maps: trainable with an optional low-rank adapter, or frozen into the CPU's packed form (f32 or int8).
+//! A `Projection` is one or several maps of the same input (query, key and value; gate and up); frozen, they are one
+//! product, fused with what follows it.
+
+use std::cell::RefCell;
+
+use souk_native::{Activation, Autocast, Epilogue, PackedLinear};
+use tch::{Kind, Tensor};
+
+use super::weights::{Init, Parameters};
+use souk_io::error::{Error, Result};
+
+/// What the numbers of a model are on the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    F32,
+    Bf16,
+    /// Weights per output, activations per token in 8 bits; CPU only, everything between the products in f32.
+    Int8,
+}
+
+impl Precision {
+    /// The kind that parameters are kept in.
+    pub fn kind(self) -> Kind {
+        match self {
+            Self::F32 | Self::Int8 => Kind::Float,
+            Self::Bf16 => Kind::BFloat16,
+        }
+    }
+}
+
+/// A matrix of weights, and its bf16 form once autocast asked for it. libtorch keeps casts of what is trained, and casts everything
+/// else anew for every product, each of which keeps its copy where a gradient goes through it.
+pub(super) struct Matrix {
+    exact: Tensor,
+    /// With the version of `exact` that it was made of: other holders of the tensor may set it in place.
+    half: RefCell<Option<(i64, Tensor)>>,
+}
+
+impl Matrix {
+    pub(super) fn of(exact: Tensor) -> Self {
+        Self { exact, half: RefCell::new(None) }
+    }
+
+    /// What a product takes now.
+    pub(super) fn factor(&self) -> Tensor {
+        let exact = &self.exact;
+        if exact.kind() != Kind::Float || exact.requires_grad() || !Autocast::is_on(exact.device()) {
+            return exact.shallow_clone();
+        }
+        let now = exact.internal_version();
+        let mut half = self.half.borrow_mut();
+        match &*half {
+            Some((version, kept)) if *version == now => kept.shallow_clone(),
+            _ => half.insert((now, exact.to_kind(Kind::BFloat16))).1.shallow_clone(),
+        }
+    }
+
+    pub(super) fn exact(&self) -> &Tensor {
+        &self.exact
+    }
+
+    fn add(&mut self, change: &Tensor) {
+        self.exact.copy_(&(&self.exact + change));
+    }
+}
+
+pub struct Linear {
+    /// The tensor's hub name without `.weight`.
+    pub(super) name: String,
+    /// `[out, in]`
+    weight: Matrix,
+    bias: Option<Tensor>,
+    pub(super) adapter: Option<Adapter>,
+}
+
+/// LoRA: `y += scale · up(down(dropout(x)))`.
+pub struct Adapter {
+    /// `[rank, in]`
+    pub(super) down: Tensor,
+    /// `[out, rank]`
+    pub(super) up: Tensor,
+    pub(super) scale: f64,
+    pub(super) dropout: f64,
+}
+
+/// Sizes and name of one linear map.
+pub(super) struct LinearSpec<'a> {
+    pub name: &'a str,
+    pub inputs: i64,
+    pub outputs: i64,
+    pub bias: bool,
+    /// Standard deviation of a weight made from a seed.
+    pub std: f64,
+}
+
+impl Linear {
+    pub(super) fn build(spec: LinearSpec, parameters: &mut Parameters) -> Result<Self> {
+        let LinearSpec { name, inputs, outputs, bias, std } = spec;
+        let weight = parameters.tensor(&format!("{name}.weight"), &[outputs, inputs], Init::Normal(std))?;
+        let bias = match bias {
+            true => Some(parameters.tensor(&format!("{name}.bias"), &[outputs], Init::Zeros)?),
+            false => None,
+        };
+        Ok(Self { name: name.into(), weight: Matrix::of(weight), bias, adapter: None })
+    }
+
+    fn forward(&self, x: &Tensor, train: bool) -> Tensor {
+        let y = x.linear(&self.weight.factor(), self.bias.as_ref());
+        match &self.adapter {
+            None => y,
+            Some(Adapter { down, up, scale, dropout }) => {
+                let x = if train { x.dropout(*dropout, true) } else { x.shallow_clone() };
+                y + x.linear::<&Tensor>(down, None).linear::<&Tensor>(up, None) * *scale
+            }
+        }
+    }
+
+    pub(super) fn weight(&self) -> &Tensor {
+        self.weight.exact()
+    }
+
+    /// Folds the adapter into the weight.
+    pub(super) fn merge(&mut self) {
+        if let Some(Adapter { down, up, scale, .. }) = self.adapter.take() {
+            let _guard = tch::no_grad_guard();
+            let change = up.matmul(&down) * scale;
+            self.weight.add(&change);
+        }
+    }
+}
+
+pub struct Projection {
+    parts: Vec<Linear>,
+    outputs: Vec<i64>,
+    packed: Option<PackedLinear>,
+}
+
+/// What follows a projection and is fused with it where possible.
+pub(super) enum Then<'a> {
+    Nothing,
+    Activation(Activation),
+    /// Adds the residual and normalises the sum.
+    AddNorm {
+        residual: &'a Tensor,
+        norm: &'a LayerNorm,
+    },
+}
+
+impl Projection {
+    pub(super) fn of(parts: Vec<Linear>) -> Self {
+        let outputs = parts.iter().map(|part| part.weight().size()[0]).collect();
+        Self { parts, outputs, packed: None }
+    }
+
+    pub(super) fn parts_mut(&mut self) -> &mut [Linear] {
+        &mut self.parts
+    }
+
+    /// Each part's output; frozen, they are views of one tensor.
+    pub(super) fn split(&self, x: &Tensor, train: bool) -> Result<Vec<Tensor>> {
+        match &self.packed {
+            None => Ok(self.parts.iter().map(|part| part.forward(x, train)).collect()),
+            Some(packed) => {
+                let all = flat(x, packed.out_features(), |rows| packed.forward(rows, Epilogue::None))?;
+                Ok(all.split_with_sizes(&self.outputs[..], -1))
+            }
+        }
+    }
+
+    /// The output of a projection that has one part.
+    pub(super) fn apply(&self, x: &Tensor, then: Then, train: bool) -> Result<Tensor> {
+        if let Some(packed) = &self.packed {
+            let run = |epilogue: Epilogue| flat(x, packed.out_features(), |rows| packed.forward(rows, epilogue));
+            return then.fused(run);
+        }
+        let y = self.parts[0].forward(x, train);
+        Ok(then.plain(y))
+    }
+
+    /// Packs the weights for the CPU and lets go of the originals; the projection can no longer be trained.
+    pub(super) fn freeze(&mut self, precision: Precision) -> Result<()> {
+        let weight = Tensor::cat(&self.parts.iter().map(Linear::weight).collect::<Vec<_>>(), 0);
+        let zeros = |part: &Linear| Tensor::zeros([part.weight().size()[0]], (Kind::Float, weight.device()));
+        let bias = match self.parts.iter().any(|p| p.bias.is_some()) {
+            false => None,
+            true => {
+                let all: Vec<Tensor> = self
+                    .parts
+                    .iter()
+                    .map(|p| p.bias.as_ref().map_or_else(|| zeros(p), Tensor::shallow_clone))
+                    .collect();
+                Some(Tensor::cat(&all, 0))
+            }
+        };
+        self.packed = Some(match precision {
+            Precision::F32 => PackedLinear::f32(&weight, bias.as_ref())?,
+            Precision::Int8 => PackedLinear::int8(&weight, bias.as_ref())?,
+            Precision::Bf16 => return Err(Error::device("bf16 has no packed form")),
+        });
+        self.parts.clear();
+        Ok(())
+    }
+}
+
+/// `down(activation(up(x)))` and what follows; frozen, the wide rows in between never leave the processor's cache.
+pub(super) fn feed_forward(maps: (&Projection, Activation, &Projection), x: &Tensor, then: Then) -> Result<Tensor> {
+    let (up, activation, down) = maps;
+    if let (Some(wide), Some(narrow)) = (&up.packed, &down.packed) {
+        let run = |epilogue: Epilogue| {
+            flat(x, narrow.out_features(), |rows| souk_native::feed_forward(rows, wide, activation, narrow, epilogue))
+        };
+        return then.fused(run);
+    }
+    down.apply(&up.apply(x, Then::Activation(activation), false)?, then, false)
+}
+
+impl Then<'_> {
+    fn plain(self, y: Tensor) -> Tensor {
+        match self {
+            Self::Nothing => y,
+            Self::Activation(activation) => activate(&y, activation),
+            Self::AddNorm { residual, norm } => norm.forward(&(y + residual)),
+        }
+    }
+
+    /// Hands `run` the same as the packed form knows it.
+    fn fused(self, run: impl FnOnce(Epilogue) -> Result<Tensor>) -> Result<Tensor> {
+        match self {
+            Self::Nothing => run(Epilogue::None),
+            Self::Activation(activation) => run(Epilogue::Activation(activation)),
+            Self::AddNorm { residual, norm } => {
+                let width = residual.size().last().copied().unwrap_or(0);
+                run(Epilogue::AddNorm(norm.fused(&residual.reshape([-1, width]))))
+            }
+        }
+    }
+}
+
+/// Runs a packed product, which knows only rows, on `x [.., in]`.
+fn flat(x: &Tensor, outputs: i64, run: impl FnOnce(&Tensor) -> souk_native::Result<Tensor>) -> Result<Tensor> {
+    let mut shape = x.size();
+    let inputs = shape.last().copied().unwrap_or(0);
+    let y = run(&x.reshape([-1, inputs]).contiguous())?;
+    if let Some(last) = shape.last_mut() {
+        *last = outputs;
+    }
+    Ok(y.view(&shape[..]))
+}
+
+pub(super) fn activate(x: &Tensor, activation: Activation) -> Tensor {
+    match activation {
+        Activation::Gelu => x.gelu("none"),
+        Activation::GeluTanh => x.gelu("tanh"),
+        Activation::Relu => x.relu(),
+        Activation::Silu => x.silu(),
+    }
+}
+
+/// Reads `hidden_act` as the hub spells it.
+pub(super) fn activation_of(name: &str) -> Option<Activation> {
+    match name {
+        "gelu" => Some(Activation::Gelu),
+        "gelu_new" | "gelu_pytorch_tanh" => Some(Activation::GeluTanh),
+        "relu" => Some(Activation::Relu),
+        "silu" | "swish" => Some(Activation::Silu),
+        _ => None,
+    }
+}
+
+pub struct LayerNorm {
+    pub(super) weight: Tensor,
+    pub(super) bias: Tensor,
+    pub(super) eps: f64,
+}
+
+impl LayerNorm {
+    pub(super) fn build(name: &str, width: i64, eps: f64, parameters: &mut Parameters) -> Result<Self> {
+        let weight = parameters.tensor(&format!("{name}.weight"), &[width], Init::Ones)?;
+        let bias = parameters.tensor(&format!("{name}.bias"), &[width], Init::Zeros)?;
+        Ok(Self { weight, bias, eps })
+    }
+
+    pub(super) fn forward(&self, x: &Tensor) -> Tensor {
+        x.layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), self.eps, false)
+    }
+
+    pub(super) fn fused<'a>(&'a self, residual: &'a Tensor) -> souk_native::Norm<'a> {
+        souk_native::Norm { residual, weight: &self.weight, bias: &self.bias, eps: self.eps }
+    }
+}
+
+pub struct RmsNorm {
+    weight: Tensor,
+    eps: f64,
+}
+
+impl RmsNorm {
+    pub(super) fn build(name: &str, width: i64, eps: f64, parameters: &mut Parameters) -> Result<Self> {
+        Ok(Self { weight: parameters.tensor(&format!("{name}.weight"), &[width], Init::Ones)?, eps })
+    }
+
+    /// Statistics in f32 whatever the kind, as the models were trained.
+    pub(super) fn forward(&self, x: &Tensor) -> Tensor {
+        let single = x.to_kind(Kind::Float);
+        let scale = (single.square().mean_dim(-1, true, Kind::Float) + self.eps).rsqrt();
+        (single * scale).to_kind(x.kind()) * &self.weight
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tch::Device;
+
+    use super::*;
+
+    /// A map of 3 to 2 whose weights are fixed, with an adapter that is learned.
+    fn adapted() -> Linear {
+        tch::manual_seed(7);
+        let drawn = |shape: [i64; 2]| Tensor::randn(shape, (Kind::Float, Device::Cpu));
+        let learned = |shape| drawn(shape).set_requires_grad(true);
+        let adapter = Adapter { down: learned([1, 3]), up: learned([2, 1]), scale: 0.5, dropout: 0.0 };
+        Linear { name: "map".into(), weight: Matrix::of(drawn([2, 3])), bias: None, adapter: Some(adapter) }
+    }
+
+    #[test]
+    fn fixed_weights_are_cast_once_and_as_autocast_would() {
+        let map = adapted();
+        let x = Tensor::randn([4, 3], (Kind::Float, Device::Cpu)).set_requires_grad(true);
+        let gradient = |y: Tensor| {
+            Tensor::run_backward(&[y.to_kind(Kind::Float).square().sum(Kind::Float)], &[&x], false, false).remove(0)
+        };
+        let _autocast = Autocast::start(Device::Cpu).unwrap();
+        let kept = x.linear::<&Tensor>(&map.weight.factor(), None);
+        let cast_anew = x.linear::<&Tensor>(map.weight(), None);
+        assert_eq!(kept.kind(), Kind::BFloat16);
+        assert!(kept.equal(&cast_anew));
+        assert!(gradient(kept).equal(&gradient(cast_anew)));
+        assert_eq!(map.weight.factor().data_ptr(), map.weight.factor().data_ptr(), "one copy");
+        drop(_autocast);
+        assert_eq!(map.weight.factor().kind(), Kind::Float, "outside the guard as they are");
+    }
+
+    #[test]
+    fn weights_that_somebody_else_sets_are_cast_again() {
+        let matrix = Matrix::of(Tensor::ones([2, 3], (Kind::Float, Device::Cpu)));
+        let mut held = matrix.exact().shallow_clone();
+        let sum = || {
+            let _autocast = Autocast::start(Device::Cpu).unwrap();
+            matrix.factor().sum(Kind::Float).double_value(&[])
+        };
+        assert_eq!(sum(), 6.0);
+        let _no_grad = tch::no_grad_guard();
+        held.copy_(&Tensor::full([2, 3], 2.0, (Kind::Float, Device::Cpu)));
+        assert_eq!(sum(), 12.0);
+    }
+
+    #[test]
+    fn what_an_adapter_changed_is_cast_again() {
+        let mut map = adapted();
+        let x = Tensor::ones([1, 3], (Kind::Float, Device::Cpu));
+        let under_autocast = |map: &Linear| {
+            let _autocast = Autocast::start(Device::Cpu).unwrap();
+            let _no_grad = tch::no_grad_guard();
+            map.forward(&x, false).to_kind(Kind::Float)
+        };
+        let before = under_autocast(&map);
+        map.merge();
+        let after = under_autocast(&map);
+        assert!(after.allclose(&before, 2e-2, 2e-2, false), "{after} is not {before}");
+        let _autocast = Autocast::start(Device::Cpu).unwrap();
+        assert!(after.equal(&x.linear::<&Tensor>(map.weight(), None).to_kind(Kind::Float)));
+    }
+}

@@ -1,0 +1,105 @@
+//! Rotary positions: the angles are computed once per forward pass, in f32, and shared by all layers.
+//! Supported are the plain form, `linear` scaling and Llama 3's; other kinds are refused by name.
+
+use std::f64::consts::PI;
+
+use tch::{Kind, Tensor};
+
+use super::fields::Fields;
+use souk_io::error::Result;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    theta: f64,
+    scaling: Scaling,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Scaling {
+    None,
+    Linear { factor: f64 },
+    Llama3 { factor: f64, low: f64, high: f64, trained_length: f64 },
+}
+
+impl Rope {
+    /// Reads `rope_parameters` (transformers 5), or `rope_theta` and `rope_scaling` (before).
+    pub(super) fn read(fields: &Fields, positions: i64) -> Result<Self> {
+        let old_theta = fields.positive("rope_theta", Some(10_000.0))?;
+        let old_scaling = fields.object("rope_scaling")?;
+        let described = match fields.object("rope_parameters")? {
+            Some(new) => Some(new),
+            None => old_scaling,
+        };
+        let Some(described) = described else {
+            return Ok(Self { theta: old_theta, scaling: Scaling::None });
+        };
+        let theta = described.positive("rope_theta", Some(old_theta))?;
+        let old_name: Option<String> = described.get("type")?;
+        let name: Option<String> = described.get("rope_type")?;
+        described.only("partial_rotary_factor", 1.0)?;
+        let scaling = match name.or(old_name).as_deref() {
+            None | Some("default") => Scaling::None,
+            Some("linear") => Scaling::Linear { factor: described.positive("factor", None)? },
+            Some("llama3") => Scaling::Llama3 {
+                factor: described.positive("factor", None)?,
+                low: described.positive("low_freq_factor", None)?,
+                high: described.positive("high_freq_factor", None)?,
+                trained_length: described.positive("original_max_position_embeddings", Some(positions as f64))?,
+            },
+            Some(other) => {
+                let problem = format!("is `{other}`: Souk computes default, linear and llama3");
+                return Err(described.error("rope_type", &problem));
+            }
+        };
+        described.finish("")?;
+        Ok(Self { theta, scaling })
+    }
+
+    /// One frequency per pair of a head's entries.
+    fn frequencies(&self, head: i64) -> Vec<f64> {
+        // rounded to f32 after each step, as the models were trained
+        let single = |x: f64| f64::from(x as f32);
+        let plain = (0..head / 2).map(|i| single(1.0 / self.theta.powf(2.0 * i as f64 / head as f64)));
+        match self.scaling {
+            Scaling::None => plain.collect(),
+            Scaling::Linear { factor } => plain.map(|f| f / factor).collect(),
+            Scaling::Llama3 { factor, low, high, trained_length } => plain
+                .map(|f| {
+                    let wavelength = 2.0 * PI / f;
+                    if wavelength < trained_length / high {
+                        return f;
+                    }
+                    if wavelength > trained_length / low {
+                        return f / factor;
+                    }
+                    let smooth = (trained_length / wavelength - low) / (high - low);
+                    (1.0 - smooth) * f / factor + smooth * f
+                })
+                .collect(),
+        }
+    }
+
+    /// Cosine and sine for `positions` (any shape p), each `[p, 1, e]` in `kind`, ready for every head.
+    pub(super) fn angles(&self, positions: &Tensor, head: i64, kind: Kind) -> Angles {
+        let frequencies: Vec<f32> = self.frequencies(head).iter().map(|&f| f as f32).collect();
+        let frequencies = Tensor::from_slice(&frequencies).to_device(positions.device());
+        let half = positions.to_kind(Kind::Float).unsqueeze(-1) * frequencies;
+        let both = Tensor::cat(&[&half, &half], -1).unsqueeze(-2);
+        Angles { cos: both.cos().to_kind(kind), sin: both.sin().to_kind(kind) }
+    }
+}
+
+pub(super) struct Angles {
+    cos: Tensor,
+    sin: Tensor,
+}
+
+impl Angles {
+    /// Turns `x [.., h, e]` by its position.
+    pub(super) fn turn(&self, x: &Tensor) -> Tensor {
+        let half = x.size().last().copied().unwrap_or(0) / 2;
+        let (front, back) = (x.narrow(-1, 0, half), x.narrow(-1, half, half));
+        let swapped = Tensor::cat(&[-back, front], -1);
+        x * &self.cos + swapped * &self.sin
+    }
+}

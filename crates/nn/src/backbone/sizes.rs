@@ -1,0 +1,182 @@
+//! The sizes of an architecture as plain numbers, for those who count parameters, operations and bytes. Never builds a tensor.
+
+use super::architecture::{Architecture, Shape};
+use super::bert::BertShape;
+use super::decoder::DecoderShape;
+
+/// What the layers of one model are made of.
+#[derive(Clone, Debug)]
+pub struct Sizes {
+    pub decoder: bool,
+    pub width: u64,
+    pub inner: u64,
+    pub heads: u64,
+    pub kv_heads: u64,
+    /// Width of one head.
+    pub head: u64,
+    pub vocab: u64,
+    /// Rows of the other embeddings: positions and types of tokens.
+    pub other_rows: u64,
+    /// Each layer's sliding window.
+    pub windows: Vec<Option<u64>>,
+    /// The linear maps of each layer.
+    pub maps: Vec<Map>,
+    /// Entries of the norms of one layer, and of those outside the layers.
+    pub norms: u64,
+    pub other_norms: u64,
+    /// Query and key are normalised head by head.
+    pub head_norm: bool,
+    /// The next token's scores have a matrix of their own, which an encoder never uses.
+    pub untied: bool,
+    /// Dropout of hidden states, and of attention.
+    pub dropout: f64,
+    pub attention_dropout: f64,
+}
+
+/// One linear map of a layer.
+#[derive(Clone, Debug)]
+pub struct Map {
+    /// Its name below the layer's.
+    pub name: &'static str,
+    /// Maps of one group have the same input.
+    pub group: usize,
+    pub inputs: u64,
+    pub outputs: u64,
+    pub bias: bool,
+}
+
+impl Map {
+    pub fn entries(&self) -> u64 {
+        self.inputs * self.outputs + if self.bias { self.outputs } else { 0 }
+    }
+}
+
+impl Architecture {
+    pub fn sizes(&self) -> Sizes {
+        match &self.shape {
+            Shape::Bert(shape) => of_bert(shape),
+            Shape::Decoder(shape) => of_decoder(shape),
+        }
+    }
+}
+
+impl Sizes {
+    pub fn num_layers(&self) -> u64 {
+        self.windows.len() as u64
+    }
+
+    /// The name of a map as a hub folder has it, without the prefix in which folders differ.
+    pub fn name(&self, layer: usize, map: &Map) -> String {
+        let folder = if self.decoder { "layers" } else { "encoder.layer" };
+        format!("{folder}.{layer}.{}", map.name)
+    }
+
+    /// Entries of all tensors, without a vocabulary of its own at the end.
+    pub fn num_parameters(&self) -> u64 {
+        let layer = self.maps.iter().map(Map::entries).sum::<u64>() + self.norms;
+        (self.vocab + self.other_rows) * self.width + self.num_layers() * layer + self.other_norms
+    }
+}
+
+fn of_bert(shape: &BertShape) -> Sizes {
+    let [width, inner, heads] = [shape.width, shape.inner, shape.heads].map(i64::unsigned_abs);
+    let map = |name, group, inputs, outputs| Map { name, group, inputs, outputs, bias: true };
+    Sizes {
+        decoder: false,
+        width,
+        inner,
+        heads,
+        kv_heads: heads,
+        head: width / heads,
+        vocab: shape.vocab.unsigned_abs(),
+        other_rows: (shape.positions + shape.token_types).unsigned_abs(),
+        windows: vec![None; shape.layers as usize],
+        maps: vec![
+            map("attention.self.query", 0, width, width),
+            map("attention.self.key", 0, width, width),
+            map("attention.self.value", 0, width, width),
+            map("attention.output.dense", 1, width, width),
+            map("intermediate.dense", 2, width, inner),
+            map("output.dense", 3, inner, width),
+        ],
+        norms: 4 * width,
+        other_norms: 2 * width,
+        head_norm: false,
+        untied: false,
+        dropout: shape.dropout,
+        attention_dropout: shape.attention_dropout,
+    }
+}
+
+fn of_decoder(shape: &DecoderShape) -> Sizes {
+    let [width, inner, heads] = [shape.width, shape.inner, shape.heads].map(i64::unsigned_abs);
+    let [kv_heads, head] = [shape.kv_heads, shape.head].map(i64::unsigned_abs);
+    let (queries, keys) = (heads * head, kv_heads * head);
+    let map = |name, group, (inputs, outputs), bias| Map { name, group, inputs, outputs, bias };
+    Sizes {
+        decoder: true,
+        width,
+        inner,
+        heads,
+        kv_heads,
+        head,
+        vocab: shape.vocab.unsigned_abs(),
+        other_rows: 0,
+        windows: shape.windows.iter().map(|window| window.map(i64::unsigned_abs)).collect(),
+        maps: vec![
+            map("self_attn.q_proj", 0, (width, queries), shape.qkv_bias),
+            map("self_attn.k_proj", 0, (width, keys), shape.qkv_bias),
+            map("self_attn.v_proj", 0, (width, keys), shape.qkv_bias),
+            map("self_attn.o_proj", 1, (queries, width), shape.output_bias),
+            map("mlp.gate_proj", 2, (width, inner), shape.inner_bias),
+            map("mlp.up_proj", 2, (width, inner), shape.inner_bias),
+            map("mlp.down_proj", 3, (inner, width), shape.inner_bias),
+        ],
+        norms: 2 * width + if shape.head_norm { 2 * head } else { 0 },
+        other_norms: width,
+        head_norm: shape.head_norm,
+        untied: !shape.tied,
+        dropout: 0.0,
+        attention_dropout: shape.attention_dropout,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use tch::{Device, Kind};
+
+    use super::*;
+    use crate::backbone::Backbone;
+    use crate::backbone::weights::Parameters;
+
+    /// Every golden architecture, built from a seed, has as many entries as were counted, under the same names.
+    #[test]
+    fn parameters_are_those_of_the_built_model() {
+        let golden = souk_testing::golden("");
+        let mut compared = 0;
+        for folder in ["bert", "bert_mlm", "llama", "llama3", "mistral", "qwen2", "qwen2_window", "qwen3", "minilm"] {
+            let path = golden.join(folder).join("config.json");
+            if !path.exists() {
+                continue;
+            }
+            let architecture = Architecture::open(&path, &[]).unwrap();
+            let mut parameters = Parameters::seeded(1, Device::Cpu, Kind::Float);
+            Backbone::build(&architecture, &mut parameters).unwrap();
+            let built: usize = parameters.named().values().map(tch::Tensor::numel).sum();
+            let sizes = architecture.sizes();
+            let head = if sizes.untied { sizes.vocab * sizes.width } else { 0 };
+            assert_eq!(sizes.num_parameters() + head, built as u64, "{folder}");
+            for layer in 0..sizes.windows.len() {
+                for map in &sizes.maps {
+                    let name = format!("{}.weight", sizes.name(layer, map));
+                    let found = parameters.named().iter().find(|(full, _)| full.ends_with(&name));
+                    let shape = [map.outputs as i64, map.inputs as i64];
+                    assert!(found.is_some_and(|(_, tensor)| tensor.size() == shape), "{folder}: {name}");
+                }
+            }
+            compared += 1;
+        }
+        assert!(compared >= 7, "only {compared} golden folders were found");
+    }
+}

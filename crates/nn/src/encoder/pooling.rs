@@ -1,0 +1,102 @@
+//! One vector per text from the states of its packed tokens. The prompt's tokens may be left out; there is no padding
+//! to leave out.
+
+use tch::{Device, Kind, Tensor};
+
+use souk_io::error::Result;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pooling {
+    Mean,
+    Cls,
+    LastToken,
+    Max,
+    /// The mean over the layer below the last.
+    PenultimateMean,
+}
+
+/// Where each text's counted tokens lie: `starts` as in a packed batch, `skip` tokens of the prompt at each head.
+pub struct Spans<'a> {
+    pub starts: &'a [i64],
+    pub skip: &'a [i64],
+}
+
+impl Pooling {
+    /// `states [t, d]` to `[b, d]`, in f32.
+    pub fn pool(self, states: &Tensor, spans: &Spans) -> Result<Tensor> {
+        let single = states.to_kind(Kind::Float);
+        Ok(match self {
+            Self::Mean | Self::PenultimateMean => mean(&single, spans)?,
+            Self::Cls => single.index_select(0, &spans.at(|start, _| start).to_device(states.device())),
+            Self::LastToken => single.index_select(0, &spans.at(|_, end| end - 1).to_device(states.device())),
+            Self::Max => {
+                let rows: Vec<Tensor> =
+                    spans.iter().map(|(start, end)| single.narrow(0, start, end - start).amax(0, false)).collect();
+                Tensor::stack(&rows, 0)
+            }
+        })
+    }
+}
+
+impl Spans<'_> {
+    /// First counted token and end of each text. A text that is all prompt counts whole: it must have a vector.
+    fn iter(&self) -> impl Iterator<Item = (i64, i64)> {
+        self.starts.windows(2).zip(self.skip).map(|(w, &skip)| {
+            let start = if w[0] + skip < w[1] { w[0] + skip } else { w[0] };
+            (start, w[1])
+        })
+    }
+
+    fn at(&self, pick: impl Fn(i64, i64) -> i64) -> Tensor {
+        Tensor::from_slice(&self.iter().map(|(start, end)| pick(start, end)).collect::<Vec<_>>())
+    }
+}
+
+fn mean(states: &Tensor, spans: &Spans) -> Result<Tensor> {
+    let counts: Vec<f32> = spans.iter().map(|(start, end)| (end - start) as f32).collect();
+    if !states.requires_grad() && states.device() == Device::Cpu {
+        let skip: Vec<i64> = spans.iter().zip(spans.starts).map(|((start, _), &head)| start - head).collect();
+        return Ok(souk_native::segment_mean(states, spans.starts, &skip)?);
+    }
+    let mut owner = vec![-1_i64; states.size()[0] as usize];
+    for (text, (start, end)) in spans.iter().enumerate() {
+        owner[start as usize..end as usize].fill(text as i64);
+    }
+    // prompts go to a row of their own, which is dropped
+    let texts = counts.len() as i64;
+    let owner = Tensor::from_slice(&owner).to_device(states.device());
+    let owner = owner.where_self(&owner.ge(0), &owner.full_like(texts));
+    let sums =
+        Tensor::zeros([texts + 1, states.size()[1]], (Kind::Float, states.device())).index_add(0, &owner, states);
+    let counts = Tensor::from_slice(&counts).to_device(states.device()).unsqueeze(1);
+    Ok(sums.narrow(0, 0, texts) / counts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pooled(pooling: Pooling, skip: &[i64]) -> Vec<Vec<f32>> {
+        let states = Tensor::from_slice(&[1_f32, 2.0, 3.0, 6.0, 5.0, 4.0, 9.0, 8.0]).view([4, 2]);
+        let spans = Spans { starts: &[0, 3, 4], skip };
+        let vectors = pooling.pool(&states, &spans).unwrap();
+        let trained = pooling.pool(&states.set_requires_grad(true), &spans).unwrap();
+        assert!((&vectors - trained).abs().max().double_value(&[]) < 1e-6, "frozen and trained paths agree");
+        Vec::try_from(&vectors).unwrap()
+    }
+
+    #[test]
+    fn every_kind_on_numbers_checked_by_hand() {
+        assert_eq!(pooled(Pooling::Mean, &[0, 0]), [[3.0, 4.0], [9.0, 8.0]]);
+        assert_eq!(pooled(Pooling::Cls, &[0, 0]), [[1.0, 2.0], [9.0, 8.0]]);
+        assert_eq!(pooled(Pooling::LastToken, &[0, 0]), [[5.0, 4.0], [9.0, 8.0]]);
+        assert_eq!(pooled(Pooling::Max, &[0, 0]), [[5.0, 6.0], [9.0, 8.0]]);
+    }
+
+    #[test]
+    fn the_prompt_is_left_out_but_never_the_whole_text() {
+        assert_eq!(pooled(Pooling::Mean, &[1, 1]), [[4.0, 5.0], [9.0, 8.0]]);
+        assert_eq!(pooled(Pooling::Cls, &[1, 1]), [[3.0, 6.0], [9.0, 8.0]]);
+    }
+}

@@ -1,0 +1,82 @@
+//! A model folder from nothing: a tokenizer trained on the catalogue, weights from a seed.
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tch::{Device, Kind};
+
+use super::Pooling;
+use super::export::write_json;
+use super::folder::{Prompts, Recipe};
+use crate::backbone::tokenizer::Tokenizer;
+use crate::backbone::weights::{Parameters, SHARD_BYTES};
+use crate::backbone::{Architecture, Backbone};
+use souk_io::atomic_dir::Claim;
+use souk_io::error::{Error, Result};
+
+/// What a new model is to be.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scratch {
+    pub seed: u64,
+    /// Tokens of the new tokenizer, at most.
+    pub vocab: usize,
+    pub pooling: Pooling,
+    pub max_tokens: usize,
+    #[serde(default)]
+    pub query_prompt: String,
+    #[serde(default)]
+    pub item_prompt: String,
+    /// A hub `config.json`, written as TOML; `vocab_size` is filled in.
+    pub architecture: Value,
+}
+
+impl Scratch {
+    /// Trains the tokenizer on `texts` and writes the folder. `out` must be new or empty.
+    pub fn write(&self, texts: impl Iterator<Item = String> + Send, out: &Path) -> Result<()> {
+        let tokenizer = Tokenizer::train(texts, self.vocab)?;
+        let mut json = self.architecture.clone();
+        if let Some(fields) = json.as_object_mut() {
+            fields.entry("vocab_size").or_insert(tokenizer.vocab().into());
+        }
+        let architecture = Architecture::read(json, "[scratch.architecture]", None)?;
+        tokenizer.check_fits(architecture.vocab())?;
+        if self.max_tokens > architecture.max_tokens() {
+            let problem =
+                format!("is {}, but the model has positions for {}", self.max_tokens, architecture.max_tokens());
+            return Err(Error::config("scratch.max_tokens", problem));
+        }
+        let mut parameters = Parameters::seeded(self.seed, Device::Cpu, Kind::Float);
+        Backbone::build(&architecture, &mut parameters)?;
+        let claim = Claim::new(out)?;
+        let aside = &claim.aside;
+        parameters.save(aside, SHARD_BYTES)?;
+        write_json(&aside.join("config.json"), architecture.json())?;
+        tokenizer.save(aside)?;
+        let class = json!({
+            "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": self.max_tokens,
+            "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>",
+        });
+        write_json(&aside.join("tokenizer_config.json"), &class)?;
+        self.recipe().write(aside, architecture.width())?;
+        claim.finish()
+    }
+
+    fn recipe(&self) -> Recipe {
+        let prompts = [("query", &self.query_prompt), ("document", &self.item_prompt)];
+        let by_name = prompts.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect();
+        Recipe {
+            pooling: self.pooling,
+            refine: None,
+            rationale: None,
+            include_prompt: true,
+            dense: Vec::new(),
+            normalize: true,
+            prompts: Prompts { by_name, default: None },
+            similarity: None,
+            max_tokens: Some(self.max_tokens),
+            lowercase: false,
+        }
+    }
+}

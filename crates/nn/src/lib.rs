@@ -1,0 +1,8 @@
+//! Transformer encoders: token ids to hidden states ([`backbone`]), texts to vectors ([`encoder`]), a model on its own thread
+//! ([`worker`]), AdamW ([`optimizer`]) and collectives over processes ([`collective`]).
+
+pub mod backbone;
+pub mod collective;
+pub mod encoder;
+pub mod optimizer;
+pub mod worker;

@@ -1,0 +1,277 @@
+//! What a user can get wrong: every case is an error that names file and field, or defined behaviour; none panics.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use proptest::prelude::*;
+use souk_io::error::Error;
+use souk_nn::backbone::lora::Lora;
+use souk_nn::backbone::weights::{Parameters, read_tensors, write_tensors};
+use souk_nn::backbone::{Architecture, Backbone, Precision};
+use souk_nn::encoder::{Encoder, Overrides, Placement};
+use tch::{Device, Kind};
+
+fn golden(name: &str) -> PathBuf {
+    souk_testing::golden("").join(name)
+}
+
+fn open(dir: &Path) -> Result<Encoder, Error> {
+    let placement =
+        Placement { device: Device::Cpu, precision: Precision::F32, adapter: None, ignore_fields: Vec::new() };
+    Encoder::open(dir, placement, Overrides::default())
+}
+
+/// A good folder with one change.
+fn changed(change: impl FnOnce(&Path)) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    copy(&golden("st_mean_dense"), dir.path());
+    change(dir.path());
+    dir
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let target = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &target);
+        } else {
+            fs::copy(&path, &target).unwrap();
+        }
+    }
+}
+
+fn edit(path: &Path, from: &str, to: &str) {
+    let text = fs::read_to_string(path).unwrap();
+    assert!(text.contains(from), "{} has no {from}", path.display());
+    fs::write(path, text.replacen(from, to, 1)).unwrap();
+}
+
+/// Opens the folder after `change` and checks that the error says all of `words`.
+fn refused(words: &[&str], change: impl FnOnce(&Path)) {
+    let dir = changed(change);
+    let error = open(dir.path()).err().unwrap_or_else(|| panic!("was accepted, though {words:?}"));
+    let message = error.to_string();
+    for word in words {
+        assert!(message.contains(word), "`{message}` does not say `{word}`");
+    }
+}
+
+#[test]
+fn the_untouched_folder_opens() {
+    open(changed(|_| {}).path()).unwrap();
+}
+
+#[test]
+fn missing_files_are_named() {
+    for file in
+        ["config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json", "2_Dense/model.safetensors"]
+    {
+        refused(&[file], |dir| fs::remove_file(dir.join(file)).unwrap());
+    }
+}
+
+#[test]
+fn truncated_weights_are_recognised() {
+    let size = fs::metadata(golden("st_mean_dense/model.safetensors")).unwrap().len();
+    for keep in [0, 5, 8, 200, size - 1] {
+        refused(&["model.safetensors"], |dir| {
+            let file = fs::OpenOptions::new().write(true).open(dir.join("model.safetensors")).unwrap();
+            file.set_len(keep).unwrap();
+        });
+    }
+}
+
+#[test]
+fn a_tensor_of_the_wrong_shape_is_named_with_both_shapes() {
+    refused(&["model.safetensors", "`encoder.layer.0.intermediate.dense.weight`", "asks for"], |dir| {
+        let config = dir.join("config.json");
+        let mut json: serde_json::Value = serde_json::from_slice(&fs::read(&config).unwrap()).unwrap();
+        json["intermediate_size"] = 12345.into();
+        fs::write(config, json.to_string()).unwrap();
+    });
+}
+
+#[test]
+fn an_unknown_architecture_and_unsupported_fields_are_named() {
+    let config = |dir: &Path, from: &str, to: &str| edit(&dir.join("config.json"), from, to);
+    refused(&["config.json", "`model_type`", "`t5`"], |dir| config(dir, "\"bert\"", "\"t5\""));
+    refused(&["`hidden_act`", "`mish`"], |dir| config(dir, "\"gelu\"", "\"mish\""));
+    refused(&["`quantization_config`", "ignore_fields"], |dir| {
+        config(dir, "\"model_type\"", "\"quantization_config\": {\"bits\": 4}, \"model_type\"");
+    });
+    refused(&["config.json", "not valid JSON"], |dir| config(dir, "{", "{{"));
+    refused(&["`position_embedding_type`", "alibi"], |dir| {
+        config(dir, "\"model_type\"", "\"position_embedding_type\": \"alibi\", \"model_type\"");
+    });
+}
+
+#[test]
+fn another_models_tokenizer_is_refused() {
+    let theirs = golden("st_last/tokenizer.json");
+    refused(&["tokenizer.json", "another model's tokenizer"], |dir| {
+        fs::copy(&theirs, dir.join("tokenizer.json")).unwrap();
+    });
+    refused(&["tokenizer.json", "not a tokenizer"], |dir| fs::write(dir.join("tokenizer.json"), "{}").unwrap());
+}
+
+#[test]
+fn modules_that_souk_does_not_compute_are_named() {
+    let order = |dir: &Path| {
+        let path = dir.join("modules.json");
+        let mut modules: Vec<serde_json::Value> = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        modules.swap(2, 3);
+        fs::write(path, serde_json::to_string(&modules).unwrap()).unwrap();
+    };
+    refused(&["modules.json", "Transformer, Pooling, any Dense, then Normalize"], order);
+    let cut = |dir: &Path| {
+        let path = dir.join("modules.json");
+        let modules: Vec<serde_json::Value> = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        fs::write(path, serde_json::to_string(&modules[..1]).unwrap()).unwrap();
+    };
+    refused(&["modules.json", "Transformer, Pooling"], cut);
+    refused(&["modules.json", "my_code.Pooling"], |dir| {
+        edit(&dir.join("modules.json"), "sentence_transformers.models.Pooling", "my_code.Pooling");
+    });
+    refused(&["sentence_bert_config.json", "`query_expansion`"], |dir| {
+        edit(&dir.join("sentence_bert_config.json"), "{", "{\"query_expansion\": 5, ");
+    });
+    refused(&["modules.json", "LSTM"], |dir| edit(&dir.join("modules.json"), "models.Dense", "models.LSTM"));
+    refused(&["modules.json", "leaves the folder"], |dir| {
+        edit(&dir.join("modules.json"), "\"2_Dense\"", "\"../2_Dense\"")
+    });
+    refused(&["1_Pooling", "weightedmean"], |dir| {
+        let path = dir.join("1_Pooling/config.json");
+        edit(&path, "\"pooling_mode_mean_tokens\": true", "\"pooling_mode_mean_tokens\": false");
+        edit(&path, "\"pooling_mode_weightedmean_tokens\": false", "\"pooling_mode_weightedmean_tokens\": true");
+    });
+}
+
+#[test]
+fn weights_of_another_format_say_how_to_convert_them() {
+    refused(&["model.safetensors", "pytorch_model.bin", "save_pretrained"], |dir| {
+        fs::rename(dir.join("model.safetensors"), dir.join("pytorch_model.bin")).unwrap();
+    });
+}
+
+#[test]
+fn vectors_that_are_not_finite_are_an_error() {
+    let dir = changed(|dir| {
+        let file = dir.join("model.safetensors");
+        let mut tensors = read_tensors(&file).unwrap();
+        let broken = tensors["embeddings.LayerNorm.weight"].full_like(f64::NAN);
+        tensors.insert("embeddings.LayerNorm.weight".into(), broken);
+        write_tensors(&file, &tensors).unwrap();
+    });
+    for encoder in [open(dir.path()).unwrap(), open(dir.path()).unwrap().freeze().unwrap()] {
+        let text = encoder.reader().read("oak desk", None).unwrap();
+        assert!(encoder.vectors(&[&text]).unwrap_err().to_string().contains("not finite"));
+    }
+}
+
+#[test]
+fn adapters_that_change_the_base_model_are_refused() {
+    let architecture = Architecture::open(&golden("llama/config.json"), &[]).unwrap();
+    let mut parameters = Parameters::open(&golden("llama"), Device::Cpu, Kind::Float).unwrap();
+    let mut backbone = Backbone::build(&architecture, &mut parameters).unwrap();
+    for (field, value) in
+        [("init_lora_weights", "\"pissa\""), ("use_dora", "true"), ("bias", "\"all\""), ("future", "1")]
+    {
+        let dir = tempfile::tempdir().unwrap();
+        copy(&golden("lora"), dir.path());
+        let path = dir.path().join("adapter_config.json");
+        let mut json: serde_json::Map<_, _> = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        json.insert(field.into(), serde_json::from_str(value).unwrap());
+        fs::write(&path, serde_json::to_string(&json).unwrap()).unwrap();
+        let error = Lora::load(dir.path(), &mut backbone, &[]).unwrap_err().to_string();
+        assert!(error.contains(&format!("`{field}`")), "{error}");
+    }
+}
+
+#[test]
+fn any_text_has_a_vector() {
+    let encoder = open(&golden("st_mean_dense")).unwrap().freeze().unwrap();
+    let long = "desk ".repeat(20_000);
+    for text in ["", " ", "\0", "a\0b", "\u{feff}", "日本語 ☕", long.as_str(), "\r\n\t"] {
+        let read = encoder.reader().read(text, None).unwrap();
+        assert!(read.ids.len() <= 32, "100,000 characters are cut to the model's length");
+        let vector = encoder.vectors(&[&read]).unwrap().remove(0);
+        let norm: f32 = vector.iter().map(|x| x * x).sum();
+        assert!((norm - 1.0).abs() < 1e-4, "{text:.20?}: {norm}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// A config.json with bytes changed, or with any value in any field, is read or refused.
+    #[test]
+    fn no_config_json_panics(at in any::<prop::sample::Index>(), byte in any::<u8>(), which in 0..4_usize) {
+        let name = ["bert", "qwen2_window", "llama3", "mistral"][which];
+        let mut bytes = fs::read(golden(name).join("config.json")).unwrap();
+        let at = at.index(bytes.len());
+        bytes[at] = byte;
+        if let Ok(json) = serde_json::from_slice(&bytes) {
+            build(name, json);
+        }
+    }
+
+    #[test]
+    fn no_value_in_a_field_panics(at in any::<prop::sample::Index>(), value in values(), which in 0..4_usize) {
+        let name = ["bert", "qwen2_window", "llama3", "mistral"][which];
+        let bytes = fs::read(golden(name).join("config.json")).unwrap();
+        let mut json: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&bytes).unwrap();
+        let field = json.keys().nth(at.index(json.len())).unwrap().clone();
+        json.insert(field, value);
+        build(name, json.into());
+    }
+
+    /// A safetensors file with bytes of its header changed, or cut, is read or refused.
+    #[test]
+    fn no_safetensors_header_panics(at in 0..600_usize, byte in any::<u8>(), keep in any::<prop::sample::Index>(), cut in any::<bool>()) {
+        let mut bytes = fs::read(golden("lora/adapter_model.safetensors")).unwrap();
+        bytes[at] = byte;
+        if cut {
+            bytes.truncate(keep.index(bytes.len()));
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        fs::write(&path, bytes).unwrap();
+        if let Err(error) = read_tensors(&path) {
+            assert!(error.to_string().contains("model.safetensors"), "{error}");
+        }
+    }
+
+    /// Arbitrary bytes as a safetensors file.
+    #[test]
+    fn no_bytes_panic_as_safetensors(header in "\\PC{0,200}", length in any::<u64>(), honest in any::<bool>()) {
+        let length = if honest { header.len() as u64 } else { length };
+        let bytes: Vec<u8> = length.to_le_bytes().into_iter().chain(header.bytes()).collect();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("model.safetensors");
+        fs::write(&path, bytes).unwrap();
+        drop(read_tensors(&path));
+    }
+}
+
+/// Builds the model as `json` describes it from the folder's weights: it fits, or is refused.
+fn build(name: &str, json: serde_json::Value) {
+    if let Ok(architecture) = Architecture::read(json, "config.json", Some(&[])) {
+        let mut parameters = Parameters::open(&golden(name), Device::Cpu, Kind::Float).unwrap();
+        drop(Backbone::build(&architecture, &mut parameters));
+    }
+}
+
+fn values() -> impl Strategy<Value = serde_json::Value> {
+    prop_oneof![
+        Just(serde_json::Value::Null),
+        any::<bool>().prop_map(Into::into),
+        any::<i64>().prop_map(Into::into),
+        prop_oneof![Just(0_i64), Just(-1), Just(1), Just(3), Just(i64::MAX - 1), 1..1_i64 << 33].prop_map(Into::into),
+        any::<f64>().prop_map(Into::into),
+        "\\PC{0,12}".prop_map(Into::into),
+        Just(serde_json::json!([])),
+        Just(serde_json::json!({"rope_type": "llama3", "factor": 0.0})),
+    ]
+}

@@ -1,0 +1,8 @@
+//! Backbones and encoders against golden files, the worker, and collectives between processes.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
+
+mod bad_input;
+mod collective;
+mod golden;
+mod minilm;
+mod worker;

@@ -1,0 +1,80 @@
+//! The real all-MiniLM-L6-v2 (put into the cache by `make setup`) against sentence-transformers on 1,000 texts, and
+//! what every user of an encoder relies on: a text's vector does not depend on its company.
+
+use std::path::PathBuf;
+
+use souk_nn::backbone::Precision;
+use souk_nn::backbone::weights::read_tensors;
+use souk_nn::encoder::{Encoder, Limits, Overrides, Placement, Text, Worker};
+use tch::{Device, Tensor};
+
+fn model() -> PathBuf {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let cache = std::env::var_os("XDG_CACHE_HOME").map_or(home.join(".cache"), PathBuf::from).join("souk");
+    let cache = std::env::var_os("SOUK_CACHE").map_or(cache, PathBuf::from);
+    cache.join("models/all-MiniLM-L6-v2")
+}
+
+fn golden() -> PathBuf {
+    let committed = souk_testing::golden("");
+    std::env::var_os("SOUK_GOLDEN").map_or(committed, PathBuf::from).join("minilm")
+}
+
+fn encoder(precision: Precision) -> Encoder {
+    let placement = Placement { device: Device::Cpu, precision, adapter: None, ignore_fields: Vec::new() };
+    Encoder::open(&model(), placement, Overrides::default()).expect("`make setup` puts the model there")
+}
+
+fn texts(encoder: &Encoder) -> Vec<Text> {
+    let texts: Vec<String> = serde_json::from_slice(&std::fs::read(golden().join("texts.json")).unwrap()).unwrap();
+    assert_eq!(texts.len(), 1000);
+    texts.iter().map(|text| encoder.reader().read(text, None).unwrap()).collect()
+}
+
+fn expected() -> Tensor {
+    read_tensors(&golden().join("expected.safetensors")).unwrap().remove("vectors").unwrap()
+}
+
+fn largest_difference(found: &[Vec<f32>], expected: &Tensor) -> f64 {
+    (Tensor::from_slice2(found) - expected).abs().max().double_value(&[])
+}
+
+#[test]
+fn vectors_equal_sentence_transformers_batched_and_alone() {
+    let encoder = encoder(Precision::F32).freeze().unwrap();
+    let texts = texts(&encoder);
+    let expected = expected();
+    let batched: Vec<Vec<f32>> =
+        texts.chunks(64).flat_map(|chunk| encoder.vectors(&chunk.iter().collect::<Vec<_>>()).unwrap()).collect();
+    assert!(largest_difference(&batched, &expected) <= 1e-5);
+    let alone: Vec<Vec<f32>> = texts.iter().flat_map(|text| encoder.vectors(&[text]).unwrap()).collect();
+    assert!(largest_difference(&alone, &expected) <= 1e-5);
+}
+
+#[test]
+fn the_worker_gives_the_same_vectors_in_the_same_order() {
+    let encoder = encoder(Precision::F32).freeze().unwrap();
+    let texts = texts(&encoder);
+    let worker = Worker::start(encoder, Limits::default()).unwrap();
+    let replies: Vec<_> = texts.chunks(37).map(|chunk| worker.submit(chunk.to_vec()).unwrap()).collect();
+    let found: Vec<Vec<f32>> = replies.into_iter().flat_map(|reply| reply.blocking_recv().unwrap().unwrap()).collect();
+    assert!(largest_difference(&found, &expected()) <= 1e-5);
+}
+
+#[test]
+fn int8_vectors_depend_on_their_text_alone_and_stay_near_f32() {
+    if !souk_native::supports_int8() {
+        let refused = encoder(Precision::Int8).freeze().err().unwrap().to_string();
+        assert!(refused.contains("int8"), "{refused}");
+        return;
+    }
+    let encoder = encoder(Precision::Int8).freeze().unwrap();
+    let texts = texts(&encoder);
+    let some: Vec<&Text> = texts.iter().take(200).collect();
+    let batched = encoder.vectors(&some).unwrap();
+    let alone: Vec<Vec<f32>> = some.iter().flat_map(|text| encoder.vectors(&[text]).unwrap()).collect();
+    let alone = Tensor::from_slice2(&alone);
+    assert!(largest_difference(&batched, &alone) <= 1e-5);
+    let cosine = (alone * expected().narrow(0, 0, 200)).sum_dim_intlist(1, false, tch::Kind::Float);
+    assert!(cosine.min().double_value(&[]) > 0.98, "lowest cosine {}", cosine.min().double_value(&[]));
+}

@@ -1,0 +1,252 @@
+//! What is measured: an engine that answers queries with rows of the catalogue, best first. Vectors are compared exactly,
+//! a block of queries at a time, on all cores; a run is another engine's answers, ranked as trec_eval ranks them.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+use std::thread;
+
+use tch::Tensor;
+
+use super::run_file::{RunLine, read_run};
+use super::task::{Task, TaskQuery};
+use souk_io::beir::lines;
+use souk_io::domain::{Query, TextKind};
+use souk_io::error::{Error, Result};
+use souk_lexical::Lexical;
+use souk_nn::encoder::{Worker, encode};
+
+/// Scores of one block of queries: 64 MB.
+const BLOCK_SCORES: usize = 1 << 24;
+/// Queries of one block, at most.
+const BLOCK_QUERIES: usize = 256;
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Found {
+    pub row: u32,
+    pub score: f32,
+}
+
+pub enum Engine {
+    /// `[items, d]` and `[queries, d]` in the order of the task, compared by their product.
+    Dense { items: Tensor, queries: Tensor },
+    /// The lexical channel itself, asked by these texts.
+    Lexical(Vec<String>),
+    /// Answers by query.
+    Run(Vec<Vec<Found>>),
+}
+
+impl Engine {
+    /// Of vectors in the order of the task's items and queries.
+    pub fn dense(task: &Task, items: &[f32], queries: &[f32]) -> Result<Self> {
+        let matrix = |flat: &[f32], rows: usize, what: &str| -> Result<Tensor> {
+            if rows == 0 || flat.is_empty() || !flat.len().is_multiple_of(rows) {
+                return Err(Error::input(format!("{} numbers are no vectors of {rows} {what}", flat.len())));
+            }
+            if flat.iter().any(|number| !number.is_finite()) {
+                return Err(Error::input(format!(
+                    "the vectors of the {what} hold what is no number: the model is broken"
+                )));
+            }
+            Ok(Tensor::from_slice(flat).view([rows as i64, (flat.len() / rows) as i64]))
+        };
+        let items = matrix(items, task.items.len(), "items")?;
+        let queries = matrix(queries, task.queries.len(), "queries")?;
+        if items.size()[1] != queries.size()[1] {
+            return Err(Error::input("the vectors of items and queries differ in length"));
+        }
+        Ok(Self::Dense { items, queries })
+    }
+
+    /// Of the vectors that a model gives the task's items and queries; `progress` hears of every text, and can end it.
+    pub fn encode(task: &Task, worker: &Worker, mut progress: impl FnMut() -> Result<()>) -> Result<Self> {
+        let mut texts = |texts: &mut dyn Iterator<Item = (String, String)>, kind| -> Result<Vec<f32>> {
+            let mut flat = Vec::new();
+            let of = (
+                |(_, text): &(String, String)| text.clone(),
+                |(id, _): &(String, String)| format!("`{id}` of {}", task.data),
+            );
+            encode(worker, Some(kind), texts.map(Ok), of, |_, vector| {
+                flat.extend(vector);
+                progress()
+            })?;
+            Ok(flat)
+        };
+        let items = texts(&mut task.items.iter().map(|item| (item.id.clone(), item.passage())), TextKind::Item)?;
+        let queries = task.queries.iter().map(|query| (query.id.clone(), query.text.clone()));
+        let queries = texts(&mut { queries }, TextKind::Query)?;
+        Self::dense(task, &items, &queries)
+    }
+
+    /// By each query's own text, or by what a file of rewritten queries (`_id`, `text`) has for it.
+    pub fn lexical(task: &Task, rewrites: Option<&Path>) -> Result<Self> {
+        let mut texts: HashMap<String, String> = HashMap::new();
+        for line in rewrites.map(lines).transpose()?.into_iter().flatten() {
+            let (number, line) = line?;
+            let query: Query = serde_json::from_slice(&line).map_err(|e| {
+                let file = rewrites.unwrap_or(Path::new(""));
+                Error::data(file, Some(number), "not a query: expected {\"_id\", \"text\"}").because(e)
+            })?;
+            texts.insert(query.id, query.text);
+        }
+        let text = |query: &TaskQuery| texts.remove(&query.id).unwrap_or_else(|| query.text.clone());
+        Ok(Self::Lexical(task.queries.iter().map(text).collect()))
+    }
+
+    /// Of a TREC run. Its lines for queries of other splits are passed over.
+    pub fn run(task: &Task, file: &Path) -> Result<Self> {
+        let places: HashMap<&str, usize> =
+            task.queries.iter().zip(0..).map(|(query, at)| (query.id.as_str(), at)).collect();
+        let mut answers = vec![Vec::new(); task.queries.len()];
+        for line in read_run(file)? {
+            let RunLine { line, query, item, score } = line?;
+            let Some(at) = places.get(query.as_str()) else { continue };
+            let unknown = || format!("finds the item `{item}`, which the catalogue of {} lacks", task.data);
+            let row = task.row(&item).ok_or_else(|| Error::data(file, Some(line), unknown()))?;
+            answers[*at].push(Found { row, score });
+            if answers[*at].len() > task.items.len() {
+                let problem = format!("finds more items for query `{query}` than there are");
+                return Err(Error::data(file, Some(line), problem));
+            }
+        }
+        if answers.iter().all(Vec::is_empty) {
+            let problem = format!("answers none of the {} queries of split `{}`", task.queries.len(), task.split);
+            return Err(Error::data(file, None, problem));
+        }
+        let unanswered = answers.iter().filter(|hits| hits.is_empty()).count();
+        if unanswered > 0 {
+            tracing::warn!("{} answers {unanswered} of the queries with nothing: they count as misses", file.display());
+        }
+        for (query, hits) in task.queries.iter().zip(&mut answers) {
+            hits.sort_unstable_by_key(|hit| hit.row);
+            if let Some(pair) = hits.windows(2).find(|pair| pair[0].row == pair[1].row) {
+                let item = &task.item(pair[0].row).id;
+                return Err(Error::data(file, None, format!("finds item `{item}` twice for query `{}`", query.id)));
+            }
+            let id = |hit: &Found| &task.item(hit.row).id;
+            hits.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then_with(|| id(b).cmp(id(a))));
+        }
+        Ok(Self::Run(answers))
+    }
+
+    /// How many queries are answered at once.
+    pub fn block(&self, task: &Task) -> usize {
+        match self {
+            Self::Dense { .. } => (BLOCK_SCORES / task.items.len()).clamp(1, BLOCK_QUERIES),
+            Self::Lexical(_) | Self::Run(_) => BLOCK_QUERIES,
+        }
+    }
+
+    /// The best `depth` hits of a block of queries.
+    pub fn hits(&self, lexical: &Lexical, block: Range<usize>, depth: usize) -> Result<Vec<Vec<Found>>> {
+        match self {
+            Self::Dense { items, queries } => nearest(items, queries, block, depth),
+            Self::Lexical(texts) => {
+                let texts: Vec<&str> = texts[block].iter().map(String::as_str).collect();
+                let answers = lexical.search_many(&texts, depth)?;
+                let found = |hits: Vec<_>| hits.into_iter().map(found).collect();
+                Ok(answers.into_iter().map(found).collect())
+            }
+            Self::Run(answers) => {
+                Ok(answers[block].iter().map(|hits| hits[..hits.len().min(depth)].to_vec()).collect())
+            }
+        }
+    }
+}
+
+fn found(hit: souk_lexical::LexicalHit) -> Found {
+    Found { row: hit.row, score: hit.score }
+}
+
+fn nearest(items: &Tensor, queries: &Tensor, block: Range<usize>, depth: usize) -> Result<Vec<Vec<Found>>> {
+    let _guard = tch::no_grad_guard();
+    let num_items = items.size()[0] as usize;
+    let asked = queries.narrow(0, block.start as i64, block.len() as i64);
+    let mut scores = vec![0_f32; block.len() * num_items];
+    asked.matmul(&items.tr()).f_copy_data(&mut scores, block.len() * num_items)?;
+    let mut answers = vec![Vec::new(); block.len()];
+    let num_threads = thread::available_parallelism().map_or(1, usize::from);
+    let share = block.len().div_ceil(num_threads).max(1);
+    thread::scope(|scope| {
+        for (answers, scores) in answers.chunks_mut(share).zip(scores.chunks(share * num_items)) {
+            scope.spawn(move || {
+                for (answer, scores) in answers.iter_mut().zip(scores.chunks(num_items)) {
+                    *answer = best(scores, depth);
+                }
+            });
+        }
+    });
+    Ok(answers)
+}
+
+/// The `depth` best, of equal ones the lower row first.
+fn best(scores: &[f32], depth: usize) -> Vec<Found> {
+    let mut hits: Vec<Found> = scores.iter().zip(0..).map(|(score, row)| Found { row, score: *score }).collect();
+    let better = |a: &Found, b: &Found| b.score.total_cmp(&a.score).then(a.row.cmp(&b.row));
+    if depth < hits.len() {
+        hits.select_nth_unstable_by(depth, better);
+        hits.truncate(depth);
+    }
+    hits.sort_unstable_by(better);
+    hits
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use souk_io::beir::DataFolder;
+
+    fn task(folder: &Path) -> Task {
+        fs::create_dir(folder.join("qrels")).unwrap();
+        fs::write(folder.join("corpus.jsonl"), "{\"_id\":\"a\"}\n{\"_id\":\"b\"}\n{\"_id\":\"c\"}\n").unwrap();
+        fs::write(folder.join("queries.jsonl"), "{\"_id\":\"q1\",\"text\":\"x\"}\n{\"_id\":\"q2\",\"text\":\"y\"}\n")
+            .unwrap();
+        fs::write(folder.join("qrels/test.tsv"), "q1\ta\t4\nq2\ta\t4\n").unwrap();
+        Task::load(&DataFolder::open(folder).unwrap(), "test").unwrap()
+    }
+
+    fn rows(hits: &[Found]) -> Vec<u32> {
+        hits.iter().map(|hit| hit.row).collect()
+    }
+
+    #[test]
+    fn vectors_answer_in_blocks_as_alone() {
+        let home = tempfile::tempdir().unwrap();
+        let task = task(home.path());
+        let lexical = Lexical::build(std::iter::empty()).unwrap();
+        let engine = Engine::dense(&task, &[1.0, 0.0, 0.6, 0.8, 1.0, 0.0], &[1.0, 0.0, 0.0, 1.0]).unwrap();
+        let both = engine.hits(&lexical, 0..2, 10).unwrap();
+        assert_eq!((rows(&both[0]), rows(&both[1])), (vec![0, 2, 1], vec![1, 0, 2]));
+        assert_eq!(both[1][0].score, 0.8);
+        assert_eq!(engine.hits(&lexical, 1..2, 10).unwrap()[0], both[1]);
+        assert_eq!(engine.hits(&lexical, 0..1, 2).unwrap()[0], both[0][..2]);
+        assert!(Engine::dense(&task, &[f32::NAN; 6], &[1.0; 4]).is_err());
+        assert!(Engine::dense(&task, &[1.0; 6], &[1.0; 6]).is_err(), "2 and 3 dimensions");
+        assert!(Engine::dense(&task, &[1.0; 5], &[1.0; 4]).is_err());
+    }
+
+    #[test]
+    fn a_run_is_ranked_as_trec_eval_does_and_its_strangers_are_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let task = task(home.path());
+        let file = home.path().join("run.trec");
+        let run = |text: &str| {
+            fs::write(&file, text).unwrap();
+            Engine::run(&task, &file)
+        };
+        // equal scores by falling identifier, whatever the rank says; a query that is not asked is passed over
+        let text = "q2 Q0 a 1 0.5 t\nq2 Q0 b 2 0.5 t\nq2 Q0 c 3 0.9 t\nq7 Q0 zzz 1 1 t\n";
+        let Engine::Run(answers) = run(text).unwrap() else { panic!("a run") };
+        assert_eq!((rows(&answers[0]), rows(&answers[1])), (vec![], vec![2, 1, 0]));
+        for (text, expected) in [
+            ("q1 Q0 a 1 0.5 t\nq1 Q0 x 2 0.4 t\n", "line 2: finds the item `x`, which the catalogue"),
+            ("q1 Q0 a 1 0.5 t\nq1 Q0 a 2 0.4 t\n", "finds item `a` twice for query `q1`"),
+            ("q9 Q0 a 1 0.5 t\n", "answers none of the 2 queries of split `test`"),
+        ] {
+            let error = run(text).err().unwrap().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

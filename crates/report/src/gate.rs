@@ -1,0 +1,261 @@
+//! Whether a candidate may take the place of what is served: by floors, by paired tests on every slice, by how far its
+//! vectors have moved. Takes what both were measured to be; gives a verdict with every reason, in words.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::compare::{Comparison, Row};
+use super::metrics::{DEPTH, SHOWN, WIDE, names};
+use super::run::{OVERALL, Run};
+use souk_io::error::{Error, Result};
+
+/// What a candidate has to be.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct GateSettings {
+    /// Splits that it is measured on; it passes where it passes on each.
+    pub splits: Vec<String>,
+    /// Hits kept for each query; the first metric is the hitrate among them.
+    pub depth: usize,
+    /// The least that all queries together must come to, in percent, by metric.
+    pub floors: BTreeMap<String, f64>,
+    /// Metrics that may get worse nowhere: not overall and in no slice, beyond what is chance. None: the hitrate at `depth`
+    /// and goodrate@100.
+    pub watched: Vec<String>,
+    /// How it has to be better than what is served.
+    pub gain: Gain,
+    /// How far the queries' vectors may have moved on average, as 1 less the cosine with those of what is served.
+    pub max_drift: f64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Gain {
+    /// Not at all.
+    None,
+    /// One of the watched metrics is higher overall, if only by chance: so what is served never gets worse step by step.
+    Any,
+    /// One of them is higher overall beyond what is chance.
+    Significant,
+}
+
+impl Default for GateSettings {
+    fn default() -> Self {
+        Self {
+            splits: vec!["test".into()],
+            depth: DEPTH,
+            floors: BTreeMap::new(),
+            watched: Vec::new(),
+            gain: Gain::Any,
+            max_drift: 1.0,
+        }
+    }
+}
+
+/// What is known of a candidate on one split.
+pub struct Held<'a> {
+    pub served: &'a Run,
+    pub candidate: &'a Run,
+    /// How far the queries' vectors have moved; none where the two have vectors of different lengths.
+    pub drift: Option<f64>,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Verdict {
+    pub passed: bool,
+    /// Why not; empty where it passed.
+    pub reasons: Vec<String>,
+    pub drift: Option<f64>,
+    /// The watched metrics, overall and by slice.
+    pub rows: Vec<Row>,
+}
+
+impl GateSettings {
+    pub fn check(&self) -> Result<()> {
+        if self.splits.is_empty() {
+            return Err(Error::config("trainer.gate.splits", "names none: say at least one split to be measured on"));
+        }
+        if self.depth <= WIDE {
+            return Err(Error::config("trainer.gate.depth", format!("is {}: say more than {WIDE}", self.depth)));
+        }
+        if self.max_drift.is_nan() || self.max_drift < 0.0 {
+            return Err(Error::config("trainer.gate.max_drift", "say 0 to 2: 1 less a cosine"));
+        }
+        self.places()?;
+        let known = names(self.depth);
+        match self.floors.keys().find(|name| !known.contains(name)) {
+            Some(name) => Err(unknown("trainer.gate.floors", name, &known)),
+            None => Ok(()),
+        }
+    }
+
+    /// The watched metrics.
+    fn places(&self) -> Result<Vec<usize>> {
+        if self.watched.is_empty() {
+            return Ok(vec![SHOWN[0], SHOWN[1]]);
+        }
+        let known = names(self.depth);
+        let place = |name: &String| {
+            known.iter().position(|other| other == name).ok_or_else(|| unknown("trainer.gate.watched", name, &known))
+        };
+        self.watched.iter().map(place).collect()
+    }
+
+    /// Decides on one split.
+    pub fn judge(&self, held: &Held<'_>) -> Result<Verdict> {
+        let Held { served, candidate, drift } = *held;
+        let comparison = Comparison::of_metrics(&[(served, candidate)], true, &self.places()?)?;
+        let rows: Vec<Row> = comparison.pairs.into_iter().flat_map(|pair| pair.rows).collect();
+        let mut reasons: Vec<String> = self.floors.iter().filter_map(|floor| below(candidate, floor)).collect();
+        let difference = |row: &Row| row.paired.as_ref().map_or(0.0, |paired| paired.difference);
+        let is_loss = |row: &&Row| row.is_significant() && difference(row) < 0.0;
+        reasons.extend(rows.iter().filter(is_loss).map(lost));
+        let overall = || rows.iter().filter(|row| row.slice == OVERALL);
+        let gained = match self.gain {
+            Gain::None => true,
+            Gain::Any => overall().any(|row| difference(row) > 0.0),
+            Gain::Significant => overall().any(|row| row.is_significant() && difference(row) > 0.0),
+        };
+        if !gained {
+            let metrics: Vec<String> = overall().map(said).collect();
+            let beyond = if self.gain == Gain::Significant { " beyond what is chance" } else { "" };
+            reasons.push(format!("nothing watched is higher{beyond} than what is served: {}", metrics.join(", ")));
+        }
+        if let Some(drift) = drift.filter(|drift| drift.is_nan() || *drift > self.max_drift) {
+            let most = self.max_drift;
+            reasons.push(format!("vectors of queries moved by {drift:.3} on average, more than {most}"));
+        }
+        let split = &candidate.metrics.asked.split;
+        reasons.iter_mut().for_each(|reason| *reason = format!("{split}: {reason}"));
+        Ok(Verdict { passed: reasons.is_empty(), reasons, drift, rows })
+    }
+}
+
+fn below(candidate: &Run, (name, floor): (&String, &f64)) -> Option<String> {
+    match candidate.metrics.overall.get(name).copied().flatten() {
+        Some(value) if value >= *floor => None,
+        Some(value) => Some(format!("{name} is {value:.2}, below the floor of {floor}")),
+        None => Some(format!("{name} cannot be said, and its floor is {floor}")),
+    }
+}
+
+fn said(row: &Row) -> String {
+    let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
+    format!("{} {} -> {}", row.metric, number(row.reference), number(row.other))
+}
+
+fn lost(row: &Row) -> String {
+    let place = if row.slice == OVERALL { String::new() } else { format!(" on the slice `{}`", row.slice) };
+    let p = row.corrected.map_or(1.0, |corrected| corrected.p_t.max(corrected.p_randomised));
+    format!("worse{place}: {} (p {p:.4})", said(row))
+}
+
+fn unknown(place: &str, name: &str, known: &[String]) -> Error {
+    Error::config(place, format!("names `{name}`, and the metrics are {}", known.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::metrics::NUM_METRICS;
+    use super::super::run::{Asked, Metrics, QueryRow};
+    use super::super::task::Digests;
+    use super::*;
+
+    /// 200 queries, half of them in the slice `rare`; each has a hitrate and a goodrate.
+    fn run(values: impl Fn(usize) -> (f64, f64)) -> Run {
+        let queries: Vec<QueryRow> = (0..200)
+            .map(|at| {
+                let mut of = [None; NUM_METRICS];
+                (of[0], of[1]) = (Some(values(at).0), Some(values(at).1));
+                let slice = Some(if at % 2 == 0 { "rare" } else { "general" }.to_owned());
+                QueryRow { id: at.to_string(), text: String::new(), slice, num_good: 1, values: of, top: Vec::new() }
+            })
+            .collect();
+        let mean = |of: usize| Some(queries.iter().filter_map(|row| row.values[of]).sum::<f64>() / 200.0);
+        let overall = names(DEPTH).into_iter().zip([mean(0), mean(1)]).collect();
+        let (data, split, judge) = ("data".into(), "test".into(), "qrels".into());
+        let digests = Digests { catalogue: "c".into(), queries: "q".into(), judgements: "j".into() };
+        let asked = Asked { data, split, judge, depth: DEPTH, digests };
+        let (slices, intervals) = (BTreeMap::new(), BTreeMap::new());
+        let metrics = Metrics {
+            model: "m".into(),
+            asked,
+            num_queries: 200,
+            num_queries_without_good: 0,
+            overall,
+            slices,
+            intervals,
+            perplexity: None,
+        };
+        Run { metrics, queries }
+    }
+
+    /// 50 and 40 on average, with some noise.
+    fn served() -> Run {
+        run(|at| (50.0 + (at * 7 % 11) as f64, 40.0 + (at * 5 % 13) as f64))
+    }
+
+    fn judged(settings: &GateSettings, candidate: &Run, drift: Option<f64>) -> Verdict {
+        settings.check().unwrap();
+        settings.judge(&Held { served: &served(), candidate, drift }).unwrap()
+    }
+
+    /// What is served, and on top of it so much of both metrics.
+    fn moved(by: impl Fn(usize) -> (f64, f64)) -> Run {
+        run(|at| (50.0 + (at * 7 % 11) as f64 + by(at).0, 40.0 + (at * 5 % 13) as f64 + by(at).1))
+    }
+
+    #[test]
+    fn a_better_candidate_passes_and_the_same_one_does_not() {
+        let better = moved(|at| ((at % 3) as f64, 1.0 + (at % 2) as f64));
+        let verdict = judged(&GateSettings::default(), &better, Some(0.2));
+        assert!(verdict.passed, "{:?}", verdict.reasons);
+        assert_eq!(verdict.rows.len(), 2 * 3, "two metrics, overall and on two slices");
+        let same = judged(&GateSettings::default(), &served(), None);
+        assert!(!same.passed && same.reasons[0].starts_with("test: nothing watched is higher"), "{:?}", same.reasons);
+        assert!(judged(&GateSettings { gain: Gain::None, ..GateSettings::default() }, &served(), None).passed);
+    }
+
+    #[test]
+    fn a_loss_on_one_slice_stops_what_is_better_on_average() {
+        let traded = moved(|at| (4.0, if at % 2 == 0 { -3.0 + (at % 5) as f64 / 4.0 } else { 6.0 }));
+        let verdict = judged(&GateSettings::default(), &traded, None);
+        assert_eq!(verdict.reasons.len(), 1, "{:?}", verdict.reasons);
+        assert!(verdict.reasons[0].contains("worse on the slice `rare`: goodrate@100"), "{:?}", verdict.reasons);
+        let watched = vec![names(DEPTH)[0].clone()];
+        assert!(judged(&GateSettings { watched, ..GateSettings::default() }, &traded, None).passed);
+    }
+
+    #[test]
+    fn floors_chance_and_drift_each_have_their_say() {
+        let noise = moved(|at| if at % 2 == 0 { (2.0, 0.0) } else { (-1.9, 0.0) });
+        let strict = GateSettings { gain: Gain::Significant, ..GateSettings::default() };
+        assert!(judged(&GateSettings::default(), &noise, None).reasons.iter().any(|reason| reason.contains("worse")));
+        let slight = moved(|at| (if at % 2 == 0 { 3.0 } else { -2.9 } * ((at / 2 % 2) as f64 - 0.49), 0.0));
+        let verdict = judged(&strict, &slight, None);
+        assert!(verdict.reasons[0].contains("beyond what is chance"), "{:?}", verdict.reasons);
+        let better = moved(|_| (1.0, 1.0));
+        let floors: BTreeMap<String, f64> = [("goodrate@100".to_owned(), 90.0), ("ndcg@10".to_owned(), 1.0)].into();
+        let settings = GateSettings { floors, max_drift: 0.1, ..GateSettings::default() };
+        let reasons = judged(&settings, &better, Some(0.3)).reasons.join("\n");
+        for words in ["below the floor of 90", "ndcg@10 cannot be said", "moved by 0.300", "test: "] {
+            assert!(reasons.contains(words), "{reasons}");
+        }
+        assert!(!judged(&settings, &better, Some(f64::NAN)).passed);
+    }
+
+    #[test]
+    fn a_metric_that_is_not_there_is_named() {
+        for (settings, words) in [
+            (GateSettings { watched: vec!["hits".into()], ..GateSettings::default() }, "names `hits`"),
+            (GateSettings { floors: [("x".to_owned(), 1.0)].into(), ..GateSettings::default() }, "names `x`"),
+            (GateSettings { splits: Vec::new(), ..GateSettings::default() }, "names none"),
+            (GateSettings { depth: 100, ..GateSettings::default() }, "say more than 100"),
+        ] {
+            let error = settings.check().unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The measurement: asks an engine every query of a task, judges what it finds, and writes the run, the judgements and
+//! each query's values down on the way. In memory are one block's hits and, of each query, its values and first hits.
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::ops::Range;
+use std::path::Path;
+
+use super::engine::{Engine, Found};
+use super::metrics::{self, Seen, TOP, WIDE};
+use super::run::{Metrics, QueryRow, Run, TopHit};
+use super::run_file::{RunWriter, write_qrels};
+use super::task::{Task, TaskQuery};
+use souk_io::domain::Level;
+use souk_io::error::{Error, Result};
+use souk_lexical::{Lexical, LexicalHit};
+use souk_reward::{Question, RewardSource};
+
+/// The files of a run's folder.
+pub const METRICS: &str = "metrics.json";
+pub const QUERIES: &str = "queries.jsonl";
+const RUN: &str = "run.trec";
+const QRELS: &str = "qrels.trec";
+
+pub struct Measurement<'a> {
+    /// What tables call the engine.
+    pub name: &'a str,
+    pub task: &'a Task,
+    pub engine: &'a Engine,
+    /// Over the task's items.
+    pub lexical: &'a Lexical,
+    /// Of what the task has no judgement on.
+    pub judge: &'a dyn RewardSource,
+    /// Hits kept for each query.
+    pub depth: usize,
+    /// Of the engine's model on texts it never learned from, where that is wanted.
+    pub perplexity: Option<f64>,
+}
+
+impl Measurement<'_> {
+    /// Fills the folder `out`; `progress` hears how many more queries are done.
+    pub fn write(&self, out: &Path, progress: &dyn Fn(u64)) -> Result<Run> {
+        self.check()?;
+        let task = self.task;
+        let judged = task
+            .queries
+            .iter()
+            .flat_map(|query| query.judged.iter().map(|(item, level)| (query.id.as_str(), item.as_str(), *level)));
+        write_qrels(&out.join(QRELS), judged)?;
+        let mut run = RunWriter::create(&out.join(RUN), self.name)?;
+        let (size, num) = (self.engine.block(task), task.queries.len());
+        let mut queries = Vec::with_capacity(num);
+        for start in (0..num).step_by(size) {
+            let block = start..num.min(start + size);
+            let answers = self.engine.hits(self.lexical, block.clone(), self.depth)?;
+            for (query, hits) in task.queries[block.clone()].iter().zip(&answers) {
+                run.query(&query.id, hits.iter().map(|hit| (task.item(hit.row).id.as_str(), hit.score)))?;
+            }
+            queries.extend(self.rows(block.clone(), &answers)?);
+            progress(block.len() as u64);
+        }
+        run.finish()?;
+        let metrics = Metrics::of(self, &queries);
+        write_rows(&out.join(QUERIES), &queries, self.depth)?;
+        let text = serde_json::to_string_pretty(&metrics).expect("the names of metrics are text");
+        let file = out.join(METRICS);
+        fs::write(&file, text + "\n").map_err(Error::store(&file, "write it"))?;
+        Ok(Run { metrics, queries })
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.depth <= WIDE {
+            let problem = format!("a depth of {} is too little: say more than {WIDE}", self.depth);
+            return Err(Error::input(problem));
+        }
+        let (known, sold) = (self.lexical.num_items() as usize, self.task.items.len());
+        match known == sold {
+            true => Ok(()),
+            false => {
+                Err(Error::input(format!("the lexical channel has {known} items, the catalogue {sold}: build it anew")))
+            }
+        }
+    }
+
+    fn rows(&self, block: Range<usize>, answers: &[Vec<Found>]) -> Result<Vec<QueryRow>> {
+        let queries = &self.task.queries[block];
+        let texts: Vec<&str> = queries.iter().map(|query| query.text.as_str()).collect();
+        let lexical = self.lexical.search_many(&texts, WIDE)?;
+        let graded = self.grade(queries, answers)?;
+        let rows = queries.iter().zip(answers).zip(graded).zip(&lexical);
+        Ok(rows.map(|(((query, hits), graded), lexical)| self.row(query, hits, &graded, lexical)).collect())
+    }
+
+    /// The levels of each query's first hits: by judgement, else by the judge, if it has a verdict.
+    fn grade(&self, queries: &[TaskQuery], answers: &[Vec<Found>]) -> Result<Vec<Vec<Option<Level>>>> {
+        let wide = |hits: &[Found]| hits[..hits.len().min(WIDE)].to_vec();
+        let mut graded: Vec<Vec<Option<Level>>> = Vec::with_capacity(queries.len());
+        let (mut places, mut passages) = (Vec::new(), Vec::new());
+        for (at, (query, hits)) in queries.iter().zip(answers).enumerate() {
+            graded.push(wide(hits).iter().map(|hit| query.levels.get(&hit.row).copied()).collect());
+            for (rank, hit) in wide(hits).iter().enumerate().filter(|(rank, _)| graded[at][*rank].is_none()) {
+                places.push((at, rank, hit.row));
+                passages.push(self.task.item(hit.row).passage());
+            }
+        }
+        let asked: Vec<Question<'_>> = places
+            .iter()
+            .zip(&passages)
+            .map(|((at, _, row), item)| {
+                let query = &queries[*at];
+                Question { query_id: &query.id, query: &query.text, item_id: &self.task.item(*row).id, item }
+            })
+            .collect();
+        let verdicts = self.judge.judge(&asked)?;
+        if verdicts.len() != asked.len() {
+            let problem = format!("the judge `{}` answered {} of {}", self.judge.id(), verdicts.len(), asked.len());
+            return Err(Error::input(problem));
+        }
+        for ((at, rank, _), verdict) in places.into_iter().zip(verdicts) {
+            graded[at][rank] = verdict.map(|verdict| verdict.level);
+        }
+        Ok(graded)
+    }
+
+    fn row(&self, query: &TaskQuery, hits: &[Found], graded: &[Option<Level>], lexical: &[LexicalHit]) -> QueryRow {
+        let mut shared: Vec<u32> = lexical.iter().map(|hit| hit.row).collect();
+        shared.sort_unstable();
+        let seen: Vec<Seen> = hits
+            .iter()
+            .enumerate()
+            .map(|(rank, hit)| Seen {
+                judged: query.levels.get(&hit.row).copied(),
+                graded: graded.get(rank).copied().flatten(),
+                quality: self.task.item(hit.row).quality,
+                lexical: shared.binary_search(&hit.row).is_ok(),
+            })
+            .collect();
+        let judged: Vec<Level> = query.judged.values().copied().collect();
+        let top = hits.iter().zip(graded).take(TOP).map(|(hit, level)| {
+            let item = self.task.item(hit.row);
+            TopHit { id: item.id.clone(), title: shown(&item.title, &item.text), score: hit.score, level: *level }
+        });
+        QueryRow {
+            id: query.id.clone(),
+            text: query.text.clone(),
+            slice: query.slice.clone(),
+            num_good: query.num_good(),
+            values: metrics::measure(&seen, &judged),
+            top: top.collect(),
+        }
+    }
+}
+
+/// Enough of an item to know it by.
+fn shown(title: &str, text: &str) -> String {
+    let whole = if title.is_empty() { text } else { title };
+    whole.chars().take(160).collect()
+}
+
+fn write_rows(file: &Path, queries: &[QueryRow], depth: usize) -> Result<()> {
+    let made = File::create(file).map_err(Error::store(file, "make it"))?;
+    let mut out = BufWriter::with_capacity(1 << 18, made);
+    for query in queries {
+        writeln!(out, "{}", query.json(depth)).map_err(Error::store(file, "write it"))?;
+    }
+    out.flush().map_err(Error::store(file, "write it"))
+}

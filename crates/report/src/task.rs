@@ -1,0 +1,241 @@
+//! What an engine is tried on: the catalogue, the queries of one split in their order, their judgements and slices. Takes
+//! a data folder and refuses what would make a number wrong: an item or a query that comes twice, judgements of a query
+//! that is not there. Judged items that the catalogue lacks count as not found.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::run_file::one_word;
+use souk_io::beir::DataFolder;
+use souk_io::domain::{Item, Level};
+use souk_io::error::{Error, Result};
+use souk_reward::Judgements;
+
+pub struct Task {
+    pub data: String,
+    pub split: String,
+    pub items: Vec<TaskItem>,
+    rows: HashMap<String, u32>,
+    pub queries: Vec<TaskQuery>,
+    pub digests: Digests,
+}
+
+pub struct TaskItem {
+    pub id: String,
+    pub title: String,
+    pub text: String,
+    /// 0 to 1.
+    pub quality: Option<f32>,
+}
+
+pub struct TaskQuery {
+    pub id: String,
+    pub text: String,
+    pub slice: Option<String>,
+    /// All judged items, by identifier.
+    pub judged: BTreeMap<String, Level>,
+    /// Those of the catalogue, by row.
+    pub levels: HashMap<u32, Level>,
+}
+
+/// Of the parts of a task, by content: what is measured on equal ones can be compared, wherever it lies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Digests {
+    pub catalogue: String,
+    pub queries: String,
+    pub judgements: String,
+}
+
+impl Task {
+    pub fn load(data: &DataFolder, split: &str) -> Result<Self> {
+        let judgements = Judgements::gather("qrels", data.judgements(split)?)
+            .map_err(|e| Error::data(&data.qrels(split), None, "cannot be measured against").because(e))?;
+        if judgements.num_queries() == 0 {
+            return Err(Error::data(&data.qrels(split), None, "holds no judgement: there is nothing to measure"));
+        }
+        let (items, rows, catalogue) = load_items(data)?;
+        let queries = load_queries(data, split, &judgements, &rows)?;
+        let digests = Digests { catalogue, queries: digest_queries(&queries), judgements: digest_judgements(&queries) };
+        Ok(Self { data: data.path().display().to_string(), split: split.into(), items, rows, queries, digests })
+    }
+
+    pub fn row(&self, item: &str) -> Option<u32> {
+        self.rows.get(item).copied()
+    }
+
+    pub fn item(&self, row: u32) -> &TaskItem {
+        &self.items[row as usize]
+    }
+}
+
+impl TaskItem {
+    pub fn passage(&self) -> String {
+        passage(&self.title, &self.text)
+    }
+}
+
+impl TaskQuery {
+    pub fn num_good(&self) -> usize {
+        self.judged.values().filter(|level| level.is_good()).count()
+    }
+}
+
+fn passage(title: &str, text: &str) -> String {
+    let item = Item { id: String::new(), title: title.into(), text: text.into(), fields: serde_json::Map::new() };
+    item.passage()
+}
+
+type Items = (Vec<TaskItem>, HashMap<String, u32>, String);
+
+fn load_items(data: &DataFolder) -> Result<Items> {
+    let file = data.corpus();
+    let (mut items, mut rows, mut hash) = (Vec::new(), HashMap::new(), Fed::default());
+    for item in data.items()? {
+        let (line, item) = item?;
+        let problem = |problem: String| Error::data(&file, Some(line), problem);
+        one_word(&item.id).map_err(|e| problem("cannot be written into a run".into()).because(e))?;
+        let quality = quality(&item, &file, line)?;
+        let row = u32::try_from(items.len()).map_err(|e| problem("too many items".into()).because(e))?;
+        if rows.insert(item.id.clone(), row).is_some() {
+            return Err(problem(format!("two items have the id `{}`: give each its own", item.id)));
+        }
+        [&item.id, &item.title, &item.text, &format!("{quality:?}")].iter().for_each(|part| hash.feed(part));
+        items.push(TaskItem { id: item.id, title: item.title, text: item.text, quality });
+    }
+    Ok((items, rows, hash.finish()))
+}
+
+fn quality(item: &Item, file: &Path, line: u64) -> Result<Option<f32>> {
+    match item.fields.get("quality") {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_f64() {
+            Some(quality) if (0.0..=1.0).contains(&quality) => Ok(Some(quality as f32)),
+            _ => Err(Error::data(file, Some(line), format!("`quality` is {value}: say 0 to 1, or leave it out"))),
+        },
+    }
+}
+
+/// Those of the split, in the order of `queries.jsonl`.
+fn load_queries(
+    data: &DataFolder,
+    split: &str,
+    judgements: &Judgements,
+    rows: &HashMap<String, u32>,
+) -> Result<Vec<TaskQuery>> {
+    let file = data.queries_file();
+    let mut slices = data.slices()?;
+    let mut missing: HashSet<&str> = judgements.queries().collect();
+    let mut queries: Vec<TaskQuery> = Vec::with_capacity(missing.len());
+    for query in data.queries()? {
+        let query = query?;
+        let judged: BTreeMap<String, Level> =
+            judgements.of(&query.id).map(|(item, level)| (item.to_owned(), level)).collect();
+        if judged.is_empty() {
+            continue;
+        }
+        if !missing.remove(query.id.as_str()) {
+            return Err(Error::data(&file, None, format!("two queries have the id `{}`: give each its own", query.id)));
+        }
+        one_word(&query.id).map_err(|e| Error::data(&file, None, "cannot be written into a run").because(e))?;
+        let levels = judged.iter().filter_map(|(item, level)| Some((*rows.get(item)?, *level))).collect();
+        let slice = slices.remove(&query.id);
+        queries.push(TaskQuery { id: query.id, text: query.text, slice, judged, levels });
+    }
+    match missing.iter().min() {
+        Some(query) => {
+            let problem = format!("judges {} queries that queries.jsonl lacks, such as `{query}`", missing.len());
+            Err(Error::data(&data.qrels(split), None, problem))
+        }
+        None => Ok(queries),
+    }
+}
+
+fn digest_queries(queries: &[TaskQuery]) -> String {
+    let mut hash = Fed::default();
+    for query in queries {
+        [&query.id, &query.text, query.slice.as_deref().unwrap_or_default()].iter().for_each(|part| hash.feed(part));
+    }
+    hash.finish()
+}
+
+fn digest_judgements(queries: &[TaskQuery]) -> String {
+    let mut hash = Fed::default();
+    for query in queries {
+        for (item, level) in &query.judged {
+            [&query.id, item.as_str(), &level.number().to_string()].iter().for_each(|part| hash.feed(part));
+        }
+    }
+    hash.finish()
+}
+
+/// A digest of texts, of which none runs into the next.
+#[derive(Default)]
+struct Fed(Sha256);
+
+impl Fed {
+    fn feed(&mut self, text: &str) {
+        self.0.update((text.len() as u64).to_le_bytes());
+        self.0.update(text.as_bytes());
+    }
+
+    fn finish(self) -> String {
+        self.0.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn load(files: &[(&str, &str)]) -> Result<Task> {
+        let home = tempfile::tempdir().unwrap();
+        fs::create_dir(home.path().join("qrels")).unwrap();
+        for (name, text) in files {
+            fs::write(home.path().join(name), text).unwrap();
+        }
+        Task::load(&DataFolder::open(home.path()).unwrap(), "test")
+    }
+
+    const CORPUS: &str = "{\"_id\":\"a\",\"title\":\"Oak\",\"quality\":0.5}\n{\"_id\":\"b\",\"text\":\"desk\"}\n";
+    const QUERIES: &str =
+        "{\"_id\":\"q2\",\"text\":\"x\"}\n{\"_id\":\"q1\",\"text\":\"oak\"}\n{\"_id\":\"q3\",\"text\":\"y\"}\n";
+
+    #[test]
+    fn a_split_has_its_queries_in_order_with_what_is_judged() {
+        let qrels = "q1\tb\t4\nq2\tgone\t3\nq1\ta\t1\nq2\ta\t2\n";
+        let files = [("corpus.jsonl", CORPUS), ("queries.jsonl", QUERIES), ("qrels/test.tsv", qrels)];
+        let task = load(&[&files[..], &[("slices.tsv", "q1\tknowledge\n")]].concat()).unwrap();
+        let asked: Vec<_> = task.queries.iter().map(|q| (q.id.as_str(), q.num_good(), q.levels.len())).collect();
+        assert_eq!(asked, [("q2", 1, 1), ("q1", 1, 2)], "what the catalogue lacks is Good all the same");
+        assert_eq!((task.queries[1].slice.as_deref(), task.queries[0].slice.as_deref()), (Some("knowledge"), None));
+        assert_eq!((task.items[0].quality, task.items[1].quality, task.row("b")), (Some(0.5), None, Some(1)));
+        let again = load(&files).unwrap();
+        assert_eq!(again.digests.catalogue, task.digests.catalogue);
+        assert_eq!(again.digests.judgements, task.digests.judgements);
+        assert_ne!(again.digests.queries, task.digests.queries, "slices are part of the queries");
+    }
+
+    #[test]
+    fn what_would_make_a_number_wrong_is_refused() {
+        let qrels = "q1\tb\t4\n";
+        for (corpus, queries, qrels, expected) in [
+            (&CORPUS.repeat(2)[..], QUERIES, qrels, "line 3: two items have the id `a`"),
+            (CORPUS, &QUERIES.repeat(2)[..], qrels, "two queries have the id `q1`"),
+            (CORPUS, QUERIES, "q9\tb\t4\nq1\ta\t1\n", "judges 1 queries that queries.jsonl lacks, such as `q9`"),
+            (CORPUS, QUERIES, "q1\tb\t4\nq1\tb\t1\n", "cannot be measured against"),
+            (CORPUS, QUERIES, "\n", "holds no judgement"),
+            ("{\"_id\":\"a\",\"quality\":7}", QUERIES, qrels, "line 1: `quality` is 7: say 0 to 1"),
+            ("{\"_id\":\"a b\"}", QUERIES, qrels, "line 1: cannot be written into a run"),
+        ] {
+            let found = load(&[("corpus.jsonl", corpus), ("queries.jsonl", queries), ("qrels/test.tsv", qrels)]);
+            let error = found.err().unwrap().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The relevance model against transformers (`tests/golden/rel_*`), alone and in batches, frozen and not; and a small one
+//! trained on a simulated shop, from its first step to a judge that is asked.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+
+use souk_cross_encoder::{
+    CrossEncoder, Judge, Loss, Manifest, PairText, Progress, Reading, RelevanceSettings, Training,
+};
+use souk_io::beir::DataFolder;
+use souk_market::{self, Plan};
+use souk_nn::backbone::Precision;
+use souk_nn::backbone::weights::read_tensors;
+use souk_nn::encoder::{Placement, Pooling, Scratch};
+use souk_nn::optimizer::OptimizerSettings;
+use souk_report::relevance_page;
+use souk_reward::{Question, RewardSource};
+use tch::{Device, Kind, Tensor};
+
+const EXACT: f64 = 2e-5;
+
+fn golden(name: &str) -> PathBuf {
+    let committed = souk_testing::golden("");
+    std::env::var_os("SOUK_GOLDEN").map_or(committed, PathBuf::from).join(name)
+}
+
+fn placement() -> Placement {
+    Placement { device: Device::Cpu, precision: Precision::F32, adapter: None, ignore_fields: Vec::new() }
+}
+
+fn texts(dir: &Path) -> Vec<(String, String)> {
+    serde_json::from_slice(&std::fs::read(dir.join("pairs.json")).unwrap()).unwrap()
+}
+
+#[test]
+fn pairs_and_logits_are_those_of_transformers() {
+    for name in ["rel_bert", "rel_last"] {
+        let dir = golden(name);
+        let expected = read_tensors(&dir.join("expected.safetensors")).unwrap();
+        let numbers = |name: &str| Vec::<i64>::try_from(&expected[name]).unwrap();
+        let (ids, starts) = (numbers("ids"), numbers("starts"));
+        let model = CrossEncoder::open(&dir, placement()).unwrap();
+        let reader = model.reader();
+        let pairs: Vec<PairText> = texts(&dir).iter().map(|(query, item)| reader.read(query, item).unwrap()).collect();
+        for (at, pair) in pairs.iter().enumerate() {
+            let theirs = &ids[starts[at] as usize..starts[at + 1] as usize];
+            let ours: Vec<i64> = pair.ids.iter().map(|id| i64::from(*id)).collect();
+            assert_eq!(ours, theirs, "{name}, pair {at}");
+        }
+        assert!(pairs.iter().any(|pair| pair.cut) && pairs.iter().any(|pair| !pair.cut));
+        let logits = &expected["logits"];
+        let check = |what: &str, found: Vec<Vec<f32>>, logits: &Tensor| {
+            let found = Tensor::from_slice2(&found);
+            let apart = (found - logits).abs().max().double_value(&[]);
+            assert!(apart <= EXACT, "{name}, {what}: {apart:.2e}");
+        };
+        let all: Vec<&PairText> = pairs.iter().collect();
+        check("in one batch", model.outputs_of(&all).unwrap(), logits);
+        let alone = |model: &CrossEncoder| -> Vec<Vec<f32>> {
+            all.iter().flat_map(|pair| model.outputs_of(&[pair]).unwrap()).collect()
+        };
+        check("alone", alone(&model), logits);
+        let frozen = model.freeze().unwrap();
+        check("frozen, in one batch", frozen.outputs_of(&all).unwrap(), logits);
+        check("frozen, alone", alone(&frozen), logits);
+    }
+}
+
+#[test]
+fn a_verdict_is_a_function_of_the_pair() {
+    let dir = golden("rel_bert");
+    let texts = texts(&dir);
+    let asked: Vec<Question> =
+        texts.iter().map(|(query, item)| Question { query_id: "", query, item_id: "", item }).collect();
+    let whole = Judge::open(&dir, placement(), 4096).unwrap();
+    let small = Judge::open(&dir, placement(), 1).unwrap();
+    assert!(whole.id().starts_with("rel_bert-"), "{}", whole.id());
+    assert_eq!(whole.id(), small.id());
+    assert!(whole.judge(&[]).unwrap().is_empty());
+    let (batched, alone) = (whole.judge(&asked).unwrap(), small.judge(&asked).unwrap());
+    assert_eq!(batched.len(), asked.len());
+    for (a, b) in batched.iter().zip(&alone) {
+        let (a, b) = (a.unwrap(), b.unwrap());
+        assert!((a.score - b.score).abs() <= 1e-5 && (0.0..=1.0).contains(&a.score), "{a:?} {b:?}");
+    }
+    let mut turned = asked.clone();
+    turned.reverse();
+    let turned = whole.judge(&turned).unwrap();
+    assert!(turned.iter().rev().zip(&batched).all(|(a, b)| (a.unwrap().score - b.unwrap().score).abs() <= 1e-5));
+}
+
+#[test]
+fn what_is_no_relevance_model_is_refused_with_what_to_do() {
+    let error = CrossEncoder::open(&golden("bert"), placement()).err().unwrap().to_string();
+    assert!(error.contains("relevance.json") && error.contains("souk relevance train"), "{error}");
+}
+
+/// A shop and a model to begin with.
+fn shop(home: &Path) -> (DataFolder, PathBuf) {
+    let plan = Plan { seed: 5, items: 600, queries: 240, events: 0 };
+    souk_market::write(&plan, &home.join("shop"), &|_, _| {}).unwrap();
+    let data = DataFolder::open(&home.join("shop")).unwrap();
+    let scratch = Scratch {
+        seed: 1,
+        vocab: 1500,
+        pooling: Pooling::Mean,
+        max_tokens: 64,
+        query_prompt: String::new(),
+        item_prompt: String::new(),
+        architecture: serde_json::json!({
+            "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "intermediate_size": 64, "max_position_embeddings": 64,
+        }),
+    };
+    let passages = data.items().unwrap().map(|item| item.unwrap().1.passage());
+    let base = home.join("base");
+    scratch.write(passages.collect::<Vec<_>>().into_iter(), &base).unwrap();
+    (data, base)
+}
+
+#[test]
+fn a_small_judge_learns_a_shop_and_survives_its_folder() {
+    let home = tempfile::tempdir().unwrap();
+    let (data, base) = shop(home.path());
+    let settings = RelevanceSettings {
+        held_out: 0.3,
+        pooling: Some(Reading::Sides),
+        epochs: 3.0,
+        batch_tokens: 1024,
+        block_pairs: 512,
+        optimizer: OptimizerSettings { learning_rate: 1e-2, ..OptimizerSettings::default() },
+        ..RelevanceSettings::default()
+    };
+    let out = home.path().join("judge");
+    std::fs::create_dir(&out).unwrap();
+    let train = |settings: &RelevanceSettings, out: &Path| {
+        let training = Training::open(settings, &base, placement(), &data).unwrap();
+        let mut losses = Vec::new();
+        let measured = training
+            .run(out, &AtomicBool::new(false), |progress| {
+                if let Progress::Learning { loss, .. } = progress {
+                    losses.push(loss);
+                }
+            })
+            .unwrap();
+        (measured, losses)
+    };
+    let (measured, losses) = train(&settings, &out);
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    assert!(mean(&losses[losses.len() - 10..]) < mean(&losses[..10]) - 0.1, "{losses:?}");
+    let auc = measured.judged.agreement.auc_good.unwrap();
+    assert!(auc > 0.58, "the AUC of Good on queries never seen is {auc}");
+    assert!(measured.calibration.nll_after <= measured.calibration.nll_before);
+    assert!(measured.all.after.ece.unwrap() < 0.2);
+    assert!(relevance_page("judge", &measured).contains("Reliability of P(Good)"));
+
+    let manifest = Manifest::open(&out).unwrap();
+    assert_eq!(manifest.trained_on.unwrap().held_out, 0.3);
+    let judge = Judge::open(&out, placement(), 4096).unwrap();
+    let item = data.items().unwrap().next().unwrap().unwrap().1;
+    let passage = item.passage();
+    let asked = Question { query_id: "q0", query: "oak desk", item_id: &item.id, item: &passage };
+    assert!((0.0..=1.0).contains(&judge.judge(&[asked]).unwrap()[0].unwrap().score));
+
+    // the same seed gives the same model, to the bit
+    let short = RelevanceSettings { max_pairs: 500, ..settings };
+    let ids = ["first", "second"].map(|place| {
+        let out = home.path().join(place).join("judge");
+        std::fs::create_dir_all(&out).unwrap();
+        train(&short, &out);
+        Judge::open(&out, placement(), 4096).unwrap().id().to_owned()
+    });
+    assert_eq!(ids[0], ids[1]);
+    assert_ne!(&ids[0], judge.id());
+}
+
+#[test]
+fn a_weaker_judge_has_fewer_layers_and_other_losses_train() {
+    let home = tempfile::tempdir().unwrap();
+    let (data, base) = shop(home.path());
+    let settings = RelevanceSettings {
+        loss: Loss::FourWay,
+        pooling: Some(Reading::Mean),
+        num_layers: Some(1),
+        max_pairs: 200,
+        held_out: 0.05,
+        dropout: true,
+        ..RelevanceSettings::default()
+    };
+    let out = home.path().join("weak");
+    std::fs::create_dir(&out).unwrap();
+    let training = Training::open(&settings, &base, placement(), &data).unwrap();
+    training.run(&out, &AtomicBool::new(false), |_| {}).unwrap();
+    let model = CrossEncoder::open(&out, placement()).unwrap();
+    assert_eq!(model.architecture().num_layers(), 1);
+    let names = read_tensors(&out.join("model.safetensors")).unwrap();
+    assert!(!names.keys().any(|name| name.contains("layer.1.")) && names.contains_key("judge.weight"), "{names:?}");
+    assert!(names.values().all(|tensor| tensor.kind() == Kind::Float));
+    let three = RelevanceSettings { num_layers: Some(3), ..settings.clone() };
+    let error = Training::open(&three, &base, placement(), &data).err().unwrap().to_string();
+    assert!(error.contains("relevance.num_layers") && error.contains("has 2"), "{error}");
+
+    let stopped = home.path().join("stopped");
+    std::fs::create_dir(&stopped).unwrap();
+    let training = Training::open(&settings, &base, placement(), &data).unwrap();
+    assert!(training.run(&stopped, &AtomicBool::new(true), |_| {}).is_err());
+    assert_eq!(std::fs::read_dir(&stopped).unwrap().count(), 0, "what was stopped leaves nothing");
+}

@@ -1,0 +1,291 @@
+//! The reward of a candidate (eq. 6): relevance by a judge, quality that is stored with the item, exclusivity against the
+//! lexical channel, each part kept apart.
+//!
+//! ```text
+//! r = w_rel · f_rel(q,d) + w_q · g_quality(d) + w_x · h_excl(q,d)
+//! ```
+//!
+//! Takes questions, gives a reward for each that has one. Without a verdict there is no reward: a part is never guessed.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::exclusivity::{Exclusivity, Kind};
+use super::{Question, RewardSource};
+use souk_io::domain::Level;
+use souk_io::error::{Error, Result};
+use souk_lexical::Lexical;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RewardSettings {
+    /// w_rel
+    pub relevance: f32,
+    /// w_q; needs items with `quality`.
+    pub quality: f32,
+    /// w_x
+    pub exclusivity: f32,
+    pub exclusivity_kind: Kind,
+    /// Hits of the lexical channel that a posterior exclusivity counts.
+    pub exclusivity_depth: usize,
+    /// Quality and exclusivity count only where the item is Good: what nobody wants need not be excellent or new.
+    pub only_good: Vec<Part>,
+    /// Rewards are cut to this range; none: as they are.
+    pub clip: Option<[f32; 2]>,
+    /// Rewards are multiplied by this, after the cut.
+    pub scale: f32,
+    /// No step is taken while more than this share of its rewards is missing.
+    pub max_missing: f64,
+    /// A reward that is missing is asked for so many times in all, where the judge answers others.
+    pub max_attempts: usize,
+    /// While a judge is away it is asked again after this, and then after twice as long, up to a minute.
+    pub pause_seconds: f64,
+    /// Keep the verdicts of a judge behind a wire (store.cache), to ask for none of them twice.
+    pub cache: bool,
+    /// The share of the judgements of a judge behind a wire that the ledger keeps, from 0 to 1; above 0 it needs
+    /// store.database, made by `souk db migrate`.
+    pub audit_rate: f64,
+    /// Steps whose candidates are with the judge while the device works on an earlier one; 0: it waits.
+    pub lookahead: usize,
+}
+
+/// What a reward is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    Relevance,
+    Quality,
+    Exclusivity,
+}
+
+impl Part {
+    pub const ALL: [Self; 3] = [Self::Relevance, Self::Quality, Self::Exclusivity];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Relevance => "relevance",
+            Self::Quality => "quality",
+            Self::Exclusivity => "exclusivity",
+        }
+    }
+}
+
+impl Default for RewardSettings {
+    fn default() -> Self {
+        Self {
+            relevance: 1.0,
+            quality: 0.0,
+            exclusivity: 0.0,
+            exclusivity_kind: Kind::Prior,
+            exclusivity_depth: 100,
+            only_good: vec![Part::Exclusivity],
+            clip: None,
+            scale: 1.0,
+            max_missing: 0.1,
+            max_attempts: 3,
+            pause_seconds: 1.0,
+            cache: true,
+            audit_rate: 0.0,
+            lookahead: 0,
+        }
+    }
+}
+
+impl RewardSettings {
+    pub fn check(&self) -> Result<()> {
+        let wrong = |name: &str, problem: String| Err(Error::config(format!("reward.{name}"), problem));
+        for (name, value) in
+            [("relevance", self.relevance), ("quality", self.quality), ("exclusivity", self.exclusivity)]
+        {
+            if !value.is_finite() || value < 0.0 {
+                return wrong(name, format!("is {value}: say 0 or more"));
+            }
+        }
+        if self.relevance + self.quality + self.exclusivity == 0.0 {
+            return wrong("relevance", "and all other weights are 0: nothing would be rewarded".into());
+        }
+        if !self.scale.is_finite() || self.scale <= 0.0 {
+            return wrong("scale", format!("is {}: say more than 0", self.scale));
+        }
+        if self.clip.is_some_and(|[low, high]| high <= low || low.is_nan() || high.is_nan()) {
+            return wrong("clip", format!("is {:?}: say a lower and a higher number", self.clip));
+        }
+        if !(0.0..1.0).contains(&self.max_missing) {
+            return wrong("max_missing", format!("is {}: say a share from 0 to less than 1", self.max_missing));
+        }
+        if !(0.0..=1.0).contains(&self.audit_rate) {
+            return wrong("audit_rate", format!("is {}: say a share from 0 to 1", self.audit_rate));
+        }
+        if self.max_attempts == 0 || self.exclusivity_depth == 0 {
+            let name = if self.max_attempts == 0 { "max_attempts" } else { "exclusivity_depth" };
+            return wrong(name, "is 0: say 1 or more".into());
+        }
+        match self.pause_seconds.is_finite() && self.pause_seconds >= 0.01 {
+            true => Ok(()),
+            false => wrong("pause_seconds", format!("is {}: say 0.01 or more", self.pause_seconds)),
+        }
+    }
+}
+
+/// One reward, and what it was made of; parts are before their weights.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reward {
+    pub total: f32,
+    pub level: Level,
+    /// In the order of [`Part::ALL`].
+    pub parts: [f32; 3],
+}
+
+/// A question with what the shop knows of the item.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    pub question: Question<'a>,
+    /// The item's row in the catalogue.
+    pub row: u32,
+    /// 0 to 1, where the shop has one.
+    pub quality: Option<f32>,
+}
+
+pub struct Blend {
+    settings: RewardSettings,
+    source: Arc<dyn RewardSource>,
+    exclusivity: Option<Exclusivity>,
+}
+
+impl Blend {
+    /// `lexical` is over the catalogue's passages; without a weight for exclusivity it is not asked for.
+    pub fn build(
+        settings: &RewardSettings,
+        source: Arc<dyn RewardSource>,
+        lexical: impl FnOnce() -> Result<Lexical>,
+    ) -> Result<Self> {
+        settings.check()?;
+        let RewardSettings { exclusivity, exclusivity_kind: kind, exclusivity_depth: depth, .. } = settings;
+        let exclusivity = (*exclusivity > 0.0).then(lexical).transpose()?;
+        let exclusivity = exclusivity.map(|lexical| Exclusivity::new(lexical, *kind, *depth));
+        Ok(Self { settings: settings.clone(), source, exclusivity })
+    }
+
+    pub fn source(&self) -> &dyn RewardSource {
+        self.source.as_ref()
+    }
+
+    pub fn settings(&self) -> &RewardSettings {
+        &self.settings
+    }
+
+    /// One answer for each candidate, in their order.
+    pub fn reward(&self, asked: &[Candidate<'_>]) -> Result<Vec<Option<Reward>>> {
+        let questions: Vec<Question<'_>> = asked.iter().map(|asked| asked.question).collect();
+        let verdicts = self.source.judge(&questions)?;
+        if verdicts.len() != asked.len() {
+            let problem = format!("the judge `{}` answered {} of {}", self.source.id(), verdicts.len(), asked.len());
+            return Err(Error::input(problem));
+        }
+        let exclusive = self.exclusivity.as_ref().map(|exclusivity| exclusivity.of(asked)).transpose()?;
+        let rewards = asked.iter().zip(verdicts).enumerate().map(|(at, (asked, verdict))| {
+            // a score that is no number is no verdict
+            let verdict = verdict.filter(|verdict| verdict.score.is_finite())?;
+            let quality = if self.settings.quality > 0.0 { asked.quality? } else { asked.quality.unwrap_or(0.0) };
+            let exclusive = exclusive.as_ref().map_or(0.0, |all| all[at]);
+            Some(self.fuse(verdict.level, [verdict.score, quality, exclusive]))
+        });
+        Ok(rewards.collect())
+    }
+
+    fn fuse(&self, level: Level, mut parts: [f32; 3]) -> Reward {
+        let settings = &self.settings;
+        for (part, value) in Part::ALL.into_iter().zip(&mut parts) {
+            if !level.is_good() && settings.only_good.contains(&part) {
+                *value = 0.0;
+            }
+        }
+        let weights = [settings.relevance, settings.quality, settings.exclusivity];
+        let sum: f32 = parts.iter().zip(weights).map(|(part, weight)| part * weight).sum();
+        let cut = settings.clip.map_or(sum, |[low, high]| sum.clamp(low, high));
+        Reward { total: cut * settings.scale, level, parts }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Verdict;
+
+    /// Answers by the item's id: a score and a level, or nothing.
+    struct Told;
+
+    impl RewardSource for Told {
+        fn id(&self) -> &str {
+            "told"
+        }
+
+        fn judge(&self, asked: &[Question<'_>]) -> Result<Vec<Option<Verdict>>> {
+            let answer = |asked: &Question<'_>| match asked.item_id {
+                "good" => Some(Verdict { score: 0.8, level: Level::L4 }),
+                "bad" => Some(Verdict { score: 0.2, level: Level::L2 }),
+                "nan" => Some(Verdict { score: f32::NAN, level: Level::L4 }),
+                _ => None,
+            };
+            Ok(asked.iter().map(answer).collect())
+        }
+    }
+
+    fn rewards(settings: RewardSettings, quality: Option<f32>) -> Vec<Option<Reward>> {
+        let texts = ["oak desk", "steel lamp", "oak shelf", "chair"];
+        let lexical = || Lexical::build(texts.iter().map(|text| Ok((*text).to_owned())));
+        let blend = Blend::build(&settings, Arc::new(Told), lexical).unwrap();
+        let candidates: Vec<Candidate<'_>> = ["good", "bad", "nan", "silent"]
+            .iter()
+            .zip(&texts)
+            .zip(0..)
+            .map(|((id, text), row)| {
+                let question = Question { query_id: "q", query: "oak lamp", item_id: id, item: text };
+                Candidate { question, row, quality }
+            })
+            .collect();
+        blend.reward(&candidates).unwrap()
+    }
+
+    #[test]
+    fn parts_are_weighed_and_kept_and_what_is_missing_is_missing() {
+        let settings = RewardSettings { quality: 0.5, exclusivity: 0.25, ..RewardSettings::default() };
+        let found = rewards(settings.clone(), Some(0.6));
+        // "oak desk" has one of the query's two terms, "oak" in two of four texts, "lamp" in one
+        let good = found[0].unwrap();
+        assert_eq!((good.level, good.parts[0], good.parts[1]), (Level::L4, 0.8, 0.6));
+        assert!(good.parts[2] > 0.5 && good.parts[2] < 1.0, "{good:?}");
+        assert!((good.total - (0.8 + 0.3 + 0.25 * good.parts[2])).abs() < 1e-6);
+        let bad = found[1].unwrap();
+        assert_eq!(bad.parts, [0.2, 0.6, 0.0], "what is not Good need not be exclusive");
+        assert_eq!(found[2..], [None, None]);
+        assert_eq!(rewards(settings, None), [None; 4], "an item without quality has no reward that counts it");
+    }
+
+    #[test]
+    fn shaping_is_off_until_it_is_asked_for() {
+        let plain = rewards(RewardSettings::default(), None);
+        assert_eq!(plain[0].unwrap().total, 0.8);
+        let shaped = RewardSettings { clip: Some([0.3, 0.7]), scale: 2.0, ..RewardSettings::default() };
+        let shaped: Vec<f32> = rewards(shaped, None).iter().flatten().map(|reward| reward.total).collect();
+        assert_eq!(shaped, [1.4, 0.6]);
+        let gated = RewardSettings { quality: 1.0, only_good: vec![Part::Quality], ..RewardSettings::default() };
+        assert_eq!(rewards(gated, Some(0.5))[1].unwrap().parts, [0.2, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn settings_that_cannot_be_meant_are_refused() {
+        for settings in [
+            RewardSettings { relevance: -1.0, ..RewardSettings::default() },
+            RewardSettings { relevance: 0.0, ..RewardSettings::default() },
+            RewardSettings { clip: Some([1.0, 0.0]), ..RewardSettings::default() },
+            RewardSettings { scale: 0.0, ..RewardSettings::default() },
+            RewardSettings { max_missing: 1.0, ..RewardSettings::default() },
+            RewardSettings { max_attempts: 0, ..RewardSettings::default() },
+            RewardSettings { pause_seconds: 0.0, ..RewardSettings::default() },
+        ] {
+            assert!(settings.check().is_err(), "{settings:?}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Order, retries, patience and the breaker, on real sockets.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{chance, requests};
+use crate::tests::question;
+use crate::wire::tests::{judge, scored, souk, try_judge};
+use crate::{Question, RewardSource};
+use souk_testing::fake_judge::{FakeJudge, JudgeRequest, Reply};
+
+fn source(server: &FakeJudge, limits: Value) -> Arc<dyn RewardSource> {
+    try_judge(souk(server), limits).unwrap()
+}
+
+/// To each item the level that its text begins with.
+fn graded(seen: &JudgeRequest) -> Value {
+    let items = seen.body["items"].as_array().unwrap();
+    let level = |item: &Value| item["text"].as_str().unwrap()[..1].parse().ok();
+    scored(&items.iter().map(level).collect::<Vec<_>>())
+}
+
+/// One question of each of so many queries.
+fn queries(num: usize) -> Vec<String> {
+    (0..num).map(|n| format!("query {n}")).collect()
+}
+
+fn ask(queries: &[String]) -> Vec<Question<'_>> {
+    queries.iter().map(|query| question(query, "4")).collect()
+}
+
+fn server_error() -> Reply {
+    Reply::Status(503, "", "overloaded".into())
+}
+
+#[test]
+fn questions_are_asked_by_query_and_batch() {
+    let asked: Vec<Question<'_>> = ["a", "b", "a", "a", "b", "a"].map(|query| question(query, "")).into();
+    assert_eq!(requests(&asked, 3), [vec![0, 2, 3], vec![5], vec![1, 4]]);
+    assert!(requests(&[], 3).is_empty());
+}
+
+#[test]
+fn chances_differ_and_are_shares() {
+    let drawn: Vec<f64> = (0..100).map(|_| chance()).collect();
+    assert!(drawn.iter().all(|chance| (0.0..1.0).contains(chance)));
+    assert!(drawn.iter().any(|chance| *chance < 0.5) && drawn.iter().any(|chance| *chance > 0.5));
+}
+
+#[test]
+fn many_at_once_keep_their_order_and_their_bound() {
+    let server = FakeJudge::start(|number, seen| {
+        assert!(seen.body["items"].as_array().unwrap().len() <= 4);
+        Reply::Late(Duration::from_millis([8, 1, 5, 0, 3][number % 5]), graded(seen))
+    });
+    let source = source(&server, json!({ "concurrency": 3 }));
+    let texts: Vec<(String, String)> =
+        (0..200).map(|n| (format!("q{}", n * n % 7), format!("{} {n}", n * 31 % 6))).collect();
+    let asked: Vec<Question<'_>> = texts.iter().map(|(query, item)| question(query, item)).collect();
+    let verdicts = source.judge(&asked).unwrap();
+    for ((_, item), verdict) in texts.iter().zip(&verdicts) {
+        let wanted = item[..1].parse().ok().filter(|level| (1..=4).contains(level));
+        assert_eq!(verdict.map(|verdict| verdict.level.number()), wanted, "{item}");
+    }
+    assert!((2..=3).contains(&server.max_at_once()), "{}", server.max_at_once());
+    let num_items: usize = server.seen().iter().map(|seen| seen.body["items"].as_array().unwrap().len()).sum();
+    assert_eq!(num_items, 200, "each was asked once");
+}
+
+#[test]
+fn only_what_may_pass_is_asked_again() {
+    type Make = fn() -> Reply;
+    let again: [Make; 8] = [
+        || Reply::Status(500, "", String::new()),
+        || Reply::Status(503, "", "x".into()),
+        || Reply::Status(408, "", String::new()),
+        || Reply::Status(425, "", String::new()),
+        || Reply::Status(429, "retry-after: 0\r\n", String::new()),
+        || Reply::Status(429, "retry-after: never\r\n", String::new()),
+        || Reply::Close,
+        || Reply::Cut("{\"model\": \"cross\"".into()),
+    ];
+    let once: [Make; 5] = [
+        || Reply::Status(400, "", "{\"error\": {\"message\": \"too hot\", \"param\": \"items\"}}".into()),
+        || Reply::Status(413, "", String::new()),
+        || Reply::Status(422, "", "{\"error\": \"x\"}".into()),
+        || Reply::Status(200, "", "garbage".into()),
+        || Reply::Json(json!({ "model": "cross", "scores": [0.5, 0.5], "levels": [1] })),
+    ];
+    let cases = again.into_iter().map(|make| (make, 3)).chain(once.into_iter().map(|make| (make, 1)));
+    for (number, (make, num_requests)) in cases.enumerate() {
+        let server = FakeJudge::start(move |_, _| make());
+        let source = source(&server, json!({ "retries": 2 }));
+        assert_eq!(source.judge(&[question("q", "4")]).unwrap(), [None], "case {number}");
+        assert_eq!(server.seen().len(), num_requests, "case {number}");
+        let trouble = source.trouble().unwrap();
+        assert!(trouble.starts_with(&server.url()) && trouble.contains("; 1 request failed since "), "{trouble}");
+    }
+}
+
+#[test]
+fn what_passes_leaves_no_trouble() {
+    let server = FakeJudge::start(|number, seen| if number < 2 { Reply::Close } else { Reply::Json(graded(seen)) });
+    let source = source(&server, json!({ "retries": 2 }));
+    assert!(source.judge(&[question("q", "4")]).unwrap()[0].is_some());
+    assert_eq!((server.seen().len(), source.trouble()), (3, None));
+}
+
+#[test]
+fn a_judge_that_asks_for_time_is_given_it() {
+    let busy = |wait| Reply::Status(429, wait, String::new());
+    let server = FakeJudge::start(move |number, seen| match number {
+        0 => busy("retry-after: 0.2\r\n"),
+        1 => Reply::Json(graded(seen)),
+        _ => busy("retry-after: 300\r\n"),
+    });
+    let source = source(&server, json!({ "retries": 5 }));
+    let begun = Instant::now();
+    assert!(source.judge(&[question("q", "4")]).unwrap()[0].is_some());
+    assert!(begun.elapsed() >= Duration::from_millis(200));
+    assert_eq!(source.judge(&[question("q", "4")]).unwrap(), [None]);
+    assert_eq!(server.seen().len(), 3, "beyond the deadline nobody waits");
+    assert!(begun.elapsed() < Duration::from_secs(30));
+}
+
+#[test]
+fn nobody_there_is_said_and_is_no_error() {
+    let door = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", door.local_addr().unwrap());
+    drop(door);
+    let source = judge(json!({ "type": "souk", "url": url, "model": "cross" }));
+    assert_eq!(source.judge(&ask(&queries(3))).unwrap(), [None; 3]);
+    let trouble = source.trouble().unwrap();
+    assert!(trouble.starts_with(&format!("{url}/score: ")) && trouble.contains("refused"), "{trouble}");
+    assert!(trouble.contains("; 3 requests failed since "), "{trouble}");
+}
+
+#[test]
+fn a_call_ends_at_its_deadline_whatever_hangs() {
+    let server = FakeJudge::start(|number, seen| match number {
+        0 => Reply::Json(graded(seen)),
+        _ if number % 2 == 0 => Reply::Hang,
+        _ => Reply::Drip,
+    });
+    let limits = json!({ "timeout_seconds": 0.2, "deadline_seconds": 0.5, "retries": 50, "breaker_failures": 1000 });
+    let source = source(&server, limits);
+    let queries = queries(100);
+    source.judge(&ask(&queries[..1])).unwrap();
+    let begun = Instant::now();
+    assert_eq!(source.judge(&ask(&queries)).unwrap(), [None; 100]);
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    let trouble = source.trouble().unwrap();
+    assert!(trouble.contains("gives no answer in ") && trouble.contains("requests not sent"), "{trouble}");
+}
+
+#[test]
+fn a_broken_judge_is_left_alone_and_found_again() {
+    let is_well = Arc::new(AtomicBool::new(false));
+    let told = is_well.clone();
+    let server = FakeJudge::start(move |_, seen| match told.load(Ordering::SeqCst) {
+        true => Reply::Json(graded(seen)),
+        false => server_error(),
+    });
+    let limits = json!({ "concurrency": 1, "retries": 1, "breaker_failures": 2, "breaker_seconds": 0.3 });
+    let source = source(&server, limits);
+    let queries = queries(9);
+    let begun = Instant::now();
+    assert_eq!(source.judge(&ask(&queries)).unwrap(), [None; 9]);
+    assert_eq!(server.seen().len(), 4, "two requests, each made twice");
+    assert_eq!(source.judge(&ask(&queries)).unwrap(), [None; 9]);
+    if begun.elapsed() < Duration::from_millis(300) {
+        assert_eq!(server.seen().len(), 4, "nobody asks");
+    }
+    let trouble = source.trouble().unwrap();
+    assert!(trouble.contains("answers 503, `overloaded`; ") && trouble.contains("not sent"), "{trouble}");
+    assert!(souk_io::telemetry::render().contains("souk_reward_breaker_open "));
+
+    thread::sleep(Duration::from_millis(310));
+    let before = server.seen().len();
+    assert_eq!(source.judge(&ask(&queries)).unwrap(), [None; 9]);
+    assert!(server.seen().len() > before, "one looks whether it is back");
+
+    is_well.store(true, Ordering::SeqCst);
+    thread::sleep(Duration::from_millis(310));
+    assert!(source.judge(&ask(&queries)).unwrap().iter().all(Option::is_some));
+    assert_eq!(source.trouble(), None);
+}
+
+#[test]
+fn those_who_come_while_one_looks_are_not_turned_away() {
+    let server = FakeJudge::start(|number, seen| match number {
+        0 => server_error(),
+        _ => Reply::Late(Duration::from_millis(30), graded(seen)),
+    });
+    let source = source(&server, json!({ "concurrency": 4, "breaker_failures": 1, "breaker_seconds": 0.05 }));
+    let queries = queries(12);
+    assert_eq!(source.judge(&ask(&queries[..1])).unwrap(), [None]);
+    thread::sleep(Duration::from_millis(60));
+    assert!(source.judge(&ask(&queries)).unwrap().iter().all(Option::is_some));
+}

@@ -1,0 +1,60 @@
+//! Judgements that were written down, as a judge: it knows those pairs and has no verdict on any other.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+use super::{Question, RewardSource, Verdict};
+use souk_io::domain::{Judgement, Level};
+use souk_io::error::{Error, Result};
+
+pub struct Judgements {
+    id: String,
+    /// By query, then by item.
+    levels: HashMap<String, HashMap<String, Level>>,
+}
+
+impl Judgements {
+    /// A pair may come twice, but not with two levels.
+    pub fn gather(id: &str, rows: impl Iterator<Item = Result<Judgement>>) -> Result<Self> {
+        let mut levels: HashMap<String, HashMap<String, Level>> = HashMap::new();
+        for row in rows {
+            let Judgement { query, item, level } = row?;
+            match levels.entry(query.clone()).or_default().entry(item) {
+                Entry::Vacant(place) => drop(place.insert(level)),
+                Entry::Occupied(before) if *before.get() == level => {}
+                Entry::Occupied(before) => {
+                    let (item, first, second) = (before.key(), before.get().number(), level.number());
+                    return Err(Error::input(format!(
+                        "item `{item}` is judged twice for query `{query}`, as level {first} and as level {second}: keep one"
+                    )));
+                }
+            }
+        }
+        Ok(Self { id: id.into(), levels })
+    }
+
+    /// The judged items of a query, in no order.
+    pub fn of(&self, query: &str) -> impl Iterator<Item = (&str, Level)> {
+        self.levels.get(query).into_iter().flatten().map(|(item, level)| (item.as_str(), *level))
+    }
+
+    pub fn num_queries(&self) -> usize {
+        self.levels.len()
+    }
+
+    /// The queries that have a judgement, in no order.
+    pub fn queries(&self) -> impl Iterator<Item = &str> {
+        self.levels.keys().map(String::as_str)
+    }
+}
+
+impl RewardSource for Judgements {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn judge(&self, asked: &[Question<'_>]) -> Result<Vec<Option<Verdict>>> {
+        let level = |asked: &Question<'_>| Some(*self.levels.get(asked.query_id)?.get(asked.item_id)?);
+        Ok(asked.iter().map(|asked| level(asked).map(Verdict::of)).collect())
+    }
+}

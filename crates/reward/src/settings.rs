@@ -1,0 +1,334 @@
+//! Which judge, and how patient one is with it. Takes what a configuration says, gives the judge, with its cache and its
+//! audits. Never opens what a person would have to correct later: values are checked here, each with what to write instead.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use super::guarded::{Guarded, within};
+use super::wire::{Asker, Http, Openai, Prompt, Recipe, Rerank, Souk, Thresholds};
+use super::{Audited, Cached, Judgements, MarketOracle, RewardSource};
+use souk_cache::Cache;
+use souk_io::address::Address;
+use souk_io::audit::AuditLog;
+use souk_io::beir::DataFolder;
+use souk_io::error::{Error, Result};
+
+pub use super::guarded::Limits;
+pub use super::wire::Shape as RerankShape;
+
+/// Where verdicts come from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Judge {
+    /// Of a simulated shop.
+    Oracle {},
+    Qrels(QrelsJudge),
+    /// A relevance model in this process.
+    Model(ModelJudge),
+    Souk(SoukJudge),
+    Openai(OpenaiJudge),
+    Rerank(RerankJudge),
+}
+
+/// Judgements in the data folder.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QrelsJudge {
+    pub split: String,
+}
+
+impl Default for QrelsJudge {
+    fn default() -> Self {
+        Self { split: "train".into() }
+    }
+}
+
+/// A folder that `souk relevance train` wrote. Reads texts, so it has a verdict on every pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelJudge {
+    pub path: PathBuf,
+    /// Tokens of one forward pass; verdicts do not depend on it.
+    #[serde(default = "batch_tokens")]
+    pub batch_tokens: usize,
+}
+
+/// Souk's relevance service.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SoukJudge {
+    /// Such as `http://127.0.0.1:8090`.
+    pub url: Address,
+    /// The model that judges there; verdicts of another are not taken.
+    pub model: String,
+    /// The environment variable that holds the key.
+    #[serde(default)]
+    pub key_env: Option<String>,
+    /// Items of one request.
+    #[serde(default = "batch")]
+    pub batch: usize,
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// A chat model behind OpenAI's API.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OpenaiJudge {
+    /// Such as `http://127.0.0.1:8000/v1`.
+    pub url: Address,
+    pub model: String,
+    /// The environment variable that holds the key.
+    #[serde(default)]
+    pub key_env: Option<String>,
+    /// A file in the form of `crates/reward/src/wire/grading.txt`, which is used where none is named.
+    #[serde(default)]
+    pub prompt: Option<PathBuf>,
+    /// Ask for JSON by its schema; without it, for a digit.
+    #[serde(default = "yes")]
+    pub structured: bool,
+    /// Alternatives to the level whose likelihoods are asked for, up to 20; 0 asks for none.
+    #[serde(default = "logprobs")]
+    pub logprobs: u8,
+    /// Of the answer; 0 sends no bound.
+    #[serde(default = "max_tokens")]
+    pub max_tokens: u32,
+    /// What is shown of an item's text.
+    #[serde(default = "item_chars")]
+    pub item_chars: usize,
+    /// The least scores of L2, L3 and L4, where a score comes from likelihoods.
+    #[serde(default = "nearest")]
+    pub thresholds: Thresholds,
+    /// Further fields of the request, such as `chat_template_kwargs = { enable_thinking = false }`.
+    #[serde(default)]
+    pub body: Map<String, Value>,
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+/// A reranker.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RerankJudge {
+    /// Such as `http://127.0.0.1:8081`, or `https://api.cohere.com/v2`.
+    pub url: Address,
+    pub shape: RerankShape,
+    pub model: String,
+    /// The environment variable that holds the key.
+    #[serde(default)]
+    pub key_env: Option<String>,
+    /// The least scores of L2, L3 and L4.
+    #[serde(default = "quarters")]
+    pub thresholds: Thresholds,
+    /// Items of one request.
+    #[serde(default = "batch")]
+    pub batch: usize,
+    #[serde(default)]
+    pub limits: Limits,
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn batch_tokens() -> usize {
+    2048
+}
+
+fn batch() -> usize {
+    32
+}
+
+fn logprobs() -> u8 {
+    20
+}
+
+fn max_tokens() -> u32 {
+    16
+}
+
+fn item_chars() -> usize {
+    2000
+}
+
+fn nearest() -> Thresholds {
+    Thresholds::NEAREST
+}
+
+fn quarters() -> Thresholds {
+    Thresholds::QUARTERS
+}
+
+/// Fields of a chat request that Souk itself has to know.
+const OWN_FIELDS: [&str; 8] =
+    ["model", "messages", "n", "stream", "logprobs", "top_logprobs", "response_format", "max_tokens"];
+
+/// Where judgements are written down, and which share of them.
+pub type Audits = (Arc<dyn AuditLog>, f64);
+
+/// The judge with the verdicts it gave before, and with a ledger that keeps a share of them. A cache and a ledger that
+/// were opened on a runtime need it for as long as the judge lives. A model in this process comes from whoever opens models.
+pub fn open(
+    judge: &Judge,
+    data: &DataFolder,
+    model: impl FnOnce(&ModelJudge) -> Result<Arc<dyn RewardSource>>,
+    (cache, audits): (Option<Arc<dyn Cache>>, Option<Audits>),
+) -> Result<Arc<dyn RewardSource>> {
+    let mut source = match judge {
+        Judge::Model(judge) => model(judge)?,
+        other => other.open(data)?,
+    };
+    if let Some(cache) = cache {
+        source = Arc::new(Cached::start(source, cache)?);
+    }
+    if let Some((ledger, rate)) = audits {
+        source = Arc::new(Audited::start(source, ledger, rate)?);
+    }
+    Ok(source)
+}
+
+impl Judge {
+    /// Whether it is asked over a wire.
+    pub fn is_remote(&self) -> bool {
+        !matches!(self, Self::Oracle {} | Self::Qrels(_) | Self::Model(_))
+    }
+
+    fn open(&self, data: &DataFolder) -> Result<Arc<dyn RewardSource>> {
+        match self {
+            Self::Oracle {} => Ok(Arc::new(MarketOracle::load(data.path())?)),
+            Self::Model(_) => Err(Error::input("a model judges where it was opened")),
+            Self::Qrels(QrelsJudge { split }) => {
+                let rows = data.judgements(split)?;
+                Ok(Arc::new(Judgements::gather("qrels", rows)?))
+            }
+            Self::Souk(judge) => {
+                let http = Http::open(&judge.url, Souk::ROUTE, judge.key_env.as_deref())?;
+                guard(Souk::new(http, named(&judge.model)?), &judge.limits, judge.batch)
+            }
+            Self::Rerank(judge) => {
+                judge.thresholds.check("thresholds")?;
+                let http = Http::open(&judge.url, Rerank::ROUTE, judge.key_env.as_deref())?;
+                let asker = Rerank::new(http, judge.shape, named(&judge.model)?, judge.thresholds);
+                guard(asker, &judge.limits, judge.batch)
+            }
+            Self::Openai(judge) => {
+                let http = Http::open(&judge.url, Openai::ROUTE, judge.key_env.as_deref())?;
+                guard(Openai::new(http, judge.recipe()?), &judge.limits, 1)
+            }
+        }
+    }
+}
+
+impl OpenaiJudge {
+    fn recipe(&self) -> Result<Recipe> {
+        self.thresholds.check("thresholds")?;
+        within("logprobs", self.logprobs, 0..=20)?;
+        within("item_chars", self.item_chars, 1..=1_000_000)?;
+        if let Some(name) = OWN_FIELDS.into_iter().find(|name| self.body.contains_key(*name)) {
+            let problem = format!("sets `{name}`, which is not left to it: use the judge's own settings");
+            return Err(Error::config("body", problem));
+        }
+        Ok(Recipe {
+            model: named(&self.model)?.into(),
+            prompt: Prompt::open(self.prompt.as_deref(), self.structured)?,
+            structured: self.structured,
+            logprobs: self.logprobs,
+            max_tokens: self.max_tokens,
+            item_chars: self.item_chars,
+            thresholds: self.thresholds,
+            body: self.body.clone(),
+        })
+    }
+}
+
+fn guard(asker: impl Asker + 'static, limits: &Limits, batch: usize) -> Result<Arc<dyn RewardSource>> {
+    limits.check()?;
+    within("batch", batch, 1..=10_000)?;
+    Ok(Arc::new(Guarded::new(Box::new(asker), limits.clone(), batch)))
+}
+
+fn named(model: &str) -> Result<&str> {
+    let problem = "is empty: name the model that judges, for verdicts are kept under its name";
+    if model.trim().is_empty() { Err(Error::config("model", problem)) } else { Ok(model) }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(judge: Value) -> std::result::Result<Judge, String> {
+        serde_json::from_value(judge).map_err(|e| e.to_string())
+    }
+
+    fn no_model(_: &ModelJudge) -> Result<Arc<dyn RewardSource>> {
+        Err(Error::input("no model"))
+    }
+
+    fn opened(judge: Value) -> std::result::Result<String, String> {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("corpus.jsonl"), "").unwrap();
+        std::fs::create_dir(folder.path().join("qrels")).unwrap();
+        std::fs::write(folder.path().join("qrels/dev.tsv"), "query-id\tcorpus-id\tscore\nq\ti\t4\n").unwrap();
+        let source = open(&read(judge)?, &DataFolder::open(folder.path()).unwrap(), no_model, (None, None));
+        source.map(|source| source.id().to_owned()).map_err(|e| format!("{e} {e:?}"))
+    }
+
+    #[test]
+    fn each_judge_is_chosen_by_its_type_and_has_vetted_defaults() {
+        assert_eq!(read(json!({ "type": "oracle" })).unwrap(), Judge::Oracle {});
+        assert_eq!(opened(json!({ "type": "qrels", "split": "dev" })).unwrap(), "qrels");
+        let url = "http://127.0.0.1:1/v1";
+        assert_eq!(
+            opened(json!({ "type": "souk", "url": url, "model": "m" })).unwrap(),
+            format!("souk m at {url}/score")
+        );
+        let judge = read(json!({ "type": "openai", "url": url, "model": "m" })).unwrap();
+        let written = serde_json::to_value(&judge).unwrap();
+        assert_eq!(written["limits"], serde_json::to_value(Limits::default()).unwrap());
+        assert_eq!((&written["logprobs"], &written["structured"]), (&json!(20), &json!(true)));
+        assert_eq!(serde_json::from_value::<Judge>(written).unwrap(), judge, "what is written is read again");
+    }
+
+    #[test]
+    fn what_is_not_known_or_cannot_be_meant_is_refused_by_name() {
+        let judge = |name: &str, value: Value| {
+            let mut judge = json!({ "type": "openai", "url": "http://127.0.0.1:1", "model": "m" });
+            judge[name] = value;
+            judge
+        };
+        let rerank = |thresholds: Value| json!({ "type": "rerank", "shape": "tei", "url": "http://h", "model": "m", "thresholds": thresholds });
+        for (judge, named) in [
+            (json!({ "type": "oracle", "url": "x" }), "url"),
+            (json!({ "type": "qrels", "splt": "x" }), "splt"),
+            (json!({ "type": "guess" }), "guess"),
+            (json!({ "type": "souk", "url": "http://h" }), "model"),
+            (json!({ "type": "souk", "url": "http://h", "model": " " }), "name the model"),
+            (json!({ "type": "souk", "url": "http://h", "model": "m", "batch": 0 }), "`batch`|batch: is 0"),
+            (judge("batch", json!(4)), "batch"),
+            (judge("url", json!("127.0.0.1:1")), "say http://"),
+            (judge("url", json!("http://me:secret@h")), "key_env"),
+            (judge("key_env", json!("SOUK_NO_SUCH_VARIABLE")), "SOUK_NO_SUCH_VARIABLE"),
+            (judge("prompt", json!("no/such/prompt.txt")), "no/such/prompt.txt"),
+            (judge("logprobs", json!(21)), "logprobs: is 21: say 0 to 20"),
+            (judge("item_chars", json!(0)), "item_chars"),
+            (judge("body", json!({ "stream": true })), "`stream`"),
+            (judge("thresholds", json!([0.5, 0.5, 0.6])), "ascending"),
+            (judge("limits", json!({ "concurrency": 0 })), "limits.concurrency"),
+            (judge("limits", json!({ "retries": -1 })), "-1"),
+            (judge("limits", json!({ "timeout_seconds": 200 })), "limits.deadline_seconds: is 120: say 200"),
+            (judge("limits", json!({ "timeout": 2 })), "timeout"),
+            (rerank(json!([0.0, 0.5, 0.6])), "thresholds"),
+            (rerank(json!([0.1, 0.5])), "length"),
+            (rerank(json!([0.1, 0.5, 1.1])), "thresholds"),
+        ] {
+            let error = opened(judge.clone()).expect_err(&judge.to_string());
+            assert!(named.split('|').any(|named| error.contains(named)), "{judge}: {error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! One address over HTTP: takes a JSON question and a time to wait, gives the JSON answer or a failure that says whether to
+//! ask again. Never shows the key, follows a redirect, or reads more than a bounded answer.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use serde_json::Value;
+use ureq::http::{HeaderMap, Uri};
+use ureq::{Agent, Proxy};
+
+use super::{Failure, FailureKind, shown};
+use souk_io::address::Address;
+use souk_io::error::{Error, Result};
+
+/// Who listens answers sooner.
+const CONNECT: Duration = Duration::from_secs(5);
+const MAX_BYTES: u64 = 8 << 20;
+/// Of an answer that is an error, for its message.
+const MAX_ERROR_BYTES: u64 = 64 << 10;
+/// Nobody is left alone for longer, whatever they ask for.
+const MAX_RETRY_AFTER: f64 = 600.0;
+
+pub struct Http {
+    agent: Agent,
+    url: String,
+    key: Option<Key>,
+    /// Whether it has answered before, so that address, key and model are known to be right.
+    proven: AtomicBool,
+}
+
+/// Has no `Debug`, so that nothing shows it.
+struct Key {
+    variable: String,
+    secret: String,
+}
+
+impl Http {
+    /// `route` is added to the address where it does not end with it; `key_env` names the variable that holds the key.
+    pub fn open(address: &Address, route: &str, key_env: Option<&str>) -> Result<Self> {
+        let url = endpoint(address, route)?;
+        let key = key_env.map(|name| Key::open(name, std::env::var(name).ok())).transpose()?;
+        let host = url.split("://").nth(1).unwrap_or_default();
+        let here = ["localhost", "127.", "[::1]"].iter().any(|name| host.starts_with(name));
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            // a redirect would carry the key to somewhere else
+            .max_redirects(0)
+            .max_redirects_will_error(false)
+            .max_idle_connections_per_host(256)
+            .max_idle_connections(256)
+            .proxy(if here { None } else { Proxy::try_from_env() })
+            .user_agent(concat!("souk/", env!("CARGO_PKG_VERSION")));
+        Ok(Self { agent: config.build().new_agent(), url, key, proven: AtomicBool::new(false) })
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub fn post(&self, question: &Value, patience: Duration) -> std::result::Result<Value, Failure> {
+        let config = self.agent.post(&self.url).config();
+        let config = config.timeout_global(Some(patience)).timeout_connect(Some(patience.min(CONNECT)));
+        let mut request = config.build().content_type("application/json");
+        if let Some(key) = &self.key {
+            request = request.header("authorization", format!("Bearer {}", key.secret));
+        }
+        let failed = |e: &ureq::Error| failure(e, patience);
+        let mut response = request.send(question.to_string()).map_err(|e| failed(&e))?;
+        let status = response.status().as_u16();
+        let limit = if (200..300).contains(&status) { MAX_BYTES } else { MAX_ERROR_BYTES };
+        let body = response.body_mut().with_config().limit(limit).read_to_vec();
+        if !(200..300).contains(&status) {
+            let retry_after = retry_after(response.headers());
+            return Err(Failure { retry_after, ..self.unwilling(status, &body.unwrap_or_default()) });
+        }
+        let body = body.map_err(|e| failed(&e))?;
+        let answer = serde_json::from_slice(&body).map_err(|_| {
+            let text = self.quoted(&String::from_utf8_lossy(&body));
+            Failure::broken(format!("its answer is no JSON: `{text}`"))
+        })?;
+        self.proven.store(true, Ordering::Relaxed);
+        Ok(answer)
+    }
+
+    /// What a status other than success means.
+    fn unwilling(&self, status: u16, body: &[u8]) -> Failure {
+        let body = String::from_utf8_lossy(body);
+        let parsed: Value = serde_json::from_str(&body).unwrap_or_default();
+        let said = self.quoted(message(&parsed).unwrap_or(&body));
+        let said = if said.is_empty() { status.to_string() } else { format!("{status}, `{said}`") };
+        // who has answered before has moved for a moment, or dislikes a text
+        let proven = self.proven.load(Ordering::Relaxed);
+        match (status, &self.key) {
+            (408 | 425 | 429 | 500..=599, _) => Failure::passing(format!("answers {said}")),
+            (404 | 405, _) if proven => Failure::passing(format!("answers {said}")),
+            (403, _) if proven => Failure::refused(format!("answers {said}")),
+            (401 | 403, Some(Key { variable, .. })) => {
+                Failure::fatal(format!("refuses the key in {variable} ({said}): put a valid one there"))
+            }
+            (401 | 403, None) => {
+                let problem = format!("asks for a key ({said}): name the variable that holds it in `key_env`");
+                Failure::fatal(problem)
+            }
+            (300..=399 | 404 | 405, _) => {
+                let problem = format!("has no such route or model ({said}): correct `url` or `model`");
+                Failure::fatal(problem)
+            }
+            (400, _) if blames_settings(&parsed) => {
+                Failure::fatal(format!("does not take this request ({said}): correct the settings"))
+            }
+            _ => Failure::refused(format!("answers {said}")),
+        }
+    }
+
+    /// What a server said, without the key, should it repeat that.
+    fn quoted(&self, text: &str) -> String {
+        match &self.key {
+            Some(key) => shown(&text.replace(&key.secret, "***")),
+            None => shown(text),
+        }
+    }
+}
+
+impl Key {
+    fn open(variable: &str, value: Option<String>) -> Result<Self> {
+        let place = format!("key_env `{variable}`");
+        let problem = "is not set in the environment: export it, or leave `key_env` out where no key is needed";
+        let secret = value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
+        let secret = secret.ok_or_else(|| Error::config(&place, problem))?;
+        if secret.contains(|c: char| !c.is_ascii_graphic()) {
+            return Err(Error::config(&place, "holds what no key can be: spaces or letters beyond ASCII"));
+        }
+        Ok(Self { variable: variable.into(), secret })
+    }
+}
+
+fn endpoint(address: &Address, route: &str) -> Result<String> {
+    let shown = address.to_string();
+    let host = ["http://", "https://"].iter().find_map(|scheme| shown.strip_prefix(scheme));
+    let Some(host) = host.filter(|host| !host.is_empty() && !host.starts_with(['/', ':'])) else {
+        return Err(Error::config(address, "is no address of a service: say http://HOST:PORT or https://HOST"));
+    };
+    if host.contains(['@', '?', '#']) {
+        let problem = "has more than a host and a path: keys and passwords go into a variable that `key_env` names";
+        return Err(Error::config(address, problem));
+    }
+    let url = shown.trim_end_matches('/');
+    let url = if url.ends_with(&format!("/{route}")) { url.to_owned() } else { format!("{url}/{route}") };
+    url.parse::<Uri>().map_err(|e| Error::config(address, "is no URL").because(e))?;
+    Ok(url)
+}
+
+/// What went wrong before there was a whole answer.
+fn failure(error: &ureq::Error, patience: Duration) -> Failure {
+    use ureq::Error as Wire;
+    let kind = match error {
+        Wire::BadUri(_) | Wire::Http(_) | Wire::InvalidProxyUrl | Wire::Tls(_) | Wire::TlsRequired => {
+            FailureKind::Fatal
+        }
+        Wire::BodyExceedsLimit(_) | Wire::LargeResponseHeader(..) | Wire::Decompress(..) => FailureKind::Broken,
+        _ => FailureKind::Passing,
+    };
+    let problem = match error {
+        Wire::Timeout(ureq::Timeout::Connect) => "cannot be reached: no connection in time".into(),
+        Wire::Timeout(_) => format!("gives no answer in {:.1} s", patience.as_secs_f64()),
+        Wire::HostNotFound => "its host is not found".into(),
+        Wire::BodyExceedsLimit(_) => format!("its answer is longer than {} MiB", MAX_BYTES >> 20),
+        Wire::Io(e) => shown(&e.to_string()),
+        other => shown(&other.to_string()),
+    };
+    Failure { kind, problem, retry_after: None }
+}
+
+/// The sentence in an error of OpenAI, TEI or Cohere.
+fn message(body: &Value) -> Option<&str> {
+    let error = &body["error"];
+    [&error["message"], error, &body["message"], &body["detail"]].into_iter().find_map(Value::as_str)
+}
+
+/// Whether an error of OpenAI's shape names a field that the settings decide, and no text of a shop.
+fn blames_settings(body: &Value) -> bool {
+    let error = &body["error"];
+    let fields = ["model", "response_format", "logprobs", "top_logprobs", "max_tokens", "temperature"];
+    error["code"] == "model_not_found" || error["param"].as_str().is_some_and(|param| fields.contains(&param))
+}
+
+/// In seconds; a date is passed over.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds: f64 = headers.get("retry-after")?.to_str().ok()?.trim().parse().ok()?;
+    (seconds >= 0.0).then(|| Duration::from_secs_f64(seconds.min(MAX_RETRY_AFTER)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_gets_its_route_once_and_holds_no_secret() {
+        for (url, full) in [
+            ("http://judge:8090", "http://judge:8090/score"),
+            ("http://judge:8090/", "http://judge:8090/score"),
+            ("https://judge/a/score", "https://judge/a/score"),
+            ("http://[::1]:80/x/", "http://[::1]:80/x/score"),
+        ] {
+            assert_eq!(endpoint(&Address::new(url), "score").unwrap(), full);
+        }
+        for url in [
+            "judge:8090",
+            "ftp://judge",
+            "http://",
+            "http:///score",
+            "http://a b/",
+            "http://me:secret@judge",
+            "http://judge/?key=secret",
+            "secret",
+        ] {
+            let error = endpoint(&Address::new(url), "score").unwrap_err();
+            assert!(matches!(error, Error::Config { .. }), "{url}");
+            assert!(url == "secret" || !format!("{error:?}").contains("secret"), "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_there_and_is_one() {
+        assert_eq!(Key::open("K", Some(" sk-1\n".into())).ok().unwrap().secret, "sk-1");
+        for value in [None, Some(""), Some(" \n"), Some("a\nsecret"), Some("sécret")] {
+            let error = Key::open("JUDGE_KEY", value.map(String::from)).err().unwrap().to_string();
+            assert!(error.contains("`JUDGE_KEY`") && !error.contains("cret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_wait_is_read_in_seconds() {
+        let wait = |value: &str| {
+            let mut headers = HeaderMap::new();
+            headers.insert("retry-after", value.parse().unwrap());
+            retry_after(&headers)
+        };
+        assert_eq!(wait(" 2 "), Some(Duration::from_secs(2)));
+        assert_eq!(wait("1e300"), Some(Duration::from_secs(600)));
+        for none in ["", "-1", "NaN", "Wed, 21 Oct 2015 07:28:00 GMT"] {
+            assert_eq!(wait(none), None, "{none}");
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Any chat model behind OpenAI's `/chat/completions`: one pair a request, graded from 1 to 4. Takes a pair, gives the
+//! verdict of the answer. Never lets a text of the shop outside the data part of the prompt.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+use super::{Answered, Asker, Http, Prompt, Thresholds, answer};
+use crate::Question;
+
+/// How a model is asked.
+pub struct Recipe {
+    pub model: String,
+    pub prompt: Prompt,
+    /// Ask for JSON by its schema, and take nothing else.
+    pub structured: bool,
+    /// How many alternatives to each token are asked for; 0: no log-probabilities.
+    pub logprobs: u8,
+    /// Of the answer; 0 leaves it to the server.
+    pub max_tokens: u32,
+    pub item_chars: usize,
+    pub thresholds: Thresholds,
+    /// Further fields of the request.
+    pub body: Map<String, Value>,
+}
+
+pub struct Openai {
+    http: Http,
+    recipe: Recipe,
+    id: String,
+}
+
+impl Openai {
+    pub const ROUTE: &'static str = "chat/completions";
+
+    pub fn new(http: Http, recipe: Recipe) -> Self {
+        let Recipe { model, prompt, structured, logprobs, item_chars, thresholds, .. } = &recipe;
+        // all that a verdict depends on, so that none is taken from the cache for another question
+        let all = json!([prompt.fingerprint(), structured, logprobs, item_chars, thresholds.0, recipe.body]);
+        let digest = Sha256::digest(all.to_string());
+        let mark: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
+        let id = format!("openai {model} at {} (recipe {mark})", http.url());
+        Self { http, recipe, id }
+    }
+
+    fn question(&self, asked: &Question<'_>) -> Value {
+        let Recipe { model, prompt, structured, logprobs, max_tokens, item_chars, body, .. } = &self.recipe;
+        let mut question = json!({
+            "model": model,
+            "messages": prompt.messages(asked.query, asked.item, *item_chars),
+            "temperature": 0,
+        });
+        if *max_tokens > 0 {
+            question["max_tokens"] = json!(max_tokens);
+        }
+        if *logprobs > 0 {
+            question["logprobs"] = json!(true);
+            question["top_logprobs"] = json!(logprobs);
+        }
+        if *structured {
+            let level = json!({ "type": "integer", "enum": [1, 2, 3, 4] });
+            let schema = json!({
+                "type": "object", "properties": { "level": level }, "required": ["level"], "additionalProperties": false,
+            });
+            let named = json!({ "name": "grade", "strict": true, "schema": schema });
+            question["response_format"] = json!({ "type": "json_schema", "json_schema": named });
+        }
+        for (name, value) in body {
+            question[name] = value.clone();
+        }
+        question
+    }
+}
+
+impl Asker for Openai {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn place(&self) -> &str {
+        self.http.url()
+    }
+
+    fn ask(&self, asked: &[Question<'_>], patience: Duration) -> Answered {
+        let one = |asked| {
+            let answer = self.http.post(&self.question(asked), patience)?;
+            answer::read(answer, self.recipe.structured, self.recipe.thresholds).map(Some)
+        };
+        asked.iter().map(one).collect()
+    }
+}

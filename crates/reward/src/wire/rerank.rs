@@ -1,0 +1,100 @@
+//! Rerankers: TEI's `/rerank` and Cohere's, which vLLM and Jina speak, too. Takes items of one query, gives a verdict for
+//! each score from 0 to 1, with the level that the thresholds say. Never guesses whose score a row is.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{Answered, Asker, Failure, Http, MAX_CHARS, Thresholds, begin};
+use crate::Question;
+
+/// How questions and answers are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Shape {
+    Tei,
+    Cohere,
+}
+
+pub struct Rerank {
+    http: Http,
+    shape: Shape,
+    model: String,
+    thresholds: Thresholds,
+    id: String,
+}
+
+#[derive(Deserialize)]
+struct Row {
+    index: usize,
+    #[serde(default)]
+    score: Value,
+    #[serde(default)]
+    relevance_score: Value,
+}
+
+#[derive(Deserialize)]
+struct Rows {
+    results: Vec<Row>,
+}
+
+impl Rerank {
+    pub const ROUTE: &'static str = "rerank";
+
+    pub fn new(http: Http, shape: Shape, model: &str, thresholds: Thresholds) -> Self {
+        let [second, third, fourth] = thresholds.0;
+        // levels are cached with scores, so what makes them is part of the name
+        let id = format!("rerank {model} at {} (levels from {second}, {third}, {fourth})", http.url());
+        Self { http, shape, model: model.into(), thresholds, id }
+    }
+
+    fn question(&self, asked: &[Question<'_>]) -> Value {
+        let query = asked.first().map_or("", |one| begin(one.query, MAX_CHARS));
+        let texts: Vec<&str> = asked.iter().map(|one| begin(one.item, MAX_CHARS)).collect();
+        match self.shape {
+            Shape::Tei => json!({ "query": query, "texts": texts, "raw_scores": false, "truncate": true }),
+            Shape::Cohere => json!({ "model": self.model, "query": query, "documents": texts, "top_n": texts.len() }),
+        }
+    }
+
+    fn rows(&self, answer: Value) -> Result<Vec<(usize, Value)>, Failure> {
+        let shape = |e| Failure::broken(format!("its answer is none of a reranker: {e}"));
+        Ok(match self.shape {
+            Shape::Tei => {
+                Vec::<Row>::deserialize(answer).map_err(shape)?.into_iter().map(|row| (row.index, row.score)).collect()
+            }
+            Shape::Cohere => {
+                let rows = Rows::deserialize(answer).map_err(shape)?.results;
+                rows.into_iter().map(|row| (row.index, row.relevance_score)).collect()
+            }
+        })
+    }
+}
+
+impl Asker for Rerank {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn place(&self) -> &str {
+        self.http.url()
+    }
+
+    fn ask(&self, asked: &[Question<'_>], patience: Duration) -> Answered {
+        let rows = self.rows(self.http.post(&self.question(asked), patience)?)?;
+        if rows.len() != asked.len() {
+            return Err(Failure::broken(format!("answers {} scores to {} items", rows.len(), asked.len())));
+        }
+        let mut scores: Vec<Option<Value>> = vec![None; asked.len()];
+        for (index, score) in rows {
+            match scores.get_mut(index) {
+                Some(place @ None) => *place = Some(score),
+                Some(Some(_)) => return Err(Failure::broken(format!("scores item {index} twice"))),
+                None => return Err(Failure::broken(format!("scores item {index} of {}", asked.len()))),
+            }
+        }
+        let verdict = |score: Option<Value>| self.thresholds.verdict(score?.as_f64()?);
+        Ok(scores.into_iter().map(verdict).collect())
+    }
+}

@@ -1,0 +1,330 @@
+//! Gathers the vectors of a catalogue and writes an index of them, which appears whole or not at all.
+
+use std::collections::HashSet;
+use std::iter;
+use std::path::Path;
+use std::thread;
+
+use souk_native::{Number, Numbers};
+
+use super::graph::{self, Setting};
+use super::items::Lines;
+use super::manifest::{IndexSettings, Kind, Manifest};
+use super::snapshot::{CODES, ITEMS, PLACES, STARTS, STEPS, Snapshot, VECTORS, links_file};
+use super::space::{Codes, Floats};
+use souk_io::atomic_dir::Claim;
+use souk_io::checksummed::write_numbers;
+use souk_io::domain::Item;
+use souk_io::error::{Error, Result};
+
+/// Below it a graph saves nothing that would be felt: a search that looks at all takes a millisecond.
+const GRAPH_PAYS_FROM: usize = 10_000;
+
+pub struct Builder {
+    claim: Claim,
+    model: String,
+    width: usize,
+    settings: IndexSettings,
+    /// In the order of the catalogue.
+    flat: Vec<f32>,
+    items: Lines,
+    seen: HashSet<String>,
+}
+
+impl Snapshot {
+    /// Starts an empty index in `dir`, which must be new or empty, for the vectors of one model.
+    pub fn builder(dir: &Path, (model, dimensions): (String, i64), settings: IndexSettings) -> Result<Builder> {
+        settings.check()?;
+        let width = usize::try_from(dimensions).ok().filter(|width| *width > 0);
+        let width = width.ok_or_else(|| Error::input(format!("vectors of {dimensions} entries: one has some")))?;
+        let (flat, items, seen) = (Vec::new(), Lines::default(), HashSet::new());
+        Ok(Builder { claim: Claim::new(dir)?, model, width, settings, flat, items, seen })
+    }
+}
+
+impl Builder {
+    /// Adds one item; an id may come once.
+    pub fn add(&mut self, item: &Item, vector: &[f32]) -> Result<()> {
+        if vector.len() != self.width || !vector.iter().all(|x| x.is_finite()) {
+            let problem = format!("the item `{}` has a vector that is not of {} finite entries", item.id, self.width);
+            return Err(Error::input(problem));
+        }
+        if !self.seen.insert(item.id.clone()) {
+            return Err(Error::input(format!("two items have the id `{}`: give each its own", item.id)));
+        }
+        self.flat.extend_from_slice(vector);
+        self.items.push(item);
+        Ok(())
+    }
+
+    /// Builds and writes; `told` hears how many items the graph has.
+    pub fn write(mut self, told: &mut dyn FnMut(usize)) -> Result<Manifest> {
+        let num = self.items.len();
+        if num == 0 {
+            return Err(Error::input("there is no item to index: is the catalogue empty?"));
+        }
+        if num >= graph::MAX_NODES {
+            return Err(Error::input(format!("{num} items are more than one index holds: split the catalogue")));
+        }
+        let groups = self.groups();
+        let directions = self.flat.chunks_exact(self.width).all(is_direction);
+        let kind = match self.settings.kind {
+            Kind::Auto if directions && groups.len() >= GRAPH_PAYS_FROM => Kind::Hnsw,
+            Kind::Auto => Kind::Exact,
+            Kind::Hnsw if !directions => {
+                let problem = "is hnsw, which goes by directions, and this model's vectors have lengths: say exact";
+                return Err(Error::config("index.type", problem));
+            }
+            kind => kind,
+        };
+        let (layers, order) = match kind {
+            Kind::Hnsw => graph::order(groups.len(), self.settings.links),
+            _ => (Vec::new(), (0..groups.len() as u32).collect()),
+        };
+        let groups: Vec<&[u32]> = order.into_iter().map(|group| groups[group as usize].as_slice()).collect();
+        let row = |group: &&[u32]| &self.flat[group[0] as usize * self.width..][..self.width];
+        let flat: Numbers<f32> = groups.iter().flat_map(row).copied().collect::<Vec<f32>>().into();
+        // one copy is enough for as long as a graph takes
+        (self.flat, self.seen) = (Vec::new(), HashSet::new());
+        let mut manifest = Manifest::new((self.model.clone(), self.width), (num, groups.len()), kind);
+        let mut files = Files { dir: &self.claim.aside, manifest: &mut manifest };
+        files.rows(&flat, &groups, &self.items)?;
+        if kind == Kind::Hnsw {
+            files.graph(Floats { flat: &flat, width: self.width }, layers, &self.settings, told)?;
+        }
+        manifest.write(&self.claim.aside)?;
+        self.claim.finish()?;
+        Ok(manifest)
+    }
+
+    /// Items that have the same vector; the groups stand in the order of the catalogue, and the items of one as well.
+    fn groups(&self) -> Vec<Vec<u32>> {
+        let bits = |item: u32| self.flat[item as usize * self.width..][..self.width].iter().map(|x| x.to_bits());
+        let mut items: Vec<u32> = (0..self.items.len() as u32).collect();
+        items.sort_by(|a, b| bits(*a).cmp(bits(*b)).then(a.cmp(b)));
+        let mut groups: Vec<Vec<u32>> = items.chunk_by(|a, b| bits(*a).eq(bits(*b))).map(<[u32]>::to_vec).collect();
+        groups.sort_unstable_by_key(|group| group[0]);
+        groups
+    }
+}
+
+/// Of unit length, or the vector of nothing.
+fn is_direction(vector: &[f32]) -> bool {
+    let square: f32 = vector.iter().map(|x| x * x).sum();
+    (square - 1.0).abs() < 1e-3 || square < 1e-6
+}
+
+/// The files of an index, as they are written.
+struct Files<'a> {
+    dir: &'a Path,
+    manifest: &'a mut Manifest,
+}
+
+impl Files<'_> {
+    fn numbers<T: Number>(&mut self, name: &str, numbers: &Numbers<T>) -> Result<()> {
+        let sum = write_numbers(&self.dir.join(name), numbers)?;
+        self.manifest.files.insert(name.into(), sum);
+        Ok(())
+    }
+
+    /// What every index has: vectors, one for each group, and the groups' items.
+    fn rows(&mut self, vectors: &Numbers<f32>, groups: &[&[u32]], items: &Lines) -> Result<()> {
+        let ends = groups.iter().scan(0, |end, group| {
+            *end += group.len() as u32;
+            Some(*end)
+        });
+        self.numbers(VECTORS, vectors)?;
+        self.numbers(STARTS, &Numbers::from(iter::once(0).chain(ends).collect::<Vec<u32>>()))?;
+        let places: Vec<u32> = groups.concat();
+        let sum = items.write(&self.dir.join(ITEMS), &places)?;
+        self.manifest.files.insert(ITEMS.into(), sum);
+        self.numbers(PLACES, &Numbers::from(places))
+    }
+
+    fn graph(
+        &mut self,
+        vectors: Floats<'_>,
+        layers: Vec<usize>,
+        settings: &IndexSettings,
+        told: &mut dyn FnMut(usize),
+    ) -> Result<()> {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        let threads = if settings.threads > 0 { settings.threads } else { cores };
+        let setting = Setting { links: settings.links, reach: settings.build_reach, threads };
+        let graph = graph::build(vectors, &layers, setting, told);
+        for (layer, links) in graph.layers().enumerate() {
+            self.numbers(&links_file(layer), links)?;
+        }
+        self.manifest.layers = layers;
+        if settings.codes {
+            let codes = Codes::of(vectors);
+            self.numbers(CODES, &codes.codes)?;
+            self.numbers(STEPS, &codes.steps)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::Ask;
+    use std::fs;
+
+    fn item(id: &str) -> Item {
+        Item { id: id.into(), title: format!("title of {id}"), text: String::new(), fields: serde_json::Map::new() }
+    }
+
+    fn settings(kind: Kind) -> IndexSettings {
+        IndexSettings { kind, ..IndexSettings::default() }
+    }
+
+    fn built(dir: &Path, settings: IndexSettings) -> Manifest {
+        let mut builder = Snapshot::builder(dir, ("m1".into(), 2), settings).unwrap();
+        for (id, vector) in [("a", [1.0, 0.0]), ("b", [0.6, 0.8]), ("c", [0.0, 1.0]), ("d", [0.6, 0.8])] {
+            builder.add(&item(id), &vector).unwrap();
+        }
+        assert!(builder.add(&item("a"), &[0.0, 1.0]).unwrap_err().to_string().contains("`a`"));
+        assert!(builder.add(&item("e"), &[0.0, f32::NAN]).unwrap_err().to_string().contains("`e`"));
+        builder.write(&mut |_| ()).unwrap()
+    }
+
+    #[test]
+    fn hits_come_best_first_and_ties_in_catalogue_order() {
+        for kind in [Kind::Exact, Kind::Hnsw, Kind::Auto] {
+            let home = tempfile::tempdir().unwrap();
+            let dir = home.path().join("index");
+            let manifest = built(&dir, settings(kind));
+            assert_eq!((manifest.num_items, manifest.num_rows), (4, 3));
+            let index = Snapshot::open(&dir, "m1", 2).unwrap();
+            let ids =
+                |k| index.search(&Ask::new(&[0.0, 1.0], k)).unwrap().into_iter().map(|h| h.id).collect::<Vec<_>>();
+            assert_eq!(ids(2), ["c", "b"]);
+            assert_eq!(ids(3), ["c", "b", "d"]);
+            assert_eq!(ids(10), ["c", "b", "d", "a"]);
+            assert!(ids(0).is_empty());
+            assert!(index.search(&Ask::new(&[1.0], 1)).is_err());
+            assert!(index.search(&Ask::new(&[1.0, f32::INFINITY], 1)).is_err());
+        }
+    }
+
+    /// What a walk brings back is what a look at all brings back, by codes and without; where the walk would look at
+    /// nearly all, all are looked at.
+    #[test]
+    fn a_graph_answers_as_an_exact_index_does() {
+        let home = tempfile::tempdir().unwrap();
+        let vectors: Vec<[f32; 2]> = (0..3000).map(|i| (i as f32 / 500.0).sin_cos().into()).collect();
+        let of = |kind, codes| {
+            let dir = home.path().join(format!("{kind:?}-{codes}"));
+            let settings = IndexSettings { codes, ..settings(kind) };
+            let mut builder = Snapshot::builder(&dir, ("m1".into(), 2), settings).unwrap();
+            for (i, vector) in vectors.iter().enumerate() {
+                builder.add(&item(&i.to_string()), vector).unwrap();
+            }
+            builder.write(&mut |_| ()).unwrap();
+            Snapshot::open(&dir, "m1", 2).unwrap()
+        };
+        let [exact, walked, by_codes] =
+            [(Kind::Exact, false), (Kind::Hnsw, false), (Kind::Hnsw, true)].map(|(k, c)| of(k, c));
+        for from in [0, 1125, 2999] {
+            for k in [1, 10, 3000] {
+                let found = |index: &Snapshot| index.search(&Ask::new(&vectors[from], k)).unwrap();
+                let expected = found(&exact);
+                assert_eq!(found(&walked), expected, "{k} nearest to {from}");
+                assert_eq!(expected.len(), k);
+                // codes of two entries are coarse: only the reach decides what is scored
+                assert_eq!(found(&by_codes)[0], expected[0]);
+            }
+        }
+    }
+
+    /// Nothing leads from the first node to the others.
+    #[test]
+    fn a_graph_that_falls_apart_hides_nothing() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("index");
+        let mut builder = Snapshot::builder(&dir, ("m1".into(), 2), settings(Kind::Hnsw)).unwrap();
+        for i in 0..3000 {
+            builder.add(&item(&i.to_string()), &<[f32; 2]>::from((i as f32 / 500.0).sin_cos())).unwrap();
+        }
+        let mut manifest = builder.write(&mut |_| ()).unwrap();
+        for layer in 0..manifest.layers.len() {
+            let file = dir.join(links_file(layer));
+            let links = vec![0_u32; fs::read(&file).unwrap().len() / 4];
+            fs::remove_file(&file).unwrap();
+            manifest.files.insert(links_file(layer), write_numbers(&file, &links.into()).unwrap());
+        }
+        manifest.write(&dir).unwrap();
+        let hits = Snapshot::open(&dir, "m1", 2).unwrap().search(&Ask::new(&[0.0, 1.0], 5)).unwrap();
+        assert_eq!((hits.len(), hits[0].id.as_str()), (5, "0"));
+    }
+
+    #[test]
+    fn another_models_index_is_refused_naming_both() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("index");
+        built(&dir, settings(Kind::Auto));
+        let message = |model, dimensions| Snapshot::open(&dir, model, dimensions).err().unwrap().to_string();
+        assert!(message("m2", 2).contains("built by model m1, but the model given is m2"));
+        assert!(message("m1", 8).contains("vectors of 2 entries, the model is set to 8"));
+        let again = Snapshot::builder(&dir, ("m1".into(), 2), settings(Kind::Auto));
+        assert!(again.err().unwrap().to_string().contains("is not empty"));
+    }
+
+    #[test]
+    fn settings_that_cannot_be_meant_are_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("index");
+        for (links, build_reach) in [(1, 200), (300, 400), (16, 8)] {
+            let settings = IndexSettings { links, build_reach, ..settings(Kind::Hnsw) };
+            assert!(Snapshot::builder(&dir, ("m1".into(), 2), settings).is_err());
+        }
+        assert!(Snapshot::builder(&dir, ("m1".into(), 0), settings(Kind::Hnsw)).is_err());
+        for (kind, taken) in [(Kind::Hnsw, false), (Kind::Auto, true)] {
+            let mut lengths = Snapshot::builder(&dir, ("m1".into(), 2), settings(kind)).unwrap();
+            lengths.add(&item("a"), &[3.0, 4.0]).unwrap();
+            assert_eq!(lengths.write(&mut |_| ()).is_ok(), taken, "{kind:?} of vectors that have lengths");
+            fs::remove_dir_all(&dir).ok();
+        }
+        let nothing = Snapshot::builder(&dir, ("m1".into(), 2), settings(Kind::Hnsw)).unwrap();
+        assert!(nothing.write(&mut |_| ()).unwrap_err().to_string().contains("no item"));
+        assert!(!dir.exists(), "what was refused leaves nothing");
+    }
+
+    /// A bit of any file, a file that is missing, or one that is cut short: never an answer, never a panic.
+    #[test]
+    fn a_damaged_index_is_refused() {
+        let home = tempfile::tempdir().unwrap();
+        let whole = home.path().join("whole");
+        built(&whole, settings(Kind::Hnsw));
+        let names: Vec<_> = fs::read_dir(&whole).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(names.len(), 8, "{names:?}");
+        let damages: [fn(&Path); 3] = [
+            |file| fs::remove_file(file).unwrap(),
+            |file| {
+                let mut bytes = fs::read(file).unwrap();
+                let middle = bytes.len() / 2;
+                bytes[middle] ^= 1;
+                fs::write(file, bytes).unwrap();
+            },
+            |file| {
+                let bytes = fs::read(file).unwrap();
+                fs::write(file, &bytes[..bytes.len() - 1]).unwrap();
+            },
+        ];
+        for name in &names {
+            for (i, damage) in damages.iter().enumerate() {
+                let dir = home.path().join(format!("{}-{i}", name.display()));
+                fs::create_dir(&dir).unwrap();
+                for other in &names {
+                    fs::copy(whole.join(other), dir.join(other)).unwrap();
+                }
+                damage(&dir.join(name));
+                let opened = Snapshot::open(&dir, "m1", 2);
+                // a manifest has room for a line's end, and its numbers say nothing of the other files' content
+                let harmless = name == "manifest.json" && i == 2;
+                assert_eq!(opened.is_err(), !harmless, "{} {i}", name.display());
+            }
+        }
+    }
+}

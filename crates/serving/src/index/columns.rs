@@ -1,0 +1,295 @@
+//! The fields of the items of a snapshot, field by field: which items a filter keeps is found without reading an item.
+
+use std::collections::{BTreeMap, HashMap};
+use std::iter;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+
+use super::filter::{Condition, Filter, Held, each_value};
+use souk_io::domain::Item;
+use souk_io::error::Error;
+
+/// A longer text is shown and not filtered by.
+pub(super) const LONGEST: usize = 256;
+/// Fields are told with so many of their values.
+const TOLD_VALUES: usize = 20;
+const KEPT_SELECTIONS: usize = 32;
+/// Longer lists are nobody's habit, and take room.
+const MAX_LISTED: usize = 100;
+
+/// What can be filtered by.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Field {
+    pub name: String,
+    /// Items that have it.
+    pub num_items: usize,
+    /// The commonest texts, the commonest first.
+    pub values: Vec<Count>,
+    /// Of its numbers.
+    pub min: Option<f64>,
+    pub max: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Count {
+    pub value: String,
+    pub count: usize,
+}
+
+#[derive(Default)]
+pub struct Columns {
+    num_items: usize,
+    fields: BTreeMap<String, Column>,
+}
+
+/// The values of one field, in the order of the items; an item may have several, or none.
+#[derive(Default)]
+struct Column {
+    texts: Vec<(u32, u32)>,
+    names: Vec<Box<str>>,
+    codes: HashMap<Box<str>, u32>,
+    numbers: Vec<(u32, f64)>,
+}
+
+/// Some of the items: one bit for each.
+#[derive(Clone, Default)]
+pub struct Selected {
+    bits: Vec<u64>,
+}
+
+/// What filters selected last, of columns that do not change: shoppers ask with the same few.
+#[derive(Default)]
+pub struct Selections {
+    /// The one used last at the end.
+    last: Mutex<Vec<(Filter, Arc<Selected>)>>,
+}
+
+impl Selections {
+    pub fn of(&self, columns: &Columns, filter: &Filter) -> Arc<Selected> {
+        let known = {
+            let mut last = self.last();
+            let at = last.iter().position(|(known, _)| known == filter);
+            at.map(|at| last.remove(at).1)
+        };
+        let selected = known.unwrap_or_else(|| Arc::new(columns.select(filter)));
+        if filter.must.iter().filter_map(|condition| condition.one_of.as_ref()).any(|list| list.len() > MAX_LISTED) {
+            return selected;
+        }
+        let mut last = self.last();
+        if last.len() >= KEPT_SELECTIONS {
+            last.remove(0);
+        }
+        last.push((filter.clone(), selected.clone()));
+        selected
+    }
+
+    fn last(&self) -> MutexGuard<'_, Vec<(Filter, Arc<Selected>)>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Columns {
+    pub fn push(&mut self, item: &Item) {
+        let at = self.num_items as u32;
+        each_value(item, |field, value| {
+            if matches!(value, Held::Text(text) if text.len() > LONGEST) {
+                return;
+            }
+            if !self.fields.contains_key(field) {
+                self.fields.insert(field.into(), Column::default());
+            }
+            if let Some(column) = self.fields.get_mut(field) {
+                column.push(at, value);
+            }
+        });
+        self.num_items += 1;
+    }
+
+    pub fn knows(&self, field: &str) -> bool {
+        self.fields.contains_key(field)
+    }
+
+    /// The items that a filter keeps.
+    pub fn select(&self, filter: &Filter) -> Selected {
+        let mut all: Option<Selected> = None;
+        for condition in &filter.must {
+            let mut kept = Selected::none(self.num_items);
+            if let Some(column) = self.fields.get(&condition.field) {
+                column.select(condition, &mut kept);
+            }
+            all = Some(match all {
+                None => kept,
+                Some(before) => before.both(&kept),
+            });
+        }
+        all.unwrap_or_else(|| Selected::all(self.num_items))
+    }
+
+    pub fn fields(&self) -> Vec<Field> {
+        self.fields.iter().map(|(name, column)| column.told(name)).collect()
+    }
+
+    /// An unknown field in a filter is a slip that would otherwise look like an empty shop.
+    pub fn unknown(&self, field: &str) -> Error {
+        let known: Vec<&str> = self.fields.keys().map(String::as_str).take(TOLD_VALUES).collect();
+        Error::input(format!("no item has a field `{field}` to filter by; there is {}", known.join(", ")))
+    }
+}
+
+impl Column {
+    fn push(&mut self, item: u32, value: Held<'_>) {
+        match value {
+            Held::Number(number) => self.numbers.push((item, number)),
+            Held::Text(text) => {
+                let code = match self.codes.get(text) {
+                    Some(code) => *code,
+                    None => {
+                        let code = self.names.len() as u32;
+                        self.names.push(text.into());
+                        self.codes.insert(text.into(), code);
+                        code
+                    }
+                };
+                self.texts.push((item, code));
+            }
+        }
+    }
+
+    fn select(&self, condition: &Condition, kept: &mut Selected) {
+        let wanted = condition.wanted();
+        let codes: Vec<u32> = wanted.texts().filter_map(|text| self.codes.get(text).copied()).collect();
+        if !codes.is_empty() {
+            let mut fits = vec![false; self.names.len()];
+            codes.into_iter().for_each(|code| fits[code as usize] = true);
+            for (item, code) in &self.texts {
+                kept.add(*item, fits[*code as usize]);
+            }
+        }
+        for (item, number) in &self.numbers {
+            kept.add(*item, wanted.holds(Held::Number(*number)));
+        }
+    }
+
+    fn told(&self, name: &str) -> Field {
+        let mut counts = vec![0; self.names.len()];
+        self.texts.iter().for_each(|(_, code)| counts[*code as usize] += 1);
+        let mut values: Vec<(usize, &str)> = counts.into_iter().zip(self.names.iter().map(|name| &**name)).collect();
+        values.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
+        values.truncate(TOLD_VALUES);
+        let mut items: Vec<u32> = self.texts.iter().map(|(item, _)| *item).collect();
+        items.extend(self.numbers.iter().map(|(item, _)| *item));
+        items.sort_unstable();
+        items.dedup();
+        let numbers = || self.numbers.iter().map(|(_, number)| *number);
+        Field {
+            name: name.into(),
+            num_items: items.len(),
+            values: values.into_iter().map(|(count, value)| Count { value: value.into(), count }).collect(),
+            min: numbers().reduce(f64::min),
+            max: numbers().reduce(f64::max),
+        }
+    }
+}
+
+impl Selected {
+    pub fn none(num: usize) -> Self {
+        Self { bits: vec![0; num.div_ceil(64)] }
+    }
+
+    pub fn all(num: usize) -> Self {
+        let mut all = Self { bits: vec![u64::MAX; num / 64] };
+        if !num.is_multiple_of(64) {
+            all.bits.push((1 << (num % 64)) - 1);
+        }
+        all
+    }
+
+    fn add(&mut self, item: u32, holds: bool) {
+        self.bits[item as usize / 64] |= u64::from(holds) << (item % 64);
+    }
+
+    /// Items that are in this and in the other.
+    pub fn both(mut self, other: &Self) -> Self {
+        self.bits.iter_mut().zip(&other.bits).for_each(|(a, b)| *a &= b);
+        self
+    }
+
+    pub fn has(&self, item: usize) -> bool {
+        self.bits[item / 64] >> (item % 64) & 1 == 1
+    }
+
+    pub fn num(&self) -> usize {
+        self.bits.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// In their order.
+    pub fn iter(&self) -> impl Iterator<Item = usize> {
+        self.bits.iter().enumerate().flat_map(|(at, word)| {
+            let mut rest = *word;
+            iter::from_fn(move || {
+                let bit = (rest != 0).then(|| rest.trailing_zeros() as usize)?;
+                rest &= rest - 1;
+                Some(at * 64 + bit)
+            })
+        })
+    }
+
+    /// Adds an item that follows all that there are.
+    pub fn push(&mut self, item: usize) {
+        self.bits.resize(item / 64 + 1, 0);
+        self.add(item as u32, true);
+    }
+
+    pub fn remove(&mut self, item: usize) {
+        self.bits[item / 64] &= !(1 << (item % 64));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Column by column is what item by item is.
+    #[test]
+    fn columns_keep_what_items_keep() {
+        let items: Vec<Item> = (0..200)
+            .map(|i| {
+                let tags = [["a", "b"][i % 2].to_owned(), format!("t{}", i % 5)];
+                let fields = json!({"price": i % 7, "tags": tags, "odd": i % 2 == 1});
+                let fields = fields.as_object().cloned().unwrap_or_default();
+                let fields = if i % 11 == 0 { serde_json::Map::new() } else { fields };
+                Item { id: i.to_string(), title: String::new(), text: String::new(), fields }
+            })
+            .collect();
+        let mut columns = Columns::default();
+        items.iter().for_each(|item| columns.push(item));
+        for filter in [
+            json!([]),
+            json!([{"field": "price", "gte": 2, "lte": 4}]),
+            json!([{"field": "tags", "in": ["t1", "t3"]}, {"field": "odd", "eq": true}]),
+            json!([{"field": "tags", "eq": "a"}, {"field": "tags", "eq": "t0"}]),
+            json!([{"field": "weight", "eq": 1}]),
+        ] {
+            let filter = Filter { must: serde_json::from_value(filter).unwrap() };
+            let selected = columns.select(&filter);
+            let expected: Vec<bool> = items.iter().map(|item| filter.keeps(item)).collect();
+            let found: Vec<bool> = (0..items.len()).map(|item| selected.has(item)).collect();
+            assert_eq!(found, expected, "{filter:?}");
+            let kept: Vec<usize> = (0..items.len()).filter(|item| expected[*item]).collect();
+            assert_eq!(selected.iter().collect::<Vec<_>>(), kept);
+            let mut there = Selected::none(0);
+            (0..items.len()).for_each(|item| there.push(item));
+            assert_eq!(there.num(), Selected::all(items.len()).num());
+            there.remove(1);
+            assert_eq!(selected.both(&there).num(), kept.len() - usize::from(expected[1]));
+        }
+        let told = columns.fields();
+        let names: Vec<&str> = told.iter().map(|field| field.name.as_str()).collect();
+        assert_eq!(names, ["odd", "price", "tags"]);
+        assert_eq!((told[1].min, told[1].max, told[1].num_items), (Some(0.0), Some(6.0), 181));
+        assert_eq!(told[0].values[0], Count { value: "true".into(), count: 91 });
+        assert!(columns.unknown("colour").to_string().contains("odd, price, tags"));
+    }
+}

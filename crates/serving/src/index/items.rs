@@ -1,0 +1,67 @@
+//! The items of an index: lines of JSON that stay in their file, found by number and read when they are shown.
+
+use std::io::Write;
+use std::path::Path;
+
+use souk_native::Mapping;
+
+use souk_io::checksummed::{Sum, Summing, checked};
+use souk_io::domain::Item;
+use souk_io::error::{Error, Result};
+
+/// Items on their way into the file, as the lines that they will be: what they say apart takes several times the room.
+#[derive(Default)]
+pub struct Lines {
+    bytes: Vec<u8>,
+    /// Where each line ends.
+    ends: Vec<usize>,
+}
+
+impl Lines {
+    pub fn push(&mut self, item: &Item) {
+        serde_json::to_writer(&mut self.bytes, item).expect("what is written here has text for keys");
+        self.bytes.push(b'\n');
+        self.ends.push(self.bytes.len());
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn write(&self, path: &Path, order: &[u32]) -> Result<Sum> {
+        let mut out = Summing::create(path)?;
+        for item in order.iter().map(|item| *item as usize) {
+            let start = item.checked_sub(1).map_or(0, |before| self.ends[before]);
+            out.write_all(&self.bytes[start..self.ends[item]]).map_err(Error::store(path, "write it"))?;
+        }
+        out.finish(path)
+    }
+}
+
+pub struct Items {
+    path: Box<Path>,
+    lines: Mapping,
+    /// Where each line ends.
+    ends: Vec<usize>,
+}
+
+impl Items {
+    pub fn open(path: &Path, sum: Sum) -> Result<Self> {
+        let lines = checked(path, sum)?;
+        let ends = lines.as_ref().iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect();
+        Ok(Self { path: path.into(), lines, ends })
+    }
+
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub fn get(&self, item: usize) -> Result<Item> {
+        Item::parse(self.line(item), &self.path, item as u64 + 1)
+    }
+
+    fn line(&self, item: usize) -> &[u8] {
+        let start = item.checked_sub(1).map_or(0, |before| self.ends[before] + 1);
+        &self.lines.as_ref()[start..self.ends[item]]
+    }
+}

@@ -1,0 +1,6 @@
+//! Serving: vector indexes ([`index`]), building them from catalogues of any size ([`indexing`]), and search over a model and its
+//! index that are swapped as one ([`search`]).
+
+pub mod index;
+pub mod indexing;
+pub mod search;

@@ -1,0 +1,137 @@
+//! Takes what a database said went wrong, gives the error that tells who must act.
+
+use std::io;
+use std::path::Path;
+
+use souk_io::error::{Cause, Error};
+
+/// A failure of the file behind SQLite. The low byte of its code is the kind.
+pub(super) fn of_file(file: &Path, action: &'static str, failure: sqlx::Error) -> Error {
+    let code = failure.as_database_error().and_then(|e| e.code()).and_then(|code| code.parse::<u32>().ok());
+    let kind = match code.map(|code| code & 0xff) {
+        Some(3 | 8 | 23) => io::ErrorKind::PermissionDenied,
+        Some(13) => io::ErrorKind::StorageFull,
+        Some(10 | 14) => io::ErrorKind::Other,
+        Some(5 | 6) => {
+            let problem = format!("{}: another process has held the database for too long", file.display());
+            return Error::Busy { problem };
+        }
+        Some(11 | 26) => {
+            let problem = "is no sound SQLite database: put back a copy, or give another file";
+            return Error::data(file, None, problem).because(cause(failure));
+        }
+        Some(1) => return unlike(file.display(), action, failure),
+        _ if matches!(failure, sqlx::Error::PoolTimedOut) => {
+            let problem = format!("{}: too many writes are waiting", file.display());
+            return Error::Busy { problem };
+        }
+        _ => io::ErrorKind::Other,
+    };
+    Error::Store { file: file.into(), action, source: io::Error::new(kind, cause(failure)) }
+}
+
+/// A failure of the PostgreSQL server, or of the way to it.
+pub(super) fn of_server(server: &str, action: &str, failure: sqlx::Error) -> Error {
+    let code = failure.as_database_error().and_then(|e| e.code()).unwrap_or_default().into_owned();
+    let configured = |problem: &str| Error::config(server, problem);
+    let refused = match code.as_str() {
+        "28P01" | "28000" => Some("the user or the password was refused: correct the URL, or PGPASSWORD"),
+        "3D000" => Some("there is no such database: create it with createdb, or correct the URL"),
+        "42501" => Some("this user lacks a right: grant it (to migrate: CREATE on the schema)"),
+        _ => None,
+    };
+    if let Some(problem) = refused {
+        return configured(problem).because(cause(failure));
+    }
+    match &failure {
+        sqlx::Error::Configuration(_) => {
+            return configured("is no URL that PostgreSQL understands").because(cause(failure));
+        }
+        _ if code.starts_with("42") => return unlike(server, action, failure),
+        _ => {}
+    }
+    let problem = match &failure {
+        sqlx::Error::Io(_) => "cannot be reached: is the server running, is the address right?".to_owned(),
+        sqlx::Error::Tls(_) => "no secure connection".to_owned(),
+        sqlx::Error::PoolTimedOut => "no connection could be had in time".to_owned(),
+        _ => format!("cannot {action}"),
+    };
+    let cut = matches!(
+        failure,
+        sqlx::Error::Io(_) | sqlx::Error::Protocol(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed
+    );
+    // 08: connection, 40: serialization and deadlock, 53: resources, 55P03: lock, 57: the operator, 25006: a standby
+    let passing = ["08", "40", "53", "55P03", "57", "25006"].iter().any(|class| code.starts_with(class));
+    let retryable = passing || cut;
+    Error::Upstream { service: server.into(), problem, retryable, source: Some(cause(failure)) }
+}
+
+/// A statement that the database does not understand: it has other tables than this program knows.
+fn unlike(place: impl ToString, action: &str, failure: sqlx::Error) -> Error {
+    let problem = format!("cannot {action}: its tables are not Souk's, or not of this version; see souk db migrate");
+    Error::config(place, problem).because(cause(failure))
+}
+
+/// What a database said, without the wrapping that would say it twice.
+fn cause(failure: sqlx::Error) -> Cause {
+    match failure {
+        sqlx::Error::Database(said) => said.into_error(),
+        other => other.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::super::database::{Database, Open};
+    use super::super::{items, migration};
+    use super::*;
+    use souk_io::address::Address;
+    use souk_io::domain::Item;
+
+    async fn open(folder: &tempfile::TempDir) -> Database {
+        let url = format!("sqlite:{}", folder.path().join("shop.db").display());
+        let database = Database::open(&Address::new(url), Open::Create).await.unwrap();
+        migration::apply(&database, migration::ALL).await.unwrap();
+        database
+    }
+
+    async fn tell(database: &Database, pragma: &'static str) {
+        sqlx::raw_sql(pragma).execute(&database.writes).await.unwrap();
+    }
+
+    fn large_item() -> Item {
+        Item { id: "a".into(), title: "x".repeat(1 << 19), text: String::new(), fields: Map::new() }
+    }
+
+    #[tokio::test]
+    async fn a_full_disk_and_a_read_only_file_are_named_and_lose_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let database = open(&folder).await;
+        let small = Item { title: "desk".into(), ..large_item() };
+        items::put(&database, std::slice::from_ref(&small)).await.unwrap();
+        for (pragma, expected) in [
+            ("PRAGMA max_page_count = 1", io::ErrorKind::StorageFull),
+            ("PRAGMA query_only = ON", io::ErrorKind::PermissionDenied),
+        ] {
+            tell(&database, pragma).await;
+            let error = items::put(&database, &[large_item()]).await.unwrap_err();
+            let Error::Store { file, source, .. } = &error else { panic!("{error:?}") };
+            assert!(file.ends_with("shop.db") && source.kind() == expected, "{error:?}");
+        }
+        assert_eq!(items::get(&database, &["a".into()]).await.unwrap(), [Some(small)]);
+    }
+
+    #[tokio::test]
+    async fn a_database_that_another_process_holds_is_busy() {
+        let folder = tempfile::tempdir().unwrap();
+        let (database, other) = (open(&folder).await, open(&folder).await);
+        tell(&database, "PRAGMA busy_timeout = 1").await;
+        let held = other.begin().await.unwrap();
+        let error = items::put(&database, &[large_item()]).await.unwrap_err();
+        assert!(matches!(&error, Error::Busy { problem } if problem.contains("shop.db")), "{error:?}");
+        held.rollback().await.unwrap();
+        items::put(&database, &[large_item()]).await.unwrap();
+    }
+}

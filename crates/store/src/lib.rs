@@ -1,0 +1,20 @@
+//! The ledger: items, quality, model versions, index generations, reports, votes, offsets and audited judgements, in SQLite or
+//! PostgreSQL with the same migrations. An acknowledged write is on disk. No error or log shows a password.
+
+mod audit;
+mod database;
+mod failure;
+mod items;
+mod ledger;
+mod migration;
+mod offsets;
+mod registry;
+mod votes;
+
+pub use audit::AuditMark;
+pub use items::{MAX_ITEM, Quality};
+pub use ledger::{Ledger, MAX_PAGE, SqlLedger, newest_offer};
+pub use migration::Applied;
+pub use offsets::Offset;
+pub use registry::{Generation, GenerationState, NewGeneration, NewVersion, Report, Served, Version, VersionState};
+pub use votes::{Grade, Grades, PairVotes, Side, Verdict, Vote};

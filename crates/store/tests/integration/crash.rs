@@ -1,0 +1,101 @@
+//! A process that writes is killed at a random point, again and again. What it was told is written is there.
+
+use std::io::{BufRead, BufReader, Write, stdout};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use souk_io::address::Address;
+use souk_store::{Ledger, Offset, SqlLedger, Verdict};
+use sqlx::{Connection, SqliteConnection};
+
+use crate::ledgers::{item, vote};
+use souk_testing::databases::{ledger, runtime};
+
+const URL: &str = "SOUK_TEST_CRASH_URL";
+const ROUND: &str = "SOUK_TEST_CRASH_ROUND";
+const ROUNDS: usize = 8;
+
+/// In the process that is to be killed: writes, and says on standard output what was acknowledged. Does not return.
+pub fn write_if_child() {
+    let (Ok(url), Ok(round)) = (std::env::var(URL), std::env::var(ROUND)) else { return };
+    runtime().block_on(async {
+        let ledger = SqlLedger::open(&Address::new(url)).await.unwrap();
+        let mut out = stdout();
+        for step in 0.. {
+            let name = format!("{round}/{step}");
+            ledger.put_items(&[item(&format!("{name}/a"), &name), item(&format!("{name}/b"), &name)]).await.unwrap();
+            ledger.append_votes(&[vote(&name, Verdict::Same)]).await.unwrap();
+            let next = Offset { lane: round.clone(), position: step.to_string(), revision: step };
+            assert!(ledger.move_offsets("crash", &[next]).await.unwrap());
+            // the harness holds back what `println` says
+            writeln!(out, "\nacknowledged {step}").unwrap();
+            out.flush().unwrap();
+        }
+    });
+}
+
+pub async fn kill_writers(name: &str, url: String) {
+    let ledger = ledger(&url).await;
+    let mut acknowledged = Vec::new();
+    for round in 0..ROUNDS {
+        let last = kill_one(name, &url, round);
+        acknowledged.extend((0..=last).map(|step| format!("{round}/{step}")));
+        let offsets = ledger.offsets("crash").await.unwrap();
+        let offset = offsets.iter().find(|offset| offset.lane == round.to_string()).unwrap();
+        assert!(offset.position.parse::<i64>().unwrap() >= last, "{offset:?} after {last}");
+        sound(&url).await;
+    }
+    let ids: Vec<String> = acknowledged.iter().map(|name| format!("{name}/a")).collect();
+    let items = ledger.get_items(&ids).await.unwrap();
+    for (name, item) in acknowledged.iter().zip(items) {
+        assert_eq!(item.unwrap_or_else(|| panic!("{name} was lost")).title, *name);
+    }
+    let (mut votes, mut last) = (std::collections::HashSet::new(), 0);
+    while let Some((number, _)) = ledger.page_votes(last, 1000).await.unwrap().last() {
+        votes.extend(ledger.page_votes(last, 1000).await.unwrap().into_iter().map(|(_, vote)| vote.id));
+        last = *number;
+    }
+    assert!(acknowledged.iter().all(|name| votes.contains(name)));
+    let (mut num_items, mut after) = (0, None);
+    while let Some(end) = ledger.page_items(after.as_deref(), 1000).await.unwrap().pop() {
+        num_items += ledger.page_items(after.as_deref(), 1000).await.unwrap().len();
+        after = Some(end.id);
+    }
+    assert_eq!(num_items % 2, 0, "both items of a batch are there, or neither");
+}
+
+/// Starts a writer, kills it some time after its first acknowledgements, and gives the last one.
+fn kill_one(name: &str, url: &str, round: usize) -> i64 {
+    let program = std::env::current_exe().unwrap();
+    let mut command = Command::new(program);
+    command.args([name, "--exact", "--nocapture"]).env(URL, url).env(ROUND, round.to_string());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut next = || loop {
+        let line = lines.next()?.unwrap();
+        if let Some(step) = line.strip_prefix("acknowledged ") {
+            return Some(step.parse::<i64>().unwrap());
+        }
+    };
+    let mut last = None;
+    let luck = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().subsec_nanos();
+    for _ in 0..1 + luck % 20 {
+        last = next();
+        assert!(last.is_some(), "the writer ended by itself");
+    }
+    std::thread::sleep(Duration::from_micros(u64::from(luck / 7 % 5000)));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    while let Some(step) = next() {
+        last = Some(step);
+    }
+    last.unwrap()
+}
+
+async fn sound(url: &str) {
+    if let Some(file) = url.strip_prefix("sqlite:") {
+        let mut connection = SqliteConnection::connect(&format!("sqlite://{file}")).await.unwrap();
+        let said: String = sqlx::query_scalar("PRAGMA integrity_check").fetch_one(&mut connection).await.unwrap();
+        assert_eq!(said, "ok");
+    }
+}

@@ -1,0 +1,280 @@
+//! `souk evaluate` and `souk compare` as a user runs them on a small simulated shop, and the report in a real browser
+//! (`SOUK_CHROMIUM` names it; scripts/browser.sh finds one).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn souk(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
+    command.args(arguments).env("HF_HUB_OFFLINE", "1").env_remove("RUST_LOG").output().unwrap()
+}
+
+fn done(arguments: &[&str]) -> String {
+    let output = souk(arguments);
+    assert!(output.status.success(), "souk {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn refused(code: i32, said: &str, arguments: &[&str]) {
+    let output = souk(arguments);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains(said) && !message.contains("panicked"), "souk {arguments:?}: {message}");
+    assert_eq!(output.status.code(), Some(code), "souk {arguments:?}: {message}");
+}
+
+/// A simulated shop, and places beside it.
+struct Shop {
+    home: tempfile::TempDir,
+    data: String,
+}
+
+impl Shop {
+    fn new() -> Self {
+        let home = tempfile::tempdir().unwrap();
+        let data = home.path().join("shop").display().to_string();
+        done(&["market", "--seed", "3", "--items", "600", "--queries", "120", "--events", "100", "--out", &data]);
+        Self { home, data }
+    }
+
+    fn place(&self, name: &str) -> String {
+        self.home.path().join(name).display().to_string()
+    }
+
+    fn evaluated(&self, name: &str, rest: &[&str]) -> String {
+        let out = self.place(name);
+        done(&[&["evaluate", "--data", &self.data, "--out", &out], rest].concat());
+        out
+    }
+}
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap()
+}
+
+fn read(folder: &str, name: &str) -> String {
+    fs::read_to_string(Path::new(folder).join(name)).unwrap()
+}
+
+#[test]
+fn an_evaluation_writes_what_the_contract_says_and_the_same_again() {
+    let shop = Shop::new();
+    let one = shop.evaluated("one", &["--lexical"]);
+    let metrics = json(&read(&one, "metrics.json"));
+    let keys = [
+        "hitrate@6000",
+        "goodrate@100",
+        "hitrate@100",
+        "recall@100",
+        "ndcg@10",
+        "mrr@10",
+        "judged@100",
+        "quality@100",
+        "overlap@100",
+    ];
+    for name in keys {
+        let value = metrics["overall"][name].as_f64().unwrap();
+        let interval = metrics["intervals"][name].as_array().unwrap();
+        assert!((0.0..=100.0).contains(&value), "{name}: {metrics}");
+        assert!(interval[0].as_f64().unwrap() <= value && value <= interval[1].as_f64().unwrap(), "{name}: {metrics}");
+        assert!(metrics["slices"]["long_tail"][name].is_number(), "{name}: {metrics}");
+    }
+    assert_eq!(metrics["overall"].as_object().unwrap().len(), keys.len());
+    assert_eq!(
+        (&metrics["model"], &metrics["split"], &metrics["judge"]),
+        (&"BM25".into(), &"test".into(), &"oracle".into())
+    );
+    assert_eq!((&metrics["num_queries"], &metrics["overall"]["overlap@100"]), (&60.into(), &100.0.into()));
+    assert_eq!(read(&one, "queries.jsonl").lines().count(), 60);
+    assert_eq!(read(&one, "qrels.trec").lines().count() + 1, read(&shop.data, "qrels/test.tsv").lines().count());
+    let again = shop.evaluated("again", &["--lexical"]);
+    for name in ["metrics.json", "queries.jsonl", "run.trec", "qrels.trec"] {
+        assert_eq!(read(&one, name), read(&again, name), "{name}");
+    }
+    // another engine's run is measured the same way
+    let file = Path::new(&one).join("run.trec").display().to_string();
+    let run = shop.evaluated("run", &["--run", &file, "--name", "BM25"]);
+    assert_eq!(read(&one, "metrics.json"), read(&run, "metrics.json"));
+    let plain = shop.evaluated("plain", &["--run", &file, "--judge", "qrels", "--depth", "150"]);
+    let plain = json(&read(&plain, "metrics.json"));
+    assert!(plain["overall"]["hitrate@150"].is_number() && plain["overall"]["hitrate@6000"].is_null());
+    assert!(plain["overall"]["goodrate@100"].as_f64() <= metrics["overall"]["goodrate@100"].as_f64());
+    refused(
+        2,
+        "differ in the judge (oracle and qrels), in the depth (6000 and 150)",
+        &["compare", &one, &shop.place("plain")],
+    );
+}
+
+#[test]
+fn a_model_is_held_against_baselines() {
+    let shop = Shop::new();
+    let bm25 = shop.evaluated("bm25", &["--lexical"]);
+    let model = golden_model();
+    let out = shop.place("model");
+    let base = ["evaluate", "--data", &shop.data, "--out", &out, "--model", &model, "--baseline", &bm25];
+    let text = done(&base);
+    assert!(text.contains("`st_cls` against `BM25`") && text.contains("p corrected for"), "{text}");
+    let compared = json(&done(&["compare", &bm25, &out, "--json"]));
+    let rows = compared["pairs"][0]["rows"].as_array().unwrap();
+    let row =
+        |slice: &str, metric: &str| rows.iter().find(|row| row["slice"] == slice && row["metric"] == metric).unwrap();
+    let ndcg = row("overall", "ndcg@10");
+    let (before, after) = (ndcg["reference"].as_f64().unwrap(), ndcg["other"].as_f64().unwrap());
+    assert!(before > after + 10.0, "a random model finds next to nothing: {ndcg}");
+    assert!((ndcg["paired"]["difference"].as_f64().unwrap() - (after - before)).abs() < 1e-9);
+    assert!(ndcg["corrected"]["p_randomised"].as_f64().unwrap() < 0.05, "{ndcg}");
+    assert!(row("long_tail", "hitrate@100")["num_queries"].as_u64().unwrap() < 60);
+    let table = done(&["compare", &bm25, &out]);
+    assert_eq!(table.lines().filter(|line| line.starts_with("overall")).count(), 8, "{table}");
+}
+
+#[test]
+fn usage_is_two_and_bad_files_are_one() {
+    let shop = Shop::new();
+    let out = shop.place("out");
+    let base = ["evaluate", "--data", &shop.data, "--out", &out];
+    let bm25 = shop.evaluated("bm25", &["--lexical"]);
+    let run = shop.place("bad.trec");
+    fs::write(&run, "q0 Q0 i1 1 0.5 t\nq0 Q0 i2 2 high t\n").unwrap();
+    for (rest, code, said) in [
+        (&["--lexical", "--depth", "100"][..], 2, "--depth 100: say more than 100"),
+        (&["--lexical", "--model", "x"], 2, "cannot be used with"),
+        (&["--lexical", "--split", "dev"], 1, "qrels/dev.tsv: cannot open it"),
+        (&["--lexical", "--baseline", "/nowhere"], 1, "/nowhere/metrics.json: cannot read it"),
+        (&["--lexical", "--depth", "200", "--baseline", &bm25], 2, "they differ in the depth (6000 and 200)"),
+        (&["--run", &run], 1, "bad.trec, line 2: the score `high` is no finite number"),
+        (&[], 2, "no model: give --model DIR"),
+    ] {
+        refused(code, said, &[&base[..], rest].concat());
+        assert!(!Path::new(&out).exists(), "nothing is left behind");
+    }
+    fs::remove_file(Path::new(&shop.data).join("market.json")).unwrap();
+    refused(2, "only those have an oracle", &[&base[..], &["--lexical", "--judge", "oracle"]].concat());
+    refused(2, "required", &["compare", &out]);
+}
+
+fn golden_model() -> String {
+    souk_testing::golden("st_cls").canonicalize().unwrap().display().to_string()
+}
+
+/// Puts the page into frames of several widths and writes down what it finds in them.
+const PROBE: &str = r#"<!DOCTYPE html><meta charset="utf-8"><body><script>
+const page = PAGE, found = [];
+console.log('the probe is heard');
+let open = 0;
+for (const width of [390, 768, 1280]) {
+  const frame = document.createElement('iframe');
+  frame.style = `width:${width}px;height:2000px;border:0`;
+  open++;
+  frame.onload = () => {
+    const inside = frame.contentDocument;
+    inside.querySelectorAll('details').forEach(details => details.open = true);
+    const sizes = name => [...inside.querySelectorAll(name)].map(element => element.getBoundingClientRect());
+    const small = name => sizes(name).filter(size => !(size.width > 0 && size.height > 0)).length;
+    found.push({
+      width, wide: inside.documentElement.scrollWidth, title: inside.title,
+      tables: sizes('table').length, drawings: sizes('svg').length, marks: sizes('svg rect, svg polyline').length,
+      details: sizes('details').length, emptyTables: small('table'), emptyDrawings: small('svg'),
+      outside: [...inside.querySelectorAll('main *')].filter(element => !element.closest('.scroll') && !element.closest('svg')
+        && element.getBoundingClientRect().right > width + 0.5).map(element => element.outerHTML.slice(0, 80)),
+    });
+    if (--open === 0) document.body.textContent = 'FOUND' + JSON.stringify(found) + 'END';
+  };
+  frame.srcdoc = page;
+  document.body.append(frame);
+}
+</script>"#;
+
+#[test]
+fn the_report_stands_in_a_real_browser() {
+    let Some(browser) = std::env::var_os("SOUK_CHROMIUM").filter(|path| !path.is_empty()) else {
+        skip("the_report_stands_in_a_real_browser", "no browser (SOUK_CHROMIUM)");
+        return;
+    };
+    let shop = Shop::new();
+    let bm25 = shop.evaluated("bm25", &["--lexical", "--name", "BM25 <b>with a name that is long & odd</b>"]);
+    let report =
+        PathBuf::from(shop.evaluated("model", &["--model", &trained(&shop), "--baseline", &bm25])).join("report.html");
+    let page = fs::read_to_string(&report).unwrap();
+    for reached in ["http://", "https://", "src=", "@import", "url(", "<script", "<link"] {
+        assert!(!page.contains(reached), "the report reaches out: {reached}");
+    }
+    let probe = shop.home.path().join("probe.html");
+    // no end of a script may stand in a script
+    let quoted = serde_json::to_string(&page).unwrap().replace("</", "<\\/");
+    fs::write(&probe, PROBE.replace("PAGE", &quoted)).unwrap();
+    let (_, said) = chromium(&browser, shop.home.path(), &["--dump-dom", &format!("file://{}", report.display())]);
+    assert!(!said.contains("CONSOLE"), "the browser complains about the report: {said}");
+    let (dom, said) = chromium(&browser, shop.home.path(), &["--dump-dom", &format!("file://{}", probe.display())]);
+    assert!(said.contains("the probe is heard"), "what pages say is not seen: {said}");
+    let found = dom.split_once("FOUND").and_then(|(_, rest)| rest.split_once("END")).map(|(found, _)| found);
+    let found = json(
+        &found
+            .unwrap_or_else(|| panic!("{dom} {said}"))
+            .replace("&lt;", "<")
+            .replace("&gt;", ">")
+            .replace("&amp;", "&"),
+    );
+    for page in found.as_array().unwrap() {
+        assert!(page["wide"].as_u64() <= page["width"].as_u64(), "wider than its window: {page}");
+        assert_eq!(page["outside"].as_array().unwrap().len(), 0, "{page}");
+        assert_eq!((&page["emptyTables"], &page["emptyDrawings"]), (&0.into(), &0.into()), "{page}");
+        // a summary and the hits of twenty queries; four figures of seven groups of two bars, and three curves
+        assert_eq!((page["tables"].as_u64(), page["details"].as_u64()), (Some(21), Some(20)), "{page}");
+        assert_eq!(page["drawings"].as_u64(), Some(4 * 7 * 2 + 3), "{page}");
+        assert!(page["marks"].as_u64() > Some(4 * 7 * 2), "{page}");
+        assert!(page["title"].as_str().unwrap().starts_with("trained on "), "{page}");
+    }
+    assert_eq!(found.as_array().unwrap().len(), 3);
+}
+
+/// A model with a log of its training.
+fn trained(shop: &Shop) -> String {
+    let model = shop.home.path().join("trained");
+    copy(Path::new(&golden_model()), &model);
+    let step = |step: u32| {
+        let (loss, rate) = (4.0 / f64::from(step).sqrt(), 1e-5 * f64::from(step.min(500 - step)) / 250.0);
+        format!(
+            "{{\"step\":{step},\"loss\":{loss},\"learning_rate\":{rate},\"texts_per_second\":{}}}\n",
+            800 + step % 7
+        )
+    };
+    fs::write(model.join("steps.jsonl"), (1..=500).map(step).collect::<String>()).unwrap();
+    model.display().to_string()
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        let to = to.join(entry.file_name());
+        match entry.file_type().unwrap().is_dir() {
+            true => copy(&entry.path(), &to),
+            false => drop(fs::copy(entry.path(), to).unwrap()),
+        }
+    }
+}
+
+/// What the browser prints and what it says of pages, in a profile of its own.
+fn chromium(browser: &std::ffi::OsStr, home: &Path, arguments: &[&str]) -> (String, String) {
+    let output = Command::new(browser)
+        .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"])
+        .args(["--enable-logging=stderr", "--v=0", "--virtual-time-budget=10000"])
+        .arg(format!("--user-data-dir={}", home.join("profile").display()))
+        .args(arguments)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+fn skip(name: &str, reason: &str) {
+    use std::io::Write;
+    if let Some(path) = std::env::var_os("SOUK_SKIPPED") {
+        let mut file = fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        writeln!(file, "{name}: {reason}").unwrap();
+    }
+}

@@ -1,0 +1,292 @@
+//! Stages that learn from rewards, as a user runs them: against a judge on a real socket that fails in every way it can,
+//! killed and resumed, alone and as several processes.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use crate::stage::{done, launch, losses, refused, shop, stage, steps, weights, worst_difference, written};
+use souk_testing::fake_judge::{FakeJudge, JudgeRequest, Reply};
+
+/// The item with the query's number is what was meant; one of its kind is near it.
+fn verdicts(seen: &JudgeRequest) -> Value {
+    let query = seen.body["query"].as_str().unwrap();
+    let has = |text: &str, word: &str| text.split(' ').any(|other| other == word);
+    let level = |item: &Value| {
+        let text = item["text"].as_str().unwrap();
+        let number = query.split(' ').any(|word| word.parse::<u32>().is_ok() && has(text, word));
+        let kind = query.split(' ').any(|word| word.parse::<u32>().is_err() && has(text, word));
+        1 + 2 * u8::from(number) + u8::from(kind)
+    };
+    let levels: Vec<u8> = seen.body["items"].as_array().unwrap().iter().map(level).collect();
+    let scores: Vec<f64> = levels.iter().map(|level| f64::from(level - 1) / 3.0).collect();
+    json!({"model": "told", "scores": scores, "levels": levels})
+}
+
+/// Eight steps of R-GRPO by the judge at `url`, with every part of the step in use.
+fn correct(home: &Path, out: &str, url: &str, more: &[&str]) -> Command {
+    let url = format!("judge.url={url}");
+    let sets = [
+        "train.batch=12",
+        "train.max_steps=8",
+        "train.checkpoint_steps=2",
+        "train.chunk_tokens=64",
+        "train.keep_tokens=100",
+        "train.optimizer.learning_rate=1e-3",
+        "train.optimizer.epsilon=1e-6",
+        "objective.type=r_grpo",
+        "objective.group=6",
+        "objective.global_negatives=9",
+        "objective.inner_epochs=2",
+        "judge.type=souk",
+        "judge.model=told",
+        "judge.limits={retries=0, timeout_seconds=1, deadline_seconds=3, breaker_failures=3, breaker_seconds=0.2}",
+        "reward.max_missing=0",
+        "reward.pause_seconds=0.05",
+        "reward.cache=false",
+        &url,
+    ];
+    stage(home, out, &[&sets[..], more].concat())
+}
+
+fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{message}");
+    message
+}
+
+#[test]
+fn a_judge_that_fails_in_every_way_changes_nothing_but_the_time() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let good = FakeJudge::start(|_, seen| Reply::Json(verdicts(seen)));
+    done(&mut correct(home.path(), "whole", &good.url(), &[]));
+    // every other request fails, each time in another way
+    let bad = FakeJudge::start(|number, seen| {
+        let right = verdicts(seen);
+        let mut wrong = right.clone();
+        let num = right["scores"].as_array().unwrap().len();
+        match number % 22 {
+            1 => Reply::Status(500, "", "out of order".into()),
+            3 => Reply::Hang,
+            5 => Reply::Status(200, "", "<html>".into()),
+            7 => Reply::Status(200, "", right.to_string().replace("1.0", "NaN").replace("0.0", "NaN")),
+            9 => {
+                wrong["scores"].as_array_mut().unwrap().pop();
+                Reply::Json(wrong)
+            }
+            11 => Reply::Cut(right.to_string()),
+            13 => Reply::Close,
+            15 => {
+                wrong["scores"] = json!(vec![7.5; num]);
+                Reply::Json(wrong)
+            }
+            17 => Reply::Late(Duration::from_secs(60), right),
+            19 => Reply::Drip,
+            21 => Reply::Status(429, "Retry-After: 0\r\n", String::new()),
+            _ => Reply::Json(right),
+        }
+    });
+    let message = said(&mut correct(home.path(), "disturbed", &bad.url(), &[]));
+    assert!(bad.seen().len() > 44, "each way was met: {} requests", bad.seen().len());
+    assert!(message.contains("no step is taken") && message.contains("asking again"), "{message}");
+    let [whole, disturbed] = ["whole", "disturbed"].map(|out| home.path().join(out));
+    assert_eq!(losses(&whole), losses(&disturbed));
+    assert!(weights(&whole) == weights(&disturbed));
+    assert!(steps(&disturbed).iter().all(|step| step["missing"] == 0));
+}
+
+#[test]
+fn while_the_judge_is_away_no_step_is_taken_and_then_it_goes_on_by_itself() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let is_back = Arc::new(AtomicBool::new(false));
+    let answers = is_back.clone();
+    let judge = FakeJudge::start(move |number, seen| match number < 20 || answers.load(Ordering::SeqCst) {
+        true => Reply::Json(verdicts(seen)),
+        false => Reply::Status(503, "", String::new()),
+    });
+    let good = FakeJudge::start(|_, seen| Reply::Json(verdicts(seen)));
+    done(&mut correct(home.path(), "whole", &good.url(), &[]));
+    let mut command = correct(home.path(), "away", &judge.url(), &[]);
+    let mut child = command.spawn().unwrap();
+    let out = home.path().join("away");
+    let begin = Instant::now();
+    let mut heard = String::new();
+    let stderr = child.stderr.as_mut().unwrap();
+    let mut piece = [0_u8; 4096];
+    while !heard.contains("no step is taken") {
+        let num = stderr.read(&mut piece).unwrap();
+        assert!(num > 0 && begin.elapsed() < Duration::from_secs(60), "{heard}");
+        heard += &String::from_utf8_lossy(&piece[..num]);
+    }
+    assert!(heard.contains("souk told at") && heard.contains("503"), "who is away, and why: {heard}");
+    let taken = written(&out);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(written(&out), taken, "no step without rewards");
+    is_back.store(true, Ordering::SeqCst);
+    // what it says must not fill the pipe
+    std::io::copy(child.stderr.as_mut().unwrap(), &mut std::io::sink()).unwrap();
+    assert!(child.wait().unwrap().success());
+    assert!(weights(&home.path().join("whole")) == weights(&out));
+}
+
+#[test]
+fn a_stage_that_waits_for_its_judge_can_be_stopped_and_resumed() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let dead = FakeJudge::start(|number, seen| match number < 40 {
+        true => Reply::Json(verdicts(seen)),
+        false => Reply::Status(500, "", String::new()),
+    });
+    let good = FakeJudge::start(|_, seen| Reply::Json(verdicts(seen)));
+    done(&mut correct(home.path(), "whole", &good.url(), &["reward.lookahead=1"]));
+    let out = home.path().join("stopped");
+    let child = correct(home.path(), "stopped", &dead.url(), &["reward.lookahead=1"]).spawn().unwrap();
+    let begin = Instant::now();
+    while dead.seen().len() < 45 {
+        assert!(begin.elapsed() < Duration::from_secs(60));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{message}");
+    assert!(message.contains("--resume goes on from there"), "{message}");
+    assert!(written(&out) > 0 && written(&out) < 8);
+    done(correct(home.path(), "stopped", &good.url(), &["reward.lookahead=1"]).arg("--resume"));
+    assert_eq!(losses(&home.path().join("whole")), losses(&out));
+    assert!(weights(&home.path().join("whole")) == weights(&out), "what waited was retrieved by the policy of then");
+}
+
+#[test]
+fn killed_and_resumed_it_ends_with_the_same_bits_whatever_waits() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let judge = FakeJudge::start(|_, seen| Reply::Json(verdicts(seen)));
+    for (name, lookahead) in [("strict", "reward.lookahead=0"), ("ahead", "reward.lookahead=2")] {
+        let more = [lookahead, "train.accumulate=2", "train.epochs=4", "train.max_steps=12"];
+        done(&mut correct(home.path(), name, &judge.url(), &more));
+        let killed = format!("{name}-killed");
+        let out = home.path().join(&killed);
+        for (kill, at) in [3, 8].into_iter().enumerate() {
+            let mut command = correct(home.path(), &killed, &judge.url(), &more);
+            if kill > 0 {
+                command.arg("--resume");
+            }
+            let mut child = command.spawn().unwrap();
+            while written(&out) < at {
+                assert!(child.try_wait().unwrap().is_none(), "it has ended by itself");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        done(correct(home.path(), &killed, &judge.url(), &more).arg("--resume"));
+        assert_eq!(losses(&home.path().join(name)), losses(&out));
+        assert!(weights(&home.path().join(name)) == weights(&out), "{name}");
+        let groups = fs::read_to_string(out.join("groups.jsonl")).unwrap();
+        assert_eq!(groups.lines().count(), 12, "one group of each step");
+    }
+}
+
+#[test]
+fn processes_make_the_same_updates_from_batch_and_catalogue() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let judge = FakeJudge::start(|_, seen| Reply::Json(verdicts(seen)));
+    let graph = [
+        "candidates.source=catalogue",
+        "candidates.num_neighbors=4",
+        "candidates.refresh_steps=3",
+        "candidates.search=hnsw",
+    ];
+    let kinds: [(&str, &[&str]); 4] = [
+        ("batch", &["objective.kl=k3", "reward.lookahead=1"]),
+        ("catalogue", &["candidates.source=catalogue", "candidates.num_neighbors=4", "candidates.refresh_steps=3"]),
+        ("graph", &graph),
+        ("mined", &["objective={type=\"dpo\", depth=9, group=5}"]),
+    ];
+    for (name, more) in kinds {
+        let more = &[more, &["train.optimizer.learning_rate=5e-4"]].concat();
+        done(&mut correct(home.path(), name, &judge.url(), more));
+        let one = home.path().join(name);
+        let of2 = format!("{name}-of2");
+        done(&mut launch(home.path(), 2, &correct(home.path(), &of2, &judge.url(), more)));
+        let two = home.path().join(of2);
+        let worst = losses(&one).iter().zip(losses(&two)).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(worst < 1e-5, "{name}: the losses differ by {worst}");
+        let worst = worst_difference(&one, &two);
+        assert!(worst < 1e-5, "{name}: the weights differ by {worst}");
+        let [alone, together] = [&one, &two].map(|out| steps(out).pop().unwrap());
+        assert_eq!(alone["asked"], together["asked"]);
+        for metric in ["kl", "entropy"] {
+            let difference = alone[metric].as_f64().unwrap() - together[metric].as_f64().unwrap();
+            assert!(difference.abs() < 1e-4, "{name}: {metric} differs by {difference}");
+        }
+    }
+}
+
+#[test]
+fn rewards_are_learned_and_written_down() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let judge = FakeJudge::start(|_, seen| Reply::Json(verdicts(seen)));
+    let more = ["train.max_steps=40", "train.epochs=10", "train.optimizer.learning_rate=3e-3", "objective.beta=0.01"];
+    for (name, rule) in [("r_grpo", None), ("pairwise", Some("objective={type=\"pairwise\", depth=20, group=8}"))] {
+        let mut all = more.to_vec();
+        all.extend(rule);
+        if rule.is_some() {
+            all.retain(|set| *set != "objective.beta=0.01");
+        }
+        done(&mut correct(home.path(), name, &judge.url(), &all));
+        let steps = steps(&home.path().join(name));
+        let good = |part: &[Value]| {
+            part.iter()
+                .map(|step| step["levels"][2].as_f64().unwrap() + step["levels"][3].as_f64().unwrap())
+                .sum::<f64>()
+        };
+        let reward = |step: &Value| step["reward"]["mean"].as_f64().unwrap();
+        assert!(steps.iter().all(|step| (0.0..=1.0).contains(&reward(step))
+            && step["asked"] == json!(12 * if rule.is_some() { 8 } else { 6 })));
+        if rule.is_none() {
+            assert!(good(&steps[30..]) > 1.2 * good(&steps[..10]), "{} {}", good(&steps[30..]), good(&steps[..10]));
+            assert!(steps[20]["log_ratio_max"].as_f64().unwrap() > 0.0, "the second update of a step has a ratio");
+        } else {
+            assert!(home.path().join(name).join("mined.jsonl").exists());
+        }
+    }
+    let state = fs::read_to_string(home.path().join("r_grpo/checkpoints/step-000000040/state.json")).unwrap();
+    let state: Value = serde_json::from_str(&state).unwrap();
+    assert!(state["reward_source"].as_str().unwrap().starts_with("souk told at"), "{state}");
+}
+
+#[test]
+fn what_only_a_person_can_mend_ends_the_stage_at_once() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let shut = FakeJudge::start(|_, _| Reply::Status(401, "", String::new()));
+    refused(&mut correct(home.path(), "run", &shut.url(), &[]), 2, &["key"]);
+    let url = shut.url();
+    for (set, word) in [
+        ("objective.group=1", "objective.group"),
+        ("objective.beta=-1", "objective.beta"),
+        ("reward.max_missing=1", "reward.max_missing"),
+        ("reward.relevance=-1", "reward.relevance"),
+        ("candidates.num_neighbors=0", "candidates.num_neighbors"),
+        ("judge.type=guess", "guess"),
+        ("judge.limits={retries=-1}", "-1"),
+    ] {
+        refused(&mut correct(home.path(), "new", &url, &[set]), 2, &[word]);
+        assert!(!home.path().join("new").exists(), "{set}: nothing is left behind");
+    }
+    let mut nobody = stage(home.path(), "new", &["objective.type=r_grpo", "train.batch=12"]);
+    refused(&mut nobody, 2, &["nobody judges", "[judge]"]);
+}

@@ -1,0 +1,109 @@
+//! What stands before every route, on a real socket: pages from elsewhere, bodies that dawdle, and the names of requests.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::middleware::from_fn_with_state;
+use axum::response::Response;
+use axum::routing::{get, post};
+use serde_json::{Value, json};
+use souk::telemetry::RELEVANCE_REQUESTS;
+use souk_http::{Fault, Front, Gate, Keys, Role, admit, hurry, json_body, note, read, run};
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use souk_testing::http_client::{answer, ask};
+
+/// A service with one place for requests in a hurry, that gives back what it was given.
+async fn service(keys: &str) -> SocketAddr {
+    let front = Arc::new(Front {
+        keys: Keys::parse(keys),
+        room: Arc::new(Semaphore::new(8)),
+        max_requests: 8,
+        max_bytes: 1000,
+        body_time: Duration::from_secs(10),
+        metrics: &RELEVANCE_REQUESTS,
+    });
+    let echoing = front.clone();
+    let echo = async move |request: Request| -> Result<Response, Fault> {
+        Ok(json_body(&read::<Value>(&echoing, request).await?))
+    };
+    let fails = async || Fault::from(souk::Error::device("it is broken"));
+    let router = Router::new()
+        .route("/echo", post(echo))
+        .route_layer(from_fn_with_state((front.clone(), Arc::new(Gate::new((1, 1), 1.5))), hurry))
+        .route_layer(from_fn_with_state((front.clone(), Role::Read), admit))
+        .route("/fails", get(fails))
+        .layer(from_fn_with_state(front, note));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(run(listener, (router, None), std::future::pending()));
+    address
+}
+
+#[tokio::test]
+async fn a_page_from_elsewhere_is_refused_where_no_key_is_asked_for() {
+    let (open, keyed) = (service("").await, service("key").await);
+    let body = br#"{"a": 1}"#;
+    let foreign = ask(open, "POST /echo", "Origin: https://evil.example\r\n", body).await;
+    assert_eq!((foreign.status, &foreign.error()["code"]), (403, &json!("foreign")));
+    // its own page: the client calls the service `souk`
+    for own in ["", "Origin: http://souk\r\n", "Origin: https://souk\r\n"] {
+        assert_eq!(ask(open, "POST /echo", own, body).await.status, 200, "{own}");
+    }
+    // a page does not know the key, and one that does may come from anywhere
+    let origin = "Origin: https://shop.example\r\n";
+    assert_eq!(ask(keyed, "POST /echo", origin, body).await.status, 401);
+    let key = format!("{origin}Authorization: Bearer key\r\n");
+    assert_eq!(ask(keyed, "POST /echo", &key, body).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_body_that_dawdles_keeps_nobody_who_is_in_a_hurry_waiting() {
+    let address = service("").await;
+    let body = br#"{"a": 1}"#;
+    let mut slow = TcpStream::connect(address).await.unwrap();
+    let head = "POST /echo HTTP/1.1\r\nHost: souk\r\nConnection: close\r\nContent-Length: 8\r\n\r\n";
+    slow.write_all(&[head.as_bytes(), &body[..4]].concat()).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(ask(address, "POST /echo", "", body).await.status, 200, "the only place is free");
+    slow.write_all(&body[4..]).await.unwrap();
+    let slow = answer(&mut slow).await;
+    assert_eq!((slow.status, slow.json()), (200, json!({"a": 1})));
+    // what is too large, or no JSON, is still said to be that
+    assert_eq!(ask(address, "POST /echo", "", &[b'1'; 2000]).await.status, 413);
+    assert_eq!(ask(address, "POST /echo", "", b"{").await.status, 400);
+}
+
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_is_logged_of_a_request_has_its_name() {
+    let written = Written::default();
+    let writer = written.clone();
+    let subscriber = tracing_subscriber::fmt().json().with_writer(move || writer.clone()).finish();
+    let _logged = tracing::subscriber::set_default(subscriber);
+    let address = service("").await;
+    assert_eq!(ask(address, "GET /fails", "X-Request-Id: mine-7\r\n", b"").await.status, 500);
+    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let line = text.lines().find(|line| line.contains("a request could not be answered")).unwrap();
+    let line: Value = serde_json::from_str(line).unwrap();
+    assert_eq!((&line["span"]["id"], &line["span"]["route"]), (&json!("mine-7"), &json!("/fails")));
+}

@@ -1,0 +1,6 @@
+//! The relevance service over real sockets.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
+
+mod client;
+mod hostile;
+mod routes;

@@ -1,0 +1,170 @@
+//! A search service on a real socket, over a small shop and a small model.
+
+#![allow(dead_code, reason = "each test uses its part")]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+use souk::config::{Change, Config};
+use souk_http::Keys;
+use souk_search::{Service, router, start};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio::sync::oneshot;
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::timeout;
+
+use souk_testing::http_client::ask;
+#[allow(unused_imports, reason = "each test uses its part")]
+pub use souk_testing::http_client::{Answer, PATIENCE, try_ask, try_ask_with};
+
+pub const NUM: usize = 60;
+const BRANDS: [&str; 2] = ["A", "B"];
+pub const COLOURS: [&str; 3] = ["red", "oak", "blue"];
+
+pub fn golden(model: &str) -> PathBuf {
+    souk_testing::golden("").join(model)
+}
+
+/// A folder with a catalogue, and room for the state of a service.
+pub fn shop() -> TempDir {
+    let home = tempfile::tempdir().unwrap();
+    fs::create_dir(home.path().join("data")).unwrap();
+    let lines: String = (0..NUM).map(|i| item(i).to_string() + "\n").collect();
+    fs::write(home.path().join("data/corpus.jsonl"), lines).unwrap();
+    home
+}
+
+pub fn item(i: usize) -> Value {
+    let title = format!("{} lamp number {i}", COLOURS[i % COLOURS.len()]);
+    json!({"_id": format!("i{i}"), "title": title, "text": "for a desk", "price": i, "brand": BRANDS[i % 2]})
+}
+
+pub fn config(home: &Path, sets: &[&str]) -> Config {
+    let text = |path: &str, value: PathBuf| Change::text(path, "test", &value.to_string_lossy());
+    let mut changes = vec![
+        text("model.path", golden("st_mean_dense")),
+        text("search.data", home.join("data")),
+        text("search.state", home.join("state")),
+        Change::text("search.version", "test", "first"),
+        Change::text("store.database", "test", &format!("sqlite:{}", home.join("souk.db").display())),
+    ];
+    changes.extend(sets.iter().map(|set| Change::parse(set).unwrap()));
+    Config::load(None, &changes).unwrap()
+}
+
+pub struct Running {
+    pub address: SocketAddr,
+    pub service: Arc<Service>,
+    stop: Option<oneshot::Sender<()>>,
+    ended: JoinHandle<std::io::Result<()>>,
+    _chores: JoinSet<()>,
+}
+
+impl Running {
+    pub async fn start(home: &Path, sets: &[&str]) -> Self {
+        Self::with_keys(home, sets, "").await
+    }
+
+    pub async fn with_keys(home: &Path, sets: &[&str], keys: &str) -> Self {
+        Self::of(&config(home, sets), keys).await.unwrap()
+    }
+
+    pub async fn of(config: &Config, keys: &str) -> anyhow::Result<Self> {
+        let service = Service::open(config, Keys::parse(keys), |_| ()).await?;
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let (stop, asked) = oneshot::channel();
+        let chores = start(&service);
+        let router = router(service.clone());
+        let ended =
+            tokio::spawn(async move { souk_http::run(listener, (router, None), async { drop(asked.await) }).await });
+        Ok(Self { address, service, stop: Some(stop), ended, _chores: chores })
+    }
+
+    pub async fn ask(&self, method_and_path: &str, body: Value) -> Answer {
+        self.ask_with(method_and_path, "", body.to_string().as_bytes()).await
+    }
+
+    pub async fn ask_with(&self, method_and_path: &str, headers: &str, body: &[u8]) -> Answer {
+        ask(self.address, method_and_path, headers, body).await
+    }
+
+    pub async fn get(&self, path: &str) -> Answer {
+        self.ask_with(&format!("GET {path}"), "", b"").await
+    }
+
+    /// The ids of a search's hits.
+    pub async fn ids(&self, body: Value) -> Vec<String> {
+        let answer = self.ask("POST /search", body).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        ids(&answer.json())
+    }
+
+    pub async fn stop(mut self) {
+        drop(self.stop.take());
+        timeout(PATIENCE, &mut self.ended).await.unwrap().unwrap().unwrap();
+    }
+}
+
+pub fn ids(answer: &Value) -> Vec<String> {
+    let hits = answer["hits"].as_array().unwrap();
+    hits.iter().map(|hit| hit["id"].as_str().unwrap().to_owned()).collect()
+}
+
+/// The service as a process of its own.
+pub struct Process {
+    child: Child,
+    pub address: SocketAddr,
+}
+
+impl Process {
+    pub fn start(home: &Path, sets: &[&str], keys: &str) -> Self {
+        let keys = if keys.is_empty() { None } else { Some(("SOUK_SEARCH_KEYS", keys)) };
+        Self::start_with(home, sets, &keys.into_iter().collect::<Vec<_>>())
+    }
+
+    /// With variables of its own.
+    pub fn start_with(home: &Path, sets: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut all = vec![
+            format!("model.path={}", golden("st_mean_dense").display()),
+            format!("search.data={}", home.join("data").display()),
+            format!("search.state={}", home.join("state").display()),
+            format!("store.database=sqlite:{}", home.join("souk.db").display()),
+            "search.version=first".into(),
+            "search.listen=127.0.0.1:0".into(),
+        ];
+        all.extend(sets.iter().map(|set| (*set).to_owned()));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_souk-search"));
+        command.envs(variables.iter().copied());
+        let mut child = command.args(all.iter().flat_map(|set| ["--set", set])).stdout(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.trim().rsplit("http://").next().unwrap().parse().unwrap_or_else(|e| panic!("{e}: {line}"));
+        Self { child, address }
+    }
+
+    /// As an operator ends it.
+    pub fn stop(mut self) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
+        assert!(self.child.wait().unwrap().success());
+    }
+
+    pub fn kill(mut self) {
+        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL).unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        drop(self.child.kill());
+    }
+}

@@ -1,0 +1,10 @@
+//! The search service over real sockets.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
+
+mod client;
+mod clients;
+mod crash;
+mod milvus;
+mod routes;
+mod start;
+mod swap;

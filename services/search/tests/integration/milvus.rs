@@ -1,0 +1,60 @@
+//! A shop whose items and vectors are on a real Milvus server: searches, filters, changes, a restart, versions.
+
+#![cfg(feature = "milvus")]
+
+use std::io::Write;
+
+use crate::client::{NUM, PATIENCE, Running, golden, shop};
+use serde_json::json;
+use tokio::time::{Duration, Instant, sleep};
+
+/// Sets of a configuration that go to the server; nothing where there is none, which is then said.
+fn sets(test: &str) -> Option<Vec<String>> {
+    let Some(url) = std::env::var("MILVUS_URL").ok().filter(|url| !url.is_empty()) else {
+        let path = std::env::var("SOUK_SKIPPED").unwrap_or_else(|_| "/dev/stderr".into());
+        let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
+        writeln!(file, "{test}: no MILVUS_URL").unwrap();
+        return None;
+    };
+    let prefix = format!("search_{test}_{}_", std::process::id());
+    Some(vec![
+        "search.index.type=milvus".into(),
+        format!("search.index.address={url}"),
+        format!("search.index.collection_prefix={prefix}"),
+    ])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shop_on_milvus_is_searched_changed_and_swapped() {
+    let Some(sets) = sets("a_shop_on_milvus") else { return };
+    let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
+    let home = shop();
+    let running = Running::start(home.path(), &sets).await;
+    let filter = json!({"must": [{"field": "brand", "eq": "B"}, {"field": "price", "lte": 5}]});
+    let mut found = running.ids(json!({"query": "lamp", "k": 50, "filter": filter})).await;
+    found.sort();
+    assert_eq!(found, ["i1", "i3", "i5"]);
+    let refused = running.ask("POST /search", json!({"query": "lamp", "hybrid": true})).await;
+    assert!(refused.status == 422 && refused.body.contains("by terms"), "{}", refused.body);
+    let item = json!({"id": "new", "title": "purple chandelier"});
+    assert_eq!(running.ask("PUT /items", json!({"items": [item]})).await.json()["new"].as_u64(), Some(1));
+    assert_eq!(running.ask("DELETE /items/i7", json!(null)).await.status, 200);
+    running.stop().await;
+    // what the server knows and the journal says are one
+    let running = Running::start(home.path(), &sets).await;
+    assert_eq!(running.get("/items/new").await.json()["title"], "purple chandelier");
+    assert_eq!(running.get("/items/i7").await.status, 404);
+    assert_eq!(running.get("/fields").await.json()["num_items"].as_u64(), Some(NUM as u64));
+    let second = json!({"version": "second.1", "path": golden("st_cls"), "report": {"overall": {}}});
+    assert_eq!(running.ask("POST /models", second).await.status, 200);
+    let answer = running.ask("POST /models/second.1/promote", json!({})).await;
+    assert!(matches!(answer.status, 200 | 202), "{}", answer.body);
+    let began = Instant::now();
+    while running.service.shop.served().record().version != "second.1" {
+        assert!(began.elapsed() < PATIENCE, "{}", running.get("/models").await.body);
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(running.ids(json!({"query": "lamp", "k": 1000})).await.len(), NUM);
+    assert!(matches!(running.ask("POST /models/rollback", json!({})).await.status, 200 | 202));
+    running.stop().await;
+}

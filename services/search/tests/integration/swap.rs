@@ -1,0 +1,353 @@
+//! Versions: an index is built for one that is promoted, requests go on, changes are in both, what must not be served is
+//! refused, and the way back is one call.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crate::client::{NUM, PATIENCE, Running, config, golden, shop};
+use serde_json::{Value, json};
+use souk::beir::DataFolder;
+use souk::index::{IndexSettings, Snapshot};
+use souk::store::VersionState;
+use tokio::time::{Instant, sleep};
+
+fn report() -> Value {
+    json!({"split": "test", "overall": {"ndcg@10": 50.0}})
+}
+
+impl Running {
+    async fn register(&self, version: &str, model: &str, with_report: bool) {
+        let mut body = json!({"version": version, "path": golden(model)});
+        if with_report {
+            body["report"] = report();
+        }
+        let answer = self.ask("POST /models", body).await;
+        assert_eq!(answer.status, 200, "{}", answer.body);
+    }
+
+    /// Returns when it is served.
+    async fn promote(&self, version: &str) {
+        let answer = self.ask(&format!("POST /models/{version}/promote"), json!({})).await;
+        assert!(matches!(answer.status, 200 | 202), "{}", answer.body);
+        self.until_served(version).await;
+    }
+
+    async fn until_served(&self, version: &str) {
+        let began = Instant::now();
+        while self.service.shop.served().record().version != version {
+            assert!(began.elapsed() < PATIENCE, "{version} is not served: {}", self.get("/models").await.body);
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_version_is_promoted_under_load_and_rolled_back() {
+    let home = shop();
+    let running = Arc::new(Running::start(home.path(), &[]).await);
+    running.register("second", "st_cls", true).await;
+    let (stop, num) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let load: Vec<_> = (0..3)
+        .map(|at| {
+            let (running, stop, num) = (running.clone(), stop.clone(), num.clone());
+            tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    let answer = running.ask("POST /search", json!({"query": format!("lamp {at}"), "k": 3})).await;
+                    if answer.status == 429 {
+                        // a small machine that builds beside is told to be asked again
+                        sleep(Duration::from_millis(5)).await;
+                        continue;
+                    }
+                    assert_eq!(answer.status, 200, "{}", answer.body);
+                    let found = answer.json();
+                    // model and index are one: never one's vectors in the other's index
+                    let (model, index) = (found["model"].as_str().unwrap(), found["index"].as_str().unwrap());
+                    assert!(index.starts_with(model), "{model} {index}");
+                    assert_eq!(found["hits"].as_array().unwrap().len(), 3);
+                    num.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        })
+        .collect();
+    let writing = {
+        let running = running.clone();
+        tokio::spawn(async move {
+            for number in 0..20 {
+                let item = json!({"id": format!("w{number}"), "title": format!("written {number}")});
+                assert_eq!(running.ask("PUT /items", json!({"items": [item]})).await.status, 200);
+            }
+        })
+    };
+    running.promote("second").await;
+    writing.await.unwrap();
+    let rolled = running.ask("POST /models/rollback", json!({})).await;
+    assert!(matches!(rolled.status, 200 | 202), "{}", rolled.body);
+    running.until_served("first").await;
+    // what was written while the other was served is here, too
+    assert_eq!(running.get("/fields").await.json()["num_items"].as_u64(), Some(NUM as u64 + 20));
+    assert_eq!(running.ids(json!({"query": "written 7", "k": 1, "hybrid": {"dense": 0}})).await, ["w7"]);
+    let beside = running
+        .ask("POST /search", json!({"query": "written 7", "k": 1, "hybrid": {"dense": 0}, "model": "second"}))
+        .await
+        .json();
+    assert_eq!(beside["hits"][0]["id"], "w7");
+    stop.store(true, Ordering::Relaxed);
+    for task in load {
+        task.await.unwrap();
+    }
+    assert!(num.load(Ordering::Relaxed) > 10);
+    let again = running.ask("POST /models/second/promote", json!({})).await;
+    assert_eq!(again.status, 409, "what was rolled back does not come back: {}", again.body);
+    let models = running.get("/models").await.json();
+    assert_eq!(
+        (models["served"]["version"].as_str(), models["versions"][0]["state"].as_str()),
+        (Some("first"), Some("rolled_back"))
+    );
+}
+
+/// As a trainer does it.
+async fn offer(running: &Running, version: &str, model: &Path, passed: bool) {
+    let ledger = running.service.registry.ledger().await.unwrap();
+    let fingerprint = running.service.shop.fingerprint(&model.to_string_lossy()).unwrap();
+    let (path, metrics) = (model.display().to_string(), json!({"gate": {"passed": passed}}));
+    let (version, parent) = (version.to_owned(), None);
+    let new = souk::store::NewVersion { version: version.clone(), path, fingerprint, parent, metrics };
+    ledger.add_version(&new).await.unwrap();
+    ledger.add_report(&version, "test", &report()).await.unwrap();
+}
+
+async fn state_of(running: &Running, version: &str) -> VersionState {
+    let ledger = running.service.registry.ledger().await.unwrap();
+    ledger.version(version).await.unwrap().unwrap().state
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_trainer_offers_is_served_and_what_was_rolled_back_is_not_again() {
+    let home = shop();
+    let running = Running::start(home.path(), &["search.registry_seconds=1"]).await;
+    offer(&running, "refused", &golden("st_max"), false).await;
+    offer(&running, "passed", &golden("st_cls"), true).await;
+    running.until_served("passed").await;
+    let rolled = running.ask("POST /models/rollback", json!({})).await;
+    assert!(matches!(rolled.status, 200 | 202), "{}", rolled.body);
+    running.until_served("first").await;
+    // weights that are not what was offered are turned down for good
+    let folder = home.path().join("shuffled");
+    copy(&golden("st_cls"), &folder);
+    offer(&running, "shuffled", &folder, true).await;
+    fs::remove_dir_all(&folder).unwrap();
+    copy(&golden("st_max"), &folder);
+    let began = Instant::now();
+    while state_of(&running, "shuffled").await != VersionState::Rejected {
+        assert!(began.elapsed() < PATIENCE, "{}", running.get("/models").await.body);
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(running.service.shop.served().record().version, "first");
+    assert_eq!(state_of(&running, "passed").await, VersionState::RolledBack);
+    assert_eq!(state_of(&running, "refused").await, VersionState::Candidate);
+    offer(&running, "next", &golden("st_last"), true).await;
+    running.until_served("next").await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_must_not_be_served_is_not() {
+    let home = shop();
+    let running = Running::start(home.path(), &[]).await;
+    running.register("unmeasured", "st_cls", false).await;
+    let refused = running.ask("POST /models/unmeasured/promote", json!({})).await;
+    assert_eq!(refused.status, 409);
+    assert!(refused.error()["message"].as_str().unwrap().contains("no report"));
+    // what the refusal says to do is done, once there is something to promote
+    let again = json!({"version": "unmeasured", "path": golden("st_cls")});
+    assert_eq!(running.ask("POST /models", again.clone()).await.status, 409, "it adds nothing");
+    let mut other = json!({"version": "unmeasured", "path": golden("st_max"), "report": report()});
+    assert_eq!(running.ask("POST /models", other.clone()).await.status, 409, "another model under the same name");
+    other["path"] = again["path"].clone();
+    let given = running.ask("POST /models", other).await;
+    assert_eq!((given.status, &given.json()["report"]["metrics"]), (200, &report()), "{}", given.body);
+    // a folder whose weights are other ones than were registered
+    let folder = home.path().join("copied");
+    copy(&golden("st_cls"), &folder);
+    let body = json!({"version": "changed", "path": folder, "report": report()});
+    assert_eq!(running.ask("POST /models", body).await.status, 200);
+    fs::remove_dir_all(&folder).unwrap();
+    copy(&golden("st_max"), &folder);
+    let refused = running.ask("POST /models/changed/promote", json!({})).await;
+    let message = refused.error()["message"].as_str().unwrap().to_owned();
+    assert!(refused.status == 409 && message.contains("was registered as model"), "{message}");
+    assert_eq!(running.service.shop.served().record().version, "first");
+    running.stop().await;
+}
+
+/// A rollback is for when something is wrong: it waits for no build, and undoes what was served when it was asked for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollback_waits_for_no_build() {
+    let home = shop();
+    let running = Running::start(home.path(), &[]).await;
+    running.register("second", "st_cls", true).await;
+    running.promote("second").await;
+    let folder = home.path().join("third-model");
+    copy(&golden("st_max"), &folder);
+    let body = json!({"version": "third", "path": folder, "report": report()});
+    assert_eq!(running.ask("POST /models", body).await.status, 200);
+    // who reads the model waits at a pipe until something is written to it
+    let (file, pipe, aside) = (folder.join("config.json"), home.path().join("pipe"), home.path().join("aside"));
+    fs::rename(&file, &aside).unwrap();
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    fs::hard_link(&pipe, &file).unwrap();
+    let building = running.ask("POST /models/third/promote", json!({})).await;
+    let refused = running.ask("POST /models/third/promote", json!({})).await;
+    let rolled = running.ask("POST /models/rollback", json!({})).await;
+    let served = running.service.shop.served();
+    // before anything is asserted, or a failure would wait at the pipe for ever
+    let text = fs::read(&aside).unwrap();
+    fs::rename(&aside, &file).unwrap();
+    fs::write(&pipe, text).unwrap();
+    assert_eq!((building.status, building.json()["building"]["version"].as_str()), (202, Some("third")));
+    assert!(refused.status == 409 && refused.body.contains("is being promoted"), "{}", refused.body);
+    assert_eq!((rolled.status, rolled.json()["served"]["version"].as_str()), (200, Some("first")), "{}", rolled.body);
+    assert_eq!(served.record().version, "first");
+    running.until_served("third").await;
+    let states = running.get("/models").await.json()["versions"].clone();
+    assert_eq!((&states[0]["state"], &states[1]["state"]), (&json!("promoted"), &json!("rolled_back")));
+    running.stop().await;
+}
+
+/// After a restart, what was served last is served, whatever the configuration begins with; an index of another model is
+/// refused with both names.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_serves_what_was_served_and_knows_its_model() {
+    let home = shop();
+    let folder = home.path().join("second-model");
+    copy(&golden("st_cls"), &folder);
+    {
+        let running = Running::start(home.path(), &[]).await;
+        let body = json!({"version": "second", "path": folder, "report": report()});
+        assert_eq!(running.ask("POST /models", body).await.status, 200);
+        running.promote("second").await;
+        let item = json!({"id": "w", "title": "written"});
+        assert_eq!(running.ask("PUT /items", json!({"items": [item]})).await.status, 200);
+        let busy = Running::of(&config(home.path(), &[]), "").await.err().unwrap();
+        assert!(format!("{busy:#}").contains("another process serves from"), "{busy:#}");
+        running.stop().await;
+    }
+    let running = Running::start(home.path(), &[]).await;
+    assert_eq!(running.service.shop.served().record().version, "second");
+    assert_eq!(running.ids(json!({"query": "written", "k": 1, "hybrid": {"dense": 0}})).await, ["w"]);
+    running.stop().await;
+    fs::remove_dir_all(&folder).unwrap();
+    copy(&golden("st_max"), &folder);
+    let refused = Running::of(&config(home.path(), &[]), "").await.err().unwrap();
+    let message = format!("{refused:#}");
+    assert!(message.contains("is of model") && message.contains("holds model"), "{message}");
+}
+
+/// An encoder that gives other vectors than it did is noticed, though its files are the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn canaries_notice_another_encoder() {
+    let home = shop();
+    Running::start(home.path(), &[]).await.stop().await;
+    let record = home.path().join("state/generations/first-1/generation.json");
+    let mut text: Value = serde_json::from_slice(&fs::read(&record).unwrap()).unwrap();
+    let vector = text["canaries"][0]["vector"].as_array_mut().unwrap();
+    vector.rotate_left(1);
+    fs::write(&record, text.to_string()).unwrap();
+    let refused = Running::of(&config(home.path(), &[]), "").await.err().unwrap();
+    assert!(format!("{refused:#}").contains("gives another vector"), "{refused:#}");
+}
+
+/// Enough changes make a new snapshot, which answers as before; the journal lets go of what it holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worn_snapshot_is_renewed_while_it_is_served() {
+    let home = shop();
+    let running = Running::start(home.path(), &[]).await;
+    for from in (0..1200).step_by(400) {
+        let items: Vec<Value> =
+            (from..from + 400).map(|i| json!({"id": format!("n{i}"), "title": format!("new thing {i}")})).collect();
+        assert_eq!(running.ask("PUT /items", json!({"items": items})).await.status, 200);
+    }
+    let before = running.ids(json!({"query": "new thing 777", "k": 5})).await;
+    let began = Instant::now();
+    while running.service.shop.num_changed() > 0 {
+        assert!(began.elapsed() < PATIENCE, "no new snapshot was made");
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(running.ids(json!({"query": "new thing 777", "k": 5})).await, before);
+    assert_eq!(running.service.shop.served().record().catalogue, 1200);
+    running.stop().await;
+    // what tidies up behind the new snapshot may still hold the folder
+    let running = loop {
+        match Running::of(&config(home.path(), &[]), "").await {
+            Ok(running) => break running,
+            Err(error) => {
+                assert!(format!("{error:#}").contains("another process") && began.elapsed() < PATIENCE, "{error:#}")
+            }
+        }
+        sleep(Duration::from_millis(20)).await;
+    };
+    assert_eq!(running.get("/fields").await.json()["num_items"].as_u64(), Some(NUM as u64 + 1200));
+    running.stop().await;
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let path = entry.unwrap().path();
+        let to = to.join(path.file_name().unwrap());
+        if path.is_dir() {
+            copy(&path, &to)
+        } else {
+            let _ = fs::copy(&path, &to).unwrap();
+        }
+    }
+}
+
+/// What was made ahead lies: every item stands at the first axis, so that one sees whose vector it is.
+async fn promoted_with_what_was_made_ahead(by_itself: bool) -> Vec<String> {
+    let home = shop();
+    let model = home.path().join("ahead");
+    assert!(Command::new("cp").arg("-r").arg(golden("st_cls")).arg(&model).status().unwrap().success());
+    let told = format!("model.path={}", model.display());
+    let encoder = config(home.path(), &[&told]).open_encoder().unwrap().for_search().unwrap().freeze().unwrap();
+    let mut made_by = (encoder.fingerprint().unwrap(), encoder.dimensions());
+    let mut axis = vec![0.0; made_by.1 as usize];
+    axis[0] = 1.0;
+    if !by_itself {
+        made_by.0 = "another".into();
+    }
+    let mut builder = Snapshot::builder(&model.join("index"), made_by, IndexSettings::default()).unwrap();
+    for item in DataFolder::open(&home.path().join("data")).unwrap().items().unwrap() {
+        builder.add(&item.unwrap().1, &axis).unwrap();
+    }
+    builder.write(&mut |_| ()).unwrap();
+    let running = Running::start(home.path(), &[]).await;
+    let changed = json!({"id": "i7", "title": "a boat"});
+    assert_eq!(running.ask("PUT /items", json!({"items": [changed]})).await.status, 200);
+    let body = json!({"version": "second", "path": model, "report": report()});
+    assert_eq!(running.ask("POST /models", body).await.status, 200);
+    running.promote("second").await;
+    let found = running.ask("POST /search", json!({"vector": axis, "k": NUM})).await.json();
+    let hits = found["hits"].as_array().unwrap();
+    assert_eq!(hits.len(), NUM);
+    let at_axis = hits.iter().filter(|hit| hit["score"].as_f64() > Some(0.999));
+    let at_axis = at_axis.map(|hit| hit["id"].as_str().unwrap().to_owned()).collect();
+    running.stop().await;
+    at_axis
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vectors_that_were_made_ahead_count_for_what_is_still_the_same() {
+    let found = promoted_with_what_was_made_ahead(true).await;
+    assert_eq!(found.len(), NUM - 1);
+    assert!(!found.contains(&"i7".to_owned()), "it has another text now");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn vectors_that_another_model_made_count_for_nothing() {
+    assert!(promoted_with_what_was_made_ahead(false).await.is_empty());
+}

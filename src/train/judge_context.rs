@@ -1,0 +1,154 @@
+//! What algorithms share that learn from a judge's rewards: questions about a batch's candidates, the reference policy's scores, and
+//! rewards as tensors.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tch::{Device, Tensor};
+
+use super::batch::Batch;
+use super::context::{StageContext, read_item, read_query};
+use super::judge::{AsyncJudge, OwnedQuestion, PendingRewards, Questions};
+use super::reference::{Reference, TextKey};
+use crate::objective::{Group, Scaling, cosines, group_advantages};
+use souk_ingest::dataset::Pair;
+use souk_io::beir::DataFolder;
+use souk_io::domain::{Item, normalized_query};
+use souk_io::error::{Error, Result};
+use souk_nn::collective::{Collective, gather_rows};
+use souk_nn::encoder::Encoder;
+use souk_reward::{Blend, Reward, RewardSettings};
+
+/// The judge, the reference policy, and the ids of queries.
+pub struct JudgeContext {
+    judge: AsyncJudge,
+    reference: Option<RefCell<Reference>>,
+    /// Query ids by normalised text.
+    ids: HashMap<String, Arc<str>>,
+}
+
+/// Rewards of the candidates `[b, g]` of one process's queries, as tensors.
+pub struct GroupRewards {
+    reward: Tensor,
+    known: Tensor,
+}
+
+/// What a judge sees of an item.
+struct ItemView {
+    id: Arc<str>,
+    text: Arc<str>,
+    quality: Option<f32>,
+}
+
+impl ItemView {
+    fn new(item: Item) -> Self {
+        let quality = item.fields.get("quality").and_then(serde_json::Value::as_f64);
+        Self { text: item.passage().into(), id: item.id.into(), quality: quality.map(|quality| quality as f32) }
+    }
+}
+
+impl GroupRewards {
+    /// `rewards` in the order of the candidates, `width` of each query.
+    pub fn new(rewards: &[Option<Reward>], width: usize, device: Device) -> Self {
+        let totals: Vec<f32> = rewards.iter().map(|reward| reward.map_or(0.0, |reward| reward.total)).collect();
+        let known: Vec<bool> = rewards.iter().map(Option::is_some).collect();
+        let shape = [(rewards.len() / width.max(1)) as i64, width as i64];
+        let tensor = |x: Tensor| x.view(shape).to_device(device);
+        Self { reward: tensor(Tensor::from_slice(&totals)), known: tensor(Tensor::from_slice(&known)) }
+    }
+
+    /// `[b, g]`
+    pub fn advantages(&self, scaling: Scaling) -> Tensor {
+        group_advantages(&self.reward, &self.known, scaling).values
+    }
+
+    pub fn as_group<'a>(
+        &'a self,
+        candidates: &'a Tensor,
+        old: Option<&'a Tensor>,
+        reference: Option<&'a Tensor>,
+    ) -> Group<'a> {
+        Group { candidates, reward: &self.reward, known: &self.known, old, reference }
+    }
+}
+
+impl JudgeContext {
+    /// Reads the ids of `queries.jsonl`, for judges that look queries up by id.
+    pub fn new(data: &DataFolder, blend: Blend, reference: Option<Reference>) -> Result<Self> {
+        let mut ids = HashMap::new();
+        if data.queries_file().exists() {
+            for query in data.queries()? {
+                let query = query?;
+                ids.insert(normalized_query(&query.text), query.id.into());
+            }
+        }
+        Ok(Self { judge: AsyncJudge::new(blend), reference: reference.map(RefCell::new), ids })
+    }
+
+    pub fn id(&self) -> &str {
+        self.judge.blend().source().id()
+    }
+
+    pub fn settings(&self) -> &RewardSettings {
+        self.judge.blend().settings()
+    }
+
+    /// Starts to judge candidates `[b, g]`, places among the batch's items, of this process's queries.
+    pub fn ask(&self, stage: &StageContext, batch: &Batch, candidates: &Tensor) -> Result<PendingRewards> {
+        let places = Vec::<Vec<i64>>::try_from(candidates)?;
+        let rows: Vec<Vec<u32>> =
+            places.iter().map(|places| places.iter().map(|place| batch.items[*place as usize]).collect()).collect();
+        self.ask_rows(stage, &batch.pairs[stage.own_pairs(batch)], &rows)
+    }
+
+    /// Starts to judge rows of the catalogue, one list of rows for each query.
+    pub fn ask_rows(&self, stage: &StageContext, queries: &[Pair], rows: &[Vec<u32>]) -> Result<PendingRewards> {
+        let mut questions = Questions::default();
+        let mut items: HashMap<u32, ItemView> = HashMap::new();
+        for (pair, rows) in queries.iter().zip(rows) {
+            let query: Arc<str> = pair.query.into();
+            let query_id = self.ids.get(&normalized_query(pair.query)).cloned().unwrap_or_default();
+            for row in rows {
+                questions.add(pair.query_number, *row, || {
+                    let view = match items.entry(*row) {
+                        Entry::Occupied(view) => view.into_mut(),
+                        Entry::Vacant(place) => place.insert(ItemView::new(stage.catalogue.item(*row)?)),
+                    };
+                    let (item_id, item, quality) = (view.id.clone(), view.text.clone(), view.quality);
+                    let (query_id, query) = (query_id.clone(), query.clone());
+                    Ok(OwnedQuestion { query_id, query, item_id, item, row: *row, quality })
+                })?;
+            }
+        }
+        self.judge.ask(questions)
+    }
+
+    /// Waits for rewards, in the order of the candidates; none if a process was asked to stop.
+    pub fn wait(
+        &self,
+        pending: &mut PendingRewards,
+        collective: &dyn Collective,
+        stop: &AtomicBool,
+    ) -> Result<Option<Vec<Option<Reward>>>> {
+        self.judge.wait(pending, collective, stop)
+    }
+
+    /// `[b, n]`: scores under the reference policy, if the objective has one.
+    pub fn reference_scores(&self, stage: &StageContext, encoder: &Encoder, batch: &Batch) -> Result<Option<Tensor>> {
+        let Some(reference) = &self.reference else { return Ok(None) };
+        let mut reference =
+            reference.try_borrow_mut().map_err(|e| Error::device("the reference is in use").because(e))?;
+        let reader = encoder.reader();
+        let pairs = &batch.pairs[stage.own_pairs(batch)];
+        let keys: Vec<TextKey> = pairs.iter().map(|pair| TextKey::Query(pair.query.into())).collect();
+        let queries = reference.vectors(&keys, |at| read_query(&reader, pairs[at].query))?;
+        let rows = &batch.items[stage.own_items(batch)];
+        let keys: Vec<TextKey> = rows.iter().map(|row| TextKey::Item(*row)).collect();
+        let items = reference.vectors(&keys, |at| read_item(stage.catalogue, &reader, rows[at]))?;
+        let items = gather_rows(stage.collective, &items)?;
+        Ok(Some(cosines(&queries, &items.all)))
+    }
+}

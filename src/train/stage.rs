@@ -1,0 +1,70 @@
+//! What a stage is made of, and how its pairs are opened.
+
+use serde_json::Value;
+
+use super::TrainSettings;
+use crate::candidates::CandidateSettings;
+use crate::checkpoint::State;
+use crate::objective::Objective;
+use souk_ingest::dataset::{PairSource, Pairs, Span};
+use souk_io::beir::DataFolder;
+use souk_io::catalogue::Catalogue;
+use souk_io::error::Result;
+use souk_nn::collective::{Collective, gather_json};
+use souk_nn::encoder::Encoder;
+use souk_reward::Blend;
+
+/// What to train, and how.
+pub struct Stage {
+    /// In f32, not frozen.
+    pub encoder: Encoder,
+    pub settings: TrainSettings,
+    pub objective: Objective,
+    /// Computes products in bf16 (autocast); weights stay in f32.
+    pub bf16: bool,
+    /// For objectives that learn from rewards.
+    pub rewards: Option<StageRewards>,
+    /// The range of examples to train on; none: all there are when the stage begins.
+    pub span: Option<Span>,
+    /// The resolved configuration, kept with every checkpoint.
+    pub config: Value,
+}
+
+/// What objectives that learn from rewards need beside pairs.
+pub struct StageRewards {
+    pub blend: Blend,
+    pub candidates: CandidateSettings,
+    /// The reference policy: the model that the stage begins with, opened again.
+    pub reference: Option<Encoder>,
+    /// The same once more, to encode the catalogue beside training when candidates come from there.
+    pub model_copy: Option<Encoder>,
+}
+
+impl Stage {
+    /// The pairs that a resumed stage began with, or those that the first process finds now.
+    pub(super) fn open_pairs(
+        &self,
+        data: &DataFolder,
+        catalogue: &Catalogue,
+        resumed: Option<&State>,
+        collective: &dyn Collective,
+    ) -> Result<Pairs> {
+        let TrainSettings { pairs: source, split, .. } = &self.settings;
+        let again = |span: Option<&Span>| {
+            let source = match (span, source) {
+                (Some(_), _) => PairSource::Examples,
+                (None, PairSource::Items) => PairSource::Items,
+                (None, _) => PairSource::Qrels,
+            };
+            Pairs::open(data, catalogue, (source, split), span)
+        };
+        if let Some(state) = resumed {
+            return again(state.span.as_ref());
+        }
+        let first = collective.rank() == 0;
+        let open = || Pairs::open(data, catalogue, (*source, split), self.span.as_ref());
+        let own = first.then(open).transpose()?;
+        let spans = gather_json(collective, &own.as_ref().and_then(Pairs::span).cloned())?;
+        own.map_or_else(|| again(spans[0].as_ref()), Ok)
+    }
+}
