@@ -191,7 +191,7 @@ fn it_goes_on_only_with_what_it_began_with() {
     refused(train(home.path(), "run", &[]).arg("--resume"), 2, &["another process is training in it"]);
     drop(held);
     fs::write(home.path().join("data/qrels/train.tsv"), "q1\td1\t4\n").unwrap();
-    refused(train(home.path(), "run", &[]).arg("--resume"), 2, &["--data", "begin a new stage"]);
+    refused(train(home.path(), "run", &[]).arg("--resume"), 2, &["--data", "start a new stage"]);
     for (set, word) in [
         ("objective.temperature=0", "objective.temperature"),
         ("objective.dimensions=[64]", "objective.dimensions"),
