@@ -15,7 +15,7 @@ use std::time::Instant;
 
 use souk::backbone::Precision;
 use souk::beir::DataFolder;
-use souk::candidates::{Bank, Search};
+use souk::candidates::{Bank, BankSearch};
 use souk::domain::TextKind;
 use souk::encoder::{Encoder, Overrides, Placement, Text};
 use tch::{Device, Tensor};
@@ -46,8 +46,8 @@ fn main() {
     println!("|---|---|---|---|---|---|");
     for part in [4, 2, 1] {
         let items = items.narrow(0, 0, items.size()[0] / part);
-        let (_, exact) = timed(|| Bank::build(0, items.shallow_clone(), Search::Exact, &AtomicBool::new(false)));
-        let (build, graph) = timed(|| Bank::build(0, items.shallow_clone(), Search::Hnsw, &AtomicBool::new(false)));
+        let (_, exact) = timed(|| Bank::build(0, items.shallow_clone(), BankSearch::Exact, &AtomicBool::new(false)));
+        let (build, graph) = timed(|| Bank::build(0, items.shallow_clone(), BankSearch::Hnsw, &AtomicBool::new(false)));
         let search = |bank: &Bank| {
             let batches = queries.split(BATCH, 0);
             let (seconds, found) = timed(|| batches.iter().map(|some| bank.nearest(some, k).unwrap().rows).collect());

@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use souk::backbone::Precision;
 use souk::encoder::{Encoder, Outline, Overrides, Placement, Pooling, Rationale, Refine, Scratch, Text};
-use souk::plan::{KNOWN_WRITERS, Reading};
+use souk::plan::{KNOWN_WRITERS, ReadingCost};
 use tch::Device;
 
 const STEPS: [u64; 4] = [1, 5, 10, 20];
@@ -37,7 +37,7 @@ fn main() {
             "| soft tokens | GFLOP cached | of one pass | without | of one pass | kept, MiB |\n|---|---|---|---|---|---|"
         );
         let outline = outline(json);
-        let of = |steps, cached| Reading { tokens, steps, cached };
+        let of = |steps, cached| ReadingCost { tokens, steps, cached };
         let plain = of(0, true).flops(&outline);
         println!("| none | {:.1} | 1.00 | | | |", plain / 1e9);
         for steps in STEPS {

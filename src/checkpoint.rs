@@ -26,7 +26,7 @@ const PREFIX: &str = "step-";
 
 /// Where a stage stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct State {
+pub struct CheckpointState {
     pub format: u32,
     /// Updates that were made, and those of the whole stage.
     pub step: u64,
@@ -56,7 +56,7 @@ pub struct State {
     pub tensors: String,
 }
 
-impl State {
+impl CheckpointState {
     pub const FORMAT: u32 = FORMAT;
 
     /// The digest of a configuration.
@@ -78,7 +78,7 @@ impl Checkpoints {
     }
 
     /// Writes a checkpoint on a thread of its own, once the one before is written. An error comes with the next call.
-    pub fn save(&mut self, state: State, tensors: BTreeMap<String, Tensor>) -> Result<()> {
+    pub fn save(&mut self, state: CheckpointState, tensors: BTreeMap<String, Tensor>) -> Result<()> {
         self.finish()?;
         let (folder, keep) = (self.folder.clone(), self.keep);
         let step = state.step;
@@ -95,7 +95,7 @@ impl Checkpoints {
     }
 
     /// The newest checkpoint that is whole. A damaged one is passed over with a warning; if all are, that is an error.
-    pub fn latest(&self) -> Result<Option<(State, BTreeMap<String, Tensor>)>> {
+    pub fn latest(&self) -> Result<Option<(CheckpointState, BTreeMap<String, Tensor>)>> {
         let mut first = None;
         for (_, folder) in list(&self.folder)?.into_iter().rev() {
             match load(&folder) {
@@ -118,7 +118,7 @@ impl Drop for Checkpoints {
     }
 }
 
-fn write(folder: &Path, mut state: State, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
+fn write(folder: &Path, mut state: CheckpointState, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
     let place = folder.join(format!("{PREFIX}{:09}", state.step));
     sweep(folder)?;
     if place.exists() {
@@ -134,10 +134,10 @@ fn write(folder: &Path, mut state: State, tensors: &BTreeMap<String, Tensor>) ->
     claim.finish()
 }
 
-fn load(folder: &Path) -> Result<(State, BTreeMap<String, Tensor>)> {
+fn load(folder: &Path) -> Result<(CheckpointState, BTreeMap<String, Tensor>)> {
     let path = folder.join(STATE);
     let text = fs::read(&path).map_err(Error::store(&path, "read it"))?;
-    let state: State =
+    let state: CheckpointState =
         serde_json::from_slice(&text).map_err(|e| Error::data(&path, None, "is no state of a stage").because(e))?;
     if state.format != FORMAT {
         let problem = format!("has format {}, this program reads {FORMAT}", state.format);
@@ -218,8 +218,8 @@ fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn state(step: u64) -> State {
-        State {
+    fn state(step: u64) -> CheckpointState {
+        CheckpointState {
             format: FORMAT,
             step,
             steps: 9,
@@ -229,7 +229,7 @@ mod tests {
             low_water: BTreeMap::new(),
             span: None,
             config: Value::Null,
-            config_hash: State::hash(&Value::Null),
+            config_hash: CheckpointState::hash(&Value::Null),
             model_hash: String::new(),
             data_hash: String::new(),
             reward_source: None,
@@ -286,7 +286,7 @@ mod tests {
         checkpoints.save(state(4), tensors(1.0)).unwrap();
         checkpoints.finish().unwrap();
         let found = checkpoints.latest().unwrap().unwrap().0;
-        assert_eq!(found, State { tensors: found.tensors.clone(), ..state(4) });
+        assert_eq!(found, CheckpointState { tensors: found.tensors.clone(), ..state(4) });
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1, "what was left is gone");
     }
 

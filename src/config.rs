@@ -1,33 +1,35 @@
-//! TOML in, built rooms out. Every verb and service reads the same file; `--set a.b=c` changes one value of it.
-//! Nothing below imports this room.
+//! The configuration: TOML in, opened models, data and services out. Every command and service reads the same file; `--set a.b=c`
+//! overrides one value of it.
 
 mod change;
 mod judges;
+mod log;
 mod model;
+mod renamed;
+mod store;
+#[cfg(test)]
+mod tests;
+mod trainer;
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 pub use self::change::Change;
 use self::change::overlay;
+pub use self::log::LogConfig;
 pub use self::model::ModelConfig;
-use crate::candidates::{CandidateSettings, Source};
+pub use self::store::StoreConfig;
+pub use self::trainer::{Alarms, Pace, StageSettings, TrainerSettings};
+use crate::candidates::{CandidateSettings, CandidateSource};
 use crate::objective::{Candidates, Objective};
-use crate::rounds::{StageSettings, TrainerSettings};
 use crate::train::{Stage, StageRewards, TrainSettings};
-use souk_cache::{Cache, open_cache};
 use souk_cross_encoder::{CrossEncoder, RelevanceSettings, Training};
 use souk_ingest::dataset::IngestSettings;
-use souk_ingest::log::file::{FileSettings, FileSource};
-use souk_ingest::log::kafka::{KafkaSettings, KafkaSource};
-use souk_ingest::log::{LogSource, OnGap, Resume};
-use souk_io::address::{Address, masked};
+use souk_io::address::masked;
 use souk_io::beir::DataFolder;
 use souk_io::error::{Error, Result};
 use souk_nn::backbone::{Precision, hub};
@@ -36,7 +38,6 @@ use souk_nn::encoder::{Encoder, Limits, Outline, Overrides, Placement, Reader, S
 use souk_reward::{Judge, RewardSettings};
 use souk_serving::index::IndexSettings;
 use souk_serving::search::{Models, Parts, SearchSettings};
-use souk_store::{Ledger, SqlLedger};
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -45,7 +46,7 @@ pub struct Config {
     pub encoder: Overrides,
     pub worker: Limits,
     pub store: StoreConfig,
-    /// A model to be made by `souk init`.
+    /// A model made from scratch by `souk init`.
     pub scratch: Option<Scratch>,
     pub log: LogConfig,
     pub ingest: IngestSettings,
@@ -53,7 +54,7 @@ pub struct Config {
     pub objective: Objective,
     pub candidates: CandidateSettings,
     pub reward: RewardSettings,
-    /// Who gives verdicts; by default the oracle where the data is a simulated shop.
+    /// The relevance judge; by default the oracle of a simulated shop.
     pub judge: Option<Judge>,
     pub relevance: RelevanceSettings,
     pub index: IndexSettings,
@@ -64,122 +65,37 @@ pub struct Config {
     origin: Origin,
 }
 
-/// What a configuration was read from, to be read again with more on top of it.
+/// The files and overrides of a configuration, so that it can be read again with more of them.
 #[derive(Clone, Default)]
 struct Origin {
     files: Vec<PathBuf>,
     changes: Vec<Change>,
 }
 
+impl Origin {
+    /// Where a setting was given: an override, or the last file.
+    fn place_of(&self, path: &str) -> String {
+        let path = format!("{path}.");
+        let sets = |change: &&Change| {
+            let name = format!("{}.", change.names.join("."));
+            name.starts_with(&path) || path.starts_with(&name)
+        };
+        match (self.changes.iter().rev().find(sets), self.files.last()) {
+            (Some(change), _) => change.said.clone(),
+            (None, Some(file)) => file.display().to_string(),
+            (None, None) => "configuration".into(),
+        }
+    }
+}
+
 impl fmt::Debug for Origin {
-    /// Changes may hold a password.
+    /// Leaves out overrides, which may hold a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Origin").field("files", &self.files).finish_non_exhaustive()
     }
 }
 
-/// Where the search log is.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct LogConfig {
-    /// Files in UBI 1.3, one JSON object a line.
-    pub paths: Vec<PathBuf>,
-    /// Kafka's `host:port,host:port`.
-    pub brokers: String,
-    pub topics: Vec<String>,
-    pub group: Option<String>,
-    pub dead_letter_topic: Option<String>,
-    /// Any of librdkafka's properties, as `"security.protocol" = "ssl"`.
-    pub properties: BTreeMap<String, String>,
-    /// Wait for more at the end.
-    pub follow: bool,
-    pub on_gap: OnGap,
-}
-
-/// The group that Souk joins when no other is named.
-const GROUP: &str = "souk";
-
-impl LogConfig {
-    /// Files or Kafka, whichever is named; both or neither is a mistake.
-    pub fn open(&self, resume: Resume) -> Result<Box<dyn LogSource>> {
-        match (self.paths.is_empty(), self.brokers.is_empty()) {
-            (true, true) => {
-                Err(Error::config("log", "no source: give --from FILE, or --kafka HOST:PORT with --topic NAME"))
-            }
-            (false, false) => Err(Error::config("log", "names both files and Kafka: give one of them")),
-            (false, true) => {
-                let (paths, follow, on_gap) = (self.paths.clone(), self.follow, self.on_gap);
-                Ok(Box::new(FileSource::open(FileSettings { paths, follow, on_gap }, resume)?))
-            }
-            (true, false) if self.topics.is_empty() => {
-                Err(Error::config("log.topics", "names no topic: give --topic NAME"))
-            }
-            (true, false) => Ok(Box::new(KafkaSource::open(&self.kafka_settings()?, resume)?)),
-        }
-    }
-
-    /// Of brokers that must be named.
-    pub fn kafka_settings(&self) -> Result<KafkaSettings> {
-        if self.brokers.is_empty() {
-            return Err(Error::config("log.brokers", "names no broker: say HOST:PORT"));
-        }
-        Ok(KafkaSettings {
-            brokers: self.brokers.clone(),
-            topics: self.topics.clone(),
-            group: self.group.clone().unwrap_or_else(|| GROUP.into()),
-            dead_letter_topic: self.dead_letter_topic.clone(),
-            follow: self.follow,
-            on_gap: self.on_gap,
-            properties: self.properties.clone(),
-        })
-    }
-}
-
-/// Where the ledger and the cache are.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct StoreConfig {
-    /// `sqlite:PATH` or `postgres://USER@HOST/DATABASE`; the password may come in PGPASSWORD.
-    pub database: Address,
-    /// `memory`, or `redis://HOST:PORT/N`.
-    pub cache: Address,
-    /// What a cache in memory may hold.
-    pub cache_bytes: usize,
-    /// How long an entry lives in Redis; 0: until Redis needs the room.
-    pub cache_seconds: u64,
-}
-
-impl Default for StoreConfig {
-    fn default() -> Self {
-        Self {
-            database: Address::new("sqlite:souk.db"),
-            cache: Address::new("memory"),
-            cache_bytes: 256 << 20,
-            cache_seconds: 0,
-        }
-    }
-}
-
-impl StoreConfig {
-    pub async fn open_ledger(&self) -> Result<Arc<dyn Ledger>> {
-        Ok(Arc::new(SqlLedger::open(&self.database).await?))
-    }
-
-    /// As services do: a file of our own is made, and brought up to date, by itself.
-    pub async fn open_own_ledger(&self) -> Result<Arc<dyn Ledger>> {
-        if self.database.scheme() == "sqlite" {
-            SqlLedger::migrate(&self.database).await?;
-        }
-        self.open_ledger().await
-    }
-
-    pub fn open_cache(&self) -> Result<Arc<dyn Cache>> {
-        let lifetime = (self.cache_seconds > 0).then(|| Duration::from_secs(self.cache_seconds));
-        open_cache(&self.cache, self.cache_bytes, lifetime)
-    }
-}
-
-/// Any TOML file, as what it describes.
+/// Reads a TOML file.
 pub fn load_toml<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
     let text = std::fs::read_to_string(file).map_err(Error::store(file, "read it"))?;
     let table = text.parse::<Table>().map_err(|e| Error::config(file.display(), "not valid TOML").because(e))?;
@@ -188,25 +104,25 @@ pub fn load_toml<T: serde::de::DeserializeOwned>(file: &Path) -> Result<T> {
 }
 
 impl Config {
-    /// Reads `file`, or starts from the defaults, and applies the changes in turn.
+    /// Reads `file`, or starts from the defaults, and applies the overrides in order.
     pub fn load(file: Option<&Path>, changes: &[Change]) -> Result<Self> {
         let files = file.map(Path::to_path_buf).into_iter().collect();
         Self::read(Origin { files, changes: changes.to_vec() })
     }
 
-    /// The same files and changes, as they are now.
+    /// Reads the same files and overrides again.
     pub fn read_again(&self) -> Result<Self> {
         Self::read(self.origin.clone())
     }
 
-    /// When one of its files last changed; none where there are none.
+    /// When one of its files last changed; none without files.
     pub fn changed_at(&self) -> Option<std::time::SystemTime> {
         let changed = |file: &PathBuf| std::fs::metadata(file).and_then(|data| data.modified()).ok();
         self.origin.files.iter().filter_map(changed).max()
     }
 
-    /// What one stage of a trainer's round is trained with, beginning with `model`: the stage's file and changes on top of
-    /// what this was read from.
+    /// The configuration of one stage of a trainer's round, which starts from `model`: the stage's file and overrides on top of
+    /// this one's.
     pub fn of_stage(&self, stage: &StageSettings, model: &str) -> Result<Self> {
         let mut origin = self.origin.clone();
         if let Some(file) = &stage.config {
@@ -220,7 +136,7 @@ impl Config {
         Self::read(origin)
     }
 
-    /// Of several files a later one counts, value by value.
+    /// Later files override earlier ones, value by value.
     fn read(origin: Origin) -> Result<Self> {
         let (mut table, changes) = (Table::new(), &origin.changes);
         for file in &origin.files {
@@ -231,23 +147,19 @@ impl Config {
         for change in changes {
             change.apply(&mut table)?;
         }
+        if let Some([old, new]) = renamed::find(&table) {
+            let problem = format!("`{old}` is now `{new}`: rename it");
+            return Err(Error::config(masked(&origin.place_of(&old)), problem));
+        }
         let config: Result<Self> = serde_path_to_error::deserialize(Value::Table(table)).map_err(|e| {
             let path = e.path().to_string();
-            let said = changes
-                .iter()
-                .rev()
-                .find(|change| format!("{}.", change.names.join(".")).starts_with(&format!("{path}.")));
-            let place = match (said, origin.files.last()) {
-                (Some(change), _) => change.said.clone(),
-                (None, Some(file)) => file.display().to_string(),
-                (None, None) => "configuration".into(),
-            };
-            Error::config(masked(&place), masked(&format!("`{path}`: {}", e.inner().message())))
+            let problem = masked(&format!("`{path}`: {}", e.inner().message()));
+            Error::config(masked(&origin.place_of(&path)), problem)
         });
         Ok(Self { origin, ..config? })
     }
 
-    /// Opens what `souk train` trains: weights in f32 whatever the precision of the products.
+    /// Opens the stage of `souk train`. Weights are in f32, whatever the precision of products.
     pub fn open_stage(&self, data: &DataFolder) -> Result<Stage> {
         let bf16 = self.trains_in_bf16()?;
         let plain = Self { model: ModelConfig { precision: Precision::F32, ..self.model.clone() }, ..self.clone() };
@@ -266,7 +178,8 @@ impl Config {
             config["reward"] = serde_json::json!(self.reward);
             config["judge"] = serde_json::json!(self.judge);
             let reference = needs.reference.then(|| plain.open_encoder()).transpose()?;
-            let model_copy = (self.candidates.source == Source::Catalogue).then(|| plain.open_encoder()).transpose()?;
+            let model_copy =
+                (self.candidates.source == CandidateSource::Catalogue).then(|| plain.open_encoder()).transpose()?;
             let (blend, candidates) = (self.open_blend(data)?, self.candidates.clone());
             rewards = Some(StageRewards { blend, candidates, reference, model_copy });
         }
@@ -274,33 +187,33 @@ impl Config {
         Ok(Stage { encoder, settings, objective, bf16, rewards, span: None, config })
     }
 
-    /// Opens what `souk relevance train` trains: a model folder to begin with, weights in f32.
+    /// Opens the training of `souk relevance train`: a model folder to start from, weights in f32.
     pub fn open_relevance_training(&self, data: &DataFolder) -> Result<Training> {
         if self.model.precision != Precision::F32 {
-            let problem = "a relevance model is trained in f32: leave this out";
+            let problem = "a relevance model is trained in f32: remove this setting";
             return Err(Error::config("model.precision", problem));
         }
         Training::open(&self.relevance, &self.model_dir()?, self.placement()?, data)
     }
 
-    /// Opens a relevance model, ready to judge.
+    /// Opens a relevance model for inference.
     pub fn open_relevance(&self) -> Result<CrossEncoder> {
         CrossEncoder::open(&self.model_dir()?, self.placement()?)?.freeze()
     }
 
-    /// Whether products are in bf16 when the model is trained.
+    /// Whether training computes products in bf16.
     pub fn trains_in_bf16(&self) -> Result<bool> {
         match self.model.precision {
             Precision::F32 => Ok(false),
             Precision::Bf16 => Ok(true),
             Precision::Int8 => {
-                let problem = "is int8, in which nothing can be trained: say f32 or bf16";
+                let problem = "is int8, which cannot be trained: set it to f32 or bf16";
                 Err(Error::config("model.precision", problem))
             }
         }
     }
 
-    /// The sizes of the model: of its folder, or of what [scratch] describes.
+    /// The sizes of the model, from its folder or from `[scratch]`.
     pub fn open_outline(&self) -> Result<Outline> {
         match (&self.model.path, &self.scratch) {
             (None, Some(scratch)) => Outline::of_scratch(scratch, &self.encoder),
@@ -308,7 +221,7 @@ impl Config {
         }
     }
 
-    /// The model's tokenizer alone.
+    /// Opens the model's tokenizer alone.
     pub fn open_reader(&self) -> Result<Reader> {
         Reader::open(&self.model_dir()?, &self.encoder, &self.model.ignore_fields)
     }
@@ -318,11 +231,11 @@ impl Config {
     }
 
     fn model_name(&self) -> Result<&str> {
-        let problem = "no model: give --model DIR, or [model] path in the configuration";
+        let problem = "no model: give --model DIR, or set path in [model]";
         self.model.path.as_deref().ok_or_else(|| Error::config("model.path", problem))
     }
 
-    /// What a search service is made of; models are opened as [model] says, whatever their path.
+    /// The dependencies of a search service. Models at any path are opened with the settings of `[model]`.
     pub fn shop_parts(&self) -> Result<Parts> {
         let config = self.clone();
         let models: Models = Arc::new(move |path| {
@@ -333,7 +246,7 @@ impl Config {
         Ok(Parts { settings, index, limits, models, cache: self.store.open_cache()? })
     }
 
-    /// Opens the model, ready to be trained or exported.
+    /// Opens the model for training or export.
     pub fn open_encoder(&self) -> Result<Encoder> {
         Encoder::open(&self.model_dir()?, self.placement()?, self.encoder.clone())
     }
@@ -345,100 +258,5 @@ impl Config {
             adapter: self.model.adapter.clone(),
             ignore_fields: self.model.ignore_fields.clone(),
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn load(sets: &[&str]) -> Result<Config> {
-        let changes = sets.iter().map(|set| Change::parse(set)).collect::<Result<Vec<_>>>()?;
-        Config::load(None, &changes)
-    }
-
-    #[test]
-    fn overrides_are_typed_and_reach_any_depth() {
-        let config = load(&["model.path=models/a b", "encoder.dimensions=128", "model.precision=int8"]).unwrap();
-        assert_eq!(config.model.path.as_deref(), Some("models/a b"));
-        assert_eq!(config.encoder.dimensions, Some(128));
-        assert_eq!(config.model.precision, Precision::Int8);
-    }
-
-    #[test]
-    fn a_name_with_dots_stands_in_quotes() {
-        let config = load(&["log.properties.\"session.timeout.ms\"=\"1500\"", "log.follow=true"]).unwrap();
-        assert_eq!(config.log.properties["session.timeout.ms"], "1500");
-        assert!(config.log.follow);
-    }
-
-    #[test]
-    fn an_unknown_name_or_a_wrong_value_is_refused_by_name() {
-        for (set, named) in [
-            ("model.pth=x", "pth"),
-            ("model.precision=f64", "f64"),
-            ("model", "name.name=value"),
-            ("worker.queue_texts=-1", "--set worker.queue_texts=-1: `worker.queue_texts`"),
-            ("model=3", "--set model=3: `model`"),
-            ("a..b=3", "name.name=value"),
-        ] {
-            let error = load(&[set]).unwrap_err().to_string();
-            assert!(error.contains(named), "{set}: {error}");
-        }
-    }
-
-    #[test]
-    fn no_error_and_no_written_configuration_shows_a_password() {
-        let url = "postgres://souk:secret@db/souk";
-        let config = load(&[&format!("store.database={url}"), "store.cache=redis://:secret@cache/0"]).unwrap();
-        assert!(!format!("{config:?}").contains("secret"));
-        assert!(!toml::to_string(&config.store).unwrap().contains("secret"));
-        for set in [format!("store={url}"), format!("store.cache_bytes={url}"), format!("store.database=[\"{url}\"]")] {
-            let error = load(&[&set]).unwrap_err().to_string();
-            assert!(error.contains("store") && !error.contains("secret"), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_flag_is_text_whatever_it_looks_like() {
-        for name in ["1e5", "mode\u{301}le", "a \"b\"", "true"] {
-            let config = Config::load(None, &[Change::text("model.path", "--model", name)]).unwrap();
-            assert_eq!(config.model.path.as_deref(), Some(name));
-        }
-    }
-
-    #[test]
-    fn a_stage_is_its_file_and_changes_on_top_of_the_trainers() {
-        let home = tempfile::tempdir().unwrap();
-        let write = |name: &str, text: &str| std::fs::write(home.path().join(name), text).unwrap();
-        write("trainer.toml", "[model]\npath = \"a\"\nprecision = \"bf16\"\n[train]\nbatch = 8\nepochs = 3\n");
-        write("sft.toml", "[model]\npath = \"b\"\n[train]\nbatch = 16\n");
-        let changes = [Change::parse("train.seed=5").unwrap()];
-        let config = Config::load(Some(&home.path().join("trainer.toml")), &changes).unwrap();
-        let stage = |config: Option<&str>, set: &str| StageSettings {
-            name: "x".into(),
-            config: config.map(PathBuf::from),
-            set: vec![set.into()],
-            pace: None,
-        };
-        let sft = config.of_stage(&stage(Some("sft.toml"), "train.batch=32"), "served").unwrap();
-        assert_eq!((sft.train.batch, sft.train.epochs, sft.train.seed), (32, 3.0, 5));
-        assert_eq!((sft.model.path.as_deref(), sft.model.precision), (Some("served"), Precision::Bf16));
-        let plain = config.of_stage(&stage(None, "train.epochs=1"), "served").unwrap();
-        assert_eq!((plain.train.batch, plain.train.epochs), (8, 1.0));
-        let error = config.of_stage(&stage(Some("gone.toml"), "train.epochs=1"), "m").unwrap_err().to_string();
-        assert!(error.contains("gone.toml"), "{error}");
-    }
-
-    #[test]
-    fn more_threads_than_cores_are_refused() {
-        let error = load(&["model.threads=100000"]).unwrap().model.open_device().unwrap_err().to_string();
-        assert!(error.contains("cores"), "{error}");
-    }
-
-    #[test]
-    fn an_unknown_device_is_refused() {
-        let config = load(&["model.device=tpu"]).unwrap();
-        assert!(config.model.open_device().unwrap_err().to_string().contains("`tpu`"));
     }
 }

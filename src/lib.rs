@@ -9,7 +9,6 @@ pub mod checkpoint;
 pub mod config;
 pub mod objective;
 pub mod plan;
-pub mod rounds;
 pub mod train;
 
 pub use souk_cache as cache;

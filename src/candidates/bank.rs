@@ -17,8 +17,8 @@ const BLOCK: i64 = 1 << 24;
 /// How a bank is searched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Search {
-    /// Whichever costs less, by [`Search::cheaper`].
+pub enum BankSearch {
+    /// Whichever costs less, by [`BankSearch::cheaper`].
     #[default]
     Auto,
     /// One product with all vectors, and its highest entries.
@@ -33,7 +33,7 @@ const GRAPH_PAYS_FROM: usize = 1_000_000;
 /// grow with the number of items.
 const GRAPH_PAYS_AFTER: u64 = 1_500_000;
 
-impl Search {
+impl BankSearch {
     /// What `auto` is for a bank of so many items that answers so many queries. A GPU's products leave a graph nothing to save.
     pub fn cheaper(self, device: Device, num_items: usize, num_queries: u64) -> Self {
         match self {
@@ -67,13 +67,13 @@ pub struct Nearest {
 
 impl Bank {
     /// Of `[n, d]`, one row for each item from `first` on, compared by direction alone. A graph that is told to `stop` is left unfinished.
-    pub fn build(first: usize, vectors: Tensor, search: Search, stop: &AtomicBool) -> Result<Self> {
+    pub fn build(first: usize, vectors: Tensor, search: BankSearch, stop: &AtomicBool) -> Result<Self> {
         let [len, width] = vectors.size()[..] else {
             return Err(Error::input(format!("a bank is of items' vectors, not of shape {:?}", vectors.size())));
         };
         let vectors = unit(&vectors.to_kind(Kind::Float));
         let searched = match search {
-            Search::Hnsw if len > 0 => {
+            BankSearch::Hnsw if len > 0 => {
                 let flat = Vec::<f32>::try_from(vectors.contiguous().view([-1]))?;
                 Searched::Hnsw(Graph::build(&flat, width as usize, stop))
             }
@@ -135,14 +135,14 @@ mod tests {
     fn the_nearest_rows_are_those_of_the_whole_product() {
         tch::manual_seed(3);
         let (vectors, queries) = (drawn(50, 8), drawn(7, 8));
-        let bank = |vectors: Tensor| Bank::build(100, vectors, Search::Exact, &GOES_ON).unwrap();
+        let bank = |vectors: Tensor| Bank::build(100, vectors, BankSearch::Exact, &GOES_ON).unwrap();
         let found = bank(vectors.shallow_clone()).nearest(&queries, 5).unwrap();
         let products = queries.matmul(&vectors.tr());
         assert_eq!(found.rows, top(&products, 5) + 100);
         let differs = (found.scores - products.gather(1, &top(&products, 5), false)).abs().max().double_value(&[]);
         assert!(differs < 1e-6, "scores differ by {differs}");
         assert_eq!(bank(vectors.shallow_clone()).nearest(&queries.narrow(0, 0, 0), 5).unwrap().rows.size(), [0, 5]);
-        for search in [Search::Exact, Search::Hnsw] {
+        for search in [BankSearch::Exact, BankSearch::Hnsw] {
             for rows in [0, 3] {
                 let few = Bank::build(100, vectors.narrow(0, 0, rows), search, &GOES_ON).unwrap();
                 let found = few.nearest(&queries, 5).unwrap();
@@ -150,7 +150,7 @@ mod tests {
                 assert_eq!(found.scores.isfinite().sum(Kind::Int64).int64_value(&[]), 7 * rows);
             }
         }
-        assert!(Bank::build(0, Tensor::zeros([8], (Kind::Float, Device::Cpu)), Search::Exact, &GOES_ON).is_err());
+        assert!(Bank::build(0, Tensor::zeros([8], (Kind::Float, Device::Cpu)), BankSearch::Exact, &GOES_ON).is_err());
     }
 
     /// Items in groups of like ones, as a catalogue's are; queries beside them.
@@ -168,12 +168,12 @@ mod tests {
             let found = bank.nearest(&queries, 16).unwrap();
             (Vec::<Vec<i64>>::try_from(found.rows).unwrap(), found.scores)
         };
-        let ((truth, best), (found, scores)) = (search(Search::Exact), search(Search::Hnsw));
+        let ((truth, best), (found, scores)) = (search(BankSearch::Exact), search(BankSearch::Hnsw));
         let shared: usize = truth.iter().zip(&found).map(|(a, b)| a.iter().filter(|row| b.contains(row)).count()).sum();
         assert!(shared as f64 >= 0.99 * 1600.0, "{shared} of 1600 were found");
         let differs = (best.narrow(1, 0, 1) - scores.narrow(1, 0, 1)).abs().max().double_value(&[]);
         assert!(differs < 1e-5, "the first scores differ by {differs}");
-        assert_eq!(search(Search::Hnsw).0, found);
+        assert_eq!(search(BankSearch::Hnsw).0, found);
     }
 
     /// A folder without a module that normalises gives vectors of any length.
@@ -182,25 +182,25 @@ mod tests {
         tch::manual_seed(7);
         let (vectors, queries) = (drawn(300, 16), drawn(20, 16));
         let longer = &vectors * Tensor::rand([300, 1], (Kind::Float, Device::Cpu)) * 9.0;
-        for search in [Search::Exact, Search::Hnsw] {
+        for search in [BankSearch::Exact, BankSearch::Hnsw] {
             let rows = |vectors: &Tensor, queries: &Tensor| {
                 Bank::build(0, vectors.shallow_clone(), search, &GOES_ON).unwrap().nearest(queries, 5).unwrap().rows
             };
             assert_eq!(rows(&vectors, &queries), rows(&longer, &(&queries * 5.0)), "{search:?}");
         }
         // the same vector is the nearest to itself, and ends nothing
-        let own = Bank::build(0, longer, Search::Hnsw, &GOES_ON).unwrap().nearest(&vectors, 1).unwrap();
+        let own = Bank::build(0, longer, BankSearch::Hnsw, &GOES_ON).unwrap().nearest(&vectors, 1).unwrap();
         assert_eq!(own.rows.view([-1]), Tensor::arange(300, (Kind::Int64, Device::Cpu)));
         assert!((own.scores - 1.0_f64).abs().max().double_value(&[]) < 1e-5);
     }
 
     #[test]
     fn auto_is_what_was_measured_to_cost_less() {
-        let auto = |device, items, queries| Search::Auto.cheaper(device, items, queries);
-        assert_eq!(auto(Device::Cpu, 20_000, 6_400), Search::Exact);
-        assert_eq!(auto(Device::Cpu, 2_000_000, 2_000_000), Search::Hnsw);
-        assert_eq!(auto(Device::Cpu, 100_000, 2_000_000), Search::Exact);
-        assert_eq!(auto(Device::Cuda(0), 2_000_000, 2_000_000), Search::Exact);
-        assert_eq!(Search::Hnsw.cheaper(Device::Cpu, 10, 1), Search::Hnsw);
+        let auto = |device, items, queries| BankSearch::Auto.cheaper(device, items, queries);
+        assert_eq!(auto(Device::Cpu, 20_000, 6_400), BankSearch::Exact);
+        assert_eq!(auto(Device::Cpu, 2_000_000, 2_000_000), BankSearch::Hnsw);
+        assert_eq!(auto(Device::Cpu, 100_000, 2_000_000), BankSearch::Exact);
+        assert_eq!(auto(Device::Cuda(0), 2_000_000, 2_000_000), BankSearch::Exact);
+        assert_eq!(BankSearch::Hnsw.cheaper(Device::Cpu, 10, 1), BankSearch::Hnsw);
     }
 }

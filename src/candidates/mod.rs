@@ -8,23 +8,23 @@ mod hnsw;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-pub use self::bank::{Bank, Nearest, Search};
+pub use self::bank::{Bank, BankSearch, Nearest};
 use souk_io::error::{Error, Result};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CandidateSettings {
-    pub source: Source,
+    pub source: CandidateSource,
     /// Items of the catalogue that each query brings into the batch.
     pub num_neighbors: usize,
     /// Steps from one bank to the next, which is made beside the second half of them.
     pub refresh_steps: u64,
-    pub search: Search,
+    pub search: BankSearch,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Source {
+pub enum CandidateSource {
     /// What the batch has: the items of all pairs of all processes, and those drawn with them.
     #[default]
     Batch,
@@ -34,7 +34,7 @@ pub enum Source {
 
 impl Default for CandidateSettings {
     fn default() -> Self {
-        Self { source: Source::Batch, num_neighbors: 16, refresh_steps: 50, search: Search::Auto }
+        Self { source: CandidateSource::Batch, num_neighbors: 16, refresh_steps: 50, search: BankSearch::Auto }
     }
 }
 

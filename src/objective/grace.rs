@@ -187,13 +187,13 @@ impl GraceSettings {
         let other = itself.eq(0.0).to_kind(Kind::Float);
         let others = other.sum_dim_intlist(1, false, Kind::Float);
         let alike = (between * other).sum_dim_intlist(2, false, Kind::Float) / others;
-        let apart = if all < 2 { close.zeros_like() } else { self.apart(written, (&queries, &positives)) };
+        let apart = if all < 2 { close.zeros_like() } else { self.apart(written, &queries, &positives) };
         let total = (&close + &alike * self.consistency + &apart * self.distractors) / self.temperature;
         ContrastiveRewards { close, alike, apart, total }
     }
 
     /// `[b, k]` (eq. 7): how little the others are taken for one's own, over all other pairs.
-    fn apart(&self, written: &RationaleVectors, (queries, positives): (&Tensor, &Tensor)) -> Tensor {
+    fn apart(&self, written: &RationaleVectors, queries: &Tensor, positives: &Tensor) -> Tensor {
         let (num, columns, all) = (positives.size()[0], positives.size()[1], written.queries.size()[0]);
         let others = (all - 1) as f64;
         let itself = Tensor::eye_m(num, all, (Kind::Float, queries.device())).roll([written.first], [1]);

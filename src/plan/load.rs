@@ -8,7 +8,7 @@ use souk_nn::encoder::Outline;
 
 /// The texts of a shop, as far as a plan needs them.
 #[derive(Clone, Debug)]
-pub struct Texts {
+pub struct TextLengths {
     /// Tokens of some queries and some items, ascending.
     queries: Vec<u64>,
     items: Vec<u64>,
@@ -18,7 +18,7 @@ pub struct Texts {
     pub pairs: Option<u64>,
 }
 
-impl Texts {
+impl TextLengths {
     pub fn new(mut queries: Vec<u64>, mut items: Vec<u64>, distinct: f64, pairs: Option<u64>) -> Result<Self> {
         if queries.iter().chain(&items).any(|tokens| *tokens == 0) || queries.is_empty() || items.is_empty() {
             return Err(Error::input("a text has at least 1 token: say how many a query and an item have"));
@@ -59,8 +59,9 @@ pub struct Load {
 }
 
 impl Load {
-    /// Of the process that has most.
-    pub fn of(texts: &Texts, outline: &Outline, (queries, items): (u64, u64), (chunk, keep): (usize, usize)) -> Self {
+    /// The load of the process with the most texts: so many queries and items.
+    pub fn of(texts: &TextLengths, outline: &Outline, counts: [u64; 2], chunk: usize, keep: usize) -> Self {
+        let [queries, items] = counts;
         let mut lengths = spread(&texts.queries, queries);
         lengths.extend(spread(&texts.items, items));
         lengths.sort_unstable();
@@ -121,9 +122,9 @@ mod tests {
 
     #[test]
     fn chunks_are_filled_in_order_of_length_and_the_first_are_kept() {
-        let texts = Texts::new(vec![3], vec![10], 1.0, None).unwrap();
+        let texts = TextLengths::new(vec![3], vec![10], 1.0, None).unwrap();
         // lengths 3 3 3 3 10 10, chunks of at most 16: [3 3 3 3], [10], [10]
-        let load = Load::of(&texts, &bert_base(), (4, 2), (16, 25));
+        let load = Load::of(&texts, &bert_base(), [4, 2], 16, 25);
         let tokens: Vec<f64> = load.chunks.iter().map(|chunk| chunk.tokens).collect();
         assert_eq!((tokens, load.kept, load.kept_tokens), (vec![12.0, 10.0, 10.0], 2, 22.0));
         assert_eq!((load.tokens, load.chunks[0].lengths, load.chunks[0].texts), (32.0, 1.0, 4.0));
@@ -136,6 +137,6 @@ mod tests {
         assert_eq!(spread(&[1, 2, 3], 6), [1, 1, 2, 2, 3, 3]);
         assert_eq!(spread(&[1, 2, 3], 1), [2]);
         assert_eq!(spread(&[7], 0), [0; 0]);
-        assert!(Texts::new(vec![0], vec![1], 1.0, None).is_err());
+        assert!(TextLengths::new(vec![0], vec![1], 1.0, None).is_err());
     }
 }

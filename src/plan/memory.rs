@@ -5,12 +5,12 @@ use serde::Serialize;
 use super::Job;
 use super::device::Device;
 use super::load::{Chunk, Load};
-use super::model::Model;
-use super::time::Loss;
+use super::model::ModelCost;
+use super::time::LossCost;
 
 /// One part of the memory of the fullest moment, in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Part {
+pub struct MemoryPart {
     pub name: &'static str,
     pub bytes: f64,
 }
@@ -19,7 +19,7 @@ pub struct Part {
 #[derive(Clone, Debug, Serialize)]
 pub struct Memory {
     pub moment: &'static str,
-    pub parts: Vec<Part>,
+    pub parts: Vec<MemoryPart>,
     pub bytes: f64,
     /// What the device has, where that is known.
     pub capacity: Option<f64>,
@@ -30,8 +30,8 @@ impl Memory {
         self.capacity.is_none_or(|capacity| self.bytes <= capacity)
     }
 
-    pub(super) fn of(job: &Job, model: &Model, load: &Load, loss: &Loss, device: &Device) -> Self {
-        let part = |name, bytes| Part { name, bytes };
+    pub(super) fn of(job: &Job, model: &ModelCost, load: &Load, loss: &LossCost, device: &Device) -> Self {
+        let part = |name, bytes| MemoryPart { name, bytes };
         let mut parts = vec![
             part("the process before it has a model", device.context),
             part("weights, f32", 4.0 * model.parameters),
@@ -44,7 +44,7 @@ impl Memory {
         }
         let mut moments = moments(job, model, load, loss);
         moments.iter_mut().for_each(|(_, parts)| parts.retain(|part| part.bytes > 0.0));
-        let sum = |parts: &[Part]| parts.iter().map(|part| part.bytes).sum::<f64>();
+        let sum = |parts: &[MemoryPart]| parts.iter().map(|part| part.bytes).sum::<f64>();
         let fullest = moments.into_iter().max_by(|(_, a), (_, b)| sum(a).total_cmp(&sum(b)));
         let (moment, more) = fullest.expect("a step has moments");
         parts.extend(more);
@@ -53,8 +53,8 @@ impl Memory {
 }
 
 /// The moments of a step that may be the fullest, and what each adds.
-fn moments(job: &Job, model: &Model, load: &Load, loss: &Loss) -> Vec<(&'static str, Vec<Part>)> {
-    let part = |name, bytes| Part { name, bytes };
+fn moments(job: &Job, model: &ModelCost, load: &Load, loss: &LossCost) -> Vec<(&'static str, Vec<MemoryPart>)> {
+    let part = |name, bytes| MemoryPart { name, bytes };
     let largest = |of: &dyn Fn(&Chunk) -> f64| load.chunks.iter().map(of).fold(0.0, f64::max);
     let (kept, again) = load.split();
     let one = again.iter().map(|chunk| model.graph(chunk)).fold(0.0, f64::max);
@@ -73,7 +73,7 @@ fn moments(job: &Job, model: &Model, load: &Load, loss: &Loss) -> Vec<(&'static 
     let back = vec![working.clone(), fresh.clone(), gradients.clone()];
     let twice = vec![part("its graph", one), part("bf16 copies of weights in it", passing), working, fresh, gradients];
     let flat = if job.devices > 1 { 4.0 * model.trained } else { 0.0 };
-    let with_graphs = |more: Vec<Part>| {
+    let with_graphs = |more: Vec<MemoryPart>| {
         let mut parts = vec![
             part("graphs of the chunks that are kept", kept.iter().map(|chunk| model.graph(chunk)).sum()),
             part("bf16 copies of weights in these graphs", kept.len() as f64 * model.casts()),

@@ -17,13 +17,13 @@ use serde::Serialize;
 
 pub use self::device::{Device, Way};
 pub use self::exchange::Exchange;
-pub use self::load::{Load, Texts};
-pub use self::memory::{Memory, Part};
-use self::model::Model;
-pub use self::reading::{KNOWN_WRITERS, Reading};
+pub use self::load::{Load, TextLengths};
+pub use self::memory::{Memory, MemoryPart};
+use self::model::ModelCost;
+pub use self::reading::{KNOWN_WRITERS, ReadingCost};
 pub use self::sample::sample;
 pub use self::time::{Causes, Host};
-use self::time::{Loss, Step};
+use self::time::{LossCost, Machine, StepCost};
 use crate::objective::{Candidates, Needs, Objective};
 use crate::train::{MAX_PAIRS, PhaseSeconds, TrainSettings};
 use souk_io::error::{Error, Result};
@@ -36,7 +36,7 @@ pub struct Job<'a> {
     pub settings: &'a TrainSettings,
     pub objective: &'a Objective,
     pub bf16: bool,
-    pub texts: &'a Texts,
+    pub texts: &'a TextLengths,
     pub devices: u64,
 }
 
@@ -93,15 +93,17 @@ impl Job<'_> {
         self.check()?;
         let model = self.model(device);
         let load = self.load();
-        let loss = Loss::of(self, &load);
-        let step = Step::of(self, &model, &load, &loss, (device, host));
+        let loss = LossCost::of(self, &load);
+        let step = StepCost::of(self, &model, &load, &loss, &Machine { device, host });
         let memory = Memory::of(self, &model, &load, &loss, device);
         let seconds = step.seconds;
         let step_seconds = step.total();
         let needed = (step.flops.forward + step.flops.backward) / step_seconds;
-        let limit = match memory.fits() {
-            true => format!("{}: {:.0} % of the time", step.causes.largest().0, 100.0 * step.causes.largest().1),
-            false => format!("memory: it does not fit, fullest is {}", memory.moment),
+        let limit = if memory.fits() {
+            let (cause, share) = step.causes.largest();
+            format!("{cause}: {:.0} % of the time", 100.0 * share)
+        } else {
+            format!("memory: it does not fit; the peak is at {}", memory.moment)
         };
         Ok(Plan {
             device: device.clone(),
@@ -148,8 +150,8 @@ impl Job<'_> {
         self.objective.check(self.outline.dimensions as i64)
     }
 
-    fn model(&self, device: &Device) -> Model<'_> {
-        Model::new(self.outline, self.settings.lora.as_ref(), (self.bf16, self.settings.dropout, device.apart))
+    fn model(&self, device: &Device) -> ModelCost<'_> {
+        ModelCost::new(self.outline, self.settings.lora.as_ref(), self.bf16, self.settings.dropout, device.apart)
     }
 
     /// Distinct items of a batch of all processes.
@@ -165,9 +167,8 @@ impl Job<'_> {
 
     fn load(&self) -> Load {
         let share = |count: u64| count.div_ceil(self.devices);
-        let counts = (share(self.settings.batch as u64), share(self.num_items()));
-        let TrainSettings { chunk_tokens, keep_tokens, .. } = *self.settings;
-        Load::of(self.texts, self.outline, counts, (chunk_tokens, keep_tokens))
+        let counts = [share(self.settings.batch as u64), share(self.num_items())];
+        Load::of(self.texts, self.outline, counts, self.settings.chunk_tokens, self.settings.keep_tokens)
     }
 
     /// By doubling, then halving the rest, to a percent.
@@ -177,7 +178,7 @@ impl Job<'_> {
             let settings = TrainSettings { batch: (pairs * self.devices) as usize, ..self.settings.clone() };
             let job = Job { settings: &settings, ..self.clone() };
             let (model, load) = (job.model(device), job.load());
-            Memory::of(&job, &model, &load, &Loss::of(&job, &load), device).fits()
+            Memory::of(&job, &model, &load, &LossCost::of(&job, &load), device).fits()
         };
         let most = MAX_PAIRS as u64 / self.devices;
         let mut low = 0;

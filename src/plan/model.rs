@@ -8,7 +8,7 @@ use souk_nn::encoder::Outline;
 
 /// A pass and its way back.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Work {
+pub struct PassCost {
     /// Of products.
     pub flops: f64,
     /// Bytes read and written.
@@ -17,7 +17,7 @@ pub struct Work {
     pub starts: f64,
 }
 
-pub struct Model<'a> {
+pub struct ModelCost<'a> {
     outline: &'a Outline,
     lora: Option<&'a Lora>,
     bf16: bool,
@@ -33,8 +33,8 @@ const STARTS_BERT: f64 = 16.0;
 const STARTS_DECODER: f64 = 40.0;
 const STARTS_LENGTH: f64 = 14.0;
 
-impl<'a> Model<'a> {
-    pub fn new(outline: &'a Outline, lora: Option<&'a Lora>, (bf16, dropout, gpu): (bool, bool, bool)) -> Self {
+impl<'a> ModelCost<'a> {
+    pub fn new(outline: &'a Outline, lora: Option<&'a Lora>, bf16: bool, dropout: bool, gpu: bool) -> Self {
         let sizes = &outline.sizes;
         let dense: u64 = outline.dense.iter().map(|(i, o, bias)| i * o + if *bias { *o } else { 0 }).sum();
         let vocabulary = if outline.vocabulary { sizes.vocab * sizes.width } else { 0 };
@@ -74,7 +74,7 @@ impl<'a> Model<'a> {
         (self.outline.sizes.vocab * self.outline.sizes.width) as f64
     }
 
-    pub fn forward(&self, chunk: &Chunk) -> Work {
+    pub fn forward(&self, chunk: &Chunk) -> PassCost {
         let sizes = &self.outline.sizes;
         let adapters =
             2.0 * chunk.tokens * self.adapters(|lora, map| (lora.rank as u64 * (map.inputs + map.outputs)) as f64);
@@ -82,14 +82,14 @@ impl<'a> Model<'a> {
         let attention = 4.0 * (sizes.heads * sizes.head) as f64 * chunk.seen;
         let casts = if self.bf16 { 6.0 } else { 0.0 };
         let starts = if sizes.decoder { STARTS_DECODER } else { STARTS_BERT } + if self.bf16 { 7.0 } else { 0.0 };
-        Work {
+        PassCost {
             flops: 2.0 * chunk.tokens * self.matrices() + attention + adapters + dense,
             bytes: chunk.tokens * self.depth() * self.moved() + self.matrices() * (self.low() + casts),
             starts: self.depth() * (starts + STARTS_LENGTH * chunk.lengths),
         }
     }
 
-    pub fn backward(&self, chunk: &Chunk) -> Work {
+    pub fn backward(&self, chunk: &Chunk) -> PassCost {
         let sizes = &self.outline.sizes;
         let adapters =
             4.0 * chunk.tokens * self.adapters(|lora, map| (lora.rank as u64 * (map.inputs + map.outputs)) as f64);
@@ -103,7 +103,7 @@ impl<'a> Model<'a> {
         let gradients =
             if full { self.matrices() * (self.low() + casts + 12.0) + 16.0 * self.embeddings() } else { 0.0 };
         let pass = self.forward(chunk);
-        Work {
+        PassCost {
             flops: products + attention + adapters + dense,
             bytes: 2.0 * chunk.tokens * self.depth() * self.moved() + self.matrices() * self.low() + gradients,
             starts: 2.0 * pass.starts,
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn bert_base_costs_what_a_pencil_says() {
         let bert = bert_base();
-        let model = Model::new(&bert, None, (false, false, false));
+        let model = ModelCost::new(&bert, None, false, false, false);
         // the published number of parameters, less the pooler that an encoder does not compute: 768 * 768 + 768
         assert_eq!(model.parameters, 109_482_240.0 - 590_592.0);
         // 12 layers of 4 * 768^2 + 2 * 768 * 3072 entries, twice; attention over 128 tokens: 4 * 768 * 128 a layer
@@ -217,7 +217,7 @@ mod tests {
     fn an_adapter_trains_little_and_saves_a_third_of_the_products() {
         let lora = Lora { rank: 8, alpha: 16.0, dropout: 0.0, targets: vec!["query".into()], rank_stabilized: false };
         let bert = bert_base();
-        let [full, adapted] = [None, Some(&lora)].map(|lora| Model::new(&bert, lora, (false, false, false)));
+        let [full, adapted] = [None, Some(&lora)].map(|lora| ModelCost::new(&bert, lora, false, false, false));
         assert_eq!(adapted.trained, 12.0 * 8.0 * 2.0 * 768.0);
         assert_eq!(adapted.parameters, full.parameters + adapted.trained);
         let chunk = chunk(1.0, 16.0, 12.0);
@@ -233,7 +233,7 @@ mod tests {
             "num_attention_heads": 16, "num_key_value_heads": 2, "num_hidden_layers": 36,
             "max_position_embeddings": 32768, "tie_word_embeddings": true}"#,
         );
-        let model = Model::new(&qwen, None, (true, false, true));
+        let model = ModelCost::new(&qwen, None, true, false, true);
         // as the model's card says: 3.09 B, 2.77 B of them without the words
         assert_eq!(model.parameters, 3_085_938_688.0);
         assert_eq!(model.matrices(), 36.0 * (2.0 * 2048.0 * 2048.0 + 2.0 * 2048.0 * 256.0 + 3.0 * 2048.0 * 11008.0));

@@ -1,7 +1,7 @@
 //! What it takes to read one text by soft tokens (`encoder.refine`): operations, and bytes that are kept of it meanwhile.
 
 use super::load::{Chunk, seen};
-use super::model::Model;
+use super::model::ModelCost;
 use souk_nn::encoder::Outline;
 
 /// Decoders of the papers' sizes, as `config.json` describes them: for counts of what soft tokens cost there.
@@ -22,17 +22,17 @@ pub const KNOWN_WRITERS: [(&str, &str); 2] = [
 
 /// One text of `tokens`, with `steps` soft tokens behind it; none: one plain pass.
 #[derive(Clone, Copy, Debug)]
-pub struct Reading {
+pub struct ReadingCost {
     pub tokens: u64,
     pub steps: u64,
     /// Keys and values are kept; otherwise all is read again for each soft token.
     pub cached: bool,
 }
 
-impl Reading {
+impl ReadingCost {
     /// Operations of products, in one pass without gradients.
     pub fn flops(&self, outline: &Outline) -> f64 {
-        let model = Model::new(outline, None, (false, false, false));
+        let model = ModelCost::new(outline, None, false, false, false);
         let pass = |tokens: u64, seen: f64| {
             model.forward(&Chunk { texts: 0.0, tokens: tokens as f64, seen, lengths: 1.0 }).flops
         };
@@ -66,14 +66,14 @@ mod tests {
             r#"{"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1,
             "intermediate_size": 24, "vocab_size": 10, "max_position_embeddings": 64, "tie_word_embeddings": true}"#,
         );
-        let of = |steps, cached| Reading { tokens: 3, steps, cached }.flops(&tiny);
+        let of = |steps, cached| ReadingCost { tokens: 3, steps, cached }.flops(&tiny);
         let (matrices, pair) = (2.0 * 2.0 * 832.0, 2.0 * 4.0 * 8.0);
         let plain = 3.0 * matrices + 6.0 * pair;
         assert_eq!(of(0, true), plain);
         let words = 2.0 * 4.0 * 80.0;
         assert_eq!(of(2, true), plain + words + 2.0 * matrices + (4.0 + 5.0) * pair);
         assert_eq!(of(2, false), plain + words + (4.0 + 5.0) * matrices + (10.0 + 15.0) * pair);
-        let kept = |steps, cached| Reading { tokens: 3, steps, cached }.kept_bytes(&tiny, 4);
+        let kept = |steps, cached| ReadingCost { tokens: 3, steps, cached }.kept_bytes(&tiny, 4);
         assert_eq!((kept(2, true), kept(2, false), kept(0, true)), (2 * 5 * 2 * 8 * 4, 0, 0));
     }
 
@@ -82,7 +82,7 @@ mod tests {
     fn five_soft_tokens_cost_what_the_paper_says() {
         let [small, large] = KNOWN_WRITERS.map(|(_, json)| {
             let model = outline(json);
-            let of = |steps, cached| Reading { tokens: 512, steps, cached }.flops(&model);
+            let of = |steps, cached| ReadingCost { tokens: 512, steps, cached }.flops(&model);
             (of(5, true) / of(0, true), of(5, false) / of(0, true))
         });
         assert!((large.0 - 1.01).abs() < 0.005 && (large.1 - 6.02).abs() < 0.02, "{large:?}");

@@ -3,7 +3,7 @@
 
 use std::collections::HashSet;
 
-use super::Texts;
+use super::TextLengths;
 use crate::train::TrainSettings;
 use souk_ingest::dataset::Pairs;
 use souk_io::beir::DataFolder;
@@ -19,7 +19,7 @@ const SAMPLE: usize = 2_000;
 const DRAWN: usize = 1 << 16;
 
 /// Reads what the first batches hold. Drawn negatives that a pair has chosen as well are counted twice.
-pub fn sample(data: &DataFolder, reader: &Reader, settings: &TrainSettings, negatives: usize) -> Result<Texts> {
+pub fn sample(data: &DataFolder, reader: &Reader, settings: &TrainSettings, negatives: usize) -> Result<TextLengths> {
     let catalogue = Catalogue::open(data)?;
     let pairs = Pairs::open(data, &catalogue, (settings.pairs, settings.split.as_str()), None)?;
     let order = Order { seed: settings.seed, block: settings.shuffle_block };
@@ -40,7 +40,7 @@ pub fn sample(data: &DataFolder, reader: &Reader, settings: &TrainSettings, nega
     }
     let held = |batch: &[u64]| batch.iter().map(|row| pairs.row(*row).item).collect::<HashSet<u32>>().len();
     let distinct: usize = rows.chunks(batch).map(held).sum();
-    Texts::new(queries, items, distinct as f64 / rows.len() as f64, Some(pairs.len()))
+    TextLengths::new(queries, items, distinct as f64 / rows.len() as f64, Some(pairs.len()))
 }
 
 #[cfg(test)]

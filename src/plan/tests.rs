@@ -24,7 +24,7 @@ struct Case {
     outline: Outline,
     settings: TrainSettings,
     objective: Objective,
-    texts: Texts,
+    texts: TextLengths,
     bf16: bool,
 }
 
@@ -34,7 +34,7 @@ impl Case {
             outline: bert_base(),
             settings: TrainSettings { batch: 256, ..TrainSettings::default() },
             objective: Objective::default(),
-            texts: Texts::new(vec![8], vec![64], 1.0, Some(100_000)).unwrap(),
+            texts: TextLengths::new(vec![8], vec![64], 1.0, Some(100_000)).unwrap(),
             bf16: true,
         }
     }

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::device::Device;
 use super::exchange::{Exchange, Ring};
 use super::load::{Chunk, Load};
-use super::model::{Model, Work};
+use super::model::{ModelCost, PassCost};
 use super::{Flops, Job};
 use crate::train::PhaseSeconds;
 
@@ -22,7 +22,7 @@ const UNIT_BYTES: f64 = 64.0;
 pub struct Host {
     /// Drawing one pair: every process draws all of them.
     pub draw: f64,
-    /// Reading one text, and each of its tokens.
+    /// ReadingCost one text, and each of its tokens.
     pub text: f64,
     pub token: f64,
     /// One entry of the mask of known items.
@@ -71,7 +71,7 @@ impl Causes {
 }
 
 /// The objective of one process in one batch.
-pub struct Loss {
+pub struct LossCost {
     flops: f64,
     traffic: f64,
     /// Scores; the host makes a mask with an entry for each.
@@ -81,7 +81,7 @@ pub struct Loss {
     symmetric: bool,
 }
 
-impl Loss {
+impl LossCost {
     pub fn of(job: &Job, load: &Load) -> Self {
         let whole = job.outline.dimensions;
         let prefixes: Vec<f64> = match job.objective.prefixes() {
@@ -109,24 +109,31 @@ impl Loss {
     }
 }
 
+/// A device and the host that feeds it.
+pub struct Machine<'a> {
+    pub device: &'a Device,
+    pub host: &'a Host,
+}
+
 /// One step of one process.
-pub struct Step {
+pub struct StepCost {
     pub seconds: PhaseSeconds,
     pub flops: Flops,
     pub exchanges: Vec<Exchange>,
     pub causes: Causes,
 }
 
-impl Step {
-    pub fn of(job: &Job, model: &Model, load: &Load, loss: &Loss, (device, host): (&Device, &Host)) -> Self {
+impl StepCost {
+    pub fn of(job: &Job, model: &ModelCost, load: &Load, loss: &LossCost, machine: &Machine) -> Self {
+        let Machine { device, host } = *machine;
         let clock = Clock { device, bf16: job.bf16, crowding: device.crowding(job.devices) };
         let batches = job.settings.accumulate as f64;
         let mut causes = Causes::default();
         let mut flops = Flops::default();
         let mut seconds = PhaseSeconds::default();
         let (_, again) = load.split();
-        let mut pass = |chunks: &[Chunk], of: &dyn Fn(&Chunk) -> Work, flops: &mut f64| {
-            let works: Vec<Work> = chunks.iter().map(of).collect();
+        let mut pass = |chunks: &[Chunk], of: &dyn Fn(&Chunk) -> PassCost, flops: &mut f64| {
+            let works: Vec<PassCost> = chunks.iter().map(of).collect();
             *flops = batches * total(works.iter().map(|work| work.flops));
             total(works.iter().map(|work| batches * clock.pass(work, batches, &mut causes)))
         };
@@ -167,7 +174,7 @@ fn total(numbers: impl Iterator<Item = f64>) -> f64 {
 }
 
 /// All exchanges of a step, and the seconds of those that sum gradients.
-fn exchanges(job: &Job, model: &Model, loss: &Loss, load: &Load, ring: &Ring) -> (Vec<Exchange>, f64) {
+fn exchanges(job: &Job, model: &ModelCost, loss: &LossCost, load: &Load, ring: &Ring) -> (Vec<Exchange>, f64) {
     if job.devices == 1 {
         return (Vec::new(), 0.0);
     }
@@ -197,7 +204,7 @@ struct Clock<'a> {
 
 impl Clock<'_> {
     /// PhaseSeconds of one pass; `times` of them are added to the causes.
-    fn pass(&self, work: &Work, times: f64, causes: &mut Causes) -> f64 {
+    fn pass(&self, work: &PassCost, times: f64, causes: &mut Causes) -> f64 {
         let device = self.device;
         let products = self.crowding * work.flops / (device.peak(self.bf16) * device.mfu);
         let traffic = self.crowding * work.bytes / (device.bandwidth * device.bandwidth_share);

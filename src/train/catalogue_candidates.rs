@@ -15,7 +15,7 @@ use super::TrainSettings;
 use super::batch::Batch;
 use super::context::{StageContext, StepContext, read_item, read_query};
 use super::grad_cache::{Chunking, GradCache};
-use crate::candidates::{Bank, CandidateSettings, Search, Source};
+use crate::candidates::{Bank, BankSearch, CandidateSettings, CandidateSource};
 use souk_io::catalogue::Catalogue;
 use souk_io::error::{Error, Result};
 use souk_nn::backbone::lora::Lora;
@@ -40,7 +40,7 @@ impl CatalogueCandidates {
         train: &TrainSettings,
     ) -> Result<Option<Self>> {
         settings.check()?;
-        let Some(copy) = model_copy.filter(|_| settings.source == Source::Catalogue) else { return Ok(None) };
+        let Some(copy) = model_copy.filter(|_| settings.source == CandidateSource::Catalogue) else { return Ok(None) };
         let lora = train.lora.as_ref().map(|lora| (lora, train.seed));
         Ok(Some(Self::new(settings, ModelCopy::new(copy, lora)?)))
     }
@@ -116,12 +116,12 @@ pub fn nearest(stage: &StageContext, bank: &Bank, own: &Tensor, k: usize) -> Res
 pub struct BankSpec {
     rows: Range<usize>,
     chunking: Chunking,
-    search: Search,
+    search: BankSearch,
 }
 
 impl BankSpec {
     /// This process's shard of the catalogue, to answer the queries of so many steps.
-    pub fn new(stage: &StageContext, search: Search, steps: u64) -> Self {
+    pub fn new(stage: &StageContext, search: BankSearch, steps: u64) -> Self {
         let rows = stage.shard(stage.catalogue.len() as usize);
         let queries = steps.saturating_mul((stage.settings.batch * stage.settings.accumulate) as u64);
         let search = search.cheaper(stage.device, rows.len(), queries);

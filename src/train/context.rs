@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use tch::{Device, Kind, Tensor};
 
-use super::TrainSettings;
 use super::batch::{Batch, Negatives, shard_range};
 use super::grad_cache::{Chunking, GradCache};
 use super::metrics::{PhaseSeconds, StepMetrics};
+use super::settings::{MicroBatch, TrainSettings};
 use crate::objective::{Needs, Vectors};
 use souk_ingest::dataset::Pairs;
 use souk_io::catalogue::Catalogue;
@@ -43,13 +43,6 @@ pub struct StepSchedule {
     pub step: u64,
     pub num_steps: u64,
     pub learning_rate: f64,
-}
-
-/// A range of draws whose gradients are computed together, and its weight in the step's mean.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MicroBatch {
-    pub draws: Range<u64>,
-    pub weight: f64,
 }
 
 /// What became of a step.

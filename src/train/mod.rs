@@ -23,12 +23,14 @@ mod step_log;
 mod tests;
 mod writer;
 
-pub use self::algorithms::perplexity;
+pub use self::algorithms::{Algorithm, Preparation, perplexity};
+pub use self::batch::Batch;
+pub use self::context::{EncodedBatch, Outcome, StageContext, StepContext, StepSchedule};
 pub use self::metrics::{PhaseSeconds, Progress, StageSummary, StepMetrics, StepReport};
 pub use self::policy_metrics::{PolicyMetrics, Spread};
 pub use self::rationale_metrics::RationaleMetrics;
 pub use self::resume_check::ContentHashes;
 pub use self::run::Run;
-pub use self::settings::{MAX_PAIRS, TrainSettings};
+pub use self::settings::{MAX_PAIRS, MicroBatch, TrainSettings};
 pub use self::stage::{Stage, StageRewards};
 pub use self::writer::WriterSettings;

@@ -22,7 +22,7 @@ use super::metrics::{Progress, StageSummary, StepMetrics, StepReport};
 use super::policy_metrics::PolicyMetrics;
 use super::resume_check::{ContentHashes, Resumable, check_resumes, without_place};
 use super::step_log::StepLog;
-use crate::checkpoint::{Checkpoints, State};
+use crate::checkpoint::{CheckpointState, Checkpoints};
 use souk_ingest::dataset::Pairs;
 use souk_io::atomic_dir::{start_folder, sync_one};
 use souk_io::beir::DataFolder;
@@ -57,6 +57,12 @@ struct StageData {
     pairs: Pairs,
 }
 
+/// A stage's folder, and whether to resume the stage in it.
+struct StageFolder<'a> {
+    out: &'a Path,
+    resume: bool,
+}
+
 /// Steps that were made, and the draws they took.
 #[derive(Clone, Copy, Default)]
 struct Done {
@@ -67,12 +73,37 @@ struct Done {
 impl Run {
     /// Opens the data and creates `out`, a new folder; with `resume`, continues from its last checkpoint.
     pub fn open(
-        mut stage: Stage,
+        stage: Stage,
         data: &DataFolder,
         out: &Path,
         resume: bool,
         collective: Box<dyn Collective>,
     ) -> Result<Self> {
+        let folder = StageFolder { out, resume };
+        Self::start(stage, data, &folder, collective, |stage| {
+            algorithms::build(&stage.objective, &stage.settings, stage.rewards.take(), data)
+        })
+    }
+
+    /// The same with an algorithm of your own. `stage.objective` still says what its steps need (`Objective::needs`).
+    pub fn open_with(
+        algorithm: Box<dyn Algorithm>,
+        stage: Stage,
+        data: &DataFolder,
+        out: &Path,
+        collective: Box<dyn Collective>,
+    ) -> Result<Self> {
+        Self::start(stage, data, &StageFolder { out, resume: false }, collective, |_| Ok(algorithm))
+    }
+
+    fn start(
+        mut stage: Stage,
+        data: &DataFolder,
+        folder: &StageFolder,
+        collective: Box<dyn Collective>,
+        build: impl FnOnce(&mut Stage) -> Result<Box<dyn Algorithm>>,
+    ) -> Result<Self> {
+        let StageFolder { out, resume } = *folder;
         stage.settings.check()?;
         stage.encoder.check_export()?;
         stage.objective.check(stage.encoder.dimensions())?;
@@ -92,8 +123,7 @@ impl Run {
         let lora = stage.settings.lora.as_ref().map(|lora| (lora, stage.settings.seed));
         let named = stage.encoder.trainable(lora, stage.objective.needs().writes())?;
         let mut optimizer = Optimizer::new(&stage.settings.optimizer, named)?;
-        let rewards = stage.rewards.take();
-        let mut algorithm = algorithms::build(&stage.objective, &stage.settings, rewards, data)?;
+        let mut algorithm = build(&mut stage)?;
         let data = StageData { catalogue: Arc::new(catalogue), pairs };
         let mut done = Done::default();
         if let Some((state, tensors)) = latest {
@@ -235,8 +265,8 @@ impl Run {
         if !self.is_first() {
             return Ok(());
         }
-        let state = State {
-            format: State::FORMAT,
+        let state = CheckpointState {
+            format: CheckpointState::FORMAT,
             step: steps,
             steps: num_steps,
             updates: self.optimizer.steps(),
@@ -245,7 +275,7 @@ impl Run {
             low_water,
             span: self.data.pairs.span().cloned(),
             config: self.stage.config.clone(),
-            config_hash: State::hash(&self.stage.config),
+            config_hash: CheckpointState::hash(&self.stage.config),
             model_hash: self.hashes.model.clone(),
             data_hash: self.hashes.data.clone(),
             reward_source: self.algorithm.judge_id().map(str::to_owned),

@@ -4,7 +4,6 @@ use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
 
-use super::context::MicroBatch;
 use super::writer::WriterSettings;
 use crate::objective::Needs;
 use souk_ingest::dataset::PairSource;
@@ -54,6 +53,13 @@ pub struct TrainSettings {
     pub checkpoint_steps: u64,
     /// Number of checkpoints to keep.
     pub keep_checkpoints: usize,
+}
+
+/// A range of draws whose gradients are computed together, and its weight in the step's mean.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MicroBatch {
+    pub draws: Range<u64>,
+    pub weight: f64,
 }
 
 impl Default for TrainSettings {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::TrainSettings;
 use crate::candidates::CandidateSettings;
-use crate::checkpoint::State;
+use crate::checkpoint::CheckpointState;
 use crate::objective::Objective;
 use souk_ingest::dataset::{PairSource, Pairs, Span};
 use souk_io::beir::DataFolder;
@@ -46,7 +46,7 @@ impl Stage {
         &self,
         data: &DataFolder,
         catalogue: &Catalogue,
-        resumed: Option<&State>,
+        resumed: Option<&CheckpointState>,
         collective: &dyn Collective,
     ) -> Result<Pairs> {
         let TrainSettings { pairs: source, split, .. } = &self.settings;

@@ -15,7 +15,7 @@ use super::algorithms;
 use super::catalogue_candidates::{BankSpec, CatalogueCandidates, ModelCopy};
 use super::context::{StageContext, StepContext, StepSchedule};
 use super::metrics::StepMetrics;
-use crate::candidates::{CandidateSettings, Search, Source};
+use crate::candidates::{BankSearch, CandidateSettings, CandidateSource};
 use crate::objective::{InfoNceSettings, Objective};
 use souk_ingest::dataset::{PairSource, Pairs};
 use souk_io::beir::DataFolder;
@@ -197,7 +197,8 @@ fn a_bank_takes_over_at_its_step_and_is_that_of_the_model_half_way_to_it() {
     let context = shop.context(&settings, &Objective::InfoNce(InfoNceSettings::default()));
     let mut encoder = open("st_cls");
     let mut optimizer = Optimizer::new(&settings.optimizer, encoder.trainable(None, false).unwrap()).unwrap();
-    let settings = CandidateSettings { source: Source::Catalogue, refresh_steps: 4, ..CandidateSettings::default() };
+    let settings =
+        CandidateSettings { source: CandidateSource::Catalogue, refresh_steps: 4, ..CandidateSettings::default() };
     let mut candidates = CatalogueCandidates::new(settings, ModelCopy::new(open("st_cls"), None).unwrap());
     let queries = Tensor::randn([5, encoder.dimensions()], (Kind::Float, Device::Cpu));
     let (mut by_step, mut of_weights) = (Vec::new(), Vec::new());
@@ -206,7 +207,7 @@ fn a_bank_takes_over_at_its_step_and_is_that_of_the_model_half_way_to_it() {
     let before = threads().join().unwrap();
     let never = AtomicBool::new(false);
     for step in 0..6 {
-        let now = BankSpec::new(&context, Search::Exact, 1).build(&shop.catalogue, &encoder, &never).unwrap();
+        let now = BankSpec::new(&context, BankSearch::Exact, 1).build(&shop.catalogue, &encoder, &never).unwrap();
         of_weights.push(now.nearest(&queries, 3).unwrap().scores);
         let schedule = StepSchedule { step, num_steps: 6, learning_rate: 0.0 };
         let cx = StepContext::new(context, &encoder, &mut optimizer, schedule, &never);

@@ -109,7 +109,7 @@ fn too_long(_: &str, text: &str) -> Vec<String> {
 }
 
 /// Rust without its comments, strings and characters, in which words could be anything.
-fn code_only(text: &str) -> String {
+pub fn code_only(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(letter) = rest.chars().next() {
@@ -174,11 +174,11 @@ fn is_name(letter: char) -> bool {
     letter.is_alphanumeric() || letter == '_'
 }
 
-fn root() -> &'static Path {
+pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-fn rust_files() -> Vec<(String, String)> {
+pub fn rust_files() -> Vec<(String, String)> {
     let mut files = Vec::new();
     for folder in RUST_FOLDERS {
         collect(folder, "rs", &mut files);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use souk::beir::DataFolder;
 use souk::config::Config;
-use souk::plan::{Device, Host, Job, Plan, Texts, sample};
+use souk::plan::{Device, Host, Job, Plan, TextLengths, sample};
 
 use crate::output::print;
 use crate::{ModelArgs, Shared};
@@ -91,9 +91,9 @@ impl PlanVerb {
         Ok(device)
     }
 
-    fn texts(&self, config: &Config) -> souk::Result<Texts> {
+    fn texts(&self, config: &Config) -> souk::Result<TextLengths> {
         let Some(data) = &self.data else {
-            return Texts::new(vec![self.query_tokens], vec![self.item_tokens], 1.0, self.pairs);
+            return TextLengths::new(vec![self.query_tokens], vec![self.item_tokens], 1.0, self.pairs);
         };
         let negatives = config.objective.needs().global_negatives;
         sample(&DataFolder::open(data)?, &config.open_reader()?, &config.train, negatives)
@@ -111,7 +111,7 @@ fn positive(text: &str) -> Result<f64, String> {
 }
 
 /// What people read.
-fn table(plan: &Plan, texts: &Texts) -> Result<String, std::fmt::Error> {
+fn table(plan: &Plan, texts: &TextLengths) -> Result<String, std::fmt::Error> {
     let mut out = String::new();
     let Plan { device, load, memory, .. } = plan;
     let [query, item] = texts.mean_tokens();

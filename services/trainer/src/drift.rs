@@ -11,7 +11,7 @@ use souk::catalogue::Catalogue;
 use souk::dataset::{EXAMPLES_FOLDER, Examples, Span};
 use souk::domain::Item;
 use souk::report::TrainingLog;
-use souk::rounds::{Mix, stability};
+use crate::rounds::{Mix, stability};
 
 /// Steps at a stage's beginning whose levels count: before it has learned much.
 const FIRST_STEPS: usize = 10;

@@ -15,7 +15,7 @@ use souk::beir::DataFolder;
 use souk::collective::{Collective, Lent};
 use souk::config::Config;
 use souk::dataset::Span;
-use souk::rounds::StageSettings;
+use souk::config::StageSettings;
 use souk::train::{Progress, Run, Stage, StageSummary};
 use souk::{Error, Result};
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use souk::dataset::Progress as Reading;
-use souk::rounds::Ended;
+use crate::rounds::RoundOutcome;
 use souk::telemetry::TRAINER;
 use souk::train::StepReport;
 
@@ -74,7 +74,7 @@ pub struct Waiting {
 pub struct Last {
     pub round: u64,
     #[serde(flatten)]
-    pub ended: Ended,
+    pub ended: RoundOutcome,
 }
 
 #[derive(Clone, Debug, Serialize)]

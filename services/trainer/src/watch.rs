@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, raise};
 use nix::sys::statvfs::statvfs;
 use souk::Error;
-use souk::rounds::Alarms;
+use souk::config::Alarms;
 
 use crate::reader::said;
 use crate::status::Status;

@@ -14,7 +14,8 @@ use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::dataset::{EXAMPLES_FOLDER, Span, Stock, forget};
 use souk::objects::Objects;
-use souk::rounds::{Due, Ended, Lesson, Round, Rounds, StageSettings, TrainerSettings, Tried, due};
+use crate::rounds::{Due, Round, RoundOutcome, Rounds, StageAttempt, StageSpan, due};
+use souk::config::{StageSettings, TrainerSettings};
 use souk::store::NewVersion;
 use souk::telemetry::TRAINER;
 use souk::train::Progress;
@@ -181,7 +182,7 @@ impl Work {
                 Due::Time => "enough time, and some new examples",
             };
             learned.insert(stage.name.clone(), to.clone());
-            lessons.push(Lesson { stage: stage.name, span, fresh, why: why.into() });
+            lessons.push(StageSpan { stage: stage.name, span, fresh, why: why.into() });
         }
         let (number, began_at) = (self.rounds.next(), seconds_now());
         tracing::info!(round = number, parent, "a round begins");
@@ -202,7 +203,7 @@ impl Work {
             let tried = self.rounds.tried(&stage.name);
             let fresh = tried.map_or_else(|| self.stock.since(&<_>::default()), |(to, _)| self.stock.since(to));
             let since = seconds_now() - tried.map_or(self.began_at, |(_, ended_at)| ended_at);
-            let tried = Tried { fresh, seconds: since.try_into().unwrap_or_default() };
+            let tried = StageAttempt { fresh, seconds: since.try_into().unwrap_or_default() };
             TRAINER.fresh.with_label_values(&[&stage.name]).set(fresh as i64);
             shown.push(Waiting {
                 stage: stage.name.clone(),
@@ -262,7 +263,7 @@ impl Work {
             Trained::Model(model) => model,
             Trained::Stopped => return Ok(()),
             Trained::Failed(reason) => {
-                let ended = Ended { ended_at: seconds_now(), version: None, passed: false, reasons: vec![reason] };
+                let ended = RoundOutcome { ended_at: seconds_now(), version: None, passed: false, reasons: vec![reason] };
                 return self.end(round, ended);
             }
         };
@@ -286,7 +287,7 @@ impl Work {
         let Decision { candidate, served, gated, .. } = decision;
         gauge.tidy(&[&served, &candidate])?;
         let (version, ended_at) = (Some(candidate.name), seconds_now());
-        self.end(round, Ended { ended_at, version, passed: gated.passed, reasons: gated.reasons })
+        self.end(round, RoundOutcome { ended_at, version, passed: gated.passed, reasons: gated.reasons })
     }
 
     /// Holds a round's model against what is served.
@@ -306,7 +307,7 @@ impl Work {
         }
     }
 
-    fn end(&mut self, round: &Round, ended: Ended) -> Result<()> {
+    fn end(&mut self, round: &Round, ended: RoundOutcome) -> Result<()> {
         let outcome = match (&ended.version, ended.passed) {
             (_, true) => "passed",
             (Some(_), false) => "refused",
@@ -392,7 +393,7 @@ impl Work {
 
     /// Trains one stage to its end, or until it is asked to stop: false. Where a weight is no number any more, it goes on from
     /// the last checkpoint with half the learning rate.
-    fn stage(&mut self, (round, lesson): (&Round, &Lesson), model: &str, out: &Path) -> Result<bool> {
+    fn stage(&mut self, (round, lesson): (&Round, &StageSpan), model: &str, out: &Path) -> Result<bool> {
         let settings = &self.config.trainer;
         let known = settings.stage.iter().find(|stage| stage.name == lesson.stage).cloned();
         let gone =

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 use super::{Algorithm, Preparation};
-use crate::candidates::{Bank, Search};
+use crate::candidates::{Bank, BankSearch};
 use crate::objective::{DpoSettings, Group, GroupLoss, MinedSettings, PairwiseSettings, Vectors};
 use crate::train::batch::Batch;
 use crate::train::catalogue_candidates::{BankSpec, nearest};
@@ -65,7 +65,7 @@ struct ShownCandidates {
 impl Algorithm for Mined {
     fn prepare(&mut self, at: &Preparation, report: &mut dyn FnMut(usize, usize)) -> Result<bool> {
         let stage = &at.stage;
-        let spec = BankSpec::new(stage, Search::Exact, 1);
+        let spec = BankSpec::new(stage, BankSearch::Exact, 1);
         let bank = spec.build(stage.catalogue, at.encoder, &AtomicBool::new(false))?;
         let mut seen = HashSet::new();
         let mut queries: Vec<Pair<'_>> = (0..stage.pairs.len()).map(|row| stage.pairs.row(row)).collect();

@@ -1,5 +1,5 @@
-//! How far one mix of things is from another: queries and items by buckets, levels by number. The population stability
-//! index, Σ (b − a) · ln(b / a) over buckets, with half a count in each so that none is empty.
+//! Drift between two distributions: queries and items by hash bucket, levels by number. The population stability index,
+//! Σ (b − a) · ln(b / a) over buckets, with half a count added to each so that none is empty.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -16,7 +16,7 @@ impl Default for Mix {
 }
 
 impl Mix {
-    /// Of what is counted already.
+    /// From existing counts.
     pub fn of(counts: &[f64]) -> Self {
         Self(counts.into())
     }
@@ -34,7 +34,7 @@ impl Mix {
     }
 }
 
-/// None where there is too little to say anything: fewer than ten of either for each bucket.
+/// The population stability index; none with fewer than ten counts of either for each bucket.
 pub fn stability(before: &Mix, after: &Mix) -> Option<f64> {
     let buckets = before.0.len() as f64;
     if before.0.len() != after.0.len() || before.num().min(after.num()) < 10.0 * buckets {

@@ -1,4 +1,4 @@
-//! What can be set of the trainer. The defaults suit a shop with some ten thousand clicks a day.
+//! Settings of the trainer. The defaults suit a shop with some ten thousand clicks a day.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -13,38 +13,38 @@ use souk_report::GateSettings;
 pub struct TrainerSettings {
     /// Address and port of /status, /metrics, /healthz and /readyz.
     pub listen: String,
-    /// A file with one key a line; /status then needs one. The variable SOUK_TRAINER_KEYS does the same.
+    /// A file with one API key on each line; `/status` then requires one. SOUK_TRAINER_KEYS does the same.
     pub key_file: Option<PathBuf>,
-    /// The trainer's own folder: its rounds, and what they left. One process at a time has it.
+    /// State folder: rounds and their models. Locked by one process.
     pub state: PathBuf,
-    /// A data folder: the catalogue, the judgements that a candidate is measured by; examples of the log go into it.
+    /// Data folder: the catalogue, and the judgements that candidates are evaluated on. Examples from the log are written to it.
     pub data: Option<PathBuf>,
-    /// When a stage takes its turn, where it does not say so itself.
+    /// When a stage runs, unless it has a pace of its own.
     pub pace: Pace,
-    /// What a round consists of, in this order.
+    /// The stages of a round, in order.
     pub stage: Vec<StageSettings>,
     pub gate: GateSettings,
-    /// Models that stay on disk beside those that are served, wait to be, or could be gone back to.
+    /// Models kept on disk beside those that are served, offered, or a target of rollback.
     pub keep: usize,
-    /// Examples that are older, by the log's own time, are forgotten; 0: none are.
+    /// Retention of examples in days, by the log's own time; 0 keeps all.
     pub keep_days: f64,
-    /// Where models that passed are put for services on other machines, such as `s3://BUCKET/models`; by default they are read
-    /// from `state`.
+    /// Where models that passed the gate are published for services on other machines, such as `s3://BUCKET/models`; by default
+    /// services read them from `state`.
     pub publish: Option<String>,
-    /// Seconds that a candidate which passed its gate is waited for until it is served, before the next round begins.
+    /// Seconds to wait for a candidate that passed its gate to be served, before the next round begins.
     pub adopt_seconds: u64,
     pub alarms: Alarms,
 }
 
-/// When a stage takes its turn: once there are enough new examples, or after some time if there are a few.
+/// When a stage runs: once there are enough new examples, or after some time if there are a few.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pace {
     pub examples: u64,
     pub seconds: u64,
-    /// After `seconds`, fewer than these are not worth a turn.
+    /// With fewer new examples than this, `seconds` does not count.
     pub min_examples: u64,
-    /// Older examples that are learned from once more, as a multiple of the new ones, so that they are not forgotten.
+    /// Replayed older examples, as a multiple of the new ones, against forgetting.
     pub look_back: f64,
 }
 
@@ -53,27 +53,27 @@ pub struct Pace {
 #[serde(default, deny_unknown_fields)]
 pub struct StageSettings {
     pub name: String,
-    /// A file, found from the folder of the trainer's own; what it does not say is as the trainer's file has it.
+    /// A file, relative to the trainer's own file; it overrides the trainer's settings.
     pub config: Option<PathBuf>,
-    /// Single changes, as `--set` takes them.
+    /// Overrides, as for `--set`.
     pub set: Vec<String>,
     pub pace: Option<Pace>,
 }
 
-/// When somebody is told that something is wrong. 0 turns an alarm off.
+/// Thresholds of alarms. 0 turns an alarm off.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Alarms {
     /// Seconds without a message from the log.
     pub source_seconds: u64,
-    /// Seconds since the last step of a stage that trains: a judge that is away, or a device that hangs.
+    /// Seconds since the last training step: the judge is down, or a device hangs.
     pub step_seconds: u64,
-    /// Bytes that must be free where the state lies; with fewer no round begins and nothing more is read.
+    /// Free bytes required on the disk of the state folder; with fewer, no round begins and the log is not read.
     pub free_bytes: u64,
-    /// How far the mix of queries or items may move from round to round: a population stability index. 0.1 is little, 0.25 much.
+    /// Population stability index of queries or items from round to round. 0.1 is a small change, 0.25 a large one.
     pub max_drift: f64,
-    /// Batches of a stage that may be skipped because their loss was no number; and returns to the last checkpoint because
-    /// a weight was none.
+    /// Batches of a stage that may be skipped because their loss is not finite, and returns to the last checkpoint because a weight
+    /// is not finite.
     pub max_diverged: u64,
 }
 
@@ -111,31 +111,31 @@ impl Default for Alarms {
 impl TrainerSettings {
     pub fn check(&self) -> Result<()> {
         if self.stage.is_empty() {
-            let problem = "names no stage: say [[trainer.stage]] name = \"sft\", config = \"sft-market.toml\"";
+            let problem = "has no stage: add [[trainer.stage]] name = \"sft\", config = \"sft-market.toml\"";
             return Err(Error::config("trainer.stage", problem));
         }
         let mut seen = BTreeSet::new();
         for StageSettings { name, .. } in &self.stage {
             let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
             if name.is_empty() || !name.chars().all(is_plain) {
-                let problem = format!("`{name}` is no name of a stage: say letters, digits, - and _");
+                let problem = format!("`{name}` is not a valid stage name: use letters, digits, - and _");
                 return Err(Error::config("trainer.stage.name", problem));
             }
             if !seen.insert(name) {
-                return Err(Error::config("trainer.stage.name", format!("two stages are called `{name}`")));
+                return Err(Error::config("trainer.stage.name", format!("two stages are named `{name}`: rename one")));
             }
         }
         for pace in self.stage.iter().map(|stage| self.pace_of(stage)) {
             if pace.examples == 0 || pace.min_examples == 0 {
-                let problem = "examples and min_examples: say 1 or more, for a stage learns from examples";
+                let problem = "examples and min_examples must be 1 or more";
                 return Err(Error::config("trainer.pace", problem));
             }
             if !pace.look_back.is_finite() || pace.look_back < 0.0 {
-                return Err(Error::config("trainer.pace.look_back", "say 0 or more"));
+                return Err(Error::config("trainer.pace.look_back", "must be 0 or more"));
             }
         }
         if self.keep_days.is_nan() || self.keep_days < 0.0 {
-            return Err(Error::config("trainer.keep_days", "say 0 or more"));
+            return Err(Error::config("trainer.keep_days", "must be 0 or more"));
         }
         self.gate.check()
     }

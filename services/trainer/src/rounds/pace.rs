@@ -1,24 +1,24 @@
-//! When a stage takes its turn. Pure: counts and times in, a reason out.
+//! When a stage runs: counts and times in, a reason out.
 
-use super::settings::Pace;
+use souk::config::Pace;
 
-/// What a stage was given the last time.
+/// The last time that a stage ran.
 #[derive(Clone, Copy, Debug)]
-pub struct Tried {
-    /// Examples that have come since.
+pub struct StageAttempt {
+    /// New examples since then.
     pub fresh: u64,
-    /// Seconds since.
+    /// Seconds since then.
     pub seconds: u64,
 }
 
-/// Why it is time.
+/// Why a stage is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     Examples,
     Time,
 }
 
-pub fn due(pace: &Pace, tried: Tried) -> Option<Due> {
+pub fn due(pace: &Pace, tried: StageAttempt) -> Option<Due> {
     if tried.fresh >= pace.examples {
         return Some(Due::Examples);
     }
@@ -33,12 +33,12 @@ mod tests {
     #[test]
     fn enough_examples_or_enough_time_with_a_few() {
         let pace = Pace { examples: 100, seconds: 60, min_examples: 10, look_back: 0.0 };
-        let at = |fresh, seconds| due(&pace, Tried { fresh, seconds });
+        let at = |fresh, seconds| due(&pace, StageAttempt { fresh, seconds });
         assert_eq!(at(99, 59), None);
         assert_eq!(at(100, 0), Some(Due::Examples));
         assert_eq!(at(10, 60), Some(Due::Time));
         assert_eq!(at(9, 1000), None, "too few to learn from, however long it has been");
         let never = Pace { seconds: 0, ..pace };
-        assert_eq!(due(&never, Tried { fresh: 99, seconds: 1 << 40 }), None);
+        assert_eq!(due(&never, StageAttempt { fresh: 99, seconds: 1 << 40 }), None);
     }
 }

@@ -1,6 +1,5 @@
-//! What is on disk of rounds: `rounds/000001/round.json` when one begins, `ended.json` when it has ended, and between them
-//! whatever its stages and measurements leave. What is written is durable, and a round that was begun and not ended is gone on
-//! with.
+//! Rounds on disk: `rounds/000001/round.json` when a round begins, `ended.json` when it has ended, and between them the files of its
+//! stages and measurements. Writes are durable; a round that began and did not end is resumed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -9,14 +8,14 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use souk_ingest::dataset::{Extent, Span};
-use souk_io::atomic_dir::{Claim, write_whole};
-use souk_io::error::{Error, Result};
+use souk::dataset::{Extent, Span};
+use souk::atomic_dir::{Claim, write_whole};
+use souk::error::{Error, Result};
 
 const ROUNDS: &str = "rounds";
 const BEGUN: &str = "round.json";
 const ENDED: &str = "ended.json";
-/// Of rounds whose models are gone, so many are remembered.
+/// Rounds whose records are kept after their models were removed.
 const REMEMBERED: usize = 1000;
 
 /// A round, as it was when it began.
@@ -26,42 +25,42 @@ pub struct Round {
     pub number: u64,
     /// Seconds since 1970.
     pub began_at: i64,
-    /// The version that was served, whose model it begins with; none where nothing was.
+    /// The served version whose model it starts from; none if nothing was served.
     pub parent: Option<String>,
     pub model: String,
-    pub lessons: Vec<Lesson>,
-    /// Up to where the round's model will have learned, stage by stage: what its parent knew, and its lessons.
+    pub lessons: Vec<StageSpan>,
+    /// How far the round's model is trained on the log, by stage: its parent's extent, then its own spans.
     pub learned: BTreeMap<String, Extent>,
 }
 
-/// One stage of a round, and what it learns from.
+/// One stage of a round, and the examples it trains on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Lesson {
+pub struct StageSpan {
     pub stage: String,
     pub span: Span,
-    /// Examples in it that the round's parent has not learned from.
+    /// Examples in it that the parent was not trained on.
     pub fresh: u64,
-    /// Why it was time.
+    /// Why the stage was due.
     pub why: String,
 }
 
 /// How a round ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Ended {
+pub struct RoundOutcome {
     pub ended_at: i64,
-    /// As the registry calls its model; none where there is none.
+    /// The model's version in the registry; none if there is none.
     pub version: Option<String>,
     pub passed: bool,
     /// Why it did not pass.
     pub reasons: Vec<String>,
 }
 
-/// All rounds of one state folder, the newest last.
+/// All rounds of one state folder, newest last.
 pub struct Rounds {
     folder: PathBuf,
-    known: Vec<(Round, Option<Ended>)>,
+    known: Vec<(Round, Option<RoundOutcome>)>,
 }
 
 impl Rounds {
@@ -74,7 +73,7 @@ impl Rounds {
             let name = entry.file_name().to_string_lossy().into_owned();
             match name.parse::<u64>() {
                 Ok(number) => numbers.push(number),
-                // a killed process had begun to write it
+                // left by a killed process
                 Err(_) if name.ends_with(".part") => remove(&entry.path())?,
                 Err(_) => {}
             }
@@ -83,7 +82,7 @@ impl Rounds {
         let mut known = Vec::new();
         for number in numbers {
             let place = folder.join(name_of(number));
-            // an empty one is the claim of a round whose process was killed before it was written
+            // reserved by a process that was killed before it wrote the round
             if fs::remove_dir(&place).is_ok() {
                 continue;
             }
@@ -99,7 +98,7 @@ impl Rounds {
         self.known.last().map_or(1, |(round, _)| round.number + 1)
     }
 
-    /// The round that was begun and has not ended.
+    /// The round that began and has not ended.
     pub fn unfinished(&self) -> Option<&Round> {
         self.known.last().filter(|(_, ended)| ended.is_none()).map(|(round, _)| round)
     }
@@ -112,10 +111,10 @@ impl Rounds {
         Ok(())
     }
 
-    /// Ends the one that was begun.
-    pub fn end(&mut self, ended: Ended) -> Result<()> {
+    /// Ends the unfinished round.
+    pub fn end(&mut self, ended: RoundOutcome) -> Result<()> {
         let place = self.known.last().map(|(round, _)| self.place(round.number));
-        let begun = || Error::input("no round was begun that could end");
+        let begun = || Error::input("there is no unfinished round to end");
         write_whole(&place.ok_or_else(begun)?.join(ENDED), &ended)?;
         if let Some((_, last)) = self.known.last_mut() {
             *last = Some(ended);
@@ -127,18 +126,18 @@ impl Rounds {
         self.folder.join(name_of(number))
     }
 
-    /// The newest first.
-    pub fn ended(&self) -> impl Iterator<Item = (&Round, &Ended)> {
+    /// Newest first.
+    pub fn ended(&self) -> impl Iterator<Item = (&Round, &RoundOutcome)> {
         self.known.iter().rev().filter_map(|(round, ended)| Some((round, ended.as_ref()?)))
     }
 
-    /// Up to where the model of a version has learned, stage by stage: nothing of a model that came from elsewhere.
+    /// How far the model of a version is trained on the log, by stage; empty for a model from elsewhere.
     pub fn learned(&self, version: Option<&str>) -> BTreeMap<String, Extent> {
         let made = self.ended().find(|(_, ended)| ended.version.is_some() && ended.version.as_deref() == version);
         made.map(|(round, _)| round.learned.clone()).unwrap_or_default()
     }
 
-    /// What a stage was last given, and when that round ended.
+    /// The end of a stage's last span, and when that round ended.
     pub fn tried(&self, stage: &str) -> Option<(&Extent, i64)> {
         self.ended().find_map(|(round, ended)| {
             let lesson = round.lessons.iter().find(|lesson| lesson.stage == stage)?;
@@ -146,8 +145,8 @@ impl Rounds {
         })
     }
 
-    /// Removes what rounds left behind them, but for the `keep` newest models and those whose versions are `needed`; and of
-    /// rounds long past, everything. `going` hears of each version before its model goes.
+    /// Removes the files of old rounds, except for the `keep` newest models and `needed` versions, and the records of very old
+    /// rounds. Calls `going` with a version before its model is removed.
     pub fn tidy(
         &mut self,
         keep: usize,
@@ -168,8 +167,8 @@ impl Rounds {
             folders.iter().try_for_each(|folder| remove(folder))?;
         }
         let surplus = self.known.len().saturating_sub(REMEMBERED.max(keep + 1));
-        let is_old = |(_, ended): &(Round, Option<Ended>)| {
-            let version = ended.as_ref().and_then(|ended| ended.version.as_deref());
+        let is_old = |known: &(Round, Option<RoundOutcome>)| {
+            let version = known.1.as_ref().and_then(|ended| ended.version.as_deref());
             !version.is_some_and(&needed)
         };
         let old: Vec<u64> =
@@ -196,7 +195,7 @@ fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(Error::store(path, "read it")(error)),
     };
-    let broken = |e| Error::data(path, None, "is not what a trainer writes: remove the round's folder").because(e);
+    let broken = |e| Error::data(path, None, "is not a round's record: remove the round's folder").because(e);
     serde_json::from_slice(&text).map(Some).map_err(broken)
 }
 
@@ -212,13 +211,13 @@ mod tests {
 
     fn round(number: u64, parent: Option<&str>, to: u64) -> Round {
         let span = Span { from: extent(0), to: extent(to) };
-        let lesson = Lesson { stage: "sft".into(), span, fresh: to, why: "enough".into() };
+        let lesson = StageSpan { stage: "sft".into(), span, fresh: to, why: "enough".into() };
         let learned = [("sft".to_owned(), extent(to))].into();
         Round { number, began_at: 5, parent: parent.map(Into::into), model: "m".into(), lessons: vec![lesson], learned }
     }
 
-    fn ended(version: &str, passed: bool) -> Ended {
-        Ended { ended_at: 9, version: Some(version.into()), passed, reasons: Vec::new() }
+    fn ended(version: &str, passed: bool) -> RoundOutcome {
+        RoundOutcome { ended_at: 9, version: Some(version.into()), passed, reasons: Vec::new() }
     }
 
     #[test]

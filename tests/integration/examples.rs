@@ -1,0 +1,40 @@
+//! The examples run, and show what they say.
+
+#[path = "../../examples/embed.rs"]
+#[allow(dead_code, reason = "its main is not called")]
+mod embed;
+#[path = "../../examples/own_judge.rs"]
+#[allow(dead_code, reason = "its main is not called")]
+mod own_judge;
+#[path = "../../examples/own_objective.rs"]
+#[allow(dead_code, reason = "its main is not called")]
+mod own_objective;
+
+use souk::domain::Level;
+
+#[test]
+fn embed_prints_a_similarity_for_each_item() {
+    let similarities = embed::run(&souk_testing::golden("st_mean_dense")).unwrap();
+    assert_eq!(similarities.len(), 2);
+    assert!(similarities.iter().all(|(_, similarity)| (-1.0..=1.001).contains(similarity)), "{similarities:?}");
+}
+
+#[test]
+fn own_objective_trains_three_steps_and_leaves_a_model() {
+    let home = tempfile::tempdir().unwrap();
+    let mut losses = Vec::new();
+    let summary =
+        own_objective::run(&souk_testing::golden("st_mean_dense"), home.path(), |loss| losses.push(loss)).unwrap();
+    assert!(summary.finished && summary.step == 3, "{summary:?}");
+    assert!(losses.len() == 3 && losses.iter().all(|loss| *loss > 0.0), "{losses:?}");
+    assert!(home.path().join("run/config.json").exists());
+}
+
+#[test]
+fn own_judge_rewards_the_item_that_shares_more_words() {
+    let rewards = own_judge::run().unwrap();
+    let [desk, wardrobe, jacket] = rewards[..] else { panic!("{rewards:?}") };
+    let [desk, wardrobe, jacket] = [desk, wardrobe, jacket].map(Option::unwrap);
+    assert!(desk.total > wardrobe.total && wardrobe.total > jacket.total, "{rewards:?}");
+    assert_eq!((desk.level, jacket.level), (Level::L4, Level::L1));
+}
