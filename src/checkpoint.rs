@@ -27,14 +27,17 @@ const PREFIX: &str = "step-";
 /// Where a stage stands.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointState {
+    /// Version of the format, [`CheckpointState::FORMAT`].
     pub format: u32,
     /// Updates that were made, and those of the whole stage.
     pub step: u64,
+    /// Steps of the whole stage.
     pub steps: u64,
     /// Steps of the optimizer, of which a step of the stage may make several.
     pub updates: u64,
     /// Draws that were trained on.
     pub drawn: u64,
+    /// The stage's random seed.
     pub seed: u64,
     /// Of each lane of the log, the first message that is not yet trained on.
     pub low_water: BTreeMap<String, Position>,
@@ -42,6 +45,7 @@ pub struct CheckpointState {
     pub span: Option<Span>,
     /// As it was resolved, and its digest.
     pub config: Value,
+    /// SHA-256 of `config`.
     pub config_hash: String,
     /// Of the model that the stage began with.
     pub model_hash: String,
@@ -57,6 +61,7 @@ pub struct CheckpointState {
 }
 
 impl CheckpointState {
+    /// The format that this version reads and writes.
     pub const FORMAT: u32 = FORMAT;
 
     /// The digest of a configuration.
@@ -73,6 +78,7 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
+    /// Checkpoints in `folder`, of which the newest `keep` stay.
     pub fn new(folder: &Path, keep: usize) -> Self {
         Self { folder: folder.into(), keep: keep.max(1), writing: None }
     }

@@ -39,27 +39,43 @@ use souk_reward::{Judge, RewardSettings};
 use souk_serving::index::IndexSettings;
 use souk_serving::search::{Models, Parts, SearchSettings};
 
+/// Every section of a configuration file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// `[model]`: which model, on which device, in which precision.
     pub model: ModelConfig,
+    /// `[encoder]`: overrides of the model folder: pooling, prompts, dimensions.
     pub encoder: Overrides,
+    /// `[worker]`: batch and queue sizes of the model's thread.
     pub worker: Limits,
+    /// `[store]`: database and cache.
     pub store: StoreConfig,
     /// A model made from scratch by `souk init`.
     pub scratch: Option<Scratch>,
+    /// `[log]`: the search log.
     pub log: LogConfig,
+    /// `[ingest]`: how events are joined to queries.
     pub ingest: IngestSettings,
+    /// `[train]`: the training loop.
     pub train: TrainSettings,
+    /// `[objective]`: what is optimised.
     pub objective: Objective,
+    /// `[candidates]`: where Retrieval-GRPO finds its candidates.
     pub candidates: CandidateSettings,
+    /// `[reward]`: weights of the reward, and patience with the judge.
     pub reward: RewardSettings,
     /// The relevance judge; by default the oracle of a simulated shop.
     pub judge: Option<Judge>,
+    /// `[relevance]`: training and serving the cross-encoder.
     pub relevance: RelevanceSettings,
+    /// `[index]`: the kind of index and its parameters.
     pub index: IndexSettings,
+    /// `[search]`: the search service.
     pub search: SearchSettings,
+    /// `[trainer]`: the trainer daemon.
     pub trainer: TrainerSettings,
+    /// `[collective]`: backend and timeouts of several processes.
     pub collective: collective::Settings,
     #[serde(skip)]
     origin: Origin,

@@ -4,6 +4,8 @@
 //! that builds everything ([`config`]). The other crates are re-exported here, so that `souk` is the only dependency a
 //! program needs. `ARCHITECTURE.md` draws them all.
 
+#![warn(missing_docs)]
+
 pub mod candidates;
 pub mod checkpoint;
 pub mod config;

@@ -46,6 +46,7 @@ impl BankSearch {
     }
 }
 
+/// Vectors of a catalogue or of one process's shard of it, searchable by cosine.
 pub struct Bank {
     /// The row of the first vector.
     first: i64,
@@ -61,7 +62,9 @@ enum Searched {
 
 /// `[b, k]` each, best first; where there are fewer, the rest are row -1.
 pub struct Nearest {
+    /// Cosines; negative infinity past the last item.
     pub scores: Tensor,
+    /// Rows of the catalogue; -1 past the last item.
     pub rows: Tensor,
 }
 

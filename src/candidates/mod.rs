@@ -11,17 +11,21 @@ use tch::{Kind, Tensor};
 pub use self::bank::{Bank, BankSearch, Nearest};
 use souk_io::error::{Error, Result};
 
+/// The `[candidates]` section: where Retrieval-GRPO finds the items it trains on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CandidateSettings {
+    /// The batch alone, or the whole catalogue too.
     pub source: CandidateSource,
     /// Items of the catalogue that each query brings into the batch.
     pub num_neighbors: usize,
     /// Steps from one bank to the next, which is made beside the second half of them.
     pub refresh_steps: u64,
+    /// How the bank of catalogue vectors is searched.
     pub search: BankSearch,
 }
 
+/// Where candidates come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CandidateSource {
@@ -39,6 +43,7 @@ impl Default for CandidateSettings {
 }
 
 impl CandidateSettings {
+    /// Rejects counts of 0.
     pub fn check(&self) -> Result<()> {
         for (name, count) in [("num_neighbors", self.num_neighbors as u64), ("refresh_steps", self.refresh_steps)] {
             if count == 0 {

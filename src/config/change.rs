@@ -38,10 +38,12 @@ impl Change {
         Self { names: names(path), value, said: format!("{flag} {}", texts.join(" ")) }
     }
 
+    /// Sets a boolean, for a command-line flag.
     pub fn truth(path: &str, flag: &str, truth: bool) -> Self {
         Self { names: names(path), value: Value::Boolean(truth), said: flag.into() }
     }
 
+    /// Sets a number, for a command-line flag.
     pub fn number(path: &str, flag: &str, number: i64) -> Self {
         Self { names: names(path), value: Value::Integer(number), said: format!("{flag} {number}") }
     }

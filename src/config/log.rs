@@ -18,13 +18,17 @@ pub struct LogConfig {
     pub paths: Vec<PathBuf>,
     /// Kafka's `host:port,host:port`.
     pub brokers: String,
+    /// Kafka topics.
     pub topics: Vec<String>,
+    /// Kafka consumer group; `souk` by default.
     pub group: Option<String>,
+    /// Kafka topic for records that cannot be read.
     pub dead_letter_topic: Option<String>,
     /// Properties of librdkafka, such as `"security.protocol" = "ssl"`.
     pub properties: BTreeMap<String, String>,
     /// Waits for more records at the end.
     pub follow: bool,
+    /// What to do if records were deleted before they were read.
     pub on_gap: OnGap,
 }
 

@@ -9,6 +9,7 @@ use souk_io::error::{Error, Result};
 use souk_nn::backbone::Precision;
 use souk_nn::collective::Place;
 
+/// The `[model]` section.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelConfig {
@@ -18,9 +19,11 @@ pub struct ModelConfig {
     pub adapter: Option<PathBuf>,
     /// `auto`, `cpu`, `cuda` or `cuda:1`.
     pub device: String,
+    /// Precision of products: f32, bf16 or int8.
     pub precision: Precision,
     /// Threads of one operation; 0 leaves it to libtorch (every core, or OMP_NUM_THREADS).
     pub threads: usize,
+    /// Fields of `config.json` to ignore although Souk does not implement them.
     pub ignore_fields: Vec<String>,
 }
 

@@ -36,6 +36,7 @@ impl Default for StoreConfig {
 }
 
 impl StoreConfig {
+    /// Opens the ledger, whose tables must exist (`souk db migrate`).
     pub async fn open_ledger(&self) -> Result<Arc<dyn Ledger>> {
         Ok(Arc::new(SqlLedger::open(&self.database).await?))
     }
@@ -48,6 +49,7 @@ impl StoreConfig {
         self.open_ledger().await
     }
 
+    /// Opens the cache.
     pub fn open_cache(&self) -> Result<Arc<dyn Cache>> {
         let lifetime = (self.cache_seconds > 0).then(|| Duration::from_secs(self.cache_seconds));
         open_cache(&self.cache, self.cache_bytes, lifetime)

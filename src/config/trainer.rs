@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use souk_io::error::{Error, Result};
 use souk_report::GateSettings;
 
+/// The `[trainer]` section.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrainerSettings {
@@ -23,6 +24,7 @@ pub struct TrainerSettings {
     pub pace: Pace,
     /// The stages of a round, in order.
     pub stage: Vec<StageSettings>,
+    /// When a candidate is better than the served model.
     pub gate: GateSettings,
     /// Models kept on disk beside those that are served, offered, or a target of rollback.
     pub keep: usize,
@@ -33,6 +35,7 @@ pub struct TrainerSettings {
     pub publish: Option<String>,
     /// Seconds to wait for a candidate that passed its gate to be served, before the next round begins.
     pub adopt_seconds: u64,
+    /// Thresholds of alarms.
     pub alarms: Alarms,
 }
 
@@ -40,7 +43,9 @@ pub struct TrainerSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pace {
+    /// New examples after which the stage runs.
     pub examples: u64,
+    /// Seconds after which it runs with fewer; 0: never.
     pub seconds: u64,
     /// With fewer new examples than this, `seconds` does not count.
     pub min_examples: u64,
@@ -52,11 +57,13 @@ pub struct Pace {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct StageSettings {
+    /// Name of the stage: letters, digits, - and _.
     pub name: String,
     /// A file, relative to the trainer's own file; it overrides the trainer's settings.
     pub config: Option<PathBuf>,
     /// Overrides, as for `--set`.
     pub set: Vec<String>,
+    /// When this stage runs; by default `trainer.pace`.
     pub pace: Option<Pace>,
 }
 
@@ -109,6 +116,7 @@ impl Default for Alarms {
 }
 
 impl TrainerSettings {
+    /// Rejects settings that make no sense.
     pub fn check(&self) -> Result<()> {
         if self.stage.is_empty() {
             let problem = "has no stage: add [[trainer.stage]] name = \"sft\", config = \"sft-market.toml\"";
@@ -140,6 +148,7 @@ impl TrainerSettings {
         self.gate.check()
     }
 
+    /// The pace of a stage: its own or the trainer's.
     pub fn pace_of<'a>(&'a self, stage: &'a StageSettings) -> &'a Pace {
         stage.pace.as_ref().unwrap_or(&self.pace)
     }

@@ -12,12 +12,15 @@ use super::pairwise::{MinedSettings, over_preferences};
 use super::{Group, GroupLoss, Needs, ObjectiveSettings, Vectors, cosines, positive};
 use souk_io::error::{Error, Result};
 
+/// Settings of DPO.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct DpoSettings {
+    /// τ, the temperature of the softmax.
     pub temperature: f64,
     /// How little a policy may leave the reference for a preference.
     pub beta: f64,
+    /// How hard negatives are mined.
     #[serde(flatten)]
     pub mined: MinedSettings,
 }

@@ -15,6 +15,7 @@ use super::{Advantages, Needs, ObjectiveSettings, Scaling, cosines, group_advant
 use souk_io::error::{Error, Result};
 use souk_nn::backbone::Sampling;
 
+/// Settings of GRACE.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GraceSettings {
@@ -28,14 +29,17 @@ pub struct GraceSettings {
     pub consistency: f64,
     /// λ₂
     pub distractors: f64,
+    /// Which vectors `R_hard` compares.
     pub hard: Hard,
     /// τ
     pub temperature: f64,
     /// γ: what a rationale that does not come to an end loses.
     pub over_length: f64,
+    /// The policy gradient's baseline and averaging.
     pub estimator: Estimator,
     /// ε, and the bound above where it is another (DAPO).
     pub clip: f64,
+    /// Upper clip bound of DAPO.
     pub clip_above: f64,
     /// Updates with one set of rationales; the clip works from the second on.
     pub inner_epochs: usize,
@@ -127,9 +131,13 @@ pub struct RationaleVectors<'a> {
 
 /// Before they are weighed, each `[b, k]`.
 pub struct ContrastiveRewards {
+    /// Similarity to the query minus that to negatives.
     pub close: Tensor,
+    /// Mean similarity to the other rollouts.
     pub alike: Tensor,
+    /// Minus the similarity to other pairs.
     pub apart: Tensor,
+    /// The weighted sum, divided by τ.
     pub total: Tensor,
 }
 

@@ -18,6 +18,7 @@ use souk_io::error::{Error, Result};
 /// A loss below this is as good as none: its logarithm would say more than it means.
 const LEAST: f64 = 1e-6;
 
+/// Settings of iterative contrastive refinement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct IcrSettings {

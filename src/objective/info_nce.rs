@@ -13,6 +13,7 @@ use tch::{Kind, Tensor};
 use super::{Needs, ObjectiveSettings, PairTargets, Vectors, matryoshka, positive};
 use souk_io::error::Result;
 
+/// Settings of InfoNCE.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct InfoNceSettings {

@@ -30,12 +30,19 @@ use souk_io::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Objective {
+    /// Supervised: InfoNCE with in-batch and global negatives.
     InfoNce(InfoNceSettings),
+    /// Retrieval-GRPO.
     RGrpo(RGrpoSettings),
+    /// A ranking loss on mined hard negatives.
     Pairwise(PairwiseSettings),
+    /// DPO on mined hard negatives.
     Dpo(DpoSettings),
+    /// GIRCSE: iterative contrastive refinement over soft tokens.
     Icr(IcrSettings),
+    /// GRACE: rationales trained by contrastive rewards.
     Grace(GraceSettings),
+    /// Language modelling of catalogue text.
     NextToken(NextTokenSettings),
 }
 
@@ -50,6 +57,7 @@ pub trait ObjectiveSettings {
     /// Rejects settings that make no sense, for a model with vectors of so many dimensions.
     fn check(&self, dimensions: i64) -> Result<()>;
 
+    /// What its steps need.
     fn needs(&self) -> Needs;
 }
 
@@ -87,8 +95,13 @@ pub enum Candidates {
     None,
     /// The policy retrieves so many for each query in each step.
     Retrieved(usize),
-    /// The initial model retrieves `judged` for each query before the first step; a step sees `shown` of them.
-    Mined { judged: usize, shown: usize },
+    /// The initial model retrieves them before the first step.
+    Mined {
+        /// Candidates judged for each query.
+        judged: usize,
+        /// Of these, candidates that a step sees.
+        shown: usize,
+    },
 }
 
 /// Letters: b pairs of this process, m queries and n items of all processes, d dimensions, g candidates.
@@ -131,22 +144,30 @@ pub struct Group<'a> {
 
 /// The sum of the losses of this process's queries, and statistics of the policy.
 pub struct GroupLoss {
+    /// The sum.
     pub loss: Tensor,
+    /// Statistics, not differentiated.
     pub tally: Tally,
 }
 
 /// Sums over a process's queries or candidates; those of several processes add up, except the maximum.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
+    /// Number of groups.
     pub groups: f64,
     /// Groups without gradient: fewer than two known rewards, or no spread.
     pub flat: f64,
+    /// KL divergence from the reference, summed over groups.
     pub kl: f64,
+    /// Entropy of the policy, summed over groups.
     pub entropy: f64,
     /// Candidates with a reward, and those of them that were clipped.
     pub known: f64,
+    /// Clipped candidates.
     pub clipped: f64,
+    /// Sum of log ratios to the old policy.
     pub log_ratio: f64,
+    /// Largest absolute log ratio.
     pub log_ratio_max: f64,
 }
 
@@ -168,6 +189,7 @@ impl Objective {
         self.settings().check(dimensions)
     }
 
+    /// What its steps need.
     pub fn needs(&self) -> Needs {
         self.settings().needs()
     }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use super::{Needs, ObjectiveSettings};
 use souk_io::error::{Error, Result};
 
+/// Settings of language modelling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NextTokenSettings {

@@ -14,10 +14,13 @@ use souk_io::error::{Error, Result};
 /// Rewards that differ by less are the same.
 const SAME: f64 = 1e-6;
 
+/// Settings of the pairwise ranking loss.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PairwiseSettings {
+    /// τ: scores are divided by it.
     pub temperature: f64,
+    /// How hard negatives are mined.
     #[serde(flatten)]
     pub mined: MinedSettings,
 }

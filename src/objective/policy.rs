@@ -1,4 +1,4 @@
-//! A retriever as a policy that picks an item for a query (Retrieval-GRPO, eq. 6), the clipped surrogate of GRPO, and the KL divergence
+//! A retriever as a policy that picks an item for a query (Retrieval-GRPO, section 3), the clipped surrogate of GRPO, and the KL divergence
 //! from a reference policy.
 //!
 //! ```text

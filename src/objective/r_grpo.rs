@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Candidates, Needs, ObjectiveSettings, Scaling, positive};
 use souk_io::error::{Error, Result};
 
+/// Settings of Retrieval-GRPO; the defaults are the paper's.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RGrpoSettings {
@@ -14,12 +15,15 @@ pub struct RGrpoSettings {
     pub group: usize,
     /// Items drawn from the whole catalogue that join the batch, to retrieve from more.
     pub global_negatives: usize,
+    /// The set of items that the policy picks from.
     pub support: Support,
+    /// How advantages are scaled.
     pub advantage: Scaling,
     /// ε of the clip.
     pub clip: f64,
     /// β, the weight of the KL divergence; 0: no reference policy.
     pub beta: f64,
+    /// How the KL divergence is computed.
     pub kl: Kl,
     /// Updates with one set of rewards. The clip has an effect from the second on.
     pub inner_epochs: usize,
@@ -29,11 +33,14 @@ pub struct RGrpoSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Support {
+    /// Every item of the gathered batch.
     #[default]
     Batch,
+    /// The retrieved candidates alone.
     Group,
 }
 
+/// How the KL divergence from the reference is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kl {

@@ -8,23 +8,32 @@ use souk_io::error::{Error, Result};
 /// A way between two devices: seconds before the first byte of a step of a ring arrives, and bytes a second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Way {
+    /// Latency in seconds.
     pub alpha: f64,
+    /// Bandwidth in bytes per second.
     pub beta: f64,
 }
 
 /// One row: bytes, operations a second, bytes a second, seconds.
 #[derive(Clone, Debug, Serialize)]
 pub struct Device {
+    /// Name, as `--gpu` takes it.
     pub name: &'static str,
+    /// Bytes of memory; none for a CPU.
     pub memory: Option<f64>,
     /// Products of dense matrices in bf16, in TF32, and in f32, which is what libtorch uses unless TF32 is allowed.
     pub bf16: f64,
+    /// TF32 operations per second.
     pub tf32: f64,
+    /// f32 operations per second.
     pub f32: f64,
+    /// Memory bandwidth in bytes per second.
     pub bandwidth: f64,
     /// Devices of one node, and the ways inside it and to the next.
     pub per_node: u64,
+    /// Link between devices of one node.
     pub inside: Way,
+    /// Link between nodes.
     pub between: Way,
     /// The share of the peak that products are assumed to reach.
     pub mfu: f64,
@@ -108,6 +117,7 @@ static DEVICES: [Device; 5] = [
 ];
 
 impl Device {
+    /// The device of that name; an error lists the known ones.
     pub fn named(name: &str) -> Result<Self> {
         let found = DEVICES.iter().find(|device| device.name == name.to_lowercase());
         found.cloned().ok_or_else(|| {

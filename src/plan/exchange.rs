@@ -8,10 +8,13 @@ use super::device::Device;
 /// One kind of exchange, in a whole step of one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Exchange {
+    /// What is exchanged.
     pub name: &'static str,
+    /// Exchanges in a step.
     pub times: f64,
     /// That one process sends.
     pub bytes: f64,
+    /// Seconds in a step.
     pub seconds: f64,
 }
 

@@ -19,6 +19,7 @@ pub struct TextLengths {
 }
 
 impl TextLengths {
+    /// From samples of token counts; an error if a sample is empty or a text has no token.
     pub fn new(mut queries: Vec<u64>, mut items: Vec<u64>, distinct: f64, pairs: Option<u64>) -> Result<Self> {
         if queries.iter().chain(&items).any(|tokens| *tokens == 0) || queries.is_empty() || items.is_empty() {
             return Err(Error::input("a text has at least 1 token: say how many a query and an item have"));
@@ -28,6 +29,7 @@ impl TextLengths {
         Ok(Self { queries, items, distinct, pairs })
     }
 
+    /// Mean tokens of a query and of an item.
     pub fn mean_tokens(&self) -> [f64; 2] {
         [&self.queries, &self.items].map(|all| all.iter().sum::<u64>() as f64 / all.len() as f64)
     }
@@ -37,6 +39,7 @@ impl TextLengths {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chunk {
     pub texts: f64,
+    /// Tokens of all texts.
     pub tokens: f64,
     /// Pairs of tokens that attention computes, summed over layers.
     pub seen: f64,
@@ -47,14 +50,20 @@ pub struct Chunk {
 /// What one process encodes in one batch.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Load {
+    /// Queries.
     pub queries: u64,
+    /// Items.
     pub items: u64,
+    /// Tokens of all texts.
     pub tokens: f64,
+    /// Forward passes.
     #[serde(skip)]
     pub chunks: Vec<Chunk>,
+    /// Number of forward passes.
     pub num_chunks: usize,
     /// The first chunks go through the model once, and their graphs are kept; the others go twice.
     pub kept: usize,
+    /// Tokens whose graphs are kept.
     pub kept_tokens: f64,
 }
 

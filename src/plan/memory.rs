@@ -11,21 +11,27 @@ use super::time::LossCost;
 /// One part of the memory of the fullest moment, in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryPart {
+    /// What takes the memory.
     pub name: &'static str,
+    /// Bytes.
     pub bytes: f64,
 }
 
 /// The fullest moment of a step.
 #[derive(Clone, Debug, Serialize)]
 pub struct Memory {
+    /// The phase with the highest memory use.
     pub moment: &'static str,
+    /// What takes the memory then.
     pub parts: Vec<MemoryPart>,
+    /// Bytes.
     pub bytes: f64,
     /// What the device has, where that is known.
     pub capacity: Option<f64>,
 }
 
 impl Memory {
+    /// Whether the device has enough memory.
     pub fn fits(&self) -> bool {
         self.capacity.is_none_or(|capacity| self.bytes <= capacity)
     }

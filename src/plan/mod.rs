@@ -32,58 +32,82 @@ use souk_nn::encoder::Outline;
 /// The stage that is planned.
 #[derive(Clone)]
 pub struct Job<'a> {
+    /// Sizes of the model.
     pub outline: &'a Outline,
+    /// Settings of the stage.
     pub settings: &'a TrainSettings,
+    /// The objective.
     pub objective: &'a Objective,
+    /// Products in bf16.
     pub bf16: bool,
+    /// Lengths of queries and items.
     pub texts: &'a TextLengths,
+    /// Number of devices.
     pub devices: u64,
 }
 
 /// What it will cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
+    /// The kind of device.
     pub device: Device,
+    /// Number of devices.
     pub devices: u64,
+    /// Parameters of the model.
     pub parameters: f64,
+    /// Parameters that are trained.
     pub trained: f64,
     /// Pairs and distinct items of one batch of all processes.
     pub batch: u64,
+    /// Distinct items of one batch of all processes.
     pub items: u64,
     /// Of one process, in one batch.
     pub load: Load,
+    /// Peak memory of one device.
     pub memory: Memory,
+    /// Operations of one process in a step.
     pub flops: Flops,
+    /// Exchanges between processes in a step.
     pub exchanges: Vec<Exchange>,
     /// Of a step, by the phases that steps.jsonl has.
     pub seconds: PhaseSeconds,
+    /// Seconds of a step.
     pub step_seconds: f64,
     /// The same seconds by what they are spent on.
     pub causes: Causes,
+    /// What limits the step.
     pub limit: String,
     /// Operations that training needs at least, in f32 or bf16 as it is set, beside the device's peak.
     pub utilisation: f64,
     /// Pairs of a step with which the memory is just enough.
     pub largest_batch: Option<u64>,
+    /// The whole stage, if the number of pairs is known.
     pub epoch: Option<Epoch>,
+    /// Caveats.
     pub notes: Vec<String>,
 }
 
 /// Operations of one process in a step.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Flops {
+    /// The first forward pass.
     pub forward: f64,
     /// The second run of chunks whose graphs are not kept.
     pub again: f64,
+    /// The backward pass.
     pub backward: f64,
+    /// The objective.
     pub loss: f64,
 }
 
 /// All epochs that the settings ask for.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Epoch {
+    /// Training pairs.
     pub pairs: u64,
+    /// Steps.
     pub steps: u64,
+    /// Hours.
     pub hours: f64,
 }
 

@@ -23,7 +23,9 @@ pub const KNOWN_WRITERS: [(&str, &str); 2] = [
 /// One text of `tokens`, with `steps` soft tokens behind it; none: one plain pass.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadingCost {
+    /// Tokens of the text.
     pub tokens: u64,
+    /// Soft tokens.
     pub steps: u64,
     /// Keys and values are kept; otherwise all is read again for each soft token.
     pub cached: bool,

@@ -22,8 +22,9 @@ const UNIT_BYTES: f64 = 64.0;
 pub struct Host {
     /// Drawing one pair: every process draws all of them.
     pub draw: f64,
-    /// ReadingCost one text, and each of its tokens.
+    /// Reading one text.
     pub text: f64,
+    /// Tokenizing one token.
     pub token: f64,
     /// One entry of the mask of known items.
     pub mask: f64,
@@ -38,11 +39,13 @@ impl Default for Host {
 /// A step by what its seconds are spent on.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Causes {
+    /// Matrix products.
     pub products: f64,
     /// Everything that reads and writes memory, products aside.
     pub memory_traffic: f64,
     /// Waiting for the host to start operations.
     pub starts: f64,
+    /// Exchanges between processes.
     pub exchange: f64,
     /// The objective's own products and traffic.
     pub loss: f64,
@@ -51,6 +54,7 @@ pub struct Causes {
 }
 
 impl Causes {
+    /// Every cause with its seconds.
     pub fn all(&self) -> [(&'static str, f64); 6] {
         [
             ("products", self.products),

@@ -19,6 +19,7 @@ pub struct Negatives {
 pub struct Batch<'a> {
     /// The draws that its pairs are.
     pub draws: Range<u64>,
+    /// Pairs in the order of their draws.
     pub pairs: Vec<Pair<'a>>,
     /// Rows of the catalogue without duplicates: the items of the pairs, then the negatives.
     pub items: Vec<u32>,
@@ -65,6 +66,7 @@ impl<'a> Batch<'a> {
         })
     }
 
+    /// The place of an item in `items`, if it is there.
     pub fn place(&self, row: u32) -> Option<i64> {
         self.places.get(&row).copied()
     }

@@ -28,26 +28,37 @@ const REDUCE_ELEMENTS: usize = 1 << 24;
 /// The parts of a stage that stay the same from step to step.
 #[derive(Clone, Copy)]
 pub struct StageContext<'a> {
+    /// The `[train]` section.
     pub settings: &'a TrainSettings,
+    /// What the objective needs.
     pub needs: Needs,
+    /// Training pairs.
     pub pairs: &'a Pairs,
+    /// All items.
     pub catalogue: &'a Arc<Catalogue>,
+    /// The processes that train together.
     pub collective: &'a dyn Collective,
+    /// Whether products are in bf16.
     pub bf16: bool,
+    /// The model's device.
     pub device: Device,
 }
 
 /// The number of this step, of how many, and its learning rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StepSchedule {
+    /// Steps before this one.
     pub step: u64,
+    /// Steps of the whole stage.
     pub num_steps: u64,
+    /// Learning rate of this step.
     pub learning_rate: f64,
 }
 
 /// What became of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
+    /// An update was made.
     Done,
     /// A process was asked to stop before the step had anything to learn from.
     Stopped,
@@ -55,11 +66,15 @@ pub enum Outcome {
 
 /// One training step.
 pub struct StepContext<'a> {
+    /// Data and settings.
     pub stage: StageContext<'a>,
+    /// The model being trained.
     pub encoder: &'a Encoder,
+    /// Number and learning rate of the step.
     pub schedule: StepSchedule,
     /// Set when this process is asked to stop.
     pub stop: &'a AtomicBool,
+    /// What the step reports; an algorithm counts its pairs here.
     pub metrics: StepMetrics,
     optimizer: &'a mut Optimizer,
     /// `[1]`: this process's part of the loss since the last `zero_grad`.
@@ -77,6 +92,7 @@ pub struct EncodedBatch<'e> {
 }
 
 impl<'a> StageContext<'a> {
+    /// The order in which pairs are drawn.
     pub fn order(&self) -> Order {
         Order { seed: self.settings.seed, block: self.settings.shuffle_block }
     }
@@ -93,6 +109,7 @@ impl<'a> StageContext<'a> {
         self.settings.micro_batches(self.draws(step))
     }
 
+    /// Draws a batch, the same in every process.
     pub fn draw_batch(&self, draws: Range<u64>) -> Batch<'a> {
         let num = (draws.end - draws.start) as usize;
         let rows: Vec<u64> = Draw::new(self.pairs.len(), self.order(), draws.start).take(num).collect();
@@ -113,6 +130,7 @@ impl<'a> StageContext<'a> {
         self.shard(batch.items.len())
     }
 
+    /// This process's shard of `num` things.
     pub fn shard(&self, num: usize) -> Range<usize> {
         shard_range(num, self.collective.rank(), self.collective.size())
     }
@@ -148,6 +166,7 @@ pub fn read_item(catalogue: &Catalogue, reader: &Reader, row: u32) -> Result<Tex
 }
 
 impl<'a> StepContext<'a> {
+    /// Starts a step.
     pub fn new(
         stage: StageContext<'a>,
         encoder: &'a Encoder,

@@ -8,15 +8,19 @@ use super::rationale_metrics::RationaleMetrics;
 /// One step, over all processes.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct StepMetrics {
+    /// Mean loss; of the last update if the step makes several.
     pub loss: f64,
     /// Gradient norm before clipping.
     pub grad_norm: f64,
     /// Items left out of a query's negatives because the query is known to have found them.
     pub masked: usize,
+    /// Pairs of the step.
     pub pairs: usize,
     /// Texts and tokens that this process encoded.
     pub texts: usize,
+    /// Tokens of these texts.
     pub tokens: usize,
+    /// Time by phase, of the first process.
     pub seconds: PhaseSeconds,
     /// Only of algorithms that learn from rewards.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -42,19 +46,24 @@ impl StepMetrics {
 /// Where the time of a step went.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct PhaseSeconds {
+    /// Drawing batches and tokenizing.
     pub data: f64,
+    /// First forward pass.
     pub forward: f64,
     /// Waiting for the judge.
     pub judge: f64,
     /// The objective, gathering vectors and returning their gradients.
     pub loss: f64,
+    /// Second forward pass and backward pass.
     pub backward: f64,
     /// Summing gradients over processes.
     pub reduce: f64,
+    /// Clipping and AdamW.
     pub optimizer: f64,
 }
 
 impl PhaseSeconds {
+    /// Every phase with its seconds.
     pub fn by_phase(&self) -> [(&'static str, f64); 7] {
         let Self { data, forward, judge, loss, backward, reduce, optimizer } = *self;
         [
@@ -72,11 +81,15 @@ impl PhaseSeconds {
 /// A line of `steps.jsonl`.
 #[derive(Clone, Debug, Serialize)]
 pub struct StepReport {
+    /// Steps made.
     pub step: u64,
+    /// Steps of the whole stage.
     pub steps: u64,
+    /// Learning rate of the step.
     pub learning_rate: f64,
     /// Over all processes.
     pub texts_per_second: f64,
+    /// Metrics of the step.
     #[serde(flatten)]
     pub metrics: StepMetrics,
 }
@@ -85,7 +98,12 @@ pub struct StepReport {
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
     /// Hard negatives are mined before the first step.
-    Mining { queries: usize, of: usize },
+    Mining {
+        /// Queries mined so far.
+        queries: usize,
+        /// Queries in all.
+        of: usize,
+    },
     /// After a step.
     Step(&'a StepReport),
 }
@@ -93,10 +111,13 @@ pub enum Progress<'a> {
 /// How a stage ended.
 #[derive(Clone, Debug, Serialize)]
 pub struct StageSummary {
+    /// Steps made.
     pub step: u64,
+    /// Steps of the whole stage.
     pub steps: u64,
     /// Loss of the last step; none if every step had been made before.
     pub loss: Option<f64>,
+    /// Parameters that were trained.
     pub num_parameters: usize,
     /// The model folder is complete; otherwise the stage was asked to stop and can be resumed.
     pub finished: bool,

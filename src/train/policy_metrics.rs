@@ -17,7 +17,9 @@ use souk_reward::{Part, Reward};
 pub struct PolicyMetrics {
     /// Candidates that the judge was asked about, and those of them without a reward.
     pub asked: u64,
+    /// Candidates without a reward.
     pub missing: u64,
+    /// The whole reward.
     pub reward: Spread,
     /// Parts of the reward, unweighted.
     pub reward_parts: BTreeMap<&'static str, Spread>,
@@ -27,9 +29,13 @@ pub struct PolicyMetrics {
     pub frac_group_zero_std: f64,
     /// Means over all updates with these rewards; `log_ratio_max` is the largest.
     pub kl: f64,
+    /// Entropy of the policy.
     pub entropy: f64,
+    /// Share of clipped candidates.
     pub clip_share: f64,
+    /// Mean log ratio to the old policy.
     pub log_ratio: f64,
+    /// Largest absolute log ratio.
     pub log_ratio_max: f64,
 }
 
@@ -44,9 +50,12 @@ impl PolicyMetrics {
     }
 }
 
+/// Mean and standard deviation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Spread {
+    /// Mean.
     pub mean: f64,
+    /// Population standard deviation.
     pub std: f64,
 }
 

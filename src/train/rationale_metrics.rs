@@ -14,11 +14,15 @@ pub struct RationaleMetrics {
     pub reward: Spread,
     /// Similarity to the query minus that to negatives; agreement among rollouts; distance from other pairs.
     pub close: f64,
+    /// Agreement among rollouts.
     pub alike: f64,
+    /// Distance from other pairs.
     pub apart: f64,
     /// Mean tokens of a rationale, and the share of rationales with an end token.
     pub length: f64,
+    /// Share of rationales with an end token.
     pub ended: f64,
+    /// Share of groups whose rewards are all equal.
     pub frac_group_zero_std: f64,
 }
 
@@ -29,9 +33,12 @@ pub struct RationaleSums {
     pub reward: f64,
     pub reward_squares: f64,
     pub close: f64,
+    /// Agreement among rollouts.
     pub alike: f64,
+    /// Distance from other pairs.
     pub apart: f64,
     pub length: f64,
+    /// Share of rationales with an end token.
     pub ended: f64,
     pub groups: f64,
     /// Groups without a difference between rewards.

@@ -36,6 +36,7 @@ use souk_nn::optimizer::Optimizer;
 const CHECKPOINTS: &str = "checkpoints";
 const STAGE: &str = "stage.json";
 
+/// A stage that was opened, to be trained.
 pub struct Run {
     stage: Stage,
     algorithm: Box<dyn Algorithm>,

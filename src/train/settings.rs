@@ -30,11 +30,13 @@ pub struct TrainSettings {
     pub accumulate: usize,
     /// Source of the pairs, and the split if they come from judgements.
     pub pairs: PairSource,
+    /// Split of the judgements.
     pub split: String,
     /// Weights pairs by their strength: carts above clicks, clicks deep in a list above those at its top.
     pub weigh_by_strength: bool,
     /// Shuffles within blocks of so many rows, for logs larger than memory; none: over all rows.
     pub shuffle_block: Option<u64>,
+    /// AdamW and its schedule.
     pub optimizer: OptimizerSettings,
     /// Trains a low-rank adapter instead of all weights.
     pub lora: Option<Lora>,
@@ -58,7 +60,9 @@ pub struct TrainSettings {
 /// A range of draws whose gradients are computed together, and its weight in the step's mean.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MicroBatch {
+    /// Numbers of the draws.
     pub draws: Range<u64>,
+    /// Share of the step's pairs.
     pub weight: f64,
 }
 
@@ -88,6 +92,7 @@ impl Default for TrainSettings {
 }
 
 impl TrainSettings {
+    /// Rejects settings that make no sense.
     pub fn check(&self) -> Result<()> {
         let counts = [
             ("batch", self.batch),

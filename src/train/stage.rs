@@ -18,7 +18,9 @@ use souk_reward::Blend;
 pub struct Stage {
     /// In f32, not frozen.
     pub encoder: Encoder,
+    /// The `[train]` section.
     pub settings: TrainSettings,
+    /// The `[objective]` section.
     pub objective: Objective,
     /// Computes products in bf16 (autocast); weights stay in f32.
     pub bf16: bool,
@@ -32,7 +34,9 @@ pub struct Stage {
 
 /// What objectives that learn from rewards need beside pairs.
 pub struct StageRewards {
+    /// The judge, and the weights of the reward.
     pub blend: Blend,
+    /// The `[candidates]` section.
     pub candidates: CandidateSettings,
     /// The reference policy: the model that the stage begins with, opened again.
     pub reference: Option<Encoder>,

@@ -27,6 +27,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 pub struct WriterSettings {
     /// Such as `http://127.0.0.1:8000/v1`.
     pub url: Address,
+    /// Name of the model on that server.
     pub model: String,
     /// The environment variable that holds the key.
     #[serde(default)]

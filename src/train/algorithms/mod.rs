@@ -57,9 +57,13 @@ pub trait Algorithm: Send {
 
 /// What work before the first step has at hand.
 pub struct Preparation<'a> {
+    /// Data and settings.
     pub stage: StageContext<'a>,
+    /// The model before training.
     pub encoder: &'a Encoder,
+    /// The stage's folder.
     pub out: &'a Path,
+    /// Set when this process is asked to stop.
     pub stop: &'a AtomicBool,
 }
 

@@ -1,13 +1,14 @@
-//! Retrieval-GRPO (Retrieval-GRPO, section 3.2, eq. 6 and 7). The encoder is a policy that picks an item for a query:
+//! "Retrieval-GRPO: A Multi-Objective Reinforcement Learning Framework for Dense Retrieval in Taobao Search", eq. 7. The encoder is a
+//! policy that picks an item for a query; the loss is minimised:
 //!
 //! ```text
-//! π_θ(d|q) = exp(s_θ(q,d)/τ) / Σ_{d'∈S} exp(s_θ(q,d')/τ)                                                      (eq. 6)
+//! π_θ(d|q) = exp(s_θ(q,d)/τ) / Σ_{d'∈S} exp(s_θ(q,d')/τ)
 //! L = −(1/|Q|) Σ_q (1/G) Σ_j min(ρ_j A_j, clip(ρ_j, 1−ε, 1+ε) A_j)  +  β · KL(π_θ ‖ π_ref)(q)                 (eq. 7)
 //! ```
 //!
 //! `ρ_j = π_θ(d_j|q) / π_θold(d_j|q)`, `A_j = (r_j − mean) / std` over the group, and the support `S` is every item of the gathered
-//! batch or the group alone. A candidate whose reward is missing is left out of the mean, the deviation and the loss: `G` counts the
-//! others.
+//! batch or the group alone. Rewards `r` are the fused ones of eq. 6 (`souk_reward::Blend`). A candidate whose reward is missing is left
+//! out of the mean, the deviation and the loss: `G` counts the others.
 //!
 //! While the judge is at work on one step, candidates of later steps may be retrieved (`reward.lookahead`); the log-probabilities
 //! they were retrieved with are kept, so that the ratio stays right.
@@ -119,7 +120,7 @@ pub(super) fn loss(settings: &RGrpoSettings, vectors: &Vectors, group: &Group) -
     GroupLoss { loss, tally }
 }
 
-/// Eq. 6: log-probabilities `[b, n]` over the support, and `[b, g]` of the candidates.
+/// Log-probabilities of the policy: `[b, n]` over the support, and `[b, g]` of the candidates.
 pub(super) fn log_policy(settings: &RGrpoSettings, scores: &Tensor, candidates: &Tensor) -> (Tensor, Tensor) {
     match settings.support {
         Support::Batch => {
