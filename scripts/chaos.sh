@@ -15,4 +15,4 @@ scripts/services.sh up "$services" >/dev/null
 # shellcheck source=/dev/null
 . "$services/env"
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1} SOUK_CHAOS_KILLS=${SOUK_CHAOS_KILLS:-100}
-cargo test --release --workspace --features souk/milvus,souk-cli/milvus,souk-search/milvus --test chaos -- --nocapture
+cargo test --release --workspace --features souk/full,souk-cli/full,souk-search/full --test chaos -- --nocapture

@@ -33,7 +33,7 @@ main() {
     case $kind in
     embedded) cargo build --release --workspace --bins ;;
     full)
-        cargo build --release --workspace --bins --features souk/milvus,souk-cli/milvus,souk-search/milvus
+        cargo build --release --workspace --bins --features souk/full,souk-cli/full,souk-search/full
         services=$(mktemp -d "${TMPDIR:-/tmp}/souk-services-XXXXXX")
         scripts/services.sh up "$services" >/dev/null
         # shellcheck source=/dev/null

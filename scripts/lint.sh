@@ -13,7 +13,7 @@ SHELLCHECK=0.11.0.1
 main() {
     stage "cargo fmt" cargo fmt --all --check
     stage "cargo clippy" cargo clippy --release --workspace --all-targets -- -D warnings
-    stage "cargo clippy, with Milvus" cargo clippy --release -p souk --features milvus --all-targets -- -D warnings
+    stage "cargo clippy, every feature" cargo clippy --release -p souk --features full --all-targets -- -D warnings
     check_dependencies
     check_scripts
     check_manifests

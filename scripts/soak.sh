@@ -23,7 +23,7 @@ trap '[ -z "$server" ] || kill "$server"; scripts/services.sh down "$services" >
 address=127.0.0.1:8477
 seconds=${SOAK_SECONDS:-600}
 # as the tests are built, so that what they compiled is used
-features=(--workspace --features "souk/milvus,souk-cli/milvus,souk-search/milvus")
+features=(--workspace --features "souk/full,souk-cli/full,souk-search/full")
 
 main() {
     [ $# -gt 0 ] || set -- 1 2 3 4

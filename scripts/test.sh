@@ -36,7 +36,7 @@ scripts/services.sh up "$services" >/dev/null
 . "$services/env"
 
 # Everything with Milvus, for a run of its own would compile the library and most of what it stands on a second time.
-[ $# -gt 0 ] || set -- --workspace --features souk/milvus,souk-cli/milvus,souk-search/milvus
+[ $# -gt 0 ] || set -- --workspace --features souk/full,souk-cli/full,souk-search/full
 status=0
 cargo test --release --no-fail-fast "$@" 2>&1 | tee "$work/log" || status=$?
 

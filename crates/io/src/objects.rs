@@ -13,8 +13,8 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use object_store::aws::AmazonS3Builder;
-use object_store::azure::MicrosoftAzureBuilder;
-use object_store::gcp::GoogleCloudStorageBuilder;
+#[cfg(feature = "clouds")]
+use object_store::{azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder};
 use object_store::path::Path as Key;
 use object_store::{Error as StoreError, ObjectMeta, ObjectStore, ObjectStoreExt, WriteMultipart};
 use serde::{Deserialize, Serialize};
@@ -297,9 +297,16 @@ fn connect(scheme: &str, address: &str) -> Result<Arc<dyn ObjectStore>> {
     drop(rustls::crypto::ring::default_provider().install_default());
     let store: object_store::Result<Arc<dyn ObjectStore>> = match scheme {
         "s3" | "s3a" => AmazonS3Builder::from_env().with_url(address).build().map(|store| Arc::new(store) as _),
+        #[cfg(feature = "clouds")]
         "gs" => GoogleCloudStorageBuilder::from_env().with_url(address).build().map(|store| Arc::new(store) as _),
+        #[cfg(feature = "clouds")]
         "az" | "abfs" | "abfss" => {
             MicrosoftAzureBuilder::from_env().with_url(address).build().map(|store| Arc::new(store) as _)
+        }
+        #[cfg(not(feature = "clouds"))]
+        "gs" | "az" | "abfs" | "abfss" => {
+            let problem = "this build knows S3 alone: build with `--features souk-cli/full`";
+            return Err(Error::config(address, problem));
         }
         _ => {
             let problem =
