@@ -39,11 +39,11 @@ fn an_unknown_name_or_a_wrong_value_is_refused_by_name() {
 #[test]
 fn an_old_name_is_rejected_with_the_new_one() {
     for (set, message) in [
-        ("train.max_steps=3", "`train.max_steps` is now `train.max_steps`"),
-        ("candidates.num_neighbors=3", "`candidates.num_neighbors` is now `candidates.num_neighbors`"),
-        ("reward.max_attempts=3", "`reward.max_attempts` is now `reward.max_attempts`"),
-        ("trainer.pace={min_examples=3}", "`trainer.pace.min_examples` is now `trainer.pace.min_examples`"),
-        ("trainer.stage=[{pace={min_examples=3}}]", "is now `trainer.stage.pace.min_examples`"),
+        ("train.most_steps=3", "`train.most_steps` is now `train.max_steps`"),
+        ("candidates.reach=3", "`candidates.reach` is now `candidates.num_neighbors`"),
+        ("reward.asks=3", "`reward.asks` is now `reward.max_attempts`"),
+        ("trainer.pace={least_examples=3}", "`trainer.pace.least_examples` is now `trainer.pace.min_examples`"),
+        ("trainer.stage=[{pace={least_examples=3}}]", "is now `trainer.stage.pace.min_examples`"),
     ] {
         let error = load(&[set]).unwrap_err().to_string();
         assert!(error.contains(message) && error.contains(set), "{set}: {error}");
