@@ -49,11 +49,11 @@ fn usage_is_two_and_a_path_that_is_denied_is_one() {
     let both = ["ingest", "--data", data, "--from", log, "--set", "log.brokers=localhost:1"];
     for (arguments, code, expected) in [
         (&["ingest", "--data", data][..], 2, "no source: give --from FILE"),
-        (&both, 2, "names both files and Kafka"),
-        (&["ingest", "--data", data, "--kafka", "localhost:1"], 2, "names no topic"),
+        (&both, 2, "has both files and Kafka"),
+        (&["ingest", "--data", data, "--kafka", "localhost:1"], 2, "has no topic"),
         (&["ingest", "--data", data, "--from", "/nowhere/log"], 1, "/nowhere/log: cannot open the log"),
-        (&["ingest", "--data", denied.to_str().unwrap(), "--from", log], 1, "denied/examples: cannot make the folder"),
-        (&["ingest", "--data", data, "--from", log, "--set", "ingest.strength.cap=0"], 2, "cap from 1 up"),
+        (&["ingest", "--data", denied.to_str().unwrap(), "--from", log], 1, "denied/examples: cannot create the folder"),
+        (&["ingest", "--data", data, "--from", log, "--set", "ingest.strength.cap=0"], 2, "and cap 1 or more"),
         (&["ingest", "--data", data, "--from", log, "--set", "ingest.commit_messages=0"], 2, "must be from 1"),
     ] {
         let output = souk(arguments);

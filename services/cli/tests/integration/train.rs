@@ -201,7 +201,7 @@ fn it_goes_on_only_with_what_it_began_with() {
         ("model.precision=int8", "model.precision"),
         ("train.lora.rank=4", "lora"),
         ("encoder.dimensions=8", "dimensions"),
-        ("train.batch=121", "more than the pairs there are"),
+        ("train.batch=121", "but there are only"),
         ("train.lora={rank=0, alpha=1.0, targets=[\"query\"]}", "train.lora.rank"),
         ("train.lora={rank=1, alpha=1.0, targets=[\"query\"], dropout=0.1}", "train.dropout"),
         ("train.lora={rank=1, alpha=1.0, targets=[\"query\", \"q_proj\"]}", "`q_proj`"),
