@@ -13,10 +13,10 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 use object_store::aws::AmazonS3Builder;
-#[cfg(feature = "clouds")]
-use object_store::{azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder};
 use object_store::path::Path as Key;
 use object_store::{Error as StoreError, ObjectMeta, ObjectStore, ObjectStoreExt, WriteMultipart};
+#[cfg(feature = "clouds")]
+use object_store::{azure::MicrosoftAzureBuilder, gcp::GoogleCloudStorageBuilder};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::Path;
 
+use crate::rounds::{Mix, stability};
 use souk::Result;
 use souk::beir::DataFolder;
 use souk::catalogue::Catalogue;
 use souk::dataset::{EXAMPLES_FOLDER, Examples, Span};
 use souk::domain::Item;
 use souk::report::TrainingLog;
-use crate::rounds::{Mix, stability};
 
 /// Steps at a stage's beginning whose levels count: before it has learned much.
 const FIRST_STEPS: usize = 10;

@@ -14,8 +14,8 @@ use souk::atomic_dir::write_whole;
 use souk::beir::DataFolder;
 use souk::collective::{Collective, Lent};
 use souk::config::Config;
-use souk::dataset::Span;
 use souk::config::StageSettings;
+use souk::dataset::Span;
 use souk::train::{Progress, Run, Stage, StageSummary};
 use souk::{Error, Result};
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use crate::rounds::RoundOutcome;
 use serde::Serialize;
 use souk::dataset::Progress as Reading;
-use crate::rounds::RoundOutcome;
 use souk::telemetry::TRAINER;
 use souk::train::StepReport;
 

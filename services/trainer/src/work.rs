@@ -7,15 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use crate::rounds::{Due, Round, RoundOutcome, Rounds, StageAttempt, StageSpan, due};
 use serde::{Deserialize, Serialize};
 use souk::atomic_dir::write_whole;
 use souk::backbone::hub;
 use souk::beir::DataFolder;
 use souk::config::Config;
+use souk::config::{StageSettings, TrainerSettings};
 use souk::dataset::{EXAMPLES_FOLDER, Span, Stock, forget};
 use souk::objects::Objects;
-use crate::rounds::{Due, Round, RoundOutcome, Rounds, StageAttempt, StageSpan, due};
-use souk::config::{StageSettings, TrainerSettings};
 use souk::store::NewVersion;
 use souk::telemetry::TRAINER;
 use souk::train::Progress;
@@ -263,7 +263,8 @@ impl Work {
             Trained::Model(model) => model,
             Trained::Stopped => return Ok(()),
             Trained::Failed(reason) => {
-                let ended = RoundOutcome { ended_at: seconds_now(), version: None, passed: false, reasons: vec![reason] };
+                let ended =
+                    RoundOutcome { ended_at: seconds_now(), version: None, passed: false, reasons: vec![reason] };
                 return self.end(round, ended);
             }
         };
