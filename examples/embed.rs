@@ -1,6 +1,7 @@
 //! Encodes a query and two items, and prints their cosine similarities.
 //!
 //!     cargo run --release --example embed -- MODEL_FOLDER
+#![expect(clippy::print_stdout, reason = "it shows its result")]
 
 use std::path::Path;
 

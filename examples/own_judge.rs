@@ -2,6 +2,7 @@
 //! real one would ask a rules engine or a model.
 //!
 //!     cargo run --release --example own_judge
+#![expect(clippy::print_stdout, reason = "it shows its result")]
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -2,6 +2,7 @@
 //! the batch, by at least 0.2.
 //!
 //!     cargo run --release --example own_objective
+#![expect(clippy::print_stdout, reason = "it shows its result")]
 
 use std::fs;
 use std::path::Path;

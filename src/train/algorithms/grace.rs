@@ -131,7 +131,7 @@ impl Grace {
         let wrote = of_queries.iter().chain(&of_negatives).chain(&of_positives);
         cx.metrics.tokens += wrote.map(|text| text.ids.len()).sum::<usize>();
         cx.lap(|seconds| &mut seconds.forward);
-        let mut rollouts = self.reward(cx, &positives, &of_positives, &vectors, own.len())?;
+        let mut rollouts = self.reward(cx, &positives, &of_positives, &vectors)?;
         if self.is_off_policy() {
             rollouts.complete(&stage, encoder, self.settings.sampling.temperature)?;
         }
@@ -201,10 +201,9 @@ impl Grace {
         positives: &[Text],
         wrote: &[Continuation],
         vectors: &Vectors,
-        num: usize,
     ) -> Result<RolloutBatch> {
         let (stage, columns) = (cx.stage, self.settings.columns());
-        let (num, width) = (num as i64, vectors.queries.size()[1]);
+        let (num, width) = vectors.queries.size2()?;
         let all_queries = gather_rows(stage.collective, &vectors.queries)?;
         let all_positives = gather_rows(stage.collective, &vectors.positives.view([num, columns * width]))?;
         let rewards = self.settings.rewards(&RationaleVectors {
