@@ -12,7 +12,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use serde_json::{Value, json};
-use souk::collective::{Collective, Settings, gather_rows, open};
+use souk::collective::{Collective, CollectiveSettings, gather_rows, open};
 use tch::{Device, Kind, Tensor};
 
 /// Numbers of f32; rows of 384 for gather_rows.
@@ -23,7 +23,7 @@ const ROUND_SECONDS: f64 = 0.3;
 
 fn main() {
     if std::env::var_os("RANK").is_some() {
-        return rank(open(&Settings::default()).unwrap().as_ref());
+        return rank(open(&CollectiveSettings::default()).unwrap().as_ref());
     }
     let argument = std::env::args().skip(1).find(|argument| argument != "--bench");
     let processes = argument.unwrap_or_else(|| "1,2,4".to_owned());

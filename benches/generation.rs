@@ -27,9 +27,9 @@ fn main() {
         stdin().lock().lines().map(|line| encoder.reader().read(&line.unwrap(), None).unwrap()).collect();
     let texts: Vec<_> = texts.iter().collect();
     let how = Sampling { max_tokens: tokens.parse().unwrap(), ..Sampling::default() };
-    drop(encoder.write(&texts[..1], 1, &how).unwrap());
+    drop(encoder.generate(&texts[..1], 1, &how).unwrap());
     let begin = Instant::now();
-    let written = encoder.write(&texts, each.parse().unwrap(), &how).unwrap();
+    let written = encoder.generate(&texts, each.parse().unwrap(), &how).unwrap();
     let seconds = begin.elapsed().as_secs_f64();
     let tokens: usize = written.iter().map(|text| text.ids.len()).sum();
     println!("{}", serde_json::json!({"tokens": tokens, "seconds": seconds, "threads": tch::get_num_threads()}));

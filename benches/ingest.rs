@@ -19,7 +19,7 @@ use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Message};
 use souk::beir::DataFolder;
 use souk::catalogue::Catalogue;
-use souk::dataset::{Examples, Ingest, IngestSettings, Progress};
+use souk::dataset::{Examples, Ingest, IngestProgress, IngestSettings};
 use souk::log::file::{FileSettings, FileSource};
 use souk::log::kafka::{KafkaSettings, KafkaSource};
 use souk::log::{LogSource, OnGap, Resume};
@@ -125,8 +125,8 @@ fn resident_mib() -> u64 {
 fn run(
     home: &Path,
     open: impl FnMut(Resume) -> souk::Result<Box<dyn LogSource>>,
-    report: impl FnMut(&Progress),
-) -> Progress {
+    report: impl FnMut(&IngestProgress),
+) -> IngestProgress {
     let stop = Arc::new(AtomicBool::new(false));
     Ingest::new(home, IngestSettings::default(), Box::new(open), stop).unwrap().run(report).unwrap()
 }
@@ -298,8 +298,8 @@ impl LogSource for Timed {
         self.source.commit(lane, position)
     }
 
-    fn bury(&mut self, letters: &[souk::log::DeadLetter]) -> souk::Result<()> {
-        self.source.bury(letters)
+    fn send_dead_letters(&mut self, letters: &[souk::log::DeadLetter]) -> souk::Result<()> {
+        self.source.send_dead_letters(letters)
     }
 
     fn lag(&self) -> u64 {

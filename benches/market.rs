@@ -12,7 +12,7 @@ use std::time::Instant;
 use souk::beir::{DataFolder, lines};
 use souk::domain::Level;
 use souk::lexical::Lexical;
-use souk::market::{Oracle, Slice, Split};
+use souk::market::{Oracle, QuerySlice, Split};
 use souk::ubi::{Action, Record};
 
 /// How often pairs of a query and an item were shown and clicked.
@@ -41,7 +41,7 @@ fn slices(oracle: &Oracle, lexical: &Lexical) {
         "| slice | Good items (median) | BM25 Goodrate@10 | BM25 Goodrate@100 | reachable | share of it | BM25 Hitrate@100 |"
     );
     println!("|---|---|---|---|---|---|---|");
-    for slice in Slice::ALL {
+    for slice in QuerySlice::ALL {
         let (mut first, mut rate, mut reachable, mut hit, mut counts) = (vec![], vec![], vec![], vec![], vec![]);
         for (at, request) in oracle.requests().iter().enumerate() {
             if request.split != Split::Test || request.slice != slice {
@@ -137,7 +137,7 @@ fn clicks(oracle: &Oracle, pairs: &Pairs) {
         rates.len()
     );
     println!("- the most clicked item is Good, by slice:");
-    for slice in Slice::ALL {
+    for slice in QuerySlice::ALL {
         let of_slice: Vec<bool> = best
             .iter()
             .filter(|(query, (_, clicks))| oracle.requests()[**query].slice == slice && *clicks > 0)

@@ -18,7 +18,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use souk::domain::Item;
-use souk::index::{Ask, IndexSettings, Kind, Snapshot};
+use souk::index::{IndexKind, IndexSettings, Snapshot, VectorQuery};
 
 const ROUNDS: usize = 5;
 const REACHES: [usize; 6] = [100, 125, 150, 200, 300, 400];
@@ -31,10 +31,11 @@ fn main() {
     let (width, k): (usize, usize) = (width.parse().unwrap(), k.parse().unwrap());
     let (items, queries) = (read(items, width), read(queries, width));
     let out = Path::new(out);
-    let (_, exact) = built(&out.join("exact"), &items, IndexSettings { kind: Kind::Exact, ..IndexSettings::default() });
+    let (_, exact) =
+        built(&out.join("exact"), &items, IndexSettings { kind: IndexKind::Exact, ..IndexSettings::default() });
     let truth = answers(&exact, &queries, (k, k), 1).1;
     for (name, codes) in [("f32", false), ("int8", true)] {
-        let settings = IndexSettings { kind: Kind::Hnsw, codes, ..IndexSettings::default() };
+        let settings = IndexSettings { kind: IndexKind::Hnsw, codes, ..IndexSettings::default() };
         let (build, index) = built(&out.join(name), &items, settings);
         let begin = Instant::now();
         drop(open(&out.join(name), width));
@@ -70,7 +71,7 @@ fn open(dir: &Path, width: usize) -> Snapshot {
 
 fn built(dir: &Path, vectors: &[Vec<f32>], settings: IndexSettings) -> (f64, Snapshot) {
     let width = vectors[0].len();
-    let mut builder = Snapshot::builder(dir, ("vectors".into(), width as i64), settings).unwrap();
+    let mut builder = Snapshot::builder(dir, "vectors".into(), width as i64, settings).unwrap();
     for (place, vector) in vectors.iter().enumerate() {
         let fields = serde_json::Map::new();
         let item = Item { id: place.to_string(), title: String::new(), text: String::new(), fields };
@@ -89,8 +90,8 @@ fn answers(
     threads: usize,
 ) -> (f64, Vec<Vec<usize>>) {
     let answer = |query: &Vec<f32>| -> Vec<usize> {
-        let found = index.nearest(&Ask { reach: Some(reach), ..Ask::new(query, k) }).unwrap();
-        found.into_iter().map(|(_, item)| index.place(item)).collect()
+        let found = index.nearest(&VectorQuery { ef: Some(reach), ..VectorQuery::new(query, k) }).unwrap();
+        found.into_iter().map(|(_, item)| index.catalogue_position(item)).collect()
     };
     let begin = Instant::now();
     let found = thread::scope(|scope| {

@@ -37,7 +37,7 @@ use souk_nn::collective;
 use souk_nn::encoder::{Encoder, Limits, Outline, Overrides, Placement, Reader, Scratch};
 use souk_reward::{Judge, RewardSettings};
 use souk_serving::index::IndexSettings;
-use souk_serving::search::{Models, Parts, SearchSettings};
+use souk_serving::search::{ModelLoader, SearchSettings, ServiceDeps};
 
 /// Every section of a configuration file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -76,7 +76,7 @@ pub struct Config {
     /// `[trainer]`: the trainer daemon.
     pub trainer: TrainerSettings,
     /// `[collective]`: backend and timeouts of several processes.
-    pub collective: collective::Settings,
+    pub collective: collective::CollectiveSettings,
     #[serde(skip)]
     origin: Origin,
 }
@@ -181,9 +181,9 @@ impl Config {
         let plain = Self { model: ModelConfig { precision: Precision::F32, ..self.model.clone() }, ..self.clone() };
         let needs = self.objective.needs();
         let encoder = plain.open_encoder()?;
-        let encoder = if needs.steps { encoder.refining()? } else { encoder };
+        let encoder = if needs.steps { encoder.with_refine()? } else { encoder };
         if needs.rationales || needs.next_tokens {
-            encoder.check_writes(needs.rationales)?;
+            encoder.check_generates(needs.rationales)?;
         }
         let mut config = serde_json::json!({
             "model": self.model, "encoder": self.encoder, "train": self.train, "objective": self.objective,
@@ -252,14 +252,14 @@ impl Config {
     }
 
     /// The dependencies of a search service. Models at any path are opened with the settings of `[model]`.
-    pub fn shop_parts(&self) -> Result<Parts> {
+    pub fn service_deps(&self) -> Result<ServiceDeps> {
         let config = self.clone();
-        let models: Models = Arc::new(move |path| {
+        let load_model: ModelLoader = Arc::new(move |path| {
             let model = ModelConfig { path: Some(path.into()), ..config.model.clone() };
             Self { model, ..config.clone() }.open_encoder()?.for_search()?.freeze()
         });
         let (settings, index, limits) = (self.search.clone(), self.index.clone(), self.worker);
-        Ok(Parts { settings, index, limits, models, cache: self.store.open_cache()? })
+        Ok(ServiceDeps { settings, index, limits, load_model, cache: self.store.open_cache()? })
     }
 
     /// Opens the model for training or export.

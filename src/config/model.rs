@@ -7,7 +7,7 @@ use tch::{Cuda, Device};
 
 use souk_io::error::{Error, Result};
 use souk_nn::backbone::Precision;
-use souk_nn::collective::Place;
+use souk_nn::collective::Rendezvous;
 
 /// The `[model]` section.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -60,7 +60,7 @@ impl ModelConfig {
             // 8 bits have a form on the CPU only
             "auto" if self.precision == Precision::Int8 => return Ok(Device::Cpu),
             // each process on a machine has a GPU of its own
-            "auto" | "cuda" => Some(Place::from_environment()?.map_or(0, |place| place.local_rank)),
+            "auto" | "cuda" => Some(Rendezvous::from_environment()?.map_or(0, |place| place.local_rank)),
             _ => name.strip_prefix("cuda:").and_then(|n| n.parse::<usize>().ok()),
         };
         let unknown = || Error::config("model.device", format!("is `{name}`: say auto, cpu, cuda or cuda:N"));

@@ -2,7 +2,7 @@
 //! `backbone` computes and what libtorch's autograd saves of it, tensor by tensor.
 
 use super::load::Chunk;
-use souk_nn::backbone::Map;
+use souk_nn::backbone::LinearShape;
 use souk_nn::backbone::lora::Lora;
 use souk_nn::encoder::Outline;
 
@@ -46,7 +46,7 @@ impl<'a> ModelCost<'a> {
     }
 
     /// The sum of `of` over all maps of all layers that have an adapter.
-    fn adapters(&self, of: impl Fn(&Lora, &Map) -> f64) -> f64 {
+    fn adapters(&self, of: impl Fn(&Lora, &LinearShape) -> f64) -> f64 {
         let Some(lora) = self.lora else { return 0.0 };
         let sizes = &self.outline.sizes;
         let layers = 0..sizes.windows.len();

@@ -21,7 +21,7 @@ const DRAWN: usize = 1 << 16;
 /// Reads what the first batches hold. Drawn negatives that a pair has chosen as well are counted twice.
 pub fn sample(data: &DataFolder, reader: &Reader, settings: &TrainSettings, negatives: usize) -> Result<TextLengths> {
     let catalogue = Catalogue::open(data)?;
-    let pairs = Pairs::open(data, &catalogue, (settings.pairs, settings.split.as_str()), None)?;
+    let pairs = Pairs::open(data, &catalogue, settings.pairs, settings.split.as_str(), None)?;
     let order = Order { seed: settings.seed, block: settings.shuffle_block };
     let batch = settings.batch.clamp(1, DRAWN);
     let rows: Vec<u64> = Draw::new(pairs.len(), order, 0).take(batch * SAMPLE.div_ceil(batch)).collect();

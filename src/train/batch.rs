@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use tch::{Device, Kind, Tensor};
 
-use souk_ingest::dataset::{Pair, Pairs};
+use souk_ingest::dataset::{Pairs, TrainingPair};
 use souk_io::catalogue::Catalogue;
 
 /// Items of the whole catalogue that join a batch, by the numbers of their draws.
@@ -20,7 +20,7 @@ pub struct Batch<'a> {
     /// The draws that its pairs are.
     pub draws: Range<u64>,
     /// Pairs in the order of their draws.
-    pub pairs: Vec<Pair<'a>>,
+    pub pairs: Vec<TrainingPair<'a>>,
     /// Rows of the catalogue without duplicates: the items of the pairs, then the negatives.
     pub items: Vec<u32>,
     /// Place in `items` of each pair's item.
@@ -40,7 +40,7 @@ impl<'a> Batch<'a> {
         catalogue: &Catalogue,
         negatives: &Negatives,
     ) -> Self {
-        let drawn: Vec<Pair<'a>> = rows.iter().map(|row| pairs.row(*row)).collect();
+        let drawn: Vec<TrainingPair<'a>> = rows.iter().map(|row| pairs.row(*row)).collect();
         let (places, items) = (HashMap::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
         let mut batch = Self { draws, pairs: drawn, items, chosen: Vec::new(), places, known: Vec::new() };
         for at in 0..batch.pairs.len() {
@@ -140,7 +140,7 @@ mod tests {
         fs::write(home.path().join("qrels/train.tsv"), qrels).unwrap();
         let data = DataFolder::open(home.path()).unwrap();
         let catalogue = Catalogue::open(&data).unwrap();
-        let pairs = Pairs::open(&data, &catalogue, (PairSource::Qrels, "train"), None).unwrap();
+        let pairs = Pairs::open(&data, &catalogue, PairSource::Qrels, "train", None).unwrap();
         // x-a, y-b, x-b
         let batch = Batch::gather(&pairs, &[0, 2, 1], 0..3, &catalogue, &Negatives { seed: 3, draws: 0..50 });
         assert_eq!(batch.items[..2], [0, 1]);

@@ -76,7 +76,7 @@ impl<'a> GradCache<'a> {
 
     /// Number of vectors of each text.
     pub fn steps(&self) -> i64 {
-        if self.chunking.steps { self.encoder.steps() } else { 1 }
+        if self.chunking.steps { self.encoder.num_steps() } else { 1 }
     }
 
     /// Back-propagates the gradient `[n, d]` of the vectors into the weights.
@@ -104,7 +104,7 @@ impl<'a> GradCache<'a> {
         let vectors = if self.chunking.steps {
             self.encoder.encode_steps(&texts, self.chunking.dropout)?
         } else {
-            self.encoder.encode_to_train(&texts, self.chunking.dropout)?
+            self.encoder.encode_for_training(&texts, self.chunking.dropout)?
         };
         Ok(vectors.to_kind(Kind::Float))
     }

@@ -14,7 +14,7 @@ use super::context::{StageContext, read_item, read_query};
 use super::judge::{AsyncJudge, OwnedQuestion, PendingRewards, Questions};
 use super::reference::{Reference, TextKey};
 use crate::objective::{Group, Scaling, cosines, group_advantages};
-use souk_ingest::dataset::Pair;
+use souk_ingest::dataset::TrainingPair;
 use souk_io::beir::DataFolder;
 use souk_io::domain::{Item, normalized_query};
 use souk_io::error::{Error, Result};
@@ -105,7 +105,12 @@ impl JudgeContext {
     }
 
     /// Starts to judge rows of the catalogue, one list of rows for each query.
-    pub fn ask_rows(&self, stage: &StageContext, queries: &[Pair], rows: &[Vec<u32>]) -> Result<PendingRewards> {
+    pub fn ask_rows(
+        &self,
+        stage: &StageContext,
+        queries: &[TrainingPair],
+        rows: &[Vec<u32>],
+    ) -> Result<PendingRewards> {
         let mut questions = Questions::default();
         let mut items: HashMap<u32, ItemView> = HashMap::new();
         for (pair, rows) in queries.iter().zip(rows) {

@@ -270,7 +270,7 @@ impl Run {
             format: CheckpointState::FORMAT,
             step: steps,
             steps: num_steps,
-            updates: self.optimizer.steps(),
+            updates: self.optimizer.num_steps(),
             drawn: draws,
             seed: self.stage.settings.seed,
             low_water,

@@ -60,13 +60,13 @@ impl Stage {
                 (None, PairSource::Items) => PairSource::Items,
                 (None, _) => PairSource::Qrels,
             };
-            Pairs::open(data, catalogue, (source, split), span)
+            Pairs::open(data, catalogue, source, split, span)
         };
         if let Some(state) = resumed {
             return again(state.span.as_ref());
         }
         let first = collective.rank() == 0;
-        let open = || Pairs::open(data, catalogue, (*source, split), self.span.as_ref());
+        let open = || Pairs::open(data, catalogue, *source, split, self.span.as_ref());
         let own = first.then(open).transpose()?;
         let spans = gather_json(collective, &own.as_ref().and_then(Pairs::span).cloned())?;
         own.map_or_else(|| again(spans[0].as_ref()), Ok)

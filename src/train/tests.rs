@@ -65,7 +65,7 @@ impl Shop {
         }
         let data = DataFolder::open(home.path()).unwrap();
         let catalogue = Arc::new(Catalogue::open(&data).unwrap());
-        let pairs = Pairs::open(&data, &catalogue, (PairSource::Qrels, "train"), None).unwrap();
+        let pairs = Pairs::open(&data, &catalogue, PairSource::Qrels, "train", None).unwrap();
         Self { _home: home, data, objective, catalogue, pairs }
     }
 

@@ -95,7 +95,7 @@ impl Writer {
         for (at, texts) in texts.chunks(at_once).enumerate() {
             let how = Sampling { first: how.first + (at * at_once * each) as u64, ..*how };
             all.extend(match self {
-                Self::Own => encoder.write(&texts.iter().collect::<Vec<_>>(), each, &how)?,
+                Self::Own => encoder.generate(&texts.iter().collect::<Vec<_>>(), each, &how)?,
                 Self::Server(server) => server.write(encoder, texts, each, &how)?,
             });
         }
@@ -169,7 +169,7 @@ fn read(encoder: &Encoder, choice: &Value, how: &Sampling) -> std::result::Resul
         Some(ids) => (ids, Vec::new()),
         None => {
             let words = choice["text"].as_str().ok_or("has a choice without `text`")?;
-            (reader.plain(words).map_err(|e| format!("cannot be read: {e}"))?, Vec::<f32>::new())
+            (reader.encode_raw(words).map_err(|e| format!("cannot be read: {e}"))?, Vec::<f32>::new())
         }
     };
     ids.truncate(how.max_tokens);

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use souk::backbone::chat::Chat;
-use souk::backbone::tokenizer::Tokenizer;
+use souk::backbone::tokenizer::{Frame, Tokenizer};
 use souk::backbone::weights::{Parameters, read_tensors};
-use souk::backbone::{Architecture, Backbone, Pass, Precision, Sampling, Tokens};
+use souk::backbone::{Architecture, Backbone, ForwardPass, Precision, Sampling, Tokens};
 use souk::encoder::{Encoder, Overrides, Placement, Rationale, Refine, Text};
 use souk::objective::{GraceSettings, Hard, IcrSettings, PairTargets, RationaleVectors, Vectors};
 use tch::{Device, IndexOp, Kind, Tensor};
@@ -117,7 +117,8 @@ fn what_was_drawn_has_the_probability_of_a_pass_over_the_whole_text() {
         for (at, text) in written.iter().enumerate() {
             let prompt = &prompts[at / 5];
             let whole: Vec<u32> = prompt.iter().chain(&text.ids).copied().collect();
-            let states = backbone.forward(&Tokens::packed(&[&whole], Device::Cpu).unwrap(), Pass::default()).unwrap();
+            let states =
+                backbone.forward(&Tokens::packed(&[&whole], Device::Cpu).unwrap(), ForwardPass::default()).unwrap();
             let logits = backbone.logits(&states.narrow(0, prompt.len() as i64 - 1, text.ids.len() as i64)).unwrap();
             let ids = Tensor::from_slice(&text.ids.iter().map(|id| i64::from(*id)).collect::<Vec<_>>()).unsqueeze(1);
             let wanted = (logits / 0.7).log_softmax(-1, Kind::Float).gather(1, &ids, false).squeeze_dim(1);
@@ -150,7 +151,8 @@ fn draws_follow_the_seed_and_the_text_and_nothing_else() {
 fn the_first_token_is_drawn_as_often_as_its_share() {
     const DRAWS: usize = 4000;
     let (backbone, prompts) = (backbone("llama"), prompts("llama"));
-    let states = backbone.forward(&Tokens::packed(&[&prompts[2]], Device::Cpu).unwrap(), Pass::default()).unwrap();
+    let states =
+        backbone.forward(&Tokens::packed(&[&prompts[2]], Device::Cpu).unwrap(), ForwardPass::default()).unwrap();
     let share = backbone.logits(&states).unwrap().i(-1).softmax(-1, Kind::Float);
     let share = Vec::<f32>::try_from(share).unwrap();
     let nucleus = |top: usize| {
@@ -371,8 +373,8 @@ fn a_text_too_long_is_cut_and_what_stands_around_it_is_not() {
     let home = tempfile::tempdir().unwrap();
     drop(encoder("qwen3", None, home.path()));
     let tokenizer = Tokenizer::open(&home.path().join("qwen3")).unwrap();
-    let (around, text) = (("w5 w6 ", " w7"), "w10 w11 w12 w13 w14");
-    let between = |most| tokenizer.between(around, text, (true, most));
+    let (frame, text) = (Frame { before: "w5 w6 ", after: " w7", complete: true }, "w10 w11 w12 w13 w14");
+    let between = |max_tokens| tokenizer.encode_framed(frame, text, max_tokens);
     assert_eq!(between(100).unwrap(), (vec![5, 6, 10, 11, 12, 13, 14, 7], 2));
     assert_eq!(between(5).unwrap(), (vec![5, 6, 10, 11, 7], 2));
     assert!(between(3).unwrap_err().to_string().contains("3 tokens"));

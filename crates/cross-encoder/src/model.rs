@@ -15,7 +15,7 @@ use souk_io::error::{Error, Result};
 use souk_io::telemetry::{RELEVANCE, WorkerMetrics};
 use souk_nn::backbone::tokenizer::Tokenizer;
 use souk_nn::backbone::weights::Parameters;
-use souk_nn::backbone::{Architecture, Backbone, Layout, Pass, Precision, Tokens};
+use souk_nn::backbone::{Architecture, Backbone, ForwardPass, Layout, Precision, Tokens};
 use souk_nn::encoder::{Placement, transformer_dir};
 use souk_nn::worker::Model;
 use souk_reward::Verdict;
@@ -62,15 +62,15 @@ impl CrossEncoder {
                 let problem = format!("is {layers}, and the model has {}: say 1 to that", whole.num_layers());
                 return Err(Error::config("relevance.num_layers", problem));
             }
-            Some(layers) => whole.cut(layers, &placement.ignore_fields)?,
+            Some(layers) => whole.truncate_layers(layers, &placement.ignore_fields)?,
             None => whole.clone(),
         };
         let usual = if architecture.is_decoder() { Reading::LastToken } else { Reading::Cls };
         let pooling = shape.pooling.unwrap_or(usual);
         let max_tokens = shape.max_tokens.unwrap_or(USUAL_TOKENS.min(architecture.max_tokens()));
         let mut tokenizer = Tokenizer::open(&dir)?;
-        tokenizer.uncut()?;
-        tokenizer.frame_pairs()?;
+        tokenizer.disable_truncation()?;
+        tokenizer.add_pair_template()?;
         let mut weights = Parameters::open(&dir, placement.device, placement.precision.kind())?;
         let mut seeded = Parameters::seeded(shape.seed, placement.device, placement.precision.kind());
         let parts = Parts { architecture, tokenizer, pooling, max_tokens, loss: shape.loss, placement };
@@ -157,7 +157,7 @@ impl CrossEncoder {
             let types: Vec<i64> = pairs.iter().flat_map(|pair| pair.types.iter().copied()).collect();
             tokens = tokens.with_types(&types)?;
         }
-        let states = self.backbone.forward(&tokens, Pass { train: dropout, ..Pass::default() })?;
+        let states = self.backbone.forward(&tokens, ForwardPass { train: dropout, ..ForwardPass::default() })?;
         let Layout::Packed { starts } = &tokens.layout else {
             return Err(Error::device("a relevance model packs its tokens"));
         };

@@ -3,7 +3,7 @@
 
 use souk_io::error::{Error, Result};
 use souk_nn::backbone::Architecture;
-use souk_nn::backbone::tokenizer::{Part, Tokenizer};
+use souk_nn::backbone::tokenizer::{PairSegment, Tokenizer};
 
 /// What a decoder reads before each text; its tokenizers seldom have a sign between two.
 const QUERY: &str = "Query: ";
@@ -32,7 +32,7 @@ impl PairText {
 }
 
 /// One side of a pair, tokenized once for all the other sides it meets.
-pub struct Side(Part);
+pub struct Side(PairSegment);
 
 impl PairReader {
     /// Cuts pairs to `max_tokens`, and frames them as the tokenizer's file says.
@@ -43,16 +43,16 @@ impl PairReader {
             return Err(Error::config("relevance.max_tokens", problem));
         }
         tokenizer.check_fits(architecture.vocab())?;
-        tokenizer.uncut()?;
+        tokenizer.disable_truncation()?;
         let mut reader = Self { tokenizer, decoder: architecture.is_decoder() };
         reader.check_room(max_tokens)?;
-        reader.tokenizer.shape(max_tokens, false)?;
+        reader.tokenizer.set_truncation(max_tokens, false)?;
         Ok(reader)
     }
 
     /// Something of both texts must fit.
     fn check_room(&self, max_tokens: usize) -> Result<()> {
-        let mut taken = self.tokenizer.pair_framing()?;
+        let mut taken = self.tokenizer.num_pair_specials()?;
         if self.decoder {
             taken += self.tokenizer.encode(QUERY)?.len() + self.tokenizer.encode(ITEM)?.len();
         }
@@ -65,15 +65,15 @@ impl PairReader {
 
     pub fn query(&self, text: &str) -> Result<Side> {
         Ok(Side(match self.decoder {
-            true => self.tokenizer.part(&format!("{QUERY}{text}\n"))?,
-            false => self.tokenizer.part(text)?,
+            true => self.tokenizer.segment(&format!("{QUERY}{text}\n"))?,
+            false => self.tokenizer.segment(text)?,
         }))
     }
 
     pub fn item(&self, text: &str) -> Result<Side> {
         Ok(Side(match self.decoder {
-            true => self.tokenizer.part(&format!("{ITEM}{text}"))?,
-            false => self.tokenizer.part(text)?,
+            true => self.tokenizer.segment(&format!("{ITEM}{text}"))?,
+            false => self.tokenizer.segment(text)?,
         }))
     }
 

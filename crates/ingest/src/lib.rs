@@ -1,5 +1,5 @@
-//! Everything that flows in: search logs from files or Kafka ([`log`]), catalogues and judgements in other formats
-//! ([`import`]), and the training examples made from both ([`dataset`]).
+//! Input data: search logs from files or Kafka ([`log`]), importers for foreign catalogues and judgements ([`import`]),
+//! and training examples built from both ([`dataset`]).
 
 pub mod dataset;
 pub mod import;

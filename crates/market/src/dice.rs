@@ -1,34 +1,47 @@
-//! Chance that can be replayed: a number that depends on a seed and on where it is drawn (SplitMix64), and what is made
-//! of such numbers. Never draws from the machine.
+//! Deterministic random numbers (SplitMix64) by seed and stream, and distributions over them. Never uses the machine's
+//! entropy.
 
-/// A stream of numbers of its own for every place that draws.
+// Random streams: each draw uses the seed, one of these and an index. The values are fixed: they determine every folder.
+pub const STREAM_TRAITS: u64 = 1;
+pub const STREAM_SALES: u64 = 2;
+pub const STREAM_TEXT: u64 = 3;
+pub const STREAM_REQUESTS: u64 = 4;
+pub const STREAM_CHANNEL: u64 = 5;
+pub const STREAM_SESSIONS: u64 = 6;
+pub const STREAM_DRIFT: u64 = 7;
+pub const STREAM_LOOKS: u64 = 8;
+pub const STREAM_TYPING: u64 = 9;
+pub const STREAM_MAKERS: u64 = 10;
+
+/// Random number generator; each use has its own stream.
 #[derive(Clone, Debug)]
 pub struct Dice {
     state: u64,
 }
 
-/// Scatters the bits of a number over all 64 (SplitMix64's finish).
+/// Mixes the bits of a number (SplitMix64's finaliser).
 fn scatter(number: u64) -> u64 {
     let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ (number >> 31)
 }
 
-/// A fixed number for a place.
-pub fn hash(place: &[u64]) -> u64 {
-    place
+/// Hash of a list of numbers.
+pub fn hash(parts: &[u64]) -> u64 {
+    parts
         .iter()
         .fold(0x9e37_79b9_7f4a_7c15, |sum, part| scatter(sum.wrapping_add(*part).wrapping_mul(0xd6e8_feb8_6659_fd93)))
 }
 
-/// A fixed number for a name.
+/// Hash of a text (FNV-1a).
 pub fn hash_text(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 impl Dice {
-    pub fn new(place: &[u64]) -> Self {
-        Self { state: hash(place) }
+    /// Starts a stream; `key` is usually seed, stream constant and index.
+    pub fn new(key: &[u64]) -> Self {
+        Self { state: hash(key) }
     }
 
     pub fn next(&mut self) -> u64 {
@@ -36,7 +49,7 @@ impl Dice {
         scatter(self.state)
     }
 
-    /// From 0 up to, not including, 1.
+    /// Uniform number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -45,17 +58,17 @@ impl Dice {
         self.unit() < probability
     }
 
-    /// From 0 up to, not including, `count`, which is not 0.
+    /// Uniform integer in [0, `count`); `count` must not be 0.
     pub fn below(&mut self, count: usize) -> usize {
         ((u128::from(self.next()) * count as u128) >> 64) as usize
     }
 
-    /// One of several, which are not none.
+    /// Uniform choice from a slice that must not be empty.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }
 
-    /// A place in `weights`, by weight.
+    /// Random index, by weight.
     pub fn weighted(&mut self, weights: impl Iterator<Item = f32> + Clone) -> usize {
         let mut left = self.unit() * weights.clone().map(f64::from).sum::<f64>();
         let mut last = 0;
@@ -69,7 +82,7 @@ impl Dice {
         last
     }
 
-    /// Normal with mean 0 and deviation 1, as a sum of twelve: no tails beyond 6, the same on every machine.
+    /// Approximately standard normal, as a sum of 12 uniforms: bounded by ±6 and identical on every machine.
     pub fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
     }
@@ -88,14 +101,14 @@ mod tests {
 
     #[test]
     fn the_stream_is_splitmix64() {
-        // the reference implementation's first numbers from state 0
+        // first numbers of the reference implementation from state 0
         let mut dice = Dice { state: 0 };
         let drawn = [dice.next(), dice.next(), dice.next()];
         assert_eq!(drawn, [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f]);
     }
 
     #[test]
-    fn places_differ_and_draws_stay_in_bounds() {
+    fn streams_differ_and_draws_stay_in_bounds() {
         assert_ne!(hash(&[1, 2]), hash(&[2, 1]));
         let mut dice = Dice::new(&[7]);
         let mut seen = [0; 3];

@@ -1,11 +1,11 @@
-//! The simulated shop: a catalogue, shoppers, an oracle and a search log, all from one seed.
+//! Simulated shop: catalogue, queries, graded relevance and a search log, all from one seed.
 //!
-//! The way of the data: `world` (what there is) → `catalogue` (what each item is) → `seller` (how it is written) and
-//! `shopper` (what is wanted) → `phrase` (how it is asked) → `intent` (how well they meet); then `channel` (what the shop
-//! shows) → `sessions` (what shoppers do). Nothing after `catalogue` changes what an item is, and no judgement reads a word.
+//! Data flow: `world` (categories and attributes) → `catalogue` (traits of each item) → `seller` (titles and descriptions)
+//! and `shopper` (constraints of a query) → `phrase` (query text) → `intent` (relevance of an item); then `shop_search`
+//! (ranked hits) → `sessions` (clicks and purchases). Nothing after `catalogue` changes an item's traits, and no relevance
+//! judgement depends on text.
 
 mod catalogue;
-mod channel;
 mod dice;
 mod intent;
 mod oracle;
@@ -15,14 +15,16 @@ mod requests;
 mod rewrite;
 mod seller;
 mod sessions;
+mod shop_search;
 mod shopper;
-mod slip;
+mod slice;
+mod typo;
 mod world;
 mod write;
 
-pub use catalogue::{Catalogue, Traits};
-pub use intent::{Intent, Wish};
-pub use oracle::{Oracle, Plan};
+pub use catalogue::{MarketCatalogue, Traits};
+pub use intent::{Constraint, Intent};
+pub use oracle::{MarketSpec, Oracle};
 pub use requests::{Request, Split};
-pub use shopper::Slice;
-pub use write::{Step, write};
+pub use slice::QuerySlice;
+pub use write::{WriteStep, write};

@@ -1,23 +1,24 @@
-//! The judge of any pair of a market's folder. Takes the folder's seed and counts and makes everything else anew, so it
-//! knows what items are and what shoppers meant; never reads a text.
+//! Relevance oracle of a market's folder. Takes the folder's seed and counts and regenerates item traits and query intents;
+//! never reads a text.
 
 use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::catalogue::Catalogue;
+use super::catalogue::MarketCatalogue;
 use super::dice::{hash, hash_text};
 use super::requests::{self, Request, query_at};
 use super::seller::item_row;
 use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
 
-/// The file of a market's folder that says how to make it again.
+/// File of a market's folder with its seed and counts.
 pub const MANIFEST: &str = "market.json";
-/// How large a market is to be, and from which seed.
+
+/// Seed and size of a market.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Plan {
+pub struct MarketSpec {
     pub seed: u64,
     pub items: u32,
     pub queries: usize,
@@ -25,20 +26,20 @@ pub struct Plan {
 }
 
 #[derive(Serialize, Deserialize)]
-pub struct Manifest {
+pub struct MarketManifest {
     #[serde(flatten)]
-    plan: Plan,
-    /// Of all that the plan was made into: a program that makes something else of it cannot judge.
+    spec: MarketSpec,
+    /// Hash of all queries and item traits: a program that generates others cannot judge the folder.
     digest: String,
 }
 
 pub struct Oracle {
-    catalogue: Catalogue,
+    catalogue: MarketCatalogue,
     requests: Vec<Request>,
 }
 
-impl Plan {
-    /// The most that fits into the memory of one machine and the identifiers of files.
+impl MarketSpec {
+    /// Upper bounds: the memory of one machine, and the range of the identifiers.
     pub const MAX_ITEMS: u32 = 20_000_000;
     pub const MAX_QUERIES: usize = 1_000_000;
     pub const MAX_EVENTS: u64 = 10_000_000_000;
@@ -49,55 +50,55 @@ impl Plan {
             && self.events <= Self::MAX_EVENTS;
         let most = (Self::MAX_ITEMS, Self::MAX_QUERIES, Self::MAX_EVENTS);
         let problem =
-            || format!("a market has 1 to {} items, 2 to {} queries and up to {} events", most.0, most.1, most.2);
+            || format!("a market has 1 to {} items, 2 to {} queries and at most {} events", most.0, most.1, most.2);
         if fits { Ok(()) } else { Err(Error::input(problem())) }
     }
 }
 
 impl Oracle {
-    pub fn build(plan: &Plan) -> Result<Self> {
-        plan.check()?;
-        let catalogue = Catalogue::build(plan.seed, plan.items);
-        let requests = requests::draw(plan.seed, &catalogue, plan.queries)?;
+    pub fn build(spec: &MarketSpec) -> Result<Self> {
+        spec.check()?;
+        let catalogue = MarketCatalogue::build(spec.seed, spec.items);
+        let requests = requests::draw(spec.seed, &catalogue, spec.queries)?;
         Ok(Self { catalogue, requests })
     }
 
-    /// Of a folder that `souk market` wrote.
+    /// Loads the oracle of a folder written by `souk market`.
     pub fn load(folder: &Path) -> Result<Self> {
         let file = folder.join(MANIFEST);
         let text = fs::read_to_string(&file).map_err(Error::store(&file, "read it"))?;
-        let manifest: Manifest = serde_json::from_str(&text)
-            .map_err(|e| Error::data(&file, None, "not the manifest of a market").because(e))?;
-        let oracle = Self::build(&manifest.plan)?;
-        if oracle.manifest(&manifest.plan).digest != manifest.digest {
+        let manifest: MarketManifest = serde_json::from_str(&text)
+            .map_err(|e| Error::data(&file, None, "is not the manifest of a market").because(e))?;
+        let oracle = Self::build(&manifest.spec)?;
+        if oracle.manifest(&manifest.spec).digest != manifest.digest {
             let problem = "was written by another version of the market: write the folder again with `souk market`";
             return Err(Error::config(file.display(), problem));
         }
         Ok(oracle)
     }
 
-    pub fn manifest(&self, plan: &Plan) -> Manifest {
+    pub fn manifest(&self, spec: &MarketSpec) -> MarketManifest {
         let queries = self.requests.iter().map(|request| hash_text(&format!("{request:?}")));
         let items = self.catalogue.iter().map(|(_, item)| item.digest());
         let digest = queries.chain(items).fold(0, |sum, part| hash(&[sum, part]));
-        Manifest { plan: *plan, digest: format!("{digest:016x}") }
+        MarketManifest { spec: *spec, digest: format!("{digest:016x}") }
     }
 
-    pub fn catalogue(&self) -> &Catalogue {
+    pub fn catalogue(&self) -> &MarketCatalogue {
         &self.catalogue
     }
 
-    /// All queries in the order of their identifiers.
+    /// All queries, in the order of their identifiers.
     pub fn requests(&self) -> &[Request] {
         &self.requests
     }
 
-    /// By places; `None` where there is no such query or item.
+    /// Relevance level by query index and item row; `None` if one of them does not exist.
     pub fn judge(&self, query: usize, row: u32) -> Option<Level> {
         Some(self.requests.get(query)?.intent.judge(self.catalogue.get(row)?))
     }
 
-    /// By identifiers of the folder's files.
+    /// Relevance level by identifiers of the folder's files.
     pub fn judge_ids(&self, query: &str, item: &str) -> Option<Level> {
         self.judge(query_at(query)?, item_row(item)?)
     }
@@ -113,14 +114,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_of_another_version_is_refused() {
+    fn rejects_a_folder_of_another_version() {
         let folder = tempfile::tempdir().unwrap();
-        let plan = Plan { seed: 1, items: 300, queries: 12, events: 0 };
+        let spec = MarketSpec { seed: 1, items: 300, queries: 12, events: 0 };
         let load = |text: &str| {
             fs::write(folder.path().join(MANIFEST), text).unwrap();
             Oracle::load(folder.path()).map(|oracle| oracle.requests().len())
         };
-        let manifest = serde_json::to_string(&Oracle::build(&plan).unwrap().manifest(&plan)).unwrap();
+        let manifest = serde_json::to_string(&Oracle::build(&spec).unwrap().manifest(&spec)).unwrap();
         assert_eq!(load(&manifest).unwrap(), 12);
         let error = load(&manifest.replace("\"items\":300", "\"items\":301")).unwrap_err();
         assert!(error.to_string().contains("another version"), "{error}");
@@ -128,8 +129,8 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_and_places_name_the_same_pair() {
-        let oracle = Oracle::build(&Plan { seed: 2, items: 500, queries: 12, events: 0 }).unwrap();
+    fn identifiers_and_indices_name_the_same_pair() {
+        let oracle = Oracle::build(&MarketSpec { seed: 2, items: 500, queries: 12, events: 0 }).unwrap();
         for query in 0..12 {
             let scanned: Vec<_> = (0..500)
                 .filter_map(|row| Some((row, oracle.judge(query, row)?)))

@@ -1,22 +1,22 @@
-//! Sentences for wishes: each slice has ways that all shoppers have, and ways that are heard in test queries only. Takes
-//! words; never knows what they mean.
+//! Query texts from templates: each slice has shared templates, and templates for test queries only. Takes words; never
+//! knows their meaning.
 
 use super::dice::Dice;
-use super::shopper::Slice;
-use super::slip;
+use super::slice::QuerySlice;
+use super::typo;
 
-/// The words of one query, of which a sentence takes what it has a place for.
+/// Words of one query; a template uses those it has placeholders for.
 #[derive(Default)]
 pub struct Words {
     pub name: String,
-    /// Values that stand before the name.
+    /// Values before the name.
     pub front: Vec<String>,
-    /// Values that stand behind it.
+    /// Values after the name.
     pub back: Vec<String>,
-    /// All values, as they are added behind a name: "in black".
+    /// All values in the form used after a name: "in black".
     pub asked: Vec<String>,
     pub brand: String,
-    /// The brand and series to be replaced.
+    /// Brand and series of which an alternative is wanted.
     pub reference: String,
     pub cheaper: bool,
     pub task: String,
@@ -24,14 +24,14 @@ pub struct Words {
     pub refusal: String,
     pub drawback: String,
     pub fact: String,
-    /// Whether a finger slips.
-    pub slips: bool,
+    /// Whether to add a typing error.
+    pub has_typo: bool,
 }
 
-/// Sentences that all shoppers use, and those of test queries.
-type Ways = (&'static [&'static str], &'static [&'static str]);
+/// Shared templates, and templates for test queries only.
+type Templates = (&'static [&'static str], &'static [&'static str]);
 
-const GENERAL: Ways = (
+const GENERAL: Templates = (
     &[
         "{brand} {front} {name} {back}",
         "{brand} {name} {front} {back}",
@@ -40,7 +40,7 @@ const GENERAL: Ways = (
     ],
     &["{brand} {name}, {back}, {front}", "{name} {brand} {asked}"],
 );
-const LONG_TAIL: Ways = (
+const LONG_TAIL: Templates = (
     &[
         "{front} {name} {back}",
         "{name} {asked}",
@@ -50,7 +50,7 @@ const LONG_TAIL: Ways = (
     ],
     &["i want a {name} {asked}", "{back} {front} {name}", "{name}, {back}, {front}"],
 );
-const QUESTION: Ways = (
+const QUESTION: Templates = (
     &[
         "how to {task} {price}",
         "what to buy to {task} {price}",
@@ -61,12 +61,12 @@ const QUESTION: Ways = (
     ],
     &["how do i {task} {price}", "what to use to {task} {price}", "need something to {task} {price}, what helps"],
 );
-/// For tasks that a thing does by itself.
-const DOES: Ways = (
+/// Templates for tasks that an item performs itself.
+const DOES: Templates = (
     &["what {does} {price}", "something that {does} {price}"],
     &["what is it that {does} {price}", "i need something that {does} {price}"],
 );
-const ALTERNATIVE: Ways = (
+const ALTERNATIVE: Templates = (
     &[
         "alternative to {reference}",
         "{name} like {reference} of another brand",
@@ -81,7 +81,7 @@ const ALTERNATIVE: Ways = (
         "same {name} as {reference} but another brand",
     ],
 );
-const CHEAPER: Ways = (
+const CHEAPER: Templates = (
     &[
         "cheaper alternative to {reference}",
         "{name} like {reference} but cheaper",
@@ -90,7 +90,7 @@ const CHEAPER: Ways = (
     ],
     &["{name} as {reference} but for less money", "alternative to {reference} that is cheaper"],
 );
-const REFUSAL: Ways = (
+const REFUSAL: Templates = (
     &[
         "{front} {name} {back} {refusal}",
         "{name} {front} {back} {refusal}",
@@ -99,7 +99,7 @@ const REFUSAL: Ways = (
     ],
     &["{name} {asked} {refusal}", "looking for a {front} {name} {back} {refusal}"],
 );
-const DRAWBACK: Ways = (
+const DRAWBACK: Templates = (
     &[
         "{front} {name} {back} that {do} not {drawback}",
         "{name} that will not {drawback} {asked}",
@@ -108,7 +108,7 @@ const DRAWBACK: Ways = (
     ],
     &["{name} {asked} that will never {drawback}", "looking for a {front} {name} {back}, {it} should not {drawback}"],
 );
-const KNOWLEDGE: Ways = (
+const KNOWLEDGE: Templates = (
     &[
         "{front} {name} {back} that {fact}",
         "{name} {asked} that {fact}",
@@ -119,16 +119,17 @@ const KNOWLEDGE: Ways = (
 );
 
 impl Words {
-    /// A sentence; of the heard ways, or half of the time an unheard one.
-    pub fn sentence(&self, dice: &mut Dice, slice: Slice, unheard: bool) -> String {
-        let (heard, held) = self.ways(dice, slice);
-        let way = if unheard && dice.chance(0.6) { dice.pick(held) } else { dice.pick(heard) };
-        let many = is_plural(&self.name);
-        let way = if many { way.replace("a {", "{") } else { (*way).to_owned() };
-        let fact = if many { plural_verb(&self.fact) } else { self.fact.clone() };
-        let refusal = match many {
-            true => self.refusal.replace("that is ", "that are ").replace("that has ", "that have "),
-            false => self.refusal.clone(),
+    /// Query text from a random template; with `test_phrasing`, from a test-only one with probability 0.6.
+    pub fn sentence(&self, dice: &mut Dice, slice: QuerySlice, test_phrasing: bool) -> String {
+        let (shared, test_only) = self.templates(dice, slice);
+        let template = if test_phrasing && dice.chance(0.6) { dice.pick(test_only) } else { dice.pick(shared) };
+        let plural = is_plural(&self.name);
+        let template = if plural { template.replace("a {", "{") } else { (*template).to_owned() };
+        let fact = if plural { plural_verb(&self.fact) } else { self.fact.clone() };
+        let refusal = if plural {
+            self.refusal.replace("that is ", "that are ").replace("that has ", "that have ")
+        } else {
+            self.refusal.clone()
         };
         let parts = [
             ("{name}", self.name.clone()),
@@ -142,11 +143,11 @@ impl Words {
             ("{price}", self.price.clone()),
             ("{refusal}", refusal),
             ("{drawback}", self.drawback.clone()),
-            ("{do}", if many { "do" } else { "does" }.to_owned()),
-            ("{it}", if many { "they" } else { "it" }.to_owned()),
+            ("{do}", if plural { "do" } else { "does" }.to_owned()),
+            ("{it}", if plural { "they" } else { "it" }.to_owned()),
             ("{fact}", fact),
         ];
-        let full = parts.iter().fold(way, |text, (place, words)| text.replace(place, words));
+        let full = parts.iter().fold(template, |text, (placeholder, words)| text.replace(placeholder, words));
         let tidy = full
             .split_whitespace()
             .collect::<Vec<_>>()
@@ -155,20 +156,20 @@ impl Words {
             .replace(",,", ",")
             .replace(" - -", " -");
         let text = article(tidy.trim_matches([' ', ',', '-'])).to_lowercase();
-        if self.slips { slip::slip(dice, &text) } else { text }
+        if self.has_typo { typo::mistype(dice, &text) } else { text }
     }
 
-    fn ways(&self, dice: &mut Dice, slice: Slice) -> Ways {
+    fn templates(&self, dice: &mut Dice, slice: QuerySlice) -> Templates {
         match slice {
-            Slice::General => GENERAL,
-            Slice::LongTail => LONG_TAIL,
-            Slice::Qa if does_itself(&self.task) && dice.chance(0.6) => DOES,
-            Slice::Qa => QUESTION,
-            Slice::Alternative if self.cheaper => CHEAPER,
-            Slice::Alternative => ALTERNATIVE,
-            Slice::Negative if self.refusal.is_empty() => DRAWBACK,
-            Slice::Negative => REFUSAL,
-            Slice::Knowledge => KNOWLEDGE,
+            QuerySlice::General => GENERAL,
+            QuerySlice::LongTail => LONG_TAIL,
+            QuerySlice::Qa if is_done_by_item(&self.task) && dice.chance(0.6) => DOES,
+            QuerySlice::Qa => QUESTION,
+            QuerySlice::Alternative if self.cheaper => CHEAPER,
+            QuerySlice::Alternative => ALTERNATIVE,
+            QuerySlice::Negative if self.refusal.is_empty() => DRAWBACK,
+            QuerySlice::Negative => REFUSAL,
+            QuerySlice::Knowledge => KNOWLEDGE,
         }
     }
 }
@@ -181,7 +182,8 @@ pub fn price(dice: &mut Dice, euros: u32) -> String {
     }
 }
 
-fn does_itself(task: &str) -> bool {
+/// Whether the item itself performs the task, as in "make hair black".
+fn is_done_by_item(task: &str) -> bool {
     const VERBS: [&str; 14] = [
         "make", "keep", "turn", "cover", "calm", "hydrate", "soothe", "soften", "protect", "help", "block", "brighten",
         "stop", "bind",
@@ -194,7 +196,7 @@ fn third_person(task: &str) -> String {
     task.split_once(' ').map_or_else(String::new, |(verb, rest)| format!("{verb}s {rest}"))
 }
 
-/// "socks", "hand weights", "shoes without laces", not "dress" or "chess".
+/// Whether a name is plural: "socks", "hand weights", "shoes without laces", but not "dress" or "chess".
 fn is_plural(name: &str) -> bool {
     let stops = [" for ", " with", " without ", " in ", " on ", " to ", " that "];
     let head = stops.iter().filter_map(|stop| name.find(stop)).min().map_or(name, |end| &name[..end]);
@@ -234,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn grammar_by_hand() {
+    fn grammar_equals_hand_written_examples() {
         assert!(is_plural("running shoes") && is_plural("shoes without laces") && is_plural("weights"));
         assert!(!is_plural("half dress") && !is_plural("kettle") && !is_plural("bag for the shoes"));
         assert_eq!(plural_verb("reaches the cellar"), "reach the cellar");
@@ -246,10 +248,10 @@ mod tests {
     }
 
     #[test]
-    fn empty_places_leave_no_trace() {
+    fn empty_placeholders_leave_no_trace() {
         let words = Words { name: "kettle".into(), asked: vec!["in black".into()], ..Words::default() };
         let mut dice = Dice::new(&[1]);
-        for slice in Slice::ALL {
+        for slice in QuerySlice::ALL {
             for _ in 0..50 {
                 let text = words.sentence(&mut dice, slice, true);
                 assert!(!text.contains("  ") && !text.contains(['{', '}']) && text == text.trim(), "{text:?}");

@@ -1,12 +1,13 @@
-//! All queries of a market: test and training apart in their wish lists, in their strings and in part in their phrasing.
-//! A function of seed, catalogue and counts; never of what the production channel finds.
+//! Queries of a market. Test and training queries share no intent and no text, and differ partly in phrasing. A function of
+//! seed, catalogue and counts; never of search results.
 
 use std::collections::{BTreeMap, HashSet};
 
-use super::catalogue::{Catalogue, SAMPLE};
-use super::dice::{Dice, hash};
-use super::intent::{Intent, Wish};
-use super::shopper::{Draft, Shopper, Slice};
+use super::catalogue::{MarketCatalogue, SAMPLE};
+use super::dice::{Dice, STREAM_REQUESTS, hash};
+use super::intent::{Constraint, Intent};
+use super::shopper::{Draft, Shopper};
+use super::slice::QuerySlice;
 use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
 
@@ -25,122 +26,122 @@ impl Split {
     }
 }
 
-/// A query with what is behind it.
+/// Query with its intent. The oracle's digest hashes the `Debug` output: names of the fields are fixed.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub text: String,
-    pub slice: Slice,
+    pub slice: QuerySlice,
     pub split: Split,
     pub intent: Intent,
 }
 
-const OF_REQUESTS: u64 = 4;
-const FEWEST_TEST: usize = 60;
-/// Draws before a query is given up: the world is used up for it.
-const TRIES: u64 = 3_000;
+const MIN_TEST: usize = 60;
+/// Maximum attempts to draw one query.
+const MAX_ATTEMPTS: u64 = 3_000;
 
-/// The identifier of a query.
+/// Identifier of a query.
 pub fn query_id(at: usize) -> String {
     format!("q{at}")
 }
 
-/// The place of an identifier.
+/// Index of an identifier.
 pub fn query_at(id: &str) -> Option<usize> {
     id.strip_prefix('q').and_then(|digits| digits.parse().ok())
 }
 
-/// A fifth, or enough to measure something.
+/// Number of test queries: a fifth, but at least `MIN_TEST` or half.
 pub fn num_test(num_queries: usize) -> usize {
-    (num_queries / 5).max(FEWEST_TEST.min(num_queries / 2))
+    (num_queries / 5).max(MIN_TEST.min(num_queries / 2))
 }
 
-/// Test queries first, the slices in turn; then training queries.
-pub fn draw(seed: u64, catalogue: &Catalogue, num_queries: usize) -> Result<Vec<Request>> {
+/// Draws all queries: test queries first, with slices in rotation, then training queries.
+pub fn draw(seed: u64, catalogue: &MarketCatalogue, num_queries: usize) -> Result<Vec<Request>> {
     let mut seen = HashSet::new();
     let mut requests: Vec<Request> = Vec::with_capacity(num_queries);
     let num_test = num_test(num_queries);
     for at in 0..num_queries {
-        let mut dice = Dice::new(&[seed, OF_REQUESTS, at as u64]);
+        let mut dice = Dice::new(&[seed, STREAM_REQUESTS, at as u64]);
         let (split, slice) = if at < num_test {
-            (Split::Test, Slice::ALL[at % Slice::ALL.len()])
+            (Split::Test, QuerySlice::ALL[at % QuerySlice::ALL.len()])
         } else {
-            (Split::Train, Slice::ALL[dice.weighted(Slice::ALL.iter().map(|slice| slice.share()))])
+            (Split::Train, QuerySlice::ALL[dice.weighted(QuerySlice::ALL.iter().map(|slice| slice.weight()))])
         };
-        let request = (0..TRIES).find_map(|attempt| {
+        let request = (0..MAX_ATTEMPTS).find_map(|attempt| {
             let mut shopper = Shopper::new(catalogue, Dice::new(&[dice.clone().next(), attempt]), split == Split::Test);
             let draft = shopper.draft(slice)?;
             let fits =
-                is_held_out(&draft.intent) == (split == Split::Test) && is_worth_asking(&draft, catalogue, slice);
+                is_held_out(&draft.intent) == (split == Split::Test) && has_fair_difficulty(&draft, catalogue, slice);
             let text = fits.then(|| draft.words.sentence(&mut shopper.dice, slice, split == Split::Test))?;
             seen.insert(text.clone()).then_some(Request { text, slice, split, intent: draft.intent })
         });
         requests.push(request.ok_or_else(|| {
-            let problem = format!("query {at} cannot be drawn: {num_queries} queries over {} items", catalogue.len());
-            Error::input(format!("{problem} are more than this world can tell apart: ask for fewer, or more items"))
+            let problem = format!("cannot draw query {at} of {num_queries} over {} items", catalogue.len());
+            Error::input(format!("{problem}: no new query found; reduce the queries or increase the items"))
         })?);
     }
     Ok(requests)
 }
 
-/// Whether a wish list is kept for the test: one in five, whatever its words.
+/// Whether an intent is reserved for test queries: one in five, independent of its words.
 fn is_held_out(intent: &Intent) -> bool {
-    let number = |wish: &Wish| match *wish {
-        Wish::Category(_) => [0, 0, 0],
-        Wish::Has { attribute, value } => [1, attribute as u64, u64::from(value)],
-        Wish::Lacks { attribute, value } => [2, attribute as u64, u64::from(value)],
-        Wish::Fact(fact) => [3, fact as u64, 0],
-        Wish::NoFact(fact) => [4, fact as u64, 0],
-        Wish::Brand(brand) => [5, brand as u64, 0],
-        Wish::NotBrand(brand) => [6, brand as u64, 0],
-        // a price alone makes no new wish list
-        Wish::Below(_) => [0, 0, 0],
+    let number = |constraint: &Constraint| match *constraint {
+        Constraint::Category(_) => [0, 0, 0],
+        Constraint::Has { attribute, value } => [1, attribute as u64, u64::from(value)],
+        Constraint::Lacks { attribute, value } => [2, attribute as u64, u64::from(value)],
+        Constraint::Fact(fact) => [3, fact as u64, 0],
+        Constraint::NoFact(fact) => [4, fact as u64, 0],
+        Constraint::Brand(brand) => [5, brand as u64, 0],
+        Constraint::NotBrand(brand) => [6, brand as u64, 0],
+        // a price alone does not make a new intent
+        Constraint::Below(_) => [0, 0, 0],
     };
-    let mut wishes: Vec<[u64; 3]> =
-        intent.hard.iter().chain(&intent.soft).map(number).filter(|wish| wish[0] > 0).collect();
-    wishes.sort_unstable();
-    let mut place = vec![intent.function as u64];
-    place.extend(wishes.iter().flatten());
-    hash(&place).is_multiple_of(5)
+    let mut constraints: Vec<[u64; 3]> =
+        intent.hard.iter().chain(&intent.soft).map(number).filter(|constraint| constraint[0] > 0).collect();
+    constraints.sort_unstable();
+    let mut key = vec![intent.function as u64];
+    key.extend(constraints.iter().flatten());
+    hash(&key).is_multiple_of(5)
 }
 
-/// Neither hopeless nor trivial: something Excellent, enough Good items, and where something is ruled out, enough items that have it.
-fn is_worth_asking(draft: &Draft, catalogue: &Catalogue, slice: Slice) -> bool {
+/// Whether a query is neither too hard nor trivial: it needs an Excellent item, a bounded number of Good ones and, if it
+/// excludes something, enough items that violate it.
+fn has_fair_difficulty(draft: &Draft, catalogue: &MarketCatalogue, slice: QuerySlice) -> bool {
     let size = catalogue.len().min(SAMPLE);
     let mut levels = BTreeMap::new();
     for item in catalogue.sample(draft.intent.function) {
         *levels.entry(draft.intent.judge(item)).or_insert(0) += 1;
     }
     let num_good: u32 = levels.iter().filter(|(level, _)| level.is_good()).map(|(_, count)| count).sum();
-    let broken = levels.values().sum::<u32>() - num_good;
-    let (least, most, min_broken) = match slice {
-        Slice::General => (25, 250, 0),
-        Slice::LongTail => (12, 150, 0),
-        Slice::Qa => (25, 300, 0),
-        Slice::Alternative => (25, 300, 20),
-        Slice::Negative => (50, 220, 100),
-        Slice::Knowledge => (25, 250, 60),
+    let num_violating = levels.values().sum::<u32>() - num_good;
+    let (min_good, max_good, min_violating) = match slice {
+        QuerySlice::General => (25, 250, 0),
+        QuerySlice::LongTail => (12, 150, 0),
+        QuerySlice::Qa => (25, 300, 0),
+        QuerySlice::Alternative => (25, 300, 20),
+        QuerySlice::Negative => (50, 220, 100),
+        QuerySlice::Knowledge => (25, 250, 60),
     };
-    // bounds are for a catalogue of the sample's size
+    // the bounds are for a full sample
     let scaled = |count: u32| count * size / SAMPLE;
-    // wishes that contradict each other leave nothing Excellent
+    // contradictory constraints have no Excellent item
     levels.contains_key(&Level::L4)
-        && num_good >= scaled(least).max(1)
-        && num_good <= scaled(most).max(3)
-        && broken >= scaled(min_broken)
+        && num_good >= scaled(min_good).max(1)
+        && num_good <= scaled(max_good).max(3)
+        && num_violating >= scaled(min_violating)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn requests() -> (Catalogue, Vec<Request>) {
-        let catalogue = Catalogue::build(11, 5000);
+    fn requests() -> (MarketCatalogue, Vec<Request>) {
+        let catalogue = MarketCatalogue::build(11, 5000);
         let requests = draw(11, &catalogue, 3000).unwrap();
         (catalogue, requests)
     }
 
     #[test]
-    fn test_and_training_share_no_string_and_no_wish_list() {
+    fn test_and_training_share_no_text_and_no_intent() {
         let (_, requests) = requests();
         let texts: HashSet<&str> = requests.iter().map(|request| request.text.as_str()).collect();
         assert_eq!(texts.len(), requests.len());
@@ -149,7 +150,7 @@ mod tests {
         }
         let tests = requests.iter().filter(|request| request.split == Split::Test).count();
         assert_eq!(tests, 600);
-        for slice in Slice::ALL {
+        for slice in QuerySlice::ALL {
             let of_slice = |request: &&Request| request.slice == slice;
             assert_eq!(requests[..tests].iter().filter(of_slice).count(), 100);
             assert!(requests[tests..].iter().filter(of_slice).count() >= 100, "{slice:?}");
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn words_of_test_queries_are_heard_elsewhere() {
+    fn most_words_of_test_queries_occur_in_training_or_items() {
         let (catalogue, requests) = requests();
         let words = |text: &str| -> Vec<String> {
             text.to_lowercase()

@@ -1,30 +1,30 @@
-//! An item as its seller writes it: a title in some order, stuffed or bare, with gaps and slips of the hand, and a
-//! description that states what the title omits. Takes what the item is; never says anything that the oracle reads back.
+//! Generates an item's texts as a seller would: a title in varying order with omissions, keyword stuffing and typing errors,
+//! and a description with most of what the title omits. Takes the item's traits; the oracle never reads the texts.
 
 use serde_json::{Map, Value, json};
 
-use super::catalogue::{OF_SALES, OF_TEXT, Traits};
-use super::dice::{Dice, hash};
+use super::catalogue::Traits;
+use super::dice::{Dice, STREAM_SALES, STREAM_TEXT, hash};
 use super::quality::{Maker, Sales};
-use super::slip;
+use super::typo;
 use super::world::{Category, NONE, World, world};
 use souk_io::domain::Item;
 
-/// The identifier of a row.
+/// Identifier of a row.
 pub fn item_id(row: u32) -> String {
     format!("i{row}")
 }
 
-/// The row of an identifier.
+/// Row of an identifier.
 pub fn item_row(id: &str) -> Option<u32> {
     id.strip_prefix('i').and_then(|digits| digits.parse().ok())
 }
 
-/// How often the usual one of several words is taken without a thought.
-const USUAL: f64 = 0.65;
+/// Probability of taking the most common of several words without drawing.
+const USUAL_WORD: f64 = 0.65;
 
-/// A value that the item has, and where it is spoken of.
-struct Told {
+/// Attribute value of the item, and whether the title mentions it.
+struct MentionedValue {
     attribute: usize,
     value: u8,
     in_title: bool,
@@ -40,18 +40,18 @@ struct Seller<'a> {
 pub fn item(seed: u64, row: u32, traits: &Traits) -> Item {
     let world = world();
     let category = &world.categories[usize::from(traits.category)];
-    let mut seller = Seller { world, category, traits, dice: Dice::new(&[seed, OF_TEXT, u64::from(row)]) };
-    let told = seller.choose();
-    let title = seller.title(&told);
-    let text = seller.text(&told, row);
+    let mut seller = Seller { world, category, traits, dice: Dice::new(&[seed, STREAM_TEXT, u64::from(row)]) };
+    let mentioned = seller.choose();
+    let title = seller.title(&mentioned);
+    let text = seller.text(&mentioned, row);
     Item { id: item_id(row), title, text, fields: fields(seed, row, traits) }
 }
 
 fn fields(seed: u64, row: u32, traits: &Traits) -> Map<String, Value> {
     let world = world();
     let category = &world.categories[usize::from(traits.category)];
-    let Traits { brand, category: of, line, popularity, .. } = *traits;
-    let sales = Sales::draw(seed, row, popularity, Maker { brand, category: of, line });
+    let Traits { brand, category: of, series, popularity, .. } = *traits;
+    let sales = Sales::draw(seed, row, popularity, Maker { brand, category: of, series });
     let mut attributes = Map::new();
     for (slot, value) in category.slots.iter().zip(traits.values).filter(|(_, value)| *value != NONE) {
         let attribute = &world.attributes[slot.attribute];
@@ -74,43 +74,45 @@ fn fields(seed: u64, row: u32, traits: &Traits) -> Map<String, Value> {
 }
 
 impl Seller<'_> {
-    fn choose(&mut self) -> Vec<Told> {
-        let mut told = Vec::new();
+    fn choose(&mut self) -> Vec<MentionedValue> {
+        let mut mentioned = Vec::new();
         for (place, slot) in self.category.slots.iter().enumerate() {
             let value = self.traits.values[place];
             if value == NONE {
                 continue;
             }
             let likely = [0.85, 0.7, 0.55, 0.5].get(place).copied().unwrap_or(0.4);
-            told.push(Told { attribute: slot.attribute, value, in_title: self.dice.chance(likely) });
+            mentioned.push(MentionedValue { attribute: slot.attribute, value, in_title: self.dice.chance(likely) });
         }
-        told
+        mentioned
     }
 
-    fn says(&mut self, told: &Told) -> String {
-        let says = &self.world.value(told.attribute, told.value).says;
-        // the first word is the usual one
-        if self.dice.chance(USUAL) { says[0].clone() } else { self.dice.pick(says).clone() }
+    fn words_of(&mut self, mentioned: &MentionedValue) -> String {
+        let says = &self.world.value(mentioned.attribute, mentioned.value).says;
+        // the first word is the most common one
+        if self.dice.chance(USUAL_WORD) { says[0].clone() } else { self.dice.pick(says).clone() }
     }
 
-    fn title(&mut self, told: &[Told]) -> String {
+    fn title(&mut self, mentioned: &[MentionedValue]) -> String {
         let (world, category) = (self.world, self.category);
         let (mut front, mut back) = (Vec::new(), Vec::new());
-        for told in told.iter().filter(|told| told.in_title) {
-            let words = self.says(told);
-            let attribute = &world.attributes[told.attribute];
-            match attribute.front {
-                true => front.push(words),
-                // sellers say for whom, but list sizes as they are
-                false if attribute.ask.starts_with("for") => back.push(format!("for {words}")),
-                false => back.push(words),
+        for value in mentioned.iter().filter(|value| value.in_title) {
+            let words = self.words_of(value);
+            let attribute = &world.attributes[value.attribute];
+            if attribute.front {
+                front.push(words);
+            } else if attribute.ask.starts_with("for") {
+                // sellers write "for" before an audience, but not before sizes
+                back.push(format!("for {words}"));
+            } else {
+                back.push(words);
             }
         }
         self.dice.shuffle(&mut front);
-        let name = if self.dice.chance(USUAL) { &category.names[0] } else { self.dice.pick(&category.names) };
-        let line = category.lines.get(usize::from(self.traits.line)).map(|line| line.name.clone());
+        let name = if self.dice.chance(USUAL_WORD) { &category.names[0] } else { self.dice.pick(&category.names) };
+        let series = category.series.get(usize::from(self.traits.series)).map(|series| series.name.clone());
         let mut brand = vec![world.brands[usize::from(self.traits.brand)].name.clone()];
-        brand.extend(line);
+        brand.extend(series);
         let brand = brand.join(" ");
         let (front, back) = (front.join(" "), back.join(if self.dice.chance(0.5) { ", " } else { " " }));
         let title = match self.dice.below(20) {
@@ -125,7 +127,7 @@ impl Seller<'_> {
         self.finish(title)
     }
 
-    /// Words that are there to be found by, whether true or not.
+    /// Keyword stuffing: words to be found by, true or not.
     fn stuffing(&mut self) -> String {
         let category = self.category;
         let slot = self.dice.pick(&category.slots);
@@ -145,24 +147,24 @@ impl Seller<'_> {
     fn finish(&mut self, title: String) -> String {
         let mut title = tidy(&title);
         if self.dice.chance(0.06) {
-            title = slip::slip(&mut self.dice, &title);
+            title = typo::mistype(&mut self.dice, &title);
         }
         match self.dice.below(20) {
             0 => title.to_uppercase(),
             1..4 => title.to_lowercase(),
-            4..12 => capitals(&title),
-            _ => slip::first_capital(&title),
+            4..12 => title_case(&title),
+            _ => typo::capitalize(&title),
         }
     }
 
-    fn text(&mut self, told: &[Told], row: u32) -> String {
+    fn text(&mut self, mentioned: &[MentionedValue], row: u32) -> String {
         let (world, category) = (self.world, self.category);
         let mut sentences = Vec::new();
-        for told in told {
-            let likely = if told.in_title { 0.35 } else { 0.9 };
+        for value in mentioned {
+            let likely = if value.in_title { 0.35 } else { 0.9 };
             if self.dice.chance(likely) {
-                let words = self.says(told);
-                sentences.push(self.dice.pick(&world.attributes[told.attribute].tell).replace("{}", &words));
+                let words = self.words_of(value);
+                sentences.push(self.dice.pick(&world.attributes[value.attribute].tell).replace("{}", &words));
             }
         }
         for fact in self.traits.facts.iter() {
@@ -178,25 +180,25 @@ impl Seller<'_> {
             sentences.push(format!("Goes well with our {}", self.dice.pick(&world.categories).names[0]));
         }
         if self.dice.chance(0.3) {
-            let number = hash(&[OF_SALES, u64::from(row), u64::from(self.traits.brand)]) % 90_000 + 10_000;
+            let number = hash(&[STREAM_SALES, u64::from(row), u64::from(self.traits.brand)]) % 90_000 + 10_000;
             sentences.push(format!("Model {}{number}", &world.brands[usize::from(self.traits.brand)].name[..1]));
         }
         self.dice.shuffle(&mut sentences);
         let name = self.dice.pick(&category.names).clone();
         let opening = match self.dice.below(4) {
-            0 => format!("{} from {}", slip::first_capital(&name), world.brands[usize::from(self.traits.brand)].name),
+            0 => format!("{} from {}", typo::capitalize(&name), world.brands[usize::from(self.traits.brand)].name),
             1 => format!("New in: {name}"),
             2 => format!("Our {name} for you"),
             _ => String::new(),
         };
         let all = std::iter::once(opening).filter(|opening| !opening.is_empty()).chain(sentences);
-        all.map(|sentence| format!("{}.", slip::first_capital(sentence.trim_end_matches('.'))))
+        all.map(|sentence| format!("{}.", typo::capitalize(sentence.trim_end_matches('.'))))
             .collect::<Vec<_>>()
             .join(" ")
     }
 }
 
-/// One space between words, none before a comma, no separator without something on both sides.
+/// Normalises spaces, commas and separators left by empty parts.
 fn tidy(text: &str) -> String {
     let mut tidy: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -217,16 +219,16 @@ fn tidy(text: &str) -> String {
     tidy.join(" ").trim_end_matches(',').to_owned()
 }
 
-/// Each Word Begins Large, save for units and small words.
-fn capitals(text: &str) -> String {
+/// Title case, except for units and short words.
+fn title_case(text: &str) -> String {
     let small = ["for", "with", "of", "by", "and", "ml", "cm", "kg", "l", "mm", "g", "pcs", "not", "in"];
-    let word = |word: &str| if small.contains(&word) { word.to_owned() } else { slip::first_capital(word) };
+    let word = |word: &str| if small.contains(&word) { word.to_owned() } else { typo::capitalize(word) };
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::catalogue::Catalogue;
+    use super::super::catalogue::MarketCatalogue;
     use super::*;
 
     #[test]
@@ -234,30 +236,30 @@ mod tests {
         assert_eq!(tidy("  black  kettle ,  - Brenholt"), "black kettle - Brenholt");
         assert_eq!(tidy(" kettle , , 1.7 l |"), "kettle, 1.7 l");
         assert_eq!(tidy("| kettle"), "kettle");
-        assert_eq!(capitals("kettle with keep warm 500 ml"), "Kettle with Keep Warm 500 ml");
+        assert_eq!(title_case("kettle with keep warm 500 ml"), "Kettle with Keep Warm 500 ml");
         assert_eq!(item_row(&item_id(12)), Some(12));
         assert_eq!(item_row("12"), None);
     }
 
     #[test]
-    fn titles_omit_and_descriptions_make_up_for_most_of_it() {
-        let (catalogue, world) = (Catalogue::build(5, 1000), world());
-        let (mut values, mut titled, mut told) = (0, 0, 0);
+    fn titles_omit_values_and_descriptions_add_most_of_them() {
+        let (catalogue, world) = (MarketCatalogue::build(5, 1000), world());
+        let (mut values, mut in_title, mut in_text) = (0, 0, 0);
         for (row, traits) in catalogue.iter() {
             let item = item(5, row, traits);
             assert!(!item.title.is_empty() && item.title.trim() == item.title, "{item:?}");
             let category = &world.categories[usize::from(traits.category)];
             for (slot, value) in category.slots.iter().zip(traits.values).filter(|(_, value)| *value != NONE) {
-                let said = |text: &str| {
+                let is_in = |text: &str| {
                     let text = text.to_lowercase();
                     world.value(slot.attribute, value).says.iter().any(|says| text.contains(&says.to_lowercase()))
                 };
                 values += 1;
-                titled += usize::from(said(&item.title));
-                told += usize::from(said(&item.passage()));
+                in_title += usize::from(is_in(&item.title));
+                in_text += usize::from(is_in(&item.passage()));
             }
         }
-        assert!((0.45..0.75).contains(&(f64::from(titled as u32) / f64::from(values))), "{titled} of {values}");
-        assert!((0.85..0.99).contains(&(f64::from(told as u32) / f64::from(values))), "{told} of {values}");
+        assert!((0.45..0.75).contains(&(f64::from(in_title as u32) / f64::from(values))), "{in_title} of {values}");
+        assert!((0.85..0.99).contains(&(f64::from(in_text as u32) / f64::from(values))), "{in_text} of {values}");
     }
 }

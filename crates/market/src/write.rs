@@ -1,64 +1,68 @@
-//! A market as a data folder: catalogue, queries, judgements, slices and the search log, beside the manifest that makes
-//! the oracle. Everything is written as it is made; in memory are only what items are and the lexical index.
+//! Writes a market as a data folder: catalogue, queries, judgements, slices and search log, with the manifest that the
+//! oracle loads. Streams everything to disk; only item traits and the lexical index are held in memory.
 
 use std::path::Path;
 
-use super::catalogue::{Catalogue, in_order};
-use super::channel::{Candidate, Channel};
-use super::oracle::{MANIFEST, Oracle, Plan};
+use super::catalogue::{MarketCatalogue, in_order};
+use super::oracle::{MANIFEST, MarketSpec, Oracle};
 use super::requests::{Split, query_id};
 use super::rewrite::rewrite;
 use super::seller::{self, item_id};
 use super::sessions::Sessions;
+use super::shop_search::{ShopHit, ShopSearch};
 use souk_io::beir::{Counts, DataWriter};
 use souk_io::domain::{Item, Judgement, Level, Query};
 use souk_io::error::Result;
 use souk_lexical::Lexical;
 
-/// What is being made, for those who wait.
+/// Step of writing a market, for progress reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum WriteStep {
     Items,
     Judgements,
     LogLines,
 }
 
-/// Beside `queries.jsonl`: what each would be in sellers' words.
+/// Rewrites of `queries.jsonl` in sellers' words.
 const REWRITES: &str = "rewrites.jsonl";
-/// Of what the shop shows for a training query, so many are judged, as a panel of raters would.
+/// Judged hits per training query.
 const JUDGED_TRAIN: usize = 40;
-/// For a test query all Good items are judged, and those that are not among so many that the shop shows.
+/// Hits of a test query that are judged if not Good; all Good items of the catalogue are judged as well.
 const JUDGED_TEST: usize = 50;
-/// Items that are written at once on all cores.
-const PIECE: u32 = 16_384;
+/// Items written per batch, in parallel on all cores.
+const BATCH: u32 = 16_384;
 
-/// Writes the folder; `progress` hears how many more of something are done.
-pub fn write(plan: &Plan, out: &Path, progress: &dyn Fn(Step, u64)) -> Result<Counts> {
+/// Writes the folder; calls `progress` with a step and the number of newly finished rows.
+pub fn write(spec: &MarketSpec, out: &Path, progress: &dyn Fn(WriteStep, u64)) -> Result<Counts> {
     let mut writer = DataWriter::create(out)?;
-    let oracle = Oracle::build(plan)?;
-    writer.json(MANIFEST, &oracle.manifest(plan))?;
+    let oracle = Oracle::build(spec)?;
+    writer.json(MANIFEST, &oracle.manifest(spec))?;
     let lexical = write_items(&mut writer, oracle.catalogue(), progress)?;
-    let pools = Channel::new(oracle.catalogue(), lexical).pools(oracle.requests())?;
+    let pools = ShopSearch::new(oracle.catalogue(), lexical).pools(oracle.requests())?;
     write_queries(&mut writer, &oracle, &pools, progress)?;
     let requests = oracle.requests();
-    let asked: Vec<usize> = (0..requests.len()).filter(|at| requests[*at].split == Split::Train).collect();
-    let sessions = Sessions::new(oracle.catalogue(), requests, &pools, &asked);
-    sessions.write(plan.events, &mut |json| {
-        progress(Step::LogLines, 1);
+    let train: Vec<usize> = (0..requests.len()).filter(|at| requests[*at].split == Split::Train).collect();
+    let sessions = Sessions::new(oracle.catalogue(), requests, &pools, &train);
+    sessions.write(spec.events, &mut |json| {
+        progress(WriteStep::LogLines, 1);
         writer.log_line(json)
     })?;
     writer.finish()
 }
 
-/// Writes each item once, and hands its text to the lexical index on the way.
-fn write_items(writer: &mut DataWriter, catalogue: &Catalogue, progress: &dyn Fn(Step, u64)) -> Result<Lexical> {
+/// Writes each item and adds its text to the lexical index.
+fn write_items(
+    writer: &mut DataWriter,
+    catalogue: &MarketCatalogue,
+    progress: &dyn Fn(WriteStep, u64),
+) -> Result<Lexical> {
     let num_items = catalogue.len();
-    let pieces = (0..num_items).step_by(PIECE as usize).map(|from| (from..num_items.min(from + PIECE)).collect());
-    let items = pieces.flat_map(|rows: Vec<u32>| {
-        progress(Step::Items, rows.len() as u64);
+    let batches = (0..num_items).step_by(BATCH as usize).map(|from| (from..num_items.min(from + BATCH)).collect());
+    let items = batches.flat_map(|rows: Vec<u32>| {
+        progress(WriteStep::Items, rows.len() as u64);
         in_order(&rows, |row| {
             let item: Option<Item> = catalogue.get(*row).map(|traits| seller::item(catalogue.seed, *row, traits));
-            item.expect("the rows of a catalogue have items")
+            item.expect("every row of the catalogue has an item")
         })
     });
     Lexical::build(items.map(|item| {
@@ -70,25 +74,24 @@ fn write_items(writer: &mut DataWriter, catalogue: &Catalogue, progress: &dyn Fn
 fn write_queries(
     writer: &mut DataWriter,
     oracle: &Oracle,
-    pools: &[Vec<Candidate>],
-    progress: &dyn Fn(Step, u64),
+    pools: &[Vec<ShopHit>],
+    progress: &dyn Fn(WriteStep, u64),
 ) -> Result<()> {
     for (at, (request, pool)) in oracle.requests().iter().zip(pools).enumerate() {
         let id = query_id(at);
         writer.query(&Query { id: id.clone(), text: request.text.clone() })?;
         writer.json(REWRITES, &Query { id: id.clone(), text: rewrite(&request.intent) })?;
         writer.slice(&id, request.slice.name())?;
-        let shown = |most: usize| {
-            pool.iter().take(most).filter_map(move |shown| Some((shown.row, oracle.judge(at, shown.row)?)))
-        };
+        let top =
+            |count: usize| pool.iter().take(count).filter_map(move |hit| Some((hit.row, oracle.judge(at, hit.row)?)));
         let judged: Vec<(u32, Level)> = match request.split {
-            Split::Train => shown(JUDGED_TRAIN).collect(),
-            Split::Test => oracle.good(at).chain(shown(JUDGED_TEST).filter(|(_, level)| !level.is_good())).collect(),
+            Split::Train => top(JUDGED_TRAIN).collect(),
+            Split::Test => oracle.good(at).chain(top(JUDGED_TEST).filter(|(_, level)| !level.is_good())).collect(),
         };
         for (row, level) in judged {
             writer.judgement(request.split.name(), &Judgement { query: id.clone(), item: item_id(row), level })?;
         }
-        progress(Step::Judgements, 1);
+        progress(WriteStep::Judgements, 1);
     }
     Ok(())
 }
@@ -102,20 +105,20 @@ mod tests {
     use souk_io::beir::{DataFolder, lines};
     use souk_io::ubi::{Action, Record};
 
-    const PLAN: Plan = Plan { seed: 5, items: 1500, queries: 160, events: 3000 };
+    const SPEC: MarketSpec = MarketSpec { seed: 5, items: 1500, queries: 160, events: 3000 };
 
-    fn market(plan: &Plan) -> (tempfile::TempDir, DataFolder) {
+    fn market(spec: &MarketSpec) -> (tempfile::TempDir, DataFolder) {
         let home = tempfile::tempdir().unwrap();
         let out = home.path().join("shop");
-        write(plan, &out, &|_, _| {}).unwrap();
+        write(spec, &out, &|_, _| {}).unwrap();
         let folder = DataFolder::open(&out).unwrap();
         (home, folder)
     }
 
     #[test]
-    fn the_same_seed_is_the_same_folder_to_the_byte() {
-        let ((_one, first), (_two, second)) = (market(&PLAN), market(&PLAN));
-        let (_three, other) = market(&Plan { seed: 6, ..PLAN });
+    fn the_same_seed_writes_identical_bytes() {
+        let ((_one, first), (_two, second)) = (market(&SPEC), market(&SPEC));
+        let (_three, other) = market(&MarketSpec { seed: 6, ..SPEC });
         for name in [
             "corpus.jsonl",
             "queries.jsonl",
@@ -134,15 +137,15 @@ mod tests {
     }
 
     #[test]
-    fn judgements_name_what_is_there_and_agree_with_the_oracle() {
-        let (_home, folder) = market(&PLAN);
+    fn judgements_reference_existing_rows_and_agree_with_the_oracle() {
+        let (_home, folder) = market(&SPEC);
         let oracle = Oracle::load(folder.path()).unwrap();
         let items: HashSet<String> = folder.items().unwrap().map(|item| item.unwrap().1.id).collect();
-        assert_eq!(items.len(), PLAN.items as usize);
+        assert_eq!(items.len(), SPEC.items as usize);
         let slices = folder.slices().unwrap();
         let texts: BTreeMap<String, String> =
             folder.queries().unwrap().map(|q| q.unwrap()).map(|q| (q.id, q.text)).collect();
-        assert_eq!((texts.len(), slices.len()), (PLAN.queries, PLAN.queries));
+        assert_eq!((texts.len(), slices.len()), (SPEC.queries, SPEC.queries));
         let mut good: HashMap<String, usize> = HashMap::new();
         for split in ["train", "test"] {
             for judgement in folder.judgements(split).unwrap() {
@@ -158,8 +161,8 @@ mod tests {
     }
 
     #[test]
-    fn the_log_is_in_order_and_refers_to_what_was_shown() {
-        let (_home, folder) = market(&PLAN);
+    fn the_log_is_in_order_and_references_shown_hits() {
+        let (_home, folder) = market(&SPEC);
         let oracle = Oracle::load(folder.path()).unwrap();
         let typed: HashSet<&str> = oracle
             .requests()
@@ -188,7 +191,7 @@ mod tests {
             assert!(now >= time);
             time = now;
         }
-        assert_eq!(events.values().sum::<u64>(), PLAN.events);
+        assert_eq!(events.values().sum::<u64>(), SPEC.events);
         assert!(
             events[&Action::Impression] > 10 * events[&Action::Click]
                 && events[&Action::Click] > events[&Action::AddToCart]

@@ -1,5 +1,5 @@
-//! AdamW over named tensors in f32, with clipping, the usual exclusions from weight decay, and a cosine schedule with a
-//! warm-up. Its whole state can be taken out and put back. Never draws a random number.
+//! AdamW over named tensors in f32, with gradient clipping, no weight decay on biases and norms, and a cosine schedule with
+//! warm-up. Its state can be saved and restored. Never draws a random number.
 
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
@@ -13,15 +13,15 @@ use souk_io::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OptimizerSettings {
-    /// The highest, after the warm-up.
+    /// Peak learning rate, reached after the warm-up.
     pub learning_rate: f64,
     pub betas: [f64; 2],
     pub epsilon: f64,
-    /// Not of biases and norms: what has one dimension does not decay.
+    /// Weight decay; not applied to tensors with one dimension (biases and norms).
     pub weight_decay: f64,
-    /// Share of all steps in which the rate rises to its highest; then it falls along a cosine to 0.
+    /// Fraction of all steps with linear warm-up; then the rate falls to 0 along a cosine.
     pub warmup: f64,
-    /// The gradient's norm is cut to this; 0 leaves it.
+    /// Maximum gradient norm; 0 disables clipping.
     pub clip: f64,
 }
 
@@ -33,27 +33,27 @@ impl Default for OptimizerSettings {
 
 impl OptimizerSettings {
     fn check(&self) -> Result<()> {
-        let wrong = |name: &str, value: f64, range: &str| {
-            Err(Error::config(format!("train.optimizer.{name}"), format!("is {value}: say {range}")))
+        let invalid = |name: &str, value: f64, range: &str| {
+            Err(Error::config(format!("train.optimizer.{name}"), format!("is {value}: set it to {range}")))
         };
         for (name, value) in [("learning_rate", self.learning_rate), ("epsilon", self.epsilon)] {
             if !value.is_finite() || value <= 0.0 {
-                return wrong(name, value, "a number above 0");
+                return invalid(name, value, "a number above 0");
             }
         }
         for (name, value) in [("weight_decay", self.weight_decay), ("clip", self.clip)] {
             if !value.is_finite() || value < 0.0 {
-                return wrong(name, value, "a number from 0 up");
+                return invalid(name, value, "0 or more");
             }
         }
         match self.betas.into_iter().find(|beta| !(0.0..1.0).contains(beta)) {
-            Some(beta) => wrong("betas", beta, "two numbers from 0 to less than 1"),
-            None if !(0.0..=1.0).contains(&self.warmup) => wrong("warmup", self.warmup, "a share from 0 to 1"),
+            Some(beta) => invalid("betas", beta, "two numbers from 0 to below 1"),
+            None if !(0.0..=1.0).contains(&self.warmup) => invalid("warmup", self.warmup, "a fraction from 0 to 1"),
             None => Ok(()),
         }
     }
 
-    /// The rate of step `at`, counted from 0, of `steps`. The first step of the warm-up already learns.
+    /// Learning rate of step `at`, counted from 0, of `steps`. The first warm-up step has a rate above 0.
     pub fn rate(&self, at: u64, steps: u64) -> f64 {
         let warmup = (self.warmup * steps as f64).round();
         let at = at as f64;
@@ -92,22 +92,22 @@ impl Optimizer {
         &self.settings
     }
 
-    /// Steps that were made.
-    pub fn steps(&self) -> u64 {
+    /// Number of updates made.
+    pub fn num_steps(&self) -> u64 {
         self.steps
     }
 
-    /// What is trained, in the order it was given in.
+    /// Trained tensors, in their original order.
     pub fn weights(&self) -> impl Iterator<Item = &Tensor> {
         self.parameters.iter().map(|parameter| &parameter.tensor)
     }
 
-    /// Entries of all tensors.
+    /// Number of entries of all tensors.
     pub fn num_parameters(&self) -> usize {
         self.parameters.iter().map(|parameter| parameter.tensor.numel()).sum()
     }
 
-    /// The gradients, in one order on all processes; zeros where a tensor had no part in the loss.
+    /// Gradients, in the same order on all processes; zeros for tensors without a part in the loss.
     pub fn gradients(&self) -> Vec<Tensor> {
         let gradient = |parameter: &Parameter| {
             let gradient = parameter.tensor.grad();
@@ -116,7 +116,7 @@ impl Optimizer {
         self.parameters.iter().map(gradient).collect()
     }
 
-    /// Cuts the gradients to the wanted norm; gives the norm they had.
+    /// Clips the gradients to the maximum norm; returns the norm before clipping.
     pub fn clip(&self, gradients: &mut [Tensor]) -> f64 {
         let norms: Vec<Tensor> = gradients.iter().map(|gradient| gradient.norm().to_kind(Kind::Double)).collect();
         let norm = Tensor::stack(&norms, 0).norm().double_value(&[]);
@@ -127,7 +127,7 @@ impl Optimizer {
         norm
     }
 
-    /// One update at a learning rate.
+    /// Makes one update with a learning rate.
     pub fn step(&mut self, gradients: &[Tensor], rate: f64) -> Result<()> {
         self.steps += 1;
         let OptimizerSettings { betas: [beta1, beta2], epsilon: eps, weight_decay, .. } = self.settings;
@@ -144,7 +144,7 @@ impl Optimizer {
         Ok(())
     }
 
-    /// Whether every weight is a number.
+    /// Whether all weights are finite.
     pub fn is_finite(&self) -> bool {
         let _guard = tch::no_grad_guard();
         self.parameters.iter().all(|parameter| parameter.tensor.sum(Kind::Double).double_value(&[]).is_finite())
@@ -154,7 +154,7 @@ impl Optimizer {
         self.parameters.iter_mut().for_each(|parameter| parameter.tensor.zero_grad());
     }
 
-    /// Copies of weights and moments on the CPU, by name, that no later step changes.
+    /// Copies of weights and moments on the CPU, by name; later steps do not change them.
     pub fn state(&self) -> BTreeMap<String, Tensor> {
         let copy = |tensor: &Tensor| tensor.detach().to_device(tch::Device::Cpu).copy();
         let mut state = BTreeMap::new();
@@ -166,7 +166,7 @@ impl Optimizer {
         state
     }
 
-    /// Puts back what `state` gave after so many steps.
+    /// Restores what `state` returned after `steps` updates.
     pub fn restore(&mut self, mut state: BTreeMap<String, Tensor>, steps: u64) -> Result<()> {
         let _guard = tch::no_grad_guard();
         for parameter in &mut self.parameters {
@@ -174,12 +174,14 @@ impl Optimizer {
             for (part, tensor) in [("weight", tensor), ("first", first), ("second", second)] {
                 let key = format!("{part}/{name}");
                 let found = state.remove(&key).filter(|found| found.size() == tensor.size());
-                let missing = || Error::input(format!("the checkpoint is of another model: `{key}` does not fit"));
+                let missing = || {
+                    Error::input(format!("the checkpoint is of another model: `{key}` is missing or has another shape"))
+                };
                 tensor.copy_(&found.ok_or_else(missing)?);
             }
         }
         match state.keys().next() {
-            Some(key) => Err(Error::input(format!("the checkpoint is of another model: it has `{key}`"))),
+            Some(key) => Err(Error::input(format!("the checkpoint is of another model: `{key}` is unknown"))),
             None => {
                 self.steps = steps;
                 Ok(())
@@ -209,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn two_steps_are_those_of_the_formula_and_biases_do_not_decay() {
+    fn two_steps_equal_the_formula_and_biases_do_not_decay() {
         let named = parameters();
         let copies = named.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect();
         let settings = OptimizerSettings { weight_decay: 0.5, clip: 0.0, ..OptimizerSettings::default() };
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_state_goes_on_bit_for_bit() {
+    fn a_restored_optimizer_continues_bit_for_bit() {
         let (a, b) = (parameters(), parameters());
         let open = |named: &[(String, Tensor)]| {
             let copies = named.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect();
@@ -249,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gradient_is_cut_to_its_norm() {
+    fn clips_gradients_to_the_maximum_norm() {
         let named = parameters();
         let copies = named.iter().map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect();
         let optimizer = Optimizer::new(&OptimizerSettings::default(), copies).unwrap();
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_rises_and_falls() {
+    fn the_rate_warms_up_and_decays() {
         let settings = OptimizerSettings { learning_rate: 1.0, warmup: 0.1, ..OptimizerSettings::default() };
         let rates: Vec<f64> = (0..100).map(|at| settings.rate(at, 100)).collect();
         assert!((rates[0] - 0.1).abs() < 1e-12 && (rates[9] - 1.0).abs() < 1e-12 && (rates[10] - 1.0).abs() < 1e-12);
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_that_cannot_be_meant_are_refused() {
+    fn rejects_invalid_settings() {
         for settings in [
             OptimizerSettings { learning_rate: 0.0, ..OptimizerSettings::default() },
             OptimizerSettings { betas: [0.9, 1.0], ..OptimizerSettings::default() },

@@ -1,6 +1,6 @@
-//! A model on a thread of its own behind a bounded queue. Callers hand in tokenized texts and await what the model makes of
-//! each; the worker sorts what waits by length and runs it in batches of bounded tokens. A full queue says so at once, and
-//! what nobody waits for any more is dropped unrun. Never looks into a text.
+//! Runs a model on its own thread behind a bounded queue. Callers submit tokenized texts and await one output for each; the
+//! worker sorts queued texts by length and runs them in batches with a token budget. A full queue is an immediate error,
+//! and cancelled requests are dropped without running. Never looks into a text.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -15,16 +15,16 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use souk_io::error::{Error, Result, without_frames};
 use souk_io::telemetry::WorkerMetrics;
 
-/// What a worker runs: a model that makes one output of each input, whatever else is in the batch.
+/// Model that a worker can run: one output per input, independent of the rest of the batch.
 pub trait Model: Send + 'static {
     type Input: Send + 'static;
     type Output: Send + 'static;
-    /// Of the thread, and for errors.
+    /// Name in the thread's name and in errors.
     const NAME: &'static str;
 
     fn num_tokens(input: &Self::Input) -> usize;
 
-    /// One output for each input, in their order.
+    /// Returns one output for each input, in order.
     fn run(&self, inputs: &[&Self::Input]) -> Result<Vec<Self::Output>>;
 
     fn metrics() -> &'static WorkerMetrics;
@@ -33,9 +33,9 @@ pub trait Model: Send + 'static {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Tokens of one batch; a longer text is a batch of its own.
+    /// Token budget of one batch; a longer text is a batch of its own.
     pub batch_tokens: usize,
-    /// Texts that may wait or be in work.
+    /// Maximum number of texts queued or running.
     pub queue_texts: usize,
 }
 
@@ -45,44 +45,44 @@ impl Default for Limits {
     }
 }
 
-/// More of either would not fit into any memory.
-const LARGEST: usize = 1 << 24;
+/// Upper bound of both limits: more would not fit into memory.
+const MAX_LIMIT: usize = 1 << 24;
 
-/// Batches the worker sorts at once: more wastes no tokens, but makes the first caller wait for the last.
-const ROUND: usize = 4;
+/// Batches sorted together in one round: more wastes no tokens, but makes the first caller wait for the last.
+const BATCHES_PER_ROUND: usize = 4;
 
-/// Where requests come faster than they are answered, the worker waits so small a share of its last round for more.
-const PATIENCE_SHARE: u32 = 8;
-const PAUSE: Duration = Duration::from_micros(50);
+/// Under load, the worker waits this fraction (1/8) of the last round's time for more requests.
+const WAIT_DIVISOR: u32 = 8;
+const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 pub struct Worker<M: Model> {
     limits: Limits,
-    room: Arc<Semaphore>,
+    capacity: Arc<Semaphore>,
     /// `None` only while dropping, so that the thread sees the end of the queue.
     queue: Option<UnboundedSender<Job<M>>>,
     thread: Option<JoinHandle<()>>,
 }
 
-type Answer<M> = Result<Vec<<M as Model>::Output>>;
+type Outputs<M> = Result<Vec<<M as Model>::Output>>;
 
-/// The outputs of one request, to be awaited (or `blocking_recv`ed); dropping it cancels the request.
-pub type Reply<M> = oneshot::Receiver<Answer<M>>;
+/// Receiver of one request's outputs: await it or call `blocking_recv`. Dropping it cancels the request.
+pub type Reply<M> = oneshot::Receiver<Outputs<M>>;
 
 struct Job<M: Model> {
     texts: Vec<M::Input>,
-    reply: oneshot::Sender<Answer<M>>,
-    /// Its places in the queue, given back when the job is dropped.
-    _room: Places,
+    reply: oneshot::Sender<Outputs<M>>,
+    /// Capacity in the queue, released when the job is dropped.
+    permit: QueuePermit,
 }
 
-/// Places in a queue, held from before texts are tokenized until they are answered.
-pub struct Places {
+/// Reserved capacity in the queue, held from before texts are tokenized until they are answered.
+pub struct QueuePermit {
     _permit: OwnedSemaphorePermit,
     texts: usize,
     metrics: &'static WorkerMetrics,
 }
 
-impl Drop for Places {
+impl Drop for QueuePermit {
     fn drop(&mut self) {
         self.metrics.queued.sub(self.texts as i64);
     }
@@ -91,8 +91,8 @@ impl Drop for Places {
 impl<M: Model> Worker<M> {
     pub fn start(model: M, limits: Limits) -> Result<Self> {
         for (name, value) in [("batch_tokens", limits.batch_tokens), ("queue_texts", limits.queue_texts)] {
-            if !(1..=LARGEST).contains(&value) {
-                return Err(Error::config("worker", format!("`{name}` is {value}: say 1 to {LARGEST}")));
+            if !(1..=MAX_LIMIT).contains(&value) {
+                return Err(Error::config("worker", format!("`{name}` is {value}: set it to 1 to {MAX_LIMIT}")));
             }
         }
         let (queue, jobs) = unbounded_channel();
@@ -100,45 +100,45 @@ impl<M: Model> Worker<M> {
             .name(format!("souk-{}", M::NAME))
             .spawn(move || run(&model, jobs, limits.batch_tokens))
             .map_err(|e| Error::device(format!("cannot start the {}'s thread", M::NAME)).because(e))?;
-        let room = Arc::new(Semaphore::new(limits.queue_texts));
-        Ok(Self { limits, room, queue: Some(queue), thread: Some(thread) })
+        let capacity = Arc::new(Semaphore::new(limits.queue_texts));
+        Ok(Self { limits, capacity, queue: Some(queue), thread: Some(thread) })
     }
 
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Takes room for so many texts, all or none. Never waits: `Busy` when there is none.
-    pub fn reserve(&self, texts: usize) -> Result<Places> {
-        let most = self.limits.queue_texts;
-        if texts > most {
-            return Err(Error::input(format!("{texts} texts at once, but the queue holds {most}: send fewer")));
+    /// Reserves capacity for `texts` texts, all or none. Never waits: `Busy` if the queue is full.
+    pub fn reserve(&self, texts: usize) -> Result<QueuePermit> {
+        let max_texts = self.limits.queue_texts;
+        if texts > max_texts {
+            return Err(Error::input(format!("{texts} texts at once, but the queue holds {max_texts}: send fewer")));
         }
-        let places = u32::try_from(texts).map_err(|e| Error::input("too many texts").because(e))?;
+        let num_permits = u32::try_from(texts).map_err(|e| Error::input("too many texts").because(e))?;
         let metrics = M::metrics();
-        let Ok(permit) = self.room.clone().try_acquire_many_owned(places) else {
+        let Ok(permit) = self.capacity.clone().try_acquire_many_owned(num_permits) else {
             metrics.refused.inc();
-            let problem = format!("the {}'s queue of {most} texts is full: try again", M::NAME);
+            let problem = format!("the {}'s queue of {max_texts} texts is full: try again", M::NAME);
             return Err(Error::Busy { problem });
         };
         metrics.queued.add(texts as i64);
-        Ok(Places { _permit: permit, texts, metrics })
+        Ok(QueuePermit { _permit: permit, texts, metrics })
     }
 
-    /// Queues texts, all or none. Never waits: `Busy` when there is no room.
+    /// Queues texts, all or none. Never waits: `Busy` if the queue is full.
     pub fn submit(&self, texts: Vec<M::Input>) -> Result<Reply<M>> {
-        let places = self.reserve(texts.len())?;
-        self.submit_into(places, texts)
+        let permit = self.reserve(texts.len())?;
+        self.submit_into(permit, texts)
     }
 
-    /// Queues texts into places that were taken for them before.
-    pub fn submit_into(&self, places: Places, texts: Vec<M::Input>) -> Result<Reply<M>> {
-        if texts.len() != places.texts {
-            let problem = format!("{} texts for {} places in the queue", texts.len(), places.texts);
+    /// Queues texts into capacity reserved before.
+    pub fn submit_into(&self, permit: QueuePermit, texts: Vec<M::Input>) -> Result<Reply<M>> {
+        if texts.len() != permit.texts {
+            let problem = format!("{} texts submitted, but {} reserved in the queue", texts.len(), permit.texts);
             return Err(Error::input(problem));
         }
         let (reply, receiver) = oneshot::channel();
-        let job = Job { texts, reply, _room: places };
+        let job = Job { texts, reply, permit };
         let gone = || Error::device(format!("the {}'s thread has ended", M::NAME));
         self.queue.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
         Ok(receiver)
@@ -149,14 +149,14 @@ impl<M: Model> Drop for Worker<M> {
     fn drop(&mut self) {
         self.queue = None;
         if let Some(thread) = self.thread.take() {
-            // a panic was already answered where it happened
+            // panics are already reported to the caller in `run_batch`
             drop(thread.join());
         }
     }
 }
 
-/// A job in work: its outputs so far.
-struct Open<M: Model> {
+/// Job in progress with its outputs so far.
+struct PendingJob<M: Model> {
     job: Job<M>,
     outputs: Vec<Option<M::Output>>,
     missing: usize,
@@ -168,19 +168,19 @@ fn run<M: Model>(model: &M, mut jobs: UnboundedReceiver<Job<M>>, batch_tokens: u
         jobs.try_recv().ok().map(|job| (job, true)).or_else(|| Some((jobs.blocking_recv()?, false)))
     {
         let mut waiting = 0;
-        let mut round: Vec<Option<Open<M>>> = Vec::new();
+        let mut round: Vec<Option<PendingJob<M>>> = Vec::new();
         let began = Instant::now();
-        // who was just answered may ask again: then both are one batch, which costs hardly more than each alone
-        let patience = if waited { last_round / PATIENCE_SHARE } else { Duration::ZERO };
+        // a caller that was just answered may send again soon: one batch costs hardly more than each request alone
+        let max_wait = if waited { last_round / WAIT_DIVISOR } else { Duration::ZERO };
         let mut next = Some(first);
         while let Some(job) = next {
             waiting += job.texts.iter().map(M::num_tokens).sum::<usize>();
             let missing = job.texts.len();
             let outputs = (0..missing).map(|_| None).collect();
-            round.push(Some(Open { job, outputs, missing }));
-            next = if waiting < ROUND * batch_tokens { jobs.try_recv().ok() } else { None };
-            while next.is_none() && waiting < batch_tokens && began.elapsed() < patience {
-                std::thread::sleep(PAUSE);
+            round.push(Some(PendingJob { job, outputs, missing }));
+            next = if waiting < BATCHES_PER_ROUND * batch_tokens { jobs.try_recv().ok() } else { None };
+            while next.is_none() && waiting < batch_tokens && began.elapsed() < max_wait {
+                std::thread::sleep(POLL_INTERVAL);
                 next = jobs.try_recv().ok();
             }
         }
@@ -189,54 +189,56 @@ fn run<M: Model>(model: &M, mut jobs: UnboundedReceiver<Job<M>>, batch_tokens: u
             run_batch(model, &mut round, &batch);
         }
         last_round = began.elapsed();
-        // requests without a text
-        for open in round.into_iter().flatten() {
-            finish(open);
+        // jobs left over are requests without texts
+        for pending in round.into_iter().flatten() {
+            finish(pending);
         }
     }
 }
 
-/// Places of texts, (job, text), in the order of their lengths, cut where a batch is full.
-fn batches<M: Model>(round: &[Option<Open<M>>], batch_tokens: usize) -> Vec<Vec<(usize, usize)>> {
+/// Batches of (job, text) indices in order of length, each within the token budget.
+fn batches<M: Model>(round: &[Option<PendingJob<M>>], batch_tokens: usize) -> Vec<Vec<(usize, usize)>> {
     let length = |&(job, text): &(usize, usize)| {
-        round[job].as_ref().map_or(0, |open: &Open<M>| M::num_tokens(&open.job.texts[text]))
+        round[job].as_ref().map_or(0, |pending: &PendingJob<M>| M::num_tokens(&pending.job.texts[text]))
     };
-    let mut places: Vec<(usize, usize)> = round
+    let mut indices: Vec<(usize, usize)> = round
         .iter()
         .enumerate()
-        .flat_map(|(job, open)| (0..open.as_ref().map_or(0, |open| open.missing)).map(move |text| (job, text)))
+        .flat_map(|(job, pending)| {
+            (0..pending.as_ref().map_or(0, |pending| pending.missing)).map(move |text| (job, text))
+        })
         .collect();
-    places.sort_by_key(length);
-    let (mut cut, mut filled) = (Vec::new(), 0);
-    for place in places {
-        let tokens = length(&place);
-        if cut.is_empty() || filled + tokens > batch_tokens {
-            cut.push(Vec::new());
+    indices.sort_by_key(length);
+    let (mut batches, mut filled) = (Vec::new(), 0);
+    for index in indices {
+        let tokens = length(&index);
+        if batches.is_empty() || filled + tokens > batch_tokens {
+            batches.push(Vec::new());
             filled = 0;
         }
         filled += tokens;
-        if let Some(batch) = cut.last_mut() {
-            batch.push(place);
+        if let Some(batch) = batches.last_mut() {
+            batch.push(index);
         }
     }
-    cut
+    batches
 }
 
-fn run_batch<M: Model>(model: &M, round: &mut [Option<Open<M>>], batch: &[(usize, usize)]) {
-    let wanted: Vec<(usize, usize)> = batch
+fn run_batch<M: Model>(model: &M, round: &mut [Option<PendingJob<M>>], batch: &[(usize, usize)]) {
+    let active: Vec<(usize, usize)> = batch
         .iter()
         .copied()
-        .filter(|&(job, _)| round[job].as_ref().is_some_and(|open| !open.job.reply.is_closed()))
+        .filter(|&(job, _)| round[job].as_ref().is_some_and(|pending| !pending.job.reply.is_closed()))
         .collect();
     let metrics = M::metrics();
-    metrics.cancelled.inc_by((batch.len() - wanted.len()) as u64);
-    if wanted.is_empty() {
+    metrics.cancelled.inc_by((batch.len() - active.len()) as u64);
+    if active.is_empty() {
         return;
     }
     let texts: Vec<&M::Input> =
-        wanted.iter().filter_map(|&(job, text)| round[job].as_ref().map(|open| &open.job.texts[text])).collect();
+        active.iter().filter_map(|&(job, text)| round[job].as_ref().map(|pending| &pending.job.texts[text])).collect();
     let started = Instant::now();
-    // a panic in libtorch (memory, a lost device) must not end the thread that everybody waits for
+    // a panic in libtorch (out of memory, a lost device) must not end the worker's thread
     let outcome = catch_unwind(AssertUnwindSafe(|| model.run(&texts)))
         .unwrap_or_else(|panic| Err(Error::device(panic_text(panic.as_ref()))));
     metrics.seconds.observe(started.elapsed().as_secs_f64());
@@ -245,17 +247,17 @@ fn run_batch<M: Model>(model: &M, round: &mut [Option<Open<M>>], batch: &[(usize
     metrics.tokens.inc_by(texts.iter().map(|text| M::num_tokens(text) as u64).sum());
     match outcome {
         Ok(outputs) => {
-            for ((job, text), output) in wanted.into_iter().zip(outputs) {
+            for ((job, text), output) in active.into_iter().zip(outputs) {
                 deliver(&mut round[job], text, output);
             }
         }
         Err(error) => {
             let error = Arc::new(error);
-            tracing::error!(?error, texts = wanted.len(), "a batch failed");
-            for (job, _) in wanted {
-                if let Some(Open { job: Job { reply, _room, .. }, .. }) = round[job].take() {
-                    // room first: who has the answer may ask again at once. The receiver may be gone
-                    drop(_room);
+            tracing::error!(?error, texts = active.len(), "a batch failed");
+            for (job, _) in active {
+                if let Some(PendingJob { job: Job { reply, permit, .. }, .. }) = round[job].take() {
+                    // releases the capacity first: the caller may send again at once. The receiver may be gone
+                    drop(permit);
                     drop(reply.send(Err(Error::device("a batch failed").because(error.clone()))));
                 }
             }
@@ -263,26 +265,26 @@ fn run_batch<M: Model>(model: &M, round: &mut [Option<Open<M>>], batch: &[(usize
     }
 }
 
-fn deliver<M: Model>(slot: &mut Option<Open<M>>, text: usize, output: M::Output) {
-    let Some(open) = slot else { return };
-    open.outputs[text] = Some(output);
-    open.missing -= 1;
-    if open.missing == 0 {
+fn deliver<M: Model>(slot: &mut Option<PendingJob<M>>, text: usize, output: M::Output) {
+    let Some(pending) = slot else { return };
+    pending.outputs[text] = Some(output);
+    pending.missing -= 1;
+    if pending.missing == 0 {
         slot.take().into_iter().for_each(finish);
     }
 }
 
-fn finish<M: Model>(open: Open<M>) {
-    let Open { job, outputs, missing } = open;
+fn finish<M: Model>(pending: PendingJob<M>) {
+    let PendingJob { job, outputs, missing } = pending;
     if missing == 0 {
-        let Job { reply, _room, .. } = job;
-        // room first: who has the answer may ask again at once
-        drop(_room);
+        let Job { reply, permit, .. } = job;
+        // releases the capacity first: the caller may send again at once
+        drop(permit);
         drop(reply.send(Ok(outputs.into_iter().flatten().collect())));
     }
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
-    without_frames(text.unwrap_or("a panic without words"))
+    without_frames(text.unwrap_or("a panic without a message"))
 }

@@ -1,12 +1,12 @@
-//! What is closed is gone: a process that opens one model after the other for months must not keep something of each.
+//! Memory: a long-lived process that opens many models in turn must not leak memory for each.
 
-#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 #![cfg(target_os = "linux")]
 
 use souk_nn::encoder::{Overrides, Reader};
 
 const MODELS: usize = 24;
-/// As many as the tokenizer's library would remember of each.
+/// Size of the tokenizer library's word cache.
 const WORDS: usize = 10_000;
 
 fn anonymous_bytes() -> usize {
@@ -15,9 +15,9 @@ fn anonymous_bytes() -> usize {
     line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
 }
 
-/// The library keeps words for each thread and tokenizer, and never lets go of them by itself: 4 MiB each.
+/// The library caches words per thread and tokenizer and never frees them: 4 MiB each.
 #[test]
-fn a_thread_keeps_no_words_of_tokenizers_that_are_gone() {
+fn dropped_tokenizers_leave_no_word_cache_behind() {
     let dir = souk_testing::golden("st_last");
     let use_one = || {
         let reader = Reader::open(&dir, &Overrides::default(), &[]).unwrap();
@@ -28,6 +28,6 @@ fn a_thread_keeps_no_words_of_tokenizers_that_are_gone() {
     (0..4).for_each(|_| use_one());
     let before = anonymous_bytes();
     (0..MODELS).for_each(|_| use_one());
-    let kept = anonymous_bytes().saturating_sub(before) / MODELS;
-    assert!(kept < 500_000, "{kept} bytes of each tokenizer are still there");
+    let leaked = anonymous_bytes().saturating_sub(before) / MODELS;
+    assert!(leaked < 500_000, "{leaked} bytes leaked per tokenizer");
 }

@@ -14,7 +14,7 @@ use souk_io::beir::lines;
 use souk_io::domain::{Query, TextKind};
 use souk_io::error::{Error, Result};
 use souk_lexical::Lexical;
-use souk_nn::encoder::{Worker, encode};
+use souk_nn::encoder::{EncoderWorker, encode};
 
 /// Scores of one block of queries: 64 MB.
 const BLOCK_SCORES: usize = 1 << 24;
@@ -59,7 +59,7 @@ impl Engine {
     }
 
     /// Of the vectors that a model gives the task's items and queries; `progress` hears of every text, and can end it.
-    pub fn encode(task: &Task, worker: &Worker, mut progress: impl FnMut() -> Result<()>) -> Result<Self> {
+    pub fn encode(task: &Task, worker: &EncoderWorker, mut progress: impl FnMut() -> Result<()>) -> Result<Self> {
         let mut texts = |texts: &mut dyn Iterator<Item = (String, String)>, kind| -> Result<Vec<f32>> {
             let mut flat = Vec::new();
             let of = (

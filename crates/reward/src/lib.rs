@@ -66,7 +66,7 @@ pub trait RewardSource: Send + Sync {
 pub(crate) mod tests {
     use super::*;
     use souk_io::domain::Judgement;
-    use souk_market::{Oracle, Plan};
+    use souk_market::{MarketSpec, Oracle};
 
     pub(crate) fn question<'a>(query_id: &'a str, item_id: &'a str) -> Question<'a> {
         Question { query_id, query: query_id, item_id, item: item_id }
@@ -104,7 +104,7 @@ pub(crate) mod tests {
     #[test]
     fn the_market_judges_its_own_pairs() {
         let folder = tempfile::tempdir().unwrap();
-        let plan = Plan { seed: 3, items: 400, queries: 12, events: 0 };
+        let plan = MarketSpec { seed: 3, items: 400, queries: 12, events: 0 };
         souk_market::write(&plan, &folder.path().join("shop"), &|_, _| {}).unwrap();
         let source = MarketOracle::load(&folder.path().join("shop")).unwrap();
         let oracle = Oracle::build(&plan).unwrap();

@@ -1,5 +1,5 @@
-//! Serving: vector indexes ([`index`]), building them from catalogues of any size ([`indexing`]), and search over a model and its
-//! index that are swapped as one ([`search`]).
+//! Serving: vector indexes ([`index`]), building them from catalogues of any size ([`indexing`]), and search over a
+//! model and its index, which are swapped as one unit ([`search`]).
 
 pub mod index;
 pub mod indexing;

@@ -18,7 +18,7 @@ use souk::index::{IndexSettings, Milvus};
 use souk::log::Signal;
 use souk::objects::Objects;
 use souk::reward::{Question, RewardSource};
-use souk::search::Place;
+use souk::search::IndexBackend;
 
 use crate::ingest::LogArgs;
 use crate::output::print;
@@ -108,7 +108,7 @@ impl Doctor {
         }
         add("ledger", ledger(config));
         add("cache", cache(config));
-        if let Place::Milvus(settings) = &config.search.index {
+        if let IndexBackend::Milvus(settings) = &config.search.index {
             add("milvus", milvus(settings));
         }
         if let Some(home) = &config.trainer.publish {
@@ -220,7 +220,7 @@ fn milvus(settings: &MilvusSettings) -> anyhow::Result<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let name = format!("doctor_{}", std::process::id());
     runtime.block_on(async {
-        Milvus::create(settings, &name, ("doctor", 2), &IndexSettings::default()).await?;
+        Milvus::create(settings, &name, "doctor", 2, &IndexSettings::default()).await?;
         Milvus::remove(settings, &name).await
     })?;
     Ok(format!("{}: makes a collection", settings.address))

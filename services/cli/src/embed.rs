@@ -7,7 +7,7 @@ use std::time::Instant;
 use clap::Args;
 use souk::config::{Change, Config};
 use souk::domain::TextKind;
-use souk::encoder::{Worker, encode};
+use souk::encoder::{EncoderWorker, encode};
 
 use crate::lines::Lines;
 use crate::progress::bar;
@@ -49,7 +49,7 @@ impl Embed {
         if self.explain {
             return self.explain(&config);
         }
-        let worker = Worker::start(config.open_encoder()?.freeze()?, config.worker)?;
+        let worker = EncoderWorker::start(config.open_encoder()?.freeze()?, config.worker)?;
         let progress = bar("texts", None);
         let mut out = BufWriter::new(stdout().lock());
         let lines = Lines::new(stdin().lock(), Path::new("standard input"));
@@ -87,7 +87,7 @@ impl Embed {
     /// A few texts at a time, each with what the model makes of it.
     fn explain(&self, config: &Config) -> anyhow::Result<()> {
         let encoder = config.open_encoder()?;
-        encoder.check_writes(true)?;
+        encoder.check_generates(true)?;
         let (reader, encoder) = (encoder.reader(), encoder.freeze()?);
         let (mut out, progress) = (BufWriter::new(stdout().lock()), bar("texts", None));
         let mut lines = Lines::new(stdin().lock(), Path::new("standard input")).peekable();

@@ -9,7 +9,7 @@ use souk::backbone::hub;
 use souk::beir::DataFolder;
 use souk::catalogue::Catalogue;
 use souk::config::Config;
-use souk::encoder::Worker;
+use souk::encoder::EncoderWorker;
 use souk::error::Error;
 use souk::lexical::Lexical;
 use souk::objective::Objective;
@@ -187,7 +187,7 @@ fn perplexity_of(config: &Config, file: &Path, folder: &DataFolder) -> souk::Res
 /// The vectors of the catalogue and of the queries.
 fn encoded(config: &Config, task: &Task) -> anyhow::Result<Engine> {
     let encoder = config.open_encoder()?.for_search()?.freeze()?;
-    let worker = Worker::start(encoder, config.worker)?;
+    let worker = EncoderWorker::start(encoder, config.worker)?;
     let progress = bar("texts encoded", Some((task.items.len() + task.queries.len()) as u64));
     let engine = Engine::encode(task, &worker, || {
         progress.inc(1);

@@ -75,7 +75,7 @@ impl Import {
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
         let format: Format = self.format.parse()?;
         let progress = bar("rows", None);
-        let summary = import((format, &self.options()?), &self.from, &self.out, &mut |rows| progress.inc(rows));
+        let summary = import(format, &self.options()?, &self.from, &self.out, &mut |rows| progress.inc(rows));
         progress.finish_and_clear();
         let summary = summary?;
         let mut json = serde_json::to_value(&summary)?;

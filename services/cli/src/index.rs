@@ -8,8 +8,8 @@ use clap::Args;
 use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::import::{Column, ItemFiles};
-use souk::indexing::{Into, Job, Pace, Progress};
-use souk::search::Place;
+use souk::indexing::{IndexJob, IndexProgress, IndexTarget, Throughput};
+use souk::search::IndexBackend;
 
 use crate::output::print;
 use crate::progress::bar;
@@ -67,7 +67,7 @@ struct Catalogue {
 impl IndexVerb {
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
         let config = shared.load(self.model.changes())?;
-        let into = self.target(&config)?;
+        let target = self.target(&config)?;
         let address = match (&self.catalogue.from, &self.catalogue.data) {
             (Some(from), _) => from.clone(),
             (None, Some(data)) => DataFolder::open(data)?.corpus().display().to_string(),
@@ -76,7 +76,7 @@ impl IndexVerb {
         let files = ItemFiles::open(&address, self.columns.clone())?;
         let (index, limits, shard_bytes) = (config.index.clone(), config.worker, self.shard_mb << 20);
         let made_with = format!("{:?}", config.model.precision).to_lowercase();
-        let job = Job { files: &files, out: &self.out, into, index, shard_bytes, limits, made_with };
+        let job = IndexJob { files: &files, out: &self.out, target, index, shard_bytes, limits, made_with };
         let encoder = config.open_encoder()?.for_search()?.freeze()?;
         let mut teller = Told::new();
         let done = job.run(encoder, &mut |progress| teller.tell(&progress))?;
@@ -91,8 +91,8 @@ impl IndexVerb {
         if done.shards_before > 0 {
             text += &format!("\n{} of {} shards were there from before", done.shards_before, done.num_shards);
         }
-        if done.pace.items > 0 {
-            text += &format!("\nencoded {}", speed(&done.pace));
+        if done.throughput.items > 0 {
+            text += &format!("\nencoded {}", speed(&done.throughput));
         }
         // what an index is stands at the top, as its manifest has it
         let mut json = done.manifest.as_ref().map_or_else(|| Ok(serde_json::json!({})), serde_json::to_value)?;
@@ -104,13 +104,13 @@ impl IndexVerb {
         print(shared, &json, &text)
     }
 
-    fn target(&self, config: &Config) -> anyhow::Result<Into> {
-        let Some(collection) = self.collection.clone() else { return Ok(Into::Folder) };
+    fn target(&self, config: &Config) -> anyhow::Result<IndexTarget> {
+        let Some(collection) = self.collection.clone() else { return Ok(IndexTarget::Folder) };
         match &config.search.index {
-            Place::Milvus(settings) => {
-                Ok(Into::Milvus { settings: settings.clone(), collection, alias: self.alias.clone() })
+            IndexBackend::Milvus(settings) => {
+                Ok(IndexTarget::Milvus { settings: settings.clone(), collection, alias: self.alias.clone() })
             }
-            Place::Embedded {} => {
+            IndexBackend::Embedded {} => {
                 let problem = "is for Milvus, which the configuration does not name: give --config configs/search-milvus.toml, or --set \
                      'search.index={type=\"milvus\", address=\"http://HOST:PORT\"}'";
                 Err(souk::Error::config("--collection", problem).into())
@@ -119,7 +119,7 @@ impl IndexVerb {
     }
 }
 
-fn speed(pace: &Pace) -> String {
+fn speed(pace: &Throughput) -> String {
     let (rate, days) = (pace.items_per_second, pace.billion_days);
     let billion = if days < 2.0 { format!("{:.1} hours", days * 24.0) } else { format!("{days:.0} days") };
     format!("{rate:.0} items/s; a billion would take {billion} so")
@@ -136,10 +136,10 @@ impl Told {
         Self { bar: bar("items", Some(0)), teller: Teller::new(!std::io::stderr().is_terminal()) }
     }
 
-    fn tell(&mut self, progress: &Progress<'_>) {
+    fn tell(&mut self, progress: &IndexProgress<'_>) {
         match progress {
-            Progress::Note(note) => say(note),
-            Progress::Encoding(pace) => {
+            IndexProgress::Note(note) => say(note),
+            IndexProgress::Encoding(pace) => {
                 let ((done, of), (bytes, all)) = (pace.shards, pace.bytes);
                 let expected = pace.expected().unwrap_or(0).max(pace.items);
                 self.bar.set_length(expected);
@@ -149,11 +149,11 @@ impl Told {
                 let message = format!("items, {done} of {of} shards ({share:.0} %), {}", speed(pace));
                 self.teller.tell((pace.items, expected), &message);
             }
-            Progress::Waiting(missing) => {
+            IndexProgress::Waiting(missing) => {
                 self.bar.set_message(format!("items; {missing} shards of other ranks are still missing"));
                 self.teller.tell((0, *missing as u64), "shards that other ranks still encode");
             }
-            Progress::Joining { items, of } => {
+            IndexProgress::Joining { items, of } => {
                 self.bar.set_length(*of);
                 self.bar.set_position(*items);
                 self.bar.set_message("items joined to the graph");

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::Args;
 use indicatif::ProgressBar;
 use serde_json::json;
-use souk::market::{Plan, Step, write};
+use souk::market::{MarketSpec, WriteStep, write};
 
 use crate::Shared;
 use crate::output::print;
@@ -39,15 +39,16 @@ pub struct Market {
 
 impl Market {
     pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let plan = Plan { seed: self.seed, items: self.items, queries: self.queries as usize, events: self.events };
-        let shown: RefCell<Option<(Step, ProgressBar)>> = RefCell::new(None);
+        let plan =
+            MarketSpec { seed: self.seed, items: self.items, queries: self.queries as usize, events: self.events };
+        let shown: RefCell<Option<(WriteStep, ProgressBar)>> = RefCell::new(None);
         let counts = write(&plan, &self.out, &|step, more| {
             let mut shown = shown.borrow_mut();
             if shown.as_ref().is_none_or(|(last, _)| *last != step) {
                 let (what, total) = match step {
-                    Step::Items => ("items", u64::from(self.items)),
-                    Step::Judgements => ("queries judged", u64::from(self.queries)),
-                    Step::LogLines => ("log lines", self.events.saturating_add(self.events / 16)),
+                    WriteStep::Items => ("items", u64::from(self.items)),
+                    WriteStep::Judgements => ("queries judged", u64::from(self.queries)),
+                    WriteStep::LogLines => ("log lines", self.events.saturating_add(self.events / 16)),
                 };
                 if let Some((_, last)) = shown.replace((step, bar(what, Some(total)))) {
                     last.finish_and_clear();

@@ -40,7 +40,7 @@ impl Produce {
         let settings = config.log.kafka_settings()?;
         if let Some(partitions) = self.partitions {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(Topic::make(&settings, &self.topic, partitions))?;
+            runtime.block_on(Topic::create(&settings, &self.topic, partitions))?;
         }
         let topic = Topic::open(&settings, &self.topic)?;
         let (mut lines, mut num) = (Vec::with_capacity(AT_ONCE), 0);

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use souk::domain::TextKind;
 use souk::error::Error;
-use souk::index::{Ask, Snapshot};
+use souk::index::{Snapshot, VectorQuery};
 
 use crate::output::print;
 use crate::{ModelArgs, Shared};
@@ -37,7 +37,7 @@ impl Search {
         let text = encoder.reader().read(&self.query, Some(TextKind::Query))?;
         let vectors = encoder.vectors(&[&text])?;
         let vector = vectors.first().ok_or_else(|| Error::device("the query has no vector"))?;
-        let hits = index.search(&Ask { reach: self.reach, ..Ask::new(vector, self.k) })?;
+        let hits = index.search(&VectorQuery { ef: self.reach, ..VectorQuery::new(vector, self.k) })?;
         let lines: Vec<String> =
             hits.iter().map(|hit| format!("{:>3}  {:.4}  {}  {}", hit.rank, hit.score, hit.id, hit.title)).collect();
         let json = serde_json::json!({"query": self.query, "model": index.manifest().model, "hits": hits});

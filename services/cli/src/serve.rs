@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Args;
 use souk::config::Change;
-use souk::search::Building;
+use souk::search::BuildProgress;
 
 use crate::output::print;
 use crate::progress::bar;
@@ -64,7 +64,7 @@ impl Serve {
 }
 
 /// Shows how the first index comes along, until nobody builds it any more.
-fn watch(building: &Arc<Building>) {
+fn watch(building: &Arc<BuildProgress>) {
     if !std::io::stderr().is_terminal() {
         return;
     }

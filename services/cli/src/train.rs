@@ -83,7 +83,7 @@ fn say_pairs(pairs: &Pairs) {
     let kind = match pairs {
         Pairs::Examples(_) => "examples of the log",
         Pairs::Judged(_) => "judged pairs",
-        Pairs::Alone(_) => "items by themselves",
+        Pairs::Items(_) => "items by themselves",
     };
     eprintln!("learning from {} {kind}", pairs.len());
     if pairs.num_unknown_items() > 0 {

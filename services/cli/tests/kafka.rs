@@ -359,8 +359,8 @@ fn what_is_wrong_with_a_broker_or_topic_is_said() {
     let (one, three) = (topic(&brokers, "one", 1), topic(&brokers, "three", 3));
     for (arguments, expected) in [
         (["--topic", three.as_str()], "as many partitions each"),
-        (["--dead-letters", one.as_str()], "letters would come back for ever"),
-        (["--set", "log.properties.\"auto.offset.reset\"=\"latest\""], "is Souk's to set"),
+        (["--dead-letters", one.as_str()], "the dead-letter topic is also a source topic"),
+        (["--set", "log.properties.\"auto.offset.reset\"=\"latest\""], "is set by Souk"),
     ] {
         let done = ingest(&brokers, &one, home.path(), &arguments).wait_with_output().unwrap();
         let text = String::from_utf8(done.stderr).unwrap();
@@ -368,12 +368,12 @@ fn what_is_wrong_with_a_broker_or_topic_is_said() {
     }
     for (brokers, properties, code, expected) in [
         (brokers.as_str(), vec![], 2, "no topic `souk-absent`"),
-        ("127.0.0.1:1", vec![], 1, "no answer within 10 s: is it running"),
+        ("127.0.0.1:1", vec![], 1, "no answer within 10 s: check that it runs"),
         (
             brokers.as_str(),
             vec!["--set", "log.properties.\"no.such\"=\"1\""],
             2,
-            "librdkafka refuses this configuration",
+            "librdkafka rejects this configuration",
         ),
     ] {
         let done = ingest(brokers, "souk-absent", home.path(), &properties).wait_with_output().unwrap();

@@ -1,16 +1,16 @@
-//! Asks a service that runs already, for one connection and for several, and says what it answered.
+//! Load test of a running service: reports how it answered, at a number of connections and optionally at a fixed rate.
 //!
-//! `cargo bench -p souk-search --bench load -- ADDRESS ROUTE BODIES CONNECTIONS SECONDS [RATE]`, where BODIES is a file with
-//! one request body a line.
+//! `cargo bench -p souk-search --bench load -- ADDRESS ROUTE BODIES CONNECTIONS SECONDS [RATE]`, where BODIES is a file
+//! with one request body per line.
 
-#![expect(clippy::print_stdout, reason = "a bench tells what it measured")]
+#![expect(clippy::print_stdout, reason = "a bench prints its results")]
 
 mod requests;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use requests::{Plan, run};
+use requests::{LoadPlan, run};
 
 #[tokio::main]
 async fn main() {
@@ -21,7 +21,7 @@ async fn main() {
     };
     let bodies: Vec<String> =
         std::fs::read_to_string(bodies).expect("the file of bodies").lines().map(str::to_owned).collect();
-    let plan = Plan {
+    let plan = LoadPlan {
         address: address.parse().expect("an address"),
         route: format!("POST {route}"),
         bodies: Arc::new(bodies),
@@ -29,5 +29,5 @@ async fn main() {
         rate: rest.first().map(|rate| rate.parse().expect("requests a second")),
         time: Duration::from_secs_f64(seconds.parse().expect("seconds")),
     };
-    println!("{}", run(&plan).await.said());
+    println!("{}", run(&plan).await.summary());
 }

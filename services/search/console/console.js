@@ -1,5 +1,5 @@
-// The console of Souk: search, compare, models and training, drawn from the service's routes.
-// Whatever comes from the service or the reader is shown as text, never as markup.
+// Souk's web console: search, compare, models and training, from the service's routes.
+// Text from the service or the user is never inserted as markup.
 
 // ---- Elements ----
 
@@ -37,7 +37,7 @@ const clamp = (value, lo = 0, hi = 1) => Math.min(hi, Math.max(lo, value));
 const bar = (share, kind = "") =>
   el("span", { class: `bar ${kind}`, "aria-hidden": "true" }, sized(el("i"), { width: clamp(share || 0) }));
 
-// Replaces a node's content, and gives the focus back to the element with the same key.
+// Replaces a node's content and restores the focus to the element with the same key.
 function redraw(node, children, fallback) {
   const held = node.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;
   const open = new Set([...node.querySelectorAll("details[open][data-key]")].map((part) => part.dataset.key));
@@ -50,7 +50,7 @@ function redraw(node, children, fallback) {
 
 function setOptions(select, options, value) {
   select.replaceChildren(...options);
-  // A linked value that is not on offer is kept, so that the link still says what it said.
+  // Keep a value from a link even if it is not an option, so that the link stays valid.
   if (![...select.options].some((one) => one.value === value)) select.append(option(value));
   select.value = value;
 }
@@ -95,7 +95,7 @@ function readJson(text) {
   try { return JSON.parse(text); } catch { return null; }
 }
 
-// A quiet call never asks for a key: it serves what the reader did not ask for.
+// A quiet call never prompts for a key: the user did not start it.
 async function call(method, path, { body, signal, quiet = false } = {}) {
   for (;;) {
     const key = sessionStorage.getItem("souk-key");
@@ -107,18 +107,18 @@ async function call(method, path, { body, signal, quiet = false } = {}) {
       response = await fetch(path, { method, headers, body: body && JSON.stringify(body), signal });
       answer = readJson(await response.text());
     } catch (error) {
-      throw error.name === "AbortError" ? error : trouble(0, "The service could not be reached.");
+      throw error.name === "AbortError" ? error : trouble(0, "Cannot reach the service.");
     }
     if (response.ok && answer !== null) return answer;
-    // Another call may have been given a key while this one was under way.
+    // Another call may have set a key meanwhile.
     const newer = () => key !== sessionStorage.getItem("souk-key");
     if (response.status === 401 && !quiet && (newer() || (await askKey(key !== null)))) continue;
     const message = answer?.error?.message;
-    throw trouble(response.status, typeof message === "string" ? message : "The service's answer could not be read.");
+    throw trouble(response.status, typeof message === "string" ? message : "Cannot read the service's answer.");
   }
 }
 
-// One call a slot: a new one aborts the one before, so that a late answer cannot overwrite a newer one.
+// One call per slot: a new one aborts the previous one, so that a late answer cannot overwrite a newer one.
 const slots = new Map();
 function fresh(slot) {
   slots.get(slot)?.abort();
@@ -128,8 +128,8 @@ function fresh(slot) {
 }
 
 const TROUBLE = {
-  0: "No connection", 400: "The request was not understood", 401: "A key is needed", 403: "This key may not do that",
-  404: "Not found", 409: "Refused", 422: "Refused", 429: "Too many requests: wait a moment",
+  0: "No connection", 400: "Bad request", 401: "A key is required", 403: "This key does not allow that",
+  404: "Not found", 409: "Not allowed now", 422: "Invalid request", 429: "Too many requests: try again in a moment",
   503: "The service is not ready", 504: "The service took too long",
 };
 
@@ -144,11 +144,11 @@ function showError(id, error, again) {
       needsKey && button("Use another key", async () => { if (await askKey(false)) again?.(); }))));
 }
 
-// After such an error a poll goes on; for a key that was refused, it would ask again and again.
+// Whether polling continues after an error; with a rejected key it would prompt again and again.
 const passes = (error) => error.status !== 401 && error.status !== 403;
 
 const say = (id, words) => { $(id).textContent = words; };
-// What a poll finds unchanged is not read out again.
+// Leaves unchanged text alone, so that screen readers do not repeat it.
 const sayOnce = (id, words) => { if ($(id).textContent !== words) say(id, words); };
 const clearError = (id) => $(id).replaceChildren();
 
@@ -156,7 +156,7 @@ const clearError = (id) => $(id).replaceChildren();
 
 let asking = Promise.resolve();
 
-// Resolves to the text typed (or true where nothing is asked), or to null when cancelled.
+// Resolves to the text (or true for a plain confirmation), or to null when cancelled.
 function ask({ title, text, ok, label, value = "", secret = false }) {
   asking = asking.then(() => new Promise((resolve) => {
     const dialog = $("ask-dialog");
@@ -183,12 +183,12 @@ function ask({ title, text, ok, label, value = "", secret = false }) {
 
 let keyAsked = null;
 
-// Calls that fail together share one dialog. Resolves to whether there is a key to try.
+// Concurrent calls share one dialog. Resolves to whether a key was entered.
 function askKey(refused) {
   keyAsked ??= ask({
-    title: refused ? "That key was not accepted" : "Key for the service",
-    text: ["The service answers only with a key. It is sent with every request and kept until this tab is closed."],
-    ok: "Use this key", label: "Key", secret: true,
+    title: refused ? "The key was rejected" : "API key",
+    text: ["The service requires a key. It is sent with every request and kept until you close this tab."],
+    ok: "Use key", label: "Key", secret: true,
   }).then((key) => {
     keyAsked = null;
     if (!key) return false;
@@ -203,9 +203,9 @@ function askKey(refused) {
 // ---- Route: the hash names the view and what it shows ----
 
 const VIEWS = ["search", "compare", "models", "training"];
-const drawn = {}; // The parameters that each view shows now.
+const drawn = {}; // Current parameters of each view.
 let view = null;
-let routed = null; // The hash on show.
+let routed = null; // Current hash.
 
 function readHash() {
   const [name, ...rest] = location.hash.slice(1).split("?");
@@ -217,7 +217,7 @@ function go(name, params) {
   const hash = text ? `#${name}?${text}` : `#${name}`;
   if (hash === location.hash) return route(true);
   location.hash = hash;
-  // The hash event comes too late for a second key press.
+  // The hash event would come too late for a second key press.
   route();
 }
 
@@ -260,7 +260,7 @@ function moveTab(event) {
 
 const isValue = (value) => ["string", "number", "boolean"].includes(typeof value);
 
-// A link may hold anything: whatever is not a condition is dropped.
+// A link can contain anything: drop what is not a condition.
 function readFilter(text) {
   const given = readJson(text);
   let filter = [];
@@ -322,7 +322,7 @@ function searchFrom(params) {
   };
 }
 
-// What is as it is at the start stays out of the link.
+// Default values are left out of the link.
 function searchParams(state) {
   const params = new URLSearchParams();
   for (const [name, value] of Object.entries(state)) {
@@ -359,9 +359,9 @@ function drawSearchForm() {
 
 // ---- Search: fields, filters and facets ----
 
-let catalogue = null; // The promise of GET /fields.
+let catalogue = null; // Promise of GET /fields.
 let fields = [];
-let answered = null; // The answer whose facets are shown.
+let answered = null; // Answer whose facets are shown.
 
 async function loadFields() {
   catalogue ??= call("GET", "/fields");
@@ -372,10 +372,10 @@ async function loadFields() {
     fields = [];
   }
   const chosen = $("filter-field").value;
-  setOptions($("filter-field"), [option("", catalogue ? "Choose a field" : "Fields cannot be read"), ...fields.map((one) => option(one.name))], chosen);
+  setOptions($("filter-field"), [option("", catalogue ? "Choose a field" : "Cannot load the fields"), ...fields.map((one) => option(one.name))], chosen);
 }
 
-// A facet is worth its room where a field's common values cover most of its items.
+// Show a facet if the field's common values cover at least half of its items.
 function facetFields() {
   const covered = (one) => (one.values ?? []).reduce((sum, value) => sum + value.count, 0) / (one.num_items || 1);
   const place = (one) => ["category", "brand"].indexOf(one.name);
@@ -399,7 +399,7 @@ function drawFilterEditor() {
 function valueEditor(field) {
   const common = (field.values ?? []).map(({ value, count }) => el("option", { value }, `${plain(value)} (${whole(count)})`));
   return [
-    el("label", { for: "filter-value" }, "Value: choose a common one or type one"),
+    el("label", { for: "filter-value" }, "Value: choose or type one"),
     el("input", { id: "filter-value", key: "typed", list: "filter-values", autocomplete: "off", spellcheck: "false", dir: "auto" }),
     el("datalist", { id: "filter-values" }, common),
   ];
@@ -409,7 +409,7 @@ function rangeEditor(field) {
   const range = rangeOf(search.filter, field.name);
   const end = (id, words, value, hint) => el("label", {}, words,
     el("input", { id, key: id, type: "number", step: "any", value, placeholder: plain(hint) }));
-  return el("div", { class: "row" }, end("filter-min", "Least", range.gte, field.min), end("filter-max", "Most", range.lte, field.max));
+  return el("div", { class: "row" }, end("filter-min", "Minimum", range.gte, field.min), end("filter-max", "Maximum", range.lte, field.max));
 }
 
 function applyFilter(event) {
@@ -439,7 +439,7 @@ function drawFacets() {
   const facets = answered?.facets ?? [];
   redraw($("facets"), facets.map(({ field, values }) => {
     const chosen = valuesOf(search.filter, field);
-    // A chosen value stays on show, so that it can be taken back.
+    // Keep chosen values visible, so that they can be removed.
     const missing = chosen.filter((value) => !values.some((one) => one.value === value)).map((value) => ({ value, count: 0 }));
     const shown = [...values.slice(0, 8), ...values.slice(8).filter((one) => chosen.includes(one.value)), ...missing];
     return shown.length > 0 && el("section", { class: "facet" }, el("h2", {}, field),
@@ -463,7 +463,7 @@ function facts(hit, more) {
     hit.category && el("span", { dir: "auto" }, plain(hit.category)), more);
 }
 
-// Attributes may be nested one level: each gets its own line.
+// Flattens attributes nested one level.
 function fieldRows(hit) {
   const rows = [];
   if (hit.text) rows.push(["text", hit.text]);
@@ -515,7 +515,7 @@ function drawMeta(answer) {
 
 function drawHits(answer) {
   const parts = answer.hits.flatMap((hit) => Object.values(hit.explain?.channels ?? {}).map((one) => one?.part ?? 0));
-  // One scale for the page, so that bars compare between hits.
+  // One scale per page, so that bars are comparable.
   const most = Math.max(...parts, 0) || 1;
   $("hits").replaceChildren(...answer.hits.map((hit) => hitCard(hit, most)));
   $("page-before").disabled = search.page <= 1;
@@ -525,7 +525,7 @@ function drawHits(answer) {
 }
 
 function noHits() {
-  if (search.page > 1) return `There are no more hits: page ${search.page} is empty.`;
+  if (search.page > 1) return `No more hits: page ${search.page} is empty.`;
   if (search.filter.length) return `No hits for “${search.q}” with these filters. Remove a filter to see more.`;
   return `No hits for “${search.q}”.`;
 }
@@ -552,7 +552,7 @@ async function showSearch(params) {
   await loadFields();
   if (signal.aborted) return;
   drawFilterEditor();
-  if (!search.q) return emptySearch("Type a query and press Enter. A link to this page reproduces the search.");
+  if (!search.q) return emptySearch("Type a query and press Enter. You can share the link to this page.");
   try {
     drawAnswer(await call("POST", "/search", { body: searchBody(), signal }));
   } catch (error) {
@@ -594,7 +594,7 @@ const CHANNELS = ["dense", "lexical", "hybrid"];
 const PAGE = 10;
 const SIDES = ["left", "right"];
 const NAMES = { left: "A", right: "B" };
-let pair = null; // The comparison on show: its hits, the grades given, and the vote once it is counted.
+let pair = null; // Current comparison: hits, grades, and the vote once it is counted.
 
 const newId = () => [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 const comparing = (params) => ({
@@ -609,13 +609,13 @@ function channelOptions() {
 
 function drawVoter() {
   const voter = localStorage.getItem("souk-voter");
-  $("voter-button").textContent = voter ? `Voting as ${voter}` : "Give your name for votes";
+  $("voter-button").textContent = voter ? `Voting as ${voter}` : "Set voter name";
 }
 
 async function askVoter() {
   const voter = await ask({
-    title: "Who is voting?", text: ["Your name goes with each vote. It is kept in this browser."],
-    ok: "Keep this name", label: "Name", value: localStorage.getItem("souk-voter") ?? "",
+    title: "Voter name", text: ["Your name is stored with each vote and kept in this browser."],
+    ok: "Save", label: "Name", value: localStorage.getItem("souk-voter") ?? "",
   });
   if (voter) localStorage.setItem("souk-voter", voter);
   drawVoter();
@@ -641,7 +641,7 @@ async function showCompare(params, changed) {
   const signal = fresh("compare");
   pair = null;
   $("pair").hidden = $("vote").hidden = true;
-  if (!state.q) return say("compare-status", "Type a query and press Enter. The two pages are shown without saying which channel made them.");
+  if (!state.q) return say("compare-status", "Type a query and press Enter. The pages do not show which channel produced them.");
   if (state.left === state.right) return say("compare-status", "Choose two different channels.");
   say("compare-status", "Searching both channels…");
   try {
@@ -655,7 +655,7 @@ async function showCompare(params, changed) {
   const ids = SIDES.map((side) => pair.hits[side].map((hit) => hit.id));
   const both = ids[0].filter((id) => ids[1].includes(id)).length;
   const same = ids[0].length === ids[1].length && ids[0].every((id, at) => id === ids[1][at]);
-  say("compare-status", same ? "The two pages hold the same items in the same order."
+  say("compare-status", same ? "Both pages show the same items in the same order."
     : `Which page answers “${state.q}” better? ${plural(both, "item")} on both pages.`);
   drawPair();
 }
@@ -681,7 +681,7 @@ function pageColumn(side) {
       : el("p", { class: "status" }, "No hits on this page."));
 }
 
-// Scores are left out: they would give the channel away before the vote.
+// No scores: they would reveal the channel before the vote.
 function pairCard(side, hit, at) {
   const grade = pair.grades.get(hit.id);
   const other = side === "left" ? "right" : "left";
@@ -703,13 +703,13 @@ function pairCard(side, hit, at) {
   el("div", { class: "grade", role: "group", "aria-label": "Grade" }, press("Good", true), press("Not good", false)));
 }
 
-// One item at a time is a tab stop; j and k move it.
+// One card is a tab stop; j and k move it.
 function roam(key) {
   pair.at = key;
   for (const card of $("pair").querySelectorAll(".card")) card.tabIndex = card.dataset.key === key ? 0 : -1;
 }
 
-// A grade says whether the item answers the query, so it holds on both pages.
+// A grade is about item and query, so it applies to both pages.
 function gradeItem(id, good) {
   if (!pair || pair.verdict !== null) return;
   if (pair.grades.get(id) === good) pair.grades.delete(id);
@@ -739,7 +739,7 @@ async function vote(verdict) {
   if (!pair || pair.verdict !== null || pair.sending) return;
   const now = pair;
   const voter = localStorage.getItem("souk-voter") ?? (await askVoter());
-  if (!voter) return say("compare-status", "The vote needs a name; nothing was sent.");
+  if (!voter) return say("compare-status", "A vote needs a name: nothing was sent.");
   now.sending = true;
   clearError("compare-error");
   try {
@@ -749,7 +749,7 @@ async function vote(verdict) {
     if (pair === now) unblind(answer.counted);
     loadSummary();
   } catch (error) {
-    // The vote keeps its id, so that sending it again cannot count it twice.
+    // A retry keeps the vote's id, so that it counts once.
     if (pair === now) showError("compare-error", error, () => vote(verdict));
   } finally {
     now.sending = false;
@@ -758,7 +758,7 @@ async function vote(verdict) {
 
 function unblind(counted) {
   const words = { good: "page A is better", same: "both pages are the same", bad: "page B is better" }[pair.verdict];
-  say("compare-status", `Your vote: ${words}. Page A was ${pair.shown.left}, page B was ${pair.shown.right}.${counted ? "" : " The service did not count this vote."}`);
+  say("compare-status", `Your vote: ${words}. Page A was ${pair.shown.left}, page B was ${pair.shown.right}.${counted ? "" : " This vote was not counted: the service already had it."}`);
   drawPair();
   $("vote-next").focus();
 }
@@ -778,7 +778,7 @@ async function loadSummary() {
     $("summary").replaceChildren(...pairs.map(pairSummary));
   } catch (error) {
     if (error.name === "AbortError") return;
-    say("summary-status", `The votes cannot be shown: ${error.message}`);
+    say("summary-status", `Cannot load the votes: ${error.message}`);
     $("summary").replaceChildren();
   }
 }
@@ -804,7 +804,7 @@ function pairSummary(one) {
         rateCell(one[`${side}_item_goodrate`], one[`${side}_item_goodrate_interval`]), cell(whole(one[`${side}_items`]), "number wide")))));
 }
 
-// From −100 (the right channel is always better) to 100 (the left one is).
+// Scale from −100 (the right channel always wins) to 100 (the left one always wins).
 function whisker(value, range) {
   const place = (points) => clamp((points + 100) / 200);
   return el("span", { class: "whisker", "aria-hidden": "true" },
@@ -816,10 +816,10 @@ function whisker(value, range) {
 
 const PREFERRED = [/^hit_?rate@/i, /^good_?rate@/i, /^ndcg@10$/i, /^ndcg@/i, /^recall@/i, /^mrr/i, /./];
 let versions = [];
-let models = null; // The last answer of GET /models.
+let models = null; // Last answer of GET /models.
 let modelsTimer = 0;
 
-// Fills the choices of Search and Compare; a key that may not read models leaves them short.
+// Loads the versions for Search and Compare; without permission the lists stay short.
 async function loadVersions() {
   try {
     ({ versions } = await call("GET", "/models", { quiet: true }));
@@ -839,7 +839,7 @@ function drawVersionChoice() {
 async function showModels() {
   clearTimeout(modelsTimer);
   const signal = fresh("models");
-  if (!models) say("models-status", "Loading the versions…");
+  if (!models) say("models-status", "Loading versions…");
   try {
     const before = models;
     models = await call("GET", "/models", { signal });
@@ -867,7 +867,7 @@ function drawModels(before) {
   }
   const ended = before?.building && !building ? before.building.version : null;
   let words = served ? `${served.version} is served (generation ${plain(served.generation)}, since ${moment(served.promoted_at)}).` : "No version is served.";
-  if (ended) words = `The build of ${ended} ended. ${words}`;
+  if (ended) words = `The build of ${ended} has finished. ${words}`;
   if (building) words = `${words} ${building.version} is being built.`;
   if (!versions.length) words = "No versions yet.";
   sayOnce("models-status", words);
@@ -890,10 +890,10 @@ function delta(gap, digits, range, baseRange) {
   return el("span", { class: `delta ${apart ? way : ""}` }, signed(gap, digits), apart && (gap > 0 ? " ▲" : " ▼"));
 }
 
-// The decimals go by the metric, so that a column reads evenly.
+// Same number of decimals for all values of a metric.
 const digitsOf = (name) => (versions.every((one) => Math.abs(overall(one)[name] ?? 0) <= 1) ? 3 : 1);
 
-// What a version's report is compared with: the served one's, if both are of one split.
+// Baseline of a version's report: the served version's, if both are of the same split.
 function baseOf(version) {
   const base = versions.find((one) => one.version === models.served?.version);
   return base !== version && base?.report && base.report.split === version.report?.split ? base.report.metrics : null;
@@ -913,7 +913,7 @@ function overallCell(version, name, props) {
   return metricCell(name, overall(version)[name], ranges?.[name], base?.overall?.[name], base?.intervals?.[name], props);
 }
 
-// Roles are written out because the phone layout takes the table display away.
+// Explicit roles: the phone layout removes the table display.
 function versionTable() {
   const names = mainMetrics();
   const heads = ["Version", "State", "Created", ...names, "Actions"];
@@ -946,11 +946,11 @@ function versionDetails(version) {
     ...Object.entries(version.metrics ?? {}).map(([name, value]) => [name, plain(value)])];
   return [
     el("dl", { class: "fields" }, rows.map(([name, value]) => [el("dt", {}, name), el("dd", {}, plain(value))])),
-    version.report?.metrics ? reportTable(version) : el("p", { class: "note" }, "No report yet: this version has not been evaluated."),
+    version.report?.metrics ? reportTable(version) : el("p", { class: "note" }, "No report: this version has not been evaluated."),
   ];
 }
 
-// A wide table scrolls in its own box, which takes the focus so that the keyboard can scroll it.
+// A wide table scrolls in its own box, which is focusable for keyboard scrolling.
 function reportTable(version) {
   const { split, created_at: created, metrics } = version.report;
   const base = baseOf(version);
@@ -965,14 +965,14 @@ function reportTable(version) {
 }
 
 const metricNote = () => el("p", { class: "note" },
-  "Small numbers: the interval, then the difference from the served version. ▲ and ▼ mark differences whose intervals do not overlap.");
+  "Small numbers: confidence interval, then difference from the served version. ▲ and ▼: the intervals do not overlap.");
 
 async function promote(version) {
   const current = models.served?.version;
-  const text = [`Searches that name no version will be answered by ${version.version}${current ? ` instead of ${current}` : ""}.`,
-    "The service first checks whether the version may be served. If its index is not built yet, it is built now; until then nothing changes for shoppers.",
+  const text = [`Searches without a version will use ${version.version}${current ? ` instead of ${current}` : ""}.`,
+    "The service first checks that the version may be served, and builds its index if needed. Shoppers see no change until then.",
     "You can roll back afterwards."];
-  if (!version.report) text.push("This version has no report yet, so the service is likely to refuse it.");
+  if (!version.report) text.push("This version has no report, so the service will probably reject it.");
   if (await ask({ title: `Promote ${version.version}?`, text, ok: `Promote ${version.version}` })) {
     await changeServed(`/models/${encodeURIComponent(version.version)}/promote`);
   }
@@ -981,8 +981,8 @@ async function promote(version) {
 async function rollBack() {
   const current = models?.served?.version;
   if (!current) return;
-  const text = [`Searches that name no version will again be answered by the version that was served before ${current}.`,
-    `${current} is marked as rolled back; the service may refuse to promote it again.`];
+  const text = [`Searches without a version will use the version that was served before ${current}.`,
+    `${current} is marked as rolled back and cannot be promoted again.`];
   if (await ask({ title: `Roll back from ${current}?`, text, ok: "Roll back" })) await changeServed("/models/rollback");
 }
 
@@ -1001,12 +1001,12 @@ async function changeServed(path) {
 const CURVES = [["reward", "Reward"], ["loss", "Loss"], ["kl", "KL"], ["entropy", "Entropy"], ["learning_rate", "Learning rate"]];
 const POLL = 5000;
 let trainingTimer = 0;
-let seen = { step: -1, at: 0 }; // The last step, and when it was first seen.
+let seen = { step: -1, at: 0 }; // Last step, and when it was first seen.
 
 async function showTraining() {
   clearTimeout(trainingTimer);
   const signal = fresh("training");
-  if (!$("charts").childElementCount && !$("training-status").textContent) say("training-status", "Loading the curves…");
+  if (!$("charts").childElementCount && !$("training-status").textContent) say("training-status", "Loading curves…");
   try {
     drawTraining((await call("GET", "/training", { signal })).log);
     clearError("training-error");
@@ -1025,14 +1025,14 @@ const levelsOf = (list) => (Array.isArray(list) ? list : []).filter((one) => isN
 function drawTraining(log) {
   if (!log) {
     $("charts").replaceChildren();
-    return sayOnce("training-status", "No trainer runs: the service knows no trainer's folder. Start the service with one to see the curves here.");
+    return sayOnce("training-status", "No training folder is set: set search.training to a trainer's folder to see its curves here.");
   }
   const step = Math.max(-1, ...CURVES.map(([name]) => pointsOf(log[name]).at(-1)?.[0] ?? -1), levelsOf(log.levels).at(-1)?.[0] ?? -1);
   if (step !== seen.step) seen = { step, at: Date.now() };
-  if (step < 0) sayOnce("training-status", "A trainer's folder is set, but it holds no values yet.");
-  else if (Date.now() - seen.at > 60000) sayOnce("training-status", `Step ${whole(step)}. No new step for more than a minute: the trainer may have stopped.`);
-  // Each new step is shown but not read out.
-  else $("training-status").replaceChildren(el("span", { "aria-live": "off" }, `Step ${whole(step)}. The curves follow the trainer.`));
+  if (step < 0) sayOnce("training-status", "The training folder has no values yet.");
+  else if (Date.now() - seen.at > 60000) sayOnce("training-status", `Step ${whole(step)}. No new step for over a minute: the trainer may have stopped.`);
+  // Shown, but not announced by screen readers.
+  else $("training-status").replaceChildren(el("span", { "aria-live": "off" }, `Step ${whole(step)}. Updating live.`));
   $("charts").replaceChildren(...CURVES.map(([name, title]) => lineChart(title, pointsOf(log[name]))), levelChart(levelsOf(log.levels)));
 }
 
@@ -1041,7 +1041,7 @@ function drawTraining(log) {
 const BOX = { width: 360, height: 170, left: 52, right: 20, top: 8, bottom: 24 };
 const VIEWBOX = `0 0 ${BOX.width} ${BOX.height}`;
 
-// A long curve is drawn from every nth point; the last one always shows.
+// Thins long curves; keeps the last point.
 function thin(points, most) {
   const stride = Math.ceil(points.length / most);
   return points.filter((_, at) => at % stride === 0 || at === points.length - 1);
@@ -1099,7 +1099,7 @@ function levelChart(all) {
     return [step, levels.map((one) => one / sum)];
   });
   const { x, y, xs } = frame(points, 0, 1);
-  // A single point would be an area without width.
+  // A single point would have no width.
   if (points.length === 1) points.push([points[0][0] + 1, points[0][1]]);
   const below = (levels, count) => levels.slice(0, count).reduce((a, b) => a + b, 0);
   const edge = (count) => points.map(([step, levels]) => `${x(step).toFixed(1)} ${y(below(levels, count)).toFixed(1)}`);
@@ -1146,7 +1146,7 @@ function start() {
   $("search-form").addEventListener("submit", (event) => { event.preventDefault(); change({}); });
   $("search-form").addEventListener("change", (event) => {
     $("search-weights").hidden = document.querySelector("[name=channel]:checked").value !== "hybrid";
-    // A change of the box itself waits for Enter.
+    // The query box itself waits for Enter.
     if (event.target.id !== "search-query") change({});
   });
   $("filter-field").addEventListener("change", drawFilterEditor);

@@ -1,4 +1,4 @@
-//! The console: three files that lie in the program, for people who look at what is found, compare, vote and promote.
+//! The web console: three static files compiled into the program, to search, compare, vote and promote.
 
 use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::{IntoResponse, Response};
@@ -19,7 +19,7 @@ pub async fn script() -> Response {
     file("text/javascript; charset=utf-8", SCRIPT)
 }
 
-/// Nothing from elsewhere is loaded or run, whatever a catalogue's texts say.
+/// Serves a file with headers that block scripts and content from elsewhere, whatever the catalogue's texts contain.
 fn file(kind: &'static str, body: &'static str) -> Response {
     let guards: [(HeaderName, HeaderValue); 5] = [
         (header::CONTENT_TYPE, HeaderValue::from_static(kind)),

@@ -1,4 +1,4 @@
-//! `/embed` in TEI's shape and `/v1/embeddings` in OpenAI's: texts to vectors of the served model, or of another version.
+//! `/embed` in TEI's format and `/v1/embeddings` in OpenAI's: texts to vectors of the served version or another.
 
 use std::sync::Arc;
 
@@ -7,63 +7,63 @@ use axum::response::Response;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use souk::domain::TextKind;
-use souk::search::{Bounds, Generation};
+use souk::search::{Bounds, OpenGeneration};
 use souk_http::{Fault, json_body, read};
 
-use crate::Service;
-use crate::hits::is_longer;
+use crate::SearchService;
+use crate::limits::is_longer;
 use crate::shapes::{
-    EmbedRequest, Embedding, EmbeddingsAnswer, EmbeddingsRequest, EncodingFormat, PromptName, Refusals, Texts, Usage,
-    Vector,
+    EmbedRequest, Embedding, EmbeddingsAnswer, EmbeddingsRequest, EncodingFormat, ErrorResponses, PromptName,
+    TextInput, Usage, Vector,
 };
 
-/// Turn texts into vectors, as TEI does
+/// Embed texts, in TEI's format
 #[utoipa::path(post, path = "/embed", tag = "embedding", request_body = EmbedRequest,
-    responses((status = 200, body = Vec<Vec<f32>>), Refusals), security(("key" = [])))]
-pub async fn embed(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
-    let asked: EmbedRequest = read(&service.front, request).await?;
-    service.in_time(embedded(&service, asked)).await
+    responses((status = 200, body = Vec<Vec<f32>>), ErrorResponses), security(("key" = [])))]
+pub async fn embed(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
+    let request: EmbedRequest = read(&service.front, request).await?;
+    service.in_time(embed_texts(&service, request)).await
 }
 
-async fn embedded(service: &Service, asked: EmbedRequest) -> Result<Response, Fault> {
-    if !asked.normalize {
-        let problem = "is false: the vectors here are those of the index, and have no lengths to tell";
+async fn embed_texts(service: &SearchService, request: EmbedRequest) -> Result<Response, Fault> {
+    if !request.normalize {
+        let problem = "is false, which is not supported: this index stores unit vectors";
         return Err(Fault::unprocessable("normalize", problem));
     }
-    let generation = service.shop.served();
-    let (texts, kind) = (asked.inputs.checked("inputs", &service.settings().bounds)?, kind(asked.prompt_name));
+    let generation = service.serving.served();
+    let (texts, kind) = (request.inputs.into_checked("inputs", &service.settings().bounds)?, kind(request.prompt_name));
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    if asked.truncate == Some(false)
-        && let Some(at) = generation.first_cut(&texts, kind)?
+    if request.truncate == Some(false)
+        && let Some(at) = generation.first_truncated(&texts, kind)?
     {
         return Err(Fault::unprocessable(
             format!("inputs[{at}]"),
-            "is too long for the model, and `truncate` is false",
+            "is too long for the model, and `truncate` is false: shorten it",
         ));
     }
-    Ok(json_body(&vectors(&generation, &texts, kind, asked.dimensions).await?))
+    Ok(json_body(&vectors(&generation, &texts, kind, request.dimensions).await?))
 }
 
-/// Turn texts into vectors, as OpenAI does
+/// Embed texts, in OpenAI's format
 #[utoipa::path(post, path = "/v1/embeddings", tag = "embedding", request_body = EmbeddingsRequest,
-    responses((status = 200, body = EmbeddingsAnswer), Refusals), security(("key" = [])))]
-pub async fn embeddings(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
-    let asked: EmbeddingsRequest = read(&service.front, request).await?;
-    service.in_time(answered(&service, asked)).await
+    responses((status = 200, body = EmbeddingsAnswer), ErrorResponses), security(("key" = [])))]
+pub async fn embeddings(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
+    let request: EmbeddingsRequest = read(&service.front, request).await?;
+    service.in_time(create_embeddings(&service, request)).await
 }
 
-async fn answered(service: &Service, asked: EmbeddingsRequest) -> Result<Response, Fault> {
+async fn create_embeddings(service: &SearchService, request: EmbeddingsRequest) -> Result<Response, Fault> {
     let unknown = || {
-        let open = service.shop.open_versions().join(", ");
-        Fault::not_found(format!("the model `{}` does not exist here; there is {open}", asked.model))
+        let open = service.serving.open_versions().join(", ");
+        Fault::not_found(format!("the model `{}` does not exist; open versions: {open}", request.model))
     };
-    let generation = service.shop.version(&asked.model).await?.ok_or_else(unknown)?;
-    let (texts, kind) = (asked.input.checked("input", &service.settings().bounds)?, kind(asked.prompt_name));
+    let generation = service.serving.version(&request.model).await?.ok_or_else(unknown)?;
+    let (texts, kind) = (request.input.into_checked("input", &service.settings().bounds)?, kind(request.prompt_name));
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let tokens = generation.num_tokens(&texts, kind)?;
-    let vectors = vectors(&generation, &texts, kind, asked.dimensions).await?;
+    let vectors = vectors(&generation, &texts, kind, request.dimensions).await?;
     let data = vectors.into_iter().enumerate().map(|(index, vector)| {
-        let embedding = match asked.encoding_format.unwrap_or_default() {
+        let embedding = match request.encoding_format.unwrap_or_default() {
             EncodingFormat::Float => Vector::Floats(vector),
             EncodingFormat::Base64 => {
                 let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
@@ -88,7 +88,7 @@ fn kind(prompt: Option<PromptName>) -> Option<TextKind> {
 }
 
 async fn vectors(
-    generation: &Generation,
+    generation: &OpenGeneration,
     texts: &[&str],
     kind: Option<TextKind>,
     dimensions: Option<usize>,
@@ -96,7 +96,7 @@ async fn vectors(
     let width = generation.record().dimensions as usize;
     let wanted = dimensions.unwrap_or(width);
     if !(1..=width).contains(&wanted) {
-        return Err(Fault::unprocessable("dimensions", format!("is {wanted}: this model has 1 to {width}")));
+        return Err(Fault::unprocessable("dimensions", format!("is {wanted}: set it to 1 to {width}")));
     }
     let mut vectors = generation.vectors(texts, kind).await?;
     if wanted < width {
@@ -105,15 +105,15 @@ async fn vectors(
     Ok(vectors)
 }
 
-/// The first entries, of unit length again.
+/// Keeps the first entries and normalizes them to unit length.
 fn shorten(vector: &mut Vec<f32>, wanted: usize) {
     vector.truncate(wanted);
     let length = vector.iter().map(|x| x * x).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
     vector.iter_mut().for_each(|x| *x /= length);
 }
 
-impl Texts {
-    fn checked(self, field: &str, bounds: &Bounds) -> Result<Vec<String>, Fault> {
+impl TextInput {
+    fn into_checked(self, field: &str, bounds: &Bounds) -> Result<Vec<String>, Fault> {
         let texts = match self {
             Self::One(text) => vec![text],
             Self::Many(texts) => texts,
@@ -122,14 +122,18 @@ impl Texts {
             return Err(Fault::unprocessable(field, "is empty"));
         }
         if texts.len() > bounds.max_texts {
-            let problem = format!("holds {}, and one request may have {}: send several", texts.len(), bounds.max_texts);
+            let problem = format!(
+                "has {} texts, more than the {} of one request: send several requests",
+                texts.len(),
+                bounds.max_texts
+            );
             return Err(Fault::unprocessable(field, problem));
         }
         if let Some(at) = texts.iter().position(|text| text.is_empty()) {
             return Err(Fault::unprocessable(format!("{field}[{at}]"), "is an empty text"));
         }
         if let Some(at) = texts.iter().position(|text| is_longer(text, bounds.max_text)) {
-            let problem = format!("has more than {} letters", bounds.max_text);
+            let problem = format!("has more than {} characters", bounds.max_text);
             return Err(Fault::unprocessable(format!("{field}[{at}]"), problem));
         }
         Ok(texts)
@@ -141,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shortened_vector_has_unit_length() {
+    fn shortened_vector_has_unit_length() {
         let mut vector = vec![0.6, 0.0, 0.8];
         shorten(&mut vector, 2);
         assert_eq!(vector, [1.0, 0.0]);

@@ -1,17 +1,18 @@
 //! The search service: text in, items out, over HTTP, with a console for people.
 //!
-//! `shapes` are what is asked and answered; `hits`, `embedding`, `items`, `models`, `voting`, `state` are what is done with
-//! it, route by route; `routes` puts them together with the document that describes them (`openapi`). `registry` is what the
-//! ledger knows of versions, `events` writes searches and clicks down, `chores` happen by themselves. What every HTTP
-//! service needs comes from `souk_http`; model, index and journal are `souk::search`. The caller of `run` owns socket and
-//! shutdown.
+//! `shapes` are the request and response types; `hits`, `embedding`, `items`, `models`, `voting` are the routes'
+//! handlers, and `state` is what they share; `routes` assembles them with the OpenAPI document (`openapi`). `registry`
+//! reads and changes versions in the ledger, `events` logs searches and clicks, `background` runs periodic tasks.
+//! `souk_http` has what every HTTP service needs; `souk::search` has model, index and journal. The caller of `run` owns
+//! socket and shutdown.
 
-mod chores;
+mod background;
 mod console;
 mod embedding;
 mod events;
 mod hits;
 mod items;
+mod limits;
 mod models;
 mod openapi;
 mod registry;
@@ -21,7 +22,7 @@ mod shapes;
 mod state;
 mod voting;
 
-pub use self::chores::start;
+pub use self::background::start;
 pub use self::routes::router;
 pub use self::serve::serve;
-pub use self::state::Service;
+pub use self::state::SearchService;

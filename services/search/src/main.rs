@@ -1,4 +1,4 @@
-//! The search service by itself, as containers run it: `souk serve` is the same.
+//! The search service as a program of its own, for containers; same as `souk serve`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -7,14 +7,14 @@ use std::process::ExitCode;
 use clap::Parser;
 use souk::config::{Change, Config};
 
-/// Search a shop: POST /search, /embed, /v1/embeddings; the console at /
+/// Serve a shop's search: POST /search, /embed, /v1/embeddings; the console at /
 #[derive(Parser)]
 #[command(name = "souk-search")]
 struct Arguments {
-    /// A TOML file with [search] and [model]
+    /// TOML file with [search] and [model]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Change one value of the configuration, such as --set search.bounds.max_requests=100
+    /// Set one configuration value, for example --set search.bounds.max_requests=100
     #[arg(long = "set", value_name = "NAME=VALUE")]
     sets: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! The document that describes the routes, made of the types that they take and give, with the bounds of this service.
+//! OpenAPI document of the routes, generated from their types, with the limits of this service.
 
 use serde_json::{Value, json};
 use souk::search::Bounds;
@@ -13,7 +13,7 @@ use crate::shapes::ErrorShape;
     modifiers(&Keys),
     components(schemas(ErrorShape))
 )]
-pub struct Document;
+pub struct ApiDocument;
 
 struct Keys;
 
@@ -25,7 +25,7 @@ impl utoipa::Modify for Keys {
     }
 }
 
-/// The schema of a filter, as the library reads it.
+/// Schema of a filter, which the library parses.
 fn filter() -> Value {
     let value = json!({"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]});
     let fields = json!({
@@ -45,9 +45,9 @@ fn filter() -> Value {
     })
 }
 
-/// The document as JSON, with the bounds that hold here.
+/// Document as JSON, with the limits of this service.
 pub fn document(openapi: &utoipa::openapi::OpenApi, bounds: &Bounds, dimensions: i64, keyed: bool) -> Value {
-    let mut document = serde_json::to_value(openapi).expect("a document has text for keys");
+    let mut document = serde_json::to_value(openapi).expect("document keys are strings");
     if !keyed {
         let paths = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
         let methods = paths.filter_map(Value::as_object_mut).flat_map(|methods| methods.values_mut());

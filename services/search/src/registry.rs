@@ -1,5 +1,5 @@
-//! What the ledger knows of versions, and how it and the shop come to agree. The ledger says which version is served; the
-//! shop follows. A ledger that is away keeps nobody from searching.
+//! Versions in the ledger, kept in sync with the serving state: the ledger decides which version is served, and the
+//! service follows. If the ledger is down, searches continue.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,67 +7,67 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 use souk::config::StoreConfig;
-use souk::search::{Generation, Shop};
-use souk::store::{Generation as Known, Ledger, NewGeneration, NewVersion, Report, Served, Version, newest_offer};
+use souk::search::{OpenGeneration, ServingState};
+use souk::store::{Generation, Ledger, NewGeneration, NewVersion, Report, Served, Version, newest_offer};
 use souk::{Error, Result};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedMutexGuard};
 
 pub const MAX_VERSIONS: usize = 200;
-/// A server that was found away is not tried again for so long.
-const AWAY: Duration = Duration::from_secs(1);
+/// Time before an unreachable ledger is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
-pub struct Registry {
+pub struct ModelRegistry {
     store: StoreConfig,
     ledger: OnceCell<Arc<dyn Ledger>>,
-    /// When a server was last found away, its name, and what was wrong.
-    away: Mutex<Option<(Instant, String, String)>>,
-    /// One change of what is served at a time, by the ledger and here; never held for a build.
-    changing: AsyncMutex<()>,
-    /// One promotion at a time, its build included.
-    promoting: Arc<AsyncMutex<()>>,
-    /// Why the last promotion of a version came to nothing.
+    /// Time of the last failure to connect, the server's name, and the problem.
+    last_outage: Mutex<Option<(Instant, String, String)>>,
+    /// Serializes changes of the served version, in the ledger and here; never held during a build.
+    change_lock: AsyncMutex<()>,
+    /// Allows one promotion at a time, including its build.
+    promotion_lock: Arc<AsyncMutex<()>>,
+    /// Why the last promotion of a version failed.
     failures: Mutex<HashMap<String, String>>,
 }
 
-/// A version and what belongs to it.
-pub struct Entry {
+/// A version with its generations and latest report.
+pub struct VersionEntry {
     pub version: Version,
-    pub generations: Vec<Known>,
+    pub generations: Vec<Generation>,
     pub report: Option<Report>,
     pub failure: Option<String>,
 }
 
-impl Registry {
+impl ModelRegistry {
     pub fn new(store: StoreConfig) -> Self {
         Self {
             store,
             ledger: OnceCell::new(),
-            away: Mutex::default(),
-            changing: AsyncMutex::default(),
-            promoting: Arc::default(),
+            last_outage: Mutex::default(),
+            change_lock: AsyncMutex::default(),
+            promotion_lock: Arc::default(),
             failures: Mutex::default(),
         }
     }
 
-    /// Connects, where that has not succeeded yet. Who waits while another tries shares what comes of it.
+    /// Connects on first use. Concurrent callers share one attempt.
     pub async fn ledger(&self) -> Result<&Arc<dyn Ledger>> {
-        let asked = Instant::now();
+        let started = Instant::now();
         let open = async || {
-            if let Some((at, service, problem)) = unpoisoned(&self.away).clone()
-                && at + AWAY > asked
+            if let Some((at, service, problem)) = lock_ignoring_poison(&self.last_outage).clone()
+                && at + RETRY_AFTER > started
             {
                 return Err(Error::Upstream { service, problem, retryable: true, source: None });
             }
             let opened = self.store.open_own_ledger().await;
             if let Err(Error::Upstream { service, problem, retryable: true, .. }) = &opened {
-                *unpoisoned(&self.away) = Some((Instant::now(), service.clone(), problem.clone()));
+                *lock_ignoring_poison(&self.last_outage) = Some((Instant::now(), service.clone(), problem.clone()));
             }
             opened
         };
         self.ledger.get_or_try_init(open).await
     }
 
-    /// The version that shall be served, with its model; nothing where none was ever promoted.
+    /// Version that should be served, with its model; None before the first promotion.
     pub async fn served(&self) -> Result<Option<(Served, Version)>> {
         let ledger = self.ledger().await?;
         let Some(served) = ledger.served().await? else { return Ok(None) };
@@ -75,8 +75,8 @@ impl Registry {
         Ok(version.map(|version| (served, version)))
     }
 
-    /// Makes a served generation known that the ledger has never heard of: the first of a shop.
-    pub async fn introduce(&self, generation: &Generation) -> Result<()> {
+    /// Registers a served generation that the ledger does not know, such as a service's first one.
+    pub async fn introduce(&self, generation: &OpenGeneration) -> Result<()> {
         let (ledger, record) = (self.ledger().await?, generation.record());
         match ledger.version(&record.version).await? {
             None => {
@@ -86,7 +86,7 @@ impl Registry {
             }
             Some(known) if known.fingerprint != record.model => {
                 let problem = format!(
-                    "version `{}` is of model {}, and {} now holds {}: give it another name with search.version",
+                    "version `{}` was registered as model {}, but {} now holds {}: set search.version to another name",
                     record.version, known.fingerprint, record.path, record.model
                 );
                 return Err(Error::config("search.version", problem));
@@ -100,8 +100,8 @@ impl Registry {
         Ok(())
     }
 
-    /// Another process that serves the same version may have been faster, or be so just now.
-    async fn add_generation(&self, generation: &Generation) -> Result<()> {
+    /// Adds a generation; another process that serves the same version may add it at the same time.
+    async fn add_generation(&self, generation: &OpenGeneration) -> Result<()> {
         let (ledger, record) = (self.ledger().await?, generation.record());
         let is_known = async || {
             let known = ledger.page_generations(&record.version, None, MAX_VERSIONS).await?;
@@ -119,7 +119,7 @@ impl Registry {
         }
     }
 
-    pub async fn entries(&self) -> Result<Vec<Entry>> {
+    pub async fn entries(&self) -> Result<Vec<VersionEntry>> {
         let mut entries = Vec::new();
         for version in self.ledger().await?.page_versions(None, MAX_VERSIONS).await? {
             entries.push(self.entry(version).await?);
@@ -127,52 +127,57 @@ impl Registry {
         Ok(entries)
     }
 
-    pub async fn entry(&self, version: Version) -> Result<Entry> {
+    pub async fn entry(&self, version: Version) -> Result<VersionEntry> {
         let ledger = self.ledger().await?;
         let generations = ledger.page_generations(&version.version, None, MAX_VERSIONS).await?;
         let report = ledger.page_reports(&version.version, None, 1).await?.pop();
-        let failure = unpoisoned(&self.failures).get(&version.version).cloned();
-        Ok(Entry { version, generations, report, failure })
+        let failure = lock_ignoring_poison(&self.failures).get(&version.version).cloned();
+        Ok(VersionEntry { version, generations, report, failure })
     }
 
-    /// The right to promote a version; nothing while another is being promoted.
-    pub fn turn(&self) -> Option<OwnedMutexGuard<()>> {
-        self.promoting.clone().try_lock_owned().ok()
+    /// Permit to promote a version; None while another promotion runs.
+    pub fn try_start_promotion(&self) -> Option<OwnedMutexGuard<()>> {
+        self.promotion_lock.clone().try_lock_owned().ok()
     }
 
-    /// Serves a version from now on: builds its index where there is none, then tells the ledger, then swaps.
-    pub async fn promote(&self, shop: &Arc<Shop>, version: &Version, _turn: OwnedMutexGuard<()>) -> Result<()> {
-        let outcome = self.promoted(shop, version).await;
-        self.note(&version.version, &outcome);
+    /// Serves a version: builds its index if missing, updates the ledger, then swaps.
+    pub async fn promote(
+        &self,
+        serving: &Arc<ServingState>,
+        version: &Version,
+        _permit: OwnedMutexGuard<()>,
+    ) -> Result<()> {
+        let outcome = self.build_and_promote(serving, version).await;
+        self.record_outcome(&version.version, &outcome);
         outcome
     }
 
-    async fn promoted(&self, shop: &Arc<Shop>, version: &Version) -> Result<()> {
+    async fn build_and_promote(&self, serving: &Arc<ServingState>, version: &Version) -> Result<()> {
         let ledger = self.ledger().await?;
-        let generation = prepared(shop, version).await?;
+        let generation = prepare_index(serving, version).await?;
         self.add_generation(&generation).await?;
-        let _alone = self.changing.lock().await;
+        let _alone = self.change_lock.lock().await;
         ledger.promote(&version.version, &generation.record().generation).await?;
-        shop.swap(&version.version).await
+        serving.swap(&version.version).await
     }
 
-    /// Serves what a trainer offers, if it does. What cannot be served, whoever tries, is rejected, with its reason in the log.
-    pub async fn adopt(&self, shop: &Arc<Shop>) -> Result<()> {
+    /// Serves a version that a trainer offers, if any. Rejects a version that cannot be served, and logs the reason.
+    pub async fn adopt(&self, serving: &Arc<ServingState>) -> Result<()> {
         let ledger = self.ledger().await?;
         let Some(version) = newest_offer(ledger.as_ref()).await? else { return Ok(()) };
-        // its trainer may still be writing
+        // the trainer may still be writing its report
         if ledger.page_reports(&version.version, None, 1).await?.is_empty() {
             return Ok(());
         }
-        let Some(turn) = self.turn() else { return Ok(()) };
-        tracing::info!(version = version.version, "a trainer offers another version: serving it");
-        let outcome = match prepared(shop, &version).await {
-            // while its index was built, another process may have come to serve it, or what is newer: that is followed
+        let Some(permit) = self.try_start_promotion() else { return Ok(()) };
+        tracing::info!(version = version.version, "a trainer offers a version: building and serving it");
+        let outcome = match prepare_index(serving, &version).await {
+            // while the index was built, another process may have served it, or a newer one: `follow` handles that
             Ok(_) if !is_offered(ledger.as_ref(), &version).await? => return Ok(()),
-            Ok(_) => self.promote(shop, &version, turn).await,
+            Ok(_) => self.promote(serving, &version, permit).await,
             Err(error) => {
                 let outcome = Err(error);
-                self.note(&version.version, &outcome);
+                self.record_outcome(&version.version, &outcome);
                 outcome
             }
         };
@@ -185,64 +190,62 @@ impl Registry {
         }
     }
 
-    /// Goes back to what was served before `version`, if that is what is served; a build that goes on is not waited for.
-    pub async fn roll_back(&self, shop: &Arc<Shop>, version: &str) -> Result<()> {
+    /// Rolls back to the version served before `version`, if `version` is served. Does not wait for a running build.
+    pub async fn roll_back(&self, serving: &Arc<ServingState>, version: &str) -> Result<()> {
         let ledger = self.ledger().await?;
         {
-            let _alone = self.changing.lock().await;
+            let _alone = self.change_lock.lock().await;
             ledger.roll_back(version).await?;
         }
-        self.follow(shop).await
+        self.follow(serving).await
     }
 
-    /// Swaps to what the ledger says is served.
-    pub async fn follow(&self, shop: &Arc<Shop>) -> Result<()> {
+    /// Swaps to the version that the ledger names.
+    pub async fn follow(&self, serving: &Arc<ServingState>) -> Result<()> {
         let Some((served, version)) = self.served().await? else { return Ok(()) };
-        if is_served(shop, &served.version) {
+        if is_served(serving, &served.version) {
             return Ok(());
         }
-        tracing::info!(version = served.version, "the registry serves another version: following");
-        let outcome = self.followed(shop, &version).await;
-        self.note(&version.version, &outcome);
+        tracing::info!(version = served.version, "the registry serves another version: switching to it");
+        let outcome = self.build_and_swap(serving, &version).await;
+        self.record_outcome(&version.version, &outcome);
         outcome
     }
 
-    async fn followed(&self, shop: &Arc<Shop>, version: &Version) -> Result<()> {
-        prepared(shop, version).await?;
-        let _alone = self.changing.lock().await;
-        // while its index was built, another may have come to be served
+    async fn build_and_swap(&self, serving: &Arc<ServingState>, version: &Version) -> Result<()> {
+        prepare_index(serving, version).await?;
+        let _alone = self.change_lock.lock().await;
+        // the ledger may name another version by the time the index is built
         let served = self.ledger().await?.served().await?;
-        match served.is_some_and(|served| served.version == version.version) && !is_served(shop, &version.version) {
-            true => shop.swap(&version.version).await,
-            false => Ok(()),
-        }
+        let is_wanted = served.is_some_and(|served| served.version == version.version);
+        if is_wanted && !is_served(serving, &version.version) { serving.swap(&version.version).await } else { Ok(()) }
     }
 
-    fn note(&self, version: &str, outcome: &Result<()>) {
+    fn record_outcome(&self, version: &str, outcome: &Result<()>) {
         match outcome {
-            Ok(()) => drop(unpoisoned(&self.failures).remove(version)),
+            Ok(()) => drop(lock_ignoring_poison(&self.failures).remove(version)),
             Err(error) => {
-                tracing::error!(version, ?error, "cannot be served");
-                unpoisoned(&self.failures).insert(version.into(), error.to_string());
+                tracing::error!(version, ?error, "cannot serve the version");
+                lock_ignoring_poison(&self.failures).insert(version.into(), error.to_string());
             }
         }
     }
 }
 
-/// An index of the version, made where there is none.
-async fn prepared(shop: &Arc<Shop>, version: &Version) -> Result<Arc<Generation>> {
-    shop.prepare(&version.version, &version.path, &version.fingerprint).await
+/// Generation with an index of the version, built if missing.
+async fn prepare_index(serving: &Arc<ServingState>, version: &Version) -> Result<Arc<OpenGeneration>> {
+    serving.prepare(&version.version, &version.path, &version.fingerprint).await
 }
 
 async fn is_offered(ledger: &dyn Ledger, version: &Version) -> Result<bool> {
     Ok(newest_offer(ledger).await?.is_some_and(|offer| offer.version == version.version))
 }
 
-fn is_served(shop: &Shop, version: &str) -> bool {
-    shop.served().record().version == version
+fn is_served(serving: &ServingState, version: &str) -> bool {
+    serving.served().record().version == version
 }
 
-fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_ignoring_poison<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -253,19 +256,19 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn all_who_wait_for_a_silent_server_are_told_at_once() {
-        // takes connections, and never says a word
+    async fn concurrent_callers_share_one_connection_timeout() {
+        // accepts connections and never answers
         let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("postgres://nobody@{}/nothing", silent.local_addr().unwrap());
         let config = Config::load(None, &[Change::text("store.database", "test", &url)]).unwrap();
-        let registry = Registry::new(config.store);
+        let registry = ModelRegistry::new(config.store);
         let began = Instant::now();
         let (first, second, third) = tokio::join!(registry.ledger(), registry.ledger(), registry.ledger());
         let one = began.elapsed();
         for found in [first.err(), second.err(), third.err(), registry.ledger().await.err()] {
             assert!(matches!(found, Some(Error::Upstream { retryable: true, .. })), "{found:?}");
         }
-        assert!(began.elapsed() - one < AWAY, "it is not tried again at once");
-        assert!(one < Duration::from_secs(9), "three tries take 15 s, and these took {one:?}");
+        assert!(began.elapsed() - one < RETRY_AFTER, "no new attempt so soon");
+        assert!(one < Duration::from_secs(9), "three attempts take 15 s, these took {one:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Which route leads where, who may take it, and the document that says so.
+//! Routes of the service, the role that each one requires, and the OpenAPI document.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use souk::domain::TextKind;
-use souk::index::Ask;
+use souk::index::VectorQuery;
 use souk_http::{Fault, Gate, Role, admit, hurry, json_body, note};
 use tokio::time::timeout;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::openapi::{Document, document};
-use crate::shapes::{ReadyAnswer, Refusals};
-use crate::{Service, console, embedding, events, hits, items, models, voting};
+use crate::openapi::{ApiDocument, document};
+use crate::shapes::{ErrorResponses, ReadyAnswer};
+use crate::{SearchService, console, embedding, events, hits, items, models, voting};
 
-const NO_ROUTE: &str = "there is no such route: GET /openapi.json lists those that are";
-/// A model that takes longer for one word does not work.
+const NO_ROUTE: &str = "no such route: GET /openapi.json lists the routes";
+/// Timeout of encoding one word and searching with it; a slower model is broken.
 const PROBE: Duration = Duration::from_secs(5);
-/// Nor does a ledger for one row; a search needs none, and who asks whether one is answered has often a second.
+/// Timeout of reading one row; short, because a search does not need the ledger, and probes often wait only a second.
 const STORE_PROBE: Duration = Duration::from_millis(300);
 
-pub fn router(service: Arc<Service>) -> Router {
+pub fn router(service: Arc<SearchService>) -> Router {
     let bounds = service.settings().bounds.clone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let gate = Arc::new(Gate::new((cores, bounds.max_requests), bounds.slowdown));
@@ -55,7 +55,7 @@ pub fn router(service: Arc<Service>) -> Router {
         .routes(routes!(models::roll_back))
         .route_layer(from_fn_with_state((service.front.clone(), Role::Admin), admit));
     let open = OpenApiRouter::new().routes(routes!(alive)).routes(routes!(ready)).routes(routes!(metrics));
-    let (router, openapi) = OpenApiRouter::with_openapi(Document::openapi())
+    let (router, openapi) = OpenApiRouter::with_openapi(ApiDocument::openapi())
         .merge(for_readers)
         .merge(for_admins)
         .merge(open)
@@ -63,7 +63,7 @@ pub fn router(service: Arc<Service>) -> Router {
     let document = Arc::new(document(
         &openapi,
         &bounds,
-        service.shop.served().record().dimensions,
+        service.serving.served().record().dimensions,
         !service.front.keys.is_empty(),
     ));
     router
@@ -79,41 +79,41 @@ pub fn router(service: Arc<Service>) -> Router {
         .with_state(service)
 }
 
-/// Whether the process lives
+/// Liveness: the process runs
 #[utoipa::path(get, path = "/healthz", tag = "operation", responses((status = 200, body = String)))]
 async fn alive() -> &'static str {
     "ok\n"
 }
 
-/// Whether a search would be answered
-#[utoipa::path(get, path = "/readyz", tag = "operation", responses((status = 200, body = ReadyAnswer), Refusals))]
-async fn ready(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
-    let store = service.probe.found(looked_at(&service)).await.map_err(Fault::not_ready)?;
-    let served = service.shop.served();
+/// Readiness: a search would succeed
+#[utoipa::path(get, path = "/readyz", tag = "operation", responses((status = 200, body = ReadyAnswer), ErrorResponses))]
+async fn ready(State(service): State<Arc<SearchService>>) -> Result<Response, Fault> {
+    let store = service.probe.found(probe_search(&service)).await.map_err(Fault::not_ready)?;
+    let served = service.serving.served();
     let (model, index) = (served.record().version.clone(), served.record().generation.clone());
     Ok(json_body(&ReadyAnswer { ready: true, model, index, store }))
 }
 
-/// Whether the ledger answers, or why a search would not be.
-async fn looked_at(service: &Service) -> Result<bool, &'static str> {
-    let served = service.shop.served();
+/// Runs a search. Returns whether the ledger answers, or why a search would fail.
+async fn probe_search(service: &SearchService) -> Result<bool, &'static str> {
+    let served = service.serving.served();
     let search = async {
         let vector = served.probe("ready", TextKind::Query).await?;
-        served.index().nearest(Ask::new(&vector, 1), None).await
+        served.index().nearest(VectorQuery::new(&vector, 1), None).await
     };
     match timeout(PROBE, search).await {
-        // a full queue is being worked off
+        // a full queue means that the service works
         Ok(Ok(_) | Err(souk::Error::Busy { .. })) => {}
         Ok(Err(error)) => {
-            tracing::error!(?error, "a search would not be answered");
-            return Err("the model or the index does not answer; the log says why");
+            tracing::error!(?error, "the readiness probe failed");
+            return Err("the model or the index does not answer: see the log");
         }
         Err(_) => return Err("the model does not answer in time"),
     }
     Ok(timeout(STORE_PROBE, service.registry.served()).await.is_ok_and(|answer| answer.is_ok()))
 }
 
-/// Metrics, as Prometheus reads them
+/// Metrics in Prometheus' format
 #[utoipa::path(get, path = "/metrics", tag = "operation", responses((status = 200, body = String)))]
 async fn metrics() -> Response {
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], souk::telemetry::render()).into_response()

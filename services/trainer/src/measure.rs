@@ -11,7 +11,7 @@ use souk::atomic_dir::{Claim, write_whole};
 use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::domain::TextKind;
-use souk::encoder::{Worker, encode};
+use souk::encoder::{EncoderWorker, encode};
 use souk::lexical::Lexical;
 use souk::report::{Asked, Comparison, Engine, Held, Measurement, Page, Run, Task, TrainingLog, Verdict};
 use souk::reward::RewardSource;
@@ -133,7 +133,7 @@ impl Gauge<'_> {
         let Bench { task, judge, lexical } = bench;
         let depth = self.config.trainer.gate.depth;
         let encoder = self.config(&model.path).open_encoder()?.for_search()?.freeze()?;
-        let worker = Worker::start(encoder, self.config.worker)?;
+        let worker = EncoderWorker::start(encoder, self.config.worker)?;
         let canaries = canaries(&worker, task)?;
         let place = self.folder().join(format!("{}-{}", model.fingerprint, task.split));
         let asked = Asked::of(task, judge.as_ref(), depth);
@@ -175,7 +175,7 @@ impl Gauge<'_> {
     }
 }
 
-fn canaries(worker: &Worker, task: &Task) -> Result<Vec<Vec<f32>>> {
+fn canaries(worker: &EncoderWorker, task: &Task) -> Result<Vec<Vec<f32>>> {
     let mut vectors = Vec::new();
     let queries = task.queries.iter().take(CANARIES).map(Ok);
     let of =

@@ -12,7 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use souk::atomic_dir::write_whole;
 use souk::beir::DataFolder;
-use souk::collective::{Collective, Lent};
+use souk::collective::{Collective, SharedCollective};
 use souk::config::Config;
 use souk::config::StageSettings;
 use souk::dataset::Span;
@@ -42,7 +42,7 @@ pub struct Order {
 
 /// The ranks as the first one sees them.
 pub struct Ranks {
-    lent: Lent,
+    lent: SharedCollective,
     state: PathBuf,
     number: u64,
 }
@@ -50,7 +50,7 @@ pub struct Ranks {
 impl Ranks {
     /// Waits until all are there.
     pub fn open(config: &Config) -> Result<Self> {
-        let (lent, state) = (Lent::open(&config.collective)?, config.trainer.state.clone());
+        let (lent, state) = (SharedCollective::open(&config.collective)?, config.trainer.state.clone());
         let order = state.join(ORDER);
         if order.exists() {
             // of ranks that are no more
@@ -90,7 +90,7 @@ impl Order {
     fn train(
         &self,
         (config, data): (&Config, &DataFolder),
-        lent: &Lent,
+        lent: &SharedCollective,
         (stop, told): (&AtomicBool, impl FnMut(Progress)),
     ) -> Result<StageSummary> {
         let mut stage = config.of_stage(&self.stage, &self.model)?;
@@ -104,7 +104,7 @@ impl Order {
 
 /// What every rank but the first does, until it is asked to stop.
 pub fn follow(config: &Config, data: &DataFolder, stop: &Arc<AtomicBool>) -> Result<()> {
-    let lent = Lent::open(&config.collective)?;
+    let lent = SharedCollective::open(&config.collective)?;
     // the first has removed what ranks before us were told
     lent.barrier()?;
     tracing::info!(rank = lent.rank(), of = lent.size(), "trains what the first rank says");

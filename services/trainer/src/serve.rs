@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use souk::beir::DataFolder;
-use souk::collective::Place;
+use souk::collective::Rendezvous;
 use souk::config::Config;
 use souk::telemetry::TRAINER_REQUESTS;
 use souk::{Error, Result};
@@ -37,7 +37,7 @@ const MAX_REQUESTS: usize = 32;
 pub fn serve(config: &Config, ready: impl FnOnce(Endpoint) -> anyhow::Result<()>) -> anyhow::Result<()> {
     let settings = &config.trainer;
     let data = check(config)?;
-    if Place::from_environment()?.is_some_and(|place| place.rank > 0) {
+    if Rendezvous::from_environment()?.is_some_and(|place| place.rank > 0) {
         return Ok(follow_until_told(config, &data)?);
     }
     let keys = Keys::open(settings.key_file.as_deref(), KEYS)?;

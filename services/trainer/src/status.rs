@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::rounds::RoundOutcome;
 use serde::Serialize;
-use souk::dataset::Progress as Reading;
+use souk::dataset::IngestProgress as Reading;
 use souk::telemetry::TRAINER;
 use souk::train::StepReport;
 

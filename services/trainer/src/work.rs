@@ -14,7 +14,7 @@ use souk::backbone::hub;
 use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::config::{StageSettings, TrainerSettings};
-use souk::dataset::{EXAMPLES_FOLDER, Span, Stock, forget};
+use souk::dataset::{EXAMPLES_FOLDER, ExampleCounts, Span, prune};
 use souk::objects::Objects;
 use souk::store::NewVersion;
 use souk::telemetry::TRAINER;
@@ -44,7 +44,7 @@ pub struct Work {
     data: DataFolder,
     home: PathBuf,
     rounds: Rounds,
-    stock: Stock,
+    stock: ExampleCounts,
     registry: Arc<Registry>,
     ranks: Ranks,
     status: Arc<Status>,
@@ -82,8 +82,8 @@ impl Work {
     ) -> Result<Self> {
         let rounds = Rounds::open(&config.trainer.state)?;
         let home = data.path().join(EXAMPLES_FOLDER);
-        let mut stock = Stock::default();
-        stock.look(&home)?;
+        let mut stock = ExampleCounts::default();
+        stock.refresh(&home)?;
         let last = rounds.ended().next().map(|(round, ended)| Last { round: round.number, ended: ended.clone() });
         status.change(|shown| shown.last_round = last);
         let (config, read_at, began_at) = (config.clone(), config.changed_at(), seconds_now());
@@ -154,7 +154,7 @@ impl Work {
 
     /// The round that it is time for, if any.
     fn next(&mut self) -> Result<Option<Round>> {
-        self.stock.look(&self.home)?;
+        self.stock.refresh(&self.home)?;
         let stages: Vec<(StageSettings, Due)> = self.due();
         if stages.is_empty() || self.signals.full.load(std::sync::atomic::Ordering::Relaxed) {
             self.status.doing(Doing::Waiting);
@@ -176,7 +176,7 @@ impl Work {
             let known = learned.get(&stage.name).cloned().unwrap_or_default();
             let fresh = self.stock.since(&known);
             let older = (self.config.trainer.pace_of(&stage).look_back * fresh as f64) as u64;
-            let span = Span { from: self.stock.back(&known, older), to: to.clone() };
+            let span = Span { from: self.stock.rewind(&known, older), to: to.clone() };
             let why = match why {
                 Due::Examples => "enough new examples",
                 Due::Time => "enough time, and some new examples",
@@ -234,8 +234,8 @@ impl Work {
     fn drifted(&self, round: &Round) -> Result<()> {
         let Some(lesson) = round.lessons.first() else { return Ok(()) };
         let known = self.rounds.learned(round.parent.as_deref()).remove(&lesson.stage).unwrap_or_default();
-        let before = Span { from: self.stock.back(&known, lesson.fresh), to: known.clone() };
-        let after = Span { from: self.stock.back(&known, 0), to: lesson.span.to.clone() };
+        let before = Span { from: self.stock.rewind(&known, lesson.fresh), to: known.clone() };
+        let after = Span { from: self.stock.rewind(&known, 0), to: lesson.span.to.clone() };
         let moved = drift::mixes(&self.data, &before, &after)?;
         self.status.drift("drift", &moved, self.config.trainer.alarms.max_drift);
         Ok(())
@@ -362,7 +362,7 @@ impl Work {
         let keep = self.config.trainer.keep;
         self.rounds.tidy(keep, |version| needed.contains(version), going)?;
         if self.config.trainer.keep_days > 0.0 {
-            forget(&self.home, Duration::from_secs_f64(self.config.trainer.keep_days * DAY))?;
+            prune(&self.home, Duration::from_secs_f64(self.config.trainer.keep_days * DAY))?;
         }
         Ok(())
     }

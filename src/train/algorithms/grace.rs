@@ -74,7 +74,7 @@ impl Algorithm for Grace {
             rollouts.push((self.roll_out(cx, &batch)?, micro.weight));
         }
         if cx.schedule.step == 0 && cx.stage.collective.rank() == 0 {
-            cx.metrics.rationales.iter().for_each(|metrics| metrics.warn_if_cut(cx.encoder.max_written()));
+            cx.metrics.rationales.iter().for_each(|metrics| metrics.warn_if_cut(cx.encoder.max_rationale_tokens()));
         }
         for _ in 0..self.settings.inner_epochs {
             cx.zero_grad();
@@ -106,7 +106,7 @@ impl Grace {
         cx.metrics.texts += queries.len() + positives.len() + negatives.len();
         cx.lap(|seconds| &mut seconds.data);
         let seed = self.settings.sampling.seed ^ stage.settings.seed.rotate_left(32) ^ (batch.draws.start << 2);
-        let max_tokens = encoder.max_written();
+        let max_tokens = encoder.max_rationale_tokens();
         let sampling = |kind: u64, first: usize| Sampling {
             seed: seed ^ kind,
             first: first as u64,

@@ -20,7 +20,7 @@ use crate::train::context::{Outcome, StageContext, StepContext, read_query};
 use crate::train::grad_cache::GradCache;
 use crate::train::judge_context::{GroupRewards, JudgeContext};
 use crate::train::policy_metrics::PolicySums;
-use souk_ingest::dataset::Pair;
+use souk_ingest::dataset::TrainingPair;
 use souk_io::atomic_dir::sync_one;
 use souk_io::beir;
 use souk_io::error::{Error, Result};
@@ -68,7 +68,7 @@ impl Algorithm for Mined {
         let spec = BankSpec::new(stage, BankSearch::Exact, 1);
         let bank = spec.build(stage.catalogue, at.encoder, &AtomicBool::new(false))?;
         let mut seen = HashSet::new();
-        let mut queries: Vec<Pair<'_>> = (0..stage.pairs.len()).map(|row| stage.pairs.row(row)).collect();
+        let mut queries: Vec<TrainingPair<'_>> = (0..stage.pairs.len()).map(|row| stage.pairs.row(row)).collect();
         queries.retain(|pair| seen.insert(pair.query_number));
         let block = (BLOCK / self.settings.depth).max(1) * stage.collective.size();
         for block in queries.chunks(block) {
@@ -147,7 +147,7 @@ impl Mined {
     }
 
     /// Finds and judges the nearest items of this process's queries; none if the stage was asked to stop.
-    fn mine(&self, at: &Preparation, bank: &Bank, queries: &[Pair<'_>]) -> Result<Option<Vec<MinedQuery>>> {
+    fn mine(&self, at: &Preparation, bank: &Bank, queries: &[TrainingPair<'_>]) -> Result<Option<Vec<MinedQuery>>> {
         let (stage, encoder, _guard) = (&at.stage, at.encoder, tch::no_grad_guard());
         let mut texts = Vec::with_capacity(queries.len());
         for pair in queries {

@@ -66,7 +66,7 @@ impl NextToken {
             let brief = draw.is_multiple_of(2) && !self.settings.answer.is_empty();
             let (text, kind) = match (brief, cx.stage.pairs) {
                 (true, Pairs::Examples(_) | Pairs::Judged(_)) => (pair.query, TextKind::Query),
-                (true, Pairs::Alone(_)) if !item.title.is_empty() => (item.title.as_str(), TextKind::Item),
+                (true, Pairs::Items(_)) if !item.title.is_empty() => (item.title.as_str(), TextKind::Item),
                 _ => (&*item.passage(), TextKind::Item),
             };
             examples.push(self.settings.example(&cx.encoder.reader(), text, kind, &item)?);
@@ -104,7 +104,7 @@ fn backward(cx: &mut StepContext, examples: &[LmExample], weight: f64) -> Result
 /// The perplexity, e to the mean −log π, of the tokens of held-out items, title with text.
 pub fn perplexity(encoder: &Encoder, settings: &NextTokenSettings, catalogue: &Catalogue) -> Result<f64> {
     let _guard = tch::no_grad_guard();
-    encoder.check_writes(settings.needs().rationales)?;
+    encoder.check_generates(settings.needs().rationales)?;
     let mut examples = Vec::new();
     for row in 0..catalogue.len() {
         let item = catalogue.item(row)?;
@@ -140,7 +140,7 @@ impl NextTokenSettings {
         let Text { mut ids, .. } = reader.read(text, Some(kind))?;
         let answer = self.answer_of(item);
         if !answer.is_empty() {
-            ids.extend(reader.plain(&answer)?);
+            ids.extend(reader.encode_raw(&answer)?);
         }
         // readers of texts that are continued add no end token
         ids.extend(reader.ends().first());

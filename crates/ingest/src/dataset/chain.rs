@@ -1,8 +1,8 @@
-//! What is durable of a lane: a chain of commits, each a folder that appears whole, numbered without gaps.
+//! Durable state of a lane: a chain of commits, each an atomically created folder, numbered without gaps.
 //!
-//! A commit holds a stretch of the log from where the one before it ended, joined, together with all that is needed to go on
-//! from its end. So the chain itself is the record of what was consumed, and there is no second one to disagree with it. Two
-//! writers may believe that a lane is theirs; only one of them can make the next number, and the other is told so.
+//! A commit holds the joined part of the log from the end of its predecessor, and the state needed to resume at its
+//! end. The chain is therefore the only record of what was consumed. If two writers own one lane, only one can create
+//! the next number, and `commit` returns false to the other.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::join::{Counts, Joiner, State, Waiting, Window};
-use super::shard::{QUERIES, SEEN, Stretch, WAITING, read_queries, read_seen};
+use super::join::{JoinCounts, Joiner, JoinerState, WaitingEvent, Window};
+use super::shard::{CommitBuffer, QUERIES, SEEN, WAITING, read_queries, read_seen};
 use super::strength::Strength;
 use crate::log::{Lane, Position};
 use souk_io::atomic_dir::write_whole;
@@ -24,12 +24,12 @@ const FORMAT: u32 = 1;
 const COMMIT: &str = "commit.json";
 const PART: &str = ".part-";
 const SWEPT: &str = ".swept-";
-/// Holds the number of the first commit that is kept; not there where all are.
+/// File with the number of the first retained commit; absent if all are retained.
 const FIRST: &str = "first.json";
-/// Writing a commit takes seconds.
-const LEFT_BEHIND: Duration = Duration::from_secs(60);
+/// Age at which a half-written commit counts as abandoned; writing one takes seconds.
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
-/// What a commit is, beside its files.
+/// Metadata of a commit.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Commit {
     format: u32,
@@ -37,27 +37,27 @@ pub struct Commit {
     pub number: u64,
     pub from: Position,
     pub to: Position,
-    /// What the column `part` of the examples counts.
+    /// Names of the parts that the examples' column `part` refers to.
     pub parts: Vec<String>,
     /// The first offset of each part among the examples.
     pub low: BTreeMap<String, u64>,
-    /// And among the events that still wait at its end.
+    /// The first offset of each part among the events still waiting at its end.
     pub low_waiting: BTreeMap<String, u64>,
-    pub counts: Counts,
+    pub counts: JoinCounts,
     pub num_seen: u64,
     pub waiting: u64,
-    /// What the joiner remembers at its end.
-    pub state: State,
-    /// How the examples' strength was found.
+    /// State of the joiner at its end.
+    pub state: JoinerState,
+    /// Weights of the examples' strength.
     pub strength: Strength,
     pub files: BTreeMap<String, Sum>,
 }
 
 impl Commit {
-    /// Reads a commit's own page; its files are checked when they are opened.
+    /// Reads a commit's metadata; its other files are checked when opened.
     pub fn load(folder: &Path) -> Result<Self> {
         let path = folder.join(COMMIT);
-        let remedy = "remove this folder and those after it, and their stretch of the log is read again";
+        let remedy = "remove this folder and those after it, and that part of the log is read again";
         let text = match fs::read(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -68,7 +68,7 @@ impl Commit {
         let commit: Self = serde_json::from_slice(&text)
             .map_err(|e| Error::data(&path, None, format!("is damaged: {remedy}")).because(e))?;
         if commit.format != FORMAT {
-            let problem = format!("has format {}, this program reads {FORMAT}", commit.format);
+            let problem = format!("has format {}, but this version reads {FORMAT}", commit.format);
             return Err(Error::data(&path, None, problem));
         }
         Ok(commit)
@@ -76,11 +76,11 @@ impl Commit {
 
     pub fn sum(&self, folder: &Path, name: &str) -> Result<Sum> {
         let sum = self.files.get(name).copied();
-        sum.ok_or_else(|| Error::data(&folder.join(COMMIT), None, format!("names no file `{name}`")))
+        sum.ok_or_else(|| Error::data(&folder.join(COMMIT), None, format!("does not list the file `{name}`")))
     }
 }
 
-fn low_of<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> BTreeMap<String, u64> {
+fn first_offsets<'a>(waiting: impl Iterator<Item = &'a WaitingEvent>) -> BTreeMap<String, u64> {
     let mut low = BTreeMap::new();
     for event in waiting {
         let first = low.entry(event.part.clone()).or_insert(event.offset);
@@ -89,16 +89,16 @@ fn low_of<'a>(waiting: impl Iterator<Item = &'a Waiting>) -> BTreeMap<String, u6
     low
 }
 
-/// The commits of a lane, in order.
+/// Commits of a lane, in order.
 #[derive(Debug, Default)]
 pub struct Commits {
-    /// The number of the first that is kept: those before were forgotten.
+    /// Number of the first retained commit; earlier ones were pruned.
     pub first: u64,
     folders: Vec<PathBuf>,
 }
 
 impl Commits {
-    /// None where the lane is new.
+    /// Lists the commits; a new lane has none.
     pub fn list(lane: &Path) -> Result<Self> {
         let entries = match fs::read_dir(lane) {
             Ok(entries) => entries,
@@ -110,8 +110,8 @@ impl Commits {
             let entry = entry.map_err(Error::store(lane, "list the commits"))?;
             numbers.extend(entry.file_name().to_str().and_then(|name| name.parse::<u64>().ok()));
         }
-        // read after the list: what is forgotten meanwhile is passed over
-        let first = first_kept(lane)?;
+        // read after listing, so commits pruned meanwhile are skipped
+        let first = first_retained(lane)?;
         numbers.retain(|number| *number >= first);
         numbers.sort_unstable();
         if let Some((expected, found)) = (first..).zip(&numbers).find(|(expected, found)| expected != *found) {
@@ -121,7 +121,7 @@ impl Commits {
         Ok(Self { first, folders: numbers.into_iter().map(|number| lane.join(folder_name(number))).collect() })
     }
 
-    /// The number of the next.
+    /// Number of the next commit.
     pub fn end(&self) -> u64 {
         self.first + self.folders.len() as u64
     }
@@ -134,7 +134,7 @@ impl Commits {
         self.folders.iter().rev().map(PathBuf::as_path)
     }
 
-    /// The newest, as many as a joiner needs to go on, the newest first.
+    /// Newest commits, newest first, as many as the joiner needs to resume.
     fn needed(&self) -> Result<Vec<(&Path, Commit)>> {
         let (mut needed, mut num_queries, mut num_seen) = (Vec::<(&Path, Commit)>::new(), 0, 0);
         for folder in self.newest_first() {
@@ -151,54 +151,54 @@ impl Commits {
     }
 }
 
-fn first_kept(lane: &Path) -> Result<u64> {
+fn first_retained(lane: &Path) -> Result<u64> {
     let path = lane.join(FIRST);
     match fs::read_to_string(&path) {
         Ok(text) => {
             let number = text.trim().parse();
-            number.map_err(|e| Error::data(&path, None, "does not say which commit is the first").because(e))
+            number.map_err(|e| Error::data(&path, None, "is not the number of a commit").because(e))
         }
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(0),
         Err(e) => Err(Error::store(&path, "read it")(e)),
     }
 }
 
-/// Forgets the commits of every lane below `home` that ended more than `age` of the log's time before the lane's newest,
-/// but for those that reading on needs, and gives their number. Examples are forgotten with their dead letters. Nobody may
-/// want to open a stretch that begins with them.
-pub fn forget(home: &Path, age: Duration) -> Result<u64> {
+/// Deletes the commits of every lane below `home` that ended more than `age` (in log time) before the lane's newest,
+/// except those needed to resume. Returns their number. Examples are deleted with their dead letters; spans that start
+/// with them can no longer be opened.
+pub fn prune(home: &Path, age: Duration) -> Result<u64> {
     let mut num = 0;
     for entry in fs::read_dir(home).map_err(Error::store(home, "open the examples"))? {
         let lane = entry.map_err(Error::store(home, "list the lanes"))?.path();
         if lane.is_dir() {
-            num += forget_lane(&lane, age)?;
+            num += prune_lane(&lane, age)?;
         }
     }
     Ok(num)
 }
 
-fn forget_lane(lane: &Path, age: Duration) -> Result<u64> {
+fn prune_lane(lane: &Path, age: Duration) -> Result<u64> {
     let commits = Commits::list(lane)?;
     let needed = commits.needed()?;
     let Some((_, tail)) = needed.first() else { return Ok(0) };
     let oldest = tail.state.now.saturating_sub(i64::try_from(age.as_millis()).unwrap_or(i64::MAX));
-    let most = commits.end() - needed.len() as u64;
+    let end = commits.end() - needed.len() as u64;
     let mut first = commits.first;
-    for (number, folder) in commits.numbered().take_while(|(number, _)| *number < most) {
+    for (number, folder) in commits.numbered().take_while(|(number, _)| *number < end) {
         if Commit::load(folder)?.state.now >= oldest {
             break;
         }
         first = number + 1;
     }
     if first > commits.first {
-        // said before it is done: half of it is what is swept the next time
+        // recorded before deleting, so the next run completes an interrupted prune
         write_whole(&lane.join(FIRST), &first)?;
     }
     for entry in fs::read_dir(lane).map_err(Error::store(lane, "list the commits"))? {
         let path = entry.map_err(Error::store(lane, "list the commits"))?.path();
         let number = path.file_name().and_then(|name| name.to_str()?.parse::<u64>().ok());
         if number.is_some_and(|number| number < first) {
-            fs::remove_dir_all(&path).map_err(Error::store(&path, "forget it"))?;
+            fs::remove_dir_all(&path).map_err(Error::store(&path, "delete it"))?;
         }
     }
     Ok(first - commits.first)
@@ -208,13 +208,13 @@ fn folder_name(number: u64) -> String {
     format!("{number:08}")
 }
 
-/// Up to where a lane is durable; `None` for a new one.
+/// Durable position of a lane; `None` for a new lane.
 pub fn position(home: &Path, lane: &Lane) -> Result<Option<Position>> {
     let commits = Commits::list(&home.join(lane.name()))?;
     commits.newest_first().next().map(|folder| Commit::load(folder).map(|commit| commit.to)).transpose()
 }
 
-/// The end of a lane's chain, where the next commit is put.
+/// End of a lane's chain, where the next commit is added.
 pub struct Chain {
     folder: PathBuf,
     lane: Lane,
@@ -223,11 +223,11 @@ pub struct Chain {
 }
 
 impl Chain {
-    /// Finds the end of the chain and a joiner as it was there.
+    /// Opens the chain at its end and restores the joiner's state.
     pub fn open(home: &Path, lane: &Lane, window: &Window, strength: &Strength) -> Result<(Self, Joiner)> {
         let folder = home.join(lane.name());
-        fs::create_dir_all(&folder).map_err(Error::store(&folder, "make the folder"))?;
-        remove_parts(&folder)?;
+        fs::create_dir_all(&folder).map_err(Error::store(&folder, "create the folder"))?;
+        remove_abandoned(&folder)?;
         let commits = Commits::list(&folder)?;
         let mut joiner = Joiner::new(lane.clone(), window.clone(), strength.clone());
         let mut chain = Self { folder, lane: lane.clone(), commits, position: Position::default() };
@@ -239,30 +239,30 @@ impl Chain {
         &self.position
     }
 
-    /// The commits, newest first.
+    /// Commits, newest first.
     pub fn newest_first(&self) -> impl Iterator<Item = &Path> {
         self.commits.newest_first()
     }
 
-    /// Makes what was joined durable. False when another writer has taken the lane over: nothing was written then.
-    pub fn commit(&mut self, stretch: &mut Stretch, joiner: &mut Joiner, to: &Position) -> Result<bool> {
+    /// Makes joined data durable. Returns false, with nothing written, if another writer took over the lane.
+    pub fn commit(&mut self, buffer: &mut CommitBuffer, joiner: &mut Joiner, to: &Position) -> Result<bool> {
         let number = self.commits.end();
-        // processes of two machines may have one number
+        // the time as well, because processes on two machines can share an id
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let aside = self.folder.join(format!("{PART}{}-{now:x}", std::process::id()));
-        fs::create_dir(&aside).map_err(Error::store(&aside, "make the folder"))?;
-        let written = stretch.write(&aside, joiner.waiting()).and_then(|files| {
+        fs::create_dir(&aside).map_err(Error::store(&aside, "create the folder"))?;
+        let written = buffer.write(&aside, joiner.waiting()).and_then(|files| {
             let commit = Commit {
                 format: FORMAT,
                 lane: self.lane.name().into(),
                 number,
                 from: self.position.clone(),
                 to: to.clone(),
-                parts: stretch.parts.clone(),
-                low: stretch.low.clone(),
-                low_waiting: low_of(joiner.waiting()),
+                parts: buffer.parts.clone(),
+                low: buffer.low.clone(),
+                low_waiting: first_offsets(joiner.waiting()),
                 counts: joiner.counts.clone(),
-                num_seen: stretch.num_seen,
+                num_seen: buffer.num_seen,
                 waiting: joiner.waiting().len() as u64,
                 state: joiner.state(),
                 strength: joiner.strength().clone(),
@@ -273,14 +273,14 @@ impl Chain {
         let place = self.folder.join(folder_name(number));
         let placed = written.and_then(|()| put_in_place(&aside, &place));
         if !matches!(placed, Ok(true)) {
-            // the lane's new owner sweeps away what another was writing
-            let swept = !aside.exists();
+            // the lane's new owner may have removed the temporary folder
+            let is_removed = !aside.exists();
             drop(fs::remove_dir_all(&aside));
-            return if swept { Ok(false) } else { placed };
+            return if is_removed { Ok(false) } else { placed };
         }
         self.commits.folders.push(place);
         self.position = to.clone();
-        joiner.counts = Counts::default();
+        joiner.counts = JoinCounts::default();
         Ok(true)
     }
 
@@ -292,27 +292,27 @@ impl Chain {
             queries.extend(read_queries(&folder.join(QUERIES), commit.sum(folder, QUERIES)?)?);
             seen.extend(read_seen(&folder.join(SEEN), commit.sum(folder, SEEN)?)?);
         }
-        let waiting: Vec<Waiting> = read_json_lines(&last.join(WAITING), tail.sum(last, WAITING)?)?;
+        let waiting: Vec<WaitingEvent> = read_json_lines(&last.join(WAITING), tail.sum(last, WAITING)?)?;
         joiner.restore(&tail.state, &queries, &seen, &waiting);
         self.position = tail.to.clone();
         Ok(())
     }
 }
 
-/// Removes what a killed writer left behind. It is renamed first: of a writer that lives after all, either the commit gets
-/// its name whole or this takes it, and never half of it.
-fn remove_parts(folder: &Path) -> Result<()> {
+/// Removes temporary folders of killed writers. Renames each first, so that with a writer still alive either its commit
+/// completes or the whole folder is removed, never half of it.
+fn remove_abandoned(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(Error::store(folder, "list the commits"))? {
         let entry = entry.map_err(Error::store(folder, "list the commits"))?;
         let name = entry.file_name().to_string_lossy().into_owned();
         let age = entry.metadata().and_then(|data| data.modified()).ok().and_then(|changed| changed.elapsed().ok());
-        let taken = folder.join(format!("{SWEPT}{name}"));
-        let ours = name.starts_with(PART)
-            && age.is_some_and(|age| age > LEFT_BEHIND)
-            && fs::rename(entry.path(), &taken).is_ok();
-        if ours || name.starts_with(SWEPT) {
-            // another may be sweeping as well
-            drop(fs::remove_dir_all(if ours { taken } else { entry.path() }));
+        let renamed = folder.join(format!("{SWEPT}{name}"));
+        let is_claimed = name.starts_with(PART)
+            && age.is_some_and(|age| age > ABANDONED_AFTER)
+            && fs::rename(entry.path(), &renamed).is_ok();
+        if is_claimed || name.starts_with(SWEPT) {
+            // another process may be removing it as well
+            drop(fs::remove_dir_all(if is_claimed { renamed } else { entry.path() }));
         }
     }
     Ok(())
@@ -323,14 +323,14 @@ pub fn write_durably(path: &Path, bytes: &[u8]) -> Result<()> {
     written.map_err(Error::store(path, "write it to disk"))
 }
 
-/// Gives a whole folder its name, unless another has it.
+/// Moves a complete folder into place, unless the name is taken.
 fn put_in_place(aside: &Path, place: &Path) -> Result<bool> {
     sync_folder(aside)?;
     match fs::rename(aside, place) {
         Ok(()) => {}
-        // a name that is taken, or a folder that the lane's new owner has swept away
+        // the name is taken, or the lane's new owner removed the folder
         Err(e) if place.exists() || e.kind() == std::io::ErrorKind::NotFound => return Ok(false),
-        Err(e) => return Err(Error::store(place, "put the commit in place")(e)),
+        Err(e) => return Err(Error::store(place, "move the commit into place")(e)),
     }
     sync_folder(place.parent().unwrap_or(place))?;
     Ok(true)

@@ -1,5 +1,5 @@
-//! All examples of a data folder, mapped into memory: which query, which item, how strongly; and what each query is known to
-//! have found, so that a loss does not take it for a negative.
+//! Examples of a data folder, mapped into memory. Gives query, item and strength of each, and the known positives of
+//! each query, which a loss must not use as negatives. Never changes a file.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -10,19 +10,19 @@ use souk_io::catalogue::Catalogue;
 
 use super::chain::{Commit, Commits};
 use super::positives::Positives;
-use super::shard::{self, EXAMPLES};
+use super::shard::{EXAMPLES, ExampleColumns};
 use crate::log::Position;
 use souk_io::domain::normalized_query;
 use souk_io::error::{Error, Result};
 use souk_io::shuffle::Order;
 use souk_io::ubi::Action;
 
-/// A shopper chose an item after a query.
+/// Item chosen after a query.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Example<'a> {
-    /// As it was typed.
+    /// Original text.
     pub query: &'a str,
-    /// Queries that differ only in case and spaces have one number.
+    /// Number of the query; queries that differ only in case and spaces share it.
     pub query_number: u32,
     /// Row in the catalogue.
     pub item: u32,
@@ -32,11 +32,10 @@ pub struct Example<'a> {
     pub time: i64,
 }
 
-/// Commits of each lane: the first so many.
+/// End of a range of commits: a commit number per lane.
 pub type Extent = BTreeMap<String, u64>;
 
-/// A stretch of the examples. Those of the commits from one extent up to another are drawn; what came before is only known
-/// to have been found.
+/// Range of commits. Examples from `from` up to `to` are drawn; earlier ones only count as known positives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     pub from: Extent,
@@ -45,10 +44,10 @@ pub struct Span {
 
 pub struct Examples {
     shards: Vec<Shard>,
-    /// First row of each shard, and the number of all rows.
+    /// First row of each shard, then the total number of rows.
     starts: Vec<u64>,
     span: Span,
-    /// Of each lane, where its last commit ends, and the first of the events that wait there.
+    /// End position of each lane's last commit, and the first offsets of the events waiting there.
     ends: BTreeMap<String, (Position, BTreeMap<String, u64>)>,
     unknown_items: u64,
     positives: Positives,
@@ -57,63 +56,75 @@ pub struct Examples {
 
 struct Shard {
     commit: Commit,
-    columns: shard::Examples,
-    /// Numbers of the queries in this file's own order.
+    columns: ExampleColumns,
+    /// Query numbers, in the file's own order.
     queries: Vec<u32>,
-    /// Rows in the catalogue of the items in this file's own order; `GONE` for those that are not in it.
+    /// Catalogue rows of the items, in the file's own order; `UNKNOWN` if missing from the catalogue.
     items: Vec<u32>,
-    /// The rows whose item the catalogue has; `None` when it has all.
+    /// Rows whose item is in the catalogue; `None` if all are.
     usable: Option<Vec<u32>>,
 }
 
-const GONE: u32 = u32::MAX;
+const UNKNOWN: u32 = u32::MAX;
+
+/// Commit to map.
+struct SelectedCommit {
+    /// Whether its examples are drawn; otherwise they only count as known positives.
+    is_drawn: bool,
+    commit: Commit,
+    folder: PathBuf,
+}
 
 impl Examples {
-    /// Maps every commit below `home`, or those of a stretch. Files that are not what was written are refused.
+    /// Maps the commits below `home`, or those of a span. Damaged files are errors.
     pub fn open(home: &Path, catalogue: &Catalogue, span: Option<&Span>) -> Result<Self> {
-        let mut found: Vec<(bool, Commit, PathBuf)> = Vec::new();
-        let mut taken = Span::default();
-        for entry in fs::read_dir(home).map_err(Error::store(home, "open the examples (`souk ingest` writes them)"))? {
+        let mut selected: Vec<SelectedCommit> = Vec::new();
+        let mut opened = Span::default();
+        for entry in
+            fs::read_dir(home).map_err(Error::store(home, "open the examples (run `souk ingest` to write them)"))?
+        {
             let entry = entry.map_err(Error::store(home, "list the lanes"))?;
             if !entry.path().is_dir() {
                 continue;
             }
             let lane = entry.file_name().to_string_lossy().into_owned();
             let commits = Commits::list(&entry.path())?;
-            let of = |extent: &Extent| extent.get(&lane).copied().unwrap_or_default();
-            let (from, to) = span.map_or((commits.first, commits.end()), |span| (of(&span.from), of(&span.to)));
+            let end_in = |extent: &Extent| extent.get(&lane).copied().unwrap_or_default();
+            let (from, to) = span.map_or((commits.first, commits.end()), |span| (end_in(&span.from), end_in(&span.to)));
             if to > commits.end() || from.min(to) < commits.first.min(to) {
                 let problem = format!(
-                    "has commits {} to {}, and {from} to {to} are wanted: some are gone",
+                    "has commits {} to {}, but {from} to {to} are needed: some were deleted",
                     commits.first,
                     commits.end()
                 );
                 return Err(Error::data(&entry.path(), None, problem));
             }
-            taken.from.insert(lane.clone(), from);
-            taken.to.insert(lane.clone(), to);
+            opened.from.insert(lane.clone(), from);
+            opened.to.insert(lane.clone(), to);
             for (number, folder) in commits.numbered().take_while(|(number, _)| *number < to) {
-                found.push((number >= from, Commit::load(folder)?, folder.into()));
+                let commit = Commit::load(folder)?;
+                selected.push(SelectedCommit { is_drawn: number >= from, commit, folder: folder.into() });
             }
         }
-        // what is drawn comes last; in the order of the log's time, and of each lane
-        let key = |(drawn, commit, _): &(bool, Commit, PathBuf)| {
-            (*drawn, commit.state.now, commit.lane.clone(), commit.number)
+        // drawn commits last, in order of log time, then lane
+        let key = |selected: &SelectedCommit| {
+            let SelectedCommit { is_drawn, commit, .. } = selected;
+            (*is_drawn, commit.state.now, commit.lane.clone(), commit.number)
         };
-        found.sort_by_cached_key(key);
-        Self::map(found, catalogue, taken)
+        selected.sort_by_cached_key(key);
+        Self::map(selected, catalogue, opened)
     }
 
-    fn map(found: Vec<(bool, Commit, PathBuf)>, catalogue: &Catalogue, span: Span) -> Result<Self> {
+    fn map(selected: Vec<SelectedCommit>, catalogue: &Catalogue, span: Span) -> Result<Self> {
         let mut numbers: HashMap<Box<str>, u32> = HashMap::new();
         let (mut before, mut shards, mut starts, mut unknown_items) = (Vec::new(), Vec::new(), vec![0_u64], 0);
         let (mut ends, mut crc) = (BTreeMap::new(), crc32fast::Hasher::new());
-        for (drawn, commit, folder) in found {
+        for SelectedCommit { is_drawn, commit, folder } in selected {
             let sum = commit.files.get(EXAMPLES).map_or(0, |sum| sum.crc32);
-            crc.update(&[u8::from(drawn)]);
+            crc.update(&[u8::from(is_drawn)]);
             crc.update(&sum.to_le_bytes());
             ends.insert(commit.lane.clone(), (commit.to.clone(), commit.low_waiting.clone()));
-            let columns = shard::Examples::open(&folder.join(EXAMPLES), commit.sum(&folder, EXAMPLES)?)?;
+            let columns = ExampleColumns::open(&folder.join(EXAMPLES), commit.sum(&folder, EXAMPLES)?)?;
             let mut number = |query: &str| -> Result<u32> {
                 let key = normalized_query(query);
                 if let Some(number) = numbers.get(key.as_str()) {
@@ -126,16 +137,16 @@ impl Examples {
             };
             let queries =
                 columns.queries.iter().map(|query| number(query.unwrap_or_default())).collect::<Result<_>>()?;
-            let known = |id: Option<&str>| id.and_then(|id| catalogue.row(id)).unwrap_or(GONE);
+            let known = |id: Option<&str>| id.and_then(|id| catalogue.row(id)).unwrap_or(UNKNOWN);
             let items: Vec<u32> = columns.items.iter().map(known).collect();
-            let usable = items.contains(&GONE).then(|| {
+            let usable = items.contains(&UNKNOWN).then(|| {
                 let keys = columns.item_keys.values().iter().zip(0_u32..);
-                keys.filter(|(key, _)| items[**key as usize] != GONE).map(|(_, row)| row).collect::<Vec<u32>>()
+                keys.filter(|(key, _)| items[**key as usize] != UNKNOWN).map(|(_, row)| row).collect::<Vec<u32>>()
             });
             let num_rows = usable.as_ref().map_or(columns.len(), Vec::len);
             let num_unknown = (columns.len() - num_rows) as u64;
             let shard = Shard { commit, columns, queries, items, usable };
-            if !drawn {
+            if !is_drawn {
                 before.push(shard);
                 continue;
             }
@@ -143,11 +154,11 @@ impl Examples {
             starts.push(starts.last().copied().unwrap_or_default() + num_rows as u64);
             shards.push(shard);
         }
-        let positives = Positives::of(before.iter().chain(&shards).flat_map(Shard::pairs), numbers.len() as u32);
+        let positives = Positives::new(before.iter().chain(&shards).flat_map(Shard::pairs), numbers.len() as u32);
         Ok(Self { shards, starts, span, ends, unknown_items, positives, crc32: crc.finalize() })
     }
 
-    /// Examples whose item the catalogue has.
+    /// Number of examples whose item is in the catalogue.
     pub fn len(&self) -> u64 {
         self.starts.last().copied().unwrap_or_default()
     }
@@ -156,7 +167,7 @@ impl Examples {
         self.len() == 0
     }
 
-    /// Examples left out because the catalogue does not have their item.
+    /// Number of examples dropped because their item is missing from the catalogue.
     pub fn num_unknown_items(&self) -> u64 {
         self.unknown_items
     }
@@ -165,19 +176,19 @@ impl Examples {
         self.positives.num_queries()
     }
 
-    /// The same for the same examples in the same order.
+    /// Checksum of the examples and their order.
     pub fn crc32(&self) -> u32 {
         self.crc32
     }
 
-    /// What is drawn here, to open the same again.
+    /// Span of the drawn commits, to open the same again.
     pub fn span(&self) -> &Span {
         &self.span
     }
 
-    /// `row` must be below `len`.
+    /// Returns an example; `row` must be below `len`.
     pub fn row(&self, row: u64) -> Example<'_> {
-        let (shard, row) = self.place(row);
+        let (shard, row) = self.locate(row);
         let (query, item) = (shard.columns.query_keys.value(row), shard.columns.item_keys.value(row));
         Example {
             query: shard.columns.queries.value(query as usize),
@@ -189,18 +200,19 @@ impl Examples {
         }
     }
 
-    fn place(&self, row: u64) -> (&Shard, usize) {
+    /// Shard of a row, and the row within it.
+    fn locate(&self, row: u64) -> (&Shard, usize) {
         let at = self.starts.partition_point(|start| *start <= row) - 1;
         let (shard, row) = (&self.shards[at], (row - self.starts[at]) as usize);
         (shard, shard.usable.as_ref().map_or(row, |usable| usable[row] as usize))
     }
 
-    /// The items that a query is known to have found, ascending.
+    /// Known positives of a query, ascending.
     pub fn positives(&self, query_number: u32) -> &[u32] {
         self.positives.items(query_number)
     }
 
-    /// Where each lane stands when the first `drawn` draws are trained on: the first message that is not.
+    /// Low-water mark of each lane after training on the first `drawn` draws: its first message not yet trained on.
     pub fn low_water(&self, order: Order, drawn: u64) -> BTreeMap<String, Position> {
         let mut marks: BTreeMap<String, Position> =
             self.ends.iter().map(|(lane, (to, _))| (lane.clone(), to.clone())).collect();
@@ -218,7 +230,7 @@ impl Examples {
         let whole = self.starts.partition_point(|start| *start < later);
         let last = self.starts.get(whole).copied().unwrap_or(self.len()).min(self.len());
         for row in rest.chain(later..last) {
-            let (shard, row) = self.place(row);
+            let (shard, row) = self.locate(row);
             if let Some(part) = shard.commit.parts.get(usize::from(shard.columns.part.value(row))) {
                 lower(&shard.commit.lane, part, shard.columns.offset.value(row));
             }
@@ -234,6 +246,6 @@ impl Shard {
     fn pairs(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
         let keys = self.columns.query_keys.values().iter().zip(self.columns.item_keys.values());
         keys.map(|(query, item)| (self.queries[*query as usize], self.items[*item as usize]))
-            .filter(|(_, item)| *item != GONE)
+            .filter(|(_, item)| *item != UNKNOWN)
     }
 }

@@ -1,5 +1,5 @@
-//! What a training stage learns from: pairs of a query and an item that answers it, from the search log or from
-//! judgements, and what else each query is known to have found.
+//! Training pairs: queries with relevant items, from the search log, from judgements or from the catalogue itself. Also
+//! gives the known positives of each query, which a loss must not use as negatives.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -17,25 +17,25 @@ use souk_io::domain::normalized_query;
 use souk_io::error::{Error, Result};
 use souk_io::shuffle::Order;
 
-/// Where the pairs of a data folder are taken from.
+/// Source of the training pairs of a data folder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PairSource {
-    /// Examples where `souk ingest` has written some, else judgements.
+    /// Examples if `souk ingest` wrote some, else judgements.
     #[default]
     Auto,
     Examples,
     /// The Good pairs of `qrels/SPLIT.tsv`.
     Qrels,
-    /// Every item of the catalogue with itself: for what learns from texts alone.
+    /// Every item of the catalogue paired with itself, for objectives that learn from texts items.
     Items,
 }
 
-/// A query and an item that answers it.
+/// Query with a relevant item.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pair<'a> {
+pub struct TrainingPair<'a> {
     pub query: &'a str,
-    /// Queries that differ only in case and spaces have one number.
+    /// Number of the query; queries that differ only in case and spaces share it.
     pub query_number: u32,
     /// Row in the catalogue.
     pub item: u32,
@@ -44,22 +44,22 @@ pub struct Pair<'a> {
 
 pub enum Pairs {
     Examples(Examples),
-    Judged(Judged),
-    Alone(Alone),
+    Judged(JudgedPairs),
+    Items(ItemPairs),
 }
 
-/// Every item, as the query that it answers itself.
-pub struct Alone {
+/// Every item of the catalogue, paired with itself.
+pub struct ItemPairs {
     texts: Vec<String>,
     rows: Vec<u32>,
     crc32: u32,
 }
 
-/// The Good pairs of one split.
-pub struct Judged {
+/// Good pairs of one split.
+pub struct JudgedPairs {
     /// Text and number of each query.
     queries: Vec<(String, u32)>,
-    /// Place in `queries`, and the item's row.
+    /// Index in `queries`, and the item's row.
     pairs: Vec<(u32, u32)>,
     positives: Positives,
     unknown_items: u64,
@@ -67,108 +67,109 @@ pub struct Judged {
 }
 
 impl Pairs {
-    /// Opens what the folder has; `span` is a stretch of its examples.
+    /// Opens the pairs of a data folder; `span` selects a range of its examples.
     pub fn open(
         data: &DataFolder,
         catalogue: &Catalogue,
-        (source, split): (PairSource, &str),
+        source: PairSource,
+        split: &str,
         span: Option<&Span>,
     ) -> Result<Self> {
         if source == PairSource::Items {
-            return Ok(Self::Alone(Alone::load(catalogue)?));
+            return Ok(Self::Items(ItemPairs::load(catalogue)?));
         }
         let examples = data.path().join(EXAMPLES_FOLDER);
         let mut pairs = None;
         if source == PairSource::Examples || source == PairSource::Auto && examples.exists() {
             let found = Examples::open(&examples, catalogue, span)?;
-            // nothing may have been read yet
+            // `souk ingest` may not have committed anything yet
             pairs = (source == PairSource::Examples || !found.is_empty()).then_some(Self::Examples(found));
         }
         let pairs = match pairs {
             Some(pairs) => pairs,
-            None => Self::Judged(Judged::load(data, catalogue, split)?),
+            None => Self::Judged(JudgedPairs::load(data, catalogue, split)?),
         };
         if pairs.len() == 0 {
-            let problem = "has no pair to learn from: no example and no Good judgement names an item of the catalogue";
+            let problem = "has no training pairs: no example and no Good judgement has an item of the catalogue";
             return Err(Error::data(data.path(), None, problem));
         }
         Ok(pairs)
     }
 
-    #[expect(clippy::len_without_is_empty, reason = "an empty one does not open")]
+    #[expect(clippy::len_without_is_empty, reason = "opening empty pairs is an error")]
     pub fn len(&self) -> u64 {
         match self {
             Self::Examples(examples) => examples.len(),
             Self::Judged(judged) => judged.pairs.len() as u64,
-            Self::Alone(alone) => alone.rows.len() as u64,
+            Self::Items(items) => items.rows.len() as u64,
         }
     }
 
-    /// Pairs left out because the catalogue does not have their item.
+    /// Number of pairs dropped because their item is missing from the catalogue.
     pub fn num_unknown_items(&self) -> u64 {
         match self {
             Self::Examples(examples) => examples.num_unknown_items(),
             Self::Judged(judged) => judged.unknown_items,
-            Self::Alone(_) => 0,
+            Self::Items(_) => 0,
         }
     }
 
-    /// One pair; `row` is below `len`.
-    pub fn row(&self, row: u64) -> Pair<'_> {
+    /// Returns a pair; `row` must be below `len`.
+    pub fn row(&self, row: u64) -> TrainingPair<'_> {
         match self {
             Self::Examples(examples) => {
                 let example = examples.row(row);
                 let (query_number, item) = (example.query_number, example.item);
-                Pair { query: example.query, query_number, item, strength: example.strength }
+                TrainingPair { query: example.query, query_number, item, strength: example.strength }
             }
             Self::Judged(judged) => {
                 let (query, item) = judged.pairs[row as usize];
                 let (text, number) = &judged.queries[query as usize];
-                Pair { query: text, query_number: *number, item, strength: 1.0 }
+                TrainingPair { query: text, query_number: *number, item, strength: 1.0 }
             }
-            Self::Alone(alone) => {
+            Self::Items(items) => {
                 let number = row as u32;
-                Pair { query: &alone.texts[row as usize], query_number: number, item: number, strength: 1.0 }
+                TrainingPair { query: &items.texts[row as usize], query_number: number, item: number, strength: 1.0 }
             }
         }
     }
 
-    /// The items that a query is known to have found, ascending.
+    /// Known positives of a query, ascending.
     pub fn positives(&self, query_number: u32) -> &[u32] {
         match self {
             Self::Examples(examples) => examples.positives(query_number),
             Self::Judged(judged) => judged.positives.items(query_number),
-            Self::Alone(alone) => &alone.rows[query_number as usize..=query_number as usize],
+            Self::Items(items) => &items.rows[query_number as usize..=query_number as usize],
         }
     }
 
-    /// Where each lane of the log stands when the first `drawn` draws are trained on; none for judgements.
+    /// Low-water mark of each lane after training on the first `drawn` draws; empty for other sources than examples.
     pub fn low_water(&self, order: Order, drawn: u64) -> BTreeMap<String, Position> {
         match self {
             Self::Examples(examples) => examples.low_water(order, drawn),
-            Self::Judged(_) | Self::Alone(_) => BTreeMap::new(),
+            Self::Judged(_) | Self::Items(_) => BTreeMap::new(),
         }
     }
 
-    /// Which commits of the log these are; none for judgements.
+    /// Commits that the examples come from; `None` for other sources.
     pub fn span(&self) -> Option<&Span> {
         match self {
             Self::Examples(examples) => Some(examples.span()),
-            Self::Judged(_) | Self::Alone(_) => None,
+            Self::Judged(_) | Self::Items(_) => None,
         }
     }
 
-    /// The same for the same pairs in the same order.
+    /// Checksum of the pairs and their order.
     pub fn crc32(&self) -> u32 {
         match self {
             Self::Examples(examples) => examples.crc32(),
             Self::Judged(judged) => judged.crc32,
-            Self::Alone(alone) => alone.crc32,
+            Self::Items(items) => items.crc32,
         }
     }
 }
 
-impl Alone {
+impl ItemPairs {
     fn load(catalogue: &Catalogue) -> Result<Self> {
         let rows: Vec<u32> = (0..catalogue.len()).collect();
         let texts = rows.iter().map(|row| Ok(catalogue.item(*row)?.passage())).collect::<Result<_>>()?;
@@ -176,14 +177,14 @@ impl Alone {
     }
 }
 
-impl Judged {
+impl JudgedPairs {
     fn load(data: &DataFolder, catalogue: &Catalogue, split: &str) -> Result<Self> {
         let mut texts: HashMap<String, String> = HashMap::new();
         for query in data.queries()? {
             let query = query?;
             texts.insert(query.id, query.text);
         }
-        let (mut queries, mut places, mut numbers) = (Vec::new(), HashMap::new(), HashMap::new());
+        let (mut queries, mut indices, mut numbers) = (Vec::new(), HashMap::new(), HashMap::new());
         let (mut pairs, mut unknown_items) = (Vec::new(), 0);
         for judgement in data.judgements(split)? {
             let judgement = judgement?;
@@ -194,23 +195,23 @@ impl Judged {
                 unknown_items += 1;
                 continue;
             };
-            if let Some(place) = places.get(&judgement.query) {
-                pairs.push((*place, item));
+            if let Some(index) = indices.get(&judgement.query) {
+                pairs.push((*index, item));
                 continue;
             }
             let Some(text) = texts.remove(&judgement.query) else {
-                let problem = format!("judges the query `{}`, which queries.jsonl does not have", judgement.query);
+                let problem = format!("judges the query `{}`, which is missing from queries.jsonl", judgement.query);
                 return Err(Error::data(&data.qrels(split), None, problem));
             };
             let next = numbers.len() as u32;
             let number = *numbers.entry(normalized_query(&text)).or_insert(next);
-            let place = queries.len() as u32;
+            let index = queries.len() as u32;
             queries.push((text, number));
-            places.insert(judgement.query, place);
-            pairs.push((place, item));
+            indices.insert(judgement.query, index);
+            pairs.push((index, item));
         }
         let known = pairs.iter().map(|(query, item)| (queries[*query as usize].1, *item));
-        let positives = Positives::of(known, numbers.len() as u32);
+        let positives = Positives::new(known, numbers.len() as u32);
         let crc32 = crc_of(&[&data.qrels(split), &data.queries_file()])?;
         Ok(Self { queries, pairs, positives, unknown_items, crc32 })
     }
@@ -229,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn judgements_become_pairs_and_spellings_share_what_is_known() {
+    fn judgements_become_pairs_and_spellings_share_positives() {
         let home = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| fs::write(home.path().join(name), text).unwrap();
         write("corpus.jsonl", "{\"_id\":\"a\"}\n{\"_id\":\"b\"}\n{\"_id\":\"c\"}\n");
@@ -238,18 +239,18 @@ mod tests {
         write("qrels/train.tsv", "query-id\tcorpus-id\tscore\n1\ta\t4\n1\tb\t2\n2\tc\t3\n2\tgone\t4\n");
         let data = DataFolder::open(home.path()).unwrap();
         let catalogue = Catalogue::open(&data).unwrap();
-        let open = |source| Pairs::open(&data, &catalogue, (source, "train"), None);
+        let open = |source| Pairs::open(&data, &catalogue, source, "train", None);
         let pairs = open(PairSource::Auto).unwrap();
         assert_eq!((pairs.len(), pairs.num_unknown_items()), (2, 1));
         let rows: Vec<_> = (0..2).map(|row| (pairs.row(row).query, pairs.row(row).item)).collect();
         assert_eq!(rows, [("Oak  Desk", 0), ("oak desk", 2)]);
         assert_eq!(pairs.positives(pairs.row(0).query_number), [0, 2]);
         fs::create_dir(home.path().join(EXAMPLES_FOLDER)).unwrap();
-        assert_eq!(open(PairSource::Auto).unwrap().len(), 2, "nothing was ingested yet");
+        assert_eq!(open(PairSource::Auto).unwrap().len(), 2, "no commits yet");
         fs::remove_dir(home.path().join(EXAMPLES_FOLDER)).unwrap();
         assert!(open(PairSource::Examples).err().unwrap().to_string().contains("examples"));
         write("qrels/train.tsv", "query-id\tcorpus-id\tscore\n1\ta\t1\n");
-        assert!(open(PairSource::Auto).err().unwrap().to_string().contains("no pair to learn from"));
+        assert!(open(PairSource::Auto).err().unwrap().to_string().contains("no training pairs"));
         write("qrels/train.tsv", "query-id\tcorpus-id\tscore\n9\ta\t4\n");
         assert!(open(PairSource::Auto).err().unwrap().to_string().contains("the query `9`"));
     }

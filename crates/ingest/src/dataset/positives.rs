@@ -1,15 +1,16 @@
-//! Which items each query is known to have found, so that no loss takes them for negatives.
+//! Known positives of each query. Takes pairs of a query number and an item row, gives the items that a loss must not
+//! use as negatives.
 
-/// The known items of every query, by the query's number.
+/// Known positive items of every query, by query number.
 pub struct Positives {
-    /// Of query `n`: `items[starts[n]..starts[n + 1]]`, ascending.
+    /// Items of query `n`: `items[starts[n]..starts[n + 1]]`, ascending.
     items: Vec<u32>,
     starts: Vec<u64>,
 }
 
 impl Positives {
-    /// From pairs of a query's number and an item's row; repetitions do not count.
-    pub fn of(pairs: impl Iterator<Item = (u32, u32)>, num_queries: u32) -> Self {
+    /// Builds from (query number, item row) pairs; duplicates are dropped.
+    pub fn new(pairs: impl Iterator<Item = (u32, u32)>, num_queries: u32) -> Self {
         let mut pairs: Vec<u64> = pairs.map(|(query, item)| u64::from(query) << 32 | u64::from(item)).collect();
         pairs.sort_unstable();
         pairs.dedup();

@@ -1,5 +1,4 @@
-//! The files of one commit, in Arrow's IPC format: written once with their checksums, then mapped into memory and read
-//! without copying.
+//! Files of one commit, in Arrow IPC format. Written once with checksums, then memory-mapped and read without copying.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +16,7 @@ use arrow::ipc::reader::{FileDecoder, read_footer_length};
 use arrow::ipc::root_as_footer;
 use arrow::ipc::writer::FileWriter;
 
-use super::join::{Joined, Sink, Waiting};
+use super::join::{JoinedExample, Sink, WaitingEvent};
 use crate::log::DeadLetter;
 use souk_io::checksummed::{Sum, Summing, checked, write_json_lines};
 use souk_io::error::{Error, Result};
@@ -29,9 +28,9 @@ pub const SEEN: &str = "seen.arrow";
 pub const WAITING: &str = "waiting.jsonl";
 pub const DEAD: &str = "dead.jsonl";
 
-/// A stretch of a lane in memory, on its way to a commit.
+/// JoinedExample data of a lane in memory, to be written as a commit.
 #[derive(Default)]
-pub struct Stretch {
+pub struct CommitBuffer {
     query: StringDictionaryBuilder<UInt32Type>,
     item: StringDictionaryBuilder<UInt32Type>,
     action: UInt8Builder,
@@ -44,19 +43,19 @@ pub struct Stretch {
     query_time: Int64Builder,
     seen: UInt64Builder,
     pub dead: Vec<DeadLetter>,
-    /// What `part` counts.
+    /// Names of the parts that `part` refers to.
     pub parts: Vec<String>,
     /// The first offset of each part among the examples.
     pub low: BTreeMap<String, u64>,
-    /// What it takes in memory, roughly.
+    /// Approximate size in memory.
     pub num_bytes: usize,
     pub num_examples: u64,
     pub num_seen: u64,
     pub num_queries: u64,
 }
 
-impl Sink for Stretch {
-    fn example(&mut self, example: Joined<'_>) {
+impl Sink for CommitBuffer {
+    fn example(&mut self, example: JoinedExample<'_>) {
         self.query.append_value(example.query);
         self.item.append_value(example.item);
         self.action.append_value(example.action as u8);
@@ -66,7 +65,7 @@ impl Sink for Stretch {
             self.parts.push(example.part.into());
             self.parts.len() - 1
         });
-        // a lane has one part for each topic, or for each file that was rotated within one stretch
+        // a lane has one part per topic, or per file rotated since the last commit
         self.part.append_value(u8::try_from(part).unwrap_or(u8::MAX));
         self.offset.append_value(example.offset);
         match self.low.get_mut(example.part) {
@@ -97,12 +96,12 @@ impl Sink for Stretch {
     }
 }
 
-impl Stretch {
-    /// Writes everything into `folder`, durably, with what waits at the end of the stretch.
+impl CommitBuffer {
+    /// Writes everything durably into `folder`, with the events still waiting.
     pub fn write<'a>(
         &mut self,
         folder: &Path,
-        waiting: impl Iterator<Item = &'a Waiting>,
+        waiting: impl Iterator<Item = &'a WaitingEvent>,
     ) -> Result<BTreeMap<String, Sum>> {
         let mut sums = BTreeMap::new();
         let examples: [(&str, ArrayRef); 7] = [
@@ -134,7 +133,7 @@ impl Stretch {
 fn write_arrow(path: &Path, columns: &[(&str, ArrayRef)]) -> Result<Sum> {
     let failed = |e: ArrowError| match e {
         ArrowError::IoError(_, e) => Error::store(path, "write the shard")(e),
-        e => Error::data(path, None, "has no form in Arrow").because(e),
+        e => Error::data(path, None, "cannot be written as Arrow").because(e),
     };
     let batch = RecordBatch::try_from_iter(columns.iter().map(|(name, column)| (*name, column.clone())));
     let batch = batch.map_err(failed)?;
@@ -145,13 +144,13 @@ fn write_arrow(path: &Path, columns: &[(&str, ArrayRef)]) -> Result<Sum> {
     out.finish(path)
 }
 
-/// The one batch of a file, its columns lying in the mapped file itself.
+/// Reads the single batch of a file; its columns point into the mapped file.
 fn read_arrow(path: &Path, sum: Sum) -> Result<RecordBatch> {
     let bytes = Buffer::from(bytes::Bytes::from_owner(checked(path, sum)?));
-    let broken = |e: ArrowError| Error::data(path, None, "is no Arrow file").because(e);
+    let broken = |e: ArrowError| Error::data(path, None, "is not an Arrow file").because(e);
     let invalid = |e: &dyn std::fmt::Display| ArrowError::IpcError(e.to_string());
     let end = bytes.len().checked_sub(10).ok_or_else(|| broken(invalid(&"too short")))?;
-    let trailer: [u8; 10] = bytes[end..].try_into().expect("ten bytes were cut off");
+    let trailer: [u8; 10] = bytes[end..].try_into().expect("the slice has ten bytes");
     let length = read_footer_length(trailer).map_err(broken)?;
     let start = end.checked_sub(length).ok_or_else(|| broken(invalid(&"no footer")))?;
     let footer = root_as_footer(&bytes[start..end]).map_err(|e| broken(invalid(&e)))?;
@@ -162,7 +161,7 @@ fn read_arrow(path: &Path, sum: Sum) -> Result<RecordBatch> {
         let inside = (block.offset() as usize).checked_add(length).is_some_and(|end| end <= bytes.len());
         inside
             .then(|| bytes.slice_with_length(block.offset() as usize, length))
-            .ok_or_else(|| broken(invalid(&"cut short")))
+            .ok_or_else(|| broken(invalid(&"truncated")))
     };
     for block in footer.dictionaries().iter().flatten() {
         decoder.read_dictionary(block, &slice(block)?).map_err(broken)?;
@@ -175,11 +174,11 @@ fn read_arrow(path: &Path, sum: Sum) -> Result<RecordBatch> {
 
 fn column<T: Clone + 'static>(path: &Path, batch: &RecordBatch, name: &str) -> Result<T> {
     let column = batch.column_by_name(name).and_then(|column| column.as_any().downcast_ref::<T>());
-    column.cloned().ok_or_else(|| Error::data(path, None, format!("has no column `{name}` as this program writes it")))
+    column.cloned().ok_or_else(|| Error::data(path, None, format!("has no column `{name}` of the expected type")))
 }
 
-/// The examples of one commit. Texts are held once each; `query_keys` and `item_keys` say which is whose.
-pub struct Examples {
+/// Examples of one commit. Distinct texts are stored once; `query_keys` and `item_keys` index them per row.
+pub struct ExampleColumns {
     pub queries: StringArray,
     pub items: StringArray,
     pub query_keys: UInt32Array,
@@ -191,13 +190,13 @@ pub struct Examples {
     pub offset: UInt64Array,
 }
 
-impl Examples {
+impl ExampleColumns {
     pub fn open(path: &Path, sum: Sum) -> Result<Self> {
         let batch = read_arrow(path, sum)?;
         let texts = |name: &str| -> Result<(StringArray, UInt32Array)> {
             let both: DictionaryArray<UInt32Type> = column(path, &batch, name)?;
             let values = both.values().as_any().downcast_ref::<StringArray>().cloned();
-            let values = values.ok_or_else(|| Error::data(path, None, format!("`{name}` holds no texts")))?;
+            let values = values.ok_or_else(|| Error::data(path, None, format!("column `{name}` is not text")))?;
             Ok((values, both.keys().clone()))
         };
         let ((queries, query_keys), (items, item_keys)) = (texts("query")?, texts("item")?);
@@ -219,7 +218,7 @@ impl Examples {
     }
 }
 
-/// Query id, text and time of the queries first seen in a commit.
+/// Reads id, text and time of the queries first seen in a commit.
 pub fn read_queries(path: &Path, sum: Sum) -> Result<Vec<(String, String, i64)>> {
     let batch = read_arrow(path, sum)?;
     let (ids, texts): (StringArray, StringArray) = (column(path, &batch, "query_id")?, column(path, &batch, "text")?);
@@ -227,7 +226,7 @@ pub fn read_queries(path: &Path, sum: Sum) -> Result<Vec<(String, String, i64)>>
     Ok((0..batch.num_rows()).map(|row| (ids.value(row).into(), texts.value(row).into(), times.value(row))).collect())
 }
 
-/// The keys of the events first seen in a commit.
+/// Reads the keys of the events first seen in a commit.
 pub fn read_seen(path: &Path, sum: Sum) -> Result<Vec<u64>> {
     let batch = read_arrow(path, sum)?;
     let keys: UInt64Array = column(path, &batch, "key")?;

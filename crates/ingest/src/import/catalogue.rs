@@ -1,5 +1,5 @@
-//! Any catalogue that is one table: CSV or TSV, with or without a header. Takes a map from our names to its columns, or
-//! finds them by their usual names; further columns are kept as fields under their own.
+//! Single-table catalogues: CSV or TSV, with or without a header. Takes a map from item fields to columns, or finds the
+//! columns by their usual names. Never drops a column: others become fields under their own name.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -7,14 +7,14 @@ use std::str::FromStr;
 
 use serde_json::Map;
 
-use super::fields::{OWN_NAMES, join, listed, put, put_number};
-use super::intake::Intake;
-use super::table::{Row, Shape, Table};
+use super::fields::{RESERVED_NAMES, join, list_names, put, put_number};
+use super::import_writer::ImportWriter;
+use super::table::{Row, Table, TableFormat};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
-/// Under which names shops keep what we need, the likeliest first.
-pub const USUAL: [(&str, &[&str]); 6] = [
+/// Usual column names of each item field, most likely first.
+pub const USUAL_COLUMNS: [(&str, &[&str]); 6] = [
     ("id", &["_id", "id", "sku", "product_id", "item_id", "asin", "uid"]),
     ("title", &["title", "name", "product_name", "product_title"]),
     ("text", &["text", "description", "product_description", "short_description"]),
@@ -23,7 +23,7 @@ pub const USUAL: [(&str, &[&str]); 6] = [
     ("price", &["price"]),
 ];
 
-/// A field and the column it comes from: its place, the first being 0, or its name.
+/// Item field and its source column, given by name or by number (from 0).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Column {
     pub field: String,
@@ -38,94 +38,97 @@ impl FromStr for Column {
             Some((field, from)) if !field.is_empty() && !from.is_empty() => {
                 Ok(Self { field: field.into(), from: from.into() })
             }
-            _ => Err(Error::input(format!("`{text}` maps no column: say for example id=0 or title=name"))),
+            _ => Err(Error::input(format!(
+                "`{text}` does not map a column: use FIELD=COLUMN, such as id=0 or title=name"
+            ))),
         }
     }
 }
 
-pub fn import(intake: &mut Intake, file: &Path, shape: Shape, columns: &[Column]) -> Result<()> {
-    once_each(columns)?;
-    let mut table = Table::open(file, shape, intake)?;
-    let places = match columns {
-        [] if shape.header => guessed(&table),
+pub fn import(writer: &mut ImportWriter, file: &Path, format: TableFormat, columns: &[Column]) -> Result<()> {
+    check_unique(columns)?;
+    let mut table = Table::open(file, format, writer)?;
+    let mapped = match columns {
+        [] if format.header => guess_columns(&table),
         [] => return Err(Error::input("a table without a header needs --columns, such as id=0,title=1")),
-        columns => columns.iter().map(|column| placed(&table, column)).collect::<Result<_>>()?,
+        columns => columns.iter().map(|column| resolve_column(&table, column)).collect::<Result<_>>()?,
     };
-    if !places.iter().any(|(field, _)| field == "id") {
-        let names = || listed(table.names.iter().map(String::as_str));
-        let found = if table.names.is_empty() { format!("{} columns", table.width()) } else { names() };
-        let problem = format!("it is not known which column is the id: say --columns id=...; the table has {found}");
+    if !mapped.iter().any(|(field, _)| field == "id") {
+        let names = || list_names(table.names.iter().map(String::as_str));
+        let found = if table.names.is_empty() { format!("{} columns", table.num_columns()) } else { names() };
+        let problem = format!("no id column found: set --columns id=...; the table has {found}");
         return Err(Error::config(file.display(), problem));
     }
-    let names = field_names(&table, &places);
-    while let Some(row) = table.next(intake)? {
-        let item = item(&row, &places, &names, intake);
-        intake.item(Ok(item), &row.place(file))?;
+    let names = field_names(&table, &mapped);
+    while let Some(row) = table.next(writer)? {
+        let item = item(&row, &mapped, &names, writer);
+        writer.add_item(Ok(item), &row.location(file))?;
     }
     Ok(())
 }
 
-fn item(row: &Row, places: &[(String, usize)], names: &[String], intake: &mut Intake) -> Item {
-    let said = |field: &str| {
-        let cells = places.iter().filter(|(name, _)| name == field).map(|(_, at)| row.cell(*at));
+fn item(row: &Row, mapped: &[(String, usize)], names: &[String], writer: &mut ImportWriter) -> Item {
+    let text_of = |field: &str| {
+        let cells = mapped.iter().filter(|(name, _)| name == field).map(|(_, at)| row.cell(*at));
         join(cells, " ")
     };
     let mut fields = Map::new();
-    for (field, at) in places.iter().filter(|(field, _)| !["id", "title", "text"].contains(&&**field)) {
+    for (field, at) in mapped.iter().filter(|(field, _)| !["id", "title", "text"].contains(&&**field)) {
         if field != "price" {
             put(&mut fields, field, row.cell(*at));
         } else if !put_number(&mut fields, field, row.cell(*at)) {
-            intake.note("prices that are no number, kept as text");
+            writer.note("non-numeric prices kept as text");
         }
     }
     for ((at, cell), name) in row.cells().enumerate().zip(names) {
-        if places.iter().all(|(_, taken)| *taken != at) {
+        if mapped.iter().all(|(_, taken)| *taken != at) {
             put(&mut fields, name, cell);
         }
     }
-    // the id is kept as it is, spaces and all
-    let id = places.iter().find(|(field, _)| field == "id").map_or("", |(_, at)| row.cell(*at));
-    Item { id: id.into(), title: said("title"), text: said("text"), fields }
+    // the id is kept verbatim, including spaces
+    let id = mapped.iter().find(|(field, _)| field == "id").map_or("", |(_, at)| row.cell(*at));
+    Item { id: id.into(), title: text_of("title"), text: text_of("text"), fields }
 }
 
-/// Only titles and texts are made of several columns.
-fn once_each(columns: &[Column]) -> Result<()> {
+/// Rejects fields mapped twice, except title and text, which join several columns.
+fn check_unique(columns: &[Column]) -> Result<()> {
     let mut fields = HashSet::new();
     match columns.iter().find(|column| !fields.insert(&column.field) && !["title", "text"].contains(&&*column.field)) {
         Some(Column { field, .. }) => {
-            let problem = format!("--columns maps `{field}` twice: only title and text are joined of several columns");
+            let problem = format!("--columns maps `{field}` twice: only title and text can join several columns");
             Err(Error::input(problem))
         }
         None => Ok(()),
     }
 }
 
-fn guessed(table: &Table) -> Vec<(String, usize)> {
+fn guess_columns(table: &Table) -> Vec<(String, usize)> {
     let find =
         |(field, names): (&str, &[&str])| Some((field.to_owned(), names.iter().find_map(|name| table.column(name))?));
-    USUAL.into_iter().filter_map(find).collect()
+    USUAL_COLUMNS.into_iter().filter_map(find).collect()
 }
 
-fn placed(table: &Table, column: &Column) -> Result<(String, usize)> {
+fn resolve_column(table: &Table, column: &Column) -> Result<(String, usize)> {
     let Column { field, from } = column;
     if field == "_id" {
-        return Err(Error::input("say id=..., not _id=...: the folder calls it _id by itself"));
+        return Err(Error::input("use id=... instead of _id=...: Souk writes the id as _id"));
     }
     match from.parse() {
-        Ok(at) if at < table.width() => Ok((field.clone(), at)),
+        Ok(at) if at < table.num_columns() => Ok((field.clone(), at)),
         Ok(_) if table.column(from).is_none() => {
-            let problem = format!("--columns {field}={from}: there are {} columns, the first is 0", table.width());
+            let problem =
+                format!("--columns {field}={from}: the table has {} columns, numbered from 0", table.num_columns());
             Err(Error::config(table.file().display(), problem))
         }
         _ => Ok((field.clone(), table.needed_column(from)?)),
     }
 }
 
-/// What each column that nobody mapped is called: by its header, unless that is empty, an item's own, or taken.
-fn field_names(table: &Table, places: &[(String, usize)]) -> Vec<String> {
-    let mut taken: HashSet<String> = places.iter().map(|(field, _)| field.clone()).collect();
-    taken.extend(["id"].into_iter().chain(OWN_NAMES).map(str::to_owned));
-    let is_mapped = |at| places.iter().any(|(_, mapped)| *mapped == at);
+/// Field names of the unmapped columns: their headers, unless empty, reserved or in use.
+fn field_names(table: &Table, mapped: &[(String, usize)]) -> Vec<String> {
+    let mut taken: HashSet<String> = mapped.iter().map(|(field, _)| field.clone()).collect();
+    taken.extend(["id"].into_iter().chain(RESERVED_NAMES).map(str::to_owned));
+    let is_mapped = |at| mapped.iter().any(|(_, column)| *column == at);
     let name = |at| {
         let mut name: String = table.names.get(at).cloned().unwrap_or_default();
         if is_mapped(at) {
@@ -139,5 +142,5 @@ fn field_names(table: &Table, places: &[(String, usize)]) -> Vec<String> {
         }
         name
     };
-    (0..table.width()).map(name).collect()
+    (0..table.num_columns()).map(name).collect()
 }

@@ -1,43 +1,42 @@
-//! Values as files have them, made into an item's fields: texts, prices, attributes. Never drops a value that it does not
-//! understand: it stays a text.
+//! Conversion of raw values to item fields: texts, prices, attributes. Never drops a value it cannot parse: the value
+//! stays text.
 
 use std::collections::HashSet;
 
 use serde_json::{Map, Value};
 
-use super::intake::Refusal;
-use super::table::Row;
+use super::rejection::Rejection;
 
-/// Names that an item has itself; no further field may take them.
-pub const OWN_NAMES: [&str; 3] = ["_id", "title", "text"];
+/// Names reserved for an item itself, not available to other fields.
+pub const RESERVED_NAMES: [&str; 3] = ["_id", "title", "text"];
 
-/// How many names of columns a message shows, and how many letters of each.
-const SHOWN_NAMES: usize = 20;
-const SHOWN_LETTERS: usize = 40;
+/// Upper bounds for column names in error messages.
+const MAX_SHOWN_NAMES: usize = 20;
+const MAX_SHOWN_CHARS: usize = 40;
 
-/// One JSON object of a line.
-pub fn object(json: &str) -> Result<Map<String, Value>, Refusal> {
-    serde_json::from_str(json).map_err(|e| Refusal::with("not a JSON object", e))
+/// Parses a line as a JSON object.
+pub fn object(json: &str) -> Result<Map<String, Value>, Rejection> {
+    serde_json::from_str(json).map_err(|e| Rejection::with("not a JSON object", e))
 }
 
-/// Takes a text out of an object; a number counts as one, null and absence as none.
-pub fn take_text(object: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Refusal> {
+/// Removes a text from an object. Numbers become text; null and missing keys are `None`.
+pub fn take_text(object: &mut Map<String, Value>, name: &str) -> Result<Option<String>, Rejection> {
     match object.remove(name) {
         None | Some(Value::Null) => Ok(None),
         Some(Value::String(text)) => Ok(Some(text)),
         Some(Value::Number(number)) => Ok(Some(number.to_string())),
-        Some(_) => Err(Refusal::with("a value that is no text", format!("`{name}`"))),
+        Some(_) => Err(Rejection::with("value is not text", format!("`{name}`"))),
     }
 }
 
-/// Keeps a text that says something.
+/// Stores a text unless it is blank.
 pub fn put(fields: &mut Map<String, Value>, name: &str, text: &str) {
     if !text.trim().is_empty() {
         fields.insert(name.into(), text.trim().into());
     }
 }
 
-/// Keeps a number; what is none stays a text. `false` for that.
+/// Stores a number, or the text if it is not one. Returns false for text.
 pub fn put_number(fields: &mut Map<String, Value>, name: &str, text: &str) -> bool {
     match number(text) {
         Some(number) => drop(fields.insert(name.into(), number.into())),
@@ -46,7 +45,7 @@ pub fn put_number(fields: &mut Map<String, Value>, name: &str, text: &str) -> bo
     number(text).is_some() || text.trim().is_empty()
 }
 
-/// `16.99`, `$1,999.00`, `£5`: a currency before it and commas between thousands are passed over.
+/// Parses `16.99`, `$1,999.00`, `£5`: skips a leading currency sign and thousands separators.
 fn number(text: &str) -> Option<f64> {
     let text = text.trim().trim_start_matches(['$', '£', '€', '¥']).trim_start();
     let (whole, rest) = text.split_once('.').map_or((text, None), |(whole, rest)| (whole, Some(rest)));
@@ -55,12 +54,12 @@ fn number(text: &str) -> Option<f64> {
     let thousands = (1..=3).contains(&first.len()) && groups.all(|group| group.len() == 3);
     let digits = whole.replace(',', "");
     let all_digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let sound = (thousands || !whole.contains(',')) && all_digits(&digits) && rest.is_none_or(all_digits);
+    let is_valid = (thousands || !whole.contains(',')) && all_digits(&digits) && rest.is_none_or(all_digits);
     let number = format!("{digits}.{}", rest.unwrap_or("0")).parse().ok();
-    number.filter(|number: &f64| sound && number.is_finite())
+    number.filter(|number: &f64| is_valid && number.is_finite())
 }
 
-/// Names with their values; those of a name that comes several times are joined, each once.
+/// Collects name and value pairs; distinct values of a repeated name are joined.
 pub fn attributes<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Map<String, Value> {
     let (mut attributes, mut seen) = (Map::new(), HashSet::new());
     for (name, value) in pairs.into_iter().map(|(name, value)| (name.trim(), value.trim())) {
@@ -75,19 +74,19 @@ pub fn attributes<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Ma
     attributes
 }
 
-/// Names of columns for an error message, which stays short whatever the file is.
-pub fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
-    let (count, mut is_cut) = (names.len(), names.len() > SHOWN_NAMES);
-    let mut short = |name: &'a str| match name.char_indices().nth(SHOWN_LETTERS) {
+/// Column names for an error message, shortened if there are many.
+pub fn list_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
+    let (count, mut is_cut) = (names.len(), names.len() > MAX_SHOWN_NAMES);
+    let mut short = |name: &'a str| match name.char_indices().nth(MAX_SHOWN_CHARS) {
         Some((end, _)) => {
             is_cut = true;
             format!("{}...", &name[..end])
         }
         None => name.to_owned(),
     };
-    let mut shown = names.take(SHOWN_NAMES).map(&mut short).collect::<Vec<_>>().join(", ");
-    if count > SHOWN_NAMES {
-        shown += &format!(" and {} more", count - SHOWN_NAMES);
+    let mut shown = names.take(MAX_SHOWN_NAMES).map(&mut short).collect::<Vec<_>>().join(", ");
+    if count > MAX_SHOWN_NAMES {
+        shown += &format!(" and {} more", count - MAX_SHOWN_NAMES);
     }
     if is_cut {
         shown += " (is this a table?)";
@@ -95,15 +94,10 @@ pub fn listed<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
     shown
 }
 
-/// Joins what is not empty.
-pub fn join<'a>(texts: impl IntoIterator<Item = &'a str>, between: &str) -> String {
+/// Joins the texts that are not blank.
+pub fn join<'a>(texts: impl IntoIterator<Item = &'a str>, separator: &str) -> String {
     let texts: Vec<&str> = texts.into_iter().map(str::trim).filter(|text| !text.is_empty()).collect();
-    texts.join(between)
-}
-
-/// A cell of a column that the table may not have.
-pub fn cell_or_none(row: &Row, column: Option<usize>) -> &str {
-    column.map_or("", |at| row.cell(at))
+    texts.join(separator)
 }
 
 #[cfg(test)]
@@ -111,22 +105,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_one_name_are_joined_each_once() {
+    fn distinct_values_of_one_name_are_joined() {
         let pairs = [("color", " oak "), ("legs", "4"), ("color ", "black"), ("color", "oak"), ("size", " ")];
         assert_eq!(Value::from(attributes(pairs)), serde_json::json!({"color": "oak; black", "legs": "4"}));
     }
 
     #[test]
-    fn a_list_of_names_stays_short() {
-        assert_eq!(listed(["a", "b"].into_iter()), "a, b");
-        assert_eq!(listed(["é".repeat(41).as_str()].into_iter()), format!("{}... (is this a table?)", "é".repeat(40)));
+    fn long_lists_of_names_are_shortened() {
+        assert_eq!(list_names(["a", "b"].into_iter()), "a, b");
+        assert_eq!(
+            list_names(["é".repeat(41).as_str()].into_iter()),
+            format!("{}... (is this a table?)", "é".repeat(40))
+        );
         let twenty = ["x"; 20].join(", ");
-        assert_eq!(listed(["x"; 20].into_iter()), twenty);
-        assert_eq!(listed(["x"; 23].into_iter()), format!("{twenty} and 3 more (is this a table?)"));
+        assert_eq!(list_names(["x"; 20].into_iter()), twenty);
+        assert_eq!(list_names(["x"; 23].into_iter()), format!("{twenty} and 3 more (is this a table?)"));
     }
 
     #[test]
-    fn prices_are_numbers_where_they_are_numbers() {
+    fn parses_prices() {
         for (text, expected) in [
             ("16.99", Some(16.99)),
             (" £1,999.50 ", Some(1999.5)),

@@ -1,18 +1,22 @@
-//! Importers: catalogues, judgements and logs as other people keep them, to the data folder that everything here reads.
-//! Takes a file or folder of a known [`Format`], gives the folder and a [`Summary`]. Never drops a row silently: what
-//! cannot be taken is listed with its place and the reason in `rejected.jsonl` and counted, and so is what does not
-//! belong. Files are streamed: what is remembered of a row is a hash or its place.
+//! Importers for foreign catalogues, judgements and logs. Takes a file or folder of a known [`Format`], gives Souk's
+//! data folder and a [`Summary`]. Never drops a row silently: rejected rows are counted and listed in `rejected.jsonl`
+//! with location and reason, out-of-scope rows are counted. Files are streamed; memory holds a hash or an offset per
+//! row.
 
 mod beir;
 mod catalogue;
+mod corpus;
+mod encoding;
 mod esci;
 mod fields;
+mod folder;
 mod home_depot;
 mod icecat;
-mod intake;
+mod import_writer;
 mod lines;
 mod page_guard;
 mod parquet_rows;
+mod rejection;
 mod scale;
 mod shards;
 mod table;
@@ -26,16 +30,16 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 pub use catalogue::Column;
-pub use intake::{REJECTED_FILE, Summary};
-pub use lines::Encoding;
+pub use encoding::Encoding;
+pub use import_writer::{REJECTED_FILE, Summary};
 pub use scale::Scale;
 pub use shards::{ItemFiles, Shard};
 
-use intake::Intake;
+use import_writer::ImportWriter;
 use souk_io::error::{Error, Result};
-use table::Shape;
+use table::TableFormat;
 
-/// Whose files they are.
+/// Input format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Beir,
@@ -63,7 +67,7 @@ impl Format {
         }
     }
 
-    /// Whether it is several files with known names, and not one with any.
+    /// Whether the format is a folder of files with fixed names.
     fn is_folder(self) -> bool {
         !matches!(self, Self::Csv | Self::Ubi)
     }
@@ -81,32 +85,32 @@ impl FromStr for Format {
     fn from_str(name: &str) -> Result<Self> {
         let unknown = || {
             let known: Vec<&str> = Self::ALL.iter().map(|format| format.name()).collect();
-            Error::input(format!("`{name}` is no format: say {}", known.join(", ")))
+            Error::input(format!("unknown format `{name}`: use {}", known.join(", ")))
         };
         Self::ALL.into_iter().find(|format| format.name() == name).ok_or_else(unknown)
     }
 }
 
-/// What a format can be told. What it does not understand is refused.
+/// Import options. An option that the format does not support is an error.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     pub encoding: Encoding,
-    /// Instead of the format's own (beir, wands, esci, icecat).
+    /// Replaces the format's own scale (beir, wands, esci, icecat).
     pub scale: Option<Scale>,
-    /// Of esci; `us` where it is not said.
+    /// esci only; defaults to `us`.
     pub locale: Option<String>,
-    /// Of csv.
+    /// csv only.
     pub columns: Vec<Column>,
     pub no_header: bool,
     pub separator: Option<u8>,
-    /// A data folder whose items a log (ubi) is about.
+    /// ubi only: data folder with the items that the log refers to.
     pub catalogue: Option<PathBuf>,
 }
 
 impl Options {
     fn check(&self, format: Format) -> Result<()> {
         use Format::{Beir, Csv, Esci, Icecat, Ubi, Wands};
-        let given: [(&str, bool, &[Format]); 6] = [
+        let supported: [(&str, bool, &[Format]); 6] = [
             ("--levels", self.scale.is_some(), &[Beir, Wands, Esci, Icecat]),
             ("--locale", self.locale.is_some(), &[Esci]),
             ("--columns", !self.columns.is_empty(), &[Csv]),
@@ -114,59 +118,61 @@ impl Options {
             ("--delimiter", self.separator.is_some(), &[Csv]),
             ("--catalogue", self.catalogue.is_some(), &[Ubi]),
         ];
-        match given.iter().find(|(_, given, formats)| *given && !formats.contains(&format)) {
+        match supported.iter().find(|(_, is_set, formats)| *is_set && !formats.contains(&format)) {
             Some((option, _, formats)) => {
                 let formats: Vec<&str> = formats.iter().map(|format| format.name()).collect();
-                Err(Error::input(format!("{option} is for {}, not for {format}", formats.join(", "))))
+                Err(Error::input(format!("{option} applies to {}, not to {format}", formats.join(", "))))
             }
             None => Ok(()),
         }
     }
 }
 
-/// Reads `from` and writes the data folder `out`, which must be new or empty. `progress` is told how many more rows have
-/// been read.
+/// Reads `from` and writes the data folder `out`, which must be new or empty. `progress` gets the number of rows read
+/// since its last call.
 pub fn import(
-    (format, options): (Format, &Options),
+    format: Format,
+    options: &Options,
     from: &Path,
     out: &Path,
     progress: &mut dyn FnMut(u64),
 ) -> Result<Summary> {
     options.check(format)?;
     check_kind(format, from)?;
-    let mut intake = Intake::new(from, out, options.encoding, progress)?;
-    let (intake_ref, scale) = (&mut intake, options.scale.as_ref());
+    let mut import_writer = ImportWriter::new(from, out, options.encoding, progress)?;
+    let (writer, scale) = (&mut import_writer, options.scale.as_ref());
     match format {
-        Format::Beir => beir::import(intake_ref, from, scale)?,
-        Format::HomeDepot => home_depot::import(intake_ref, from)?,
-        Format::Wands => wands::import(intake_ref, from, scale)?,
-        Format::Esci => {
-            esci::import(intake_ref, from, options.locale.as_deref().unwrap_or(esci::DEFAULT_LOCALE), scale)?
-        }
-        Format::Icecat => icecat::import(intake_ref, from, scale)?,
+        Format::Beir => beir::import(writer, from, scale)?,
+        Format::HomeDepot => home_depot::import(writer, from)?,
+        Format::Wands => wands::import(writer, from, scale)?,
+        Format::Esci => esci::import(writer, from, options.locale.as_deref().unwrap_or(esci::DEFAULT_LOCALE), scale)?,
+        Format::Icecat => icecat::import(writer, from, scale)?,
         Format::Csv => {
-            let shape = Shape { separator: options.separator, header: !options.no_header };
-            catalogue::import(intake_ref, from, shape, &options.columns)?;
+            let table_format = TableFormat { separator: options.separator, header: !options.no_header };
+            catalogue::import(writer, from, table_format, &options.columns)?;
         }
         Format::Ubi => {
             let catalogue =
-                options.catalogue.as_deref().map(|folder| beir::needed(folder, "corpus.jsonl")).transpose()?;
-            ubi::import(intake_ref, from, catalogue.as_deref())?;
+                options.catalogue.as_deref().map(|data| folder::require_file(data, "corpus.jsonl")).transpose()?;
+            ubi::import(writer, from, catalogue.as_deref())?;
         }
     }
-    intake.finish()
+    import_writer.finish()
 }
 
-/// A file where a folder is expected, or the reverse.
+/// Checks that `from` exists and is a file or a folder as the format requires.
 fn check_kind(format: Format, from: &Path) -> Result<()> {
     let problem = match format {
-        _ if !from.exists() => "is not there".to_owned(),
+        _ if !from.exists() => "does not exist".to_owned(),
         format if format.is_folder() && !from.is_dir() => {
             let folder = from.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            format!("is a file, and {format} is a folder of files: say --from {}", folder.display())
+            format!("is a file, but {format} needs a folder: use --from {}", folder.display())
         }
         Format::Csv if from.is_dir() => {
-            format!("is a folder, and {format} is one file; in the folder are: {}", beir::names(from)?.join(", "))
+            format!(
+                "is a folder, but {format} needs one file; the folder has: {}",
+                folder::file_names(from)?.join(", ")
+            )
         }
         _ => return Ok(()),
     };

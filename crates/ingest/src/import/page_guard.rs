@@ -1,49 +1,49 @@
-//! The Parquet reader allocates what a page's header announces. Takes the pages' places before that reader does, reads
-//! their headers, and refuses pages that no honest file of ours has: larger than [`MAX_PAGE_BYTES`], dictionaries of more
-//! values than fit, encodings whose lengths lie in the page itself. Never reads what is in a page.
+//! Checks Parquet page headers before reading, because the Parquet reader allocates the size a header states. Takes the
+//! byte range of a column; rejects pages larger than [`MAX_PAGE_BYTES`], dictionaries with more values than fit, and
+//! encodings whose lengths are inside the page. Never reads page contents.
 
 use parquet::errors::{ParquetError, Result};
 
-/// Writers cut pages at about 1 MiB.
+/// Upper bound of a page; writers cut pages at about 1 MiB.
 const MAX_PAGE_BYTES: i64 = 64 << 20;
-/// A header has a few dozen bytes, and statistics of two values.
+/// Bytes read to parse a header: a few dozen, plus statistics of two values.
 const WINDOWS: [u64; 2] = [1 << 10, 1 << 21];
-const DEEPEST: usize = 8;
+const MAX_DEPTH: usize = 8;
 /// PLAIN, PLAIN_DICTIONARY, RLE, BIT_PACKED, RLE_DICTIONARY.
 const ENCODINGS: [i64; 5] = [0, 2, 3, 4, 8];
 
-/// Goes through the pages of a column that begins at `start` and has `length` bytes; `read` gives bytes from a place on, as many as
-/// are asked for or as there are.
+/// Checks the pages of the column at `start` with `length` bytes; `read` returns up to the requested number of bytes at
+/// an offset.
 pub fn check_pages<B: AsRef<[u8]>>(mut read: impl FnMut(u64, u64) -> Option<B>, start: u64, length: u64) -> Result<()> {
     let (mut at, end) = (start, start.saturating_add(length));
     while at < end {
-        let header = WINDOWS.into_iter().find_map(|window| Header::read(read(at, window)?.as_ref()));
-        let Some(header) = header else { return Err(ParquetError::EOF("a page without a sound header".into())) };
+        let header = WINDOWS.into_iter().find_map(|window| PageHeader::read(read(at, window)?.as_ref()));
+        let Some(header) = header else { return Err(ParquetError::EOF("page header is invalid".into())) };
         header.check()?;
-        let beyond = || ParquetError::EOF("a page that ends beyond its column".into());
+        let beyond = || ParquetError::EOF("page ends beyond its column".into());
         let size = u64::try_from(header.compressed).ok().and_then(|size| size.checked_add(header.length));
         at = size.and_then(|size| at.checked_add(size)).filter(|next| *next <= end).ok_or_else(beyond)?;
     }
     Ok(())
 }
 
-/// What a page announces.
+/// Page header fields that the check needs.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Header {
+struct PageHeader {
     uncompressed: i64,
     compressed: i64,
-    /// Of the header itself.
+    /// Bytes of the header itself.
     length: u64,
-    /// Of a dictionary.
+    /// Number of dictionary values.
     num_values: i64,
     encodings: Vec<i64>,
 }
 
-impl Header {
-    /// `None` where the bytes end too early or are no header.
+impl PageHeader {
+    /// Parses a header; `None` if the bytes are too short or not a header.
     fn read(bytes: &[u8]) -> Option<Self> {
         let mut header = Self::default();
-        let mut thrift = Thrift { rest: bytes, path: Vec::new() };
+        let mut thrift = ThriftReader { rest: bytes, path: Vec::new() };
         thrift.structure(&mut |path, number| match path {
             [2] => header.uncompressed = number,
             [3] => header.compressed = number,
@@ -57,31 +57,28 @@ impl Header {
     }
 
     fn check(&self) -> Result<()> {
-        let problem = match () {
-            () if !(0..=MAX_PAGE_BYTES).contains(&self.uncompressed) => {
-                format!("a page of {} bytes, more than 64 MiB", self.uncompressed)
-            }
-            // every value of a dictionary we read takes four bytes or more
-            () if self.num_values > self.uncompressed / 4 => {
-                format!("a dictionary of {} values in {} bytes", self.num_values, self.uncompressed)
-            }
-            () => match self.encodings.iter().find(|encoding| !ENCODINGS.contains(encoding)) {
-                Some(encoding) => format!("a page of encoding {encoding}: plain and dictionary pages are read"),
-                None => return Ok(()),
-            },
+        let problem = if !(0..=MAX_PAGE_BYTES).contains(&self.uncompressed) {
+            format!("page of {} bytes exceeds 64 MiB", self.uncompressed)
+        } else if self.num_values > self.uncompressed / 4 {
+            // every dictionary value of a supported encoding takes at least four bytes
+            format!("dictionary of {} values does not fit in {} bytes", self.num_values, self.uncompressed)
+        } else if let Some(encoding) = self.encodings.iter().find(|encoding| !ENCODINGS.contains(encoding)) {
+            format!("page encoding {encoding} is not supported: use plain or dictionary pages")
+        } else {
+            return Ok(());
         };
         Err(ParquetError::General(problem))
     }
 }
 
-/// Thrift's compact protocol, as much of it as headers have.
-struct Thrift<'a> {
+/// Reader for the part of Thrift's compact protocol that page headers use.
+struct ThriftReader<'a> {
     rest: &'a [u8],
-    /// The field at hand and those it lies in.
+    /// Path of the current field.
     path: Vec<i64>,
 }
 
-impl Thrift<'_> {
+impl ThriftReader<'_> {
     fn structure(&mut self, number: &mut dyn FnMut(&[i64], i64)) -> Option<()> {
         self.path.push(0);
         loop {
@@ -112,8 +109,8 @@ impl Thrift<'_> {
                 let length = self.varint()?;
                 self.skip(usize::try_from(length).ok()?)?;
             }
-            12 if self.path.len() < DEEPEST => self.structure(number)?,
-            // lists, sets and maps stand in no page header
+            12 if self.path.len() < MAX_DEPTH => self.structure(number)?,
+            // page headers have no lists, sets or maps
             _ => return None,
         }
         Some(())
@@ -153,20 +150,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_header_is_read_and_measured() {
+    fn parses_and_checks_a_page_header() {
         // type = dictionary (2), 100 and 60 bytes, {25 values, PLAIN}
         let dictionary = [0x15, 4, 0x15, 200, 1, 0x15, 120, 0x4c, 0x15, 50, 0x15, 0, 0, 0];
-        let header = Header::read(&dictionary).unwrap();
+        let header = PageHeader::read(&dictionary).unwrap();
         assert_eq!(
             header,
-            Header { uncompressed: 100, compressed: 60, length: 14, num_values: 25, encodings: vec![0] }
+            PageHeader { uncompressed: 100, compressed: 60, length: 14, num_values: 25, encodings: vec![0] }
         );
         assert!(header.check().is_ok());
-        assert!(Header { num_values: 26, ..header }.check().is_err());
-        assert!(Header { uncompressed: MAX_PAGE_BYTES + 1, ..Header::default() }.check().is_err());
-        assert!(Header { encodings: vec![6], ..Header::default() }.check().is_err(), "DELTA_LENGTH_BYTE_ARRAY");
+        assert!(PageHeader { num_values: 26, ..header }.check().is_err());
+        assert!(PageHeader { uncompressed: MAX_PAGE_BYTES + 1, ..PageHeader::default() }.check().is_err());
+        assert!(PageHeader { encodings: vec![6], ..PageHeader::default() }.check().is_err(), "DELTA_LENGTH_BYTE_ARRAY");
         for length in 0..dictionary.len() {
-            assert_eq!(Header::read(&dictionary[..length]), None, "{length}");
+            assert_eq!(PageHeader::read(&dictionary[..length]), None, "{length}");
         }
     }
 }

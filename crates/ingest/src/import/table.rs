@@ -1,6 +1,6 @@
-//! Tables with a separator between cells (CSV, TSV): rows with quoted cells over several lines, with a header or without.
-//! Gives rows as wide as the table; the others are listed as refused. A quote that is never closed costs its own line,
-//! not the rest of the file, and no row takes more memory than [`MAX_BYTES`].
+//! Delimited tables (CSV, TSV) with or without a header; quoted cells may span lines. Gives rows with the table's
+//! number of columns and rejects the others. An unclosed quote rejects its own line, not the rest of the file. Never
+//! holds more than [`MAX_BYTES`] of a row.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -8,40 +8,41 @@ use std::path::Path;
 
 use csv::{Reader, ReaderBuilder, StringRecord, Terminator};
 
-use super::fields::listed;
-use super::intake::{Intake, Place, Refusal};
-use super::lines::{Line, Lines, MAX_BYTES, TOO_LONG};
+use super::fields::list_names;
+use super::import_writer::ImportWriter;
+use super::lines::{Line, Lines, MAX_BYTES};
+use super::rejection::{Rejection, RowLocation, TOO_LONG};
 use souk_io::error::{Error, Result};
 
-/// A quoted cell has fewer line ends; with more, it is a quote that was never closed.
+/// Upper bound of lines in a row; a quote that spans more is unclosed.
 const MAX_LINES: usize = 1000;
-/// A parser that has met a longer row gives the room back.
-const KEPT_BYTES: usize = 1 << 16;
-/// Among so many names one is looked for that is nearly right.
-const MAX_NEAR: usize = 1000;
+/// Buffer capacity that the parser keeps after a long row.
+const BUFFER_BYTES: usize = 1 << 16;
+/// Upper bound of column names searched for a similar one.
+const MAX_SIMILAR: usize = 1000;
 const SEPARATORS: [u8; 4] = [b',', b'\t', b';', b'|'];
 
-/// How the table is written.
+/// Format of a table.
 #[derive(Clone, Copy, Debug)]
-pub struct Shape {
-    /// Where it is not said, the one that the first line has most of.
+pub struct TableFormat {
+    /// Separator; by default the most frequent one of the first line.
     pub separator: Option<u8>,
     pub header: bool,
 }
 
 pub struct Table {
     lines: Lines,
-    /// Lines that were read ahead.
+    /// Lines read ahead.
     ahead: VecDeque<Line>,
     separator: u8,
     parser: Parser,
-    /// Each line is one quoted cell that holds the real row.
-    doubly_quoted: bool,
-    /// Names of the columns; empty without a header.
+    /// Whether each line is one quoted cell that contains the row.
+    is_doubly_quoted: bool,
+    /// Column names; empty without a header.
     pub names: Vec<String>,
-    width: usize,
-    /// Refused rows are not listed: another pass does that.
-    pub quiet: bool,
+    num_columns: usize,
+    /// Whether rejected rows are skipped without a report, because another pass reports them.
+    pub is_quiet: bool,
 }
 
 pub struct Row {
@@ -52,22 +53,27 @@ pub struct Row {
 }
 
 impl Row {
-    /// Empty where the table has no such column.
+    /// Cell by column number; empty if there is no such column.
     pub fn cell(&self, at: usize) -> &str {
         self.cells.get(at).unwrap_or_default()
+    }
+
+    /// Cell of an optional column; empty if the table lacks it.
+    pub fn optional_cell(&self, column: Option<usize>) -> &str {
+        column.map_or("", |at| self.cell(at))
     }
 
     pub fn cells(&self) -> impl Iterator<Item = &str> {
         self.cells.iter()
     }
 
-    pub fn place<'a>(&'a self, file: &'a Path) -> Place<'a> {
-        Place { file, row: self.number, start: &self.start }
+    pub fn location<'a>(&'a self, file: &'a Path) -> RowLocation<'a> {
+        RowLocation { file, row: self.number, start: &self.start }
     }
 }
 
 impl Table {
-    pub fn open(file: &Path, shape: Shape, intake: &mut Intake) -> Result<Self> {
+    pub fn open(file: &Path, table_format: TableFormat, writer: &mut ImportWriter) -> Result<Self> {
         let mut lines = Lines::open(file)?;
         let mut ahead = VecDeque::new();
         while let Some(line) = lines.next()? {
@@ -77,34 +83,34 @@ impl Table {
             }
         }
         let Some(first) = ahead.front() else { return Err(Error::data(file, None, "is empty")) };
-        let separator = shape.separator.unwrap_or_else(|| max_used(&first.bytes));
+        let separator = table_format.separator.unwrap_or_else(|| most_frequent_separator(&first.bytes));
         let mut table = Self {
             lines,
             ahead,
             separator,
             parser: Parser::new(separator),
-            doubly_quoted: false,
+            is_doubly_quoted: false,
             names: Vec::new(),
-            width: 0,
-            quiet: false,
+            num_columns: 0,
+            is_quiet: false,
         };
-        table.learn(shape.header, intake)?;
+        table.read_first_row(table_format.header, writer)?;
         Ok(table)
     }
 
-    /// A table with a header that has all of `needed`, in their order, and perhaps `optional`.
+    /// Opens a table with a header; returns it with the numbers of the `needed` columns.
     pub fn with_columns<const N: usize>(
         file: &Path,
         separator: u8,
         needed: [&str; N],
-        intake: &mut Intake,
+        writer: &mut ImportWriter,
     ) -> Result<(Self, [usize; N])> {
-        let table = Self::open(file, Shape { separator: Some(separator), header: true }, intake)?;
-        let mut places = [0; N];
-        for (place, name) in places.iter_mut().zip(needed) {
-            *place = table.needed_column(name)?;
+        let table = Self::open(file, TableFormat { separator: Some(separator), header: true }, writer)?;
+        let mut columns = [0; N];
+        for (column, name) in columns.iter_mut().zip(needed) {
+            *column = table.needed_column(name)?;
         }
-        Ok((table, places))
+        Ok((table, columns))
     }
 
     pub fn file(&self) -> &Path {
@@ -117,23 +123,24 @@ impl Table {
 
     pub fn needed_column(&self, name: &str) -> Result<usize> {
         self.column(name).ok_or_else(|| {
-            let found = listed(self.names.iter().map(String::as_str));
-            let near = nearest(name, &self.names).map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
-            Error::data(self.file(), Some(1), format!("has no column `{name}`{near}; its columns are: {found}"))
+            let found = list_names(self.names.iter().map(String::as_str));
+            let similar =
+                most_similar(name, &self.names).map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
+            Error::data(self.file(), Some(1), format!("has no column `{name}`{similar}; its columns are: {found}"))
         })
     }
 
-    /// Columns with and without a header.
-    pub fn width(&self) -> usize {
-        self.width
+    /// Number of columns.
+    pub fn num_columns(&self) -> usize {
+        self.num_columns
     }
 
-    /// The first row says how wide the table is, and whether it is quoted twice.
-    fn learn(&mut self, header: bool, intake: &mut Intake) -> Result<()> {
+    /// Reads the number of columns and the double quoting from the first row.
+    fn read_first_row(&mut self, header: bool, writer: &mut ImportWriter) -> Result<()> {
         let file = self.lines.file.clone();
-        let not_a_row = |refusal: &Refusal| {
+        let not_a_row = |rejection: &Rejection| {
             let what = if header { "header" } else { "first row" };
-            Error::data(&file, Some(1), format!("its {what} cannot be read: {}", refusal.reason))
+            Error::data(&file, Some(1), format!("its {what} cannot be read: {}", rejection.reason))
         };
         let gathered = self.gather()?;
         let first = match &gathered {
@@ -142,24 +149,24 @@ impl Table {
             None => &[],
         };
         if header && has_bare_return(first) && self.is_at_end()? {
-            let problem = "its lines end with carriage returns alone: convert it, as with `tr '\\r' '\\n'`";
+            let problem = "its lines end with bare carriage returns: convert it, for example with `tr '\\r' '\\n'`";
             return Err(Error::data(&file, Some(1), problem));
         }
         let (first, lines) = match gathered {
             Some(Ok(gathered)) => gathered,
-            Some(Err((_, refusal))) => return Err(not_a_row(&refusal)),
+            Some(Err((_, rejection))) => return Err(not_a_row(&rejection)),
             None => return Err(Error::data(&file, None, "is empty")),
         };
-        let text = intake.decode(&first).map_err(|refusal| not_a_row(&refusal))?;
-        let mut cells = self.parser.parse(&text).map_err(|refusal| not_a_row(&refusal))?;
+        let text = writer.decode(&first).map_err(|rejection| not_a_row(&rejection))?;
+        let mut cells = self.parser.parse(&text).map_err(|rejection| not_a_row(&rejection))?;
         if let Some(inner) = cells.get(0).filter(|_| cells.len() == 1 && text.starts_with('"'))
             && let Ok(inner) = self.parser.parse(inner)
             && inner.len() > 1
         {
-            self.doubly_quoted = true;
+            self.is_doubly_quoted = true;
             cells = inner;
         }
-        self.width = cells.len();
+        self.num_columns = cells.len();
         if header {
             self.names = cells.iter().map(|name| name.trim().to_owned()).collect();
         } else {
@@ -168,59 +175,57 @@ impl Table {
         Ok(())
     }
 
-    pub fn next(&mut self, intake: &mut Intake) -> Result<Option<Row>> {
+    pub fn next(&mut self, writer: &mut ImportWriter) -> Result<Option<Row>> {
         loop {
             let (bytes, mut lines) = match self.gather()? {
                 None => return Ok(None),
                 Some(Ok(gathered)) => gathered,
-                Some(Err((line, refusal))) => {
-                    self.refuse(intake, &line, &refusal)?;
+                Some(Err((line, rejection))) => {
+                    self.reject(writer, &line, &rejection)?;
                     continue;
                 }
             };
-            if !self.quiet {
-                intake.tick();
+            if !self.is_quiet {
+                writer.count_row();
             }
-            let text = if self.quiet { intake.decode_again(&bytes) } else { intake.decode(&bytes) };
+            let text = if self.is_quiet { writer.decode_again(&bytes) } else { writer.decode(&bytes) };
             let cells = text.and_then(|text| self.cells(&text));
             let first = lines.pop_front().expect("a row has a line");
             match cells {
                 Ok(cells) => return Ok(Some(Row { number: first.number, offset: first.offset, cells, start: bytes })),
-                Err(refusal) => {
-                    // a row of several lines may be one bad line and good ones that its quote has swallowed
+                Err(rejection) => {
+                    // a multi-line row may be one bad line whose quote swallowed good ones
                     lines.into_iter().rev().for_each(|line| self.ahead.push_front(line));
-                    self.refuse(intake, &first, &refusal)?;
+                    self.reject(writer, &first, &rejection)?;
                 }
             }
         }
     }
 
     /// Reads the row that begins at `offset`.
-    pub fn row_at(&mut self, offset: u64, intake: &mut Intake) -> Result<Option<Row>> {
+    pub fn row_at(&mut self, offset: u64, writer: &mut ImportWriter) -> Result<Option<Row>> {
         self.ahead.clear();
         self.lines.seek(offset)?;
-        self.next(intake)
+        self.next(writer)
     }
 
-    fn refuse(&self, intake: &mut Intake, line: &Line, refusal: &Refusal) -> Result<()> {
-        match self.quiet {
-            true => Ok(()),
-            false => intake.reject(&Place { file: &self.lines.file, row: line.number, start: &line.bytes }, refusal),
+    fn reject(&self, writer: &mut ImportWriter, line: &Line, rejection: &Rejection) -> Result<()> {
+        if self.is_quiet {
+            return Ok(());
         }
+        writer.reject(&RowLocation { file: &self.lines.file, row: line.number, start: &line.bytes }, rejection)
     }
 
-    fn cells(&mut self, text: &str) -> std::result::Result<StringRecord, Refusal> {
+    fn cells(&mut self, text: &str) -> std::result::Result<StringRecord, Rejection> {
         let mut cells = self.parser.parse(text)?;
-        if self.doubly_quoted && cells.len() == 1 {
+        if self.is_doubly_quoted && cells.len() == 1 {
             cells = self.parser.parse(&cells[0])?;
         }
-        match cells.len() == self.width {
-            true => Ok(cells),
-            false => {
-                let detail = format!("{} instead of {}", cells.len(), self.width);
-                Err(Refusal::with("a row with too many or too few columns", detail))
-            }
+        if cells.len() == self.num_columns {
+            return Ok(cells);
         }
+        let detail = format!("{} instead of {}", cells.len(), self.num_columns);
+        Err(Rejection::with("wrong number of columns", detail))
     }
 
     fn next_line(&mut self) -> Result<Option<Line>> {
@@ -240,8 +245,8 @@ impl Table {
         Ok(true)
     }
 
-    /// The lines of one row, joined; or the line that begins none.
-    fn gather(&mut self) -> Result<Option<std::result::Result<Gathered, (Line, Refusal)>>> {
+    /// Joins the lines of the next row; the error is the first line of an invalid row.
+    fn gather(&mut self) -> Result<Option<std::result::Result<RowLines, (Line, Rejection)>>> {
         let first = loop {
             match self.next_line()? {
                 None => return Ok(None),
@@ -249,29 +254,29 @@ impl Table {
                 Some(line) => break line,
             }
         };
-        if !first.whole {
+        if !first.is_whole {
             return Ok(Some(Err((first, TOO_LONG))));
         }
         let mut row = first.bytes.clone();
-        let mut quotes = Quotes::Start.over(&row, self.separator).0;
+        let mut quotes = QuoteState::Start.advance(&row, self.separator).0;
         let mut lines = VecDeque::from([first]);
-        while quotes == Quotes::Inside {
-            let room = lines.len() < MAX_LINES;
-            let next = if room { self.next_line()? } else { None };
-            let mut fits = next.as_ref().is_some_and(|line| line.whole && row.len() + line.bytes.len() < MAX_BYTES);
+        while quotes == QuoteState::Inside {
+            let has_room = lines.len() < MAX_LINES;
+            let next = if has_room { self.next_line()? } else { None };
+            let mut fits = next.as_ref().is_some_and(|line| line.is_whole && row.len() + line.bytes.len() < MAX_BYTES);
             if let (true, Some(line)) = (fits, &next) {
                 row.push(b'\n');
                 row.extend_from_slice(&line.bytes);
                 let torn;
-                (quotes, torn) = Quotes::Inside.over(&line.bytes, self.separator);
-                // what closes the quote has opened another: the first was a stray
+                (quotes, torn) = QuoteState::Inside.advance(&line.bytes, self.separator);
+                // the closing quote opened another one, so the first was a stray
                 fits = !torn;
             }
             lines.extend(next);
             if !fits {
-                let first = lines.pop_front().expect("it was put there");
+                let first = lines.pop_front().expect("a row has a first line");
                 lines.into_iter().rev().for_each(|line| self.ahead.push_front(line));
-                return Ok(Some(Err((first, "a quote that is never closed".into()))));
+                return Ok(Some(Err((first, "unclosed quote".into()))));
             }
         }
         if row.last() == Some(&b'\r') {
@@ -281,20 +286,21 @@ impl Table {
     }
 }
 
-type Gathered = (Vec<u8>, VecDeque<Line>);
+/// Bytes of a row and the lines they come from.
+type RowLines = (Vec<u8>, VecDeque<Line>);
 
-/// Where a reader stands between quotes; the same rules as the parser's.
+/// Quoting state, with the same rules as the parser.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Quotes {
+enum QuoteState {
     Start,
     Plain,
     Inside,
     Closing,
 }
 
-impl Quotes {
-    /// Where the reader stands then, and whether text came right behind a closing quote.
-    fn over(self, bytes: &[u8], separator: u8) -> (Self, bool) {
+impl QuoteState {
+    /// Returns the state after `bytes`, and whether text directly followed a closing quote.
+    fn advance(self, bytes: &[u8], separator: u8) -> (Self, bool) {
         bytes.iter().fold((self, false), |(state, torn), byte| match (state, *byte) {
             (Self::Inside, b'"') | (Self::Closing, b'\r') => (Self::Closing, torn),
             (Self::Inside, _) | (Self::Start | Self::Closing, b'"') => (Self::Inside, torn),
@@ -304,19 +310,19 @@ impl Quotes {
     }
 }
 
-/// The parser, kept from row to row, for making one takes longer than most rows.
+/// Row parser, reused because creating one takes longer than parsing most rows.
 struct Parser {
-    reader: Reader<Fed>,
+    reader: Reader<RowInput>,
     separator: u8,
 }
 
-/// The row that is parsed next.
-struct Fed {
+/// Row to parse next.
+struct RowInput {
     bytes: Vec<u8>,
     read: usize,
 }
 
-impl Read for Fed {
+impl Read for RowInput {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let length = (&self.bytes[self.read..]).read(out)?;
         self.read += length;
@@ -331,40 +337,40 @@ impl Parser {
             .flexible(true)
             .delimiter(separator)
             .terminator(Terminator::Any(b'\n'))
-            .from_reader(Fed { bytes: Vec::new(), read: 0 });
+            .from_reader(RowInput { bytes: Vec::new(), read: 0 });
         Self { reader, separator }
     }
 
-    fn parse(&mut self, text: &str) -> std::result::Result<StringRecord, Refusal> {
-        let fed = self.reader.get_mut();
-        fed.read = 0;
-        fed.bytes.clear();
-        fed.bytes.shrink_to(KEPT_BYTES);
-        fed.bytes.extend_from_slice(text.as_bytes());
-        fed.bytes.push(b'\n');
+    fn parse(&mut self, text: &str) -> std::result::Result<StringRecord, Rejection> {
+        let input = self.reader.get_mut();
+        input.read = 0;
+        input.bytes.clear();
+        input.bytes.shrink_to(BUFFER_BYTES);
+        input.bytes.extend_from_slice(text.as_bytes());
+        input.bytes.push(b'\n');
         let end = self.reader.position().byte() + text.len() as u64 + 1;
         let mut cells = StringRecord::new();
         let parsed = self.reader.read_record(&mut cells);
         if self.reader.position().byte() != end || self.reader.is_done() {
-            // it takes the row to end elsewhere
+            // the parser sees another row end
             *self = Self::new(self.separator);
-            return Err("a row with quotes that do not match".into());
+            return Err("mismatched quotes".into());
         }
         match parsed {
             Ok(true) => Ok(cells),
-            Ok(false) => Err("an empty row".into()),
-            Err(e) => Err(Refusal::with("not a row", e)),
+            Ok(false) => Err("empty row".into()),
+            Err(e) => Err(Rejection::with("invalid row", e)),
         }
     }
 }
 
-/// A carriage return with more of the line behind it.
+/// Whether the line has a carriage return in its middle.
 fn has_bare_return(line: &[u8]) -> bool {
     line.windows(2).any(|pair| pair[0] == b'\r' && !pair[1].is_ascii_whitespace())
 }
 
-/// The separator that stands most often outside of quotes.
-fn max_used(line: &[u8]) -> u8 {
+/// Most frequent separator outside quotes.
+fn most_frequent_separator(line: &[u8]) -> u8 {
     let count = |separator: &u8| {
         let mut inside = false;
         let outside = |byte: &&u8| {
@@ -373,12 +379,12 @@ fn max_used(line: &[u8]) -> u8 {
         };
         line.iter().filter(outside).count()
     };
-    // of equals, the first in the list
+    // ties: the first in the list
     SEPARATORS.into_iter().rev().max_by_key(count).unwrap_or(b',')
 }
 
-/// The name that takes the fewest changes to become `wanted`, where that is less than half of it.
-fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
+/// Name with the smallest edit distance to `wanted`, if that is less than half its length.
+fn most_similar<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
     let distance = |name: &str| {
         let name: Vec<char> = name.to_lowercase().chars().take(64).collect();
         let mut row: Vec<usize> = (0..=name.len()).collect();
@@ -392,6 +398,6 @@ fn nearest<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
         }
         row[name.len()]
     };
-    let nearest = names.iter().take(MAX_NEAR).min_by_key(|name| distance(name))?;
+    let nearest = names.iter().take(MAX_SIMILAR).min_by_key(|name| distance(name))?;
     (2 * distance(nearest) < wanted.chars().count()).then_some(nearest)
 }

@@ -1,4 +1,4 @@
-//! Every format on a few rows made by hand: what is taken, what is refused and why, and what an error says.
+//! Every format on a few handmade rows: imported rows, rejected rows with reasons, and error messages.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use super::*;
 use souk_io::beir::DataFolder;
 use souk_io::domain::{Item, Judgement};
 
-/// A folder with these files.
+/// Temporary folder with these files.
 fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
     let home = tempfile::tempdir().unwrap();
     for (name, bytes) in files {
@@ -22,16 +22,16 @@ fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
 }
 
 fn run(format: Format, options: &Options, home: &Path, from: &str) -> Result<Summary> {
-    import((format, options), &home.join("in").join(from), &home.join("out"), &mut |_| ())
+    import(format, options, &home.join("in").join(from), &home.join("out"), &mut |_| ())
 }
 
-fn taken(format: Format, options: &Options, files: &[(&str, &[u8])], from: &str) -> (tempfile::TempDir, Summary) {
+fn import_ok(format: Format, options: &Options, files: &[(&str, &[u8])], from: &str) -> (tempfile::TempDir, Summary) {
     let home = folder(files);
     let summary = run(format, options, home.path(), from).unwrap();
     (home, summary)
 }
 
-fn refused(format: Format, options: &Options, files: &[(&str, &[u8])], from: &str) -> String {
+fn import_error(format: Format, options: &Options, files: &[(&str, &[u8])], from: &str) -> String {
     let home = folder(files);
     let error = run(format, options, home.path(), from).unwrap_err().to_string();
     assert!(!home.path().join("out.part").exists(), "nothing is left behind");
@@ -68,7 +68,7 @@ fn gzipped(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn beir_keeps_what_is_sound_and_lists_the_rest() {
+fn beir_imports_valid_rows_and_lists_the_rest() {
     let corpus = b"\xef\xbb\xbf{\"_id\":\"a\",\"title\":\"Desk\",\"text\":null,\"price\":5,\"metadata\":{\"x\":[1]}}\r\n\n\
         {\"_id\":7,\"title\":\"Lamp\"}\n{\"_id\":\"a\"}\n{\"title\":\"x\"}\nnonsense\n{\"_id\":\"caf\xe9\",\"text\":\"caf\xe9\"}\n[]\n{\"_id\":\"x\\ty\"}";
     let queries = gzipped(
@@ -87,7 +87,7 @@ fn beir_keeps_what_is_sound_and_lists_the_rest() {
         ("corpus.jsonl.gz", b"the same, packed"),
         ("qrels/notes.txt", b"hello"),
     ];
-    let (home, summary) = taken(Format::Beir, &Options::default(), &files, "");
+    let (home, summary) = import_ok(Format::Beir, &Options::default(), &files, "");
     assert_eq!(
         items(&home),
         [
@@ -103,23 +103,23 @@ fn beir_keeps_what_is_sound_and_lists_the_rest() {
     assert_eq!(
         reasons(&summary),
         [
-            ("a grade the scale does not have", 1),
-            ("a query without text", 1),
-            ("an id with a tab or a line end in it", 1),
-            ("an item with this id came before", 1),
-            ("judges a query that is not there", 1),
-            ("judges an item that is not there", 1),
-            ("no id", 1),
+            ("duplicate item id", 1),
+            ("duplicate judgement", 1),
+            ("grade not in the scale", 1),
+            ("id contains a tab or a line end", 1),
+            ("judgement of an unknown item", 1),
+            ("judgement of an unknown query", 1),
+            ("missing id", 1),
             ("not a JSON object", 2),
-            ("not a judgement: expected query-id, corpus-id and score with tabs between", 1),
-            ("puts a query that is not there into a slice", 1),
-            ("this pair was judged before", 1),
-            ("this query is in a slice already", 1),
+            ("not a judgement: expected query-id, corpus-id and score separated by tabs", 1),
+            ("query is already in a slice", 1),
+            ("query without text", 1),
+            ("slice of an unknown query", 1),
         ]
     );
     let listed = json_lines(&home, REJECTED_FILE);
     assert_eq!(listed.len() as u64, summary.num_rejected());
-    let expected = json!({"file": "corpus.jsonl", "line": 4, "reason": "an item with this id came before", "detail": "a",
+    let expected = json!({"file": "corpus.jsonl", "line": 4, "reason": "duplicate item id", "detail": "a",
         "start": "{\"_id\":\"a\"}"});
     assert_eq!(listed[0], expected);
     assert_eq!(summary.noted["rows that are not UTF-8, read as windows-1252"], 1);
@@ -127,7 +127,7 @@ fn beir_keeps_what_is_sound_and_lists_the_rest() {
 }
 
 #[test]
-fn scales_are_chosen_by_the_largest_grade_or_said() {
+fn scale_follows_the_grades_or_the_option() {
     let levels = |grades: &[&str], levels: Option<&str>| -> Result<Vec<u8>> {
         let ids = 0..grades.len();
         let corpus: String = ids.clone().map(|id| format!("{{\"_id\":\"{id}\"}}\n")).collect();
@@ -145,10 +145,10 @@ fn scales_are_chosen_by_the_largest_grade_or_said() {
     assert_eq!(levels(&["2", "1", "0", "-1"], None).unwrap(), [4, 3, 1, 1]);
     assert_eq!(levels(&["3", "2", "1", "0"], None).unwrap(), [4, 3, 2, 1]);
     assert_eq!(levels(&["4", "3", "2", "1"], None).unwrap(), [4, 3, 2, 1]);
-    assert_eq!(levels(&["1", "1"], None).unwrap(), [4, 4], "those that are not relevant are often left out");
+    assert_eq!(levels(&["1", "1"], None).unwrap(), [4, 4], "irrelevant items are often omitted");
     for unclear in [&["1", "2"][..], &["1", "3", "2"], &["3"], &["2"]] {
         let error = levels(unclear, None).unwrap_err().to_string();
-        assert!(error.contains("it is not known what they mean: say it with --levels"), "{error}");
+        assert!(error.contains("are ambiguous: set --levels"), "{error}");
     }
     assert_eq!(levels(&["3", "1"], Some("1=1,2=2,3=3,4=4")).unwrap(), [3, 1]);
     let unknown = levels(&["4", "0"], None).unwrap_err().to_string();
@@ -175,7 +175,7 @@ fn home_depot_joins_files_that_are_not_sorted() {
         ("product_descriptions.csv", descriptions),
         ("attributes.csv", attributes),
     ];
-    let (home, summary) = taken(Format::HomeDepot, &Options::default(), &files, "");
+    let (home, summary) = import_ok(Format::HomeDepot, &Options::default(), &files, "");
     assert_eq!(
         items(&home),
         [
@@ -197,11 +197,11 @@ fn home_depot_joins_files_that_are_not_sorted() {
     assert_eq!(
         reasons(&summary),
         [
-            ("a relevance outside of 1 to 3", 1),
-            ("a row with too many or too few columns", 1),
-            ("a search without product_uid or search_term", 1),
-            ("an attribute of an item that is not there", 1),
-            ("an attribute without product_uid", 1),
+            ("attribute of an unknown item", 1),
+            ("attribute without product_uid", 1),
+            ("relevance outside 1 to 3", 1),
+            ("search without product_uid or search_term", 1),
+            ("wrong number of columns", 1),
         ]
     );
     let lost = json_lines(&home, REJECTED_FILE).into_iter().find(|row| row["detail"] == "100404").unwrap();
@@ -211,10 +211,10 @@ fn home_depot_joins_files_that_are_not_sorted() {
 #[test]
 fn home_depot_needs_train_csv_and_its_columns() {
     let options = Options::default();
-    let missing = refused(Format::HomeDepot, &options, &[("test.csv", b"")], "");
+    let missing = import_error(Format::HomeDepot, &options, &[("test.csv", b"")], "");
     assert!(missing.contains("has no train.csv") && missing.contains("it has: test.csv"), "{missing}");
     let header = b"id,product_uid,product_titel,search_term,relevance\n";
-    let typo = refused(Format::HomeDepot, &options, &[("train.csv", header)], "");
+    let typo = import_error(Format::HomeDepot, &options, &[("train.csv", header)], "");
     assert!(typo.contains("no column `product_title` (did you mean `product_titel`?)"), "{typo}");
 }
 
@@ -228,7 +228,7 @@ fn wands_has_its_labels_classes_and_features() {
         "id\tquery_id\tproduct_id\tlabel\n0\t0\t0\tExact\n1\t0\t1\tIrrelevant\n2\t1\t2\tPartial\n3\t1\t1\tMaybe\n";
     let files: [(&str, &[u8]); 3] =
         [("product.csv", products.as_bytes()), ("query.csv", queries.as_bytes()), ("label.csv", labels.as_bytes())];
-    let (home, summary) = taken(Format::Wands, &Options::default(), &files, "");
+    let (home, summary) = import_ok(Format::Wands, &Options::default(), &files, "");
     let found = items(&home);
     let bed = json!({"_id": "0", "title": "solid wood bed", "text": "good , \"deep\" sleep", "category": "Furniture / Beds",
         "class": "Beds", "attributes": {"color": "oak", "style": "modern"}, "rating_count": 15.0, "average_rating": 4.5,
@@ -242,7 +242,7 @@ fn wands_has_its_labels_classes_and_features() {
     assert_eq!(slices.into_iter().collect::<Vec<_>>(), [("0".to_owned(), "Beds".to_owned())]);
     assert_eq!(summary.num_rejected(), 3, "{:?}", summary.rejected);
     let good = Options { scale: Some("Exact=4,Partial=3,Irrelevant=1".parse().unwrap()), ..Options::default() };
-    let (home, _) = taken(Format::Wands, &good, &files, "");
+    let (home, _) = import_ok(Format::Wands, &good, &files, "");
     assert_eq!(judgements(&home, "test")[2].2, 3);
 }
 
@@ -254,7 +254,7 @@ fn icecat_has_typed_attributes_and_cents() {
     let products = [products.to_vec(), b"\n".to_vec()].concat();
     let good = br#"{"id":2,"name":"dv7","title":"HP dv7","supplier":"HP","price":10995,"attr_t_type":"x","attr_n_weight":3.5,"attr_b_usb":true,"ean":["1"],"text":"own"}"#;
     let all = gzipped(&[good.as_slice(), b"\n", &products].concat());
-    let (home, summary) = taken(Format::Icecat, &Options::default(), &[("products.jsonl.gz", &all)], "");
+    let (home, summary) = import_ok(Format::Icecat, &Options::default(), &[("products.jsonl.gz", &all)], "");
     let expected = json!({"_id": "2", "title": "HP dv7", "text": "", "name": "dv7", "brand": "HP", "price": 109.95,
         "attributes": {"type": "x", "weight": 3.5, "usb": true}, "ean": ["1"], "icecat_text": "own"});
     assert_eq!(items(&home), [expected]);
@@ -267,32 +267,32 @@ fn icecat_prices_in_texts_and_attributes_of_two_kinds() {
 {"id":"2","price":"$109.95"}
 {"id":"3","price":"on request"}
 "#;
-    let (home, summary) = taken(Format::Icecat, &Options::default(), &[("products.jsonl", products)], "");
+    let (home, summary) = import_ok(Format::Icecat, &Options::default(), &[("products.jsonl", products)], "");
     let found = items(&home);
     assert_eq!(
         [&found[0]["price"], &found[1]["price"], &found[2]["price"]],
         [&json!(109.95), &json!(109.95), &json!("on request")]
     );
-    // in the order of the names
+    // in name order
     assert_eq!(found[0]["attributes"], json!({"height": true, "height (n)": 5, "height (t)": "5 cm"}));
-    assert_eq!(summary.noted["attributes of one name and two kinds, the second under its name and kind"], 2);
-    assert_eq!(summary.noted["prices that are no number, kept as text"], 1);
+    assert_eq!(summary.noted["attributes with one name and two types, the second renamed to `name (type)`"], 2);
+    assert_eq!(summary.noted["non-numeric prices kept as text"], 1);
 }
 
 #[test]
-fn csv_loses_no_column() {
+fn csv_keeps_every_column() {
     let named = |columns: &[&str]| Options {
         columns: columns.iter().map(|column| column.parse().unwrap()).collect(),
         ..Options::default()
     };
     let table = b"sku,title,,column_2,title,brand,id\n1,a,b,c,d,e,f\n";
-    let (home, _) = taken(Format::Csv, &named(&["id=title", "brand=sku"]), &[("t.csv", table)], "t.csv");
+    let (home, _) = import_ok(Format::Csv, &named(&["id=title", "brand=sku"]), &[("t.csv", table)], "t.csv");
     let expected = json!({"_id": "a", "title": "", "text": "", "brand": "1", "column_2": "b", "column_3": "c",
         "column_4": "d", "column_5": "e", "column_6": "f"});
     assert_eq!(items(&home), [expected]);
     for twice in [["id=0", "id=1"], ["brand=0", "brand=1"]] {
-        let error = refused(Format::Csv, &named(&twice), &[("t.csv", b"")], "t.csv");
-        assert!(error.contains("twice: only title and text"), "refused before the empty file: {error}");
+        let error = import_error(Format::Csv, &named(&twice), &[("t.csv", b"")], "t.csv");
+        assert!(error.contains("twice: only title and text"), "rejected before reading the empty file: {error}");
     }
 }
 
@@ -304,7 +304,7 @@ fn csv_with_and_without_a_header() {
         ..Options::default()
     };
     let columns = named(&["id=sku", "title=Name", "price=2", "brand=Marke"]);
-    let (home, summary) = taken(Format::Csv, &columns, &[("t.csv", table)], "t.csv");
+    let (home, summary) = import_ok(Format::Csv, &columns, &[("t.csv", table)], "t.csv");
     assert_eq!(
         items(&home),
         [
@@ -312,21 +312,18 @@ fn csv_with_and_without_a_header() {
             json!({"_id": "2", "title": "Lamp", "text": "", "price": "on request"}),
         ]
     );
-    assert_eq!(
-        reasons(&summary),
-        [("a row with too many or too few columns", 1), ("an item with this id came before", 1), ("no id", 1)]
-    );
+    assert_eq!(reasons(&summary), [("duplicate item id", 1), ("missing id", 1), ("wrong number of columns", 1)]);
     let bare = Options { no_header: true, ..named(&["id=0", "title=1", "text=1", "text=2"]) };
-    let (home, _) = taken(Format::Csv, &bare, &[("t.tsv", b"7\ta\tb\tc\n8\t\t\t\n")], "t.tsv");
+    let (home, _) = import_ok(Format::Csv, &bare, &[("t.tsv", b"7\ta\tb\tc\n8\t\t\t\n")], "t.tsv");
     assert_eq!(items(&home)[0], json!({"_id": "7", "title": "a", "text": "a b", "column_3": "c"}));
-    let (home, _) = taken(Format::Csv, &Options::default(), &[("t.csv", b"name,asin\nDesk,B1\n")], "t.csv");
+    let (home, _) = import_ok(Format::Csv, &Options::default(), &[("t.csv", b"name,asin\nDesk,B1\n")], "t.csv");
     assert_eq!(items(&home), [json!({"_id": "B1", "title": "Desk", "text": ""})]);
 }
 
 #[test]
-fn a_quote_that_is_never_closed_costs_one_line() {
+fn unclosed_quote_rejects_one_line() {
     let table = b"id,title\n1,\"two\nlines\"\n2,\"open\n3,three\n4,\"fo\"\"ur\"\n5,\"five\n6,six\n";
-    let (home, summary) = taken(Format::Csv, &Options::default(), &[("t.csv", table)], "t.csv");
+    let (home, summary) = import_ok(Format::Csv, &Options::default(), &[("t.csv", table)], "t.csv");
     let ids: Vec<Value> = items(&home).into_iter().map(|item| item["_id"].clone()).collect();
     assert_eq!(ids, ["1", "3", "4", "6"]);
     assert_eq!(items(&home)[0]["title"], "two\nlines");
@@ -334,24 +331,24 @@ fn a_quote_that_is_never_closed_costs_one_line() {
 }
 
 #[test]
-fn a_line_beyond_all_bounds_is_passed_over() {
+fn overlong_lines_are_skipped() {
     let long =
         [b"{\"_id\":\"1\",\"text\":\"".to_vec(), vec![b'x'; lines::MAX_BYTES], b"\"}\n{\"_id\":\"2\"}\n".to_vec()]
             .concat();
-    let (home, summary) = taken(Format::Beir, &Options::default(), &[("corpus.jsonl", &long)], "");
+    let (home, summary) = import_ok(Format::Beir, &Options::default(), &[("corpus.jsonl", &long)], "");
     assert_eq!(items(&home), [json!({"_id": "2", "title": "", "text": ""})]);
     assert_eq!(reasons(&summary), [("longer than 16 MiB", 1)]);
     let quoted =
         [b"id,title\n1,\"".to_vec(), vec![b'\n'; 2000], vec![b'x'; lines::MAX_BYTES], b"\n2,b\n".to_vec()].concat();
-    let (home, _) = taken(Format::Csv, &Options::default(), &[("t.csv", &quoted)], "t.csv");
+    let (home, _) = import_ok(Format::Csv, &Options::default(), &[("t.csv", &quoted)], "t.csv");
     assert_eq!(items(&home).len(), 1);
 }
 
 #[test]
-fn what_would_be_too_long_to_be_read_again_is_refused() {
-    // each of these letters is six in JSON
+fn rejects_items_too_long_to_read_back() {
+    // each of these bytes takes six in JSON
     let item = [b"id,title\n1,".to_vec(), vec![1; lines::MAX_BYTES / 5], b"\n2,b\n".to_vec()].concat();
-    let (home, summary) = taken(Format::Csv, &Options::default(), &[("t.csv", &item)], "t.csv");
+    let (home, summary) = import_ok(Format::Csv, &Options::default(), &[("t.csv", &item)], "t.csv");
     assert_eq!((items(&home).len(), reasons(&summary)), (1, vec![("longer than 16 MiB", 1)]));
     assert_eq!(DataFolder::open(&home.path().join("out")).unwrap().items().unwrap().filter(Result::is_ok).count(), 1);
 }
@@ -367,7 +364,7 @@ fn ubi_lines_queries_and_items() {
 {"action_name":"click","query_id":"a","timestamp":1}
 {"query_id":"b","user_query":"tv","timestamp":"2024-12-10 00:01:30"}
 "#;
-    let (home, summary) = taken(Format::Ubi, &Options::default(), &[("log.ndjson", log)], "log.ndjson");
+    let (home, summary) = import_ok(Format::Ubi, &Options::default(), &[("log.ndjson", log)], "log.ndjson");
     assert_eq!((summary.counts.log_lines, summary.counts.queries, summary.counts.items), (4, 2, 3));
     let lines = json_lines(&home, "logs.ndjson");
     assert_eq!((&lines[0]["application"], &lines[0]["user_query"]), (&json!("shop"), &json!("tv ")));
@@ -383,7 +380,7 @@ fn ubi_lines_queries_and_items() {
         reasons(&summary),
         [("a click without `event_attributes.object.object_id`", 1), ("not a UBI object", 1)]
     );
-    assert_eq!(summary.left_out["bulk lines of OpenSearch"] + summary.left_out["events `page_exit`"], 2);
+    assert_eq!(summary.left_out["OpenSearch bulk lines"] + summary.left_out["events `page_exit`"], 2);
 
     let files: [(&str, &[u8]); 3] = [
         ("log.ndjson", log),
@@ -394,17 +391,17 @@ fn ubi_lines_queries_and_items() {
     let options = Options { catalogue: Some(home.path().join("in/shop")), ..Options::default() };
     let summary = run(Format::Ubi, &options, home.path(), "log.ndjson").unwrap();
     assert_eq!(items(&home), [json!({"_id": "7", "title": "TV", "text": ""})]);
-    assert_eq!(summary.noted["events on items that the catalogue does not have"], 1);
+    assert_eq!(summary.noted["events on items missing from the catalogue"], 1);
     assert_eq!(summary.unread_files, [home.path().join("in/shop/queries.jsonl").display().to_string()]);
 }
 
 #[test]
-fn clicks_that_are_quoted_twice() {
+fn clicks_in_a_doubly_quoted_table() {
     let clicks = b"\"user,sku,category,query,click_time,query_time\"\n\
         \"u1,7,tv,\"\"flat, tv\"\",\"\"2011-09-01 23:44:52.533\"\",\"\"2011-09-01 23:43:59.752\"\"\"\n\
         \"u1,8,,\"\"flat, tv\"\",\"\"2011-09-01 23:45:52.5\"\",\"\"2011-09-01 23:43:59.752\"\"\"\n\
         \"u2,7,tv,\"\"flat, tv\"\",never,\"\"2011-09-01 23:43:59.752\"\"\"\n";
-    let (home, summary) = taken(Format::Ubi, &Options::default(), &[("clicks.csv", clicks)], "");
+    let (home, summary) = import_ok(Format::Ubi, &Options::default(), &[("clicks.csv", clicks)], "");
     assert_eq!((summary.counts.log_lines, summary.counts.queries, summary.counts.items), (3, 1, 2));
     let log = fs::read(home.path().join("out/logs.ndjson")).unwrap();
     let records: Vec<_> =
@@ -414,68 +411,66 @@ fn clicks_that_are_quoted_twice() {
     };
     assert_eq!((&*query.text, &*click.item, &click.query_id), ("flat, tv", "8", &query.query_id));
     assert_eq!(items(&home)[0], json!({"_id": "7", "title": "", "text": "", "category": "tv"}));
-    assert_eq!(reasons(&summary), [("a time that cannot be read", 1)]);
+    assert_eq!(reasons(&summary), [("invalid timestamp", 1)]);
 }
 
 #[test]
-fn what_is_wrong_altogether_is_an_error_that_helps() {
+fn unusable_inputs_give_helpful_errors() {
     use Format::{Beir, Csv, Esci, HomeDepot, Icecat, Ubi, Wands};
     let none = Options::default();
-    let csv = |text: &'static [u8]| refused(Csv, &none, &[("t.csv", text)], "t.csv");
-    let option = |options: Options| refused(Icecat, &options, &[("products.jsonl", b"{}")], "");
+    let csv = |text: &'static [u8]| import_error(Csv, &none, &[("t.csv", text)], "t.csv");
+    let option = |options: Options| import_error(Icecat, &options, &[("products.jsonl", b"{}")], "");
     for (error, expected) in [
         (
-            refused(Beir, &none, &[("corpus.jsonl", b"{\"_id\":\"1\"}")], "corpus.jsonl"),
-            "beir is a folder of files: say --from",
+            import_error(Beir, &none, &[("corpus.jsonl", b"{\"_id\":\"1\"}")], "corpus.jsonl"),
+            "beir needs a folder: use --from",
         ),
-        (refused(Csv, &none, &[("t.csv", b"")], ""), "csv is one file; in the folder are: t.csv"),
-        (refused(Wands, &none, &[("x", b"")], "gone"), "is not there"),
-        (refused(Ubi, &none, &[("x.txt", b"")], ""), "has no logs"),
-        (refused(Esci, &none, &[("x.txt", b"")], ""), "has no shopping_queries_dataset_products.parquet"),
+        (import_error(Csv, &none, &[("t.csv", b"")], ""), "csv needs one file; the folder has: t.csv"),
+        (import_error(Wands, &none, &[("x", b"")], "gone"), "does not exist"),
+        (import_error(Ubi, &none, &[("x.txt", b"")], ""), "has no logs"),
+        (import_error(Esci, &none, &[("x.txt", b"")], ""), "has no shopping_queries_dataset_products.parquet"),
         (
-            refused(Beir, &none, &[("corpus.jsonl", b"nonsense\n")], ""),
-            "of 1 rows none could be taken; 1 were refused: corpus.jsonl, line 1: not a JSON object",
+            import_error(Beir, &none, &[("corpus.jsonl", b"nonsense\n")], ""),
+            "none of 1 rows could be imported; 1 were rejected, first corpus.jsonl, line 1: not a JSON object",
         ),
-        (refused(Beir, &none, &[("corpus.jsonl", b"")], ""), "of 0 rows none could be taken"),
+        (import_error(Beir, &none, &[("corpus.jsonl", b"")], ""), "none of 0 rows could be imported"),
         (csv(b"PK\x03\x04zip"), "is a zip archive"),
         (csv(b"\xff\xfei\0d\0"), "is UTF-16"),
         (csv(b""), "is empty"),
-        (csv(b"a,b\n1,2\n"), "not known which column is the id: say --columns id=...; the table has a, b"),
-        (csv(b"id,title\r1,a\r2,b\r"), "its lines end with carriage returns alone"),
+        (csv(b"a,b\n1,2\n"), "no id column found: set --columns id=...; the table has a, b"),
+        (csv(b"id,title\r1,a\r2,b\r"), "its lines end with bare carriage returns"),
         (
-            refused(HomeDepot, &none, &[("train.csv", b"id,product_uid\r1,\"a\"\r\n\n")], ""),
-            "its lines end with carriage returns alone",
+            import_error(HomeDepot, &none, &[("train.csv", b"id,product_uid\r1,\"a\"\r\n\n")], ""),
+            "its lines end with bare carriage returns",
         ),
-        (option(Options { locale: Some("us".into()), ..none.clone() }), "--locale is for esci, not for icecat"),
-        (option(Options { columns: vec!["id=0".parse().unwrap()], ..none.clone() }), "--columns is for csv"),
-        (
-            refused(HomeDepot, &none, &[("train.csv", b"\"open")], ""),
-            "its header cannot be read: a quote that is never closed",
-        ),
+        (option(Options { locale: Some("us".into()), ..none.clone() }), "--locale applies to esci, not to icecat"),
+        (option(Options { columns: vec!["id=0".parse().unwrap()], ..none.clone() }), "--columns applies to csv"),
+        (import_error(HomeDepot, &none, &[("train.csv", b"\"open")], ""), "its header cannot be read: unclosed quote"),
     ] {
         assert!(error.contains(expected), "{error}\n{expected}");
     }
     let wide: &[u8] = &[b"x,".repeat(1 << 20), vec![b'y'; 1 << 20], b"\n".to_vec()].concat();
-    for error in
-        [refused(Csv, &none, &[("t.csv", wide)], "t.csv"), refused(HomeDepot, &none, &[("train.csv", wide)], "")]
-    {
+    for error in [
+        import_error(Csv, &none, &[("t.csv", wide)], "t.csv"),
+        import_error(HomeDepot, &none, &[("train.csv", wide)], ""),
+    ] {
         assert!(error.ends_with("and 1048557 more (is this a table?)") && error.len() < 1000, "{error}");
     }
     let far = Options { columns: vec!["id=9".parse().unwrap()], ..none.clone() };
-    assert!(refused(Csv, &far, &[("t.csv", b"a,b\n1,2\n")], "t.csv").contains("there are 2 columns"));
+    assert!(import_error(Csv, &far, &[("t.csv", b"a,b\n1,2\n")], "t.csv").contains("the table has 2 columns"));
     let strict = Options { encoding: Encoding::Utf8, ..none };
-    let (_, summary) = taken(Csv, &strict, &[("t.csv", b"id\ncaf\xe9\nok\n")], "t.csv");
+    let (_, summary) = import_ok(Csv, &strict, &[("t.csv", b"id\ncaf\xe9\nok\n")], "t.csv");
     assert_eq!(reasons(&summary), [("not valid UTF-8", 1)]);
     let bad_gzip = &gzipped(&[b'x'; 1000])[..30];
     let home = folder(&[("corpus.jsonl", bad_gzip)]);
     assert!(run(Beir, &Options::default(), home.path(), "").is_err());
-    assert!("Esci".parse::<Format>().unwrap_err().to_string().contains("say beir, home-depot"));
+    assert!("Esci".parse::<Format>().unwrap_err().to_string().contains("use beir, home-depot"));
 }
 
 #[test]
-fn what_is_written_is_an_item_again() {
+fn written_items_parse_back() {
     let line = br#"{"_id":"1","title":"a","text":"b","deep":{"x":[null,1.5]}}"#;
-    let (home, _) = taken(Format::Beir, &Options::default(), &[("corpus.jsonl", line)], "");
+    let (home, _) = import_ok(Format::Beir, &Options::default(), &[("corpus.jsonl", line)], "");
     let read: Vec<Item> =
         DataFolder::open(&home.path().join("out")).unwrap().items().unwrap().map(|item| item.unwrap().1).collect();
     assert_eq!(read, [Item::parse(line, Path::new("x"), 1).unwrap()]);

@@ -1,7 +1,7 @@
-//! The search log: UBI 1.3 records, from files or Kafka, in lanes that are each read in order.
+//! Search logs: UBI 1.3 records from files or Kafka, split into lanes that are each read in order.
 //!
-//! A source gives raw messages with the place each came from. It keeps no record of what was done with them: whoever
-//! consumes a lane says at its opening where to go on (`Resume`), and afterwards what is durably done (`commit`).
+//! A source gives raw messages with their origin. It never stores progress: the consumer supplies the resume position
+//! when a lane opens (`Resume`) and reports what is durable afterwards (`commit`).
 
 pub mod file;
 pub mod kafka;
@@ -21,11 +21,11 @@ use souk_io::error::{Error, Result};
 pub struct Lane(Arc<str>);
 
 impl Lane {
-    /// A lane's name is also the name of a folder, so other characters become `_`.
+    /// Creates a lane. Its name is also a folder name, so unsafe characters become `_`.
     pub fn new(name: &str) -> Self {
         let safe = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
         let name: String = name.chars().map(|letter| if safe(letter) { letter } else { '_' }).collect();
-        // `.` and `..` name other folders, and hidden ones are for files that are being written
+        // `.` and `..` are other folders, and hidden names are reserved for files being written
         Self(if name.is_empty() || name.starts_with('.') { format!("_{name}") } else { name }.into())
     }
 
@@ -40,13 +40,13 @@ impl fmt::Display for Lane {
     }
 }
 
-/// How far a lane is done: for each of its parts (a topic, a file) the offset of the first message that is not.
+/// Progress of a lane: for each of its parts (a topic or a file), the offset of the first unprocessed message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Position(pub BTreeMap<String, u64>);
 
 impl Position {
-    /// Takes note that everything before `next` is done.
+    /// Marks every message before `next` as processed.
     pub fn advance(&mut self, part: &str, next: u64) {
         match self.0.get_mut(part) {
             Some(at) => *at = next.max(*at),
@@ -54,39 +54,39 @@ impl Position {
         }
     }
 
-    /// Takes note that all parts but this are finished.
-    pub fn move_on(&mut self, part: &str) {
+    /// Drops all parts but this one, because they are finished.
+    pub fn retain_part(&mut self, part: &str) {
         self.0.retain(|other, _| other == part);
     }
 
-    /// Whether the message at `offset` is done already.
+    /// Returns whether the message at `offset` is already processed.
     pub fn covers(&self, part: &str, offset: u64) -> bool {
         self.0.get(part).is_some_and(|next| offset < *next)
     }
 }
 
-/// Where a lane goes on; `None` for one that is new.
+/// Returns the position at which a lane resumes; `None` for a new lane.
 pub type Resume = Arc<dyn Fn(&Lane) -> Result<Option<Position>> + Send + Sync>;
 
-/// What a source has to say.
+/// Event from a log source.
 pub enum Signal {
-    /// Messages of this lane follow, from where `Resume` said.
+    /// Messages of this lane follow, starting at the position that `Resume` returned.
     Opened(Lane, Position),
-    Batch(Batch),
-    /// The lane goes to another reader, who waits until the token is dropped: finish what was read of it first.
-    Closed(Lane, Token),
-    /// Everything has been read; only a source that does not follow its log says so.
+    Batch(MessageBatch),
+    /// The lane moves to another reader, which waits until the token is dropped: commit what was read first.
+    Closed(Lane, HandoverToken),
+    /// End of the log; never sent by a source that follows its log.
     Ended,
 }
 
-/// Held while a lane is being handed over.
-pub struct Token(#[expect(dead_code, reason = "dropping it is its message")] SyncSender<()>);
+/// Token held during a lane handover; dropping it releases the lane.
+pub struct HandoverToken(#[expect(dead_code, reason = "dropping it is its message")] SyncSender<()>);
 
 /// Messages of one lane, in order.
-pub struct Batch {
+pub struct MessageBatch {
     pub lane: Lane,
-    /// What came before belongs to parts that are finished: a file that was rotated away.
-    pub moves_on: bool,
+    /// Whether earlier parts of the lane are finished, as after a file rotation.
+    pub finishes_earlier_parts: bool,
     parts: Arc<[String]>,
     bytes: Vec<u8>,
     entries: Vec<Entry>,
@@ -100,22 +100,22 @@ struct Entry {
     next: u64,
 }
 
-/// One message as it lies in the log.
+/// Raw message from the log.
 #[derive(Clone, Copy, Debug)]
 pub struct Message<'a> {
     pub payload: &'a [u8],
     pub part: &'a str,
     pub offset: u64,
-    /// The offset after it.
+    /// Offset of the message after this one.
     pub next: u64,
 }
 
-impl Batch {
+impl MessageBatch {
     fn new(lane: Lane, parts: Arc<[String]>) -> Self {
-        Self { lane, moves_on: false, parts, bytes: Vec::new(), entries: Vec::new() }
+        Self { lane, finishes_earlier_parts: false, parts, bytes: Vec::new(), entries: Vec::new() }
     }
 
-    fn push(&mut self, payload: &[u8], (part, offset, next): (usize, u64, u64)) {
+    fn push(&mut self, payload: &[u8], part: usize, offset: u64, next: u64) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(payload);
         self.entries.push(Entry { start, end: self.bytes.len(), part, offset, next });
@@ -143,54 +143,54 @@ impl Batch {
     }
 }
 
-/// A message that could not be used, with where it came from and why.
+/// Unusable message, with its origin and the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeadLetter {
     pub lane: String,
-    /// The topic or file.
+    /// Topic or file.
     pub part: String,
     pub offset: u64,
     pub reason: String,
-    /// As it came; bytes that are no text are replaced.
+    /// Original payload; invalid UTF-8 is replaced.
     pub payload: String,
 }
 
-/// A search log. Reading is in one thread; the source may have others of its own.
+/// Search log, read from one thread; the source may run threads of its own.
 pub trait LogSource: Send {
-    /// What comes next, or `None` when nothing has come for as long as `wait`.
+    /// Returns the next signal, or `None` after `wait` without one.
     fn next(&mut self, wait: Duration) -> Result<Option<Signal>>;
 
-    /// Takes note that a lane is durably done up to `position`, its low-water mark. Only to show others: the source itself
-    /// goes on where `Resume` says.
+    /// Reports that a lane is durable up to `position`, its low-water mark. Informational: the source itself resumes
+    /// where `Resume` says.
     fn commit(&mut self, lane: &Lane, position: &Position) -> Result<()>;
 
-    /// Hands dead letters to where people look for them, if the source has such a place. They are durable before.
-    fn bury(&mut self, letters: &[DeadLetter]) -> Result<()>;
+    /// Sends dead letters to the dead-letter topic, if the source has one. They are already durable.
+    fn send_dead_letters(&mut self, letters: &[DeadLetter]) -> Result<()>;
 
-    /// What lies unread: bytes of files, messages of topics, as far as is known.
+    /// Unread data, as far as known: bytes for files, messages for topics.
     fn lag(&self) -> u64;
 }
 
-/// What to do when messages that were not read yet are gone: deleted by a topic's retention, or with a rotated file.
+/// Policy for unread messages that no longer exist: deleted by a topic's retention, or with a rotated file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnGap {
-    /// Stop and say so.
+    /// Stop with an error.
     #[default]
     Stop,
-    /// Log a warning and go on with what is left.
+    /// Log a warning and continue with the remaining messages.
     Skip,
 }
 
 impl OnGap {
-    fn judge(self, service: &str, problem: String) -> Result<()> {
+    fn handle(self, service: &str, problem: String) -> Result<()> {
         match self {
             Self::Stop => {
-                let problem = format!("{problem}; to go on with what is left: --set log.on_gap=skip");
+                let problem = format!("{problem}; to continue with the remaining messages, pass --set log.on_gap=skip");
                 Err(Error::Upstream { service: service.into(), problem, retryable: false, source: None })
             }
             Self::Skip => {
-                tracing::warn!(service, problem, "part of the log is gone; going on with what is left");
+                tracing::warn!(service, problem, "part of the log is gone; continuing with the remaining messages");
                 Ok(())
             }
         }
@@ -202,14 +202,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lanes_name_is_a_safe_folder() {
+    fn lane_name_is_a_safe_folder_name() {
         for (name, folder) in [("ubi-0003", "ubi-0003"), ("a/b c", "a_b_c"), ("..", "_.."), ("", "_"), ("é", "_")] {
             assert_eq!(Lane::new(name).name(), folder);
         }
     }
 
     #[test]
-    fn a_position_never_goes_back() {
+    fn position_never_moves_backwards() {
         let mut position = Position::default();
         assert!(!position.covers("topic", 0));
         position.advance("topic", 5);

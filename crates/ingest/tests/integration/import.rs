@@ -1,5 +1,4 @@
-//! Importers on files we did not make by hand in a test: Parquet as pyarrow writes it, and the real sets beside the
-//! repository where they are there.
+//! Importers on real files: Parquet written by pyarrow, and real data sets beside the repository if present.
 
 use std::fs;
 use std::io::Write;
@@ -11,12 +10,12 @@ use souk_io::beir::DataFolder;
 fn imported(format: Format, options: &Options, from: &Path) -> (tempfile::TempDir, Summary) {
     let home = tempfile::tempdir().unwrap();
     let mut rows = 0;
-    let summary = import((format, options), from, &home.path().join("out"), &mut |more| rows += more).unwrap();
-    assert!(rows > 0, "progress is told");
+    let summary = import(format, options, from, &home.path().join("out"), &mut |more| rows += more).unwrap();
+    assert!(rows > 0, "progress is reported");
     (home, summary)
 }
 
-/// The real files, where they are; says so where they are not.
+/// Path of a real data set; lists the test as skipped if the files are missing.
 fn shared(test: &str, path: &str) -> Option<PathBuf> {
     let path = souk_testing::repository().join("../shared/data").join(path);
     if path.exists() {
@@ -35,8 +34,8 @@ fn judgements(folder: &Path, split: &str) -> Vec<String> {
 }
 
 #[test]
-fn esci_in_every_packing() {
-    // the columns of the products are packed with snappy, gzip, zstd and not at all; the examples have pages of version 2
+fn esci_in_every_compression() {
+    // product columns use snappy, gzip, zstd and no compression; the examples have version 2 pages
     let from = souk_testing::repository().join("crates/ingest/tests/esci");
     let (home, summary) = imported(Format::Esci, &Options::default(), &from);
     let corpus = fs::read_to_string(home.path().join("out/corpus.jsonl")).unwrap();
@@ -95,7 +94,7 @@ fn amazons_toys_without_a_header() {
     assert_eq!((summary.counts.items, summary.num_rejected()), (10_000, 0));
     let items = DataFolder::open(&home.path().join("out")).unwrap().items().unwrap();
     let priced = items.filter(|item| item.as_ref().unwrap().1.fields.get("price").is_some_and(|p| p.is_number()));
-    assert_eq!(priced.count(), 8565, "those whose fifth column is not empty");
+    assert_eq!(priced.count(), 8565, "rows with a non-empty fifth column");
 }
 
 #[test]
@@ -108,7 +107,7 @@ fn ubi_of_opensearch() {
     assert_eq!(summary.rejected["a query whose `user_query` is empty"], 6);
     assert_eq!(summary.num_rejected(), 6);
     assert_eq!(summary.counts.log_lines + other + 6, 473 + 3448);
-    assert_eq!(summary.left_out["bulk lines of OpenSearch"], 473 + 3448);
+    assert_eq!(summary.left_out["OpenSearch bulk lines"], 473 + 3448);
     // impressions, clicks, carts and purchases
     assert_eq!(summary.counts.log_lines, 467 + 1999 + 287 + 234 + 6);
 }

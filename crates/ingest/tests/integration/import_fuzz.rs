@@ -1,6 +1,6 @@
-//! Importers on anything: arbitrary bytes, sound files with bytes changed or cut off. Whatever comes, an import ends with
-//! a folder that can be read again, or with an error; it never panics, and every row is somewhere in its sums.
-//! `PROPTEST_CASES` says how many of each are tried, 256 where it is not set.
+//! Importer fuzzing: arbitrary bytes, and valid files with bytes changed or cut off. An import ends with a readable
+//! folder or an error; it never panics, and its counts cover every row. `PROPTEST_CASES` sets the cases per test
+//! (default 256).
 
 use std::fs;
 
@@ -9,8 +9,8 @@ use proptest::sample::Index;
 use souk_ingest::import::{Format, Options, REJECTED_FILE, import};
 use souk_io::beir::DataFolder;
 
-/// The main files of each format, in a sound form; a mutation changes one of them.
-fn sound(format: Format) -> Vec<(&'static str, Vec<u8>)> {
+/// Valid main files of each format; a mutation changes one of them.
+fn valid_files(format: Format) -> Vec<(&'static str, Vec<u8>)> {
     let esci = |name: &str| fs::read(souk_testing::repository().join("crates/ingest/tests/esci").join(name)).unwrap();
     match format {
         Format::Beir => vec![
@@ -45,7 +45,7 @@ fn sound(format: Format) -> Vec<(&'static str, Vec<u8>)> {
     }
 }
 
-/// Imports the files and looks at what came of it.
+/// Imports the files and checks the outcome; returns whether the import succeeded.
 fn check(format: Format, files: &[(&str, Vec<u8>)]) -> bool {
     let home = tempfile::tempdir().unwrap();
     for (name, bytes) in files {
@@ -55,7 +55,7 @@ fn check(format: Format, files: &[(&str, Vec<u8>)]) -> bool {
     }
     let from = if format == Format::Csv { home.path().join("in/t.csv") } else { home.path().join("in") };
     let out = home.path().join("out");
-    let imported = import((format, &Options::default()), &from, &out, &mut |_| ());
+    let imported = import(format, &Options::default(), &from, &out, &mut |_| ());
     assert!(!home.path().join("out.part").exists());
     let Ok(summary) = imported else {
         assert!(!out.join("corpus.jsonl").exists());
@@ -78,17 +78,17 @@ fn check(format: Format, files: &[(&str, Vec<u8>)]) -> bool {
     true
 }
 
-/// One change of a file.
+/// FileMutation to a file.
 #[derive(Clone, Debug)]
-enum Change {
+enum FileMutation {
     Set(Index, u8),
     Insert(Index, Vec<u8>),
     Cut(Index, Index),
-    /// A piece of the file, once more, elsewhere.
+    /// Copies a range of the file to another offset.
     Copy(Index, Index, Index),
 }
 
-impl Change {
+impl FileMutation {
     fn apply(&self, bytes: &mut Vec<u8>) {
         if bytes.is_empty() {
             return;
@@ -110,15 +110,15 @@ impl Change {
     }
 }
 
-fn changes() -> impl Strategy<Value = Vec<Change>> {
+fn changes() -> impl Strategy<Value = Vec<FileMutation>> {
     let index = any::<Index>;
-    let telling = prop::sample::select(b"\"\n\r\t,;|:{}[]\\\0\xff\xef0-".to_vec());
+    let special = prop::sample::select(b"\"\n\r\t,;|:{}[]\\\0\xff\xef0-".to_vec());
     let change = prop_oneof![
-        4 => (index(), prop_oneof![any::<u8>(), telling.clone()]).prop_map(|(at, byte)| Change::Set(at, byte)),
-        2 => (index(), prop::collection::vec(prop_oneof![any::<u8>(), telling], 1..6))
-            .prop_map(|(at, more)| Change::Insert(at, more)),
-        1 => (index(), index()).prop_map(|(from, to)| Change::Cut(from, to)),
-        1 => (index(), index(), index()).prop_map(|(from, to, at)| Change::Copy(from, to, at)),
+        4 => (index(), prop_oneof![any::<u8>(), special.clone()]).prop_map(|(at, byte)| FileMutation::Set(at, byte)),
+        2 => (index(), prop::collection::vec(prop_oneof![any::<u8>(), special], 1..6))
+            .prop_map(|(at, more)| FileMutation::Insert(at, more)),
+        1 => (index(), index()).prop_map(|(from, to)| FileMutation::Cut(from, to)),
+        1 => (index(), index(), index()).prop_map(|(from, to, at)| FileMutation::Copy(from, to, at)),
     ];
     prop::collection::vec(change, 1..5)
 }
@@ -128,15 +128,15 @@ fn format() -> impl Strategy<Value = Format> {
 }
 
 #[test]
-fn sound_files_are_taken() {
+fn valid_files_are_imported() {
     for format in Format::ALL {
-        assert!(check(format, &sound(format)), "{format}");
+        assert!(check(format, &valid_files(format)), "{format}");
     }
 }
 
 #[test]
-fn parquet_cut_off_anywhere_is_an_error() {
-    let files = sound(Format::Esci);
+fn truncated_parquet_is_an_error() {
+    let files = valid_files(Format::Esci);
     for length in (0..files[0].1.len()).step_by(7) {
         let cut = (files[0].0, files[0].1[..length].to_vec());
         assert!(!check(Format::Esci, &[cut, files[1].clone()]), "{length}");
@@ -147,23 +147,23 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn sound_files_with_changes(format in format(), which in any::<Index>(), changes in changes()) {
-        let mut files = sound(format);
+    fn mutated_files(format in format(), which in any::<Index>(), changes in changes()) {
+        let mut files = valid_files(format);
         let file = which.index(files.len());
         changes.iter().for_each(|change| change.apply(&mut files[file].1));
         check(format, &files);
     }
 
     #[test]
-    fn parquet_with_changes(which in any::<bool>(), changes in changes()) {
-        let mut files = sound(Format::Esci);
+    fn mutated_parquet(which in any::<bool>(), changes in changes()) {
+        let mut files = valid_files(Format::Esci);
         changes.iter().for_each(|change| change.apply(&mut files[usize::from(which)].1));
         check(Format::Esci, &files);
     }
 
     #[test]
-    fn anything(format in format(), which in any::<Index>(), bytes in prop::collection::vec(any::<u8>(), 0..400)) {
-        let mut files = sound(format);
+    fn arbitrary_bytes(format in format(), which in any::<Index>(), bytes in prop::collection::vec(any::<u8>(), 0..400)) {
+        let mut files = valid_files(format);
         let file = which.index(files.len());
         files[file].1 = bytes;
         check(format, &files);

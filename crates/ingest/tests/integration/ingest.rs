@@ -1,4 +1,4 @@
-//! From files to examples and back, through interruptions, damage and a second writer.
+//! Ingestion from files to examples, with interruptions, damage and a second writer.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use souk_ingest::dataset::{Example, Examples, Extent, Ingest, IngestSettings, Progress, Span, Stock, Window, forget};
+use souk_ingest::dataset::{
+    Example, ExampleCounts, Examples, Extent, Ingest, IngestProgress, IngestSettings, Span, Window, prune,
+};
 use souk_ingest::log::file::{FileSettings, FileSource};
 use souk_ingest::log::{DeadLetter, Lane, LogSource, OnGap, Position, Resume, Signal};
 use souk_io::beir::DataFolder;
@@ -18,7 +20,8 @@ use souk_io::ubi::{Action, EventRecord, QueryRecord};
 
 const ITEMS: u64 = 50;
 
-/// A shop whose log has `queries` queries with a click and an impression each, and a line of rubbish after every tenth.
+/// Data folder whose log has `queries` queries with a click and an impression each, and an invalid line after every
+/// tenth.
 fn shop(home: &Path, queries: u64) -> PathBuf {
     let corpus: String = (0..ITEMS).map(|n| format!("{{\"_id\":\"i{n}\",\"title\":\"item {n}\"}}\n")).collect();
     fs::write(home.join("corpus.jsonl"), corpus).unwrap();
@@ -65,7 +68,7 @@ fn open(path: &Path) -> impl FnMut(Resume) -> Result<Box<dyn LogSource>> + use<>
     move |resume| Ok(Box::new(FileSource::open(settings.clone(), resume)?))
 }
 
-fn ingest(home: &Path, commit_messages: u64) -> Result<Progress> {
+fn ingest(home: &Path, commit_messages: u64) -> Result<IngestProgress> {
     let source = open(&home.join("logs.ndjson"));
     let stop = Arc::new(AtomicBool::new(false));
     Ingest::new(&home.join("examples"), settings(commit_messages), Box::new(source), stop)?.run(|_| {})
@@ -88,7 +91,7 @@ fn draw(examples: &Examples, order: Order, at: u64) -> impl Iterator<Item = Exam
 }
 
 #[test]
-fn a_log_becomes_examples_that_are_drawn_once_an_epoch() {
+fn every_example_is_drawn_once_per_epoch() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path(), 6000);
     let done = ingest(home.path(), 300).unwrap();
@@ -115,8 +118,8 @@ fn a_log_becomes_examples_that_are_drawn_once_an_epoch() {
     assert_eq!(examples.positives(example.query_number), [example.item]);
 }
 
-/// Reads a log that grows by parts, each of which is committed, joined within so many minutes.
-fn ingest_in_parts(home: &Path, log: &Path, (parts, minutes): (usize, u32)) {
+/// Ingests a log that grows in `parts`, committing each, with a join window of `minutes`.
+fn ingest_in_parts(home: &Path, log: &Path, parts: usize, minutes: u32) {
     let whole = fs::read_to_string(log).unwrap();
     let lines: Vec<&str> = whole.split_inclusive('\n').collect();
     for part in 1..=parts {
@@ -135,25 +138,25 @@ fn extent(end: u64) -> Extent {
 }
 
 #[test]
-fn a_stretch_draws_what_is_new_and_knows_what_came_before() {
+fn a_span_draws_new_examples_and_knows_earlier_positives() {
     let home = tempfile::tempdir().unwrap();
     let log = shop(home.path(), 3000);
-    ingest_in_parts(home.path(), &log, (6, 60));
+    ingest_in_parts(home.path(), &log, 6, 60);
     let catalogue = Catalogue::open(&DataFolder::open(home.path()).unwrap()).unwrap();
     let folder = home.path().join("examples");
     let open = |from: u64, to: u64| {
         Examples::open(&folder, &catalogue, Some(&Span { from: extent(from), to: extent(to) })).unwrap()
     };
-    let mut stock = Stock::default();
-    stock.look(&folder).unwrap();
-    let end = stock.extent()[LANE];
+    let mut counts = ExampleCounts::default();
+    counts.refresh(&folder).unwrap();
+    let end = counts.extent()[LANE];
     assert_eq!(end, 6);
-    assert_eq!((stock.since(&Extent::new()), stock.since(&extent(end))), (3000, 0));
+    assert_eq!((counts.since(&Extent::new()), counts.since(&extent(end))), (3000, 0));
     let (all, old, new) = (open(0, end), open(0, 2), open(2, end));
-    assert_eq!((all.len(), old.len() + new.len(), new.len()), (3000, 3000, stock.since(&extent(2))));
+    assert_eq!((all.len(), old.len() + new.len(), new.len()), (3000, 3000, counts.since(&extent(2))));
     let times = |examples: &Examples| (0..examples.len()).map(|row| examples.row(row).time).collect::<Vec<_>>();
     assert_eq!([times(&old), times(&new)].concat(), times(&all));
-    // the first query was asked before the stretch, and what it found is no negative within
+    // the first query precedes the span, and its item is still a known positive
     let first = all.row(0);
     let again = (0..new.len()).map(|row| new.row(row)).find(|example| example.query == first.query).unwrap();
     assert_eq!(new.positives(again.query_number), [first.item]);
@@ -163,42 +166,42 @@ fn a_stretch_draws_what_is_new_and_knows_what_came_before() {
         all.low_water(Order { seed: 1, block: None }, 3000)
     );
     assert_eq!(Examples::open(&folder, &catalogue, None).unwrap().span(), all.span());
-    assert_eq!(stock.back(&extent(end), 1), extent(end - 1));
+    assert_eq!(counts.rewind(&extent(end), 1), extent(end - 1));
 }
 
 #[test]
-fn what_is_old_is_forgotten_and_reading_goes_on() {
+fn pruned_lanes_resume() {
     let home = tempfile::tempdir().unwrap();
     let log = shop(home.path(), 3000);
     let folder = home.path().join("examples");
-    ingest_in_parts(home.path(), &log, (8, 2));
+    ingest_in_parts(home.path(), &log, 8, 2);
     let more = home.path().join("more");
     fs::create_dir(&more).unwrap();
     let longer = fs::read(shop(&more, 3100)).unwrap();
-    let mut stock = Stock::default();
-    stock.look(&folder).unwrap();
-    let before = stock.extent()[LANE];
-    let num = forget(&folder, Duration::from_secs(600)).unwrap();
+    let mut counts = ExampleCounts::default();
+    counts.refresh(&folder).unwrap();
+    let before = counts.extent()[LANE];
+    let num = prune(&folder, Duration::from_secs(600)).unwrap();
     assert!(num > 1 && num < before, "{num} of {before}");
-    assert_eq!(forget(&folder, Duration::from_secs(600)).unwrap(), 0);
+    assert_eq!(prune(&folder, Duration::from_secs(600)).unwrap(), 0);
     fs::write(&log, longer).unwrap();
-    ingest_in_parts(home.path(), &log, (1, 2));
-    stock.look(&folder).unwrap();
-    assert!(stock.extent()[LANE] > before, "numbers go on");
+    ingest_in_parts(home.path(), &log, 1, 2);
+    counts.refresh(&folder).unwrap();
+    assert!(counts.extent()[LANE] > before, "numbering continues");
     let left = examples(home.path());
     let times: BTreeSet<i64> = (0..left.len()).map(|row| left.row(row).time).collect();
     assert_eq!(times.len() as u64, left.len());
     assert_eq!(times.last(), Some(&(1_700_000_000_000 + 3099 * 1000)));
-    assert_eq!(stock.since(&Extent::new()), left.len());
+    assert_eq!(counts.since(&Extent::new()), left.len());
     let catalogue = Catalogue::open(&DataFolder::open(home.path()).unwrap()).unwrap();
     let gone = Span { from: extent(0), to: extent(before) };
     let error = Examples::open(&folder, &catalogue, Some(&gone)).err().unwrap().to_string();
-    assert!(error.contains("some are gone"), "{error}");
-    // what a kill left of it is neither read nor kept
+    assert!(error.contains("some were deleted"), "{error}");
+    // leftovers of an interrupted prune are ignored, then removed
     let half = folder.join(LANE).join("00000000");
     fs::create_dir(&half).unwrap();
     assert_eq!(examples(home.path()).len(), left.len());
-    forget(&folder, Duration::from_secs(600)).unwrap();
+    prune(&folder, Duration::from_secs(600)).unwrap();
     assert!(!half.exists());
 }
 
@@ -228,7 +231,7 @@ fn the_low_water_mark_is_the_first_event_not_yet_drawn() {
     }
 }
 
-/// A source whose signals pass by `watch` first, which may end it.
+/// Source that passes its signals to `watch` first, which may end it.
 struct Watched<'a, W> {
     source: Box<dyn LogSource + 'a>,
     watch: W,
@@ -245,8 +248,8 @@ impl<W: FnMut(&Option<Signal>) -> Result<()> + Send> LogSource for Watched<'_, W
         self.source.commit(lane, position)
     }
 
-    fn bury(&mut self, letters: &[DeadLetter]) -> Result<()> {
-        self.source.bury(letters)
+    fn send_dead_letters(&mut self, letters: &[DeadLetter]) -> Result<()> {
+        self.source.send_dead_letters(letters)
     }
 
     fn lag(&self) -> u64 {
@@ -255,7 +258,7 @@ impl<W: FnMut(&Option<Signal>) -> Result<()> + Send> LogSource for Watched<'_, W
 }
 
 #[test]
-fn a_log_that_grows_is_read_on_and_nothing_comes_twice() {
+fn a_growing_log_is_read_exactly_once() {
     let home = tempfile::tempdir().unwrap();
     let log = shop(home.path(), 3000);
     let whole = fs::read(&log).unwrap();
@@ -268,7 +271,7 @@ fn a_log_that_grows_is_read_on_and_nothing_comes_twice() {
         let mut source = open(&log);
         let dying = move |resume: Resume| -> Result<Box<dyn LogSource>> {
             let mut left = 2_usize;
-            // as far as the dataset can tell, the process ends
+            // the dataset cannot tell this from a killed process
             let watch = move |_: &Option<Signal>| {
                 left = left.checked_sub(1).ok_or_else(|| souk_io::Error::input("killed"))?;
                 Ok(())
@@ -290,7 +293,7 @@ fn assert_each_once(home: &Path, num: usize) {
 }
 
 #[test]
-fn of_two_writers_only_one_is_heard() {
+fn only_one_of_two_writers_commits() {
     let home = tempfile::tempdir().unwrap();
     let log = shop(home.path(), 5000);
     let (mut source, mut opened) = (open(&log), 0);
@@ -315,7 +318,7 @@ fn of_two_writers_only_one_is_heard() {
 }
 
 #[test]
-fn asked_to_stop_it_leaves_everything_durable() {
+fn stopping_commits_everything_read() {
     let home = tempfile::tempdir().unwrap();
     let log = shop(home.path(), 100);
     let files = FileSettings { paths: vec![log], follow: true, on_gap: OnGap::Stop };
@@ -336,7 +339,7 @@ fn asked_to_stop_it_leaves_everything_durable() {
 }
 
 #[test]
-fn damage_is_named_and_what_was_damaged_can_be_read_again() {
+fn damage_is_reported_and_removed_commits_are_read_again() {
     let home = tempfile::tempdir().unwrap();
     let log = shop(home.path(), 400);
     let whole = fs::read(&log).unwrap();
@@ -373,7 +376,7 @@ fn damage_is_named_and_what_was_damaged_can_be_read_again() {
 }
 
 #[test]
-fn what_a_killed_writer_left_half_written_is_swept_away() {
+fn abandoned_commits_are_removed() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path(), 100);
     let half = home.path().join("examples/file-logs.ndjson/.part-1");
@@ -384,12 +387,12 @@ fn what_a_killed_writer_left_half_written_is_swept_away() {
     let long_ago = std::time::SystemTime::now() - Duration::from_secs(3600);
     fs::File::open(&half).unwrap().set_modified(long_ago).unwrap();
     ingest(home.path(), 1 << 20).unwrap();
-    assert!(!half.exists() && living.exists(), "another may be writing the other");
+    assert!(!half.exists() && living.exists(), "another process may still write the recent one");
     assert_each_once(home.path(), 100);
 }
 
 #[test]
-fn items_that_the_catalogue_lacks_are_counted_and_left_out() {
+fn examples_of_unknown_items_are_counted_and_dropped() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path(), 100);
     ingest(home.path(), 1 << 20).unwrap();

@@ -1,5 +1,5 @@
 //! Importing catalogues and logs, and ingesting search logs into examples.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
+#![expect(clippy::unwrap_used, reason = "a test stops at the first failure")]
 
 mod import;
 mod import_fuzz;

@@ -1,5 +1,5 @@
-//! What there is to sell and how people speak of it: departments, categories, attributes, facts, brands. Taken from the
-//! TOML files beside this one, which are part of the program; the same for every seed.
+//! World of a market: departments, categories, attributes, facts and brands, with the words of sellers and shoppers. Read
+//! from the TOML files in this folder, which are compiled in; the same for every seed.
 
 mod read;
 mod units;
@@ -9,9 +9,9 @@ use std::sync::LazyLock;
 
 use super::dice::hash;
 
-/// No value: an item that has nothing to say about an attribute.
+/// Marks an absent attribute value.
 pub const NONE: u8 = u8::MAX;
-/// The most attributes of a category.
+/// Maximum attributes of a category.
 pub const MAX_SLOTS: usize = 8;
 
 pub struct World {
@@ -21,40 +21,40 @@ pub struct World {
     pub functions: Vec<Function>,
     pub categories: Vec<Category>,
     pub brands: Vec<Brand>,
-    /// Where a category keeps an attribute, by category and attribute.
-    places: Vec<u8>,
+    /// Slot of an attribute, by category and attribute.
+    slot_index: Vec<u8>,
 }
 
 pub struct Department {
     pub name: String,
-    /// What sellers say of anything.
+    /// Sellers' phrases that fit any item.
     pub fluff: Vec<String>,
     pub brands: Range<usize>,
 }
 
 pub struct Brand {
     pub name: String,
-    /// What the name does to a price.
+    /// Price factor.
     pub tier: f32,
 }
 
-/// Something that can be said of an item. The patterns have `{}` for the value's words.
+/// Attribute of items. The patterns contain `{}` for the value's words.
 pub struct Attribute {
     pub id: String,
-    /// Whether its words stand before the name of the thing.
+    /// Whether its words come before the item's name.
     pub front: bool,
-    /// The share of items that have none of its values.
+    /// Fraction of items without a value.
     pub absent: f32,
-    /// How a shopper adds it behind the name.
+    /// Pattern of shoppers after the item's name.
     pub ask: String,
-    /// How a description says it.
+    /// Patterns of descriptions.
     pub tell: Vec<String>,
-    /// How a shopper rules it out; the last is heard in test queries only.
+    /// Patterns of shoppers to exclude a value; the last is for test queries only.
     pub refuse: Vec<String>,
-    pub values: Vec<Value>,
+    pub values: Vec<AttributeValue>,
 }
 
-pub struct Value {
+pub struct AttributeValue {
     pub id: String,
     /// Sellers' words for it.
     pub says: Vec<String>,
@@ -62,28 +62,28 @@ pub struct Value {
     pub asks: Vec<String>,
     pub weight: f32,
     pub implies: Facts,
-    /// Nobody rules it out: it is what there is without a wish.
+    /// Default value, which no query excludes.
     pub plain: bool,
 }
 
-/// What a value brings with it, which sellers and shoppers put in different words.
+/// Consequence of a value, which sellers and shoppers describe in different words.
 pub struct Fact {
-    /// Behind "that", or behind "that does not" where it is a drawback.
+    /// Shoppers' words after "that", or after "that does not" for a drawback.
     pub asks: Vec<String>,
     pub says: Vec<String>,
     pub drawback: bool,
 }
 
-/// A need. Categories that serve the same need are substitutes.
+/// Function of items. Categories of the same function are substitutes.
 pub struct Function {
-    /// Behind "how to", without the name of any category; some hold `{attribute}`.
-    pub tasks: Vec<Task>,
+    /// Tasks after "how to", without a category's name; some contain `{attribute}`.
+    pub tasks: Vec<FunctionTask>,
     pub categories: Vec<usize>,
 }
 
-pub struct Task {
+pub struct FunctionTask {
     pub text: String,
-    /// The attribute in it.
+    /// Attribute that the text contains.
     pub attribute: Option<usize>,
 }
 
@@ -96,29 +96,29 @@ pub struct Category {
     pub price: (f32, f32),
     pub weight: f32,
     pub slots: Vec<Slot>,
-    pub lines: Vec<Line>,
+    pub series: Vec<Series>,
 }
 
-/// An attribute as a category has it: which of its values, and how common.
+/// Attribute of a category: its values there, and their weights.
 pub struct Slot {
     pub attribute: usize,
     pub values: Vec<u8>,
     pub weights: Vec<f32>,
 }
 
-/// A model series of a brand in a category. Its items share the values of the first two slots.
-pub struct Line {
+/// Model series of a brand in a category. Its items share the values of the first two slots.
+pub struct Series {
     pub brand: usize,
     pub name: String,
     pub pins: [u8; 2],
 }
 
-/// A set of facts.
+/// Set of facts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Facts([u64; 3]);
 
 impl Facts {
-    pub const MOST: usize = 192;
+    pub const MAX: usize = 192;
 
     pub fn has(self, fact: usize) -> bool {
         (self.0[fact / 64] >> (fact % 64)) & 1 == 1
@@ -137,32 +137,31 @@ impl Facts {
     }
 
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..Self::MOST).filter(move |fact| self.has(*fact))
+        (0..Self::MAX).filter(move |fact| self.has(*fact))
     }
 }
 
-static WORLD: LazyLock<World> =
-    LazyLock::new(|| read::read().expect("the files of the world are valid, which a test checks"));
+static WORLD: LazyLock<World> = LazyLock::new(|| read::read().expect("the compiled-in world files are valid (tested)"));
 
-/// The world of the program.
+/// World compiled into the program.
 pub fn world() -> &'static World {
     &WORLD
 }
 
 impl World {
-    /// Where a category keeps an attribute, if it has it.
-    pub fn place(&self, category: usize, attribute: usize) -> Option<usize> {
-        let place = self.places[category * self.attributes.len() + attribute];
-        (place != NONE).then_some(usize::from(place))
+    /// Slot of an attribute in a category, if the category has it.
+    pub fn slot_of(&self, category: usize, attribute: usize) -> Option<usize> {
+        let slot = self.slot_index[category * self.attributes.len() + attribute];
+        (slot != NONE).then_some(usize::from(slot))
     }
 
-    pub fn value(&self, attribute: usize, value: u8) -> &Value {
+    pub fn value(&self, attribute: usize, value: u8) -> &AttributeValue {
         &self.attributes[attribute].values[usize::from(value)]
     }
 }
 
 impl Slot {
-    /// How common a value is among items that have one.
+    /// Fraction of a value among items that have one.
     pub fn share(&self, value: u8) -> f32 {
         let own = self.values.iter().position(|other| *other == value).map_or(0.0, |at| self.weights[at]);
         own / self.weights.iter().sum::<f32>()
@@ -180,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_world_is_as_wide_as_it_promises() {
+    fn the_world_has_enough_categories_values_and_brands() {
         let world = world();
         assert!(world.categories.len() >= 48, "{}", world.categories.len());
         let substitutes = world.functions.iter().filter(|function| function.categories.len() > 1).count();
@@ -188,7 +187,7 @@ mod tests {
         for category in &world.categories {
             let combinations: usize = category.slots.iter().map(|slot| slot.values.len()).product();
             assert!(combinations >= 25, "{}: {combinations}", category.id);
-            let brands: BTreeSet<_> = category.lines.iter().map(|line| line.brand).collect();
+            let brands: BTreeSet<_> = category.series.iter().map(|series| series.brand).collect();
             assert!(brands.len() >= 4, "{}", category.id);
             assert!(category.names.len() >= 3 && category.asks.len() >= 3, "{}", category.id);
             assert!(!world.functions[category.function].tasks.is_empty(), "{}", category.id);
@@ -196,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn every_category_has_a_fact_to_know_and_something_to_refuse() {
+    fn every_category_has_a_positive_fact_and_an_excludable_value() {
         let world = world();
         for category in &world.categories {
             let (mut good, mut refusable) = (false, false);
@@ -211,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn sellers_and_shoppers_put_facts_in_different_words() {
+    fn sellers_and_shoppers_describe_facts_in_different_words() {
         for fact in &world().facts {
             let shared: Vec<_> = long_words(&fact.asks).intersection(&long_words(&fact.says)).copied().collect();
             assert!(shared.is_empty(), "{:?}: {shared:?}", fact.asks);
@@ -220,11 +219,11 @@ mod tests {
     }
 
     #[test]
-    fn tasks_do_not_name_the_thing() {
+    fn tasks_do_not_contain_category_names() {
         let world = world();
         for function in &world.functions {
             for task in &function.tasks {
-                // the words of a value may
+                // only the text before a value's words
                 let text = task.text.split('{').next().unwrap_or_default();
                 for category in function.categories.iter().map(|at| &world.categories[*at]) {
                     let named = category.names.iter().chain(&category.asks).find(|name| text.contains(name.as_str()));

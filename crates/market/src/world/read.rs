@@ -1,12 +1,13 @@
-//! The TOML files of the world into its tables: names become places, patterns are checked. Takes nothing but the files
-//! in the program; never guesses what a name that is not there might mean.
+//! Reads the compiled-in TOML files of the world: resolves names to indices and validates patterns. An unknown name is an
+//! error.
 
 use std::collections::HashMap;
 
 use serde::Deserialize;
 
 use super::{
-    Attribute, Brand, Category, Department, Fact, Facts, Function, Line, MAX_SLOTS, NONE, Slot, Task, Value, World,
+    Attribute, AttributeValue, Brand, Category, Department, Fact, Facts, Function, FunctionTask, MAX_SLOTS, NONE,
+    Series, Slot, World,
 };
 use crate::dice::{Dice, hash_text};
 use crate::world::units;
@@ -24,8 +25,8 @@ const FILES: [(&str, &str); 10] = [
     ("pets.toml", include_str!("pets.toml")),
     ("family.toml", include_str!("family.toml")),
 ];
-/// Model series of a brand in one category.
-const LINES_PER_BRAND: usize = 2;
+/// Model series per brand and category.
+const SERIES_PER_BRAND: usize = 2;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -113,14 +114,14 @@ struct CategoryToml {
     attributes: Vec<String>,
 }
 
-/// Where a name stands.
-type Places = HashMap<String, usize>;
+/// Index of each name.
+type NameIndex = HashMap<String, usize>;
 
 pub fn read() -> Result<World> {
     let mut files = Vec::new();
     for (name, text) in FILES {
         let file: FileToml =
-            toml::from_str(text).map_err(|e| Error::config(name, "not a file of the world").because(e))?;
+            toml::from_str(text).map_err(|e| Error::config(name, "is not a valid world file").because(e))?;
         files.push((name, file));
     }
     let mut world = World {
@@ -130,7 +131,7 @@ pub fn read() -> Result<World> {
         functions: Vec::new(),
         categories: Vec::new(),
         brands: Vec::new(),
-        places: Vec::new(),
+        slot_index: Vec::new(),
     };
     let facts = read_facts(&mut world, &mut files)?;
     let attributes = read_attributes(&mut world, &mut files, &facts)?;
@@ -148,7 +149,7 @@ pub fn read() -> Result<World> {
             world.categories.push(category);
         }
     }
-    lay_out(&mut world);
+    index_slots(&mut world);
     Ok(world)
 }
 
@@ -156,45 +157,46 @@ fn words(text: &str) -> Vec<String> {
     text.split('|').map(|word| word.trim().to_owned()).collect()
 }
 
-fn find(places: &Places, name: &str, what: &str) -> std::result::Result<usize, String> {
-    places.get(name).copied().ok_or_else(|| format!("`{name}` is no {what}"))
+fn find(names: &NameIndex, name: &str, what: &str) -> std::result::Result<usize, String> {
+    names.get(name).copied().ok_or_else(|| format!("unknown {what} `{name}`"))
 }
 
-fn remember(places: &mut Places, id: &str, at: usize, file: &str) -> Result<()> {
-    match places.insert(id.to_owned(), at) {
+fn insert(names: &mut NameIndex, id: &str, at: usize, file: &str) -> Result<()> {
+    match names.insert(id.to_owned(), at) {
         None => Ok(()),
-        Some(_) => Err(Error::config(file, format!("`{id}` stands there twice"))),
+        Some(_) => Err(Error::config(file, format!("`{id}` is defined twice"))),
     }
 }
 
-fn read_facts(world: &mut World, files: &mut [(&str, FileToml)]) -> Result<Places> {
-    let mut places = Places::new();
+fn read_facts(world: &mut World, files: &mut [(&str, FileToml)]) -> Result<NameIndex> {
+    let mut names = NameIndex::new();
     for (name, file) in files {
         for fact in std::mem::take(&mut file.facts) {
-            remember(&mut places, &fact.id, world.facts.len(), name)?;
+            insert(&mut names, &fact.id, world.facts.len(), name)?;
             let FactToml { asks, says, drawback, .. } = fact;
             world.facts.push(Fact { asks: words(&asks), says: words(&says), drawback });
         }
     }
-    match world.facts.len() <= Facts::MOST {
-        true => Ok(places),
-        false => Err(Error::config("world", format!("more than {} facts", Facts::MOST))),
+    if world.facts.len() <= Facts::MAX {
+        Ok(names)
+    } else {
+        Err(Error::config("world", format!("more than {} facts", Facts::MAX)))
     }
 }
 
-fn read_attributes(world: &mut World, files: &mut [(&str, FileToml)], facts: &Places) -> Result<Places> {
-    let mut places = Places::new();
+fn read_attributes(world: &mut World, files: &mut [(&str, FileToml)], facts: &NameIndex) -> Result<NameIndex> {
+    let mut names = NameIndex::new();
     for (name, file) in files {
         for attribute in std::mem::take(&mut file.attribute) {
-            remember(&mut places, &attribute.id, world.attributes.len(), name)?;
+            insert(&mut names, &attribute.id, world.attributes.len(), name)?;
             let read = read_attribute(attribute, facts).map_err(|problem| Error::config(name.to_owned(), problem))?;
             world.attributes.push(read);
         }
     }
-    Ok(places)
+    Ok(names)
 }
 
-fn read_attribute(toml: AttributeToml, facts: &Places) -> std::result::Result<Attribute, String> {
+fn read_attribute(toml: AttributeToml, facts: &NameIndex) -> std::result::Result<Attribute, String> {
     let mut values = Vec::new();
     for value in toml.values {
         let mut implies = Facts::default();
@@ -202,20 +204,27 @@ fn read_attribute(toml: AttributeToml, facts: &Places) -> std::result::Result<At
             implies.insert(find(facts, fact, "fact")?);
         }
         let (says, asks) = (words(&value.says), words(&value.asks));
-        values.push(Value { id: value.id, says, asks, weight: value.weight, implies, plain: value.plain });
+        values.push(AttributeValue { id: value.id, says, asks, weight: value.weight, implies, plain: value.plain });
     }
     if let Some(unit) = &toml.unit {
         let measured = toml.numbers.iter().map(|number| {
             let (says, asks) = units::spellings(*number, unit);
-            Value { id: format!("{number} {unit}"), says, asks, weight: 3.0, implies: Facts::default(), plain: true }
+            AttributeValue {
+                id: format!("{number} {unit}"),
+                says,
+                asks,
+                weight: 3.0,
+                implies: Facts::default(),
+                plain: true,
+            }
         });
         values.extend(measured);
     }
-    let hollow = |pattern: &&String| !pattern.contains("{}");
-    match toml.tell.iter().chain(&toml.refuse).chain(&toml.ask).find(hollow) {
-        Some(pattern) => return Err(format!("`{pattern}` has no place for a value")),
+    let lacks_placeholder = |pattern: &&String| !pattern.contains("{}");
+    match toml.tell.iter().chain(&toml.refuse).chain(&toml.ask).find(lacks_placeholder) {
+        Some(pattern) => return Err(format!("pattern `{pattern}` has no `{{}}` for a value")),
         None if values.is_empty() || values.len() >= usize::from(NONE) => {
-            return Err(format!("the values of `{}`", toml.id));
+            return Err(format!("attribute `{}` needs 1 to {} values", toml.id, NONE - 1));
         }
         None => {}
     }
@@ -230,29 +239,29 @@ fn read_attribute(toml: AttributeToml, facts: &Places) -> std::result::Result<At
     })
 }
 
-fn read_functions(world: &mut World, files: &mut [(&str, FileToml)], attributes: &Places) -> Result<Places> {
-    let mut places = Places::new();
+fn read_functions(world: &mut World, files: &mut [(&str, FileToml)], attributes: &NameIndex) -> Result<NameIndex> {
+    let mut names = NameIndex::new();
     for (name, file) in files {
         for FunctionToml { id, tasks } in std::mem::take(&mut file.function) {
-            remember(&mut places, &id, world.functions.len(), name)?;
+            insert(&mut names, &id, world.functions.len(), name)?;
             let mut read = Vec::new();
             for text in tasks {
                 let slot = text.split_once('{').and_then(|(_, rest)| rest.split_once('}')).map(|(slot, _)| slot);
                 let slot = slot.map(|slot| find(attributes, slot, "attribute")).transpose();
                 let attribute = slot.map_err(|problem| Error::config(name.to_owned(), problem))?;
-                read.push(Task { text, attribute });
+                read.push(FunctionTask { text, attribute });
             }
             world.functions.push(Function { tasks: read, categories: Vec::new() });
         }
     }
-    Ok(places)
+    Ok(names)
 }
 
 fn read_category(
     world: &World,
     toml: CategoryToml,
-    attributes: &Places,
-    functions: &Places,
+    attributes: &NameIndex,
+    functions: &NameIndex,
 ) -> std::result::Result<Category, String> {
     let slots: Vec<Slot> =
         toml.attributes.iter().map(|text| read_slot(world, text, attributes)).collect::<std::result::Result<_, _>>()?;
@@ -260,7 +269,8 @@ fn read_category(
         return Err(format!("`{}` needs 2 to {MAX_SLOTS} attributes", toml.id));
     }
     let department = world.departments.len() - 1;
-    let lines = world.departments[department].brands.clone().flat_map(|brand| lines(world, &toml.id, brand, &slots));
+    let series =
+        world.departments[department].brands.clone().flat_map(|brand| brand_series(world, &toml.id, brand, &slots));
     Ok(Category {
         department,
         function: find(functions, &toml.function, "function")?,
@@ -268,24 +278,24 @@ fn read_category(
         asks: words(&toml.asks),
         price: toml.price,
         weight: toml.weight,
-        lines: lines.collect(),
+        series: series.collect(),
         slots,
         id: toml.id,
     })
 }
 
-/// `material`, `material = steel glass` or `material = steel:5 glass`.
-fn read_slot(world: &World, text: &str, attributes: &Places) -> std::result::Result<Slot, String> {
+/// Parses `material`, `material = steel glass` or `material = steel:5 glass`.
+fn read_slot(world: &World, text: &str, attributes: &NameIndex) -> std::result::Result<Slot, String> {
     let (name, chosen) = text.split_once('=').unwrap_or((text, ""));
     let place = find(attributes, name.trim(), "attribute")?;
     let all = &world.attributes[place].values;
     let (mut values, mut weights) = (Vec::new(), Vec::new());
     for word in chosen.split_whitespace() {
         let (id, weight) = word.split_once(':').map_or((word, None), |(id, weight)| (id, Some(weight)));
-        let named = |value: &Value| value.id.split(' ').next() == Some(id);
-        let at = all.iter().position(named).ok_or_else(|| format!("`{id}` is no value of `{name}`"))?;
+        let named = |value: &AttributeValue| value.id.split(' ').next() == Some(id);
+        let at = all.iter().position(named).ok_or_else(|| format!("`{id}` is not a value of `{name}`"))?;
         let weight = weight.map_or(Ok(all[at].weight), str::parse).map_err(|e| format!("`{word}`: {e}"))?;
-        values.push(u8::try_from(at).expect("attributes have fewer values"));
+        values.push(u8::try_from(at).expect("attributes have fewer than 255 values"));
         weights.push(weight);
     }
     if values.is_empty() {
@@ -295,18 +305,18 @@ fn read_slot(world: &World, text: &str, attributes: &Places) -> std::result::Res
     Ok(Slot { attribute: place, values, weights })
 }
 
-/// Series have made-up names, as series do, and what makes them a series: fixed values of the first two attributes.
-fn lines(world: &World, category: &str, brand: usize, slots: &[Slot]) -> Vec<Line> {
+/// Model series of a brand, with invented names and fixed values of the first two attributes.
+fn brand_series(world: &World, category: &str, brand: usize, slots: &[Slot]) -> Vec<Series> {
     let place = [hash_text(category), hash_text(&world.brands[brand].name)];
     let make = |number: usize| {
         let mut dice = Dice::new(&[place[0], place[1], number as u64]);
         let pins = [0, 1].map(|at| slots[at].values[dice.weighted(slots[at].weights.iter().copied())]);
-        Line { brand, name: series(&mut dice), pins }
+        Series { brand, name: series_name(&mut dice), pins }
     };
-    (0..LINES_PER_BRAND).map(make).collect()
+    (0..SERIES_PER_BRAND).map(make).collect()
 }
 
-fn series(dice: &mut Dice) -> String {
+fn series_name(dice: &mut Dice) -> String {
     const BEGIN: [&str; 32] = [
         "Al", "Ar", "Bel", "Bor", "Cal", "Cor", "Dal", "Del", "El", "Fal", "Fen", "Gal", "Hal", "Il", "Jor", "Kal",
         "Kor", "Lun", "Mar", "Mel", "Nor", "Or", "Pal", "Quin", "Ral", "Sel", "Sol", "Tal", "Ul", "Val", "Vin", "Zel",
@@ -318,11 +328,11 @@ fn series(dice: &mut Dice) -> String {
     format!("{}{}{}", dice.pick(&BEGIN), dice.pick(&MIDDLE), dice.pick(&END))
 }
 
-fn lay_out(world: &mut World) {
-    world.places = vec![NONE; world.categories.len() * world.attributes.len()];
+fn index_slots(world: &mut World) {
+    world.slot_index = vec![NONE; world.categories.len() * world.attributes.len()];
     for (row, category) in world.categories.iter().enumerate() {
         for (place, slot) in category.slots.iter().enumerate() {
-            world.places[row * world.attributes.len() + slot.attribute] = place as u8;
+            world.slot_index[row * world.attributes.len() + slot.attribute] = place as u8;
         }
     }
 }

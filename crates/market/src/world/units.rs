@@ -1,6 +1,6 @@
-//! The ways to write a measure: sellers stay with one unit, shoppers say it in another.
+//! Spellings of measures: sellers use the base unit, shoppers also other units.
 
-/// What sellers and what shoppers write for a number of a unit.
+/// Spellings of a measure by sellers and by shoppers.
 pub fn spellings(number: u32, unit: &str) -> (Vec<String>, Vec<String>) {
     let says = |joined: &str| vec![format!("{number} {unit}"), format!("{number}{unit}"), format!("{number} {joined}")];
     let one = if number == 1 { "" } else { "s" };
@@ -60,7 +60,7 @@ pub fn spellings(number: u32, unit: &str) -> (Vec<String>, Vec<String>) {
     }
 }
 
-/// `number / by` with as many digits as it needs.
+/// Formats `number / by` with as many digits as needed.
 fn decimal(number: u32, by: u32) -> String {
     format!("{}", f64::from(number) / f64::from(by))
 }

@@ -1,5 +1,5 @@
-//! What a hub `config.json` describes: which backbone, of which size. Unknown architectures, and fields that may change
-//! the computation, are refused by name.
+//! Reads a hub `config.json`: architecture and sizes of the backbone. Unknown architectures, and unknown fields that may
+//! change the computation, are errors that name the field.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use serde_json::Value;
 
 use super::bert::BertShape;
 use super::decoder::{DecoderShape, FAMILIES};
-use super::fields::Fields;
+use super::fields::{CAUSAL, Fields};
 use souk_io::error::{Error, Result};
 
-/// Fields of any hub `config.json` that do not change what the forward pass computes.
+/// Fields of a hub `config.json` that do not change the forward pass.
 const HARMLESS: &str = "
     _attn_implementation _name_or_path _num_labels architectures attn_implementation bad_words_ids
     begin_suppress_tokens bos_token_id classifier_dropout cls_token_id cross_attention_hidden_size
@@ -25,23 +25,11 @@ const HARMLESS: &str = "
     task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
     transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache xla_device";
 
-/// Whether a decoder attends in one direction; `false` is what transformers too computes in both.
-pub(super) const CAUSAL: &str = "is_causal";
-
-/// Nobody trains deeper models; a larger number is a mistake, and memory would be taken for it.
-const MAX_LAYERS: i64 = 10_000;
-
-pub(super) fn num_layers(fields: &Fields) -> Result<i64> {
-    let layers = fields.count("num_hidden_layers")?;
-    fields.check("num_hidden_layers", layers <= MAX_LAYERS, "is more than any model has")?;
-    Ok(layers)
-}
-
-/// What a `config.json` describes.
+/// Architecture and sizes from a `config.json`.
 #[derive(Clone, Debug)]
 pub struct Architecture {
     pub(super) shape: Shape,
-    /// The file as it was read, to be saved again.
+    /// Original JSON, for saving the model.
     json: Value,
 }
 
@@ -52,7 +40,7 @@ pub(super) enum Shape {
 }
 
 impl Architecture {
-    /// Reads a hub `config.json`; `ignored` lists fields the user vouches for.
+    /// Reads a hub `config.json`; `ignored` lists unknown fields to accept.
     pub fn open(path: &Path, ignored: &[String]) -> Result<Self> {
         let text = std::fs::read(path).map_err(Error::store(path, "read it"))?;
         let json =
@@ -60,10 +48,10 @@ impl Architecture {
         Self::read(json, &path.display().to_string(), Some(ignored))
     }
 
-    /// Reads the same from memory; `place` names it in errors.
+    /// Parses the JSON of a `config.json`; `place` names it in errors.
     pub fn read(json: Value, place: &str, ignored: Option<&[String]>) -> Result<Self> {
         let fields = Fields::new(place.into(), json.clone(), ignored)?;
-        let model_type: String = fields.need("model_type")?;
+        let model_type: String = fields.required("model_type")?;
         for (field, neutral) in [
             ("is_encoder_decoder", Value::from(false)),
             ("chunk_size_feed_forward", 0.into()),
@@ -71,18 +59,18 @@ impl Architecture {
             ("tie_encoder_decoder", false.into()),
             ("add_cross_attention", false.into()),
         ] {
-            fields.only(field, neutral)?;
+            fields.expect(field, neutral)?;
         }
         let shape = match FAMILIES.iter().find(|family| family.model_type == model_type) {
             Some(family) => Shape::Decoder(DecoderShape::read(family, &fields)?),
             None if model_type == "bert" => {
-                fields.only(CAUSAL, false)?;
-                fields.only("tie_word_embeddings", true).or_else(|_| fields.only("tie_word_embeddings", false))?;
+                fields.expect(CAUSAL, false)?;
+                fields.expect("tie_word_embeddings", true).or_else(|_| fields.expect("tie_word_embeddings", false))?;
                 Shape::Bert(BertShape::read(&fields)?)
             }
             None => {
                 let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
-                let problem = format!("is `{model_type}`: Souk computes bert, {}", known.join(", "));
+                let problem = format!("is `{model_type}`: Souk supports bert, {}", known.join(", "));
                 return Err(fields.error("model_type", &problem));
             }
         };
@@ -94,8 +82,8 @@ impl Architecture {
         &self.json
     }
 
-    /// The same with its lowest `layers` layers alone; `ignored` lists fields the user vouches for.
-    pub fn cut(&self, layers: usize, ignored: &[String]) -> Result<Self> {
+    /// Keeps only the lowest `layers` layers; `ignored` lists unknown fields to accept.
+    pub fn truncate_layers(&self, layers: usize, ignored: &[String]) -> Result<Self> {
         let mut json = self.json.clone();
         json["num_hidden_layers"] = layers.into();
         if let Some(types) = json.get_mut("layer_types").and_then(Value::as_array_mut) {
@@ -104,21 +92,21 @@ impl Architecture {
         Self::read(json, "config.json", Some(ignored))
     }
 
-    /// The same with attention in one direction, or in both, where somebody says which.
-    pub fn attending(mut self, causal: Option<bool>, ignored: &[String]) -> Result<Self> {
+    /// Overrides causal attention; `None` keeps the setting of the file.
+    pub fn with_causal(mut self, causal: Option<bool>, ignored: &[String]) -> Result<Self> {
         match (causal, &self.shape) {
             (Some(causal), Shape::Decoder(shape)) if causal != shape.causal => {
                 self.json[CAUSAL] = causal.into();
                 Self::read(self.json, "config.json", Some(ignored))
             }
             (Some(true), Shape::Bert(_)) => {
-                Err(Error::config("encoder.causal", "is true, but BERT reads in both directions: use a decoder"))
+                Err(Error::config("encoder.causal", "is true, but BERT is bidirectional: use a decoder"))
             }
             _ => Ok(self),
         }
     }
 
-    /// Whether each token sees those before it alone.
+    /// Whether each token attends only to itself and earlier ones.
     pub fn is_causal(&self) -> bool {
         matches!(&self.shape, Shape::Decoder(shape) if shape.causal)
     }
@@ -130,7 +118,7 @@ impl Architecture {
         }
     }
 
-    /// How many texts of one sequence the model tells apart; a decoder goes by its words alone.
+    /// Number of token types; 1 for decoders, which have none.
     pub fn num_token_types(&self) -> i64 {
         match &self.shape {
             Shape::Bert(shape) => shape.token_types,
@@ -146,7 +134,7 @@ impl Architecture {
         }
     }
 
-    /// The longest text the model has positions for.
+    /// Maximum number of positions.
     pub fn max_tokens(&self) -> usize {
         let positions = match &self.shape {
             Shape::Bert(shape) => shape.positions,
@@ -155,7 +143,7 @@ impl Architecture {
         usize::try_from(positions).unwrap_or(usize::MAX)
     }
 
-    /// Ids must be below this.
+    /// Vocabulary size: all token ids are below it.
     pub fn vocab(&self) -> usize {
         let vocab = match &self.shape {
             Shape::Bert(shape) => shape.vocab,
@@ -177,9 +165,9 @@ mod tests {
         Architecture::read(serde_json::from_str(json).unwrap(), "config.json", Some(&[]))
     }
 
-    /// As model repositories have them, harmless fields included.
+    /// Configs as published on the hub, harmless fields included.
     #[test]
-    fn configurations_of_the_hub_are_read_as_they_are() {
+    fn reads_published_hub_configs() {
         let qwen = r#"{"architectures": ["Qwen2ForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 151643,
             "eos_token_id": 151643, "hidden_act": "silu", "hidden_size": 896, "initializer_range": 0.02,
             "intermediate_size": 4864, "max_position_embeddings": 32768, "max_window_layers": 24, "model_type": "qwen2",
@@ -209,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_compute_something_else_is_refused() {
+    fn rejects_unsupported_settings() {
         let with = |field: &str| {
             let json = format!(
                 r#"{{"model_type": "mistral", "hidden_size": 8, "intermediate_size": 8, "vocab_size": 8,

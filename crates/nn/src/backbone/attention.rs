@@ -1,39 +1,40 @@
-//! Attention over packed or padded tokens, with grouped-query heads, causal or bidirectional, with or without a
-//! sliding window: `softmax(q kᵀ / √e) v`. What is frozen, packed and on the CPU runs in our own kernel; everything
-//! else through libtorch's `scaled_dot_product_attention`, text lengths grouped so that no padding is computed.
+//! Attention over packed or padded tokens, with grouped-query heads, causal or bidirectional, with or without a sliding
+//! window: `softmax(q kᵀ / √e) v`. Packed inference on the CPU runs in our own kernel; everything else uses libtorch's
+//! `scaled_dot_product_attention`, with texts grouped by length so that no padding is computed.
 
 pub(super) use souk_native::Visibility;
 use tch::{Device, Kind, Tensor};
 
 use souk_io::error::Result;
 
-/// How attention goes over one batch; made once per forward pass and kind of layer.
+/// Attention layout and mask of one batch; built once per forward pass and kind of layer.
 pub(super) enum Plan<'a> {
     Packed {
         starts: &'a [i64],
         seen: Visibility,
     },
-    /// `[b, 1, l, s]`, true where a token may look.
+    /// `[b, 1, l, s]`, true where a query may attend to a key.
     Padded {
         mask: Tensor,
     },
 }
 
 impl Plan<'_> {
-    /// `mask` `[b, s]` covers what a cache holds and the `num_new` tokens at its end.
+    /// Builds the mask; `mask` `[b, s]` covers the cached tokens and the `num_new` tokens at its end.
     pub(super) fn padded(mask: &Tensor, num_new: i64, seen: Visibility) -> Self {
         let slots = mask.size()[1];
         let all = Tensor::arange(slots, (Kind::Int64, mask.device()));
         let from = all.narrow(0, slots - num_new, num_new).unsqueeze(1);
         let distance = &from - &all.unsqueeze(0);
-        let mut allowed = mask.unsqueeze(1).logical_and(&near(&distance, seen).unsqueeze(0));
-        // a padding token sees itself: a row without any key would be 0/0 and poison its neighbours
+        let mut allowed = mask.unsqueeze(1).logical_and(&is_visible(&distance, seen).unsqueeze(0));
+        // a padding token attends to itself: a row without any key would be 0/0 and spread NaN
         allowed = allowed.logical_or(&distance.eq(0));
         Self::Padded { mask: allowed.unsqueeze(1) }
     }
 }
 
-fn near(distance: &Tensor, seen: Visibility) -> Tensor {
+/// Boolean mask by distance (query position minus key position): causal order and sliding window.
+fn is_visible(distance: &Tensor, seen: Visibility) -> Tensor {
     let mut allowed = distance.ones_like().to_kind(Kind::Bool);
     if seen.causal {
         allowed = allowed.logical_and(&distance.ge(0));
@@ -44,17 +45,17 @@ fn near(distance: &Tensor, seen: Visibility) -> Tensor {
     allowed
 }
 
-/// `q [.., h, e]`, `k` and `v` `[.., h', e]` with h a multiple of h'; gives `[.., h·e]`.
+/// Attends with `q [.., h, e]`, `k` and `v` `[.., h', e]`, h a multiple of h'; returns `[.., h·e]`.
 pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &Plan, dropout: f64) -> Result<Tensor> {
     match plan {
         Plan::Padded { mask } => {
             let heads = |x: &Tensor| x.transpose(1, 2);
-            let out = attend_heads(&heads(q), &heads(k), &heads(v), Some(mask), (false, dropout));
+            let out = attend_heads([&heads(q), &heads(k), &heads(v)], Some(mask), false, dropout);
             Ok(out.transpose(1, 2).flatten(-2, -1))
         }
         Plan::Packed { starts, seen } => {
             let frozen = dropout == 0.0 && !q.requires_grad() && !k.requires_grad() && !v.requires_grad();
-            // under autocast what was turned by its position is f32, and values are not
+            // under autocast, q and k are f32 after the rotation, but v is not
             let exact = [q, k, v].iter().all(|x| x.kind() == Kind::Float);
             if frozen && q.device() == Device::Cpu && exact {
                 let scale = 1.0 / (q.size()[2] as f64).sqrt();
@@ -65,30 +66,30 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &Plan, dropout: f
     }
 }
 
-/// Neighbouring texts of one length form a rectangle by themselves; sorted batches have few of those.
+/// Attends per run of neighbouring texts of equal length, each a rectangle without padding; sorted batches have few runs.
 fn attend_by_length(qkv: [&Tensor; 3], starts: &[i64], seen: Visibility, dropout: f64) -> Tensor {
     let device = qkv[0].device();
     let lengths: Vec<i64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let runs: Vec<(i64, i64)> = lengths.chunk_by(|a, b| a == b).map(|run| (run.len() as i64, run[0])).collect();
     let sizes: Vec<i64> = runs.iter().map(|(texts, length)| texts * length).collect();
-    // one split, whose gradient is one concatenation; a view for each run would add up as many whole tensors
+    // one split: its gradient is one concatenation, while a view per run would sum that many full-size gradients
     let [q, k, v] = qkv.map(|x| x.split_with_sizes(&sizes[..], 0));
     let run = |(at, &(texts, length)): (usize, &(i64, i64))| {
         let heads = |x: &[Tensor]| x[at].unflatten(0, [texts, length]).transpose(1, 2);
         let mask = seen.window.filter(|&w| w < length).map(|_| {
             let at = Tensor::arange(length, (Kind::Int64, device));
-            near(&(at.unsqueeze(1) - at.unsqueeze(0)), seen)
+            is_visible(&(at.unsqueeze(1) - at.unsqueeze(0)), seen)
         });
         let causal = seen.causal && mask.is_none();
-        let out = attend_heads(&heads(&q), &heads(&k), &heads(&v), mask.as_ref(), (causal, dropout));
+        let out = attend_heads([&heads(&q), &heads(&k), &heads(&v)], mask.as_ref(), causal, dropout);
         out.transpose(1, 2).flatten(-2, -1).flatten(0, 1)
     };
     let pieces: Vec<Tensor> = runs.iter().enumerate().map(run).collect();
     Tensor::cat(&pieces, 0)
 }
 
-fn attend_heads(q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>, rest: (bool, f64)) -> Tensor {
-    let (causal, dropout) = rest;
+fn attend_heads(qkv: [&Tensor; 3], mask: Option<&Tensor>, causal: bool, dropout: f64) -> Tensor {
+    let [q, k, v] = qkv;
     let grouped = q.size()[1] != k.size()[1];
     Tensor::scaled_dot_product_attention(q, k, v, mask, dropout, causal, None, grouped)
 }

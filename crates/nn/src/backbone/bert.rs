@@ -1,20 +1,19 @@
-//! BERT and what shares its computation (MiniLM, RetroMAE-style encoders): learned positions, post-norm layers,
-//! bidirectional attention. Takes tokens, gives each token's hidden state; the pooler and task heads of a hub folder
-//! are carried along untouched.
+//! BERT and models with the same computation (MiniLM, RetroMAE-style encoders): learned positions, post-norm layers,
+//! bidirectional attention. Takes tokens, returns each token's hidden state; the pooler and task heads of a hub folder are
+//! kept unchanged.
 
 use souk_native::Activation;
 use tch::{Device, Kind, Tensor};
 
-use super::Pass;
-use super::architecture::num_layers;
+use super::ForwardPass;
 use super::attention::{Visibility, attend};
 use super::fields::Fields;
-use super::linear::{LayerNorm, Linear, LinearSpec, Projection, Then, activation_of, feed_forward};
+use super::linear::{LayerNorm, Linear, LinearSpec, PostOp, Projection, activation_of, feed_forward};
 use super::tokens::{Layout, Tokens};
 use super::weights::{Init, Parameters};
 use souk_io::error::Result;
 
-/// The sizes of one BERT, from `config.json`.
+/// Sizes and settings of a BERT, from `config.json`.
 #[derive(Clone, Debug)]
 pub struct BertShape {
     pub vocab: i64,
@@ -34,14 +33,14 @@ pub struct BertShape {
 impl BertShape {
     pub(super) fn read(fields: &Fields) -> Result<Self> {
         let name: String = fields.or("hidden_act", "gelu".into())?;
-        let unknown = || fields.error("hidden_act", &format!("is `{name}`: Souk computes gelu, gelu_new, relu, silu"));
+        let unknown = || fields.error("hidden_act", &format!("is `{name}`: use gelu, gelu_new, relu or silu"));
         let activation = activation_of(&name).ok_or_else(unknown)?;
-        fields.only("position_embedding_type", "absolute")?;
-        fields.only("is_decoder", false)?;
+        fields.expect("position_embedding_type", "absolute")?;
+        fields.expect("is_decoder", false)?;
         let shape = Self {
             vocab: fields.count("vocab_size")?,
             width: fields.count("hidden_size")?,
-            layers: num_layers(fields)?,
+            layers: fields.num_layers()?,
             heads: fields.count("num_attention_heads")?,
             inner: fields.count("intermediate_size")?,
             positions: fields.count("max_position_embeddings")?,
@@ -60,9 +59,9 @@ impl BertShape {
 
 pub struct Bert {
     shape: BertShape,
-    words: Tensor,
-    places: Tensor,
-    types: Tensor,
+    word_embeddings: Tensor,
+    position_embeddings: Tensor,
+    type_embeddings: Tensor,
     norm: LayerNorm,
     layers: Vec<Layer>,
 }
@@ -77,27 +76,28 @@ struct Layer {
 }
 
 impl Bert {
-    /// Tensors of a hub folder that belong to other heads.
+    /// Name parts of unused tensors in a hub folder: pooler and task heads.
     pub(super) const LEFTOVERS: [&str; 5] = ["pooler.", "cls.", "position_ids", "classifier.", "lm_head."];
 
     pub(super) fn build(shape: &BertShape, parameters: &mut Parameters) -> Result<Self> {
         let prefix = parameters.prefix(&["", "bert."], "embeddings.word_embeddings.weight")?;
         let at = format!("{prefix}embeddings");
         let std = Init::Normal(shape.init_std);
-        let words = parameters.tensor(&format!("{at}.word_embeddings.weight"), &[shape.vocab, shape.width], std)?;
+        let rows = [shape.vocab, shape.width];
+        let word_embeddings = parameters.tensor(&format!("{at}.word_embeddings.weight"), &rows, std)?;
         let rows = [shape.positions, shape.width];
-        let places = parameters.tensor(&format!("{at}.position_embeddings.weight"), &rows, std)?;
+        let position_embeddings = parameters.tensor(&format!("{at}.position_embeddings.weight"), &rows, std)?;
         let rows = [shape.token_types, shape.width];
-        let types = parameters.tensor(&format!("{at}.token_type_embeddings.weight"), &rows, std)?;
+        let type_embeddings = parameters.tensor(&format!("{at}.token_type_embeddings.weight"), &rows, std)?;
         let norm = LayerNorm::build(&format!("{at}.LayerNorm"), shape.width, shape.eps, parameters)?;
         let layers = (0..shape.layers)
             .map(|i| Layer::build(&format!("{prefix}encoder.layer.{i}"), shape, parameters))
             .collect::<Result<_>>()?;
-        Ok(Self { shape: shape.clone(), words, places, types, norm, layers })
+        Ok(Self { shape: shape.clone(), word_embeddings, position_embeddings, type_embeddings, norm, layers })
     }
 
-    /// Hidden states, shaped as the tokens with a width added.
-    pub(super) fn forward(&self, tokens: &Tokens, pass: &Pass) -> Result<Tensor> {
+    /// Hidden states, shaped as the tokens plus a width.
+    pub(super) fn forward(&self, tokens: &Tokens, pass: &ForwardPass) -> Result<Tensor> {
         let mut x = self.embed(tokens)?;
         if pass.train {
             x = x.dropout(self.shape.dropout, true);
@@ -110,53 +110,61 @@ impl Bert {
             let (q, k, v) = (heads(&parts[0]), heads(&parts[1]), heads(&parts[2]));
             let dropout = if pass.train { self.shape.attention_dropout } else { 0.0 };
             let context = attend(&q, &k, &v, &plan, dropout)?;
-            let seen = self.close(&layer.output, &context, (&x, &layer.attention_norm), pass)?;
-            x = self.feed_forward(layer, &seen, pass)?;
+            let residual = AddNorm { residual: &x, norm: &layer.attention_norm };
+            let attended = self.finish_sublayer(&layer.output, &context, &residual, pass)?;
+            x = self.feed_forward(layer, &attended, pass)?;
         }
         Ok(x)
     }
 
     fn embed(&self, tokens: &Tokens) -> Result<Tensor> {
-        // a single text is all of type 0
+        // all tokens of a single text have type 0
         let types = match &tokens.types {
-            Some(types) => Tensor::embedding(&self.types, types, -1, false, false),
-            None => self.types.get(0),
+            Some(types) => Tensor::embedding(&self.type_embeddings, types, -1, false, false),
+            None => self.type_embeddings.get(0),
         };
-        let plain = self.words.kind() == Kind::Float && self.words.device() == Device::Cpu && tokens.types.is_none();
-        if plain && !self.words.requires_grad() && matches!(tokens.layout, Layout::Packed { .. }) {
+        let table = &self.word_embeddings;
+        let has_kernel = table.kind() == Kind::Float && table.device() == Device::Cpu && tokens.types.is_none();
+        if has_kernel && !table.requires_grad() && matches!(tokens.layout, Layout::Packed { .. }) {
             let LayerNorm { weight, bias, eps } = &self.norm;
-            let (word, position, token_type) = (&self.words, &self.places, Some(&types));
+            let (word, position, token_type) = (table, &self.position_embeddings, Some(&types));
             let tables = souk_native::Embeddings { word, position, token_type, weight, bias, eps: *eps };
             return Ok(souk_native::embed_norm(&tokens.ids, &tokens.positions, &tables)?);
         }
-        let words = Tensor::embedding(&self.words, &tokens.ids, -1, false, false);
-        let places = Tensor::embedding(&self.places, &tokens.positions, -1, false, false);
-        // the order of the sum is the authors': bf16 shows it
-        Ok(self.norm.forward(&(words + types + places)))
+        let words = Tensor::embedding(table, &tokens.ids, -1, false, false);
+        let positions = Tensor::embedding(&self.position_embeddings, &tokens.positions, -1, false, false);
+        // same order of summation as the original: it matters in bf16
+        Ok(self.norm.forward(&(words + types + positions)))
     }
 
-    fn feed_forward(&self, layer: &Layer, x: &Tensor, pass: &Pass) -> Result<Tensor> {
+    fn feed_forward(&self, layer: &Layer, x: &Tensor, pass: &ForwardPass) -> Result<Tensor> {
         if !pass.train {
-            let maps = (&layer.widen, self.shape.activation, &layer.narrow);
-            return feed_forward(maps, x, Then::AddNorm { residual: x, norm: &layer.norm });
+            let post_op = PostOp::AddNorm { residual: x, norm: &layer.norm };
+            return feed_forward(&layer.widen, self.shape.activation, &layer.narrow, x, post_op);
         }
-        let wide = layer.widen.apply(x, Then::Activation(self.shape.activation), true)?;
-        self.close(&layer.narrow, &wide, (x, &layer.norm), pass)
+        let wide = layer.widen.apply(x, PostOp::Activation(self.shape.activation), true)?;
+        self.finish_sublayer(&layer.narrow, &wide, &AddNorm { residual: x, norm: &layer.norm }, pass)
     }
 
-    /// Ends a sublayer: project, drop out, add the residual, normalise.
-    fn close(&self, map: &Projection, x: &Tensor, onto: (&Tensor, &LayerNorm), pass: &Pass) -> Result<Tensor> {
-        let (residual, norm) = onto;
+    /// Ends a sublayer: projection, dropout, residual, norm.
+    fn finish_sublayer(&self, map: &Projection, x: &Tensor, add: &AddNorm, pass: &ForwardPass) -> Result<Tensor> {
+        let AddNorm { residual, norm } = *add;
         if !pass.train {
-            return map.apply(x, Then::AddNorm { residual, norm }, false);
+            return map.apply(x, PostOp::AddNorm { residual, norm }, false);
         }
-        let y = map.apply(x, Then::Nothing, true)?.dropout(self.shape.dropout, true);
+        let y = map.apply(x, PostOp::Nothing, true)?.dropout(self.shape.dropout, true);
         Ok(norm.forward(&(y + residual)))
     }
 
     pub(super) fn projections(&mut self) -> impl Iterator<Item = &mut Projection> {
         self.layers.iter_mut().flat_map(|l| [&mut l.qkv, &mut l.output, &mut l.widen, &mut l.narrow])
     }
+}
+
+/// Residual and norm at the end of a sublayer.
+struct AddNorm<'a> {
+    residual: &'a Tensor,
+    norm: &'a LayerNorm,
 }
 
 impl Layer {

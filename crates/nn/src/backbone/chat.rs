@@ -1,5 +1,5 @@
-//! How a text is put to a model that was taught to talk: the folder's own chat template (`chat_template.jinja`, or the field of
-//! `tokenizer_config.json`), rendered as transformers does. A model without one is shown the instruction, the text and a new line.
+//! Chat prompts: renders the folder's chat template (`chat_template.jinja`, or the field of `tokenizer_config.json`) as
+//! transformers does. A model without a template gets the instruction, the text and a newline.
 
 use std::path::Path;
 
@@ -7,43 +7,49 @@ use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, ErrorKind, context};
 use serde_json::{Map, Value};
 
-use super::tokenizer::Tokenizer;
+use super::tokenizer::{Frame, Tokenizer};
 use souk_io::error::{Error, Result};
 
 const SETTINGS: &str = "tokenizer_config.json";
 const TEMPLATE: &str = "chat_template.jinja";
-/// Stands for the text while the template is rendered: no template touches a letter for private use.
-const PLACE: &str = "\u{e000}\u{e001}";
+/// Placeholder for the text while the template is rendered: private-use characters that no template touches.
+const PLACEHOLDER: &str = "\u{e000}\u{e001}";
 
-/// What stands around every text, and what ends an answer.
+/// Prompt around every text, and the tokens that end an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chat {
     pub before: String,
     pub after: String,
-    /// The template writes special tokens itself.
+    /// Whether the template writes the special tokens itself.
     pub complete: bool,
     pub ends: Vec<u32>,
 }
 
 impl Chat {
-    /// Of a model folder, with an instruction for all texts.
+    /// Renders the template of a model folder with an instruction for all texts.
     pub fn open(dir: &Path, tokenizer: &Tokenizer, instruction: &str) -> Result<Self> {
         let settings = read(&dir.join(SETTINGS))?;
         let ends = ends(dir, &settings, tokenizer)?;
         let file = dir.join(TEMPLATE);
-        let template = match file.exists() {
-            true => Some(std::fs::read_to_string(&file).map_err(Error::store(&file, "read it"))?),
-            false => template_in(&settings),
+        let template = if file.exists() {
+            Some(std::fs::read_to_string(&file).map_err(Error::store(&file, "read it"))?)
+        } else {
+            template_in(&settings)
         };
         let Some(template) = template else {
             return Ok(Self { before: instruction.into(), after: "\n".into(), complete: false, ends });
         };
-        let place = if file.exists() { file } else { dir.join(SETTINGS) };
+        let source = if file.exists() { file } else { dir.join(SETTINGS) };
         let whole = render(&template, instruction, &settings)
-            .map_err(|e| Error::config(place.display(), "its chat template cannot be rendered").because(e))?;
-        let problem = "its chat template does not show what the user says";
-        let (before, after) = whole.split_once(PLACE).ok_or_else(|| Error::config(place.display(), problem))?;
+            .map_err(|e| Error::config(source.display(), "the chat template cannot be rendered").because(e))?;
+        let problem = "the chat template does not contain the user's message";
+        let (before, after) = whole.split_once(PLACEHOLDER).ok_or_else(|| Error::config(source.display(), problem))?;
         Ok(Self { before: before.into(), after: after.into(), complete: true, ends })
+    }
+
+    /// Frame to encode a text with.
+    pub fn frame(&self) -> Frame<'_> {
+        Frame { before: &self.before, after: &self.after, complete: self.complete }
     }
 }
 
@@ -55,7 +61,7 @@ fn read(path: &Path) -> Result<Map<String, Value>> {
     serde_json::from_slice(&text).map_err(|e| Error::config(path.display(), "not a JSON object").because(e))
 }
 
-/// One template, or the default of several with names.
+/// Chat template of the settings: a single one, or the default of several named ones.
 fn template_in(settings: &Map<String, Value>) -> Option<String> {
     match settings.get("chat_template")? {
         Value::String(template) => Some(template.clone()),
@@ -67,7 +73,7 @@ fn template_in(settings: &Map<String, Value>) -> Option<String> {
     }
 }
 
-/// A special token of the tokenizer's settings: a word, or an object that has it.
+/// Special token of the tokenizer's settings: a string, or an object with `content`.
 fn special<'a>(settings: &'a Map<String, Value>, name: &str) -> Option<&'a str> {
     let token = settings.get(name)?;
     token.as_str().or_else(|| token["content"].as_str())
@@ -81,12 +87,12 @@ fn render(
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-    environment.add_function("raise_exception", |said: String| -> std::result::Result<String, minijinja::Error> {
-        Err(minijinja::Error::new(ErrorKind::InvalidOperation, said))
+    environment.add_function("raise_exception", |message: String| -> std::result::Result<String, minijinja::Error> {
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, message))
     });
-    // a template that shows the date would make another vector each day
+    // empty: a template with the date would give a different vector each day
     environment.add_function("strftime_now", |_: String| String::new());
-    let mut messages = vec![context! { role => "user", content => PLACE }];
+    let mut messages = vec![context! { role => "user", content => PLACEHOLDER }];
     if !instruction.is_empty() {
         messages.insert(0, context! { role => "system", content => instruction });
     }
@@ -102,13 +108,13 @@ fn render(
     )
 }
 
-/// What closes an answer: of `generation_config.json`, `config.json` and the tokenizer's settings together.
+/// End-of-answer tokens from `generation_config.json`, `config.json` and the tokenizer's settings together.
 fn ends(dir: &Path, settings: &Map<String, Value>, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
     let mut ends: Vec<u32> =
         special(settings, "eos_token").and_then(|token| tokenizer.id_of(token)).into_iter().collect();
     for file in ["generation_config.json", "config.json"] {
-        let said = read(&dir.join(file))?;
-        let ids = match said.get("eos_token_id") {
+        let config = read(&dir.join(file))?;
+        let ids = match config.get("eos_token_id") {
             Some(Value::Array(ids)) => ids.iter().filter_map(Value::as_u64).collect(),
             Some(id) => id.as_u64().into_iter().collect::<Vec<_>>(),
             None => Vec::new(),

@@ -1,28 +1,27 @@
-//! One decoder for Qwen2/2.5, Qwen3, Llama 3 and Mistral: pre-norm layers, rotary positions, grouped-query attention,
-//! gated feed-forward. The families differ in the rows of `FAMILIES` and in their `config.json`, nowhere else.
+//! Decoder for Qwen2/2.5, Qwen3, Llama 3 and Mistral: pre-norm layers, rotary positions, grouped-query attention, gated
+//! feed-forward. The families differ only in `FAMILIES` and in their `config.json`.
 
 use souk_native::Activation;
 use tch::{Device, Tensor};
 
-use super::Pass;
-use super::architecture::{CAUSAL, num_layers};
+use super::ForwardPass;
 use super::attention::{Visibility, attend};
-use super::fields::Fields;
-use super::kv::Cache;
-use super::linear::{Linear, LinearSpec, Matrix, Projection, RmsNorm, Then, activate, activation_of};
+use super::fields::{CAUSAL, Fields};
+use super::kv::KvCache;
+use super::linear::{Linear, LinearSpec, Matrix, PostOp, Projection, RmsNorm, activate, activation_of};
 use super::rope::{Angles, Rope};
 use super::tokens::Tokens;
 use super::weights::{Init, Parameters};
 use souk_io::error::{Error, Result};
 
-/// How a family differs from plain Llama where its `config.json` does not say.
+/// Differences of a family from plain Llama that its `config.json` does not state.
 pub(super) struct Family {
     pub model_type: &'static str,
-    /// Bias on query, key and value; `None`: the field `attention_bias` decides, for the output too.
+    /// Bias on query, key and value; `None`: the field `attention_bias` decides, also for the output.
     qkv_bias: Option<bool>,
-    /// A norm over each head of query and key.
+    /// Norm over each head of query and key.
     head_norm: bool,
-    /// The window holds from this layer rule on.
+    /// Layers with a sliding window.
     window: WindowRule,
     default_eps: f64,
     default_head: Option<i64>,
@@ -70,7 +69,7 @@ pub(super) const FAMILIES: [Family; 4] = [
     },
 ];
 
-/// The sizes of one decoder, from `config.json`.
+/// Sizes and settings of a decoder, from `config.json`.
 #[derive(Clone, Debug)]
 pub struct DecoderShape {
     pub vocab: i64,
@@ -80,7 +79,7 @@ pub struct DecoderShape {
     pub head: i64,
     pub inner: i64,
     pub positions: i64,
-    /// Each layer's sliding window.
+    /// Sliding window of each layer.
     pub windows: Vec<Option<i64>>,
     rope: Rope,
     eps: f64,
@@ -90,7 +89,7 @@ pub struct DecoderShape {
     pub(super) head_norm: bool,
     pub(super) tied: bool,
     pub(super) attention_dropout: f64,
-    /// Each token sees those before it alone.
+    /// Whether each token attends only to itself and earlier ones.
     pub(super) causal: bool,
     activation: Activation,
     init_std: f64,
@@ -99,10 +98,10 @@ pub struct DecoderShape {
 impl DecoderShape {
     pub(super) fn read(family: &Family, fields: &Fields) -> Result<Self> {
         let name: String = fields.or("hidden_act", "silu".into())?;
-        let unknown = || fields.error("hidden_act", &format!("is `{name}`: Souk computes silu, gelu, gelu_new, relu"));
+        let unknown = || fields.error("hidden_act", &format!("is `{name}`: use silu, gelu, gelu_new or relu"));
         let activation = activation_of(&name).ok_or_else(unknown)?;
-        fields.only("pretraining_tp", 1)?;
-        fields.only("use_mrope", false)?;
+        fields.expect("pretraining_tp", 1)?;
+        fields.expect("use_mrope", false)?;
         let (width, heads) = (fields.count("hidden_size")?, fields.count("num_attention_heads")?);
         let head = fields.count_or("head_dim", family.default_head.unwrap_or(width / heads))?;
         let kv_heads = fields.count_or("num_key_value_heads", heads)?;
@@ -134,10 +133,10 @@ impl DecoderShape {
     }
 }
 
-/// Which layers see only a window, as transformers decides it; `layer_types`, where given, must agree.
+/// Sliding window of each layer, by the rules of transformers; `layer_types` must agree if present.
 fn windows(family: &Family, fields: &Fields) -> Result<Vec<Option<i64>>> {
-    let layers = num_layers(fields)?;
-    // absent is not null: transformers then takes its default
+    let layers = fields.num_layers()?;
+    // an absent field is not null: transformers then uses its default
     let size: Option<i64> = if fields.has("sliding_window") { fields.get("sliding_window")? } else { Some(4096) };
     fields.check("sliding_window", size.is_none_or(|w| w > 0), "must be positive")?;
     let on: bool = fields.or("use_sliding_window", false)?;
@@ -158,19 +157,19 @@ fn windows(family: &Family, fields: &Fields) -> Result<Vec<Option<i64>>> {
 
 pub struct Decoder {
     shape: DecoderShape,
-    words: Matrix,
+    embeddings: Matrix,
     layers: Vec<Layer>,
     norm: RmsNorm,
-    vocabulary: Vocabulary,
+    head: LmHead,
 }
 
-/// What scores of the next token are made by.
-enum Vocabulary {
-    /// The words' own matrix.
-    Words,
-    Own(Matrix),
-    /// Of a folder saved without one.
-    None,
+/// Language-model head: hidden states to next-token logits.
+enum LmHead {
+    /// Shares the matrix of the token embeddings.
+    Tied,
+    Untied(Matrix),
+    /// Missing: the folder was saved without one.
+    Missing,
 }
 
 struct Layer {
@@ -190,7 +189,7 @@ impl Decoder {
     pub(super) fn build(shape: &DecoderShape, parameters: &mut Parameters) -> Result<Self> {
         let prefix = parameters.prefix(&["model.", ""], "embed_tokens.weight")?;
         let (std, rows) = (Init::Normal(shape.init_std), [shape.vocab, shape.width]);
-        let words = parameters.tensor(&format!("{prefix}embed_tokens.weight"), &rows, std)?;
+        let embeddings = parameters.tensor(&format!("{prefix}embed_tokens.weight"), &rows, std)?;
         let layers = shape
             .windows
             .iter()
@@ -198,79 +197,87 @@ impl Decoder {
             .map(|(i, &window)| Layer::build(&format!("{prefix}layers.{i}"), window, shape, parameters))
             .collect::<Result<_>>()?;
         let norm = RmsNorm::build(&format!("{prefix}norm"), shape.width, shape.eps, parameters)?;
-        let vocabulary = match shape.tied {
-            true => Vocabulary::Words,
-            false if parameters.has("lm_head.weight") => {
-                Vocabulary::Own(Matrix::of(parameters.tensor("lm_head.weight", &rows, std)?))
-            }
-            false => Vocabulary::None,
+        let head = if shape.tied {
+            LmHead::Tied
+        } else if parameters.has("lm_head.weight") {
+            LmHead::Untied(Matrix::of(parameters.tensor("lm_head.weight", &rows, std)?))
+        } else {
+            LmHead::Missing
         };
-        Ok(Self { shape: shape.clone(), words: Matrix::of(words), layers, norm, vocabulary })
+        Ok(Self { shape: shape.clone(), embeddings: Matrix::of(embeddings), layers, norm, head })
     }
 
-    /// Hidden states, shaped as the tokens with a width added. With a cache the tokens continue what it holds.
-    pub(super) fn forward(&self, tokens: &Tokens, pass: &mut Pass) -> Result<Tensor> {
+    /// Hidden states, shaped as the tokens plus a width. With a cache, the tokens continue the cached ones.
+    pub(super) fn forward(&self, tokens: &Tokens, pass: &mut ForwardPass) -> Result<Tensor> {
         let step = pass.cache.as_deref_mut().map(|cache| cache.extend(tokens)).transpose()?.flatten();
         let tokens = step.as_ref().unwrap_or(tokens);
         let plan = |window| tokens.plan(Visibility { causal: self.shape.causal, window });
         let full = plan(None);
         let sliding = self.shape.windows.iter().flatten().next().map(|&w| plan(Some(w)));
         let dropout = if pass.train { self.shape.attention_dropout } else { 0.0 };
-        let mut x = pass.words.map_or_else(|| self.words(&tokens.ids), Tensor::shallow_clone);
+        let mut x = pass.input_embeddings.map_or_else(|| self.embed(&tokens.ids), Tensor::shallow_clone);
         let angles = self.shape.rope.angles(&tokens.positions, self.shape.head, x.kind());
         let depth = self.layers.len().saturating_sub(pass.skip_layers);
         for (i, layer) in self.layers[..depth].iter().enumerate() {
             let cache = pass.cache.as_deref_mut().map(|cache| (cache, i));
-            let (q, k, v) = layer.heads(&layer.input_norm.forward(&x), &self.shape, (&angles, pass.train), cache)?;
+            let context = HeadContext { shape: &self.shape, angles: &angles, train: pass.train };
+            let (q, k, v) = layer.heads(&layer.input_norm.forward(&x), &context, cache)?;
             let plan = if layer.window.is_some() { sliding.as_ref().unwrap_or(&full) } else { &full };
             let context = attend(&q, &k, &v, plan, dropout)?;
-            x = &x + layer.output.apply(&context, Then::Nothing, pass.train)?;
+            x = &x + layer.output.apply(&context, PostOp::Nothing, pass.train)?;
             let inner = layer.gate_up.split(&layer.inner_norm.forward(&x), pass.train)?;
             let inner = activate(&inner[0], self.shape.activation) * &inner[1];
-            x = &x + layer.down.apply(&inner, Then::Nothing, pass.train)?;
+            x = &x + layer.down.apply(&inner, PostOp::Nothing, pass.train)?;
         }
         Ok(if pass.skip_layers == 0 { self.norm.forward(&x) } else { x })
     }
 
     pub(super) fn device(&self) -> Device {
-        self.words.exact().device()
+        self.embeddings.exact().device()
     }
 
-    pub(super) fn words(&self, ids: &Tensor) -> Tensor {
-        Tensor::embedding(self.words.exact(), ids, -1, false, false)
+    pub(super) fn embed(&self, ids: &Tensor) -> Tensor {
+        Tensor::embedding(self.embeddings.exact(), ids, -1, false, false)
     }
 
-    pub(super) fn mixtures(&self, shares: &Tensor) -> Tensor {
-        shares.matmul(&self.words.factor())
+    pub(super) fn embed_soft(&self, probabilities: &Tensor) -> Tensor {
+        probabilities.matmul(&self.embeddings.factor())
     }
 
-    /// Next-token scores `[.., vocab]` for hidden states.
+    /// Next-token logits `[.., vocab]` for hidden states.
     pub(super) fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
-        Ok(hidden.linear::<&Tensor>(&self.vocabulary()?.factor(), None))
+        Ok(hidden.linear::<&Tensor>(&self.head_matrix()?.factor(), None))
     }
 
     pub(super) fn is_causal(&self) -> bool {
         self.shape.causal
     }
 
-    fn vocabulary(&self) -> Result<&Matrix> {
-        match &self.vocabulary {
-            Vocabulary::Words => Ok(&self.words),
-            Vocabulary::Own(matrix) => Ok(matrix),
-            Vocabulary::None => {
-                let problem = "this folder was saved without a language-model head: it cannot generate";
+    fn head_matrix(&self) -> Result<&Matrix> {
+        match &self.head {
+            LmHead::Tied => Ok(&self.embeddings),
+            LmHead::Untied(matrix) => Ok(matrix),
+            LmHead::Missing => {
+                let problem = "the model was saved without a language-model head: it cannot generate";
                 Err(Error::config("config.json", problem))
             }
         }
     }
 
-    pub(super) fn check_writes(&self) -> Result<()> {
-        self.vocabulary().map(drop)
+    pub(super) fn check_generates(&self) -> Result<()> {
+        self.head_matrix().map(drop)
     }
 
     pub(super) fn projections(&mut self) -> impl Iterator<Item = &mut Projection> {
         self.layers.iter_mut().flat_map(|l| [&mut l.qkv, &mut l.output, &mut l.gate_up, &mut l.down])
     }
+}
+
+/// Inputs of a layer's attention heads that are the same for all layers.
+struct HeadContext<'a> {
+    shape: &'a DecoderShape,
+    angles: &'a Angles,
+    train: bool,
 }
 
 impl Layer {
@@ -293,9 +300,10 @@ impl Layer {
         ];
         let down = linear("mlp.down_proj", inner, width, shape.inner_bias)?;
         let mut norm = |name: &str, size| RmsNorm::build(&format!("{at}.{name}"), size, shape.eps, parameters);
-        let head_norms = match shape.head_norm {
-            true => Some((norm("self_attn.q_norm", shape.head)?, norm("self_attn.k_norm", shape.head)?)),
-            false => None,
+        let head_norms = if shape.head_norm {
+            Some((norm("self_attn.q_norm", shape.head)?, norm("self_attn.k_norm", shape.head)?))
+        } else {
+            None
         };
         Ok(Self {
             window,
@@ -309,22 +317,21 @@ impl Layer {
         })
     }
 
-    /// Query, key and value by head, turned by their positions; key and value with the cached ones before them.
+    /// Query, key and value by head, rotated by position; cached keys and values come before the new ones. `cache` is the
+    /// KV cache with this layer's index.
     fn heads(
         &self,
         x: &Tensor,
-        shape: &DecoderShape,
-        how: (&Angles, bool),
-        cache: Option<(&mut Cache, usize)>,
+        context: &HeadContext,
+        cache: Option<(&mut KvCache, usize)>,
     ) -> Result<(Tensor, Tensor, Tensor)> {
-        let (angles, train) = how;
-        let parts = self.qkv.split(x, train)?;
-        let heads = |x: &Tensor| x.unflatten(-1, [-1, shape.head]);
+        let parts = self.qkv.split(x, context.train)?;
+        let heads = |x: &Tensor| x.unflatten(-1, [-1, context.shape.head]);
         let (mut q, mut k, v) = (heads(&parts[0]), heads(&parts[1]), heads(&parts[2]));
         if let Some((query_norm, key_norm)) = &self.head_norms {
             (q, k) = (query_norm.forward(&q), key_norm.forward(&k));
         }
-        let (q, k) = (angles.turn(&q), angles.turn(&k));
+        let (q, k) = (context.angles.rotate(&q), context.angles.rotate(&k));
         match cache {
             Some((cache, layer)) => {
                 let (k, v) = cache.append(layer, k, v);

@@ -1,5 +1,5 @@
-//! Reads a JSON object field by field and knows which fields nobody asked for.
-//! A field that is unknown may change what a model computes, so it is refused by name rather than passed over.
+//! Reads a JSON object field by field and records which fields were read. Unknown fields may change what a model computes,
+//! so they are errors, never ignored.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -11,17 +11,23 @@ use serde_json::{Map, Value};
 
 use souk_io::error::{Error, Result};
 
-/// The fields of one object of a configuration file.
+/// Fields of one object of a configuration file.
 pub struct Fields {
     place: String,
     map: Map<String, Value>,
-    asked: RefCell<BTreeSet<String>>,
-    /// Fields the user vouches for; `None` where there is no way to say so.
+    known: RefCell<BTreeSet<String>>,
+    /// Unknown fields to accept; `None` if the caller has no setting for them.
     ignored: Option<Vec<String>>,
 }
 
-/// No dimension of a tensor, and no number of them, is larger in any model.
-const LARGEST: i64 = 1 << 31;
+/// Upper bound of a tensor's dimension and of a number of tensors.
+const MAX_COUNT: i64 = 1 << 31;
+
+/// Upper bound of a model's layers: checked before memory is allocated for them.
+const MAX_LAYERS: i64 = 10_000;
+
+/// Field that makes a decoder bidirectional if `false`, as in transformers.
+pub(super) const CAUSAL: &str = "is_causal";
 
 impl Fields {
     pub fn open(path: &Path, ignored: &[String]) -> Result<Self> {
@@ -34,7 +40,7 @@ impl Fields {
     pub fn new(place: String, value: Value, ignored: Option<&[String]>) -> Result<Self> {
         match value {
             Value::Object(map) => {
-                Ok(Self { place, map, asked: RefCell::default(), ignored: ignored.map(<[_]>::to_vec) })
+                Ok(Self { place, map, known: RefCell::default(), ignored: ignored.map(<[_]>::to_vec) })
             }
             _ => Err(Error::config(place, "expected a JSON object")),
         }
@@ -46,7 +52,7 @@ impl Fields {
 
     /// Reads a field; `null` counts as absent.
     pub fn get<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>> {
-        self.asked.borrow_mut().insert(name.into());
+        self.known.borrow_mut().insert(name.into());
         match self.map.get(name) {
             None | Some(Value::Null) => Ok(None),
             Some(value) => serde_json::from_value(value.clone())
@@ -55,74 +61,84 @@ impl Fields {
         }
     }
 
-    pub fn need<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
+    /// Reads a required field.
+    pub fn required<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         self.get(name)?.ok_or_else(|| self.error(name, "is missing"))
     }
 
+    /// Reads a field with a default.
     pub fn or<T: DeserializeOwned>(&self, name: &str, default: T) -> Result<T> {
         Ok(self.get(name)?.unwrap_or(default))
     }
 
-    /// Reads a count and checks that it can be a tensor's dimension.
+    /// Reads a required count between 1 and the upper bound of a tensor's dimension.
     pub fn count(&self, name: &str) -> Result<i64> {
-        let value = self.need(name)?;
-        self.check(name, (1..=LARGEST).contains(&value), &format!("must be between 1 and {LARGEST}"))?;
+        let value = self.required(name)?;
+        self.check(name, (1..=MAX_COUNT).contains(&value), &format!("must be between 1 and {MAX_COUNT}"))?;
         Ok(value)
     }
 
-    /// As `count`, with a default.
+    /// Number of layers of a model.
+    pub(super) fn num_layers(&self) -> Result<i64> {
+        let layers = self.count("num_hidden_layers")?;
+        self.check("num_hidden_layers", layers <= MAX_LAYERS, &format!("must be at most {MAX_LAYERS}"))?;
+        Ok(layers)
+    }
+
+    /// Reads a count with a default.
     pub fn count_or(&self, name: &str, default: i64) -> Result<i64> {
         if self.get::<Value>(name)?.is_some() { self.count(name) } else { Ok(default) }
     }
 
-    /// A number that must be above zero for the computation to mean anything.
+    /// Reads a number above zero.
     pub fn positive(&self, name: &str, default: Option<f64>) -> Result<f64> {
         let value = match default {
             Some(default) => self.or(name, default)?,
-            None => self.need(name)?,
+            None => self.required(name)?,
         };
         self.check(name, value > 0.0 && value.is_finite(), "must be above zero")?;
         Ok(value)
     }
 
-    /// Accepts the field only when it is absent or says what Souk computes anyway.
-    pub fn only(&self, name: &str, supported: impl Into<Value>) -> Result<()> {
+    /// Returns an error if the field is present with a value other than the supported one.
+    pub fn expect(&self, name: &str, supported: impl Into<Value>) -> Result<()> {
         let supported = supported.into();
         match self.get::<Value>(name)? {
             Some(value) if value != supported => {
-                Err(self.error(name, &format!("is {value}: Souk computes only {supported}")))
+                Err(self.error(name, &format!("is {value}: Souk supports only {supported}")))
             }
             _ => Ok(()),
         }
     }
 
-    pub fn check(&self, name: &str, holds: bool, problem: &str) -> Result<()> {
-        if holds { Ok(()) } else { Err(self.error(name, problem)) }
+    pub fn check(&self, name: &str, is_valid: bool, problem: &str) -> Result<()> {
+        if is_valid { Ok(()) } else { Err(self.error(name, problem)) }
     }
 
     pub fn error(&self, name: &str, problem: &str) -> Error {
         Error::config(&self.place, format!("field `{name}` {problem}"))
     }
 
-    /// The object below `name`, if there is one.
+    /// Reads the nested object `name`, if present.
     pub fn object(&self, name: &str) -> Result<Option<Self>> {
         self.get::<Value>(name)?
             .map(|value| Self::new(format!("{}, `{name}`", self.place), value, self.ignored.as_deref()))
             .transpose()
     }
 
-    /// Refuses fields that nobody asked for and that are not among the words of `harmless`.
+    /// Returns an error if there are fields that were not read and are not among the words of `harmless`.
     pub fn finish(&self, harmless: &str) -> Result<()> {
-        let asked = self.asked.borrow();
-        let vouched = |name: &String| self.ignored.as_ref().is_some_and(|ignored| ignored.contains(name));
+        let known = self.known.borrow();
+        let is_ignored = |name: &String| self.ignored.as_ref().is_some_and(|ignored| ignored.contains(name));
         for (name, value) in &self.map {
-            let known = asked.contains(name) || harmless.split_whitespace().any(|word| word == name) || vouched(name);
-            if !known && !value.is_null() {
+            let is_known =
+                known.contains(name) || harmless.split_whitespace().any(|word| word == name) || is_ignored(name);
+            if !is_known && !value.is_null() {
                 let hint = match self.ignored {
-                    Some(_) => "; if it does not, list it under `ignore_fields` of [model]",
+                    Some(_) => "; if it does not, add it to `ignore_fields` in [model]",
                     None => "",
                 };
-                let problem = format!("is not known to Souk and may change what the model computes{hint}");
+                let problem = format!("is unknown and may change what the model computes{hint}");
                 return Err(self.error(name, &problem));
             }
         }
@@ -135,29 +151,29 @@ mod tests {
     use super::*;
 
     fn fields(json: &str) -> Fields {
-        vouched(json, &[])
+        fields_ignoring(json, &[])
     }
 
-    fn vouched(json: &str, ignored: &[String]) -> Fields {
+    fn fields_ignoring(json: &str, ignored: &[String]) -> Fields {
         Fields::new("config.json".into(), serde_json::from_str(json).unwrap(), Some(ignored)).unwrap()
     }
 
     #[test]
-    fn an_unknown_field_is_refused_by_name_unless_listed() {
+    fn rejects_unknown_fields_unless_ignored() {
         let json = r#"{"hidden_size": 4, "logit_softcap": 30.0, "note": null}"#;
         let fields = fields(json);
         assert_eq!(fields.count("hidden_size").unwrap(), 4);
         let error = fields.finish("").unwrap_err().to_string();
-        assert!(error.contains("config.json: field `logit_softcap` is not known"), "{error}");
-        vouched(json, &["logit_softcap".into()]).finish("hidden_size").unwrap();
+        assert!(error.contains("config.json: field `logit_softcap` is unknown"), "{error}");
+        fields_ignoring(json, &["logit_softcap".into()]).finish("hidden_size").unwrap();
     }
 
     #[test]
-    fn an_unsupported_value_and_a_wrong_type_are_refused() {
+    fn rejects_unsupported_values_and_wrong_types() {
         let fields = fields(r#"{"position_embedding_type": "alibi", "num_layers": "two", "width": -1}"#);
-        let error = fields.only("position_embedding_type", "absolute").unwrap_err().to_string();
-        assert!(error.contains("is \"alibi\": Souk computes only \"absolute\""), "{error}");
-        assert!(fields.need::<i64>("num_layers").unwrap_err().to_string().contains("cannot be \"two\""));
+        let error = fields.expect("position_embedding_type", "absolute").unwrap_err().to_string();
+        assert!(error.contains("is \"alibi\": Souk supports only \"absolute\""), "{error}");
+        assert!(fields.required::<i64>("num_layers").unwrap_err().to_string().contains("cannot be \"two\""));
         assert!(fields.count("width").unwrap_err().to_string().contains("must be between 1"));
     }
 }

@@ -1,6 +1,6 @@
-//! What a decoder remembers of the tokens it has read: keys and values of every layer. A value that the caller owns
-//! and passes in, so that a prompt can be read once and continued in several ways. What is read first may be packed;
-//! whatever continues it is a rectangle, without padding where a layer looks through a window.
+//! KV cache of a decoder: keys and values of every layer for the tokens read so far. The caller owns it and passes it in,
+//! so a prompt can be read once and continued in several ways. The first tokens may be packed; all later ones must be a
+//! padded rectangle, without padding if a layer uses a sliding window.
 
 use tch::{Device, Kind, Tensor};
 
@@ -8,23 +8,23 @@ use super::tokens::{Layout, Tokens};
 use souk_io::error::{Error, Result};
 
 #[derive(Default)]
-pub struct Cache {
+pub struct KvCache {
     /// `[b, s]`, true where a slot holds a token.
     mask: Option<Tensor>,
-    /// While packed texts are read: the slot of each token, `[t]`, rows one after the other.
+    /// Slot of each token, `[t]`, row after row; set only while packed texts are read.
     slots: Option<Tensor>,
-    /// Per layer key and value, `[b, s, h, e]`.
+    /// Key and value per layer, each `[b, s, h, e]`.
     layers: Vec<(Tensor, Tensor)>,
 }
 
-impl Cache {
+impl KvCache {
     /// Tokens read so far, padding included.
     pub fn num_slots(&self) -> i64 {
         self.mask.as_ref().map_or(0, |mask| mask.size()[1])
     }
 
-    /// Of some of the texts, or of one several times: as many as `texts [n]` names.
-    pub fn of(&self, texts: &Tensor) -> Self {
+    /// Selects rows by index, `texts [n]`; an index may repeat.
+    pub fn select(&self, texts: &Tensor) -> Self {
         let pick = |x: &Tensor| x.index_select(0, texts);
         Self {
             mask: self.mask.as_ref().map(pick),
@@ -33,24 +33,24 @@ impl Cache {
         }
     }
 
-    /// The new tokens, placed behind those already read; `None`: as they are.
+    /// Appends new tokens and returns them positioned after those already read; `None` leaves them unchanged.
     pub(super) fn extend(&mut self, new: &Tokens) -> Result<Option<Tokens>> {
         let mask = match &new.layout {
             Layout::Padded { mask } => mask,
             Layout::Packed { starts } if self.mask.is_none() => {
-                self.place(starts, new.ids.device());
+                self.init_packed(starts, new.ids.device());
                 return Ok(None);
             }
             Layout::Packed { .. } => {
-                return Err(Error::input("a cache is continued by padded tokens, not packed ones"));
+                return Err(Error::input("a KV cache must be continued by padded tokens, not packed ones"));
             }
         };
         self.slots = None;
         let whole = match &self.mask {
             None => mask.shallow_clone(),
             Some(past) if past.size()[0] != mask.size()[0] => {
-                let (held, given) = (past.size()[0], mask.size()[0]);
-                return Err(Error::input(format!("the cache holds {held} texts, {given} are to be continued")));
+                let (cached, given) = (past.size()[0], mask.size()[0]);
+                return Err(Error::input(format!("the KV cache holds {cached} texts, but {given} continue it")));
             }
             Some(past) => Tensor::cat(&[past, mask], 1),
         };
@@ -61,8 +61,8 @@ impl Cache {
         Ok(Some(Tokens { ids: new.ids.shallow_clone(), positions, types: None, layout }))
     }
 
-    /// Packed texts end side by side, as if they had been padded on the left.
-    fn place(&mut self, starts: &[i64], device: Device) {
+    /// Assigns slots to packed texts as if they were padded on the left, so that all end in the same column.
+    fn init_packed(&mut self, starts: &[i64], device: Device) {
         let lengths: Vec<i64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let rows = lengths.iter().enumerate();
@@ -74,7 +74,7 @@ impl Cache {
         self.slots = Some(slots);
     }
 
-    /// Adds one layer's new keys and values and gives all of them.
+    /// Appends one layer's new keys and values and returns all of them.
     pub(super) fn append(&mut self, layer: usize, k: Tensor, v: Tensor) -> (Tensor, Tensor) {
         if let (Some(slots), Some(mask)) = (&self.slots, &self.mask) {
             let placed = |x: &Tensor| {
@@ -99,7 +99,7 @@ impl Cache {
     }
 }
 
-impl Clone for Cache {
+impl Clone for KvCache {
     fn clone(&self) -> Self {
         let layers = self.layers.iter().map(|(k, v)| (k.shallow_clone(), v.shallow_clone())).collect();
         let copy = |x: &Option<Tensor>| x.as_ref().map(Tensor::shallow_clone);

@@ -1,6 +1,6 @@
-//! Linear maps: trainable with an optional low-rank adapter, or frozen into the CPU's packed form (f32 or int8).
-//! A `Projection` is one or several maps of the same input (query, key and value; gate and up); frozen, they are one
-//! product, fused with what follows it.
+//! Linear layers: trainable with an optional low-rank adapter, or packed for CPU inference (f32 or int8). A `Projection` is
+//! one or more linear layers with the same input (query, key and value; gate and up); packed, they are one matrix product,
+//! fused with the operation after it.
 
 use std::cell::RefCell;
 
@@ -10,18 +10,18 @@ use tch::{Kind, Tensor};
 use super::weights::{Init, Parameters};
 use souk_io::error::{Error, Result};
 
-/// What the numbers of a model are on the device.
+/// Numeric precision of a model on its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
     F32,
     Bf16,
-    /// Weights per output, activations per token in 8 bits; CPU only, everything between the products in f32.
+    /// int8 weights (scaled per output) and activations (scaled per token); CPU only, f32 between matrix products.
     Int8,
 }
 
 impl Precision {
-    /// The kind that parameters are kept in.
+    /// Kind in which parameters are stored.
     pub fn kind(self) -> Kind {
         match self {
             Self::F32 | Self::Int8 => Kind::Float,
@@ -30,11 +30,11 @@ impl Precision {
     }
 }
 
-/// A matrix of weights, and its bf16 form once autocast asked for it. libtorch keeps casts of what is trained, and casts everything
-/// else anew for every product, each of which keeps its copy where a gradient goes through it.
+/// Weight matrix with a cached bf16 copy for autocast. libtorch caches casts of trained weights only: frozen ones are cast
+/// again for every product, and the graph keeps each copy alive if a gradient flows through it.
 pub(super) struct Matrix {
     exact: Tensor,
-    /// With the version of `exact` that it was made of: other holders of the tensor may set it in place.
+    /// bf16 copy and the version of `exact` it was made from: other holders of the tensor may change it in place.
     half: RefCell<Option<(i64, Tensor)>>,
 }
 
@@ -43,7 +43,7 @@ impl Matrix {
         Self { exact, half: RefCell::new(None) }
     }
 
-    /// What a product takes now.
+    /// Operand of the next matrix product: the bf16 copy under autocast, else the matrix itself.
     pub(super) fn factor(&self) -> Tensor {
         let exact = &self.exact;
         if exact.kind() != Kind::Float || exact.requires_grad() || !Autocast::is_on(exact.device()) {
@@ -67,7 +67,7 @@ impl Matrix {
 }
 
 pub struct Linear {
-    /// The tensor's hub name without `.weight`.
+    /// Hub name of the tensor without `.weight`.
     pub(super) name: String,
     /// `[out, in]`
     weight: Matrix,
@@ -85,13 +85,13 @@ pub struct Adapter {
     pub(super) dropout: f64,
 }
 
-/// Sizes and name of one linear map.
+/// Name and sizes of one linear layer.
 pub(super) struct LinearSpec<'a> {
     pub name: &'a str,
     pub inputs: i64,
     pub outputs: i64,
     pub bias: bool,
-    /// Standard deviation of a weight made from a seed.
+    /// Standard deviation of randomly initialised weights.
     pub std: f64,
 }
 
@@ -99,10 +99,7 @@ impl Linear {
     pub(super) fn build(spec: LinearSpec, parameters: &mut Parameters) -> Result<Self> {
         let LinearSpec { name, inputs, outputs, bias, std } = spec;
         let weight = parameters.tensor(&format!("{name}.weight"), &[outputs, inputs], Init::Normal(std))?;
-        let bias = match bias {
-            true => Some(parameters.tensor(&format!("{name}.bias"), &[outputs], Init::Zeros)?),
-            false => None,
-        };
+        let bias = if bias { Some(parameters.tensor(&format!("{name}.bias"), &[outputs], Init::Zeros)?) } else { None };
         Ok(Self { name: name.into(), weight: Matrix::of(weight), bias, adapter: None })
     }
 
@@ -121,7 +118,7 @@ impl Linear {
         self.weight.exact()
     }
 
-    /// Folds the adapter into the weight.
+    /// Merges the adapter into the weight.
     pub(super) fn merge(&mut self) {
         if let Some(Adapter { down, up, scale, .. }) = self.adapter.take() {
             let _guard = tch::no_grad_guard();
@@ -137,11 +134,11 @@ pub struct Projection {
     packed: Option<PackedLinear>,
 }
 
-/// What follows a projection and is fused with it where possible.
-pub(super) enum Then<'a> {
+/// Operation after a projection, fused with it where possible.
+pub(super) enum PostOp<'a> {
     Nothing,
     Activation(Activation),
-    /// Adds the residual and normalises the sum.
+    /// Adds the residual and normalises the sum (post-norm).
     AddNorm {
         residual: &'a Tensor,
         norm: &'a LayerNorm,
@@ -158,7 +155,7 @@ impl Projection {
         &mut self.parts
     }
 
-    /// Each part's output; frozen, they are views of one tensor.
+    /// Output of each linear layer; packed, they are views of one tensor.
     pub(super) fn split(&self, x: &Tensor, train: bool) -> Result<Vec<Tensor>> {
         match &self.packed {
             None => Ok(self.parts.iter().map(|part| part.forward(x, train)).collect()),
@@ -169,55 +166,57 @@ impl Projection {
         }
     }
 
-    /// The output of a projection that has one part.
-    pub(super) fn apply(&self, x: &Tensor, then: Then, train: bool) -> Result<Tensor> {
+    /// Output of a projection with a single linear layer.
+    pub(super) fn apply(&self, x: &Tensor, post_op: PostOp, train: bool) -> Result<Tensor> {
         if let Some(packed) = &self.packed {
             let run = |epilogue: Epilogue| flat(x, packed.out_features(), |rows| packed.forward(rows, epilogue));
-            return then.fused(run);
+            return post_op.fused(run);
         }
         let y = self.parts[0].forward(x, train);
-        Ok(then.plain(y))
+        Ok(post_op.unfused(y))
     }
 
-    /// Packs the weights for the CPU and lets go of the originals; the projection can no longer be trained.
+    /// Packs the weights for the CPU and drops the originals; the projection can no longer be trained.
     pub(super) fn freeze(&mut self, precision: Precision) -> Result<()> {
         let weight = Tensor::cat(&self.parts.iter().map(Linear::weight).collect::<Vec<_>>(), 0);
         let zeros = |part: &Linear| Tensor::zeros([part.weight().size()[0]], (Kind::Float, weight.device()));
-        let bias = match self.parts.iter().any(|p| p.bias.is_some()) {
-            false => None,
-            true => {
-                let all: Vec<Tensor> = self
-                    .parts
-                    .iter()
-                    .map(|p| p.bias.as_ref().map_or_else(|| zeros(p), Tensor::shallow_clone))
-                    .collect();
-                Some(Tensor::cat(&all, 0))
-            }
+        let bias = if self.parts.iter().any(|p| p.bias.is_some()) {
+            let all: Vec<Tensor> =
+                self.parts.iter().map(|p| p.bias.as_ref().map_or_else(|| zeros(p), Tensor::shallow_clone)).collect();
+            Some(Tensor::cat(&all, 0))
+        } else {
+            None
         };
         self.packed = Some(match precision {
             Precision::F32 => PackedLinear::f32(&weight, bias.as_ref())?,
             Precision::Int8 => PackedLinear::int8(&weight, bias.as_ref())?,
-            Precision::Bf16 => return Err(Error::device("bf16 has no packed form")),
+            Precision::Bf16 => return Err(Error::device("bf16 cannot be packed: use f32 or int8")),
         });
         self.parts.clear();
         Ok(())
     }
 }
 
-/// `down(activation(up(x)))` and what follows; frozen, the wide rows in between never leave the processor's cache.
-pub(super) fn feed_forward(maps: (&Projection, Activation, &Projection), x: &Tensor, then: Then) -> Result<Tensor> {
-    let (up, activation, down) = maps;
+/// Computes `down(activation(up(x)))` and the operation after it; packed, the intermediate rows stay in the CPU cache.
+pub(super) fn feed_forward(
+    up: &Projection,
+    activation: Activation,
+    down: &Projection,
+    x: &Tensor,
+    post_op: PostOp,
+) -> Result<Tensor> {
     if let (Some(wide), Some(narrow)) = (&up.packed, &down.packed) {
         let run = |epilogue: Epilogue| {
             flat(x, narrow.out_features(), |rows| souk_native::feed_forward(rows, wide, activation, narrow, epilogue))
         };
-        return then.fused(run);
+        return post_op.fused(run);
     }
-    down.apply(&up.apply(x, Then::Activation(activation), false)?, then, false)
+    down.apply(&up.apply(x, PostOp::Activation(activation), false)?, post_op, false)
 }
 
-impl Then<'_> {
-    fn plain(self, y: Tensor) -> Tensor {
+impl PostOp<'_> {
+    /// Applies the operation as a separate step.
+    fn unfused(self, y: Tensor) -> Tensor {
         match self {
             Self::Nothing => y,
             Self::Activation(activation) => activate(&y, activation),
@@ -225,7 +224,7 @@ impl Then<'_> {
         }
     }
 
-    /// Hands `run` the same as the packed form knows it.
+    /// Calls `run` with the operation as an epilogue of the packed product.
     fn fused(self, run: impl FnOnce(Epilogue) -> Result<Tensor>) -> Result<Tensor> {
         match self {
             Self::Nothing => run(Epilogue::None),
@@ -238,7 +237,7 @@ impl Then<'_> {
     }
 }
 
-/// Runs a packed product, which knows only rows, on `x [.., in]`.
+/// Runs a packed product, which takes a matrix of rows, on `x [.., in]`.
 fn flat(x: &Tensor, outputs: i64, run: impl FnOnce(&Tensor) -> souk_native::Result<Tensor>) -> Result<Tensor> {
     let mut shape = x.size();
     let inputs = shape.last().copied().unwrap_or(0);
@@ -258,7 +257,7 @@ pub(super) fn activate(x: &Tensor, activation: Activation) -> Tensor {
     }
 }
 
-/// Reads `hidden_act` as the hub spells it.
+/// Parses `hidden_act` of a hub config.
 pub(super) fn activation_of(name: &str) -> Option<Activation> {
     match name {
         "gelu" => Some(Activation::Gelu),
@@ -301,7 +300,7 @@ impl RmsNorm {
         Ok(Self { weight: parameters.tensor(&format!("{name}.weight"), &[width], Init::Ones)?, eps })
     }
 
-    /// Statistics in f32 whatever the kind, as the models were trained.
+    /// Computes statistics in f32 for any kind, as in training.
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
         let single = x.to_kind(Kind::Float);
         let scale = (single.square().mean_dim(-1, true, Kind::Float) + self.eps).rsqrt();
@@ -315,7 +314,7 @@ mod tests {
 
     use super::*;
 
-    /// A map of 3 to 2 whose weights are fixed, with an adapter that is learned.
+    /// Linear layer from 3 to 2 with frozen weights and a trainable adapter.
     fn adapted() -> Linear {
         tch::manual_seed(7);
         let drawn = |shape: [i64; 2]| Tensor::randn(shape, (Kind::Float, Device::Cpu));
@@ -325,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_weights_are_cast_once_and_as_autocast_would() {
+    fn frozen_weights_are_cast_once_and_equal_autocast() {
         let map = adapted();
         let x = Tensor::randn([4, 3], (Kind::Float, Device::Cpu)).set_requires_grad(true);
         let gradient = |y: Tensor| {
@@ -339,25 +338,25 @@ mod tests {
         assert!(gradient(kept).equal(&gradient(cast_anew)));
         assert_eq!(map.weight.factor().data_ptr(), map.weight.factor().data_ptr(), "one copy");
         drop(_autocast);
-        assert_eq!(map.weight.factor().kind(), Kind::Float, "outside the guard as they are");
+        assert_eq!(map.weight.factor().kind(), Kind::Float, "uncast outside the guard");
     }
 
     #[test]
-    fn weights_that_somebody_else_sets_are_cast_again() {
+    fn weights_changed_in_place_are_cast_again() {
         let matrix = Matrix::of(Tensor::ones([2, 3], (Kind::Float, Device::Cpu)));
-        let mut held = matrix.exact().shallow_clone();
+        let mut alias = matrix.exact().shallow_clone();
         let sum = || {
             let _autocast = Autocast::start(Device::Cpu).unwrap();
             matrix.factor().sum(Kind::Float).double_value(&[])
         };
         assert_eq!(sum(), 6.0);
         let _no_grad = tch::no_grad_guard();
-        held.copy_(&Tensor::full([2, 3], 2.0, (Kind::Float, Device::Cpu)));
+        alias.copy_(&Tensor::full([2, 3], 2.0, (Kind::Float, Device::Cpu)));
         assert_eq!(sum(), 12.0);
     }
 
     #[test]
-    fn what_an_adapter_changed_is_cast_again() {
+    fn merged_weights_are_cast_again() {
         let mut map = adapted();
         let x = Tensor::ones([1, 3], (Kind::Float, Device::Cpu));
         let under_autocast = |map: &Linear| {

@@ -1,5 +1,5 @@
-//! Low-rank adapters, in and out of PEFT's folder (`adapter_config.json`, `adapter_model.safetensors`).
-//! What PEFT can do and Souk does not compute is refused by the field's name.
+//! Low-rank adapters (LoRA): reads and writes PEFT folders (`adapter_config.json`, `adapter_model.safetensors`).
+//! Unsupported PEFT settings are errors that name the field, never ignored.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,11 +17,11 @@ use souk_io::error::{Error, Result};
 
 const CONFIG: &str = "adapter_config.json";
 const WEIGHTS: &str = "adapter_model.safetensors";
-/// The files of an adapter.
+/// File names of an adapter folder.
 pub const FILES: [&str; 2] = [CONFIG, WEIGHTS];
 const ROOT: &str = "base_model.model.";
 
-/// What an adapter is, whatever it is attached to.
+/// Hyperparameters of an adapter, independent of the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Lora {
@@ -29,64 +29,64 @@ pub struct Lora {
     pub alpha: f64,
     #[serde(default)]
     pub dropout: f64,
-    /// Last parts of the names of the linear maps to adapt, such as `q_proj`.
+    /// Name suffixes of the linear layers to adapt, such as `q_proj`.
     pub targets: Vec<String>,
-    /// Scales by alpha over the root of the rank instead of the rank.
+    /// Scales by alpha / √rank instead of alpha / rank (rsLoRA).
     #[serde(default)]
     pub rank_stabilized: bool,
 }
 
-/// Settings of PEFT that say nothing about the computation.
+/// PEFT settings that do not affect the computation.
 const HARMLESS: &str = "
     arrow_config auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config
     inference_mode layers_pattern loftq_config lora_ga_config megatron_config megatron_core
     peft_type peft_version qalora_group_size revision task_type";
 
-/// Starts of an adapter that leave the base model alone; PEFT's others change its weights when they are loaded.
-const STARTS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
+/// Initialisations that leave the base model unchanged; PEFT's others change its weights on load.
+const SUPPORTED_INITS: [&str; 3] = ["gaussian", "eva", "orthogonal"];
 
 impl Lora {
     /// Reads `adapter_config.json`.
     fn read(path: &Path, ignored: &[String]) -> Result<Self> {
         let fields = Fields::open(path, ignored)?;
-        fields.only("peft_type", "LORA")?;
+        fields.expect("peft_type", "LORA")?;
         for switch in ["use_dora", "fan_in_fan_out", "lora_bias", "use_qalora", "alora_invocation_tokens"] {
-            fields.only(switch, false)?;
+            fields.expect(switch, false)?;
         }
-        fields.only("bias", "none")?;
+        fields.expect("bias", "none")?;
         for table in ["rank_pattern", "alpha_pattern"] {
-            fields.only(table, json!({}))?;
+            fields.expect(table, json!({}))?;
         }
         for list in ["modules_to_save", "layers_to_transform", "target_parameters", "exclude_modules"] {
-            fields.only(list, json!([]))?;
+            fields.expect(list, json!([]))?;
         }
         for absent in ["trainable_token_indices", "layer_replication", "velora_config", "use_bdlora"] {
-            fields.only(absent, Value::Null)?;
+            fields.expect(absent, Value::Null)?;
         }
-        let start: Value = fields.or("init_lora_weights", Value::Bool(true))?;
-        let harmless = start.is_boolean() || start.as_str().is_some_and(|name| STARTS.contains(&name));
+        let init: Value = fields.or("init_lora_weights", Value::Bool(true))?;
+        let harmless = init.is_boolean() || init.as_str().is_some_and(|name| SUPPORTED_INITS.contains(&name));
         fields.check("init_lora_weights", harmless, "changes the base model's weights: merge the adapter with PEFT")?;
         let lora = Self {
             rank: fields.count("r")?,
-            alpha: fields.need("lora_alpha")?,
+            alpha: fields.required("lora_alpha")?,
             dropout: fields.or("lora_dropout", 0.0)?,
-            targets: fields.need("target_modules")?,
+            targets: fields.required("target_modules")?,
             rank_stabilized: fields.or("use_rslora", false)?,
         };
         fields.finish(HARMLESS)?;
         Ok(lora)
     }
 
-    /// Whether the numbers can be meant; `place` is where they stand in the configuration.
+    /// Validates the ranges; `place` is the configuration section, for errors.
     pub fn check(&self, place: &str) -> Result<()> {
-        let wrong = |name: &str, problem: String| Err(Error::config(format!("{place}.{name}"), problem));
+        let invalid = |name: &str, problem: String| Err(Error::config(format!("{place}.{name}"), problem));
         match self {
-            Self { rank, .. } if *rank < 1 => wrong("rank", format!("is {rank}: say 1 or more")),
+            Self { rank, .. } if *rank < 1 => invalid("rank", format!("is {rank}: set it to 1 or more")),
             Self { alpha, .. } if !alpha.is_finite() || *alpha <= 0.0 => {
-                wrong("alpha", format!("is {alpha}: say a number above 0"))
+                invalid("alpha", format!("is {alpha}: set it to a number above 0"))
             }
             Self { dropout, .. } if !(0.0..1.0).contains(dropout) => {
-                wrong("dropout", format!("is {dropout}: say a share from 0 to less than 1"))
+                invalid("dropout", format!("is {dropout}: set it to 0 or more and below 1"))
             }
             _ => Ok(()),
         }
@@ -97,22 +97,22 @@ impl Lora {
         self.alpha / if self.rank_stabilized { rank.sqrt() } else { rank }
     }
 
-    /// Whether the linear map of this name gets an adapter.
+    /// Whether the linear layer of this name gets an adapter.
     pub fn matches(&self, name: &str) -> bool {
         self.targets.iter().any(|target| ends_with(name, target))
     }
 
-    /// Attaches a fresh adapter: `down` random by `seed`, `up` zero, so that nothing changes before training.
+    /// Attaches a new adapter: `down` random by `seed`, `up` zero, so the model is unchanged before training.
     pub fn attach(&self, backbone: &mut Backbone, seed: u64) -> Result<()> {
         let names: Vec<String> = backbone.linears().iter().map(|linear| linear.name.clone()).collect();
         if let Some(target) = self.targets.iter().find(|target| !names.iter().any(|name| ends_with(name, target))) {
-            return Err(Error::config("lora.targets", format!("`{target}` matches no linear map of this model")));
+            return Err(Error::config("lora.targets", format!("`{target}` matches no linear layer of this model")));
         }
         let mut attached = 0;
         for linear in backbone.linears().into_iter().filter(|linear| self.matches(&linear.name)) {
             let [outputs, inputs] = linear.weight().size()[..] else { continue };
             let mut fresh = Parameters::seeded(seed, linear.weight().device(), linear.weight().kind());
-            // the variance of PEFT's own start, uniform in ±1/√inputs
+            // same variance as PEFT's default init, uniform in ±1/√inputs
             let spread = Init::Normal(1.0 / (3.0 * inputs as f64).sqrt());
             let down = fresh.tensor(&format!("{}.lora_A", linear.name), &[self.rank, inputs], spread)?;
             let up = fresh.tensor(&format!("{}.lora_B", linear.name), &[outputs, self.rank], Init::Zeros)?;
@@ -125,7 +125,7 @@ impl Lora {
         }
     }
 
-    /// Attaches the adapter of a PEFT folder: every linear map that it targets must have its two tensors.
+    /// Loads and attaches the adapter of a PEFT folder; every targeted linear layer must have both tensors.
     pub fn load(dir: &Path, backbone: &mut Backbone, ignored: &[String]) -> Result<Self> {
         let lora = Self::read(&dir.join(CONFIG), ignored)?;
         let file = dir.join(WEIGHTS);
@@ -142,7 +142,7 @@ impl Lora {
                 let tensor = tensors.remove(&name).ok_or_else(missing)?;
                 if tensor.size() != shape {
                     let problem =
-                        format!("tensor `{name}` has shape {:?}, the model asks for {shape:?}", tensor.size());
+                        format!("tensor `{name}` has shape {:?}, but the model needs {shape:?}", tensor.size());
                     return Err(Error::weights(&file, problem));
                 }
                 Ok(tensor.to_device(linear.weight().device()).to_kind(linear.weight().kind()))
@@ -152,13 +152,13 @@ impl Lora {
             attached += 1;
         }
         match tensors.keys().next() {
-            Some(name) => Err(Error::weights(&file, format!("tensor `{name}` fits nothing in this model"))),
+            Some(name) => Err(Error::weights(&file, format!("tensor `{name}` matches no linear layer of this model"))),
             None if attached == 0 => Err(lora.no_target()),
             None => Ok(lora),
         }
     }
 
-    /// The tensors of every attached adapter, under the names that a PEFT folder has for them.
+    /// Tensors of all attached adapters, under their PEFT names.
     pub fn tensors(backbone: &mut Backbone) -> BTreeMap<String, Tensor> {
         let mut tensors = BTreeMap::new();
         for linear in backbone.linears() {
@@ -172,10 +172,10 @@ impl Lora {
     }
 
     fn no_target(&self) -> Error {
-        Error::config("lora.targets", format!("{:?} match no linear map of this model", self.targets))
+        Error::config("lora.targets", format!("{:?} match no linear layer of this model", self.targets))
     }
 
-    /// Writes a PEFT folder that `PeftModel.from_pretrained` loads onto the base model `base`.
+    /// Writes a PEFT folder for the base model `base`, readable by `PeftModel.from_pretrained`.
     pub fn save(&self, dir: &Path, backbone: &mut Backbone, base: &str) -> Result<()> {
         fs::create_dir_all(dir).map_err(Error::store(dir, "make the folder"))?;
         write_tensors(&dir.join(WEIGHTS), &Self::tensors(backbone))?;
@@ -188,7 +188,7 @@ impl Lora {
         fs::write(&path, format!("{config:#}\n")).map_err(Error::store(&path, "write it"))
     }
 
-    /// Folds every adapter into the weights it adapts.
+    /// Merges all adapters into the base weights.
     pub fn merge(backbone: &mut Backbone) {
         backbone.linears().into_iter().for_each(Linear::merge);
     }
@@ -198,7 +198,7 @@ fn ends_with(name: &str, target: &str) -> bool {
     name.strip_suffix(target).is_some_and(|before| before.is_empty() || before.ends_with('.'))
 }
 
-/// A name without the prefix in which hub folders of one architecture differ.
+/// Strips the prefix that differs between hub folders of one architecture.
 fn bare(name: &str) -> &str {
     name.strip_prefix("model.").or_else(|| name.strip_prefix("bert.")).unwrap_or(name)
 }

@@ -1,5 +1,5 @@
-//! Tokens to hidden states. A folder of the hub (`config.json`, weights) becomes a `Backbone`: BERT, or a decoder of
-//! one of the families in `decoder`. Takes ids, never text; gives states, never vectors (that is `encoder`).
+//! Token ids to hidden states. Builds a `Backbone` from a hub folder (`config.json`, weights): BERT, or a decoder of one of
+//! the families in `decoder`. Never takes text and never returns vectors (see `encoder`).
 
 mod architecture;
 mod attention;
@@ -24,25 +24,25 @@ pub use self::architecture::Architecture;
 use self::architecture::Shape;
 use self::bert::Bert;
 use self::decoder::Decoder;
-pub use self::kv::Cache;
+pub use self::kv::KvCache;
 use self::linear::Projection;
 pub use self::linear::{Linear, Precision};
 pub use self::sampling::{Continuation, Sampling};
-pub use self::sizes::{Map, Sizes};
+pub use self::sizes::{LinearShape, Sizes};
 pub use self::tokens::{Layout, Padding, Tokens};
 use self::weights::Parameters;
 use souk_io::error::{Error, Result};
 
-/// How one forward pass is to run; the default is the plain pass of an encoder.
+/// Options of one forward pass; the default is inference on the token ids with all layers.
 #[derive(Default)]
-pub struct Pass<'a> {
-    /// Layers left out at the top; with 1, the states are the penultimate layer's.
+pub struct ForwardPass<'a> {
+    /// Layers skipped at the top; with 1, the states are the penultimate layer's.
     pub skip_layers: usize,
-    /// Turns dropout on.
+    /// Enables dropout.
     pub train: bool,
-    pub cache: Option<&'a mut Cache>,
-    /// What stands for the tokens instead of their own words, `[b, l, d]`; the ids then say nothing.
-    pub words: Option<&'a Tensor>,
+    pub cache: Option<&'a mut KvCache>,
+    /// Input embeddings `[b, l, d]` that replace the embeddings of the token ids.
+    pub input_embeddings: Option<&'a Tensor>,
 }
 
 pub struct Backbone {
@@ -55,12 +55,12 @@ enum Body {
 }
 
 impl Backbone {
-    /// Takes the architecture's tensors out of `parameters`; refuses weights that do not fit.
+    /// Builds the architecture from `parameters`; unknown or mismatched tensors are errors.
     pub fn build(architecture: &Architecture, parameters: &mut Parameters) -> Result<Self> {
         Self::build_beside(architecture, parameters, &[])
     }
 
-    /// As `build`, where tensors whose name contains one of `others` may stand beside: of layers that were cut off, of a head.
+    /// As `build`, but ignores tensors whose name contains one of `others`, such as removed layers or a task head.
     pub fn build_beside(architecture: &Architecture, parameters: &mut Parameters, others: &[String]) -> Result<Self> {
         let (body, leftovers) = match &architecture.shape {
             Shape::Bert(shape) => (Body::Bert(Bert::build(shape, parameters)?), &Bert::LEFTOVERS[..]),
@@ -72,58 +72,60 @@ impl Backbone {
     }
 
     /// Hidden states: `[t, d]` for packed tokens, `[b, l, d]` for padded ones.
-    pub fn forward(&self, tokens: &Tokens, mut pass: Pass) -> Result<Tensor> {
+    pub fn forward(&self, tokens: &Tokens, mut pass: ForwardPass) -> Result<Tensor> {
         match &self.body {
-            Body::Bert(_) if pass.words.is_some() => Err(Error::input("BERT takes words, not mixtures of them")),
-            Body::Bert(_) if pass.cache.is_some() => Err(Error::input("BERT reads a text at once: it has no cache")),
+            Body::Bert(_) if pass.input_embeddings.is_some() => {
+                Err(Error::input("BERT takes token ids, not input embeddings: use a decoder"))
+            }
+            Body::Bert(_) if pass.cache.is_some() => Err(Error::input("BERT has no KV cache: use a decoder")),
             Body::Bert(bert) => bert.forward(tokens, &pass),
             Body::Decoder(decoder) => decoder.forward(tokens, &mut pass),
         }
     }
 
-    /// Next-token scores for hidden states; only decoders have them.
+    /// Next-token logits for hidden states; decoders only.
     pub fn logits(&self, hidden: &Tensor) -> Result<Tensor> {
         self.decoder()?.logits(hidden)
     }
 
-    /// What stands for tokens before the first layer: `ids [..]` to `[.., d]`.
-    pub fn words(&self, ids: &Tensor) -> Result<Tensor> {
-        Ok(self.decoder()?.words(ids))
+    /// Token embeddings: `ids [..]` to `[.., d]`; decoders only.
+    pub fn embed(&self, ids: &Tensor) -> Result<Tensor> {
+        Ok(self.decoder()?.embed(ids))
     }
 
-    /// Mixtures `[.., d]` of all words, by the shares `[.., vocab]` that each has in them.
-    pub fn mixtures(&self, shares: &Tensor) -> Result<Tensor> {
-        Ok(self.decoder()?.mixtures(shares))
+    /// Soft-token embeddings `[.., d]`: averages of all token embeddings, weighted by `probabilities [.., vocab]`.
+    pub fn embed_soft(&self, probabilities: &Tensor) -> Result<Tensor> {
+        Ok(self.decoder()?.embed_soft(probabilities))
     }
 
-    /// Refuses a model that has no scores for a next token, and one that would see what it is asked for.
-    pub fn check_writes(&self) -> Result<()> {
+    /// Returns an error unless the model can generate: it needs causal attention and a language-model head.
+    pub fn check_generates(&self) -> Result<()> {
         let decoder = self.decoder()?;
         if !decoder.is_causal() {
-            let problem = "is false: with attention in both directions nothing can be written behind a text";
+            let problem = "is false: a model with bidirectional attention cannot generate; set it to true";
             return Err(Error::config("encoder.causal (`is_causal` of the model's config.json)", problem));
         }
-        decoder.check_writes()
+        decoder.check_generates()
     }
 
-    /// Where it runs.
+    /// Device of the weights; decoders only.
     pub fn device(&self) -> Result<Device> {
         Ok(self.decoder()?.device())
     }
 
     fn decoder(&self) -> Result<&Decoder> {
         match &self.body {
-            Body::Bert(_) => Err(Error::config("config.json", "BERT has no next token: use a decoder")),
+            Body::Bert(_) => Err(Error::config("config.json", "BERT cannot generate: use a decoder")),
             Body::Decoder(decoder) => Ok(decoder),
         }
     }
 
-    /// Packs every linear map for fast inference on the CPU; the backbone can no longer be trained.
+    /// Packs every linear layer for fast CPU inference; the backbone can no longer be trained.
     pub fn freeze(&mut self, precision: Precision) -> Result<()> {
         self.projections().into_iter().try_for_each(|projection| projection.freeze(precision))
     }
 
-    /// Every linear map inside the layers: what a low-rank adapter can attach to.
+    /// All linear layers that a low-rank adapter can attach to.
     pub(super) fn linears(&mut self) -> Vec<&mut Linear> {
         self.projections().into_iter().flat_map(|projection| projection.parts_mut()).collect()
     }

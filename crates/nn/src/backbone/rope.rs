@@ -1,5 +1,5 @@
-//! Rotary positions: the angles are computed once per forward pass, in f32, and shared by all layers.
-//! Supported are the plain form, `linear` scaling and Llama 3's; other kinds are refused by name.
+//! Rotary positions (RoPE): the angles are computed once per forward pass, in f32, and shared by all layers. Supports no
+//! scaling, `linear` scaling and Llama 3's; other kinds are errors.
 
 use std::f64::consts::PI;
 
@@ -26,38 +26,38 @@ impl Rope {
     pub(super) fn read(fields: &Fields, positions: i64) -> Result<Self> {
         let old_theta = fields.positive("rope_theta", Some(10_000.0))?;
         let old_scaling = fields.object("rope_scaling")?;
-        let described = match fields.object("rope_parameters")? {
+        let parameters = match fields.object("rope_parameters")? {
             Some(new) => Some(new),
             None => old_scaling,
         };
-        let Some(described) = described else {
+        let Some(parameters) = parameters else {
             return Ok(Self { theta: old_theta, scaling: Scaling::None });
         };
-        let theta = described.positive("rope_theta", Some(old_theta))?;
-        let old_name: Option<String> = described.get("type")?;
-        let name: Option<String> = described.get("rope_type")?;
-        described.only("partial_rotary_factor", 1.0)?;
+        let theta = parameters.positive("rope_theta", Some(old_theta))?;
+        let old_name: Option<String> = parameters.get("type")?;
+        let name: Option<String> = parameters.get("rope_type")?;
+        parameters.expect("partial_rotary_factor", 1.0)?;
         let scaling = match name.or(old_name).as_deref() {
             None | Some("default") => Scaling::None,
-            Some("linear") => Scaling::Linear { factor: described.positive("factor", None)? },
+            Some("linear") => Scaling::Linear { factor: parameters.positive("factor", None)? },
             Some("llama3") => Scaling::Llama3 {
-                factor: described.positive("factor", None)?,
-                low: described.positive("low_freq_factor", None)?,
-                high: described.positive("high_freq_factor", None)?,
-                trained_length: described.positive("original_max_position_embeddings", Some(positions as f64))?,
+                factor: parameters.positive("factor", None)?,
+                low: parameters.positive("low_freq_factor", None)?,
+                high: parameters.positive("high_freq_factor", None)?,
+                trained_length: parameters.positive("original_max_position_embeddings", Some(positions as f64))?,
             },
             Some(other) => {
-                let problem = format!("is `{other}`: Souk computes default, linear and llama3");
-                return Err(described.error("rope_type", &problem));
+                let problem = format!("is `{other}`: Souk supports default, linear and llama3");
+                return Err(parameters.error("rope_type", &problem));
             }
         };
-        described.finish("")?;
+        parameters.finish("")?;
         Ok(Self { theta, scaling })
     }
 
-    /// One frequency per pair of a head's entries.
+    /// Frequencies, one per pair of entries of a head.
     fn frequencies(&self, head: i64) -> Vec<f64> {
-        // rounded to f32 after each step, as the models were trained
+        // rounds to f32 after each step, as in training
         let single = |x: f64| f64::from(x as f32);
         let plain = (0..head / 2).map(|i| single(1.0 / self.theta.powf(2.0 * i as f64 / head as f64)));
         match self.scaling {
@@ -79,7 +79,7 @@ impl Rope {
         }
     }
 
-    /// Cosine and sine for `positions` (any shape p), each `[p, 1, e]` in `kind`, ready for every head.
+    /// Cosine and sine for `positions` (any shape p), each `[p, 1, e]` in `kind`, shared by all heads.
     pub(super) fn angles(&self, positions: &Tensor, head: i64, kind: Kind) -> Angles {
         let frequencies: Vec<f32> = self.frequencies(head).iter().map(|&f| f as f32).collect();
         let frequencies = Tensor::from_slice(&frequencies).to_device(positions.device());
@@ -95,8 +95,8 @@ pub(super) struct Angles {
 }
 
 impl Angles {
-    /// Turns `x [.., h, e]` by its position.
-    pub(super) fn turn(&self, x: &Tensor) -> Tensor {
+    /// Rotates `x [.., h, e]` by its position.
+    pub(super) fn rotate(&self, x: &Tensor) -> Tensor {
         let half = x.size().last().copied().unwrap_or(0) / 2;
         let (front, back) = (x.narrow(-1, 0, half), x.narrow(-1, half, half));
         let swapped = Tensor::cat(&[-back, front], -1);

@@ -1,10 +1,10 @@
-//! The sizes of an architecture as plain numbers, for those who count parameters, operations and bytes. Never builds a tensor.
+//! Sizes of an architecture as plain numbers, for counting parameters, operations and bytes. Never builds a tensor.
 
 use super::architecture::{Architecture, Shape};
 use super::bert::BertShape;
 use super::decoder::DecoderShape;
 
-/// What the layers of one model are made of.
+/// Sizes of a model's layers and embeddings.
 #[derive(Clone, Debug)]
 pub struct Sizes {
     pub decoder: bool,
@@ -15,37 +15,37 @@ pub struct Sizes {
     /// Width of one head.
     pub head: u64,
     pub vocab: u64,
-    /// Rows of the other embeddings: positions and types of tokens.
+    /// Rows of the position and token-type embeddings.
     pub other_rows: u64,
-    /// Each layer's sliding window.
+    /// Sliding window of each layer.
     pub windows: Vec<Option<u64>>,
-    /// The linear maps of each layer.
-    pub maps: Vec<Map>,
-    /// Entries of the norms of one layer, and of those outside the layers.
+    /// Linear layers of each transformer layer.
+    pub maps: Vec<LinearShape>,
+    /// Parameters of the norms of one layer, and of those outside the layers.
     pub norms: u64,
     pub other_norms: u64,
-    /// Query and key are normalised head by head.
+    /// Whether query and key are normalised per head.
     pub head_norm: bool,
-    /// The next token's scores have a matrix of their own, which an encoder never uses.
+    /// Whether the language-model head has its own matrix, which an encoder never uses.
     pub untied: bool,
-    /// Dropout of hidden states, and of attention.
+    /// Dropout of hidden states and of attention.
     pub dropout: f64,
     pub attention_dropout: f64,
 }
 
-/// One linear map of a layer.
+/// Name and sizes of one linear layer.
 #[derive(Clone, Debug)]
-pub struct Map {
-    /// Its name below the layer's.
+pub struct LinearShape {
+    /// Name below the transformer layer's.
     pub name: &'static str,
-    /// Maps of one group have the same input.
+    /// Linear layers of one group share their input.
     pub group: usize,
     pub inputs: u64,
     pub outputs: u64,
     pub bias: bool,
 }
 
-impl Map {
+impl LinearShape {
     pub fn entries(&self) -> u64 {
         self.inputs * self.outputs + if self.bias { self.outputs } else { 0 }
     }
@@ -65,22 +65,22 @@ impl Sizes {
         self.windows.len() as u64
     }
 
-    /// The name of a map as a hub folder has it, without the prefix in which folders differ.
-    pub fn name(&self, layer: usize, map: &Map) -> String {
+    /// Hub name of a linear layer, without the prefix that differs between folders.
+    pub fn name(&self, layer: usize, map: &LinearShape) -> String {
         let folder = if self.decoder { "layers" } else { "encoder.layer" };
         format!("{folder}.{layer}.{}", map.name)
     }
 
-    /// Entries of all tensors, without a vocabulary of its own at the end.
+    /// Parameters of all tensors, without an untied language-model head.
     pub fn num_parameters(&self) -> u64 {
-        let layer = self.maps.iter().map(Map::entries).sum::<u64>() + self.norms;
+        let layer = self.maps.iter().map(LinearShape::entries).sum::<u64>() + self.norms;
         (self.vocab + self.other_rows) * self.width + self.num_layers() * layer + self.other_norms
     }
 }
 
 fn of_bert(shape: &BertShape) -> Sizes {
     let [width, inner, heads] = [shape.width, shape.inner, shape.heads].map(i64::unsigned_abs);
-    let map = |name, group, inputs, outputs| Map { name, group, inputs, outputs, bias: true };
+    let map = |name, group, inputs, outputs| LinearShape { name, group, inputs, outputs, bias: true };
     Sizes {
         decoder: false,
         width,
@@ -112,7 +112,7 @@ fn of_decoder(shape: &DecoderShape) -> Sizes {
     let [width, inner, heads] = [shape.width, shape.inner, shape.heads].map(i64::unsigned_abs);
     let [kv_heads, head] = [shape.kv_heads, shape.head].map(i64::unsigned_abs);
     let (queries, keys) = (heads * head, kv_heads * head);
-    let map = |name, group, (inputs, outputs), bias| Map { name, group, inputs, outputs, bias };
+    let map = |name, group, (inputs, outputs): (u64, u64), bias| LinearShape { name, group, inputs, outputs, bias };
     Sizes {
         decoder: true,
         width,
@@ -150,9 +150,9 @@ mod tests {
     use crate::backbone::Backbone;
     use crate::backbone::weights::Parameters;
 
-    /// Every golden architecture, built from a seed, has as many entries as were counted, under the same names.
+    /// Every golden architecture, built from a seed, has the counted number of parameters under the same names.
     #[test]
-    fn parameters_are_those_of_the_built_model() {
+    fn counts_equal_the_built_model() {
         let golden = souk_testing::golden("");
         let mut compared = 0;
         for folder in ["bert", "bert_mlm", "llama", "llama3", "mistral", "qwen2", "qwen2_window", "qwen3", "minilm"] {

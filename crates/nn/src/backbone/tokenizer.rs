@@ -1,5 +1,5 @@
-//! Text to token ids through `tokenizer.json`, and byte-level BPE trained on a catalogue for models from scratch.
-//! Padding and truncation stored in the file are overridden: batches are packed, and the length is the model's.
+//! Text to token ids with a `tokenizer.json`, and training of a byte-level BPE on a catalogue for models from scratch.
+//! Overrides padding and truncation of the file: batches are packed, and the model sets the maximum length.
 
 mod pair;
 
@@ -14,11 +14,11 @@ use tokenizers::{
     TruncationParams,
 };
 
-pub use self::pair::{Pair, Part};
+pub use self::pair::{Pair, PairSegment};
 use souk_io::error::{Error, Result};
 
 const FILE: &str = "tokenizer.json";
-/// The files of a tokenizer in a model folder. Souk reads the first; other programs want the rest, where there are any.
+/// Tokenizer files of a model folder. Souk reads the first; exports copy the others, if present, for other programs.
 pub const FILES: [&str; 9] = [
     FILE,
     "tokenizer_config.json",
@@ -27,11 +27,11 @@ pub const FILES: [&str; 9] = [
     "vocab.json",
     "merges.txt",
     "added_tokens.json",
-    // how the model is spoken to, and what ends its answer
+    // chat template, and end-of-answer tokens
     "chat_template.jinja",
     "generation_config.json",
 ];
-/// What a tokenizer trained here puts around a text, with its padding and mask; ids are their places in this list.
+/// Special tokens of a tokenizer trained here; their ids are their indices in this list.
 const SPECIAL: [&str; 4] = ["<pad>", "<s>", "</s>", "<mask>"];
 
 type Untrained = TokenizerImpl<BPE, NormalizerWrapper, PreTokenizerWrapper, PostProcessorWrapper, DecoderWrapper>;
@@ -43,23 +43,32 @@ pub struct Tokenizer {
     special: HashSet<u32>,
 }
 
+/// Text before and after every text, such as a rendered chat template.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    pub before: &'a str,
+    pub after: &'a str,
+    /// Whether `before` and `after` contain all special tokens, so that none are added.
+    pub complete: bool,
+}
+
 impl Tokenizer {
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(FILE);
         if !path.exists() && (dir.join("vocab.txt").exists() || dir.join("tokenizer_config.json").exists()) {
             let hint =
-                "is missing; write it with transformers, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)";
+                "is missing; create it with transformers, AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)";
             return Err(Error::weights(&path, hint));
         }
         let bytes = std::fs::read(&path).map_err(Error::store(&path, "open the tokenizer"))?;
         let inner = tokenizers::Tokenizer::from_bytes(bytes)
-            .map_err(|e| Error::weights(&path, "not a tokenizer that Souk can read").because(e))?;
+            .map_err(|e| Error::weights(&path, "not a tokenizer that Souk supports").because(e))?;
         Ok(Self::of(inner, path))
     }
 
     fn of(mut inner: tokenizers::Tokenizer, path: PathBuf) -> Self {
         inner.with_padding(None);
-        // what it remembers of words would stay with every thread that used it, for as long as that lives
+        // no word cache: it would be kept for each thread until the thread ends
         let mut model = inner.get_model().clone();
         model.resize_cache(0);
         inner.with_model(model);
@@ -68,13 +77,13 @@ impl Tokenizer {
         Self { inner, path, lowercase: false, special }
     }
 
-    /// Learns a byte-level BPE of `vocab` tokens from a catalogue's texts.
+    /// Trains a byte-level BPE of `vocab` tokens on a catalogue's texts.
     pub fn train(texts: impl Iterator<Item = String> + Send, vocab: usize) -> Result<Self> {
         let failed = |e: tokenizers::Error| Error::input("cannot train a tokenizer on these texts").because(e);
         let special: Vec<AddedToken> = SPECIAL.iter().map(|token| AddedToken::from(*token, true)).collect();
-        let smallest = ByteLevel::alphabet().len() + SPECIAL.len();
-        if vocab < smallest {
-            return Err(Error::config("tokenizer.vocab", format!("is {vocab}: bytes alone need {smallest}")));
+        let min_vocab = ByteLevel::alphabet().len() + SPECIAL.len();
+        if vocab < min_vocab {
+            return Err(Error::config("tokenizer.vocab", format!("is {vocab}: set it to {min_vocab} or more")));
         }
         let mut trainer = BpeTrainerBuilder::new()
             .vocab_size(vocab)
@@ -105,35 +114,36 @@ impl Tokenizer {
         plain.save(&path, true).map_err(|e| Error::weights(&path, "cannot write it").because(e))
     }
 
-    /// Cuts nothing, whatever the file says.
-    pub fn uncut(&mut self) -> Result<()> {
-        let failed = |e: tokenizers::Error| Error::weights(&self.path, "cannot cut texts").because(e);
+    /// Disables truncation, including the file's setting.
+    pub fn disable_truncation(&mut self) -> Result<()> {
+        let failed = |e: tokenizers::Error| Error::weights(&self.path, "cannot set truncation").because(e);
         self.inner.with_truncation(None).map_err(failed).map(drop)
     }
 
-    /// Cuts texts to `max_tokens`, special tokens included, and lowers their case where the model wants it.
-    pub fn shape(&mut self, max_tokens: usize, lowercase: bool) -> Result<()> {
-        self.uncut()?;
-        let framing = self.encode("")?.len();
-        if max_tokens <= framing {
-            let problem = format!("is {max_tokens}, and {framing} special tokens stand around every text");
+    /// Truncates texts to `max_tokens`, special tokens included, and lowercases them if `lowercase` is set.
+    pub fn set_truncation(&mut self, max_tokens: usize, lowercase: bool) -> Result<()> {
+        self.disable_truncation()?;
+        let num_special = self.encode("")?.len();
+        if max_tokens <= num_special {
+            let problem = format!("is {max_tokens}, but every text has {num_special} special tokens: set it higher");
             return Err(Error::config("max_tokens", problem));
         }
         let truncation = TruncationParams { max_length: max_tokens, ..Default::default() };
-        let failed = |e: tokenizers::Error| Error::weights(&self.path, "cannot cut texts").because(e);
+        let failed = |e: tokenizers::Error| Error::weights(&self.path, "cannot set truncation").because(e);
         self.inner.with_truncation(Some(truncation)).map_err(failed)?;
         self.lowercase = lowercase;
         Ok(())
     }
 
-    /// Refuses a tokenizer that was made for another model.
+    /// Returns an error if token ids exceed the model's vocabulary, as with another model's tokenizer.
     pub fn check_fits(&self, vocab: usize) -> Result<()> {
         let largest = self.inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize);
         if largest < vocab {
             return Ok(());
         }
-        let problem =
-            format!("has token ids up to {largest}, the model knows {vocab}: this is another model's tokenizer");
+        let problem = format!(
+            "has token ids up to {largest}, but the model's vocabulary is {vocab}: this is another model's tokenizer"
+        );
         Err(Error::weights(&self.path, problem))
     }
 
@@ -141,64 +151,63 @@ impl Tokenizer {
         self.inner.get_vocab_size(true)
     }
 
-    /// Ids with the special tokens around them.
+    /// Token ids of a text with special tokens.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
         Ok(self.encoding(text)?.get_ids().to_vec())
     }
 
-    /// Whether a text has more tokens than fit.
-    pub fn cuts(&self, text: &str) -> Result<bool> {
+    /// Whether a text is longer than the maximum number of tokens.
+    pub fn truncates(&self, text: &str) -> Result<bool> {
         Ok(!self.encoding(text)?.get_overflowing().is_empty())
     }
 
     fn encoding(&self, text: &str) -> Result<Encoding> {
-        let encoding = match self.lowercase {
-            true => self.inner.encode_fast(text.to_lowercase(), true),
-            false => self.inner.encode_fast(text, true),
+        let encoding = if self.lowercase {
+            self.inner.encode_fast(text.to_lowercase(), true)
+        } else {
+            self.inner.encode_fast(text, true)
         };
-        encoding.map_err(no_tokens)
+        encoding.map_err(encode_error)
     }
 
-    /// A text with what stands before and after it, open at its end, and how many tokens stand before it. `complete`: nothing is
-    /// put around them. More than `most` tokens are cut from the text's end.
-    pub fn between(
-        &self,
-        (before, after): (&str, &str),
-        text: &str,
-        (complete, most): (bool, usize),
-    ) -> Result<(Vec<u32>, usize)> {
+    /// Encodes a text in its frame, without the special token at the end, so that generation can continue it. Returns the ids
+    /// and the number of tokens before the text. Above `max_tokens`, the text is truncated at its end, never the frame.
+    pub fn encode_framed(&self, frame: Frame, text: &str, max_tokens: usize) -> Result<(Vec<u32>, usize)> {
+        let Frame { before, after, complete } = frame;
         let lower = if self.lowercase { text.to_lowercase() } else { text.into() };
-        let encoding = self.inner.encode(format!("{before}{lower}{after}"), !complete).map_err(no_tokens)?;
+        let encoding = self.inner.encode(format!("{before}{lower}{after}"), !complete).map_err(encode_error)?;
         let (mut ids, offsets) = (encoding.get_ids().to_vec(), encoding.get_offsets());
         let closed = ids.last().is_some_and(|id| !complete && self.special.contains(id));
         ids.truncate(ids.len() - usize::from(closed));
         let end = before.len() + lower.len();
         let head = offsets.iter().take(ids.len()).take_while(|(_, to)| *to <= before.len()).count();
         let tail = offsets[..ids.len()].iter().rev().take_while(|(from, _)| *from >= end).count();
-        if ids.len() > most {
-            let behind = ids.split_off(ids.len() - tail);
-            if most <= head + tail {
-                let problem = format!("is {most}, and the prompt around every text has {} tokens", head + tail);
+        if ids.len() > max_tokens {
+            let suffix = ids.split_off(ids.len() - tail);
+            let framing = head + tail;
+            if max_tokens <= framing {
+                let problem =
+                    format!("is {max_tokens}, but the prompt around every text has {framing} tokens: set it higher");
                 return Err(Error::config("max_tokens", problem));
             }
-            ids.truncate(most - tail);
-            ids.extend(behind);
+            ids.truncate(max_tokens - tail);
+            ids.extend(suffix);
         }
         Ok((ids, head))
     }
 
-    /// In words, without special tokens.
+    /// Decodes token ids to text, without special tokens.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.inner.decode(ids, true).map_err(|e| Error::weights(&self.path, "cannot put tokens into words").because(e))
+        self.inner.decode(ids, true).map_err(|e| Error::weights(&self.path, "cannot decode tokens").because(e))
     }
 
-    /// A token by its name.
+    /// Id of a token.
     pub fn id_of(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// Tokens that a prompt takes up at the head of a text, by sentence-transformers' rule: the prompt alone is
-    /// tokenized, and a special token at its end is not counted.
+    /// Number of tokens of a prompt before a text, by sentence-transformers' rule: the prompt is tokenized alone, and a
+    /// special token at its end is not counted.
     pub fn prompt_length(&self, prompt: &str) -> Result<usize> {
         let ids = self.encode(prompt)?;
         let closed = ids.last().is_some_and(|id| self.special.contains(id));
@@ -206,8 +215,8 @@ impl Tokenizer {
     }
 }
 
-fn no_tokens(error: tokenizers::Error) -> Error {
-    Error::input("a text cannot be tokenized: its tokenizer lacks what it needs").because(error)
+fn encode_error(error: tokenizers::Error) -> Error {
+    Error::input("the tokenizer cannot encode the text").because(error)
 }
 
 #[cfg(test)]
@@ -221,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trained_tokenizer_frames_any_text_and_survives_a_save() {
+    fn a_trained_tokenizer_adds_special_tokens_and_survives_a_save() {
         let dir = tempfile::tempdir().unwrap();
         trained().save(dir.path()).unwrap();
         let again = Tokenizer::open(dir.path()).unwrap();
@@ -236,20 +245,20 @@ mod tests {
     #[test]
     fn truncation_keeps_the_closing_token() {
         let mut tokenizer = trained();
-        tokenizer.shape(6, false).unwrap();
+        tokenizer.set_truncation(6, false).unwrap();
         let ids = tokenizer.encode(&"oak desk ".repeat(1000)).unwrap();
         assert_eq!((ids.len(), ids[5]), (6, 2));
-        assert!(tokenizer.shape(1, false).is_err());
+        assert!(tokenizer.set_truncation(1, false).is_err());
     }
 
     #[test]
-    fn a_prompt_is_measured_without_its_closing_token() {
+    fn prompt_length_excludes_the_closing_token() {
         let tokenizer = trained();
         assert_eq!(tokenizer.prompt_length("oak").unwrap(), tokenizer.encode("oak").unwrap().len() - 1);
     }
 
     #[test]
-    fn a_tokenizer_of_another_model_is_refused() {
+    fn rejects_another_models_tokenizer() {
         let error = trained().check_fits(100).unwrap_err().to_string();
         assert!(error.contains("another model's tokenizer"), "{error}");
     }

@@ -1,6 +1,6 @@
-//! A batch of token ids in one of two layouts, both understood by every backbone:
-//! *packed*, all texts one after the other without padding (whatever is read first), and *padded*, a rectangle with a
-//! mask (what continues a cache, and whatever must look like `transformers`).
+//! Batches of token ids in one of two layouts, both supported by every backbone: *packed*, all texts one after the other
+//! without padding (for reading texts), and *padded*, a rectangle with a mask (for continuing a KV cache, and for inputs
+//! shaped as in `transformers`).
 //!
 //! Shape letters: b texts, l tokens of the longest text, t tokens of all texts, s slots (past and present), d width,
 //! h heads, e width of a head.
@@ -13,21 +13,21 @@ use souk_io::error::{Error, Result};
 pub struct Tokens {
     /// `[t]` or `[b, l]`
     pub ids: Tensor,
-    /// Each token's place in its own text, shaped as `ids`.
+    /// Position of each token in its text, shaped as `ids`.
     pub positions: Tensor,
-    /// Which of two texts each token belongs to, shaped as `ids`; without it there is one text. Decoders do not look.
+    /// Token type (0 or 1), shaped as `ids`: the text of a pair; `None` for single texts. Decoders ignore it.
     pub types: Option<Tensor>,
     pub layout: Layout,
 }
 
 pub enum Layout {
-    /// Text `i` is the tokens `starts[i]..starts[i + 1]`.
+    /// Text `i` has the tokens `starts[i]..starts[i + 1]`.
     Packed { starts: Vec<i64> },
     /// `[b, l]`, true where there is a token.
     Padded { mask: Tensor },
 }
 
-/// On which side short texts are filled up.
+/// Side on which short texts are padded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Padding {
     Left,
@@ -35,7 +35,7 @@ pub enum Padding {
 }
 
 impl Tokens {
-    /// Texts one after the other. Every text must have a token.
+    /// Packs texts one after the other. Every text must have at least one token.
     pub fn packed(texts: &[&[u32]], device: Device) -> Result<Self> {
         let num_tokens = texts.iter().map(|t| t.len()).sum();
         let (mut ids, mut positions) = (Vec::with_capacity(num_tokens), Vec::with_capacity(num_tokens));
@@ -49,7 +49,7 @@ impl Tokens {
             starts.push(ids.len() as i64);
         }
         if texts.is_empty() {
-            return Err(Error::input("there is no text to encode"));
+            return Err(Error::input("no texts to encode"));
         }
         Ok(Self {
             ids: Tensor::from_slice(&ids).to_device(device),
@@ -59,16 +59,16 @@ impl Tokens {
         })
     }
 
-    /// Says of each token which text it belongs to, 0 or 1.
+    /// Sets the token types: 0 or 1 for each token.
     pub fn with_types(mut self, types: &[i64]) -> Result<Self> {
         if types.len() != self.ids.numel() {
-            return Err(Error::input(format!("{} types for {} tokens", types.len(), self.ids.numel())));
+            return Err(Error::input(format!("{} token types for {} tokens", types.len(), self.ids.numel())));
         }
         self.types = Some(Tensor::from_slice(types).view_as(&self.ids).to_device(self.ids.device()));
         Ok(self)
     }
 
-    /// A rectangle, filled up with `pad` on one side.
+    /// Pads texts to a rectangle with the id `pad` on one side.
     pub fn padded(texts: &[&[u32]], pad: u32, side: Padding, device: Device) -> Result<Self> {
         let longest = texts.iter().map(|t| t.len()).max().unwrap_or(0);
         let (mut ids, mut mask) = (Vec::new(), Vec::new());
@@ -89,22 +89,22 @@ impl Tokens {
         Ok(Self::masked(ids, mask))
     }
 
-    /// A rectangle as `transformers` takes it: ids and mask, both `[b, l]`.
+    /// Builds padded tokens from ids and mask, both `[b, l]`, as in `transformers`.
     pub fn masked(ids: Tensor, mask: Tensor) -> Self {
         let mask = mask.to_kind(Kind::Bool);
         let positions = (mask.cumsum(1, Kind::Int64) - 1).clamp_min(0);
         Self { ids, positions, types: None, layout: Layout::Padded { mask } }
     }
 
-    /// Where the last token of every text lies, in packed texts `[b]`.
+    /// Index of the last token of every packed text, `[b]`.
     pub fn ends(&self) -> Result<Tensor> {
         match &self.layout {
             Layout::Packed { starts } => Ok((Tensor::from_slice(&starts[1..]) - 1).to_device(self.ids.device())),
-            Layout::Padded { .. } => Err(Error::input("only packed texts end at different places")),
+            Layout::Padded { .. } => Err(Error::input("`ends` needs packed tokens, not padded ones")),
         }
     }
 
-    /// How attention goes over these tokens.
+    /// Attention plan for these tokens.
     pub(super) fn plan(&self, seen: Visibility) -> Plan<'_> {
         match &self.layout {
             Layout::Packed { starts } => Plan::Packed { starts, seen },
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_without_tokens_is_refused() {
+    fn rejects_a_text_without_tokens() {
         let error = Tokens::packed(&[&[1], &[]], Device::Cpu).err().unwrap();
         assert!(error.to_string().contains("text 2 has no tokens"), "{error}");
     }

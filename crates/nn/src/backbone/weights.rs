@@ -1,7 +1,6 @@
-//! Named tensors in and out of `model.safetensors` (one file or shards) or made from a seed.
-//! Headers are checked before a byte of data is read; a tensor that is missing, of the wrong shape or without a place
-//! in the architecture is an error that names file and tensor. Tensors keep their hub names, so what was loaded is
-//! saved back in the same layout.
+//! Named tensors, read from and written to `model.safetensors` (one file or shards), or initialised from a seed. Headers are
+//! validated before any data is read; a missing tensor, a wrong shape or an unknown tensor is an error that names file and
+//! tensor. Tensors keep their hub names, so a loaded model is saved in the same layout.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -19,12 +18,12 @@ use souk_io::error::{Error, Result};
 
 const SINGLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
-/// The hub's own bound for one shard.
+/// The hub's size limit for one shard.
 pub const SHARD_BYTES: usize = 5_000_000_000;
-/// The format's own bound; a larger header is an attack or an accident.
+/// The format's size limit of a header.
 const MAX_HEADER: u64 = 100_000_000;
 
-/// How a tensor starts when there is no file to read it from.
+/// Initialisation of a tensor that is not read from a file.
 #[derive(Clone, Copy, Debug)]
 pub enum Init {
     Normal(f64),
@@ -32,7 +31,7 @@ pub enum Init {
     Ones,
 }
 
-/// A model's tensors by hub name, handed out while the model is built.
+/// Tensors of a model by hub name, handed out while the model is built.
 pub struct Parameters {
     source: Source,
     named: BTreeMap<String, Tensor>,
@@ -46,17 +45,17 @@ enum Source {
 }
 
 impl Parameters {
-    /// Opens `model.safetensors`, or the shards its index names, in `dir`.
+    /// Opens `model.safetensors` in `dir`, or the shards of its index.
     pub fn open(dir: &Path, device: Device, kind: Kind) -> Result<Self> {
         Ok(Self { source: Source::Folder(Folder::open(dir)?), named: BTreeMap::new(), device, kind })
     }
 
-    /// Makes tensors as they are asked for; the same seed and name give the same tensor, in any order.
+    /// Initialises tensors from a seed; the same seed and name give the same tensor, in any order.
     pub fn seeded(seed: u64, device: Device, kind: Kind) -> Self {
         Self { source: Source::Seed(seed), named: BTreeMap::new(), device, kind }
     }
 
-    /// The first of `candidates` under which `probe` is stored: hub folders of one architecture differ in it.
+    /// First of the prefixes `candidates` under which `probe` is stored: hub folders of one architecture differ in it.
     pub fn prefix<'a>(&self, candidates: &[&'a str], probe: &str) -> Result<&'a str> {
         match &self.source {
             Source::Seed(_) => Ok(candidates[0]),
@@ -69,7 +68,7 @@ impl Parameters {
         }
     }
 
-    /// Whether the folder holds this tensor. From a seed, everything that is asked for exists.
+    /// Whether the folder has this tensor; always true with a seed.
     pub fn has(&self, name: &str) -> bool {
         match &self.source {
             Source::Seed(_) => true,
@@ -77,14 +76,14 @@ impl Parameters {
         }
     }
 
-    /// Hands out one tensor, checked against the shape the architecture needs.
+    /// Returns one tensor, checked against the architecture's shape.
     pub fn tensor(&mut self, name: &str, shape: &[i64], init: Init) -> Result<Tensor> {
         let tensor = match &self.source {
             Source::Folder(folder) => folder.read(name, shape)?,
             Source::Seed(seed) => draw(*seed, name, shape, init)?,
         };
         if !tensor.is_floating_point() {
-            let problem = format!("`{name}` is {:?}: weights must be floating point", tensor.kind());
+            let problem = format!("tensor `{name}` is {:?}: weights must be floating point", tensor.kind());
             return Err(Error::weights(self.path(), problem));
         }
         let tensor = tensor.f_to_device(self.device)?.f_to_kind(self.kind)?;
@@ -92,17 +91,17 @@ impl Parameters {
         Ok(tensor)
     }
 
-    /// Refuses tensors that were never asked for, save those whose name contains one of `expected`.
+    /// Returns an error if the folder has unused tensors, except those whose name contains one of `expected`.
     pub fn check_leftovers(&self, expected: &[&str]) -> Result<()> {
         let Source::Folder(folder) = &self.source else { return Ok(()) };
         let mut unknown: Vec<&str> = folder
             .names()
-            .filter(|name| !self.named.contains_key(&modern(name)))
+            .filter(|name| !self.named.contains_key(&current_name(name)))
             .filter(|name| !expected.iter().any(|part| name.contains(part)))
             .collect();
         unknown.sort_unstable();
         let Some(first) = unknown.first() else { return Ok(()) };
-        let problem = format!("tensor `{first}` ({} such) has no place in this architecture", unknown.len());
+        let problem = format!("tensor `{first}` ({} in all) does not belong to this architecture", unknown.len());
         Err(Error::weights(&folder.path, problem))
     }
 
@@ -114,7 +113,7 @@ impl Parameters {
         self.device
     }
 
-    /// Where errors about these weights point.
+    /// Path for errors about these weights.
     pub fn path(&self) -> &Path {
         match &self.source {
             Source::Folder(folder) => &folder.path,
@@ -122,13 +121,13 @@ impl Parameters {
         }
     }
 
-    /// Writes the hub's layout: what the model uses as it is now, and what it left untouched as it was.
+    /// Saves in the hub's layout: the model's tensors with their current values, and unused tensors unchanged.
     pub fn save(&self, dir: &Path, shard_bytes: usize) -> Result<()> {
         let mut tensors: BTreeMap<String, Tensor> =
             self.named.iter().map(|(name, t)| (name.clone(), t.shallow_clone())).collect();
         if let Source::Folder(folder) = &self.source {
             for name in folder.names() {
-                if !tensors.contains_key(&modern(name)) {
+                if !tensors.contains_key(&current_name(name)) {
                     tensors.insert(name.into(), folder.read_any(name)?);
                 }
             }
@@ -137,8 +136,8 @@ impl Parameters {
     }
 }
 
-/// `gamma` and `beta` are how the first BERT checkpoints called a norm's weight and bias.
-fn modern(name: &str) -> String {
+/// Current name of a tensor: the first BERT checkpoints called a norm's weight and bias `gamma` and `beta`.
+fn current_name(name: &str) -> String {
     match name.strip_suffix("LayerNorm.gamma").map(|p| (p, "weight")) {
         Some((path, end)) => format!("{path}LayerNorm.{end}"),
         None => match name.strip_suffix("LayerNorm.beta") {
@@ -162,11 +161,12 @@ fn draw(seed: u64, name: &str, shape: &[i64], init: Init) -> Result<Tensor> {
     })
 }
 
-/// The safetensors files of one model folder.
+/// Safetensors files of one model folder.
 struct Folder {
     path: PathBuf,
     shards: Vec<Shard>,
-    home: HashMap<String, usize>,
+    /// Index of each tensor's shard.
+    shard_of: HashMap<String, usize>,
 }
 
 #[derive(Deserialize)]
@@ -179,14 +179,14 @@ impl Folder {
         let single = dir.join(SINGLE);
         let index = dir.join(INDEX);
         if !single.exists() && !index.exists() && dir.join("pytorch_model.bin").exists() {
-            let hint = "is missing; pytorch_model.bin beside it is not read, for it can run code: convert it with \
+            let hint = "is missing; pytorch_model.bin is not read because it can run code: convert it with \
                         transformers, from_pretrained(DIR).save_pretrained(NEW)";
             return Err(Error::weights(&single, hint));
         }
         if single.exists() || !index.exists() {
             let shard = Shard::open(&single)?;
-            let home = shard.metadata.offset_keys().into_iter().map(|name| (name, 0)).collect();
-            return Ok(Self { path: single, shards: vec![shard], home });
+            let shard_of = shard.metadata.offset_keys().into_iter().map(|name| (name, 0)).collect();
+            return Ok(Self { path: single, shards: vec![shard], shard_of });
         }
         let text = fs::read(&index).map_err(Error::store(&index, "read it"))?;
         let parsed: ShardIndex =
@@ -197,24 +197,24 @@ impl Folder {
         let mut shards = Vec::new();
         for file in &files {
             if Path::new(file).components().count() != 1 {
-                return Err(Error::weights(&index, format!("shard `{file}` lies outside the folder")));
+                return Err(Error::weights(&index, format!("shard `{file}` is outside the folder")));
             }
             shards.push(Shard::open(&dir.join(file))?);
         }
-        let mut home = HashMap::new();
+        let mut shard_of = HashMap::new();
         for (name, file) in &parsed.weight_map {
             let at = files.iter().position(|f| *f == file).unwrap_or(0);
             if shards[at].metadata.info(name).is_none() {
-                let problem = format!("no tensor `{name}`, though {INDEX} says so");
+                let problem = format!("no tensor `{name}`, but {INDEX} lists it");
                 return Err(Error::weights(&shards[at].path, problem));
             }
-            home.insert(name.clone(), at);
+            shard_of.insert(name.clone(), at);
         }
-        Ok(Self { path: index, shards, home })
+        Ok(Self { path: index, shards, shard_of })
     }
 
     fn names(&self) -> impl Iterator<Item = &str> {
-        self.home.keys().map(String::as_str)
+        self.shard_of.keys().map(String::as_str)
     }
 
     fn locate(&self, name: &str) -> Option<(&Shard, &TensorInfo, String)> {
@@ -223,7 +223,7 @@ impl Folder {
             .map(|p| format!("{p}LayerNorm.gamma"))
             .or_else(|| name.strip_suffix("LayerNorm.bias").map(|p| format!("{p}LayerNorm.beta")));
         for candidate in std::iter::once(name.to_string()).chain(old) {
-            if let Some(&at) = self.home.get(&candidate) {
+            if let Some(&at) = self.shard_of.get(&candidate) {
                 let shard = &self.shards[at];
                 return shard.metadata.info(&candidate).map(|info| (shard, info, candidate));
             }
@@ -237,14 +237,14 @@ impl Folder {
         };
         let found: Vec<i64> = info.shape.iter().map(|&n| n as i64).collect();
         if found != shape {
-            let problem = format!("tensor `{stored}` has shape {found:?}, config.json asks for {shape:?}");
+            let problem = format!("tensor `{stored}` has shape {found:?}, but config.json needs {shape:?}");
             return Err(Error::weights(&shard.path, problem));
         }
         shard.read(&stored, info)
     }
 
     fn read_any(&self, name: &str) -> Result<Tensor> {
-        let shard = &self.shards[self.home[name]];
+        let shard = &self.shards[self.shard_of[name]];
         match shard.metadata.info(name) {
             Some(info) => shard.read(name, info),
             None => Err(Error::weights(&shard.path, format!("tensor `{name}` is missing"))),
@@ -252,7 +252,7 @@ impl Folder {
     }
 }
 
-/// One open safetensors file: header read and checked, data read tensor by tensor.
+/// Open safetensors file with a validated header; data is read tensor by tensor.
 struct Shard {
     path: PathBuf,
     file: File,
@@ -265,21 +265,22 @@ impl Shard {
         let file = File::open(path).map_err(Error::store(path, "open the weights"))?;
         let size = file.metadata().map_err(Error::store(path, "read its size"))?.len();
         let mut length = [0_u8; 8];
-        file.read_exact_at(&mut length, 0)
-            .map_err(|e| Error::weights(path, "shorter than a safetensors header: is it truncated?").because(e))?;
+        file.read_exact_at(&mut length, 0).map_err(|e| {
+            Error::weights(path, "is shorter than a safetensors header: it may be truncated").because(e)
+        })?;
         let length = u64::from_le_bytes(length);
         if length > MAX_HEADER || length.saturating_add(8) > size {
             let problem =
-                format!("announces a header of {length} bytes in a file of {size}: not safetensors, or truncated");
+                format!("declares a header of {length} bytes in a file of {size}: not safetensors, or truncated");
             return Err(Error::weights(path, problem));
         }
         let mut header = vec![0_u8; length as usize];
         file.read_exact_at(&mut header, 8).map_err(Error::store(path, "read the header"))?;
         let metadata: Metadata = serde_json::from_slice(&header)
             .map_err(|e| Error::weights(path, "the safetensors header is malformed").because(e))?;
-        let announced = (metadata.data_len() as u64).saturating_add(8 + length);
-        if announced != size {
-            let problem = format!("{size} bytes long, its header announces {announced}: download it again");
+        let declared = (metadata.data_len() as u64).saturating_add(8 + length);
+        if declared != size {
+            let problem = format!("is {size} bytes long, but its header declares {declared}: download it again");
             return Err(Error::weights(path, problem));
         }
         Ok(Self { path: path.into(), file, metadata, data_start: 8 + length })
@@ -299,35 +300,35 @@ impl Shard {
     }
 }
 
-/// The files that hold a folder's weights.
+/// Paths of a folder's weight files.
 pub fn weight_files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(Folder::open(dir)?.shards.into_iter().map(|shard| shard.path).collect())
 }
 
-/// Reads every tensor of one safetensors file, onto the CPU and in its own kind.
+/// Reads all tensors of one safetensors file to the CPU, in their stored kind.
 pub fn read_tensors(path: &Path) -> Result<BTreeMap<String, Tensor>> {
     let shard = Shard::open(path)?;
     let infos = shard.metadata.tensors();
     infos.into_iter().map(|(name, info)| Ok((name.clone(), shard.read(&name, info)?))).collect()
 }
 
-/// Writes one safetensors file: aside, synced, then renamed into place.
+/// Writes one safetensors file atomically: to a temporary file, synced, then renamed.
 pub fn write_tensors(path: &Path, tensors: &BTreeMap<String, Tensor>) -> Result<()> {
     let views = tensors.iter().map(|(name, t)| Ok((name.as_str(), Bytes::of(t)?))).collect::<Result<Vec<_>>>()?;
-    // transformers refuses a file that does not say for which framework it was written
+    // transformers rejects files without the framework in their metadata
     let info = HashMap::from([("format".to_string(), "pt".to_string())]);
     safetensors::serialize_to_file(views, Some(info), path).map_err(|e| match e {
-        // the disk's fault, and not that of the weights: it may be otherwise later
+        // an I/O error is the disk's fault, not the weights', so it may be retried
         SafeTensorError::IoError(e) => Error::store(path, "write the weights")(e),
         e => Error::weights(path, "cannot write the weights").because(e),
     })?;
-    // the crate's temporary file is private to its owner; a model folder is shared
+    // the crate's temporary file is readable by its owner only; a model folder is shared
     let readable = fs::Permissions::from_mode(0o644);
     fs::set_permissions(path, readable).map_err(Error::store(path, "make it readable"))?;
     File::open(path).and_then(|f| f.sync_all()).map_err(Error::store(path, "sync it"))
 }
 
-/// Writes a folder's weights as the hub lays them out.
+/// Writes a folder's weights in the hub's layout, in shards of at most `shard_bytes`.
 pub fn save_tensors(dir: &Path, tensors: BTreeMap<String, Tensor>, shard_bytes: usize) -> Result<()> {
     let mut shards: Vec<BTreeMap<String, Tensor>> = vec![BTreeMap::new()];
     let (mut filled, mut total) = (0, 0);
@@ -357,7 +358,7 @@ pub fn save_tensors(dir: &Path, tensors: BTreeMap<String, Tensor>, shard_bytes: 
     fs::write(&path, format!("{index:#}\n")).map_err(Error::store(&path, "write it"))
 }
 
-/// A tensor as the bytes of a safetensors file; they are copied out only while it is written.
+/// Tensor as safetensors bytes, copied only while it is written.
 struct Bytes<'a> {
     tensor: &'a Tensor,
     dtype: Dtype,

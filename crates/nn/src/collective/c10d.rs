@@ -1,7 +1,6 @@
-//! Many processes through torch's own engine: a TCPStore, kept by rank 0 or by torchrun, a Gloo process group, and
-//! NCCL's for tensors on CUDA where it is asked for. Takes a
-//! place among the ranks; gives tensors over them. An operation that fails ends the job: the error names the rank at fault,
-//! and every later call gives the same error.
+//! Collective over processes with torch's c10d: a TCPStore, kept by rank 0 or by torchrun, a Gloo process group, and
+//! optionally an NCCL one for CUDA tensors. A failed operation ends the job: the error names the rank at fault, and every
+//! later call returns the same error.
 
 use std::cell::RefCell;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -12,20 +11,20 @@ use std::time::{Duration, Instant};
 use souk_native::{Network, ProcessGroup, Store};
 use tch::Tensor;
 
-use super::pulse::{Board, Pulse};
-use super::{Backend, Collective, Place, Settings};
+use super::heartbeat::{Heartbeat, StatusBoard};
+use super::{Backend, Collective, CollectiveSettings, Rendezvous};
 use souk_io::error::{Cause, Error, Result};
 
 const POLL: Duration = Duration::from_millis(20);
-/// What an exchange with the store may take when time is nearly over.
-const LEAST: Duration = Duration::from_secs(1);
+/// Minimum timeout of a request to the store, even close to the deadline.
+const MIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The fields are dropped in this order: connections to others first, the store last.
+/// c10d process group. Field order matters: connections are dropped first, the store last.
 pub struct C10d {
     rank: usize,
     size: usize,
     group: RefCell<State>,
-    pulse: Pulse,
+    heartbeat: Heartbeat,
     _store: Store,
     keeps_store: bool,
 }
@@ -36,48 +35,50 @@ enum State {
 }
 
 impl C10d {
-    /// Waits until all ranks are there; an error names those that have not come in time.
-    pub fn connect(place: &Place, settings: &Settings) -> Result<Self> {
+    /// Waits for all ranks; the error names those that are missing at the timeout.
+    pub fn connect(rendezvous: &Rendezvous, settings: &CollectiveSettings) -> Result<Self> {
+        let &Rendezvous { rank, size, restart, .. } = rendezvous;
         let timeout = settings.timeout();
         let deadline = Instant::now() + timeout;
-        let keeps_store = place.rank == 0 && place.restart.is_none();
-        let store = open_store(place, keeps_store, deadline)?;
-        let mut board = Board {
-            store: open_store(place, false, deadline)?,
-            prefix: format!("souk/{}", place.restart.unwrap_or(0)),
-            rank: place.rank,
+        let keeps_store = rank == 0 && restart.is_none();
+        let store = open_store(rendezvous, keeps_store, deadline)?;
+        let mut board = StatusBoard {
+            store: open_store(rendezvous, false, deadline)?,
+            prefix: format!("souk/{}", restart.unwrap_or(0)),
+            rank,
             names: Vec::new(),
             keeper: String::new(),
         };
-        let present = meet(&board, place, deadline);
-        if present.is_err() && keeps_store {
-            // the others learn from the store who is missing
+        let names = wait_for_ranks(&board, rendezvous, deadline);
+        if names.is_err() && keeps_store {
+            // keeps the store up until the others have read who is missing
             sleep(POLL * 25);
         }
-        board.names = present?;
-        board.keeper = lost_store(place, &board.names[0]);
+        board.names = names?;
+        board.keeper = lost_store(rendezvous, &board.names[0]);
         let keys = board.prefix.clone();
-        let pulse = Pulse::start(board, timeout)?;
+        let heartbeat = Heartbeat::start(board, timeout)?;
         let network_name = std::env::var("GLOO_SOCKET_IFNAME").ok().filter(|name| !name.is_empty());
-        let network = network(place, settings.interface.as_deref().or(network_name.as_deref()));
-        let connected =
-            ProcessGroup::connect(&store, &format!("{keys}/gloo"), (place.rank, place.size), network, timeout);
+        let network = network(rendezvous, settings.interface.as_deref().or(network_name.as_deref()));
+        let connected = ProcessGroup::connect(&store, &format!("{keys}/gloo"), (rank, size), network, timeout);
         let mut group = connected.map_err(|cause| {
-            let why = pulse.verdict().unwrap_or_else(|| unreachable_by(network));
+            let why = heartbeat.verdict().unwrap_or_else(|| unreachable_by(network));
             upstream(why, cause)
         })?;
         if settings.backend == Backend::Nccl {
-            let joined = group.join_nccl(&store, &format!("{keys}/nccl"), (place.rank, &nccl()?), timeout);
-            joined.map_err(|cause| Error::config("collective.backend", "nccl cannot be joined").because(cause))?;
+            let joined = group.join_nccl(&store, &format!("{keys}/nccl"), (rank, &nccl()?), timeout);
+            joined.map_err(|cause| {
+                Error::config("collective.backend", "cannot join the nccl process group").because(cause)
+            })?;
         }
         let group = RefCell::new(State::Open(group));
-        Ok(Self { rank: place.rank, size: place.size, group, pulse, _store: store, keeps_store })
+        Ok(Self { rank, size, group, heartbeat, _store: store, keeps_store })
     }
 
     fn run<T>(&self, name: &str, call: impl FnOnce(&ProcessGroup) -> souk_native::Result<T>) -> Result<T> {
         let outcome = match &*self.group.borrow() {
             State::Open(group) => {
-                self.pulse.begin(name);
+                self.heartbeat.begin(name);
                 call(group)
             }
             State::Over(why) => return Err(upstream(format!("the job is over: {why}"), "an operation failed before")),
@@ -89,13 +90,13 @@ impl C10d {
     }
 
     fn end(&self, name: &str, cause: souk_native::Error) -> Error {
-        // Closing the connections first tells the others, who may wait for this rank.
+        // closing the connections first makes the operations of the other ranks fail, which may wait for this one
         self.group.replace(State::Over(String::new()));
-        let why = self.pulse.verdict();
+        let why = self.heartbeat.verdict();
         let why =
-            why.unwrap_or_else(|| format!("{name} failed on rank {}, and no rank is known to be lost", self.rank));
+            why.unwrap_or_else(|| format!("{name} failed on rank {}, but no rank is known to be lost", self.rank));
         if self.keeps_store {
-            sleep(self.pulse.patience());
+            sleep(self.heartbeat.grace_period());
         }
         self.group.replace(State::Over(why.clone()));
         upstream(why, cause)
@@ -135,40 +136,41 @@ impl Collective for C10d {
 
     fn check(&self) -> Result<()> {
         let over = |why| upstream(why, "no operation was under way");
-        self.pulse.heard().map_or(Ok(()), |why| Err(over(why)))
+        self.heartbeat.known_verdict().map_or(Ok(()), |why| Err(over(why)))
     }
 }
 
-/// The library that has NCCL's group, once CUDA is loaded.
+/// Loads CUDA and returns the path of the library with the NCCL process group.
 pub(super) fn nccl() -> Result<PathBuf> {
-    let refused = |problem: String| Error::config("collective.backend", problem);
+    let invalid = |problem: String| Error::config("collective.backend", problem);
     souk_native::load_cuda().map_err(|cause| {
-        let hint = "set it to \"gloo\", or point LIBTORCH or LIBTORCH_USE_PYTORCH=1 to a libtorch that has CUDA";
-        refused(format!("nccl: this libtorch has no CUDA; {hint}")).because(cause)
+        let hint = "set it to \"gloo\", or point LIBTORCH or LIBTORCH_USE_PYTORCH=1 to a libtorch with CUDA";
+        invalid(format!("nccl: this libtorch has no CUDA; {hint}")).because(cause)
     })?;
     let program =
-        std::env::current_exe().map_err(|e| refused("nccl: where this program lies is not known".into()).because(e))?;
+        std::env::current_exe().map_err(|e| invalid("nccl: cannot find this program's folder".into()).because(e))?;
     let library = program.with_file_name("libsouk_nccl.so");
-    match library.exists() {
-        true => Ok(library),
-        false => Err(refused(format!("nccl: {} is missing: `make nccl` compiles it", library.display()))),
+    if library.exists() {
+        Ok(library)
+    } else {
+        Err(invalid(format!("nccl: {} is missing: run `make nccl`", library.display())))
     }
 }
 
-/// On the tensor itself where its memory is in order, else on a copy that is written back.
+/// Runs an in-place operation on a contiguous copy if the tensor is not contiguous itself, and writes the copy back.
 fn in_place(x: &mut Tensor, call: impl FnOnce(&mut Tensor) -> Result<()>) -> Result<()> {
     if x.is_contiguous() {
         return call(x);
     }
-    let mut ordered = x.detach().f_contiguous()?;
-    call(&mut ordered)?;
-    x.detach().f_copy_(&ordered)?;
+    let mut contiguous = x.detach().f_contiguous()?;
+    call(&mut contiguous)?;
+    x.detach().f_copy_(&contiguous)?;
     Ok(())
 }
 
-fn open_store(place: &Place, serve: bool, deadline: Instant) -> Result<Store> {
-    let Place { rank, address, port, .. } = place;
-    let left = || deadline.saturating_duration_since(Instant::now()).max(LEAST);
+fn open_store(rendezvous: &Rendezvous, serve: bool, deadline: Instant) -> Result<Store> {
+    let Rendezvous { rank, address, port, .. } = rendezvous;
+    let left = || deadline.saturating_duration_since(Instant::now()).max(MIN_TIMEOUT);
     if serve {
         return Store::open(address, *port, true, left()).map_err(|cause| {
             let problem = format!("rank 0 cannot listen at {address}:{port}: set it to a free port of this machine");
@@ -177,13 +179,13 @@ fn open_store(place: &Place, serve: bool, deadline: Instant) -> Result<Store> {
     }
     let absent = |cause: Cause| {
         let problem = format!(
-            "rank {rank} finds no rank 0 at {address}:{port}, where MASTER_ADDR and MASTER_PORT say that it is: it has not \
-             come in time, or the variables differ between ranks"
+            "rank {rank} finds no rank 0 at {address}:{port} (MASTER_ADDR and MASTER_PORT): rank 0 did not start in time, \
+             or the variables differ between ranks"
         );
         upstream(problem, cause)
     };
-    // c10d's own wait for the server may take twice as long as it is told
-    while let Err(cause) = reach(address, *port, left()) {
+    // c10d's own wait for the server may take twice its timeout
+    while let Err(cause) = probe(address, *port, left()) {
         if Instant::now() > deadline {
             return Err(absent(cause.into()));
         }
@@ -192,9 +194,9 @@ fn open_store(place: &Place, serve: bool, deadline: Instant) -> Result<Store> {
     Store::open(address, *port, false, left()).map_err(|cause| absent(cause.into()))
 }
 
-/// Whether anyone listens there.
-fn reach(address: &str, port: u16, limit: Duration) -> std::io::Result<()> {
-    let mut outcome = Err(std::io::Error::other("the name has no address"));
+/// Checks that a server listens on the port.
+fn probe(address: &str, port: u16, limit: Duration) -> std::io::Result<()> {
+    let mut outcome = Err(std::io::Error::other("the host name has no address"));
     for address in (address, port).to_socket_addrs()? {
         outcome = TcpStream::connect_timeout(&address, limit).map(drop);
         if outcome.is_ok() {
@@ -204,16 +206,17 @@ fn reach(address: &str, port: u16, limit: Duration) -> std::io::Result<()> {
     outcome
 }
 
-/// Says that this rank is here and waits for all others; gives their names.
-fn meet(board: &Board, place: &Place, deadline: Instant) -> Result<Vec<String>> {
-    let lost = |cause: Error| upstream(lost_store(place, "rank 0"), cause);
-    let me = format!("rank {} ({}, pid {})", place.rank, host(), std::process::id());
-    let holder = board.claim(&format!("who/{}", place.rank), &me).map_err(lost)?;
-    if holder != me {
-        let problem = format!("{me} is here twice, the other is {holder}: give each process its own number");
+/// Registers this rank and waits for all others; returns their names.
+fn wait_for_ranks(board: &StatusBoard, rendezvous: &Rendezvous, deadline: Instant) -> Result<Vec<String>> {
+    let lost = |cause: Error| upstream(lost_store(rendezvous, "rank 0"), cause);
+    let &Rendezvous { rank, size, .. } = rendezvous;
+    let me = format!("rank {rank} ({}, pid {})", host(), std::process::id());
+    let registered = board.set_if_absent(&format!("who/{rank}"), &me).map_err(lost)?;
+    if registered != me {
+        let problem = format!("{me} is a duplicate of {registered}: give each process its own rank");
         return Err(Error::config("RANK", problem));
     }
-    let mut names = vec![None; place.size];
+    let mut names = vec![None; size];
     loop {
         for (rank, name) in names.iter_mut().enumerate().filter(|(_, name)| name.is_none()) {
             *name = board.get(&format!("who/{rank}")).map_err(lost)?;
@@ -226,40 +229,41 @@ fn meet(board: &Board, place: &Place, deadline: Instant) -> Result<Vec<String>> 
         let mut verdict = board.get("verdict").map_err(lost)?;
         if Instant::now() > deadline {
             let plural = if missing.len() == 1 { "rank" } else { "ranks" };
-            let own = format!("{plural} {} of {} did not come in time", missing.join(", "), place.size);
-            verdict = Some(board.claim("verdict", &own).unwrap_or(own));
+            let own = format!("{plural} {} of {size} did not start in time", missing.join(", "));
+            verdict = Some(board.set_if_absent("verdict", &own).unwrap_or(own));
         }
         if let Some(verdict) = verdict {
-            return Err(upstream(verdict, "see collective.timeout_seconds for how long a rank waits"));
+            return Err(upstream(verdict, "collective.timeout_seconds sets how long a rank waits"));
         }
         sleep(POLL);
     }
 }
 
-fn lost_store(place: &Place, rank_0: &str) -> String {
-    let Place { address, port, restart, .. } = place;
+fn lost_store(rendezvous: &Rendezvous, rank_0: &str) -> String {
+    let Rendezvous { address, port, restart, .. } = rendezvous;
     match restart {
-        None => format!("{rank_0} is gone: the store that it kept at {address}:{port} does not answer"),
-        Some(_) => format!("the store that torchrun kept at {address}:{port} does not answer"),
+        None => format!("{rank_0} is gone: its store at {address}:{port} does not answer"),
+        Some(_) => format!("torchrun's store at {address}:{port} does not answer"),
     }
 }
 
-fn network<'a>(place: &'a Place, interface: Option<&'a str>) -> Network<'a> {
-    let loopback = place.address == "localhost" || place.address == "::1" || place.address.starts_with("127.");
+fn network<'a>(rendezvous: &'a Rendezvous, interface: Option<&'a str>) -> Network<'a> {
+    let address = &rendezvous.address;
+    let is_loopback = address == "localhost" || address == "::1" || address.starts_with("127.");
     match interface {
         Some(name) => Network::Interface(name),
-        None if loopback => Network::Address(&place.address),
+        None if is_loopback => Network::Address(address),
         None => Network::Default,
     }
 }
 
 fn unreachable_by(network: Network) -> String {
     let way = match network {
-        Network::Default => "the address that this machine's name resolves to".to_owned(),
+        Network::Default => "the address of this machine's host name".to_owned(),
         Network::Interface(name) => format!("the interface {name}"),
         Network::Address(name) => format!("the address {name}"),
     };
-    format!("the ranks do not reach each other by {way}: name the interface in collective.interface")
+    format!("the ranks cannot reach each other over {way}: set collective.interface")
 }
 
 fn host() -> String {
@@ -268,7 +272,7 @@ fn host() -> String {
     if name.trim().is_empty() { "host unknown".to_owned() } else { name.trim().to_owned() }
 }
 
-/// A job that has lost a rank is over: nothing is to be tried again within it.
+/// Error of a job that has lost a rank; never retryable, since the job is over.
 fn upstream(problem: String, cause: impl Into<Cause>) -> Error {
     Error::Upstream { service: "collective".into(), problem, retryable: false, source: None }.because(cause)
 }

@@ -1,12 +1,12 @@
-//! Several processes that train as one: each is a rank of `size()`, all call the same operations in the same order. Gives
-//! tensors exchanged over ranks; [`open`] finds out from the environment whether there are others. Never records gradients
-//! and never hangs: what cannot be done is an error that names the rank at fault, and ends the job.
+//! Collective operations over the processes of a training job: each process is a rank of `size()`, and all ranks call the
+//! same operations in the same order. [`open`] reads from the environment whether there are other ranks. Never records
+//! gradients and never hangs: a failed operation is an error that names the rank at fault, and ends the job.
 
 mod c10d;
-mod lent;
-mod place;
-mod pulse;
+mod heartbeat;
+mod rendezvous;
 mod rows;
+mod shared;
 mod solo;
 
 use std::time::Duration;
@@ -15,43 +15,43 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 pub use self::c10d::C10d;
-pub use self::lent::Lent;
-pub use self::place::Place;
+pub use self::rendezvous::Rendezvous;
 pub use self::rows::{Rows, gather_bytes, gather_json, gather_rows, return_rows};
+pub use self::shared::SharedCollective;
 pub use self::solo::Solo;
 use souk_io::error::{Error, Result};
 
-/// A month; longer is no time to wait.
+/// Upper bound of the timeout: a month.
 const MAX_SECONDS: u64 = 30 * 24 * 3600;
 
-/// What ranks can do together. A call returns when this rank's part is done; tensors may lie on any device.
+/// Collective operations. A call returns when this rank's part is done; tensors may be on any device.
 pub trait Collective: Send {
     fn rank(&self) -> usize;
     fn size(&self) -> usize;
-    /// Every rank's tensor, by rank: `[size, ...]`. Shape and kind are the same on all ranks; [`gather_rows`] is for rows
-    /// that differ.
+    /// Tensors of all ranks, by rank: `[size, ...]`. Shape and kind must be the same on all ranks; [`gather_rows`] takes
+    /// different numbers of rows.
     fn all_gather(&self, x: &Tensor) -> Result<Tensor>;
-    /// The sum over ranks, in place.
+    /// Sums over ranks, in place.
     fn all_reduce(&self, x: &mut Tensor) -> Result<()>;
-    /// Of `x` `[size * n, ...]`, summed over ranks, the rows `[n, ...]` of this rank.
+    /// Sums `x` `[size * n, ...]` over ranks and returns this rank's rows `[n, ...]`.
     fn reduce_scatter(&self, x: &Tensor) -> Result<Tensor>;
-    /// The root's tensor, on all ranks in place.
+    /// Copies the root's tensor to all ranks, in place.
     fn broadcast(&self, x: &mut Tensor, root: usize) -> Result<()>;
-    /// Returns when all ranks have come here.
+    /// Waits until all ranks have called it.
     fn barrier(&self) -> Result<()>;
-    /// An error where this rank knows that the job is over, though it takes part in nothing just now. Asks nobody.
+    /// Returns an error if this rank knows that the job is over, between operations. Asks nobody.
     fn check(&self) -> Result<()>;
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Settings {
-    /// `gloo`; tensors on CUDA then go through the host. With `nccl` they do not; each process needs a GPU of its own.
+pub struct CollectiveSettings {
+    /// `gloo` or `nccl`. Gloo copies CUDA tensors through the host; NCCL needs one GPU per process.
     pub backend: Backend,
-    /// How long a rank waits for the others before it ends with an error.
+    /// Seconds that a rank waits for the others before it fails.
     pub timeout_seconds: u64,
-    /// The network interface that the others reach this machine by, such as `eth0`; else GLOO_SOCKET_IFNAME, else the one
-    /// that leads to MASTER_ADDR on one machine, else what the machine's name resolves to.
+    /// Network interface by which the others reach this machine, such as `eth0`. Default: GLOO_SOCKET_IFNAME, then the
+    /// loopback interface if MASTER_ADDR is one, then the address that the host name resolves to.
     pub interface: Option<String>,
 }
 
@@ -62,30 +62,30 @@ pub enum Backend {
     Nccl,
 }
 
-impl Default for Settings {
+impl Default for CollectiveSettings {
     fn default() -> Self {
         // An evaluation or a checkpoint on one rank, while the others wait, may take minutes.
         Self { backend: Backend::Gloo, timeout_seconds: 600, interface: None }
     }
 }
 
-impl Settings {
+impl CollectiveSettings {
     fn timeout(&self) -> Duration {
         Duration::from_secs(self.timeout_seconds)
     }
 }
 
-/// The ranks that torchrun's variables speak of, all of them connected; without the variables this process alone.
-pub fn open(settings: &Settings) -> Result<Box<dyn Collective>> {
+/// Connects the ranks named by torchrun's environment variables; without the variables, this process is alone.
+pub fn open(settings: &CollectiveSettings) -> Result<Box<dyn Collective>> {
     if !(1..=MAX_SECONDS).contains(&settings.timeout_seconds) {
-        let problem = format!("is {}: say 1 to {MAX_SECONDS}", settings.timeout_seconds);
+        let problem = format!("is {}: set it to 1 to {MAX_SECONDS}", settings.timeout_seconds);
         return Err(Error::config("collective.timeout_seconds", problem));
     }
     if settings.backend == Backend::Nccl {
         c10d::nccl()?;
     }
-    match Place::from_environment()? {
-        Some(place) if place.size > 1 => Ok(Box::new(C10d::connect(&place, settings)?)),
+    match Rendezvous::from_environment()? {
+        Some(rendezvous) if rendezvous.size > 1 => Ok(Box::new(C10d::connect(&rendezvous, settings)?)),
         _ => Ok(Box::new(Solo)),
     }
 }

@@ -1,5 +1,5 @@
-//! Rows and small values of all ranks, where each rank has as many as it likes, none included. Written once, over any
-//! [`Collective`]. Never takes a header from another rank for more than it can be.
+//! Gathers rows and small values over any [`Collective`], where each rank may have a different number of them, or none.
+//! Validates sizes received from other ranks before using them.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,15 +8,15 @@ use tch::{Kind, Tensor};
 use super::Collective;
 use souk_io::error::{Error, Result};
 
-/// What one rank may send as bytes: ids and names, not tensors.
+/// Upper bound of the bytes that one rank may send: for ids and names, not tensors.
 const MAX_BYTES: usize = 64 << 20;
 
-/// The rows of all ranks, by rank.
+/// Rows of all ranks, by rank.
 #[derive(Debug)]
 pub struct Rows {
     /// `[N, d]`, without gradient.
     pub all: Tensor,
-    /// Where each rank's rows begin, and last where they end: `[0, n_0, n_0 + n_1, ..., N]`.
+    /// First row of each rank, then the total: `[0, n_0, n_0 + n_1, ..., N]`.
     pub starts: Vec<i64>,
 }
 
@@ -27,10 +27,10 @@ impl Rows {
     }
 }
 
-/// The rows `[n_r, d]` of every rank; `d` and the kind are the same on all ranks.
+/// Gathers the rows `[n_r, d]` of every rank; `d` and the kind must be the same on all ranks.
 pub fn gather_rows(collective: &dyn Collective, x: &Tensor) -> Result<Rows> {
     let [rows, columns] = x.size()[..] else {
-        return Err(Error::input(format!("rows must have 2 dimensions, have shape {:?}", x.size())));
+        return Err(Error::input(format!("rows must have 2 dimensions, but the shape is {:?}", x.size())));
     };
     if collective.size() == 1 {
         return Ok(Rows { all: x.detach(), starts: vec![0, rows] });
@@ -52,14 +52,14 @@ pub fn gather_rows(collective: &dyn Collective, x: &Tensor) -> Result<Rows> {
     Ok(Rows { all: Tensor::f_cat(&parts, 0)?, starts })
 }
 
-/// The adjoint of [`gather_rows`]: each rank gives a gradient `[N, d]` of all rows, and gets `[n_r, d]`, the sum over ranks
-/// for its own rows.
+/// Adjoint of [`gather_rows`]: each rank passes a gradient `[N, d]` of all rows and gets the sum over ranks of its own
+/// rows, `[n_r, d]`.
 pub fn return_rows(collective: &dyn Collective, gradient: &Tensor, starts: &[i64]) -> Result<Tensor> {
     let size = collective.size();
     let fits = starts.len() == size + 1 && gradient.dim() == 2 && gradient.size()[0] == starts[size];
     if !fits {
         let problem = format!(
-            "gradients of shape {:?} are not those of the rows that {size} ranks gave, {starts:?}",
+            "gradients of shape {:?} do not match the rows gathered from {size} ranks, {starts:?}",
             gradient.size()
         );
         return Err(Error::input(problem));
@@ -77,10 +77,10 @@ pub fn return_rows(collective: &dyn Collective, gradient: &Tensor, starts: &[i64
     Ok(sum.f_narrow(0, 0, own)?)
 }
 
-/// The bytes of every rank, by rank.
+/// Gathers the bytes of every rank, by rank.
 pub fn gather_bytes(collective: &dyn Collective, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
     if bytes.len() > MAX_BYTES {
-        let problem = format!("{} bytes are too many to share with all ranks; at most {MAX_BYTES}", bytes.len());
+        let problem = format!("{} bytes are too many to send to all ranks: at most {MAX_BYTES}", bytes.len());
         return Err(Error::input(problem));
     }
     if collective.size() == 1 {
@@ -92,15 +92,15 @@ pub fn gather_bytes(collective: &dyn Collective, bytes: &[u8]) -> Result<Vec<Vec
     Ok(rows.starts.windows(2).map(cut).collect())
 }
 
-/// A small value of every rank, by rank.
+/// Gathers a small value of every rank, by rank.
 pub fn gather_json<T: Serialize + DeserializeOwned>(collective: &dyn Collective, value: &T) -> Result<Vec<T>> {
-    let refused = |what: &str| format!("a value for all ranks cannot be {what} as JSON");
-    let bytes = serde_json::to_vec(value).map_err(|cause| Error::input(refused("written")).because(cause))?;
-    let read = |bytes: Vec<u8>| serde_json::from_slice(&bytes).map_err(|e| Error::input(refused("read")).because(e));
+    let failed = |what: &str| format!("cannot {what} a value gathered over ranks as JSON");
+    let bytes = serde_json::to_vec(value).map_err(|cause| Error::input(failed("write")).because(cause))?;
+    let read = |bytes: Vec<u8>| serde_json::from_slice(&bytes).map_err(|e| Error::input(failed("read")).because(e));
     gather_bytes(collective, &bytes)?.into_iter().map(read).collect()
 }
 
-/// Where each rank's rows begin. All ranks see the same shapes, so a rank that does not fit is an error on all of them.
+/// Offsets of each rank's rows. All ranks see the same shapes, so a mismatch is an error on all of them.
 fn exchange_shapes(collective: &dyn Collective, rows: i64, columns: i64, kind: Kind) -> Result<Vec<i64>> {
     let shape = Tensor::from_slice(&[rows, columns, kind as i64]);
     let mut starts: Vec<i64> = vec![0];
@@ -117,7 +117,7 @@ fn exchange_shapes(collective: &dyn Collective, rows: i64, columns: i64, kind: K
             return Err(Error::input(problem));
         }
         let end = starts[rank].checked_add(rows).filter(|_| rows >= 0);
-        starts.push(end.ok_or_else(|| Error::device(format!("rank {rank} says that it has {rows} rows")))?);
+        starts.push(end.ok_or_else(|| Error::device(format!("rank {rank} sent an invalid number of rows: {rows}")))?);
     }
     Ok(starts)
 }
@@ -130,7 +130,7 @@ fn longest(starts: &[i64]) -> i64 {
     starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0)
 }
 
-/// Rows of zeros below, up to `rows`.
+/// Pads with zero rows up to `rows`.
 fn padded(x: &Tensor, rows: i64) -> Result<Tensor> {
     let short = rows - x.size()[0];
     match short {
@@ -147,7 +147,7 @@ mod tests {
     use crate::collective::Solo;
 
     #[test]
-    fn what_does_not_fit_is_refused_before_it_is_sent() {
+    fn rejects_mismatched_shapes_before_sending() {
         let x = Tensor::zeros([3, 2], (Kind::Float, Device::Cpu));
         assert!(gather_rows(&Solo, &x.view([6])).unwrap_err().to_string().contains("[6]"));
         for (gradient, starts) in [(&x, &[0, 2][..]), (&x, &[0, 1, 3]), (&x.view([6]), &[0, 6])] {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_alone_shares_memory_and_copies_nothing() {
+    fn a_single_process_copies_nothing() {
         let x = Tensor::zeros([3, 2], (Kind::Float, Device::Cpu)).set_requires_grad(true);
         let rows = gather_rows(&Solo, &x).unwrap();
         assert_eq!((rows.all.data_ptr(), rows.part(0)), (x.data_ptr(), (0, 3)));

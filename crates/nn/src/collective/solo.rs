@@ -1,4 +1,4 @@
-//! One process: every operation is what it is for a single rank, and copies nothing.
+//! Collective of one process: every operation is the identity and copies nothing.
 
 use tch::Tensor;
 
@@ -31,7 +31,7 @@ impl Collective for Solo {
     fn broadcast(&self, _: &mut Tensor, root: usize) -> Result<()> {
         match root {
             0 => Ok(()),
-            _ => Err(Error::input(format!("no rank {root} to broadcast from: there is rank 0 only"))),
+            _ => Err(Error::input(format!("cannot broadcast from rank {root}: there is only rank 0"))),
         }
     }
 

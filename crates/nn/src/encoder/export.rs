@@ -1,5 +1,5 @@
-//! Writes a folder that `SentenceTransformer(DIR)` loads with the same vectors, in the layout that every release of
-//! sentence-transformers reads.
+//! Exports a folder that `SentenceTransformer(DIR)` loads with the same vectors, in the layout of all sentence-transformers
+//! releases.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,31 +17,31 @@ use souk_io::atomic_dir::Claim;
 use souk_io::error::{Error, Result};
 
 impl Encoder {
-    /// Whether what the model computes can be written down as a folder.
+    /// Returns an error if the model's settings cannot be saved in a folder.
     pub fn check_export(&self) -> Result<()> {
-        let no_form =
-            |what: &str| Error::config("export", format!("{what} has no form in a sentence-transformers folder"));
+        let unsupported =
+            |what: &str| Error::config("export", format!("{what} cannot be saved in a sentence-transformers folder"));
         if self.overrides.dimensions.is_some() {
-            return Err(no_form("an override of `dimensions` (give truncate_dim when loading)"));
+            return Err(unsupported("an override of `dimensions` (pass truncate_dim when loading)"));
         }
         if self.recipe.pooling == Pooling::PenultimateMean {
-            return Err(no_form("pooling `penultimate_mean`"));
+            return Err(unsupported("pooling `penultimate_mean`"));
         }
         Ok(())
     }
 
-    /// Whether sentence-transformers can compute it: its folders have no soft tokens and no rationales.
+    /// Returns an error if sentence-transformers cannot compute the model: it has no soft tokens and no rationales.
     pub fn check_foreign(&self) -> Result<()> {
-        let of_ours = match (self.recipe.refine, &self.recipe.rationale) {
+        let unsupported = match (self.recipe.refine, &self.recipe.rationale) {
             (None, None) => return Ok(()),
             (Some(_), _) => "soft tokens (encoder.refine)",
-            (None, Some(_)) => "a rationale before the pooling (encoder.rationale; with max_tokens=0 there is none)",
+            (None, Some(_)) => "a rationale (encoder.rationale; max_tokens=0 disables it)",
         };
-        let problem = format!("{of_ours} cannot be computed by sentence-transformers: serve the folder with Souk");
+        let problem = format!("sentence-transformers does not support {unsupported}: serve the folder with Souk");
         Err(Error::config("export", problem))
     }
 
-    /// Exports the model as it is now, adapters merged. `out` must be new or empty.
+    /// Exports the model in its current state, with adapters merged. `out` must be new or empty.
     pub fn export(&mut self, out: &Path) -> Result<()> {
         self.check_export()?;
         let claim = Claim::new(out)?;
@@ -59,7 +59,7 @@ impl Encoder {
         claim.finish()
     }
 
-    /// `config.json` with the kind the weights are written in: others load the model in it.
+    /// `config.json` with the dtype of the saved weights: other programs load the model in it.
     fn config_as_saved(&self) -> Value {
         let mut json = self.architecture.json().clone();
         let kind = if self.placement.precision == Precision::Bf16 { "bfloat16" } else { "float32" };
@@ -80,7 +80,7 @@ pub(super) fn write_json(path: &Path, value: &Value) -> Result<()> {
 }
 
 impl Recipe {
-    /// Writes everything beside the backbone and its tokenizer.
+    /// Writes everything except the backbone and its tokenizer.
     pub(super) fn write(&self, out: &Path, width: i64) -> Result<()> {
         let mut modules =
             vec![json!({"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"})];
@@ -95,8 +95,8 @@ impl Recipe {
             out.join(path)
         };
         if let Some(rationale) = &self.rationale {
-            let said = json!({"instruction": rationale.instruction(), "max_tokens": rationale.most()});
-            write_json(&add(RATIONALE, "Rationale").join("config.json"), &said)?;
+            let config = json!({"instruction": rationale.instruction(), "max_tokens": rationale.max_tokens()});
+            write_json(&add(RATIONALE, "Rationale").join("config.json"), &config)?;
         }
         match self.refine {
             Some(refine) => {

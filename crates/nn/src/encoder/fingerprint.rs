@@ -1,4 +1,4 @@
-//! Names a model by its content, so that vectors and the index they go into can be matched.
+//! Fingerprint of a model by content, to match vectors with the index that stores them.
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -13,29 +13,29 @@ use crate::backbone::weights::weight_files;
 use souk_io::error::{Error, Result};
 
 impl Encoder {
-    /// The same for the same vectors: of the files that were opened, and the overrides; not of the precision the vectors
-    /// are computed in, nor of what else lies in the folder.
+    /// Hash of the files that were opened and of the overrides: equal for equal vectors. Excludes the precision, and other
+    /// files in the folder.
     pub fn fingerprint(&self) -> Result<String> {
         let mut hash = Sha256::new();
         let mut files = recipe_files(&self.dir)?;
         let transformer = transformer_dir(&self.dir)?;
         files.extend(weight_files(&transformer)?);
         if self.recipe.rationale.is_some() {
-            let spoken = ["chat_template.jinja", "generation_config.json"].map(|file| transformer.join(file));
-            files.extend(spoken.into_iter().filter(|file| file.exists()));
+            let chat = ["chat_template.jinja", "generation_config.json"].map(|file| transformer.join(file));
+            files.extend(chat.into_iter().filter(|file| file.exists()));
         }
         feed_all(&mut hash, &self.dir, files)?;
         if let Some(adapter) = &self.placement.adapter {
             feed_all(&mut hash, adapter, lora::FILES.iter().map(|file| adapter.join(file)).collect())?;
         }
         let overrides = serde_json::to_vec(&self.overrides)
-            .map_err(|e| Error::config("encoder", "cannot be written down").because(e))?;
+            .map_err(|e| Error::config("encoder", "cannot be serialized").because(e))?;
         hash.update(overrides);
         Ok(short(hash))
     }
 }
 
-/// The same for the same names and contents, of files below `folder`.
+/// Hash of the names and contents of files below `folder`.
 pub fn digest_files(folder: &Path, files: Vec<PathBuf>) -> Result<String> {
     let mut hash = Sha256::new();
     feed_all(&mut hash, folder, files)?;
@@ -50,7 +50,7 @@ fn feed_all(hash: &mut Sha256, folder: &Path, mut files: Vec<PathBuf>) -> Result
     files.sort();
     for file in files {
         let name = file.strip_prefix(folder).unwrap_or(&file).as_os_str().as_encoded_bytes();
-        // lengths keep a name apart from the content after it
+        // the length separates the name from the content after it
         hash.update((name.len() as u64).to_le_bytes());
         hash.update(name);
         feed(hash, &file)?;

@@ -1,5 +1,5 @@
-//! Reads what makes an encoder out of a model folder: the sentence-transformers files beside `config.json`.
-//! Without them the folder is a bare backbone, pooled by the mean as sentence-transformers does.
+//! Reads the sentence-transformers files of a model folder: pooling, projections, prompts and limits. A folder without them
+//! is a bare backbone with mean pooling, as in sentence-transformers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,29 +19,29 @@ use souk_io::error::{Error, Result};
 pub(super) const MODULES: &str = "modules.json";
 pub(super) const SETTINGS: &str = "config_sentence_transformers.json";
 pub(super) const LIMITS: &str = "sentence_bert_config.json";
-/// What sentence-transformers does not have: it refuses the names, as it should.
+/// Names that only Souk has; sentence-transformers rejects them.
 pub(super) const PENULTIMATE: &str = "penultimate_mean";
 pub(super) const REFINE: &str = "souk.Refine";
 pub(super) const RATIONALE: &str = "souk.Rationale";
 
-/// What stands around the backbone.
+/// Encoder settings beside the backbone.
 pub(super) struct Recipe {
     pub pooling: Pooling,
-    /// Instead of the pooling.
+    /// Soft tokens instead of the pooling.
     pub refine: Option<Refine>,
-    /// Before the pooling.
+    /// Rationale before the pooling.
     pub rationale: Option<Rationale>,
     pub include_prompt: bool,
     pub dense: Vec<Dense>,
     pub normalize: bool,
     pub prompts: Prompts,
-    /// What the model's vectors are compared by, where the folder says; the cosine otherwise.
+    /// Similarity function of the folder; cosine if absent.
     pub similarity: Option<String>,
     pub max_tokens: Option<usize>,
     pub lowercase: bool,
 }
 
-/// A projection of the pooled vector.
+/// Projection of the pooled vector.
 pub(super) struct Dense {
     pub weight: Tensor,
     pub bias: Option<Tensor>,
@@ -55,7 +55,7 @@ impl Dense {
     }
 }
 
-/// What is written before a text, by name.
+/// Prompts before a text, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Prompts {
     pub by_name: BTreeMap<String, String>,
@@ -63,7 +63,7 @@ pub struct Prompts {
 }
 
 impl Prompts {
-    /// The prompt for one kind of text; without a kind, the folder's default.
+    /// Prompt for one kind of text; without a kind, the folder's default.
     pub fn of(&self, kind: Option<TextKind>) -> &str {
         let names: &[&str] = match kind {
             Some(TextKind::Query) => &["query"],
@@ -81,12 +81,12 @@ struct Module {
     class: String,
 }
 
-/// Fields of `sentence_bert_config.json` and `config_sentence_transformers.json` that change no vector.
+/// Fields of `sentence_bert_config.json` and `config_sentence_transformers.json` that do not affect vectors.
 const HARMLESS_LIMITS: &str = "transformer_task modality_config module_output_name";
 const HARMLESS_SETTINGS: &str = "__version__ model_type truncate_dim";
 
 impl Recipe {
-    /// `ignored` lists fields the user vouches for.
+    /// Reads a model folder; `ignored` lists unknown fields to accept.
     pub fn read(dir: &Path, ignored: &[String]) -> Result<Self> {
         let mut recipe = Self {
             pooling: Pooling::Mean,
@@ -121,7 +121,7 @@ impl Recipe {
         let default: Option<String> = fields.get("default_prompt_name")?;
         let by_name: BTreeMap<String, String> = by_name.into_iter().filter_map(|(k, v)| Some((k, v?))).collect();
         if let Some(name) = default.as_ref().filter(|name| !by_name.contains_key(*name)) {
-            let problem = format!("is `{name}`, which `prompts` does not have");
+            let problem = format!("is `{name}`, which is missing in `prompts`");
             return Err(fields.error("default_prompt_name", &problem));
         }
         self.prompts = Prompts { by_name, default };
@@ -139,14 +139,14 @@ impl Recipe {
         }
         let general = transformer.join("tokenizer_config.json");
         if self.max_tokens.is_none() && general.exists() {
-            // "no limit" is written as 1e30
+            // 1e30 means no limit
             let limit: Option<f64> = Fields::open(&general, ignored)?.get("model_max_length")?;
             self.max_tokens = limit.filter(|&n| (1.0..1e9).contains(&n)).map(|n| n as usize);
         }
         Ok(())
     }
 
-    /// Adds one module; gives its place in the order that Souk computes, and nothing for one without effect.
+    /// Adds one module; returns its step in the order of computation, or `None` if it has no effect.
     fn add(&mut self, dir: &Path, module: &Module, ignored: &[String]) -> Result<Option<Step>> {
         let path = dir.join(&module.path);
         if [REFINE, RATIONALE].contains(&module.class.as_str()) {
@@ -167,17 +167,17 @@ impl Recipe {
                 self.normalize = true;
                 Step::Normalize
             }
-            // it only works in training
+            // has an effect only in training
             Some("Dropout") => return Ok(None),
             _ => {
                 let known = "Transformer, Pooling, Dense, Normalize and Dropout of sentence_transformers";
-                let problem = format!("module `{}` is not known: Souk computes {known}", module.class);
+                let problem = format!("module `{}` is unknown: Souk supports {known}", module.class);
                 return Err(Error::config(dir.join(MODULES).display(), problem));
             }
         }))
     }
 
-    /// A module that is ours.
+    /// Adds a module that only Souk has.
     fn add_own(&mut self, class: &str, path: &Path, ignored: &[String]) -> Result<Step> {
         let fields = Fields::open(&path.join("config.json"), ignored)?;
         let step = if class == REFINE {
@@ -223,14 +223,14 @@ impl Recipe {
             [one] => supported.iter().find(|(name, _)| name == one).map(|(_, pooling)| *pooling),
             _ => None,
         };
-        let problem = format!("is {chosen:?}: Souk computes exactly one of cls, mean, max, lasttoken");
+        let problem = format!("is {chosen:?}: set exactly one of cls, mean, max, lasttoken");
         self.pooling = found.ok_or_else(|| fields.error("pooling_mode", &problem))?;
         self.include_prompt = fields.or("include_prompt", true)?;
         fields.finish("word_embedding_dimension embedding_dimension")
     }
 }
 
-/// The steps of a recipe in the order they are computed.
+/// Steps of a recipe in the order of computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Step {
     Transformer,
@@ -241,17 +241,18 @@ enum Step {
 }
 
 fn check_order(dir: &Path, order: &[Step]) -> Result<()> {
-    let once = |step: Step| order.iter().filter(|found| **found == step).count();
-    let single = once(Step::Rationale) < 2 && once(Step::Normalize) < 2;
-    let fits = once(Step::Transformer) == 1 && once(Step::Pooling) == 1 && single;
+    let count = |step: Step| order.iter().filter(|found| **found == step).count();
+    let single = count(Step::Rationale) < 2 && count(Step::Normalize) < 2;
+    let fits = count(Step::Transformer) == 1 && count(Step::Pooling) == 1 && single;
     if order.is_empty() || (order.is_sorted() && fits) {
         return Ok(());
     }
-    let problem = format!("lists {order:?}: Souk computes Transformer, Pooling, any Dense, then Normalize or not");
+    let problem =
+        format!("lists {order:?}: the order must be Transformer, Pooling, any Dense, then optional Normalize");
     Err(Error::config(dir.join(MODULES).display(), problem))
 }
 
-/// The files of a recipe, as far as they are there.
+/// Existing files of a recipe.
 pub(super) fn recipe_files(dir: &Path) -> Result<Vec<PathBuf>> {
     let (transformer, listed) = modules(dir)?;
     let mut files = vec![dir.join(MODULES), dir.join(SETTINGS), transformer.join(LIMITS)];
@@ -263,7 +264,7 @@ pub(super) fn recipe_files(dir: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// The folder of the transformer and the modules after it.
+/// Folder of the transformer, and all modules.
 fn modules(dir: &Path) -> Result<(PathBuf, Vec<Module>)> {
     let path = dir.join(MODULES);
     if !path.exists() {
@@ -274,14 +275,14 @@ fn modules(dir: &Path) -> Result<(PathBuf, Vec<Module>)> {
         serde_json::from_slice(&text).map_err(|e| Error::config(path.display(), "not a list of modules").because(e))?;
     let outside = |m: &&Module| Path::new(&m.path).components().any(|c| !matches!(c, std::path::Component::Normal(_)));
     if let Some(module) = listed.iter().find(outside) {
-        return Err(Error::config(path.display(), format!("path `{}` leaves the folder", module.path)));
+        return Err(Error::config(path.display(), format!("path `{}` is outside the folder", module.path)));
     }
     let first = listed.first().filter(|m| m.class.ends_with(".Transformer"));
     let first = first.ok_or_else(|| Error::config(path.display(), "the first module must be a Transformer"))?;
     Ok((dir.join(&first.path), listed))
 }
 
-/// The folder that holds `config.json`, weights and tokenizer.
+/// Folder with `config.json`, weights and tokenizer.
 pub fn transformer_dir(dir: &Path) -> Result<PathBuf> {
     Ok(modules(dir)?.0)
 }
@@ -294,11 +295,11 @@ fn read_dense(dir: &Path, ignored: &[String]) -> Result<Dense> {
     let tanh = match name.rsplit('.').next() {
         Some("Identity") => false,
         Some("Tanh") => true,
-        _ => return Err(fields.error("activation_function", &format!("is `{name}`: Souk computes Identity and Tanh"))),
+        _ => return Err(fields.error("activation_function", &format!("is `{name}`: Souk supports Identity and Tanh"))),
     };
-    fields.only("use_residual", false)?;
-    fields.only("module_input_name", "sentence_embedding")?;
-    fields.only("module_output_name", "sentence_embedding")?;
+    fields.expect("use_residual", false)?;
+    fields.expect("module_input_name", "sentence_embedding")?;
+    fields.expect("module_output_name", "sentence_embedding")?;
     fields.finish("")?;
     let file = dir.join("model.safetensors");
     let mut tensors = read_tensors(&file)?;
@@ -306,7 +307,7 @@ fn read_dense(dir: &Path, ignored: &[String]) -> Result<Dense> {
         Some(tensor) if tensor.size() == shape => Ok(tensor.to_kind(Kind::Float).to_device(Device::Cpu)),
         Some(tensor) => Err(Error::weights(
             &file,
-            format!("tensor `{name}` has shape {:?}, config.json asks for {shape:?}", tensor.size()),
+            format!("tensor `{name}` has shape {:?}, but config.json needs {shape:?}", tensor.size()),
         )),
         None => Err(Error::weights(&file, format!("tensor `{name}` is missing"))),
     };

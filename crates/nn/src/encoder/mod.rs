@@ -1,6 +1,5 @@
-//! Texts to vectors: tokens through the backbone, pooled, projected, cut to the wanted dimensions and normalised.
-//! An embedding is a function of text, model and dimensions alone: batches are packed, so that no text ever meets
-//! another's padding.
+//! Texts to vectors: backbone, pooling, projections, truncation to the requested dimensions, normalisation. An embedding
+//! depends only on text, model and dimensions: batches are packed, so no text is affected by another's padding.
 
 mod export;
 mod fingerprint;
@@ -29,122 +28,122 @@ pub use self::rationale::Rationale;
 pub use self::refine::Refine;
 pub use self::scratch::Scratch;
 pub use self::stream::encode;
-pub use self::worker::{Reply, Worker};
+pub use self::worker::{EncoderReply, EncoderWorker};
 use crate::backbone::chat::Chat;
 use crate::backbone::lora::Lora;
-use crate::backbone::tokenizer::Tokenizer;
+use crate::backbone::tokenizer::{Frame, Tokenizer};
 use crate::backbone::weights::Parameters;
-use crate::backbone::{Architecture, Backbone, Layout, Pass, Precision, Tokens};
+use crate::backbone::{Architecture, Backbone, ForwardPass, Layout, Precision, Tokens};
 pub use crate::worker::Limits;
 use souk_io::domain::TextKind;
 use souk_io::error::{Error, Result};
 
-/// What may differ from what the model's folder says.
+/// Settings that override those of the model's folder.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Overrides {
     pub pooling: Option<Pooling>,
-    /// Texts are cut to so many tokens.
+    /// Maximum tokens per text; longer texts are truncated.
     pub max_tokens: Option<usize>,
-    /// The first so many entries of a vector, normalised again (Matryoshka).
+    /// Keeps the first dimensions of a vector, normalised again (Matryoshka).
     pub dimensions: Option<i64>,
     pub normalize: Option<bool>,
-    /// A decoder attends in one direction, or in both: what the folder says of it otherwise (`is_causal`), or in one.
+    /// Causal (true) or bidirectional (false) attention of a decoder. Default: the folder's `is_causal`, or causal.
     pub causal: Option<bool>,
-    /// Soft tokens after the text instead of a pooling: decoders only.
-    // a model that has none keeps its fingerprint
+    /// Soft tokens after the text instead of pooling (GIRCSE); decoders only.
+    // skipped if absent, so that the fingerprint of other models does not change
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refine: Option<Refine>,
-    /// The model writes what it makes of a text before that is pooled: decoders only.
+    /// Rationale that the model generates before pooling (GRACE); decoders only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rationale: Option<Rationale>,
 }
 
-/// Where and in which numbers a model runs.
+/// Device, precision and adapter of a model.
 #[derive(Clone, Debug)]
 pub struct Placement {
     pub device: Device,
     pub precision: Precision,
-    /// A PEFT folder whose low-rank adapter is attached.
+    /// PEFT folder of a low-rank adapter to attach.
     pub adapter: Option<PathBuf>,
-    /// Fields of `config.json` that the user vouches for.
+    /// Unknown fields of `config.json` to accept.
     pub ignore_fields: Vec<String>,
 }
 
-/// One text as the model reads it.
+/// Tokenized text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Text {
     pub ids: Vec<u32>,
-    /// Tokens of the prompt at its head that the pooling leaves out.
+    /// Number of prompt tokens at its start that pooling excludes.
     pub skip: usize,
 }
 
-/// Text to ids: everything before the model, shared by all callers.
+/// Tokenizes texts with the model's prompts; shared by all callers.
 pub struct Reader {
     tokenizer: Tokenizer,
     plain: Prompt,
     query: Prompt,
     item: Prompt,
-    /// Of a model that writes: what stands around a text, and how many tokens it may have.
-    open: Option<(Chat, usize)>,
-    /// What ends what it writes.
+    /// Chat prompt and maximum tokens of a text, for a model that generates rationales.
+    chat: Option<(Chat, usize)>,
+    /// Tokens that end a rationale.
     ends: Vec<u32>,
 }
 
-/// What stands before a text, and how many of its tokens the pooling leaves out.
+/// Prompt before a text, and the number of its tokens that pooling excludes.
 struct Prompt {
     text: String,
     skip: usize,
 }
 
 impl Reader {
-    /// The tokenizer of a folder, cut to what the model has positions for.
+    /// Opens the tokenizer of a folder, truncating to the model's positions.
     fn of(transformer: &Path, architecture: &Architecture, recipe: &mut Recipe, overrides: &Overrides) -> Result<Self> {
-        // room for what comes behind the text
-        let written = recipe.rationale.as_ref().map_or(0, Rationale::most);
+        // positions reserved for the tokens after the text
+        let rationale = recipe.rationale.as_ref().map_or(0, Rationale::max_tokens);
         let soft = recipe.refine.map_or(0, Refine::num_steps);
-        let longest = architecture.max_tokens().saturating_sub(written + soft);
-        // a folder's own limit is often a default of its tokenizer; a user's is meant
-        let max_tokens = overrides.max_tokens.unwrap_or(recipe.max_tokens.unwrap_or(longest).min(longest));
-        if max_tokens > longest {
-            let problem = format!("is {max_tokens}, but the model has positions for {longest} of a text");
+        let limit = architecture.max_tokens().saturating_sub(rationale + soft);
+        // the folder's limit may be a tokenizer default, so it is clamped; the user's must fit
+        let max_tokens = overrides.max_tokens.unwrap_or(recipe.max_tokens.unwrap_or(limit).min(limit));
+        if max_tokens > limit {
+            let problem = format!("is {max_tokens}, but the model has positions for {limit} tokens of a text");
             return Err(Error::config("max_tokens", problem));
         }
         let mut tokenizer = Tokenizer::open(transformer)?;
         tokenizer.check_fits(architecture.vocab())?;
-        tokenizer.shape(max_tokens, recipe.lowercase)?;
+        tokenizer.set_truncation(max_tokens, recipe.lowercase)?;
         recipe.max_tokens = Some(max_tokens);
-        let open = match &recipe.rationale {
+        let chat = match &recipe.rationale {
             Some(rationale) => {
-                tokenizer.uncut()?;
+                tokenizer.disable_truncation()?;
                 Some((Chat::open(transformer, &tokenizer, rationale.instruction())?, max_tokens))
             }
             None => None,
         };
-        let ends = match &open {
+        let ends = match &chat {
             Some((chat, _)) => chat.ends.clone(),
             None => Vec::new(),
         };
-        Ok(Self { open, ends, ..Self::new(tokenizer, recipe)? })
+        Ok(Self { chat, ends, ..Self::new(tokenizer, recipe)? })
     }
 
     fn new(tokenizer: Tokenizer, recipe: &Recipe) -> Result<Self> {
         let prompt = |kind| -> Result<Prompt> {
             let text = recipe.prompts.of(kind).to_string();
-            let counts = recipe.include_prompt || text.is_empty();
-            let skip = if counts { 0 } else { tokenizer.prompt_length(&text)? };
+            let includes_prompt = recipe.include_prompt || text.is_empty();
+            let skip = if includes_prompt { 0 } else { tokenizer.prompt_length(&text)? };
             Ok(Prompt { text, skip })
         };
         let (plain, query, item) = (prompt(None)?, prompt(Some(TextKind::Query))?, prompt(Some(TextKind::Item))?);
-        Ok(Self { tokenizer, plain, query, item, open: None, ends: Vec::new() })
+        Ok(Self { tokenizer, plain, query, item, chat: None, ends: Vec::new() })
     }
 
-    /// Without a kind, the model's default prompt holds.
+    /// Tokenizes a text with the prompt of its kind, or the model's default prompt without one.
     pub fn read(&self, text: &str, kind: Option<TextKind>) -> Result<Text> {
         let prompt = self.prompt(kind);
-        if let Some((chat, most)) = &self.open {
+        if let Some((chat, max_tokens)) = &self.chat {
             let whole = format!("{}{text}", prompt.text);
-            let (ids, skip) = self.tokenizer.between((&chat.before, &chat.after), &whole, (chat.complete, *most))?;
+            let (ids, skip) = self.tokenizer.encode_framed(chat.frame(), &whole, *max_tokens)?;
             return Ok(Text { ids, skip });
         }
         let ids = match prompt.text.as_str() {
@@ -157,31 +156,32 @@ impl Reader {
         Ok(Text { ids, skip: prompt.skip })
     }
 
-    /// Whether a text is too long to be read whole.
-    pub fn cuts(&self, text: &str, kind: Option<TextKind>) -> Result<bool> {
+    /// Whether a text would be truncated.
+    pub fn truncates(&self, text: &str, kind: Option<TextKind>) -> Result<bool> {
         let whole = format!("{}{text}", self.prompt(kind).text);
-        match &self.open {
-            Some((chat, most)) => {
-                let around = (chat.before.as_str(), chat.after.as_str());
-                Ok(self.tokenizer.between(around, &whole, (chat.complete, usize::MAX))?.0.len() > *most)
+        match &self.chat {
+            Some((chat, max_tokens)) => {
+                let (ids, _) = self.tokenizer.encode_framed(chat.frame(), &whole, usize::MAX)?;
+                Ok(ids.len() > *max_tokens)
             }
-            None => self.tokenizer.cuts(&whole),
+            None => self.tokenizer.truncates(&whole),
         }
     }
 
-    /// What ends what the model writes.
+    /// Tokens that end a generated text.
     pub fn ends(&self) -> &[u32] {
         &self.ends
     }
 
-    /// What the model wrote, in words.
-    pub fn words(&self, ids: &[u32]) -> Result<String> {
+    /// Decodes generated tokens to text.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.tokenizer.decode(ids)
     }
 
-    /// The tokens of a text as it stands in the midst of others.
-    pub fn plain(&self, text: &str) -> Result<Vec<u32>> {
-        Ok(self.tokenizer.between(("", ""), text, (true, usize::MAX))?.0)
+    /// Tokenizes a text without prompt, special tokens or truncation.
+    pub fn encode_raw(&self, text: &str) -> Result<Vec<u32>> {
+        let frame = Frame { before: "", after: "", complete: true };
+        Ok(self.tokenizer.encode_framed(frame, text, usize::MAX)?.0)
     }
 
     fn prompt(&self, kind: Option<TextKind>) -> &Prompt {
@@ -196,7 +196,7 @@ impl Reader {
 pub struct Encoder {
     backbone: Backbone,
     architecture: Architecture,
-    /// Gone once frozen.
+    /// `None` once frozen.
     parameters: Option<Parameters>,
     reader: Arc<Reader>,
     recipe: Recipe,
@@ -206,24 +206,24 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// Opens a hub or sentence-transformers folder, ready to be trained or exported.
+    /// Opens a hub or sentence-transformers folder for training or export.
     pub fn open(dir: &Path, placement: Placement, overrides: Overrides) -> Result<Self> {
         let transformer = transformer_dir(dir)?;
         let architecture = Architecture::open(&transformer.join("config.json"), &placement.ignore_fields)?
-            .attending(overrides.causal, &placement.ignore_fields)?;
+            .with_causal(overrides.causal, &placement.ignore_fields)?;
         let mut recipe = Recipe::read(dir, &placement.ignore_fields)?;
         recipe.pooling = overrides.pooling.unwrap_or(recipe.pooling);
         recipe.normalize = overrides.normalize.unwrap_or(recipe.normalize);
-        // of two ways to go on behind a text, what is said now replaces what the folder says
+        // refine and rationale exclude each other: an override of one replaces the folder's other
         let (refine, rationale) = (overrides.refine, overrides.rationale.clone());
-        let (refined, told) = (recipe.refine.take(), recipe.rationale.take());
+        let (saved_refine, saved_rationale) = (recipe.refine.take(), recipe.rationale.take());
         recipe.refine = match refine {
-            Some(refine) => Some(refine.over(refined)),
-            None => refined.filter(|_| rationale.is_none()),
+            Some(refine) => Some(refine.or(saved_refine)),
+            None => saved_refine.filter(|_| rationale.is_none()),
         };
         recipe.rationale = match rationale {
-            Some(rationale) => Some(rationale.over(told)).filter(|rationale| rationale.most() > 0),
-            None => told.filter(|_| refine.is_none()),
+            Some(rationale) => Some(rationale.or(saved_rationale)).filter(|rationale| rationale.max_tokens() > 0),
+            None => saved_rationale.filter(|_| refine.is_none()),
         };
         let mut parameters = Parameters::open(&transformer, placement.device, placement.precision.kind())?;
         let mut backbone = Backbone::build(&architecture, &mut parameters)?;
@@ -257,15 +257,15 @@ impl Encoder {
         for (i, dense) in self.recipe.dense.iter().enumerate() {
             let inputs = dense.weight.size()[1];
             if inputs != width {
-                let problem = format!("takes {inputs} entries, but is given {width}");
+                let problem = format!("takes {inputs} inputs, but gets {width}");
                 return Err(Error::config(self.dir.display(), format!("Dense module {} {problem}", i + 1)));
             }
             width = dense.weight.size()[0];
         }
         if self.recipe.rationale.is_some() {
-            self.backbone.check_writes()?;
+            self.backbone.check_generates()?;
             if self.recipe.refine.is_some() {
-                let problem = "cannot be together with encoder.refine: say which of them";
+                let problem = "cannot be combined with encoder.refine: remove one of them";
                 return Err(Error::config("encoder.rationale", problem));
             }
         }
@@ -273,17 +273,19 @@ impl Encoder {
             refine.check(&self.backbone)?;
         }
         match self.overrides.dimensions {
-            Some(n) if n < 1 || n > width => {
-                Err(Error::config("dimensions", format!("is {n}, but a vector of this model has {width} entries")))
-            }
+            Some(n) if n < 1 || n > width => Err(Error::config(
+                "dimensions",
+                format!("is {n}, but this model's vectors have {width}: set it to 1 to {width}"),
+            )),
             _ => Ok(()),
         }
     }
 
-    /// One that learns to refine its vectors, in as many steps as were said, or as it is usual.
-    pub fn refining(mut self) -> Result<Self> {
+    /// Enables soft tokens (`refine`) for training, with the configured or default number of steps.
+    pub fn with_refine(mut self) -> Result<Self> {
         if self.recipe.refine.is_none() && self.recipe.rationale.is_some() {
-            let problem = "is not set, and this model writes rationales: say encoder.refine.steps=5 to refine instead";
+            let problem =
+                "is not set, and this model generates rationales: set encoder.refine.steps=5 to refine instead";
             return Err(Error::config("encoder.refine", problem));
         }
         self.recipe.refine.get_or_insert_default();
@@ -291,20 +293,20 @@ impl Encoder {
         Ok(self)
     }
 
-    /// For an index: vectors whose product is what the model's are compared by.
+    /// Prepares vectors for an index: their dot product equals the model's similarity.
     pub fn for_search(mut self) -> Result<Self> {
         match self.recipe.similarity.as_deref() {
             None | Some("cosine") => self.recipe.normalize = true,
             Some("dot" | "dot_product") => {}
             Some(other) => {
-                let problem = format!("compares vectors by `{other}`: an index knows cosine and dot");
+                let problem = format!("has similarity `{other}`: an index supports cosine and dot");
                 return Err(Error::config(self.dir.join(folder::SETTINGS).display(), problem));
             }
         }
         Ok(self)
     }
 
-    /// Gives up training for speed: packs the weights where the CPU has a packed form for them.
+    /// Packs the weights for fast CPU inference where supported; the encoder can no longer be trained.
     pub fn freeze(mut self) -> Result<Self> {
         if self.placement.device == Device::Cpu && self.placement.precision != Precision::Bf16 {
             Lora::merge(&mut self.backbone);
@@ -313,7 +315,7 @@ impl Encoder {
         } else if self.placement.precision == Precision::Int8 {
             return Err(Error::config(
                 "precision",
-                "int8 runs on the CPU only: give --device cpu, or use bf16 on the GPU",
+                "int8 runs on the CPU only: pass --device cpu, or use bf16 on the GPU",
             ));
         }
         Ok(self)
@@ -327,7 +329,7 @@ impl Encoder {
         self.reader.clone()
     }
 
-    /// Entries of a vector.
+    /// Dimensions of a vector.
     pub fn dimensions(&self) -> i64 {
         let last = self.recipe.dense.last().map(|dense| dense.weight.size()[0]);
         self.overrides.dimensions.or(last).unwrap_or_else(|| self.architecture.width())
@@ -341,7 +343,7 @@ impl Encoder {
     fn pass(&self, texts: &[&Text], train: bool) -> Result<Tensor> {
         let vectors = match (&self.recipe.rationale, self.recipe.refine) {
             (Some(rationale), _) => {
-                let whole = self.with_rationales(rationale, texts)?;
+                let whole = self.append_rationales(rationale, texts)?;
                 self.pooled(&whole.iter().collect::<Vec<_>>(), train)?
             }
             (None, Some(refine)) => self.refined(refine, texts, train)?.select(1, refine.num_steps() as i64 - 1),
@@ -350,27 +352,27 @@ impl Encoder {
         Ok(self.finish(vectors))
     }
 
-    /// The vectors of all steps of a refined one, `[b, k, d]`, before they are projected.
+    /// Vectors of all refine steps, `[b, k, d]`, before projection.
     fn refined(&self, refine: Refine, texts: &[&Text], train: bool) -> Result<Tensor> {
         let ids: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
         refine.vectors(&self.backbone, &ids, train)
     }
 
-    /// One vector for each text from the states of its tokens.
+    /// Pools one vector per text from its hidden states.
     fn pooled(&self, texts: &[&Text], train: bool) -> Result<Tensor> {
         let ids: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
         let tokens = Tokens::packed(&ids, self.placement.device)?;
         let skip_layers = usize::from(self.recipe.pooling == Pooling::PenultimateMean);
-        let pass = Pass { skip_layers, train, ..Pass::default() };
+        let pass = ForwardPass { skip_layers, train, ..ForwardPass::default() };
         let states = self.backbone.forward(&tokens, pass)?;
         let Layout::Packed { starts } = &tokens.layout else {
-            return Err(Error::device("an encoder packs its tokens"));
+            return Err(Error::device("the encoder needs packed tokens"));
         };
         let skip: Vec<i64> = texts.iter().map(|text| text.skip as i64).collect();
         self.recipe.pooling.pool(&states, &Spans { starts, skip: &skip })
     }
 
-    /// Rows as others see them: projected, normalised, cut.
+    /// Projects, normalises and truncates vectors.
     fn finish(&self, mut vectors: Tensor) -> Tensor {
         for dense in &self.recipe.dense {
             vectors = dense.apply(&vectors);
@@ -384,13 +386,13 @@ impl Encoder {
         }
     }
 
-    /// As `encode`, without a graph, one `Vec` per text.
+    /// As `encode`, without gradients, as one `Vec` per text.
     pub fn vectors(&self, texts: &[&Text]) -> Result<Vec<Vec<f32>>> {
         let _guard = tch::no_grad_guard();
         self.rows(&self.encode(texts)?)
     }
 
-    /// Checked, one `Vec` per row.
+    /// Copies vectors to one `Vec` per row; non-finite values are an error.
     fn rows(&self, vectors: &Tensor) -> Result<Vec<Vec<f32>>> {
         let vectors = vectors.to_device(Device::Cpu).to_kind(Kind::Float).contiguous();
         let (num, width) = (vectors.size()[0] as usize, vectors.size()[1] as usize);
@@ -398,14 +400,14 @@ impl Encoder {
         vectors.f_copy_data(&mut flat, num * width)?;
         if flat.iter().any(|x| !x.is_finite()) {
             return Err(Error::device(
-                "the model gives vectors that are not finite: its weights or config.json are broken",
+                "the model returned vectors that are not finite: its weights or config.json are broken",
             ));
         }
         Ok(flat.chunks_exact(width).map(<[f32]>::to_vec).collect())
     }
 }
 
-/// L2-normalised, as sentence-transformers does it (a zero vector stays zero).
+/// L2-normalises rows as sentence-transformers does (a zero vector stays zero).
 pub fn unit(x: &Tensor) -> Tensor {
     let norm = x.square().sum_dim_intlist(1, true, Kind::Float).sqrt().clamp_min(1e-12);
     x / norm

@@ -1,5 +1,5 @@
-//! What a model is like before it is loaded: its sizes, from the small files of its folder or from what `souk init` is to
-//! make. Never reads the backbone's weights.
+//! Sizes of a model before it is loaded, from the small files of its folder or from the configuration of `souk init`. Never
+//! reads the backbone's weights.
 
 use std::path::Path;
 
@@ -11,48 +11,48 @@ use crate::backbone::weights::Parameters;
 use crate::backbone::{Architecture, Sizes};
 use souk_io::error::{Error, Result};
 
-/// The sizes of an encoder.
+/// Sizes of an encoder.
 #[derive(Clone, Debug)]
 pub struct Outline {
     pub sizes: Sizes,
-    /// Entries that the projections after the pooling take and give; and whether they add a bias.
+    /// Inputs and outputs of the projections after the pooling, and whether they have a bias.
     pub dense: Vec<(u64, u64, bool)>,
-    /// Entries of a vector.
+    /// Dimensions of a vector.
     pub dimensions: u64,
-    /// Layers at the top that are not computed.
+    /// Layers at the top that are skipped.
     pub skip_layers: u64,
-    /// The folder brings a matrix for the next token's scores, which is carried along.
+    /// Whether the folder has an untied language-model head, which is loaded but unused.
     pub vocabulary: bool,
-    /// Attention is in one direction.
+    /// Whether attention is causal.
     pub causal: bool,
 }
 
 impl Outline {
-    /// `ignored` lists fields the user vouches for.
+    /// Reads a model folder; `ignored` lists unknown fields to accept.
     pub fn open(dir: &Path, overrides: &Overrides, ignored: &[String]) -> Result<Self> {
         let transformer = transformer_dir(dir)?;
         let architecture =
-            Architecture::open(&transformer.join("config.json"), ignored)?.attending(overrides.causal, ignored)?;
+            Architecture::open(&transformer.join("config.json"), ignored)?.with_causal(overrides.causal, ignored)?;
         let recipe = Recipe::read(dir, ignored)?;
         let dense = recipe.dense.iter().map(|dense| {
             let shape = dense.weight.size();
             (shape[1].unsigned_abs(), shape[0].unsigned_abs(), dense.bias.is_some())
         });
         let mut outline = Self::of(&architecture, dense.collect(), recipe.pooling, overrides)?;
-        // a folder that holds no weights yet is taken at its word
+        // without weights, `config.json` decides
         let weights = Parameters::open(&transformer, Device::Cpu, Kind::Float);
         outline.vocabulary &= weights.map_or(true, |weights| weights.has("lm_head.weight"));
         Ok(outline)
     }
 
-    /// The model that a configuration describes.
+    /// Outline of a model to be created from a configuration.
     pub fn of_scratch(scratch: &Scratch, overrides: &Overrides) -> Result<Self> {
         let mut json = scratch.architecture.clone();
         if let Some(fields) = json.as_object_mut() {
             fields.entry("vocab_size").or_insert(scratch.vocab.into());
         }
         let architecture =
-            Architecture::read(json, "[scratch.architecture]", None)?.attending(overrides.causal, &[])?;
+            Architecture::read(json, "[scratch.architecture]", None)?.with_causal(overrides.causal, &[])?;
         Self::of(&architecture, Vec::new(), scratch.pooling, overrides)
     }
 
@@ -66,7 +66,7 @@ impl Outline {
         let whole = dense.last().map_or(sizes.width, |(_, outputs, _)| *outputs);
         let dimensions = overrides.dimensions.map_or(whole, i64::unsigned_abs);
         if dimensions < 1 || dimensions > whole {
-            let problem = format!("is {dimensions}, but a vector of this model has {whole} entries");
+            let problem = format!("is {dimensions}, but this model's vectors have {whole}: set it to 1 to {whole}");
             return Err(Error::config("dimensions", problem));
         }
         let pooling = overrides.pooling.unwrap_or(pooling);
@@ -82,7 +82,7 @@ impl Outline {
 }
 
 impl Reader {
-    /// The tokenizer of a model's folder, with its prompts and its limit.
+    /// Opens the tokenizer of a model folder, with its prompts and length limit.
     pub fn open(dir: &Path, overrides: &Overrides, ignored: &[String]) -> Result<Self> {
         let transformer = transformer_dir(dir)?;
         let architecture = Architecture::open(&transformer.join("config.json"), ignored)?;
@@ -98,7 +98,7 @@ mod tests {
     use crate::backbone::weights::{read_tensors, write_tensors};
     use crate::encoder::{Encoder, Placement};
 
-    /// A decoder's folder whose words and scores do not share their matrix.
+    /// Decoder folder with an untied language-model head.
     fn untied(tied: &Path) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         std::fs::create_dir(folder.path().join("1_Pooling")).unwrap();
@@ -117,9 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn an_outline_counts_what_is_trained_when_the_model_is_open() {
+    fn an_outline_counts_the_trainable_parameters() {
         let golden = souk_testing::golden("");
-        // with a matrix of its own for the next token's scores, which has no part in a vector
+        // an untied language-model head has no part in a vector
         let untied = untied(&golden.join("st_last"));
         let folders = ["st_mean_dense", "st_last", "st_cls"].map(|folder| golden.join(folder));
         for dir in folders.into_iter().chain([untied.path().to_owned()]) {

@@ -1,5 +1,5 @@
-//! One vector per text from the states of its packed tokens. The prompt's tokens may be left out; there is no padding
-//! to leave out.
+//! Pooling: one vector per text from the hidden states of its packed tokens. Prompt tokens may be excluded; packed tokens
+//! have no padding.
 
 use tch::{Device, Kind, Tensor};
 
@@ -12,18 +12,18 @@ pub enum Pooling {
     Cls,
     LastToken,
     Max,
-    /// The mean over the layer below the last.
+    /// Mean over the penultimate layer.
     PenultimateMean,
 }
 
-/// Where each text's counted tokens lie: `starts` as in a packed batch, `skip` tokens of the prompt at each head.
+/// Token ranges to pool: `starts` as in a packed batch, `skip` prompt tokens excluded at the start of each text.
 pub struct Spans<'a> {
     pub starts: &'a [i64],
     pub skip: &'a [i64],
 }
 
 impl Pooling {
-    /// `states [t, d]` to `[b, d]`, in f32.
+    /// Pools `states [t, d]` to `[b, d]`, in f32.
     pub fn pool(self, states: &Tensor, spans: &Spans) -> Result<Tensor> {
         let single = states.to_kind(Kind::Float);
         Ok(match self {
@@ -40,7 +40,7 @@ impl Pooling {
 }
 
 impl Spans<'_> {
-    /// First counted token and end of each text. A text that is all prompt counts whole: it must have a vector.
+    /// First pooled token and end of each text. A text that is only a prompt is pooled whole: it must have a vector.
     fn iter(&self) -> impl Iterator<Item = (i64, i64)> {
         self.starts.windows(2).zip(self.skip).map(|(w, &skip)| {
             let start = if w[0] + skip < w[1] { w[0] + skip } else { w[0] };
@@ -63,7 +63,7 @@ fn mean(states: &Tensor, spans: &Spans) -> Result<Tensor> {
     for (text, (start, end)) in spans.iter().enumerate() {
         owner[start as usize..end as usize].fill(text as i64);
     }
-    // prompts go to a row of their own, which is dropped
+    // prompt tokens are summed in an extra row, which is dropped
     let texts = counts.len() as i64;
     let owner = Tensor::from_slice(&owner).to_device(states.device());
     let owner = owner.where_self(&owner.ge(0), &owner.full_like(texts));
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_on_numbers_checked_by_hand() {
+    fn poolings_equal_hand_computed_numbers() {
         assert_eq!(pooled(Pooling::Mean, &[0, 0]), [[3.0, 4.0], [9.0, 8.0]]);
         assert_eq!(pooled(Pooling::Cls, &[0, 0]), [[1.0, 2.0], [9.0, 8.0]]);
         assert_eq!(pooled(Pooling::LastToken, &[0, 0]), [[5.0, 4.0], [9.0, 8.0]]);
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prompt_is_left_out_but_never_the_whole_text() {
+    fn excludes_the_prompt_but_never_the_whole_text() {
         assert_eq!(pooled(Pooling::Mean, &[1, 1]), [[4.0, 5.0], [9.0, 8.0]]);
         assert_eq!(pooled(Pooling::Cls, &[1, 1]), [[3.0, 6.0], [9.0, 8.0]]);
     }

@@ -1,4 +1,4 @@
-//! A model folder from nothing: a tokenizer trained on the catalogue, weights from a seed.
+//! Creates a new model folder: a tokenizer trained on the catalogue, and weights initialised from a seed.
 
 use std::path::Path;
 
@@ -15,12 +15,12 @@ use crate::backbone::{Architecture, Backbone};
 use souk_io::atomic_dir::Claim;
 use souk_io::error::{Error, Result};
 
-/// What a new model is to be.
+/// Configuration of a new model.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scratch {
     pub seed: u64,
-    /// Tokens of the new tokenizer, at most.
+    /// Maximum vocabulary of the new tokenizer.
     pub vocab: usize,
     pub pooling: Pooling,
     pub max_tokens: usize,
@@ -28,7 +28,7 @@ pub struct Scratch {
     pub query_prompt: String,
     #[serde(default)]
     pub item_prompt: String,
-    /// A hub `config.json`, written as TOML; `vocab_size` is filled in.
+    /// Hub `config.json` as TOML; `vocab_size` is filled in.
     pub architecture: Value,
 }
 

@@ -1,30 +1,30 @@
-//! The encoder on a thread of its own: what a worker runs, and the tokenizer that callers need beside it.
+//! Encoder on its own thread, together with the tokenizer for its callers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Encoder, Reader, Text};
-use crate::worker::{self, Limits, Model, Places};
+use crate::worker::{self, Limits, Model, QueuePermit};
 use souk_io::error::{Error, Result};
 use souk_io::telemetry::{ENCODER, WorkerMetrics};
 
-/// Between looks whether a full queue has room.
-const PAUSE: Duration = Duration::from_millis(10);
+/// Interval of retries while the queue is full.
+const RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-pub struct Worker {
+pub struct EncoderWorker {
     reader: Arc<Reader>,
     worker: worker::Worker<Encoder>,
 }
 
-/// The vectors of one request, to be awaited (or `blocking_recv`ed); dropping it cancels the request.
-pub type Reply = worker::Reply<Encoder>;
+/// Receiver of one request's vectors: await it or call `blocking_recv`. Dropping it cancels the request.
+pub type EncoderReply = worker::Reply<Encoder>;
 
-impl Worker {
+impl EncoderWorker {
     pub fn start(encoder: Encoder, limits: Limits) -> Result<Self> {
         Ok(Self { reader: encoder.reader(), worker: worker::Worker::start(encoder, limits)? })
     }
 
-    /// Tokenizes for this model; done by the caller, beside the model's work.
+    /// Tokenizer of this model; callers tokenize on their own thread.
     pub fn reader(&self) -> &Reader {
         &self.reader
     }
@@ -33,29 +33,29 @@ impl Worker {
         self.worker.limits()
     }
 
-    /// Takes room for so many texts, all or none. Never waits: `Busy` when there is none.
-    pub fn reserve(&self, texts: usize) -> Result<Places> {
+    /// Reserves capacity for `texts` texts, all or none. Never waits: `Busy` if the queue is full.
+    pub fn reserve(&self, texts: usize) -> Result<QueuePermit> {
         self.worker.reserve(texts)
     }
 
-    /// Queues texts into places that were taken for them before.
-    pub fn submit_into(&self, places: Places, texts: Vec<Text>) -> Result<Reply> {
-        self.worker.submit_into(places, texts)
+    /// Queues texts into capacity reserved before.
+    pub fn submit_into(&self, permit: QueuePermit, texts: Vec<Text>) -> Result<EncoderReply> {
+        self.worker.submit_into(permit, texts)
     }
 
-    /// Queues texts as soon as others leave room for them; blocks until then.
-    pub fn submit_in_turn(&self, texts: Vec<Text>) -> Result<Reply> {
+    /// Queues texts; blocks while the queue is full.
+    pub fn submit_blocking(&self, texts: Vec<Text>) -> Result<EncoderReply> {
         loop {
             match self.reserve(texts.len()) {
-                Ok(places) => return self.submit_into(places, texts),
-                Err(Error::Busy { .. }) => std::thread::sleep(PAUSE),
+                Ok(permit) => return self.submit_into(permit, texts),
+                Err(Error::Busy { .. }) => std::thread::sleep(RETRY_INTERVAL),
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// Queues texts, all or none. Never waits: `Busy` when there is no room.
-    pub fn submit(&self, texts: Vec<Text>) -> Result<Reply> {
+    /// Queues texts, all or none. Never waits: `Busy` if the queue is full.
+    pub fn submit(&self, texts: Vec<Text>) -> Result<EncoderReply> {
         self.worker.submit(texts)
     }
 }

@@ -1,6 +1,6 @@
-//! One conformance test for every collective, and what becomes of a job that loses a rank. A rank is a process: this program
-//! starts itself again, with the name of the test that it is a rank of and torchrun's variables.
-#![expect(clippy::print_stdout, reason = "a rank speaks to the test that started it")]
+//! Conformance test of all collectives, and behaviour of a job that loses a rank. Each rank is a process: this program starts
+//! itself again with the name of the test and torchrun's variables.
+#![expect(clippy::print_stdout, reason = "a rank reports to the test that started it")]
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
@@ -8,7 +8,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use souk_io::Error;
-use souk_nn::collective::{Collective, Settings, Solo, gather_bytes, gather_json, gather_rows, open, return_rows};
+use souk_nn::collective::{
+    Collective, CollectiveSettings, Solo, gather_bytes, gather_json, gather_rows, open, return_rows,
+};
 use tch::{Device, IndexOp, Kind, Tensor};
 
 const CPU: Device = Device::Cpu;
@@ -21,16 +23,16 @@ fn conformance(c: &dyn Collective) {
     operations(c);
     rows(c);
     values(c);
-    refusals(c);
+    mismatches(c);
     c.barrier().unwrap();
 }
 
-/// `[rows, 3]`, different at each place and on each rank; exact in every kind.
+/// Tensor `[rows, 3]`, different at each entry and on each rank; exact in every kind.
 fn block(rows: i64, rank: usize, kind: Kind) -> Tensor {
     (Tensor::arange(3 * rows, (Kind::Int64, CPU)).view([rows, 3]) + 16 * rank as i64).to_kind(kind)
 }
 
-/// The sum over ranks of what `of` gives for each.
+/// Sum of `of(rank)` over ranks.
 fn total(c: &dyn Collective, of: impl Fn(usize) -> Tensor) -> Tensor {
     (1..c.size()).fold(of(0), |sum, rank| sum + of(rank))
 }
@@ -57,15 +59,15 @@ fn operations(c: &dyn Collective) {
             same(&x, &block(2, root, kind));
         }
     }
-    // memory that is not in order
-    let turned = |rank| block(2, rank, Kind::Float).transpose(0, 1);
-    let all: Vec<Tensor> = (0..size).map(turned).collect();
-    same(&c.all_gather(&turned(rank)).unwrap(), &Tensor::stack(&all, 0));
+    // tensors that are not contiguous
+    let transposed = |rank| block(2, rank, Kind::Float).transpose(0, 1);
+    let all: Vec<Tensor> = (0..size).map(transposed).collect();
+    same(&c.all_gather(&transposed(rank)).unwrap(), &Tensor::stack(&all, 0));
     let one = c.all_gather(&Tensor::from(rank as i64)).unwrap();
     same(&one, &Tensor::arange(size as i64, (Kind::Int64, CPU)));
-    let mut x = turned(rank);
+    let mut x = transposed(rank);
     c.all_reduce(&mut x).unwrap();
-    same(&x, &total(c, turned));
+    same(&x, &total(c, transposed));
     let whole = block(3, rank, Kind::Float);
     c.all_reduce(&mut whole.i((.., 1))).unwrap();
     same(&whole.i((.., 1)), &total(c, |rank| block(3, rank, Kind::Float).i((.., 1))));
@@ -85,11 +87,11 @@ fn rows(c: &dyn Collective) {
         for other in 0..size {
             assert_eq!(gathered.part(other), (gathered.starts[other], num_rows(other)));
         }
-        // the adjoint: each rank's gradient of all rows, summed, cut to its own
+        // the adjoint: the sum of all ranks' gradients, restricted to this rank's rows
         let end = gathered.starts[size];
-        let returned = return_rows(c, &block(end, rank, kind), &gathered.starts).unwrap();
+        let retransposed = return_rows(c, &block(end, rank, kind), &gathered.starts).unwrap();
         let (first, own_rows) = gathered.part(rank);
-        same(&returned, &total(c, |rank| block(end, rank, kind)).narrow(0, first, own_rows));
+        same(&retransposed, &total(c, |rank| block(end, rank, kind)).narrow(0, first, own_rows));
     }
 }
 
@@ -102,13 +104,13 @@ fn values(c: &dyn Collective) {
     assert_eq!(gather_json(c, &ids(c.rank())).unwrap(), want);
 }
 
-/// What does not fit is an error on every rank, after which the ranks still work together.
-fn refusals(c: &dyn Collective) {
+/// Mismatched shapes are errors on every rank, after which the ranks still work together.
+fn mismatches(c: &dyn Collective) {
     assert!(c.broadcast(&mut block(1, 0, Kind::Float), c.size()).is_err());
     if c.size() > 1 {
         let width = if c.rank() == 1 { 4 } else { 3 };
-        let refused = gather_rows(c, &Tensor::zeros([2, width], (Kind::Float, CPU))).unwrap_err().to_string();
-        assert!(refused.contains("rank 1 has rows of 4 columns"), "{refused}");
+        let error = gather_rows(c, &Tensor::zeros([2, width], (Kind::Float, CPU))).unwrap_err().to_string();
+        assert!(error.contains("rank 1 has rows of 4 columns"), "{error}");
         let kind = if c.rank() == 1 { Kind::Double } else { Kind::Float };
         assert!(gather_rows(c, &block(2, 0, kind)).unwrap_err().to_string().contains("another kind"));
         let x = Tensor::zeros([c.size() as i64 + 1, 2], (Kind::Float, CPU));
@@ -117,19 +119,19 @@ fn refusals(c: &dyn Collective) {
 }
 
 #[test]
-fn one_process_keeps_the_contract() {
+fn one_process_conforms() {
     conformance(&Solo);
-    assert_eq!(open(&Settings::default()).unwrap().size(), 1);
+    assert_eq!(open(&CollectiveSettings::default()).unwrap().size(), 1);
 }
 
 #[test]
-fn two_processes_keep_the_contract() {
-    with_ranks("two_processes_keep_the_contract", 2);
+fn two_processes_conform() {
+    with_ranks("two_processes_conform", 2);
 }
 
 #[test]
-fn four_processes_keep_the_contract() {
-    with_ranks("four_processes_keep_the_contract", 4);
+fn four_processes_conform() {
+    with_ranks("four_processes_conform", 4);
 }
 
 fn with_ranks(test: &str, size: usize) {
@@ -145,30 +147,31 @@ fn with_ranks(test: &str, size: usize) {
 // ---- a job that loses a rank ----
 
 #[test]
-fn a_killed_rank_ends_all_others_which_name_it() {
-    lose("a_killed_rank_ends_all_others_which_name_it", 1, ("KILL", "no sign of life from rank 1 ("), LOSS_TIMEOUT + 7);
+fn a_killed_rank_is_named() {
+    lose("a_killed_rank_is_named", 1, "KILL", "no heartbeat from rank 1 (", LOSS_TIMEOUT + 7);
 }
 
 #[test]
-fn a_killed_rank_0_takes_the_store_along_and_is_named() {
-    lose("a_killed_rank_0_takes_the_store_along_and_is_named", 0, ("KILL", "rank 0 ("), LOSS_TIMEOUT + 7);
+fn a_killed_rank_0_is_named_though_its_store_is_gone() {
+    lose("a_killed_rank_0_is_named_though_its_store_is_gone", 0, "KILL", "rank 0 (", LOSS_TIMEOUT + 7);
 }
 
 #[test]
 fn a_frozen_rank_is_named_at_the_timeout() {
-    lose("a_frozen_rank_is_named_at_the_timeout", 2, ("STOP", "no sign of life from rank 2 ("), LOSS_TIMEOUT + 7);
+    lose("a_frozen_rank_is_named_at_the_timeout", 2, "STOP", "no heartbeat from rank 2 (", LOSS_TIMEOUT + 7);
 }
 
 #[test]
-fn a_frozen_rank_0_freezes_the_store_and_is_named() {
-    // a store that does not answer takes a timeout of its own
-    lose("a_frozen_rank_0_freezes_the_store_and_is_named", 0, ("STOP", "rank 0 ("), LOSS_TIMEOUT + 12);
+fn a_frozen_rank_0_is_named_though_its_store_is_frozen() {
+    // a store that does not answer takes an extra timeout
+    lose("a_frozen_rank_0_is_named_though_its_store_is_frozen", 0, "STOP", "rank 0 (", LOSS_TIMEOUT + 12);
 }
 
 const LOSS_TIMEOUT: u64 = 8;
 
-/// Three ranks sum numbers without end; then one gets a signal, and the others end within so many seconds.
-fn lose(test: &str, lost: usize, (signal, message): (&str, &str), max_seconds: u64) {
+/// Starts three ranks that sum numbers in a loop and sends `signal` to rank `lost`; the others must end within `max_seconds`
+/// with an error that contains `message`.
+fn lose(test: &str, lost: usize, signal: &str, message: &str, max_seconds: u64) {
     if let Some(c) = as_rank(LOSS_TIMEOUT) {
         return sum_until_it_fails(c.unwrap().as_ref());
     }
@@ -199,7 +202,7 @@ fn sum_until_it_fails(c: &dyn Collective) {
 }
 
 #[test]
-fn a_rank_that_leaves_early_is_told_from_one_that_dies() {
+fn a_rank_that_leaves_early_is_named_as_left() {
     if let Some(c) = as_rank(LOSS_TIMEOUT) {
         let c = c.unwrap();
         return match c.rank() {
@@ -210,7 +213,7 @@ fn a_rank_that_leaves_early_is_told_from_one_that_dies() {
             }
         };
     }
-    let job = Job::start("a_rank_that_leaves_early_is_told_from_one_that_dies", 3, 0..3);
+    let job = Job::start("a_rank_that_leaves_early_is_named_as_left", 3, 0..3);
     for rank in job.end(Duration::from_secs(LOSS_TIMEOUT + 7)) {
         assert!(rank.succeeded, "{}", rank.output);
         assert!(rank.number == 1 || rank.output.contains("pid") && rank.output.contains("left"), "{}", rank.output);
@@ -218,67 +221,67 @@ fn a_rank_that_leaves_early_is_told_from_one_that_dies() {
 }
 
 #[test]
-fn a_rank_that_lives_but_does_not_come_is_named_with_where_it_stands() {
+fn a_lagging_rank_is_named_with_its_operation() {
     const TIMEOUT: u64 = 3;
     if let Some(c) = as_rank(TIMEOUT) {
         let c = c.unwrap();
         if c.rank() == 1 {
-            // longer than the others wait and then need to judge
+            // longer than the others wait and then need to find the fault
             std::thread::sleep(Duration::from_secs(TIMEOUT + 5));
         }
         println!("{}", c.barrier().unwrap_err());
         return;
     }
-    let job = Job::start("a_rank_that_lives_but_does_not_come_is_named_with_where_it_stands", 3, 0..3);
+    let job = Job::start("a_lagging_rank_is_named_with_its_operation", 3, 0..3);
     for rank in job.end(Duration::from_secs(TIMEOUT + 15)) {
         assert!(rank.succeeded, "{}", rank.output);
-        let named = rank.output.contains("has not come to operation 1 (barrier): it is at 0");
+        let named = rank.output.contains("has not reached operation 1 (barrier): it is at 0");
         assert!(named && rank.output.contains("rank 1 ("), "{}", rank.output);
     }
 }
 
 #[test]
-fn ranks_that_never_come_are_named_at_the_timeout() {
+fn missing_ranks_are_named_at_the_timeout() {
     if let Some(c) = as_rank(3) {
         println!("{}", c.err().unwrap());
         return;
     }
-    let job = Job::start("ranks_that_never_come_are_named_at_the_timeout", 5, [0, 1, 3]);
+    let job = Job::start("missing_ranks_are_named_at_the_timeout", 5, [0, 1, 3]);
     for rank in job.end(Duration::from_secs(20)) {
-        assert!(rank.succeeded && rank.output.contains("ranks 2, 4 of 5 did not come in time"), "{}", rank.output);
+        assert!(rank.succeeded && rank.output.contains("ranks 2, 4 of 5 did not start in time"), "{}", rank.output);
     }
 }
 
 #[test]
-fn without_rank_0_there_is_no_job() {
+fn a_missing_rank_0_is_an_error() {
     if let Some(c) = as_rank(2) {
         println!("{}", c.err().unwrap());
         return;
     }
-    for rank in Job::start("without_rank_0_there_is_no_job", 2, [1]).end(Duration::from_secs(20)) {
+    for rank in Job::start("a_missing_rank_0_is_an_error", 2, [1]).end(Duration::from_secs(20)) {
         assert!(rank.succeeded && rank.output.contains("rank 1 finds no rank 0 at 127.0.0.1:"), "{}", rank.output);
     }
 }
 
 // ---- processes ----
 
-/// In a process that `Job` has started, what `open` gives.
+/// Opens the collective in a process started by `Job`; `None` in the test itself.
 fn as_rank(timeout_seconds: u64) -> Option<souk_io::Result<Box<dyn Collective>>> {
     std::env::var_os("SOUK_TEST_RANK")?;
     tch::set_num_threads(1);
-    Some(open(&Settings { timeout_seconds, ..Settings::default() }))
+    Some(open(&CollectiveSettings { timeout_seconds, ..CollectiveSettings::default() }))
 }
 
 struct Rank {
     number: usize,
-    /// Whether it has had a signal, and is not waited for.
+    /// Whether the rank was sent a signal, so that nothing waits for it.
     lost: bool,
     process: Child,
     output: BufReader<ChildStdout>,
     read: String,
 }
 
-struct Ended {
+struct RankOutput {
     number: usize,
     succeeded: bool,
     output: String,
@@ -302,7 +305,7 @@ impl Job {
         Self(present.into_iter().map(rank).collect())
     }
 
-    /// Waits until all have said that they are at work.
+    /// Waits until all ranks have reported ready.
     fn meet(&mut self) {
         for rank in &mut self.0 {
             while !rank.read.contains(READY) {
@@ -319,8 +322,8 @@ impl Job {
         pid
     }
 
-    /// Those that have not ended by then are killed, and have not succeeded.
-    fn end(mut self, limit: Duration) -> Vec<Ended> {
+    /// Waits for all ranks; those still running after `limit` are killed and count as failed.
+    fn end(mut self, limit: Duration) -> Vec<RankOutput> {
         let end = Instant::now() + limit;
         let running =
             |job: &mut Self| job.0.iter_mut().any(|rank| !rank.lost && rank.process.try_wait().unwrap().is_none());
@@ -332,7 +335,7 @@ impl Job {
             let succeeded = rank.process.wait().unwrap().success();
             let mut output = std::mem::take(&mut rank.read);
             rank.output.read_to_string(&mut output).unwrap();
-            Ended { number: rank.number, succeeded, output }
+            RankOutput { number: rank.number, succeeded, output }
         };
         std::mem::take(&mut self.0).into_iter().map(ended).collect()
     }

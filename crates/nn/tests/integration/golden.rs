@@ -1,5 +1,5 @@
-//! Backbones, adapters and encoders against what transformers, PEFT and sentence-transformers computed
-//! (`tests/golden/`; `SOUK_GOLDEN` names another folder of the same layout, made from a fresh seed).
+//! Backbones, adapters and encoders against outputs of transformers, PEFT and sentence-transformers (`tests/golden/`;
+//! `SOUK_GOLDEN` names another folder of the same layout, made from another seed).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use souk_io::domain::TextKind;
 use souk_nn::backbone::lora::Lora;
 use souk_nn::backbone::weights::{Parameters, read_tensors};
-use souk_nn::backbone::{Architecture, Backbone, Cache, Layout, Padding, Pass, Precision, Tokens};
+use souk_nn::backbone::{Architecture, Backbone, ForwardPass, KvCache, Layout, Padding, Precision, Tokens};
 use souk_nn::encoder::{Encoder, Overrides, Placement};
 use tch::{Device, IndexOp, Kind, Tensor};
 
@@ -30,12 +30,12 @@ struct Case {
 
 impl Case {
     fn open(name: &str, config: &str, kind: Kind) -> Self {
-        Self::attending(name, (config, kind), None)
+        Self::with_causal(name, config, kind, None)
     }
 
-    fn attending(name: &str, (config, kind): (&str, Kind), causal: Option<bool>) -> Self {
+    fn with_causal(name: &str, config: &str, kind: Kind, causal: Option<bool>) -> Self {
         let dir = golden().join(name);
-        let architecture = Architecture::open(&dir.join(config), &[]).unwrap().attending(causal, &[]).unwrap();
+        let architecture = Architecture::open(&dir.join(config), &[]).unwrap().with_causal(causal, &[]).unwrap();
         let mut parameters = Parameters::open(&dir, Device::Cpu, kind).unwrap();
         let backbone = Backbone::build(&architecture, &mut parameters).unwrap();
         let expected = read_tensors(&dir.join("expected.safetensors")).unwrap();
@@ -51,7 +51,7 @@ impl Case {
         Tokens::masked(get("ids"), get("mask"))
     }
 
-    /// The same texts one after the other, without padding.
+    /// Same texts, packed.
     fn packed(&self) -> Tokens {
         let texts = self.texts();
         let texts: Vec<&[u32]> = texts.iter().map(Vec::as_slice).collect();
@@ -67,7 +67,7 @@ impl Case {
         rows.into_iter().zip(masks).map(keep).collect()
     }
 
-    /// The rows of an expected `[b, l, ..]` tensor where there are tokens.
+    /// Rows of an expected `[b, l, ..]` tensor at token positions.
     fn tokens_of(&self, name: &str) -> Tensor {
         let mask = if name.starts_with("left") { "left_mask" } else { "mask" };
         self.expected[name].index(&[Some(self.expected[mask].to_kind(Kind::Bool))])
@@ -81,10 +81,14 @@ impl Case {
     }
 
     /// Runs one pass and compares it with an expected tensor at every token.
-    fn check(&self, what: &str, tokens: &Tokens, pass: Pass, (expected, tolerance): (&str, f64)) {
+    fn check(&self, what: &str, tokens: &Tokens, pass: ForwardPass, expected: &str) {
+        self.close(what, &self.states(tokens, pass), &self.tokens_of(expected), EXACT);
+    }
+
+    /// Final states at every token.
+    fn states(&self, tokens: &Tokens, pass: ForwardPass) -> Tensor {
         let states = self.backbone.forward(tokens, pass).unwrap();
-        let found = self.at_tokens(&states, tokens).to_kind(Kind::Float);
-        self.close(what, &found, &self.tokens_of(expected), tolerance);
+        self.at_tokens(&states, tokens).to_kind(Kind::Float)
     }
 
     fn close(&self, what: &str, found: &Tensor, expected: &Tensor, tolerance: f64) {
@@ -94,8 +98,8 @@ impl Case {
     }
 }
 
-fn penultimate<'a>() -> Pass<'a> {
-    Pass { skip_layers: 1, ..Pass::default() }
+fn penultimate<'a>() -> ForwardPass<'a> {
+    ForwardPass { skip_layers: 1, ..ForwardPass::default() }
 }
 
 #[test]
@@ -103,29 +107,29 @@ fn hidden_states_equal_transformers_padded_packed_and_frozen() {
     for name in BERTS.iter().chain(&DECODERS) {
         let mut case = Case::plain(name);
         let (padded, packed) = (case.padded(""), case.packed());
-        case.check("padded states", &padded, Pass::default(), ("hidden", EXACT));
-        case.check("penultimate states", &padded, penultimate(), ("penultimate", EXACT));
-        case.check("packed states", &packed, Pass::default(), ("hidden", EXACT));
+        case.check("padded states", &padded, ForwardPass::default(), "hidden");
+        case.check("penultimate states", &padded, penultimate(), "penultimate");
+        case.check("packed states", &packed, ForwardPass::default(), "hidden");
         case.backbone.freeze(Precision::F32).unwrap();
         let _guard = tch::no_grad_guard();
-        case.check("packed states, frozen", &packed, Pass::default(), ("hidden", EXACT));
-        case.check("padded states, frozen", &padded, Pass::default(), ("hidden", EXACT));
-        case.check("packed penultimate states", &packed, penultimate(), ("penultimate", EXACT));
+        case.check("packed states, frozen", &packed, ForwardPass::default(), "hidden");
+        case.check("padded states, frozen", &padded, ForwardPass::default(), "hidden");
+        case.check("packed penultimate states", &packed, penultimate(), "penultimate");
     }
 }
 
 #[test]
-fn what_is_trained_computes_the_same_and_packing_changes_no_gradient() {
+fn trainable_weights_compute_the_same_and_packing_changes_no_gradient() {
     for name in ["bert", "qwen2_window", "qwen3", "llama3", "mistral"] {
         let case = Case::plain(name);
         for weight in case.parameters.named().values() {
             drop(weight.set_requires_grad(true));
         }
         let gradients = [case.padded(""), case.packed()].map(|tokens| {
-            let states = case.backbone.forward(&tokens, Pass::default()).unwrap();
+            let states = case.backbone.forward(&tokens, ForwardPass::default()).unwrap();
             let states = case.at_tokens(&states, &tokens);
             case.close("states with a graph", &states.detach(), &case.tokens_of("hidden"), EXACT);
-            // squares weigh every state differently, so that a swapped token would show
+            // squares weight every state differently, so that swapped tokens are detected
             let loss = states.square().mean(Kind::Float);
             Tensor::run_backward(&[loss], &used(&case), false, false)
         });
@@ -136,7 +140,7 @@ fn what_is_trained_computes_the_same_and_packing_changes_no_gradient() {
     }
 }
 
-/// The weights that hidden states depend on.
+/// Weights that hidden states depend on.
 fn used(case: &Case) -> Vec<&Tensor> {
     case.parameters.named().iter().filter(|(name, _)| *name != "lm_head.weight").map(|(_, weight)| weight).collect()
 }
@@ -145,26 +149,26 @@ fn used(case: &Case) -> Vec<&Tensor> {
 fn decoders_equal_transformers_left_padded_and_bidirectional() {
     for name in DECODERS {
         let case = Case::plain(name);
-        case.check("left-padded states", &case.padded("left_"), Pass::default(), ("left_hidden", EXACT));
-        let case = Case::attending(name, ("config.json", Kind::Float), Some(false));
-        case.check("bidirectional states", &case.padded(""), Pass::default(), ("bi_hidden", EXACT));
-        case.check("bidirectional packed states", &case.packed(), Pass::default(), ("bi_hidden", EXACT));
+        case.check("left-padded states", &case.padded("left_"), ForwardPass::default(), "left_hidden");
+        let case = Case::with_causal(name, "config.json", Kind::Float, Some(false));
+        case.check("bidirectional states", &case.padded(""), ForwardPass::default(), "bi_hidden");
+        case.check("bidirectional packed states", &case.packed(), ForwardPass::default(), "bi_hidden");
     }
 }
 
 #[test]
-fn logits_equal_transformers_and_a_cache_changes_nothing() {
+fn logits_equal_transformers_with_and_without_a_cache() {
     for name in DECODERS.into_iter().filter(|name| *name != "llama_base") {
         let case = Case::plain(name);
         let tokens = case.padded("");
-        let states = case.backbone.forward(&tokens, Pass::default()).unwrap();
+        let states = case.backbone.forward(&tokens, ForwardPass::default()).unwrap();
         let logits = case.backbone.logits(&states).unwrap();
         case.close("logits", &case.at_tokens(&logits, &tokens), &case.tokens_of("logits"), EXACT);
         let (ids, expected) = (&case.expected["full_ids"], &case.expected["full_logits"]);
-        let mut cache = Cache::default();
+        let mut cache = KvCache::default();
         for (from, to) in [(0, 10), (10, 11), (11, 12), (12, 16)] {
             let piece = Tokens::masked(ids.i((.., from..to)), Tensor::ones([1, to - from], (Kind::Int64, Device::Cpu)));
-            let pass = Pass { cache: Some(&mut cache), ..Pass::default() };
+            let pass = ForwardPass { cache: Some(&mut cache), ..ForwardPass::default() };
             let logits = case.backbone.logits(&case.backbone.forward(&piece, pass).unwrap()).unwrap();
             case.close("cached logits", &logits, &expected.i((.., from..to)), EXACT);
         }
@@ -180,9 +184,9 @@ fn a_cache_continues_texts_of_different_lengths() {
     let (heads, tails): (Vec<&[u32]>, Vec<&[u32]>) = halves.into_iter().unzip();
     let padded = |part: &[&[u32]]| Tokens::padded(part, 0, Padding::Left, Device::Cpu).unwrap();
     for first in [padded(&heads), Tokens::packed(&heads, Device::Cpu).unwrap()] {
-        let mut cache = Cache::default();
+        let mut cache = KvCache::default();
         let mut read = |tokens: &Tokens| {
-            case.backbone.forward(tokens, Pass { cache: Some(&mut cache), ..Pass::default() }).unwrap()
+            case.backbone.forward(tokens, ForwardPass { cache: Some(&mut cache), ..ForwardPass::default() }).unwrap()
         };
         drop(read(&first));
         let states = read(&padded(&tails));
@@ -191,7 +195,10 @@ fn a_cache_continues_texts_of_different_lengths() {
         let expected = case.expected["hidden"].i(1).i(texts[1].len() as i64 - 4..texts[1].len() as i64);
         case.close("states of a shorter text's end", &states.i(1), &expected, EXACT);
         let packed = Tokens::packed(&tails, Device::Cpu).unwrap();
-        let error = case.backbone.forward(&packed, Pass { cache: Some(&mut cache), ..Pass::default() }).unwrap_err();
+        let error = case
+            .backbone
+            .forward(&packed, ForwardPass { cache: Some(&mut cache), ..ForwardPass::default() })
+            .unwrap_err();
         assert!(error.to_string().contains("continued by padded tokens"), "{error}");
     }
 }
@@ -199,38 +206,40 @@ fn a_cache_continues_texts_of_different_lengths() {
 #[test]
 fn a_prompt_is_read_once_and_continued_in_several_ways() {
     let case = Case::plain("llama3");
-    let step = |cache: &mut Cache, ids: &[u32]| {
+    let step = |cache: &mut KvCache, ids: &[u32]| {
         let tokens = Tokens::padded(&[ids], 0, Padding::Right, Device::Cpu).unwrap();
-        case.backbone.forward(&tokens, Pass { cache: Some(cache), ..Pass::default() }).unwrap().i((0, -1))
+        case.backbone.forward(&tokens, ForwardPass { cache: Some(cache), ..ForwardPass::default() }).unwrap().i((0, -1))
     };
     let (prompt, ways) = ([5, 6, 7, 8], [[9, 10], [11, 12]]);
-    let mut read = Cache::default();
+    let mut read = KvCache::default();
     drop(step(&mut read, &prompt));
     for way in ways {
         let found = step(&mut read.clone(), &way);
-        let whole = step(&mut Cache::default(), &[&prompt[..], &way].concat());
+        let whole = step(&mut KvCache::default(), &[&prompt[..], &way].concat());
         case.close("the last state", &found, &whole, EXACT);
     }
     let two = Tokens::padded(&[&[1], &[2]], 0, Padding::Right, Device::Cpu).unwrap();
-    let error = case.backbone.forward(&two, Pass { cache: Some(&mut read), ..Pass::default() }).unwrap_err();
-    assert!(error.to_string().contains("holds 1 texts, 2 are"), "{error}");
+    let error =
+        case.backbone.forward(&two, ForwardPass { cache: Some(&mut read), ..ForwardPass::default() }).unwrap_err();
+    assert!(error.to_string().contains("holds 1 texts, but 2 continue it"), "{error}");
 }
 
 #[test]
-fn configurations_of_older_transformers_say_the_same() {
+fn configs_of_older_transformers_give_the_same_states() {
     for name in ["qwen2", "qwen2_window", "llama3", "llama_linear", "mistral"] {
         let case = Case::open(name, "config_v4.json", Kind::Float);
-        case.check("states", &case.padded(""), Pass::default(), ("hidden", EXACT));
+        case.check("states", &case.padded(""), ForwardPass::default(), "hidden");
     }
 }
 
 #[test]
 fn half_precision_stays_close() {
-    // transformers rounds seven times within its `gelu_new`, Souk once: in bf16 that alone is a unit in the last place
+    // transformers rounds seven times within `gelu_new`, Souk once: in bf16 that is one unit in the last place
     for name in BERTS.iter().chain(&DECODERS).filter(|name| **name != "bert_gelu_new") {
         let case = Case::open(name, "config.json", Kind::BFloat16);
-        case.check("bf16 states", &case.padded(""), Pass::default(), ("hidden_bf16", 3e-2));
-        let packed = case.backbone.forward(&case.packed(), Pass::default()).unwrap().to_kind(Kind::Float);
+        let states = case.states(&case.padded(""), ForwardPass::default());
+        case.close("bf16 states", &states, &case.tokens_of("hidden_bf16"), 3e-2);
+        let packed = case.backbone.forward(&case.packed(), ForwardPass::default()).unwrap().to_kind(Kind::Float);
         let apart = (packed - case.tokens_of("hidden_bf16")).abs().mean(Kind::Float).double_value(&[]);
         assert!(apart < 1e-2, "{name}: packed bf16 states are {apart:.1e} apart on average");
     }
@@ -244,7 +253,7 @@ fn adapters_equal_peft_attached_merged_and_saved_again() {
         case.expected = read_tensors(&dir.join("expected.safetensors")).unwrap();
         let lora = Lora::load(&dir, &mut case.backbone, &[]).unwrap();
         let tokens = case.padded("");
-        case.check("adapted states", &tokens, Pass::default(), ("hidden", EXACT));
+        case.check("adapted states", &tokens, ForwardPass::default(), "hidden");
         let saved = tempfile::tempdir().unwrap();
         lora.save(saved.path(), &mut case.backbone, base).unwrap();
         let (ours, peft) = (saved.path(), dir.as_path());
@@ -255,11 +264,11 @@ fn adapters_equal_peft_attached_merged_and_saved_again() {
         assert_eq!(Lora::load(ours, &mut Case::plain(base).backbone, &[]).unwrap(), stabilized);
         lora.save(saved.path(), &mut case.backbone, base).unwrap();
         Lora::merge(&mut case.backbone);
-        case.check("merged states", &tokens, Pass::default(), ("hidden", EXACT));
+        case.check("merged states", &tokens, ForwardPass::default(), "hidden");
         let mut again = Case::plain(base);
         again.expected = read_tensors(&dir.join("expected.safetensors")).unwrap();
         assert_eq!(Lora::load(ours, &mut again.backbone, &[]).unwrap(), lora);
-        again.check("states of the adapter saved again", &tokens, Pass::default(), ("hidden", EXACT));
+        again.check("states of the adapter saved again", &tokens, ForwardPass::default(), "hidden");
     }
 }
 
@@ -274,10 +283,10 @@ fn a_fresh_adapter_changes_nothing() {
         rank_stabilized: false,
     };
     lora.attach(&mut case.backbone, 1).unwrap();
-    case.check("states", &case.padded(""), Pass::default(), ("hidden", EXACT));
+    case.check("states", &case.padded(""), ForwardPass::default(), "hidden");
     let nothing = Lora { targets: vec!["no_proj".into()], ..lora };
     let error = nothing.attach(&mut case.backbone, 1).unwrap_err().to_string();
-    assert!(error.contains("no linear map") && error.contains("no_proj"), "{error}");
+    assert!(error.contains("no linear layer") && error.contains("no_proj"), "{error}");
 }
 
 #[test]
@@ -304,7 +313,7 @@ fn placement(precision: Precision) -> Placement {
     Placement { device: Device::Cpu, precision, adapter: None, ignore_fields: Vec::new() }
 }
 
-/// Vectors of `texts`, all in one batch, or each alone.
+/// Vectors of `texts`, in one batch or one by one.
 fn vectors(encoder: &Encoder, texts: &[String], kind: Option<TextKind>, alone: bool) -> Tensor {
     let read: Vec<_> = texts.iter().map(|text| encoder.reader().read(text, kind).unwrap()).collect();
     let size = if alone { 1 } else { 100 };
@@ -334,7 +343,7 @@ fn encoders_equal_sentence_transformers() {
         assert_close(&format!("{name}, trainable"), &plain, &expected["plain"], 1e-5);
         let frozen = trainable.freeze().unwrap();
         for (kind, tensor) in [(None, "plain"), (Some(TextKind::Query), "query"), (Some(TextKind::Item), "item")] {
-            // sentence-transformers does not find a prompt that is called `passage`; Souk applies it
+            // sentence-transformers ignores a prompt named `passage`; Souk applies it
             if name == "st_max" && tensor == "item" {
                 continue;
             }
@@ -366,7 +375,7 @@ fn an_exported_folder_gives_the_same_vectors() {
         let (new, theirs) = (out.path().join("new"), out.path().join("new.part"));
         std::fs::create_dir(&theirs).unwrap();
         assert!(encoder.export(&new).unwrap_err().to_string().contains("in the way"));
-        assert!(theirs.exists(), "what somebody else left is not ours to remove");
+        assert!(theirs.exists(), "another process's folder must not be removed");
         std::fs::remove_dir(&theirs).unwrap();
         encoder.export(&new).unwrap();
         assert!(!theirs.exists() && new.join("modules.json").exists());

@@ -1,5 +1,5 @@
 //! Backbones and encoders against golden files, the worker, and collectives between processes.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod bad_input;
 mod collective;

@@ -1,11 +1,11 @@
-//! The real all-MiniLM-L6-v2 (put into the cache by `make setup`) against sentence-transformers on 1,000 texts, and
-//! what every user of an encoder relies on: a text's vector does not depend on its company.
+//! all-MiniLM-L6-v2 (downloaded by `make setup`) against sentence-transformers on 1,000 texts, and independence of a text's
+//! vector from the rest of its batch.
 
 use std::path::PathBuf;
 
 use souk_nn::backbone::Precision;
 use souk_nn::backbone::weights::read_tensors;
-use souk_nn::encoder::{Encoder, Limits, Overrides, Placement, Text, Worker};
+use souk_nn::encoder::{Encoder, EncoderWorker, Limits, Overrides, Placement, Text};
 use tch::{Device, Tensor};
 
 fn model() -> PathBuf {
@@ -22,7 +22,7 @@ fn golden() -> PathBuf {
 
 fn encoder(precision: Precision) -> Encoder {
     let placement = Placement { device: Device::Cpu, precision, adapter: None, ignore_fields: Vec::new() };
-    Encoder::open(&model(), placement, Overrides::default()).expect("`make setup` puts the model there")
+    Encoder::open(&model(), placement, Overrides::default()).expect("`make setup` downloads the model")
 }
 
 fn texts(encoder: &Encoder) -> Vec<Text> {
@@ -52,20 +52,20 @@ fn vectors_equal_sentence_transformers_batched_and_alone() {
 }
 
 #[test]
-fn the_worker_gives_the_same_vectors_in_the_same_order() {
+fn the_worker_returns_the_same_vectors_in_order() {
     let encoder = encoder(Precision::F32).freeze().unwrap();
     let texts = texts(&encoder);
-    let worker = Worker::start(encoder, Limits::default()).unwrap();
+    let worker = EncoderWorker::start(encoder, Limits::default()).unwrap();
     let replies: Vec<_> = texts.chunks(37).map(|chunk| worker.submit(chunk.to_vec()).unwrap()).collect();
     let found: Vec<Vec<f32>> = replies.into_iter().flat_map(|reply| reply.blocking_recv().unwrap().unwrap()).collect();
     assert!(largest_difference(&found, &expected()) <= 1e-5);
 }
 
 #[test]
-fn int8_vectors_depend_on_their_text_alone_and_stay_near_f32() {
+fn int8_vectors_are_independent_of_the_batch_and_close_to_f32() {
     if !souk_native::supports_int8() {
-        let refused = encoder(Precision::Int8).freeze().err().unwrap().to_string();
-        assert!(refused.contains("int8"), "{refused}");
+        let error = encoder(Precision::Int8).freeze().err().unwrap().to_string();
+        assert!(error.contains("int8"), "{error}");
         return;
     }
     let encoder = encoder(Precision::Int8).freeze().unwrap();

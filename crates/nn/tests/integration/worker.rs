@@ -1,9 +1,9 @@
-//! The encoder's worker under load: bounded, honest when full, indifferent to callers that leave.
+//! The encoder's worker under load: bounded queue, errors when full, cancelled requests.
 
 use souk_io::Error;
 use souk_io::telemetry::ENCODER;
 use souk_nn::backbone::Precision;
-use souk_nn::encoder::{Encoder, Limits, Overrides, Placement, Text, Worker};
+use souk_nn::encoder::{Encoder, EncoderWorker, Limits, Overrides, Placement, Text};
 use tch::Device;
 
 fn encoder() -> Encoder {
@@ -13,39 +13,42 @@ fn encoder() -> Encoder {
     Encoder::open(&dir, placement, Overrides::default()).unwrap().freeze().unwrap()
 }
 
-fn worker(batch_tokens: usize, queue_texts: usize) -> Worker {
-    Worker::start(encoder(), Limits { batch_tokens, queue_texts }).unwrap()
+fn worker(batch_tokens: usize, queue_texts: usize) -> EncoderWorker {
+    EncoderWorker::start(encoder(), Limits { batch_tokens, queue_texts }).unwrap()
 }
 
-fn read(worker: &Worker, texts: usize) -> Vec<Text> {
+fn read(worker: &EncoderWorker, texts: usize) -> Vec<Text> {
     (0..texts).map(|i| worker.reader().read(&"oak desk ".repeat(1 + i % 7), None).unwrap()).collect()
 }
 
 #[test]
-fn a_full_queue_refuses_at_once_and_recovers() {
+fn a_full_queue_is_an_immediate_error_and_recovers() {
     let worker = worker(32, 8);
-    assert!(matches!(worker.submit(read(&worker, 9)), Err(Error::Input { .. })), "never fits: no use to try again");
-    let (mut kept, mut refused) = (Vec::new(), 0);
+    assert!(
+        matches!(worker.submit(read(&worker, 9)), Err(Error::Input { .. })),
+        "larger than the queue: not retryable"
+    );
+    let (mut replies, mut num_busy) = (Vec::new(), 0);
     let texts = read(&worker, 8);
     for _ in 0..200 {
         match worker.submit(texts.clone()) {
-            Ok(reply) => kept.push(reply),
-            Err(Error::Busy { .. }) => refused += 1,
+            Ok(reply) => replies.push(reply),
+            Err(Error::Busy { .. }) => num_busy += 1,
             Err(other) => panic!("{other}"),
         }
     }
-    assert!(refused > 0, "200 requests of 8 texts never filled a queue of 8");
-    for reply in kept {
+    assert!(num_busy > 0, "200 requests of 8 texts never filled a queue of 8");
+    for reply in replies {
         assert_eq!(reply.blocking_recv().unwrap().unwrap().len(), 8);
     }
     assert_eq!(worker.submit(read(&worker, 8)).unwrap().blocking_recv().unwrap().unwrap().len(), 8);
 }
 
 #[test]
-fn limits_that_no_machine_can_keep_are_refused() {
+fn rejects_limits_out_of_range() {
     for (batch_tokens, queue_texts) in [(0, 8), (8, 0), (usize::MAX, 8), (8, usize::MAX)] {
-        let refused = Worker::start(encoder(), Limits { batch_tokens, queue_texts }).err().unwrap();
-        assert!(matches!(refused, Error::Config { .. }), "{refused}");
+        let error = EncoderWorker::start(encoder(), Limits { batch_tokens, queue_texts }).err().unwrap();
+        assert!(matches!(error, Error::Config { .. }), "{error}");
     }
 }
 
@@ -68,33 +71,33 @@ fn a_text_longer_than_a_batch_is_a_batch_of_its_own() {
 }
 
 #[test]
-fn callers_that_leave_cost_nothing() {
+fn cancelled_requests_are_not_encoded() {
     let worker = worker(16, 4096);
     let before = ENCODER.cancelled.get();
-    // read before, so that the model has no time to catch up
+    // tokenized in advance, so that the model cannot catch up
     let texts = read(&worker, 16);
     let replies: Vec<_> = (0..200).map(|_| worker.submit(texts.clone()).unwrap()).collect();
     drop(replies);
     let last = worker.submit(read(&worker, 1)).unwrap();
     assert_eq!(last.blocking_recv().unwrap().unwrap().len(), 1);
     let dropped = ENCODER.cancelled.get() - before;
-    assert!(dropped > 1600, "only {dropped} of 3200 abandoned texts were dropped unencoded");
+    assert!(dropped > 1600, "only {dropped} of 3200 cancelled texts were dropped unencoded");
 }
 
 #[test]
-fn a_fault_in_the_model_is_an_answer_and_the_worker_lives_on() {
+fn a_panic_in_the_model_is_an_error_and_the_worker_survives() {
     let worker = worker(64, 64);
-    // an id the model has no row for makes libtorch throw
+    // libtorch throws on an id above the vocabulary
     let poison = Text { ids: vec![1, 4_000_000], skip: 0 };
     let answer = worker.submit(vec![poison]).unwrap().blocking_recv().unwrap();
     let error = answer.unwrap_err();
     assert!(matches!(error, Error::Device { .. }));
-    assert!(std::error::Error::source(&error).is_some(), "the cause is kept: {error:?}");
+    assert!(std::error::Error::source(&error).is_some(), "the error has no source: {error:?}");
     assert_eq!(worker.submit(read(&worker, 3)).unwrap().blocking_recv().unwrap().unwrap().len(), 3);
 }
 
 #[test]
-fn work_in_flight_is_finished_when_the_worker_is_dropped() {
+fn dropping_the_worker_finishes_queued_requests() {
     let worker = worker(64, 4096);
     let replies: Vec<_> = (0..50).map(|_| worker.submit(read(&worker, 16)).unwrap()).collect();
     drop(worker);

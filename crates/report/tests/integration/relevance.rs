@@ -8,7 +8,7 @@ use souk_cross_encoder::{
     CrossEncoder, Judge, Loss, Manifest, PairText, Progress, Reading, RelevanceSettings, Training,
 };
 use souk_io::beir::DataFolder;
-use souk_market::{self, Plan};
+use souk_market::{self, MarketSpec};
 use souk_nn::backbone::Precision;
 use souk_nn::backbone::weights::read_tensors;
 use souk_nn::encoder::{Placement, Pooling, Scratch};
@@ -97,7 +97,7 @@ fn what_is_no_relevance_model_is_refused_with_what_to_do() {
 
 /// A shop and a model to begin with.
 fn shop(home: &Path) -> (DataFolder, PathBuf) {
-    let plan = Plan { seed: 5, items: 600, queries: 240, events: 0 };
+    let plan = MarketSpec { seed: 5, items: 600, queries: 240, events: 0 };
     souk_market::write(&plan, &home.join("shop"), &|_, _| {}).unwrap();
     let data = DataFolder::open(&home.join("shop")).unwrap();
     let scratch = Scratch {

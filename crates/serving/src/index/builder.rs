@@ -1,4 +1,5 @@
-//! Gathers the vectors of a catalogue and writes an index of them, which appears whole or not at all.
+//! Builder of a snapshot: takes items and their vectors, groups equal vectors, and writes an index folder. The folder
+//! appears complete or not at all.
 
 use std::collections::HashSet;
 use std::iter;
@@ -7,97 +8,100 @@ use std::thread;
 
 use souk_native::{Number, Numbers};
 
-use super::graph::{self, Setting};
-use super::items::Lines;
-use super::manifest::{IndexSettings, Kind, Manifest};
+use super::graph::{self, HnswParams};
+use super::item_file::ItemLines;
+use super::manifest::{IndexKind, IndexSettings, Manifest};
 use super::snapshot::{CODES, ITEMS, PLACES, STARTS, STEPS, Snapshot, VECTORS, links_file};
-use super::space::{Codes, Floats};
+use super::space::{Floats, Int8Codes};
 use souk_io::atomic_dir::Claim;
 use souk_io::checksummed::write_numbers;
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
-/// Below it a graph saves nothing that would be felt: a search that looks at all takes a millisecond.
-const GRAPH_PAYS_FROM: usize = 10_000;
+/// Fewest distinct vectors for a graph; below it, brute force takes about a millisecond.
+const MIN_GRAPH_ROWS: usize = 10_000;
 
 pub struct Builder {
     claim: Claim,
     model: String,
     width: usize,
     settings: IndexSettings,
-    /// In the order of the catalogue.
+    /// Vectors in catalogue order.
     flat: Vec<f32>,
-    items: Lines,
+    items: ItemLines,
     seen: HashSet<String>,
 }
 
 impl Snapshot {
-    /// Starts an empty index in `dir`, which must be new or empty, for the vectors of one model.
-    pub fn builder(dir: &Path, (model, dimensions): (String, i64), settings: IndexSettings) -> Result<Builder> {
+    /// Starts an index in `dir`, which must be new or empty, for the vectors of one model.
+    pub fn builder(dir: &Path, model: String, dimensions: i64, settings: IndexSettings) -> Result<Builder> {
         settings.check()?;
         let width = usize::try_from(dimensions).ok().filter(|width| *width > 0);
-        let width = width.ok_or_else(|| Error::input(format!("vectors of {dimensions} entries: one has some")))?;
-        let (flat, items, seen) = (Vec::new(), Lines::default(), HashSet::new());
+        let width = width.ok_or_else(|| {
+            Error::input(format!("the model gives vectors of {dimensions} entries: it must give 1 or more"))
+        })?;
+        let (flat, items, seen) = (Vec::new(), ItemLines::default(), HashSet::new());
         Ok(Builder { claim: Claim::new(dir)?, model, width, settings, flat, items, seen })
     }
 }
 
 impl Builder {
-    /// Adds one item; an id may come once.
+    /// Adds one item; duplicate ids are errors.
     pub fn add(&mut self, item: &Item, vector: &[f32]) -> Result<()> {
         if vector.len() != self.width || !vector.iter().all(|x| x.is_finite()) {
-            let problem = format!("the item `{}` has a vector that is not of {} finite entries", item.id, self.width);
+            let problem = format!("the item `{}` needs a vector of {} finite entries", item.id, self.width);
             return Err(Error::input(problem));
         }
         if !self.seen.insert(item.id.clone()) {
-            return Err(Error::input(format!("two items have the id `{}`: give each its own", item.id)));
+            return Err(Error::input(format!("two items have the id `{}`: give each item a unique id", item.id)));
         }
         self.flat.extend_from_slice(vector);
         self.items.push(item);
         Ok(())
     }
 
-    /// Builds and writes; `told` hears how many items the graph has.
-    pub fn write(mut self, told: &mut dyn FnMut(usize)) -> Result<Manifest> {
+    /// Builds and writes the index; `report` gets the number of items in the graph so far.
+    pub fn write(mut self, report: &mut dyn FnMut(usize)) -> Result<Manifest> {
         let num = self.items.len();
         if num == 0 {
-            return Err(Error::input("there is no item to index: is the catalogue empty?"));
+            return Err(Error::input("no item to index: check that the catalogue is not empty"));
         }
         if num >= graph::MAX_NODES {
-            return Err(Error::input(format!("{num} items are more than one index holds: split the catalogue")));
+            return Err(Error::input(format!("{num} items exceed the limit of one index: split the catalogue")));
         }
         let groups = self.groups();
-        let directions = self.flat.chunks_exact(self.width).all(is_direction);
+        let is_normalized = self.flat.chunks_exact(self.width).all(is_unit);
         let kind = match self.settings.kind {
-            Kind::Auto if directions && groups.len() >= GRAPH_PAYS_FROM => Kind::Hnsw,
-            Kind::Auto => Kind::Exact,
-            Kind::Hnsw if !directions => {
-                let problem = "is hnsw, which goes by directions, and this model's vectors have lengths: say exact";
+            IndexKind::Auto if is_normalized && groups.len() >= MIN_GRAPH_ROWS => IndexKind::Hnsw,
+            IndexKind::Auto => IndexKind::Exact,
+            IndexKind::Hnsw if !is_normalized => {
+                let problem =
+                    "is hnsw, which needs unit vectors, but this model's vectors are not normalized: set it to exact";
                 return Err(Error::config("index.type", problem));
             }
             kind => kind,
         };
         let (layers, order) = match kind {
-            Kind::Hnsw => graph::order(groups.len(), self.settings.links),
+            IndexKind::Hnsw => graph::plan_layers(groups.len(), self.settings.links),
             _ => (Vec::new(), (0..groups.len() as u32).collect()),
         };
         let groups: Vec<&[u32]> = order.into_iter().map(|group| groups[group as usize].as_slice()).collect();
         let row = |group: &&[u32]| &self.flat[group[0] as usize * self.width..][..self.width];
         let flat: Numbers<f32> = groups.iter().flat_map(row).copied().collect::<Vec<f32>>().into();
-        // one copy is enough for as long as a graph takes
+        // free the unordered copy: a graph build takes long
         (self.flat, self.seen) = (Vec::new(), HashSet::new());
-        let mut manifest = Manifest::new((self.model.clone(), self.width), (num, groups.len()), kind);
-        let mut files = Files { dir: &self.claim.aside, manifest: &mut manifest };
+        let mut manifest = Manifest::new(self.model.clone(), self.width, num, groups.len(), kind);
+        let mut files = IndexFiles { dir: &self.claim.aside, manifest: &mut manifest };
         files.rows(&flat, &groups, &self.items)?;
-        if kind == Kind::Hnsw {
-            files.graph(Floats { flat: &flat, width: self.width }, layers, &self.settings, told)?;
+        if kind == IndexKind::Hnsw {
+            files.graph(Floats { flat: &flat, width: self.width }, layers, &self.settings, report)?;
         }
         manifest.write(&self.claim.aside)?;
         self.claim.finish()?;
         Ok(manifest)
     }
 
-    /// Items that have the same vector; the groups stand in the order of the catalogue, and the items of one as well.
+    /// Items grouped by equal vector; groups, and the items of a group, are in catalogue order.
     fn groups(&self) -> Vec<Vec<u32>> {
         let bits = |item: u32| self.flat[item as usize * self.width..][..self.width].iter().map(|x| x.to_bits());
         let mut items: Vec<u32> = (0..self.items.len() as u32).collect();
@@ -108,27 +112,27 @@ impl Builder {
     }
 }
 
-/// Of unit length, or the vector of nothing.
-fn is_direction(vector: &[f32]) -> bool {
+/// Whether a vector has unit length or is zero.
+fn is_unit(vector: &[f32]) -> bool {
     let square: f32 = vector.iter().map(|x| x * x).sum();
     (square - 1.0).abs() < 1e-3 || square < 1e-6
 }
 
-/// The files of an index, as they are written.
-struct Files<'a> {
+/// Writer of an index's files, which lists them in the manifest.
+struct IndexFiles<'a> {
     dir: &'a Path,
     manifest: &'a mut Manifest,
 }
 
-impl Files<'_> {
+impl IndexFiles<'_> {
     fn numbers<T: Number>(&mut self, name: &str, numbers: &Numbers<T>) -> Result<()> {
         let sum = write_numbers(&self.dir.join(name), numbers)?;
         self.manifest.files.insert(name.into(), sum);
         Ok(())
     }
 
-    /// What every index has: vectors, one for each group, and the groups' items.
-    fn rows(&mut self, vectors: &Numbers<f32>, groups: &[&[u32]], items: &Lines) -> Result<()> {
+    /// Writes the files that every index has: vectors (one per group) and the items of the groups.
+    fn rows(&mut self, vectors: &Numbers<f32>, groups: &[&[u32]], items: &ItemLines) -> Result<()> {
         let ends = groups.iter().scan(0, |end, group| {
             *end += group.len() as u32;
             Some(*end)
@@ -146,18 +150,18 @@ impl Files<'_> {
         vectors: Floats<'_>,
         layers: Vec<usize>,
         settings: &IndexSettings,
-        told: &mut dyn FnMut(usize),
+        report: &mut dyn FnMut(usize),
     ) -> Result<()> {
         let cores = thread::available_parallelism().map_or(1, usize::from);
         let threads = if settings.threads > 0 { settings.threads } else { cores };
-        let setting = Setting { links: settings.links, reach: settings.build_reach, threads };
-        let graph = graph::build(vectors, &layers, setting, told);
+        let params = HnswParams { links: settings.links, ef_construction: settings.build_reach, threads };
+        let graph = graph::build(vectors, &layers, params, report);
         for (layer, links) in graph.layers().enumerate() {
             self.numbers(&links_file(layer), links)?;
         }
         self.manifest.layers = layers;
         if settings.codes {
-            let codes = Codes::of(vectors);
+            let codes = Int8Codes::quantize(vectors);
             self.numbers(CODES, &codes.codes)?;
             self.numbers(STEPS, &codes.steps)?;
         }
@@ -168,19 +172,19 @@ impl Files<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::index::Ask;
+    use crate::index::VectorQuery;
     use std::fs;
 
     fn item(id: &str) -> Item {
         Item { id: id.into(), title: format!("title of {id}"), text: String::new(), fields: serde_json::Map::new() }
     }
 
-    fn settings(kind: Kind) -> IndexSettings {
+    fn settings(kind: IndexKind) -> IndexSettings {
         IndexSettings { kind, ..IndexSettings::default() }
     }
 
-    fn built(dir: &Path, settings: IndexSettings) -> Manifest {
-        let mut builder = Snapshot::builder(dir, ("m1".into(), 2), settings).unwrap();
+    fn build_index(dir: &Path, settings: IndexSettings) -> Manifest {
+        let mut builder = Snapshot::builder(dir, "m1".into(), 2, settings).unwrap();
         for (id, vector) in [("a", [1.0, 0.0]), ("b", [0.6, 0.8]), ("c", [0.0, 1.0]), ("d", [0.6, 0.8])] {
             builder.add(&item(id), &vector).unwrap();
         }
@@ -190,34 +194,35 @@ mod tests {
     }
 
     #[test]
-    fn hits_come_best_first_and_ties_in_catalogue_order() {
-        for kind in [Kind::Exact, Kind::Hnsw, Kind::Auto] {
+    fn hits_are_sorted_and_ties_keep_catalogue_order() {
+        for kind in [IndexKind::Exact, IndexKind::Hnsw, IndexKind::Auto] {
             let home = tempfile::tempdir().unwrap();
             let dir = home.path().join("index");
-            let manifest = built(&dir, settings(kind));
+            let manifest = build_index(&dir, settings(kind));
             assert_eq!((manifest.num_items, manifest.num_rows), (4, 3));
             let index = Snapshot::open(&dir, "m1", 2).unwrap();
-            let ids =
-                |k| index.search(&Ask::new(&[0.0, 1.0], k)).unwrap().into_iter().map(|h| h.id).collect::<Vec<_>>();
+            let ids = |k| {
+                index.search(&VectorQuery::new(&[0.0, 1.0], k)).unwrap().into_iter().map(|h| h.id).collect::<Vec<_>>()
+            };
             assert_eq!(ids(2), ["c", "b"]);
             assert_eq!(ids(3), ["c", "b", "d"]);
             assert_eq!(ids(10), ["c", "b", "d", "a"]);
             assert!(ids(0).is_empty());
-            assert!(index.search(&Ask::new(&[1.0], 1)).is_err());
-            assert!(index.search(&Ask::new(&[1.0, f32::INFINITY], 1)).is_err());
+            assert!(index.search(&VectorQuery::new(&[1.0], 1)).is_err());
+            assert!(index.search(&VectorQuery::new(&[1.0, f32::INFINITY], 1)).is_err());
         }
     }
 
-    /// What a walk brings back is what a look at all brings back, by codes and without; where the walk would look at
-    /// nearly all, all are looked at.
+    /// Graph search matches brute force, with int8 codes and without; it falls back to brute force when it would score
+    /// nearly all rows.
     #[test]
-    fn a_graph_answers_as_an_exact_index_does() {
+    fn graph_matches_exact_index() {
         let home = tempfile::tempdir().unwrap();
         let vectors: Vec<[f32; 2]> = (0..3000).map(|i| (i as f32 / 500.0).sin_cos().into()).collect();
         let of = |kind, codes| {
             let dir = home.path().join(format!("{kind:?}-{codes}"));
             let settings = IndexSettings { codes, ..settings(kind) };
-            let mut builder = Snapshot::builder(&dir, ("m1".into(), 2), settings).unwrap();
+            let mut builder = Snapshot::builder(&dir, "m1".into(), 2, settings).unwrap();
             for (i, vector) in vectors.iter().enumerate() {
                 builder.add(&item(&i.to_string()), vector).unwrap();
             }
@@ -225,25 +230,25 @@ mod tests {
             Snapshot::open(&dir, "m1", 2).unwrap()
         };
         let [exact, walked, by_codes] =
-            [(Kind::Exact, false), (Kind::Hnsw, false), (Kind::Hnsw, true)].map(|(k, c)| of(k, c));
+            [(IndexKind::Exact, false), (IndexKind::Hnsw, false), (IndexKind::Hnsw, true)].map(|(k, c)| of(k, c));
         for from in [0, 1125, 2999] {
             for k in [1, 10, 3000] {
-                let found = |index: &Snapshot| index.search(&Ask::new(&vectors[from], k)).unwrap();
+                let found = |index: &Snapshot| index.search(&VectorQuery::new(&vectors[from], k)).unwrap();
                 let expected = found(&exact);
                 assert_eq!(found(&walked), expected, "{k} nearest to {from}");
                 assert_eq!(expected.len(), k);
-                // codes of two entries are coarse: only the reach decides what is scored
+                // int8 codes of two entries are coarse: only `ef` decides which rows are rescored
                 assert_eq!(found(&by_codes)[0], expected[0]);
             }
         }
     }
 
-    /// Nothing leads from the first node to the others.
+    /// All links point to node 0, so the graph is disconnected.
     #[test]
-    fn a_graph_that_falls_apart_hides_nothing() {
+    fn disconnected_graph_falls_back_to_brute_force() {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("index");
-        let mut builder = Snapshot::builder(&dir, ("m1".into(), 2), settings(Kind::Hnsw)).unwrap();
+        let mut builder = Snapshot::builder(&dir, "m1".into(), 2, settings(IndexKind::Hnsw)).unwrap();
         for i in 0..3000 {
             builder.add(&item(&i.to_string()), &<[f32; 2]>::from((i as f32 / 500.0).sin_cos())).unwrap();
         }
@@ -255,48 +260,48 @@ mod tests {
             manifest.files.insert(links_file(layer), write_numbers(&file, &links.into()).unwrap());
         }
         manifest.write(&dir).unwrap();
-        let hits = Snapshot::open(&dir, "m1", 2).unwrap().search(&Ask::new(&[0.0, 1.0], 5)).unwrap();
+        let hits = Snapshot::open(&dir, "m1", 2).unwrap().search(&VectorQuery::new(&[0.0, 1.0], 5)).unwrap();
         assert_eq!((hits.len(), hits[0].id.as_str()), (5, "0"));
     }
 
     #[test]
-    fn another_models_index_is_refused_naming_both() {
+    fn rejects_index_of_another_model() {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("index");
-        built(&dir, settings(Kind::Auto));
+        build_index(&dir, settings(IndexKind::Auto));
         let message = |model, dimensions| Snapshot::open(&dir, model, dimensions).err().unwrap().to_string();
-        assert!(message("m2", 2).contains("built by model m1, but the model given is m2"));
+        assert!(message("m2", 2).contains("build_index by model m1, but the model given is m2"));
         assert!(message("m1", 8).contains("vectors of 2 entries, the model is set to 8"));
-        let again = Snapshot::builder(&dir, ("m1".into(), 2), settings(Kind::Auto));
+        let again = Snapshot::builder(&dir, "m1".into(), 2, settings(IndexKind::Auto));
         assert!(again.err().unwrap().to_string().contains("is not empty"));
     }
 
     #[test]
-    fn settings_that_cannot_be_meant_are_refused() {
+    fn rejects_invalid_settings() {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("index");
         for (links, build_reach) in [(1, 200), (300, 400), (16, 8)] {
-            let settings = IndexSettings { links, build_reach, ..settings(Kind::Hnsw) };
-            assert!(Snapshot::builder(&dir, ("m1".into(), 2), settings).is_err());
+            let settings = IndexSettings { links, build_reach, ..settings(IndexKind::Hnsw) };
+            assert!(Snapshot::builder(&dir, "m1".into(), 2, settings).is_err());
         }
-        assert!(Snapshot::builder(&dir, ("m1".into(), 0), settings(Kind::Hnsw)).is_err());
-        for (kind, taken) in [(Kind::Hnsw, false), (Kind::Auto, true)] {
-            let mut lengths = Snapshot::builder(&dir, ("m1".into(), 2), settings(kind)).unwrap();
+        assert!(Snapshot::builder(&dir, "m1".into(), 0, settings(IndexKind::Hnsw)).is_err());
+        for (kind, taken) in [(IndexKind::Hnsw, false), (IndexKind::Auto, true)] {
+            let mut lengths = Snapshot::builder(&dir, "m1".into(), 2, settings(kind)).unwrap();
             lengths.add(&item("a"), &[3.0, 4.0]).unwrap();
-            assert_eq!(lengths.write(&mut |_| ()).is_ok(), taken, "{kind:?} of vectors that have lengths");
+            assert_eq!(lengths.write(&mut |_| ()).is_ok(), taken, "{kind:?} of unnormalized vectors");
             fs::remove_dir_all(&dir).ok();
         }
-        let nothing = Snapshot::builder(&dir, ("m1".into(), 2), settings(Kind::Hnsw)).unwrap();
+        let nothing = Snapshot::builder(&dir, "m1".into(), 2, settings(IndexKind::Hnsw)).unwrap();
         assert!(nothing.write(&mut |_| ()).unwrap_err().to_string().contains("no item"));
-        assert!(!dir.exists(), "what was refused leaves nothing");
+        assert!(!dir.exists(), "a rejected build leaves no files");
     }
 
-    /// A bit of any file, a file that is missing, or one that is cut short: never an answer, never a panic.
+    /// A flipped bit, a missing file or a truncated file is an error, never an answer or a panic.
     #[test]
-    fn a_damaged_index_is_refused() {
+    fn rejects_damaged_index() {
         let home = tempfile::tempdir().unwrap();
         let whole = home.path().join("whole");
-        built(&whole, settings(Kind::Hnsw));
+        build_index(&whole, settings(IndexKind::Hnsw));
         let names: Vec<_> = fs::read_dir(&whole).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(names.len(), 8, "{names:?}");
         let damages: [fn(&Path); 3] = [
@@ -321,7 +326,7 @@ mod tests {
                 }
                 damage(&dir.join(name));
                 let opened = Snapshot::open(&dir, "m1", 2);
-                // a manifest has room for a line's end, and its numbers say nothing of the other files' content
+                // the manifest ends in a newline that JSON does not need, and its counts are checked against the files
                 let harmless = name == "manifest.json" && i == 2;
                 assert_eq!(opened.is_err(), !harmless, "{} {i}", name.display());
             }

@@ -1,4 +1,5 @@
-//! The fields of the items of a snapshot, field by field: which items a filter keeps is found without reading an item.
+//! Columns of the items' fields, for filters: find the matching items without parsing any item. Never holds titles or
+//! texts.
 
 use std::collections::{BTreeMap, HashMap};
 use std::iter;
@@ -6,33 +7,33 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-use super::filter::{Condition, Filter, Held, each_value};
+use super::filter::{Condition, FieldValue, Filter, for_each_value};
 use souk_io::domain::Item;
 use souk_io::error::Error;
 
-/// A longer text is shown and not filtered by.
-pub(super) const LONGEST: usize = 256;
-/// Fields are told with so many of their values.
-const TOLD_VALUES: usize = 20;
-const KEPT_SELECTIONS: usize = 32;
-/// Longer lists are nobody's habit, and take room.
-const MAX_LISTED: usize = 100;
+/// Maximum bytes of a filterable value; longer texts are stored with the item only.
+pub(super) const MAX_VALUE_BYTES: usize = 256;
+/// Number of most frequent values reported for a field.
+const NUM_TOP_VALUES: usize = 20;
+const CACHE_SIZE: usize = 32;
+/// Longest `in` list that is cached; longer lists rarely repeat and take memory.
+const MAX_CACHED_LIST: usize = 100;
 
-/// What can be filtered by.
+/// A filterable field and its most frequent values.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Field {
     pub name: String,
-    /// Items that have it.
+    /// Number of items with this field.
     pub num_items: usize,
-    /// The commonest texts, the commonest first.
-    pub values: Vec<Count>,
-    /// Of its numbers.
+    /// Most frequent texts, most frequent first.
+    pub values: Vec<ValueCount>,
+    /// Range of the numeric values.
     pub min: Option<f64>,
     pub max: Option<f64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Count {
+pub struct ValueCount {
     pub value: String,
     pub count: usize,
 }
@@ -43,7 +44,7 @@ pub struct Columns {
     fields: BTreeMap<String, Column>,
 }
 
-/// The values of one field, in the order of the items; an item may have several, or none.
+/// Values of one field in item order; an item may have several values or none.
 #[derive(Default)]
 struct Column {
     texts: Vec<(u32, u32)>,
@@ -52,39 +53,40 @@ struct Column {
     numbers: Vec<(u32, f64)>,
 }
 
-/// Some of the items: one bit for each.
+/// Bit set of items.
 #[derive(Clone, Default)]
-pub struct Selected {
+pub struct ItemSet {
     bits: Vec<u64>,
 }
 
-/// What filters selected last, of columns that do not change: shoppers ask with the same few.
+/// Cache of the item sets of recent filters; only valid for columns that do not change.
 #[derive(Default)]
-pub struct Selections {
-    /// The one used last at the end.
-    last: Mutex<Vec<(Filter, Arc<Selected>)>>,
+pub struct FilterCache {
+    /// Least recently used first.
+    last: Mutex<Vec<(Filter, Arc<ItemSet>)>>,
 }
 
-impl Selections {
-    pub fn of(&self, columns: &Columns, filter: &Filter) -> Arc<Selected> {
+impl FilterCache {
+    pub fn get_or_select(&self, columns: &Columns, filter: &Filter) -> Arc<ItemSet> {
         let known = {
             let mut last = self.last();
             let at = last.iter().position(|(known, _)| known == filter);
             at.map(|at| last.remove(at).1)
         };
         let selected = known.unwrap_or_else(|| Arc::new(columns.select(filter)));
-        if filter.must.iter().filter_map(|condition| condition.one_of.as_ref()).any(|list| list.len() > MAX_LISTED) {
+        if filter.must.iter().filter_map(|condition| condition.one_of.as_ref()).any(|list| list.len() > MAX_CACHED_LIST)
+        {
             return selected;
         }
         let mut last = self.last();
-        if last.len() >= KEPT_SELECTIONS {
+        if last.len() >= CACHE_SIZE {
             last.remove(0);
         }
         last.push((filter.clone(), selected.clone()));
         selected
     }
 
-    fn last(&self) -> MutexGuard<'_, Vec<(Filter, Arc<Selected>)>> {
+    fn last(&self) -> MutexGuard<'_, Vec<(Filter, Arc<ItemSet>)>> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -92,8 +94,8 @@ impl Selections {
 impl Columns {
     pub fn push(&mut self, item: &Item) {
         let at = self.num_items as u32;
-        each_value(item, |field, value| {
-            if matches!(value, Held::Text(text) if text.len() > LONGEST) {
+        for_each_value(item, |field, value| {
+            if matches!(value, FieldValue::Text(text) if text.len() > MAX_VALUE_BYTES) {
                 return;
             }
             if !self.fields.contains_key(field) {
@@ -106,42 +108,42 @@ impl Columns {
         self.num_items += 1;
     }
 
-    pub fn knows(&self, field: &str) -> bool {
+    pub fn has_field(&self, field: &str) -> bool {
         self.fields.contains_key(field)
     }
 
-    /// The items that a filter keeps.
-    pub fn select(&self, filter: &Filter) -> Selected {
-        let mut all: Option<Selected> = None;
+    /// Items that match a filter.
+    pub fn select(&self, filter: &Filter) -> ItemSet {
+        let mut all: Option<ItemSet> = None;
         for condition in &filter.must {
-            let mut kept = Selected::none(self.num_items);
+            let mut kept = ItemSet::none(self.num_items);
             if let Some(column) = self.fields.get(&condition.field) {
                 column.select(condition, &mut kept);
             }
             all = Some(match all {
                 None => kept,
-                Some(before) => before.both(&kept),
+                Some(before) => before.intersect(&kept),
             });
         }
-        all.unwrap_or_else(|| Selected::all(self.num_items))
+        all.unwrap_or_else(|| ItemSet::all(self.num_items))
     }
 
     pub fn fields(&self) -> Vec<Field> {
-        self.fields.iter().map(|(name, column)| column.told(name)).collect()
+        self.fields.iter().map(|(name, column)| column.summary(name)).collect()
     }
 
-    /// An unknown field in a filter is a slip that would otherwise look like an empty shop.
-    pub fn unknown(&self, field: &str) -> Error {
-        let known: Vec<&str> = self.fields.keys().map(String::as_str).take(TOLD_VALUES).collect();
-        Error::input(format!("no item has a field `{field}` to filter by; there is {}", known.join(", ")))
+    /// Error for a field that no item has; without it, a typo would look like an empty result.
+    pub fn unknown_field(&self, field: &str) -> Error {
+        let known: Vec<&str> = self.fields.keys().map(String::as_str).take(NUM_TOP_VALUES).collect();
+        Error::input(format!("no item has a field `{field}` to filter by; fields: {}", known.join(", ")))
     }
 }
 
 impl Column {
-    fn push(&mut self, item: u32, value: Held<'_>) {
+    fn push(&mut self, item: u32, value: FieldValue<'_>) {
         match value {
-            Held::Number(number) => self.numbers.push((item, number)),
-            Held::Text(text) => {
+            FieldValue::Number(number) => self.numbers.push((item, number)),
+            FieldValue::Text(text) => {
                 let code = match self.codes.get(text) {
                     Some(code) => *code,
                     None => {
@@ -156,9 +158,9 @@ impl Column {
         }
     }
 
-    fn select(&self, condition: &Condition, kept: &mut Selected) {
-        let wanted = condition.wanted();
-        let codes: Vec<u32> = wanted.texts().filter_map(|text| self.codes.get(text).copied()).collect();
+    fn select(&self, condition: &Condition, kept: &mut ItemSet) {
+        let matcher = condition.matcher();
+        let codes: Vec<u32> = matcher.texts().filter_map(|text| self.codes.get(text).copied()).collect();
         if !codes.is_empty() {
             let mut fits = vec![false; self.names.len()];
             codes.into_iter().for_each(|code| fits[code as usize] = true);
@@ -167,16 +169,16 @@ impl Column {
             }
         }
         for (item, number) in &self.numbers {
-            kept.add(*item, wanted.holds(Held::Number(*number)));
+            kept.add(*item, matcher.matches(FieldValue::Number(*number)));
         }
     }
 
-    fn told(&self, name: &str) -> Field {
+    fn summary(&self, name: &str) -> Field {
         let mut counts = vec![0; self.names.len()];
         self.texts.iter().for_each(|(_, code)| counts[*code as usize] += 1);
         let mut values: Vec<(usize, &str)> = counts.into_iter().zip(self.names.iter().map(|name| &**name)).collect();
         values.sort_unstable_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(b.1)));
-        values.truncate(TOLD_VALUES);
+        values.truncate(NUM_TOP_VALUES);
         let mut items: Vec<u32> = self.texts.iter().map(|(item, _)| *item).collect();
         items.extend(self.numbers.iter().map(|(item, _)| *item));
         items.sort_unstable();
@@ -185,14 +187,14 @@ impl Column {
         Field {
             name: name.into(),
             num_items: items.len(),
-            values: values.into_iter().map(|(count, value)| Count { value: value.into(), count }).collect(),
+            values: values.into_iter().map(|(count, value)| ValueCount { value: value.into(), count }).collect(),
             min: numbers().reduce(f64::min),
             max: numbers().reduce(f64::max),
         }
     }
 }
 
-impl Selected {
+impl ItemSet {
     pub fn none(num: usize) -> Self {
         Self { bits: vec![0; num.div_ceil(64)] }
     }
@@ -205,12 +207,12 @@ impl Selected {
         all
     }
 
-    fn add(&mut self, item: u32, holds: bool) {
-        self.bits[item as usize / 64] |= u64::from(holds) << (item % 64);
+    fn add(&mut self, item: u32, matches: bool) {
+        self.bits[item as usize / 64] |= u64::from(matches) << (item % 64);
     }
 
-    /// Items that are in this and in the other.
-    pub fn both(mut self, other: &Self) -> Self {
+    /// Intersection of two sets.
+    pub fn intersect(mut self, other: &Self) -> Self {
         self.bits.iter_mut().zip(&other.bits).for_each(|(a, b)| *a &= b);
         self
     }
@@ -223,7 +225,7 @@ impl Selected {
         self.bits.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// In their order.
+    /// Items in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = usize> {
         self.bits.iter().enumerate().flat_map(|(at, word)| {
             let mut rest = *word;
@@ -235,7 +237,7 @@ impl Selected {
         })
     }
 
-    /// Adds an item that follows all that there are.
+    /// Adds an item numbered after all others.
     pub fn push(&mut self, item: usize) {
         self.bits.resize(item / 64 + 1, 0);
         self.add(item as u32, true);
@@ -251,9 +253,9 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// Column by column is what item by item is.
+    /// Filtering by columns equals filtering item by item.
     #[test]
-    fn columns_keep_what_items_keep() {
+    fn column_filter_matches_item_filter() {
         let items: Vec<Item> = (0..200)
             .map(|i| {
                 let tags = [["a", "b"][i % 2].to_owned(), format!("t{}", i % 5)];
@@ -274,22 +276,22 @@ mod tests {
         ] {
             let filter = Filter { must: serde_json::from_value(filter).unwrap() };
             let selected = columns.select(&filter);
-            let expected: Vec<bool> = items.iter().map(|item| filter.keeps(item)).collect();
+            let expected: Vec<bool> = items.iter().map(|item| filter.matches(item)).collect();
             let found: Vec<bool> = (0..items.len()).map(|item| selected.has(item)).collect();
             assert_eq!(found, expected, "{filter:?}");
             let kept: Vec<usize> = (0..items.len()).filter(|item| expected[*item]).collect();
             assert_eq!(selected.iter().collect::<Vec<_>>(), kept);
-            let mut there = Selected::none(0);
+            let mut there = ItemSet::none(0);
             (0..items.len()).for_each(|item| there.push(item));
-            assert_eq!(there.num(), Selected::all(items.len()).num());
+            assert_eq!(there.num(), ItemSet::all(items.len()).num());
             there.remove(1);
-            assert_eq!(selected.both(&there).num(), kept.len() - usize::from(expected[1]));
+            assert_eq!(selected.intersect(&there).num(), kept.len() - usize::from(expected[1]));
         }
-        let told = columns.fields();
-        let names: Vec<&str> = told.iter().map(|field| field.name.as_str()).collect();
+        let fields = columns.fields();
+        let names: Vec<&str> = fields.iter().map(|field| field.name.as_str()).collect();
         assert_eq!(names, ["odd", "price", "tags"]);
-        assert_eq!((told[1].min, told[1].max, told[1].num_items), (Some(0.0), Some(6.0), 181));
-        assert_eq!(told[0].values[0], Count { value: "true".into(), count: 91 });
-        assert!(columns.unknown("colour").to_string().contains("odd, price, tags"));
+        assert_eq!((fields[1].min, fields[1].max, fields[1].num_items), (Some(0.0), Some(6.0), 181));
+        assert_eq!(fields[0].values[0], ValueCount { value: "true".into(), count: 91 });
+        assert!(columns.unknown_field("colour").to_string().contains("odd, price, tags"));
     }
 }

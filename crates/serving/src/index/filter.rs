@@ -1,5 +1,5 @@
-//! Which items a search may find: conditions on the fields of the catalogue, all of which must hold. A field inside an
-//! object is named with dots; of a list, one value has to fit.
+//! Filters: conditions on catalogue fields, all of which must match. Nested fields are addressed with dots; of a list,
+//! one matching value is enough.
 
 use std::collections::HashSet;
 use std::slice;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
-/// More are not meant.
+/// Limits of one filter; larger ones are rejected.
 const MAX_CONDITIONS: usize = 32;
 const MAX_VALUES: usize = 1000;
 
@@ -20,7 +20,7 @@ pub struct Filter {
     pub must: Vec<Condition>,
 }
 
-/// What is given must hold.
+/// Comparison with one field; all comparisons given must match.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Condition {
@@ -38,18 +38,18 @@ pub struct Condition {
 impl Filter {
     pub fn check(&self) -> Result<()> {
         if self.must.len() > MAX_CONDITIONS {
-            let problem = format!("the filter has {} conditions: at most {MAX_CONDITIONS}", self.must.len());
+            let problem = format!("the filter has {} conditions: send at most {MAX_CONDITIONS}", self.must.len());
             return Err(Error::input(problem));
         }
         self.must.iter().try_for_each(Condition::check)
     }
 
-    /// Item by item, where there are no columns.
+    /// Matches a single item, for indexes without columns.
     #[cfg(any(test, feature = "milvus"))]
-    pub(super) fn keeps(&self, item: &Item) -> bool {
+    pub(super) fn matches(&self, item: &Item) -> bool {
         self.must.iter().all(|condition| {
-            let (mut kept, wanted) = (false, condition.wanted());
-            each_value(item, |field, value| kept |= field == condition.field && wanted.holds(value));
+            let (mut kept, matcher) = (false, condition.matcher());
+            for_each_value(item, |field, value| kept |= field == condition.field && matcher.matches(value));
             kept
         })
     }
@@ -58,18 +58,18 @@ impl Filter {
 impl Condition {
     fn check(&self) -> Result<()> {
         let wrong = |problem: &str| Err(Error::input(format!("the condition on `{}` {problem}", self.field)));
-        let mut wanted = self.eq.iter().chain(self.one_of.iter().flatten());
+        let mut values = self.eq.iter().chain(self.one_of.iter().flatten());
         if self.field.is_empty() {
             return wrong("names no field");
         }
         if self.eq.is_none() && self.one_of.is_none() && self.gte.is_none() && self.lte.is_none() {
-            return wrong("says nothing: give eq, in, gte or lte");
+            return wrong("has no comparison: give eq, in, gte or lte");
         }
         if self.one_of.as_ref().is_some_and(|values| values.len() > MAX_VALUES) {
             return wrong(&format!("has more than {MAX_VALUES} values"));
         }
-        if !wanted.all(|value| value.is_string() || value.is_number() || value.is_boolean()) {
-            return wrong("compares with what is no string, number or truth value");
+        if !values.all(|value| value.is_string() || value.is_number() || value.is_boolean()) {
+            return wrong("compares with a value that is not a string, number or boolean");
         }
         if [self.gte, self.lte].into_iter().flatten().any(|bound| !bound.is_finite()) {
             return wrong("has a bound that is not finite");
@@ -77,120 +77,122 @@ impl Condition {
         Ok(())
     }
 
-    /// Read once for many values.
-    pub(super) fn wanted(&self) -> Wanted<'_> {
+    /// Prepares the comparison, for use on many values.
+    pub(super) fn matcher(&self) -> ConditionMatcher<'_> {
         let lists = [self.eq.as_ref().map(slice::from_ref), self.one_of.as_deref()];
-        let lists = lists.into_iter().flatten().map(Listed::of).collect();
-        Wanted { lists, least: self.gte, most: self.lte }
+        let lists = lists.into_iter().flatten().map(ValueSet::of).collect();
+        ConditionMatcher { lists, min: self.gte, max: self.lte }
     }
 }
 
-/// What a condition asks of a value.
-pub(super) struct Wanted<'a> {
-    /// One of each.
-    lists: Vec<Listed<'a>>,
-    least: Option<f64>,
-    most: Option<f64>,
+/// Condition prepared for matching.
+pub(super) struct ConditionMatcher<'a> {
+    /// The value must be in each of these sets.
+    lists: Vec<ValueSet<'a>>,
+    min: Option<f64>,
+    max: Option<f64>,
 }
 
 #[derive(Default)]
-struct Listed<'a> {
+struct ValueSet<'a> {
     texts: HashSet<&'a str>,
-    /// As bits.
+    /// Bits of the f64 values.
     numbers: HashSet<u64>,
 }
 
-impl<'a> Listed<'a> {
+impl<'a> ValueSet<'a> {
     fn of(values: &'a [Value]) -> Self {
-        let mut listed = Self::default();
+        let mut set = Self::default();
         for value in values {
             match value {
-                Value::String(text) => drop(listed.texts.insert(text)),
-                Value::Bool(value) => drop(listed.texts.insert(truth(*value))),
-                Value::Number(number) => listed.numbers.extend(number.as_f64().map(bits)),
+                Value::String(text) => drop(set.texts.insert(text)),
+                Value::Bool(value) => drop(set.texts.insert(bool_text(*value))),
+                Value::Number(number) => set.numbers.extend(number.as_f64().map(bits)),
                 _ => {}
             }
         }
-        listed
+        set
     }
 
-    fn has(&self, value: Held<'_>) -> bool {
+    fn contains(&self, value: FieldValue<'_>) -> bool {
         match value {
-            Held::Text(text) => self.texts.contains(text),
-            Held::Number(number) => self.numbers.contains(&bits(number)),
+            FieldValue::Text(text) => self.texts.contains(text),
+            FieldValue::Number(number) => self.numbers.contains(&bits(number)),
         }
     }
 }
 
-/// Equal numbers have the same, 0 and -0 too.
+/// Bits by which equal numbers are equal; 0 and -0 are the same.
 fn bits(number: f64) -> u64 {
     (number + 0.0).to_bits()
 }
 
-impl<'a> Wanted<'a> {
-    /// Whether one value of an item fits.
-    pub(super) fn holds(&self, value: Held<'_>) -> bool {
-        let above = |bound: f64| matches!(value, Held::Number(value) if value >= bound);
-        let below = |bound: f64| matches!(value, Held::Number(value) if value <= bound);
-        self.lists.iter().all(|listed| listed.has(value)) && self.least.is_none_or(above) && self.most.is_none_or(below)
+impl<'a> ConditionMatcher<'a> {
+    /// Whether a value of an item matches.
+    pub(super) fn matches(&self, value: FieldValue<'_>) -> bool {
+        let above = |bound: f64| matches!(value, FieldValue::Number(value) if value >= bound);
+        let below = |bound: f64| matches!(value, FieldValue::Number(value) if value <= bound);
+        self.lists.iter().all(|values| values.contains(value))
+            && self.min.is_none_or(above)
+            && self.max.is_none_or(below)
     }
 
-    /// The texts that fit.
+    /// Texts that match.
     pub(super) fn texts(&self) -> impl Iterator<Item = &'a str> {
-        let first = self.lists.first().into_iter().flat_map(|listed| listed.texts.iter().copied());
-        first.filter(|text| self.holds(Held::Text(text)))
+        let first = self.lists.first().into_iter().flat_map(|values| values.texts.iter().copied());
+        first.filter(|text| self.matches(FieldValue::Text(text)))
     }
 }
 
-/// A value of an item that can be compared with; truth values are texts.
+/// Comparable value of an item; booleans are texts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Held<'a> {
+pub(super) enum FieldValue<'a> {
     Text(&'a str),
     Number(f64),
 }
 
-pub(super) fn truth(value: bool) -> &'static str {
+pub(super) fn bool_text(value: bool) -> &'static str {
     if value { "true" } else { "false" }
 }
 
-/// Objects within objects are looked into so far.
-const DEEPEST: usize = 4;
+/// Maximum nesting of objects.
+const MAX_DEPTH: usize = 4;
 
-/// Gives each value of an item's fields with the field's name. Title and text are not among them: they are searched.
-pub(super) fn each_value(item: &Item, mut give: impl FnMut(&str, Held<'_>)) {
+/// Calls `visit` with each field's name and value. Title and text are excluded: they are searched, not filtered.
+pub(super) fn for_each_value(item: &Item, mut visit: impl FnMut(&str, FieldValue<'_>)) {
     for (name, value) in &item.fields {
-        values_of(name, value, DEEPEST, &mut give);
+        visit_values(name, value, MAX_DEPTH, &mut visit);
     }
 }
 
-/// The texts of one field of an item.
-pub fn texts_of(item: &Item, field: &str) -> Vec<String> {
+/// Text values of one field of an item.
+pub fn field_texts(item: &Item, field: &str) -> Vec<String> {
     let mut texts = Vec::new();
-    each_value(item, |name, value| match value {
-        Held::Text(text) if name == field => texts.push(text.to_owned()),
+    for_each_value(item, |name, value| match value {
+        FieldValue::Text(text) if name == field => texts.push(text.to_owned()),
         _ => {}
     });
     texts
 }
 
-fn values_of(name: &str, value: &Value, deep: usize, give: &mut dyn FnMut(&str, Held<'_>)) {
+fn visit_values(name: &str, value: &Value, depth: usize, visit: &mut dyn FnMut(&str, FieldValue<'_>)) {
     match value {
         Value::Null => {}
-        Value::Bool(value) => give(name, Held::Text(truth(*value))),
+        Value::Bool(value) => visit(name, FieldValue::Text(bool_text(*value))),
         Value::Number(number) => {
             if let Some(number) = number.as_f64() {
-                give(name, Held::Number(number));
+                visit(name, FieldValue::Number(number));
             }
         }
-        Value::String(text) => give(name, Held::Text(text)),
+        Value::String(text) => visit(name, FieldValue::Text(text)),
         Value::Array(values) => {
             for value in values {
-                values_of(name, value, deep, give);
+                visit_values(name, value, depth, visit);
             }
         }
-        Value::Object(inside) if deep > 0 => {
+        Value::Object(inside) if depth > 0 => {
             for (key, value) in inside {
-                values_of(&format!("{name}.{key}"), value, deep - 1, give);
+                visit_values(&format!("{name}.{key}"), value, depth - 1, visit);
             }
         }
         Value::Object(_) => {}
@@ -204,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_conditions_must_hold_and_a_list_needs_one_value() {
+    fn all_conditions_must_match_and_one_list_value_suffices() {
         let json = br#"{"_id":"7","title":"Oak desk","price":99.5,"tags":["new","oak"],"in_stock":true,
                         "size":{"width":{"cm":120}},"note":null}"#;
         let item = Item::parse(json, Path::new("corpus.jsonl"), 1).unwrap();
@@ -229,12 +231,12 @@ mod tests {
         ] {
             let filter = Filter { must: serde_json::from_str(filter).unwrap() };
             filter.check().unwrap();
-            assert_eq!(filter.keeps(&item), kept, "{filter:?}");
+            assert_eq!(filter.matches(&item), kept, "{filter:?}");
         }
     }
 
     #[test]
-    fn what_cannot_be_meant_is_refused() {
+    fn rejects_invalid_conditions() {
         for condition in [
             r#"{"field":"price"}"#,
             r#"{"field":"","eq":1}"#,
@@ -243,7 +245,7 @@ mod tests {
             r#"{"field":"price","eq":{"a":1}}"#,
         ] {
             let filter = Filter { must: vec![serde_json::from_str(condition).unwrap()] };
-            // serde reads a null as nothing given
+            // serde reads null as absent
             assert!(filter.check().is_err(), "{condition}");
         }
         assert!(serde_json::from_str::<Filter>(r#"{"must":[{"field":"a","equals":1}]}"#).is_err());

@@ -1,214 +1,221 @@
-//! An index that items come into and go from while it is searched. The snapshot stays as it is; what came since stands
-//! beside it, and what went is passed over. A change is found by the next search. All of it is in memory: the journal makes
-//! it durable, and a new snapshot takes it up.
+//! Mutable index: an immutable snapshot plus the changes since. New items go to a delta, removed items are skipped, and
+//! the next search sees every change. Everything is in memory: the journal makes changes durable, and the next snapshot
+//! includes them.
 
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use super::ask::Ask;
-use super::columns::{Columns, Field, Selected, Selections};
+use super::columns::{Columns, Field, FilterCache, ItemSet};
+use super::delta::Delta;
 use super::filter::Filter;
-use super::fresh::Fresh;
-use super::journal::Change;
-use super::manifest::Kind;
+use super::journal::ItemChange;
+use super::manifest::IndexKind;
 use super::snapshot::Snapshot;
-use super::{Found, Index, Page};
+use super::vector_query::VectorQuery;
+use super::{Index, IndexHit, Page};
 use souk_io::domain::Item;
 use souk_io::error::Answer;
 use souk_io::error::{Error, Result};
 use souk_lexical::{Lexical, LexicalOptions};
 
 const LEXICAL: &str = "lexical";
-/// A search by terms that met too few items that are kept looks so many times further.
-const FURTHER: usize = 4;
+/// Factor by which a lexical search is widened when too few of its hits pass the filter.
+const WIDEN: usize = 4;
 
 pub struct Live {
     snapshot: Snapshot,
     /// Rows are the snapshot's items.
     lexical: Option<Lexical>,
     columns: Columns,
-    selections: Selections,
-    /// Told once: of a snapshot they stay as they are.
+    filter_cache: FilterCache,
+    /// Computed once: the snapshot's fields do not change.
     fields: OnceLock<Vec<Field>>,
-    /// Where each id is in the snapshot.
-    ids: HashMap<Box<str>, u32>,
-    state: RwLock<State>,
-    /// One thread lets rows join at a time.
-    tending: Mutex<()>,
+    /// Item number in the snapshot by id.
+    id_to_item: HashMap<Box<str>, u32>,
+    state: RwLock<LiveState>,
+    /// Ensures that one thread at a time grows the graph.
+    growing: Mutex<()>,
 }
 
-struct State {
-    /// Of the snapshot's items, those that neither went nor were replaced.
-    there: Selected,
-    num_gone: usize,
-    fresh: Fresh,
+struct LiveState {
+    /// Snapshot items that were neither removed nor replaced.
+    present: ItemSet,
+    num_removed: usize,
+    delta: Delta,
 }
 
 impl Live {
-    /// Makes what a snapshot lacks to be searched by terms: a folder inside its own.
+    /// Builds the lexical index of a snapshot in a subfolder.
     pub fn add_lexical(dir: &Path, snapshot: &Snapshot, options: LexicalOptions) -> Result<()> {
         let passages = (0..snapshot.num_items()).map(|item| Ok(snapshot.item(item)?.passage()));
         Lexical::build_in(&dir.join(LEXICAL), options, passages).map(drop)
     }
 
-    /// Opens the snapshot in `dir`, and what it has to be searched by terms.
+    /// Opens the snapshot in `dir`, and its lexical index if there is one.
     pub fn open(dir: &Path, model: &str, dimensions: i64) -> Result<Self> {
         let snapshot = Snapshot::open(dir, model, dimensions)?;
         let num = snapshot.num_items();
         let path = dir.join(LEXICAL);
         let lexical = path.exists().then(|| Lexical::load(&path)).transpose()?;
         if lexical.as_ref().is_some_and(|lexical| lexical.num_items() as usize != num) {
-            return Err(Error::data(&path, None, "is of other items than the index: build the index again"));
+            return Err(Error::data(&path, None, "was built from other items than the index: rebuild the index"));
         }
-        let (mut columns, mut ids) = (Columns::default(), HashMap::with_capacity(num));
+        let (mut columns, mut id_to_item) = (Columns::default(), HashMap::with_capacity(num));
         for at in 0..num {
             let item = snapshot.item(at)?;
             columns.push(&item);
-            ids.insert(item.id.into_boxed_str(), at as u32);
+            id_to_item.insert(item.id.into_boxed_str(), at as u32);
         }
         let manifest = snapshot.manifest();
-        let fresh = Fresh::new(manifest.dimensions, manifest.kind == Kind::Hnsw);
-        let state = RwLock::new(State { there: Selected::all(num), num_gone: 0, fresh });
-        let (selections, fields, tending) = (Selections::default(), OnceLock::new(), Mutex::default());
-        Ok(Self { snapshot, lexical, columns, selections, fields, ids, state, tending })
+        let delta = Delta::new(manifest.dimensions, manifest.kind == IndexKind::Hnsw);
+        let state = RwLock::new(LiveState { present: ItemSet::all(num), num_removed: 0, delta });
+        let (filter_cache, fields, growing) = (FilterCache::default(), OnceLock::new(), Mutex::default());
+        Ok(Self { snapshot, lexical, columns, filter_cache, fields, id_to_item, state, growing })
     }
 
     pub fn snapshot(&self) -> &Snapshot {
         &self.snapshot
     }
 
-    /// The vector of the snapshot's item that has the same id and says the same.
+    /// Vector of the snapshot's item with the same id and text, if any.
     pub fn vector_of(&self, item: &Item) -> Result<Option<&[f32]>> {
-        let Some(at) = self.ids.get(item.id.as_str()).map(|at| *at as usize) else { return Ok(None) };
+        let Some(at) = self.id_to_item.get(item.id.as_str()).map(|at| *at as usize) else { return Ok(None) };
         let same = self.snapshot.item(at)?.passage() == item.passage();
         Ok(same.then(|| self.snapshot.vector(at)))
     }
 
-    /// Whether every item went.
+    /// Whether every item was removed.
     pub fn is_empty(&self) -> bool {
         let state = self.state();
-        state.num_gone == self.snapshot.num_items() && state.fresh.num() == 0
+        state.num_removed == self.snapshot.num_items() && state.delta.num_items() == 0
     }
 
-    /// Items that a search looks at beside the snapshot, or passes over in it: what a new snapshot would spare.
+    /// Number of delta slots and of removed snapshot items: the overhead that a new snapshot would save.
     pub fn num_changed(&self) -> usize {
         let state = self.state();
-        state.fresh.num_places() + state.num_gone
+        state.delta.num_slots() + state.num_removed
     }
 
-    /// A panic while the lock was held left nothing half done that a search could not live with.
-    fn state(&self) -> RwLockReadGuard<'_, State> {
+    /// a poisoned lock is safe to use: a panic leaves no state that searches cannot handle
+    fn state(&self) -> RwLockReadGuard<'_, LiveState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, State> {
+    fn write(&self) -> RwLockWriteGuard<'_, LiveState> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets what came join the graph in which it is found faster. Searches go on meanwhile.
-    pub fn tend(&self) {
-        let _alone = self.tending.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Adds new vectors to the delta's graph, which makes searches faster. Searches continue meanwhile.
+    pub fn grow_graph(&self) {
+        let _alone = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            let chosen = self.state().fresh.choose();
+            let chosen = self.state().delta.choose_neighbors();
             if chosen.is_empty() {
                 return;
             }
-            self.write().fresh.link(&chosen);
+            self.write().delta.add_to_graph(&chosen);
         }
     }
 
-    fn find(&self, ask: &Ask, filter: Option<&Filter>) -> Result<Vec<Found>> {
-        self.snapshot.check(ask.vector)?;
+    fn search_vectors(&self, query: &VectorQuery, filter: Option<&Filter>) -> Result<Vec<IndexHit>> {
+        self.snapshot.check(query.vector)?;
         let state = self.state();
         let (old, new) = self.select(&state, filter)?;
-        let old = self.snapshot.nearest_of(ask, old.as_ref())?;
-        let new = state.fresh.nearest(ask, &new);
-        self.merged(&state, ask.k, old, new)
+        let old = self.snapshot.nearest_filtered(query, old.as_ref())?;
+        let new = state.delta.nearest(query, &new);
+        self.merge(&state, query.k, old, new)
     }
 
-    fn find_terms(&self, lexical: &Lexical, (query, k): (&str, usize), filter: Option<&Filter>) -> Result<Vec<Found>> {
+    fn search_terms(&self, lexical: &Lexical, query: &str, k: usize, filter: Option<&Filter>) -> Result<Vec<IndexHit>> {
         let state = self.state();
         let (old, new) = self.select(&state, filter)?;
-        let mut reach = k;
+        let mut depth = k;
         let old = loop {
-            let hits = lexical.search(query, reach)?;
-            let all = hits.len() < reach;
+            let hits = lexical.search(query, depth)?;
+            let all = hits.len() < depth;
             let hits = hits.into_iter().map(|hit| (hit.score, hit.row as usize));
             let kept: Vec<_> = hits.filter(|(_, item)| old.as_ref().is_none_or(|old| old.has(*item))).take(k).collect();
             if all || kept.len() == k {
                 break kept;
             }
-            reach = reach.saturating_mul(FURTHER);
+            depth = depth.saturating_mul(WIDEN);
         };
-        let hits = lexical.search_outside(query, state.fresh.texts())?.into_iter();
+        let hits = lexical.search_outside(query, state.delta.texts())?.into_iter();
         let new = hits.map(|hit| (hit.score, hit.row as usize)).filter(|(_, at)| new.has(*at)).collect();
-        self.merged(&state, k, old, new)
+        self.merge(&state, k, old, new)
     }
 
-    /// The items of the snapshot, or nothing where all of them, and of those that came, that a search may find.
-    fn select(&self, state: &State, filter: Option<&Filter>) -> Result<(Option<Selected>, Selected)> {
-        let new = state.fresh.select(filter);
+    /// Searchable items of the snapshot (None if all are) and of the delta.
+    fn select(&self, state: &LiveState, filter: Option<&Filter>) -> Result<(Option<ItemSet>, ItemSet)> {
+        let new = state.delta.select(filter);
         let old = match filter {
-            None => (state.num_gone > 0).then(|| state.there.clone()),
+            None => (state.num_removed > 0).then(|| state.present.clone()),
             Some(filter) => {
-                self.known(state, filter)?;
-                let selected = self.selections.of(&self.columns, filter);
-                Some(state.there.clone().both(&selected))
+                self.check_fields(state, filter)?;
+                let selected = self.filter_cache.get_or_select(&self.columns, filter);
+                Some(state.present.clone().intersect(&selected))
             }
         };
         Ok((old, new))
     }
 
-    /// A field that no item has is a slip, and would look like an empty shop.
-    fn known(&self, state: &State, filter: &Filter) -> Result<()> {
+    /// Rejects fields that no item has: a typo would look like an empty result.
+    fn check_fields(&self, state: &LiveState, filter: &Filter) -> Result<()> {
         filter.check()?;
-        let unknown = |field: &&str| !self.columns.knows(field) && !state.fresh.columns().knows(field);
-        match filter.must.iter().map(|condition| condition.field.as_str()).find(unknown) {
-            Some(field) => Err(self.columns.unknown(field)),
+        let unknown_field = |field: &&str| !self.columns.has_field(field) && !state.delta.columns().has_field(field);
+        match filter.must.iter().map(|condition| condition.field.as_str()).find(unknown_field) {
+            Some(field) => Err(self.columns.unknown_field(field)),
             None => Ok(()),
         }
     }
 
-    /// The best of both; of equal ones those of the snapshot first.
-    fn merged(&self, state: &State, k: usize, old: Vec<(f32, usize)>, new: Vec<(f32, usize)>) -> Result<Vec<Found>> {
-        let both = old.into_iter().map(|(score, item)| (score, false, item));
-        let mut both: Vec<_> = both.chain(new.into_iter().map(|(score, at)| (score, true, at))).collect();
-        // stable: those of the snapshot stand in the order of the catalogue already
-        both.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        both.truncate(k);
-        let found = both.into_iter().map(|(score, is_new, at)| {
-            let item = match is_new {
-                true => state.fresh.get(at).cloned().expect("what went was not looked at"),
-                false => self.snapshot.item(at)?,
+    /// Best hits of snapshot and delta; on equal scores the snapshot's come first.
+    fn merge(
+        &self,
+        state: &LiveState,
+        k: usize,
+        old: Vec<(f32, usize)>,
+        new: Vec<(f32, usize)>,
+    ) -> Result<Vec<IndexHit>> {
+        let intersect = old.into_iter().map(|(score, item)| (score, false, item));
+        let mut intersect: Vec<_> = intersect.chain(new.into_iter().map(|(score, at)| (score, true, at))).collect();
+        // a stable sort keeps the snapshot's hits in catalogue order
+        intersect.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        intersect.truncate(k);
+        let found = intersect.into_iter().map(|(score, is_new, at)| {
+            let item = if is_new {
+                state.delta.get(at).cloned().expect("removed items are not searched")
+            } else {
+                self.snapshot.item(at)?
             };
-            Ok(Found { score, item })
+            Ok(IndexHit { score, item })
         });
         found.collect()
     }
 
-    fn item(&self, state: &State, id: &str) -> Result<Option<Item>> {
-        if let Some(item) = state.fresh.find(id) {
+    fn item(&self, state: &LiveState, id: &str) -> Result<Option<Item>> {
+        if let Some(item) = state.delta.find(id) {
             return Ok(Some(item.clone()));
         }
-        match self.ids.get(id) {
-            Some(item) if state.there.has(*item as usize) => self.snapshot.item(*item as usize).map(Some),
+        match self.id_to_item.get(id) {
+            Some(item) if state.present.has(*item as usize) => self.snapshot.item(*item as usize).map(Some),
             _ => Ok(None),
         }
     }
 
-    /// Marks count the snapshot's items, and then what came.
-    fn some(&self, after: Option<&str>, limit: usize) -> Result<Page> {
+    /// Reads a page of items; marks count the snapshot's items, then the delta's slots.
+    fn read_page(&self, after: Option<&str>, limit: usize) -> Result<Page> {
         let (state, num) = (self.state(), self.snapshot.num_items());
-        let unknown = |e| Error::input("a page follows the one whose mark is given").because(e);
-        let mut at = after.map_or(Ok(0), |mark| mark.parse::<usize>().map_err(unknown))?;
-        let end = num + state.fresh.num_places();
+        let unknown_field = |e| Error::input("invalid page mark: pass the mark of the previous page").because(e);
+        let mut at = after.map_or(Ok(0), |mark| mark.parse::<usize>().map_err(unknown_field))?;
+        let end = num + state.delta.num_slots();
         let mut items = Vec::new();
         while items.len() < limit && at < end {
             if at >= num {
                 let new = at - num;
-                items.extend(state.fresh.get(new).map(|item| (item.clone(), state.fresh.vector(new).to_vec())));
-            } else if state.there.has(at) {
+                items.extend(state.delta.get(new).map(|item| (item.clone(), state.delta.vector(new).to_vec())));
+            } else if state.present.has(at) {
                 items.push((self.snapshot.item(at)?, self.snapshot.vector(at).to_vec()));
             }
             at += 1;
@@ -216,79 +223,84 @@ impl Live {
         Ok(Page { items, next: (at < end).then(|| at.to_string()) })
     }
 
-    fn change(&self, changes: &[Change]) -> Result<usize> {
-        self.takes(changes)?;
+    fn apply_changes(&self, changes: &[ItemChange]) -> Result<usize> {
+        self.check_changes(changes)?;
         let mut state = self.write();
-        let there = changes.iter().filter(|change| {
-            let at = self.ids.get(change.id()).copied();
-            state.apply(change, at)
+        let present = changes.iter().filter(|apply_changes| {
+            let at = self.id_to_item.get(apply_changes.id()).copied();
+            state.apply(apply_changes, at)
         });
-        Ok(there.count())
+        Ok(present.count())
     }
 }
 
-impl State {
-    /// Whether there was an item of that id.
-    fn apply(&mut self, change: &Change, old: Option<u32>) -> bool {
-        let was = self.remove(change.id(), old);
-        if let Change::Put(item, vector) = change {
-            self.fresh.push(item.clone(), vector);
+impl LiveState {
+    /// Applies one change; returns whether the id was present.
+    fn apply(&mut self, apply_changes: &ItemChange, old: Option<u32>) -> bool {
+        let was = self.remove(apply_changes.id(), old);
+        if let ItemChange::Put(item, vector) = apply_changes {
+            self.delta.push(item.clone(), vector);
         }
         was
     }
 
     fn remove(&mut self, id: &str, old: Option<u32>) -> bool {
-        let is_old = old.is_some_and(|item| self.there.has(item as usize));
+        let is_old = old.is_some_and(|item| self.present.has(item as usize));
         if let Some(item) = old.filter(|_| is_old) {
-            self.there.remove(item as usize);
-            self.num_gone += 1;
+            self.present.remove(item as usize);
+            self.num_removed += 1;
         }
-        self.fresh.remove(id) || is_old
+        self.delta.remove(id) || is_old
     }
 }
 
 impl Index for Live {
     fn check<'a>(&'a self, filter: &'a Filter) -> Answer<'a, ()> {
-        Box::pin(async { self.known(&self.state(), filter) })
+        Box::pin(async { self.check_fields(&self.state(), filter) })
     }
 
-    fn nearest<'a>(&'a self, ask: Ask<'a>, filter: Option<&'a Filter>) -> Answer<'a, Vec<Found>> {
-        Box::pin(async move { self.find(&ask, filter) })
+    fn nearest<'a>(&'a self, query: VectorQuery<'a>, filter: Option<&'a Filter>) -> Answer<'a, Vec<IndexHit>> {
+        Box::pin(async move { self.search_vectors(&query, filter) })
     }
 
-    fn lexical<'a>(&'a self, query: &'a str, k: usize, filter: Option<&'a Filter>) -> Answer<'a, Option<Vec<Found>>> {
+    fn lexical<'a>(
+        &'a self,
+        query: &'a str,
+        k: usize,
+        filter: Option<&'a Filter>,
+    ) -> Answer<'a, Option<Vec<IndexHit>>> {
         Box::pin(async move {
-            self.lexical.as_ref().map(|lexical| self.find_terms(lexical, (query, k), filter)).transpose()
+            self.lexical.as_ref().map(|lexical| self.search_terms(lexical, query, k, filter)).transpose()
         })
     }
 
-    fn get<'a>(&'a self, ids: &'a [String]) -> Answer<'a, Vec<Option<Item>>> {
+    fn get<'a>(&'a self, id_to_item: &'a [String]) -> Answer<'a, Vec<Option<Item>>> {
         Box::pin(async move {
             let state = self.state();
-            ids.iter().map(|id| self.item(&state, id)).collect()
+            id_to_item.iter().map(|id| self.item(&state, id)).collect()
         })
     }
 
-    fn takes(&self, changes: &[Change]) -> Result<()> {
-        changes.iter().try_for_each(|change| {
-            let Change::Put(item, vector) = change else { return Ok(()) };
+    fn check_changes(&self, changes: &[ItemChange]) -> Result<()> {
+        changes.iter().try_for_each(|apply_changes| {
+            let ItemChange::Put(item, vector) = apply_changes else { return Ok(()) };
             let named = |e: Error| Error::input(format!("the item `{}`", item.id)).because(e);
             self.snapshot.check(vector).map_err(named)
         })
     }
 
-    fn apply<'a>(&'a self, changes: &'a [Change]) -> Answer<'a, usize> {
-        Box::pin(async move { self.change(changes) })
+    fn apply<'a>(&'a self, changes: &'a [ItemChange]) -> Answer<'a, usize> {
+        Box::pin(async move { self.apply_changes(changes) })
     }
 
     fn num_items(&self) -> Answer<'_, usize> {
         let state = self.state();
-        let num = self.snapshot.num_items() - state.num_gone + state.fresh.num();
+        let num = self.snapshot.num_items() - state.num_removed + state.delta.num_items();
         Box::pin(async move { Ok(num) })
     }
 
     fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Page> {
-        Box::pin(async move { self.some(after, limit) })
+        Box::pin(async move { self.read_page(after, limit) })
     }
 
     fn fields(&self) -> Answer<'_, Vec<Field>> {

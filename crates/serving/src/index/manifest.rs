@@ -1,5 +1,5 @@
-//! What an index is, beside its files: the model that made its vectors, how they are searched, and each file's checksum.
-//! The manifest is written last and says what belongs to it, so that a folder with one is whole.
+//! Manifest of an index: the model that made its vectors, how it is searched, and the checksum of each file. Written
+//! last, so a folder that has one is complete.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,16 +14,16 @@ use souk_io::error::{Error, Result};
 const MANIFEST: &str = "manifest.json";
 const FORMAT: u32 = 2;
 
-/// How an index is searched.
+/// Search method of an index.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum IndexKind {
     /// `exact` for few items, `hnsw` for more.
     #[default]
     Auto,
-    /// Every vector is looked at.
+    /// Brute force over all vectors.
     Exact,
-    /// A graph leads to the nearest.
+    /// HNSW graph.
     Hnsw,
 }
 
@@ -31,30 +31,30 @@ pub enum Kind {
 #[serde(default, deny_unknown_fields)]
 pub struct IndexSettings {
     #[serde(rename = "type")]
-    pub kind: Kind,
-    /// Links that an item begins with in the graph.
+    pub kind: IndexKind,
+    /// Links of a new node in the HNSW graph (M).
     pub links: usize,
-    /// How far it looks around for them.
+    /// Search width when building the graph (efConstruction).
     pub build_reach: usize,
-    /// Threads that build; 0 takes every core.
+    /// Build threads; 0 uses every core.
     pub threads: usize,
-    /// The graph is walked by codes of one byte for each entry, and what was found is scored exactly.
+    /// Search the graph with int8 codes and rescore the results exactly.
     pub codes: bool,
 }
 
 impl Default for IndexSettings {
     fn default() -> Self {
-        Self { kind: Kind::Auto, links: 16, build_reach: 200, threads: 0, codes: true }
+        Self { kind: IndexKind::Auto, links: 16, build_reach: 200, threads: 0, codes: true }
     }
 }
 
 impl IndexSettings {
     pub(super) fn check(&self) -> Result<()> {
         if !(2..=256).contains(&self.links) {
-            return Err(Error::config("index.links", format!("is {}: say 2 to 256; 16 is usual", self.links)));
+            return Err(Error::config("index.links", format!("is {}: set it to 2 to 256 (default 16)", self.links)));
         }
         if self.build_reach < self.links {
-            let problem = format!("is {}, less than the {} links that are looked for", self.build_reach, self.links);
+            let problem = format!("is {}: set it to index.links ({}) or more", self.build_reach, self.links);
             return Err(Error::config("index.build_reach", problem));
         }
         Ok(())
@@ -68,19 +68,19 @@ pub struct Manifest {
     pub model: String,
     pub dimensions: usize,
     pub num_items: usize,
-    /// Items of one vector share a row.
+    /// Number of distinct vectors; items with equal vectors share a row.
     pub num_rows: usize,
     /// `exact` or `hnsw`.
     #[serde(rename = "type")]
-    pub kind: Kind,
-    /// The graph's nodes in each layer, all of them first.
+    pub kind: IndexKind,
+    /// Number of nodes in each graph layer, the full layer first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<usize>,
     pub files: BTreeMap<String, Sum>,
 }
 
 impl Manifest {
-    pub(super) fn new((model, dimensions): (String, usize), (num_items, num_rows): (usize, usize), kind: Kind) -> Self {
+    pub(super) fn new(model: String, dimensions: usize, num_items: usize, num_rows: usize, kind: IndexKind) -> Self {
         Self {
             format: FORMAT,
             model,
@@ -93,7 +93,7 @@ impl Manifest {
         }
     }
 
-    /// Reads it, provided that `model` made the index, with vectors of so many `dimensions`.
+    /// Reads the manifest in `dir` and checks its model and dimensions.
     pub(super) fn read(dir: &Path, model: &str, dimensions: usize) -> Result<Self> {
         #[derive(Deserialize)]
         struct Format {
@@ -101,21 +101,21 @@ impl Manifest {
         }
         let path = dir.join(MANIFEST);
         let text = fs::read(&path).map_err(Error::store(&path, "open the index"))?;
-        let broken = |e| Error::data(&path, None, "is no manifest of an index: build the index again").because(e);
+        let broken = |e| Error::data(&path, None, "is not an index manifest: rebuild the index").because(e);
         let Format { format } = serde_json::from_slice(&text).map_err(broken)?;
         if format != FORMAT {
-            let problem = format!("format {format}, this program reads {FORMAT}: build the index again");
+            let problem = format!("has format {format}, but this version reads {FORMAT}: rebuild the index");
             return Err(Error::data(&path, None, problem));
         }
         let manifest: Self = serde_json::from_slice(&text).map_err(broken)?;
         if manifest.dimensions != dimensions {
-            let held = manifest.dimensions;
-            let problem = format!("holds vectors of {held} entries, the model is set to {dimensions}: set the same");
+            let stored = manifest.dimensions;
+            let problem = format!("holds vectors of {stored} entries, the model is set to {dimensions}: set the same");
             return Err(Error::data(&path, None, problem));
         }
         if manifest.model != model {
             let problem =
-                format!("built by model {}, but the model given is {model}: build the index again", manifest.model);
+                format!("built by model {}, but the model given is {model}: rebuild the index", manifest.model);
             return Err(Error::data(&path, None, problem));
         }
         Ok(manifest)
@@ -123,15 +123,14 @@ impl Manifest {
 
     pub(super) fn write(&self, dir: &Path) -> Result<()> {
         let path = dir.join(MANIFEST);
-        let text = serde_json::to_string_pretty(self).expect("a manifest has text for keys");
+        let text = serde_json::to_string_pretty(self).expect("manifest keys are strings");
         fs::write(&path, text + "\n").map_err(Error::store(&path, "write it"))?;
         sync_one(&path)
     }
 
-    /// The checksum of a file that must be there.
+    /// Checksum of a required file.
     pub(super) fn sum(&self, dir: &Path, name: &str) -> Result<Sum> {
-        let missing =
-            || Error::data(&dir.join(MANIFEST), None, format!("names no file `{name}`: build the index again"));
+        let missing = || Error::data(&dir.join(MANIFEST), None, format!("does not list `{name}`: rebuild the index"));
         self.files.get(name).copied().ok_or_else(missing)
     }
 }

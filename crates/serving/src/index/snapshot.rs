@@ -1,179 +1,181 @@
-//! An index as it was built: an immutable folder whose files are mapped into memory. It is searched exactly or through a
-//! graph, and never answers for another model than its own.
+//! Immutable index: a folder whose files are memory-mapped. Searches by brute force or by HNSW graph, and never opens
+//! for a model other than its own.
 
 use std::collections::HashSet;
 use std::path::Path;
 
 use souk_native::{Number, Numbers};
 
-use super::ask::Ask;
-use super::columns::Selected;
-use super::graph::{Graph, Space, Walkers};
-use super::items::Items;
-use super::manifest::{Kind, Manifest};
-use super::space::{Codes, Floats};
+use super::columns::ItemSet;
+use super::graph::{BeamSearchPool, HnswGraph};
+use super::item_file::ItemFile;
+use super::manifest::{IndexKind, Manifest};
+use super::space::{Floats, Int8Codes, Space};
+use super::vector_query::VectorQuery;
 use souk_io::checksummed::read_numbers;
 use souk_io::domain::{Hit, Item};
 use souk_io::error::{Error, Result};
 
 pub(super) const ITEMS: &str = "items.jsonl";
 pub(super) const VECTORS: &str = "vectors.f32";
-/// The first item of each row, and where the last one ends.
+/// First item of each row, then the total.
 pub(super) const STARTS: &str = "starts.u32";
-/// Each item's place in the catalogue, for rows stand in an order of their own.
+/// Catalogue position of each item: rows are shuffled.
 pub(super) const PLACES: &str = "places.u32";
 pub(super) const CODES: &str = "codes.i8";
 pub(super) const STEPS: &str = "steps.f32";
 
-/// The file of one layer.
+/// File of one graph layer.
 pub(super) fn links_file(layer: usize) -> String {
     format!("links-{layer}.u32")
 }
 
 pub struct Snapshot {
     manifest: Manifest,
-    /// No two rows are the same: a walk would not get past those that are.
+    /// Distinct vectors: duplicates would trap a graph search.
     vectors: Numbers<f32>,
     starts: Numbers<u32>,
-    searched: Searched,
-    /// Those of the first row first, and so on.
-    items: Items,
+    method: SearchMethod,
+    /// Items ordered by row.
+    items: ItemFile,
     places: Numbers<u32>,
-    walkers: Walkers,
+    beams: BeamSearchPool,
 }
 
-enum Searched {
+enum SearchMethod {
     Exact,
-    Graph { graph: Graph, codes: Option<Codes> },
+    Hnsw { graph: HnswGraph, codes: Option<Int8Codes> },
 }
 
 impl Snapshot {
-    /// Opens the snapshot in `dir`, provided that `model` built it, with vectors of so many `dimensions`.
+    /// Opens the snapshot in `dir`, built by `model` with vectors of this size.
     pub fn open(dir: &Path, model: &str, dimensions: i64) -> Result<Self> {
-        let width = usize::try_from(dimensions).map_err(|e| Error::input("a vector has entries").because(e))?;
+        let width =
+            usize::try_from(dimensions).map_err(|e| Error::input("the number of dimensions is negative").because(e))?;
         let manifest = Manifest::read(dir, model, width)?;
-        let (rows, num, files) = (manifest.num_rows, manifest.num_items, Files { dir, manifest: &manifest });
+        let (rows, num, files) = (manifest.num_rows, manifest.num_items, IndexFiles { dir, manifest: &manifest });
         let vectors = files.numbers(VECTORS, rows.saturating_mul(width))?;
         let starts: Numbers<u32> = files.numbers(STARTS, rows.saturating_add(1))?;
         if starts[0] != 0 || starts[rows] as usize != num || !starts.is_sorted() {
-            return Err(files.broken(STARTS, "does not share out the items"));
+            return Err(files.broken(STARTS, "does not partition the items"));
         }
         let places = files.numbers(PLACES, num)?;
-        let items = Items::open(&dir.join(ITEMS), manifest.sum(dir, ITEMS)?)?;
+        let items = ItemFile::open(&dir.join(ITEMS), manifest.sum(dir, ITEMS)?)?;
         files.check(ITEMS, items.len(), num)?;
-        let searched = match manifest.kind {
-            Kind::Hnsw => Searched::Graph { graph: files.graph()?, codes: files.codes(width)? },
-            Kind::Exact | Kind::Auto => Searched::Exact,
+        let method = match manifest.kind {
+            IndexKind::Hnsw => SearchMethod::Hnsw { graph: files.graph()?, codes: files.codes(width)? },
+            IndexKind::Exact | IndexKind::Auto => SearchMethod::Exact,
         };
-        Ok(Self { manifest, vectors, starts, searched, items, places, walkers: Walkers::default() })
+        Ok(Self { manifest, vectors, starts, method, items, places, beams: BeamSearchPool::default() })
     }
 
-    /// The items nearest to a normalised vector, best first; ties in the order of the catalogue.
-    pub fn search(&self, ask: &Ask) -> Result<Vec<Hit>> {
+    /// Items nearest to a unit vector, best first; ties are in catalogue order.
+    pub fn search(&self, query: &VectorQuery) -> Result<Vec<Hit>> {
         let hit = |(at, (score, item)): (usize, (f32, usize))| {
             let Item { id, title, .. } = self.items.get(item)?;
             Ok(Hit { id, score, rank: at + 1, title })
         };
-        self.nearest(ask)?.into_iter().enumerate().map(hit).collect()
+        self.nearest(query)?.into_iter().enumerate().map(hit).collect()
     }
 
-    /// As `search`, with numbers for items.
-    pub fn nearest(&self, ask: &Ask) -> Result<Vec<(f32, usize)>> {
-        self.nearest_of(ask, None)
+    /// Same as `search`, but returns item numbers.
+    pub fn nearest(&self, query: &VectorQuery) -> Result<Vec<(f32, usize)>> {
+        self.nearest_filtered(query, None)
     }
 
-    /// As `nearest`, of the items that are kept.
-    pub(super) fn nearest_of(&self, ask: &Ask, kept: Option<&Selected>) -> Result<Vec<(f32, usize)>> {
-        self.check(ask.vector)?;
-        let num_kept = kept.map_or(self.manifest.num_items, Selected::num);
-        let Searched::Graph { graph, codes } = &self.searched else {
-            return Ok(self.best(ask.k, self.all(ask, kept), kept));
+    /// Same as `nearest`, but restricted to the allowed items.
+    pub(super) fn nearest_filtered(&self, query: &VectorQuery, allowed: Option<&ItemSet>) -> Result<Vec<(f32, usize)>> {
+        self.check(query.vector)?;
+        let num_allowed = allowed.map_or(self.manifest.num_items, ItemSet::num);
+        let SearchMethod::Hnsw { graph, codes } = &self.method else {
+            return Ok(self.best(query.k, self.exact(query, allowed), allowed));
         };
-        let walked = ask.widening(self.manifest.num_items, num_kept, |reach| {
-            self.best(ask.k, self.walk(graph, codes.as_ref(), ask.vector, reach), kept)
+        let from_graph = query.search_widening(self.manifest.num_items, num_allowed, |ef| {
+            self.best(query.k, self.search_graph(graph, codes.as_ref(), query.vector, ef), allowed)
         });
-        Ok(walked.unwrap_or_else(|| self.best(ask.k, self.all(ask, kept), kept)))
+        Ok(from_graph.unwrap_or_else(|| self.best(query.k, self.exact(query, allowed), allowed)))
     }
 
-    /// The share of the `k` nearest to each vector that a search finds.
+    /// Fraction of the exact `k` nearest neighbors that a search finds.
     pub fn recall(&self, vectors: &[Vec<f32>], k: usize) -> Result<f64> {
-        let (mut found, mut there) = (0, 0);
+        let (mut num_found, mut num_exact) = (0, 0);
         for vector in vectors {
-            let ask = Ask::new(vector, k);
-            let walked: HashSet<usize> = self.nearest(&ask)?.into_iter().map(|(_, item)| item).collect();
-            let exact = self.best(k, self.all(&ask, None), None);
-            there += exact.len();
-            found += exact.iter().filter(|(_, item)| walked.contains(item)).count();
+            let query = VectorQuery::new(vector, k);
+            let found: HashSet<usize> = self.nearest(&query)?.into_iter().map(|(_, item)| item).collect();
+            let exact = self.best(k, self.exact(&query, None), None);
+            num_exact += exact.len();
+            num_found += exact.iter().filter(|(_, item)| found.contains(item)).count();
         }
-        Ok(if there == 0 { 1.0 } else { found as f64 / there as f64 })
+        Ok(if num_exact == 0 { 1.0 } else { num_found as f64 / num_exact as f64 })
     }
 
-    /// A vector that this index could have been asked for or made of.
+    /// Checks the size of a vector and that its entries are finite.
     pub(super) fn check(&self, vector: &[f32]) -> Result<()> {
         if vector.len() != self.manifest.dimensions {
-            let problem = format!("a vector of {} entries for an index of {}", vector.len(), self.manifest.dimensions);
+            let problem =
+                format!("the vector has {} entries, but the index has {}", vector.len(), self.manifest.dimensions);
             return Err(Error::input(problem));
         }
         if !vector.iter().all(|x| x.is_finite()) {
-            return Err(Error::input("a vector with an entry that is not finite is near to nothing"));
+            return Err(Error::input("the vector has an entry that is not finite"));
         }
         Ok(())
     }
 
-    /// The first `k` kept items of rows that were scored.
-    fn best(&self, k: usize, rows: Vec<(f32, u32)>, kept: Option<&Selected>) -> Vec<(f32, usize)> {
-        let items = rows.iter().flat_map(|(score, row)| self.of(*row).map(|item| (*score, item)));
-        let mut best: Vec<_> = items.filter(|(_, item)| kept.is_none_or(|kept| kept.has(*item))).collect();
+    /// First `k` allowed items of scored rows.
+    fn best(&self, k: usize, rows: Vec<(f32, u32)>, allowed: Option<&ItemSet>) -> Vec<(f32, usize)> {
+        let items = rows.iter().flat_map(|(score, row)| self.items_of_row(*row).map(|item| (*score, item)));
+        let mut best: Vec<_> = items.filter(|(_, item)| allowed.is_none_or(|allowed| allowed.has(*item))).collect();
         best.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(self.places[a.1].cmp(&self.places[b.1])));
         best.truncate(k);
         best
     }
 
-    /// The items of a row.
-    fn of(&self, row: u32) -> impl Iterator<Item = usize> {
+    /// Items of a row.
+    fn items_of_row(&self, row: u32) -> impl Iterator<Item = usize> {
         (self.starts[row as usize]..self.starts[row as usize + 1]).map(|item| item as usize)
     }
 
-    /// Where an item stands in the catalogue.
-    pub fn place(&self, item: usize) -> usize {
+    /// Position of an item in the catalogue.
+    pub fn catalogue_position(&self, item: usize) -> usize {
         self.places[item] as usize
     }
 
-    fn walk(&self, graph: &Graph, codes: Option<&Codes>, vector: &[f32], reach: usize) -> Vec<(f32, u32)> {
-        self.walkers.lend(|walker| match codes {
+    fn search_graph(&self, graph: &HnswGraph, codes: Option<&Int8Codes>, vector: &[f32], ef: usize) -> Vec<(f32, u32)> {
+        self.beams.with(|beam_search| match codes {
             None => {
-                let found = graph.nearest(&self.vectors(), vector, walker, reach);
+                let found = graph.nearest(&self.vectors(), vector, beam_search, ef);
                 found.iter().map(|found| (found.score, found.node)).collect()
             }
             Some(codes) => {
-                let found = graph.nearest(codes, &codes.query(vector), walker, reach);
-                self.scored(vector, found.iter().map(|found| found.node).collect())
+                let found = graph.nearest(codes, &codes.query(vector), beam_search, ef);
+                self.score_rows(vector, found.iter().map(|found| found.node).collect())
             }
         })
     }
 
-    /// The best of all rows that have an item that is kept, `k` of them.
-    fn all(&self, ask: &Ask, kept: Option<&Selected>) -> Vec<(f32, u32)> {
-        let rows = match kept {
+    /// Brute force: the `k` best rows that have an allowed item.
+    fn exact(&self, query: &VectorQuery, allowed: Option<&ItemSet>) -> Vec<(f32, u32)> {
+        let rows = match allowed {
             None => (0..self.manifest.num_rows as u32).collect(),
-            Some(kept) => {
-                // rows share out the items in their order
-                let mut rows: Vec<u32> = kept.iter().map(|item| self.row_of(item)).collect();
+            Some(allowed) => {
+                // items are ordered by row, so duplicates are adjacent
+                let mut rows: Vec<u32> = allowed.iter().map(|item| self.row_of(item)).collect();
                 rows.dedup();
                 rows
             }
         };
-        let mut best = self.scored(ask.vector, rows);
-        if ask.k < best.len() {
-            let keeps = |item: &usize| kept.is_none_or(|kept| kept.has(*item));
-            let place = |row: u32| self.of(row).find(keeps).map(|item| self.places[item]);
-            best.select_nth_unstable_by(ask.k, |a, b| b.0.total_cmp(&a.0).then_with(|| place(a.1).cmp(&place(b.1))));
-            best.truncate(ask.k);
+        let mut best = self.score_rows(query.vector, rows);
+        if query.k < best.len() {
+            let is_allowed = |item: &usize| allowed.is_none_or(|allowed| allowed.has(*item));
+            let place = |row: u32| self.items_of_row(row).find(is_allowed).map(|item| self.places[item]);
+            best.select_nth_unstable_by(query.k, |a, b| b.0.total_cmp(&a.0).then_with(|| place(a.1).cmp(&place(b.1))));
+            best.truncate(query.k);
         }
         best
     }
 
-    fn scored(&self, vector: &[f32], rows: Vec<u32>) -> Vec<(f32, u32)> {
+    fn score_rows(&self, vector: &[f32], rows: Vec<u32>) -> Vec<(f32, u32)> {
         let mut scores = vec![0.0; rows.len()];
         self.vectors().scores(vector, &rows, &mut scores);
         scores.into_iter().zip(rows).collect()
@@ -187,7 +189,7 @@ impl Snapshot {
         self.manifest.num_items
     }
 
-    /// So many items from all over, with their vectors.
+    /// Up to `num` evenly spaced items with their vectors.
     pub fn sample(&self, num: usize) -> Result<Vec<(Item, &[f32])>> {
         let step = self.num_items().div_ceil(num.max(1)).max(1);
         (0..self.num_items()).step_by(step).map(|item| Ok((self.item(item)?, self.vector(item)))).collect()
@@ -210,20 +212,20 @@ impl Snapshot {
     }
 }
 
-/// The files of a folder, as its manifest has them.
-struct Files<'a> {
+/// Reader of an index's files, which checks them against the manifest.
+struct IndexFiles<'a> {
     dir: &'a Path,
     manifest: &'a Manifest,
 }
 
-impl Files<'_> {
+impl IndexFiles<'_> {
     fn broken(&self, name: &str, problem: impl std::fmt::Display) -> Error {
-        Error::data(&self.dir.join(name), None, format!("{problem}: build the index again"))
+        Error::data(&self.dir.join(name), None, format!("{problem}: rebuild the index"))
     }
 
     fn check(&self, name: &str, found: usize, expected: usize) -> Result<()> {
         let items = self.manifest.num_items;
-        let problem = || format!("has {found} entries, where {items} items have {expected}");
+        let problem = || format!("has {found} entries instead of {expected} for {items} items");
         if found == expected { Ok(()) } else { Err(self.broken(name, problem())) }
     }
 
@@ -233,24 +235,28 @@ impl Files<'_> {
         Ok(numbers)
     }
 
-    fn codes(&self, width: usize) -> Result<Option<Codes>> {
+    fn codes(&self, width: usize) -> Result<Option<Int8Codes>> {
         if !self.manifest.files.contains_key(CODES) {
             return Ok(None);
         }
         let rows = self.manifest.num_rows;
-        Ok(Some(Codes { codes: self.numbers(CODES, rows.saturating_mul(width))?, steps: self.numbers(STEPS, rows)? }))
+        Ok(Some(Int8Codes {
+            codes: self.numbers(CODES, rows.saturating_mul(width))?,
+            steps: self.numbers(STEPS, rows)?,
+        }))
     }
 
-    fn graph(&self) -> Result<Graph> {
+    fn graph(&self) -> Result<HnswGraph> {
         let layers = self.manifest.layers.iter().enumerate().map(|(layer, num)| {
             let name = links_file(layer);
             let links: Numbers<u32> = read_numbers(&self.dir.join(&name), self.manifest.sum(self.dir, &name)?)?;
-            // each row says how many of its links count, and has them
+            // each row is a count followed by room for that many links
             let row = links.len().checked_div(*num).unwrap_or(0);
             let width = row.checked_sub(1).ok_or_else(|| self.broken(&name, "has no links"))?;
             Ok((width, links))
         });
-        let graph = Graph::of(layers.collect::<Result<_>>()?).map_err(|problem| self.broken("", problem))?;
+        let graph =
+            HnswGraph::from_layers(layers.collect::<Result<_>>()?).map_err(|problem| self.broken("", problem))?;
         self.check(&links_file(0), self.manifest.layers[0], self.manifest.num_rows)?;
         Ok(graph)
     }

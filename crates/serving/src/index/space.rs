@@ -1,9 +1,15 @@
-//! The vectors of an index, as numbers of four bytes and as codes of one. Both say how near a query is to rows that are
-//! named by number; codes do so nearly, from a quarter of the memory.
+//! Vectors of an index as f32 and as int8 codes. Both score numbered rows against a query; int8 is approximate and
+//! takes a quarter of the memory.
 
 use souk_native::{Numbers, code_products, products};
 
-use super::graph::Space;
+/// Similarity of a query to numbered vectors.
+pub trait Space: Sync {
+    type Query: ?Sized;
+
+    /// Writes the similarity of each of `nodes` to the query; larger is nearer.
+    fn scores(&self, query: &Self::Query, nodes: &[u32], out: &mut [f32]);
+}
 
 /// `[n, width]`.
 #[derive(Clone, Copy, Debug)]
@@ -30,52 +36,52 @@ impl Space for Floats<'_> {
     }
 }
 
-/// Each row in steps of a 127th of its largest entry.
+/// int8 codes: each row in steps of 1/127 of its largest absolute entry.
 #[derive(Debug)]
-pub struct Codes {
+pub struct Int8Codes {
     /// `[n, width]`.
     pub codes: Numbers<i8>,
-    /// `[n]`: the step.
+    /// `[n]`: step size of each row.
     pub steps: Numbers<f32>,
 }
 
-/// A query in codes.
-pub struct Coded {
+/// int8 codes of a query.
+pub struct QuantizedQuery {
     codes: Vec<i16>,
     step: f32,
 }
 
-/// The codes of a vector that is not all zeros, and their step.
-fn coded(vector: &[f32]) -> (impl Iterator<Item = i8>, f32) {
-    let step = vector.iter().fold(f32::MIN_POSITIVE, |most, x| most.max(x.abs())) / 127.0;
-    // Rust's conversion stops at the ends
+/// int8 codes and step size of a nonzero vector.
+fn quantize(vector: &[f32]) -> (impl Iterator<Item = i8>, f32) {
+    let step = vector.iter().fold(f32::MIN_POSITIVE, |max, x| max.max(x.abs())) / 127.0;
+    // float-to-int casts saturate in Rust
     (vector.iter().map(move |x| (x / step).round() as i8), step)
 }
 
-impl Codes {
-    pub fn of(vectors: Floats<'_>) -> Self {
+impl Int8Codes {
+    pub fn quantize(vectors: Floats<'_>) -> Self {
         let (mut codes, mut steps) = (Vec::with_capacity(vectors.flat.len()), Vec::new());
         for row in vectors.flat.chunks_exact(vectors.width) {
-            let (row, step) = coded(row);
+            let (row, step) = quantize(row);
             codes.extend(row);
             steps.push(step);
         }
         Self { codes: codes.into(), steps: steps.into() }
     }
 
-    pub fn query(&self, query: &[f32]) -> Coded {
-        let (codes, step) = coded(query);
-        Coded { codes: codes.map(i16::from).collect(), step }
+    pub fn query(&self, query: &[f32]) -> QuantizedQuery {
+        let (codes, step) = quantize(query);
+        QuantizedQuery { codes: codes.map(i16::from).collect(), step }
     }
 }
 
-/// Products that are taken at a time.
+/// Rows scored per call.
 const BLOCK: usize = 64;
 
-impl Space for Codes {
-    type Query = Coded;
+impl Space for Int8Codes {
+    type Query = QuantizedQuery;
 
-    fn scores(&self, query: &Coded, rows: &[u32], out: &mut [f32]) {
+    fn scores(&self, query: &QuantizedQuery, rows: &[u32], out: &mut [f32]) {
         let mut exact = [0; BLOCK];
         for (rows, out) in rows.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
             let exact = &mut exact[..rows.len()];

@@ -1,10 +1,9 @@
-//! A catalogue encoded anew: shard by shard, over all ranks, and on from where it was after a kill; then one index of it, in a folder
-//! or in a collection of Milvus. Ranks share a folder and exchange nothing else. Takes an encoder and files of items; never serves
-//! anything.
+//! Encodes a catalogue in shards across ranks, resumes after a kill, and builds one index in a folder or a Milvus
+//! collection. Ranks share a folder and exchange nothing else. Takes an encoder and item files; never serves anything.
 
-mod kept;
-mod pace;
 mod remote;
+mod shard_files;
+mod throughput;
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,52 +13,52 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use self::kept::{Kept, Left};
-pub use self::pace::Pace;
-use self::remote::Remote;
+use self::remote::{CollectionSpec, RemoteCollection};
+use self::shard_files::{ShardFolder, ShardResult};
+pub use self::throughput::Throughput;
 use crate::index::{IndexSettings, Manifest, MilvusSettings, Snapshot};
 use souk_ingest::import::{ItemFiles, Shard};
 use souk_io::atomic_dir::write_whole;
 use souk_io::domain::{Item, TextKind};
 use souk_io::error::{Error, Result};
-use souk_nn::collective::Place;
-use souk_nn::encoder::{Encoder, Limits, Worker, encode};
+use souk_nn::collective::Rendezvous;
+use souk_nn::encoder::{Encoder, EncoderWorker, Limits, encode};
 
 const PLAN: &str = "plan.json";
 const LOCK: &str = "lock";
 const POLL: Duration = Duration::from_millis(200);
-/// How long a rank waits for the first one to say what is done.
-const PATIENCE: Duration = Duration::from_secs(600);
+/// How long a rank waits for the first rank's plan.
+const PLAN_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Where the vectors go.
+/// Destination of the index.
 #[derive(Clone, Debug)]
-pub enum Into {
+pub enum IndexTarget {
     Folder,
     Milvus {
         settings: MilvusSettings,
         collection: String,
-        /// Given to the collection once it is whole.
+        /// Alias to point to the collection once it is complete.
         alias: Option<String>,
     },
 }
 
-/// What is to be done.
-pub struct Job<'a> {
+/// An indexing job.
+pub struct IndexJob<'a> {
     pub files: &'a ItemFiles,
-    /// The index's folder; what is not yet an index lies beside it.
+    /// Folder of the index; work files go next to it.
     pub out: &'a Path,
-    pub into: Into,
+    pub target: IndexTarget,
     pub index: IndexSettings,
-    /// Roughly what is lost by a kill.
+    /// Size of a shard: about the work that a kill loses.
     pub shard_bytes: u64,
     pub limits: Limits,
-    /// What else decides the vectors, such as the precision: who goes on, goes on with the same.
+    /// Other settings that change the vectors, such as the precision; a resumed job must have the same.
     pub made_with: String,
 }
 
-/// What was agreed on: who goes on, goes on with the same.
+/// Plan of a job on disk; a resumed job must have the same.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Plan {
+struct IndexPlan {
     model: String,
     dimensions: i64,
     made_with: String,
@@ -68,26 +67,31 @@ struct Plan {
     shards: Vec<Shard>,
 }
 
-/// How it ended.
+/// Result of a job.
 #[derive(Clone, Debug, Serialize)]
-pub struct Done {
+pub struct IndexReport {
     pub num_items: u64,
     pub dimensions: i64,
     pub num_shards: usize,
-    /// Of them, those that an earlier run had done.
+    /// Shards that an earlier run had finished.
     pub shards_before: usize,
     #[serde(flatten)]
-    pub pace: Pace,
-    /// What is in the folder.
+    pub throughput: Throughput,
     pub manifest: Option<Manifest>,
     pub collection: Option<String>,
 }
 
-/// How far it is.
-pub enum Progress<'a> {
+/// Throughput of this rank, and its progress callback.
+struct Reporter<'a> {
+    throughput: Throughput,
+    report: &'a mut dyn FnMut(IndexProgress<'_>),
+}
+
+/// Progress of a job.
+pub enum IndexProgress<'a> {
     Note(&'a str),
-    Encoding(&'a Pace),
-    /// All is encoded here; shards of other ranks are waited for.
+    Encoding(&'a Throughput),
+    /// This rank is done; shards of other ranks are missing.
     Waiting(usize),
     Joining {
         items: u64,
@@ -95,187 +99,207 @@ pub enum Progress<'a> {
     },
 }
 
-impl Job<'_> {
-    /// Encodes this rank's shards; the first rank makes the index of all, and says what came of it.
-    pub fn run(&self, encoder: Encoder, told: &mut dyn FnMut(Progress<'_>)) -> Result<Option<Done>> {
-        let (rank, size) = Place::from_environment()?.map_or((0, 1), |place| (place.rank, place.size));
-        let plan = Plan {
+impl IndexJob<'_> {
+    /// Encodes this rank's shards. The first rank then builds the index and returns the report.
+    pub fn run(&self, encoder: Encoder, report: &mut dyn FnMut(IndexProgress<'_>)) -> Result<Option<IndexReport>> {
+        let (rank, size) = Rendezvous::from_environment()?.map_or((0, 1), |place| (place.rank, place.size));
+        let plan = IndexPlan {
             model: encoder.fingerprint()?,
             dimensions: encoder.dimensions(),
             made_with: self.made_with.clone(),
-            into: self.target(),
+            into: self.target_name(),
             columns: self.files.columns(),
-            shards: self.files.shards(self.shard_bytes, &mut |note| told(Progress::Note(note)))?,
+            shards: self.files.shards(self.shard_bytes, &mut |note| report(IndexProgress::Note(note)))?,
         };
-        let home = beside(self.out, "shards")?;
-        let lock = if rank == 0 { Some(self.begin(&home, &plan)?) } else { None };
-        if rank > 0 && !self.follow(&home, &plan)? {
+        let home = sibling(self.out, "shards")?;
+        let lock = if rank == 0 { Some(self.lock_plan(&home, &plan)?) } else { None };
+        if rank > 0 && !self.wait_for_plan(&home, &plan)? {
             return Ok(None);
         }
-        let kept = Kept { home: &home, model: (plan.model.clone(), plan.dimensions) };
-        let remote = match &self.into {
-            Into::Folder => None,
-            Into::Milvus { settings, collection, .. } => {
-                Some(Remote::open((settings, collection), (&plan.model, plan.dimensions), (&self.index, rank == 0))?)
-            }
-        };
+        let folder = ShardFolder { home: &home, model: plan.model.clone(), dimensions: plan.dimensions };
+        let remote = self.open_remote(&plan, rank)?;
         let mut before = BTreeMap::new();
-        kept.look(&plan.shards, &mut before)?;
+        folder.refresh(&plan.shards, &mut before)?;
         let mine = || plan.shards.iter().enumerate().skip(rank).step_by(size);
-        let mut pace = Pace::new(mine(), &before);
-        let worker = Worker::start(encoder, self.limits)?;
+        let mut reporter = Reporter { throughput: Throughput::new(mine(), &before), report };
+        let worker = EncoderWorker::start(encoder, self.limits)?;
         for (at, shard) in mine().filter(|(at, _)| !before.contains_key(at)) {
-            let left = match &remote {
-                None => self.encode(shard, &worker, &mut kept.writer(at)?, (&mut pace, told))?,
-                Some(remote) => self.encode(shard, &worker, remote.writer().as_mut(), (&mut pace, told))?,
+            let result = match &remote {
+                None => self.encode(shard, &worker, &mut folder.writer(at)?, &mut reporter)?,
+                Some(remote) => self.encode(shard, &worker, remote.writer().as_mut(), &mut reporter)?,
             };
-            kept.mark(at, shard, left)?;
-            pace.ended(shard);
+            folder.mark(at, shard, result)?;
+            reporter.throughput.finish_shard(shard);
         }
         if rank > 0 {
             return Ok(None);
         }
-        let left = self.wait_for_all(&kept, &plan, told)?;
-        let num_items = left.iter().map(|left| left.items).sum();
+        let results = self.wait_for_all(&folder, &plan, &mut *reporter.report)?;
+        let num_items = results.iter().map(|result| result.items).sum();
         let (mut manifest, mut name) = (None, None);
-        match (&self.into, &remote) {
-            (Into::Milvus { alias, .. }, Some(remote)) => name = Some(remote.finish(num_items, alias.as_deref())?),
-            _ => manifest = Some(self.join(&kept, &left, told)?),
+        match (&self.target, &remote) {
+            (IndexTarget::Milvus { alias, .. }, Some(remote)) => {
+                name = Some(remote.finish(num_items, alias.as_deref())?)
+            }
+            _ => manifest = Some(self.join(&folder, &results, &mut *reporter.report)?),
         }
         drop(lock);
         fs::remove_dir_all(&home).map_err(Error::store(&home, "remove it"))?;
-        let pace = pace.of_all(num_items, &before);
+        let throughput = reporter.throughput.for_all_ranks(num_items, &before);
         let (dimensions, num_shards) = (plan.dimensions, plan.shards.len());
-        Ok(Some(Done {
+        Ok(Some(IndexReport {
             num_items,
             dimensions,
             num_shards,
             shards_before: before.len(),
-            pace,
+            throughput,
             manifest,
             collection: name,
         }))
     }
 
-    fn target(&self) -> String {
-        match &self.into {
-            Into::Folder => "folder".into(),
-            Into::Milvus { collection, .. } => format!("collection {collection}"),
+    fn open_remote(&self, plan: &IndexPlan, rank: usize) -> Result<Option<RemoteCollection>> {
+        let IndexTarget::Milvus { settings, collection, .. } = &self.target else { return Ok(None) };
+        let spec = CollectionSpec {
+            settings,
+            name: collection,
+            model: &plan.model,
+            dimensions: plan.dimensions,
+            index: &self.index,
+            is_first_rank: rank == 0,
+        };
+        RemoteCollection::open(spec).map(Some)
+    }
+
+    fn target_name(&self) -> String {
+        match &self.target {
+            IndexTarget::Folder => "folder".into(),
+            IndexTarget::Milvus { collection, .. } => format!("collection {collection}"),
         }
     }
 
-    /// Writes the plan down, or finds that it is the one that was followed before. Nobody else works at it meanwhile.
-    fn begin(&self, home: &Path, plan: &Plan) -> Result<File> {
-        if self.is_made() {
+    /// Locks the work folder, and writes the plan or checks that it is the same.
+    fn lock_plan(&self, home: &Path, plan: &IndexPlan) -> Result<File> {
+        if self.output_exists() {
             return Err(Error::config(self.out.display(), "is not empty: give a new folder"));
         }
-        fs::create_dir_all(home).map_err(Error::store(home, "make the folder"))?;
+        fs::create_dir_all(home).map_err(Error::store(home, "create the folder"))?;
         let lock = home.join(LOCK);
-        let held = File::create(&lock).map_err(Error::store(&lock, "make it"))?;
-        if held.try_lock().is_err() {
+        let file = File::create(&lock).map_err(Error::store(&lock, "create it"))?;
+        if file.try_lock().is_err() {
             return Err(Error::config(
                 home.display(),
-                "another process is at work there: wait for it, or give another --out",
+                "is in use by another process: wait for it, or give another --out",
             ));
         }
         match read_plan(home)? {
             None => write_whole(&home.join(PLAN), plan)?,
             Some(known) if known == *plan => {}
-            Some(_) => return Err(another(home)),
+            Some(_) => return Err(plan_mismatch(home)),
         }
-        Ok(held)
+        Ok(file)
     }
 
-    /// Waits for the first rank's plan; false where all is done already.
-    fn follow(&self, home: &Path, plan: &Plan) -> Result<bool> {
-        let began = Instant::now();
+    /// Waits for the first rank's plan; false if the job is already finished.
+    fn wait_for_plan(&self, home: &Path, plan: &IndexPlan) -> Result<bool> {
+        let started = Instant::now();
         loop {
             let known = read_plan(home)?;
             if known.as_ref() == Some(plan) {
                 return Ok(true);
             }
-            if known.is_none() && self.is_made() {
+            if known.is_none() && self.output_exists() {
                 return Ok(false);
             }
-            if began.elapsed() > PATIENCE {
-                return Err(another(home));
+            if started.elapsed() > PLAN_TIMEOUT {
+                return Err(plan_mismatch(home));
             }
             sleep(POLL);
         }
     }
 
-    fn is_made(&self) -> bool {
+    fn output_exists(&self) -> bool {
         fs::read_dir(self.out).is_ok_and(|mut entries| entries.next().is_some())
     }
 
     fn encode(
         &self,
         shard: &Shard,
-        worker: &Worker,
-        writer: &mut dyn Writer,
-        (pace, told): (&mut Pace, &mut dyn FnMut(Progress<'_>)),
-    ) -> Result<Left> {
+        worker: &EncoderWorker,
+        writer: &mut dyn ShardWriter,
+        reporter: &mut Reporter<'_>,
+    ) -> Result<ShardResult> {
         let place = |(number, item): &(u64, Item)| self.files.place(shard, *number, &item.id);
         let passage = |(_, item): &(u64, Item)| item.passage();
         let mut items = 0;
         encode(worker, Some(TextKind::Item), self.files.items(shard)?, (passage, place), |(_, item), vector| {
             writer.add(item, &vector)?;
             items += 1;
-            pace.encoded();
-            told(Progress::Encoding(pace));
+            reporter.throughput.add_item();
+            (reporter.report)(IndexProgress::Encoding(&reporter.throughput));
             Ok::<(), Error>(())
         })?;
         writer.finish(items)
     }
 
-    /// What all shards left, once all ranks are through.
-    fn wait_for_all(&self, kept: &Kept, plan: &Plan, told: &mut dyn FnMut(Progress<'_>)) -> Result<Vec<Left>> {
+    /// Results of all shards, once all ranks are done.
+    fn wait_for_all(
+        &self,
+        folder: &ShardFolder,
+        plan: &IndexPlan,
+        report: &mut dyn FnMut(IndexProgress<'_>),
+    ) -> Result<Vec<ShardResult>> {
         let mut done = BTreeMap::new();
         loop {
-            kept.look(&plan.shards, &mut done)?;
+            folder.refresh(&plan.shards, &mut done)?;
             match plan.shards.len() - done.len() {
                 0 => return Ok(done.into_values().collect()),
-                missing => told(Progress::Waiting(missing)),
+                missing => report(IndexProgress::Waiting(missing)),
             }
             sleep(POLL);
         }
     }
 
-    fn join(&self, kept: &Kept, left: &[Left], told: &mut dyn FnMut(Progress<'_>)) -> Result<Manifest> {
-        let half = beside(self.out, "part")?;
-        if half.exists() {
-            // ours, for we hold the lock: a run before was killed while it joined
-            fs::remove_dir_all(&half).map_err(Error::store(&half, "remove it"))?;
+    fn join(
+        &self,
+        folder: &ShardFolder,
+        results: &[ShardResult],
+        report: &mut dyn FnMut(IndexProgress<'_>),
+    ) -> Result<Manifest> {
+        let partial = sibling(self.out, "part")?;
+        if partial.exists() {
+            // safe to delete, because this process holds the lock: left by a run that was killed here
+            fs::remove_dir_all(&partial).map_err(Error::store(&partial, "remove it"))?;
         }
-        let mut builder = Snapshot::builder(self.out, kept.model.clone(), self.index.clone())?;
-        for (at, left) in left.iter().enumerate() {
-            kept.read(at, left, &mut |item, vector| builder.add(&item, vector))?;
+        let mut builder = Snapshot::builder(self.out, folder.model.clone(), folder.dimensions, self.index.clone())?;
+        for (at, result) in results.iter().enumerate() {
+            folder.read(at, result, &mut |item, vector| builder.add(&item, vector))?;
         }
-        let of = left.iter().map(|left| left.items).sum();
-        builder.write(&mut |joined| told(Progress::Joining { items: joined as u64, of }))
+        let of = results.iter().map(|result| result.items).sum();
+        builder.write(&mut |joined| report(IndexProgress::Joining { items: joined as u64, of }))
     }
 }
 
-/// Takes a shard's items.
-trait Writer {
+/// Destination of a shard's items.
+trait ShardWriter {
     fn add(&mut self, item: Item, vector: &[f32]) -> Result<()>;
-    /// Makes sure that they stay.
-    fn finish(&mut self, items: u64) -> Result<Left>;
+    /// Makes the items durable.
+    fn finish(&mut self, items: u64) -> Result<ShardResult>;
 }
 
-fn beside(out: &Path, what: &str) -> Result<PathBuf> {
-    let nameless = || Error::config(out.display(), "is no name for a folder: give a new one");
-    let mut name = out.file_name().ok_or_else(nameless)?.to_os_string();
+fn sibling(out: &Path, suffix: &str) -> Result<PathBuf> {
+    let unnamed = || Error::config(out.display(), "is not a folder name: give a new folder");
+    let mut name = out.file_name().ok_or_else(unnamed)?.to_os_string();
     name.push(".");
-    name.push(what);
+    name.push(suffix);
     Ok(out.with_file_name(name))
 }
 
-fn read_plan(home: &Path) -> Result<Option<Plan>> {
+fn read_plan(home: &Path) -> Result<Option<IndexPlan>> {
     let path = home.join(PLAN);
     match fs::read(&path) {
         Ok(text) => {
-            let broken = |e| Error::data(&path, None, "is no plan: remove its folder").because(e);
+            let broken = |e| Error::data(&path, None, "is not an indexing plan: remove its folder").because(e);
             serde_json::from_slice(&text).map(Some).map_err(broken)
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
@@ -283,8 +307,9 @@ fn read_plan(home: &Path) -> Result<Option<Plan>> {
     }
 }
 
-fn another(home: &Path) -> Error {
-    let problem = "was begun with another model, other files or other settings: remove it, or go on with the same";
+fn plan_mismatch(home: &Path) -> Error {
+    let problem =
+        "was started with another model, other files or other settings: remove it, or continue with the same ones";
     Error::config(home.display(), problem)
 }
 

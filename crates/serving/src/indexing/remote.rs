@@ -1,120 +1,131 @@
-//! A collection of Milvus that ranks fill side by side. What is sent twice is there once, so that a shard can be sent again.
+//! Milvus collection that ranks fill in parallel. Upserts are idempotent, so a shard can be sent again.
+
+use crate::index::{IndexSettings, MilvusSettings};
+
+/// Collection to fill: its server, name, model and index settings.
+#[cfg_attr(not(feature = "milvus"), allow(dead_code, reason = "used by the Milvus client only"))]
+pub struct CollectionSpec<'a> {
+    pub settings: &'a MilvusSettings,
+    pub name: &'a str,
+    pub model: &'a str,
+    pub dimensions: i64,
+    pub index: &'a IndexSettings,
+    /// Whether this rank creates the collection; the others wait for it.
+    pub is_first_rank: bool,
+}
 
 #[cfg(feature = "milvus")]
-mod there {
+mod collection {
     use std::time::{Duration, Instant};
 
     use tokio::runtime::Runtime;
 
-    use crate::index::{Change, Index, IndexSettings, Milvus, MilvusSettings};
-    use crate::indexing::Writer;
-    use crate::indexing::kept::Left;
+    use super::CollectionSpec;
+    use crate::index::{Index, ItemChange, Milvus, MilvusSettings};
+    use crate::indexing::ShardWriter;
+    use crate::indexing::shard_files::ShardResult;
     use souk_io::domain::Item;
     use souk_io::error::{Error, Result};
 
-    const AT_ONCE: usize = 500;
+    const BATCH: usize = 500;
     const POLL: Duration = Duration::from_millis(200);
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const TIMEOUT: Duration = Duration::from_secs(60);
 
-    pub struct Remote {
+    pub struct RemoteCollection {
         runtime: Runtime,
         settings: MilvusSettings,
         index: Milvus,
     }
 
-    impl Remote {
-        /// The first rank makes the collection, unless an earlier run did; the others wait for it.
-        pub fn open(
-            (settings, collection): (&MilvusSettings, &str),
-            (model, dimensions): (&str, i64),
-            (index, first): (&IndexSettings, bool),
-        ) -> Result<Self> {
+    impl RemoteCollection {
+        /// The first rank creates the collection unless an earlier run did; other ranks wait for it.
+        pub fn open(spec: CollectionSpec<'_>) -> Result<Self> {
+            let CollectionSpec { settings, name, model, dimensions, index, is_first_rank } = spec;
             settings.check()?;
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-            let runtime =
-                runtime.map_err(|e| Error::device("no thread can be started to call Milvus on").because(e))?;
-            let began = Instant::now();
+            let runtime = runtime.map_err(|e| Error::device("cannot start a thread for calls to Milvus").because(e))?;
+            let started = Instant::now();
             let opened = loop {
-                if first {
-                    let made = runtime.block_on(Milvus::create(settings, collection, (model, dimensions), index));
-                    // it is there: of a run before this one, or another's, which `finish` finds out
+                if is_first_rank {
+                    let made = runtime.block_on(Milvus::create(settings, name, model, dimensions, index));
+                    // it exists: from an earlier run, or foreign, which `finish` detects
                     break match made {
-                        Err(Error::Config { .. }) => {
-                            runtime.block_on(Milvus::open(settings, collection, model, dimensions))
-                        }
+                        Err(Error::Config { .. }) => runtime.block_on(Milvus::open(settings, name, model, dimensions)),
                         made => made,
                     };
                 }
-                match runtime.block_on(Milvus::open(settings, collection, model, dimensions)) {
-                    Err(_) if began.elapsed() < PATIENCE => std::thread::sleep(POLL),
+                match runtime.block_on(Milvus::open(settings, name, model, dimensions)) {
+                    Err(_) if started.elapsed() < TIMEOUT => std::thread::sleep(POLL),
                     opened => break opened,
                 }
             };
             Ok(Self { index: opened?, settings: settings.clone(), runtime })
         }
 
-        pub fn writer(&self) -> Box<dyn Writer + '_> {
-            Box::new(Sending { remote: self, waiting: Vec::new(), began: Instant::now() })
+        pub fn writer(&self) -> Box<dyn ShardWriter + '_> {
+            Box::new(CollectionWriter { remote: self, pending: Vec::new(), started: Instant::now() })
         }
 
-        /// Counts, and gives the alias; the collection's name.
+        /// Checks the number of items and moves the alias; returns the collection's name.
         pub fn finish(&self, items: u64, alias: Option<&str>) -> Result<String> {
             let name = self.index.name().to_owned();
-            let held = self.runtime.block_on(self.index.num_items())? as u64;
-            if held != items {
-                let problem =
-                    format!("holds {held} items, and {items} were sent: ids that come twice, or another's items");
+            let num_stored = self.runtime.block_on(self.index.num_items())? as u64;
+            if num_stored != items {
+                let problem = format!(
+                    "holds {num_stored} items, but {items} were sent: remove duplicate ids, or use a new collection"
+                );
                 return Err(Error::config(format!("Milvus collection `{name}`"), problem));
             }
             if let Some(alias) = alias {
-                self.runtime.block_on(self.index.serve_as(&self.settings, alias))?;
+                self.runtime.block_on(self.index.point_alias(&self.settings, alias))?;
             }
             Ok(name)
         }
     }
 
-    struct Sending<'a> {
-        remote: &'a Remote,
-        waiting: Vec<Change>,
-        began: Instant,
+    struct CollectionWriter<'a> {
+        remote: &'a RemoteCollection,
+        pending: Vec<ItemChange>,
+        started: Instant,
     }
 
-    impl Sending<'_> {
+    impl CollectionWriter<'_> {
         fn send(&mut self) -> Result<()> {
-            let changes = std::mem::take(&mut self.waiting);
+            let changes = std::mem::take(&mut self.pending);
             self.remote.runtime.block_on(self.remote.index.apply(&changes)).map(drop)
         }
     }
 
-    impl Writer for Sending<'_> {
+    impl ShardWriter for CollectionWriter<'_> {
         fn add(&mut self, item: Item, vector: &[f32]) -> Result<()> {
-            self.waiting.push(Change::Put(item, vector.to_vec()));
-            if self.waiting.len() < AT_ONCE { Ok(()) } else { self.send() }
+            self.pending.push(ItemChange::Put(item, vector.to_vec()));
+            if self.pending.len() < BATCH { Ok(()) } else { self.send() }
         }
 
-        fn finish(&mut self, items: u64) -> Result<Left> {
+        fn finish(&mut self, items: u64) -> Result<ShardResult> {
             self.send()?;
-            Ok(Left::elsewhere(items, self.began.elapsed().as_secs_f64()))
+            Ok(ShardResult::remote(items, self.started.elapsed().as_secs_f64()))
         }
     }
 }
 
-/// A program that was built without Milvus says so.
+/// Without the feature `milvus`, opening a collection is an error.
 #[cfg(not(feature = "milvus"))]
-mod there {
-    use crate::index::{IndexSettings, MilvusSettings};
-    use crate::indexing::Writer;
+mod collection {
+    use super::CollectionSpec;
+    use crate::indexing::ShardWriter;
     use souk_io::error::{Error, Result};
 
-    pub enum Remote {}
+    pub enum RemoteCollection {}
 
-    impl Remote {
-        pub fn open(_: (&MilvusSettings, &str), _: (&str, i64), _: (&IndexSettings, bool)) -> Result<Self> {
-            let problem = "is Milvus', which this program was built without: cargo build --release --workspace --features souk-cli/milvus";
+    impl RemoteCollection {
+        pub fn open(_: CollectionSpec<'_>) -> Result<Self> {
+            let problem =
+                "needs Milvus, which this build lacks: cargo build --release --workspace --features souk-cli/milvus";
             Err(Error::config("--collection", problem))
         }
 
-        pub fn writer(&self) -> Box<dyn Writer + '_> {
+        pub fn writer(&self) -> Box<dyn ShardWriter + '_> {
             match *self {}
         }
 
@@ -124,4 +135,4 @@ mod there {
     }
 }
 
-pub use there::Remote;
+pub use collection::RemoteCollection;

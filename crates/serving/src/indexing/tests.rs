@@ -1,9 +1,9 @@
-//! A catalogue encoded in shards is the catalogue encoded at once, whatever becomes of the process meanwhile.
+//! Encoding in shards equals encoding at once, also when the process is killed.
 
 use std::fmt::Write;
 
 use super::*;
-use crate::index::Ask;
+use crate::index::VectorQuery;
 use souk_nn::backbone::Precision;
 use souk_nn::encoder::Placement;
 
@@ -16,11 +16,11 @@ fn encoder() -> Encoder {
     Encoder::open(&model, placement, Default::default()).unwrap().for_search().unwrap().freeze().unwrap()
 }
 
-fn job<'a>(files: &'a ItemFiles, out: &'a Path, shard_bytes: u64) -> Job<'a> {
-    Job {
+fn job<'a>(files: &'a ItemFiles, out: &'a Path, shard_bytes: u64) -> IndexJob<'a> {
+    IndexJob {
         files,
         out,
-        into: Into::Folder,
+        target: IndexTarget::Folder,
         index: IndexSettings::default(),
         shard_bytes,
         limits: Limits::default(),
@@ -39,12 +39,12 @@ fn catalogue(home: &Path) -> ItemFiles {
 
 fn vectors(out: &Path, model: &(String, i64)) -> Vec<(String, Vec<f32>)> {
     let index = Snapshot::open(out, &model.0, model.1).unwrap();
-    assert_eq!(index.search(&Ask::new(index.sample(1).unwrap()[0].1, 1)).unwrap().len(), 1);
+    assert_eq!(index.search(&VectorQuery::new(index.sample(1).unwrap()[0].1, 1)).unwrap().len(), 1);
     index.sample(ITEMS).unwrap().into_iter().map(|(item, vector)| (item.id, vector.to_vec())).collect()
 }
 
 #[test]
-fn a_run_that_is_killed_goes_on_and_makes_the_same_index() {
+fn killed_run_resumes_and_builds_the_same_index() {
     let home = tempfile::tempdir().unwrap();
     let files = catalogue(home.path());
     let model = (encoder().fingerprint().unwrap(), encoder().dimensions());
@@ -52,26 +52,26 @@ fn a_run_that_is_killed_goes_on_and_makes_the_same_index() {
     let done = job(&files, &once, 1 << 20).run(encoder(), &mut |_| ()).unwrap().unwrap();
     assert_eq!((done.num_items, done.num_shards, done.shards_before), (ITEMS as u64, 1, 0));
 
-    // dies in the third shard of several
+    // killed in the third of several shards
     let cut = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         let mut items = 0;
         job(&files, &killed, 500).run(encoder(), &mut |progress| {
-            items += usize::from(matches!(progress, Progress::Encoding(_)));
+            items += usize::from(matches!(progress, IndexProgress::Encoding(_)));
             assert!(items < 30, "killed");
         })
     }));
     assert!(cut.is_err() && !killed.exists());
     let work = home.path().join("killed.shards");
-    // half a shard, and half an index
+    // left over: half a shard and half an index
     assert!(work.exists());
     fs::create_dir(home.path().join("killed.part")).unwrap();
     let other = job(&files, &killed, 600).run(encoder(), &mut |_| ()).err().unwrap().to_string();
     assert!(other.contains("other settings"), "{other}");
-    let coarser = Job { made_with: "int8".into(), ..job(&files, &killed, 500) };
-    assert!(coarser.run(encoder(), &mut |_| ()).is_err(), "vectors of two precisions do not meet");
+    let coarser = IndexJob { made_with: "int8".into(), ..job(&files, &killed, 500) };
+    assert!(coarser.run(encoder(), &mut |_| ()).is_err(), "vectors of two precisions cannot mix");
     let done = job(&files, &killed, 500).run(encoder(), &mut |_| ()).unwrap().unwrap();
     assert!(done.shards_before >= 2 && done.num_shards > 4, "{done:?}");
-    assert!(done.num_items == ITEMS as u64 && done.pace.items < ITEMS as u64);
+    assert!(done.num_items == ITEMS as u64 && done.throughput.items < ITEMS as u64);
     assert!(!work.exists());
     let (one, other) = (vectors(&once, &model), vectors(&killed, &model));
     assert_eq!(one.len(), other.len());
@@ -84,13 +84,13 @@ fn a_run_that_is_killed_goes_on_and_makes_the_same_index() {
 }
 
 #[test]
-fn a_shard_that_was_damaged_is_named_and_made_anew() {
+fn damaged_shard_is_reported_and_encoded_again() {
     let home = tempfile::tempdir().unwrap();
     let files = catalogue(home.path());
     let out = home.path().join("out");
     let work = home.path().join("out.shards");
-    let mut damage = |progress: Progress<'_>| {
-        if let Progress::Waiting(_) | Progress::Encoding(_) = progress
+    let mut damage = |progress: IndexProgress<'_>| {
+        if let IndexProgress::Waiting(_) | IndexProgress::Encoding(_) = progress
             && let Ok(bytes) = fs::read(work.join("0000000.f32"))
             && work.join("0000000.json").exists()
         {
@@ -104,7 +104,7 @@ fn a_shard_that_was_damaged_is_named_and_made_anew() {
 }
 
 #[test]
-fn ids_that_come_twice_are_refused() {
+fn rejects_duplicate_ids() {
     let home = tempfile::tempdir().unwrap();
     let files = catalogue(home.path());
     let file = home.path().join("corpus.jsonl");

@@ -1,5 +1,5 @@
-//! Generations come to be here: the items of the one that is served, or of a data folder, meet a model. Written aside and
-//! whole; who searches notices nothing.
+//! Builds a generation's index from a data folder or from the served items. Written completely before it is used;
+//! searches do not slow down.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -11,8 +11,10 @@ use serde::Serialize;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
-use super::generation::{Canary, Record, gone};
-use super::place::Taker;
+use super::backend::IndexWriter;
+use super::generation::worker_lost;
+use super::model::LoadedModel;
+use super::record::{Canary, GenerationRecord};
 use super::settings::SearchSettings;
 use crate::index::{Index, IndexSettings, Live, Snapshot};
 use souk_io::atomic_dir::sync_one;
@@ -20,105 +22,98 @@ use souk_io::beir::DataFolder;
 use souk_io::domain::{Item, TextKind};
 use souk_io::error::{Error, Result};
 use souk_nn::backbone::hub;
-use souk_nn::encoder::{Encoder, Worker, encode};
+use souk_nn::encoder::encode;
 
-/// Opens the model at a path, ready to search with.
-pub type Models = Arc<dyn Fn(&str) -> Result<Encoder> + Send + Sync>;
-
-/// Where vectors that were made ahead lie, in the model's folder.
-const MADE: &str = "index";
+/// Subfolder of the model with a prebuilt index.
+const PREBUILT: &str = "index";
 const NUM_CANARIES: usize = 8;
 const RECALL_QUERIES: usize = 64;
 const RECALL_K: usize = 10;
 const MAX_WORDS: usize = 6;
 const PAGE: usize = 1000;
 
-/// A build that goes on.
+/// Progress of a build.
 #[derive(Default, Debug, Serialize)]
-pub struct Building {
+pub struct BuildProgress {
     pub version: String,
     pub done: AtomicU64,
     pub of: AtomicU64,
 }
 
-/// Where the items come from.
-pub enum Source {
+/// Source of the items.
+pub enum ItemSource {
     Data(DataFolder),
-    /// What an index holds, as it stands in the journal at this change at least; its vectors are used where the model is
-    /// the same.
+    /// An index that includes the journal up to `catalogue` at least; its vectors are reused if the model is the same.
     Index {
         index: Arc<dyn Index>,
         catalogue: u64,
         same_model: bool,
-        /// Vectors that the model has made ahead, for as many items as are still the same.
-        made: Option<Box<Live>>,
+        /// Prebuilt vectors of the new model, used for items whose text is unchanged.
+        prebuilt: Option<Box<Live>>,
     },
 }
 
-/// A model that was opened.
-pub struct Model {
-    pub worker: Arc<Worker>,
-    pub fingerprint: String,
-    pub dimensions: i64,
-}
-
-impl Model {
-    pub fn open(models: &Models, path: &str, limits: souk_nn::encoder::Limits) -> Result<Self> {
-        let encoder = models(path)?;
-        let (fingerprint, dimensions) = (encoder.fingerprint()?, encoder.dimensions());
-        Ok(Self { worker: Arc::new(Worker::start(encoder, limits)?), fingerprint, dimensions })
-    }
-}
-
-/// Does what takes long on a thread of its own that lets all others go first: who searches must not feel it.
-pub async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
-    let (runtime, (give, given)) = (Handle::current(), oneshot::channel());
+/// Runs long work on a low-priority thread, so that searches do not slow down.
+pub async fn run_in_background<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let (runtime, (sender, receiver)) = (Handle::current(), oneshot::channel());
     let run = move || {
         let _runtime = runtime.enter();
         souk_native::step_back();
-        // who no longer waits does not want it
-        drop(give.send(work()));
+        // the caller may have stopped waiting
+        drop(sender.send(work()));
     };
     let started = thread::Builder::new().name("build".into()).spawn(run);
-    started.map_err(|e| Error::device("no thread can be started to build on").because(e))?;
-    given.await.map_err(gone)?
+    started.map_err(|e| Error::device("cannot start the build thread").because(e))?;
+    receiver.await.map_err(worker_lost)?
 }
 
-/// What a build is told beside: how, and where to say how far it is.
-pub type Told<'a> = (&'a SearchSettings, &'a IndexSettings, &'a Building);
+/// Settings of a build, and where it reports its progress.
+#[derive(Clone, Copy)]
+pub struct BuildContext<'a> {
+    pub settings: &'a SearchSettings,
+    pub index: &'a IndexSettings,
+    pub progress: &'a BuildProgress,
+}
 
-/// Builds what `record` names in `dir`, and gives it whole, or leaves nothing of it. Blocks for as long as it takes.
-pub fn build(dir: &Path, record: Record, model: &Model, source: &Source, told: Told<'_>) -> Result<Record> {
-    std::fs::create_dir_all(dir).map_err(Error::store(dir, "make the folder"))?;
+/// Builds what `record` names in `dir`; on failure, leaves nothing behind. Blocks until done.
+pub fn build(
+    dir: &Path,
+    record: GenerationRecord,
+    model: &LoadedModel,
+    source: &ItemSource,
+    context: BuildContext<'_>,
+) -> Result<GenerationRecord> {
+    std::fs::create_dir_all(dir).map_err(Error::store(dir, "create the folder"))?;
     let out = dir.join(&record.snapshot);
-    let built = build_whole(dir, record, model, source, told);
+    let built = build_inner(dir, record, model, source, context);
     if built.is_err() {
-        // there may be none yet
+        // the folder may not exist yet
         drop(std::fs::remove_dir_all(out));
     }
     built
 }
 
-fn build_whole(
+fn build_inner(
     dir: &Path,
-    mut record: Record,
-    model: &Model,
-    source: &Source,
-    (settings, index, building): Told<'_>,
-) -> Result<Record> {
-    let mut making =
-        Making { taker: Taker::open(dir, &record, model, (settings, index))?, canaries: Vec::new(), building };
+    mut record: GenerationRecord,
+    model: &LoadedModel,
+    source: &ItemSource,
+    context: BuildContext<'_>,
+) -> Result<GenerationRecord> {
+    let BuildContext { settings, index, progress } = context;
+    let writer = IndexWriter::open(dir, &record, model, settings, index)?;
+    let mut output = BuildOutput { writer, canaries: Vec::new(), progress };
     match source {
-        Source::Data(data) => from_data(data, model, &mut making)?,
-        Source::Index { index, catalogue, same_model, made } => {
+        ItemSource::Data(data) => from_data(data, model, &mut output)?,
+        ItemSource::Index { index, catalogue, same_model, prebuilt } => {
             record.catalogue = *catalogue;
-            from_index(&**index, (!same_model).then_some((model, made.as_deref())), &mut making)?;
+            from_index(&**index, (!same_model).then_some((model, prebuilt.as_deref())), &mut output)?;
         }
     }
-    let embedded = matches!(making.taker, Taker::Embedded(_));
-    making.taker.finish()?;
-    let mut canaries = making.canaries;
-    if embedded {
+    let is_embedded = matches!(output.writer, IndexWriter::Embedded(_));
+    output.writer.finish()?;
+    let mut canaries = output.canaries;
+    if is_embedded {
         let out = dir.join(&record.snapshot);
         let snapshot = Snapshot::open(&out, &model.fingerprint, model.dimensions)?;
         if let Some(options) = settings.lexical {
@@ -130,75 +125,79 @@ fn build_whole(
     let canaries = vectors(canaries, TextKind::Item, model)?;
     record.canaries = canaries.into_iter().map(|(text, vector)| Canary { text, vector }).collect();
     record.save(dir)?;
-    // the pointer that will name it is synced as well
+    // sync the new folder before a pointer names it
     dir.parent().map_or(Ok(()), sync_one)?;
     Ok(record)
 }
 
-/// A generation on its way.
-struct Making<'a> {
-    taker: Taker,
-    /// The texts of the first items.
+/// Items written so far.
+struct BuildOutput<'a> {
+    writer: IndexWriter,
+    /// Texts of the first items.
     canaries: Vec<String>,
-    building: &'a Building,
+    progress: &'a BuildProgress,
 }
 
-impl Making<'_> {
+impl BuildOutput<'_> {
     fn add(&mut self, item: Item, vector: &[f32]) -> Result<()> {
         if self.canaries.len() < NUM_CANARIES {
             self.canaries.push(item.passage());
         }
-        self.building.done.fetch_add(1, Ordering::Relaxed);
-        self.taker.add(item, vector)
+        self.progress.done.fetch_add(1, Ordering::Relaxed);
+        self.writer.add(item, vector)
     }
 }
 
-fn from_data(data: &DataFolder, model: &Model, making: &mut Making<'_>) -> Result<()> {
+fn from_data(data: &DataFolder, model: &LoadedModel, output: &mut BuildOutput<'_>) -> Result<()> {
     let mut num = 0;
     for item in data.items()? {
         item?;
         num += 1;
     }
-    making.building.of.store(num, Ordering::Relaxed);
+    output.progress.of.store(num, Ordering::Relaxed);
     let corpus = data.corpus();
     let place = |(line, item): &(u64, Item)| format!("{}, line {line}, item `{}`", corpus.display(), item.id);
     let passage = |(_, item): &(u64, Item)| item.passage();
     encode(&model.worker, Some(TextKind::Item), data.items()?, (passage, place), |(_, item), vector| {
-        making.add(item, &vector)
+        output.add(item, &vector)
     })
 }
 
-/// What `souk index` has made of a model ahead of time, in the folder `index` inside the model's own; nothing where there is none
-/// or it is another model's.
-pub fn made_ahead(path: &str, model: &Model) -> Result<Option<Box<Live>>> {
-    let dir = hub::resolve(path)?.join(MADE);
+/// Opens the index that `souk index` prebuilt in the folder `index` of the model; None if there is none or another
+/// model made it.
+pub fn prebuilt_index(path: &str, model: &LoadedModel) -> Result<Option<Box<Live>>> {
+    let dir = hub::resolve(path)?.join(PREBUILT);
     if !dir.exists() {
         return Ok(None);
     }
     match Live::open(&dir, &model.fingerprint, model.dimensions) {
-        Ok(made) => Ok(Some(Box::new(made))),
+        Ok(index) => Ok(Some(Box::new(index))),
         Err(error) => {
-            tracing::warn!(?error, "what was made ahead is of no use: every item is encoded");
+            tracing::warn!(?error, "cannot use the prebuilt index: every item is encoded");
             Ok(None)
         }
     }
 }
 
-/// With the vectors as they are, or with those of a model.
-fn from_index(index: &dyn Index, model: Option<(&Model, Option<&Live>)>, making: &mut Making<'_>) -> Result<()> {
+/// Copies the items, with their vectors or with vectors of the given model.
+fn from_index(
+    index: &dyn Index,
+    model: Option<(&LoadedModel, Option<&Live>)>,
+    output: &mut BuildOutput<'_>,
+) -> Result<()> {
     let runtime = Handle::current();
-    making.building.of.store(runtime.block_on(index.num_items())? as u64, Ordering::Relaxed);
+    output.progress.of.store(runtime.block_on(index.num_items())? as u64, Ordering::Relaxed);
     let (mut after, mut seen): (Option<String>, HashSet<String>) = (None, HashSet::new());
     loop {
         let page = runtime.block_on(index.page(after.as_deref(), PAGE))?;
-        // an item that changes meanwhile comes again, and is taken from the journal later
+        // a changed item can appear twice; its latest state comes from the journal
         let items = page.items.into_iter().filter(|(item, _)| seen.insert(item.id.clone()));
-        let mut add = |(item, vector): (Item, Vec<f32>)| making.add(item, &vector);
+        let mut add = |(item, vector): (Item, Vec<f32>)| output.add(item, &vector);
         match model {
             None => items.into_iter().try_for_each(&mut add)?,
-            Some((model, made)) => {
+            Some((model, prebuilt)) => {
                 let items: Vec<Item> = items.map(|(item, _)| item).collect();
-                let known = |item: &Item| made.map_or(Ok(None), |made| made.vector_of(item));
+                let known = |item: &Item| prebuilt.map_or(Ok(None), |prebuilt| prebuilt.vector_of(item));
                 let known: Vec<Option<&[f32]>> = items.iter().map(known).collect::<Result<_>>()?;
                 let missing = items.iter().zip(&known).filter(|(_, known)| known.is_none());
                 let of = (|item: &&Item| item.passage(), |item: &&Item| format!("item `{}`", item.id));
@@ -207,9 +206,9 @@ fn from_index(index: &dyn Index, model: Option<(&Model, Option<&Live>)>, making:
                     encoded.push(vector);
                     Ok::<(), Error>(())
                 })?;
-                // in the order of the catalogue, which decides between items that are as near
+                // keep the catalogue order, which breaks ties
                 let mut encoded = encoded.into_iter();
-                let short = || Error::device("the encoder gave fewer vectors than it was given items");
+                let short = || Error::device("the encoder returned fewer vectors than items");
                 let mut vectors = Vec::with_capacity(items.len());
                 for known in known {
                     vectors.push(match known {
@@ -227,20 +226,20 @@ fn from_index(index: &dyn Index, model: Option<(&Model, Option<&Live>)>, making:
     }
 }
 
-/// Of searches for some of the words of items, which is what shoppers say.
-fn check_recall(snapshot: &Snapshot, model: &Model, settings: &SearchSettings) -> Result<f64> {
-    let begun = |item: Item| {
+/// Measures recall with the first words of items as queries, which resemble what shoppers type.
+fn check_recall(snapshot: &Snapshot, model: &LoadedModel, settings: &SearchSettings) -> Result<f64> {
+    let first_words = |item: Item| {
         let passage = item.passage();
         let words: Vec<&str> = passage.split_whitespace().collect();
         words[..words.len().div_ceil(2).min(MAX_WORDS)].join(" ")
     };
-    let texts: Vec<String> = snapshot.sample(RECALL_QUERIES)?.into_iter().map(|(item, _)| begun(item)).collect();
+    let texts: Vec<String> = snapshot.sample(RECALL_QUERIES)?.into_iter().map(|(item, _)| first_words(item)).collect();
     let queries: Vec<Vec<f32>> =
         vectors(texts, TextKind::Query, model)?.into_iter().map(|(_, vector)| vector).collect();
     let recall = snapshot.recall(&queries, RECALL_K)?;
     if recall < settings.min_recall {
         let problem = format!(
-            "the new index finds {recall:.3} of the nearest, and {} is wanted: raise index.links or index.build_reach",
+            "the new index has recall {recall:.3}, below the required {}: raise index.links or index.build_reach",
             settings.min_recall
         );
         return Err(Error::config("search.min_recall", problem));
@@ -248,7 +247,7 @@ fn check_recall(snapshot: &Snapshot, model: &Model, settings: &SearchSettings) -
     Ok(recall)
 }
 
-fn vectors(texts: Vec<String>, kind: TextKind, model: &Model) -> Result<Vec<(String, Vec<f32>)>> {
+fn vectors(texts: Vec<String>, kind: TextKind, model: &LoadedModel) -> Result<Vec<(String, Vec<f32>)>> {
     let mut made = Vec::new();
     let of = (String::clone, |text: &String| format!("{text:?}"));
     encode(&model.worker, Some(kind), texts.into_iter().map(Ok), of, |text, vector| {

@@ -1,5 +1,5 @@
-//! Experiments with shoppers: who sees which side, by their own key and always the same; and two result lists in one, by
-//! team drafts (Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality?, 2008).
+//! Experiments with shoppers: stable assignment to arms by client key, and team-draft interleaving of two result lists
+//! (Radlinski, Kurup, Joachims: How does clickthrough data reflect retrieval quality?, 2008).
 
 use std::collections::HashSet;
 
@@ -14,10 +14,10 @@ pub struct Experiment {
     pub name: String,
     #[serde(rename = "type")]
     pub kind: ExperimentKind,
-    /// Channels, as /compare names them.
+    /// Channels, named as in /compare.
     pub left: String,
     pub right: String,
-    /// Of the shoppers; the others see what is served.
+    /// Fraction of shoppers in the experiment; the others see the served version.
     #[serde(default = "all")]
     pub share: f64,
 }
@@ -25,9 +25,9 @@ pub struct Experiment {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ExperimentKind {
-    /// Half see the left, half the right.
+    /// A/B test: half see left, half see right.
     Ab,
-    /// All see both in one list.
+    /// All see both, interleaved in one list.
     Interleave,
 }
 
@@ -35,7 +35,7 @@ fn all() -> f64 {
     1.0
 }
 
-/// What a shopper is shown.
+/// What a shopper sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arm {
@@ -46,27 +46,30 @@ pub enum Arm {
 
 impl Experiment {
     pub fn check(&self) -> Result<()> {
-        match (self.name.trim().is_empty(), (0.0..=1.0).contains(&self.share)) {
-            (true, _) => Err(Error::config("search.experiments", "one has no name")),
-            (_, false) => Err(Error::config("search.experiments", format!("`{}`: share is 0 to 1", self.name))),
-            _ => Ok(()),
+        if self.name.trim().is_empty() {
+            return Err(Error::config("search.experiments", "an experiment has no name: give it one"));
         }
+        if !(0.0..=1.0).contains(&self.share) {
+            let problem = format!("`{}` has share {}: set it to 0 to 1", self.name, self.share);
+            return Err(Error::config("search.experiments", problem));
+        }
+        Ok(())
     }
 
-    /// A function of the experiment's name and the shopper's key alone; none for who takes no part.
+    /// Arm of a shopper, a function of the experiment's name and the client key alone; None if not in the experiment.
     pub fn arm(&self, client: &str) -> Option<Arm> {
         let bits = hash(&[&self.name, client]);
         // two independent draws from one hash
-        let (takes_part, side) = (draw(bits[0]) < self.share, bits[1] & 1 == 0);
-        takes_part.then_some(match (self.kind, side) {
-            (ExperimentKind::Interleave, _) => Arm::Both,
-            (ExperimentKind::Ab, true) => Arm::Left,
-            (ExperimentKind::Ab, false) => Arm::Right,
+        let (takes_part, is_left) = (draw(bits[0]) < self.share, bits[1] & 1 == 0);
+        takes_part.then_some(match self.kind {
+            ExperimentKind::Interleave => Arm::Both,
+            ExperimentKind::Ab if is_left => Arm::Left,
+            ExperimentKind::Ab => Arm::Right,
         })
     }
 }
 
-/// From 0 to below 1.
+/// Uniform in [0, 1).
 fn draw(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
@@ -82,12 +85,12 @@ fn hash(parts: &[&str]) -> [u64; 2] {
     [word(0), word(8)]
 }
 
-/// Two pages for people to judge, and which channels of which versions made them.
+/// Two pages for a blind comparison, and the version and channel of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comparison {
-    /// Of its own; it alone decides which page is shown where.
+    /// Random id; it alone decides which page is shown on which side.
     id: String,
-    /// As they were asked for.
+    /// As requested.
     pub left: String,
     pub right: String,
 }
@@ -97,13 +100,13 @@ impl Comparison {
         Self { id, left, right }
     }
 
-    /// Its name for who judges: says nothing of where a page is shown, and that it was given here.
+    /// Name for the judge: hides which side is which, and has a checksum that proves where it came from.
     pub fn name(&self) -> String {
         let Self { id, left, right } = self;
-        format!("{id}-{:016x}-{}-{left}{right}", self.proof(), left.len())
+        format!("{id}-{:016x}-{}-{left}{right}", self.checksum(), left.len())
     }
 
-    /// Nothing where no comparison has that name.
+    /// Parses a name; None unless `name` made it.
     pub fn parse(name: &str) -> Option<Self> {
         let mut parts = name.splitn(4, '-');
         let (id, _, length) = (parts.next()?, parts.next()?, parts.next()?.parse().ok()?);
@@ -112,18 +115,18 @@ impl Comparison {
         (comparison.name() == name).then_some(comparison)
     }
 
-    /// Whether what was asked for as left is shown on the right.
+    /// Whether the requested left page is shown on the right.
     pub fn is_swapped(&self) -> bool {
         hash(&["side", &self.id])[0] & 1 == 1
     }
 
-    fn proof(&self) -> u64 {
+    fn checksum(&self) -> u64 {
         hash(&["comparison", &self.id, &self.left, &self.right])[0]
     }
 }
 
-/// Two lists in one of `k`: in each round both sides add their best that is not there yet, in an order drawn by `seed`.
-/// Gives places in the lists: `(Left, 3)` is the fourth of the left.
+/// Interleaves two lists into `k` hits: in each round both sides add their best hit not yet listed, in an order drawn
+/// from `seed`. Returns positions in the lists: `(Left, 3)` is the fourth of the left.
 pub fn interleave(left: &[&str], right: &[&str], k: usize, seed: &str) -> Vec<(Arm, usize)> {
     let mut lists = [(Arm::Left, left, 0), (Arm::Right, right, 0)];
     let mut seen = HashSet::new();
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shopper_stays_where_they_are_and_sides_are_even() {
+    fn arms_are_stable_and_balanced() {
         let ab = experiment(ExperimentKind::Ab, 0.4);
         let arms: Vec<Option<Arm>> = (0..20_000).map(|i| ab.arm(&format!("client {i}"))).collect();
         let num = |arm| arms.iter().filter(|found| **found == arm).count();
@@ -171,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_comparison_is_known_by_its_name_and_no_other_name_is_one() {
+    fn comparison_names_round_trip_and_reject_tampering() {
         let comparison = |id: &str| Comparison::new(id.into(), "v-1/dense".into(), "größe/lexical".into());
         let name = comparison("7f").name();
         assert_eq!(Comparison::parse(&name), Some(comparison("7f")));
@@ -186,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn drafts_take_turns_and_no_item_comes_twice() {
+    fn interleaving_alternates_without_duplicates() {
         let (left, right) = (["a", "b", "c", "d"], ["b", "e", "a", "f"]);
         let mut firsts = HashSet::new();
         for seed in 0..50 {
@@ -196,12 +199,12 @@ mod tests {
             let unique: HashSet<&&str> = ids.iter().collect();
             assert_eq!((ids.len(), unique.len()), (6, 6));
             for round in mixed.chunks(2) {
-                assert_ne!(round[0].0, round[1].0, "each side adds one a round");
+                assert_ne!(round[0].0, round[1].0, "each side adds one hit per round");
             }
             firsts.insert(mixed[0].0 == Arm::Left);
             assert_eq!(mixed, interleave(&left, &right, 6, &seed.to_string()));
         }
-        assert_eq!(firsts.len(), 2, "either may begin");
+        assert_eq!(firsts.len(), 2, "either side can start");
         assert_eq!(interleave(&[], &["a"], 3, "s"), [(Arm::Right, 0)]);
         assert_eq!(interleave(&left, &left, 10, "s").len(), 4);
     }

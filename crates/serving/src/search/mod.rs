@@ -1,20 +1,24 @@
-//! From a query to hits, over a model and an index that change while they are used. `query` finds, `Generation` is a model
-//! with its index as one, `Shop` holds the generation that is served, takes changes and swaps; `experiment` says who sees
-//! what. Knows no wire.
+//! Search over a model and an index that change while in use. `query` searches, `OpenGeneration` is a model with its
+//! index, `ServingState` holds the served generation, applies changes and swaps; `experiment` assigns shoppers to arms.
+//! Never speaks HTTP.
 
+mod backend;
 mod build;
 mod experiment;
-mod folder;
 mod generation;
-mod place;
+mod model;
 mod query;
+mod record;
+mod service_deps;
+mod serving_state;
 mod settings;
-mod shop;
 
-pub use self::build::{Building, Models};
+pub use self::build::BuildProgress;
 pub use self::experiment::{Arm, Comparison, Experiment, ExperimentKind, interleave};
-pub use self::folder::Parts;
-pub use self::generation::{Generation, Record};
-pub use self::query::{Channel, Part, Ranked, Wanted, Weights, find};
-pub use self::settings::{Bounds, Events, Place, SearchSettings, Tls};
-pub use self::shop::{Applied, Shop, Wish};
+pub use self::generation::OpenGeneration;
+pub use self::model::ModelLoader;
+pub use self::query::{Channel, ChannelScore, RankedHit, SearchParams, Weights, find};
+pub use self::record::GenerationRecord;
+pub use self::service_deps::ServiceDeps;
+pub use self::serving_state::{Mutation, ServingState, WriteReceipt};
+pub use self::settings::{Bounds, Events, IndexBackend, SearchSettings, Tls};

@@ -1,4 +1,4 @@
-//! What can be set of a search service. The defaults serve a shop of a million items on one machine.
+//! Settings of a search service. The defaults fit a shop of a million items on one machine.
 
 use std::path::PathBuf;
 
@@ -14,42 +14,42 @@ use souk_lexical::LexicalOptions;
 pub struct SearchSettings {
     /// Address and port.
     pub listen: String,
-    /// A file with one key a line, an admin's after `admin:`; requests then need one. The variable SOUK_SEARCH_KEYS does
-    /// the same.
+    /// File with one key per line, admin keys after `admin:`; every request then needs a key. The variable
+    /// SOUK_SEARCH_KEYS adds keys too.
     pub key_file: Option<PathBuf>,
     pub tls: Option<Tls>,
-    /// The service's own folder: indexes, and the journal of what changed. One process at a time has it.
+    /// Folder of the service: indexes and the journal of changes. One process at a time can use it.
     pub state: PathBuf,
-    /// A data folder, whose items are indexed when the service starts for the first time.
+    /// Data folder to index on the first start.
     pub data: Option<PathBuf>,
-    /// What [model] path is called in the registry; by default its folder's name.
+    /// Name of [model] path in the registry; defaults to its folder's name.
     pub version: Option<String>,
-    /// Where items and vectors are.
-    pub index: Place,
-    /// Whether items can be searched by their terms, which hybrid search needs; of an embedded index only.
+    /// Where items and vectors are stored.
+    pub index: IndexBackend,
+    /// Lexical index, which hybrid search needs; embedded index only.
     pub lexical: Option<LexicalOptions>,
-    /// A folder that a trainer writes steps.jsonl to; the console shows its curves.
+    /// Trainer's folder with steps.jsonl, for the curves in the console.
     pub training: Option<PathBuf>,
     pub experiments: Vec<Experiment>,
-    /// Where searches, votes and clicks are written, for the trainer to learn from.
+    /// Where searches, votes and clicks are logged for the trainer.
     pub events: Events,
     pub bounds: Bounds,
-    /// What a trainer offers, because it passed its gate, is served by itself.
+    /// Serve versions that a trainer offers after passing its gate.
     pub adopt: bool,
-    /// A version without a report of its evaluation is promoted as well.
+    /// Allow promoting a version without an evaluation report.
     pub promote_unmeasured: bool,
-    /// Vectors of a version's canaries may be apart from what they were by this share of their length.
+    /// Allowed relative distance between a canary's vector now and when the index was built.
     pub canary_tolerance: f32,
-    /// A version is promoted where a search through its index finds this share of what a look at all finds.
+    /// Required recall of a new index against brute force.
     pub min_recall: f64,
-    /// Seconds between looks at the registry, and at the index's recall; 0: never.
+    /// Seconds between checks of the registry, and of the index's recall; 0 disables them.
     pub registry_seconds: u64,
     pub recall_seconds: u64,
-    /// A new snapshot is made in the background once this share of the items has changed.
+    /// Fraction of changed items that triggers a new snapshot in the background.
     pub rebuild_share: f64,
 }
 
-/// A certificate chain and its key, both PEM.
+/// Certificate chain and key, both PEM.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tls {
@@ -59,50 +59,50 @@ pub struct Tls {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
-pub enum Place {
+pub enum IndexBackend {
     /// In this process, from files in `state`.
     Embedded {},
-    /// On a server, in collections whose names begin with a prefix that no other writer has.
+    /// On a Milvus server, in collections with a prefix that no other writer uses.
     Milvus(MilvusSettings),
 }
 
-impl Default for Place {
+impl Default for IndexBackend {
     fn default() -> Self {
         Self::Embedded {}
     }
 }
 
-/// A file, or a topic of the brokers in [log].
+/// Event log: a file, or a topic of the brokers in [log].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Events {
     pub path: Option<PathBuf>,
     pub topic: Option<String>,
-    /// As UBI calls whoever asks.
+    /// Application name in UBI events.
     pub application: String,
 }
 
-/// What one request may be, and how many there may be.
+/// Limits of one request, and of concurrent requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bounds {
-    /// Hits of one page, and where it may begin.
+    /// Maximum hits per page, and maximum offset.
     pub max_hits: usize,
     pub max_offset: usize,
-    /// Letters of one text, texts of one request to embed, and items of one request to write.
+    /// Maximum characters of a text, texts per embedding request, and items per write.
     pub max_text: usize,
     pub max_texts: usize,
     pub max_items: usize,
-    /// Bytes of one request.
+    /// Maximum bytes of a request.
     pub max_bytes: usize,
-    /// Requests that are read or worked on at a time; more are told to come back.
+    /// Maximum concurrent requests; more get 429.
     pub max_requests: usize,
-    /// How many times as long as alone searches may take, on average, side by side; who would make them slower is told to
-    /// come back. Higher, more are answered a second, and later.
+    /// Maximum average search time under load, relative to a search alone; requests that would exceed it get 429.
+    /// Higher values answer more requests per second, each more slowly.
     pub slowdown: f64,
-    /// Seconds that a request's body may take to arrive.
+    /// Timeout for receiving a request's body, in seconds.
     pub body_seconds: u64,
-    /// Milliseconds that a request may take; what is not done then is not done.
+    /// Deadline of a request in milliseconds; unfinished work is dropped.
     pub deadline_ms: u64,
 }
 
@@ -115,7 +115,7 @@ impl Default for SearchSettings {
             state: "souk-search".into(),
             data: None,
             version: None,
-            index: Place::default(),
+            index: IndexBackend::default(),
             lexical: Some(LexicalOptions::default()),
             training: None,
             experiments: Vec::new(),
@@ -161,26 +161,26 @@ impl SearchSettings {
             ("max_requests", max_requests),
         ];
         if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
-            return Err(Error::config(format!("search.bounds.{name}"), "is 0: say 1 or more"));
+            return Err(Error::config(format!("search.bounds.{name}"), "is 0: set it to 1 or more"));
         }
         for (name, seconds) in [("body_seconds", self.bounds.body_seconds), ("deadline_ms", self.bounds.deadline_ms)] {
             if seconds == 0 {
-                return Err(Error::config(format!("search.bounds.{name}"), "is 0: nothing would be answered"));
+                return Err(Error::config(format!("search.bounds.{name}"), "is 0: set it to 1 or more"));
             }
         }
         let slowdown = self.bounds.slowdown;
         if slowdown.is_nan() || slowdown <= 1.0 {
-            let problem = format!("is {slowdown}: say more than 1, for none is faster than alone");
+            let problem = format!("is {slowdown}: set it above 1 (1 is the time of a search without load)");
             return Err(Error::config("search.bounds.slowdown", problem));
         }
         if !(self.canary_tolerance >= 0.0 && (0.0..=1.0).contains(&self.min_recall) && self.rebuild_share > 0.0) {
-            let problem = "canary_tolerance is 0 or more, min_recall 0 to 1, rebuild_share above 0";
+            let problem = "set canary_tolerance to 0 or more, min_recall to 0 to 1, and rebuild_share above 0";
             return Err(Error::config("search", problem));
         }
         if self.events.path.is_some() && self.events.topic.is_some() {
-            return Err(Error::config("search.events", "names both a file and a topic: give one of them"));
+            return Err(Error::config("search.events", "has both a file and a topic: set one of them"));
         }
-        if let Place::Milvus(milvus) = &self.index {
+        if let IndexBackend::Milvus(milvus) = &self.index {
             milvus.check()?;
         }
         self.experiments.iter().try_for_each(Experiment::check)

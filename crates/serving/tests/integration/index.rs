@@ -1,18 +1,18 @@
-//! What every index of items must do, whatever it is made of: items come, go and change, filters hold, ties and bad input
-//! are treated alike. The embedded indexes go through the questions here, Milvus in `crates/serving/tests/integration/milvus.rs`.
+//! Conformance of the embedded indexes: changes, filters, ties and invalid input. Milvus runs the same checks in
+//! `crates/serving/tests/integration/milvus.rs`.
 
 use std::path::Path;
 
 use serde_json::json;
 use souk_io::domain::Item;
 use souk_lexical::LexicalOptions;
-use souk_serving::index::{Ask, Change, Found, Index, IndexSettings, Kind, Live, Snapshot};
+use souk_serving::index::{Index, IndexHit, IndexKind, IndexSettings, ItemChange, Live, Snapshot, VectorQuery};
 
 use crate::questions::{MODEL, NUM, conforms, filter, ids, item, nearest, put, vector};
 
-fn live(dir: &Path, kind: Kind) -> Live {
+fn live(dir: &Path, kind: IndexKind) -> Live {
     let settings = IndexSettings { kind, ..IndexSettings::default() };
-    let mut builder = Snapshot::builder(dir, (MODEL.into(), 2), settings).unwrap();
+    let mut builder = Snapshot::builder(dir, MODEL.into(), 2, settings).unwrap();
     for i in 0..NUM {
         builder.add(&item(i), &vector(i)).unwrap();
     }
@@ -22,36 +22,36 @@ fn live(dir: &Path, kind: Kind) -> Live {
 }
 
 #[tokio::test]
-async fn an_exact_index_conforms() {
+async fn exact_index_conforms() {
     let home = tempfile::tempdir().unwrap();
-    let index = live(&home.path().join("index"), Kind::Exact);
+    let index = live(&home.path().join("index"), IndexKind::Exact);
     conforms(&index).await;
-    names_fields_and_terms(&index).await;
+    has_fields_and_lexical_search(&index).await;
 }
 
 #[tokio::test]
-async fn a_graph_conforms() {
+async fn hnsw_index_conforms() {
     let home = tempfile::tempdir().unwrap();
-    let index = live(&home.path().join("index"), Kind::Hnsw);
+    let index = live(&home.path().join("index"), IndexKind::Hnsw);
     conforms(&index).await;
     assert!(index.recall(&(0..NUM).step_by(50).map(vector).collect::<Vec<_>>(), 10).await.unwrap() > 0.95);
-    names_fields_and_terms(&index).await;
-    takes_up_what_changed(&index, home.path()).await;
+    has_fields_and_lexical_search(&index).await;
+    rebuilt_snapshot_matches(&index, home.path()).await;
 }
 
-/// As many come as the snapshot has, some to change again and some to go: what is found is what a look at all finds,
-/// before they joined the graph and after, by filters and by terms.
+/// Adds as many items as the snapshot has, changes some and deletes some. Searches match brute force before and after
+/// the new items join the graph, with filters and lexically.
 #[tokio::test]
-async fn what_came_is_found_whole_however_much_it_is() {
+async fn finds_added_items_like_brute_force() {
     let home = tempfile::tempdir().unwrap();
-    let index = live(&home.path().join("index"), Kind::Hnsw);
-    let all = live(&home.path().join("exact"), Kind::Exact);
+    let index = live(&home.path().join("index"), IndexKind::Hnsw);
+    let all = live(&home.path().join("exact"), IndexKind::Exact);
     let place = |i: usize| put(10_000 + i, (i * 7) % (2 * NUM));
-    let mut changes: Vec<Change> = (0..2 * NUM).map(place).collect();
-    // a price that changes brings no other vector
+    let mut changes: Vec<ItemChange> = (0..2 * NUM).map(place).collect();
+    // a price change adds no vector
     changes.extend((0..2 * NUM).step_by(3).map(place));
-    changes.extend((0..2 * NUM).step_by(10).map(|i| Change::Delete(format!("i{}", 10_000 + i))));
-    changes.extend((0..NUM).step_by(5).map(|i| Change::Delete(format!("i{i}"))));
+    changes.extend((0..2 * NUM).step_by(10).map(|i| ItemChange::Delete(format!("i{}", 10_000 + i))));
+    changes.extend((0..NUM).step_by(5).map(|i| ItemChange::Delete(format!("i{i}"))));
     for index in [&index, &all] {
         index.apply(&changes).await.unwrap();
     }
@@ -59,7 +59,7 @@ async fn what_came_is_found_whole_however_much_it_is() {
     let brand = filter(json!([{"field": "brand", "eq": "b5"}]));
     for joined in [false, true] {
         if joined {
-            index.tend();
+            index.grow_graph();
         }
         let (mut found, mut there) = (0, 0);
         for at in (0..2 * NUM).step_by(97) {
@@ -78,12 +78,12 @@ async fn what_came_is_found_whole_however_much_it_is() {
         for filter in [None, Some(&brand)] {
             let (found, exact) = (index.lexical(query, 10, filter).await, all.lexical(query, 10, filter).await);
             let (found, exact) = (found.unwrap().unwrap(), exact.unwrap().unwrap());
-            // of equal ones either may come
-            let scores = |found: &[Found]| found.iter().map(|found| found.score).collect::<Vec<_>>();
+            // the order of equal scores is free
+            let scores = |found: &[IndexHit]| found.iter().map(|found| found.score).collect::<Vec<_>>();
             assert_eq!(scores(&found), scores(&exact));
         }
     }
-    assert_eq!(ids(&index.lexical("10010", 10, None).await.unwrap().unwrap()), Vec::<String>::new(), "it went");
+    assert_eq!(ids(&index.lexical("10010", 10, None).await.unwrap().unwrap()), Vec::<String>::new(), "it was deleted");
 }
 
 async fn nearest_of(
@@ -92,37 +92,37 @@ async fn nearest_of(
     k: usize,
     filter: Option<&souk_serving::index::Filter>,
 ) -> Vec<String> {
-    ids(&index.nearest(Ask::new(vector, k), filter).await.unwrap()).into_iter().map(String::from).collect()
+    ids(&index.nearest(VectorQuery::new(vector, k), filter).await.unwrap()).into_iter().map(String::from).collect()
 }
 
-/// What the embedded index has beside.
-async fn names_fields_and_terms(index: &Live) {
+/// Checks of features that only the embedded index has.
+async fn has_fields_and_lexical_search(index: &Live) {
     let fields = index.fields().await.unwrap();
     let price = fields.iter().find(|field| field.name == "price").unwrap();
     assert_eq!((price.min, price.max), (Some(0.0), Some(249.9)));
     let unknown = filter(json!([{"field": "colour", "eq": "red"}]));
-    let error = index.nearest(Ask::new(&[0.0, 1.0], 1), Some(&unknown)).await.unwrap_err().to_string();
+    let error = index.nearest(VectorQuery::new(&[0.0, 1.0], 1), Some(&unknown)).await.unwrap_err().to_string();
     assert!(error.contains("`colour`") && error.contains("brand"), "{error}");
 
     let found = index.lexical("thing 1234", 1, None).await.unwrap().unwrap();
     assert_eq!(ids(&found), ["i1234"]);
     let zebra = Item { title: "zebra oak".into(), ..item(1234) };
-    index.apply(&[Change::Put(zebra, vector(1234))]).await.unwrap();
+    index.apply(&[ItemChange::Put(zebra, vector(1234))]).await.unwrap();
     assert_eq!(ids(&index.lexical("zebra", 5, None).await.unwrap().unwrap()), ["i1234"]);
     let found = index.lexical("1234", 5, None).await.unwrap().unwrap();
-    assert!(found.is_empty(), "what was replaced is not found: {found:?}");
+    assert!(found.is_empty(), "replaced texts do not match: {found:?}");
     let brand = filter(json!([{"field": "brand", "eq": "b5"}]));
     let found = index.lexical("oak", 3, Some(&brand)).await.unwrap().unwrap();
     assert!(found.len() == 3 && found.iter().all(|found| found.item.fields["brand"] == "b5"));
     index.apply(&[put(1234, 1234)]).await.unwrap();
 }
 
-/// A new snapshot of what an index holds answers as that index.
-async fn takes_up_what_changed(index: &Live, home: &Path) {
-    index.apply(&[put(1000, 50), Change::Delete("i7".into()), put(9000, 1000)]).await.unwrap();
+/// A new snapshot of an index gives the same answers.
+async fn rebuilt_snapshot_matches(index: &Live, home: &Path) {
+    index.apply(&[put(1000, 50), ItemChange::Delete("i7".into()), put(9000, 1000)]).await.unwrap();
     assert!(index.num_changed() > 0);
     let dir = home.join("again");
-    let mut builder = Snapshot::builder(&dir, (MODEL.into(), 2), IndexSettings::default()).unwrap();
+    let mut builder = Snapshot::builder(&dir, MODEL.into(), 2, IndexSettings::default()).unwrap();
     let (mut after, mut num) = (None, 0);
     loop {
         let page = index.page(after.as_deref(), 300).await.unwrap();
@@ -141,7 +141,7 @@ async fn takes_up_what_changed(index: &Live, home: &Path) {
     assert_eq!(again.num_changed(), 0);
     for to in [7, 50, 1000, 2000] {
         let (a, b) = (nearest(index, to, 5, None).await, nearest(&again, to, 5, None).await);
-        let scores = |found: &[Found]| found.iter().map(|found| found.score).collect::<Vec<_>>();
+        let scores = |found: &[IndexHit]| found.iter().map(|found| found.score).collect::<Vec<_>>();
         assert!(scores(&a).iter().zip(scores(&b)).all(|(a, b)| (a - b).abs() < 1e-6), "{a:?} {b:?}");
         assert_eq!(a[0].item, b[0].item);
     }

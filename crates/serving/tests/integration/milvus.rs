@@ -1,5 +1,5 @@
-//! Milvus as an index, on a real server: the questions that every index goes through, and what a server brings with it,
-//! which is aliases, restarts, wrong addresses and collections of other models.
+//! Milvus as an index on a real server: the conformance checks of every index, plus aliases, restarts, wrong addresses
+//! and collections of other models.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -12,12 +12,12 @@ use serde_json::json;
 use souk_io::address::Address;
 use souk_io::domain::Item;
 use souk_io::error::Error;
-use souk_serving::index::{Ask, Change, Index, IndexSettings, Kind, Milvus, MilvusSettings};
+use souk_serving::index::{Index, IndexKind, IndexSettings, ItemChange, Milvus, MilvusSettings, VectorQuery};
 use tokio::sync::{RwLock, RwLockReadGuard};
 
 use crate::questions::{MODEL, NUM, conforms, filter, ids, item, nearest, put, vector};
 
-/// Held for reading by whoever needs the server up, for writing while it is restarted.
+/// Read-locked by tests that need the server, write-locked while it restarts.
 static UP: RwLock<()> = RwLock::const_new(());
 
 fn skip(test: &str, reason: &str) {
@@ -27,7 +27,7 @@ fn skip(test: &str, reason: &str) {
     }
 }
 
-/// Names of this test's own on the server, or a note that the test was skipped.
+/// Unique names on the server for this test; None (logged as skipped) without a server.
 fn settings(test: &str) -> Option<MilvusSettings> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let Some(url) = std::env::var("MILVUS_URL").ok().filter(|url| !url.is_empty()) else {
@@ -44,17 +44,17 @@ fn settings(test: &str) -> Option<MilvusSettings> {
     })
 }
 
-/// The settings and the promise that the server stays up.
+/// Settings, and a guard that keeps the server up.
 async fn steady(test: &str) -> Option<(MilvusSettings, RwLockReadGuard<'static, ()>)> {
     let settings = settings(test)?;
     Some((settings, UP.read().await))
 }
 
-async fn filled(settings: &MilvusSettings, name: &str, kind: Kind, num: usize) -> Milvus {
+async fn filled(settings: &MilvusSettings, name: &str, kind: IndexKind, num: usize) -> Milvus {
     let index = IndexSettings { kind, ..IndexSettings::default() };
-    let milvus = Milvus::create(settings, name, (MODEL, 2), &index).await.unwrap();
+    let milvus = Milvus::create(settings, name, MODEL, 2, &index).await.unwrap();
     assert_eq!(milvus.num_items().await.unwrap(), 0);
-    let puts: Vec<Change> = (0..num).map(|i| put(i, i)).collect();
+    let puts: Vec<ItemChange> = (0..num).map(|i| put(i, i)).collect();
     assert_eq!(milvus.apply(&puts).await.unwrap(), 0);
     milvus
 }
@@ -62,15 +62,15 @@ async fn filled(settings: &MilvusSettings, name: &str, kind: Kind, num: usize) -
 #[tokio::test]
 async fn milvus_conforms() {
     let Some((settings, _up)) = steady("milvus_conforms").await else { return };
-    let milvus = filled(&settings, "graph", Kind::Hnsw, NUM).await;
+    let milvus = filled(&settings, "graph", IndexKind::Hnsw, NUM).await;
     conforms(&milvus).await;
     let vectors: Vec<Vec<f32>> = (0..NUM).step_by(500).map(vector).collect();
     assert!(milvus.recall(&vectors, 10).await.unwrap() > 0.9);
-    let far = milvus.nearest(Ask::new(&vector(0), 300), None).await.unwrap();
+    let far = milvus.nearest(VectorQuery::new(&vector(0), 300), None).await.unwrap();
     assert_eq!(far.len(), 300);
     assert_eq!(far[0].item, item(0), "items that do not fit into one answer for sure come as they were, too");
     assert!(far.is_sorted_by(|a, b| a.score >= b.score));
-    assert!(milvus.nearest(Ask::new(&vector(0), 20_000), None).await.is_err());
+    assert!(milvus.nearest(VectorQuery::new(&vector(0), 20_000), None).await.is_err());
     pages(&milvus, NUM).await;
     Milvus::remove(&settings, "graph").await.unwrap();
 }
@@ -92,18 +92,19 @@ async fn pages(milvus: &Milvus, num: usize) {
     assert!(met.is_sorted() && met.windows(2).all(|two| two[0] != two[1]), "each once, in the order of ids");
 }
 
-/// Whatever letters and numbers it has.
+/// Special characters and numbers in names and values.
 #[tokio::test]
-async fn an_item_comes_back_as_it_was_and_is_filtered_by_what_it_has() {
-    let name = "an_item_comes_back_as_it_was_and_is_filtered_by_what_it_has";
+async fn returns_items_unchanged_and_filters_special_values() {
+    let name = "returns_items_unchanged_and_filters_special_values";
     let Some((settings, _up)) = steady(name).await else { return };
-    let milvus = Milvus::create(&settings, "odd", (MODEL, 2), &IndexSettings::default()).await.unwrap();
-    let odd = json!({"_id": "a'b\"c\\d\n\u{e4}\u{1f600}", "title": "", "text": "line\nline", "none": null, "z": 1, "a": 2.0,
-        "big": u64::MAX, "small": 5e-324, "tenth": 0.1, "minus": -3, "deep": {"er": {"list": [1, "two", {"three": [true]}]}},
+    let milvus = Milvus::create(&settings, "odd", MODEL, 2, &IndexSettings::default()).await.unwrap();
+    let odd = json!({"_id": "a'b\"c\\d\n\u{e4}\u{1f600}", "title": "", "text": "line\nline", "none": null, "z": 1,
+        "a": 2.0, "big": u64::MAX, "small": 5e-324, "tenth": 0.1, "minus": -3,
+        "deep": {"er": {"list": [1, "two", {"three": [true]}]}},
         "we\"ird][ k\u{e9}y\\": "v\"a\\l\nu\te\r\u{e9}\u{7}", "numbers": [1, 9], "brand": "x'); drop"});
     let odd: Item = serde_json::from_value(odd).unwrap();
     let plain = Item { id: "plain".into(), ..item(1) };
-    let changes = [Change::Put(odd.clone(), vector(0)), Change::Put(plain.clone(), vector(0))];
+    let changes = [ItemChange::Put(odd.clone(), vector(0)), ItemChange::Put(plain.clone(), vector(0))];
     assert_eq!(milvus.apply(&changes).await.unwrap(), 0);
     assert_eq!(milvus.get(std::slice::from_ref(&odd.id)).await.unwrap(), [Some(odd.clone())]);
     assert_eq!(nearest(&milvus, 0, 2, None).await.len(), 2);
@@ -118,7 +119,7 @@ async fn an_item_comes_back_as_it_was_and_is_filtered_by_what_it_has() {
         (json!([{"field": "a", "eq": "2"}]), false),
         (json!([{"field": "numbers", "gte": 1, "lte": 1}]), true),
         (json!([{"field": "numbers", "gte": 8.5}]), true),
-        // the one is below, the other above, and none within
+        // one value below, one above, none within the range
         (json!([{"field": "numbers", "gte": 4, "lte": 5}]), false),
         (json!([{"field": "none", "eq": "null"}]), false),
         (json!([{"field": "nowhere", "in": [1, "a"]}]), false),
@@ -130,27 +131,27 @@ async fn an_item_comes_back_as_it_was_and_is_filtered_by_what_it_has() {
         let expected: &[&str] = if kept { &[&odd.id] } else { &[] };
         assert_eq!(ids(&found), expected, "{filter:?}");
     }
-    // what an item has no longer is gone
+    // removed fields no longer match
     let bare = Item { fields: serde_json::Map::new(), ..odd.clone() };
-    assert_eq!(milvus.apply(&[Change::Put(bare.clone(), vector(0))]).await.unwrap(), 1);
+    assert_eq!(milvus.apply(&[ItemChange::Put(bare.clone(), vector(0))]).await.unwrap(), 1);
     assert_eq!(milvus.get(&[odd.id.clone(), "plain".into()]).await.unwrap(), [Some(bare), Some(plain)]);
     let brand = filter(json!([{"field": "brand", "eq": "x'); drop"}]));
     assert!(nearest(&milvus, 0, 5, Some(&brand)).await.is_empty());
     let long = Item { text: "\u{e4}".repeat(40_000), ..item(5) };
-    let error = milvus.apply(&[put(6, 6), Change::Put(long, vector(5))]).await.unwrap_err();
+    let error = milvus.apply(&[put(6, 6), ItemChange::Put(long, vector(5))]).await.unwrap_err();
     assert!(error.to_string().contains("`i5`"), "{error}");
-    assert_eq!(milvus.num_items().await.unwrap(), 2, "nothing of a call that is refused is done");
-    assert!(milvus.takes(&[put(6, 6)]).is_ok(), "and it is known before");
+    assert_eq!(milvus.num_items().await.unwrap(), 2, "a rejected call changes nothing");
+    assert!(milvus.check_changes(&[put(6, 6)]).is_ok(), "check_changes agrees");
     Milvus::remove(&settings, "odd").await.unwrap();
 }
 
-/// Answers are cut where items are as long as they may be.
+/// Answers are split when items have the maximum length.
 #[tokio::test]
-async fn long_items_come_in_more_answers() {
-    let Some((settings, _up)) = steady("long_items_come_in_more_answers").await else { return };
-    let milvus = Milvus::create(&settings, "long", (MODEL, 2), &IndexSettings::default()).await.unwrap();
+async fn splits_answers_of_long_items() {
+    let Some((settings, _up)) = steady("splits_answers_of_long_items").await else { return };
+    let milvus = Milvus::create(&settings, "long", MODEL, 2, &IndexSettings::default()).await.unwrap();
     let long = |i: usize| Item { text: "x".repeat(60_000), ..item(i) };
-    let puts: Vec<Change> = (0..150).map(|i| Change::Put(long(i), vector(i))).collect();
+    let puts: Vec<ItemChange> = (0..150).map(|i| ItemChange::Put(long(i), vector(i))).collect();
     assert_eq!(milvus.apply(&puts).await.unwrap(), 0);
     assert_eq!(milvus.apply(&puts[..3]).await.unwrap(), 3);
     assert_eq!(nearest(&milvus, 0, 60, None).await.len(), 60);
@@ -161,29 +162,29 @@ async fn long_items_come_in_more_answers() {
 }
 
 #[tokio::test]
-async fn an_alias_goes_from_one_collection_to_another() {
-    let Some((settings, _up)) = steady("an_alias_goes_from_one_collection_to_another").await else { return };
-    let old = filled(&settings, "old", Kind::Auto, 10).await;
-    let new = filled(&settings, "new", Kind::Exact, 20).await;
+async fn alias_moves_between_collections() {
+    let Some((settings, _up)) = steady("alias_moves_between_collections").await else { return };
+    let old = filled(&settings, "old", IndexKind::Auto, 10).await;
+    let new = filled(&settings, "new", IndexKind::Exact, 20).await;
     let served = async || Milvus::open(&settings, &settings.alias, MODEL, 2).await;
     assert!(served().await.is_err());
-    old.serve_as(&settings, &settings.alias).await.unwrap();
+    old.point_alias(&settings, &settings.alias).await.unwrap();
     let before = served().await.unwrap();
     assert_eq!((before.name(), before.num_items().await.unwrap()), (old.name(), 10));
-    new.serve_as(&settings, &settings.alias).await.unwrap();
-    new.serve_as(&settings, &settings.alias).await.unwrap();
+    new.point_alias(&settings, &settings.alias).await.unwrap();
+    new.point_alias(&settings, &settings.alias).await.unwrap();
     let after = served().await.unwrap();
     assert_eq!((after.name(), after.num_items().await.unwrap()), (new.name(), 20));
-    assert_eq!(before.num_items().await.unwrap(), 10, "what was opened stays what it was");
+    assert_eq!(before.num_items().await.unwrap(), 10, "an open collection does not change");
     Milvus::remove(&settings, "old").await.unwrap();
     assert!(before.num_items().await.is_err());
     assert_eq!(ids(&nearest(&after, 15, 1, None).await), ["i15"]);
 }
 
 #[tokio::test]
-async fn another_model_or_width_is_refused_by_name() {
-    let Some((settings, _up)) = steady("another_model_or_width_is_refused_by_name").await else { return };
-    let milvus = filled(&settings, "mine", Kind::Auto, 1).await;
+async fn rejects_another_model_or_vector_size() {
+    let Some((settings, _up)) = steady("rejects_another_model_or_vector_size").await else { return };
+    let milvus = filled(&settings, "mine", IndexKind::Auto, 1).await;
     let open = async |name: &str, model: &str, dimensions: i64| {
         Milvus::open(&settings, name, model, dimensions).await.err().map(|error| error.to_string())
     };
@@ -194,17 +195,17 @@ async fn another_model_or_width_is_refused_by_name() {
     assert!(error.contains("2 entries") && error.contains('3'), "{error}");
     assert!(open("mine", MODEL, 0).await.is_some());
     assert!(open("nobodys", MODEL, 2).await.is_some());
-    let again = Milvus::create(&settings, "mine", (MODEL, 2), &IndexSettings::default()).await;
+    let again = Milvus::create(&settings, "mine", MODEL, 2, &IndexSettings::default()).await;
     let error = again.err().unwrap().to_string();
-    assert!(error.contains("there already"), "a collection is not made twice: {error}");
+    assert!(error.contains("exists already"), "a collection is not made twice: {error}");
     Milvus::remove(&settings, "mine").await.unwrap();
 }
 
 #[tokio::test]
-async fn a_server_that_is_not_there_is_named_in_time() {
+async fn reports_an_unreachable_server_in_time() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = listener.local_addr().unwrap().to_string();
-    // one that is closed, and one that never answers
+    // a closed port, and a server that never answers
     for place in ["127.0.0.1:1", &silent] {
         let address = Address::new(format!("http://root:secret@{place}"));
         let settings = MilvusSettings { address, timeout_seconds: 1, ..MilvusSettings::default() };
@@ -217,7 +218,7 @@ async fn a_server_that_is_not_there_is_named_in_time() {
     }
 }
 
-/// Runs again once this goes, for the tests that wait.
+/// Restarts the server on drop, for the tests that wait.
 struct Server {
     services: OsString,
 }
@@ -237,8 +238,8 @@ impl Drop for Server {
 }
 
 #[tokio::test]
-async fn a_server_that_was_killed_is_found_again() {
-    let name = "a_server_that_was_killed_is_found_again";
+async fn reconnects_after_a_restart() {
+    let name = "reconnects_after_a_restart";
     let Some(settings) = settings(name) else { return };
     let services = std::env::var_os("SOUK_SERVICES").filter(|dir| Path::new(dir).join("milvus/port").exists());
     let Some(services) = services else {
@@ -246,22 +247,22 @@ async fn a_server_that_was_killed_is_found_again() {
     };
     let _down = UP.write().await;
     let server = Server { services };
-    let milvus = filled(&settings, "lasting", Kind::Hnsw, 50).await;
-    milvus.serve_as(&settings, &settings.alias).await.unwrap();
+    let milvus = filled(&settings, "lasting", IndexKind::Hnsw, 50).await;
+    milvus.point_alias(&settings, &settings.alias).await.unwrap();
     server.does("stop");
     let error = milvus.num_items().await.unwrap_err();
     assert!(matches!(error, Error::Upstream { retryable: true, .. }), "{error:?}");
     assert!(error.to_string().contains(&settings.address.to_string()), "{error}");
-    // who asks while the server is away, and asks again, is answered once it is back
+    // requests sent while the server is down succeed after it is back
     let starting = tokio::task::spawn_blocking(move || {
         server.does("start");
         server
     });
     let begun = Instant::now();
     let found = loop {
-        match milvus.nearest(Ask::new(&vector(20), 1), None).await {
+        match milvus.nearest(VectorQuery::new(&vector(20), 1), None).await {
             Ok(found) => break found,
-            // a busy machine starts it late
+            // a busy machine starts the server slowly
             Err(error) => assert!(begun.elapsed() < Duration::from_secs(60), "{error:?}"),
         }
     };
@@ -270,7 +271,7 @@ async fn a_server_that_was_killed_is_found_again() {
     assert_eq!(milvus.num_items().await.unwrap(), 50);
     assert_eq!(milvus.apply(&[put(20, 0), put(50, 20)]).await.unwrap(), 1);
     server.does("restart");
-    assert_eq!(milvus.apply(&[Change::Delete("i50".into()), put(51, 20)]).await.unwrap(), 1);
+    assert_eq!(milvus.apply(&[ItemChange::Delete("i50".into()), put(51, 20)]).await.unwrap(), 1);
     let again = Milvus::open(&settings, &settings.alias, MODEL, 2).await.unwrap();
     assert_eq!(ids(&nearest(&again, 20, 1, None).await), ["i51"]);
     Milvus::remove(&settings, "lasting").await.unwrap();

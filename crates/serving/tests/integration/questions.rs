@@ -1,11 +1,11 @@
-//! The questions that every index of items goes through, whatever it is made of.
+//! Conformance checks that every index must pass.
 
 use serde_json::json;
 use souk_io::domain::Item;
-use souk_serving::index::{Ask, Change, Filter, Found, Index};
+use souk_serving::index::{Filter, Index, IndexHit, ItemChange, VectorQuery};
 
 pub const MODEL: &str = "m1";
-/// Items of an index that is asked, 0 to this.
+/// Number of items in a checked index.
 pub const NUM: usize = 2500;
 
 pub fn item(i: usize) -> Item {
@@ -15,29 +15,29 @@ pub fn item(i: usize) -> Item {
     serde_json::from_value(json).unwrap()
 }
 
-/// On the unit circle; neighbours in number are neighbours in direction.
+/// Point on the unit circle; consecutive numbers are near each other.
 pub fn vector(i: usize) -> Vec<f32> {
     let (sin, cos) = (i as f32 / 500.0).sin_cos();
     vec![sin, cos]
 }
 
-pub fn put(i: usize, to: usize) -> Change {
-    Change::Put(item(i), vector(to))
+pub fn put(i: usize, to: usize) -> ItemChange {
+    ItemChange::Put(item(i), vector(to))
 }
 
 pub fn filter(must: serde_json::Value) -> Filter {
     Filter { must: serde_json::from_value(must).unwrap() }
 }
 
-pub fn ids(found: &[Found]) -> Vec<&str> {
+pub fn ids(found: &[IndexHit]) -> Vec<&str> {
     found.iter().map(|found| found.item.id.as_str()).collect()
 }
 
-pub async fn nearest(index: &dyn Index, to: usize, k: usize, filter: Option<&Filter>) -> Vec<Found> {
-    index.nearest(Ask::new(&vector(to), k), filter).await.unwrap()
+pub async fn nearest(index: &dyn Index, to: usize, k: usize, filter: Option<&Filter>) -> Vec<IndexHit> {
+    index.nearest(VectorQuery::new(&vector(to), k), filter).await.unwrap()
 }
 
-/// An index of the items 0 to `NUM`, at their own directions.
+/// Checks an index of the items 0 to `NUM` with their own vectors.
 pub async fn conforms(index: &dyn Index) {
     assert_eq!(index.num_items().await.unwrap(), NUM);
     finds_and_filters(index).await;
@@ -49,9 +49,9 @@ async fn finds_and_filters(index: &dyn Index) {
     let found = nearest(index, 1000, 3, None).await;
     assert_eq!(ids(&found)[0], "i1000");
     assert!((found[0].score - 1.0).abs() < 1e-3 && found[0].score >= found[2].score);
-    assert_eq!(found[0].item, item(1000), "an item comes back as it was");
+    assert_eq!(found[0].item, item(1000), "items are returned unchanged");
     assert!(nearest(index, 1000, 0, None).await.is_empty());
-    // few and many are kept; the nearest that are
+    // filters that match few and many items
     for (must, every) in [
         (json!([{"field": "brand", "eq": "b7"}]), 100),
         (json!([{"field": "stock.here", "eq": true}]), 2),
@@ -80,8 +80,8 @@ async fn finds_and_filters(index: &dyn Index) {
 }
 
 async fn changes(index: &dyn Index) {
-    // an item moves, one goes, one comes
-    let there = index.apply(&[put(1000, 50), Change::Delete("i7".into()), put(9000, 1000)]).await.unwrap();
+    // one item moves, one is deleted, one is added
+    let there = index.apply(&[put(1000, 50), ItemChange::Delete("i7".into()), put(9000, 1000)]).await.unwrap();
     assert_eq!(there, 2);
     assert_eq!(index.num_items().await.unwrap(), NUM);
     assert_eq!(ids(&nearest(index, 1000, 1, None).await), ["i9000"]);
@@ -90,25 +90,25 @@ async fn changes(index: &dyn Index) {
     assert!(!ids(&nearest(index, 7, 5, None).await).contains(&"i7"));
     let got = index.get(&["i7".into(), "i9000".into(), "i1".into()]).await.unwrap();
     assert_eq!(got, [None, Some(item(9000)), Some(item(1))]);
-    // what came is filtered as well
+    // filters see added items
     let brand = filter(json!([{"field": "brand", "eq": "b0"}]));
     assert_eq!(ids(&nearest(index, 1000, 1, Some(&brand)).await), ["i9000"]);
-    // again, as after a restart: nothing changes
-    assert_eq!(index.apply(&[Change::Delete("i7".into())]).await.unwrap(), 0);
+    // applying again, as after a restart, changes nothing
+    assert_eq!(index.apply(&[ItemChange::Delete("i7".into())]).await.unwrap(), 0);
     assert_eq!(index.apply(&[put(9000, 1000)]).await.unwrap(), 1);
     assert_eq!(index.num_items().await.unwrap(), NUM);
-    // of one id, the last change counts
-    index.apply(&[put(9000, 1), Change::Delete("i9000".into()), put(7, 7), put(1000, 1000)]).await.unwrap();
+    // of several changes to one id, the last counts
+    index.apply(&[put(9000, 1), ItemChange::Delete("i9000".into()), put(7, 7), put(1000, 1000)]).await.unwrap();
     assert_eq!(ids(&nearest(index, 1000, 1, None).await), ["i1000"]);
     assert_eq!(index.num_items().await.unwrap(), NUM);
     assert_eq!(index.get(&["i9000".into()]).await.unwrap(), [None]);
 }
 
 async fn refuses(index: &dyn Index) {
-    let short = index.nearest(Ask::new(&[1.0], 1), None).await;
+    let short = index.nearest(VectorQuery::new(&[1.0], 1), None).await;
     assert!(short.unwrap_err().to_string().contains("1 entries"));
-    assert!(index.nearest(Ask::new(&[1.0, f32::NAN], 1), None).await.is_err());
-    assert!(index.apply(&[Change::Put(item(1), vec![1.0])]).await.is_err());
+    assert!(index.nearest(VectorQuery::new(&[1.0, f32::NAN], 1), None).await.is_err());
+    assert!(index.apply(&[ItemChange::Put(item(1), vec![1.0])]).await.is_err());
     let empty = filter(json!([{"field": "price"}]));
-    assert!(index.nearest(Ask::new(&[0.0, 1.0], 1), Some(&empty)).await.is_err());
+    assert!(index.nearest(VectorQuery::new(&[0.0, 1.0], 1), Some(&empty)).await.is_err());
 }

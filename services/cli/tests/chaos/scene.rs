@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
-use souk::market::{Plan, write};
+use souk::market::{MarketSpec, write};
 use tempfile::TempDir;
 
 use crate::daemon::Daemon;
@@ -32,7 +32,7 @@ impl Scene {
     pub fn market() -> Self {
         let template = tempfile::tempdir().unwrap();
         let (data, model) = (template.path().join("data"), template.path().join("model"));
-        let plan = Plan { seed: 11, items: 1500, queries: 600, events: 60_000 };
+        let plan = MarketSpec { seed: 11, items: 1500, queries: 600, events: 60_000 };
         write(&plan, &data, &|_, _| ()).unwrap();
         let clicks = clicks(&data.join("logs.ndjson"));
         fs::remove_file(data.join("logs.ndjson")).unwrap();

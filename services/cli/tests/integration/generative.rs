@@ -328,10 +328,10 @@ fn completed(encoder: &Encoder, asked: &Value) -> Value {
         ..Sampling::default()
     };
     let each = asked["n"].as_u64().unwrap() as usize;
-    let written = encoder.write(&texts.iter().collect::<Vec<_>>(), each, &how).unwrap();
+    let written = encoder.generate(&texts.iter().collect::<Vec<_>>(), each, &how).unwrap();
     let choice = |(index, text): (usize, &Continuation)| {
         json!({
-            "index": index, "text": encoder.reader().words(&text.ids).unwrap(), "token_ids": text.ids,
+            "index": index, "text": encoder.reader().decode(&text.ids).unwrap(), "token_ids": text.ids,
             "finish_reason": if text.ended { "stop" } else { "length" }, "logprobs": {"token_logprobs": text.log_probs},
         })
     };

@@ -52,8 +52,12 @@ fn usage_is_two_and_a_path_that_is_denied_is_one() {
         (&both, 2, "has both files and Kafka"),
         (&["ingest", "--data", data, "--kafka", "localhost:1"], 2, "has no topic"),
         (&["ingest", "--data", data, "--from", "/nowhere/log"], 1, "/nowhere/log: cannot open the log"),
-        (&["ingest", "--data", denied.to_str().unwrap(), "--from", log], 1, "denied/examples: cannot make the folder"),
-        (&["ingest", "--data", data, "--from", log, "--set", "ingest.strength.cap=0"], 2, "cap from 1 up"),
+        (
+            &["ingest", "--data", denied.to_str().unwrap(), "--from", log],
+            1,
+            "denied/examples: cannot create the folder",
+        ),
+        (&["ingest", "--data", data, "--from", log, "--set", "ingest.strength.cap=0"], 2, "and cap 1 or more"),
         (&["ingest", "--data", data, "--from", log, "--set", "ingest.commit_messages=0"], 2, "must be from 1"),
     ] {
         let output = souk(arguments);

@@ -87,7 +87,7 @@ fn a_rank_that_fails_gives_the_job_its_exit_code() {
     let (code, _, message) = run(&["--nproc", "2", "--", "embed", "--model", "/nowhere/at/all"]);
     assert_eq!(code, Some(2), "{message}");
     assert!(message.contains("failed first, with exit code 2"), "{message}");
-    assert!(message.contains("] souk: ") && message.contains("no folder here"), "{message}");
+    assert!(message.contains("] souk: ") && message.contains("neither a local folder"), "{message}");
     for arguments in [&["--nproc", "0", "--", "--version"][..], &["--nproc", "2"], &["--nproc", "2", "embed"]] {
         let (code, _, message) = run(arguments);
         assert_eq!(code, Some(2), "{arguments:?}: {message}");

@@ -9,7 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
-use souk::market::{self, Plan};
+use souk::market::{self, MarketSpec};
 
 fn souk(home: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
@@ -61,7 +61,7 @@ fn end(mut child: Child) {
 #[test]
 fn a_judge_is_trained_served_and_ended() {
     let home = tempfile::tempdir().unwrap();
-    let plan = Plan { seed: 5, items: 400, queries: 60, events: 0 };
+    let plan = MarketSpec { seed: 5, items: 400, queries: 60, events: 0 };
     market::write(&plan, &home.path().join("shop"), &|_, _| {}).unwrap();
 
     let Output { status, stderr, .. } = train(home.path(), &["relevance.optimizer.learning_rate=1e9"]);

@@ -73,10 +73,10 @@ fn usage_errors_are_two_and_failures_one() {
     let out = home.path().join("out").display().to_string();
     refused(2, &["say what to do"], &[], b"");
     refused(2, &["no model: give --model DIR"], &["embed"], b"x\n");
-    refused(2, &["no folder here"], &["embed", "--model", "/nowhere/at/all"], b"x\n");
+    refused(2, &["neither a local folder"], &["embed", "--model", "/nowhere/at/all"], b"x\n");
     refused(2, &["`f64`"], &["embed", "--model", &model("st_cls"), "--precision", "f64"], b"x\n");
     refused(2, &["`bag`"], &["embed", "--model", &model("st_cls"), "--kind", "bag"], b"x\n");
-    refused(2, &["is 999", "32 entries"], &["embed", "--model", &model("st_cls"), "--dimensions", "999"], b"x\n");
+    refused(2, &["is 999", "vectors have 32"], &["embed", "--model", &model("st_cls"), "--dimensions", "999"], b"x\n");
     refused(
         1,
         &["corpus.jsonl", "cannot open"],

@@ -3,7 +3,7 @@
 use crate::client::{Running, answer, model};
 use serde_json::{Value, json};
 use souk::cross_encoder::{Judge as Alone, ServeSettings};
-use souk::market::{self, Oracle, Plan};
+use souk::market::{self, MarketSpec, Oracle};
 use souk::reward::{Question, RewardSource};
 use souk_http::Keys;
 use souk_relevance::{Judge, OracleJudge};
@@ -118,7 +118,7 @@ async fn only_known_keys_may_ask() {
 async fn the_oracle_answers_on_the_same_routes_and_does_not_guess() {
     let home = tempfile::tempdir().unwrap();
     let shop = home.path().join("shop");
-    let plan = Plan { seed: 3, items: 400, queries: 12, events: 0 };
+    let plan = MarketSpec { seed: 3, items: 400, queries: 12, events: 0 };
     market::write(&plan, &shop, &|_, _| {}).unwrap();
     let oracle = Oracle::build(&plan).unwrap();
     let data = souk::beir::DataFolder::open(&shop).unwrap();

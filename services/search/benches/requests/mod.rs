@@ -1,5 +1,5 @@
-//! Load on an HTTP service: connections that are kept, each with one request at a time, as fast as answers come or at a
-//! rate that does not wait for them. Says how many were answered how, and how long those took that were answered with 200.
+//! HTTP load generator: keep-alive connections with one request at a time each, as fast as possible or at a fixed rate.
+//! Reports counts by status, and the latency of answers with status 200.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ impl Connection {
         Ok(Self { stream: BufReader::with_capacity(1 << 16, stream) })
     }
 
-    /// Status and body.
+    /// Returns status and body.
     pub async fn ask(&mut self, route: &str, body: &str) -> std::io::Result<(u16, Vec<u8>)> {
         let head = format!(
             "{route} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -53,14 +53,14 @@ impl Connection {
     }
 }
 
-/// What is asked, how and for how long.
+/// Requests to send, and for how long.
 #[derive(Clone)]
-pub struct Plan {
+pub struct LoadPlan {
     pub address: SocketAddr,
     pub route: String,
     pub bodies: Arc<Vec<String>>,
     pub connections: usize,
-    /// Requests a second over all connections; without it each asks again as soon as it is answered.
+    /// Requests per second over all connections; if None, each connection sends its next request at once.
     pub rate: Option<f64>,
     pub time: Duration,
 }
@@ -68,11 +68,11 @@ pub struct Plan {
 #[derive(Default, Clone)]
 pub struct Outcome {
     pub statuses: BTreeMap<u16, usize>,
-    /// Connections that broke amid a request.
+    /// Connections that broke during a request.
     pub broken: usize,
-    /// Milliseconds of what was answered with 200 since it should have been sent, in order of size.
+    /// Sorted latencies in milliseconds of answers with status 200, from the scheduled send time.
     pub millis: Vec<f64>,
-    /// The same since it was sent, which is later where this side cannot send as much as is planned.
+    /// Same from the actual send time, which is later if this side cannot keep up with the rate.
     pub since_sent: Vec<f64>,
     pub seconds: f64,
 }
@@ -82,7 +82,7 @@ impl Outcome {
         quantile(&self.millis, q)
     }
 
-    pub fn late(&self) -> f64 {
+    pub fn p99_since_sent(&self) -> f64 {
         quantile(&self.since_sent, 0.99)
     }
 
@@ -90,14 +90,15 @@ impl Outcome {
         self.millis.len() as f64 / self.seconds
     }
 
-    pub fn said(&self) -> String {
+    pub fn summary(&self) -> String {
         format!(
-            "{:.0}/s answered, p50 {:.2} ms, p99 {:.2} ms, worst {:.1} ms, p99 since sent {:.2} ms, by status {:?}, broken {}",
+            "{:.0}/s answered, p50 {:.2} ms, p99 {:.2} ms, worst {:.1} ms, p99 since sent {:.2} ms, by status {:?}, \
+             broken {}",
             self.per_second(),
             self.quantile(0.5),
             self.quantile(0.99),
             self.quantile(1.0),
-            self.late(),
+            self.p99_since_sent(),
             self.statuses,
             self.broken
         )
@@ -111,13 +112,13 @@ impl Outcome {
     }
 }
 
-/// Of numbers in order of size.
+/// Quantile of sorted numbers.
 fn quantile(sorted: &[f64], q: f64) -> f64 {
     let last = sorted.len().saturating_sub(1);
     sorted.get((last as f64 * q).round() as usize).copied().unwrap_or(f64::NAN)
 }
 
-pub async fn run(plan: &Plan) -> Outcome {
+pub async fn run(plan: &LoadPlan) -> Outcome {
     let began = Instant::now();
     let next = Arc::new(AtomicU64::new(0));
     let tasks: Vec<_> = (0..plan.connections).map(|_| tokio::spawn(one(plan.clone(), began, next.clone()))).collect();
@@ -131,14 +132,14 @@ pub async fn run(plan: &Plan) -> Outcome {
     all
 }
 
-async fn one(plan: Plan, began: Instant, next: Arc<AtomicU64>) -> Outcome {
+async fn one(plan: LoadPlan, began: Instant, next: Arc<AtomicU64>) -> Outcome {
     let mut outcome = Outcome::default();
     let mut connection = None;
     while began.elapsed() < plan.time {
         let number = next.fetch_add(1, Ordering::Relaxed);
         let mut due = Instant::now();
         if let Some(rate) = plan.rate {
-            // the clock runs from when it should have been sent
+            // latency counts from the scheduled send time
             due = began + Duration::from_secs_f64(number as f64 / rate);
             sleep_until(due).await;
         }

@@ -1,24 +1,24 @@
-//! How TEI and OpenAI ask for vectors, and are answered. Fields that are not known are passed over, as those services do.
+//! Request and response types of TEI's and OpenAI's embedding APIs. Unknown fields are ignored, as those services do.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::maybe_whole;
 
-/// As TEI asks for vectors.
+/// Embedding request in TEI's format.
 #[derive(Deserialize, ToSchema)]
 pub struct EmbedRequest {
-    pub inputs: Texts,
+    pub inputs: TextInput,
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub normalize: bool,
-    /// Whether a text that is too long may be cut.
+    /// Whether a text that is too long may be truncated.
     #[schema(default = true)]
     pub truncate: Option<bool>,
-    #[expect(dead_code, reason = "to be read is to be one that is known")]
+    #[expect(dead_code, reason = "reading it rejects unknown values")]
     pub truncation_direction: Option<TruncationDirection>,
     pub prompt_name: Option<PromptName>,
-    /// The first so many entries, normalised again.
+    /// Keep this many entries and normalize again.
     #[serde(default, deserialize_with = "maybe_whole")]
     #[schema(minimum = 1)]
     pub dimensions: Option<usize>,
@@ -28,11 +28,11 @@ fn yes() -> bool {
     true
 }
 
-/// Texts are cut on the right only.
+/// Only right truncation is supported.
 #[derive(Clone, Copy, Deserialize, ToSchema)]
 pub enum TruncationDirection {
     Right,
-    /// As TEI's documents write it at times.
+    /// Spelling used in parts of TEI's documentation.
     #[serde(rename = "right")]
     Lowercase,
 }
@@ -45,28 +45,29 @@ pub enum PromptName {
 }
 
 #[derive(Deserialize, ToSchema)]
+#[schema(as = Texts)]
 #[serde(
     untagged,
-    expecting = "expected a text or a list of texts; token ids are not taken (LangChain sends texts with \
+    expecting = "expected a text or a list of texts; token ids are not supported (LangChain sends texts with \
                  check_embedding_ctx_length=False)"
 )]
-pub enum Texts {
+pub enum TextInput {
     One(String),
     Many(Vec<String>),
 }
 
-/// As OpenAI asks for vectors.
+/// Embedding request in OpenAI's format.
 #[derive(Deserialize, ToSchema)]
 pub struct EmbeddingsRequest {
-    pub input: Texts,
-    /// A version that is open here.
+    pub input: TextInput,
+    /// An open version.
     #[schema(min_length = 1)]
     pub model: String,
     #[serde(default, deserialize_with = "maybe_whole")]
     #[schema(minimum = 1)]
     pub dimensions: Option<usize>,
     pub encoding_format: Option<EncodingFormat>,
-    /// Of Souk's own: without it, the model's default prompt.
+    /// Extension by Souk: prompt for queries or items; defaults to the model's default prompt.
     pub prompt_name: Option<PromptName>,
 }
 

@@ -1,67 +1,67 @@
-//! What is asked and what is answered. A field of our own routes that is not known is refused.
+//! Request and response types. Unknown fields are errors in this service's own routes.
 
 mod embedding;
 mod models;
-mod refusals;
+mod responses;
 mod voting;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value};
 use souk::index::Filter;
-use souk::search::{Arm, Part, Weights};
+use souk::search::{Arm, ChannelScore, Weights};
 use utoipa::ToSchema;
 
 pub use self::embedding::*;
 pub use self::models::*;
-pub use self::refusals::*;
+pub use self::responses::*;
 pub use self::voting::*;
 
-/// A search by a text, or by a vector of the served model.
+/// Search by a text, or by a vector of the served model.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SearchRequest {
-    /// What the shopper typed.
+    /// Text that the shopper typed.
     #[schema(min_length = 1, nullable = false)]
     pub query: Option<String>,
-    /// Instead of a query, or beside one whose terms are searched.
+    /// Query vector, instead of a query or next to one for hybrid search.
     #[schema(nullable = false)]
     pub vector: Option<Vec<f32>>,
     #[serde(default = "ten", deserialize_with = "whole")]
     #[schema(minimum = 1, default = 10)]
     pub k: usize,
-    /// Hits to leave out before the first.
+    /// Number of hits to skip.
     #[serde(default, deserialize_with = "whole")]
     #[schema(minimum = 0)]
     pub offset: usize,
     #[schema(value_type = Option<Object>)]
     pub filter: Option<Filter>,
-    /// How many items a walk through the graph looks around for.
+    /// Search width in the HNSW graph.
     #[serde(default, deserialize_with = "maybe_whole")]
     #[schema(minimum = 1, maximum = 100_000)]
     pub ef: Option<usize>,
-    /// A version other than the one that is served.
+    /// Version to search; defaults to the served one.
     #[schema(min_length = 1)]
     pub model: Option<String>,
-    /// Say for each hit what each channel gave.
+    /// Explain each hit with the score of every channel.
     #[serde(default)]
     pub explain: bool,
-    /// Search by terms as well.
+    /// Add lexical search.
     pub hybrid: Option<Hybrid>,
-    /// Fields to count the values of, over the first hits.
+    /// Fields whose values are counted over the first hits.
     #[serde(default)]
     #[schema(max_items = 20)]
     pub facets: Vec<String>,
-    /// Who asks: the same one always sees the same side of an experiment.
+    /// Shopper's id: the same id always gets the same side of an experiment.
     pub client_id: Option<String>,
 }
 
-/// A whole number however it is written: `10` and `10.0` are the same to JSON.
+/// Parses a whole number; `10` and `10.0` are equal in JSON.
 pub(crate) fn whole<'de, D: Deserializer<'de>>(value: D) -> Result<usize, D::Error> {
     let number = Number::deserialize(value)?;
     let from_float = || number.as_f64().filter(|x| x.fract() == 0.0 && (0.0..9e15).contains(x)).map(|x| x as u64);
     let number = number.as_u64().or_else(from_float).and_then(|number| usize::try_from(number).ok());
-    number.ok_or_else(|| D::Error::custom("expected a whole number, 0 or more"))
+    number.ok_or_else(|| D::Error::custom("expected a whole number of 0 or more"))
 }
 
 pub(crate) fn maybe_whole<'de, D: Deserializer<'de>>(value: D) -> Result<Option<usize>, D::Error> {
@@ -77,12 +77,12 @@ fn ten() -> usize {
 #[derive(Clone, Copy, Deserialize, ToSchema)]
 #[serde(untagged, expecting = "expected true, false, or weights: {\"dense\": 1, \"lexical\": 1, \"constant\": 60}")]
 pub enum Hybrid {
-    Wanted(bool),
+    Enabled(bool),
     #[schema(value_type = WeightsShape)]
     Weighted(Weights),
 }
 
-/// Weights of the channels whose ranks are fused.
+/// Weights of rank fusion.
 #[derive(ToSchema)]
 #[schema(as = Weights)]
 #[expect(dead_code, reason = "describes what the library reads")]
@@ -91,7 +91,7 @@ pub struct WeightsShape {
     dense: f32,
     #[schema(minimum = 0, maximum = 1e6, default = 1.0)]
     lexical: f32,
-    /// The higher, the less the first ranks stand out.
+    /// Higher values flatten the advantage of the first ranks.
     #[schema(minimum = 0, maximum = 1e6, default = 60.0)]
     constant: f32,
 }
@@ -99,31 +99,32 @@ pub struct WeightsShape {
 #[derive(Serialize, ToSchema)]
 pub struct SearchAnswer {
     pub query: Option<String>,
-    /// For the events that follow.
+    /// Id for later events.
     pub query_id: String,
-    /// The version, its index, and the number of the last change to the catalogue that was searched.
+    /// The version, its index, and the last catalogue change in that index.
     pub model: String,
     pub index: String,
     pub catalogue: u64,
     pub took_ms: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    pub experiment: Option<Assigned>,
+    pub experiment: Option<ExperimentArm>,
     pub hits: Vec<HitShape>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schema(required = false)]
     pub facets: Vec<Facet>,
 }
 
-/// What an experiment shows this shopper.
+/// Experiment and arm of this shopper.
 #[derive(Clone, Serialize, ToSchema)]
-pub struct Assigned {
+#[schema(as = Assigned)]
+pub struct ExperimentArm {
     pub name: String,
     #[schema(value_type = String)]
     pub arm: Arm,
 }
 
-/// An item that was found, with all fields of the catalogue beside these.
+/// A hit, with all fields of the catalogue.
 #[derive(Clone, Serialize, ToSchema)]
 pub struct HitShape {
     pub id: String,
@@ -132,8 +133,8 @@ pub struct HitShape {
     pub title: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
-    pub explain: Option<Explained>,
-    /// The side that brought it, where two are shown in one list.
+    pub explain: Option<Explanation>,
+    /// Side that contributed the hit, in an interleaved list.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, nullable = false)]
     pub side: Option<Arm>,
@@ -143,9 +144,10 @@ pub struct HitShape {
 }
 
 #[derive(Clone, Serialize, ToSchema)]
-pub struct Explained {
+#[schema(as = Explained)]
+pub struct Explanation {
     pub channels: Channels,
-    /// The share of the query's terms, by how rare they are, that the item's text has.
+    /// IDF-weighted fraction of the query's terms in the item's text.
     pub overlap: Option<f32>,
 }
 
@@ -153,13 +155,13 @@ pub struct Explained {
 pub struct Channels {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<PartShape>, nullable = false)]
-    pub dense: Option<Part>,
+    pub dense: Option<ChannelScore>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<PartShape>, nullable = false)]
-    pub lexical: Option<Part>,
+    pub lexical: Option<ChannelScore>,
 }
 
-/// What one channel gave: its own score and rank, and its part of the hit's score.
+/// Score and rank in one channel, and the channel's part of the hit's score.
 #[derive(ToSchema)]
 #[schema(as = Part)]
 #[expect(dead_code, reason = "describes what the library writes")]
@@ -182,7 +184,7 @@ pub struct FacetValue {
     pub count: usize,
 }
 
-/// What the catalogue can be filtered by.
+/// Fields to filter by.
 #[derive(Serialize, ToSchema)]
 pub struct FieldsAnswer {
     pub num_items: usize,
@@ -195,7 +197,7 @@ pub struct FieldShape {
     /// `text`, `number`, or both.
     pub kinds: Vec<&'static str>,
     pub num_items: usize,
-    /// The commonest.
+    /// Most frequent values.
     pub values: Vec<FacetValue>,
     pub min: Option<f64>,
     pub max: Option<f64>,
@@ -207,7 +209,7 @@ pub struct FieldShape {
 pub struct CompareRequest {
     #[schema(min_length = 1)]
     pub query: String,
-    /// `dense`, `lexical` or `hybrid`, of the served version or of another: `VERSION/dense`.
+    /// `dense`, `lexical` or `hybrid`, of the served version or another: `VERSION/dense`.
     #[schema(min_length = 1)]
     pub left: String,
     #[schema(min_length = 1)]
@@ -219,21 +221,22 @@ pub struct CompareRequest {
     pub filter: Option<Filter>,
 }
 
-/// The sides stand in an order that only the service knows, until a vote is cast.
+/// The order of the sides stays hidden until a vote is cast.
 #[derive(Serialize, ToSchema)]
 pub struct CompareAnswer {
     pub query: String,
     pub comparison: String,
-    pub left: Page,
-    pub right: Page,
+    pub left: HitPage,
+    pub right: HitPage,
 }
 
 #[derive(Serialize, ToSchema)]
-pub struct Page {
+#[schema(as = Page)]
+pub struct HitPage {
     pub hits: Vec<HitShape>,
 }
 
-/// Items to put in, each in the place of what has its id.
+/// Items to add, each replacing the item with the same id.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ItemsRequest {
@@ -241,7 +244,7 @@ pub struct ItemsRequest {
     pub items: Vec<Map<String, Value>>,
 }
 
-/// An item with whatever fields the catalogue has; `_id` may stand for `id`.
+/// An item with any catalogue fields; `_id` is accepted for `id`.
 #[derive(ToSchema)]
 #[schema(as = Item)]
 #[expect(dead_code, reason = "describes what the library reads")]
@@ -255,9 +258,9 @@ pub struct ItemShape {
 #[derive(Serialize, ToSchema)]
 pub struct ItemsAnswer {
     pub upserted: usize,
-    /// Of them, those that were not there before.
+    /// Number of items whose id is new.
     pub new: usize,
-    /// The number of the last change to the catalogue.
+    /// Number of the last catalogue change.
     pub catalogue: u64,
 }
 
@@ -267,7 +270,7 @@ pub struct DeleteAnswer {
     pub catalogue: u64,
 }
 
-/// What a shopper did after a search, as UBI calls it.
+/// What a shopper did after a search, in UBI's terms.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventsRequest {
@@ -285,7 +288,7 @@ pub struct EventShape {
     pub client_id: String,
     #[schema(min_length = 1, max_length = 256)]
     pub item: String,
-    /// From 1.
+    /// 1-based.
     #[serde(default, deserialize_with = "maybe_whole")]
     #[schema(minimum = 1, maximum = 1_000_000)]
     pub position: Option<usize>,
@@ -305,12 +308,12 @@ pub struct EventsAnswer {
     pub taken: usize,
 }
 
-/// Whether what a search needs works now, and what else does.
+/// Readiness: what searches need works; `store` says whether the ledger does.
 #[derive(Serialize, ToSchema)]
 pub struct ReadyAnswer {
     pub ready: bool,
     pub model: String,
     pub index: String,
-    /// Whether the ledger answers; without it versions and votes cannot be changed.
+    /// Whether the ledger answers; without it, versions and votes cannot change.
     pub store: bool,
 }

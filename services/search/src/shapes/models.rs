@@ -1,4 +1,4 @@
-//! Versions, their indexes and reports, and what is served.
+//! Types of versions, their indexes and reports, and the served version.
 
 use std::collections::BTreeMap;
 
@@ -6,17 +6,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-/// A trained model, to be known by a name.
+/// Trained model to register under a name.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RegisterRequest {
     #[schema(min_length = 1, max_length = 256, pattern = "^[A-Za-z0-9._-]+$")]
     pub version: String,
-    /// Its folder, as the service sees it.
+    /// Model folder, as the service sees it.
     #[schema(min_length = 1, pattern = "^[^\\x00]*$")]
     pub path: String,
     pub parent: Option<String>,
-    /// What `souk evaluate` wrote of it: metrics.json.
+    /// metrics.json that `souk evaluate` wrote.
     #[schema(value_type = Option<Object>)]
     pub report: Option<Map<String, Value>>,
 }
@@ -53,11 +53,11 @@ pub struct VersionShape {
     pub created_at: i64,
     #[schema(value_type = Object)]
     pub metrics: Value,
-    /// Whether a search may name it now.
+    /// Whether a search can name it now.
     pub loaded: bool,
     pub generations: Vec<GenerationShape>,
     pub report: Option<ReportShape>,
-    /// Why it could not be served when that was last tried.
+    /// Why it could not be served at the last attempt.
     pub failure: Option<String>,
 }
 
@@ -76,7 +76,7 @@ pub struct ReportShape {
     pub metrics: Value,
 }
 
-/// What is served from now on, or what is being built first.
+/// The served version, or the build in progress.
 #[derive(Serialize, ToSchema)]
 pub struct PromoteAnswer {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -87,12 +87,13 @@ pub struct PromoteAnswer {
     pub building: Option<BuildingShape>,
 }
 
-/// Nothing is asked for beyond the route itself.
+/// Empty body: the route has no parameters.
 #[derive(Default, Deserialize, ToSchema)]
+#[schema(as = Nothing)]
 #[serde(deny_unknown_fields)]
-pub struct Nothing {}
+pub struct EmptyBody {}
 
-/// Curves of a training that goes on, each of pairs of step and value.
+/// Training curves, each a list of step and value.
 #[derive(Serialize, ToSchema)]
 pub struct TrainingAnswer {
     #[schema(value_type = Option<BTreeMap<String, Vec<Object>>>)]

@@ -1,4 +1,4 @@
-//! Votes on two pages side by side, and what they come to.
+//! Types of votes on two pages side by side, and of their summary.
 
 use serde::{Deserialize, Serialize};
 use souk::store::{Side, Verdict};
@@ -7,10 +7,10 @@ use utoipa::ToSchema;
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct VoteRequest {
-    /// Chosen by whoever casts it; one that is sent twice counts once.
+    /// Chosen by the client; a vote sent twice counts once.
     #[schema(min_length = 1, max_length = 256, pattern = "^[^\\x00]*$")]
     pub id: String,
-    /// Of the pages that were compared, and what the vote counts for; without it, left and right are, and were shown so.
+    /// Comparison that the vote is about. Without it, the vote counts for `left` and `right`, shown on those sides.
     #[schema(min_length = 1)]
     pub comparison: Option<String>,
     #[schema(min_length = 1, pattern = "^[^\\x00]*$")]
@@ -56,7 +56,7 @@ pub enum SideShape {
     Right,
 }
 
-/// What was shown on which side.
+/// Channel shown on each side.
 #[derive(Serialize, ToSchema)]
 pub struct VoteAnswer {
     pub counted: bool,
@@ -69,8 +69,8 @@ pub struct VotesAnswer {
     pub pairs: Vec<PairShape>,
 }
 
-/// The votes on one pair of channels, by name, however it was asked for. Rates in percent with 95 % intervals, those of
-/// items over the votes that graded them; nothing where nothing was counted.
+/// Votes on one pair of channels, sorted by name. Rates are in percent with 95 % intervals; item rates use the votes
+/// with grades. Values are null if nothing was counted.
 #[derive(Serialize, ToSchema)]
 pub struct PairShape {
     pub left: String,
@@ -78,7 +78,7 @@ pub struct PairShape {
     pub num_good: i64,
     pub num_same: i64,
     pub num_bad: i64,
-    /// Good less Bad of all votes, from -100 to 100.
+    /// GSB: Good minus Bad over all votes, from -100 to 100.
     pub gsb: Option<f64>,
     pub gsb_interval: Option<[f64; 2]>,
     /// Votes that found the page at least as good as the other.

@@ -1,4 +1,4 @@
-//! A search service on a real socket, over a small shop and a small model.
+//! A search service on a real socket, with a small catalogue and a small model.
 
 #![allow(dead_code, reason = "each test uses its part")]
 
@@ -14,7 +14,7 @@ use nix::unistd::Pid;
 use serde_json::{Value, json};
 use souk::config::{Change, Config};
 use souk_http::Keys;
-use souk_search::{Service, router, start};
+use souk_search::{SearchService, router, start};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -33,7 +33,7 @@ pub fn golden(model: &str) -> PathBuf {
     souk_testing::golden("").join(model)
 }
 
-/// A folder with a catalogue, and room for the state of a service.
+/// Folder with a catalogue, and room for a service's state.
 pub fn shop() -> TempDir {
     let home = tempfile::tempdir().unwrap();
     fs::create_dir(home.path().join("data")).unwrap();
@@ -62,7 +62,7 @@ pub fn config(home: &Path, sets: &[&str]) -> Config {
 
 pub struct Running {
     pub address: SocketAddr,
-    pub service: Arc<Service>,
+    pub service: Arc<SearchService>,
     stop: Option<oneshot::Sender<()>>,
     ended: JoinHandle<std::io::Result<()>>,
     _chores: JoinSet<()>,
@@ -78,7 +78,7 @@ impl Running {
     }
 
     pub async fn of(config: &Config, keys: &str) -> anyhow::Result<Self> {
-        let service = Service::open(config, Keys::parse(keys), |_| ()).await?;
+        let service = SearchService::open(config, Keys::parse(keys), |_| ()).await?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let (stop, asked) = oneshot::channel();
@@ -101,7 +101,7 @@ impl Running {
         self.ask_with(&format!("GET {path}"), "", b"").await
     }
 
-    /// The ids of a search's hits.
+    /// Ids of a search's hits.
     pub async fn ids(&self, body: Value) -> Vec<String> {
         let answer = self.ask("POST /search", body).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
@@ -119,7 +119,7 @@ pub fn ids(answer: &Value) -> Vec<String> {
     hits.iter().map(|hit| hit["id"].as_str().unwrap().to_owned()).collect()
 }
 
-/// The service as a process of its own.
+/// The service as a separate process.
 pub struct Process {
     child: Child,
     pub address: SocketAddr,
@@ -131,7 +131,7 @@ impl Process {
         Self::start_with(home, sets, &keys.into_iter().collect::<Vec<_>>())
     }
 
-    /// With variables of its own.
+    /// Starts the process with environment variables.
     pub fn start_with(home: &Path, sets: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut all = vec![
             format!("model.path={}", golden("st_mean_dense").display()),
@@ -151,7 +151,7 @@ impl Process {
         Self { child, address }
     }
 
-    /// As an operator ends it.
+    /// Stops the process with SIGTERM.
     pub fn stop(mut self) {
         kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
         assert!(self.child.wait().unwrap().success());

@@ -1,7 +1,7 @@
-//! Clients that nobody here wrote: the packages openai and huggingface_hub, schemathesis on the document, a browser on the
-//! console, and a collector of spans. SOUK_CASES sets how many requests schemathesis makes up; `make soak` has the long form.
+//! Third-party clients: the packages openai and huggingface_hub, schemathesis on the OpenAPI document, a browser on the
+//! console, and a span collector. SOUK_CASES sets the number of schemathesis requests; `make soak` runs the long form.
 
-#![expect(clippy::print_stdout, reason = "what was proved is worth reading")]
+#![expect(clippy::print_stdout, reason = "the proofs are printed")]
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 const KEYS: &str = "reader,admin:boss";
 
-/// The interpreter that has the packages.
+/// Python interpreter with the packages.
 fn python() -> PathBuf {
     let root = souk_testing::repository();
     let made = Command::new(root.join("scripts/python.sh"))
@@ -32,7 +32,7 @@ fn run(script: &str, arguments: &[&str]) {
 }
 
 #[test]
-fn other_peoples_clients_are_answered() {
+fn third_party_clients_work() {
     let home = shop();
     let events = format!("search.events.path={}", home.path().join("events.ndjson").display());
     let process = Process::start(home.path(), &[&events], KEYS);
@@ -42,7 +42,7 @@ fn other_peoples_clients_are_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn people_search_compare_vote_and_promote_in_a_browser() {
+async fn console_works_in_a_browser() {
     let home = shop();
     let process = Process::start(home.path(), &[], KEYS);
     let second = json!({"version": "second", "path": golden("st_cls"), "report": {"overall": {"ndcg@10": 50.0}}});
@@ -56,9 +56,9 @@ async fn people_search_compare_vote_and_promote_in_a_browser() {
     process.kill();
 }
 
-/// Spans as OpenTelemetry's own messages: a request is part of its caller's trace, and says where its time went.
+/// OpenTelemetry spans: a request joins its caller's trace, and its child spans show where the time went.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_of_others_understands_our_spans() {
+async fn third_party_collector_parses_spans() {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/collector.py");
     let mut collector =
         Command::new(python()).arg("-B").arg(script).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();

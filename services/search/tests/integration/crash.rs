@@ -1,5 +1,5 @@
-//! SIGKILL amid writes: what was acknowledged is there after a restart, and the shop answers at once. SOUK_KILLS sets how
-//! often; the long form is `make soak`.
+//! SIGKILL during writes: every acknowledged write survives the restart, and the service answers at once. SOUK_KILLS
+//! sets the number of kills; `make soak` runs the long form.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -11,22 +11,23 @@ use tokio::net::TcpStream;
 
 const WRITERS: usize = 3;
 
-/// What writers were told is done: the last acknowledged state of each id, and whether one is still on its way.
+/// Acknowledged state of each id; ids with a write in flight are missing.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<std::collections::BTreeMap<String, Option<String>>>>);
+struct Acknowledged(Arc<Mutex<std::collections::BTreeMap<String, Option<String>>>>);
 
 #[tokio::test(flavor = "multi_thread")]
-async fn acknowledged_writes_outlive_a_kill() {
+async fn acknowledged_writes_survive_sigkill() {
     let home = shop();
     let kills: u64 = std::env::var("SOUK_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(5);
-    let told = Told::default();
+    let acknowledged = Acknowledged::default();
     let mut num_checked = 0;
     let mut slowest = Duration::ZERO;
     for round in 0..kills {
         let process = Process::start(home.path(), &[], "");
-        let writers: Vec<_> =
-            (0..WRITERS).map(|writer| tokio::spawn(write(process.address, told.clone(), round, writer))).collect();
-        // a moment that is another each time
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| tokio::spawn(write(process.address, acknowledged.clone(), round, writer)))
+            .collect();
+        // kill at a different moment each time
         tokio::time::sleep(Duration::from_millis(60 + round * 7919 % 240)).await;
         process.kill();
         for writer in writers {
@@ -35,7 +36,7 @@ async fn acknowledged_writes_outlive_a_kill() {
         let began = Instant::now();
         let process = Process::start(home.path(), &[], "");
         slowest = slowest.max(began.elapsed());
-        let expected = told.0.lock().unwrap().clone();
+        let expected = acknowledged.0.lock().unwrap().clone();
         num_checked += expected.len();
         for (id, title) in expected {
             let answer = client_get(process.address, &format!("/items/{id}")).await;
@@ -54,8 +55,8 @@ async fn client_get(address: SocketAddr, path: &str) -> crate::client::Answer {
     crate::client::try_ask(address, &format!("GET {path}"), b"").await.unwrap()
 }
 
-/// Writes and deletes ids of its own until the service is gone. An id whose answer did not come is in either state.
-async fn write(address: SocketAddr, told: Told, round: u64, writer: usize) {
+/// Writes and deletes its own ids until the service is gone. An id whose answer is missing can be in either state.
+async fn write(address: SocketAddr, acknowledged: Acknowledged, round: u64, writer: usize) {
     for number in 0.. {
         let id = format!("k{round}-{writer}-{}", number / 2);
         let title = format!("title {number} of {id}");
@@ -66,11 +67,11 @@ async fn write(address: SocketAddr, told: Told, round: u64, writer: usize) {
         if TcpStream::connect(address).await.is_err() {
             return;
         }
-        // until it is answered, nobody can say
-        told.0.lock().unwrap().remove(&id);
+        // unknown until answered
+        acknowledged.0.lock().unwrap().remove(&id);
         let Some(answer) = crate::client::try_ask(address, &route, body.as_bytes()).await else { return };
         assert_eq!(answer.status, 200, "{route}: {}", answer.body);
         let state = if number % 4 == 3 { None } else { Some(title) };
-        told.0.lock().unwrap().insert(id, state);
+        acknowledged.0.lock().unwrap().insert(id, state);
     }
 }

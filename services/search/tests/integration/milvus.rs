@@ -1,4 +1,4 @@
-//! A shop whose items and vectors are on a real Milvus server: searches, filters, changes, a restart, versions.
+//! A shop on a real Milvus server: searches, filters, changes, a restart, versions.
 
 #![cfg(feature = "milvus")]
 
@@ -8,7 +8,7 @@ use crate::client::{NUM, PATIENCE, Running, golden, shop};
 use serde_json::json;
 use tokio::time::{Duration, Instant, sleep};
 
-/// Sets of a configuration that go to the server; nothing where there is none, which is then said.
+/// Settings for the server; None (logged as skipped) without one.
 fn sets(test: &str) -> Option<Vec<String>> {
     let Some(url) = std::env::var("MILVUS_URL").ok().filter(|url| !url.is_empty()) else {
         let path = std::env::var("SOUK_SKIPPED").unwrap_or_else(|_| "/dev/stderr".into());
@@ -25,7 +25,7 @@ fn sets(test: &str) -> Option<Vec<String>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_shop_on_milvus_is_searched_changed_and_swapped() {
+async fn searches_changes_and_swaps_on_milvus() {
     let Some(sets) = sets("a_shop_on_milvus") else { return };
     let sets: Vec<&str> = sets.iter().map(String::as_str).collect();
     let home = shop();
@@ -35,12 +35,12 @@ async fn a_shop_on_milvus_is_searched_changed_and_swapped() {
     found.sort();
     assert_eq!(found, ["i1", "i3", "i5"]);
     let refused = running.ask("POST /search", json!({"query": "lamp", "hybrid": true})).await;
-    assert!(refused.status == 422 && refused.body.contains("by terms"), "{}", refused.body);
+    assert!(refused.status == 422 && refused.body.contains("no lexical search"), "{}", refused.body);
     let item = json!({"id": "new", "title": "purple chandelier"});
     assert_eq!(running.ask("PUT /items", json!({"items": [item]})).await.json()["new"].as_u64(), Some(1));
     assert_eq!(running.ask("DELETE /items/i7", json!(null)).await.status, 200);
     running.stop().await;
-    // what the server knows and the journal says are one
+    // the data on the server and the journal agree
     let running = Running::start(home.path(), &sets).await;
     assert_eq!(running.get("/items/new").await.json()["title"], "purple chandelier");
     assert_eq!(running.get("/items/i7").await.status, 404);
@@ -50,7 +50,7 @@ async fn a_shop_on_milvus_is_searched_changed_and_swapped() {
     let answer = running.ask("POST /models/second.1/promote", json!({})).await;
     assert!(matches!(answer.status, 200 | 202), "{}", answer.body);
     let began = Instant::now();
-    while running.service.shop.served().record().version != "second.1" {
+    while running.service.serving.served().record().version != "second.1" {
         assert!(began.elapsed() < PATIENCE, "{}", running.get("/models").await.body);
         sleep(Duration::from_millis(50)).await;
     }

@@ -1,4 +1,4 @@
-//! The routes on a real socket: their shapes, keys and roles, what is refused and how.
+//! Routes over a real socket: responses, keys and roles, and rejected requests.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use crate::client::{NUM, PATIENCE, Running, golden, ids, item, shop};
 use serde_json::{Value, json};
 use souk::backbone::Precision;
-use souk::dataset::{Counts, Ingest, IngestSettings};
+use souk::dataset::{Ingest, IngestSettings, JoinCounts};
 use souk::domain::TextKind;
 use souk::encoder::{Encoder, Overrides, Placement};
 use souk::log::file::{FileSettings, FileSource};
@@ -15,7 +15,7 @@ use souk::log::{LogSource, OnGap, Resume};
 use tch::Device;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_search_finds_and_explains_and_leafs() {
+async fn search_explains_and_pages() {
     let home = shop();
     let running = Running::start(home.path(), &[]).await;
     let query = "oak lamp number 7";
@@ -33,7 +33,7 @@ async fn a_search_finds_and_explains_and_leafs() {
     let part = |channel: &str| explained[channel]["part"].as_f64().unwrap();
     assert!((part("dense") + part("lexical") - first["score"].as_f64().unwrap()).abs() < 1e-6, "{first}");
     assert_eq!(first["explain"]["overlap"].as_f64(), Some(1.0));
-    // two pages are one
+    // two pages equal one page of twice the size
     let whole = running.ids(json!({"query": query, "k": 8})).await;
     let mut pages = running.ids(json!({"query": query, "k": 4})).await;
     pages.extend(running.ids(json!({"query": query, "k": 4, "offset": 4})).await);
@@ -44,7 +44,7 @@ async fn a_search_finds_and_explains_and_leafs() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn filters_facets_and_vectors_say_what_they_should() {
+async fn filters_facets_and_vectors_work() {
     let home = shop();
     let running = Running::start(home.path(), &[]).await;
     let filter = json!({"must": [{"field": "brand", "eq": "B"}, {"field": "price", "lte": 5}]});
@@ -54,7 +54,7 @@ async fn filters_facets_and_vectors_say_what_they_should() {
     found_ids.sort();
     assert_eq!(found_ids, ["i1", "i3", "i5"]);
     assert_eq!(found["facets"], json!([{"field": "brand", "values": [{"value": "B", "count": 3}]}]));
-    // a vector from /embed finds what its text finds
+    // a vector from /embed finds the same hits as its text
     let text = "blue lamp number 11";
     let vector = running.ask("POST /embed", json!({"inputs": text, "prompt_name": "query"})).await.json()[0].clone();
     let by_vector = running.ids(json!({"vector": vector, "k": 5})).await;
@@ -65,9 +65,9 @@ async fn filters_facets_and_vectors_say_what_they_should() {
     running.stop().await;
 }
 
-/// Invariant 1: however it is asked for, a text has one vector, and it is the model's.
+/// A text has the model's vector in every API.
 #[tokio::test(flavor = "multi_thread")]
-async fn vectors_are_those_of_the_model_in_every_shape() {
+async fn embeddings_match_the_model_in_every_api() {
     let home = shop();
     let running = Running::start(home.path(), &[]).await;
     let placement =
@@ -107,7 +107,7 @@ fn near(found: &Value, expected: &[f32]) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn roles_open_what_they_are_for() {
+async fn roles_restrict_routes() {
     let home = shop();
     let running = Running::with_keys(home.path(), &[], "reader, admin:boss").await;
     let status = async |method_and_path: &str, key: &str, body: &str| {
@@ -134,7 +134,7 @@ async fn roles_open_what_they_are_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_meant_is_refused_by_name() {
+async fn rejects_invalid_requests() {
     let home = shop();
     let sets = ["search.bounds.max_text=100", "search.bounds.max_texts=2", "search.bounds.max_bytes=20000"];
     let running = Running::start(home.path(), &sets).await;
@@ -188,23 +188,23 @@ async fn what_cannot_be_meant_is_refused_by_name() {
         assert_eq!(answer.status, status, "{route} {body}: {error}");
         assert_eq!(error["param"].as_str().unwrap_or_default(), param, "{route} {body}: {error}");
     }
-    // nothing of what was refused has happened
+    // rejected requests changed nothing
     assert_eq!(running.get("/items/a").await.status, 404);
     assert_eq!(running.get("/fields").await.json()["num_items"].as_u64(), Some(NUM as u64));
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pages_are_compared_blind_and_votes_are_counted() {
+async fn compares_blind_and_counts_votes() {
     let home = shop();
     let running = Running::start(home.path(), &[]).await;
     let (mut dense, mut lexical) = (0, 0);
     for number in 0..16 {
-        // a pair is the same whichever way round it is asked for
+        // a pair is the same in either order
         let (left, right) = if number % 2 == 0 { ("dense", "lexical") } else { ("first/lexical", "first") };
         let asked = json!({"query": "red lamp", "left": left, "right": right, "k": 3});
         let pages = running.ask("POST /compare", asked).await.json();
-        assert_eq!(pages["left"]["hits"][0]["score"].as_f64(), Some(0.0), "a score gives the channel away");
+        assert_eq!(pages["left"]["hits"][0]["score"].as_f64(), Some(0.0), "a score reveals the channel");
         let vote = json!({"id": format!("v{number}"), "comparison": pages["comparison"], "query": "red lamp",
             "left": "what the", "right": "caller says", "verdict": "good", "voter": "me",
             "grades": [{"side": "left", "item": "i0", "good": true}, {"side": "right", "item": "i1", "good": false}]});
@@ -232,7 +232,7 @@ async fn pages_are_compared_blind_and_votes_are_counted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn searches_and_clicks_are_written_down_for_the_trainer() {
+async fn logs_searches_and_clicks_for_the_trainer() {
     let home = shop();
     let log = home.path().join("events.ndjson");
     let set = format!("search.events.path={}", log.display());
@@ -242,8 +242,10 @@ async fn searches_and_clicks_are_written_down_for_the_trainer() {
     assert_eq!(found["experiment"], json!({"name": "two", "arm": "both"}));
     assert!(found["hits"].as_array().unwrap().iter().all(|hit| hit["side"].is_string()), "{found}");
     let again = running.ids(json!({"query": "red lamp", "k": 4, "client_id": "shopper"})).await;
-    assert_eq!(again, ids(&found), "the same shopper sees the same");
-    let click = json!({"action_name": "click", "query_id": found["query_id"], "client_id": "shopper", "item": "i0", "position": 1});
+    assert_eq!(again, ids(&found), "the same shopper sees the same hits");
+    let query_id = &found["query_id"];
+    let click =
+        json!({"action_name": "click", "query_id": query_id, "client_id": "shopper", "item": "i0", "position": 1});
     let taken = running.ask("POST /events", json!({"events": [click]})).await;
     assert_eq!((taken.status, taken.json()["taken"].as_u64()), (200, Some(1)));
     let vote = json!({"id": "v", "query": "red lamp", "left": "a", "right": "b", "verdict": "good", "voter": "me",
@@ -251,7 +253,7 @@ async fn searches_and_clicks_are_written_down_for_the_trainer() {
     for counted in [true, false] {
         assert_eq!(running.ask("POST /votes", vote.clone()).await.json()["counted"], counted);
     }
-    running.service.scribe.close().await;
+    running.service.event_writer.close().await;
     let lines = std::fs::read_to_string(&log).unwrap();
     assert_eq!(lines.lines().count(), 5, "two searches, a click, a vote and its grade, each once: {lines}");
     let records: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -272,13 +274,13 @@ async fn searches_and_clicks_are_written_down_for_the_trainer() {
     assert_eq!(
         (refused.status, refused.error()["code"].as_str()),
         (409, Some("conflict")),
-        "nothing is taken any more"
+        "no events are accepted after close"
     );
     running.stop().await;
 }
 
-/// What the trainer reads of a log.
-fn ingested(log: &Path, out: &Path) -> Counts {
+/// Ingests a log as the trainer does.
+fn ingested(log: &Path, out: &Path) -> JoinCounts {
     let files = FileSettings { paths: vec![log.into()], follow: false, on_gap: OnGap::Stop };
     let open = move |resume: Resume| -> souk::Result<Box<dyn LogSource>> {
         Ok(Box::new(FileSource::open(files.clone(), resume)?))
@@ -287,9 +289,9 @@ fn ingested(log: &Path, out: &Path) -> Counts {
     ingest.run(|_| {}).unwrap().counts
 }
 
-/// Its vector is the served version's, and would be searched for in another.
+/// The vector belongs to the served version and would be wrong for another.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_gives_a_vector_takes_no_part_in_an_experiment() {
+async fn vector_searches_are_not_in_experiments() {
     let home = shop();
     let experiment = r#"search.experiments=[{name="two", type="ab", left="lexical", right="lexical"}]"#;
     let running = Running::start(home.path(), &[experiment]).await;
@@ -302,7 +304,7 @@ async fn who_gives_a_vector_takes_no_part_in_an_experiment() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn other_peoples_habits_are_taken_or_explained() {
+async fn accepts_or_explains_third_party_formats() {
     let home = shop();
     let running = Running::start(home.path(), &[]).await;
     let cut = running.ask("POST /embed", json!({"inputs": "lamp ".repeat(19), "truncate": null})).await;
@@ -319,24 +321,24 @@ async fn other_peoples_habits_are_taken_or_explained() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_that_is_late_says_that_it_goes_on() {
+async fn late_write_continues_in_the_background() {
     let home = shop();
     let running = Running::start(home.path(), &["search.bounds.deadline_ms=1"]).await;
     let items: Vec<Value> = (0..500).map(|number| json!({"id": format!("n{number}"), "title": "new"})).collect();
     let late = running.ask("PUT /items", json!({"items": items})).await;
     let message = late.error()["message"].as_str().unwrap().to_owned();
-    assert!(late.status == 504 && message.contains("it goes on"), "{message}");
+    assert!(late.status == 504 && message.contains("continues in the background"), "{message}");
     let began = Instant::now();
     while running.get("/items/n499").await.status != 200 {
-        assert!(began.elapsed() < PATIENCE, "it did not go on");
+        assert!(began.elapsed() < PATIENCE, "the write did not finish");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     running.stop().await;
 }
 
-/// A server that takes connections and never says a word is waited for as long as any request may take, and no longer.
+/// A ledger that accepts connections and never answers delays a request up to the deadline, not longer.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_silent_ledger_keeps_nobody_waiting() {
+async fn silent_ledger_does_not_block_requests() {
     let home = shop();
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let set = format!("store.database=postgres://nobody@{}/nothing", silent.local_addr().unwrap());
@@ -356,12 +358,12 @@ async fn a_silent_ledger_keeps_nobody_waiting() {
         assert!(matches!(answer.status, 503 | 504), "{route}: {}", answer.body);
     }
     assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
-    assert_eq!(running.ids(json!({"query": "lamp", "k": 3})).await.len(), 3, "searching goes on");
+    assert_eq!(running.ids(json!({"query": "lamp", "k": 3})).await.len(), 3, "searches continue");
     running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn items_come_change_and_go() {
+async fn adds_changes_and_deletes_items() {
     let home = shop();
     let running = Running::start(home.path(), &[]).await;
     let new = json!({"id": "new", "title": "purple chandelier", "brand": "C", "stock": {"here": true}});
@@ -375,7 +377,7 @@ async fn items_come_change_and_go() {
         got,
         json!({"id": "new", "title": "purple chandelier", "text": "", "brand": "C", "stock": {"here": true}})
     );
-    // what is got can be put
+    // a response of GET can be put back
     assert_eq!(running.ask("PUT /items", json!({"items": [got]})).await.json()["new"].as_u64(), Some(0));
     assert_eq!(running.ask("DELETE /items/new", json!(null)).await.json()["deleted"], true);
     assert_eq!(running.get("/items/new").await.status, 404);
@@ -383,9 +385,9 @@ async fn items_come_change_and_go() {
     running.stop().await;
 }
 
-/// Every route has its place in the document, and what the document says is true of an answer.
+/// Every route is in the document, and the document's limits are correct.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_document_names_the_routes_and_the_bounds() {
+async fn openapi_document_has_routes_and_limits() {
     let home = shop();
     let running = Running::start(home.path(), &["search.bounds.max_hits=77"]).await;
     let document = running.get("/openapi.json").await.json();

@@ -1,4 +1,4 @@
-//! The beginning of the service: what is wrong is told before anything is built, and where it is asked.
+//! Start of the service: errors are reported before any index is built, and the printed URL is correct.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::client::{config, shop};
 use souk_search::serve;
 
-/// What the service says before it takes requests, and then how it ends: it is stopped there.
+/// Address that the service reports before it takes requests, and the error that stops it there.
 fn started(home: &Path, sets: &[&str]) -> (Option<String>, String) {
     let mut said = None;
     let ended = serve(
@@ -21,7 +21,7 @@ fn started(home: &Path, sets: &[&str]) -> (Option<String>, String) {
 }
 
 #[test]
-fn mistakes_are_told_before_the_index_is_built() {
+fn reports_errors_before_building_the_index() {
     let home = shop();
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("search.listen={}", taken.local_addr().unwrap());
@@ -34,7 +34,7 @@ fn mistakes_are_told_before_the_index_is_built() {
 }
 
 #[test]
-fn the_url_says_how_the_service_is_asked() {
+fn printed_url_has_the_scheme() {
     let home = shop();
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let (certificate, key) = (home.path().join("chain.pem"), home.path().join("key.pem"));

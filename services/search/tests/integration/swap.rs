@@ -1,5 +1,5 @@
-//! Versions: an index is built for one that is promoted, requests go on, changes are in both, what must not be served is
-//! refused, and the way back is one call.
+//! Swaps: promoting a version builds its index while requests and changes continue; versions that must not be served
+//! are rejected; a rollback is one call.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ impl Running {
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
 
-    /// Returns when it is served.
+    /// Promotes a version and waits until it is served.
     async fn promote(&self, version: &str) {
         let answer = self.ask(&format!("POST /models/{version}/promote"), json!({})).await;
         assert!(matches!(answer.status, 200 | 202), "{}", answer.body);
@@ -38,7 +38,7 @@ impl Running {
 
     async fn until_served(&self, version: &str) {
         let began = Instant::now();
-        while self.service.shop.served().record().version != version {
+        while self.service.serving.served().record().version != version {
             assert!(began.elapsed() < PATIENCE, "{version} is not served: {}", self.get("/models").await.body);
             sleep(Duration::from_millis(20)).await;
         }
@@ -46,7 +46,7 @@ impl Running {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_version_is_promoted_under_load_and_rolled_back() {
+async fn promotes_under_load_and_rolls_back() {
     let home = shop();
     let running = Arc::new(Running::start(home.path(), &[]).await);
     running.register("second", "st_cls", true).await;
@@ -58,13 +58,13 @@ async fn a_version_is_promoted_under_load_and_rolled_back() {
                 while !stop.load(Ordering::Relaxed) {
                     let answer = running.ask("POST /search", json!({"query": format!("lamp {at}"), "k": 3})).await;
                     if answer.status == 429 {
-                        // a small machine that builds beside is told to be asked again
+                        // a small machine that builds at the same time may answer 429
                         sleep(Duration::from_millis(5)).await;
                         continue;
                     }
                     assert_eq!(answer.status, 200, "{}", answer.body);
                     let found = answer.json();
-                    // model and index are one: never one's vectors in the other's index
+                    // model and index always belong together
                     let (model, index) = (found["model"].as_str().unwrap(), found["index"].as_str().unwrap());
                     assert!(index.starts_with(model), "{model} {index}");
                     assert_eq!(found["hits"].as_array().unwrap().len(), 3);
@@ -87,7 +87,7 @@ async fn a_version_is_promoted_under_load_and_rolled_back() {
     let rolled = running.ask("POST /models/rollback", json!({})).await;
     assert!(matches!(rolled.status, 200 | 202), "{}", rolled.body);
     running.until_served("first").await;
-    // what was written while the other was served is here, too
+    // changes written while the other version was served are present
     assert_eq!(running.get("/fields").await.json()["num_items"].as_u64(), Some(NUM as u64 + 20));
     assert_eq!(running.ids(json!({"query": "written 7", "k": 1, "hybrid": {"dense": 0}})).await, ["w7"]);
     let beside = running
@@ -101,7 +101,7 @@ async fn a_version_is_promoted_under_load_and_rolled_back() {
     }
     assert!(num.load(Ordering::Relaxed) > 10);
     let again = running.ask("POST /models/second/promote", json!({})).await;
-    assert_eq!(again.status, 409, "what was rolled back does not come back: {}", again.body);
+    assert_eq!(again.status, 409, "a version that was rolled back cannot be promoted again: {}", again.body);
     let models = running.get("/models").await.json();
     assert_eq!(
         (models["served"]["version"].as_str(), models["versions"][0]["state"].as_str()),
@@ -109,10 +109,10 @@ async fn a_version_is_promoted_under_load_and_rolled_back() {
     );
 }
 
-/// As a trainer does it.
+/// Offers a version as a trainer does.
 async fn offer(running: &Running, version: &str, model: &Path, passed: bool) {
     let ledger = running.service.registry.ledger().await.unwrap();
-    let fingerprint = running.service.shop.fingerprint(&model.to_string_lossy()).unwrap();
+    let fingerprint = running.service.serving.fingerprint(&model.to_string_lossy()).unwrap();
     let (path, metrics) = (model.display().to_string(), json!({"gate": {"passed": passed}}));
     let (version, parent) = (version.to_owned(), None);
     let new = souk::store::NewVersion { version: version.clone(), path, fingerprint, parent, metrics };
@@ -126,7 +126,7 @@ async fn state_of(running: &Running, version: &str) -> VersionState {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_trainer_offers_is_served_and_what_was_rolled_back_is_not_again() {
+async fn serves_offered_versions_but_not_rolled_back_ones() {
     let home = shop();
     let running = Running::start(home.path(), &["search.registry_seconds=1"]).await;
     offer(&running, "refused", &golden("st_max"), false).await;
@@ -135,7 +135,7 @@ async fn what_a_trainer_offers_is_served_and_what_was_rolled_back_is_not_again()
     let rolled = running.ask("POST /models/rollback", json!({})).await;
     assert!(matches!(rolled.status, 200 | 202), "{}", rolled.body);
     running.until_served("first").await;
-    // weights that are not what was offered are turned down for good
+    // weights that differ from the offered ones are rejected permanently
     let folder = home.path().join("shuffled");
     copy(&golden("st_cls"), &folder);
     offer(&running, "shuffled", &folder, true).await;
@@ -146,7 +146,7 @@ async fn what_a_trainer_offers_is_served_and_what_was_rolled_back_is_not_again()
         assert!(began.elapsed() < PATIENCE, "{}", running.get("/models").await.body);
         sleep(Duration::from_millis(50)).await;
     }
-    assert_eq!(running.service.shop.served().record().version, "first");
+    assert_eq!(running.service.serving.served().record().version, "first");
     assert_eq!(state_of(&running, "passed").await, VersionState::RolledBack);
     assert_eq!(state_of(&running, "refused").await, VersionState::Candidate);
     offer(&running, "next", &golden("st_last"), true).await;
@@ -155,22 +155,22 @@ async fn what_a_trainer_offers_is_served_and_what_was_rolled_back_is_not_again()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_must_not_be_served_is_not() {
+async fn rejects_unmeasured_and_changed_models() {
     let home = shop();
     let running = Running::start(home.path(), &[]).await;
     running.register("unmeasured", "st_cls", false).await;
     let refused = running.ask("POST /models/unmeasured/promote", json!({})).await;
     assert_eq!(refused.status, 409);
     assert!(refused.error()["message"].as_str().unwrap().contains("no report"));
-    // what the refusal says to do is done, once there is something to promote
+    // following the advice in the error works, if there is a new report
     let again = json!({"version": "unmeasured", "path": golden("st_cls")});
-    assert_eq!(running.ask("POST /models", again.clone()).await.status, 409, "it adds nothing");
+    assert_eq!(running.ask("POST /models", again.clone()).await.status, 409, "no report to add");
     let mut other = json!({"version": "unmeasured", "path": golden("st_max"), "report": report()});
     assert_eq!(running.ask("POST /models", other.clone()).await.status, 409, "another model under the same name");
     other["path"] = again["path"].clone();
     let given = running.ask("POST /models", other).await;
     assert_eq!((given.status, &given.json()["report"]["metrics"]), (200, &report()), "{}", given.body);
-    // a folder whose weights are other ones than were registered
+    // a folder whose weights differ from the registered ones
     let folder = home.path().join("copied");
     copy(&golden("st_cls"), &folder);
     let body = json!({"version": "changed", "path": folder, "report": report()});
@@ -180,13 +180,13 @@ async fn what_must_not_be_served_is_not() {
     let refused = running.ask("POST /models/changed/promote", json!({})).await;
     let message = refused.error()["message"].as_str().unwrap().to_owned();
     assert!(refused.status == 409 && message.contains("was registered as model"), "{message}");
-    assert_eq!(running.service.shop.served().record().version, "first");
+    assert_eq!(running.service.serving.served().record().version, "first");
     running.stop().await;
 }
 
-/// A rollback is for when something is wrong: it waits for no build, and undoes what was served when it was asked for.
+/// A rollback does not wait for a build, and reverts the version that was served when it was requested.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rollback_waits_for_no_build() {
+async fn rollback_does_not_wait_for_a_build() {
     let home = shop();
     let running = Running::start(home.path(), &[]).await;
     running.register("second", "st_cls", true).await;
@@ -195,7 +195,7 @@ async fn a_rollback_waits_for_no_build() {
     copy(&golden("st_max"), &folder);
     let body = json!({"version": "third", "path": folder, "report": report()});
     assert_eq!(running.ask("POST /models", body).await.status, 200);
-    // who reads the model waits at a pipe until something is written to it
+    // reading the model blocks on a pipe until something is written to it
     let (file, pipe, aside) = (folder.join("config.json"), home.path().join("pipe"), home.path().join("aside"));
     fs::rename(&file, &aside).unwrap();
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
@@ -203,8 +203,8 @@ async fn a_rollback_waits_for_no_build() {
     let building = running.ask("POST /models/third/promote", json!({})).await;
     let refused = running.ask("POST /models/third/promote", json!({})).await;
     let rolled = running.ask("POST /models/rollback", json!({})).await;
-    let served = running.service.shop.served();
-    // before anything is asserted, or a failure would wait at the pipe for ever
+    let served = running.service.serving.served();
+    // unblock the pipe before asserting, or a failure would hang
     let text = fs::read(&aside).unwrap();
     fs::rename(&aside, &file).unwrap();
     fs::write(&pipe, text).unwrap();
@@ -218,10 +218,10 @@ async fn a_rollback_waits_for_no_build() {
     running.stop().await;
 }
 
-/// After a restart, what was served last is served, whatever the configuration begins with; an index of another model is
-/// refused with both names.
+/// After a restart, the version served last is served, whatever the configuration says; an index of another model is an
+/// error that names both.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_restart_serves_what_was_served_and_knows_its_model() {
+async fn restart_serves_the_last_version_and_checks_its_model() {
     let home = shop();
     let folder = home.path().join("second-model");
     copy(&golden("st_cls"), &folder);
@@ -237,19 +237,19 @@ async fn a_restart_serves_what_was_served_and_knows_its_model() {
         running.stop().await;
     }
     let running = Running::start(home.path(), &[]).await;
-    assert_eq!(running.service.shop.served().record().version, "second");
+    assert_eq!(running.service.serving.served().record().version, "second");
     assert_eq!(running.ids(json!({"query": "written", "k": 1, "hybrid": {"dense": 0}})).await, ["w"]);
     running.stop().await;
     fs::remove_dir_all(&folder).unwrap();
     copy(&golden("st_max"), &folder);
     let refused = Running::of(&config(home.path(), &[]), "").await.err().unwrap();
     let message = format!("{refused:#}");
-    assert!(message.contains("is of model") && message.contains("holds model"), "{message}");
+    assert!(message.contains("was built by model") && message.contains("holds model"), "{message}");
 }
 
-/// An encoder that gives other vectors than it did is noticed, though its files are the same.
+/// A changed encoder is detected even if its files are the same.
 #[tokio::test(flavor = "multi_thread")]
-async fn canaries_notice_another_encoder() {
+async fn canaries_detect_a_changed_encoder() {
     let home = shop();
     Running::start(home.path(), &[]).await.stop().await;
     let record = home.path().join("state/generations/first-1/generation.json");
@@ -261,9 +261,9 @@ async fn canaries_notice_another_encoder() {
     assert!(format!("{refused:#}").contains("gives another vector"), "{refused:#}");
 }
 
-/// Enough changes make a new snapshot, which answers as before; the journal lets go of what it holds.
+/// Enough changes trigger a new snapshot with the same answers, and the journal is trimmed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_worn_snapshot_is_renewed_while_it_is_served() {
+async fn changed_snapshot_is_rebuilt_while_served() {
     let home = shop();
     let running = Running::start(home.path(), &[]).await;
     for from in (0..1200).step_by(400) {
@@ -273,14 +273,14 @@ async fn a_worn_snapshot_is_renewed_while_it_is_served() {
     }
     let before = running.ids(json!({"query": "new thing 777", "k": 5})).await;
     let began = Instant::now();
-    while running.service.shop.num_changed() > 0 {
+    while running.service.serving.num_changed() > 0 {
         assert!(began.elapsed() < PATIENCE, "no new snapshot was made");
         sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(running.ids(json!({"query": "new thing 777", "k": 5})).await, before);
-    assert_eq!(running.service.shop.served().record().catalogue, 1200);
+    assert_eq!(running.service.serving.served().record().catalogue, 1200);
     running.stop().await;
-    // what tidies up behind the new snapshot may still hold the folder
+    // cleanup after the rebuild may still hold the folder's lock
     let running = loop {
         match Running::of(&config(home.path(), &[]), "").await {
             Ok(running) => break running,
@@ -307,20 +307,21 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// What was made ahead lies: every item stands at the first axis, so that one sees whose vector it is.
-async fn promoted_with_what_was_made_ahead(by_itself: bool) -> Vec<String> {
+/// Promotes a model with a prebuilt index in which every item has the first axis as its vector; returns the items that
+/// got it.
+async fn promoted_with_prebuilt_index(same_model: bool) -> Vec<String> {
     let home = shop();
     let model = home.path().join("ahead");
     assert!(Command::new("cp").arg("-r").arg(golden("st_cls")).arg(&model).status().unwrap().success());
-    let told = format!("model.path={}", model.display());
-    let encoder = config(home.path(), &[&told]).open_encoder().unwrap().for_search().unwrap().freeze().unwrap();
-    let mut made_by = (encoder.fingerprint().unwrap(), encoder.dimensions());
-    let mut axis = vec![0.0; made_by.1 as usize];
+    let set = format!("model.path={}", model.display());
+    let encoder = config(home.path(), &[&set]).open_encoder().unwrap().for_search().unwrap().freeze().unwrap();
+    let (mut made_by, dimensions) = (encoder.fingerprint().unwrap(), encoder.dimensions());
+    let mut axis = vec![0.0; dimensions as usize];
     axis[0] = 1.0;
-    if !by_itself {
-        made_by.0 = "another".into();
+    if !same_model {
+        made_by = "another".into();
     }
-    let mut builder = Snapshot::builder(&model.join("index"), made_by, IndexSettings::default()).unwrap();
+    let mut builder = Snapshot::builder(&model.join("index"), made_by, dimensions, IndexSettings::default()).unwrap();
     for item in DataFolder::open(&home.path().join("data")).unwrap().items().unwrap() {
         builder.add(&item.unwrap().1, &axis).unwrap();
     }
@@ -341,13 +342,13 @@ async fn promoted_with_what_was_made_ahead(by_itself: bool) -> Vec<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn vectors_that_were_made_ahead_count_for_what_is_still_the_same() {
-    let found = promoted_with_what_was_made_ahead(true).await;
+async fn prebuilt_vectors_are_used_for_unchanged_items() {
+    let found = promoted_with_prebuilt_index(true).await;
     assert_eq!(found.len(), NUM - 1);
-    assert!(!found.contains(&"i7".to_owned()), "it has another text now");
+    assert!(!found.contains(&"i7".to_owned()), "its text has changed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn vectors_that_another_model_made_count_for_nothing() {
-    assert!(promoted_with_what_was_made_ahead(false).await.is_empty());
+async fn prebuilt_vectors_of_another_model_are_ignored() {
+    assert!(promoted_with_prebuilt_index(false).await.is_empty());
 }

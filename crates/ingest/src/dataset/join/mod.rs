@@ -1,8 +1,8 @@
-//! Joins events to the query they followed, in one lane, in the order of the log.
+//! Join of events to their queries, in one lane, in log order.
 //!
-//! Takes raw messages and gives examples, queries and dead letters. Repeated records are dropped, an event that comes before
-//! its query waits for it, and what is remembered is bounded: by the window in time and by counts. The outcome depends on the
-//! messages alone, never on the clock or on how they were batched, so that reading a stretch again gives the same again.
+//! Takes raw messages and gives examples, queries and dead letters. Drops repeated records; an event that comes before
+//! its query waits for it. Memory is bounded by a time window and by counts. The output depends only on the messages,
+//! never on the clock or the batching, so re-reading a part of the log gives the same output.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
@@ -14,26 +14,26 @@ use super::strength::Strength;
 use crate::log::{DeadLetter, Lane, Message};
 use souk_io::ubi::{Action, EventRecord, QueryRecord, Record};
 
-/// Of the texts of the queries remembered.
+/// Upper bound of the remembered query texts.
 const MAX_QUERY_BYTES: usize = 64 << 20;
-/// Of the events that wait.
+/// Upper bound of the waiting events.
 const MAX_WAITING_BYTES: usize = 64 << 20;
-/// The log's time moves on after so many records.
-const TICK: usize = 255;
-/// Of a message that cannot be used, the beginning is kept.
-const KEPT_OF_DEAD: usize = 64 << 10;
+/// Records per advance of the log time.
+const TICK_RECORDS: usize = 255;
+/// Bytes kept of an unusable message.
+const MAX_PAYLOAD_BYTES: usize = 64 << 10;
 
-/// What is remembered of a lane.
+/// Bounds of a lane's memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Window {
-    /// How long after a query its events may come, and before it by mistake; in minutes of the log's own time.
+    /// Maximum distance in minutes of log time between a query and its events, in either direction.
     pub minutes: u32,
-    /// The most queries remembered.
+    /// Maximum number of remembered queries.
     pub queries: usize,
-    /// The most events that wait for their query.
+    /// Maximum number of events waiting for their query.
     pub waiting: usize,
-    /// The most events remembered, to know a repetition.
+    /// Maximum number of events remembered for deduplication.
     pub seen: usize,
 }
 
@@ -43,21 +43,21 @@ impl Default for Window {
     }
 }
 
-/// What became of the messages.
+/// Number of messages by outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counts {
+pub struct JoinCounts {
     pub messages: u64,
     pub queries: u64,
     pub impressions: u64,
-    /// Clicks, carts and purchases: each gives an example.
+    /// Clicks, cart additions and purchases; each gives an example.
     pub examples: u64,
     pub repeated: u64,
-    /// Events that say nothing of an item, bulk lines and empty messages.
+    /// Events without an item, bulk lines and empty messages.
     pub passed_over: u64,
     pub dead: u64,
 }
 
-impl Counts {
+impl JoinCounts {
     pub fn add(&mut self, other: &Self) {
         self.messages += other.messages;
         self.queries += other.queries;
@@ -69,9 +69,9 @@ impl Counts {
     }
 }
 
-/// A shopper chose an item after a query.
+/// Item chosen after a query.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Joined<'a> {
+pub struct JoinedExample<'a> {
     pub query: &'a str,
     pub item: &'a str,
     pub action: Action,
@@ -81,33 +81,47 @@ pub struct Joined<'a> {
     pub offset: u64,
 }
 
-/// Takes what the joiner gives.
+/// Receiver of the joiner's output.
 pub trait Sink {
-    fn example(&mut self, example: Joined<'_>);
+    fn example(&mut self, example: JoinedExample<'_>);
     fn query(&mut self, query: &QueryRecord<'_>);
     fn seen(&mut self, key: u64);
     fn dead(&mut self, letter: DeadLetter);
 }
 
-/// An event whose query has not come yet, as it came.
+/// Event whose query has not come yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Waiting {
+pub struct WaitingEvent {
     pub part: String,
     pub offset: u64,
     pub time: i64,
     pub payload: String,
 }
 
-/// What has to outlive the process, beside the queries and keys that the sink was given and the events that wait.
+/// Persistent state, in addition to the queries and keys given to the sink and the waiting events.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct State {
-    /// The log's time: the middle one of many records, so that a client whose clock is wrong moves nothing.
+pub struct JoinerState {
+    /// Log time: the median of many records, so that a client with a wrong clock does not move it.
     pub now: i64,
-    /// The times of the records since.
+    /// Times of the records since the last advance.
     pub times: Vec<i64>,
-    /// How many of the latest queries are remembered, and how many of the latest keys.
+    /// Number of latest queries remembered.
     pub queries: u64,
+    /// Number of latest event keys remembered.
     pub seen: u64,
+}
+
+/// Origin of a message: its part and offset.
+#[derive(Clone, Copy)]
+struct MessageOrigin<'a> {
+    part: &'a str,
+    offset: u64,
+}
+
+impl<'a> MessageOrigin<'a> {
+    fn of(message: &Message<'a>) -> Self {
+        Self { part: message.part, offset: message.offset }
+    }
 }
 
 pub struct Joiner {
@@ -116,22 +130,22 @@ pub struct Joiner {
     strength: Strength,
     now: i64,
     times: Vec<i64>,
-    queries: HashMap<u64, Known, Ready>,
+    queries: HashMap<u64, RememberedQuery, KeyHasherBuilder>,
     order: VecDeque<u64>,
-    seen: HashSet<u64, Ready>,
+    seen: HashSet<u64, KeyHasherBuilder>,
     seen_order: VecDeque<u64>,
-    /// Bytes of their texts.
+    /// Bytes of the remembered query texts.
     query_bytes: usize,
-    /// By arrival, each with its query's key.
-    waiting: BTreeMap<u64, (u64, Waiting)>,
-    /// The arrivals of one query's events.
-    by_query: HashMap<u64, VecDeque<u64>, Ready>,
+    /// Waiting events with their query's key, by arrival number.
+    waiting: BTreeMap<u64, (u64, WaitingEvent)>,
+    /// Arrival numbers of each query's events.
+    by_query: HashMap<u64, VecDeque<u64>, KeyHasherBuilder>,
     waiting_bytes: usize,
     arrivals: u64,
-    pub counts: Counts,
+    pub counts: JoinCounts,
 }
 
-struct Known {
+struct RememberedQuery {
     text: Box<str>,
     time: i64,
 }
@@ -143,7 +157,7 @@ impl Joiner {
             window,
             strength,
             now: i64::MIN,
-            times: Vec::with_capacity(TICK),
+            times: Vec::with_capacity(TICK_RECORDS),
             queries: HashMap::default(),
             order: VecDeque::new(),
             seen: HashSet::default(),
@@ -153,13 +167,19 @@ impl Joiner {
             by_query: HashMap::default(),
             waiting_bytes: 0,
             arrivals: 0,
-            counts: Counts::default(),
+            counts: JoinCounts::default(),
         }
     }
 
-    /// Back to where a stretch ended. `queries` (id, text, time) and `keys` are the latest that the sink was given, at least
-    /// as many as were remembered, in their order.
-    pub fn restore(&mut self, state: &State, queries: &[(String, String, i64)], keys: &[u64], waiting: &[Waiting]) {
+    /// Restores a saved state. `queries` (id, text, time) and `keys` are the latest given to the sink, in order, at
+    /// least as many as were remembered.
+    pub fn restore(
+        &mut self,
+        state: &JoinerState,
+        queries: &[(String, String, i64)],
+        keys: &[u64],
+        waiting: &[WaitingEvent],
+    ) {
         (self.now, self.times) = (state.now, state.times.clone());
         for (id, text, time) in &queries[queries.len().saturating_sub(state.queries as usize)..] {
             self.remember_query(id, text, *time);
@@ -172,16 +192,16 @@ impl Joiner {
         }
     }
 
-    /// What `restore` needs to go on from here.
-    pub fn state(&self) -> State {
+    /// State that `restore` needs to continue from here.
+    pub fn state(&self) -> JoinerState {
         let (queries, seen) = (self.order.len() as u64, self.seen_order.len() as u64);
-        State { now: self.now, times: self.times.clone(), queries, seen }
+        JoinerState { now: self.now, times: self.times.clone(), queries, seen }
     }
 
     fn remember_query(&mut self, query_id: &str, text: &str, time: i64) {
         let query = key(&[query_id.as_bytes()]);
         if let std::collections::hash_map::Entry::Vacant(place) = self.queries.entry(query) {
-            place.insert(Known { text: text.into(), time });
+            place.insert(RememberedQuery { text: text.into(), time });
             self.query_bytes += text.len();
             self.order.push_back(query);
         }
@@ -197,12 +217,12 @@ impl Joiner {
         &self.strength
     }
 
-    /// The events that wait, in the order they came.
-    pub fn waiting(&self) -> impl ExactSizeIterator<Item = &Waiting> {
+    /// Waiting events, in arrival order.
+    pub fn waiting(&self) -> impl ExactSizeIterator<Item = &WaitingEvent> {
         self.waiting.values().map(|(_, event)| event)
     }
 
-    /// One message.
+    /// Processes one message.
     pub fn take(&mut self, message: &Message<'_>, sink: &mut impl Sink) {
         self.counts.messages += 1;
         if message.payload.is_empty() {
@@ -214,7 +234,7 @@ impl Joiner {
             Ok(Record::Event(event)) => self.take_event(&event, message, sink),
             Ok(Record::Other | Record::Bulk) => self.counts.passed_over += 1,
             Err(reason) => {
-                self.bury((message.part, message.offset), reason, text(message.payload), sink);
+                self.reject(MessageOrigin::of(message), reason, payload_text(message.payload), sink);
             }
         }
     }
@@ -232,12 +252,13 @@ impl Joiner {
         for arrival in self.by_query.remove(&id).unwrap_or_default() {
             let Some((_, event)) = self.waiting.remove(&arrival) else { continue };
             self.waiting_bytes -= event.payload.len();
-            // it was read once already
+            // it was parsed before, when it arrived
             if let Ok(Record::Event(record)) = Record::parse(event.payload.as_bytes()) {
-                let from = (event.part.as_str(), event.offset);
-                match self.in_window(event.time, query.time) {
-                    true => self.accept(&record, &query.text, from, sink),
-                    false => self.bury(from, self.too_far(), event.payload, sink),
+                let origin = MessageOrigin { part: &event.part, offset: event.offset };
+                if self.is_in_window(event.time, query.time) {
+                    self.accept(&record, &query.text, origin, sink);
+                } else {
+                    self.reject(origin, self.too_far(), event.payload, sink);
                 }
             }
         }
@@ -245,8 +266,8 @@ impl Joiner {
 
     fn take_event(&mut self, event: &EventRecord<'_>, message: &Message<'_>, sink: &mut impl Sink) {
         let time = event.time.to_le_bytes();
-        let text_of_it = event.text.as_deref().filter(|_| event.query_id.is_empty()).unwrap_or_default().as_bytes();
-        let id = [event.query_id.as_bytes(), event.client_id.as_bytes(), event.item.as_bytes(), &time, text_of_it];
+        let text = event.text.as_deref().filter(|_| event.query_id.is_empty()).unwrap_or_default().as_bytes();
+        let id = [event.query_id.as_bytes(), event.client_id.as_bytes(), event.item.as_bytes(), &time, text];
         let id = key(&id) ^ (event.action as u64 + 1);
         if self.seen.contains(&id) {
             self.counts.repeated += 1;
@@ -259,74 +280,80 @@ impl Joiner {
             self.counts.impressions += 1;
             return;
         }
-        let from = (message.part, message.offset);
+        let origin = MessageOrigin::of(message);
         if let Some(query) = &event.text {
-            return self.accept(event, query, from, sink);
+            return self.accept(event, query, origin, sink);
         }
         let query = key(&[event.query_id.as_bytes()]);
         match self.queries.get(&query).map(|known| (known.text.clone(), known.time)) {
-            Some((text, time)) if self.in_window(event.time, time) => self.accept(event, &text, from, sink),
-            Some(_) => self.bury(from, self.too_far(), text(message.payload), sink),
-            None if message.payload.len() > KEPT_OF_DEAD => {
-                let reason = "came before its query and is too long to wait for it";
-                self.bury(from, reason.into(), text(message.payload), sink);
+            Some((text, time)) if self.is_in_window(event.time, time) => self.accept(event, &text, origin, sink),
+            Some(_) => self.reject(origin, self.too_far(), payload_text(message.payload), sink),
+            None if message.payload.len() > MAX_PAYLOAD_BYTES => {
+                let reason = "event precedes its query and is too long to buffer";
+                self.reject(origin, reason.into(), payload_text(message.payload), sink);
             }
             None => {
                 let (part, offset) = (message.part.to_owned(), message.offset);
-                self.wait(query, Waiting { part, offset, time: event.time, payload: text(message.payload) });
-                self.forget(sink);
+                self.wait(
+                    query,
+                    WaitingEvent { part, offset, time: event.time, payload: payload_text(message.payload) },
+                );
+                self.evict(sink);
             }
         }
     }
 
-    fn accept(&mut self, event: &EventRecord<'_>, query: &str, (part, offset): (&str, u64), sink: &mut impl Sink) {
+    fn accept(&mut self, event: &EventRecord<'_>, query: &str, origin: MessageOrigin<'_>, sink: &mut impl Sink) {
         self.counts.examples += 1;
-        let strength = self.strength.of(event.action, event.position);
+        let strength = self.strength.of_event(event.action, event.position);
         let (item, action, time) = (&*event.item, event.action, event.time);
-        sink.example(Joined { query, item, action, strength, time, part, offset });
+        let MessageOrigin { part, offset } = origin;
+        sink.example(JoinedExample { query, item, action, strength, time, part, offset });
     }
 
-    fn wait(&mut self, query: u64, event: Waiting) {
+    fn wait(&mut self, query: u64, event: WaitingEvent) {
         self.by_query.entry(query).or_default().push_back(self.arrivals);
         self.waiting_bytes += event.payload.len();
         self.waiting.insert(self.arrivals, (query, event));
         self.arrivals += 1;
     }
 
-    fn bury(&mut self, (part, offset): (&str, u64), reason: Cow<'static, str>, payload: String, sink: &mut impl Sink) {
+    /// Gives the sink a dead letter.
+    fn reject(&mut self, origin: MessageOrigin<'_>, reason: Cow<'static, str>, payload: String, sink: &mut impl Sink) {
         self.counts.dead += 1;
-        let (lane, part) = (self.lane.name().to_owned(), part.to_owned());
-        sink.dead(DeadLetter { lane, part, offset, reason: reason.into_owned(), payload });
+        let (lane, part) = (self.lane.name().to_owned(), origin.part.to_owned());
+        sink.dead(DeadLetter { lane, part, offset: origin.offset, reason: reason.into_owned(), payload });
     }
 
+    /// Advances the log time.
     fn tick(&mut self, time: i64, sink: &mut impl Sink) {
         self.times.push(time);
-        if self.times.len() == TICK {
-            let (_, middle, _) = self.times.select_nth_unstable(TICK / 2);
+        if self.times.len() == TICK_RECORDS {
+            let (_, middle, _) = self.times.select_nth_unstable(TICK_RECORDS / 2);
             self.now = self.now.max(*middle);
             self.times.clear();
         }
-        self.forget(sink);
+        self.evict(sink);
     }
 
-    fn in_window(&self, event: i64, query: i64) -> bool {
+    fn is_in_window(&self, event: i64, query: i64) -> bool {
         event.abs_diff(query) <= self.window_millis()
     }
 
     fn too_far(&self) -> Cow<'static, str> {
-        format!("is more than {} minutes from its query", self.window.minutes).into()
+        format!("event is more than {} minutes from its query", self.window.minutes).into()
     }
 
     fn window_millis(&self) -> u64 {
         u64::from(self.window.minutes) * 60_000
     }
 
-    /// Drops what is beyond the window. An event that waited in vain is a dead letter.
-    fn forget(&mut self, sink: &mut impl Sink) {
+    /// Drops everything outside the window. A waiting event that is dropped becomes a dead letter.
+    fn evict(&mut self, sink: &mut impl Sink) {
         let oldest = self.now.saturating_sub_unsigned(self.window_millis());
         while let Some(first) = self.order.front() {
-            let old = self.queries.get(first).is_none_or(|query| query.time < oldest);
-            if !old && self.order.len() <= self.window.queries && self.query_bytes <= MAX_QUERY_BYTES {
+            let is_old = self.queries.get(first).is_none_or(|query| query.time < oldest);
+            if !is_old && self.order.len() <= self.window.queries && self.query_bytes <= MAX_QUERY_BYTES {
                 break;
             }
             if let Some(query) = self.queries.remove(first) {
@@ -338,32 +365,34 @@ impl Joiner {
             self.seen_order.pop_front().map(|key| self.seen.remove(&key));
         }
         while let Some((_, (_, first))) = self.waiting.first_key_value() {
-            let many = self.waiting.len() > self.window.waiting || self.waiting_bytes > MAX_WAITING_BYTES;
-            if first.time >= oldest && !many {
+            let is_full = self.waiting.len() > self.window.waiting || self.waiting_bytes > MAX_WAITING_BYTES;
+            if first.time >= oldest && !is_full {
                 break;
             }
             let Some((arrival, (query, event))) = self.waiting.pop_first() else { break };
             self.waiting_bytes -= event.payload.len();
             if let Some(arrivals) = self.by_query.get_mut(&query) {
-                // events of one query are forgotten in the order they came
+                // events of one query are evicted in arrival order
                 debug_assert_eq!(arrivals.front(), Some(&arrival));
                 arrivals.pop_front();
                 if arrivals.is_empty() {
                     self.by_query.remove(&query);
                 }
             }
-            let reason = "its query did not come within the window".into();
-            self.bury((&event.part, event.offset), reason, event.payload, sink);
+            let reason = "no query within the window".into();
+            let origin = MessageOrigin { part: &event.part, offset: event.offset };
+            self.reject(origin, reason, event.payload, sink);
         }
     }
 }
 
-/// The beginning of a message, with what is no text replaced.
-fn text(payload: &[u8]) -> String {
-    String::from_utf8_lossy(&payload[..payload.len().min(KEPT_OF_DEAD)]).into_owned()
+/// Beginning of a message, with invalid UTF-8 replaced.
+fn payload_text(payload: &[u8]) -> String {
+    String::from_utf8_lossy(&payload[..payload.len().min(MAX_PAYLOAD_BYTES)]).into_owned()
 }
 
-/// FNV-1a over the parts, each ended by a byte that UTF-8 has not: the same in every build, for keys are written to disk.
+/// FNV-1a over the parts, each ended by a byte that never occurs in UTF-8. Stable across builds, because keys are
+/// stored.
 fn key(parts: &[&[u8]]) -> u64 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for part in parts {
@@ -374,13 +403,13 @@ fn key(parts: &[&[u8]]) -> u64 {
     hash
 }
 
-/// Keys are hashes already.
-type Ready = BuildHasherDefault<AsItIs>;
+type KeyHasherBuilder = BuildHasherDefault<KeyHasher>;
 
+/// Hasher for keys that are already hashes.
 #[derive(Default)]
-struct AsItIs(u64);
+struct KeyHasher(u64);
 
-impl Hasher for AsItIs {
+impl Hasher for KeyHasher {
     fn finish(&self) -> u64 {
         self.0
     }
@@ -390,7 +419,7 @@ impl Hasher for AsItIs {
     }
 
     fn write_u64(&mut self, key: u64) {
-        // the low bits of FNV-1a are weak, and the table uses them
+        // the hash table uses the low bits, which are weak in FNV-1a
         self.0 = key ^ (key >> 32);
     }
 }

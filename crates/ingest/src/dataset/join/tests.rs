@@ -1,20 +1,20 @@
-//! What the joiner promises, on logs by hand and on logs by chance.
+//! Properties of the joiner, on handmade and random logs.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// What the joiner gave, in order.
+/// Output of the joiner, in order.
 #[derive(Default, Debug, PartialEq)]
-struct Heard {
+struct RecordingSink {
     examples: Vec<(String, String, f32, u64)>,
     queries: Vec<(String, String, i64)>,
     seen: Vec<u64>,
     dead: Vec<(u64, String)>,
 }
 
-impl Sink for Heard {
-    fn example(&mut self, example: Joined<'_>) {
+impl Sink for RecordingSink {
+    fn example(&mut self, example: JoinedExample<'_>) {
         self.examples.push((example.query.into(), example.item.into(), example.strength, example.offset));
     }
 
@@ -48,21 +48,21 @@ fn joiner(minutes: u32) -> Joiner {
     Joiner::new(Lane::new("lane"), window, Strength::default())
 }
 
-fn feed(joiner: &mut Joiner, heard: &mut Heard, lines: &[String], first: u64) {
+fn feed(joiner: &mut Joiner, output: &mut RecordingSink, lines: &[String], first: u64) {
     for (line, offset) in lines.iter().zip(first..) {
         let message = Message { payload: line.as_bytes(), part: "log", offset, next: offset + 1 };
-        joiner.take(&message, heard);
+        joiner.take(&message, output);
     }
 }
 
-fn join(minutes: u32, lines: &[String]) -> (Heard, Counts) {
-    let (mut joiner, mut heard) = (joiner(minutes), Heard::default());
-    feed(&mut joiner, &mut heard, lines, 0);
-    (heard, joiner.counts)
+fn join(minutes: u32, lines: &[String]) -> (RecordingSink, JoinCounts) {
+    let (mut joiner, mut output) = (joiner(minutes), RecordingSink::default());
+    feed(&mut joiner, &mut output, lines, 0);
+    (output, joiner.counts)
 }
 
 #[test]
-fn a_click_is_joined_to_its_query_once_and_in_any_order() {
+fn clicks_join_their_query_once_in_any_order() {
     let lines = [
         event("click", "q", "7", 1),
         query("q", "oak desk", 0),
@@ -73,48 +73,48 @@ fn a_click_is_joined_to_its_query_once_and_in_any_order() {
         r#"{"action_name":"page_exit"}"#.into(),
         String::new(),
     ];
-    let (heard, counts) = join(60, &lines);
+    let (output, counts) = join(60, &lines);
     let expected = [("oak desk".into(), "7".into(), 2.0, 0), ("oak desk".into(), "7".into(), 8.0, 4)];
-    assert_eq!(heard.examples, expected);
+    assert_eq!(output.examples, expected);
     let expected =
-        Counts { messages: 8, queries: 1, impressions: 1, examples: 2, repeated: 2, passed_over: 2, dead: 0 };
+        JoinCounts { messages: 8, queries: 1, impressions: 1, examples: 2, repeated: 2, passed_over: 2, dead: 0 };
     assert_eq!(counts, expected);
 }
 
 #[test]
 fn a_query_that_never_comes_makes_a_dead_letter() {
     let mut lines = vec![event("click", "lost", "7", 0), "{".into(), query("q", "desk", 30), query("r", "desk", 50)];
-    assert_eq!(join(60, &lines).1.dead, 1, "the rubbish; the query may still come");
-    lines.extend((0..2 * TICK).map(|n| query(&format!("later{n}"), "desk", 100)));
-    let (heard, counts) = join(60, &lines);
-    assert_eq!(heard.dead[1], (0, "its query did not come within the window".into()));
+    assert_eq!(join(60, &lines).1.dead, 1, "only the invalid line; the query may still come");
+    lines.extend((0..2 * TICK_RECORDS).map(|n| query(&format!("later{n}"), "desk", 100)));
+    let (output, counts) = join(60, &lines);
+    assert_eq!(output.dead[1], (0, "no query within the window".into()));
     assert_eq!((counts.dead, counts.examples), (2, 0));
     let late = [query("q", "desk", 0), event("click", "q", "7", 61)];
-    assert_eq!(join(60, &late).0.dead, [(1, "is more than 60 minutes from its query".into())]);
+    assert_eq!(join(60, &late).0.dead, [(1, "event is more than 60 minutes from its query".into())]);
 }
 
 #[test]
 fn a_client_whose_clock_is_wrong_does_not_empty_the_window() {
     let mut lines = vec![query("q", "desk", 0)];
     lines.extend((0..50).map(|n| event("click", "wild", &n.to_string(), 999_999)));
-    lines.extend((0..2 * TICK as i64).map(|n| event("impression", "q", &n.to_string(), 1)));
+    lines.extend((0..2 * TICK_RECORDS as i64).map(|n| event("impression", "q", &n.to_string(), 1)));
     lines.extend([query("r", "lamp", 2), event("click", "r", "7", 3), event("click", "q", "7", 1)]);
     assert_eq!(join(60, &lines).0.examples.len(), 2);
 }
 
 #[test]
-fn what_is_remembered_is_bounded() {
-    let (mut joiner, mut heard) = (joiner(60), Heard::default());
+fn memory_is_bounded() {
+    let (mut joiner, mut output) = (joiner(60), RecordingSink::default());
     let lines: Vec<String> = (0..2000)
         .flat_map(|n| [query(&format!("q{n}"), "desk", 0), event("click", &format!("none{n}"), "7", 0)])
         .collect();
-    feed(&mut joiner, &mut heard, &lines, 0);
+    feed(&mut joiner, &mut output, &lines, 0);
     assert_eq!((joiner.queries.len(), joiner.order.len(), joiner.query_bytes), (50, 50, 200));
     assert_eq!((joiner.seen.len(), joiner.seen_order.len()), (500, 500));
-    assert_eq!((joiner.waiting.len(), joiner.by_query.len(), heard.dead.len()), (10, 10, 1990));
+    assert_eq!((joiner.waiting.len(), joiner.by_query.len(), output.dead.len()), (10, 10, 1990));
 }
 
-/// A small log with repetitions, disorder, strangers and rubbish.
+/// Small log with duplicates, disorder, unknown queries and invalid lines.
 fn logs() -> impl Strategy<Value = Vec<String>> {
     let line = (0..6_u8, 0..12_u8, 0..5_u8, 0..200_i64).prop_map(|(kind, id, item, minute)| match kind {
         0 | 1 => query(&format!("q{id}"), "desk", minute),
@@ -128,24 +128,24 @@ fn logs() -> impl Strategy<Value = Vec<String>> {
 
 proptest! {
     #[test]
-    fn stopping_anywhere_changes_nothing(lines in logs(), cut in 0..120_usize) {
+    fn restoring_anywhere_gives_the_same_output(lines in logs(), cut in 0..120_usize) {
         let cut = cut.min(lines.len());
         let (whole, counts) = join(60, &lines);
-        let (mut before, mut heard) = (joiner(60), Heard::default());
-        feed(&mut before, &mut heard, &lines[..cut], 0);
+        let (mut before, mut output) = (joiner(60), RecordingSink::default());
+        feed(&mut before, &mut output, &lines[..cut], 0);
         let mut after = joiner(60);
-        let waiting: Vec<Waiting> = before.waiting().cloned().collect();
-        after.restore(&before.state(), &heard.queries, &heard.seen, &waiting);
+        let waiting: Vec<WaitingEvent> = before.waiting().cloned().collect();
+        after.restore(&before.state(), &output.queries, &output.seen, &waiting);
         after.counts = before.counts.clone();
-        feed(&mut after, &mut heard, &lines[cut..], cut as u64);
-        prop_assert_eq!(heard, whole);
+        feed(&mut after, &mut output, &lines[cut..], cut as u64);
+        prop_assert_eq!(output, whole);
         prop_assert_eq!(after.counts, counts);
     }
 
     #[test]
     fn every_message_is_accounted_for(lines in logs()) {
-        let (mut joiner, mut heard) = (joiner(60), Heard::default());
-        feed(&mut joiner, &mut heard, &lines, 0);
+        let (mut joiner, mut output) = (joiner(60), RecordingSink::default());
+        feed(&mut joiner, &mut output, &lines, 0);
         let counts = &joiner.counts;
         let known = counts.queries + counts.impressions + counts.examples + counts.repeated + counts.passed_over;
         prop_assert_eq!(known + counts.dead + joiner.waiting().len() as u64, lines.len() as u64);
@@ -153,22 +153,22 @@ proptest! {
 
     #[test]
     fn any_bytes_are_accounted_for(payloads in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 0..40)) {
-        let (mut joiner, mut heard) = (joiner(60), Heard::default());
+        let (mut joiner, mut output) = (joiner(60), RecordingSink::default());
         for (payload, offset) in payloads.iter().zip(0..) {
-            joiner.take(&Message { payload, part: "log", offset, next: offset + 1 }, &mut heard);
+            joiner.take(&Message { payload, part: "log", offset, next: offset + 1 }, &mut output);
         }
         prop_assert_eq!(joiner.counts.passed_over + joiner.counts.dead, payloads.len() as u64);
     }
 
     #[test]
-    fn a_mangled_record_is_accounted_for(at in 0..150_usize, byte: u8, cut in 0..150_usize) {
+    fn a_damaged_record_is_accounted_for(at in 0..150_usize, byte: u8, cut in 0..150_usize) {
         let mut payload = event("click", "q", "7", 1).into_bytes();
         if let Some(place) = payload.get_mut(at) {
             *place = byte;
         }
         payload.truncate(payload.len().min(cut.max(1)));
-        let (mut joiner, mut heard) = (joiner(60), Heard::default());
-        joiner.take(&Message { payload: &payload, part: "log", offset: 0, next: 1 }, &mut heard);
+        let (mut joiner, mut output) = (joiner(60), RecordingSink::default());
+        joiner.take(&Message { payload: &payload, part: "log", offset: 0, next: 1 }, &mut output);
         let counts = &joiner.counts;
         prop_assert_eq!(counts.passed_over + counts.dead + counts.examples + joiner.waiting().len() as u64 + counts.impressions, 1);
     }

@@ -1,5 +1,5 @@
-//! Arrow's IPC files (Feather, version 2) by record batches. Numbers stay numbers; whatever else a column holds becomes the text that
-//! Arrow shows of it.
+//! Arrow IPC files (Feather version 2), read by record batch. Numbers and booleans keep their type; other columns
+//! become Arrow's text form.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,23 +13,23 @@ use arrow::util::display::{ArrayFormatter, FormatOptions};
 use serde_json::{Map, Value};
 
 use super::groups::shortest;
-use super::held::Held;
-use super::{Items, Mapping, Part, merged};
+use super::windowed_file::WindowedFile;
+use super::{Items, Mapping, ShardPart, merge_groups};
 use crate::import::Column;
 use souk_io::error::{Cause, Error, Result};
 
-pub fn parts(held: &Held, max_bytes: u64) -> Result<Vec<(Part, u64)>> {
-    let num = guarded(&held.path, || FileReader::try_new(held.from(0), None))?.num_batches();
-    // the file says where batches lie and not how long each is; writers make them alike
-    Ok(merged(std::iter::repeat_n(held.bytes / num.max(1) as u64, num), max_bytes))
+pub fn parts(file: &WindowedFile, max_bytes: u64) -> Result<Vec<(ShardPart, u64)>> {
+    let num = catch_panic(&file.path, || FileReader::try_new(file.from(0), None))?.num_batches();
+    // the file has the batches' offsets but not their sizes; writers make them equal
+    Ok(merge_groups(std::iter::repeat_n(file.bytes / num.max(1) as u64, num), max_bytes))
 }
 
-pub fn items<'a>(held: &Held, batches: Range<usize>, columns: &'a [Column]) -> Result<Items<'a>> {
-    let path = held.path.clone();
-    let mut reader = guarded(&path, || FileReader::try_new(held.from(0), None))?;
+pub fn items<'a>(file: &WindowedFile, batches: Range<usize>, columns: &'a [Column]) -> Result<Items<'a>> {
+    let path = file.path.clone();
+    let mut reader = catch_panic(&path, || FileReader::try_new(file.from(0), None))?;
     let names: Vec<String> = reader.schema().fields().iter().map(|field| field.name().clone()).collect();
-    let mapping = Mapping::of(columns, &names, &path.display().to_string())?;
-    let (mut left, mut number) = (batches, 0);
+    let mapping = Mapping::new(columns, &names, &path.display().to_string())?;
+    let (mut remaining, mut number) = (batches, 0);
     let mut rows: std::vec::IntoIter<Map<String, Value>> = Vec::new().into_iter();
     Ok(Box::new(std::iter::from_fn(move || {
         loop {
@@ -38,8 +38,8 @@ pub fn items<'a>(held: &Held, batches: Range<usize>, columns: &'a [Column]) -> R
                 let item = mapping.item(row).map(|item| (number, item));
                 return Some(item.ok_or_else(|| Error::data(&path, Some(number), "has no id")));
             }
-            let batch = left.next()?;
-            let read = guarded(&path, || {
+            let batch = remaining.next()?;
+            let read = catch_panic(&path, || {
                 reader.set_index(batch)?;
                 let batch = reader.next().transpose()?;
                 batch.map_or(Ok(Vec::new()), |batch| objects(&batch))
@@ -64,7 +64,7 @@ fn objects(batch: &RecordBatch) -> std::result::Result<Vec<Map<String, Value>>, 
 
 fn values(column: &ArrayRef) -> std::result::Result<Vec<Value>, ArrowError> {
     let kind = column.data_type();
-    // wide enough for all of a kind; what does not fit stays a text
+    // widest type of each kind; other types become text
     let wide = match kind {
         DataType::Int8 | DataType::Int16 | DataType::Int32 | DataType::Int64 => Some(DataType::Int64),
         DataType::UInt8 | DataType::UInt16 | DataType::UInt32 | DataType::UInt64 => Some(DataType::UInt64),
@@ -83,22 +83,24 @@ fn values(column: &ArrayRef) -> std::result::Result<Vec<Value>, ArrowError> {
         _ if *kind == DataType::Boolean => column.as_boolean().iter().map(Value::from).collect(),
         _ => {
             let shown = ArrayFormatter::try_new(column, &FormatOptions::new())?;
-            let text = |at: usize| match column.is_null(at) {
-                true => Ok(Value::Null),
-                false => shown.value(at).try_to_string().map(Value::from),
+            let text = |at: usize| {
+                if column.is_null(at) {
+                    return Ok(Value::Null);
+                }
+                shown.value(at).try_to_string().map(Value::from)
             };
             (0..column.len()).map(text).collect::<std::result::Result<_, ArrowError>>()?
         }
     })
 }
 
-/// A damaged file must not end the program.
-fn guarded<T>(file: &Path, read: impl FnOnce() -> std::result::Result<T, ArrowError>) -> Result<T> {
+/// Runs a read and converts panics to errors, because Arrow panics on some damaged files.
+fn catch_panic<T>(file: &Path, read: impl FnOnce() -> std::result::Result<T, ArrowError>) -> Result<T> {
     let cause: Cause = match catch_unwind(AssertUnwindSafe(read)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(error)) => error.into(),
         Err(_) => "the reader failed".into(),
     };
-    let problem = "cannot be read: it is damaged, or no Arrow file (a stream has to be written as a file first)";
+    let problem = "cannot be read: it is damaged or not an Arrow file (convert an Arrow stream to a file first)";
     Err(Error::data(file, None, problem).because(cause))
 }

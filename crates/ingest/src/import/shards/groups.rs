@@ -1,5 +1,4 @@
-//! Parquet by row groups, whose bytes are in memory while their rows are read. Columns of plain values are taken; nested ones are left
-//! out, and told of.
+//! Parquet files, read by row group with the group's bytes in memory. Nested columns are skipped with a note.
 
 use std::io::BufReader;
 use std::ops::Range;
@@ -15,20 +14,20 @@ use parquet::record::{Field, Row};
 use parquet::schema::types::Type;
 use serde_json::{Map, Value};
 
-use super::held::Held;
-use super::{Items, Mapping, Part, merged};
+use super::windowed_file::WindowedFile;
+use super::{Items, Mapping, ShardPart, merge_groups};
 use crate::import::Column;
-use crate::import::fields::listed;
-use crate::import::parquet_rows::{check_columns, guarded};
+use crate::import::fields::list_names;
+use crate::import::parquet_rows::{catch_panic, check_columns};
 use souk_io::error::{Error, Result};
 
-impl Length for Held {
+impl Length for WindowedFile {
     fn len(&self) -> u64 {
         self.bytes
     }
 }
 
-impl ChunkReader for Held {
+impl ChunkReader for WindowedFile {
     type T = BufReader<Self>;
 
     fn get_read(&self, start: u64) -> parquet::errors::Result<Self::T> {
@@ -37,34 +36,31 @@ impl ChunkReader for Held {
 
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
         let bytes = self.get(start, length as u64).map_err(|e| ParquetError::External(e.into()))?;
-        match bytes.len() == length {
-            true => Ok(bytes),
-            false => Err(ParquetError::EOF("the file ends too early".into())),
-        }
+        if bytes.len() == length { Ok(bytes) } else { Err(ParquetError::EOF("the file ends too early".into())) }
     }
 }
 
-pub fn parts(held: &Held, max_bytes: u64, told: &mut dyn FnMut(&str)) -> Result<Vec<(Part, u64)>> {
-    let reader = guarded(&held.path, 0, || SerializedFileReader::new(held.clone()))?;
+pub fn parts(file: &WindowedFile, max_bytes: u64, note: &mut dyn FnMut(&str)) -> Result<Vec<(ShardPart, u64)>> {
+    let reader = catch_panic(&file.path, 0, || SerializedFileReader::new(file.clone()))?;
     let schema = reader.metadata().file_metadata().schema_descr().root_schema().clone();
     let nested: Vec<&str> =
         schema.get_fields().iter().filter(|column| !column.is_primitive()).map(|column| column.name()).collect();
     if !nested.is_empty() {
-        told(&format!("{}: columns that are nested are left out: {}", held.path.display(), listed(nested.into_iter())));
+        note(&format!("{}: skipped nested columns: {}", file.path.display(), list_names(nested.into_iter())));
     }
     let sizes = reader.metadata().row_groups().iter().map(|group| u64::try_from(group.compressed_size()).unwrap_or(0));
-    Ok(merged(sizes, max_bytes))
+    Ok(merge_groups(sizes, max_bytes))
 }
 
-pub fn items<'a>(held: &Held, groups: Range<usize>, columns: &'a [Column]) -> Result<Items<'a>> {
-    let path = held.path.clone();
-    let mut rows = guarded(&path, 0, || open(held, groups))?;
+pub fn items<'a>(file: &WindowedFile, groups: Range<usize>, columns: &'a [Column]) -> Result<Items<'a>> {
+    let path = file.path.clone();
+    let mut rows = catch_panic(&path, 0, || open(file, groups))?;
     let names: Vec<String> = rows.1.iter().map(|column| column.name().to_owned()).collect();
-    let mapping = Mapping::of(columns, &names, &path.display().to_string())?;
+    let mapping = Mapping::new(columns, &names, &path.display().to_string())?;
     let mut number = 0;
     Ok(Box::new(std::iter::from_fn(move || {
         number += 1;
-        let row = match guarded(&path, number, || rows.0.next().transpose()) {
+        let row = match catch_panic(&path, number, || rows.0.next().transpose()) {
             Ok(row) => row?,
             Err(error) => return Some(Err(error)),
         };
@@ -73,24 +69,24 @@ pub fn items<'a>(held: &Held, groups: Range<usize>, columns: &'a [Column]) -> Re
     })))
 }
 
-/// The rows of some groups, and their columns.
-fn open(held: &Held, groups: Range<usize>) -> parquet::errors::Result<(RowIter<'static>, Vec<Arc<Type>>)> {
-    let of_them = Box::new(move |_: &RowGroupMetaData, at: usize| groups.contains(&at));
-    let options = ReadOptionsBuilder::new().with_predicate(of_them).build();
-    let reader = SerializedFileReader::new_with_options(held.clone(), options)?;
+/// Opens the rows of some groups; returns them with their columns.
+fn open(file: &WindowedFile, groups: Range<usize>) -> parquet::errors::Result<(RowIter<'static>, Vec<Arc<Type>>)> {
+    let is_selected = Box::new(move |_: &RowGroupMetaData, at: usize| groups.contains(&at));
+    let options = ReadOptionsBuilder::new().with_predicate(is_selected).build();
+    let reader = SerializedFileReader::new_with_options(file.clone(), options)?;
     let metadata = reader.metadata();
     let schema = metadata.file_metadata().schema_descr().root_schema().clone();
-    let kept: Vec<Arc<Type>> = schema.get_fields().iter().filter(|column| column.is_primitive()).cloned().collect();
+    let selected: Vec<Arc<Type>> = schema.get_fields().iter().filter(|column| column.is_primitive()).cloned().collect();
     let chunks = metadata.row_groups().iter().flat_map(RowGroupMetaData::columns).map(|column| column.byte_range());
     let (from, to) = chunks
         .fold((u64::MAX, 0), |(from, to), (start, length)| (from.min(start), to.max(start.saturating_add(length))));
     if from < to {
-        // once, for pages are small and calls are not
-        held.get(from, to - from).map_err(|e| ParquetError::External(e.into()))?;
+        // one read, because pages are small and calls are slow
+        file.get(from, to - from).map_err(|e| ParquetError::External(e.into()))?;
     }
-    check_columns(metadata, |start, most| held.get(start, most).ok(), &kept)?;
-    let projection = Type::group_type_builder(schema.name()).with_fields(kept.clone()).build()?;
-    Ok((RowIter::from_file_into(Box::new(reader)).project(Some(projection))?, kept))
+    check_columns(metadata, |start, length| file.get(start, length).ok(), &selected)?;
+    let projection = Type::group_type_builder(schema.name()).with_fields(selected.clone()).build()?;
+    Ok((RowIter::from_file_into(Box::new(reader)).project(Some(projection))?, selected))
 }
 
 fn object(row: Row) -> Map<String, Value> {
@@ -100,7 +96,7 @@ fn object(row: Row) -> Map<String, Value> {
 fn value(field: Field) -> Value {
     match field {
         Field::Null => Value::Null,
-        Field::Bool(is) => is.into(),
+        Field::Bool(value) => value.into(),
         Field::Byte(number) => number.into(),
         Field::Short(number) => number.into(),
         Field::Int(number) => number.into(),
@@ -109,7 +105,7 @@ fn value(field: Field) -> Value {
         Field::UShort(number) => number.into(),
         Field::UInt(number) => number.into(),
         Field::ULong(number) => number.into(),
-        // what is no number in JSON is nothing
+        // NaN and infinity become null
         Field::Float(number) => shortest(number),
         Field::Double(number) => number.into(),
         Field::Str(text) => text.into(),
@@ -118,7 +114,7 @@ fn value(field: Field) -> Value {
     }
 }
 
-/// 9.99 and not 9.989999771118164, which is the nearest f32.
+/// Shortest decimal of an f32: 9.99 instead of 9.989999771118164.
 pub fn shortest(number: f32) -> Value {
     number.to_string().parse::<f64>().ok().filter(|number| number.is_finite()).into()
 }

@@ -1,4 +1,4 @@
-//! Every line is read once wherever a file is cut; Parquet and Arrow say what JSON lines say.
+//! Lines are read exactly once wherever a file is cut; Parquet and Arrow give the same items as JSON lines.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -53,7 +53,7 @@ fn every_line_is_read_once_wherever_the_file_is_cut() {
 }
 
 #[test]
-fn a_bad_line_is_named_with_its_place() {
+fn errors_name_the_line() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("a.jsonl");
     fs::write(&file, format!("{}{}{{\"_id\": 3}}\n", line(1), line(2))).unwrap();
@@ -68,7 +68,7 @@ fn a_bad_line_is_named_with_its_place() {
     assert!(message(1 << 20, &["id=sku"]).contains("no column `sku`"));
 }
 
-/// As columns: a shop's own names, an id that is a number, a null, an f32, a truth.
+/// Test columns: foreign names, a numeric id, a null, an f32, a boolean.
 type Columns = (Vec<i64>, Vec<Option<&'static str>>, Vec<f32>, Vec<bool>);
 
 fn columns() -> Columns {
@@ -128,7 +128,7 @@ fn arrow(file: &Path, compression: Option<CompressionType>) {
 }
 
 #[test]
-fn tables_say_what_lines_say() {
+fn parquet_and_arrow_give_the_same_items() {
     let home = tempfile::tempdir().unwrap();
     let place = |name: &str| home.path().join(name);
     parquet(&place("x.parquet"));
@@ -146,7 +146,7 @@ fn tables_say_what_lines_say() {
 }
 
 #[test]
-fn a_damaged_table_is_an_error_and_no_panic() {
+fn damaged_tables_are_errors_not_panics() {
     let home = tempfile::tempdir().unwrap();
     for name in ["x.parquet", "x.arrow"] {
         let file = home.path().join(name);
@@ -156,7 +156,7 @@ fn a_damaged_table_is_an_error_and_no_panic() {
             arrow(&file, None)
         }
         let whole = fs::read(&file).unwrap();
-        let mut refused = 0;
+        let mut num_errors = 0;
         for at in (0..whole.len()).step_by(7) {
             let mut bytes = whole.clone();
             bytes[at] ^= 0xff;
@@ -166,8 +166,8 @@ fn a_damaged_table_is_an_error_and_no_panic() {
             let read = files.shards(1, &mut |_| ()).and_then(|shards| {
                 shards.iter().try_for_each(|shard| files.items(shard)?.try_for_each(|item| item.map(drop)))
             });
-            refused += usize::from(read.is_err());
+            num_errors += usize::from(read.is_err());
         }
-        assert!(refused > whole.len() / 20, "{name}: {refused}");
+        assert!(num_errors > whole.len() / 20, "{name}: {num_errors}");
     }
 }

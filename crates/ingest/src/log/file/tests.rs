@@ -1,4 +1,4 @@
-//! Files as they are written, rotated, cut short and lost.
+//! File logs while they are written, rotated, truncated and deleted.
 
 use std::io::Write;
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ fn append(path: &Path, text: &str) {
     file.write_all(text.as_bytes()).unwrap();
 }
 
-/// Lines until the source has nothing more to say, and where it then stands.
+/// Reads lines until the source is drained; returns them with the final position.
 fn read(source: &mut FileSource, wait: Duration) -> (Vec<String>, Position) {
     let (mut lines, mut position) = (Vec::new(), Position::default());
     loop {
@@ -34,19 +34,19 @@ fn read(source: &mut FileSource, wait: Duration) -> (Vec<String>, Position) {
 }
 
 #[test]
-fn a_file_is_read_to_its_end_and_on_from_there() {
+fn resumes_at_the_end_of_the_previous_run() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("logs.ndjson");
     append(&log, "one\r\ntwo\n\nthr");
     let (lines, position) = read(&mut source(&log, false, None), Duration::ZERO);
-    assert_eq!(lines, ["one", "two", "", "thr"], "nobody writes the file: its last line is one");
+    assert_eq!(lines, ["one", "two", "", "thr"], "an unterminated last line counts when the file is not followed");
     append(&log, "ee\nfour\n");
     let (lines, _) = read(&mut source(&log, false, Some(position)), Duration::ZERO);
     assert_eq!(lines, ["ee", "four"]);
 }
 
 #[test]
-fn a_followed_line_waits_for_its_end() {
+fn followed_line_is_held_until_complete() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("logs.ndjson");
     append(&log, "one\ntw");
@@ -66,13 +66,13 @@ fn rotation_while_reading_loses_nothing() {
     fs::rename(&log, home.path().join("logs.ndjson.1")).unwrap();
     append(&home.path().join("logs.ndjson.1"), "late\n");
     append(&log, "new\n");
-    assert_eq!(read(&mut source, Duration::ZERO).0, ["late"], "the writer has not moved yet");
+    assert_eq!(read(&mut source, Duration::ZERO).0, ["late"], "the writer has not switched files yet");
     append(&home.path().join("logs.ndjson.1"), "later\n");
-    let (lines, position) = read(&mut source, GRACE * 2);
+    let (lines, position) = read(&mut source, ROTATION_GRACE * 2);
     assert_eq!(lines, ["later", "new"]);
     fs::write(&log, "x\n").unwrap();
     let (lines, _) = read(&mut source, Duration::ZERO);
-    assert!(lines.is_empty(), "found cut short");
+    assert!(lines.is_empty(), "truncation is only detected here");
     assert_eq!(read(&mut source, Duration::ZERO).0, ["x"]);
     assert_eq!(position.0.len(), 1);
 }
@@ -93,7 +93,7 @@ fn rotation_between_two_runs_loses_nothing() {
 }
 
 #[test]
-fn what_vanished_unread_is_a_gap_and_not_passed_over_in_silence() {
+fn unread_file_that_vanished_is_a_gap() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("logs.ndjson");
     append(&log, "one\n");
@@ -108,7 +108,7 @@ fn what_vanished_unread_is_a_gap_and_not_passed_over_in_silence() {
 }
 
 #[test]
-fn a_line_without_end_is_cut_and_takes_no_memory() {
+fn overlong_line_is_truncated_with_bounded_memory() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("logs.ndjson");
     append(&log, "one\n");
@@ -122,11 +122,11 @@ fn a_line_without_end_is_cut_and_takes_no_memory() {
         }
     }
     let end = 5 + 3 * MAX_LINE_BYTES as u64;
-    assert_eq!(*lengths.lock().unwrap(), [(3, 0, 4), (KEPT_OF_TOO_LONG, 4, end), (3, end, end + 4)]);
+    assert_eq!(*lengths.lock().unwrap(), [(3, 0, 4), (TRUNCATED_BYTES, 4, end), (3, end, end + 4)]);
 }
 
 #[test]
-fn two_logs_of_one_name_cannot_be_told_apart() {
+fn rejects_two_logs_with_the_same_file_name() {
     let home = tempfile::tempdir().unwrap();
     let paths = ["a", "b"].map(|folder| {
         fs::create_dir(home.path().join(folder)).unwrap();
@@ -135,11 +135,11 @@ fn two_logs_of_one_name_cannot_be_told_apart() {
     paths.iter().for_each(|path| append(path, "one\n"));
     let settings = FileSettings { paths: paths.to_vec(), follow: false, on_gap: OnGap::Stop };
     let error = FileSource::open(settings, Arc::new(|_| Ok(None))).err().unwrap().to_string();
-    assert!(error.contains("the same name"), "{error}");
+    assert!(error.contains("the same file name"), "{error}");
 }
 
 #[test]
-fn two_rotations_while_nobody_reads_lose_nothing() {
+fn two_rotations_between_reads_lose_nothing() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("logs.ndjson");
     let rotated = |number: u8| home.path().join(format!("logs.ndjson.{number}"));
@@ -154,11 +154,11 @@ fn two_rotations_while_nobody_reads_lose_nothing() {
     fs::rename(&log, rotated(1)).unwrap();
     append(&log, "three\n");
     fs::write(home.path().join("logs.ndjson.bak"), "no part of it\n").unwrap();
-    assert_eq!(read(&mut source, GRACE * 2).0, ["two", "too", "three"]);
+    assert_eq!(read(&mut source, ROTATION_GRACE * 2).0, ["two", "too", "three"]);
 }
 
 #[test]
-fn a_file_without_a_line_end_is_known_again() {
+fn recognises_a_file_without_a_line_end() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("logs.ndjson");
     append(&log, "one");
@@ -170,14 +170,14 @@ fn a_file_without_a_line_end_is_known_again() {
 }
 
 #[test]
-fn a_log_cut_short_under_its_reader_is_read_anew_under_another_name() {
+fn truncated_log_is_reread_under_a_new_name() {
     let home = tempfile::tempdir().unwrap();
     let log = home.path().join("logs.ndjson");
     append(&log, "same\none\ntwo\n");
     let mut source = source(&log, true, None);
     let (_, before) = read(&mut source, Duration::ZERO);
     fs::write(&log, "same\nnew\n").unwrap();
-    assert!(read(&mut source, Duration::ZERO).0.is_empty(), "found cut short");
+    assert!(read(&mut source, Duration::ZERO).0.is_empty(), "truncation is only detected here");
     let (lines, after) = read(&mut source, Duration::ZERO);
     assert_eq!(lines, ["same", "new"]);
     assert_ne!(before.0.keys().collect::<Vec<_>>(), after.0.keys().collect::<Vec<_>>());

@@ -1,4 +1,5 @@
-//! The thread that polls a broker, and what it does when partitions come and go.
+//! Kafka polling thread and its handling of partition rebalances. Takes commands, gives signals; never commits offsets
+//! unasked.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,22 +14,22 @@ use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
 use rdkafka::types::RDKafkaRespErr;
 use rdkafka::{ClientContext, Message};
 
-use super::super::{Batch, Lane, Resume, Signal, Token};
+use super::super::{HandoverToken, Lane, MessageBatch, Resume, Signal};
 use super::{KafkaSettings, upstream};
 use souk_io::error::Result;
 
-/// A batch is handed on when it has this many bytes, or when its first message has waited so long.
+/// Batches are delivered at this size, or once their first message has waited this long.
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_WAIT: Duration = Duration::from_millis(50);
-/// Messages between two looks at the clock.
+/// Messages between two clock checks.
 const CHECK_EVERY: usize = 512;
-/// How long a busy consumer is waited for, of the time that the group waits for this member to poll, before partitions are
-/// paused and polled on. Pausing throws away what was fetched ahead.
-const BUSY_SHARE: u32 = 4;
+/// Divisor of the group's poll interval: the time to wait for a busy consumer before pausing the partitions and polling
+/// again. Pausing discards prefetched messages.
+const BUSY_DIVISOR: u32 = 4;
 /// librdkafka's default.
 const POLL_INTERVAL: Duration = Duration::from_secs(300);
-/// How long a lane that goes to another member may take to be finished.
-const HANDOVER: Duration = Duration::from_secs(60);
+/// Time limit for committing a lane that moves to another member.
+const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 const KAFKA: &str = "Kafka";
 
@@ -37,91 +38,93 @@ pub enum Command {
     Leave,
 }
 
-/// What this member of the group does when the group changes.
-pub struct Member {
+/// Consumer group member; handles rebalances.
+pub struct GroupMember {
     lanes: String,
     topics: Arc<[String]>,
     signals: SyncSender<Result<Signal>>,
     resume: Resume,
     lag: Arc<AtomicU64>,
-    assigned: Mutex<Assigned>,
+    assignment: Mutex<Assignment>,
 }
 
 #[derive(Default)]
-struct Assigned {
-    /// Counts changes.
+struct Assignment {
+    /// Number of changes so far.
     generation: u64,
     partitions: Option<BTreeSet<i32>>,
 }
 
-impl Member {
+impl GroupMember {
     pub fn new(
-        (lanes, topics): (String, Arc<[String]>),
+        lanes: String,
+        topics: Arc<[String]>,
         signals: SyncSender<Result<Signal>>,
         resume: Resume,
         lag: Arc<AtomicU64>,
     ) -> Self {
-        Self { lanes, topics, signals, resume, lag, assigned: Mutex::default() }
+        Self { lanes, topics, signals, resume, lag, assignment: Mutex::default() }
     }
 
     fn lane(&self, partition: i32) -> Lane {
         Lane::new(&format!("{}-{partition:04}", self.lanes))
     }
 
-    fn assign(&self, consumer: &BaseConsumer<Self>, given: &TopicPartitionList) -> Result<()> {
+    fn assign(&self, consumer: &BaseConsumer<Self>, assigned: &TopicPartitionList) -> Result<()> {
         let mut list = TopicPartitionList::new();
         let mut positions = BTreeMap::new();
-        for element in given.elements() {
+        for element in assigned.elements() {
             let partition = element.partition();
             if let std::collections::btree_map::Entry::Vacant(place) = positions.entry(partition) {
                 place.insert((self.resume)(&self.lane(partition))?.unwrap_or_default());
             }
             let next = positions[&partition].0.get(element.topic()).map_or(Offset::Beginning, |next| {
-                // Kafka's own offsets are i64
+                // Kafka offsets are i64
                 Offset::Offset(i64::try_from(*next).unwrap_or(i64::MAX))
             });
             let added = list.add_partition_offset(element.topic(), partition, next);
-            added.map_err(|e| upstream(KAFKA.into(), "librdkafka refuses an offset", e))?;
+            added.map_err(|e| upstream(KAFKA.into(), "librdkafka rejects an offset", e))?;
         }
-        consumer.assign(&list).map_err(|e| upstream(KAFKA.into(), "librdkafka refuses an assignment", e))?;
-        tracing::info!(lanes = self.lanes, ?positions, "partitions came");
-        self.change(Some(positions.keys().copied().collect()));
+        consumer.assign(&list).map_err(|e| upstream(KAFKA.into(), "librdkafka rejects an assignment", e))?;
+        tracing::info!(lanes = self.lanes, ?positions, "partitions assigned");
+        self.set_partitions(Some(positions.keys().copied().collect()));
         for (partition, position) in positions {
-            self.tell(Ok(Signal::Opened(self.lane(partition), position)));
+            self.send(Ok(Signal::Opened(self.lane(partition), position)));
         }
         Ok(())
     }
 
     fn revoke(&self, consumer: &BaseConsumer<Self>) -> Result<()> {
-        let partitions = self.change(None).unwrap_or_default();
-        tracing::info!(lanes = self.lanes, ?partitions, "partitions go");
-        let deadline = Instant::now() + HANDOVER;
-        // all are told before any is waited for
+        let partitions = self.set_partitions(None).unwrap_or_default();
+        tracing::info!(lanes = self.lanes, ?partitions, "partitions revoked");
+        let deadline = Instant::now() + HANDOVER_TIMEOUT;
+        // notify all lanes before waiting for any
         let mut waiting = Vec::new();
         for partition in partitions {
             let (token, done) = sync_channel(0);
-            self.tell(Ok(Signal::Closed(self.lane(partition), Token(token))));
+            self.send(Ok(Signal::Closed(self.lane(partition), HandoverToken(token))));
             waiting.push(done);
         }
         for done in waiting {
-            // the token's drop is the message; if it does not come in time, the dataset refuses the late writer
+            // dropping the token ends the wait; after the timeout, the dataset rejects the late writer
             let _late = done.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err();
         }
-        consumer.unassign().map_err(|e| upstream(KAFKA.into(), "librdkafka refuses an assignment", e))
+        consumer.unassign().map_err(|e| upstream(KAFKA.into(), "librdkafka rejects an assignment", e))
     }
 
-    fn change(&self, partitions: Option<BTreeSet<i32>>) -> Option<BTreeSet<i32>> {
-        let mut assigned = self.assigned.lock().unwrap_or_else(|e| e.into_inner());
-        assigned.generation += 1;
-        std::mem::replace(&mut assigned.partitions, partitions)
+    fn set_partitions(&self, partitions: Option<BTreeSet<i32>>) -> Option<BTreeSet<i32>> {
+        let mut assignment = self.assignment.lock().unwrap_or_else(|e| e.into_inner());
+        assignment.generation += 1;
+        std::mem::replace(&mut assignment.partitions, partitions)
     }
 
     fn generation(&self) -> u64 {
-        self.assigned.lock().unwrap_or_else(|e| e.into_inner()).generation
+        self.assignment.lock().unwrap_or_else(|e| e.into_inner()).generation
     }
 
-    /// Waits until it is heard: a lane that comes or goes unheard would be read wrongly. False when nobody listens any more.
-    fn tell(&self, signal: Result<Signal>) -> bool {
+    /// Blocks until the signal is queued, because a lost open or close would corrupt the lane. Returns false if the
+    /// receiver is gone.
+    fn send(&self, signal: Result<Signal>) -> bool {
         let mut signal = signal;
         loop {
             signal = match self.signals.try_send(signal) {
@@ -134,7 +137,7 @@ impl Member {
     }
 }
 
-impl ClientContext for Member {
+impl ClientContext for GroupMember {
     fn stats(&self, statistics: Statistics) {
         let partitions = statistics.topics.values().flat_map(|topic| topic.partitions.values());
         let lags =
@@ -154,68 +157,79 @@ impl ClientContext for Member {
     }
 }
 
-impl ConsumerContext for Member {
+impl ConsumerContext for GroupMember {
     fn rebalance(&self, consumer: &BaseConsumer<Self>, event: RDKafkaRespErr, list: &mut TopicPartitionList) {
         let outcome = match event {
             RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => self.assign(consumer, list),
             _ => self.revoke(consumer),
         };
         if let Err(error) = outcome {
-            self.tell(Err(error));
+            self.send(Err(error));
         }
     }
 }
 
 pub struct Poller {
-    consumer: BaseConsumer<Member>,
+    consumer: BaseConsumer<GroupMember>,
     commands: Receiver<Command>,
     service: String,
     follow: bool,
-    busy: Duration,
+    busy_timeout: Duration,
     generation: u64,
-    /// By partition.
-    filling: BTreeMap<i32, Batch>,
+    /// Batches being filled, by partition.
+    filling: BTreeMap<i32, MessageBatch>,
     oldest: Option<Instant>,
     ends: BTreeMap<i32, usize>,
     ended: bool,
 }
 
 impl Poller {
-    pub fn new(consumer: BaseConsumer<Member>, commands: Receiver<Command>, settings: &KafkaSettings) -> Self {
+    pub fn new(consumer: BaseConsumer<GroupMember>, commands: Receiver<Command>, settings: &KafkaSettings) -> Self {
         let (service, follow) = (settings.service(), settings.follow);
         let (filling, ends) = (BTreeMap::new(), BTreeMap::new());
         let interval = settings.properties.get("max.poll.interval.ms").and_then(|millis| millis.parse().ok());
-        let busy = interval.map_or(POLL_INTERVAL, Duration::from_millis) / BUSY_SHARE;
-        Self { consumer, commands, service, follow, busy, generation: 0, filling, oldest: None, ends, ended: false }
+        let busy_timeout = interval.map_or(POLL_INTERVAL, Duration::from_millis) / BUSY_DIVISOR;
+        Self {
+            consumer,
+            commands,
+            service,
+            follow,
+            busy_timeout,
+            generation: 0,
+            filling,
+            oldest: None,
+            ends,
+            ended: false,
+        }
     }
 
     pub fn run(mut self) {
         if let Err(error) = self.serve() {
-            self.consumer.context().tell(Err(error));
+            self.consumer.context().send(Err(error));
         }
     }
 
     fn serve(&mut self) -> Result<()> {
         let mut since_check = 0;
         loop {
-            let came = self.poll(BATCH_WAIT)?;
+            let is_filling = self.poll(BATCH_WAIT)?;
             since_check += 1;
-            if !came || since_check == CHECK_EVERY {
+            if !is_filling || since_check == CHECK_EVERY {
                 since_check = 0;
-                if !self.obey() || !self.hand_on()? {
+                if !self.run_commands() || !self.deliver_due()? {
                     return Ok(());
                 }
-                self.look_for_end();
+                self.check_end();
             }
         }
     }
 
-    /// Whether a message came.
+    /// Returns true if a message came and its batch is not full.
     fn poll(&mut self, wait: Duration) -> Result<bool> {
         let polled = self.consumer.poll(wait);
         let now = self.consumer.context().generation();
         if now != self.generation {
-            // what was not handed on belongs to the lanes' next reader
+            // undelivered messages belong to the lanes' next readers
             self.generation = now;
             self.filling.clear();
             self.ends.clear();
@@ -226,7 +240,7 @@ impl Poller {
                 *self.ends.entry(partition).or_default() += 1;
                 Ok(false)
             }
-            Some(Err(error)) => self.judge(error).map(|()| false),
+            Some(Err(error)) => self.check_error(error).map(|()| false),
             Some(Ok(message)) => {
                 let member = self.consumer.context();
                 let part = member.topics.iter().position(|topic| topic == message.topic()).unwrap_or_default();
@@ -234,31 +248,32 @@ impl Poller {
                 let batch = self
                     .filling
                     .entry(partition)
-                    .or_insert_with(|| Batch::new(member.lane(partition), member.topics.clone()));
+                    .or_insert_with(|| MessageBatch::new(member.lane(partition), member.topics.clone()));
                 let offset = u64::try_from(message.offset()).unwrap_or_default();
-                batch.push(message.payload().unwrap_or_default(), (part, offset, offset + 1));
-                let full = batch.num_bytes() >= BATCH_BYTES;
+                batch.push(message.payload().unwrap_or_default(), part, offset, offset + 1);
+                let is_full = batch.num_bytes() >= BATCH_BYTES;
                 self.oldest.get_or_insert_with(Instant::now);
-                Ok(!full)
+                Ok(!is_full)
             }
         }
     }
 
-    fn judge(&self, error: KafkaError) -> Result<()> {
+    /// Fails on permanent errors and logs the others.
+    fn check_error(&self, error: KafkaError) -> Result<()> {
         use RDKafkaErrorCode as Code;
         let fatal = matches!(error, KafkaError::MessageConsumptionFatal(_));
         let problem = match error.rdkafka_error_code() {
             Some(Code::AutoOffsetReset | Code::OffsetOutOfRange) => {
-                "messages that were not read yet are gone, deleted by the topic's retention; to go on with what is left: \
+                "unread messages were deleted by the topic's retention; to continue with the remaining messages, pass \
                  --set log.on_gap=skip"
             }
-            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => "a topic has vanished",
+            Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => "a topic no longer exists",
             Some(Code::TopicAuthorizationFailed | Code::GroupAuthorizationFailed | Code::SaslAuthenticationFailed) => {
-                "access is denied: check the user and its rights (log.properties)"
+                "access denied: check the user and its permissions (log.properties)"
             }
-            _ if fatal => "the consumer cannot go on",
+            _ if fatal => "the consumer failed permanently: restart it",
             _ => {
-                // librdkafka reconnects by itself
+                // librdkafka reconnects automatically
                 tracing::warn!(service = self.service, "{error}");
                 return Ok(());
             }
@@ -266,19 +281,19 @@ impl Poller {
         Err(upstream(self.service.clone(), problem, error))
     }
 
-    /// Whether to go on.
-    fn obey(&mut self) -> bool {
+    /// Runs pending commands; returns false to stop.
+    fn run_commands(&mut self) -> bool {
         loop {
             match self.commands.try_recv() {
                 Ok(Command::Commit(partition, offsets)) => {
                     let mut list = TopicPartitionList::new();
                     for (topic, next) in offsets {
                         let next = Offset::Offset(i64::try_from(next).unwrap_or(i64::MAX));
-                        // an offset that is refused is only not shown
+                        // a rejected offset only goes unreported
                         drop(list.add_partition_offset(&topic, partition, next));
                     }
                     if let Err(error) = self.consumer.commit(&list, CommitMode::Async) {
-                        tracing::debug!("offsets are not shown at the broker: {error}");
+                        tracing::debug!("cannot commit offsets to the broker: {error}");
                     }
                 }
                 Ok(Command::Leave) | Err(TryRecvError::Disconnected) => return false,
@@ -287,10 +302,10 @@ impl Poller {
         }
     }
 
-    /// Hands on what is full or old enough. Whether to go on.
-    fn hand_on(&mut self) -> Result<bool> {
+    /// Delivers batches that are full or old enough; returns false to stop.
+    fn deliver_due(&mut self) -> Result<bool> {
         let old = self.oldest.is_some_and(|oldest| oldest.elapsed() >= BATCH_WAIT);
-        let due = |batch: &Batch| old || batch.num_bytes() >= BATCH_BYTES;
+        let due = |batch: &MessageBatch| old || batch.num_bytes() >= BATCH_BYTES;
         let partitions: Vec<i32> = self.filling.iter().filter(|(_, batch)| due(batch)).map(|(p, _)| *p).collect();
         if old {
             self.oldest = None;
@@ -305,20 +320,20 @@ impl Poller {
         Ok(true)
     }
 
-    /// Waits for a busy consumer, and when that takes long, pauses and goes on polling, or the group would give this
-    /// member's partitions to others.
-    fn deliver(&mut self, batch: Batch) -> Result<bool> {
+    /// Waits for a busy consumer. After a timeout, pauses the partitions and keeps polling, or the group would reassign
+    /// them. Returns false to stop.
+    fn deliver(&mut self, batch: MessageBatch) -> Result<bool> {
         let generation = self.generation;
         let mut signal = Ok(Signal::Batch(batch));
-        let patience = Instant::now() + self.busy;
+        let deadline = Instant::now() + self.busy_timeout;
         let mut paused = None;
-        let heard = loop {
+        let is_delivered = loop {
             signal = match self.consumer.context().signals.try_send(signal) {
                 Ok(()) => break true,
                 Err(TrySendError::Disconnected(_)) => break false,
                 Err(TrySendError::Full(signal)) => signal,
             };
-            if Instant::now() < patience {
+            if Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(2));
                 continue;
             }
@@ -327,29 +342,29 @@ impl Poller {
                 drop(paused.as_ref().map(|list| self.consumer.pause(list)));
             }
             self.poll(Duration::from_millis(100))?;
-            if !self.obey() {
+            if !self.run_commands() {
                 break false;
             }
             if self.generation != generation {
-                // the lane is another's now, and so is this batch
+                // the lane moved to another member, which rereads this batch
                 break true;
             }
         };
         drop(paused.map(|list| self.consumer.resume(&list)));
-        Ok(heard)
+        Ok(is_delivered)
     }
 
-    /// A source that does not follow ends when every partition has been read to its end.
-    fn look_for_end(&mut self) {
+    /// Sends `Ended` once every partition is read to its end, unless the source follows its log.
+    fn check_end(&mut self) {
         let member = self.consumer.context();
         if self.follow || self.ended || !self.filling.is_empty() {
             return;
         }
-        let assigned = member.assigned.lock().unwrap_or_else(|e| e.into_inner()).partitions.clone();
+        let assigned = member.assignment.lock().unwrap_or_else(|e| e.into_inner()).partitions.clone();
         let topics = member.topics.len();
         let at_end = |partition: &i32| self.ends.get(partition).is_some_and(|ends| *ends >= topics);
         if assigned.is_some_and(|partitions| partitions.iter().all(at_end)) {
-            self.ended = member.tell(Ok(Signal::Ended));
+            self.ended = member.send(Ok(Signal::Ended));
         }
     }
 }

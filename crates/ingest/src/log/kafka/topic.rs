@@ -1,7 +1,6 @@
-//! Topics that are written to: dead letters, as they came, with where they came from and why in their headers; and searches
-//! and clicks.
+//! Kafka producer for dead letters (original payload, with origin and reason in headers) and for searches and clicks.
 //!
-//! A letter is sent at least once; `souk.topic`, `souk.lane` and `souk.offset` together tell a repetition.
+//! Delivery is at least once; `souk.topic`, `souk.lane` and `souk.offset` together identify a duplicate.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -14,18 +13,19 @@ use rdkafka::message::{Header, OwnedHeaders, ToBytes};
 use rdkafka::producer::{BaseProducer, BaseRecord, DeliveryResult, Producer, ProducerContext};
 
 use super::super::DeadLetter;
-use super::{KafkaSettings, refused, upstream};
+use super::{KafkaSettings, config_error, upstream};
 use souk_io::error::{Error, Result};
 
-const PATIENCE: Duration = Duration::from_secs(30);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Kafka topic to write to.
 pub struct Topic {
     producer: BaseProducer<Deliveries>,
     name: String,
     service: String,
 }
 
-/// Keeps the first failure until it is asked for.
+/// Delivery callback; keeps the first failure until it is taken.
 #[derive(Default)]
 struct Deliveries {
     failure: Mutex<Option<KafkaError>>,
@@ -33,7 +33,7 @@ struct Deliveries {
 
 impl ClientContext for Deliveries {
     fn error(&self, error: KafkaError, reason: &str) {
-        tracing::warn!(reason, "Kafka, writing: {error}");
+        tracing::warn!(reason, "Kafka producer: {error}");
     }
 }
 
@@ -51,23 +51,23 @@ impl Topic {
     pub fn open(settings: &KafkaSettings, name: &str) -> Result<Self> {
         let mut client = settings.client();
         client.set("enable.idempotence", "true").set("message.timeout.ms", "20000");
-        let producer = client.create_with_context(Deliveries::default()).map_err(refused)?;
+        let producer = client.create_with_context(Deliveries::default()).map_err(config_error)?;
         Ok(Self { producer, name: name.into(), service: settings.service() })
     }
 
-    /// Makes a topic where there is none, with as many copies as the brokers keep by default.
-    pub async fn make(settings: &KafkaSettings, name: &str, partitions: i32) -> Result<()> {
-        let failed = |error: KafkaError| upstream(settings.service(), &format!("`{name}` cannot be made"), error);
-        let admin: AdminClient<DefaultClientContext> = settings.client().create().map_err(refused)?;
+    /// Creates the topic unless it exists, with the brokers' default replication.
+    pub async fn create(settings: &KafkaSettings, name: &str, partitions: i32) -> Result<()> {
+        let failed = |error: KafkaError| upstream(settings.service(), &format!("cannot create topic `{name}`"), error);
+        let admin: AdminClient<DefaultClientContext> = settings.client().create().map_err(config_error)?;
         let new = NewTopic::new(name, partitions, TopicReplication::Fixed(-1));
-        let made = admin.create_topics(&[new], &AdminOptions::new()).await.map_err(failed)?;
-        match made.into_iter().next() {
+        let created = admin.create_topics(&[new], &AdminOptions::new()).await.map_err(failed)?;
+        match created.into_iter().next() {
             None | Some(Ok(_) | Err((_, RDKafkaErrorCode::TopicAlreadyExists))) => Ok(()),
             Some(Err((_, code))) => Err(failed(KafkaError::AdminOp(code))),
         }
     }
 
-    /// Returns when the broker has all letters.
+    /// Sends dead letters; returns once the broker has all of them.
     pub fn send_letters(&self, letters: &[DeadLetter]) -> Result<()> {
         for letter in letters {
             let offset = letter.offset.to_string();
@@ -79,35 +79,35 @@ impl Topic {
                 .insert(header("souk.reason", letter.reason.as_str()));
             self.queue(BaseRecord::to(&self.name).payload(letter.payload.as_str()).headers(headers))?;
         }
-        self.settle()
+        self.flush()
     }
 
-    /// Returns when the broker has all lines; those of one key stay in their order.
+    /// Sends (key, line) pairs; returns once the broker has all of them. Lines of one key stay in order.
     pub fn send(&self, lines: &[(String, Vec<u8>)]) -> Result<()> {
         for (key, line) in lines {
             self.queue(BaseRecord::to(&self.name).key(key.as_str()).payload(line.as_slice()))?;
         }
-        self.settle()
+        self.flush()
     }
 
     fn queue<P: ToBytes + ?Sized>(&self, mut record: BaseRecord<'_, str, P>) -> Result<()> {
-        while let Err((error, again)) = self.producer.send(record) {
+        while let Err((error, unsent)) = self.producer.send(record) {
             if error.rdkafka_error_code() != Some(RDKafkaErrorCode::QueueFull) {
                 return Err(self.failed(error));
             }
             self.producer.poll(Duration::from_millis(100));
-            record = again;
+            record = unsent;
         }
         Ok(())
     }
 
-    fn settle(&self) -> Result<()> {
-        self.producer.flush(PATIENCE).map_err(|error| self.failed(error))?;
+    fn flush(&self) -> Result<()> {
+        self.producer.flush(FLUSH_TIMEOUT).map_err(|error| self.failed(error))?;
         let failure = self.producer.context().failure.lock().unwrap_or_else(|e| e.into_inner()).take();
         failure.map_or(Ok(()), |error| Err(self.failed(error)))
     }
 
     fn failed(&self, error: KafkaError) -> Error {
-        upstream(self.service.clone(), &format!("messages do not reach `{}`", self.name), error)
+        upstream(self.service.clone(), &format!("cannot send messages to topic `{}`", self.name), error)
     }
 }

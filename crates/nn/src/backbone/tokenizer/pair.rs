@@ -1,68 +1,66 @@
-//! Two texts as one sequence, by the tokenizer's own template for pairs: `[CLS] A [SEP] B [SEP]` for BERT. Each text is
-//! tokenized once, however many others it is paired with; the longer one is cut first, as transformers does it.
+//! Text pairs as one sequence, by the tokenizer's pair template: `[CLS] A [SEP] B [SEP]` for BERT. Each text is tokenized
+//! once for all its pairs; the longer text is truncated first, as in transformers.
 
 use tokenizers::Encoding;
 use tokenizers::processors::template::TemplateProcessing;
 
-use super::Tokenizer;
+use super::{Tokenizer, encode_error};
 use souk_io::error::{Error, Result};
 
-/// One text of pairs to come: its tokens without special ones.
+/// One text of a pair: its tokens without special tokens.
 #[derive(Clone)]
-pub struct Part {
+pub struct PairSegment {
     encoding: Encoding,
     cut: bool,
 }
 
-/// Two texts as a model reads them.
+/// Encoded text pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pair {
     pub ids: Vec<u32>,
-    /// 0 for the first text's tokens, 1 for the second's, as the template says.
+    /// Token types: 0 for the first text, 1 for the second, by the template.
     pub types: Vec<u32>,
-    /// Whether something did not fit.
+    /// Whether a text was truncated.
     pub cut: bool,
 }
 
 impl Tokenizer {
-    pub fn part(&self, text: &str) -> Result<Part> {
-        let failed = |e: tokenizers::Error| {
-            Error::input("a text cannot be tokenized: its tokenizer lacks what it needs").because(e)
+    pub fn segment(&self, text: &str) -> Result<PairSegment> {
+        let encoded = if self.lowercase {
+            self.inner.encode_fast(text.to_lowercase(), false)
+        } else {
+            self.inner.encode_fast(text, false)
         };
-        let encoded = match self.lowercase {
-            true => self.inner.encode_fast(text.to_lowercase(), false),
-            false => self.inner.encode_fast(text, false),
-        };
-        let mut encoding = encoded.map_err(failed)?;
-        // what was cut off would be framed and joined, too, piece by piece
+        let mut encoding = encoded.map_err(encode_error)?;
+        // drops the overflowing pieces: they would be joined, too, one by one
         let cut = !encoding.take_overflowing().is_empty();
-        Ok(Part { encoding, cut })
+        Ok(PairSegment { encoding, cut })
     }
 
-    pub fn join(&self, first: &Part, second: &Part) -> Result<Pair> {
+    pub fn join(&self, first: &PairSegment, second: &PairSegment) -> Result<Pair> {
         let mut later = second.encoding.clone();
         later.set_type_ids(vec![1; later.len()]);
         let joined = self.inner.post_process(first.encoding.clone(), Some(later), true);
-        let joined = joined.map_err(|e| Error::input("two texts cannot be joined by this tokenizer").because(e))?;
+        let joined = joined.map_err(|e| Error::input("the tokenizer cannot join two texts").because(e))?;
         let cut = first.cut || second.cut || !joined.get_overflowing().is_empty();
         Ok(Pair { ids: joined.get_ids().to_vec(), types: joined.get_type_ids().to_vec(), cut })
     }
 
-    /// Special tokens around a pair.
-    pub fn pair_framing(&self) -> Result<usize> {
-        let empty = self.part("")?;
+    /// Number of special tokens in a pair.
+    pub fn num_pair_specials(&self) -> Result<usize> {
+        let empty = self.segment("")?;
         Ok(self.join(&empty, &empty)?.ids.len())
     }
 
-    /// Gives a tokenizer that frames single texts only a template for pairs, made of what stands around a single one.
-    /// Before `shape`, and saved with the folder.
-    pub fn frame_pairs(&mut self) -> Result<()> {
-        let failed = |e: tokenizers::Error| Error::weights(&self.path, "cannot be given a template").because(e);
+    /// Adds a pair template to a tokenizer that has one for single texts only, with the same special tokens. Call it before
+    /// `set_truncation`; it is saved with the folder.
+    pub fn add_pair_template(&mut self) -> Result<()> {
+        let failed = |e: tokenizers::Error| Error::weights(&self.path, "cannot add a pair template").because(e);
         let alone = self.inner.encode_fast("a", true).map_err(failed)?;
         let special = alone.get_special_tokens_mask();
         let head = special.iter().take_while(|mask| **mask == 1).count();
         let tail = special.iter().rev().take_while(|mask| **mask == 1).count();
-        if head + tail == 0 || head + tail > alone.len() || self.pair_framing()? >= head + tail {
+        if head + tail == 0 || head + tail > alone.len() || self.num_pair_specials()? >= head + tail {
             return Ok(());
         }
         let named = |at: usize| (alone.get_tokens()[at].clone(), alone.get_ids()[at]);
@@ -96,11 +94,11 @@ mod tests {
     }
 
     fn join(tokenizer: &Tokenizer, first: &str, second: &str) -> Pair {
-        tokenizer.join(&tokenizer.part(first).unwrap(), &tokenizer.part(second).unwrap()).unwrap()
+        tokenizer.join(&tokenizer.segment(first).unwrap(), &tokenizer.segment(second).unwrap()).unwrap()
     }
 
     #[test]
-    fn a_pair_is_framed_as_one_and_its_texts_are_told_apart() {
+    fn joins_a_pair_with_special_tokens_and_types() {
         let tokenizer = trained();
         let pair = join(&tokenizer, "oak", "desk \0 lamp");
         let single = |text: &str| tokenizer.encode(text).unwrap();
@@ -108,26 +106,26 @@ mod tests {
         let firsts = single("oak").len();
         let expected: Vec<u32> = (0..pair.ids.len()).map(|at| u32::from(at >= firsts)).collect();
         assert_eq!((pair.types, pair.cut), (expected, false));
-        assert_eq!(tokenizer.pair_framing().unwrap(), 3);
+        assert_eq!(tokenizer.num_pair_specials().unwrap(), 3);
     }
 
     #[test]
-    fn the_longer_text_is_cut_first() {
+    fn truncates_the_longer_text_first() {
         let mut tokenizer = trained();
-        tokenizer.shape(12, false).unwrap();
+        tokenizer.set_truncation(12, false).unwrap();
         let long = "oak desk ".repeat(2000);
         let pair = join(&tokenizer, "lamp", &long);
         assert_eq!((pair.ids.len(), pair.cut), (12, true));
         let firsts = pair.types.iter().filter(|kind| **kind == 0).count();
-        assert_eq!(firsts, tokenizer.encode("lamp").unwrap().len(), "the short one is whole");
+        assert_eq!(firsts, tokenizer.encode("lamp").unwrap().len(), "the short text is not truncated");
         let both = join(&tokenizer, &long, &long);
         assert_eq!((both.ids.len(), both.types.iter().filter(|kind| **kind == 0).count()), (12, 2 + 4));
     }
 
     #[test]
-    fn a_tokenizer_without_a_template_for_pairs_is_given_one() {
+    fn adds_a_missing_pair_template() {
         let mut tokenizer = trained();
-        let wanted = join(&tokenizer, "oak", "desk");
+        let expected = join(&tokenizer, "oak", "desk");
         let single = TemplateProcessing::builder()
             .try_single("<s> $A </s>")
             .unwrap()
@@ -135,9 +133,9 @@ mod tests {
             .build()
             .unwrap();
         tokenizer.inner.with_post_processor(Some(single));
-        assert_eq!(tokenizer.pair_framing().unwrap(), 0);
-        tokenizer.frame_pairs().unwrap();
-        assert_eq!(join(&tokenizer, "oak", "desk"), wanted);
+        assert_eq!(tokenizer.num_pair_specials().unwrap(), 0);
+        tokenizer.add_pair_template().unwrap();
+        assert_eq!(join(&tokenizer, "oak", "desk"), expected);
         assert_eq!(tokenizer.encode("oak").unwrap(), trained().encode("oak").unwrap());
     }
 }

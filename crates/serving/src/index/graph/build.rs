@@ -1,39 +1,39 @@
-//! A graph is built in rounds: the nodes of a round look for neighbours in what is there, side by side, then join at once.
-//! The same vectors give the same graph, whatever the number of threads. A round adds a fiftieth, so that the nodes of
-//! one, which do not see each other, are few beside those that they see.
+//! Graph construction in rounds: the nodes of a round search for neighbors in parallel, then join at once. The result
+//! does not depend on the number of threads. A round adds one fiftieth of the nodes present, so that the nodes of a
+//! round, which cannot see each other, are few.
 
 use std::ops::Range;
 use std::thread;
 
 use souk_native::{Numbers, product};
 
-use super::walk::{Found, Space, Walker};
-use super::{Graph, Layer, View, entry};
-use crate::index::space::Floats;
+use super::beam::{Beam, BeamSearch, GraphNeighbor};
+use super::{HnswGraph, Layer, LayerView, entry_point};
+use crate::index::space::{Floats, Space};
 use souk_io::shuffle::Permutation;
 
 #[derive(Clone, Copy, Debug)]
-pub struct Setting {
-    /// Links that a node begins with; it may come to have twice as many in the layer of all nodes.
+pub struct HnswParams {
+    /// Links of a new node; a node can get twice as many in the full layer.
     pub links: usize,
-    /// How far it looks around for them.
-    pub reach: usize,
+    /// Search width when looking for neighbors.
+    pub ef_construction: usize,
     pub threads: usize,
 }
 
-/// One node in so many joins in a round.
-const ROUND: usize = 50;
-const MAX_IN_ROUND: usize = 2000;
-/// Of a graph that is searched meanwhile, which waits for them.
-const MAX_AT_ONCE: usize = 32;
-/// A thread is not worth starting for fewer.
-const SHARE: usize = 8;
+/// Nodes present per node that joins in a round.
+const NODES_PER_NEW_NODE: usize = 50;
+const MAX_ROUND: usize = 2000;
+/// Maximum round of a graph that is being searched: searches wait for the round.
+const MAX_LIVE_ROUND: usize = 32;
+/// Fewest nodes for an extra thread.
+const MIN_NODES_PER_THREAD: usize = 8;
 
-/// The number of each layer's nodes, and which row becomes which node. A layer has one node in `links` of the one below it,
-/// drawn; so is the order, for rows that stand together are often alike.
-pub fn order(num_rows: usize, links: usize) -> (Vec<usize>, Vec<u32>) {
-    let drawn = Permutation::new(num_rows as u64, 0);
-    let rows = (0..num_rows as u64).map(|node| drawn.at(node) as u32).collect();
+/// Number of nodes per layer, and the row of each node. Each layer has 1/`links` of the nodes of the one below, chosen
+/// at random; the order of rows is random too, because adjacent rows are often similar.
+pub fn plan_layers(num_rows: usize, links: usize) -> (Vec<usize>, Vec<u32>) {
+    let permutation = Permutation::new(num_rows as u64, 0);
+    let rows = (0..num_rows as u64).map(|node| permutation.at(node) as u32).collect();
     let mut layers = vec![num_rows];
     while let Some(above) = layers.last().map(|num| num / links).filter(|above| *above > 1) {
         layers.push(above);
@@ -41,76 +41,94 @@ pub fn order(num_rows: usize, links: usize) -> (Vec<usize>, Vec<u32>) {
     (layers, rows)
 }
 
-/// Joins the rows of `space`, which stand in the order that `order` gave with these `layers`. `told` hears how many have
-/// joined the layer of all nodes.
-pub fn build(space: Floats<'_>, layers: &[usize], setting: Setting, told: &mut dyn FnMut(usize)) -> Graph {
-    let mut walkers: Vec<Walker> = (0..setting.threads.max(1)).map(|_| Walker::default()).collect();
-    // those above the one that grows, the highest last
+/// Builds the graph over the rows of `space`, ordered as `plan_layers` returned them with these `layers`. `report` gets
+/// the number of nodes in the full layer so far.
+pub fn build(space: Floats<'_>, layers: &[usize], params: HnswParams, report: &mut dyn FnMut(usize)) -> HnswGraph {
+    let mut beams: Vec<BeamSearch> = (0..params.threads.max(1)).map(|_| BeamSearch::default()).collect();
+    // layers above the current one, highest last
     let mut above: Vec<Layer> = Vec::new();
     for (level, num) in layers.iter().enumerate().rev() {
-        let width = if level == 0 { 2 * setting.links } else { setting.links };
-        let mut links = begun(above.first(), width);
+        let width = if level == 0 { 2 * params.links } else { params.links };
+        let mut links = layer_from_above(above.first(), width);
         let mut done = links.len() / (1 + width);
         while done < *num {
-            let nodes = done..done + round(done).min(num - done);
-            let chosen = choose(space, (&above, View { width, links: &links }), &setting, nodes, &mut walkers);
-            done = link(space, &mut links, width, &chosen, walkers.len());
+            let nodes = done..done + round_size(done).min(num - done);
+            let chosen = choose(
+                space,
+                GraphView { above: &above, layer: LayerView { width, links: &links } },
+                &params,
+                nodes,
+                &mut beams,
+            );
+            done = add_nodes(space, &mut links, width, &chosen, beams.len());
             if level == 0 {
-                told(done);
+                report(done);
             }
         }
         above.insert(0, Layer { width, links: Numbers::from(links) });
     }
-    Graph { layers: above }
+    HnswGraph { layers: above }
 }
 
-/// How many may join at once what so many others have joined.
-fn round(done: usize) -> usize {
-    (done / ROUND).clamp(1, MAX_IN_ROUND)
+/// Number of nodes that can join at once.
+fn round_size(done: usize) -> usize {
+    (done / NODES_PER_NEW_NODE).clamp(1, MAX_ROUND)
 }
 
-/// A graph that rows join as they come: one layer, for they are few. What has not joined yet, a walk does not find.
-pub struct Grown {
-    setting: Setting,
+/// Single-layer graph that rows join one round at a time. A search does not find rows that have not joined.
+pub struct GrowingGraph {
+    params: HnswParams,
     links: Vec<u32>,
 }
 
-impl Grown {
-    pub fn new(setting: Setting) -> Self {
-        Self { setting, links: Vec::new() }
+impl GrowingGraph {
+    pub fn new(params: HnswParams) -> Self {
+        Self { params, links: Vec::new() }
     }
 
-    fn view(&self) -> View<'_> {
-        View { width: 2 * self.setting.links, links: &self.links }
+    fn view(&self) -> LayerView<'_> {
+        LayerView { width: 2 * self.params.links, links: &self.links }
     }
 
     pub fn num_nodes(&self) -> usize {
         self.view().num_nodes()
     }
 
-    /// The neighbours of the next rows of `space` that may join, as `link` takes them; it is not called in between.
-    pub fn choose(&self, space: Floats<'_>, walker: &mut Walker) -> Vec<Vec<Found>> {
+    /// Neighbors of the next rows that can join, for `link`; call them in turn.
+    pub fn choose(&self, space: Floats<'_>, beam_search: &mut BeamSearch) -> Vec<Vec<GraphNeighbor>> {
         let (done, num) = (self.num_nodes(), space.num_rows());
         if done == 0 {
             return vec![Vec::new(); num.min(1)];
         }
-        let nodes = done..num.min(done + round(done).min(MAX_AT_ONCE));
-        choose(space, (&[], self.view()), &self.setting, nodes, std::slice::from_mut(walker))
+        let nodes = done..num.min(done + round_size(done).min(MAX_LIVE_ROUND));
+        choose(
+            space,
+            GraphView { above: &[], layer: self.view() },
+            &self.params,
+            nodes,
+            std::slice::from_mut(beam_search),
+        )
     }
 
-    /// Lets the rows join that neighbours were chosen for.
-    pub fn link(&mut self, space: Floats<'_>, chosen: &[Vec<Found>]) {
-        link(space, &mut self.links, 2 * self.setting.links, chosen, 1);
+    /// Adds the rows whose neighbors were chosen.
+    pub fn link(&mut self, space: Floats<'_>, chosen: &[Vec<GraphNeighbor>]) {
+        add_nodes(space, &mut self.links, 2 * self.params.links, chosen, 1);
     }
 
-    /// The nodes nearest to the query, best first: at most `reach`, which is also how far the walk looks around.
-    pub fn nearest<'a>(&self, space: Floats<'_>, query: &[f32], walker: &'a mut Walker, reach: usize) -> &'a [Found] {
-        walker.walk(self.view(), &space, query, (0, reach))
+    /// Up to `ef` nearest nodes, best first.
+    pub fn nearest<'a>(
+        &self,
+        space: Floats<'_>,
+        query: &[f32],
+        beam_search: &'a mut BeamSearch,
+        ef: usize,
+    ) -> &'a [GraphNeighbor] {
+        beam_search.search(self.view(), &space, query, Beam { entry: 0, ef })
     }
 }
 
-/// A layer begins as the one above it, and the highest with one node.
-fn begun(above: Option<&Layer>, width: usize) -> Vec<u32> {
+/// A layer starts as a copy of the one above; the highest starts with one node.
+fn layer_from_above(above: Option<&Layer>, width: usize) -> Vec<u32> {
     let Some(above) = above else { return vec![0; 1 + width] };
     let mut links = vec![0; above.view().num_nodes() * (1 + width)];
     for (to, from) in links.chunks_exact_mut(1 + width).zip(above.links.chunks_exact(1 + above.width)) {
@@ -119,65 +137,80 @@ fn begun(above: Option<&Layer>, width: usize) -> Vec<u32> {
     links
 }
 
-/// From a node that is there to one that joins.
-type Back = (u32, Found);
+/// Link from an existing node to a new one.
+type BackLink = (u32, GraphNeighbor);
 
-/// The neighbours of each of `nodes` among those that are there, found by as many threads as there are walkers.
+/// The graph built so far: the layers above, and the layer that grows.
+#[derive(Clone, Copy)]
+struct GraphView<'a> {
+    above: &'a [Layer],
+    layer: LayerView<'a>,
+}
+
+/// Neighbors of each of `nodes` among the nodes present, using one thread per beam search.
 fn choose(
     space: Floats<'_>,
-    (above, here): (&[Layer], View<'_>),
-    setting: &Setting,
+    graph: GraphView<'_>,
+    params: &HnswParams,
     nodes: Range<usize>,
-    walkers: &mut [Walker],
-) -> Vec<Vec<Found>> {
-    let look = |nodes: Range<usize>, walker: &mut Walker| -> Vec<Vec<Found>> {
+    beams: &mut [BeamSearch],
+) -> Vec<Vec<GraphNeighbor>> {
+    let search = |nodes: Range<usize>, beam_search: &mut BeamSearch| -> Vec<Vec<GraphNeighbor>> {
         let neighbours = |node: usize| {
             let query = space.row(node as u32);
-            let entry = entry(above, &space, query, walker);
-            let found = walker.walk(here, &space, query, (entry, setting.reach));
-            let mut kept = Vec::with_capacity(setting.links);
-            select(space, found, setting.links, &mut kept);
-            kept
+            let entry = entry_point(graph.above, &space, query, beam_search);
+            let found = beam_search.search(graph.layer, &space, query, Beam { entry, ef: params.ef_construction });
+            let mut chosen = Vec::with_capacity(params.links);
+            select_diverse(space, found, params.links, &mut chosen);
+            chosen
         };
         nodes.map(neighbours).collect()
     };
-    let shares = walkers.len().min(nodes.len() / SHARE).max(1);
-    if shares == 1 {
-        return look(nodes, &mut walkers[0]);
+    let num_parts = beams.len().min(nodes.len() / MIN_NODES_PER_THREAD).max(1);
+    if num_parts == 1 {
+        return search(nodes, &mut beams[0]);
     }
-    let (look, size) = (&look, nodes.len().div_ceil(shares));
+    let (search, size) = (&search, nodes.len().div_ceil(num_parts));
     thread::scope(|scope| {
         let starts = nodes.clone().step_by(size);
-        let start = |(from, walker)| {
-            let share = from..nodes.end.min(from + size);
-            scope.spawn(move || look(share, walker))
+        let start = |(from, beam_search)| {
+            let part = from..nodes.end.min(from + size);
+            scope.spawn(move || search(part, beam_search))
         };
-        let works: Vec<_> = starts.zip(walkers).map(start).collect();
-        works.into_iter().flat_map(|work| work.join().expect("a walk does not panic")).collect()
+        let works: Vec<_> = starts.zip(beams).map(start).collect();
+        works.into_iter().flat_map(|work| work.join().expect("a graph search does not panic")).collect()
     })
 }
 
-/// Adds a node for each that neighbours were chosen for, and tells these; gives how many nodes there are now.
-fn link(space: Floats<'_>, links: &mut Vec<u32>, width: usize, chosen: &[Vec<Found>], threads: usize) -> usize {
+/// Adds a node for each list of neighbors, and links back to it; returns the number of nodes.
+fn add_nodes(
+    space: Floats<'_>,
+    links: &mut Vec<u32>,
+    width: usize,
+    chosen: &[Vec<GraphNeighbor>],
+    threads: usize,
+) -> usize {
     let stride = 1 + width;
     let first = links.len() / stride;
     links.resize((first + chosen.len()) * stride, 0);
-    let mut back: Vec<Back> = Vec::new();
-    for (node, kept) in (first..).zip(chosen) {
-        write(&mut links[node * stride..][..stride], kept);
-        back.extend(kept.iter().map(|found| (found.node, Found { score: found.score, node: node as u32 })));
+    let mut back: Vec<BackLink> = Vec::new();
+    for (node, neighbors) in (first..).zip(chosen) {
+        write_row(&mut links[node * stride..][..stride], neighbors);
+        back.extend(
+            neighbors.iter().map(|found| (found.node, GraphNeighbor { score: found.score, node: node as u32 })),
+        );
     }
     back.sort_unstable_by_key(|(to, from)| (*to, from.node));
-    link_back(space, links, stride, &back, threads.min(chosen.len() / SHARE).max(1));
+    add_all_back_links(space, links, stride, &back, threads.min(chosen.len() / MIN_NODES_PER_THREAD).max(1));
     first + chosen.len()
 }
 
-/// Tells those that were chosen; they are shared out, each with its row of links.
-fn link_back(space: Floats<'_>, links: &mut [u32], stride: usize, back: &[Back], shares: usize) {
+/// Adds the links back, in parallel over disjoint ranges of nodes.
+fn add_all_back_links(space: Floats<'_>, links: &mut [u32], stride: usize, back: &[BackLink], num_parts: usize) {
     thread::scope(|scope| {
         let (mut links, mut begin, mut rest) = (links, 0, back);
-        for share in (1..=shares).rev() {
-            let mut cut = rest.len() / share;
+        for remaining in (1..=num_parts).rev() {
+            let mut cut = rest.len() / remaining;
             while cut > 0 && cut < rest.len() && rest[cut].0 == rest[cut - 1].0 {
                 cut += 1;
             }
@@ -186,8 +219,8 @@ fn link_back(space: Floats<'_>, links: &mut [u32], stride: usize, back: &[Back],
             let (own, further) = links.split_at_mut((end - begin) * stride);
             let first = begin;
             (links, begin, rest) = (further, end, others);
-            let mut work = move || tell(space, own, (first, stride), mine);
-            if share == 1 {
+            let mut work = move || add_back_links(space, own, first, stride, mine);
+            if remaining == 1 {
                 work();
             } else {
                 scope.spawn(work);
@@ -196,9 +229,9 @@ fn link_back(space: Floats<'_>, links: &mut [u32], stride: usize, back: &[Back],
     });
 }
 
-/// Adds to the links of each node that was chosen, and keeps the best where they become too many.
-fn tell(space: Floats<'_>, links: &mut [u32], (first, stride): (usize, usize), back: &[Back]) {
-    let (mut all, mut kept, mut scores) = (Vec::new(), Vec::new(), vec![0.0; stride - 1]);
+/// Adds links to existing nodes and keeps a diverse selection where there are too many.
+fn add_back_links(space: Floats<'_>, links: &mut [u32], first: usize, stride: usize, back: &[BackLink]) {
+    let (mut all, mut chosen, mut scores) = (Vec::new(), Vec::new(), vec![0.0; stride - 1]);
     for group in back.chunk_by(|a, b| a.0 == b.0) {
         let node = group[0].0;
         let row = &mut links[(node as usize - first) * stride..][..stride];
@@ -212,36 +245,37 @@ fn tell(space: Floats<'_>, links: &mut [u32], (first, stride): (usize, usize), b
         }
         all.clear();
         all.extend(group.iter().map(|(_, from)| *from));
-        let held = &row[1..][..len];
-        space.scores(space.row(node), held, &mut scores[..len]);
-        all.extend(held.iter().zip(&scores).map(|(node, score)| Found { score: *score, node: *node }));
+        let old = &row[1..][..len];
+        space.scores(space.row(node), old, &mut scores[..len]);
+        all.extend(old.iter().zip(&scores).map(|(node, score)| GraphNeighbor { score: *score, node: *node }));
         all.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then(a.node.cmp(&b.node)));
-        select(space, &all, stride - 1, &mut kept);
-        write(row, &kept);
+        select_diverse(space, &all, stride - 1, &mut chosen);
+        write_row(row, &chosen);
     }
 }
 
-fn write(row: &mut [u32], kept: &[Found]) {
-    row[0] = kept.len() as u32;
-    for (slot, found) in row[1..].iter_mut().zip(kept) {
+fn write_row(row: &mut [u32], neighbors: &[GraphNeighbor]) {
+    row[0] = neighbors.len() as u32;
+    for (slot, found) in row[1..].iter_mut().zip(neighbors) {
         *slot = found.node;
     }
 }
 
-/// Keeps of `found`, best first, those that are nearer to the node than to any that is kept: links that lead into different
-/// directions. What is few is kept whole, for a first node whose links were thinned would cut off the others.
-fn select(space: Floats<'_>, found: &[Found], most: usize, kept: &mut Vec<Found>) {
-    kept.clear();
-    if found.len() <= most {
-        return kept.extend(found);
+/// Diverse selection from `found`, best first: skips a node that is nearer to a selected node than to the query node,
+/// so that links lead in different directions. Short lists are kept as they are: pruning the links of the first nodes
+/// would disconnect the graph.
+fn select_diverse(space: Floats<'_>, found: &[GraphNeighbor], max: usize, chosen: &mut Vec<GraphNeighbor>) {
+    chosen.clear();
+    if found.len() <= max {
+        return chosen.extend(found);
     }
     for one in found {
-        if kept.len() == most {
+        if chosen.len() == max {
             break;
         }
         let row = space.row(one.node);
-        if kept.iter().all(|other| product(row, space.row(other.node)) < one.score) {
-            kept.push(*one);
+        if chosen.iter().all(|other| product(row, space.row(other.node)) < one.score) {
+            chosen.push(*one);
         }
     }
 }

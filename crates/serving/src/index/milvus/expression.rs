@@ -1,21 +1,23 @@
-//! A filter in Milvus' words, and what an item keeps for it. The values of an item's fields lie in one JSON column, by
-//! field: texts, numbers as texts, and of the numbers the least and the greatest. So a list is asked for like one value, a
-//! field inside an object like any other, and a name or a value with any letters in it stays one.
+//! Milvus filter expressions, and the facets that each item stores for them. Facets are one JSON column: per field, its
+//! texts, its numbers as texts, and its smallest and largest number. Lists and nested fields then work like single
+//! values, and names and values may contain any character.
 //!
-//! What an expression keeps may be too much, where a list has numbers on both sides of a range, and is never too little:
-//! whoever asks looks at the items once more.
+//! An expression can match too much (a list with numbers on both sides of a range), but never too little: the caller
+//! checks the items again.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::Value;
 
-use super::layout::FACETS;
-use crate::index::columns::LONGEST;
-use crate::index::filter::{Condition, Filter, Held, each_value, truth};
+use crate::index::columns::MAX_VALUE_BYTES;
+use crate::index::filter::{Condition, FieldValue, Filter, bool_text, for_each_value};
 use souk_io::domain::Item;
 
-/// Of one item; lists are sorted, and no value comes twice.
+/// Column with the facets.
+pub const FACETS: &str = "facets";
+
+/// Facets of one item; lists are sorted and without duplicates.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct Facets {
     texts: BTreeMap<String, Vec<String>>,
@@ -27,12 +29,12 @@ pub struct Facets {
 impl Facets {
     pub fn of(item: &Item) -> Self {
         let mut facets = Self::default();
-        each_value(item, |field, value| {
+        for_each_value(item, |field, value| {
             let key = key(field);
             match value {
-                Held::Text(text) if text.len() > LONGEST => {}
-                Held::Text(text) => facets.texts.entry(key).or_default().push(text.to_owned()),
-                Held::Number(number) => {
+                FieldValue::Text(text) if text.len() > MAX_VALUE_BYTES => {}
+                FieldValue::Text(text) => facets.texts.entry(key).or_default().push(text.to_owned()),
+                FieldValue::Number(number) => {
                     facets.numbers.entry(key.clone()).or_default().push(digits(number));
                     facets.low.entry(key.clone()).and_modify(|low| *low = low.min(number)).or_insert(number);
                     facets.high.entry(key).and_modify(|high| *high = high.max(number)).or_insert(number);
@@ -47,16 +49,16 @@ impl Facets {
     }
 }
 
-/// What all items that pass the filter fulfil; nothing where none can.
+/// Expression that all matching items fulfil; None if no item can match.
 pub fn expression(filter: &Filter) -> Option<String> {
     let mut parts = Vec::new();
     for condition in &filter.must {
-        parts.extend(wanted(condition)?);
+        parts.extend(condition_parts(condition)?);
     }
     Some(parts.join(" and "))
 }
 
-fn wanted(condition: &Condition) -> Option<Vec<String>> {
+fn condition_parts(condition: &Condition) -> Option<Vec<String>> {
     let key = key(&condition.field);
     let mut parts = Vec::new();
     if let Some(value) = &condition.eq {
@@ -70,13 +72,13 @@ fn wanted(condition: &Condition) -> Option<Vec<String>> {
     Some(parts)
 }
 
-/// That a field has one of the values; nothing where there is none that it could have.
+/// Expression that a field has one of the values; None if no value is comparable.
 fn one_of(key: &str, values: &[Value]) -> Option<String> {
     let (mut texts, mut numbers) = (Vec::new(), Vec::new());
     for value in values {
         match value {
             Value::String(text) => texts.push(quoted(text)),
-            Value::Bool(value) => texts.push(quoted(truth(*value))),
+            Value::Bool(value) => texts.push(quoted(bool_text(*value))),
             Value::Number(number) => numbers.extend(number.as_f64().map(|number| quoted(&digits(number)))),
             _ => {}
         }
@@ -88,31 +90,31 @@ fn one_of(key: &str, values: &[Value]) -> Option<String> {
     (!parts.is_empty()).then(|| format!("({})", parts.join(" or ")))
 }
 
-/// That the id of a row is one of these.
-pub fn ids(field: &str, ids: &[&str]) -> String {
+/// Expression that a row's id is one of these.
+pub fn id_in(field: &str, ids: &[&str]) -> String {
     let ids: Vec<String> = ids.iter().map(|id| quoted(id)).collect();
     format!("{field} in [{}]", ids.join(", "))
 }
 
-/// A text as an expression writes it. Other control characters may stand as they are.
+/// Text as a quoted literal; Milvus accepts other control characters unescaped.
 pub fn quoted(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len() + 2);
     quoted.push('"');
-    for letter in text.chars() {
-        match letter {
+    for character in text.chars() {
+        match character {
             '"' => quoted.push_str("\\\""),
             '\\' => quoted.push_str("\\\\"),
             '\n' => quoted.push_str("\\n"),
             '\r' => quoted.push_str("\\r"),
             '\t' => quoted.push_str("\\t"),
-            letter => quoted.push(letter),
+            character => quoted.push(character),
         }
     }
     quoted.push('"');
     quoted
 }
 
-/// A field's name in letters that no parser takes for anything else: Milvus reads no escapes in a path.
+/// Field name with special characters percent-encoded: Milvus has no escapes in a path.
 fn key(field: &str) -> String {
     let mut key = String::with_capacity(field.len());
     for byte in field.bytes() {
@@ -124,7 +126,7 @@ fn key(field: &str) -> String {
     key
 }
 
-/// One text for one number: 5 and 5.0 are the same, and so are 0 and -0.
+/// Canonical text of a number: 5 and 5.0 are equal, and so are 0 and -0.
 fn digits(number: f64) -> String {
     format!("{:?}", number + 0.0)
 }
@@ -141,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_item_keeps_its_values_by_field() {
+    fn facets_group_values_by_field() {
         let item = item(json!({"price": 5, "sizes": [3.5, -0.0, 9, 9], "tags": ["b", "a", "b"], "new": true,
                                "size": {"a b": "\u{e4}\""}, "long": "x".repeat(257), "none": null}));
         let facets = serde_json::to_value(Facets::of(&item)).unwrap();
@@ -155,8 +157,8 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_is_one_expression() {
-        let said = |must: Value| expression(&Filter { must: serde_json::from_value(must).unwrap() });
+    fn filter_becomes_one_expression() {
+        let expression_of = |must: Value| expression(&Filter { must: serde_json::from_value(must).unwrap() });
         for (must, expected) in [
             (json!([]), ""),
             (
@@ -174,9 +176,9 @@ mod tests {
                  (json_contains_any(facets[\"numbers\"][\"c%5d%22%5b\"], [\"0.0\"]))",
             ),
         ] {
-            assert_eq!(said(must).unwrap(), expected);
+            assert_eq!(expression_of(must).unwrap(), expected);
         }
-        assert_eq!(said(json!([{"field": "a", "eq": 1}, {"field": "b", "in": []}])), None);
-        assert_eq!(ids("id", &["a", "b'\""]), r#"id in ["a", "b'\""]"#);
+        assert_eq!(expression_of(json!([{"field": "a", "eq": 1}, {"field": "b", "in": []}])), None);
+        assert_eq!(id_in("id", &["a", "b'\""]), r#"id in ["a", "b'\""]"#);
     }
 }

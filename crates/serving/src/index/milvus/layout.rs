@@ -1,6 +1,5 @@
-//! How a collection of Souk's is laid out: takes a model and its dimensions, gives the schema; takes items and vectors,
-//! gives columns. The item's JSON is a text, so that it comes back to the letter, and what can be filtered by stands beside
-//! it. A collection that was made otherwise, or by another model, is refused.
+//! Layout of a Souk collection: schema for a model's vectors, and rows for items. The item's JSON is stored as text, so
+//! that it is returned unchanged, with its facets next to it. Rejects collections with another schema or model.
 
 #![expect(clippy::result_large_err, reason = "the client has such errors")]
 
@@ -13,35 +12,37 @@ use milvus::v2::prelude::{
 };
 use milvus::v2::request::dml::InsertRequest;
 
-use super::expression::Facets;
-use crate::index::manifest::{IndexSettings, Kind};
+use super::expression::{FACETS, Facets};
+use crate::index::manifest::{IndexKind, IndexSettings};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
 pub const ID: &str = "id";
 pub const VECTOR: &str = "vector";
 pub const ITEM: &str = "item";
-pub const FACETS: &str = "facets";
-/// The collection's property that holds the fingerprint of the model.
+/// Collection property with the model's fingerprint.
 const MODEL: &str = "souk.model";
-/// Bytes; the second is the most that Milvus allows.
+/// Length limits in bytes; the second is Milvus' maximum.
 const MAX_ID: usize = 1024;
 pub const MAX_TEXT: usize = 65_535;
 const MAX_DIMENSIONS: i64 = 32_768;
-/// What one call writes; a server takes 64 MiB.
+/// Limits of one upsert call; the server accepts 64 MiB.
 const CHUNK: usize = 1000;
 const CHUNK_BYTES: usize = 8 << 20;
 
-/// A width that a column of vectors can have.
-pub fn width(dimensions: i64) -> Result<u32> {
+/// Checks the number of dimensions.
+pub fn vector_width(dimensions: i64) -> Result<u32> {
     let width = u32::try_from(dimensions).ok().filter(|_| (1..=MAX_DIMENSIONS).contains(&dimensions));
-    width.ok_or_else(|| Error::input(format!("vectors of {dimensions} entries: Milvus takes 1 to {MAX_DIMENSIONS}")))
+    width.ok_or_else(|| {
+        Error::input(format!("the model gives vectors of {dimensions} entries: Milvus supports 1 to {MAX_DIMENSIONS}"))
+    })
 }
 
-/// An empty collection whose vectors `model` makes.
-pub fn creation(
+/// Request to create an empty collection for vectors of `model`.
+pub fn create_request(
     name: &str,
-    (model, width): (&str, u32),
+    model: &str,
+    width: u32,
     settings: &IndexSettings,
 ) -> SdkResult<CreateCollectionRequest> {
     let text =
@@ -54,8 +55,8 @@ pub fn creation(
         .add_field(FieldSchema::new().name(FACETS).data_type(DataType::Json));
     let index = IndexParam::new().field_name(VECTOR).metric_type(MetricType::Ip);
     let index = match settings.kind {
-        Kind::Exact => index.index_type(IndexType::Flat),
-        Kind::Auto | Kind::Hnsw => index.index_type(IndexType::Hnsw).extra_params(HashMap::from([
+        IndexKind::Exact => index.index_type(IndexType::Flat),
+        IndexKind::Auto | IndexKind::Hnsw => index.index_type(IndexType::Hnsw).extra_params(HashMap::from([
             ("M".into(), settings.links.to_string()),
             ("efConstruction".into(), settings.build_reach.to_string()),
         ])),
@@ -68,29 +69,29 @@ pub fn creation(
         .build()
 }
 
-/// Provided that `model` made the collection, with vectors of so many entries.
-pub fn check(place: &str, found: &CollectionDesc, model: &str, width: u32) -> Result<()> {
+/// Checks that a collection has the expected schema, model and vector size.
+pub fn check_collection(place: &str, found: &CollectionDesc, model: &str, width: u32) -> Result<()> {
     let wrong = |problem: String| Err(Error::config(place, problem));
     let field = |name: &str| found.get_schema().get_fields().iter().find(|field| field.get_name() == name);
     let columns =
         [(ID, DataType::VarChar), (VECTOR, DataType::FloatVector), (ITEM, DataType::VarChar), (FACETS, DataType::Json)];
     let missing = columns.iter().find(|(name, kind)| field(name).is_none_or(|field| field.get_data_type() != *kind));
-    let held = found.get_properties().get(MODEL);
-    let (Some(held), None) = (held, missing) else {
-        return wrong("is no collection of Souk's: name another".into());
+    let made_by = found.get_properties().get(MODEL);
+    let (Some(made_by), None) = (made_by, missing) else {
+        return wrong("is not a Souk collection: choose another name".into());
     };
     let dimensions = field(VECTOR).map_or(0, FieldSchema::get_dimension);
     if dimensions != width {
         return wrong(format!("holds vectors of {dimensions} entries, the model is set to {width}: set the same"));
     }
-    if held != model {
-        return wrong(format!("built by model {held}, but the model given is {model}: build the index again"));
+    if made_by != model {
+        return wrong(format!("built by model {made_by}, but the model given is {model}: rebuild the index"));
     }
     Ok(())
 }
 
-/// What is written of one item.
-pub struct Row<'a> {
+/// Values of one item's row.
+pub struct UpsertRow<'a> {
     id: &'a str,
     vector: &'a [f32],
     item: String,
@@ -98,12 +99,12 @@ pub struct Row<'a> {
     num_bytes: usize,
 }
 
-impl<'a> Row<'a> {
+impl<'a> UpsertRow<'a> {
     pub fn new(item: &'a Item, vector: &'a [f32]) -> Result<Self> {
         let text = serde_json::to_string(item).expect("an item has a JSON form");
-        let facets = serde_json::to_value(Facets::of(item)).expect("facets have text for keys");
-        let too_long = |what: &str, found: usize, most: usize| {
-            Err(Error::input(format!("{what} has {found} bytes: Milvus takes at most {most}")))
+        let facets = serde_json::to_value(Facets::of(item)).expect("facet keys are strings");
+        let too_long = |part: &str, bytes: usize, max: usize| {
+            Err(Error::input(format!("{part} has {bytes} bytes: Milvus allows at most {max}")))
         };
         let facet_bytes = facets.to_string().len();
         let num_bytes = item.id.len() + size_of_val(vector) + text.len() + facet_bytes;
@@ -114,18 +115,18 @@ impl<'a> Row<'a> {
             return too_long("its JSON", text.len(), MAX_TEXT);
         }
         if facet_bytes > MAX_TEXT {
-            return too_long("what it can be filtered by", facet_bytes, MAX_TEXT);
+            return too_long("its filter fields", facet_bytes, MAX_TEXT);
         }
         Ok(Self { id: &item.id, vector, item: text, facets, num_bytes })
     }
 }
 
-/// Calls that write these rows, each as large as a server takes.
-pub fn upserts(name: &str, rows: &[Row<'_>]) -> SdkResult<Vec<UpsertRequest>> {
+/// Upsert calls for these rows, each within the limits.
+pub fn upserts(name: &str, rows: &[UpsertRow<'_>]) -> SdkResult<Vec<UpsertRequest>> {
     let (mut calls, mut rest) = (Vec::new(), rows);
     while !rest.is_empty() {
         let mut num_bytes = 0;
-        let fits = |row: &&Row<'_>| {
+        let fits = |row: &&UpsertRow<'_>| {
             num_bytes += row.num_bytes;
             num_bytes <= CHUNK_BYTES
         };

@@ -1,24 +1,24 @@
-//! What can be set of Milvus: takes what a configuration says, gives names and addresses that a server understands, or
-//! says what to write instead. Never shows a password.
+//! Settings of a Milvus server: checks them and derives names and addresses. Never shows a password.
 
 use serde::{Deserialize, Serialize};
 
 use souk_io::address::Address;
 use souk_io::error::{Error, Result};
 
-/// What Milvus allows.
+/// Milvus' maximum length of a name.
 const MAX_NAME: usize = 255;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MilvusSettings {
-    /// `http://HOST:PORT`, with TLS `https://HOST:PORT`; before the host `USER:PASSWORD@`, or `:TOKEN@`.
+    /// `http://HOST:PORT`, or `https://HOST:PORT` for TLS; credentials go before the host: `USER:PASSWORD@` or
+    /// `:TOKEN@`.
     pub address: Address,
-    /// Seconds that one call may take.
+    /// Timeout of one call in seconds.
     pub timeout_seconds: u64,
-    /// Names of collections and aliases begin with it on the server, so that shops can share one.
+    /// Prefix of collection and alias names, so that several shops can share a server.
     pub collection_prefix: String,
-    /// Names the collection that is served.
+    /// Alias of the served collection.
     pub alias: String,
 }
 
@@ -33,9 +33,9 @@ impl Default for MilvusSettings {
     }
 }
 
-/// Whom to call, and what proves who calls.
-#[cfg_attr(not(feature = "milvus"), allow(dead_code, reason = "without the client nobody is called"))]
-pub(super) struct Target {
+/// Address and credentials.
+#[cfg_attr(not(feature = "milvus"), allow(dead_code, reason = "used by the client only"))]
+pub(super) struct ClientTarget {
     pub uri: String,
     /// `USER:PASSWORD` or a token.
     pub token: Option<String>,
@@ -44,47 +44,49 @@ pub(super) struct Target {
 impl MilvusSettings {
     pub fn check(&self) -> Result<()> {
         if self.timeout_seconds == 0 {
-            return Err(Error::config("milvus.timeout_seconds", "is 0: nothing would be answered; say 1 or more"));
+            return Err(Error::config("milvus.timeout_seconds", "is 0: set it to 1 or more"));
         }
         self.name(&self.alias)?;
         self.target().map(drop)
     }
 
-    /// A collection or an alias as the server calls it.
+    /// Name of a collection or alias on the server.
     pub(super) fn name(&self, name: &str) -> Result<String> {
-        let whole = format!("{}{name}", self.collection_prefix);
-        let begins = whole.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-        let fits = whole.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
-        if name.is_empty() || !begins || !fits || whole.len() > MAX_NAME {
-            let problem = "is no name for Milvus: say letters, digits and `_`, no digit first, 255 at most";
-            return Err(Error::config(format!("milvus: `{whole}`"), problem));
+        let full = format!("{}{name}", self.collection_prefix);
+        let starts_well = full.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        let is_plain = full.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if name.is_empty() || !starts_well || !is_plain || full.len() > MAX_NAME {
+            let problem =
+                "is not a valid Milvus name: use letters, digits and `_`, not a digit first, at most 255 characters";
+            return Err(Error::config(format!("milvus: `{full}`"), problem));
         }
-        Ok(whole)
+        Ok(full)
     }
 
-    pub(super) fn target(&self) -> Result<Target> {
+    pub(super) fn target(&self) -> Result<ClientTarget> {
         let wrong = |problem| Err(Error::config("milvus.address", problem));
         let secret = self.address.secret();
         let Some((scheme, rest)) = secret.split_once("://").filter(|(scheme, _)| ["http", "https"].contains(scheme))
         else {
-            return wrong("is no address of Milvus: say http://HOST:PORT");
+            return wrong("is not a Milvus address: set it to http://HOST:PORT");
         };
-        let (proof, host) = rest.rsplit_once('@').map_or((None, rest), |(proof, host)| (Some(proof), host));
+        let (credentials, host) =
+            rest.rsplit_once('@').map_or((None, rest), |(credentials, host)| (Some(credentials), host));
         if host.is_empty() || host.contains(['/', '?', '#']) || host.contains(char::is_whitespace) {
-            return wrong("has more or less than a host and a port: say http://HOST:PORT");
+            return wrong("must have only a host and a port: set it to http://HOST:PORT");
         }
-        let token = match proof.map(|proof| proof.split_once(':')) {
+        let token = match credentials.map(|credentials| credentials.split_once(':')) {
             None => None,
-            Some(None | Some((_, ""))) => return wrong("names no password: say USER:PASSWORD@ or :TOKEN@"),
-            Some(Some(("", token))) => Some(decoded(token)),
-            Some(Some((user, password))) => Some(format!("{}:{}", decoded(user), decoded(password))),
+            Some(None | Some((_, ""))) => return wrong("has no password: write USER:PASSWORD@ or :TOKEN@"),
+            Some(Some(("", token))) => Some(percent_decode(token)),
+            Some(Some((user, password))) => Some(format!("{}:{}", percent_decode(user), percent_decode(password))),
         };
-        Ok(Target { uri: format!("{scheme}://{host}"), token })
+        Ok(ClientTarget { uri: format!("{scheme}://{host}"), token })
     }
 }
 
-/// `%40` is `@`, as in every URL.
-fn decoded(text: &str) -> String {
+/// Decodes percent-encoding (`%40` is `@`).
+fn percent_decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((first, after)) = rest.split_first() {
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_says_whom_to_call_and_who_calls() {
+    fn parses_address_and_credentials() {
         for (address, uri, token) in [
             ("http://127.0.0.1:19530", "http://127.0.0.1:19530", None),
             ("https://root:Mil%40vus@h:1", "https://h:1", Some("root:Mil@vus")),
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_and_no_password_is_shown() {
+    fn rejects_invalid_settings_and_hides_passwords() {
         for address in ["h:1", "milvus://h", "http://", "http://h:1/x", "http://secret@h", "http://u:@h", "http://h?a"]
         {
             let error = at(address).check().unwrap_err().to_string();

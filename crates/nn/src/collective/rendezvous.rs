@@ -1,26 +1,26 @@
-//! torchrun's variables to this process's place among the ranks. Never guesses: some variables without the others, or one
-//! that cannot be right, is an error that names it. `LOCAL_RANK` alone may be left out: it is Slurm's SLURM_LOCALID, or 0.
+//! Reads torchrun's environment variables: the rank of this process and the address of rank 0. Never guesses: a missing or
+//! invalid variable is an error that names it. Only `LOCAL_RANK` is optional: the default is Slurm's SLURM_LOCALID, or 0.
 
 use souk_io::error::{Error, Result};
 
 const NAMES: [&str; 5] = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"];
 
-/// Which rank this process is, and where rank 0 is found.
+/// Rank of this process, and the address of rank 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct Rendezvous {
     pub rank: usize,
     pub size: usize,
-    /// The rank among those of this machine: the number of its CUDA device.
+    /// Rank within this machine; also the number of the CUDA device.
     pub local_rank: usize,
     pub address: String,
     pub port: u16,
-    /// torchrun keeps the store itself, and keeps it over restarts of its ranks: this is which start it is. Without
-    /// torchrun's agent, rank 0 keeps the store.
+    /// Restart count if torchrun's agent keeps the store, which outlives restarts of the ranks. `None`: rank 0 keeps the
+    /// store.
     pub restart: Option<u64>,
 }
 
-impl Place {
-    /// `None` where no variable is set: this process is alone.
+impl Rendezvous {
+    /// Reads the environment; `None` if no variable is set, so this process is alone.
     pub fn from_environment() -> Result<Option<Self>> {
         Self::read(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
     }
@@ -34,7 +34,7 @@ impl Place {
             let value = variable(name).filter(|value| !value.trim().is_empty());
             value.map(|value| value.trim().to_owned()).ok_or_else(|| missing(name, &set))
         };
-        let place = Self {
+        let rendezvous = Self {
             rank: number("RANK", &text("RANK")?)?,
             size: number("WORLD_SIZE", &text("WORLD_SIZE")?)?,
             local_rank: {
@@ -51,24 +51,25 @@ impl Place {
                 _ => None,
             },
         };
-        place.checked().map(Some)
+        rendezvous.checked().map(Some)
     }
 
     fn checked(self) -> Result<Self> {
         let Self { rank, size, local_rank, port, .. } = self;
         if size == 0 || i32::try_from(size).is_err() {
-            return Err(Error::config("WORLD_SIZE", format!("{size} is no number of ranks: set how many take part")));
+            return Err(Error::config("WORLD_SIZE", format!("{size} is not a number of ranks: set it to 1 or more")));
         }
         if rank >= size {
-            let problem = format!("{rank} is not below WORLD_SIZE, which is {size}: ranks count from 0");
+            let problem = format!("{rank} must be below WORLD_SIZE, which is {size}: ranks count from 0");
             return Err(Error::config("RANK", problem));
         }
         if local_rank > rank {
-            let problem = format!("{local_rank} is above RANK, which is {rank}: it counts this machine's ranks from 0");
+            let problem =
+                format!("{local_rank} is above RANK, which is {rank}: set it to the rank on this machine, from 0");
             return Err(Error::config("LOCAL_RANK", problem));
         }
         if port == 0 {
-            return Err(Error::config("MASTER_PORT", "0 is no port: set a free port of the machine of rank 0"));
+            return Err(Error::config("MASTER_PORT", "0 is not a port: set it to a free port of rank 0's machine"));
         }
         Ok(self)
     }
@@ -76,22 +77,21 @@ impl Place {
 
 fn missing(name: &str, set: &[&str]) -> Error {
     let what = match name {
-        "RANK" => "the number of this process among all, from 0",
-        "WORLD_SIZE" => "how many processes take part",
+        "RANK" => "the number of this process, from 0",
+        "WORLD_SIZE" => "the number of processes",
         "LOCAL_RANK" => "the number of this process on its machine, from 0",
-        "MASTER_ADDR" => "the name or address of rank 0's machine",
+        "MASTER_ADDR" => "the host name or address of rank 0",
         _ => "a free port of rank 0's machine",
     };
     let problem = format!(
-        "is not set, but {} is: set it to {what}, or start with `souk launch` or torchrun, which set all",
+        "is not set, but {} is: set it to {what}, or start with `souk launch` or torchrun, which set all of them",
         set.join(", ")
     );
     Error::config(name, problem)
 }
 
 fn number<T: std::str::FromStr>(name: &str, text: &str) -> Result<T> {
-    text.parse()
-        .map_err(|_| Error::config(name, format!("`{text}` is not a number that fits: set it as torchrun does")))
+    text.parse().map_err(|_| Error::config(name, format!("`{text}` is not a valid number: set it as torchrun does")))
 }
 
 #[cfg(test)]
@@ -101,26 +101,26 @@ mod tests {
     const ALL: [(&str, &str); 5] =
         [("RANK", "3"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "1"), ("MASTER_ADDR", "host-a"), ("MASTER_PORT", "29500")];
 
-    fn read(changes: &[(&str, Option<&str>)]) -> Result<Option<Place>> {
-        Place::read(|name| {
+    fn read(changes: &[(&str, Option<&str>)]) -> Result<Option<Rendezvous>> {
+        Rendezvous::read(|name| {
             let plain = ALL.iter().find(|(key, _)| *key == name).map(|(_, value)| *value);
             changes.iter().find(|(key, _)| *key == name).map_or(plain, |(_, value)| *value).map(str::to_owned)
         })
     }
 
     #[test]
-    fn the_variables_are_a_place_and_none_of_them_is_none() {
-        let place = read(&[]).unwrap().unwrap();
-        let want = Place { rank: 3, size: 4, local_rank: 1, address: "host-a".into(), port: 29500, restart: None };
-        assert_eq!(place, want);
-        assert_eq!(Place::read(|_| None).unwrap(), None);
+    fn reads_the_variables_and_nothing_without_them() {
+        let rendezvous = read(&[]).unwrap().unwrap();
+        let want = Rendezvous { rank: 3, size: 4, local_rank: 1, address: "host-a".into(), port: 29500, restart: None };
+        assert_eq!(rendezvous, want);
+        assert_eq!(Rendezvous::read(|_| None).unwrap(), None);
         let local = |changes: &[_]| read(changes).unwrap().unwrap().local_rank;
         assert_eq!(local(&[("LOCAL_RANK", None)]), 0);
         assert_eq!(local(&[("LOCAL_RANK", None), ("SLURM_LOCALID", Some("2"))]), 2);
     }
 
     #[test]
-    fn torchruns_own_store_is_told_from_rank_0s() {
+    fn detects_whether_torchrun_keeps_the_store() {
         let kept = ("TORCHELASTIC_USE_AGENT_STORE", Some("True"));
         assert_eq!(read(&[kept]).unwrap().unwrap().restart, Some(0));
         let again = ("TORCHELASTIC_RESTART_COUNT", Some("2"));
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn each_variable_that_is_missing_or_nonsense_is_named_with_what_to_set() {
+    fn errors_name_the_missing_or_invalid_variable() {
         for (name, _) in ALL {
             for value in [None, Some(" ")].into_iter().filter(|value| name != "LOCAL_RANK" || value.is_some()) {
                 let message = read(&[(name, value)]).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! The items of an index: lines of JSON that stay in their file, found by number and read when they are shown.
+//! Items of an index: JSON lines in a mapped file, read by number when an item is shown.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,17 +9,17 @@ use souk_io::checksummed::{Sum, Summing, checked};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
-/// Items on their way into the file, as the lines that they will be: what they say apart takes several times the room.
+/// Items to be written, already as JSON lines: parsed items would take several times the memory.
 #[derive(Default)]
-pub struct Lines {
+pub struct ItemLines {
     bytes: Vec<u8>,
-    /// Where each line ends.
+    /// End offset of each line.
     ends: Vec<usize>,
 }
 
-impl Lines {
+impl ItemLines {
     pub fn push(&mut self, item: &Item) {
-        serde_json::to_writer(&mut self.bytes, item).expect("what is written here has text for keys");
+        serde_json::to_writer(&mut self.bytes, item).expect("item keys are strings");
         self.bytes.push(b'\n');
         self.ends.push(self.bytes.len());
     }
@@ -38,14 +38,14 @@ impl Lines {
     }
 }
 
-pub struct Items {
+pub struct ItemFile {
     path: Box<Path>,
     lines: Mapping,
-    /// Where each line ends.
+    /// End offset of each line.
     ends: Vec<usize>,
 }
 
-impl Items {
+impl ItemFile {
     pub fn open(path: &Path, sum: Sum) -> Result<Self> {
         let lines = checked(path, sum)?;
         let ends = lines.as_ref().iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect();

@@ -1,5 +1,5 @@
-//! A service's own folder: the lock, the pointer to what is served, and the generations, each in a folder of its own. Opens
-//! what is there, begins what is not, and removes what nobody needs.
+//! Folder of a search service: the lock, the pointer to the served generation, and one folder per generation. Opens and
+//! creates generations, and deletes unused ones.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -8,9 +8,11 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
-use super::build::{Building, Model, Models, Source, build};
-use super::generation::{Generation, Record};
-use super::place::forget;
+use super::backend::remove_remote;
+use super::build::{BuildContext, BuildProgress, ItemSource, build};
+use super::generation::OpenGeneration;
+use super::model::{LoadedModel, ModelLoader};
+use super::record::GenerationRecord;
 use super::settings::SearchSettings;
 use crate::index::IndexSettings;
 use souk_cache::Cache;
@@ -28,23 +30,32 @@ struct Pointer {
     generation: String,
 }
 
-/// What a shop is opened with.
-pub struct Parts {
+/// Version to build an index for: its name, the path of its model, the items, and the last change that they include.
+pub(super) struct BuildRequest<'a> {
+    pub version: &'a str,
+    pub path: &'a str,
+    pub source: &'a ItemSource,
+    pub catalogue: u64,
+}
+
+/// Dependencies of a search service.
+pub struct ServiceDeps {
     pub settings: SearchSettings,
     pub index: IndexSettings,
     pub limits: Limits,
-    pub models: Models,
+    pub load_model: ModelLoader,
     pub cache: Arc<dyn Cache>,
 }
 
-impl Parts {
-    /// The folder is this process's alone for as long as the file is open.
+impl ServiceDeps {
+    /// Locks the folder for this process while the returned file is open.
     pub(super) fn lock(&self) -> Result<File> {
         let state = &self.settings.state;
-        fs::create_dir_all(state).map_err(Error::store(state, "make the folder"))?;
+        fs::create_dir_all(state).map_err(Error::store(state, "create the folder"))?;
         let lock = File::create(state.join(LOCK)).map_err(Error::store(state, "lock the folder"))?;
         if lock.try_lock().is_err() {
-            let problem = format!("is {}, which another process serves from: give each its own", state.display());
+            let problem =
+                format!("is {}, which another process serves from: give each process its own folder", state.display());
             return Err(Error::config("search.state", problem));
         }
         Ok(lock)
@@ -58,93 +69,93 @@ impl Parts {
         self.settings.state.join(GENERATIONS).join(generation)
     }
 
-    /// From now on a start opens this generation.
-    pub(super) fn point_to(&self, record: &Record) -> Result<()> {
+    /// Stores which generation the next start opens.
+    pub(super) fn point_to(&self, record: &GenerationRecord) -> Result<()> {
         write_whole(&self.settings.state.join(SERVED), &Pointer { generation: record.generation.clone() })
     }
 
-    pub(super) fn open(&self, dir: &Path, record: Record, model: &Model) -> Result<Generation> {
-        let worker = (model.worker.clone(), model.fingerprint.as_str());
-        Generation::open(dir, record, worker, self.cache.clone(), &self.settings)
+    pub(super) fn open(&self, dir: &Path, record: GenerationRecord, model: &LoadedModel) -> Result<OpenGeneration> {
+        OpenGeneration::open(dir, record, model, self.cache.clone(), &self.settings)
     }
 
-    /// What was searched when the service ended, if it ever was.
-    pub(super) fn last_served(&self) -> Result<Option<(PathBuf, Record)>> {
+    /// Generation that was served last, if any.
+    pub(super) fn last_served(&self) -> Result<Option<(PathBuf, GenerationRecord)>> {
         let pointer = self.settings.state.join(SERVED);
         let text = match fs::read(&pointer) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::store(&pointer, "read it")(error)),
         };
-        let again = "restore it, or remove it to index the data folder and the journal anew";
-        let broken = |e| Error::data(&pointer, None, format!("does not name a generation: {again}")).because(e);
+        let remedy = "restore it, or remove it to rebuild from the data folder and the journal";
+        let broken = |e| Error::data(&pointer, None, format!("does not name a generation: {remedy}")).because(e);
         let Pointer { generation } = serde_json::from_slice(&text).map_err(broken)?;
         let dir = self.dir(&generation);
-        let missing = || Error::data(&pointer, None, format!("names `{generation}`, which is not there: {again}"));
-        let record = Record::load(&dir)?.ok_or_else(missing)?;
+        let missing = || Error::data(&pointer, None, format!("names `{generation}`, which does not exist: {remedy}"));
+        let record = GenerationRecord::load(&dir)?.ok_or_else(missing)?;
         Ok(Some((dir, record)))
     }
 
-    pub(super) fn open_with_model(&self, dir: &Path, record: Record) -> Result<Generation> {
-        let model = Model::open(&self.models, &record.path, self.limits)?;
+    pub(super) fn open_with_model(&self, dir: &Path, record: GenerationRecord) -> Result<OpenGeneration> {
+        let model = LoadedModel::open(&self.load_model, &record.path, self.limits)?;
         self.open(dir, record, &model)
     }
 
-    /// The first snapshot of a new generation, in its folder.
-    pub(super) fn first(
+    /// Builds the first snapshot of a new generation in its folder.
+    pub(super) fn build_new(
         &self,
-        (version, path): (&str, &str),
-        model: &Model,
-        (source, catalogue): &(Source, u64),
-        building: &Building,
-    ) -> Result<(PathBuf, Record)> {
+        request: &BuildRequest<'_>,
+        model: &LoadedModel,
+        progress: &BuildProgress,
+    ) -> Result<(PathBuf, GenerationRecord)> {
+        let BuildRequest { version, path, source, catalogue } = *request;
         let number = self.records()?.last().map_or(1, |(_, record)| number(&record.generation) + 1);
-        let record = Record {
+        let record = GenerationRecord {
             generation: format!("{version}-{number}"),
             version: version.into(),
             path: path.into(),
             model: model.fingerprint.clone(),
             dimensions: model.dimensions,
-            snapshot: snapshot_name(*catalogue),
-            catalogue: *catalogue,
+            snapshot: snapshot_name(catalogue),
+            catalogue,
             canaries: Vec::new(),
             recall: None,
         };
         let dir = self.dir(&record.generation);
-        // what an interrupted build left
+        // left by an interrupted build
         if dir.exists() {
             self.remove(&dir)?;
         }
-        let record = build(&dir, record, model, source, (&self.settings, &self.index, building))?;
+        let context = BuildContext { settings: &self.settings, index: &self.index, progress };
+        let record = build(&dir, record, model, source, context)?;
         Ok((dir, record))
     }
 
-    /// Generations on disk, in the order they were made.
-    pub(super) fn records(&self) -> Result<Vec<(PathBuf, Record)>> {
+    /// Generations on disk, in order of creation.
+    pub(super) fn records(&self) -> Result<Vec<(PathBuf, GenerationRecord)>> {
         let mut records = Vec::new();
         for path in folders(&self.settings.state.join(GENERATIONS))? {
-            match Record::load(&path) {
+            match GenerationRecord::load(&path) {
                 Ok(record) => records.extend(record.map(|record| (path, record))),
-                // what is served is opened by name, and then it is an error
-                Err(error) => tracing::warn!(?error, "is passed over"),
+                // the served generation is opened by name, where this is an error
+                Err(error) => tracing::warn!(?error, "skipping an unreadable generation"),
             }
         }
         records.sort_by_key(|(_, record)| number(&record.generation));
         Ok(records)
     }
 
-    /// What interrupted builds left, while none goes on.
-    pub(super) fn unfinished(&self) -> Result<Vec<PathBuf>> {
+    /// Folders of interrupted builds; call it while no build runs.
+    pub(super) fn incomplete(&self) -> Result<Vec<PathBuf>> {
         let mut folders = folders(&self.settings.state.join(GENERATIONS))?;
-        folders.retain(|path| matches!(Record::load(path), Ok(None)));
+        folders.retain(|path| matches!(GenerationRecord::load(path), Ok(None)));
         Ok(folders)
     }
 
-    /// Removes a generation, here and elsewhere.
+    /// Deletes a generation, including data on a server.
     pub(super) fn remove(&self, dir: &Path) -> Result<()> {
         let name = dir.file_name().unwrap_or_default().to_string_lossy();
-        if let Err(error) = Handle::current().block_on(forget(&name, &self.settings)) {
-            tracing::warn!(?error, generation = %name, "what lies elsewhere could not be removed");
+        if let Err(error) = Handle::current().block_on(remove_remote(&name, &self.settings)) {
+            tracing::warn!(?error, generation = %name, "cannot remove the generation from the index server");
         }
         fs::remove_dir_all(dir).map_err(Error::store(dir, "remove it"))
     }
@@ -158,11 +169,11 @@ pub(super) fn snapshot_name(catalogue: u64) -> String {
     format!("snapshot-{catalogue}")
 }
 
-/// Of the folders in `dir`, keeps the one of that name.
+/// Deletes all folders in `dir` except the named one.
 pub(super) fn remove_others(dir: &Path, name: &str) -> Result<()> {
     for path in folders(dir)? {
         if path.file_name().is_some_and(|found| found != name) {
-            // what is mapped stays readable until nobody has it open
+            // mapped files stay readable until they are closed
             fs::remove_dir_all(&path).map_err(Error::store(&path, "remove it"))?;
         }
     }
@@ -170,7 +181,7 @@ pub(super) fn remove_others(dir: &Path, name: &str) -> Result<()> {
 }
 
 fn folders(dir: &Path) -> Result<Vec<PathBuf>> {
-    fs::create_dir_all(dir).map_err(Error::store(dir, "make the folder"))?;
+    fs::create_dir_all(dir).map_err(Error::store(dir, "create the folder"))?;
     let mut folders = Vec::new();
     for entry in fs::read_dir(dir).map_err(Error::store(dir, "read the folder"))? {
         let path = entry.map_err(Error::store(dir, "read the folder"))?.path();

@@ -1,0 +1,24 @@
+//! A model opened for search: its encoder worker, fingerprint and dimensions. Never knows which index it serves.
+
+use std::sync::Arc;
+
+use souk_io::error::Result;
+use souk_nn::encoder::{Encoder, EncoderWorker, Limits};
+
+/// Opens the model at a path for search.
+pub type ModelLoader = Arc<dyn Fn(&str) -> Result<Encoder> + Send + Sync>;
+
+/// A loaded model.
+pub struct LoadedModel {
+    pub worker: Arc<EncoderWorker>,
+    pub fingerprint: String,
+    pub dimensions: i64,
+}
+
+impl LoadedModel {
+    pub fn open(load_model: &ModelLoader, path: &str, limits: Limits) -> Result<Self> {
+        let encoder = load_model(path)?;
+        let (fingerprint, dimensions) = (encoder.fingerprint()?, encoder.dimensions());
+        Ok(Self { worker: Arc::new(EncoderWorker::start(encoder, limits)?), fingerprint, dimensions })
+    }
+}

@@ -1,0 +1,477 @@
+//! State of a search service: the served generation, standby generations, and the journal of item changes. A change is
+//! on disk before it is acknowledged, and the next search sees it. A new generation is built in the background, catches
+//! up, and replaces the served one in one step.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use serde::Serialize;
+use tokio::runtime::Handle;
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::task::spawn_blocking;
+
+use super::backend::point_alias;
+use super::build::{BuildContext, BuildProgress, ItemSource, build, prebuilt_index, run_in_background};
+use super::generation::{OpenGeneration, worker_lost};
+use super::model::LoadedModel;
+use super::record::GenerationRecord;
+use super::service_deps::{BuildRequest, ServiceDeps, remove_others, snapshot_name};
+use super::settings::SearchSettings;
+use crate::index::{ItemChange, Journal};
+use souk_io::beir::DataFolder;
+use souk_io::domain::{Item, TextKind};
+use souk_io::error::{Error, Result};
+use souk_io::telemetry::SEARCH;
+
+/// Generations kept on disk and open, for rollback and comparison.
+const NUM_KEPT_GENERATIONS: usize = 3;
+/// Fewest changes that justify a rebuild.
+const MIN_CHANGED: u64 = 1000;
+
+/// Requested change to an item.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Mutation {
+    Put(Item),
+    Delete(String),
+}
+
+/// Result of applying mutations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct WriteReceipt {
+    /// Number of ids that were present before.
+    pub num_existing: usize,
+    /// Number of the last change.
+    pub catalogue: u64,
+}
+
+pub struct ServingState {
+    deps: ServiceDeps,
+    served: RwLock<Arc<OpenGeneration>>,
+    /// Other open generations, least recently used first.
+    standby: Mutex<Vec<Arc<OpenGeneration>>>,
+    journal: Arc<AsyncMutex<Journal>>,
+    /// Allows one build at a time, of any kind.
+    build_lock: AsyncMutex<()>,
+    /// Allows one version to be opened at a time, and none while unused generations are deleted.
+    open_lock: AsyncMutex<()>,
+    building: Mutex<Option<Arc<BuildProgress>>>,
+    /// Last change in the served generation's record on disk.
+    saved_catalogue: AtomicU64,
+    _lock: File,
+}
+
+impl ServingState {
+    /// Opens the generation that was served last and applies all changes; on the first start, indexes the data folder
+    /// with the model at `path`. `on_build` gets the progress of that build. Blocks; needs a Tokio runtime.
+    pub fn open(
+        deps: ServiceDeps,
+        version: &str,
+        path: &str,
+        on_build: impl FnOnce(Arc<BuildProgress>),
+    ) -> Result<Self> {
+        let lock = deps.lock()?;
+        let (journal, generation) = match deps.last_served()? {
+            Some((dir, record)) => {
+                let journal = Journal::open(&deps.journal(), record.catalogue)?;
+                (journal, deps.open_with_model(&dir, record)?)
+            }
+            None => {
+                let missing =
+                    || Error::config("search.data", "is not set, and there is no index yet: set it to a data folder");
+                let data = DataFolder::open(deps.settings.data.as_deref().ok_or_else(missing)?)?;
+                let journal = Journal::open(&deps.journal(), 0)?;
+                let building = Arc::new(BuildProgress { version: version.into(), ..BuildProgress::default() });
+                on_build(building.clone());
+                let model = LoadedModel::open(&deps.load_model, path, deps.limits)?;
+                // an existing journal has changes to these items: they follow
+                let (source, catalogue) = (ItemSource::Data(data), journal.trimmed_until());
+                let request = BuildRequest { version, path, source: &source, catalogue };
+                let (dir, record) = deps.build_new(&request, &model, &building)?;
+                (journal, deps.open(&dir, record, &model)?)
+            }
+        };
+        Handle::current().block_on(generation.catch_up(journal.reader()))?;
+        deps.point_to(generation.record())?;
+        Handle::current().block_on(point_alias(generation.record(), &deps.settings))?;
+        let saved_catalogue = generation.record().catalogue;
+        let state = Self {
+            deps,
+            served: RwLock::new(Arc::new(generation)),
+            standby: Mutex::default(),
+            journal: Arc::new(AsyncMutex::new(journal)),
+            build_lock: AsyncMutex::default(),
+            open_lock: AsyncMutex::default(),
+            building: Mutex::default(),
+            saved_catalogue: AtomicU64::new(saved_catalogue),
+            _lock: lock,
+        };
+        let last = Handle::current().block_on(state.journal.lock()).last();
+        state.remove_unused_blocking(last)?;
+        Ok(state)
+    }
+
+    pub fn settings(&self) -> &SearchSettings {
+        &self.deps.settings
+    }
+
+    /// The served generation; a request keeps the one it started with.
+    pub fn served(&self) -> Arc<OpenGeneration> {
+        self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Progress of the running build, if any.
+    pub fn build_progress(&self) -> Option<Arc<BuildProgress>> {
+        lock_ignoring_poison(&self.building).clone()
+    }
+
+    /// Versions that a search can name.
+    pub fn open_versions(&self) -> Vec<String> {
+        self.all_open().iter().map(|generation| generation.record().version.clone()).collect()
+    }
+
+    /// Applies all mutations in order, or none.
+    pub async fn apply(&self, mutations: Vec<Mutation>) -> Result<WriteReceipt> {
+        loop {
+            let generation = self.served();
+            let changes = self.changes(&generation, &mutations).await?;
+            let journal = self.journal.clone().lock_owned().await;
+            // vectors must be from the model that is served when the change is written
+            if !Arc::ptr_eq(&generation, &self.served()) {
+                continue;
+            }
+            generation.catch_up(journal.reader()).await?;
+            // never write a change that cannot be applied: every replay would fail on it
+            generation.index().check_changes(&changes)?;
+            let (_journal, changes, last) =
+                append_to_journal(journal, generation.record().model.clone(), changes).await?;
+            let num_existing = generation.apply(&changes, last).await?;
+            return Ok(WriteReceipt { num_existing, catalogue: last });
+        }
+    }
+
+    async fn changes(&self, generation: &OpenGeneration, mutations: &[Mutation]) -> Result<Vec<ItemChange>> {
+        let passages = mutations.iter().filter_map(|mutation| match mutation {
+            Mutation::Put(item) => Some(item.passage()),
+            Mutation::Delete(_) => None,
+        });
+        let mut vectors = generation.encode(passages.collect(), Some(TextKind::Item)).await?.into_iter();
+        let change = |mutation: &Mutation| match mutation {
+            Mutation::Put(item) => ItemChange::Put(item.clone(), vectors.next().unwrap_or_default()),
+            Mutation::Delete(id) => ItemChange::Delete(id.clone()),
+        };
+        Ok(mutations.iter().map(change).collect())
+    }
+
+    /// Applies changes that were written but never applied because their caller was gone.
+    pub async fn catch_up(&self) -> Result<()> {
+        let journal = self.journal.lock().await;
+        self.served().catch_up(journal.reader()).await
+    }
+
+    /// Open generation of a version, caught up: the served one, a standby, or one on disk. If the caller stops waiting,
+    /// opening continues for the next one.
+    pub async fn version(self: &Arc<Self>, version: &str) -> Result<Option<Arc<OpenGeneration>>> {
+        let served = self.served();
+        if served.record().version == version {
+            return Ok(Some(served));
+        }
+        let generation = match self.take_standby(version) {
+            Some(generation) => generation,
+            None => {
+                let (state, version) = (self.clone(), version.to_owned());
+                match tokio::spawn(async move { state.open_from_disk(version).await }).await.map_err(worker_lost)?? {
+                    Some(generation) => generation,
+                    None => return Ok(None),
+                }
+            }
+        };
+        let reader = self.journal.lock().await.reader();
+        generation.catch_up(reader).await?;
+        Ok(Some(generation))
+    }
+
+    /// Standby generation of a version; marks it as most recently used.
+    fn take_standby(&self, version: &str) -> Option<Arc<OpenGeneration>> {
+        let mut standby = lock_ignoring_poison(&self.standby);
+        let at = standby.iter().position(|open| open.record().version == version)?;
+        let generation = standby.remove(at);
+        standby.push(generation.clone());
+        Some(generation)
+    }
+
+    /// Opens a generation from disk, unless another caller just did.
+    async fn open_from_disk(self: Arc<Self>, version: String) -> Result<Option<Arc<OpenGeneration>>> {
+        let state = self.clone();
+        let records = spawn_blocking(move || state.deps.records()).await.map_err(worker_lost)??;
+        if !records.iter().any(|(_, record)| record.version == version) {
+            return Ok(None);
+        }
+        let _lock = self.open_lock.lock().await;
+        if let Some(generation) = self.take_standby(&version) {
+            return Ok(Some(generation));
+        }
+        let state = self.clone();
+        let opened = spawn_blocking(move || state.open_version(&version)).await.map_err(worker_lost)??;
+        Ok(opened.map(|generation| self.add_standby(Arc::new(generation))))
+    }
+
+    fn open_version(&self, version: &str) -> Result<Option<OpenGeneration>> {
+        let records = self.deps.records()?;
+        let Some((dir, record)) = records.into_iter().rev().find(|(_, record)| record.version == version) else {
+            return Ok(None);
+        };
+        self.deps.open_with_model(&dir, record).map(Some)
+    }
+
+    fn add_standby(&self, generation: Arc<OpenGeneration>) -> Arc<OpenGeneration> {
+        let mut standby = lock_ignoring_poison(&self.standby);
+        standby.retain(|open| open.record().version != generation.record().version);
+        standby.push(generation.clone());
+        let surplus = standby.len().saturating_sub(NUM_KEPT_GENERATIONS - 1);
+        standby.drain(..surplus);
+        generation
+    }
+
+    /// Generation with the served items for a version, whose model is at `path` with this fingerprint; built if
+    /// missing.
+    pub async fn prepare(self: &Arc<Self>, version: &str, path: &str, model: &str) -> Result<Arc<OpenGeneration>> {
+        let check = |found: &str, path: &str| {
+            if found == model {
+                return Ok(());
+            }
+            Err(Error::input(format!(
+                "version `{version}` was registered as model {model}, but {path} holds model {found}: register that \
+                 model under another name"
+            )))
+        };
+        if let Some(generation) = self.version(version).await? {
+            check(&generation.record().model, &generation.record().path)?;
+            return Ok(generation);
+        }
+        let _lock = self.build_lock.lock().await;
+        let building = Arc::new(BuildProgress { version: version.into(), ..BuildProgress::default() });
+        *lock_ignoring_poison(&self.building) = Some(building.clone());
+        let build = async {
+            // check the model before the long build
+            let (state, place) = (self.clone(), path.to_owned());
+            check(&spawn_blocking(move || state.fingerprint(&place)).await.map_err(worker_lost)??, path)?;
+            self.build_generation(version, path, &building).await
+        };
+        let built = build.await;
+        *lock_ignoring_poison(&self.building) = None;
+        let (state, (dir, record)) = (self.clone(), built?);
+        let open = spawn_blocking(move || state.deps.open_with_model(&dir, record));
+        let generation = self.add_standby(Arc::new(open.await.map_err(worker_lost)??));
+        self.remove_unused().await?;
+        Ok(generation)
+    }
+
+    async fn build_generation(
+        self: &Arc<Self>,
+        version: &str,
+        path: &str,
+        building: &Arc<BuildProgress>,
+    ) -> Result<(PathBuf, GenerationRecord)> {
+        let (served, catalogue) = self.catch_up_with_position(self.served()).await?;
+        let (state, building) = (self.clone(), building.clone());
+        let (name, path) = (version.to_owned(), path.to_owned());
+        run_in_background(move || {
+            // a worker of its own, whose threads also run at low priority
+            let model = LoadedModel::open(&state.deps.load_model, &path, state.deps.limits)?;
+            let same_model = served.record().model == model.fingerprint;
+            let prebuilt = if same_model { None } else { prebuilt_index(&path, &model)? };
+            let source = ItemSource::Index { index: served.open_index().index(), catalogue, same_model, prebuilt };
+            let request = BuildRequest { version: &name, path: &path, source: &source, catalogue };
+            state.deps.build_new(&request, &model, &building)
+        })
+        .await
+    }
+
+    /// Catches up a generation; returns it with the number of the last change.
+    async fn catch_up_with_position(&self, generation: Arc<OpenGeneration>) -> Result<(Arc<OpenGeneration>, u64)> {
+        let journal = self.journal.lock().await;
+        generation.catch_up(journal.reader()).await?;
+        Ok((generation, journal.last()))
+    }
+
+    /// Serves this version from now on, after applying the changes it lacks.
+    pub async fn swap(self: &Arc<Self>, version: &str) -> Result<()> {
+        let missing = || Error::input(format!("version `{version}` has no index: promote it to build one"));
+        let next = self.version(version).await?.ok_or_else(missing)?;
+        self.activate(next).await?;
+        // a running build will clean up
+        if let Ok(_lock) = self.build_lock.try_lock()
+            && let Err(error) = self.remove_unused().await
+        {
+            tracing::warn!(?error, "cannot remove unused generations");
+        }
+        Ok(())
+    }
+
+    async fn activate(&self, next: Arc<OpenGeneration>) -> Result<()> {
+        // the lock keeps out writes during the switch
+        let journal = self.journal.lock().await;
+        next.catch_up(journal.reader()).await?;
+        self.deps.point_to(next.record())?;
+        let previous = {
+            let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *served, next.clone())
+        };
+        drop(journal);
+        lock_ignoring_poison(&self.standby).retain(|open| !Arc::ptr_eq(open, &next));
+        if previous.record().version != next.record().version {
+            self.add_standby(previous);
+        }
+        if let Err(error) = point_alias(next.record(), &self.deps.settings).await {
+            // only users of the alias are affected: this service uses the collection's name
+            tracing::warn!(?error, "cannot change the alias");
+        }
+        SEARCH.swaps.inc();
+        Ok(())
+    }
+
+    /// Fingerprint of the model at a path. Blocks.
+    pub fn fingerprint(&self, path: &str) -> Result<String> {
+        (self.deps.load_model)(path)?.fingerprint()
+    }
+
+    /// Open generations, the served one first.
+    fn all_open(&self) -> Vec<Arc<OpenGeneration>> {
+        let mut open = vec![self.served()];
+        open.extend(lock_ignoring_poison(&self.standby).iter().cloned());
+        open
+    }
+
+    /// Adds recent items to the graphs, which makes searches faster.
+    pub async fn grow_graphs(&self) -> Result<()> {
+        let open = self.all_open();
+        let grow = move || {
+            open.iter().filter_map(|generation| generation.open_index().live()).for_each(|live| live.grow_graph())
+        };
+        spawn_blocking(grow).await.map_err(worker_lost)
+    }
+
+    pub fn num_changed(&self) -> usize {
+        self.served().open_index().live().map_or(0, |live| live.num_changed())
+    }
+
+    /// Trims the journal for an index on a server, which stores changes itself: records the position, then drops older
+    /// changes.
+    pub async fn trim_journal(self: &Arc<Self>) -> Result<()> {
+        let served = self.served();
+        let (known, saved_catalogue) = (served.catalogue(), self.saved_catalogue.load(Ordering::Relaxed));
+        if served.open_index().live().is_some() || known < saved_catalogue + MIN_CHANGED {
+            return Ok(());
+        }
+        let state = self.clone();
+        let saving = spawn_blocking(move || {
+            let dir = state.deps.dir(&served.record().generation);
+            GenerationRecord { catalogue: known, ..served.record().clone() }.save(&dir)?;
+            Ok::<u64, Error>(state.deps.records()?.iter().map(|(_, record)| record.catalogue).min().unwrap_or(0))
+        });
+        let trim_until = saving.await.map_err(worker_lost)??;
+        self.saved_catalogue.store(known, Ordering::Relaxed);
+        self.journal.lock().await.trim(trim_until)
+    }
+
+    /// First open generation with so many changes that a new snapshot would be faster.
+    async fn needs_rebuild(&self) -> Option<Arc<OpenGeneration>> {
+        let last = self.journal.lock().await.last();
+        let fraction = self.deps.settings.rebuild_share;
+        self.all_open().into_iter().find(|generation| {
+            generation.open_index().live().is_some_and(|live| {
+                let least = (live.snapshot().num_items() as f64 * fraction) as u64;
+                let changed = (live.num_changed() as u64).max(last.saturating_sub(generation.catalogue()));
+                changed >= least.max(MIN_CHANGED) && !live.is_empty()
+            })
+        })
+    }
+
+    /// Builds a new snapshot, with all changes, of a generation that needs one, and deletes what is unused. Returns
+    /// whether there was one.
+    pub async fn rebuild(self: &Arc<Self>) -> Result<bool> {
+        let _lock = self.build_lock.lock().await;
+        let Some(old) = self.needs_rebuild().await else { return Ok(false) };
+        let (old, catalogue) = self.catch_up_with_position(old).await?;
+        let (state, from) = (self.clone(), old.clone());
+        let built = run_in_background(move || {
+            let record = GenerationRecord { snapshot: snapshot_name(catalogue), ..from.record().clone() };
+            let dir = state.deps.dir(&record.generation);
+            let (fingerprint, dimensions) = (record.model.clone(), record.dimensions);
+            let model = LoadedModel { worker: from.worker().clone(), fingerprint, dimensions };
+            let source =
+                ItemSource::Index { index: from.open_index().index(), catalogue, same_model: true, prebuilt: None };
+            let ServiceDeps { settings, index, .. } = &state.deps;
+            let context = BuildContext { settings, index, progress: &BuildProgress::default() };
+            let record = build(&dir, record, &model, &source, context)?;
+            state.deps.open(&dir, record, &model)
+        });
+        let next = Arc::new(built.await?);
+        let reader = self.journal.lock().await.reader();
+        next.catch_up(reader).await?;
+        if Arc::ptr_eq(&old, &self.served()) {
+            self.activate(next).await?;
+        } else {
+            self.add_standby(next);
+        }
+        self.remove_unused().await?;
+        Ok(true)
+    }
+
+    /// Deletes unused generations. The caller must hold `build_lock`, because an unfinished build looks unused.
+    async fn remove_unused(self: &Arc<Self>) -> Result<()> {
+        let _opening = self.open_lock.lock().await;
+        let last = self.journal.lock().await.last();
+        let state = self.clone();
+        let trim_until = spawn_blocking(move || state.remove_unused_blocking(last)).await.map_err(worker_lost)??;
+        self.journal.lock().await.trim(trim_until)
+    }
+
+    /// Deletes unused generations, and returns the last change that all kept ones include. Keeps the open ones and the
+    /// latest others, unless rebuilding would be cheaper than replaying the changes they lack until `last`.
+    fn remove_unused_blocking(&self, last: u64) -> Result<u64> {
+        let served = self.served();
+        let open: Vec<String> = self.all_open().iter().map(|open| open.record().generation.clone()).collect();
+        let is_open = |record: &GenerationRecord| open.contains(&record.generation);
+        let max_missed = Handle::current().block_on(served.index().num_items()).map_or(u64::MAX, |num| num as u64);
+        let (mut kept, rest): (Vec<_>, Vec<_>) =
+            self.deps.records()?.into_iter().partition(|(_, record)| is_open(record));
+        for (dir, record) in rest.into_iter().rev() {
+            if kept.len() < NUM_KEPT_GENERATIONS && last.saturating_sub(record.catalogue) < max_missed.max(MIN_CHANGED)
+            {
+                kept.push((dir, record));
+                continue;
+            }
+            tracing::info!(generation = record.generation, "removing an unused generation");
+            self.deps.remove(&dir)?;
+        }
+        for dir in self.deps.incomplete()? {
+            self.deps.remove(&dir)?;
+        }
+        for (dir, record) in &kept {
+            remove_others(dir, &record.snapshot)?;
+        }
+        Ok(kept.iter().map(|(_, record)| record.catalogue).min().unwrap_or(0))
+    }
+}
+
+type JournalWrite = (OwnedMutexGuard<Journal>, Vec<ItemChange>, u64);
+
+/// Writes to the journal on a blocking thread; the journal stays locked even if the caller stops waiting.
+async fn append_to_journal(
+    mut journal: OwnedMutexGuard<Journal>,
+    model: String,
+    changes: Vec<ItemChange>,
+) -> Result<JournalWrite> {
+    let write = move || {
+        let last = journal.append(&model, &changes)?;
+        Ok((journal, changes, last))
+    };
+    spawn_blocking(write).await.map_err(worker_lost)?
+}
+
+fn lock_ignoring_poison<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

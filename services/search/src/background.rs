@@ -1,0 +1,94 @@
+//! Background tasks: apply journaled changes, rebuild snapshots, follow the registry, adopt a trainer's versions,
+//! measure recall. A task that fails is retried later and does not affect the others.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use souk::telemetry::SEARCH;
+use tokio::runtime::Handle;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::sleep;
+
+use crate::SearchService;
+
+const RECALL_K: usize = 10;
+/// Maximum seconds between retries of a failing task.
+const MAX_PAUSE: u64 = 60;
+
+/// Starts the tasks, which run until the set is dropped.
+pub fn start(service: &Arc<SearchService>) -> JoinSet<()> {
+    let settings = service.settings();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(every(service.clone(), 1, "maintaining the index", maintain));
+    tasks.spawn(every(service.clone(), settings.registry_seconds, "following the registry", follow));
+    if settings.adopt {
+        tasks.spawn(every(service.clone(), settings.registry_seconds, "adopting a trainer's version", adopt));
+    }
+    tasks.spawn(every(service.clone(), settings.recall_seconds, "measuring recall", measure));
+    tasks
+}
+
+async fn every(
+    service: Arc<SearchService>,
+    seconds: u64,
+    name: &str,
+    task: impl AsyncFn(&Arc<SearchService>) -> souk::Result<()>,
+) {
+    if seconds == 0 {
+        return;
+    }
+    let mut pause = seconds;
+    loop {
+        pause = match task(&service).await {
+            Ok(()) => seconds,
+            Err(error) => {
+                // a failed attempt may have been expensive
+                let later = (2 * pause).min(seconds.max(MAX_PAUSE));
+                tracing::warn!(?error, "{name} failed: next try in {later} s");
+                later
+            }
+        };
+        sleep(Duration::from_secs(pause)).await;
+    }
+}
+
+async fn maintain(service: &Arc<SearchService>) -> souk::Result<()> {
+    let serving = &service.serving;
+    serving.catch_up().await?;
+    let served = serving.served();
+    SEARCH.items.set(served.index().num_items().await? as i64);
+    SEARCH.catalogue.set(served.catalogue() as i64);
+    SEARCH.changed.set(serving.num_changed() as i64);
+    serving.grow_graphs().await?;
+    serving.trim_journal().await?;
+    if serving.rebuild().await? {
+        SEARCH.rebuilds.inc();
+    }
+    Ok(())
+}
+
+async fn follow(service: &Arc<SearchService>) -> souk::Result<()> {
+    service.registry.introduce(&service.serving.served()).await?;
+    service.registry.follow(&service.serving).await
+}
+
+/// Builds the index first, which can take long.
+async fn adopt(service: &Arc<SearchService>) -> souk::Result<()> {
+    service.registry.adopt(&service.serving).await
+}
+
+/// Measures recall with recent queries.
+async fn measure(service: &Arc<SearchService>) -> souk::Result<()> {
+    let served = service.serving.served();
+    let recent = service.recent(&served.record().model);
+    // not measured on a server: that would download all vectors
+    if !recent.is_empty() && served.record().recall.is_some() {
+        // brute force over all items for each query: run it outside of the request threads
+        let runtime = Handle::current();
+        let recall = spawn_blocking(move || runtime.block_on(served.index().recall(&recent, RECALL_K)));
+        SEARCH
+            .recall
+            .set(recall.await.map_err(|e| souk::Error::input("recall measurement was interrupted").because(e))??);
+    }
+    Ok(())
+}
