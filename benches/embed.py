@@ -1,9 +1,9 @@
-"""Texts per second of `souk embed` beside sentence-transformers' `encode`: one run, one machine, the same texts.
+"""Benchmarks `souk embed` against sentence-transformers' `encode`: texts per second on the same machine and texts.
 
-Takes the built program and the model's folder. Gives a table of medians and the ratios, and says what share of the
-machine's matrix-product peak is reached. The two take turns, round by round, so that a busy neighbour hits both.
-sentence-transformers gets its best batch size, found on a part of the texts; loading a model counts for nobody,
-tokenizing for both, and Souk's time also holds reading lines and writing JSON.
+Takes the built program and the model's folder. Prints a table of medians and ratios, and the share of the machine's peak
+matrix-product rate that is reached. Both run alternately, round by round, so that other load on the machine affects both.
+sentence-transformers gets its best batch size, found on a part of the texts. Times include tokenizing but not loading the
+model; Souk's also include reading lines and writing JSON.
 """
 
 import argparse
@@ -53,12 +53,12 @@ def main():
         print(f"round {round_ + 1}: " + ", ".join(f"{name} {values[-1]:.0f}/s" for name, values in speeds.items()))
     report(speeds, flops(reference, num_tokens / len(texts)), peak)
     for precision, shares in busy.items():
-        print(f"souk {precision}: the model works {100 * statistics.median(shares):.0f} % of the time, tokenizing and "
-              "writing run beside it (docs/decisions/0002-fast-on-a-cpu.md has the shares)")
+        print(f"souk {precision}: the model runs {100 * statistics.median(shares):.0f} % of the time; tokenizing and "
+              "writing run in parallel (docs/decisions/0002-fast-on-a-cpu.md has the shares)")
 
 
 def draw(reference, count):
-    """Titles of 3 to 60 tokens, and how many tokens they have together."""
+    """Titles of 3 to 60 tokens, and their total number of tokens."""
     tokenizer = reference.tokenizer
     kept = []
     num_tokens = 0
@@ -89,7 +89,7 @@ def souk(options, texts, precision):
 
 
 def flops(reference, tokens):
-    """Of one text, in the matrix products with weights and in attention."""
+    """FLOPs of one text: matrix products with weights, and attention."""
     config = reference[0].auto_model.config
     width, inner = config.hidden_size, config.intermediate_size
     per_token = config.num_hidden_layers * 2 * (4 * width * width + 2 * width * inner)
@@ -98,7 +98,7 @@ def flops(reference, tokens):
 
 
 def peak_plain():
-    """FLOP/s of torch's own f32 product at the size where it is best."""
+    """FLOP/s of torch's own f32 product at its best size."""
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
     return best_rate(lambda: a @ b, 2 * 2048**3)
 

@@ -1,10 +1,10 @@
-"""Tokens a second that a small decoder writes, beside transformers' `generate`: the same model, texts, length, threads, one run.
+"""Benchmarks generation with a small decoder against transformers' `generate`: tokens per second, same model, texts, length, threads.
 
     generation.py --generation PROGRAM --model DIR --texts FILE [--tokens 48] [--each 8] [--threads 2] [--rounds 3]
 
-PROGRAM is the built bench `generation`; DIR a decoder, such as `docs/generative.md` makes; FILE has a text a line. Both draw at
-temperature 1 and take turns, round by round. transformers' best batch is looked for first; tokens behind the end of a text count for
-nobody. Loading counts for nobody either.
+PROGRAM is the built bench `generation`, DIR a decoder (see docs/generative.md), FILE has one text per line. Both sample at
+temperature 1 and run alternately, round by round. transformers gets its best batch size. Tokens after the end of a text, and loading
+the model, do not count.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def theirs(model, prompts, options, batch) -> float:
             )[:, longest:]
         seconds += time.perf_counter() - begin
         ended = (found == END).int()
-        # up to the end and with it
+        # tokens up to and including the end token
         written += int((ended.cumsum(1) - ended == 0).sum())
     return written / seconds
 

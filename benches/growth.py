@@ -1,10 +1,10 @@
-"""How the search service's cost grows with the catalogue: a simulated shop of each size, served as it would be.
+"""Benchmarks how the search service's cost grows with the size of the catalogue, on simulated shops.
 
     growth.py --souk BINARY --load BENCH --model DIR [--sizes N ...] [--seconds S] [--svg FILE]
 
-For each size: the first start (all titles are encoded, in 8 bits, and indexed), a second one, what lies on disk and in memory,
-the recall that the build measured, and how long answers take on one connection: a vector, a vector with a filter, words by
-their vector, words in both channels.
+For each size: time of the first start (encodes all titles in int8 and indexes them) and of a second one, disk and memory, recall as
+measured by the build, and latency on one connection for four kinds of search: vector, vector with a filter, text, text with hybrid
+search.
 """
 
 import argparse
@@ -66,7 +66,7 @@ def measured(options, size, work):
 
 
 def titles_alone(corpus):
-    """Without their texts, for encoding a million of those takes half an hour and shows nothing of the index."""
+    """Removes the descriptions: encoding a million of them takes half an hour and does not affect the index."""
     items = (json.loads(line) for line in open(corpus, encoding="utf-8"))
     short = corpus.with_name("short")
     with open(short, "w", encoding="utf-8") as file:
@@ -89,7 +89,7 @@ def asked(server, shop):
 
 
 def commonest(server):
-    """The condition that a shopper would choose first: the commonest value of any field that not all items share."""
+    """A typical filter: the most common value of any field, among values that fewer than 60 % of the items have."""
     answer = json.loads(server.ask("/fields"))
     most = answer["num_items"] * 0.6
     values = [(value["count"], field["name"], value["value"]) for field in answer["fields"] for value in field["values"]]
@@ -120,7 +120,7 @@ def plot(rows, file):
         ("seconds", {name: [row[name] for row in rows] for name in ("first start", "encoding", "start")}),
         ("MiB", {"on disk": [row["disk"] for row in rows], "memory": [row["memory"] for row in rows]}),
         ("p99, ms", {way: [row["answers"][way]["p99"] for row in rows] for way in WAYS}),
-        ("recall@10", {"of a look at all": [row["recall"] for row in rows]}),
+        ("recall@10", {"against brute force": [row["recall"] for row in rows]}),
     ]
     for panel, (unit, named) in zip(panels.flat, lines):
         for name, values in named.items():

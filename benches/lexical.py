@@ -1,10 +1,9 @@
-"""The lexical channel beside bm25s, on the same terms: the same ranking, and how fast.
+"""Benchmarks Souk's BM25 against bm25s on the same terms: ranking and speed.
 
-Takes the built `lexical` bench and a data folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv. Both sides get
-Souk's terms; bm25s takes them from lists, while Souk's time includes reading the text. Equal scores stand in the order of
-the catalogue. Gives nDCG@10 and Hitrate@100 of both, what Souk's typo tolerance adds, and queries per second in one run;
-exit code 1 when a measure differs by more than 1e-3 or Souk is less than twice as fast as bm25s is by default (its compiled
-backend, numba, is an option that stands beside it).
+Takes the built `lexical` bench and a data folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv. Both use Souk's terms;
+bm25s gets them as lists, while Souk's time includes analysing the text. Ties are in the order of the catalogue. Prints nDCG@10
+and Hitrate@100 of both, of Souk with typo tolerance, and queries per second. Exit code 1 if a metric differs by more than 1e-3
+or Souk is less than twice as fast as bm25s with its default backend (its compiled backend, numba, is also shown).
 """
 
 import argparse
@@ -58,14 +57,14 @@ def main():
         print(f"  {name:12} nDCG@10 {100 * value[0]:.3f}  Hitrate@10 {100 * value[1]:.3f}  Hitrate@100 {100 * value[2]:.3f}")
     same = sum(list(a) == list(b) for a, b in zip(hits, expected))
     print(f"  {same} of {len(queries)} queries have the same {DEPTH} rows in the same order")
-    print(f"  build: souk {speed['build_s']:.2f} s with reading the file and the terms, bm25s {build:.2f} s from lists of terms")
+    print(f"  build: souk {speed['build_s']:.2f} s including reading and analysing the file, bm25s {build:.2f} s from lists of terms")
     slowest = compare_speed(speed, texts, asked)
     different = any(abs(a - b) > ALLOWED for a, b in zip(ours, theirs))
     sys.exit(different or slowest < LEAST_RATIO)
 
 
 def compare_speed(speed, texts, asked):
-    print("  queries/s of processor time on one thread, of the clock on all:")
+    print("  queries/s (CPU time on one thread, wall time on all threads):")
     print(f"  souk: {speed['one_thread']:.0f} on one thread ({speed['typos_one_thread']:.0f} with typos), "
           f"{speed['all_threads']:.0f} on all")
     ratios = []
@@ -75,7 +74,7 @@ def compare_speed(speed, texts, asked):
             retriever.index(texts, show_progress=False)
             one, several = rate(retriever, asked, 0, time.process_time), rate(retriever, asked, -1, time.perf_counter)
         except ImportError:
-            print(f"  skipped: bm25s has no {backend} here")
+            print(f"  skipped: {backend} is not installed for bm25s")
             continue
         times = [speed["one_thread"] / one, speed["all_threads"] / several]
         ratios += times if backend == "numpy" else []
@@ -84,7 +83,7 @@ def compare_speed(speed, texts, asked):
 
 
 def rate(retriever, asked, threads, seconds):
-    """Queries per second, over as many rounds as fill the time; numba compiles in a round before."""
+    """Queries per second over MEASURED_SECONDS, after one warm-up round in which numba compiles."""
     asked = [query for query in asked if known(retriever, query)]
     search = lambda: retriever.retrieve(asked, k=DEPTH, n_threads=threads, show_progress=False)
     search()
@@ -100,13 +99,13 @@ def known(retriever, query):
 
 
 def best(scores, depth):
-    """Rows with a score, best first, equal ones in their order."""
+    """Rows with a positive score, best first, ties in row order."""
     top = numpy.argsort(-scores, kind="stable")[:depth]
     return [int(row) for row in top if scores[row] > 0]
 
 
 def measures(found, judged, ids):
-    """nDCG@10, Hitrate@10 and Hitrate@100: the mean share of a query's Good items among the first."""
+    """nDCG@10, Hitrate@10 and Hitrate@100: the mean share of a query's Good items in the top 10 or 100."""
     gains, shares, deep = [], [], []
     for hits, levels in zip(found, judged):
         hits = [ids[row] for row in hits]

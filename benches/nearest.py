@@ -1,8 +1,8 @@
-"""Souk's index beside hnswlib, faiss and usearch: the same vectors, the same parameters, one run.
+"""Benchmarks Souk's index against hnswlib, faiss and usearch, with the same vectors and parameters.
 
-Takes the built bench `nearest`, a model and a data folder. The vectors are those of the catalogue's titles; where more are
-asked for than there are, parts of titles join them, so that they stay what a model makes of words. Gives for each library
-how long it builds, what it takes in memory, and queries per second at each reach (`ef`) with the recall among the first K.
+Takes the built bench `nearest`, a model and a data folder. The vectors are those of the catalogue's titles; if there are too few,
+halves of titles are added, so that all vectors are real text embeddings. Prints for each library build time, memory, and queries
+per second with recall@K at each `ef` (column `reach`).
 """
 
 import argparse
@@ -31,8 +31,8 @@ def main():
     parser.add_argument("--items", type=int, default=100_000)
     parser.add_argument("--queries", type=int, default=1000)
     parser.add_argument("-k", type=int, default=100)
-    parser.add_argument("--work", type=Path, help="keep the vectors here and take them from here")
-    parser.add_argument("--peer", choices=PEERS, help="measure one library; what this program calls itself with")
+    parser.add_argument("--work", type=Path, help="folder to cache the vectors in")
+    parser.add_argument("--peer", choices=PEERS, help="measure one library (used internally)")
     options = parser.parse_args()
     if options.peer:
         return measure(options.peer, options.work, options.k)
@@ -70,11 +70,11 @@ def show(rows, k):
                 best[name] = max(best.get(name, 0), row["one"])
     peer = max((name for name in best if name in PEERS), key=best.get)
     for name in (name for name in best if name not in PEERS):
-        print(f"Souk {name}: {best[name] / best[peer]:.2f} times {peer}, the fastest of the others, at recall >= {LEAST_RECALL}")
+        print(f"Souk {name}: {best[name] / best[peer]:.2f} times {peer}, the fastest alternative, at recall >= {LEAST_RECALL}")
 
 
 def embed(options, work):
-    """Writes items.f32 and queries.f32 unless they are there; gives the width."""
+    """Writes items.f32 and queries.f32 unless they exist; returns the dimensions."""
     width_file = work / "width"
     if width_file.exists():
         return int(width_file.read_text())
@@ -162,7 +162,7 @@ def measure(name, work, k):
     peer.build(items)
     build = time.perf_counter() - begin
     print(json.dumps({"name": name, "build": build, "bytes": resident() - before}))
-    # after the memory is known, for this takes more
+    # after measuring memory, because this needs more
     truth = [set(numpy.argpartition(items @ query, -k)[-k:].tolist()) for query in queries]
     for reach in REACHES:
         rates = {}

@@ -1,12 +1,12 @@
-"""Holds `souk plan` against `souk train` on this machine's CPU: seconds of a step, the share that processes spend on the loss,
-on exchange and on waiting for each other, and peak memory, for 1, 2 and 4 processes of one thread each and for settings that
-change what goes through the model twice.
+"""Compares predictions of `souk plan` with measurements of `souk train` on this machine's CPU: seconds per step, the share of time
+in loss, exchange and waiting for other processes, and peak memory. Runs 1, 2 and 4 processes of one thread each, and settings that
+change how much is encoded twice.
 
     plan.py --souk target/release/souk [--model DIR] [--rounds 3] [--steps 40]
 
-Writes a shop and two small models into a temporary folder; --model adds a model folder of your own. Cases are run in turn,
-round after round, for others may use the machine: the fastest step of all rounds, the median of all steps, and the least and
-most of the rounds' medians are shown. Two cases were used to fit the table's row `cpu`; they are marked.
+Writes a shop and two small models to a temporary folder; --model adds a model folder of your own. Cases alternate, round by round,
+because the machine may be shared. Shown are the fastest step of all rounds, the median of all steps, and the lowest and highest
+median of a round. The two cases that were used to fit the device table's row `cpu` are marked.
 """
 
 import argparse
@@ -19,7 +19,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# the first steps are slower: memory is fetched, caches are cold
+# warm-up: the first steps are slower, because memory is allocated and caches are cold
 WARM = 2
 
 
@@ -56,7 +56,7 @@ def main():
     parser.add_argument("--model", help="a model folder of your own, such as all-MiniLM-L6-v2")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=40)
-    parser.add_argument("--only", help="cases whose name has this")
+    parser.add_argument("--only", help="run only cases whose name contains this")
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     souk = options.souk.resolve()

@@ -1,11 +1,11 @@
-"""What spam in the log does: clicks on one seller's items after queries that have nothing to do with them.
+"""Measures the effect of click spam in the log: clicks on one seller's items after unrelated queries.
 
     DEMO_DIR=DEMO DEMO_EXIT=1 make demo
     poison.py --souk BINARY --demo DEMO [--share 0.2]
 
-Goes on from what the demo serves with a day of searches of which a share is spam, once with clicks alone (SFT), once with the
-judge's verdicts after them (SFT + R-GRPO); and both without spam. Says what the gate found, and how many of the first hundred
-hits are the seller's.
+Continues from the demo's served model with a day of searches, a share of which is spam: once trained on clicks alone (SFT), once with
+the judge's verdicts after that (SFT + R-GRPO), and both without spam. Prints the gate's verdict and how many of the top 100 hits
+are the seller's.
 """
 
 import argparse
@@ -29,15 +29,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--souk", required=True)
     parser.add_argument("--demo", type=Path, required=True)
-    parser.add_argument("--share", type=float, default=0.2, help="of all clicks")
-    parser.add_argument("--clicks", type=int, default=4000, help="honest ones")
+    parser.add_argument("--share", type=float, default=0.2, help="spam as a share of all clicks")
+    parser.add_argument("--clicks", type=int, default=4000, help="number of honest clicks")
     options = parser.parse_args()
     items = [json.loads(line) for line in open(options.demo / "shop/corpus.jsonl", encoding="utf-8")]
     brands = collections.Counter(item["brand"] for item in items if item.get("brand"))
-    brand = brands.max_common()[len(brands) // 2][0]
+    brand = brands.most_common()[len(brands) // 2][0]
     of_brand = {item["_id"] for item in items if item.get("brand") == brand}
     print(f"the seller `{brand}` has {len(of_brand)} of {len(items)} items")
-    print("| new clicks | stages | gate | hitrate@600 | goodrate@100 | the seller's, of the first 100 |")
+    print("| new clicks | stages | gate | hitrate@600 | goodrate@100 | the seller's items in the top 100 |")
     print("|---" * 6 + "|")
     for share, stages in ((0, [SFT]), (options.share, [SFT]), (0, [SFT, RGRPO]), (options.share, [SFT, RGRPO])):
         log = traffic(options, sorted(of_brand), share)
@@ -45,14 +45,14 @@ def main():
 
 
 def traffic(options, spammed, share):
-    """The searches of a day, as the shop had them before, and spam among them."""
+    """A day of searches, replayed from the shop's log, with spam added."""
     dice = random.Random(7)
     lines = [json.loads(line) for line in open(options.demo / "shop/logs.ndjson", encoding="utf-8")]
     queries = {line["query_id"]: line for line in lines if "user_query" in line and "action_name" not in line}
     clicks = [line for line in lines if line.get("action_name") == "click"][-options.clicks :]
     spam = [dict(dice.choice(clicks), spam=True) for _ in range(round(share / (1 - share) * len(clicks)))]
     log = []
-    # in the order of their times, as they would come
+    # sorted by time, as in a real log
     for number, click in enumerate(sorted(clicks + spam, key=lambda click: click["timestamp"])):
         query = dict(queries[click["query_id"]], query_id=f"new-{number}")
         click = dict(json.loads(json.dumps(click)), query_id=f"new-{number}")
@@ -78,7 +78,7 @@ def run(options, of_brand, variant):
         for folder in "shop", "trainer":
             shutil.copytree(options.demo / folder, work / folder, symlinks=True)
         shutil.copy(options.demo / "souk.db", work / "souk.db")
-        # a log of its own, for a copy is not the file that was read
+        # a new log: a copy has another identity than the file that was read
         (work / "new.ndjson").write_text("".join(log), encoding="utf-8")
         sets = [
             f"trainer.stage=[{', '.join(stages)}]",
@@ -109,7 +109,7 @@ def run(options, of_brand, variant):
         after = decision["candidate"]["fingerprint"]
         sides = [measured(work / f"trainer/measured/{model}-test", of_brand) for model in (before, after)]
         columns = [f"{old:.2f} -> {new:.2f}" for old, new in zip(*sides)]
-        verdict = "passed" if decision["gated"]["passed"] else "refused"
+        verdict = "passed" if decision["gated"]["passed"] else "rejected"
         said = "SFT" if len(stages) == 1 else "SFT + R-GRPO"
         spam = f"{share:.0%} spam" if share else "honest"
         print(f"| {len(log) // 2}, {spam} | {said} | {verdict} | " + " | ".join(columns) + " |", flush=True)

@@ -1,7 +1,7 @@
-"""What 8 bits cost in ranking: nDCG@10 of `souk embed` in f32 and in int8 on a BEIR folder.
+"""Ranking quality of int8: nDCG@10 of `souk embed` in f32 and in int8 on a BEIR folder.
 
 Takes the built program, the model's folder and a data folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv.
-Gives both numbers and their difference in points; exit code 1 when int8 is more than half a point away.
+Prints both values and their difference in points; exit code 1 if they differ by more than half a point.
 """
 
 import argparse
@@ -44,7 +44,7 @@ def passage(row):
 
 
 def read_qrels(path):
-    """Gains of judged items by query; level 1, irrelevant, gains nothing."""
+    """Gains of judged items by query; level 1 (irrelevant) has gain 0."""
     gains = {}
     for line in path.read_text(encoding="utf-8").splitlines()[1:]:
         query, item, level = line.split("\t")

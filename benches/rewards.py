@@ -1,10 +1,10 @@
-"""What learning from rewards costs: a step of R-GRPO beside a supervised step on the same batch, and what a slow judge adds.
+"""Benchmarks an R-GRPO step against a supervised step on the same batch, and the cost of a slow judge.
 
     rewards.py --souk BINARY --model DIR --data SHOP [--steps N] [--rounds N]
 
-SHOP is a folder of `souk market`. The first comparison has an instant judge (the shop's oracle) and a reference that has
-seen every item before it is timed; the second asks a judge over HTTP that answers at once, or after 200 ms, with one step
-of lookahead. Stages run one after the other in rounds; figures are medians over steps and rounds.
+SHOP is a folder of `souk market`. The first comparison uses an instant judge (the shop's oracle) and a reference model whose vectors
+are all cached before timing starts. The second uses a judge over HTTP that answers at once or after 200 ms, with one step of
+lookahead. Stages run one after the other in rounds; figures are medians over steps and rounds.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def rgrpo(more: dict) -> dict:
 
 
 def stage(arguments, sets: dict, out: Path) -> list[float]:
-    """Seconds of the steps of the second half, when the reference has seen what there is."""
+    """Seconds of the steps of the second half, when the reference model's vectors are cached."""
     fixed = {
         "train.pairs": "qrels", "train.batch": 128, "train.epochs": 100, "train.max_steps": 2 * arguments.steps,
         "train.keep_tokens": 1 << 20, "train.optimizer.learning_rate": 1e-4,
@@ -76,7 +76,7 @@ def stage(arguments, sets: dict, out: Path) -> list[float]:
 
 
 class Judge:
-    """Souk's relevance service, with made-up verdicts."""
+    """A fake of Souk's relevance service with hash-based verdicts."""
 
     def __init__(self, latency: float):
         server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -1,9 +1,9 @@
-"""The whole way of a query, text to hits over HTTP: Souk beside sentence-transformers and faiss behind uvicorn.
+"""Benchmarks queries end to end, text to hits over HTTP: Souk against sentence-transformers and faiss behind uvicorn.
 
     served.py --souk BINARY --load BENCH --model DIR --data FOLDER [--seconds S] [--rounds N]
 
-Both sides run at once and are asked in turn, with the same queries; Souk's cache is turned off. Run with a Python that has what
-benches/server.py imports. Figures are medians over rounds.
+All servers run at the same time and are measured in turn with the same queries; Souk's cache is off. Needs a Python with the imports
+of benches/server.py. Figures are medians over rounds.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def main():
         texts = [json.loads(line)["text"] for line in open(options.data / "queries.jsonl", encoding="utf-8")]
         bodies.write_text("".join(json.dumps({"query": text, "k": 10}) + "\n" for text in texts))
         rows = measured(options, work, bodies)
-    print("| connections | sentence-transformers + faiss | Souk, f32 | ratio | Souk, 8 bits | ratio |")
+    print("| connections | sentence-transformers + faiss | Souk, f32 | ratio | Souk, int8 | ratio |")
     print("|---" * 6 + "|")
     for connections, row in rows.items():
         peer, souk, coded = (f"{side['rate']:.0f}/s, p99 {side['p99']:.1f} ms" for side in row)
@@ -51,7 +51,7 @@ def measured(options, work, bodies):
         raise SystemExit("the peer did not start")
     side = lambda port, name, *settings: Server(
         options.souk, port, (options.model, options.data, work / name), settings)
-    # the peer refuses nobody, and remembers nothing
+    # as for the peer: no rejected requests, no cache
     alike = ("search.bounds.slowdown=1000", "store.cache_bytes=0")
     servers = [side(SOUK, "f32", *alike), side(CODED, "int8", *alike, "model.precision=int8", "index.codes=true")]
     rows = {}

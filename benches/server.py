@@ -1,7 +1,7 @@
-"""What people would put together instead: sentence-transformers and faiss behind uvicorn.
+"""A typical alternative to Souk's search service: sentence-transformers and faiss behind uvicorn.
 
-POST /search {query, k} -> {hits: [{id, score, rank, title}]}, over the items of a data folder. The graph has the parameters
-of Souk's index. Prints `ready` once it answers.
+POST /search {query, k} -> {hits: [{id, score, rank, title}]}, over the items of a data folder. The HNSW graph has the same
+parameters as Souk's index. Prints `ready` when it starts to listen.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def main():
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--vectors", type=Path, help="keep the items' vectors here and take them from here")
+    parser.add_argument("--vectors", type=Path, help="file to cache the items' vectors in")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

@@ -1,4 +1,4 @@
-"""A search service that benches start, ask and stop."""
+"""Starts, queries and stops a search service, for the other benchmarks."""
 
 import json
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Server:
-    """`souk serve` on items that it has not seen, or has: `seconds` says how long it took to be ready."""
+    """Runs `souk serve`; `seconds` is the time until it was ready."""
 
     def __init__(self, souk, port, folders, settings=()):
         self.port = port
@@ -41,7 +41,7 @@ class Server:
         return float(re.search(rf"^{name} (\S+)", self.ask("/metrics").decode(), re.MULTILINE)[1])
 
     def memory(self):
-        """MiB of its own, without files that are mapped."""
+        """Anonymous memory in MiB, without mapped files."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"RssAnon:\s+(\d+)", status)[1]) / 1024
 
@@ -51,7 +51,7 @@ class Server:
 
 
 def load(bench, port, bodies, connections, seconds):
-    """Asks for so long, `bodies` in turn, by the built bench `load`; answers a second, and milliseconds."""
+    """Sends the requests in `bodies` for some seconds with the built bench `load`; returns answers/s and latencies in ms."""
     command = [bench, "--bench", f"127.0.0.1:{port}", "/search", bodies, str(connections), str(seconds)]
     said = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     number = lambda pattern: float(re.search(pattern, said)[1])

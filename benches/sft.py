@@ -1,12 +1,11 @@
-"""The supervised stage beside sentence-transformers' trainer: the same pairs, batches, steps, temperature and schedule.
+"""Benchmarks the supervised stage against sentence-transformers' trainer: same pairs, batches, steps, temperature and schedule.
 
     sft.py --souk BINARY --model DIR --data DIR speed [--batch N] [--steps N]
     sft.py --souk BINARY --model DIR --data DIR quality --out DIR [--batch N] [--rate X]
 
-`speed` trains a few steps with both, one after the other, in rounds, and prints pairs/s, peak memory and where the time of
-Souk's step goes. `quality` trains one epoch on the Good pairs of the split `train` with both and evaluates both, the
-untrained model and BM25 on the split `dev` with `souk evaluate`. Each shuffles by itself, and each has its own default of
-dropout: the model's own with sentence-transformers, none with Souk.
+`speed` trains a few steps with both, alternately, in rounds, and prints pairs/s, peak memory and the time per phase of Souk's step.
+`quality` trains one epoch on the Good pairs of the split `train` with both, and evaluates both, the untrained model and BM25 on
+the split `dev` with `souk evaluate`. Shuffling differs, and so does dropout: sentence-transformers uses the model's, Souk none.
 """
 
 import argparse
@@ -40,7 +39,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=2e-5)
     parser.add_argument("--split", default="train")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
-    parser.add_argument("--cached", action="store_true", help="theirs: the cached loss")
+    parser.add_argument("--cached", action="store_true", help="theirs: use the cached loss (gradient caching)")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     return {"speed": speed, "quality": quality, "theirs": theirs}[arguments.what](arguments)
@@ -52,7 +51,7 @@ def speed(arguments) -> int:
         data = Path(work) / "data"
         num = some_pairs(arguments.data, data, arguments.split, batch * arguments.steps)
         steps = num // batch
-        print(f"{steps} steps of {batch} pairs, {arguments.threads} threads; both with the loss's vectors cached")
+        print(f"{steps} steps of {batch} pairs, {arguments.threads} threads; both with gradient caching")
         rates = {"sentence-transformers": [], "souk": []}
         memory, last = {}, None
         for round_ in range(1, arguments.rounds + 1):
@@ -70,7 +69,7 @@ def speed(arguments) -> int:
             print(f"round {round_}: " + ", ".join(f"{name} {rate[-1]:.1f} pairs/s" for name, rate in rates.items()))
     base = statistics.median(rates["sentence-transformers"])
     texts = statistics.median(line["texts"] for line in last)
-    print(f"\n{2 * batch} texts a step; Souk encodes an item once that several pairs chose: {texts:.0f}")
+    print(f"\n{2 * batch} texts per step; Souk encodes an item that several pairs share only once: {texts:.0f}")
     print("\n| | pairs/s (median) | ratio | peak memory, MiB |\n|---|---|---|---|")
     for name, found in rates.items():
         rate = statistics.median(found)
@@ -86,7 +85,7 @@ def speed(arguments) -> int:
 
 
 def work_done(arguments, tokens, phases):
-    """Share of the machine's best product: forward twice for what is not kept, backward twice a forward."""
+    """Share of the peak matrix-product rate. Texts without a kept graph run forward twice; backward counts as two forwards."""
     import torch
 
     torch.set_num_threads(arguments.threads)
@@ -99,8 +98,8 @@ def work_done(arguments, tokens, phases):
     kept = min(tokens, 8192)
     total = once * (3 + (tokens - kept) / tokens)
     rate = total / (phases["forward"] + phases["backward"]) / 1e9
-    print(f"\n{tokens:.0f} tokens a step; the model's products alone run at {rate:.0f} GFLOP/s, {100 * rate / peak:.0f} % of "
-          f"the best product measured beside it ({peak:.0f})")
+    print(f"\n{tokens:.0f} tokens per step; the model's matrix products alone run at {rate:.0f} GFLOP/s, {100 * rate / peak:.0f} % of "
+          f"the peak rate measured on this machine ({peak:.0f})")
 
 
 def timed(work) -> float:
@@ -129,7 +128,7 @@ def quality(arguments) -> int:
 
 
 def run(arguments, name, data, out, batch, cached) -> float:
-    """Trains in a process of its own; gives its peak memory in MiB."""
+    """Trains in a separate process; returns its peak memory in MiB."""
     environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads)}
     if name == "souk":
         command = [arguments.souk, "train", "--model", arguments.model, "--data", data, "--out", out]
@@ -215,7 +214,7 @@ def read_pairs(data: Path, split: str) -> list[tuple[str, str]]:
 
 
 def some_pairs(data: Path, out: Path, split: str, most: int) -> int:
-    """A data folder with the first pairs alone."""
+    """Makes a data folder with only the first Good pairs."""
     (out / "qrels").mkdir(parents=True)
     for name in ("corpus.jsonl", "queries.jsonl"):
         (out / name).symlink_to((data / name).resolve())

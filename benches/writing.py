@@ -1,12 +1,12 @@
-"""A training step of the generative encoders beside a plain PyTorch re-statement: the same decoder, pairs, batch, lengths, threads.
+"""Benchmarks training steps of GIRCSE and GRACE against a plain PyTorch implementation: same decoder, pairs, batch, lengths, threads.
 
     writing.py --souk BINARY --model DIR --data DIR [--steps 12] [--rounds 3] [--threads 2]
 
-DIR of the model is a decoder that learned to write (docs/generative.md). Theirs is what one would write over transformers: batches
-padded on the left, a cache for soft tokens, `generate` for rationales, AdamW. Each is asked for the same work a step: GIRCSE reads
-BATCH queries and as many items with K soft tokens; GRACE writes one rationale of each query and negative and K of each positive, takes
-the vectors of what was written, and makes the better ones likelier. Tokens of rationales are drawn, so that lengths are alike, not equal:
-both are told as tokens written a step. The first step of each run counts for nobody.
+--model is a decoder trained to generate (docs/generative.md). The PyTorch side is a straightforward implementation with transformers:
+left-padded batches, a KV cache for soft tokens, `generate` for rationales, AdamW. Both do the same work per step: GIRCSE encodes
+BATCH queries and as many items with K soft tokens; GRACE generates one rationale per query and negative and K per positive, encodes
+them, and takes a policy-gradient step. Rationales are sampled, so their lengths are similar but not equal; the tokens generated per
+step are printed for both. The first step of each run is not counted.
 """
 
 import argparse
@@ -48,9 +48,9 @@ def main():
         for round_ in range(1, options.rounds + 1):
             seconds["PyTorch"].append(theirs(options, method, pairs, items))
             seconds["souk"].append(ours(options, method))
-            print(f"round {round_}: " + ", ".join(f"{name} {found[-1]:.2f} s a step" for name, found in seconds.items()), flush=True)
+            print(f"round {round_}: " + ", ".join(f"{name} {found[-1]:.2f} s per step" for name, found in seconds.items()), flush=True)
         base = statistics.median(seconds["PyTorch"])
-        print("\n| | seconds a step (median) | ratio |\n|---|---|---|")
+        print("\n| | seconds per step (median) | ratio |\n|---|---|---|")
         for name, found in seconds.items():
             print(f"| {name} | {statistics.median(found):.2f} | {base / statistics.median(found):.2f} |")
         print(flush=True)
@@ -82,7 +82,7 @@ def ours(options, method):
         subprocess.run(list(map(str, command)), env=environment, check=True, stdout=sys.stderr, stderr=subprocess.DEVNULL)
         lines = [json.loads(line) for line in (Path(work) / "out" / "steps.jsonl").read_text().splitlines()]
     if method == "grace":
-        print(f"  souk wrote {statistics.median(BATCH[method] * ROLLOUTS * line['length'] for line in lines):.0f} tokens of positives a step")
+        print(f"  souk generated {statistics.median(BATCH[method] * ROLLOUTS * line['length'] for line in lines):.0f} tokens of positives per step")
     return statistics.median(sum(line["seconds"].values()) for line in lines[1:])
 
 
@@ -107,7 +107,7 @@ def theirs(options, method, pairs, items):
             seconds.append(time.perf_counter() - begin)
             written.append(tokens)
     if method == "grace":
-        print(f"  PyTorch wrote {statistics.median(written):.0f} tokens of positives a step")
+        print(f"  PyTorch generated {statistics.median(written):.0f} tokens of positives per step")
     return statistics.median(seconds)
 
 

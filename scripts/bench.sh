@@ -1,34 +1,34 @@
 #!/usr/bin/env bash
-# Measures Souk beside what people would use instead, both sides in one run. All stages, or those that are named:
+# Benchmarks Souk against the usual alternatives, both in the same run. Runs all stages, or those given as arguments:
 #
-#   speed       texts/s beside sentence-transformers
-#   ranking     what 8 bits cost in nDCG
-#   lexical     the lexical channel beside bm25s: the same answers, how much faster
-#   market      what the simulated shop is like (docs/market.md), and the lexical channel on it
-#   sft         the supervised stage beside sentence-transformers' trainer: texts/s, memory, where the time goes
-#   rewards     a step of R-GRPO beside a supervised one, and what a slow judge adds
-#   generation  tokens/s that a small decoder writes, beside transformers' generate
-#   writing     a step of GIRCSE and of GRACE beside a plain PyTorch re-statement
-#   refine      what soft tokens cost: operations, time and memory, with a cache and without
-#   candidates  searching a bank of the catalogue exactly and by a graph: when the graph pays
-#   nearest     the index beside hnswlib, faiss and usearch: building, memory, queries/s at each recall
-#   served      the whole way of a query over HTTP, beside sentence-transformers and faiss behind uvicorn
+#   speed       texts/s, against sentence-transformers
+#   ranking     nDCG lost by int8
+#   lexical     BM25 against bm25s: same answers, speed
+#   market      statistics of the simulated shop (docs/market.md), and BM25 on it
+#   sft         supervised training, against sentence-transformers' trainer: texts/s, memory, time per phase
+#   rewards     time of an R-GRPO step, against a supervised one, and the cost of a slow judge
+#   generation  tokens/s of a small decoder, against transformers' generate
+#   writing     time of a GIRCSE and a GRACE step, against a plain PyTorch implementation
+#   refine      cost of soft tokens: operations, time and memory, with and without a KV cache
+#   candidates  candidate search in the catalogue: brute force against HNSW, by size
+#   nearest     the index against hnswlib, faiss and usearch: build time, memory, queries/s at each recall
+#   served      queries over HTTP end to end, against sentence-transformers and faiss behind uvicorn
 #   growth      the search service at 10,000, 100,000 and 1,000,000 items (half an hour; BENCH_SVG=FILE for a plot)
-#   collective  what an exchange between 1, 2 and 4 processes costs, by size; latency and bandwidth that fit
-#   ingest      logs to examples, from a file and from Kafka beside a bare consumer; drawing examples; memory
+#   collective  time of an exchange between 1, 2 and 4 processes, by size; fitted latency and bandwidth
+#   ingest      logs to examples, from a file and from Kafka, against a bare consumer; drawing examples; memory
 #
-#   BENCH_DATA=DIR      a BEIR folder with a dev split for ranking and lexical (default: ../shared/data/home_depot)
-#   BENCH_EVENTS=N      events of the log that ingest reads (default: 10000000; 3 GB in the temporary folder)
+#   SOUK_DATA=DIR       folder with the public datasets (docs/evaluation.md); ranking, lexical, nearest and served use DIR/home_depot
+#   BENCH_DATA=DIR      another BEIR folder for these stages; ranking and lexical need the split dev
+#   BENCH_EVENTS=N      number of events in the log that ingest reads (default: 10000000; 3 GB in the temporary folder)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
 stages=(speed ranking lexical market sft rewards generation writing refine candidates nearest served growth collective ingest)
-data=${BENCH_DATA:-../shared/data/home_depot}
-no_data="skipped: no shared data: $data has no qrels/dev.tsv (BENCH_DATA names another BEIR folder)"
+data=${BENCH_DATA:-${SOUK_DATA:+$SOUK_DATA/home_depot}}
 work=$(mktemp -d)
-# beside, not below: PostgreSQL's own user cannot enter a private folder
+# not inside $work: PostgreSQL's user cannot enter a private folder
 services=$(mktemp -d "${TMPDIR:-/tmp}/souk-services-XXXXXX")
 trap 'scripts/services.sh down "$services" >/dev/null 2>&1 || true; rm -rf "$work"' EXIT
 
@@ -36,7 +36,7 @@ main() {
     [ $# -gt 0 ] || set -- "${stages[@]}"
     local stage
     for stage in "$@"; do
-        [[ " ${stages[*]} " == *" $stage "* ]] || fail "no stage \`$stage\`" "There are: ${stages[*]}"
+        [[ " ${stages[*]} " == *" $stage "* ]] || fail "no stage \`$stage\`" "Stages: ${stages[*]}"
     done
     cargo build --release --workspace --bins
     souk=$(programs)/souk
@@ -47,6 +47,15 @@ main() {
     done
 }
 
+# skip WHAT: reports that the data folder lacks WHAT.
+skip() {
+    if [ -n "$data" ]; then
+        echo "skipped: no shared data: $data has no $1 (BENCH_DATA names another BEIR folder)"
+    else
+        echo "skipped: no shared data: set SOUK_DATA to the folder with home_depot, or BENCH_DATA to a BEIR folder"
+    fi
+}
+
 speed() {
     "$(scripts/python.sh)" benches/embed.py --souk "$souk" --model "$MINILM"
 }
@@ -55,7 +64,7 @@ ranking() {
     if [ -f "$data/qrels/dev.tsv" ]; then
         "$(scripts/python.sh)" benches/ranking.py --souk "$souk" --model "$MINILM" --data "$data"
     else
-        echo "$no_data"
+        skip qrels/dev.tsv
     fi
 }
 
@@ -63,7 +72,7 @@ lexical() {
     if [ -f "$data/qrels/dev.tsv" ]; then
         "$(scripts/python.sh)" benches/lexical.py --lexical "$(bench_program lexical)" --data "$data"
     else
-        echo "$no_data"
+        skip qrels/dev.tsv
     fi
 }
 
@@ -94,7 +103,7 @@ nearest() {
         "$(scripts/python.sh benches/requirements.txt)" benches/nearest.py --bench "$(bench_program nearest)" \
             --souk "$souk" --model "$MINILM" --data "$data"
     else
-        echo "skipped: no shared data: $data has no corpus.jsonl (BENCH_DATA names another BEIR folder)"
+        skip corpus.jsonl
     fi
 }
 
@@ -105,7 +114,7 @@ served() {
         PYTHONPATH=$(echo "$more"/lib/python3*/site-packages) "$(scripts/python.sh)" benches/served.py \
             --souk "$souk" --load "$(bench_program load -p souk-search)" --model "$MINILM" --data "$data"
     else
-        echo "skipped: no shared data: $data has no corpus.jsonl (BENCH_DATA names another BEIR folder)"
+        skip corpus.jsonl
     fi
 }
 
@@ -114,7 +123,7 @@ growth() {
         --load "$(bench_program load -p souk-search)" --model "$MINILM" ${BENCH_SVG:+--svg "$BENCH_SVG"}
 }
 
-# A shop in $work/talked, and in $work/writer a small decoder that learned to write of it.
+# Makes a shop in $work/talked, and in $work/writer a small decoder trained on its texts.
 writer() {
     [ ! -d "$work/writer" ] || return 0
     "$souk" market --seed 7 --items 3000 --queries 1500 --out "$work/talked" >/dev/null

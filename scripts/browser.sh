@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Prints the Chromium that tests look at pages with: what SOUK_CHROMIUM names, else the one installed here, else Debian's,
-# which is installed through apt where we are root. Prints nothing where none can be had.
+# Prints the path of the Chromium that tests use: SOUK_CHROMIUM, else an installed one, else Debian's, which is installed through
+# apt if run as root. Prints nothing if there is none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The loop under attack, in its long form (docs/reliability.md has what was seen): real Kafka, Redis, PostgreSQL and Milvus of its
-# own, 100 SIGKILLs of the trainer at random moments, every server and both processes of the search service killed and restarted
-# five times, the wire to the judge cut again and again, the disk filled once (as root, who may mount a small one), a client that
-# searches all along; and the same undisturbed, to be compared with.
+# Long chaos test of the whole loop (results: docs/reliability.md), with its own Kafka, Redis, PostgreSQL and Milvus: 100 SIGKILLs of
+# the trainer at random moments, every server and both processes of the search service killed and restarted five times, the
+# connection to the judge cut repeatedly, the disk filled once (needs root, to mount a small one), while a client searches. An
+# undisturbed run gives the reference.
 #
-#   SOUK_CHAOS_KILLS=N   (default: 100; from 30 on everything is restarted five times, on a simulated market instead of a
-#                        small shop)
+#   SOUK_CHAOS_KILLS=N   number of kills (default: 100; from 30 on, everything is restarted five times, on a simulated market
+#                        instead of a small shop)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Deletes what the other scripts put into the cache folder, for all checkouts; leaves whatever else lies there.
+# Deletes the files that the other scripts put into the cache folder, for all checkouts; keeps all other files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The whole loop on a simulated shop, live: searches and clicks -> a supervised stage -> Retrieval-GRPO -> a gate -> the search
-# service serves what passed. Then a table (BM25, untrained, SFT, SFT + R-GRPO), a report, and the console, until Ctrl-C.
+# Runs the whole loop live on a simulated shop: searches and clicks -> supervised stage -> Retrieval-GRPO -> gate -> deployment
+# to the search service. Then prints a table (BM25, untrained, SFT, SFT + R-GRPO), writes a report and serves the console until
+# Ctrl-C.
 #
-#   scripts/demo.sh          on embedded defaults: files, SQLite, memory
-#   scripts/demo.sh full     on Kafka, Redis, PostgreSQL and Milvus, started beside it
+#   scripts/demo.sh          with embedded defaults: files, SQLite, memory
+#   scripts/demo.sh full     with Kafka, Redis, PostgreSQL and Milvus, which it starts
 #
-#   DEMO_EXIT=1              stops after the report
-#   DEMO_DIR=DIR             keeps everything there (default: a folder that is gone at the end)
-#   DEMO_PORT=N              of the console (default: 8080)
+#   DEMO_EXIT=1              stop after the report
+#   DEMO_DIR=DIR             keep all files there (default: a temporary folder, deleted at the end)
+#   DEMO_PORT=N              port of the console (default: 8080)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
@@ -43,11 +44,11 @@ main() {
     esac
     souk=$(programs)/souk
     began=$SECONDS
-    step "a shop, and thirty days of its search log"
+    step "simulated shop with thirty days of search log"
     show "$souk" market --seed 7 --items 8000 --queries 3000 --out "$out/shop"
     show "$souk" init --config configs/scratch-bert.toml --set scratch.architecture.num_hidden_layers=2 \
         --data "$out/shop" --out "$out/base"
-    step "the search service, with an untrained model; the trainer, reading the log"
+    step "search service with an untrained model; trainer reading the log"
     places
     start serve --config configs/search-embedded.toml --model "$out/base" --data "$out/shop" --state "$out/search" \
         --listen "127.0.0.1:$port" --set search.version=untrained --set "search.training=$out/trainer/training" "${stores[@]}" "${index[@]}"
@@ -58,14 +59,14 @@ main() {
     until_ready "127.0.0.1:$((port + 10))/readyz"
     feed
     follow
-    step "what each part has brought"
+    step "evaluation of each stage"
     measure
     say ""
-    say "learned and measured in $((SECONDS - began)) s; the report: $out/report/report.html"
+    say "trained and evaluated in $((SECONDS - began)) s; report: $out/report/report.html"
     if [ -z "${DEMO_EXIT:-}" ]; then
         say ""
-        say "The console: http://127.0.0.1:$port   Search, or compare \`untrained\` with what was learned, and vote."
-        say "The trainer: http://127.0.0.1:$((port + 10))/status   Ctrl-C ends all."
+        say "Console: http://127.0.0.1:$port   Search, or compare \`untrained\` with the trained model, and vote."
+        say "Trainer: http://127.0.0.1:$((port + 10))/status   Stop with Ctrl-C."
         wait "${running[0]}"
     fi
 }
@@ -80,7 +81,7 @@ show() {
     "$@"
 }
 
-# start VERB FLAG...: a daemon that ends with the demo.
+# start COMMAND FLAG...: starts a daemon that is stopped with the demo.
 start() {
     say "souk $*"
     "$souk" "$@" >>"$out/$1.log" 2>&1 &
@@ -90,14 +91,14 @@ start() {
 until_ready() {
     local tries=0
     until curl -sf "$1" >/dev/null; do
-        kill -0 "${running[@]}" 2>/dev/null || { tail -n 5 "$out"/*.log >&2 && fail "a daemon has ended"; }
+        kill -0 "${running[@]}" 2>/dev/null || { tail -n 5 "$out"/*.log >&2 && fail "a daemon has stopped"; }
         tries=$((tries + 1))
         [ $tries -lt 600 ] || fail "$1 does not answer"
         sleep 0.2
     done
 }
 
-# Where the log, the ledger, the cache and the index are.
+# Sets the flags for log, ledger, cache and index.
 places() {
     stores=(--set "store.database=sqlite:$out/souk.db") log=(--from "$out/log.ndjson") index=()
     : >"$out/log.ndjson"
@@ -109,7 +110,7 @@ places() {
     "$souk" produce --kafka "$KAFKA_BROKERS" --topic ubi --partitions 4 </dev/null
 }
 
-# Shoppers search and click.
+# Appends the shoppers' searches and clicks to the log.
 feed() {
     case $kind in
     embedded) cat "$out/shop/logs.ndjson" >>"$out/log.ndjson" ;;
@@ -117,7 +118,7 @@ feed() {
     esac
 }
 
-# What the trainer does, until its first round has ended and what passed is served.
+# Prints the trainer's progress until its first round has ended and its model is served.
 follow() {
     python3 - "127.0.0.1:$((port + 10))" "127.0.0.1:$port" <<'PYTHON'
 import json, sys, time, urllib.request
@@ -145,7 +146,7 @@ while True:
         break
     time.sleep(0.5)
 if not last["passed"]:
-    sys.exit("the gate refused what was learned: " + "; ".join(last["reasons"]))
+    sys.exit("the gate rejected the model: " + "; ".join(last["reasons"]))
 print(f"  `{last['version']}` passed its gate", file=sys.stderr, flush=True)
 while ask(f"{search}/models")["served"]["version"] != last["version"]:
     time.sleep(0.5)

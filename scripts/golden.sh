@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # Compares Souk with transformers, PEFT and sentence-transformers on fresh random models, with bm25s on fresh queries,
-# and with ir_measures and scipy on fresh runs, so that the committed golden files are not the only thing it fits.
+# and with ir_measures and scipy on fresh runs. The committed golden files cover only one seed.
 #
-#   SEED=N         this seed instead of the clock's
+#   SEED=N         the seed (default: from the clock)
 #   REGENERATE=1   rewrites the committed golden files instead, with seed 0
+#   SOUK_DATA=DIR  folder with the public datasets (docs/evaluation.md); DIR/home_depot is evaluated too
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
@@ -15,7 +16,7 @@ main() {
         "$python" tests/golden/make_golden.py --seed 0 --minilm "$MINILM"
         "$python" tests/golden/make_bm25.py --seed 0 --lexical "$(bench_program lexical)"
         "$python" tests/golden/make_metrics.py --seed 0
-        say "the golden files in tests/golden are rewritten; look at what git says has changed"
+        say "rewrote the golden files in tests/golden; review the changes with git diff"
         return
     fi
     seed=${SEED:-$(date +%s)}
@@ -32,34 +33,36 @@ main() {
     for model in scratch-bert scratch-decoder; do
         "$(programs)/souk" init --config "configs/$model.toml" --set scratch.vocab=600 --data docs/demo --out "$work/$model"
     done
-    # others load a model in the kind that config.json names, whatever it is stored in
+    # other libraries load a model in the precision of config.json, whatever it is stored in
     cp -r "$work/golden/st_last" "$work/st_last_bf16"
     sed -i 's/"dtype": "float32"/"dtype": "bfloat16"/' "$work/st_last_bf16/config.json"
     grep -q bfloat16 "$work/st_last_bf16/config.json"
-    # a decoder that reads in both directions
+    # a decoder with bidirectional attention
     cp -r "$work/golden/st_last" "$work/st_last_both"
     sed -i '1s/{/{"is_causal": false,/' "$work/st_last_both/config.json"
     for model in "$MINILM" "$work/st_last_bf16" "$work/st_last_both" "$work"/golden/st_{mean_dense,v6,cls,last,noprompt} "$work"/scratch-{bert,decoder}; do
         check_export "$model"
     done
     check_metrics
-    say "all agree with seed $seed"
+    say "all results agree (seed $seed)"
 }
 
-# What souk evaluate says of a simulated shop, and of real queries where there are any, is what ir_measures says of its files.
+# Compares the metrics of `souk evaluate` with those of ir_measures: on a simulated shop, and on Home Depot if SOUK_DATA has it.
 check_metrics() {
-    local souk real=../shared/data/home_depot runs=("$work/run")
+    local souk real=${SOUK_DATA:+$SOUK_DATA/home_depot} runs=("$work/run")
     souk=$(programs)/souk
     "$souk" market --seed "$seed" --items 2000 --queries 400 --events 100 --out "$work/shop"
     "$souk" evaluate --lexical --judge qrels --data "$work/shop" --out "$work/run"
-    if [ -d $real ]; then
-        "$souk" evaluate --lexical --data $real --split dev --out "$work/real"
+    if [ -n "$real" ] && [ -d "$real" ]; then
+        "$souk" evaluate --lexical --data "$real" --split dev --out "$work/real"
         runs+=("$work/real")
+    else
+        echo "skipped: metrics on real queries: no shared data: SOUK_DATA names no folder with home_depot"
     fi
     "$python" tests/golden/make_metrics.py --verify "${runs[@]}"
 }
 
-# check_export MODEL: what Souk exports gives the same vectors in sentence-transformers as in Souk.
+# check_export MODEL: exports the model and compares its vectors in sentence-transformers with Souk's.
 check_export() {
     local model=$1 souk
     souk=$(programs)/souk

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
-# Format, clippy, the dependencies' licences, sources and advisories, the shell scripts, and what docker/ holds. Stops at the first
-# complaint.
-# What cannot be checked here is said in a line that starts with `skipped:`.
+# Checks formatting, clippy, the dependencies' licences, sources and advisories, the shell scripts, and docker/. Stops at the first
+# error. Checks that cannot run here print a line that starts with `skipped:`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
@@ -35,7 +34,7 @@ check_dependencies() {
         return
     fi
     stage "cargo deny" "$deny" --log-level error check licenses bans sources
-    # git waits for minutes on a host that does not answer.
+    # Without the timeout, git waits minutes for a host that does not answer.
     if timeout 60 "$deny" --log-level off fetch db >/dev/null 2>&1; then
         stage "cargo deny advisories" "$deny" --log-level error check --disable-fetch advisories
     else
@@ -47,7 +46,7 @@ install_cargo_deny() {
     [ ! -x "$CACHE/tools/bin/cargo-deny" ] || return 0
     say "installing cargo-deny $CARGO_DENY into the cache: a minute or two, once"
     mkdir -p "$CACHE/tools"
-    # Unoptimised, for it runs for a second and is waited for here.
+    # Unoptimised: it compiles faster and runs for only a second.
     CARGO_TARGET_DIR=$CACHE/tools/build CARGO_BUILD_BUILD_DIR=$CACHE/tools/build CARGO_PROFILE_DEV_DEBUG=0 \
         with_progress "$CACHE/tools" cargo install cargo-deny --version $CARGO_DENY --locked --debug \
         --root "$CACHE/tools" || true
@@ -65,7 +64,7 @@ check_scripts() {
     fi
 }
 
-# By their schemas, for there is nothing here to build or run them with. PyTorch's operator has none there; its job is YAML at least.
+# Validates schemas only, because nothing here can build or run them. PyTorch's operator has no schema; its job is checked as YAML.
 check_manifests() {
     local python bin
     if ! python=$(scripts/python.sh scripts/manifests.txt); then
@@ -73,7 +72,7 @@ check_manifests() {
         return
     fi
     bin=$(dirname "$python")
-    # DL3008 would have Debian's packages pinned to versions that its mirrors drop
+    # DL3008 requires pinned Debian packages, but mirrors delete old versions
     stage "hadolint" "$bin/hadolint" --ignore DL3008 docker/Dockerfile
     stage "compose" "$bin/check-jsonschema" --quiet --builtin-schema vendor.compose-spec docker/compose.yaml
     stage "kubernetes" "$bin/kubernetes-validate" --strict --quiet --no-warn docker/kubernetes/*.yaml

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2034
-# Where things lie outside the tree. Sourced by the other scripts from the repository root; changes nothing.
+# Paths outside the repository, and shared functions. Sourced by the other scripts from the repository root; changes nothing.
 
 TORCH_VERSION=2.11.0
 CACHE=${SOUK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/souk}
@@ -12,12 +12,12 @@ KAFKA=$CACHE/kafka-$KAFKA_VERSION
 case $CACHE in
 /*) ;;
 *)
-    echo "error: the cache folder $CACHE is a relative path; give SOUK_CACHE the whole one" >&2
+    echo "error: the cache folder $CACHE is a relative path; set SOUK_CACHE to an absolute path" >&2
     exit 1
     ;;
 esac
 
-# python_folder REQUIREMENTS: the environment that scripts/python.sh makes of a file.
+# python_folder REQUIREMENTS: folder of the environment that scripts/python.sh makes for this file.
 python_folder() {
     python3 - "$1" "$CACHE" <<'PYTHON'
 import hashlib, sys
@@ -27,12 +27,12 @@ print("%s/python-%s-%d.%d" % (sys.argv[2], digest, *sys.version_info[:2]))
 PYTHON
 }
 
-# The folder that holds the built programs `souk` and `souk-engine`.
+# Folder of the built programs `souk` and `souk-engine`.
 programs() {
     echo "${CARGO_TARGET_DIR:-$PWD/target}/release"
 }
 
-# has_NAME: whether that server can be started here.
+# has_NAME: whether this server can be started on this machine.
 has_kafka() {
     [ -d "$KAFKA" ] && has_java
 }
@@ -59,14 +59,14 @@ has_s3() {
     [ -f "$(python_folder scripts/s3.txt)/complete" ]
 }
 
-# The folder with PostgreSQL's programs, of the newest version here; Debian keeps it out of PATH.
+# Folder of PostgreSQL's programs, newest installed version; Debian does not add it to PATH.
 postgres_programs() {
     local initdb
     initdb=$(command -v initdb || find /usr/lib/postgresql -path '*/bin/initdb' 2>/dev/null | sort -V | tail -n 1)
     [ -z "$initdb" ] || dirname "$(readlink -f "$initdb")"
 }
 
-# bench_program NAME [-p PACKAGE]: builds benches/NAME.rs and prints where it lies.
+# bench_program NAME [-p PACKAGE]: builds benches/NAME.rs and prints the path of the program.
 bench_program() {
     cargo bench --quiet "${@:2}" --bench "$1" --no-run --message-format=json |
         sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
@@ -83,21 +83,21 @@ fail() {
     exit 1
 }
 
-# locked NAME COMMAND...: one checkout at a time; the others wait for it and then find the work done.
+# locked NAME COMMAND...: runs the command in one checkout at a time; the others wait, then find the work done.
 locked() {
     local name=$1
     shift
     mkdir -p "$CACHE"
     (
         if command -v flock >/dev/null; then
-            flock -n 9 || { say "waiting for another checkout that is preparing $name"; flock 9; }
+            flock -n 9 || { say "waiting for another checkout to prepare $name"; flock 9; }
         fi
         "$@"
     ) 9>"$CACHE/.lock-$name"
 }
 
-# with_progress FOLDER COMMAND...: runs a command that fills FOLDER, says every few seconds how far it is, and shows what
-# the command printed only when it fails.
+# with_progress FOLDER COMMAND...: runs a command that fills FOLDER and reports the size every ten seconds. Shows the command's
+# output only if it fails.
 with_progress() {
     local folder=$1 log status=0 ticker
     shift

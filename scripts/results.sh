@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Makes a table of docs/results.md anew, into a new folder:
+# Reproduces a table of docs/results.md in a new folder:
 #
-#   scripts/results.sh market OUT       the supervised stage on a simulated shop: BM25, untrained, clicks, judgements
+#   scripts/results.sh market OUT       supervised stage on a simulated shop: BM25, untrained, SFT on clicks, SFT on judgements
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
 main() {
-    [ $# -eq 2 ] && [ "$1" = market ] || fail "say which table, and a new folder" "scripts/results.sh market OUT"
+    [ $# -eq 2 ] && [ "$1" = market ] || fail "give the table and a new folder" "scripts/results.sh market OUT"
     cargo build --release --workspace --bins
     souk=$(programs)/souk
     mkdir "$2"

@@ -1,16 +1,15 @@
 #!/usr/bin/env bash
-# Servers for tests and for trying things: Apache Kafka (one node), Redis, PostgreSQL, Milvus (its one-process form, Milvus
-# Lite) and an object store that answers as S3 does (moto, in memory) on free ports of 127.0.0.1, everything they write in one
-# folder.
+# Servers for tests and experiments: Apache Kafka (one node), Redis, PostgreSQL, Milvus Lite (one process) and an S3-compatible
+# object store (moto, in memory), on free ports of 127.0.0.1, with all files in one folder.
 #
-#   scripts/services.sh up [DIR]                        starts them; prints the lines of DIR/env, which tells where they are
+#   scripts/services.sh up [DIR]                        starts them; prints DIR/env, which has their addresses
 #   scripts/services.sh down [DIR]                      stops them and deletes DIR
-#   scripts/services.sh stop|start|restart NAME [DIR]   kills a server as a power cut would (PostgreSQL is asked to
-#                                                       stop at once); starts it with its data and port
+#   scripts/services.sh stop|start|restart NAME [DIR]   kills a server as in a power cut (PostgreSQL gets an immediate
+#                                                       shutdown); starts it with its data and port
 #
-# Without DIR it is the folder that SOUK_SERVICES names, else souk-services-UID beside other temporary files. A server whose
-# variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL, MILVUS_URL, S3_URL) is used and not started. The servers ask for
-# no password: whoever has an account on this machine can use them while they run.
+# DIR defaults to SOUK_SERVICES, else souk-services-UID in the temporary folder. A server whose variable is set (KAFKA_BROKERS,
+# REDIS_URL, DATABASE_URL, MILVUS_URL, S3_URL) is not started. The servers have no password: anyone with an account on this
+# machine can use them while they run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
@@ -19,9 +18,9 @@ cd "$(dirname "$0")/.."
 declare -A VARIABLE=([kafka]=KAFKA_BROKERS [redis]=REDIS_URL [postgres]=DATABASE_URL [milvus]=MILVUS_URL
     [s3]=S3_URL)
 SERVERS=(kafka redis postgres milvus s3)
-# What a folder must hold before `down` deletes it.
+# `down` deletes only folders with this file.
 MARK=.souk-services
-# Seconds; a machine that compiles on every core is slow at everything else.
+# Timeout in seconds for a server to start; long, because a machine that compiles on every core is slow.
 PATIENCE=120
 
 main() {
@@ -31,10 +30,10 @@ main() {
     up | down) ;;
     serve) name=$1 && shift ;;
     stop | start | restart)
-        [[ " ${SERVERS[*]} " == *" ${1:-} "* ]] || fail "no server \`${1:-}\`" "There are: ${SERVERS[*]}"
+        [[ " ${SERVERS[*]} " == *" ${1:-} "* ]] || fail "no server \`${1:-}\`" "Servers: ${SERVERS[*]}"
         name=$1 && shift
         ;;
-    *) fail "\`$verb\` is nothing this script does" "scripts/services.sh up|down [DIR]" \
+    *) fail "unknown command \`$verb\`" "scripts/services.sh up|down [DIR]" \
         "scripts/services.sh stop|start|restart NAME [DIR]" ;;
     esac
     [ $# -le 1 ] || fail "too many arguments: $*"
@@ -51,10 +50,10 @@ main() {
     esac
 }
 
-# Without links, to be compared with what the kernel says about processes.
+# Resolves links, because the path is compared with those in /proc.
 choose_folder() {
     local parent
-    parent=$(cd "$(dirname -- "$1")" && pwd -P) || fail "the folder that shall hold $1 does not exist"
+    parent=$(cd "$(dirname -- "$1")" && pwd -P) || fail "the parent folder of $1 does not exist"
     dir=${parent%/}/$(basename -- "$1")
 }
 
@@ -67,7 +66,7 @@ up() {
         claim_folder
         trap down EXIT
         trap 'exit 130' INT
-        # One at a time, so that nobody takes a port between our choice and the server's.
+        # One checkout at a time, so that nobody takes a port between our choice and the server's start.
         locked services start_all
         trap - EXIT
     fi
@@ -86,9 +85,9 @@ all_alive() {
 claim_folder() {
     mkdir -p "$dir"
     if [ ! -O "$dir" ] || [ -n "$(ls -A "$dir")" ]; then
-        fail "$dir is another's or holds something else" "Name a new folder: scripts/services.sh up DIR"
+        fail "$dir belongs to another user or is not empty" "Give a new folder: scripts/services.sh up DIR"
     fi
-    # PostgreSQL runs as another user where we are root.
+    # PostgreSQL runs as another user if we are root.
     chmod 711 "$dir"
     touch "$dir/$MARK"
 }
@@ -101,7 +100,7 @@ start_all() {
         [ -n "${!variable:-}" ] || wanted+=("$name")
     done
     [ ${#wanted[@]} -eq 0 ] || scripts/setup.sh servers "${wanted[@]}" || true
-    read -r -a ports < <(free_ports 6) && [ ${#ports[@]} -eq 6 ] || fail "no free ports were found on 127.0.0.1"
+    read -r -a ports < <(free_ports 6) && [ ${#ports[@]} -eq 6 ] || fail "found no free ports on 127.0.0.1"
     for name in ${wanted[@]+"${wanted[@]}"}; do
         if "has_$name"; then
             mkdir "$dir/$name"
@@ -110,7 +109,7 @@ start_all() {
             launch "$name"
             started+=("$name")
         else
-            echo "$name cannot be had on this machine; ${VARIABLE[$name]} can name one that runs elsewhere" |
+            echo "$name is not available on this machine; set ${VARIABLE[$name]} to use one that runs elsewhere" |
                 tee -a "$dir/missing" >&2
         fi
     done
@@ -121,8 +120,8 @@ start_all() {
     write_env
 }
 
-# Below the ports that the kernel gives to clients: a client that tries again and again to reach a stopped broker would
-# sooner or later be given the broker's own port to call from.
+# Uses ports below the kernel's ephemeral range. Otherwise a client that keeps reconnecting to a stopped broker would sooner or later
+# get the broker's own port as its source port.
 free_ports() {
     python3 - "$1" <<'PYTHON'
 import random, socket, sys
@@ -140,7 +139,7 @@ print(*(candidate.getsockname()[1] for candidate in held))
 PYTHON
 }
 
-# SOUK_SERVICES is there where a server that was started here can be stopped and started: it has a folder there.
+# Sets SOUK_SERVICES if tests can stop and start a server: one that was started from this folder.
 write_env() {
     local name services=${SOUK_SERVICES:-}
     [ ! -f "$dir/kafka/port" ] && [ ! -f "$dir/milvus/port" ] || services=$dir
@@ -166,7 +165,7 @@ url() {
     esac
 }
 
-# launch NAME: in a session of its own, so that a Ctrl-C meant for us does not reach it.
+# launch NAME: starts the server in its own session, so that Ctrl-C in this terminal does not reach it.
 launch() {
     rm -f "$dir/$1/pid"
     setsid scripts/services.sh serve "$1" "$dir" </dev/null >>"$dir/$1/log" 2>&1 9>&- &
@@ -176,8 +175,8 @@ launch() {
     done
 }
 
-# serve NAME: turns this process into the server. It first says which process it is and then looks whether it is still
-# wanted; `down` says first that nothing is and then looks for processes. So none is missed.
+# serve NAME: replaces this process by the server. It writes its process id first and then checks for `stopping`; `down` creates
+# `stopping` first and then looks for processes. So no process is missed.
 serve() {
     cd "$dir/$1"
     echo $$ >pid
@@ -194,8 +193,8 @@ serve_kafka() {
     exec "${java[@]}" kafka.Kafka server.properties
 }
 
-# configure_kafka PORT CONTROLLER_PORT: one node, few threads, and no waiting for members or brokers that do not exist. A
-# killed broker is let in again only after its session has ended, so that is short.
+# configure_kafka PORT CONTROLLER_PORT: one node, few threads, and no waiting for other members or brokers. The session timeout is
+# short, because a killed broker can rejoin only after its session has expired.
 configure_kafka() {
     cat >"$dir/kafka/server.properties" <<PROPERTIES
 process.roles=broker,controller
@@ -228,16 +227,16 @@ serve_redis() {
     exec redis-server --port "$1" --bind 127.0.0.1 --dir . --save '' --appendonly no --daemonize no
 }
 
-# PostgreSQL refuses to run as root.
+# PostgreSQL does not run as root.
 serve_postgres() {
     local bin user=()
     bin=$(postgres_programs)
-    # carried out once the program that runs then has ended
+    # runs once the program in the foreground has ended
     trap 'exit 1' TERM
     if [ "$(id -u)" -eq 0 ]; then
         chown postgres .
         user=(setpriv --reuid=postgres --regid=postgres --init-groups --)
-        "${user[@]}" test -x "$PWD" || fail "the user postgres may not enter $PWD" "Name another folder: scripts/services.sh up DIR"
+        "${user[@]}" test -x "$PWD" || fail "the user postgres cannot enter $PWD" "Give another folder: scripts/services.sh up DIR"
     fi
     if [ ! -f made ]; then
         "${user[@]}" "$bin/initdb" --pgdata=data --username=souk --auth=trust --encoding=UTF8 --locale=C --no-sync
@@ -260,13 +259,13 @@ serve_s3() {
     exec "$folder/bin/moto_server" -H 127.0.0.1 -p "$1"
 }
 
-# settle NAME: returns when the server answers; fails with the end of its log when it never does.
+# settle NAME: waits until the server answers; on timeout, prints the end of its log and fails.
 settle() {
     local name=$1 begin=$SECONDS port
     port=$(cat "$dir/$name/port")
     until "answers_$name" "$port" 2>/dev/null && alive "$name"; do
         if ! alive "$name" || [ $((SECONDS - begin)) -ge $PATIENCE ]; then
-            say "the log of $name ends:"
+            say "end of the log of $name:"
             tail -n 15 "$dir/$name/log" >&2
             fail "$name did not answer on 127.0.0.1:$port"
         fi
@@ -274,7 +273,7 @@ settle() {
     done
 }
 
-# A metadata request of version 4 that names no topic; the broker is there once the answer lists one.
+# Sends a metadata request (version 4) without topics; the broker is ready once the answer lists one broker.
 answers_kafka() {
     python3 - "$1" <<'PYTHON'
 import socket, struct, sys
@@ -296,7 +295,7 @@ answers_postgres() {
     [ "$(PGCONNECT_TIMEOUT=5 "$(postgres_programs)/psql" -XAtq -h 127.0.0.1 -p "$1" -U souk -d souk -c 'select 1')" = 1 ]
 }
 
-# It listens once it has read its data.
+# Milvus Lite listens only after it has loaded its data.
 answers_milvus() {
     (exec 3<>"/dev/tcp/127.0.0.1/$1")
 }
@@ -309,24 +308,24 @@ down() {
     local name
     trap '' INT TERM HUP
     [ -e "$dir" ] || return 0
-    [ -f "$dir/$MARK" ] || fail "$dir holds no services, so it is left alone"
+    [ -f "$dir/$MARK" ] || fail "$dir was not made by this script, so it is not deleted"
     touch "$dir/stopping"
     for name in "${SERVERS[@]}"; do
         [ "$name" != postgres ] || ask_postgres
         kill_group "$name"
     done
-    # what was killed amid writing may need a moment
+    # killed processes may need a moment to release their files
     rm -rf "$dir" || { sleep 1 && rm -rf "$dir"; }
 }
 
-# alive NAME: the process lives and is the one that was started here, for numbers are used again.
+# alive NAME: the process runs and is the one that was started here (the kernel reuses process ids).
 alive() {
     local pid
     pid=$(cat "$dir/$1/pid" 2>/dev/null) && [[ $(readlink "/proc/$pid/cwd") == "$dir/$1"* ]]
 }
 
-# Only by its own hand does PostgreSQL give back its shared memory. SIGINT tells the server to stop at once; what prepares
-# its folder is let come to an end, for it leaves children behind when it is interrupted.
+# PostgreSQL must shut down itself to release its shared memory. SIGINT stops the server at once. During initdb SIGTERM is sent
+# instead, which takes effect after initdb has ended, because an interrupted initdb leaves child processes behind.
 ask_postgres() {
     local pid signal=TERM
     alive postgres || return 0

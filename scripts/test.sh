@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
-# Runs all tests and prints, last and alone on a line, the sum over all of them: `N passed, N failed, N skipped`.
-# Arguments go to cargo test: `scripts/test.sh -p souk-native`.
+# Runs all tests. The last line of the output is the total: `N passed, N failed, N skipped`.
+# Arguments are passed to cargo test: `scripts/test.sh -p souk-native`.
 #
-# Kafka, Redis, PostgreSQL, Milvus and S3 run beside the tests, on ports and in a folder of their own (scripts/services.sh); one
-# whose variable is set already (KAFKA_BROKERS, REDIS_URL, DATABASE_URL, MILVUS_URL, S3_URL) is used as it is. Pages are looked at
+# Starts Kafka, Redis, PostgreSQL, Milvus and S3 for the tests, on free ports and in a temporary folder (scripts/services.sh). A
+# server whose variable is set (KAFKA_BROKERS, REDIS_URL, DATABASE_URL, MILVUS_URL, S3_URL) is used instead. Web pages are tested
 # with the browser that scripts/browser.sh finds.
 #
-# A test that cannot run here (no GPU, no broker) appends one line, `NAME: REASON`, to the file that SOUK_SKIPPED names,
-# and returns. It then counts as skipped, not as passed, like the tests marked #[ignore].
+#   SOUK_DATA=DIR   folder with the public datasets (docs/evaluation.md); without it, the tests that need them are skipped
+#
+# A test that cannot run here (no GPU, no broker) appends one line, `NAME: REASON`, to the file in SOUK_SKIPPED and returns. It
+# then counts as skipped, not as passed, like tests marked #[ignore].
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -17,11 +19,11 @@ services=$(mktemp -d "${TMPDIR:-/tmp}/souk-services-XXXXXX")
 trap 'scripts/services.sh down "$services"; rm -rf "$work"' EXIT
 trap 'exit 130' INT
 export SOUK_SKIPPED=$work/skipped
-# tests run side by side already; more threads within each would only wait for one another
+# tests run in parallel already; more threads per test would only compete
 export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 : >"$SOUK_SKIPPED"
 
-# what no test here calls is compiled at least
+# no test calls NCCL on a machine without GPUs, but it must compile
 status=0 no_nccl=
 scripts/nccl.sh || status=$?
 case $status in
@@ -35,7 +37,7 @@ scripts/services.sh up "$services" >/dev/null
 # shellcheck source=/dev/null
 . "$services/env"
 
-# Everything with Milvus, for a run of its own would compile the library and most of what it stands on a second time.
+# All tests run with Milvus: a separate run would compile the library and most dependencies a second time.
 [ $# -gt 0 ] || set -- --workspace --features souk/full,souk-cli/full,souk-search/full
 status=0
 cargo test --release --no-fail-fast "$@" 2>&1 | tee "$work/log" || status=$?

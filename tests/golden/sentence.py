@@ -80,9 +80,9 @@ def build_wordpiece(seed: int) -> Tokenizer:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     lines = [tokenizer.normalizer.normalize_str(line) for line in titles(400, seed) + ["find: item: "] * 40]
     words = [word for line in lines for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(line)]
-    letters = max_common((letter for word in words for letter in word), 60)
-    endings = max_common((word[-size:] for word in words for size in (2, 3) if len(word) > size), 50)
-    pieces = letters + [f"##{piece}" for piece in letters + endings] + max_common(words, 60)
+    letters = most_common((letter for word in words for letter in word), 60)
+    endings = most_common((word[-size:] for word in words for size in (2, 3) if len(word) > size), 50)
+    pieces = letters + [f"##{piece}" for piece in letters + endings] + most_common(words, 60)
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     vocab = {piece: index for index, piece in enumerate(dict.fromkeys(special + pieces))}
     tokenizer.model = models.WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100)
@@ -94,7 +94,7 @@ def build_wordpiece(seed: int) -> Tokenizer:
     return tokenizer
 
 
-def max_common(pieces, count: int) -> list[str]:
+def most_common(pieces, count: int) -> list[str]:
     counts = Counter(pieces)
     return sorted(counts, key=lambda piece: (-counts[piece], piece))[:count]
 

@@ -1,4 +1,4 @@
-//! Importers on real files: Parquet written by pyarrow, and real data sets beside the repository if present.
+//! Importers on real files: Parquet written by pyarrow, and the public datasets in the folder SOUK_DATA.
 
 use std::fs;
 use std::io::Write;
@@ -15,15 +15,17 @@ fn imported(format: Format, options: &Options, from: &Path) -> (tempfile::TempDi
     (home, summary)
 }
 
-/// Path of a real data set; lists the test as skipped if the files are missing.
+/// Path of a public dataset in the folder SOUK_DATA (docs/evaluation.md); lists the test as skipped if it is missing.
 fn shared(test: &str, path: &str) -> Option<PathBuf> {
-    let path = souk_testing::repository().join("../shared/data").join(path);
-    if path.exists() {
-        return Some(path);
+    // a relative folder counts from the repository, as in the scripts
+    let folder = std::env::var_os("SOUK_DATA").filter(|folder| !folder.is_empty());
+    let dataset = folder.map(|folder| souk_testing::repository().join(folder).join(path));
+    if let Some(dataset) = dataset.filter(|dataset| dataset.exists()) {
+        return Some(dataset);
     }
     if let Some(list) = std::env::var_os("SOUK_SKIPPED") {
         let mut list = fs::OpenOptions::new().append(true).create(true).open(list).unwrap();
-        writeln!(list, "{test}: no shared data").unwrap();
+        writeln!(list, "{test}: no shared data: SOUK_DATA names no folder with {path}").unwrap();
     }
     None
 }

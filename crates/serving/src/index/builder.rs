@@ -270,7 +270,7 @@ mod tests {
         let dir = home.path().join("index");
         build_index(&dir, settings(IndexKind::Auto));
         let message = |model, dimensions| Snapshot::open(&dir, model, dimensions).err().unwrap().to_string();
-        assert!(message("m2", 2).contains("build_index by model m1, but the model given is m2"));
+        assert!(message("m2", 2).contains("built by model m1, but the model given is m2"));
         assert!(message("m1", 8).contains("vectors of 2 entries, the model is set to 8"));
         let again = Snapshot::builder(&dir, "m1".into(), 2, settings(IndexKind::Auto));
         assert!(again.err().unwrap().to_string().contains("is not empty"));

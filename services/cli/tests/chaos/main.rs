@@ -227,13 +227,16 @@ impl<'a> Loop<'a> {
         }
     }
 
-    /// Waits until everything is read, no round is left to do, and both processes serve what was offered last; that.
+    /// Waits until all events are read, no round is due and both processes serve the last offer; returns that version.
     fn settle(&self, trainer: &Daemon, searches: &[Daemon; 2], num: usize) -> Version {
+        self.until(trainer, "not all events are read", |_| self.examples().len() == num as u64);
+        // the trainer counts examples twice a second: only then does its status include the last ones
+        sleep(Duration::from_secs(2));
         self.until(trainer, "the trainer does not come to rest", |status| {
             let idle = status["doing"] == "waiting" && status["round"].is_null();
             let stages = status["stages"].as_array().unwrap();
             let due = stages.iter().any(|stage| stage["fresh"].as_u64() >= Some(150));
-            idle && !stages.is_empty() && !due && self.examples().len() == num as u64
+            idle && !stages.is_empty() && !due
         });
         let began = Instant::now();
         loop {

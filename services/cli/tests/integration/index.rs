@@ -101,7 +101,7 @@ fn ranks_share_the_work_and_go_on_after_a_kill() {
         }
         assert!(began.elapsed() < Duration::from_secs(60), "{message}");
     };
-    assert!(message.contains("was begun with another") || message.contains("is not empty"), "{message}");
+    assert!(message.contains("was started with another") || message.contains("is not empty"), "{message}");
     if !Path::new(&shared).exists() {
         let rebuilt = done(&souk(&ranks).output().unwrap());
         assert!(rebuilt["shards_before"].as_u64() >= Some(1), "{rebuilt}");

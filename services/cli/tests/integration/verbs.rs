@@ -324,5 +324,5 @@ fn a_market_is_written_whole_or_refused() {
     }
     refused(2, &["is not empty"], &small, b"");
     let many = dir.path().join("many").display().to_string();
-    refused(2, &["ask for fewer"], &["market", "--items", "3", "--queries", "900", "--out", &many], b"");
+    refused(2, &["reduce the queries"], &["market", "--items", "3", "--queries", "900", "--out", &many], b"");
 }

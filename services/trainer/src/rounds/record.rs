@@ -270,6 +270,6 @@ mod tests {
         rounds.begin(round(1, None, 1)).unwrap();
         fs::write(rounds.place(1).join(BEGUN), "{").unwrap();
         let error = Rounds::open(home.path()).err().unwrap().to_string();
-        assert!(error.contains("round.json: is not what a trainer writes"), "{error}");
+        assert!(error.contains("round.json: is not a round's record"), "{error}");
     }
 }

@@ -418,7 +418,7 @@ fn mistakes_are_told_before_anything_begins() {
         assert!(message.contains(words), "`{message}` does not say `{words}`");
     };
     refused(&["trainer.stage=[]"], "[[trainer.stage]]");
-    refused(&["trainer.stage=[{name=\"a b\"}]"], "`a b` is no name");
+    refused(&["trainer.stage=[{name=\"a b\"}]"], "`a b` is not a valid stage name");
     refused(&["trainer.stage=[{name=\"a\", set=[\"train.batch=0\"]}]"], "train.batch");
     refused(&["trainer.stage=[{name=\"a\", set=[\"train.batsch=1\"]}]"], "batsch");
     refused(&["trainer.gate.splits=[\"dev\"]"], "qrels/dev.tsv is not there");
