@@ -9,6 +9,9 @@ mod own_judge;
 #[path = "../../examples/own_objective.rs"]
 #[allow(dead_code, reason = "its main is not called")]
 mod own_objective;
+#[path = "../../examples/search.rs"]
+#[allow(dead_code, reason = "its main is not called")]
+mod search;
 
 use souk::domain::Level;
 
@@ -37,4 +40,13 @@ fn own_judge_rewards_the_item_that_shares_more_words() {
     let [desk, wardrobe, jacket] = [desk, wardrobe, jacket].map(Option::unwrap);
     assert!(desk.total > wardrobe.total && wardrobe.total > jacket.total, "{rewards:?}");
     assert_eq!((desk.level, jacket.level), (Level::L4, Level::L1));
+}
+
+#[test]
+fn search_finds_an_item_by_its_own_title() {
+    let home = tempfile::tempdir().unwrap();
+    let title = "a red rain jacket";
+    let hits = search::run(&souk_testing::golden("st_mean_dense"), &home.path().join("index"), title).unwrap();
+    assert_eq!((hits.len(), hits[0].item.title.as_str()), (2, title));
+    assert!(hits[0].score > 0.99 && hits[0].score >= hits[1].score, "{hits:?}");
 }

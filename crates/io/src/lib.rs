@@ -11,6 +11,7 @@ pub mod domain;
 pub mod error;
 pub mod objects;
 pub mod shuffle;
+pub mod splitmix;
 pub mod telemetry;
 pub mod time;
 pub mod ubi;

@@ -1,13 +1,15 @@
-//! In which order examples are drawn: a permutation of their rows that is a function of the seed, computed row by row, so that
-//! it takes no memory and drawing goes on at any place.
+//! Order in which examples are drawn: a permutation of rows that depends on the seed alone. It is computed row by row, so it
+//! takes no memory and can start at any row.
+
+use crate::splitmix::{mix, scale};
 
 const ROUNDS: usize = 6;
 
-/// A permutation of `0..num`: a Feistel network on the smallest power of two, walked until it lands inside.
+/// A permutation of `0..num`: a Feistel network on the smallest power of two, repeated until the result is in range.
 #[derive(Clone, Debug)]
 pub struct Permutation {
     num: u64,
-    /// Bits of the lower half; the upper has as many or one less.
+    /// Bits of the lower half; the upper half has as many or one fewer.
     low_bits: u32,
     low_mask: u64,
     high_mask: u64,
@@ -23,7 +25,7 @@ impl Permutation {
         Self { num, low_bits, low_mask: mask(low_bits), high_mask: mask(bits - low_bits), keys }
     }
 
-    /// Where `at` goes; `at` must be below the number of rows.
+    /// Row at position `at`, which must be below the number of rows.
     pub fn at(&self, at: u64) -> u64 {
         let mut at = at;
         loop {
@@ -40,30 +42,21 @@ impl Permutation {
     }
 }
 
-/// SplitMix64's finalizer.
-fn mix(mut bits: u64) -> u64 {
-    bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
-}
-
-/// A uniform number below `num`, the `draw`-th of a seed, in constant time. Biased by less than `num / 2^64`.
+/// The seed's uniform number in `0..num` of this draw, in constant time. Biased by less than `num / 2^64`.
 pub(super) fn uniform(seed: u64, draw: u64, num: u64) -> u64 {
-    let bits = mix(seed ^ mix(draw));
-    ((u128::from(bits) * u128::from(num)) >> 64) as u64
+    scale(mix(seed ^ mix(draw)), num)
 }
 
-/// How rows are shuffled.
+/// Shuffle settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     pub seed: u64,
-    /// Shuffle within stretches of so many rows, so that old events come before new ones; all rows together when `None`.
+    /// Shuffle within blocks of this many rows, so that older events come first; all rows together if `None`.
     pub block: Option<u64>,
 }
 
 impl Order {
-    /// The block that draw number `draw` falls in: its first row, its length, and the place within it.
+    /// Block of draw number `draw`: its first row, its length, and the position within it.
     fn block_of(&self, draw: u64, num: u64) -> (u64, u64, u64) {
         let in_epoch = draw % num;
         let size = self.block.unwrap_or(num).clamp(1, num);
@@ -76,7 +69,7 @@ impl Order {
         Permutation::new(length, mix(self.seed ^ mix(draw / num)) ^ mix(first))
     }
 
-    /// The rows of the block at `draw` that come at `draw` or later, and the row after the block.
+    /// Rows of `draw`'s block that are drawn at `draw` or later, and the row after the block.
     pub fn rest_of_block(&self, draw: u64, num: u64) -> (impl Iterator<Item = u64> + use<>, u64) {
         let (first, length, place) = self.block_of(draw, num);
         let permutation = self.permutation(draw, num);
@@ -84,7 +77,7 @@ impl Order {
     }
 }
 
-/// Draws rows without end, epoch after epoch.
+/// Endless iterator over rows, epoch after epoch.
 pub struct Draw {
     num: u64,
     order: Order,
@@ -93,12 +86,12 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// Of `num` rows, from draw number `at` on.
+    /// Draws from `num` rows, beginning with draw number `at`.
     pub fn new(num: u64, order: Order, at: u64) -> Self {
         Self { num, order, at, block: None }
     }
 
-    /// The number of the next draw.
+    /// Number of the next draw.
     pub fn at(&self) -> u64 {
         self.at
     }
@@ -107,7 +100,7 @@ impl Draw {
 impl Iterator for Draw {
     type Item = u64;
 
-    /// `None` only where there are no rows.
+    /// `None` only if there are no rows.
     fn next(&mut self) -> Option<u64> {
         if self.num == 0 {
             return None;

@@ -1,6 +1,8 @@
 //! Deterministic random numbers (SplitMix64) by seed and stream, and distributions over them. Never uses the machine's
 //! entropy.
 
+use souk_io::splitmix::{GOLDEN_GAMMA, SplitMix64, finalize};
+
 // Random streams: each draw uses the seed, one of these and an index. The values are fixed: they determine every folder.
 pub const STREAM_TRAITS: u64 = 1;
 pub const STREAM_SALES: u64 = 2;
@@ -16,21 +18,12 @@ pub const STREAM_MAKERS: u64 = 10;
 /// Random number generator; each use has its own stream.
 #[derive(Clone, Debug)]
 pub struct Dice {
-    state: u64,
-}
-
-/// Mixes the bits of a number (SplitMix64's finaliser).
-fn scatter(number: u64) -> u64 {
-    let number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    number ^ (number >> 31)
+    stream: SplitMix64,
 }
 
 /// Hash of a list of numbers.
 pub fn hash(parts: &[u64]) -> u64 {
-    parts
-        .iter()
-        .fold(0x9e37_79b9_7f4a_7c15, |sum, part| scatter(sum.wrapping_add(*part).wrapping_mul(0xd6e8_feb8_6659_fd93)))
+    parts.iter().fold(GOLDEN_GAMMA, |sum, part| finalize(sum.wrapping_add(*part).wrapping_mul(0xd6e8_feb8_6659_fd93)))
 }
 
 /// Hash of a text (FNV-1a).
@@ -41,12 +34,11 @@ pub fn hash_text(text: &str) -> u64 {
 impl Dice {
     /// Starts a stream; `key` is usually seed, stream constant and index.
     pub fn new(key: &[u64]) -> Self {
-        Self { state: hash(key) }
+        Self { stream: SplitMix64::new(hash(key)) }
     }
 
     pub fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        scatter(self.state)
+        self.stream.next_bits()
     }
 
     /// Uniform number in [0, 1).
@@ -60,7 +52,7 @@ impl Dice {
 
     /// Uniform integer in [0, `count`); `count` must not be 0.
     pub fn below(&mut self, count: usize) -> usize {
-        ((u128::from(self.next()) * count as u128) >> 64) as usize
+        self.stream.below(count)
     }
 
     /// Uniform choice from a slice that must not be empty.
@@ -98,14 +90,6 @@ impl Dice {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_stream_is_splitmix64() {
-        // first numbers of the reference implementation from state 0
-        let mut dice = Dice { state: 0 };
-        let drawn = [dice.next(), dice.next(), dice.next()];
-        assert_eq!(drawn, [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4, 0x06c4_5d18_8009_454f]);
-    }
 
     #[test]
     fn streams_differ_and_draws_stay_in_bounds() {

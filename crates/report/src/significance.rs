@@ -1,57 +1,39 @@
-//! How much of a number is chance: bootstrap intervals, paired tests and Holm's correction. Takes one value for each
-//! query, gives intervals and probabilities; everything that is drawn comes from a seed, so the same input gives the same
-//! answer.
+//! Statistical significance: bootstrap intervals, paired tests and Holm's correction. Takes one value per query and
+//! returns intervals and p-values. All draws come from a seed, so the same input gives the same result.
 
 use serde::{Deserialize, Serialize};
+use souk_io::splitmix::SplitMix64;
+use statrs::function::beta::beta_reg;
 
-/// Draws of a bootstrap.
+/// Bootstrap samples.
 const NUM_DRAWS: usize = 10_000;
-/// Draws of a randomisation test: its smallest probability must outlive a correction for hundreds of tests.
+/// Samples of a randomisation test. Its smallest p-value must stay significant after a correction for hundreds of tests.
 const NUM_FLIPS: usize = 50_000;
-/// All ways to flip so many signs are tried instead of drawn: there are no more than draws.
+/// Up to this many differences, all sign patterns are enumerated: there are fewer than `NUM_FLIPS`.
 const MAX_FLIPPED: usize = 15;
 
-/// Where 95 % of the draws lie.
+/// 95 % interval.
 pub type Interval = [f64; 2];
 
-/// The same queries under two engines: what the second has more than the first.
+/// Paired comparison of two engines on the same queries: the second minus the first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Paired {
-    /// Queries that have a value under both.
+    /// Queries with a value under both engines.
     pub num_queries: usize,
     pub difference: f64,
     pub interval: Interval,
-    /// Student's; 0 where no query differs, and missing where all differ by the same.
+    /// Student's t; 0 if no query differs, and `None` if all differ by the same amount.
     pub t: Option<f64>,
-    /// Two-sided: how often chance alone makes a difference as large.
+    /// Two-sided p-value of the t-test.
     pub p_t: f64,
     pub p_randomised: f64,
 }
 
-/// Random bits, a function of seed and place.
-#[derive(Clone)]
-struct Dice(u64);
-
-impl Dice {
-    /// SplitMix64.
-    fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let bits = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    }
-
-    /// Below `num`; biased by less than `num / 2^64`.
-    fn below(&mut self, num: usize) -> usize {
-        ((u128::from(self.bits()) * num as u128) >> 64) as usize
-    }
-}
-
-/// Intervals of the means of several columns over the same queries, from the same draws of queries: percentile bootstrap.
-/// A query without a value counts for nothing in its column; a column without values has no interval.
+/// Percentile bootstrap intervals of the means of several columns, from the same samples of queries. A query without a
+/// value is left out of its column; a column without values has no interval.
 pub fn bootstrap(columns: &[Vec<Option<f64>>], seed: u64) -> Vec<Option<Interval>> {
     let num = columns.first().map_or(0, Vec::len);
-    let mut dice = Dice(seed);
+    let mut dice = SplitMix64::new(seed);
     let mut times = vec![0_u32; num];
     let mut drawn = vec![Vec::with_capacity(NUM_DRAWS); columns.len()];
     for _ in 0..if num == 0 { 0 } else { NUM_DRAWS } {
@@ -71,21 +53,21 @@ pub fn bootstrap(columns: &[Vec<Option<f64>>], seed: u64) -> Vec<Option<Interval
     drawn.into_iter().map(middle).collect()
 }
 
-/// The middle 95 % of what was drawn.
+/// The middle 95 % of the samples.
 fn middle(mut drawn: Vec<f64>) -> Option<Interval> {
     drawn.sort_unstable_by(f64::total_cmp);
     (!drawn.is_empty()).then(|| [quantile(&drawn, 0.025), quantile(&drawn, 0.975)])
 }
 
-/// Of sorted values, between the two nearest.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let place = share * (sorted.len() - 1) as f64;
+/// Quantile of sorted values, interpolated linearly.
+fn quantile(sorted: &[f64], level: f64) -> f64 {
+    let place = level * (sorted.len() - 1) as f64;
     let (low, rest) = (place.floor() as usize, place.fract());
     let high = (low + 1).min(sorted.len() - 1);
     sorted[low] + rest * (sorted[high] - sorted[low])
 }
 
-/// Tests the values of one query after another under two engines; `None` where no query has both.
+/// Compares two engines query by query; `None` if no query has a value under both.
 pub fn paired(reference: &[Option<f64>], other: &[Option<f64>], seed: u64) -> Option<Paired> {
     let differences: Vec<f64> = reference.iter().zip(other).filter_map(|(a, b)| Some((*b)? - (*a)?)).collect();
     if differences.is_empty() {
@@ -100,7 +82,7 @@ pub fn paired(reference: &[Option<f64>], other: &[Option<f64>], seed: u64) -> Op
     Some(Paired { num_queries: differences.len(), difference, interval, t, p_t, p_randomised })
 }
 
-/// Whether the mean of differences is 0: Student's t and its two-sided probability.
+/// One-sample t-test that the mean difference is 0: Student's t and the two-sided p-value.
 pub fn t_test(differences: &[f64]) -> (Option<f64>, f64) {
     let num = differences.len() as f64;
     let mean = differences.iter().sum::<f64>() / num;
@@ -110,16 +92,18 @@ pub fn t_test(differences: &[f64]) -> (Option<f64>, f64) {
     let squares: f64 = differences.iter().map(|difference| (difference - mean).powi(2)).sum();
     let freedom = num - 1.0;
     let error = (squares / freedom / num).sqrt();
-    match freedom < 1.0 {
-        // one query says nothing about its neighbours
-        true => (None, 1.0),
-        false if error == 0.0 => (None, 0.0),
-        false => (Some(mean / error), student((mean / error).powi(2), freedom)),
+    if freedom < 1.0 {
+        // the variance of one query is unknown
+        (None, 1.0)
+    } else if error == 0.0 {
+        (None, 0.0)
+    } else {
+        (Some(mean / error), student((mean / error).powi(2), freedom))
     }
 }
 
-/// How often the sum of differences with random signs is as far from 0 as theirs. Few differences are tried with all
-/// signs, which is exact; of many, draws are counted together with what was found.
+/// P-value of the randomisation test: how often the sum of the differences with random signs is at least as far from 0.
+/// Exact for few differences; for many, sampled, with the observed signs counted as one sample.
 pub fn randomisation(differences: &[f64], seed: u64) -> f64 {
     let found = differences.iter().sum::<f64>().abs();
     // sums in another order differ in their last bits
@@ -136,13 +120,13 @@ pub fn randomisation(differences: &[f64], seed: u64) -> f64 {
         let all = 1_u64 << differences.len();
         return (0..all).filter(|signs| reached(sum(*signs, differences))).count() as f64 / all as f64;
     }
-    let mut dice = Dice(seed);
-    let draws = (0..NUM_FLIPS).map(|_| differences.chunks(64).map(|part| sum(dice.bits(), part)).sum());
+    let mut dice = SplitMix64::new(seed);
+    let draws = (0..NUM_FLIPS).map(|_| differences.chunks(64).map(|part| sum(dice.next_bits(), part)).sum());
     let extreme = draws.filter(|sum| reached(*sum)).count();
     (extreme + 1) as f64 / (NUM_FLIPS + 1) as f64
 }
 
-/// Holm's correction: what each probability becomes when the smallest of so many was bound to be small.
+/// Holm's correction of p-values for multiple tests.
 pub fn holm(probabilities: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();
     order.sort_by(|a, b| probabilities[*a].total_cmp(&probabilities[*b]));
@@ -154,64 +138,9 @@ pub fn holm(probabilities: &[f64]) -> Vec<f64> {
     corrected
 }
 
-/// The chance that a Student variable of that many degrees of freedom is further out than √`squared`.
+/// Two-sided probability that Student's t with `freedom` degrees of freedom has a square above `squared`.
 fn student(squared: f64, freedom: f64) -> f64 {
-    incomplete_beta(freedom / (freedom + squared), freedom / 2.0, 0.5)
-}
-
-/// The regularised incomplete beta function, by the continued fraction that converges where x is small.
-fn incomplete_beta(x: f64, a: f64, b: f64) -> f64 {
-    if x <= 0.0 || x >= 1.0 {
-        return x.clamp(0.0, 1.0);
-    }
-    if x > (a + 1.0) / (a + b + 2.0) {
-        return 1.0 - incomplete_beta(1.0 - x, b, a);
-    }
-    let front = (ln_gamma(a + b) - ln_gamma(a) - ln_gamma(b) + a * x.ln() + b * (-x).ln_1p()).exp() / a;
-    front / fraction(x, a, b)
-}
-
-/// Lentz's way through the fraction: 1 + d₁ / (1 + d₂ / (1 + ...)).
-fn fraction(x: f64, a: f64, b: f64) -> f64 {
-    let away_from_zero = |value: f64| if value.abs() < 1e-300 { 1e-300 } else { value };
-    let (mut value, mut above, mut below) = (1.0, 1.0, 0.0);
-    for step in 1..1000 {
-        let m = f64::from(step / 2);
-        let term = if step % 2 == 0 {
-            m * (b - m) * x / ((a + 2.0 * m - 1.0) * (a + 2.0 * m))
-        } else {
-            -(a + m) * (a + b + m) * x / ((a + 2.0 * m) * (a + 2.0 * m + 1.0))
-        };
-        below = 1.0 / away_from_zero(1.0 + term * below);
-        above = away_from_zero(1.0 + term / above);
-        value *= above * below;
-        if (above * below - 1.0).abs() < 1e-15 {
-            break;
-        }
-    }
-    value
-}
-
-/// Lanczos's approximation, for positive numbers.
-fn ln_gamma(x: f64) -> f64 {
-    const SERIES: [f64; 8] = [
-        676.520_368_121_885_1,
-        -1_259.139_216_722_402_8,
-        771.323_428_777_653_1,
-        -176.615_029_162_140_6,
-        12.507_343_278_686_905,
-        -0.138_571_095_265_720_12,
-        9.984_369_578_019_572e-6,
-        1.505_632_735_149_311_6e-7,
-    ];
-    if x < 0.5 {
-        let reflected = std::f64::consts::PI / (std::f64::consts::PI * x).sin();
-        return reflected.ln() - ln_gamma(1.0 - x);
-    }
-    let x = x - 1.0;
-    let sum = SERIES.iter().zip(1..).fold(0.999_999_999_999_809_9, |sum, (c, at)| sum + c / (x + f64::from(at)));
-    let t = x + 7.5;
-    0.5 * std::f64::consts::TAU.ln() + (x + 0.5) * t.ln() - t + sum.ln()
+    beta_reg(freedom / 2.0, 0.5, (freedom / (freedom + squared)).clamp(0.0, 1.0))
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::{Backbone, ForwardPass, KvCache, Tokens};
 use souk_io::error::{Error, Result};
+use souk_io::splitmix::mix;
 
 /// Sampling settings.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -131,12 +132,6 @@ fn inverse_cdf(uniforms: &Tensor, weights: &Tensor) -> Tensor {
 
 /// Uniform number in [0, 1) for a seed, text index and step (SplitMix64).
 fn uniform(seed: u64, index: u64, step: u64) -> f32 {
-    let mix = |mut bits: u64| {
-        bits = bits.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        bits ^ (bits >> 31)
-    };
     (mix(seed ^ mix(index ^ mix(step))) >> 40) as f32 / (1_u64 << 24) as f32
 }
 
