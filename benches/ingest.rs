@@ -206,12 +206,13 @@ fn from_kafka(home: &Path, brokers: &str, events: u64) {
         };
         let alone = KafkaSettings { group: format!("{topic}-alone-{round}"), ..settings.clone() };
         let times = [
-            count_bytes(&client, &format!("{topic}-bare-{round}"), (&topic, messages)),
+            count_bytes(&client, &format!("{topic}-bare-{round}"), &topic, messages),
             // Souk does not wait for a second when enough lies ready; librdkafka by itself does
             count_bytes(
                 client.clone().set("fetch.queue.backoff.ms", "10"),
                 &format!("{topic}-keen-{round}"),
-                (&topic, messages),
+                &topic,
+                messages,
             ),
             count_messages(&alone, messages),
             to_examples(&settings, &home.join(format!("kafka-{round}")), messages),
@@ -262,7 +263,7 @@ fn to_examples(settings: &KafkaSettings, home: &Path, messages: u64) -> Duration
 }
 
 /// From the first message until all are counted.
-fn count_bytes(client: &ClientConfig, group: &str, (topic, messages): (&str, u64)) -> Duration {
+fn count_bytes(client: &ClientConfig, group: &str, topic: &str, messages: u64) -> Duration {
     let mut config = client.clone();
     config.set("group.id", group).set("auto.offset.reset", "earliest").set("enable.auto.commit", "false");
     let consumer: BaseConsumer = config.create().unwrap();

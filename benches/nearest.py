@@ -2,7 +2,7 @@
 
 Takes the built bench `nearest`, a model and a data folder. The vectors are those of the catalogue's titles; if there are too few,
 halves of titles are added, so that all vectors are real text embeddings. Prints for each library build time, memory, and queries
-per second with recall@K at each `ef` (column `reach`).
+per second with recall@K at each `ef` (column `ef`).
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy
 
 LINKS, BUILD_REACH = 16, 200
-REACHES = (100, 125, 150, 200, 300, 400)
+EF_VALUES = (100, 125, 150, 200, 300, 400)
 ROUNDS = 5
 LEAST_RECALL = 0.95
 
@@ -55,17 +55,17 @@ def lines(text):
 
 
 def show(rows, k):
-    print(f"| | build, s | MiB | reach | recall@{k} | queries/s, 1 thread | 2 threads |")
+    print(f"| | build, s | MiB | ef | recall@{k} | queries/s, 1 thread | 2 threads |")
     print("|---|---|---|---|---|---|---|")
     names = list(dict.fromkeys(row["name"] for row in rows))
     best = {}
     for name in names:
         built = next(row for row in rows if row["name"] == name and "build" in row)
-        for row in (row for row in rows if row["name"] == name and "reach" in row):
-            first = row["reach"] == REACHES[0]
+        for row in (row for row in rows if row["name"] == name and "ef" in row):
+            first = row["ef"] == EF_VALUES[0]
             head = f"{built['build']:.1f} | {built['bytes'] / 2**20:.0f}" if first else " | "
             label = (name if name in PEERS else f"Souk, {name}") if first else ""
-            print(f"| {label} | {head} | {row['reach']} | {row['recall']:.4f} | {row['one']:.0f} | {row['two']:.0f} |")
+            print(f"| {label} | {head} | {row['ef']} | {row['recall']:.4f} | {row['one']:.0f} | {row['two']:.0f} |")
             if row["recall"] >= LEAST_RECALL:
                 best[name] = max(best.get(name, 0), row["one"])
     peer = max((name for name in best if name in PEERS), key=best.get)
@@ -104,8 +104,8 @@ class Hnswlib:
         self.index.init_index(len(items), M=LINKS, ef_construction=BUILD_REACH)
         self.index.add_items(items, num_threads=2)
 
-    def search(self, queries, k, reach, threads):
-        self.index.set_ef(reach)
+    def search(self, queries, k, ef, threads):
+        self.index.set_ef(ef)
         return self.index.knn_query(queries, k, num_threads=threads)[0]
 
 
@@ -119,9 +119,9 @@ class Faiss:
         self.index.hnsw.efConstruction = BUILD_REACH
         self.index.add(items)
 
-    def search(self, queries, k, reach, threads):
+    def search(self, queries, k, ef, threads):
         self.faiss.omp_set_num_threads(threads)
-        self.index.hnsw.efSearch = reach
+        self.index.hnsw.efSearch = ef
         return self.index.search(queries, k)[1]
 
 
@@ -135,8 +135,8 @@ class Usearch:
         self.index = Index(ndim=width, metric="ip", dtype=self.kind, connectivity=LINKS, expansion_add=BUILD_REACH)
         self.index.add(numpy.arange(len(items)), items, threads=2)
 
-    def search(self, queries, k, reach, threads):
-        self.index.expansion_search = reach
+    def search(self, queries, k, ef, threads):
+        self.index.expansion_search = ef
         return self.index.search(queries, k, threads=threads).keys
 
 
@@ -164,18 +164,18 @@ def measure(name, work, k):
     print(json.dumps({"name": name, "build": build, "bytes": resident() - before}))
     # after measuring memory, because this needs more
     truth = [set(numpy.argpartition(items @ query, -k)[-k:].tolist()) for query in queries]
-    for reach in REACHES:
+    for ef in EF_VALUES:
         rates = {}
         for threads in (1, 2):
             seconds = []
             for _ in range(ROUNDS):
                 begin = time.perf_counter()
-                found = peer.search(queries, k, reach, threads)
+                found = peer.search(queries, k, ef, threads)
                 seconds.append(time.perf_counter() - begin)
             rates[threads] = len(queries) / min(seconds)
         right = sum(len(truth.intersection(row)) for truth, row in zip(truth, numpy.asarray(found).tolist()))
         recall = right / (len(queries) * k)
-        print(json.dumps({"name": name, "reach": reach, "recall": recall, "one": rates[1], "two": rates[2]}))
+        print(json.dumps({"name": name, "ef": ef, "recall": recall, "one": rates[1], "two": rates[2]}))
 
 
 main()

@@ -21,7 +21,7 @@ use souk::domain::Item;
 use souk::index::{IndexKind, IndexSettings, Snapshot, VectorQuery};
 
 const ROUNDS: usize = 5;
-const REACHES: [usize; 6] = [100, 125, 150, 200, 300, 400];
+const EF_VALUES: [usize; 6] = [100, 125, 150, 200, 300, 400];
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
@@ -33,7 +33,7 @@ fn main() {
     let out = Path::new(out);
     let (_, exact) =
         built(&out.join("exact"), &items, IndexSettings { kind: IndexKind::Exact, ..IndexSettings::default() });
-    let truth = answers(&exact, &queries, (k, k), 1).1;
+    let truth = answers(&exact, &queries, k, k, 1).1;
     for (name, codes) in [("f32", false), ("int8", true)] {
         let settings = IndexSettings { kind: IndexKind::Hnsw, codes, ..IndexSettings::default() };
         let (build, index) = built(&out.join(name), &items, settings);
@@ -42,9 +42,9 @@ fn main() {
         let opened = begin.elapsed().as_secs_f64();
         let bytes: u64 = index.manifest().files.values().map(|sum| sum.bytes).sum();
         println!("{}", json!({"name": name, "build": build, "open": opened, "bytes": bytes}));
-        for reach in REACHES {
+        for ef in EF_VALUES {
             let best = |threads| {
-                let rounds = (0..ROUNDS).map(|_| answers(&index, &queries, (k, reach), threads));
+                let rounds = (0..ROUNDS).map(|_| answers(&index, &queries, k, ef, threads));
                 rounds.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap()
             };
             let ((one, found), (two, _)) = (best(1), best(2));
@@ -54,7 +54,7 @@ fn main() {
             };
             let recall = found.iter().zip(&truth).map(right).sum::<usize>() as f64 / (truth.len() * k) as f64;
             let rate = |seconds: f64| truth.len() as f64 / seconds;
-            println!("{}", json!({"name": name, "reach": reach, "recall": recall, "one": rate(one), "two": rate(two)}));
+            println!("{}", json!({"name": name, "ef": ef, "recall": recall, "one": rate(one), "two": rate(two)}));
         }
     }
 }
@@ -83,14 +83,9 @@ fn built(dir: &Path, vectors: &[Vec<f32>], settings: IndexSettings) -> (f64, Sna
 }
 
 /// Seconds, and each query's items by their place.
-fn answers(
-    index: &Snapshot,
-    queries: &[Vec<f32>],
-    (k, reach): (usize, usize),
-    threads: usize,
-) -> (f64, Vec<Vec<usize>>) {
+fn answers(index: &Snapshot, queries: &[Vec<f32>], k: usize, ef: usize, threads: usize) -> (f64, Vec<Vec<usize>>) {
     let answer = |query: &Vec<f32>| -> Vec<usize> {
-        let found = index.nearest(&VectorQuery { ef: Some(reach), ..VectorQuery::new(query, k) }).unwrap();
+        let found = index.nearest(&VectorQuery { ef: Some(ef), ..VectorQuery::new(query, k) }).unwrap();
         found.into_iter().map(|(_, item)| index.catalogue_position(item)).collect()
     };
     let begin = Instant::now();

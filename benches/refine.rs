@@ -52,7 +52,7 @@ fn main() {
             );
         }
     }
-    timed(model, (tokens, texts, rounds));
+    timed(model, tokens, texts, rounds);
 }
 
 fn outline(json: serde_json::Value) -> Outline {
@@ -69,7 +69,7 @@ fn outline(json: serde_json::Value) -> Outline {
     Outline::of_scratch(&scratch, &Overrides::default()).unwrap()
 }
 
-fn timed(model: &Path, (tokens, texts, rounds): (u64, u64, u64)) {
+fn timed(model: &Path, tokens: u64, texts: u64, rounds: u64) {
     let again = STEPS.into_iter().filter(|steps| *steps <= MAX_AGAIN).map(|steps| Some((steps, false)));
     let ways: Vec<Way> =
         [None].into_iter().chain(STEPS.into_iter().map(|steps| Some((steps, true)))).chain(again).collect();

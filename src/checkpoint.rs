@@ -15,7 +15,7 @@ use tch::Tensor;
 
 use souk_ingest::dataset::Span;
 use souk_ingest::log::Position;
-use souk_io::atomic_dir::Claim;
+use souk_io::atomic_dir::AtomicDir;
 use souk_io::error::{Error, Result};
 use souk_nn::backbone::weights::{read_tensors, write_tensors};
 
@@ -24,36 +24,36 @@ const STATE: &str = "state.json";
 const TENSORS: &str = "tensors.safetensors";
 const PREFIX: &str = "step-";
 
-/// Where a stage stands.
+/// Progress of a stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointState {
     /// Version of the format, [`CheckpointState::FORMAT`].
     pub format: u32,
-    /// Updates that were made, and those of the whole stage.
+    /// Steps done.
     pub step: u64,
     /// Steps of the whole stage.
     pub steps: u64,
     /// Steps of the optimizer, of which a step of the stage may make several.
     pub updates: u64,
-    /// Draws that were trained on.
+    /// Number of draws trained on.
     pub drawn: u64,
     /// The stage's random seed.
     pub seed: u64,
-    /// Of each lane of the log, the first message that is not yet trained on.
+    /// First message of each log lane not yet trained on.
     pub low_water: BTreeMap<String, Position>,
     /// The stretch of the log that the stage's examples are.
     pub span: Option<Span>,
-    /// As it was resolved, and its digest.
+    /// Resolved configuration.
     pub config: Value,
     /// SHA-256 of `config`.
     pub config_hash: String,
-    /// Of the model that the stage began with.
+    /// Hash of the stage's initial model.
     pub model_hash: String,
-    /// Of catalogue and pairs.
+    /// Hash of catalogue and pairs.
     pub data_hash: String,
-    /// Who judged, where rewards were learned from.
+    /// Reward source, if the stage learns from rewards.
     pub reward_source: Option<String>,
-    /// Processes that made it.
+    /// Number of processes that wrote it.
     pub world_size: usize,
     /// SHA-256 of the tensors.
     #[serde(default)]
@@ -131,13 +131,13 @@ fn write(folder: &Path, mut state: CheckpointState, tensors: &BTreeMap<String, T
         // the stage was resumed before this step, and makes the same again
         fs::remove_dir_all(&place).map_err(Error::store(&place, "remove it"))?;
     }
-    let claim = Claim::new(&place)?;
-    let file = claim.aside.join(TENSORS);
+    let atomic_dir = AtomicDir::new(&place)?;
+    let file = atomic_dir.staging.join(TENSORS);
     write_tensors(&file, tensors)?;
     state.tensors = sum(&file)?;
-    let path = claim.aside.join(STATE);
+    let path = atomic_dir.staging.join(STATE);
     fs::write(&path, format!("{:#}\n", serde_json::json!(state))).map_err(Error::store(&path, "write it"))?;
-    claim.finish()
+    atomic_dir.finish()
 }
 
 fn load(folder: &Path) -> Result<(CheckpointState, BTreeMap<String, Tensor>)> {

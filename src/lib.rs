@@ -17,7 +17,7 @@ pub use souk_cache as cache;
 pub use souk_cross_encoder as cross_encoder;
 pub use souk_ingest::{dataset, import, log};
 pub use souk_io::{
-    Error, Result, address, atomic_dir, audit, beir, catalogue, checksummed, domain, error, objects, shuffle,
+    Error, Result, address, atomic_dir, audit, backoff, beir, catalogue, checksummed, domain, error, objects, shuffle,
     telemetry, time, ubi,
 };
 pub use souk_lexical as lexical;

@@ -1,4 +1,4 @@
-//! Tests and benches of this package find the libtorch they were built with; LD_LIBRARY_PATH still comes first.
+//! Sets the run path of tests and benches to the libtorch they were built with; LD_LIBRARY_PATH takes precedence.
 
 fn main() {
     if let Ok(lib) = std::env::var("DEP_TCH_LIBTORCH_LIB") {

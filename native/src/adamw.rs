@@ -5,7 +5,7 @@
 
 use crate::ffi::{self, SoukAdamW};
 use crate::tensor::bad;
-use crate::{Error, Result};
+use crate::{NativeError, NativeResult};
 use tch::{Kind, Tensor};
 use torch_sys::C_tensor;
 
@@ -36,7 +36,12 @@ pub struct Moments<'a> {
 }
 
 /// One step, in place. All tensors are contiguous, and of one kind (f32 or f64) and one device.
-pub fn fused_adamw(parameters: &[Tensor], gradients: &[Tensor], moments: Moments, settings: &AdamW) -> Result<()> {
+pub fn fused_adamw(
+    parameters: &[Tensor],
+    gradients: &[Tensor],
+    moments: Moments,
+    settings: &AdamW,
+) -> NativeResult<()> {
     let count = parameters.len();
     let Moments { first, second, steps } = moments;
     for (name, length) in
@@ -57,7 +62,8 @@ pub fn fused_adamw(parameters: &[Tensor], gradients: &[Tensor], moments: Moments
     }
     let device = model.device();
     let steps: Vec<f32> = steps.iter().map(|step| *step as f32).collect();
-    let steps = Tensor::from_slice(&steps).f_to_device(device).map_err(|error| Error::Torch(error.to_string()))?;
+    let steps =
+        Tensor::from_slice(&steps).f_to_device(device).map_err(|error| NativeError::Torch(error.to_string()))?;
     let [parameters, gradients, first, second] = [parameters, gradients, first, second].map(pointers);
     let adamw = SoukAdamW {
         parameters: parameters.as_ptr(),
@@ -77,7 +83,7 @@ pub fn fused_adamw(parameters: &[Tensor], gradients: &[Tensor], moments: Moments
 }
 
 /// The kernel walks over memory and checks neither kind nor layout.
-fn fits(tensor: &Tensor, parameter: &Tensor, model: &Tensor) -> std::result::Result<(), String> {
+fn fits(tensor: &Tensor, parameter: &Tensor, model: &Tensor) -> Result<(), String> {
     if !tensor.defined() || !parameter.defined() || !model.defined() {
         return Err("is undefined: has backward been called?".to_owned());
     }

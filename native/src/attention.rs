@@ -1,6 +1,6 @@
 //! Attention within the segments of a packed batch.
 
-use crate::Result;
+use crate::NativeResult;
 use crate::ffi;
 use crate::tensor::{bad, heads, segments};
 use tch::Tensor;
@@ -17,7 +17,7 @@ pub struct Visibility {
 /// `softmax(q k^T * scale) v` within each segment; gives `[T, Hq * D]`.
 ///
 /// `q` is `[T, Hq, D]`, `k` and `v` are `[T, Hkv, D]`, f32, possibly views of a fused projection.
-pub fn attention([q, k, v]: [&Tensor; 3], starts: &[i64], visible: Visibility, scale: f64) -> Result<Tensor> {
+pub fn attention([q, k, v]: [&Tensor; 3], starts: &[i64], visible: Visibility, scale: f64) -> NativeResult<Tensor> {
     let [tokens, query, dim] = heads("q", q)?;
     let [_, shared, _] = heads("k", k)?;
     if heads("k", k)? != [tokens, shared, dim] {

@@ -1,7 +1,7 @@
 //! libtorch's autocast to bf16: products of f32 tensors are computed in bf16, what needs precision stays in f32, and the
 //! gradient of an f32 leaf is f32.
 
-use crate::Result;
+use crate::NativeResult;
 use crate::ffi::{self, SoukAutocast};
 use crate::tensor::bad;
 use std::cell::Cell;
@@ -30,7 +30,7 @@ pub struct Autocast {
 
 impl Autocast {
     /// For work on the device; work on others is not touched.
-    pub fn start(device: Device) -> Result<Self> {
+    pub fn start(device: Device) -> NativeResult<Self> {
         let cuda = match device {
             Device::Cpu => false,
             Device::Cuda(_) => true,

@@ -5,7 +5,7 @@
 
 use crate::ffi::{self, SoukGroup, SoukGroupOptions, SoukStore};
 use crate::tensor::bad;
-use crate::{Error, Result};
+use crate::{NativeError, NativeResult};
 use std::ffi::CString;
 use std::marker::PhantomData;
 use std::path::Path;
@@ -24,7 +24,7 @@ unsafe impl Send for Store {}
 
 impl Store {
     /// Connects to the store at the address, which one process of the job has to `serve`. Waits for the server.
-    pub fn open(address: &str, port: u16, serve: bool, timeout: Duration) -> Result<Self> {
+    pub fn open(address: &str, port: u16, serve: bool, timeout: Duration) -> NativeResult<Self> {
         let address = text("address", address)?;
         let mut raw = null_mut();
         // SAFETY: the address is zero-terminated; on success the shim writes a pointer that it gives away.
@@ -36,14 +36,14 @@ impl Store {
 
     /// Writes a value over whatever was there. Does not wait for the server, so another connection may read the old one still
     /// until this one has had an answer to something else.
-    pub fn set(&self, key: &str, value: &[u8]) -> Result<()> {
+    pub fn set(&self, key: &str, value: &[u8]) -> NativeResult<()> {
         let key = text("key", key)?;
         // SAFETY: the store lives as long as this object; key and value outlive the call.
         ffi::check(unsafe { ffi::souk_store_set(self.raw, key.as_ptr(), value.as_ptr(), value.len() as i64) })
     }
 
     /// Writes a value where none was; gives the value that holds, this one or another's. An empty value claims nothing.
-    pub fn claim(&self, key: &str, value: &[u8]) -> Result<Vec<u8>> {
+    pub fn claim(&self, key: &str, value: &[u8]) -> NativeResult<Vec<u8>> {
         let key = text("key", key)?;
         let (mut found, mut length) = (null(), 0);
         // SAFETY: as in `set`; the shim writes a pointer and a length.
@@ -56,7 +56,7 @@ impl Store {
     }
 
     /// The value, or nothing where there is none; does not wait for one.
-    pub fn get(&self, key: &str) -> Result<Option<Vec<u8>>> {
+    pub fn get(&self, key: &str) -> NativeResult<Option<Vec<u8>>> {
         let key = text("key", key)?;
         let (mut found, mut length) = (null(), 0);
         // SAFETY: as in `claim`.
@@ -88,6 +88,7 @@ pub enum Network<'a> {
 #[derive(Debug)]
 pub struct ProcessGroup {
     raw: *mut SoukGroup,
+    rank: usize,
     size: usize,
     /// One thread at a time: calls have an order.
     _one_thread: PhantomData<std::cell::Cell<()>>,
@@ -96,15 +97,25 @@ pub struct ProcessGroup {
 // SAFETY: a ProcessGroupGloo belongs to no thread, and `PhantomData<Cell>` keeps two from calling at once.
 unsafe impl Send for ProcessGroup {}
 
+/// Position of a process in a group.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupPosition {
+    /// Number of this process, from 0.
+    pub rank: usize,
+    /// Number of processes.
+    pub size: usize,
+}
+
 impl ProcessGroup {
     /// Connects to all others; returns when all are there. Groups that share a store have different prefixes.
     pub fn connect(
         store: &Store,
         prefix: &str,
-        (rank, size): (usize, usize),
+        member: GroupPosition,
         network: Network,
         timeout: Duration,
-    ) -> Result<Self> {
+    ) -> NativeResult<Self> {
+        let GroupPosition { rank, size } = member;
         if rank >= size || i32::try_from(size).is_err() {
             return bad("rank", format!("{rank} is not one of {size}"));
         }
@@ -125,21 +136,15 @@ impl ProcessGroup {
         let mut raw = null_mut();
         // SAFETY: all texts are zero-terminated and outlive the call; on success the shim gives the group away.
         ffi::check(unsafe { ffi::souk_group_open(store.raw, &options, &mut raw) })?;
-        Ok(Self { raw, size, _one_thread: PhantomData })
+        Ok(Self { raw, rank, size, _one_thread: PhantomData })
     }
 
     /// Sends tensors on CUDA through NCCL from now on. `library` is what `scripts/nccl.sh` compiles; CUDA must be loaded.
-    pub fn join_nccl(
-        &mut self,
-        store: &Store,
-        prefix: &str,
-        (rank, library): (usize, &Path),
-        timeout: Duration,
-    ) -> Result<()> {
+    pub fn join_nccl(&mut self, store: &Store, prefix: &str, library: &Path, timeout: Duration) -> NativeResult<()> {
         let (prefix, library) = (text("prefix", prefix)?, text("library", &library.to_string_lossy())?);
         let options = SoukGroupOptions {
             prefix: prefix.as_ptr(),
-            rank: rank as i32,
+            rank: self.rank as i32,
             size: self.size as i32,
             interface: null(),
             address: null(),
@@ -150,21 +155,21 @@ impl ProcessGroup {
     }
 
     /// Every rank's tensor, by rank: `[size, ...]`. All have the same shape and kind.
-    pub fn all_gather(&self, x: &Tensor) -> Result<Tensor> {
+    pub fn all_gather(&self, x: &Tensor) -> NativeResult<Tensor> {
         dense("x", x)?;
         // SAFETY: the group lives as long as this object; the shim writes one tensor on success.
         ffi::tensor(|out| unsafe { ffi::souk_group_all_gather(self.raw, x.as_ptr(), out) })
     }
 
     /// The sum over ranks, in place.
-    pub fn all_reduce(&self, x: &mut Tensor) -> Result<()> {
+    pub fn all_reduce(&self, x: &mut Tensor) -> NativeResult<()> {
         dense("x", x)?;
         // SAFETY: the group lives as long as this object; the tensor is dense and ours alone.
         ffi::check(unsafe { ffi::souk_group_all_reduce(self.raw, x.as_ptr()) })
     }
 
     /// Of `x` `[size * n, ...]`, summed over ranks, this rank's part `[n, ...]`.
-    pub fn reduce_scatter(&self, x: &Tensor) -> Result<Tensor> {
+    pub fn reduce_scatter(&self, x: &Tensor) -> NativeResult<Tensor> {
         dense("x", x)?;
         let mut shape = x.size();
         let size = self.size as i64;
@@ -172,14 +177,15 @@ impl ProcessGroup {
             Some(rows) if *rows % size == 0 => *rows /= size,
             _ => return bad("x", format!("must have a multiple of {size} rows, has shape {shape:?}")),
         }
-        let out = Tensor::f_zeros(&shape, (x.kind(), x.device())).map_err(|error| Error::Torch(error.to_string()))?;
+        let out =
+            Tensor::f_zeros(&shape, (x.kind(), x.device())).map_err(|error| NativeError::Torch(error.to_string()))?;
         // SAFETY: as in `all_reduce`; the output has the shape of a part.
         ffi::check(unsafe { ffi::souk_group_reduce_scatter(self.raw, out.as_ptr(), x.as_ptr()) })?;
         Ok(out)
     }
 
     /// The root's tensor, on all ranks in place.
-    pub fn broadcast(&self, x: &mut Tensor, root: usize) -> Result<()> {
+    pub fn broadcast(&self, x: &mut Tensor, root: usize) -> NativeResult<()> {
         dense("x", x)?;
         if root >= self.size {
             return bad("root", format!("{root} is not one of {}", self.size));
@@ -189,7 +195,7 @@ impl ProcessGroup {
     }
 
     /// Returns when all ranks have called it.
-    pub fn barrier(&self) -> Result<()> {
+    pub fn barrier(&self) -> NativeResult<()> {
         // SAFETY: the group lives as long as this object.
         ffi::check(unsafe { ffi::souk_group_barrier(self.raw) })
     }
@@ -202,14 +208,14 @@ impl Drop for ProcessGroup {
     }
 }
 
-fn dense(name: &'static str, x: &Tensor) -> Result<()> {
+fn dense(name: &'static str, x: &Tensor) -> NativeResult<()> {
     if !x.defined() || x.is_sparse() || !x.is_contiguous() {
         return bad(name, "is not a dense, contiguous tensor");
     }
     Ok(())
 }
 
-fn text(name: &'static str, text: &str) -> Result<CString> {
+fn text(name: &'static str, text: &str) -> NativeResult<CString> {
     CString::new(text).or_else(|_| bad(name, "holds a zero byte"))
 }
 

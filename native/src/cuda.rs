@@ -1,12 +1,12 @@
 //! The libtorch that is loaded: its version, and its CUDA half, which the linker leaves out.
 
-use crate::{Error, Result};
+use crate::{NativeError, NativeResult};
 use std::ffi::CStr;
 
 const LIBRARY: &str = "libtorch_cuda.so";
 
 /// Makes CUDA devices usable by loading `libtorch_cuda.so`; an error where it, or a library it needs, is missing.
-pub fn load_cuda() -> Result<()> {
+pub fn load_cuda() -> NativeResult<()> {
     // SAFETY: the name is zero-terminated; libtorch's own initialisers run, as they would had it been linked.
     let handle = unsafe { libc::dlopen(c"libtorch_cuda.so".as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if !handle.is_null() {
@@ -21,7 +21,7 @@ pub fn load_cuda() -> Result<()> {
         unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
     };
     let library = LIBRARY;
-    Err(Error::Load { library, reason })
+    Err(NativeError::Load { library, reason })
 }
 
 /// The version of the libtorch that is loaded, which need not be the one compiled against; "unknown" if it does not say.

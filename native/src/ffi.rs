@@ -1,6 +1,6 @@
-//! The functions of `csrc/` and what turns their outcome into a `Result`. They check nothing: the callers do.
+//! The functions of `csrc/` and what turns their outcome into a `NativeResult`. They check nothing: the callers do.
 
-use crate::{Error, Result};
+use crate::{NativeError, NativeResult};
 use std::ffi::{CStr, c_char, c_int};
 use tch::Tensor;
 use torch_sys::C_tensor;
@@ -182,17 +182,17 @@ pub(crate) fn pointer(t: Option<&Tensor>) -> *const C_tensor {
 }
 
 /// The outcome of a call that returned `code`; must run on the thread that made the call.
-pub(crate) fn check(code: c_int) -> Result<()> {
+pub(crate) fn check(code: c_int) -> NativeResult<()> {
     if code == 0 {
         return Ok(());
     }
     // SAFETY: the shim returns a zero-terminated string of this thread, which lives until this thread's next call.
     let text = unsafe { CStr::from_ptr(souk_last_error()) };
-    Err(Error::Torch(text.to_string_lossy().into_owned()))
+    Err(NativeError::Torch(text.to_string_lossy().into_owned()))
 }
 
 /// Runs a call that fills `N` tensors when it succeeds.
-pub(crate) fn tensors<const N: usize>(call: impl FnOnce(*mut *mut C_tensor) -> c_int) -> Result<[Tensor; N]> {
+pub(crate) fn tensors<const N: usize>(call: impl FnOnce(*mut *mut C_tensor) -> c_int) -> NativeResult<[Tensor; N]> {
     let mut out = [std::ptr::null_mut(); N];
     check(call(out.as_mut_ptr()))?;
     // SAFETY: on success every entry is a tensor that the shim made with `new` and gives away.
@@ -200,7 +200,7 @@ pub(crate) fn tensors<const N: usize>(call: impl FnOnce(*mut *mut C_tensor) -> c
 }
 
 /// The same for one tensor.
-pub(crate) fn tensor(call: impl FnOnce(*mut *mut C_tensor) -> c_int) -> Result<Tensor> {
+pub(crate) fn tensor(call: impl FnOnce(*mut *mut C_tensor) -> c_int) -> NativeResult<Tensor> {
     let [t] = tensors::<1>(call)?;
     Ok(t)
 }

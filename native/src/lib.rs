@@ -26,7 +26,7 @@ mod tensor;
 pub use adamw::{AdamW, Moments, fused_adamw};
 pub use attention::{Visibility, attention};
 pub use autocast::Autocast;
-pub use c10d::{Network, ProcessGroup, Store};
+pub use c10d::{GroupPosition, Network, ProcessGroup, Store};
 pub use cuda::{load_cuda, torch_version};
 pub use leave::leave_at_once;
 pub use linear::{Activation, Epilogue, Norm, PackedLinear, feed_forward, supports_int8};
@@ -37,7 +37,7 @@ pub use rows::{Embeddings, embed_norm, segment_mean};
 
 /// Why a call was refused or failed.
 #[derive(Debug, thiserror::Error)]
-pub enum Error {
+pub enum NativeError {
     /// An argument has the wrong shape, type, device or layout.
     #[error("{name}: {problem}")]
     Argument {
@@ -62,8 +62,8 @@ pub enum Error {
     },
 }
 
-/// What every call here gives.
-pub type Result<T> = std::result::Result<T, Error>;
+/// Result of the calls in this crate.
+pub type NativeResult<T> = Result<T, NativeError>;
 
 /// For this crate's tests only.
 #[doc(hidden)]

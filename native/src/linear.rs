@@ -5,7 +5,7 @@
 
 use crate::ffi::{self, SoukEpilogue, SoukLinear, pointer};
 use crate::tensor::{bad, matrix, vector_of};
-use crate::{Error, Result};
+use crate::{NativeError, NativeResult};
 use tch::Tensor;
 
 /// The nonlinearity after a linear layer.
@@ -84,7 +84,7 @@ pub fn supports_int8() -> bool {
 
 impl PackedLinear {
     /// From a weight `[out, in]` and a bias `[out]`; computes in f32.
-    pub fn f32(weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
+    pub fn f32(weight: &Tensor, bias: Option<&Tensor>) -> NativeResult<Self> {
         let (out_features, in_features) = check_weight(weight, bias)?;
         // SAFETY: the weight was checked, and the shim writes one tensor on success.
         let packed = ffi::tensor(|out| unsafe { ffi::souk_pack_f32(weight.as_ptr(), out) })?;
@@ -97,9 +97,11 @@ impl PackedLinear {
     }
 
     /// From a weight `[out, in]` and a bias `[out]`; computes in int8.
-    pub fn int8(weight: &Tensor, bias: Option<&Tensor>) -> Result<Self> {
+    pub fn int8(weight: &Tensor, bias: Option<&Tensor>) -> NativeResult<Self> {
         if !supports_int8() {
-            return Err(Error::Unsupported("int8 needs a processor with VNNI (avx512_vnni or avx_vnni); use f32"));
+            return Err(NativeError::Unsupported(
+                "int8 needs a processor with VNNI (avx512_vnni or avx_vnni); use f32",
+            ));
         }
         let (out_features, in_features) = check_weight(weight, bias)?;
         let [packed, scales, zeros, column] =
@@ -126,7 +128,7 @@ impl PackedLinear {
     }
 
     /// `epilogue(x * weight^T + bias)` for `x` `[T, in]`, contiguous f32; gives `[T, out]`.
-    pub fn forward(&self, x: &Tensor, epilogue: Epilogue) -> Result<Tensor> {
+    pub fn forward(&self, x: &Tensor, epilogue: Epilogue) -> NativeResult<Tensor> {
         run(&[self.parts()], None, x, epilogue)
     }
 
@@ -152,7 +154,7 @@ pub fn feed_forward(
     activation: Activation,
     down: &PackedLinear,
     epilogue: Epilogue,
-) -> Result<Tensor> {
+) -> NativeResult<Tensor> {
     if up.out_features != down.in_features {
         let (wide, expected) = (up.out_features, down.in_features);
         return bad("down", format!("must take the {wide} columns of up, takes {expected}"));
@@ -161,7 +163,7 @@ pub fn feed_forward(
 }
 
 /// The layers' widths fit; their pointers come from layers that the caller holds.
-fn run(layers: &[SoukLinear], between: Option<Activation>, x: &Tensor, epilogue: Epilogue) -> Result<Tensor> {
+fn run(layers: &[SoukLinear], between: Option<Activation>, x: &Tensor, epilogue: Epilogue) -> NativeResult<Tensor> {
     let (depth, width) = (layers[0].depth, layers[layers.len() - 1].width);
     let (rows, columns) = matrix("x", x)?;
     if columns != depth {
@@ -186,7 +188,7 @@ fn code(activation: Activation) -> i32 {
     }
 }
 
-fn check_epilogue(rows: i64, width: i64, epilogue: Epilogue) -> Result<SoukEpilogue> {
+fn check_epilogue(rows: i64, width: i64, epilogue: Epilogue) -> NativeResult<SoukEpilogue> {
     let null = std::ptr::null();
     let mut plain = SoukEpilogue { activation: 0, residual: null, weight: null, bias: null, eps: 0.0 };
     match epilogue {
@@ -208,7 +210,7 @@ fn check_epilogue(rows: i64, width: i64, epilogue: Epilogue) -> Result<SoukEpilo
     Ok(plain)
 }
 
-fn check_weight(weight: &Tensor, bias: Option<&Tensor>) -> Result<(i64, i64)> {
+fn check_weight(weight: &Tensor, bias: Option<&Tensor>) -> NativeResult<(i64, i64)> {
     let (out_features, in_features) = matrix("weight", weight)?;
     if out_features == 0 || in_features == 0 {
         return bad("weight", "is empty");
@@ -220,6 +222,6 @@ fn check_weight(weight: &Tensor, bias: Option<&Tensor>) -> Result<(i64, i64)> {
 }
 
 /// A copy, so that later changes to the caller's tensor do not reach a frozen layer.
-fn own(bias: Option<&Tensor>) -> Result<Option<Tensor>> {
-    bias.map(|b| b.f_detach_copy()).transpose().map_err(|e| Error::Torch(e.to_string()))
+fn own(bias: Option<&Tensor>) -> NativeResult<Option<Tensor>> {
+    bias.map(|b| b.f_detach_copy()).transpose().map_err(|e| NativeError::Torch(e.to_string()))
 }

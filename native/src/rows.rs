@@ -1,6 +1,6 @@
 //! The first and the last pass of an encoder over packed tokens: embeddings in, one mean per segment out.
 
-use crate::Result;
+use crate::NativeResult;
 use crate::ffi::{self, pointer};
 use crate::tensor::{Element, bad, matrix, segments, vector, vector_of};
 use tch::Tensor;
@@ -23,7 +23,7 @@ pub struct Embeddings<'a> {
 }
 
 /// `LayerNorm(word[id] + position[pos] + token_type)` for each token; `ids` and `positions` are i64 `[T]`.
-pub fn embed_norm(ids: &Tensor, positions: &Tensor, tables: &Embeddings) -> Result<Tensor> {
+pub fn embed_norm(ids: &Tensor, positions: &Tensor, tables: &Embeddings) -> NativeResult<Tensor> {
     let tokens = vector("ids", ids, Element::I64)?;
     if vector("positions", positions, Element::I64)? != tokens {
         return bad("positions", format!("must have {tokens} elements like ids"));
@@ -54,7 +54,7 @@ pub fn embed_norm(ids: &Tensor, positions: &Tensor, tables: &Embeddings) -> Resu
 }
 
 /// The mean of each segment of `x` `[T, D]` without its first `skip` tokens; zeros where no token is left. Gives `[N, D]`.
-pub fn segment_mean(x: &Tensor, starts: &[i64], skip: &[i64]) -> Result<Tensor> {
+pub fn segment_mean(x: &Tensor, starts: &[i64], skip: &[i64]) -> NativeResult<Tensor> {
     let (tokens, _) = matrix("x", x)?;
     let count = segments(starts, tokens)?;
     if skip.len() as i64 != count {

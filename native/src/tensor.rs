@@ -1,7 +1,7 @@
 //! Checks of tensors and offsets, before anything reaches the shim.
 
 use crate::ffi::{self, SoukLayout};
-use crate::{Error, Result};
+use crate::{NativeError, NativeResult};
 use tch::Tensor;
 
 /// `at::ScalarType` of what is accepted.
@@ -11,12 +11,12 @@ pub(crate) enum Element {
     I64 = 4,
 }
 
-pub(crate) fn bad<T>(name: &'static str, problem: impl Into<String>) -> Result<T> {
+pub(crate) fn bad<T>(name: &'static str, problem: impl Into<String>) -> NativeResult<T> {
     let problem = problem.into();
-    Err(Error::Argument { name, problem })
+    Err(NativeError::Argument { name, problem })
 }
 
-fn layout(name: &'static str, t: &Tensor, element: Element) -> Result<SoukLayout> {
+fn layout(name: &'static str, t: &Tensor, element: Element) -> NativeResult<SoukLayout> {
     let mut layout = SoukLayout::default();
     // SAFETY: both pointers are valid for the call; the shim handles undefined and exotic tensors.
     ffi::check(unsafe { ffi::souk_layout(t.as_ptr(), &mut layout) })?;
@@ -30,14 +30,14 @@ fn layout(name: &'static str, t: &Tensor, element: Element) -> Result<SoukLayout
     Ok(layout)
 }
 
-fn rank(name: &'static str, layout: &SoukLayout, expected: i64) -> Result<()> {
+fn rank(name: &'static str, layout: &SoukLayout, expected: i64) -> NativeResult<()> {
     if layout.dims != expected {
         return bad(name, format!("must have {expected} dimensions, has {}", layout.dims));
     }
     Ok(())
 }
 
-fn contiguous(name: &'static str, layout: &SoukLayout, rank: usize) -> Result<()> {
+fn contiguous(name: &'static str, layout: &SoukLayout, rank: usize) -> NativeResult<()> {
     let mut step = 1;
     for d in (0..rank).rev() {
         if layout.sizes[d] != 1 && layout.strides[d] != step {
@@ -49,7 +49,7 @@ fn contiguous(name: &'static str, layout: &SoukLayout, rank: usize) -> Result<()
 }
 
 /// A contiguous `[n]`.
-pub(crate) fn vector(name: &'static str, t: &Tensor, element: Element) -> Result<i64> {
+pub(crate) fn vector(name: &'static str, t: &Tensor, element: Element) -> NativeResult<i64> {
     let layout = layout(name, t, element)?;
     rank(name, &layout, 1)?;
     contiguous(name, &layout, 1)?;
@@ -57,7 +57,7 @@ pub(crate) fn vector(name: &'static str, t: &Tensor, element: Element) -> Result
 }
 
 /// A contiguous f32 `[n]` of a given length.
-pub(crate) fn vector_of(name: &'static str, t: &Tensor, length: i64) -> Result<()> {
+pub(crate) fn vector_of(name: &'static str, t: &Tensor, length: i64) -> NativeResult<()> {
     let found = vector(name, t, Element::F32)?;
     if found != length {
         return bad(name, format!("must have {length} elements, has {found}"));
@@ -66,7 +66,7 @@ pub(crate) fn vector_of(name: &'static str, t: &Tensor, length: i64) -> Result<(
 }
 
 /// A contiguous f32 `[rows, columns]`.
-pub(crate) fn matrix(name: &'static str, t: &Tensor) -> Result<(i64, i64)> {
+pub(crate) fn matrix(name: &'static str, t: &Tensor) -> NativeResult<(i64, i64)> {
     let layout = layout(name, t, Element::F32)?;
     rank(name, &layout, 2)?;
     contiguous(name, &layout, 2)?;
@@ -74,7 +74,7 @@ pub(crate) fn matrix(name: &'static str, t: &Tensor) -> Result<(i64, i64)> {
 }
 
 /// An f32 `[tokens, heads, dim]` whose last dimension is contiguous.
-pub(crate) fn heads(name: &'static str, t: &Tensor) -> Result<[i64; 3]> {
+pub(crate) fn heads(name: &'static str, t: &Tensor) -> NativeResult<[i64; 3]> {
     let layout = layout(name, t, Element::F32)?;
     rank(name, &layout, 3)?;
     if layout.sizes[2] > 1 && layout.strides[2] != 1 {
@@ -84,7 +84,7 @@ pub(crate) fn heads(name: &'static str, t: &Tensor) -> Result<[i64; 3]> {
 }
 
 /// Offsets that rise from 0 to `tokens`; gives the number of segments.
-pub(crate) fn segments(starts: &[i64], tokens: i64) -> Result<i64> {
+pub(crate) fn segments(starts: &[i64], tokens: i64) -> NativeResult<i64> {
     if starts.first() != Some(&0) || starts.last() != Some(&tokens) {
         return bad("starts", format!("must begin with 0 and end with {tokens}"));
     }

@@ -3,7 +3,7 @@
 mod close;
 
 use close::{assert_close, forced_isas, largest, randn};
-use souk_native::{Activation, Epilogue, Error, Norm, PackedLinear, feed_forward, supports_int8};
+use souk_native::{Activation, Epilogue, NativeError, Norm, PackedLinear, feed_forward, supports_int8};
 use tch::{Device, Kind, Tensor};
 
 // Up to 24 rows go through panels, unless the weight is too large for them.
@@ -212,8 +212,8 @@ fn empty_batches_and_zero_rows_work() {
 fn bad_arguments_are_errors() {
     let (w, b) = (randn(&[40, 24]), randn(&[40]));
     let layer = PackedLinear::f32(&w, Some(&b)).unwrap();
-    let refused = |r: souk_native::Result<Tensor>, who: &str| match r {
-        Err(Error::Argument { name, .. }) => assert_eq!(name, who),
+    let refused = |r: souk_native::NativeResult<Tensor>, who: &str| match r {
+        Err(NativeError::Argument { name, .. }) => assert_eq!(name, who),
         other => panic!("{other:?}"),
     };
     refused(layer.forward(&randn(&[3, 25]), Epilogue::None), "x");

@@ -3,7 +3,7 @@
 mod close;
 
 use close::{assert_close, largest, randn};
-use souk_native::{AdamW, Autocast, Moments, Network, ProcessGroup, Store, fused_adamw};
+use souk_native::{AdamW, Autocast, GroupPosition, Moments, Network, ProcessGroup, Store, fused_adamw};
 use std::net::TcpListener;
 use std::time::Duration;
 use tch::{Device, Kind, Tensor};
@@ -122,8 +122,10 @@ fn a_store_and_a_group_of_one_do_what_they_say() {
     assert_eq!(other.claim("verdict", b"second").unwrap(), b"first");
     assert!(store.set("a\0b", b"").is_err());
 
-    assert!(ProcessGroup::connect(&store, "g", (1, 1), Network::Default, time).is_err());
-    let group = ProcessGroup::connect(&store, "g", (0, 1), Network::Address("127.0.0.1"), time).unwrap();
+    assert!(ProcessGroup::connect(&store, "g", GroupPosition { rank: 1, size: 1 }, Network::Default, time).is_err());
+    let group =
+        ProcessGroup::connect(&store, "g", GroupPosition { rank: 0, size: 1 }, Network::Address("127.0.0.1"), time)
+            .unwrap();
     let x = randn(&[3, 2]);
     assert!(group.all_gather(&x).unwrap().equal(&x.unsqueeze(0)));
     assert!(group.reduce_scatter(&x).unwrap().equal(&x));

@@ -60,8 +60,12 @@ impl Config {
             }
         }
         let model = |judge: &ModelJudge| -> Result<Arc<dyn RewardSource>> {
-            Ok(Arc::new(souk_cross_encoder::Judge::open(&judge.path, self.placement()?, judge.batch_tokens)?))
+            Ok(Arc::new(souk_cross_encoder::CrossEncoderJudge::open(
+                &judge.path,
+                self.placement()?,
+                judge.batch_tokens,
+            )?))
         };
-        souk_reward::open(&judge, data, model, (cache, audits))
+        souk_reward::open(&judge, data, model, cache, audits)
     }
 }

@@ -8,11 +8,11 @@ use tch::Tensor;
 use crate::objective::Tally;
 use souk_io::domain::Level;
 use souk_io::error::Result;
-use souk_io::telemetry::{Rewarded, TRAIN};
+use souk_io::telemetry::{StepRewards, TRAIN};
 use souk_nn::collective::Collective;
-use souk_reward::{Part, Reward};
+use souk_reward::{Reward, RewardComponent};
 
-/// Part of a line of `steps.jsonl`.
+/// RewardComponent of a line of `steps.jsonl`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PolicyMetrics {
     /// Candidates that the judge was asked about, and those of them without a reward.
@@ -46,7 +46,7 @@ impl PolicyMetrics {
             self.reward_parts.iter().map(|(part, spread)| (*part, spread.mean)).collect();
         reward.push(("total", self.reward.mean));
         let Self { levels, kl, entropy, clip_share, missing, .. } = *self;
-        TRAIN.rewarded(&Rewarded { reward: &reward, levels, kl, entropy, clip_share, missing });
+        TRAIN.record_rewards(&StepRewards { reward: &reward, levels, kl, entropy, clip_share, missing });
     }
 }
 
@@ -86,7 +86,7 @@ pub struct PolicySums {
     known: f64,
     levels: [f64; 4],
     reward: Moments,
-    /// In the order of [`Part::ALL`].
+    /// In the order of [`RewardComponent::ALL`].
     parts: [Moments; 3],
     tally: Tally,
 }
@@ -138,7 +138,7 @@ impl PolicySums {
         self.all_reduce(collective)?;
         let Self { asked, known: num_known, levels, reward, parts, tally } = self;
         let [known, groups, weighed] = [num_known, tally.groups, tally.known].map(|num| num.max(1.0));
-        let parts = Part::ALL.into_iter().zip(parts);
+        let parts = RewardComponent::ALL.into_iter().zip(parts);
         Ok(PolicyMetrics {
             asked: asked as u64,
             missing: (asked - num_known) as u64,

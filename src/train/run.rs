@@ -24,7 +24,7 @@ use super::resume_check::{ContentHashes, Resumable, check_resumes, without_place
 use super::step_log::StepLog;
 use crate::checkpoint::{CheckpointState, Checkpoints};
 use souk_ingest::dataset::Pairs;
-use souk_io::atomic_dir::{start_folder, sync_one};
+use souk_io::atomic_dir::{create_empty_dir, fsync};
 use souk_io::beir::DataFolder;
 use souk_io::catalogue::Catalogue;
 use souk_io::error::{Error, Result};
@@ -324,7 +324,7 @@ impl StageData {
 
 /// Exports a step as Prometheus metrics.
 fn export_metrics(report: &StepReport) {
-    TRAIN.step(&report.metrics.seconds.by_phase(), report.metrics.loss, report.learning_rate);
+    TRAIN.record_step(&report.metrics.seconds.by_phase(), report.metrics.loss, report.learning_rate);
     report.metrics.policy.iter().for_each(PolicyMetrics::export);
 }
 
@@ -346,7 +346,7 @@ fn lock_folder(out: &Path, resume: bool, config: &Value) -> Result<File> {
     let path = out.join(STAGE);
     if !resume || !path.exists() {
         let hint = if resume { "there is no stage in it to resume" } else { "or --resume to continue the stage in it" };
-        start_folder(out).map_err(|e| match e {
+        create_empty_dir(out).map_err(|e| match e {
             Error::Config { place, .. } => Error::config(place, format!("is not empty: give a new folder, {hint}")),
             other => other,
         })?;
@@ -384,5 +384,5 @@ fn export(encoder: &mut Encoder, out: &Path) -> Result<()> {
         fs::rename(&from, &to).map_err(Error::store(&to, "put it in place"))?;
     }
     fs::remove_dir(&whole).map_err(Error::store(&whole, "remove it"))?;
-    sync_one(out)
+    fsync(out)
 }

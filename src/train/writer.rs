@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use souk_nn::backbone::Precision;
     use souk_nn::encoder::{Overrides, Placement, Pooling, Rationale, Scratch};
-    use souk_testing::fake_judge::{FakeJudge, JudgeRequest, Reply};
+    use souk_testing::fake_judge::{FakeJudge, JudgeReply, JudgeRequest};
 
     /// A decoder from nothing that is told to write at most four tokens.
     fn encoder(dir: &std::path::Path) -> Encoder {
@@ -227,8 +227,8 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let encoder = encoder(&home.path().join("model"));
         let server = FakeJudge::start(move |number, _| match number {
-            0 => Reply::Status(503, "", "starting".into()),
-            _ => Reply::Json(json!({"choices": (0..4).rev().map(&choice).collect::<Vec<_>>()})),
+            0 => JudgeReply::Status(503, "", "starting".into()),
+            _ => JudgeReply::Json(json!({"choices": (0..4).rev().map(&choice).collect::<Vec<_>>()})),
         });
         let texts = ["red", "oak desk"].map(|text| encoder.reader().read(text, None).unwrap());
         let how = Sampling { temperature, max_tokens: 4, top_k: 9, ..Sampling::default() };
@@ -291,7 +291,7 @@ mod tests {
         }
         let home = tempfile::tempdir().unwrap();
         let encoder = encoder(&home.path().join("model"));
-        let server = FakeJudge::start(|_, _| Reply::Status(503, "", "starting".into()));
+        let server = FakeJudge::start(|_, _| JudgeReply::Status(503, "", "starting".into()));
         let text = [encoder.reader().read("red", None).unwrap()];
         let how = Sampling { max_tokens: 4, ..Sampling::default() };
         let error = writer(&server.url()).write(&encoder, &text, 1, &how).unwrap_err();

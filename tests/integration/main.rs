@@ -7,3 +7,4 @@ mod deployment;
 mod examples;
 mod generative;
 mod house;
+mod modules;

@@ -1,5 +1,5 @@
-//! A cache that many processes share, in Redis. Many keys are one round trip. A server that does not answer costs a
-//! caller [`PATIENCE`] once; for a moment after that everybody is told at once, and then it is tried again.
+//! Redis cache, shared by many processes. Batches of keys take one round trip. If the server does not answer, one caller waits
+//! for [`TIMEOUT`]; calls within [`COOLDOWN`] after that fail immediately, and then the server is tried again.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,18 +7,20 @@ use std::time::{Duration, Instant};
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, ErrorKind, FromRedisValue, Pipeline, RedisError, RetryMethod};
 
-use super::memory::{Cache, MAX_VALUE, Value, checked_entries, checked_keys};
+use super::memory::{Cache, MAX_VALUE, Value, check_entries, check_keys};
 use souk_io::address::Address;
 use souk_io::error::{Answer, Error, Result};
 
-const PATIENCE: Duration = Duration::from_secs(2);
-const QUIET: Duration = Duration::from_millis(250);
-/// Of one round trip: the server does nothing else meanwhile.
-const CHUNK: usize = 1000;
+const TIMEOUT: Duration = Duration::from_secs(2);
+const COOLDOWN: Duration = Duration::from_millis(250);
+/// Entries written in one round trip; the server is blocked meanwhile.
+const CHUNK_ENTRIES: usize = 1000;
+/// Bytes written in one round trip.
 const CHUNK_BYTES: usize = 4 << 20;
-/// Of one round trip the other way: every value may be of the longest.
-const ANSWER_BYTES: usize = 64 << 20;
-const ANSWER_CHUNK: usize = ANSWER_BYTES / MAX_VALUE;
+/// Upper bound of the bytes read in one round trip.
+const RESPONSE_BYTES: usize = 64 << 20;
+/// Keys read in one round trip; every value may have the maximum length.
+const RESPONSE_KEYS: usize = RESPONSE_BYTES / MAX_VALUE;
 
 pub struct RedisCache {
     client: Client,
@@ -31,24 +33,23 @@ pub struct RedisCache {
 #[derive(Default)]
 struct Link {
     connection: Option<ConnectionManager>,
-    /// Counts connections, so that a late failure of an old one does not close its successor.
+    /// Number of the current connection. A late failure of an older one does not close it.
     number: u64,
-    /// The number of the last connection that is known to work.
-    proven: u64,
-    quiet_until: Option<Instant>,
+    /// Number of the last connection that worked.
+    last_working: u64,
+    cooldown_until: Option<Instant>,
 }
 
 impl RedisCache {
-    /// Makes no connection yet: a shop opens while its cache is away. Keys begin with `prefix` on the server; entries
-    /// without a lifetime stay until the server needs the room.
+    /// Does not connect yet, so a service starts while Redis is down. Prepends `prefix` to keys on the server. Entries without
+    /// a lifetime stay until the server evicts them.
     pub fn open(address: &Address, prefix: &str, lifetime: Option<Duration>) -> Result<Self> {
-        let wrong = |e: RedisError| {
-            Error::config(address, "is no URL that Redis understands: say redis://USER@HOST:PORT/N").because(e)
-        };
+        let invalid =
+            |e: RedisError| Error::config(address, "is not a valid Redis URL: use redis://USER@HOST:PORT/N").because(e);
         if lifetime.is_some_and(|lifetime| lifetime.as_millis() == 0) {
-            return Err(Error::config(address, "entries live for less than a millisecond: give a longer time"));
+            return Err(Error::config(address, "the lifetime of entries is below 1 ms: set a longer one"));
         }
-        let client = Client::open(address.secret()).map_err(wrong)?;
+        let client = Client::open(address.secret()).map_err(invalid)?;
         let (server, prefix) = (address.server(), prefix.to_owned());
         Ok(Self { client, server, prefix, lifetime, link: Mutex::default() })
     }
@@ -58,15 +59,16 @@ impl RedisCache {
     }
 
     async fn get(&self, keys: &[Vec<u8>]) -> Result<Vec<Option<Value>>> {
-        checked_keys(keys.iter())?;
+        check_keys(keys.iter())?;
         let mut found = Vec::with_capacity(keys.len());
-        for chunk in keys.chunks(ANSWER_CHUNK) {
+        for chunk in keys.chunks(RESPONSE_KEYS) {
             let mut command = redis::cmd("MGET");
             command.arg(chunk.iter().map(|key| self.key(key)).collect::<Vec<_>>());
-            let values: Vec<Option<Vec<u8>>> =
-                self.ask(async |mut connection: ConnectionManager| command.query_async(&mut connection).await).await?;
+            let values: Vec<Option<Vec<u8>>> = self
+                .round_trip(async |mut connection: ConnectionManager| command.query_async(&mut connection).await)
+                .await?;
             if values.len() != chunk.len() {
-                return Err(self.upstream("gave another number of values than it was asked for", false));
+                return Err(self.upstream("returned a different number of values than requested", false));
             }
             found.extend(values.into_iter().map(|value| value.map(Value::from)));
         }
@@ -74,7 +76,7 @@ impl RedisCache {
     }
 
     async fn put(&self, entries: &[(Vec<u8>, Value)]) -> Result<()> {
-        checked_entries(entries)?;
+        check_entries(entries)?;
         let mut rest = entries;
         while !rest.is_empty() {
             let mut num_bytes = 0;
@@ -82,8 +84,8 @@ impl RedisCache {
                 num_bytes += value.len();
                 num_bytes <= CHUNK_BYTES
             };
-            // one that is too large goes alone
-            let num = rest.iter().take(CHUNK).take_while(fits).count().max(1);
+            // an entry larger than the limit is sent alone
+            let num = rest.iter().take(CHUNK_ENTRIES).take_while(fits).count().max(1);
             let (chunk, after) = rest.split_at(num);
             let mut pipeline = Pipeline::with_capacity(num);
             for (key, value) in chunk {
@@ -93,56 +95,57 @@ impl RedisCache {
                 }
                 command.ignore();
             }
-            let () =
-                self.ask(async |mut connection: ConnectionManager| pipeline.query_async(&mut connection).await).await?;
+            let () = self
+                .round_trip(async |mut connection: ConnectionManager| pipeline.query_async(&mut connection).await)
+                .await?;
             rest = after;
         }
         Ok(())
     }
 
-    /// One round trip.
-    async fn ask<T: FromRedisValue>(
+    /// Runs one round trip and tracks whether the connection works.
+    async fn round_trip<T: FromRedisValue>(
         &self,
-        question: impl AsyncFnOnce(ConnectionManager) -> std::result::Result<T, RedisError>,
+        request: impl AsyncFnOnce(ConnectionManager) -> std::result::Result<T, RedisError>,
     ) -> Result<T> {
         let (connection, number) = self.connection()?;
-        let (failure, refused) = match tokio::time::timeout(PATIENCE, question(connection)).await {
-            Ok(Ok(answer)) => {
-                self.link().proven = number;
-                return Ok(answer);
+        let (failure, is_rejected) = match tokio::time::timeout(TIMEOUT, request(connection)).await {
+            Ok(Ok(response)) => {
+                self.link().last_working = number;
+                return Ok(response);
             }
             Ok(Err(e)) => {
-                // a login that fails is unrecoverable, too
-                let refused = !e.is_io_error() && !e.is_unrecoverable_error();
-                (self.failed(e), refused)
+                // a failed login is unrecoverable, too
+                let is_rejected = !e.is_io_error() && !e.is_unrecoverable_error();
+                (self.error(e), is_rejected)
             }
-            Err(_) => (self.upstream(&format!("no answer in {} s", PATIENCE.as_secs()), true), false),
+            Err(_) => (self.upstream(&format!("no answer in {} s", TIMEOUT.as_secs()), true), false),
         };
         let mut link = self.link();
-        // a server that refuses a command is there, for this one and for others
-        if link.number == number && !(refused && link.proven == number) {
-            // the manager heals broken connections, but not silent ones, nor one that was refused as it was made
+        // a server that rejects a command is up
+        if link.number == number && !(is_rejected && link.last_working == number) {
+            // the manager reconnects broken connections, but neither unresponsive ones nor those rejected while connecting
             link.connection = None;
-            link.quiet_until = (!refused).then(|| Instant::now() + QUIET);
+            link.cooldown_until = (!is_rejected).then(|| Instant::now() + COOLDOWN);
         }
         Err(failure)
     }
 
     fn connection(&self) -> Result<(ConnectionManager, u64)> {
         let mut link = self.link();
-        if link.quiet_until.is_some_and(|until| Instant::now() < until) {
+        if link.cooldown_until.is_some_and(|until| Instant::now() < until) {
             return Err(self.upstream("did not answer a moment ago", true));
         }
-        link.quiet_until = None;
+        link.cooldown_until = None;
         if let Some(connection) = &link.connection {
             return Ok((connection.clone(), link.number));
         }
         let config = ConnectionManagerConfig::new()
             .set_number_of_retries(0)
-            .set_connection_timeout(Some(PATIENCE))
-            .set_response_timeout(Some(PATIENCE));
+            .set_connection_timeout(Some(TIMEOUT))
+            .set_response_timeout(Some(TIMEOUT));
         let connection =
-            ConnectionManager::new_lazy_with_config(self.client.clone(), config).map_err(|e| self.failed(e))?;
+            ConnectionManager::new_lazy_with_config(self.client.clone(), config).map_err(|e| self.error(e))?;
         link.number += 1;
         link.connection = Some(connection.clone());
         Ok((connection, link.number))
@@ -152,22 +155,22 @@ impl RedisCache {
         self.link.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn failed(&self, failure: RedisError) -> Error {
+    fn error(&self, failure: RedisError) -> Error {
         match failure.kind() {
             ErrorKind::AuthenticationFailed => {
-                let problem = "the user or the password was refused: correct the URL";
+                let problem = "user or password rejected: correct the URL";
                 Error::config(&self.server, problem).because(failure)
             }
             _ if failure.is_io_error() => {
-                let problem = "cannot be reached: is the server running, is the address right?";
+                let problem = "cannot be reached: check the address, and that the server is running";
                 self.upstream(problem, true).because(failure)
             }
             _ => {
-                // LOADING and READONLY pass
-                let passing =
+                // LOADING and READONLY are temporary
+                let is_temporary =
                     matches!(failure.retry_method(), RetryMethod::WaitAndRetry | RetryMethod::RefreshSlotsAndRetry);
-                let retryable = failure.is_unrecoverable_error() || passing;
-                self.upstream("refused", retryable).because(failure)
+                let retryable = failure.is_unrecoverable_error() || is_temporary;
+                self.upstream("rejected a command", retryable).because(failure)
             }
         }
     }

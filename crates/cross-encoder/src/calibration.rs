@@ -75,7 +75,7 @@ fn scale(grading: &mut Grading, pairs: &[(Vec<f32>, Level)]) {
     for _ in 0..ROUNDS {
         let before = best;
         let at = |log: f64| Grading { temperature: log.exp(), ..grading.clone() };
-        let found = at(lowest(|log| nll(&at(log), pairs), (RANGE.0.ln(), RANGE.1.ln())));
+        let found = at(minimize(|log| nll(&at(log), pairs), RANGE.0.ln(), RANGE.1.ln()));
         take_better(grading, found, pairs, &mut best);
         for k in 0..3 {
             if grading.loss == Loss::FourWay {
@@ -88,7 +88,7 @@ fn scale(grading: &mut Grading, pairs: &[(Vec<f32>, Level)]) {
             };
             let low = if k == 0 { least - wide } else { grading.cutpoints[k - 1] };
             let high = if k == 2 { most + wide } else { grading.cutpoints[k + 1] };
-            let found = with(lowest(|cut| nll(&with(cut), pairs), (low, high)));
+            let found = with(minimize(|cut| nll(&with(cut), pairs), low, high));
             take_better(grading, found, pairs, &mut best);
         }
         if before - best < 1e-6 {
@@ -104,8 +104,8 @@ fn take_better(grading: &mut Grading, found: Grading, pairs: &[(Vec<f32>, Level)
     }
 }
 
-/// Where a function with one valley is lowest, by golden sections.
-fn lowest(at: impl Fn(f64) -> f64, (mut low, mut high): (f64, f64)) -> f64 {
+/// Minimum of a unimodal function, by golden-section search.
+fn minimize(at: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
     let ratio = (5.0_f64.sqrt() - 1.0) / 2.0;
     let (mut left, mut right) = (high - ratio * (high - low), low + ratio * (high - low));
     let (mut at_left, mut at_right) = (at(left), at(right));

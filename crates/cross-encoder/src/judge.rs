@@ -11,7 +11,7 @@ use souk_nn::encoder::Placement;
 use souk_nn::worker::Model;
 use souk_reward::{Question, RewardSource, Verdict};
 
-pub struct Judge {
+pub struct CrossEncoderJudge {
     id: String,
     reader: Arc<PairReader>,
     // libtorch's tensors are not shared between threads
@@ -19,7 +19,7 @@ pub struct Judge {
     batch_tokens: usize,
 }
 
-impl Judge {
+impl CrossEncoderJudge {
     /// Batches have so many tokens; verdicts do not depend on it.
     pub fn new(model: CrossEncoder, batch_tokens: usize) -> Self {
         Self { id: model.id().into(), reader: model.reader(), model: Mutex::new(model), batch_tokens }
@@ -31,7 +31,7 @@ impl Judge {
     }
 }
 
-impl RewardSource for Judge {
+impl RewardSource for CrossEncoderJudge {
     fn id(&self) -> &str {
         &self.id
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use tch::{Device, Kind, Tensor};
 
-use super::folder::{Manifest, fingerprint};
 use super::head::{Grading, Head, HeadShape, Loss};
+use super::manifest::{CrossEncoderManifest, fingerprint};
 use super::reader::{PairReader, PairText};
 use super::reading::Reading;
 use souk_io::error::{Error, Result};
@@ -29,7 +29,7 @@ const NAME_DIGITS: usize = 12;
 
 /// What is made of a base model.
 #[derive(Clone, Debug, Default)]
-pub struct Shape {
+pub struct EncoderShape {
     pub loss: Loss,
     pub pooling: Option<Reading>,
     pub num_layers: Option<usize>,
@@ -54,7 +54,7 @@ pub struct CrossEncoder {
 
 impl CrossEncoder {
     /// A fresh head on any model folder; its verdicts mean nothing yet.
-    pub fn begin(base: &Path, placement: Placement, shape: &Shape) -> Result<Self> {
+    pub fn begin(base: &Path, placement: Placement, shape: &EncoderShape) -> Result<Self> {
         let dir = transformer_dir(base)?;
         let whole = Architecture::open(&dir.join("config.json"), &placement.ignore_fields)?;
         let architecture = match shape.num_layers {
@@ -84,11 +84,11 @@ impl CrossEncoder {
 
     /// A folder that `souk relevance train` wrote.
     pub fn open(dir: &Path, placement: Placement) -> Result<Self> {
-        let manifest = Manifest::open(dir)?;
+        let manifest = CrossEncoderManifest::open(dir)?;
         let architecture = Architecture::open(&dir.join("config.json"), &placement.ignore_fields)?;
         let tokenizer = Tokenizer::open(dir)?;
         let mut weights = Parameters::open(dir, placement.device, placement.precision.kind())?;
-        let Manifest { pooling, max_tokens, loss, .. } = manifest;
+        let CrossEncoderManifest { pooling, max_tokens, loss, .. } = manifest;
         let parts = Parts { architecture, tokenizer, pooling, max_tokens, loss, placement };
         let mut model = parts.build(&mut weights, None, &[])?;
         model.grading = manifest.grading(model.head.cutpoints()?);
@@ -133,8 +133,8 @@ impl CrossEncoder {
     }
 
     /// What would be written of it, as it is now.
-    pub(super) fn manifest(&self) -> Manifest {
-        Manifest::new(&self.grading, self.pooling, self.max_tokens)
+    pub(super) fn manifest(&self) -> CrossEncoderManifest {
+        CrossEncoderManifest::new(&self.grading, self.pooling, self.max_tokens)
     }
 
     /// After training: what the weights now say of cutpoints.

@@ -16,7 +16,7 @@ use souk_nn::encoder::digest_files;
 
 /// What a query's pairs are for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum DataPart {
     Learn,
     Calibrate,
     Measure,
@@ -67,11 +67,11 @@ impl GradedPairs {
         Ok(graded)
     }
 
-    fn part(&mut self, part: Part) -> &mut Vec<GradedPair> {
+    fn part(&mut self, part: DataPart) -> &mut Vec<GradedPair> {
         match part {
-            Part::Learn => &mut self.learn,
-            Part::Calibrate => &mut self.calibrate,
-            Part::Measure => &mut self.measure,
+            DataPart::Learn => &mut self.learn,
+            DataPart::Calibrate => &mut self.calibrate,
+            DataPart::Measure => &mut self.measure,
         }
     }
 
@@ -115,7 +115,7 @@ impl GradedPairs {
         let known: HashSet<(&str, u32)> =
             all.into_iter().flatten().map(|pair| (normals[pair.query as usize].as_str(), pair.item)).collect();
         let each = settings.random_negatives as u64;
-        let mut drawn: Vec<(Part, GradedPair)> = Vec::new();
+        let mut drawn: Vec<(DataPart, GradedPair)> = Vec::new();
         for (query, text) in (0_u32..).zip(&normals) {
             let part = part_of(text, settings.held_out);
             let draws = u64::from(query) * each..(u64::from(query) + 1) * each;
@@ -148,14 +148,14 @@ impl GradedPairs {
 }
 
 /// By the text as other spellings have it, and by nothing else: all models of a shop hold the same queries out.
-pub fn part_of(query: &str, held_out: f64) -> Part {
+pub fn part_of(query: &str, held_out: f64) -> DataPart {
     let digest = Sha256::digest(normalized_query(query));
     let bytes: [u8; 8] = std::array::from_fn(|at| digest[at]);
     let at = u64::from_le_bytes(bytes) as f64 / 2.0_f64.powi(64);
     match at {
-        at if at < held_out / 2.0 => Part::Calibrate,
-        at if at < held_out => Part::Measure,
-        _ => Part::Learn,
+        at if at < held_out / 2.0 => DataPart::Calibrate,
+        at if at < held_out => DataPart::Measure,
+        _ => DataPart::Learn,
     }
 }
 
@@ -168,9 +168,9 @@ mod tests {
     #[test]
     fn spellings_fall_together_and_shares_are_as_asked() {
         assert_eq!(part_of("Oak  Desk ", 0.5), part_of("oak desk", 0.5));
-        let parts: Vec<Part> = (0..4000).map(|n| part_of(&format!("query {n}"), 0.2)).collect();
+        let parts: Vec<DataPart> = (0..4000).map(|n| part_of(&format!("query {n}"), 0.2)).collect();
         let share = |part| parts.iter().filter(|of| **of == part).count() as f64 / 4000.0;
-        assert!((share(Part::Calibrate) - 0.1).abs() < 0.02 && (share(Part::Measure) - 0.1).abs() < 0.02);
+        assert!((share(DataPart::Calibrate) - 0.1).abs() < 0.02 && (share(DataPart::Measure) - 0.1).abs() < 0.02);
     }
 
     fn load(held_out: f64, qrels: &str) -> Result<GradedPairs> {

@@ -32,7 +32,7 @@ impl PairText {
 }
 
 /// One side of a pair, tokenized once for all the other sides it meets.
-pub struct Side(PairSegment);
+pub struct PairSide(PairSegment);
 
 impl PairReader {
     /// Cuts pairs to `max_tokens`, and frames them as the tokenizer's file says.
@@ -63,21 +63,21 @@ impl PairReader {
         Ok(())
     }
 
-    pub fn query(&self, text: &str) -> Result<Side> {
-        Ok(Side(match self.decoder {
+    pub fn query(&self, text: &str) -> Result<PairSide> {
+        Ok(PairSide(match self.decoder {
             true => self.tokenizer.segment(&format!("{QUERY}{text}\n"))?,
             false => self.tokenizer.segment(text)?,
         }))
     }
 
-    pub fn item(&self, text: &str) -> Result<Side> {
-        Ok(Side(match self.decoder {
+    pub fn item(&self, text: &str) -> Result<PairSide> {
+        Ok(PairSide(match self.decoder {
             true => self.tokenizer.segment(&format!("{ITEM}{text}"))?,
             false => self.tokenizer.segment(text)?,
         }))
     }
 
-    pub fn join(&self, query: &Side, item: &Side) -> Result<PairText> {
+    pub fn join(&self, query: &PairSide, item: &PairSide) -> Result<PairText> {
         let pair = self.tokenizer.join(&query.0, &item.0)?;
         if pair.ids.is_empty() {
             return Err(Error::input("query and item are empty, and this model's tokenizer adds nothing to them"));

@@ -11,10 +11,11 @@ use serde::Serialize;
 use super::RelevanceSettings;
 use super::agreement::Agreement;
 use super::calibration::{Calibration, Reliability};
-use super::folder::{Base, Manifest, TrainedOn, write_json};
+use super::folder::write_json;
 use super::head::Grading;
 use super::judge::batches;
-use super::model::{CrossEncoder, Shape};
+use super::manifest::{Base, CrossEncoderManifest, TrainedOn};
+use super::model::{CrossEncoder, EncoderShape};
 use super::pairs::{GradedPair, GradedPairs};
 use super::reader::PairText;
 use souk_io::beir::DataFolder;
@@ -30,7 +31,7 @@ pub const METRICS: &str = "relevance-metrics.json";
 
 /// Where training is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Progress {
+pub enum TrainProgress {
     Learning {
         step: u64,
         pairs: u64,
@@ -46,7 +47,7 @@ pub enum Progress {
 
 /// How good a model is, on queries that were held out.
 #[derive(Clone, Debug, Serialize)]
-pub struct Measured {
+pub struct JudgeReport {
     /// The model that training began with.
     pub base: String,
     pub data: String,
@@ -58,12 +59,12 @@ pub struct Measured {
     /// On the queries it was fitted on.
     pub calibration: Calibration,
     /// On the others: pairs that somebody judged, and those with the drawn ones.
-    pub judged: Measurement,
-    pub all: Measurement,
+    pub judged: JudgeMeasurement,
+    pub all: JudgeMeasurement,
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Measurement {
+pub struct JudgeMeasurement {
     #[serde(flatten)]
     pub agreement: Agreement,
     /// Of P(Good), as the loss alone made it and as it was calibrated.
@@ -71,8 +72,8 @@ pub struct Measurement {
     pub after: Reliability,
 }
 
-impl Measurement {
-    fn of(graded: &[(Vec<f32>, Level)], (plain, fitted): (&Grading, &Grading)) -> Self {
+impl JudgeMeasurement {
+    fn of(graded: &[(Vec<f32>, Level)], plain: &Grading, fitted: &Grading) -> Self {
         let scored: Vec<(Level, f64, Level)> = graded
             .iter()
             .map(|(outputs, level)| {
@@ -101,7 +102,8 @@ impl Training {
         settings.check()?;
         let RelevanceSettings { loss, pooling, num_layers, max_tokens, seed, .. } = *settings;
         let pairs = GradedPairs::load(data, settings)?;
-        let model = CrossEncoder::begin(base, placement, &Shape { loss, pooling, num_layers, max_tokens, seed })?;
+        let model =
+            CrossEncoder::begin(base, placement, &EncoderShape { loss, pooling, num_layers, max_tokens, seed })?;
         Ok(Self { settings: settings.clone(), base: base.into(), model, pairs, data: data.clone() })
     }
 
@@ -110,7 +112,7 @@ impl Training {
     }
 
     /// Trains, calibrates, measures, and fills the folder `out`, which is there already. Asked to stop, it is an error.
-    pub fn run(mut self, out: &Path, stop: &AtomicBool, mut report: impl FnMut(Progress)) -> Result<Measured> {
+    pub fn run(mut self, out: &Path, stop: &AtomicBool, mut report: impl FnMut(TrainProgress)) -> Result<JudgeReport> {
         let began = Instant::now();
         let draws = self.draws();
         let mut optimizer = Optimizer::new(&self.settings.optimizer, self.model.trainable()?)?;
@@ -123,7 +125,7 @@ impl Training {
         let mut done = 0;
         let mut tell = |more: u64| {
             done += more;
-            report(Progress::Measuring { pairs: done, of });
+            report(TrainProgress::Measuring { pairs: done, of });
         };
         let fitted_on = self.graded(&self.pairs.calibrate, stop, &mut tell)?;
         let mut fitted = plain.clone();
@@ -138,7 +140,7 @@ impl Training {
             .filter(|(pair, _)| pair.judged)
             .map(|(_, graded)| graded.clone())
             .collect();
-        let measured = Measured {
+        let measured = JudgeReport {
             base: name_of(&self.base),
             data: self.data.path().display().to_string(),
             split: self.settings.split.clone(),
@@ -147,8 +149,8 @@ impl Training {
             seconds: began.elapsed().as_secs_f64(),
             num_parameters,
             calibration,
-            judged: Measurement::of(&judged, (&plain, &fitted)),
-            all: Measurement::of(&measured_on, (&plain, &fitted)),
+            judged: JudgeMeasurement::of(&judged, &plain, &fitted),
+            all: JudgeMeasurement::of(&measured_on, &plain, &fitted),
         };
         self.save(&measured, out)?;
         Ok(measured)
@@ -164,7 +166,7 @@ impl Training {
         optimizer: &mut Optimizer,
         draws: u64,
         stop: &AtomicBool,
-        report: &mut impl FnMut(Progress),
+        report: &mut impl FnMut(TrainProgress),
     ) -> Result<u64> {
         let (seed, num) = (self.settings.seed, self.pairs.learn.len() as u64);
         let mut order = Draw::new(num, Order { seed, block: None }, 0).take(draws as usize);
@@ -182,14 +184,19 @@ impl Training {
                 check_stop(stop)?;
                 let batch = &batches[shuffled.at(at) as usize];
                 let rate = self.settings.optimizer.rate(seen, draws);
-                let loss = self.step(optimizer, (&texts, &drawn), batch, rate)?;
+                let loss = {
+                    let chosen: Vec<&PairText> = batch.iter().map(|place| &texts[*place]).collect();
+                    let levels: Vec<i64> =
+                        batch.iter().map(|place| i64::from(drawn[*place].level.number()) - 1).collect();
+                    self.step(optimizer, &chosen, &levels, rate)?
+                };
                 step += 1;
                 seen += batch.len() as u64;
                 if !loss.is_finite() {
                     let problem = format!("the loss of step {step} is {loss}: say a smaller one");
                     return Err(Error::config("relevance.optimizer.learning_rate", problem));
                 }
-                report(Progress::Learning { step, pairs: seen, of: draws, loss });
+                report(TrainProgress::Learning { step, pairs: seen, of: draws, loss });
             }
         }
         if !optimizer.is_finite() {
@@ -200,20 +207,12 @@ impl Training {
     }
 
     /// One update; gives the loss before it.
-    fn step(
-        &self,
-        optimizer: &mut Optimizer,
-        (texts, pairs): (&[PairText], &[GradedPair]),
-        batch: &[usize],
-        rate: f64,
-    ) -> Result<f64> {
+    fn step(&self, optimizer: &mut Optimizer, texts: &[&PairText], levels: &[i64], rate: f64) -> Result<f64> {
         optimizer.zero();
-        let chosen: Vec<&PairText> = batch.iter().map(|place| &texts[*place]).collect();
-        let levels: Vec<i64> = batch.iter().map(|place| i64::from(pairs[*place].level.number()) - 1).collect();
         if self.settings.dropout {
             tch::manual_seed((self.settings.seed ^ rate.to_bits()) as i64);
         }
-        let loss = self.model.loss(&chosen, &levels, self.settings.dropout)?;
+        let loss = self.model.loss(texts, levels, self.settings.dropout)?;
         loss.f_backward()?;
         let mut gradients = optimizer.gradients();
         let norm = optimizer.clip(&mut gradients);
@@ -258,7 +257,7 @@ impl Training {
         pairs.iter().map(read).collect()
     }
 
-    fn save(&self, measured: &Measured, out: &Path) -> Result<()> {
+    fn save(&self, measured: &JudgeReport, out: &Path) -> Result<()> {
         let RelevanceSettings { split, held_out, random_negatives, seed, .. } = self.settings.clone();
         let transformer = transformer_dir(&self.base)?;
         let mut files = weight_files(&transformer)?;
@@ -278,7 +277,7 @@ impl Training {
             random_negatives,
             seed,
         };
-        let manifest = Manifest {
+        let manifest = CrossEncoderManifest {
             ece: measured.judged.after.ece,
             base: Some(base),
             trained_on: Some(trained_on),

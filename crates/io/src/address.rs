@@ -1,10 +1,11 @@
-//! Takes a URL, gives what may be shown of it: its password never reaches an error, a log or a written configuration.
+//! URLs with passwords. Takes a URL, gives its masked form: the password never reaches an error, a log or a written
+//! configuration.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Parameters of URLs that say nothing secret.
+/// URL parameters that are never secret.
 const HARMLESS: [&str; 13] = [
     "application_name",
     "dbname",
@@ -21,7 +22,7 @@ const HARMLESS: [&str; 13] = [
     "user",
 ];
 
-/// A URL that may hold a password. However it is shown or written, the password is `***`.
+/// URL that may hold a password. `Display`, `Debug` and `Serialize` write the password as `***`.
 #[derive(Clone, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
 pub struct Address(String);
@@ -31,17 +32,17 @@ impl Address {
         Self(url.into())
     }
 
-    /// The whole of it, for the one who connects.
+    /// Full URL with its password, for connecting.
     pub fn secret(&self) -> &str {
         &self.0
     }
 
-    /// What stands before the first colon.
+    /// Text before the first colon.
     pub fn scheme(&self) -> &str {
         self.0.split_once(':').map_or(self.0.as_str(), |(scheme, _)| scheme)
     }
 
-    /// The server as errors name it: masked, and without parameters.
+    /// Masked URL without parameters, for error messages.
     pub fn server(&self) -> String {
         let shown = without_passwords(&self.0);
         shown.split('?').next().unwrap_or_default().to_owned()
@@ -66,7 +67,7 @@ impl Serialize for Address {
     }
 }
 
-/// The text with the password of every URL in it as `***`. A malformed URL may lose more than its password.
+/// Replaces the password of every URL in a text by `***`. A malformed URL may lose more than its password.
 pub fn masked(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;
@@ -80,12 +81,12 @@ pub fn masked(text: &str) -> String {
     shown + rest
 }
 
-/// One URL, whatever is in it, without what may be a password: what stands between the first `:` after the scheme and
-/// the last `@`, and the value of every parameter that is not known to be harmless.
+/// Masks everything in one URL that may be a password: the text between the first `:` after the scheme and the last `@`,
+/// and the value of every parameter not in `HARMLESS`.
 fn without_passwords(url: &str) -> String {
     let (scheme, rest) = url.split_at(match url.split_once(':') {
         Some((scheme, after)) if after.starts_with("//") => scheme.len() + 3,
-        // `user:password@host` looks like a scheme, too
+        // `user:password@host` also looks like a scheme
         _ => 0,
     });
     let path = rest.starts_with("sqlite:");
@@ -110,7 +111,7 @@ fn without_secret(parameter: &str) -> String {
     match parameter.split_once('=') {
         Some((name, _)) if HARMLESS.contains(&name) => parameter.to_owned(),
         Some((name, _)) => format!("{name}=***"),
-        // what follows an unescaped `&` in a password
+        // the rest of a password with an unescaped `&`
         None => "***".into(),
     }
 }
@@ -122,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_form_of_a_url_shows_its_password() {
+    fn every_form_of_a_url_masks_its_password() {
         for (url, shown) in [
             ("postgres://souk:secret@db:5432/souk", "postgres://souk:***@db:5432/souk"),
             ("postgres://souk@db/souk?user=a&password=secret&x=1", "postgres://souk@db/souk?user=a&password=***&x=***"),
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_one_url_to_its_end() {
+    fn an_address_is_a_single_url() {
         for (url, shown) in [
             ("postgres://u:se'secret@127.0.0.1:1/x", "postgres://u:***@127.0.0.1:1/x"),
             ("postgres://u:a b`\"\nsecret@h/x", "postgres://u:***@h/x"),
@@ -168,7 +169,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_password_of_any_letters_is_shown(before in "[a-z:/?#@&=' `%]{0,8}", after in "[a-z:/?#@&=' `%]{0,8}") {
+        fn passwords_of_any_characters_are_masked(before in "[a-z:/?#@&=' `%]{0,8}", after in "[a-z:/?#@&=' `%]{0,8}") {
             for scheme in ["postgres://", "postgres:"] {
                 for url in [
                     format!("{scheme}user:{before}SECRET{after}@db:5432/shop?sslmode=disable&password=SECRET"),

@@ -1,4 +1,4 @@
-//! A folder, or a file, that is filled aside and renamed when it is whole, so that nobody ever meets half of it.
+//! Atomic writes: a folder or file is written under a temporary name, synced and renamed. Readers never see a partial one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,98 +7,98 @@ use serde::Serialize;
 
 use crate::error::{Error, Result};
 
-/// The right to fill a folder. Given up before `finish`, it leaves nothing.
+/// Output folder that appears on `finish`. Dropped earlier, it leaves nothing behind.
 #[derive(Debug)]
-pub struct Claim {
-    /// Where to write until then.
-    pub aside: PathBuf,
+pub struct AtomicDir {
+    /// Folder to write to until then.
+    pub staging: PathBuf,
     out: PathBuf,
-    /// Whether `out` goes, too, when the claim is given up.
-    made: bool,
+    /// `out` did not exist before; removed on drop.
+    is_new: bool,
 }
 
-impl Claim {
-    /// Checks that `out` is new or empty, and makes a folder of its own beside it.
+impl AtomicDir {
+    /// Checks that `out` is new or empty, and creates the staging folder `out.part` beside it.
     pub fn new(out: &Path) -> Result<Self> {
-        let made = start_folder(out)?;
+        let is_new = create_empty_dir(out)?;
         let out = out.canonicalize().map_err(Error::store(out, "find the folder"))?;
-        let aside = Self::make_aside(&out).inspect_err(|_| leave(made, &out))?;
-        Ok(Self { aside, out, made })
+        let staging = Self::create_staging(&out).inspect_err(|_| remove_if_new(is_new, &out))?;
+        Ok(Self { staging, out, is_new })
     }
 
-    fn make_aside(out: &Path) -> Result<PathBuf> {
+    fn create_staging(out: &Path) -> Result<PathBuf> {
         let mut name = out.file_name().unwrap_or_default().to_os_string();
         name.push(".part");
-        let aside = out.with_file_name(name);
-        if aside.exists() {
+        let staging = out.with_file_name(name);
+        if staging.exists() {
             let problem = "is in the way: if an interrupted run left it, remove it";
-            return Err(Error::config(aside.display(), problem));
+            return Err(Error::config(staging.display(), problem));
         }
-        fs::create_dir(&aside).map_err(Error::store(&aside, "make the folder"))?;
-        Ok(aside)
+        fs::create_dir(&staging).map_err(Error::store(&staging, "create the folder"))?;
+        Ok(staging)
     }
 
-    /// Puts the folder in place; from then on it survives the loss of power.
+    /// Renames the folder into place. Durable: it survives a power failure from then on.
     pub fn finish(mut self) -> Result<()> {
-        sync(&self.aside)?;
-        fs::rename(&self.aside, &self.out).map_err(Error::store(&self.out, "put the folder in place"))?;
-        self.made = false;
-        self.out.parent().map_or(Ok(()), sync_one)
+        fsync_all(&self.staging)?;
+        fs::rename(&self.staging, &self.out).map_err(Error::store(&self.out, "rename the folder into place"))?;
+        self.is_new = false;
+        self.out.parent().map_or(Ok(()), fsync)
     }
 }
 
-impl Drop for Claim {
+impl Drop for AtomicDir {
     fn drop(&mut self) {
-        // after `finish` there is nothing under this name any more
-        drop(fs::remove_dir_all(&self.aside));
-        leave(self.made, &self.out);
+        // after `finish` the staging folder no longer exists
+        drop(fs::remove_dir_all(&self.staging));
+        remove_if_new(self.is_new, &self.out);
     }
 }
 
-/// Removes a folder that was made here, unless something came into it.
-fn leave(made: bool, out: &Path) {
-    if made {
+/// Removes a folder created here, unless it has entries by now.
+fn remove_if_new(is_new: bool, out: &Path) {
+    if is_new {
         drop(fs::remove_dir(out));
     }
 }
 
-/// Writes a folder to disk, with all that is in it.
-fn sync(folder: &Path) -> Result<()> {
+/// Syncs a folder and everything in it to disk.
+fn fsync_all(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(Error::store(folder, "list the folder"))? {
         let entry = entry.map_err(Error::store(folder, "list the folder"))?;
         match entry.file_type().map_err(Error::store(folder, "list the folder"))? {
-            kind if kind.is_dir() => sync(&entry.path())?,
-            kind if kind.is_file() => sync_one(&entry.path())?,
-            // a link is part of its folder
+            kind if kind.is_dir() => fsync_all(&entry.path())?,
+            kind if kind.is_file() => fsync(&entry.path())?,
+            // a link is synced with its folder
             _ => {}
         }
     }
-    sync_one(folder)
+    fsync(folder)
 }
 
-/// Replaces a file of JSON; what is there afterwards survives the loss of power.
-pub fn write_whole(path: &Path, value: &impl Serialize) -> Result<()> {
-    let aside = path.with_extension("part");
-    let text = serde_json::to_vec_pretty(value).expect("what is written here has text for keys");
-    fs::write(&aside, text).map_err(Error::store(&aside, "write it"))?;
-    sync_one(&aside)?;
-    fs::rename(&aside, path).map_err(Error::store(path, "put it in place"))?;
-    path.parent().map_or(Ok(()), sync_one)
+/// Replaces a JSON file atomically and durably.
+pub fn write_json_atomic(path: &Path, value: &impl Serialize) -> Result<()> {
+    let staging = path.with_extension("part");
+    let text = serde_json::to_vec_pretty(value).expect("JSON written here has string keys");
+    fs::write(&staging, text).map_err(Error::store(&staging, "write it"))?;
+    fsync(&staging)?;
+    fs::rename(&staging, path).map_err(Error::store(path, "rename it into place"))?;
+    path.parent().map_or(Ok(()), fsync)
 }
 
-/// Writes one file, or the names in one folder, to disk.
-pub fn sync_one(path: &Path) -> Result<()> {
+/// Syncs one file, or the entries of one folder, to disk.
+pub fn fsync(path: &Path) -> Result<()> {
     fs::File::open(path).and_then(|file| file.sync_all()).map_err(Error::store(path, "write it to disk"))
 }
 
-/// Makes the folder: whether it was not there. One that holds something is left alone.
-pub fn start_folder(out: &Path) -> Result<bool> {
-    let made = !out.exists();
-    fs::create_dir_all(out).map_err(Error::store(out, "make the folder"))?;
+/// Creates the folder; returns whether it is new. A folder with entries is an error and stays as it is.
+pub fn create_empty_dir(out: &Path) -> Result<bool> {
+    let is_new = !out.exists();
+    fs::create_dir_all(out).map_err(Error::store(out, "create the folder"))?;
     let mut entries = fs::read_dir(out).map_err(Error::store(out, "list the folder"))?;
     match entries.next() {
         Some(_) => Err(Error::config(out.display(), "is not empty: give a new folder")),
-        None => Ok(made),
+        None => Ok(is_new),
     }
 }
 
@@ -107,30 +107,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_appears_whole_or_not_at_all() {
+    fn folders_appear_complete_or_not_at_all() {
         let home = tempfile::tempdir().unwrap();
         let out = home.path().join("out");
-        let given_up = Claim::new(&out).unwrap();
-        fs::write(given_up.aside.join("half"), "x").unwrap();
-        assert!(Claim::new(&out).is_err(), "two cannot fill one folder");
-        drop(given_up);
-        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing is left");
+        let unfinished = AtomicDir::new(&out).unwrap();
+        fs::write(unfinished.staging.join("half"), "x").unwrap();
+        assert!(AtomicDir::new(&out).is_err(), "one writer per folder");
+        drop(unfinished);
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing is left behind");
         fs::create_dir(&out).unwrap();
-        drop(Claim::new(&out).unwrap());
-        assert!(out.exists(), "but what was there before");
+        drop(AtomicDir::new(&out).unwrap());
+        assert!(out.exists(), "a folder that existed before stays");
         fs::remove_dir(&out).unwrap();
         fs::create_dir(home.path().join("out.part")).unwrap();
-        assert!(Claim::new(&out).unwrap_err().to_string().contains("is in the way"));
-        assert!(!out.exists() && home.path().join("out.part").exists(), "another's folder is left alone");
+        assert!(AtomicDir::new(&out).unwrap_err().to_string().contains("is in the way"));
+        assert!(!out.exists() && home.path().join("out.part").exists(), "a folder of another writer stays");
         fs::remove_dir(home.path().join("out.part")).unwrap();
-        let claim = Claim::new(&out).unwrap();
-        fs::create_dir(claim.aside.join("inner")).unwrap();
-        fs::write(claim.aside.join("inner/whole"), "x").unwrap();
-        claim.finish().unwrap();
+        let atomic_dir = AtomicDir::new(&out).unwrap();
+        fs::create_dir(atomic_dir.staging.join("inner")).unwrap();
+        fs::write(atomic_dir.staging.join("inner/whole"), "x").unwrap();
+        atomic_dir.finish().unwrap();
         assert!(out.join("inner/whole").exists());
-        assert!(Claim::new(&out).unwrap_err().to_string().contains("is not empty"));
+        assert!(AtomicDir::new(&out).unwrap_err().to_string().contains("is not empty"));
         let empty = home.path().join("empty");
-        Claim::new(&empty).unwrap().finish().unwrap();
+        AtomicDir::new(&empty).unwrap().finish().unwrap();
         assert!(empty.exists());
     }
 }

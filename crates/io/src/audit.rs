@@ -1,16 +1,16 @@
-//! A record of one judgement, and where such records go.
+//! Audit records of judgements, and the log they are appended to.
 
 use crate::domain::Level;
 use crate::error::Answer;
 
-/// One judgement. A missing reward is recorded as missing: it has neither score nor level.
+/// One judgement. A missing reward has neither score nor level.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Audit {
     pub query: String,
     pub item: String,
-    /// Of the text that was judged, in hexadecimal.
+    /// Hash of the judged text, in hexadecimal.
     pub text_hash: String,
-    /// Who judged: the reward source's id.
+    /// Id of the reward source.
     pub source: String,
     pub score: Option<f64>,
     pub level: Option<Level>,
@@ -18,8 +18,8 @@ pub struct Audit {
     pub judged_at: i64,
 }
 
-/// An append-only log of judgements.
+/// Append-only log of judgements.
 pub trait AuditLog: Send + Sync {
-    /// Appends all of them or none.
+    /// Appends all records or none.
     fn append_audits<'a>(&'a self, audits: &'a [Audit]) -> Answer<'a, ()>;
 }

@@ -1,7 +1,7 @@
-//! The data folder in BEIR's layout, which everything reads and writes: `corpus.jsonl`, `queries.jsonl`,
-//! `qrels/SPLIT.tsv`, `slices.tsv`, and the search log beside them.
+//! Data folders in BEIR's layout: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`, `slices.tsv`, and the search log
+//! `logs.ndjson`.
 //!
-//! Reading streams: nothing is held but the line at hand. Writing happens aside; the folder appears when it is whole.
+//! Reading streams: one line in memory at a time. Writing is atomic: the folder appears once it is complete.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use crate::atomic_dir::Claim;
+use crate::atomic_dir::AtomicDir;
 use crate::domain::{Item, Judgement, Level, Query};
 use crate::error::{Error, Result};
 
 const QRELS_HEADER: &str = "query-id\tcorpus-id\tscore";
 const SLICES_HEADER: &str = "query-id\tslice";
-/// Writes are gathered to this size.
+/// Size of read and write buffers.
 const BUFFER_BYTES: usize = 1 << 18;
-/// No line is longer, read or written.
+/// Longest line, read or written.
 pub const MAX_LINE_BYTES: usize = 16 << 20;
-/// How much of a line that is too long is kept, to show it.
+/// Bytes kept of a line that is too long, for error messages.
 const SHOWN_BYTES: usize = 1 << 10;
 
-/// A data folder to read from.
+/// Data folder to read from.
 #[derive(Clone, Debug)]
 pub struct DataFolder {
     path: PathBuf,
@@ -34,7 +34,7 @@ impl DataFolder {
         let folder = Self { path: path.into() };
         let corpus = folder.corpus();
         if !corpus.exists() {
-            let problem = "cannot open it, for it is not there: a data folder has corpus.jsonl (`souk market` and `souk import` write such folders)";
+            let problem = "cannot open it: the file does not exist; `souk market` and `souk import` write data folders";
             return Err(Error::data(&corpus, None, problem));
         }
         Ok(folder)
@@ -56,12 +56,12 @@ impl DataFolder {
         self.path.join("qrels").join(format!("{split}.tsv"))
     }
 
-    /// The search log, where the folder has one.
+    /// Path of the search log; the file may be missing.
     pub fn logs(&self) -> PathBuf {
         self.path.join("logs.ndjson")
     }
 
-    /// The catalogue with line numbers.
+    /// Items of the catalogue with their line numbers.
     pub fn items(&self) -> Result<impl Iterator<Item = Result<(u64, Item)>> + use<>> {
         let file = self.corpus();
         let parsed = json_lines(&file)?;
@@ -83,14 +83,15 @@ impl DataFolder {
             let (number, [query, item, score]) = row?;
             let level = score.parse().ok().and_then(Level::from_number);
             let problem = || {
-                let problem = format!("the score `{score}` is no level: say 1 to 4 (`souk import` maps other scales)");
+                let problem =
+                    format!("the score `{score}` is not a level: use 1 to 4 (`souk import` maps other scales)");
                 Error::data(&file, Some(number), problem)
             };
             Ok(Judgement { query, item, level: level.ok_or_else(problem)? })
         }))
     }
 
-    /// The slice of each query that has one; empty where the folder has no `slices.tsv`.
+    /// Slice of each query that has one; empty if the folder has no `slices.tsv`.
     pub fn slices(&self) -> Result<BTreeMap<String, String>> {
         let file = self.path.join("slices.tsv");
         if !file.exists() {
@@ -101,7 +102,7 @@ impl DataFolder {
             let (number, [query, slice]) = row?;
             if let Some(other) = slices.get(&query).filter(|other| **other != slice) {
                 let problem =
-                    format!("puts the query `{query}` into `{slice}`, and it is in `{other}`: a query has one slice");
+                    format!("the query `{query}` is in the slices `{other}` and `{slice}`: a query has one slice");
                 return Err(Error::data(&file, Some(number), problem));
             }
             slices.insert(query, slice);
@@ -110,7 +111,7 @@ impl DataFolder {
     }
 }
 
-/// Lines of a file with their numbers, without their ends; blank ones and a byte-order mark are passed over.
+/// Lines of a file with their numbers, without line ends; skips blank lines and a byte-order mark.
 pub fn lines(file: &Path) -> Result<impl Iterator<Item = Result<(u64, Vec<u8>)>> + use<>> {
     let opened = File::open(file).map_err(Error::store(file, "open it"))?;
     let mut input = BufReader::with_capacity(BUFFER_BYTES, opened);
@@ -133,10 +134,10 @@ pub fn lines(file: &Path) -> Result<impl Iterator<Item = Result<(u64, Vec<u8>)>>
     Ok(std::iter::from_fn(next).filter(|line| !matches!(line, Ok((_, line)) if line.trim_ascii().is_empty())))
 }
 
-/// Reads a line without its `\n` into `line`. Gives the bytes it had and whether `line` is all of it; of one that is too
-/// long only the beginning is kept.
+/// Reads a line without its `\n` into `line`. Returns the bytes read and whether `line` is complete; of a line that is too
+/// long, only the beginning is kept.
 pub fn read_line(input: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> std::io::Result<(u64, bool)> {
-    let (mut length, mut whole) = (0, true);
+    let (mut length, mut is_complete) = (0, true);
     loop {
         let buffer = match input.fill_buf() {
             Ok(buffer) => buffer,
@@ -145,8 +146,8 @@ pub fn read_line(input: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> std
         };
         let end = buffer.iter().position(|byte| *byte == b'\n');
         let part = &buffer[..end.unwrap_or(buffer.len())];
-        whole &= line.len() + part.len() <= MAX_LINE_BYTES;
-        if whole {
+        is_complete &= line.len() + part.len() <= MAX_LINE_BYTES;
+        if is_complete {
             line.extend_from_slice(part);
         } else {
             line.truncate(SHOWN_BYTES);
@@ -156,7 +157,7 @@ pub fn read_line(input: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> std
         input.consume(used);
         length += used as u64;
         if end.is_some() || used == 0 {
-            return Ok((length, whole));
+            return Ok((length, is_complete));
         }
     }
 }
@@ -172,7 +173,7 @@ fn json_lines(file: &Path) -> Result<impl Iterator<Item = Result<(u64, Vec<u8>)>
     }))
 }
 
-/// Tab-separated rows of `N` columns below a header, which may be missing.
+/// Tab-separated rows of `N` columns; the header line is optional.
 fn rows<const N: usize>(
     file: &Path,
     header: &'static str,
@@ -183,34 +184,34 @@ fn rows<const N: usize>(
         let (number, line) = line?;
         let text = String::from_utf8_lossy(&line);
         let columns: Vec<String> = text.split('\t').map(str::to_owned).collect();
-        let problem = || format!("expected {N} columns ({}) between tabs", header.replace('\t', ", "));
+        let problem = || format!("expected {N} tab-separated columns ({})", header.replace('\t', ", "));
         columns.try_into().map(|row| (number, row)).map_err(|_| Error::data(&name, Some(number), problem()))
     }))
 }
 
-/// How much a writer has written.
+/// Counts of what a writer has written.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     pub items: u64,
     pub queries: u64,
     /// Judged pairs by split.
     pub judgements: BTreeMap<String, u64>,
-    /// Lines of the search log: queries and events.
+    /// Lines of the search log, queries and events.
     pub log_lines: u64,
 }
 
-/// A data folder to write. Given up before `finish`, it leaves nothing.
+/// Data folder to write. Dropped before `finish`, it leaves nothing behind.
 pub struct DataWriter {
-    // before the claim, so that no file is open when its folder goes
+    // declared before `atomic_dir`, so that files are closed before their folder is removed
     files: BTreeMap<String, (PathBuf, BufWriter<File>)>,
-    claim: Claim,
+    atomic_dir: AtomicDir,
     counts: Counts,
 }
 
 impl DataWriter {
     /// `out` must be new or empty.
     pub fn create(out: &Path) -> Result<Self> {
-        Ok(Self { claim: Claim::new(out)?, files: BTreeMap::new(), counts: Counts::default() })
+        Ok(Self { atomic_dir: AtomicDir::new(out)?, files: BTreeMap::new(), counts: Counts::default() })
     }
 
     pub fn item(&mut self, item: &Item) -> Result<()> {
@@ -241,16 +242,16 @@ impl DataWriter {
         self.row("slices.tsv", SLICES_HEADER, &row)
     }
 
-    /// One line of the search log, without its end.
+    /// Writes one line of the search log; `json` has no line end.
     pub fn log_line(&mut self, json: &[u8]) -> Result<()> {
         self.line("logs.ndjson", json)?;
         self.counts.log_lines += 1;
         Ok(())
     }
 
-    /// One JSON object as a line of a file of the caller's own, such as `rejected.jsonl`.
+    /// Writes one JSON object as a line of another file, such as `rejected.jsonl`.
     pub fn json(&mut self, name: &str, value: &impl Serialize) -> Result<()> {
-        let json = serde_json::to_vec(value).expect("what is written here has text for keys");
+        let json = serde_json::to_vec(value).expect("JSON written here has string keys");
         self.line(name, &json)
     }
 
@@ -258,12 +259,12 @@ impl DataWriter {
         &self.counts
     }
 
-    /// Where the files lie until `finish`.
-    pub fn aside(&self) -> &Path {
-        &self.claim.aside
+    /// Folder of the files until `finish`.
+    pub fn staging(&self) -> &Path {
+        &self.atomic_dir.staging
     }
 
-    /// Everything written so far can be read below `aside`.
+    /// Flushes all files, so that everything written so far can be read in `staging`.
     pub fn flush(&mut self) -> Result<()> {
         self.files.values_mut().try_for_each(|(path, file)| file.flush().map_err(Error::store(path, "write it")))
     }
@@ -271,7 +272,7 @@ impl DataWriter {
     pub fn finish(mut self) -> Result<Counts> {
         self.flush()?;
         self.files.clear();
-        self.claim.finish()?;
+        self.atomic_dir.finish()?;
         Ok(self.counts)
     }
 
@@ -289,24 +290,24 @@ impl DataWriter {
             )));
         }
         if !self.files.contains_key(name) {
-            let path = self.claim.aside.join(name);
+            let path = self.atomic_dir.staging.join(name);
             if let Some(folder) = path.parent() {
-                fs::create_dir_all(folder).map_err(Error::store(folder, "make the folder"))?;
+                fs::create_dir_all(folder).map_err(Error::store(folder, "create the folder"))?;
             }
-            let file = File::create(&path).map_err(Error::store(&path, "make it"))?;
+            let file = File::create(&path).map_err(Error::store(&path, "create it"))?;
             self.files.insert(name.into(), (path, BufWriter::with_capacity(BUFFER_BYTES, file)));
         }
-        let (path, file) = self.files.get_mut(name).expect("it was put in above");
+        let (path, file) = self.files.get_mut(name).expect("inserted above");
         file.write_all(line).and_then(|()| file.write_all(b"\n")).map_err(Error::store(path, "write it"))
     }
 }
 
-/// Identifiers stand between tabs, one to a line.
+/// Identifiers are columns of tab-separated files, so they have neither tabs nor line ends.
 fn without_tabs(id: &str) -> Result<&str> {
-    match id.contains(['\t', '\n', '\r']) {
-        true => Err(Error::input(format!("the identifier {id:?} has a tab or a line end in it"))),
-        false => Ok(id),
+    if id.contains(['\t', '\n', '\r']) {
+        return Err(Error::input(format!("the identifier {id:?} contains a tab or a line end: remove it")));
     }
+    Ok(id)
 }
 
 #[cfg(test)]
@@ -316,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_read_back() {
+    fn reads_back_a_written_folder() {
         let home = tempfile::tempdir().unwrap();
         let out = home.path().join("shop");
         let item = Item { id: "7".into(), title: "Oak desk".into(), text: String::new(), fields: Map::new() };
@@ -329,7 +330,7 @@ mod tests {
         writer.slice("q1", "general").unwrap();
         writer.log_line(b"{}").unwrap();
         assert!(writer.slice("q\t1", "general").is_err());
-        assert!(DataFolder::open(&out).is_err(), "nothing is there before it is whole");
+        assert!(DataFolder::open(&out).is_err(), "the folder appears on finish");
         let counts = writer.finish().unwrap();
         assert_eq!((counts.items, counts.queries, counts.judgements["test"], counts.log_lines), (1, 1, 1, 1));
 
@@ -341,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn no_line_is_longer_than_what_can_be_read_again() {
+    fn lines_over_the_limit_are_errors_when_read_and_written() {
         let home = tempfile::tempdir().unwrap();
         let file = home.path().join("corpus.jsonl");
         let longest = vec![b'x'; MAX_LINE_BYTES];
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_named_with_what_was_expected() {
+    fn errors_name_the_line_and_the_expected_form() {
         let home = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &[u8]| fs::write(home.path().join(name), text).unwrap();
         fs::create_dir(home.path().join("qrels")).unwrap();
@@ -379,8 +380,8 @@ mod tests {
         for (error, expected) in errors.iter().zip([
             "corpus.jsonl, line 3: not valid UTF-8",
             "queries.jsonl, line 1: not a query",
-            "qrels/dev.tsv, line 2: the score `0` is no level",
-            "qrels/dev.tsv, line 3: expected 3 columns (query-id, corpus-id, score)",
+            "qrels/dev.tsv, line 2: the score `0` is not a level",
+            "qrels/dev.tsv, line 3: expected 3 tab-separated columns (query-id, corpus-id, score)",
         ]) {
             assert!(error.contains(expected), "{error}");
         }

@@ -1,4 +1,5 @@
-//! The items of a data folder, found by id or by row, read from disk when they are asked for; and negatives drawn from all.
+//! Items of a data folder, looked up by id or row and read from disk on demand; also draws random negatives from all items.
+//! Keeps ids and file offsets in memory, never the texts.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -11,12 +12,12 @@ use crate::beir::DataFolder;
 use crate::domain::Item;
 use crate::error::{Error, Result};
 
-/// Ids and places of the items; their texts stay on disk.
+/// Ids and file offsets of the items; texts stay on disk.
 pub struct Catalogue {
     path: PathBuf,
     file: File,
     rows: HashMap<Box<str>, u32>,
-    /// Where each item's line begins, and where the last one ends.
+    /// Byte offset of each item's line, then the end of the last one.
     starts: Vec<u64>,
     crc32: u32,
 }
@@ -37,10 +38,11 @@ impl Catalogue {
             let json = line.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&line).trim_ascii();
             if !json.is_empty() {
                 let item = Item::parse(json, &path, number)?;
-                let row = u32::try_from(starts.len())
-                    .map_err(|e| Error::data(&path, Some(number), "more than 4294967295 items").because(e))?;
+                let row = u32::try_from(starts.len()).map_err(|e| {
+                    Error::data(&path, Some(number), "more than 4294967295 items: split the catalogue").because(e)
+                })?;
                 if rows.insert(item.id.as_str().into(), row).is_some() {
-                    let problem = format!("the id `{}` came before: each item has its own", item.id);
+                    let problem = format!("the id `{}` came before: each item needs its own", item.id);
                     return Err(Error::data(&path, Some(number), problem));
                 }
                 starts.push(offset);
@@ -59,7 +61,7 @@ impl Catalogue {
         self.rows.len() as u32
     }
 
-    /// Of the whole file.
+    /// CRC-32 of the whole file.
     pub fn crc32(&self) -> u32 {
         self.crc32
     }
@@ -111,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_comes_once() {
+    fn rejects_bad_lines_and_duplicate_ids() {
         let home = tempfile::tempdir().unwrap();
         for (corpus, expected) in [
             ("{\"_id\":\"a\"}\n{\"_id\":\"a\"}\n", "line 2: the id `a` came before"),

@@ -1,4 +1,4 @@
-//! The nouns everything speaks in: items, queries, judgements and hits, and the two kinds of text an encoder sees.
+//! Domain types shared by all crates: items, queries, judgements and hits, and the two kinds of text an encoder reads.
 
 use std::path::Path;
 use std::str::FromStr;
@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 
-/// Which side of the search a text stands on; it chooses the prompt.
+/// Kind of text: a query or an item. Selects the prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TextKind {
@@ -23,12 +23,12 @@ impl FromStr for TextKind {
         match text {
             "query" => Ok(Self::Query),
             "item" => Ok(Self::Item),
-            other => Err(Error::input(format!("`{other}` is no kind of text: say `query` or `item`"))),
+            other => Err(Error::input(format!("`{other}` is not a kind of text: use `query` or `item`"))),
         }
     }
 }
 
-/// One thing the shop sells, as a line of BEIR's `corpus.jsonl`; every further key is kept.
+/// Item of the shop, as a line of BEIR's `corpus.jsonl`; further keys are kept in `fields`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Item {
     #[serde(rename = "_id")]
@@ -54,7 +54,7 @@ impl Item {
         })
     }
 
-    /// What the encoder reads: title and text, as BEIR joins them.
+    /// Text for the encoder: title and text, joined as in BEIR.
     pub fn passage(&self) -> String {
         match (self.title.is_empty(), self.text.is_empty()) {
             (_, true) => self.title.clone(),
@@ -64,7 +64,7 @@ impl Item {
     }
 }
 
-/// What a shopper typed, as a line of BEIR's `queries.jsonl`.
+/// Query of a shopper, as a line of BEIR's `queries.jsonl`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Query {
     #[serde(rename = "_id")]
@@ -72,14 +72,14 @@ pub struct Query {
     pub text: String,
 }
 
-/// How well an item answers a query.
+/// Relevance level of an item for a query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Level {
     /// Irrelevant.
     L1 = 1,
-    /// Mismatch: the right kind of thing, but not what was asked.
+    /// Mismatch: the right kind of item, but not what the query asks for.
     L2,
-    /// Related: serves the need, short of one wish.
+    /// Related: serves the need, but misses one requirement.
     L3,
     /// Excellent.
     L4,
@@ -88,12 +88,12 @@ pub enum Level {
 impl Level {
     pub const ALL: [Self; 4] = [Self::L1, Self::L2, Self::L3, Self::L4];
 
-    /// L3 and L4 are what a search page wants to be full of.
+    /// Whether the level is L3 or L4.
     pub fn is_good(self) -> bool {
         self >= Self::L3
     }
 
-    /// 1 to 4, as files write it.
+    /// Number in files, 1 to 4.
     pub fn number(self) -> u8 {
         self as u8
     }
@@ -103,7 +103,7 @@ impl Level {
     }
 }
 
-/// A judged pair, as a line of `qrels/SPLIT.tsv`.
+/// Judged pair of query and item, as a line of `qrels/SPLIT.tsv`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Judgement {
     pub query: String,
@@ -111,7 +111,7 @@ pub struct Judgement {
     pub level: Level,
 }
 
-/// An item that a search found.
+/// Item returned by a search.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Hit {
     pub id: String,
@@ -120,7 +120,7 @@ pub struct Hit {
     pub title: String,
 }
 
-/// The key under which spellings of a query count as the same: lower case, single spaces.
+/// Normalized key of a query: lower case, single spaces.
 pub fn normalized_query(query: &str) -> String {
     let mut normal = String::with_capacity(query.len());
     for word in query.split_whitespace() {
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_is_named() {
+    fn errors_name_the_line() {
         let error = Item::parse(b"{}", Path::new("corpus.jsonl"), 3).unwrap_err();
         assert!(error.to_string().starts_with("corpus.jsonl, line 3: not an item"), "{error}");
     }

@@ -1,46 +1,57 @@
-//! The one error of the library. Each variant says who must act; causes are kept as sources, never flattened into text.
+//! Error type of the library. Each variant says who must act; causes are kept as sources, never flattened into text.
 
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 
-/// What went wrong underneath, for those who need to dig.
+/// Underlying error.
 pub type Cause = Box<dyn std::error::Error + Send + Sync>;
 pub type Result<T> = std::result::Result<T, Error>;
-/// The boxed future of a fallible call, so that its trait works behind `dyn`.
+/// Boxed future of a fallible call, which keeps its trait usable as `dyn`.
 pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The person who wrote the configuration, or a model's `config.json`, must act.
+    /// Wrong configuration or model `config.json`; its author must act.
     #[error("{place}: {problem}")]
     Config { place: String, problem: String, source: Option<Cause> },
-    /// The caller sent something that cannot be served.
+    /// Invalid request; the caller must act.
     #[error("{problem}")]
     Input { problem: String, source: Option<Cause> },
-    /// Nothing is wrong; the queue is full. Try again later.
+    /// Queue is full; retry later.
     #[error("busy: {problem}")]
     Busy { problem: String },
-    /// A data file is not what it should be.
+    /// Invalid data file.
     #[error("{}: {problem}", location(file, *line))]
     Data { file: PathBuf, line: Option<u64>, problem: String, source: Option<Cause> },
-    /// A model's weights or tokenizer do not fit what its configuration announces.
+    /// Model weights or tokenizer do not match the model's configuration.
     #[error("{}: {problem}", file.display())]
     Weights { file: PathBuf, problem: String, source: Option<Cause> },
-    /// Another service did not do its part.
+    /// Failure of another service.
     #[error("{service}: {problem}")]
     Upstream { service: String, problem: String, retryable: bool, source: Option<Cause> },
-    /// Training went out of bounds; what it was learning then is in the file.
+    /// Training diverged; the batch of that step is in the file.
     #[error("step {step}: {problem}; its batch is in {}", file.display())]
     Diverged { step: u64, problem: String, file: PathBuf },
-    /// A file could not be read or written.
+    /// File could not be read or written.
     #[error("{}: cannot {action}", file.display())]
     Store { file: PathBuf, action: &'static str, source: std::io::Error },
-    /// libtorch failed: out of memory, a device gone, or a fault of ours.
+    /// libtorch failed: out of memory, a lost device, or a bug in Souk.
     #[error("libtorch: {problem}")]
     Device { problem: String, source: Option<Cause> },
 }
 
 impl Error {
+    /// The message with those of its causes.
+    pub fn with_causes(&self) -> String {
+        let mut text = self.to_string();
+        let mut cause = std::error::Error::source(self);
+        while let Some(error) = cause {
+            text += &format!(": {error}");
+            cause = error.source();
+        }
+        text
+    }
+
     pub fn config(place: impl ToString, problem: impl Into<String>) -> Self {
         Self::Config { place: place.to_string(), problem: problem.into(), source: None }
     }
@@ -61,13 +72,13 @@ impl Error {
         Self::Device { problem: problem.into(), source: None }
     }
 
-    /// For `map_err`: names the file and what was tried on it.
+    /// For `map_err`: adds the file and the attempted action.
     pub fn store(file: &Path, action: &'static str) -> impl FnOnce(std::io::Error) -> Self {
         let file = file.to_path_buf();
         move |source| Self::Store { file, action, source }
     }
 
-    /// Attaches the cause underneath.
+    /// Attaches the cause.
     pub fn because(mut self, cause: impl Into<Cause>) -> Self {
         match &mut self {
             Self::Config { source, .. }
@@ -82,9 +93,9 @@ impl Error {
     }
 }
 
-impl From<souk_native::Error> for Error {
-    fn from(error: souk_native::Error) -> Self {
-        Self::device("a native kernel refused its input").because(error)
+impl From<souk_native::NativeError> for Error {
+    fn from(error: souk_native::NativeError) -> Self {
+        Self::device("a native kernel rejected its input").because(error)
     }
 }
 
@@ -94,7 +105,7 @@ impl From<tch::TchError> for Error {
     }
 }
 
-/// A message of libtorch without the C++ frames below it.
+/// Message of libtorch without its C++ stack frames.
 pub fn without_frames(text: &str) -> String {
     text.lines().take_while(|line| !line.starts_with("frame #")).collect::<Vec<_>>().join(" ")
 }
@@ -111,13 +122,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn libtorchs_frames_are_left_out() {
+    fn libtorch_stack_frames_are_removed() {
         let error = Error::from(tch::TchError::Torch("out of memory\nframe #0: c10::f()\n".into()));
         assert_eq!(error.to_string(), "libtorch: Internal torch error: out of memory");
     }
 
     #[test]
-    fn a_message_names_file_and_line_and_keeps_its_cause() {
+    fn data_errors_name_file_and_line_and_keep_the_cause() {
         let error = Error::data(Path::new("corpus.jsonl"), Some(7), "not JSON").because("expected `{`");
         assert_eq!(error.to_string(), "corpus.jsonl, line 7: not JSON");
         assert_eq!(std::error::Error::source(&error).map(ToString::to_string), Some("expected `{`".into()));

@@ -1,9 +1,10 @@
-//! What every crate of Souk stands on: the error type, items and levels, data folders, search-log records, object stores,
-//! files that appear whole or not at all, and telemetry.
+//! Foundation of all crates of Souk: the error type, items and levels, data folders, search-log records, object stores, atomic
+//! and checksummed files, and telemetry.
 
 pub mod address;
 pub mod atomic_dir;
 pub mod audit;
+pub mod backoff;
 pub mod beir;
 pub mod catalogue;
 pub mod checksummed;

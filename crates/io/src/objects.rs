@@ -1,6 +1,6 @@
-//! Files by an address: a path of this machine, or `s3://BUCKET/PREFIX`, `gs://…`, `az://…` in an object store, whose keys come
-//! from the usual variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, …). Gives lists,
-//! stretches of bytes and whole folders; waits for each, and never for ever.
+//! Files by address: a local path, or `s3://BUCKET/PREFIX`, `gs://…`, `az://…` in an object store. Credentials come from the
+//! usual environment variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, …).
+//! Lists files, reads byte ranges, copies whole folders. Calls block, and never without a timeout.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -21,72 +21,72 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Runtime;
 
-use crate::atomic_dir::{Claim, write_whole};
+use crate::atomic_dir::{AtomicDir, write_json_atomic};
 use crate::error::{Error, Result};
 
-/// How much of a file goes over the wire at once.
-const PART: u64 = 16 << 20;
-/// Parts of one file that are sent side by side.
-const ABREAST: usize = 4;
-/// Folders that were fetched and are kept for who asks again.
-const KEPT: usize = 8;
+/// Bytes per transfer.
+const PART_BYTES: u64 = 16 << 20;
+/// Parts of one file that are uploaded in parallel.
+const PARALLEL_UPLOADS: usize = 4;
+/// Fetched folders kept in the local cache.
+const MAX_CACHED_FOLDERS: usize = 8;
 const LISTING: &str = "souk-fetched.json";
 
-/// A file in a place.
+/// File at an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Object {
-    /// Under the place.
+    /// Name relative to the address.
     pub name: String,
     pub bytes: u64,
-    /// When it was last changed, in milliseconds since 1970: another time is another file.
+    /// Time of the last change, in milliseconds since 1970. A different time means a different file.
     pub changed: i64,
 }
 
-/// A file, or a folder of files.
+/// Address of a file or of a folder of files.
 pub struct Objects {
     address: String,
-    place: Place,
+    location: Location,
 }
 
-enum Place {
-    Here(PathBuf),
-    There { store: Arc<dyn ObjectStore>, prefix: Key },
+enum Location {
+    Local(PathBuf),
+    Remote { store: Arc<dyn ObjectStore>, prefix: Key },
 }
 
-/// Whether an address is one of an object store.
+/// Whether the address is in an object store.
 pub fn is_remote(address: &str) -> bool {
     address.contains("://")
 }
 
 impl Objects {
     pub fn open(address: &str) -> Result<Self> {
-        let place = match address.split_once("://") {
-            None => Place::Here(address.into()),
+        let location = match address.split_once("://") {
+            None => Location::Local(address.into()),
             Some((scheme, rest)) => {
                 let (bucket, prefix) = rest.split_once('/').unwrap_or((rest, ""));
                 let bad = |problem: String| Error::config(address, problem);
                 if bucket.is_empty() {
-                    return Err(bad(format!("names no bucket: say {scheme}://BUCKET/PREFIX")));
+                    return Err(bad(format!("has no bucket: use {scheme}://BUCKET/PREFIX")));
                 }
-                let prefix =
-                    Key::parse(prefix.trim_end_matches('/')).map_err(|e| bad("is no address".into()).because(e))?;
-                Place::There { store: connect(scheme, address)?, prefix }
+                let prefix = Key::parse(prefix.trim_end_matches('/'))
+                    .map_err(|e| bad("is not a valid address".into()).because(e))?;
+                Location::Remote { store: connect(scheme, address)?, prefix }
             }
         };
-        Ok(Self { address: address.trim_end_matches('/').into(), place })
+        Ok(Self { address: address.trim_end_matches('/').into(), location })
     }
 
-    /// What a message calls a file.
+    /// Full address of a file, for messages.
     pub fn name(&self, object: &str) -> String {
         if object.is_empty() { self.address.clone() } else { format!("{}/{object}", self.address) }
     }
 
-    /// All files in the place, by name; a file is there under the empty name.
+    /// All files below the address, sorted by name. If the address is a file, its name is empty.
     pub fn list(&self) -> Result<Vec<Object>> {
         let mut found = Vec::new();
-        match &self.place {
-            Place::Here(root) => walk(root, "", &mut found)?,
-            Place::There { store, prefix } => {
+        match &self.location {
+            Location::Local(root) => walk(root, "", &mut found)?,
+            Location::Remote { store, prefix } => {
                 let listed = wait(async {
                     if !prefix.as_ref().is_empty() {
                         match store.head(prefix).await {
@@ -105,19 +105,19 @@ impl Objects {
             }
         }
         if found.is_empty() {
-            return Err(Error::config(&self.address, "there are no files: is the address right?"));
+            return Err(Error::config(&self.address, "has no files: check the address"));
         }
         found.sort_by(|a, b| a.name.cmp(&b.name));
-        // some tools mark a folder by an empty object of its name
+        // some tools create an empty object named like the folder
         let folders: HashSet<String> = found.iter().flat_map(|object| folders_of(&object.name)).collect();
         found.retain(|object| object.bytes > 0 || !folders.contains(&object.name));
         Ok(found)
     }
 
-    /// Bytes of a file; fewer where it ends before.
+    /// Bytes of a file; fewer if the file ends within the range.
     pub fn read(&self, object: &str, range: Range<u64>) -> Result<Bytes> {
-        match &self.place {
-            Place::Here(root) => {
+        match &self.location {
+            Location::Local(root) => {
                 let path = if object.is_empty() { root.clone() } else { root.join(object) };
                 let file = File::open(&path).map_err(Error::store(&path, "open it"))?;
                 let mut bytes = vec![0; usize::try_from(range.end - range.start).unwrap_or(usize::MAX)];
@@ -132,25 +132,25 @@ impl Objects {
                 bytes.truncate(filled);
                 Ok(bytes.into())
             }
-            Place::There { store, prefix } => {
+            Location::Remote { store, prefix } => {
                 let key = key(prefix, object);
                 wait(store.get_range(&key, range))?.map_err(|e| self.failed(object, "read it", e))
             }
         }
     }
 
-    /// Copies all files into a folder that is there.
+    /// Copies all files into an existing folder.
     fn copy_to(&self, folder: &Path, objects: &[Object]) -> Result<()> {
         for Object { name, bytes, .. } in objects {
             let path = folder.join(name);
-            let made = path.parent().map_or(Ok(()), fs::create_dir_all);
-            made.map_err(Error::store(&path, "make its folder"))?;
-            let mut file = File::create(&path).map_err(Error::store(&path, "make it"))?;
+            let created = path.parent().map_or(Ok(()), fs::create_dir_all);
+            created.map_err(Error::store(&path, "create its folder"))?;
+            let mut file = File::create(&path).map_err(Error::store(&path, "create it"))?;
             let mut at = 0;
             while at < *bytes {
-                let part = self.read(name, at..(at + PART).min(*bytes))?;
+                let part = self.read(name, at..(at + PART_BYTES).min(*bytes))?;
                 if part.is_empty() {
-                    return Err(Error::data(Path::new(&self.name(name)), None, "has become shorter while it was read"));
+                    return Err(Error::data(Path::new(&self.name(name)), None, "was truncated while it was read"));
                 }
                 file.write_all(&part).map_err(Error::store(&path, "write it"))?;
                 at += part.len() as u64;
@@ -159,30 +159,30 @@ impl Objects {
         Ok(())
     }
 
-    /// Copies a folder of this machine, whole, to the place.
+    /// Uploads a local folder to the address.
     pub fn send(&self, folder: &Path) -> Result<()> {
         let mut files = Vec::new();
         walk(folder, "", &mut files)?;
         for Object { name, .. } in files {
             let (from, failed) = (folder.join(&name), |e| self.failed(&name, "write it", e));
             let mut file = File::open(&from).map_err(Error::store(&from, "open it"))?;
-            match &self.place {
-                Place::Here(root) => {
+            match &self.location {
+                Location::Local(root) => {
                     let to = root.join(&name);
                     let copied = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
                     copied.map_err(Error::store(&to, "write it"))?;
                 }
-                Place::There { store, prefix } => {
+                Location::Remote { store, prefix } => {
                     let key = key(prefix, &name);
                     let upload = wait(store.put_multipart(&key))?.map_err(failed)?;
-                    let mut upload = WriteMultipart::new_with_chunk_size(upload, PART as usize);
+                    let mut upload = WriteMultipart::new_with_chunk_size(upload, PART_BYTES as usize);
                     loop {
                         let mut part = Vec::new();
-                        let read = Read::by_ref(&mut file).take(PART).read_to_end(&mut part);
+                        let read = Read::by_ref(&mut file).take(PART_BYTES).read_to_end(&mut part);
                         if read.map_err(Error::store(&from, "read it"))? == 0 {
                             break;
                         }
-                        wait(upload.wait_for_capacity(ABREAST))?.map_err(failed)?;
+                        wait(upload.wait_for_capacity(PARALLEL_UPLOADS))?.map_err(failed)?;
                         wait(async { upload.put(part.into()) })?;
                     }
                     wait(upload.finish())?.map_err(failed)?;
@@ -192,12 +192,12 @@ impl Objects {
         Ok(())
     }
 
-    /// Deletes what is in the place; nothing may be there.
+    /// Deletes all files below the address, if any.
     pub fn remove(&self) -> Result<()> {
-        match &self.place {
-            Place::Here(root) if !root.exists() => Ok(()),
-            Place::Here(root) => fs::remove_dir_all(root).map_err(Error::store(root, "remove it")),
-            Place::There { store, prefix } => {
+        match &self.location {
+            Location::Local(root) if !root.exists() => Ok(()),
+            Location::Local(root) => fs::remove_dir_all(root).map_err(Error::store(root, "remove it")),
+            Location::Remote { store, prefix } => {
                 let removed = wait(async {
                     for meta in all(store.as_ref(), prefix).await? {
                         store.delete(&meta.location).await?;
@@ -210,18 +210,19 @@ impl Objects {
     }
 
     fn failed(&self, object: &str, action: &str, error: StoreError) -> Error {
-        let place = self.name(object);
+        let name = self.name(object);
         match &error {
-            StoreError::NotFound { .. } => Error::config(place, "is not there").because(error),
+            StoreError::NotFound { .. } => Error::config(name, "does not exist: check the address").because(error),
             StoreError::PermissionDenied { .. } | StoreError::Unauthenticated { .. } => {
-                let problem =
-                    format!("one may not {action}: are the keys in the environment (AWS_ACCESS_KEY_ID, …) right?");
-                Error::config(place, problem).because(error)
+                let problem = format!(
+                    "no permission to {action}: check the credentials in the environment (AWS_ACCESS_KEY_ID, …)"
+                );
+                Error::config(name, problem).because(error)
             }
             _ => Error::Upstream {
-                service: place,
+                service: name,
                 problem: format!(
-                    "cannot {action}; keys and endpoint are the environment's (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …)"
+                    "cannot {action}; credentials and endpoint come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …)"
                 ),
                 retryable: true,
                 source: Some(error.into()),
@@ -230,70 +231,71 @@ impl Objects {
     }
 }
 
-/// A local copy of a folder in an object store, made where there is none of the same files; of a store that is away the last one.
-pub fn fetched(address: &str) -> Result<PathBuf> {
+/// Path of a local copy of a folder in an object store. Downloads it unless the cached copy has the same files. If the store is
+/// unreachable, returns the last copy.
+pub fn fetch_folder(address: &str) -> Result<PathBuf> {
     let objects = Objects::open(address)?;
-    let home = kept_folder()?;
-    fs::create_dir_all(&home).map_err(Error::store(&home, "make the folder"))?;
+    let home = cache_folder()?;
+    fs::create_dir_all(&home).map_err(Error::store(&home, "create the folder"))?;
     let digest = Sha256::digest(address.as_bytes());
     let folder = home.join(digest[..8].iter().map(|byte| format!("{byte:02x}")).collect::<String>());
     let lock = folder.with_extension("lock");
-    let held = File::create(&lock).map_err(Error::store(&lock, "make it"))?;
-    held.lock().map_err(Error::store(&lock, "lock it"))?;
+    let lock_file = File::create(&lock).map_err(Error::store(&lock, "create it"))?;
+    lock_file.lock().map_err(Error::store(&lock, "lock it"))?;
     let known = fs::read(folder.join(LISTING)).ok().and_then(|text| serde_json::from_slice::<Vec<Object>>(&text).ok());
     let listed = match (objects.list(), &known) {
         (Ok(listed), _) => listed,
         (Err(error @ Error::Upstream { .. }), Some(_)) => {
-            tracing::warn!(?error, address, "is away: what was fetched before is used");
+            tracing::warn!(?error, address, "object store unreachable: using the copy fetched before");
             return Ok(folder);
         }
         (Err(error), _) => return Err(error),
     };
     if known.as_ref() != Some(&listed) {
-        // half fetched by a process that was killed, or other files
+        // left by a process that was killed, or outdated
         for old in [folder.clone(), folder.with_extension("part")] {
             if old.exists() {
                 fs::remove_dir_all(&old).map_err(Error::store(&old, "remove it"))?;
             }
         }
-        tracing::info!(address, "is fetched");
-        let claim = Claim::new(&folder)?;
-        objects.copy_to(&claim.aside, &listed)?;
-        write_whole(&claim.aside.join(LISTING), &listed)?;
-        claim.finish()?;
+        tracing::info!(address, "fetching");
+        let atomic_dir = AtomicDir::new(&folder)?;
+        objects.copy_to(&atomic_dir.staging, &listed)?;
+        write_json_atomic(&atomic_dir.staging.join(LISTING), &listed)?;
+        atomic_dir.finish()?;
     }
-    forget(&home, &folder)?;
+    evict(&home, &folder)?;
     Ok(folder)
 }
 
-/// Removes what was not asked for lately.
-fn forget(home: &Path, asked: &Path) -> Result<()> {
+/// Removes the least recently used folders except `current`.
+fn evict(home: &Path, current: &Path) -> Result<()> {
     let entries = fs::read_dir(home).map_err(Error::store(home, "list the folder"))?;
     let locks = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
     let locks = locks.filter(|path| path.extension().is_some_and(|extension| extension == "lock"));
     let used = |path: &PathBuf| fs::metadata(path).and_then(|data| data.modified()).ok();
-    let mut locks: Vec<PathBuf> = locks.filter(|lock| lock.with_extension("") != asked).collect();
+    let mut locks: Vec<PathBuf> = locks.filter(|lock| lock.with_extension("") != current).collect();
     locks.sort_by_key(|lock| std::cmp::Reverse(used(lock)));
-    for lock in locks.into_iter().skip(KEPT - 1) {
+    for lock in locks.into_iter().skip(MAX_CACHED_FOLDERS - 1) {
         let folder = lock.with_extension("");
-        // who fetches it just now holds its lock
-        if File::open(&lock).is_ok_and(|held| held.try_lock().is_ok()) && folder.exists() {
+        // a process that is fetching the folder holds its lock
+        if File::open(&lock).is_ok_and(|file| file.try_lock().is_ok()) && folder.exists() {
             fs::remove_dir_all(&folder).map_err(Error::store(&folder, "remove it"))?;
         }
     }
     Ok(())
 }
 
-fn kept_folder() -> Result<PathBuf> {
+fn cache_folder() -> Result<PathBuf> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let cache = variable("SOUK_CACHE").or_else(|| variable("XDG_CACHE_HOME").map(|cache| cache.join("souk")));
     let cache = cache.or_else(|| variable("HOME").map(|home| home.join(".cache/souk")));
-    let problem = "is not set, nor SOUK_CACHE: there is nowhere to keep what is fetched";
+    let problem = "neither HOME nor SOUK_CACHE is set: set SOUK_CACHE to a folder for downloads";
     cache.map(|cache| cache.join("fetched")).ok_or_else(|| Error::config("HOME", problem))
 }
 
 fn connect(scheme: &str, address: &str) -> Result<Arc<dyn ObjectStore>> {
-    // of several libraries of ciphers one has to be named; another part of the program may have done it
+    // rustls needs one crypto provider; another part of the program may have installed it already
     drop(rustls::crypto::ring::default_provider().install_default());
     let store: object_store::Result<Arc<dyn ObjectStore>> = match scheme {
         "s3" | "s3a" => AmazonS3Builder::from_env().with_url(address).build().map(|store| Arc::new(store) as _),
@@ -305,19 +307,21 @@ fn connect(scheme: &str, address: &str) -> Result<Arc<dyn ObjectStore>> {
         }
         #[cfg(not(feature = "clouds"))]
         "gs" | "az" | "abfs" | "abfss" => {
-            let problem = "this build knows S3 alone: build with `--features souk-cli/full`";
+            let problem = "this build supports only S3: build with `--features souk-cli/full`";
             return Err(Error::config(address, problem));
         }
         _ => {
             let problem =
-                format!("`{scheme}://` is no object store that is known: say s3://, gs:// or az://, or a path");
+                format!("`{scheme}://` is not a supported object store: use s3://, gs:// or az://, or a path");
             return Err(Error::config(address, problem));
         }
     };
-    store.map_err(|e| Error::config(address, "cannot be reached as the environment says").because(e))
+    store.map_err(|e| {
+        Error::config(address, "cannot be opened with the credentials and endpoint in the environment").because(e)
+    })
 }
 
-/// The folders that a file lies in: `a/b/c` in `a/b`, `a` and the place itself.
+/// Parent folders of a file: for `a/b/c`, `a/b`, `a` and the root (empty).
 fn folders_of(name: &str) -> impl Iterator<Item = String> {
     let parents = std::iter::successors(Path::new(name).parent(), |folder| folder.parent());
     parents.map(|folder| folder.to_string_lossy().into_owned())
@@ -338,10 +342,10 @@ async fn all(store: &dyn ObjectStore, prefix: &Key) -> object_store::Result<Vec<
     Ok(found)
 }
 
-/// Files below `root`, links followed; a file by itself has no name.
+/// Appends the files below `root`, following links. If `root` is a file, its name is empty.
 fn walk(root: &Path, name: &str, found: &mut Vec<Object>) -> Result<()> {
     let path = if name.is_empty() { root.to_path_buf() } else { root.join(name) };
-    let data = fs::metadata(&path).map_err(Error::store(&path, "find it"))?;
+    let data = fs::metadata(&path).map_err(Error::store(&path, "read its metadata"))?;
     if data.is_file() {
         let changed = data.modified().ok().and_then(|at| at.duration_since(std::time::UNIX_EPOCH).ok());
         let changed = changed.map_or(0, |since| since.as_millis() as i64);
@@ -357,15 +361,15 @@ fn walk(root: &Path, name: &str, found: &mut Vec<Object>) -> Result<()> {
     Ok(())
 }
 
-/// Waits on threads of its own, from one that no other runtime drives.
+/// Blocks on a future, on a runtime of its own. The calling thread must not belong to another runtime.
 fn wait<T>(work: impl Future<Output = T>) -> Result<T> {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     let runtime = match RUNTIME.get() {
         Some(runtime) => runtime,
         None => {
-            let made = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
-            let made = made.map_err(|e| Error::device("no thread can be started to read objects on").because(e))?;
-            RUNTIME.get_or_init(|| made)
+            let built = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+            let built = built.map_err(|e| Error::device("cannot start a thread to read objects").because(e))?;
+            RUNTIME.get_or_init(|| built)
         }
     };
     Ok(runtime.block_on(work))
@@ -397,10 +401,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_says_what_would_be() {
-        for (address, said) in [("ftp://x/y", "s3://"), ("s3:///x", "BUCKET"), ("s3://b/a//c", "no address")] {
+    fn errors_on_invalid_addresses_name_valid_ones() {
+        for (address, expected) in
+            [("ftp://x/y", "s3://"), ("s3:///x", "BUCKET"), ("s3://b/a//c", "not a valid address")]
+        {
             let error = Objects::open(address).err().unwrap().to_string();
-            assert!(error.contains(said) && error.contains(address), "{error}");
+            assert!(error.contains(expected) && error.contains(address), "{error}");
         }
         let empty = tempfile::tempdir().unwrap();
         let error = Objects::open(empty.path().to_str().unwrap()).unwrap().list().unwrap_err().to_string();

@@ -1,7 +1,7 @@
-//! User Behavior Insights 1.3: one JSON object is a query or an event. Reads them without copying, and writes them.
+//! User Behavior Insights 1.3: each JSON object is a query or an event. Parses them without copying, and writes them.
 //!
-//! Real logs hold nulls where objects are expected, numbers for identifiers, three ways to write a time, and the bulk
-//! lines of OpenSearch between the records; all of these are read. Nothing here keeps state.
+//! Accepts what real logs contain: nulls instead of objects, numbers as identifiers, three time formats, and bulk lines of
+//! OpenSearch between the records. Keeps no state.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::time;
 
-/// What a shopper did with an item, in the order of a purchase.
+/// Action of a shopper on an item, in the order of a purchase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
     Impression,
@@ -37,7 +37,7 @@ impl Action {
     }
 }
 
-/// A search: what was typed and what the shop answered.
+/// Search: query text and the items that were returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryRecord<'a> {
     pub query_id: Cow<'a, str>,
@@ -45,41 +45,42 @@ pub struct QueryRecord<'a> {
     pub text: Cow<'a, str>,
     /// Milliseconds since 1970.
     pub time: i64,
-    /// Item ids in the order shown, where the log has them.
+    /// Item ids in the order shown, if logged.
     pub hits: Vec<Cow<'a, str>>,
 }
 
-/// Something a shopper did after a search.
+/// Event: an action of a shopper after a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventRecord<'a> {
     pub action: Action,
     pub query_id: Cow<'a, str>,
     pub client_id: Cow<'a, str>,
     pub item: Cow<'a, str>,
-    /// As logged; whether the first is 0 or 1 differs between shops.
+    /// Position as logged; shops count from 0 or from 1.
     pub position: Option<u32>,
     /// Milliseconds since 1970.
     pub time: i64,
-    /// The query's text, where the event carries it itself.
+    /// Query text, if the event has it.
     pub text: Option<Cow<'a, str>>,
 }
 
-/// What one line says.
+/// Parsed line of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
     Query(QueryRecord<'a>),
     Event(EventRecord<'a>),
-    /// An event that says nothing about an item's worth, such as `page_exit`.
+    /// Event without an item action, such as `page_exit`.
     Other,
-    /// A line of OpenSearch's bulk format that only announces the next.
+    /// Action line of OpenSearch's bulk format; the record follows on the next line.
     Bulk,
 }
 
-/// The longest query text and the longest identifier, in bytes.
+/// Longest query text, in bytes.
 const MAX_TEXT: usize = 8 << 10;
+/// Longest identifier, in bytes.
 const MAX_ID: usize = 1 << 10;
 
-/// Why a line is no record; for the dead letter.
+/// Reason why a line is not a record, for the dead letter.
 pub type Refusal = Cow<'static, str>;
 
 impl<'a> Record<'a> {
@@ -92,7 +93,7 @@ impl<'a> Record<'a> {
             },
             None if line.user_query.is_some() => line.query().map(Self::Query),
             None if line.index.is_some() || line.create.is_some() => Ok(Self::Bulk),
-            None => Err("neither an event (`action_name`) nor a query (`user_query`)".into()),
+            None => Err("neither an event (no `action_name`) nor a query (no `user_query`)".into()),
         }
     }
 }
@@ -145,18 +146,18 @@ impl<'a> Line<'a> {
             Some(attributes) => (attributes.object, attributes.position),
             None => (None, None),
         };
-        let (query_id, text) = (said(self.query_id, MAX_ID)?, said(self.user_query, MAX_TEXT)?);
+        let (query_id, text) = (non_blank(self.query_id, MAX_ID)?, non_blank(self.user_query, MAX_TEXT)?);
         if query_id.is_none() && text.is_none() {
             return Err("an event with neither `query_id` nor `user_query`".into());
         }
-        let item = said(object.and_then(|object| object.object_id), MAX_ID)?;
+        let item = non_blank(object.and_then(|object| object.object_id), MAX_ID)?;
         let ordinal = position.and_then(|position| position.ordinal);
         Ok(EventRecord {
             action,
             query_id: query_id.unwrap_or_default(),
-            client_id: said(self.client_id, MAX_ID)?.unwrap_or_default(),
+            client_id: non_blank(self.client_id, MAX_ID)?.unwrap_or_default(),
             item: item.ok_or_else(|| format!("a {} without `event_attributes.object.object_id`", action.name()))?,
-            // as a cast saturates, what is no position at all stays far from the first
+            // the cast saturates, so an absurd position stays far from the first
             position: ordinal.filter(|ordinal| *ordinal >= 0.0).map(|ordinal| ordinal as u32),
             time: self.timestamp.ok_or("an event without `timestamp`")?.0,
             text,
@@ -165,34 +166,34 @@ impl<'a> Line<'a> {
 
     fn query(self) -> Result<QueryRecord<'a>, Refusal> {
         Ok(QueryRecord {
-            query_id: said(self.query_id, MAX_ID)?.ok_or("a query without `query_id`")?,
-            client_id: said(self.client_id, MAX_ID)?.unwrap_or_default(),
-            text: said(self.user_query, MAX_TEXT)?.ok_or("a query whose `user_query` is empty")?,
+            query_id: non_blank(self.query_id, MAX_ID)?.ok_or("a query without `query_id`")?,
+            client_id: non_blank(self.client_id, MAX_ID)?.unwrap_or_default(),
+            text: non_blank(self.user_query, MAX_TEXT)?.ok_or("a query whose `user_query` is empty")?,
             time: self.timestamp.ok_or("a query without `timestamp`")?.0,
             hits: self.query_response_hit_ids.unwrap_or_default().into_iter().map(|Text(id)| id).collect(),
         })
     }
 }
 
-/// Blank is nothing; what is absurdly long is refused, for it would be remembered.
-fn said(text: Option<Text<'_>>, most: usize) -> Result<Option<Cow<'_, str>>, Refusal> {
+/// Non-blank text. Text over the limit is an error, because it would be kept in memory.
+fn non_blank(text: Option<Text<'_>>, max_bytes: usize) -> Result<Option<Cow<'_, str>>, Refusal> {
     match text {
-        Some(Text(text)) if text.len() > most => {
-            Err(format!("a text of {} bytes where {most} are the most", text.len()).into())
+        Some(Text(text)) if text.len() > max_bytes => {
+            Err(format!("a text has {} bytes: at most {max_bytes} are allowed", text.len()).into())
         }
         Some(Text(text)) if !text.trim().is_empty() => Ok(Some(text)),
         _ => Ok(None),
     }
 }
 
-/// A string, borrowed where it has no escapes; a number counts as one.
+/// String, borrowed if it has no escapes. Numbers are accepted as strings.
 #[derive(Debug)]
 struct Text<'a>(Cow<'a, str>);
 
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OfText;
-        impl<'de> Visitor<'de> for OfText {
+        struct TextVisitor;
+        impl<'de> Visitor<'de> for TextVisitor {
             type Value = Text<'de>;
 
             fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
@@ -215,7 +216,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
                 Ok(Text(Cow::Owned(number.to_string())))
             }
         }
-        deserializer.deserialize_any(OfText)
+        deserializer.deserialize_any(TextVisitor)
     }
 }
 
@@ -223,8 +224,8 @@ struct Time(i64);
 
 impl<'de> Deserialize<'de> for Time {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OfTime;
-        impl Visitor<'_> for OfTime {
+        struct TimeVisitor;
+        impl Visitor<'_> for TimeVisitor {
             type Value = Time;
 
             fn expecting(&self, out: &mut fmt::Formatter) -> fmt::Result {
@@ -247,7 +248,7 @@ impl<'de> Deserialize<'de> for Time {
                 time.map(Time).ok_or_else(|| E::invalid_value(de::Unexpected::Signed(number), &self))
             }
         }
-        deserializer.deserialize_any(OfTime)
+        deserializer.deserialize_any(TimeVisitor)
     }
 }
 
@@ -292,7 +293,7 @@ struct PositionOut {
 }
 
 impl QueryRecord<'_> {
-    /// The JSON object, without a line end.
+    /// Writes the JSON object, without a line end.
     pub fn write(&self, application: &str, out: &mut Vec<u8>) {
         let object = QueryOut {
             application,
@@ -302,12 +303,12 @@ impl QueryRecord<'_> {
             timestamp: time::format(self.time),
             query_response_hit_ids: &self.hits,
         };
-        serde_json::to_writer(out, &object).expect("texts and numbers always have a JSON form");
+        serde_json::to_writer(out, &object).expect("strings and numbers always serialize to JSON");
     }
 }
 
 impl EventRecord<'_> {
-    /// The JSON object, without a line end.
+    /// Writes the JSON object, without a line end.
     pub fn write(&self, application: &str, out: &mut Vec<u8>) {
         let object = EventOut {
             application,
@@ -321,7 +322,7 @@ impl EventRecord<'_> {
                 position: self.position.map(|ordinal| PositionOut { ordinal }),
             },
         };
-        serde_json::to_writer(out, &object).expect("texts and numbers always have a JSON form");
+        serde_json::to_writer(out, &object).expect("strings and numbers always serialize to JSON");
     }
 }
 
@@ -330,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn reads_back_written_records() {
         let query = QueryRecord {
             query_id: "q-1".into(),
             client_id: "c".into(),
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_real_logs_hold_is_read() {
+    fn reads_real_log_formats() {
         let event = br#"{"action_name":"click","query_id":7,"user_query":null,"timestamp":1733788889378,
             "event_attributes":{"object":{"object_id":42},"position":{"ordinal":3}},"message":{"x":[1]}}"#;
         let Ok(Record::Event(event)) = Record::parse(event) else { panic!("an event") };
@@ -369,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_what_is_missing() {
+    fn refusals_name_what_is_missing() {
         for (json, expected) in [
             (&br#"{"action_name":"click","query_id":"q","timestamp":1}"#[..], "object_id"),
             (br#"{"action_name":"click","timestamp":1,"event_attributes":{"object":{"object_id":"1"}}}"#, "query_id"),

@@ -1,5 +1,5 @@
-//! The analyser of product text. Takes any text, gives the terms it is searched by: lower case, no accents, one spelling
-//! for sizes, units and model numbers, singular. It never fails, and a term is never longer than `MAX_TERM_BYTES`.
+//! Analyser of product text. Takes any text, gives its index terms: lower case, no accents, one spelling for sizes, units and
+//! model numbers, singular. Never fails; a term is never longer than `MAX_TERM_BYTES`.
 //!
 //! | written | terms |
 //! |---|---|
@@ -11,19 +11,21 @@
 
 use super::words;
 
-/// What is longer is cut: no shopper types it, and no dictionary needs it.
+/// Longest term; longer ones are truncated, because nobody searches for them.
 const MAX_TERM_BYTES: usize = 64;
 
-/// The terms of one text after another; what it holds is used again.
+/// Terms of a text, in buffers that are reused for the next one.
 #[derive(Clone, Default)]
 pub struct Terms {
     folded: String,
     pieces: Vec<Piece>,
+    /// Concatenated terms.
     text: String,
+    /// End of each term in `text`.
     ends: Vec<usize>,
 }
 
-/// A run of letters or of digits.
+/// Run of letters or digits, or a sign for a unit.
 #[derive(Clone, Copy)]
 struct Piece {
     kind: Kind,
@@ -36,13 +38,13 @@ struct Piece {
 enum Kind {
     Word,
     Number,
-    /// `"` behind a number.
+    /// `"` after a number.
     Inches,
-    /// `'` behind a number.
+    /// `'` after a number.
     Feet,
 }
 
-/// What stands before a piece.
+/// Separator before a piece.
 #[derive(Clone, Copy, PartialEq)]
 enum Gap {
     Nothing,
@@ -51,14 +53,14 @@ enum Gap {
 }
 
 impl Terms {
-    /// Forgets the last text and reads this one.
+    /// Replaces the terms by those of `text`.
     pub fn read(&mut self, text: &str) {
         self.folded.clear();
         self.pieces.clear();
         self.text.clear();
         self.ends.clear();
         fold(text, &mut self.folded);
-        self.cut();
+        self.split();
         let mut at = 0;
         while at < self.pieces.len() {
             at = self.take(at);
@@ -79,7 +81,8 @@ impl Terms {
         &self.text[start..self.ends[at]]
     }
 
-    fn cut(&mut self) {
+    /// Splits the folded text into pieces.
+    fn split(&mut self) {
         let mut gap = Gap::Other;
         let mut at = 0;
         while let Some(letter) = self.folded[at..].chars().next() {
@@ -106,7 +109,7 @@ impl Terms {
         }
     }
 
-    /// Writes the terms of the piece at `at` and of those that belong to it; gives the place of the next.
+    /// Appends the terms of the piece at `at` and of the pieces that belong to it. Returns the index of the next piece.
     fn take(&mut self, at: usize) -> usize {
         let piece = self.pieces[at];
         match piece.kind {
@@ -132,38 +135,38 @@ impl Terms {
         }
     }
 
-    /// The unit at `at`, behind a number.
+    /// Unit at `at`, after a number.
     fn unit(&self, at: usize) -> Option<&'static str> {
         let piece = self.pieces.get(at)?;
         match piece.kind {
             Kind::Inches => Some("in"),
             Kind::Feet => Some("ft"),
             Kind::Number => None,
-            Kind::Word => words::unit(self.written(*piece), piece.gap == Gap::Other),
+            Kind::Word => words::unit(self.text_of(*piece), piece.gap == Gap::Other),
         }
     }
 
-    /// Passes over the `x` between two sizes.
+    /// Skips the `x` between two sizes.
     fn skip_times(&self, at: usize) -> usize {
-        let times = |piece: &Piece| piece.kind == Kind::Word && self.written(*piece) == "x";
+        let times = |piece: &Piece| piece.kind == Kind::Word && self.text_of(*piece) == "x";
         let number = |piece: &Piece| piece.kind == Kind::Number;
         let between = self.pieces.get(at).is_some_and(times) && self.pieces.get(at + 1).is_some_and(number);
         at + usize::from(between)
     }
 
-    /// A model number, also in one: letters and digits with at most a hyphen between them.
+    /// Appends a model number as one term, in addition to its parts: letters and digits with at most a hyphen between them.
     fn push_code(&mut self, at: usize) {
-        let starts = at == 0 || self.pieces[at].gap == Gap::Other;
-        let (mut end, mut letters, mut digits) = (at, 0, 0);
+        let is_start = at == 0 || self.pieces[at].gap == Gap::Other;
+        let (mut end, mut num_words, mut num_numbers) = (at, 0, 0);
         while let Some(piece) = self.pieces.get(end).filter(|piece| end == at || piece.gap != Gap::Other) {
             match piece.kind {
-                Kind::Word => letters += 1,
-                Kind::Number => digits += 1,
+                Kind::Word => num_words += 1,
+                Kind::Number => num_numbers += 1,
                 Kind::Inches | Kind::Feet => break,
             }
             end += 1;
         }
-        if !starts || letters == 0 || digits == 0 {
+        if !is_start || num_words == 0 || num_numbers == 0 {
             return;
         }
         for piece in at..end {
@@ -173,7 +176,7 @@ impl Terms {
         self.finish();
     }
 
-    fn written(&self, piece: Piece) -> &str {
+    fn text_of(&self, piece: Piece) -> &str {
         &self.folded[piece.start..piece.end]
     }
 
@@ -185,7 +188,7 @@ impl Terms {
     fn push_word(&mut self, piece: Piece) {
         let mut word = &self.folded[piece.start..piece.end];
         word = word.strip_suffix("'s").unwrap_or(word);
-        if words::says_nothing(word) {
+        if words::is_stop_word(word) {
             return;
         }
         if word.contains('\'') {
@@ -210,7 +213,7 @@ impl Terms {
         self.finish();
     }
 
-    /// Ends the term that was written to `text`.
+    /// Ends the term at the end of `text`, truncated to `MAX_TERM_BYTES`.
     fn finish(&mut self) {
         let start = self.ends.last().copied().unwrap_or(0);
         if self.text.len() > start + MAX_TERM_BYTES {
@@ -227,7 +230,7 @@ fn starts_with_digit(text: &str) -> bool {
     text.starts_with(|letter: char| letter.is_ascii_digit())
 }
 
-/// Of `3`, `1/2`, `0.5` or `1,000`.
+/// Length of a number such as `3`, `1/2`, `0.5` or `1,000`.
 fn number_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -245,7 +248,7 @@ fn number_length(text: &str) -> usize {
     }
 }
 
-/// Letters, and apostrophes between them.
+/// Length of a word: letters, and apostrophes between them.
 fn word_length(text: &str) -> usize {
     let mut letters = text.char_indices().peekable();
     while let Some((at, letter)) = letters.next() {
@@ -257,11 +260,12 @@ fn word_length(text: &str) -> usize {
     text.len()
 }
 
-/// The letter that each of U+00C0 to U+017F is searched by; a capital stands for two of them.
+/// ASCII letter of each of U+00C0 to U+017F; a capital stands for two letters (see `latin`).
 const LATIN: &[u8; 192] = b"\
     aaaaaaAceeeeiiiidnoooooxouuuuyTSaaaaaaAceeeeiiiidnooooo ouuuuyTyaaaaaaccccccccddddeeeeeeeeeegggg\
     gggghhhhiiiiiiiiiiIIjjkkkllllllllllnnnnnnnnnooooooOOrrrrrrssssssssttttttuuuuuuuuuuuuwwyyyzzzzzzs";
 
+/// ASCII spelling of a letter in U+00C0 to U+017F.
 fn latin(letter: char) -> &'static str {
     let at = letter as usize - 0xc0;
     match LATIN[at] {
@@ -274,7 +278,7 @@ fn latin(letter: char) -> &'static str {
     }
 }
 
-/// Lower case, no accents, and one sign for each of quotes, dashes, fractions and multiplication.
+/// Appends `text` in lower case, without accents, and with one sign for each of quotes, dashes, fractions and multiplication.
 fn fold(text: &str, folded: &mut String) {
     for letter in text.chars() {
         match letter {
@@ -311,7 +315,7 @@ mod tests {
     use crate::terms;
 
     #[test]
-    fn spellings_of_a_size_agree() {
+    fn spellings_of_a_size_have_one_form() {
         let same = |texts: &[&str], expected: &[&str]| {
             for text in texts {
                 assert_eq!(terms(text), expected, "{text}");
@@ -329,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_number_is_found_in_one_and_in_parts() {
+    fn model_numbers_are_indexed_whole_and_in_parts() {
         for text in ["WD-40", "wd40", "Wd‑40"] {
             assert_eq!(terms(text), ["wd", "wd40", "40"], "{text}");
         }
@@ -346,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_term_is_never_long() {
+    fn long_terms_are_truncated() {
         let long = terms(&"é".repeat(1000));
         assert_eq!(long, ["e".repeat(64)]);
         assert!(terms(&"1a".repeat(1000)).iter().all(|term| term.len() <= 64));
@@ -354,13 +358,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_has_terms_that_are_bounded(text in any::<String>()) {
+        fn terms_are_non_empty_and_bounded(text in any::<String>()) {
             let found = terms(&text);
             prop_assert!(found.iter().all(|term| !term.is_empty() && term.len() <= super::MAX_TERM_BYTES));
         }
 
         #[test]
-        fn case_does_not_matter(text in "[a-z0-9 .,'\"/-]{0,40}") {
+        fn case_is_ignored(text in "[a-z0-9 .,'\"/-]{0,40}") {
             prop_assert_eq!(terms(&text), terms(&text.to_uppercase()));
         }
     }

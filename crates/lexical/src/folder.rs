@@ -1,5 +1,5 @@
-//! How an index comes to be and where it lies. Takes passages, gives one tantivy segment whose documents are the rows in
-//! their order, in memory or in a folder with a manifest. A folder that is damaged or of another make is refused by name.
+//! Building, saving and loading an index. Takes passages; gives one tantivy segment whose documents are the rows in order, in
+//! memory or in a folder with a manifest. A damaged folder or another format is an error that names the file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use tantivy::{Directory, Index, IndexSettings, IndexWriter, TantivyDocument};
 
 use super::analyser::Terms;
 use super::{LexicalOptions, unreadable};
-use souk_io::atomic_dir::Claim;
+use souk_io::atomic_dir::AtomicDir;
 use souk_io::error::{Error, Result};
 
 const MANIFEST: &str = "lexical.json";
-/// Of the files and of the analyser: one index is only ever asked with the terms it was built from.
+/// Version of the files and of the analyser; an index must be searched with the analyser it was built with.
 const FORMAT: u32 = 1;
 const WRITER_BYTES: usize = 128 << 20;
 const ANALYSER: &str = "souk";
@@ -31,12 +31,12 @@ struct Manifest {
     options: LexicalOptions,
 }
 
-/// Writes the passages to a directory.
+/// Indexes the passages in a directory.
 pub fn fill(directory: impl Directory, texts: impl Iterator<Item = Result<String>>) -> Result<Index> {
     let (schema, text, row) = schema();
     let index = Index::create(directory, schema, IndexSettings::default()).map_err(unreadable)?;
     index.tokenizers().register(ANALYSER, Analyser::default());
-    // one thread, so that each segment holds rows that follow each other
+    // one thread, so that the rows of each segment are consecutive
     let mut writer: IndexWriter = index.writer_with_num_threads(1, WRITER_BYTES).map_err(unreadable)?;
     writer.set_merge_policy(Box::new(NoMergePolicy));
     for (number, passage) in texts.enumerate() {
@@ -49,13 +49,13 @@ pub fn fill(directory: impl Directory, texts: impl Iterator<Item = Result<String
         writer.add_document(document).map_err(unreadable)?;
     }
     writer.commit().map_err(unreadable)?;
-    join(&index, &mut writer).map_err(unreadable)?;
+    merge_segments(&index, &mut writer).map_err(unreadable)?;
     writer.wait_merging_threads().map_err(unreadable)?;
     Ok(index)
 }
 
-/// Makes one segment of many, in the order of their rows.
-fn join(index: &Index, writer: &mut IndexWriter) -> tantivy::Result<()> {
+/// Merges all segments into one, in row order.
+fn merge_segments(index: &Index, writer: &mut IndexWriter) -> tantivy::Result<()> {
     let mut segments = Vec::new();
     for segment in index.searchable_segments()? {
         let first = SegmentReader::open(&segment)?.fast_fields().u64("row")?.first(0);
@@ -70,7 +70,7 @@ fn join(index: &Index, writer: &mut IndexWriter) -> tantivy::Result<()> {
     Ok(())
 }
 
-/// The postings and the length of each item in terms.
+/// Postings, and the length of each item in terms.
 pub fn read(index: &Index) -> tantivy::Result<(Arc<InvertedIndexReader>, Vec<u32>)> {
     let Some(segment) = index.searchable_segments()?.pop() else {
         return Ok((Arc::new(InvertedIndexReader::empty(IndexRecordOption::WithFreqs)), Vec::new()));
@@ -94,39 +94,39 @@ pub fn read(index: &Index) -> tantivy::Result<(Arc<InvertedIndexReader>, Vec<u32
 }
 
 pub fn save(dir: &Path, options: LexicalOptions, texts: impl Iterator<Item = Result<String>>) -> Result<()> {
-    let claim = Claim::new(dir)?;
-    let directory = MmapDirectory::open(&claim.aside).map_err(unreadable)?;
+    let atomic_dir = AtomicDir::new(dir)?;
+    let directory = MmapDirectory::open(&atomic_dir.staging).map_err(unreadable)?;
     let index = fill(directory, texts)?;
     let num_items = index.searchable_segment_metas().map_err(unreadable)?.iter().map(|segment| segment.max_doc()).sum();
     let manifest = Manifest { format: FORMAT, num_items, options };
-    let json = serde_json::to_vec_pretty(&manifest).expect("a manifest has text for keys");
-    let path = claim.aside.join(MANIFEST);
+    let json = serde_json::to_vec_pretty(&manifest).expect("a manifest has string keys");
+    let path = atomic_dir.staging.join(MANIFEST);
     fs::write(&path, json).map_err(Error::store(&path, "write it"))?;
     drop(index);
-    claim.finish()
+    atomic_dir.finish()
 }
 
 pub fn load(dir: &Path) -> Result<(Index, LexicalOptions)> {
     let path = dir.join(MANIFEST);
     let json = fs::read(&path).map_err(Error::store(&path, "open the lexical index"))?;
-    let manifest: Manifest =
-        serde_json::from_slice(&json).map_err(|e| Error::data(&path, None, "not a manifest").because(e))?;
+    let manifest: Manifest = serde_json::from_slice(&json)
+        .map_err(|e| Error::data(&path, None, "not a manifest: build the index again").because(e))?;
     let Manifest { format, num_items, options } = manifest;
     if format != FORMAT {
-        let problem = format!("format {format}, this program reads {FORMAT}: build the index again");
+        let problem = format!("has format {format}, this version reads {FORMAT}: build the index again");
         return Err(Error::data(&path, None, problem));
     }
     options.check()?;
-    let damaged = |e: tantivy::TantivyError| Error::data(dir, None, "damaged: build the index again").because(e);
+    let damaged = |e: tantivy::TantivyError| Error::data(dir, None, "is damaged: build the index again").because(e);
     let index = Index::open_in_dir(dir).map_err(damaged)?;
     let segments = index.searchable_segments().map_err(damaged)?;
-    let held: u32 = segments.iter().map(|segment| segment.meta().max_doc()).sum();
-    if index.schema() != schema().0 || segments.len() > 1 || held != num_items {
-        return Err(Error::data(dir, None, "not what its manifest says: build the index again"));
+    let num_rows: u32 = segments.iter().map(|segment| segment.meta().max_doc()).sum();
+    if index.schema() != schema().0 || segments.len() > 1 || num_rows != num_items {
+        return Err(Error::data(dir, None, "does not match its manifest: build the index again"));
     }
-    let broken: Vec<PathBuf> = index.validate_checksum().map_err(damaged)?.into_iter().collect();
-    match broken.iter().min() {
-        Some(file) => Err(Error::data(&dir.join(file), None, "damaged: build the index again")),
+    let damaged_files: Vec<PathBuf> = index.validate_checksum().map_err(damaged)?.into_iter().collect();
+    match damaged_files.iter().min() {
+        Some(file) => Err(Error::data(&dir.join(file), None, "is damaged: build the index again")),
         None => Ok((index, options)),
     }
 }
@@ -142,7 +142,7 @@ fn schema() -> (Schema, Field, Field) {
     (schema.build(), text, row)
 }
 
-/// The analyser as tantivy calls it.
+/// Adapter of the analyser to tantivy.
 #[derive(Clone, Default)]
 struct Analyser {
     terms: Terms,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_answers_as_the_index_in_memory() {
+    fn loaded_index_equals_index_in_memory() {
         let home = tempfile::tempdir().unwrap();
         let from_folder = Lexical::load(&built(home.path())).unwrap();
         let texts = ["oak desk", "pine desk", "oak chair"].map(|text| Ok(text.to_owned()));
@@ -209,27 +209,27 @@ mod tests {
     }
 
     #[test]
-    fn every_damaged_file_is_refused_by_name() {
+    fn rejects_every_damaged_file() {
         let home = tempfile::tempdir().unwrap();
         let dir = built(home.path());
-        let mut tried = 0;
+        let mut num_files = 0;
         for entry in fs::read_dir(&dir).unwrap() {
             let path = entry.unwrap().path();
-            let whole = fs::read(&path).unwrap();
-            if whole.is_empty() || path.file_name().unwrap().to_string_lossy().starts_with('.') {
+            let intact = fs::read(&path).unwrap();
+            if intact.is_empty() || path.file_name().unwrap().to_string_lossy().starts_with('.') {
                 continue;
             }
-            let mut flipped = whole.clone();
-            flipped[whole.len() / 3] ^= 0x55;
-            for bytes in [&flipped[..], &whole[..whole.len() / 2], b""] {
+            let mut flipped = intact.clone();
+            flipped[intact.len() / 3] ^= 0x55;
+            for bytes in [&flipped[..], &intact[..intact.len() / 2], b""] {
                 fs::write(&path, bytes).unwrap();
-                let error = Lexical::load(&dir).err().expect("a damaged file is found").to_string();
+                let error = Lexical::load(&dir).err().expect("damage is detected").to_string();
                 assert!(error.contains(&*dir.to_string_lossy()), "{error}");
             }
-            fs::write(&path, &whole).unwrap();
-            tried += 1;
+            fs::write(&path, &intact).unwrap();
+            num_files += 1;
         }
-        assert!(tried > 4, "{tried} files");
+        assert!(num_files > 4, "{num_files} files");
         Lexical::load(&dir).unwrap();
     }
 }

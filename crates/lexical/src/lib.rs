@@ -1,16 +1,16 @@
-//! The lexical channel: BM25 over the terms of product texts. Takes the passages of a catalogue in order, gives the rows
-//! that share terms with a query, best first and in the same order whatever the threads, and how much of a query an item's
-//! text covers. An index is never changed once it is built.
+//! BM25 over product texts, the lexical channel of search. Takes the passages of a catalogue in order. Returns the rows that
+//! share terms with a query, best first and independent of the number of threads, and the overlap of a query with a text.
+//! An index never changes once built.
 //!
-//! The score of an item is, over the terms of the query, the sum of `idf · tf / (tf + k1 · (1 − b + b · length / mean))`
-//! with `idf = ln(1 + (N − df + 0.5) / (df + 0.5))`: Lucene's, but with lengths as they are. tantivy keeps the dictionary
-//! and the postings; its own scores round lengths above 40 terms.
+//! The score of an item is the sum, over the terms of the query, of `idf · tf / (tf + k1 · (1 − b + b · length / mean))`
+//! with `idf = ln(1 + (N − df + 0.5) / (df + 0.5))`: as in Lucene, but with exact lengths. tantivy stores the
+//! dictionary and the postings; its own scores are not used, because it rounds lengths above 40 terms.
 
 mod analyser;
 mod folder;
-mod outside;
 mod search;
 mod typos;
+mod unindexed;
 mod words;
 
 use std::path::Path;
@@ -25,27 +25,27 @@ use analyser::Terms;
 use search::Searcher;
 use souk_io::error::{Error, Result};
 
-pub use outside::Outside;
+pub use unindexed::UnindexedTexts;
 
-/// Enough for any title asked as a query; what a wire sends beyond is left out.
+/// Upper bound of query terms, enough for any title; further terms are ignored.
 const MAX_QUERY_TERMS: usize = 256;
 
-/// The terms a text is searched by, in their order.
+/// Index terms of a text, in order.
 pub fn terms(text: &str) -> Vec<String> {
     let mut terms = Terms::default();
     terms.read(text);
     terms.iter().map(str::to_owned).collect()
 }
 
-/// How scores are made. The defaults are Lucene's.
+/// Options of scoring; the defaults are those of Lucene.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LexicalOptions {
-    /// How soon further occurrences of a term count for less.
+    /// Saturation of term frequency, 0 to 100: the lower, the less repeated terms count.
     pub k1: f32,
-    /// How much long texts are held back, 0 to 1.
+    /// Length normalization, 0 (none) to 1 (full).
     pub b: f32,
-    /// Whether a term that no item has is read as the nearest one that some item has.
+    /// Replace a term that no item has by the nearest term of the index.
     pub typos: bool,
 }
 
@@ -55,14 +55,14 @@ impl Default for LexicalOptions {
     }
 }
 
-/// An item that shares terms with the query; `row` is its place in the catalogue.
+/// Item that shares terms with the query; `row` is its row in the catalogue.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LexicalHit {
     pub row: u32,
     pub score: f32,
 }
 
-/// An index over a catalogue.
+/// BM25 index of a catalogue.
 pub struct Lexical {
     postings: Arc<InvertedIndexReader>,
     /// `k1 · (1 − b + b · length / mean)` by row.
@@ -73,7 +73,7 @@ pub struct Lexical {
 }
 
 impl Lexical {
-    /// In memory, of passages in the order of the catalogue.
+    /// Builds an index in memory from passages in catalogue order.
     pub fn build(texts: impl Iterator<Item = Result<String>>) -> Result<Self> {
         Self::build_with(LexicalOptions::default(), texts)
     }
@@ -81,23 +81,23 @@ impl Lexical {
     pub fn build_with(options: LexicalOptions, texts: impl Iterator<Item = Result<String>>) -> Result<Self> {
         options.check()?;
         let index = folder::fill(RamDirectory::create(), texts)?;
-        Self::over(&index, options)
+        Self::open(&index, options)
     }
 
-    /// The same in a folder, which must be new or empty.
+    /// Builds an index in a folder, which must be new or empty.
     pub fn build_in(dir: &Path, options: LexicalOptions, texts: impl Iterator<Item = Result<String>>) -> Result<Self> {
         options.check()?;
         folder::save(dir, options, texts)?;
         Self::load(dir)
     }
 
-    /// An index that `build_in` left in a folder.
+    /// Loads an index that `build_in` wrote.
     pub fn load(dir: &Path) -> Result<Self> {
         let (index, options) = folder::load(dir)?;
-        Self::over(&index, options)
+        Self::open(&index, options)
     }
 
-    fn over(index: &tantivy::Index, options: LexicalOptions) -> Result<Self> {
+    fn open(index: &tantivy::Index, options: LexicalOptions) -> Result<Self> {
         let (postings, lengths) = folder::read(index).map_err(unreadable)?;
         let mean = lengths.iter().map(|length| f64::from(*length)).sum::<f64>() / lengths.len().max(1) as f64;
         let mut lexical = Self { postings, norms: Vec::new(), mean, options };
@@ -114,64 +114,64 @@ impl Lexical {
         self.norms.len() as u32
     }
 
-    /// The `k` best rows that have a term of the query; of equal scores the lower row comes first.
+    /// Best `k` rows that have a term of the query; equal scores are ordered by row.
     pub fn search(&self, query: &str, k: usize) -> Result<Vec<LexicalHit>> {
         Searcher::new(self).search(query, k)
     }
 
-    /// The same for many queries, on all cores; answers in their order.
+    /// Searches many queries on all cores; results are in the order of the queries.
     pub fn search_many(&self, queries: &[&str], k: usize) -> Result<Vec<Vec<LexicalHit>>> {
-        search::many(self, queries, k)
+        search::search_many(self, queries, k)
     }
 
-    /// The share of the query's terms, weighed by idf, that the text has: 0 to 1. A term that no item has weighs most; a
-    /// query without terms has 0.
+    /// Fraction of the query's terms, weighted by idf, that the text has: 0 to 1. A term that no item has gets the largest
+    /// weight. 0 for a query without terms.
     pub fn overlap(&self, query: &str, text: &str) -> f32 {
-        let (mut asked, mut held) = (Terms::default(), Terms::default());
-        asked.read(query);
-        held.read(text);
-        let mut held: Vec<&str> = held.iter().collect();
-        held.sort_unstable();
+        let (mut query_terms, mut text_terms) = (Terms::default(), Terms::default());
+        query_terms.read(query);
+        text_terms.read(text);
+        let mut text_terms: Vec<&str> = text_terms.iter().collect();
+        text_terms.sort_unstable();
         let mut seen: Vec<&str> = Vec::new();
-        let (mut found, mut all) = (0.0, 0.0);
-        for term in asked.iter().take(MAX_QUERY_TERMS) {
+        let (mut matched, mut total) = (0.0, 0.0);
+        for term in query_terms.iter().take(MAX_QUERY_TERMS) {
             if seen.contains(&term) {
                 continue;
             }
             seen.push(term);
-            let (weight, has) = self.weigh(term, &held);
-            all += weight;
-            found += if has { weight } else { 0.0 };
+            let (weight, is_match) = self.match_term(term, &text_terms);
+            total += weight;
+            matched += if is_match { weight } else { 0.0 };
         }
-        if all > 0.0 { found / all } else { 0.0 }
+        if total > 0.0 { matched / total } else { 0.0 }
     }
 
-    /// What a term of the query weighs, and whether it or what was meant by it is among the sorted terms `held`.
-    fn weigh(&self, term: &str, held: &[&str]) -> (f32, bool) {
-        let has = |term: &str| held.binary_search(&term).is_ok();
-        match self.known(term) {
+    /// Weight of a query term, and whether the sorted `text_terms` have it or its correction.
+    fn match_term(&self, term: &str, text_terms: &[&str]) -> (f32, bool) {
+        let has = |term: &str| text_terms.binary_search(&term).is_ok();
+        match self.term_info(term) {
             Some(info) => (self.idf(info.doc_freq), has(term)),
             None if has(term) => (self.idf(0), true),
             None => {
-                let meant = self.meant(term).unwrap_or_default();
-                let known = meant.iter().filter_map(|term| self.known(term));
+                let corrected = self.correct(term).unwrap_or_default();
+                let known = corrected.iter().filter_map(|term| self.term_info(term));
                 let weight = known.map(|info| self.idf(info.doc_freq)).reduce(|a, b| a + b);
-                (weight.unwrap_or(self.idf(0)), !meant.is_empty() && meant.iter().all(|term| has(term)))
+                (weight.unwrap_or(self.idf(0)), !corrected.is_empty() && corrected.iter().all(|term| has(term)))
             }
         }
     }
 
-    /// Where the postings of a term are, if an item has it.
-    fn known(&self, term: &str) -> Option<TermInfo> {
+    /// Location of a term's postings, if an item has the term.
+    fn term_info(&self, term: &str) -> Option<TermInfo> {
         self.postings.terms().get(term).ok().flatten()
     }
 
-    /// What was meant by a term that no item has.
-    fn meant(&self, term: &str) -> Result<Vec<String>> {
-        match self.options.typos {
-            true => typos::read_as(self.postings.terms(), term).map_err(unreadable),
-            false => Ok(Vec::new()),
+    /// Spelling correction of a term that no item has.
+    fn correct(&self, term: &str) -> Result<Vec<String>> {
+        if !self.options.typos {
+            return Ok(Vec::new());
         }
+        typos::correct(self.postings.terms(), term).map_err(unreadable)
     }
 
     /// ln(1 + (N − df + 0.5) / (df + 0.5))
@@ -184,17 +184,17 @@ impl Lexical {
 impl LexicalOptions {
     fn check(&self) -> Result<()> {
         let problem = match self {
-            Self { k1, .. } if !(0.0..=100.0).contains(k1) => format!("k1 = {k1}: say 0 to 100, such as 1.2"),
-            Self { b, .. } if !(0.0..=1.0).contains(b) => format!("b = {b}: say 0 to 1, such as 0.75"),
+            Self { k1, .. } if !(0.0..=100.0).contains(k1) => format!("k1 = {k1}: set it to 0 to 100, such as 1.2"),
+            Self { b, .. } if !(0.0..=1.0).contains(b) => format!("b = {b}: set it to 0 to 1, such as 0.75"),
             _ => return Ok(()),
         };
         Err(Error::config("lexical", problem))
     }
 }
 
-/// tantivy fails on an index in memory only where the machine does.
+/// Error of tantivy. On an index in memory it only occurs if the machine fails.
 fn unreadable(cause: impl Into<souk_io::error::Cause>) -> Error {
-    Error::data(Path::new("lexical index"), None, "cannot be read: build it again").because(cause)
+    Error::data(Path::new("lexical index"), None, "cannot be read or written: build it again").because(cause)
 }
 
 #[cfg(test)]
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn scores_are_bm25_by_hand() {
-        // N = 3, lengths 3, 2 and 4, mean 3; oak stands in two texts, desk in one
+        // N = 3, lengths 3, 2 and 4, mean 3; oak is in two texts, desk in one
         let shop = shop(&["oak desk lamp", "oak chair", "red red red chair"]);
         let idf = |df: f64| (1.0 + (3.0 - df + 0.5) / (df + 0.5)).ln();
         let norm = |length: f64| 1.2 * (0.25 + 0.75 * length / 3.0);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_scores_stand_in_the_order_of_the_catalogue_whatever_k() {
+    fn equal_scores_are_in_catalogue_order_for_any_k() {
         let texts: Vec<String> = (0..20_000).map(|row| format!("oak {}", ["desk", "lamp"][row % 2])).collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let shop = shop(&texts);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn many_answers_are_the_answers_of_each() {
+    fn search_many_equals_single_searches() {
         let shop = shop(&["oak desk", "pine desk", "", "oak"]);
         assert_eq!(shop.num_items(), 4);
         let queries = ["desk", "", "oak", "pine oak desk"];
@@ -255,18 +255,18 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_catalogue_has_no_answers() {
+    fn empty_catalogue_returns_no_hits() {
         let shop = shop(&[]);
         assert_eq!(shop.num_items(), 0);
         assert_eq!(shop.search("oak", 3).unwrap(), []);
     }
 
     #[test]
-    fn overlap_weighs_terms_by_idf() {
+    fn overlap_weights_terms_by_idf() {
         let shop = shop(&["oak desk lamp", "oak chair", "red red red chair"]);
         let idf = |df: f32| (1.0 + (3.0 - df + 0.5) / (df + 0.5)).ln();
         let (oak, desk, unknown) = (idf(2.0), idf(1.0), idf(0.0));
-        for (query, text, share) in [
+        for (query, text, expected) in [
             ("oak desk", "an oak table", oak / (oak + desk)),
             ("oak oak desk", "oak desks, two", 1.0),
             ("oak desk", "red chair", 0.0),
@@ -274,16 +274,16 @@ mod tests {
             ("of the", "of the", 0.0),
         ] {
             let found = shop.overlap(query, text);
-            assert!((found - share).abs() < 1e-6, "{query} in {text}: {found} is not {share}");
+            assert!((found - expected).abs() < 1e-6, "{query} in {text}: {found} is not {expected}");
         }
     }
 
     #[test]
-    fn an_error_of_the_texts_is_the_error_of_the_build() {
+    fn build_returns_errors_of_texts_and_options() {
         let texts = [Ok("oak".to_owned()), Err(Error::input("no more"))];
         assert_eq!(Lexical::build(texts.into_iter()).err().unwrap().to_string(), "no more");
         let options = LexicalOptions { b: 2.0, ..LexicalOptions::default() };
         let error = Lexical::build_with(options, std::iter::empty()).err().unwrap();
-        assert_eq!(error.to_string(), "lexical: b = 2: say 0 to 1, such as 0.75");
+        assert_eq!(error.to_string(), "lexical: b = 2: set it to 0 to 1, such as 0.75");
     }
 }

@@ -1,7 +1,7 @@
-//! Top-k over the postings. Takes a query, gives rows and scores. Rows are scored in windows that fit the processor's
-//! cache; within one, a term after another adds to each row. Once `k` rows are found that no row can beat with common
-//! terms alone, those terms are looked up for the rows of the rarer ones only (MaxScore). Terms always add up in the same
-//! order, so that equal texts get equal scores. A query is never read beyond `MAX_QUERY_TERMS`.
+//! Top-k search over the postings (MaxScore). Takes a query, gives rows and scores. Rows are scored term by term, in windows
+//! that fit the CPU cache. Once `k` rows have scores that common terms alone cannot reach, those terms are only looked up for
+//! rows that have a rarer term. Scores always add up in the same term order, so equal texts get equal scores. Never reads
+//! more than `MAX_QUERY_TERMS` of a query.
 
 use std::cmp::Ordering;
 use std::sync::atomic::{self, AtomicUsize};
@@ -16,23 +16,23 @@ use super::{Lexical, LexicalHit, MAX_QUERY_TERMS, unreadable};
 use souk_io::error::Result;
 
 const WINDOW: usize = 8192;
-/// Fewer are not worth a look for the better half.
-const MIN_FOUND: usize = 32;
+/// Minimum number of hits to prune.
+const MIN_PRUNED: usize = 32;
 
-/// A sum of 256 terms in f32 is never further above the true one.
+/// Bound of the rounding error: a sum of 256 terms in f32 is at most this factor above the exact sum.
 const ABOVE_ROUNDING: f64 = 1.0 + 1e-4;
 
-/// What one thread needs to search, used again from query to query.
+/// Search buffers of one thread, reused between queries.
 pub struct Searcher<'a> {
     lexical: &'a Lexical,
     terms: Terms,
     window: Window,
 }
 
-/// The scores of the rows from some row on, all 0 but the first `num_touched` of `touched`.
+/// Scores of a window of rows; non-zero only at the first `num_touched` offsets in `touched`.
 struct Window {
     scores: Vec<f32>,
-    /// One more than there are rows: the next is written before it is known to be one.
+    /// One longer than the window, because an offset is written before it is known to be new.
     touched: Vec<u32>,
     num_touched: usize,
 }
@@ -43,12 +43,12 @@ impl Window {
     }
 }
 
-/// A term of the query and how far its postings have been read.
+/// Position in the postings of a query term.
 struct Cursor {
-    /// idf times how often the query has the term.
+    /// idf times the count of the term in the query.
     weight: f32,
-    /// No row gets more from this term and those after it together.
-    ceiling: f32,
+    /// Upper bound of the sum of this term and all later ones.
+    max_rest: f32,
     blocks: BlockSegmentPostings,
     at: usize,
 }
@@ -61,22 +61,22 @@ impl<'a> Searcher<'a> {
     pub fn search(&mut self, query: &str, k: usize) -> Result<Vec<LexicalHit>> {
         self.terms.read(query);
         let mut cursors = self.cursors()?;
-        let mut best = Best::new(k.min(self.lexical.norms.len()));
-        if best.k == 0 {
+        let mut top_k = TopK::new(k.min(self.lexical.norms.len()));
+        if top_k.k == 0 {
             return Ok(Vec::new());
         }
-        let mut leading = cursors.len();
-        while let Some(start) = cursors[..leading].iter().map(Cursor::row).min().filter(|row| *row != TERMINATED) {
-            let (leaders, others) = cursors.split_at_mut(leading);
+        let mut num_leaders = cursors.len();
+        while let Some(start) = cursors[..num_leaders].iter().map(Cursor::row).min().filter(|row| *row != TERMINATED) {
+            let (leaders, others) = cursors.split_at_mut(num_leaders);
             for cursor in leaders {
                 cursor.add(start, &mut self.window, &self.lexical.norms);
             }
-            best.take(start, &mut self.window, others, &self.lexical.norms);
-            while leading > 0 && cursors[leading - 1].ceiling < best.bar {
-                leading -= 1;
+            top_k.take(start, &mut self.window, others, &self.lexical.norms);
+            while num_leaders > 0 && cursors[num_leaders - 1].max_rest < top_k.threshold {
+                num_leaders -= 1;
             }
         }
-        Ok(best.into_hits())
+        Ok(top_k.into_hits())
     }
 
     fn cursors(&self) -> Result<Vec<Cursor>> {
@@ -89,21 +89,21 @@ impl<'a> Searcher<'a> {
         }
         let mut cursors = Vec::with_capacity(counts.len());
         for (term, count) in counts {
-            if let Some(info) = self.lexical.known(term) {
+            if let Some(info) = self.lexical.term_info(term) {
                 cursors.push(self.cursor(&info, count)?);
                 continue;
             }
-            for term in self.lexical.meant(term)? {
-                if let Some(info) = self.lexical.known(&term) {
+            for term in self.lexical.correct(term)? {
+                if let Some(info) = self.lexical.term_info(&term) {
                     cursors.push(self.cursor(&info, count)?);
                 }
             }
         }
         cursors.sort_by(|a, b| b.weight.total_cmp(&a.weight));
-        let mut ceiling = 0.0;
+        let mut max_rest = 0.0;
         for cursor in cursors.iter_mut().rev() {
-            ceiling += f64::from(cursor.weight);
-            cursor.ceiling = (ceiling * ABOVE_ROUNDING) as f32;
+            max_rest += f64::from(cursor.weight);
+            cursor.max_rest = (max_rest * ABOVE_ROUNDING) as f32;
         }
         Ok(cursors)
     }
@@ -112,7 +112,7 @@ impl<'a> Searcher<'a> {
         let postings = &self.lexical.postings;
         let blocks = postings.read_block_postings_from_terminfo(info, IndexRecordOption::WithFreqs);
         let weight = count * self.lexical.idf(info.doc_freq);
-        Ok(Cursor { weight, ceiling: 0.0, blocks: blocks.map_err(unreadable)?, at: 0 })
+        Ok(Cursor { weight, max_rest: 0.0, blocks: blocks.map_err(unreadable)?, at: 0 })
     }
 }
 
@@ -147,7 +147,7 @@ impl Cursor {
         }
     }
 
-    /// The term's score of one row; rows may only rise from call to call.
+    /// Score of the term for one row; rows must not decrease between calls.
     fn score(&mut self, row: u32, norms: &[f32]) -> f32 {
         if self.row() < row {
             self.at = self.blocks.seek(row);
@@ -160,93 +160,94 @@ impl Cursor {
     }
 }
 
-/// The best so far, and up to as many that came after and may be better.
-struct Best {
+/// Best hits so far, and newer ones that may replace them.
+struct TopK {
     k: usize,
-    found: Vec<LexicalHit>,
-    /// `k` rows have at least this.
-    bar: f32,
-    /// Rows of one window that may be good enough.
-    near: Vec<LexicalHit>,
+    hits: Vec<LexicalHit>,
+    /// Score that `k` rows have reached.
+    threshold: f32,
+    /// Rows of the window that may reach the threshold.
+    candidates: Vec<LexicalHit>,
 }
 
-impl Best {
+impl TopK {
     fn new(k: usize) -> Self {
-        Self { k, found: Vec::new(), bar: 0.0, near: Vec::new() }
+        Self { k, hits: Vec::new(), threshold: 0.0, candidates: Vec::new() }
     }
 
-    /// Empties the window and takes what is good enough, once the other terms have added to it.
+    /// Empties the window, adds the scores of the other terms, and keeps rows that reach the threshold.
     fn take(&mut self, start: u32, window: &mut Window, others: &mut [Cursor], norms: &[f32]) {
-        let missing = others.first().map_or(0.0, |other| other.ceiling);
-        let bar = self.bar;
+        let max_others = others.first().map_or(0.0, |other| other.max_rest);
+        let threshold = self.threshold;
         for at in &window.touched[..std::mem::take(&mut window.num_touched)] {
             let score = std::mem::take(&mut window.scores[*at as usize]);
-            if score + missing >= bar && score > 0.0 {
-                self.near.push(LexicalHit { row: start + at, score });
+            if score + max_others >= threshold && score > 0.0 {
+                self.candidates.push(LexicalHit { row: start + at, score });
             }
         }
         if !others.is_empty() {
-            self.near.sort_unstable_by_key(|hit| hit.row);
+            self.candidates.sort_unstable_by_key(|hit| hit.row);
         }
-        for at in 0..self.near.len() {
-            let LexicalHit { row, mut score } = self.near[at];
+        for at in 0..self.candidates.len() {
+            let LexicalHit { row, mut score } = self.candidates[at];
             for other in &mut *others {
-                if score + other.ceiling < self.bar {
+                if score + other.max_rest < self.threshold {
                     break;
                 }
                 score += other.score(row, norms);
             }
-            if score >= self.bar {
-                self.found.push(LexicalHit { row, score });
-                self.raise();
+            if score >= self.threshold {
+                self.hits.push(LexicalHit { row, score });
+                self.prune();
             }
         }
-        self.near.clear();
+        self.candidates.clear();
     }
 
-    /// Where there are twice as many as asked for, keeps the better half.
-    fn raise(&mut self) {
-        if self.found.len() >= self.k.saturating_mul(2).max(MIN_FOUND) {
-            self.found.select_nth_unstable_by(self.k - 1, better);
-            self.found.truncate(self.k);
-            self.bar = self.found[self.k - 1].score;
+    /// Keeps the best `k` once there are twice as many, and raises the threshold.
+    fn prune(&mut self) {
+        if self.hits.len() >= self.k.saturating_mul(2).max(MIN_PRUNED) {
+            self.hits.select_nth_unstable_by(self.k - 1, by_rank);
+            self.hits.truncate(self.k);
+            self.threshold = self.hits[self.k - 1].score;
         }
     }
 
     fn into_hits(mut self) -> Vec<LexicalHit> {
-        self.found.sort_unstable_by(better);
-        self.found.truncate(self.k);
-        self.found
+        self.hits.sort_unstable_by(by_rank);
+        self.hits.truncate(self.k);
+        self.hits
     }
 }
 
-fn better(a: &LexicalHit, b: &LexicalHit) -> Ordering {
+/// Higher scores first, then lower rows.
+fn by_rank(a: &LexicalHit, b: &LexicalHit) -> Ordering {
     b.score.total_cmp(&a.score).then(a.row.cmp(&b.row))
 }
 
-/// Queries are handed out to as many threads as there are cores.
-pub fn many(lexical: &Lexical, queries: &[&str], k: usize) -> Result<Vec<Vec<LexicalHit>>> {
+/// Searches many queries on as many threads as there are cores.
+pub fn search_many(lexical: &Lexical, queries: &[&str], k: usize) -> Result<Vec<Vec<LexicalHit>>> {
     let num_threads = thread::available_parallelism().map_or(1, usize::from).min(queries.len());
     let next = AtomicUsize::new(0);
     let work = || -> Result<Vec<_>> {
         let mut searcher = Searcher::new(lexical);
-        let mut found = Vec::new();
+        let mut results = Vec::new();
         while let Some((at, query)) = {
             let at = next.fetch_add(1, atomic::Ordering::Relaxed);
             queries.get(at).map(|query| (at, query))
         } {
-            found.push((at, searcher.search(query, k)?));
+            results.push((at, searcher.search(query, k)?));
         }
-        Ok(found)
+        Ok(results)
     };
-    let mut answers = vec![Vec::new(); queries.len()];
+    let mut results = vec![Vec::new(); queries.len()];
     thread::scope(|scope| {
         let threads: Vec<_> = (0..num_threads).map(|_| scope.spawn(work)).collect();
         for thread in threads {
             for (at, hits) in thread.join().expect("a search does not panic")? {
-                answers[at] = hits;
+                results[at] = hits;
             }
         }
-        Ok(answers)
+        Ok(results)
     })
 }

@@ -1,26 +1,26 @@
-//! What a shopper meant. Takes a word that no item has, gives the word or the two words of the dictionary it is nearest
-//! to. It never changes a number or a model number, nor the first letter.
+//! Spelling correction. Takes a word that no item has; returns the nearest word of the dictionary, or two words if it was
+//! written without a space. Never changes a number, a model number or the first letter.
 
 use tantivy::Term;
 use tantivy::query::FuzzyTermQuery;
 use tantivy::schema::Field;
 use tantivy::termdict::TermDictionary;
 
-/// A shorter word has neighbours of every meaning.
+/// Shortest word that is corrected; shorter words have too many unrelated neighbours.
 const MIN_LETTERS: usize = 4;
-/// Up to so many letters one slip is allowed, beyond two.
-const MAX_LETTERS_OF_ONE_SLIP: usize = 5;
-/// Words that were written in one have so many letters each.
+/// Longest word with an edit distance of at most 1; longer words allow 2.
+const MAX_LETTERS_OF_ONE_EDIT: usize = 5;
+/// Minimum letters of each part of a word that is split in two.
 const MIN_LETTERS_OF_PART: usize = 3;
 
-/// The terms to search instead of `word`; none where nothing is near.
-pub fn read_as(dictionary: &TermDictionary, word: &str) -> tantivy::Result<Vec<String>> {
-    let letters = word.chars().count();
-    if letters < MIN_LETTERS || !word.chars().all(char::is_alphabetic) {
+/// Terms to search instead of `word`; empty if no term is near.
+pub fn correct(dictionary: &TermDictionary, word: &str) -> tantivy::Result<Vec<String>> {
+    let num_letters = word.chars().count();
+    if num_letters < MIN_LETTERS || !word.chars().all(char::is_alphabetic) {
         return Ok(Vec::new());
     }
-    let slips = if letters > MAX_LETTERS_OF_ONE_SLIP { 2 } else { 1 };
-    for distance in 1..=slips {
+    let max_distance = if num_letters > MAX_LETTERS_OF_ONE_EDIT { 2 } else { 1 };
+    for distance in 1..=max_distance {
         if let Some(near) = nearest(dictionary, word, distance)? {
             return Ok(vec![near]);
         }
@@ -28,13 +28,13 @@ pub fn read_as(dictionary: &TermDictionary, word: &str) -> tantivy::Result<Vec<S
     split(dictionary, word)
 }
 
-/// Of the words at most so many slips away, the one that most items have; of two such the first in the alphabet.
+/// Most common word within an edit distance; of two equally common, the first in alphabetical order.
 fn nearest(dictionary: &TermDictionary, word: &str, distance: u8) -> tantivy::Result<Option<String>> {
-    // the automaton reads the text alone, so any field does
+    // the automaton only uses the text, so any field works
     let term = Term::from_field_text(Field::from_field_id(0), word);
     let automaton = FuzzyTermQuery::new(term, distance, true).automaton()?;
     let first = word.chars().next().map_or(0, char::len_utf8);
-    // no UTF-8 has the byte 0xff
+    // the byte 0xff does not occur in UTF-8
     let last = [&word.as_bytes()[..first], &[0xff]].concat();
     let mut near = dictionary.search(automaton).ge(&word[..first]).lt(last).into_stream()?;
     let mut best: Option<(u32, String)> = None;
@@ -48,12 +48,12 @@ fn nearest(dictionary: &TermDictionary, word: &str, distance: u8) -> tantivy::Re
     Ok(best.map(|(_, found)| found))
 }
 
-/// The two words that `word` is made of: those whose rarer one most items have.
+/// Splits `word` into two known words; of all splits, the one whose rarer word is most common.
 fn split(dictionary: &TermDictionary, word: &str) -> tantivy::Result<Vec<String>> {
-    let letters = word.chars().count();
+    let num_letters = word.chars().count();
     let mut best = None;
     for (number, (at, _)) in word.char_indices().enumerate() {
-        if number < MIN_LETTERS_OF_PART || number + MIN_LETTERS_OF_PART > letters {
+        if number < MIN_LETTERS_OF_PART || number + MIN_LETTERS_OF_PART > num_letters {
             continue;
         }
         let (Some(left), Some(right)) = (dictionary.get(&word[..at])?, dictionary.get(&word[at..])?) else { continue };
@@ -75,22 +75,22 @@ mod tests {
     }
 
     #[test]
-    fn a_word_is_read_as_the_nearest_that_is_known() {
+    fn corrects_to_the_nearest_known_word() {
         let shop =
             shop(&["toilet seat", "toilet brush", "toiled cloth", "wd-40 lawn oil", "mower", "door", "poor box"]);
-        let read = |word: &str| shop.meant(word).unwrap();
-        assert_eq!(read("toliet"), ["toilet"], "two letters the other way round");
-        assert_eq!(read("toiletd"), ["toilet"], "one slip before two, and the more common word");
-        assert_eq!(read("toilexx"), ["toilet"], "two slips");
-        assert_eq!(read("moxxr"), [""; 0], "two slips in a short word");
-        assert_eq!(read("foor"), [""; 0], "the first letter stays");
-        assert_eq!(read("lawnmower"), ["lawn", "mower"]);
-        assert_eq!(read("wd41"), [""; 0], "a model number stays");
-        assert_eq!(read("oik"), [""; 0], "a short word stays");
+        let correct = |word: &str| shop.correct(word).unwrap();
+        assert_eq!(correct("toliet"), ["toilet"], "transposition");
+        assert_eq!(correct("toiletd"), ["toilet"], "distance 1 before 2, then the more common word");
+        assert_eq!(correct("toilexx"), ["toilet"], "distance 2");
+        assert_eq!(correct("moxxr"), [""; 0], "distance 2 in a short word");
+        assert_eq!(correct("foor"), [""; 0], "the first letter is kept");
+        assert_eq!(correct("lawnmower"), ["lawn", "mower"]);
+        assert_eq!(correct("wd41"), [""; 0], "model numbers are kept");
+        assert_eq!(correct("oik"), [""; 0], "short words are kept");
     }
 
     #[test]
-    fn a_typo_scores_and_overlaps_as_what_was_meant() {
+    fn typos_score_and_overlap_like_their_correction() {
         let shop = shop(&["toilet seat", "lawn mower", "oak desk"]);
         assert_eq!(shop.search("toliet saet", 5).unwrap(), shop.search("toilet seat", 5).unwrap());
         assert_eq!(shop.overlap("toliet seat", "toilet seat"), 1.0);

@@ -1,9 +1,8 @@
-//! What is known of English shop words: the units beside a number, the words that say nothing, and plurals. Takes folded
-//! lower-case words, gives the form that is searched. It never joins two words that a shopper would tell apart.
+//! Word lists for English product text: units, stop words and plurals. Takes folded lower-case words, returns their index
+//! form. Never merges two words with different meanings for a shopper.
 
-/// The one spelling of a unit that stands behind a number. `spaced` when a space stands between them, where a single
-/// letter is more often something else.
-pub fn unit(word: &str, spaced: bool) -> Option<&'static str> {
+/// Canonical spelling of a unit after a number. `is_spaced`: a space separates them, so that a single letter is rarely a unit.
+pub fn unit(word: &str, is_spaced: bool) -> Option<&'static str> {
     Some(match word {
         "in" | "inch" | "inches" | "ins" => "in",
         "ft" | "foot" | "feet" | "fts" => "ft",
@@ -34,16 +33,16 @@ pub fn unit(word: &str, spaced: bool) -> Option<&'static str> {
         "ga" | "gauge" => "gauge",
         "sq" | "square" => "sq",
         "deg" | "degree" | "degrees" => "degree",
-        "m" | "meter" | "meters" | "metre" | "metres" if !spaced || word.len() > 1 => "m",
-        "g" | "gram" | "grams" if !spaced || word.len() > 1 => "g",
-        "l" if !spaced => "l",
-        "a" if !spaced => "amp",
+        "m" | "meter" | "meters" | "metre" | "metres" if !is_spaced || word.len() > 1 => "m",
+        "g" | "gram" | "grams" if !is_spaced || word.len() > 1 => "g",
+        "l" if !is_spaced => "l",
+        "a" if !is_spaced => "amp",
         _ => return None,
     })
 }
 
-/// Words that stand in every text and say nothing about an item. `no` and `not` do.
-pub fn says_nothing(word: &str) -> bool {
+/// Whether a word is a stop word. `no` and `not` are none, because they change the meaning.
+pub fn is_stop_word(word: &str) -> bool {
     const WORDS: [&str; 29] = [
         "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "from", "if", "in", "into", "is", "it", "of",
         "on", "or", "that", "the", "their", "then", "there", "these", "this", "to", "was", "with",
@@ -51,7 +50,7 @@ pub fn says_nothing(word: &str) -> bool {
     word.len() <= 5 && WORDS.binary_search(&word).is_ok()
 }
 
-/// Plurals that no rule gets right, and words that end like plurals and are none.
+/// Irregular plurals, and singular words that end like a plural.
 const IRREGULAR: [(&str, &str); 44] = [
     ("always", "always"),
     ("atlas", "atlas"),
@@ -99,7 +98,7 @@ const IRREGULAR: [(&str, &str); 44] = [
     ("womens", "woman"),
 ];
 
-/// The singular of a lower-case word: the part to keep and what to put behind it.
+/// Singular of a lower-case word, as the prefix to keep and the ending to append.
 pub fn singular(word: &str) -> (&str, &'static str) {
     if word.len() <= 3 || !word.is_ascii() {
         return match word {
@@ -113,7 +112,7 @@ pub fn singular(word: &str) -> (&str, &'static str) {
     let ends = |ending: &str| word.ends_with(ending);
     let without = |bytes: usize| &word[..word.len() - bytes];
     match () {
-        // movie and movies, battery and batteries: both become y
+        // movie and movies, battery and batteries: all end in y
         () if ends("ies") && word.len() > 4 => (without(3), "y"),
         () if ends("ie") && word.len() > 4 => (without(2), "y"),
         () if ["ss", "us", "is"].iter().any(|end| ends(end)) => (word, ""),
@@ -128,14 +127,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_in_order_for_their_search() {
+    fn lists_are_sorted_for_binary_search() {
         assert!(IRREGULAR.is_sorted());
-        assert!(["a", "but", "their", "with"].into_iter().all(says_nothing));
-        assert!(!["no", "not", "desk"].into_iter().any(says_nothing));
+        assert!(["a", "but", "their", "with"].into_iter().all(is_stop_word));
+        assert!(!["no", "not", "desk"].into_iter().any(is_stop_word));
     }
 
     #[test]
-    fn a_plural_and_its_singular_agree() {
+    fn plural_and_singular_have_one_form() {
         for (plural, single) in [
             ("batteries", "battery"),
             ("boxes", "box"),
@@ -154,13 +153,13 @@ mod tests {
             ("sleeves", "sleeve"),
             ("watches", "watch"),
         ] {
-            let written = |word| [singular(word).0, singular(word).1].concat();
-            assert_eq!(written(plural), written(single));
+            let stem = |word| [singular(word).0, singular(word).1].concat();
+            assert_eq!(stem(plural), stem(single));
         }
     }
 
     #[test]
-    fn words_that_only_look_like_plurals_stay() {
+    fn singular_words_in_s_are_kept() {
         for word in ["brass", "lens", "gas", "bus", "stainless", "canvas", "chassis", "cactus", "christmas", "series"] {
             assert_eq!([singular(word).0, singular(word).1].concat(), word);
         }

@@ -22,7 +22,7 @@ const BLOCK_SCORES: usize = 1 << 24;
 const BLOCK_QUERIES: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Found {
+pub struct EngineHit {
     pub row: u32,
     pub score: f32,
 }
@@ -33,7 +33,7 @@ pub enum Engine {
     /// The lexical channel itself, asked by these texts.
     Lexical(Vec<String>),
     /// Answers by query.
-    Run(Vec<Vec<Found>>),
+    Run(Vec<Vec<EngineHit>>),
 }
 
 impl Engine {
@@ -103,7 +103,7 @@ impl Engine {
             let Some(at) = places.get(query.as_str()) else { continue };
             let unknown = || format!("finds the item `{item}`, which the catalogue of {} lacks", task.data);
             let row = task.row(&item).ok_or_else(|| Error::data(file, Some(line), unknown()))?;
-            answers[*at].push(Found { row, score });
+            answers[*at].push(EngineHit { row, score });
             if answers[*at].len() > task.items.len() {
                 let problem = format!("finds more items for query `{query}` than there are");
                 return Err(Error::data(file, Some(line), problem));
@@ -123,7 +123,7 @@ impl Engine {
                 let item = &task.item(pair[0].row).id;
                 return Err(Error::data(file, None, format!("finds item `{item}` twice for query `{}`", query.id)));
             }
-            let id = |hit: &Found| &task.item(hit.row).id;
+            let id = |hit: &EngineHit| &task.item(hit.row).id;
             hits.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then_with(|| id(b).cmp(id(a))));
         }
         Ok(Self::Run(answers))
@@ -138,7 +138,7 @@ impl Engine {
     }
 
     /// The best `depth` hits of a block of queries.
-    pub fn hits(&self, lexical: &Lexical, block: Range<usize>, depth: usize) -> Result<Vec<Vec<Found>>> {
+    pub fn hits(&self, lexical: &Lexical, block: Range<usize>, depth: usize) -> Result<Vec<Vec<EngineHit>>> {
         match self {
             Self::Dense { items, queries } => nearest(items, queries, block, depth),
             Self::Lexical(texts) => {
@@ -154,11 +154,11 @@ impl Engine {
     }
 }
 
-fn found(hit: souk_lexical::LexicalHit) -> Found {
-    Found { row: hit.row, score: hit.score }
+fn found(hit: souk_lexical::LexicalHit) -> EngineHit {
+    EngineHit { row: hit.row, score: hit.score }
 }
 
-fn nearest(items: &Tensor, queries: &Tensor, block: Range<usize>, depth: usize) -> Result<Vec<Vec<Found>>> {
+fn nearest(items: &Tensor, queries: &Tensor, block: Range<usize>, depth: usize) -> Result<Vec<Vec<EngineHit>>> {
     let _guard = tch::no_grad_guard();
     let num_items = items.size()[0] as usize;
     let asked = queries.narrow(0, block.start as i64, block.len() as i64);
@@ -180,9 +180,10 @@ fn nearest(items: &Tensor, queries: &Tensor, block: Range<usize>, depth: usize) 
 }
 
 /// The `depth` best, of equal ones the lower row first.
-fn best(scores: &[f32], depth: usize) -> Vec<Found> {
-    let mut hits: Vec<Found> = scores.iter().zip(0..).map(|(score, row)| Found { row, score: *score }).collect();
-    let better = |a: &Found, b: &Found| b.score.total_cmp(&a.score).then(a.row.cmp(&b.row));
+fn best(scores: &[f32], depth: usize) -> Vec<EngineHit> {
+    let mut hits: Vec<EngineHit> =
+        scores.iter().zip(0..).map(|(score, row)| EngineHit { row, score: *score }).collect();
+    let better = |a: &EngineHit, b: &EngineHit| b.score.total_cmp(&a.score).then(a.row.cmp(&b.row));
     if depth < hits.len() {
         hits.select_nth_unstable_by(depth, better);
         hits.truncate(depth);
@@ -207,7 +208,7 @@ mod tests {
         Task::load(&DataFolder::open(folder).unwrap(), "test").unwrap()
     }
 
-    fn rows(hits: &[Found]) -> Vec<u32> {
+    fn rows(hits: &[EngineHit]) -> Vec<u32> {
         hits.iter().map(|hit| hit.row).collect()
     }
 

@@ -5,9 +5,9 @@ use std::path::Path;
 
 use serde::Deserialize;
 
-use super::page::{bdi, document, escape};
+use super::html::{bdi, document, escape};
 use super::plots::{curve, levels};
-use super::table::Table;
+use super::table::ResultsTable;
 use super::training_log::TrainingLog;
 use souk_io::beir::lines;
 use souk_io::error::{Error, Result};
@@ -19,14 +19,14 @@ const SHOWN: usize = 4;
 
 /// One query's candidates at one step, best first.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct ShownGroup {
+pub struct LoggedGroup {
     pub step: u64,
     pub query: String,
-    pub candidates: Vec<ShownCandidate>,
+    pub candidates: Vec<LoggedCandidate>,
 }
 
 #[derive(Clone, Debug, PartialEq, Deserialize)]
-pub struct ShownCandidate {
+pub struct LoggedCandidate {
     pub item: String,
     pub title: String,
     /// That the policy gave it.
@@ -38,7 +38,7 @@ pub struct ShownCandidate {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct GroupLog(pub Vec<ShownGroup>);
+pub struct GroupLog(pub Vec<LoggedGroup>);
 
 impl GroupLog {
     /// Of a stage's folder; empty where it has none.
@@ -58,7 +58,7 @@ impl GroupLog {
     }
 
     /// From the first to the last, evenly.
-    fn some(&self) -> impl Iterator<Item = &ShownGroup> {
+    fn some(&self) -> impl Iterator<Item = &LoggedGroup> {
         let (num, shown) = (self.0.len(), self.0.len().min(SHOWN));
         (0..shown).map(move |at| &self.0[if shown > 1 { at * (num - 1) / (shown - 1) } else { 0 }])
     }
@@ -67,7 +67,7 @@ impl GroupLog {
 pub struct ExperimentPage<'a> {
     pub title: &'a str,
     pub about: &'a str,
-    pub tables: &'a [Table],
+    pub tables: &'a [ResultsTable],
     /// Title, what training wrote down, and the groups it showed.
     pub figures: &'a [(String, TrainingLog, GroupLog)],
 }
@@ -96,7 +96,7 @@ fn figure(log: &TrainingLog, groups: &GroupLog) -> String {
     html
 }
 
-fn table_of(group: &ShownGroup) -> String {
+fn table_of(group: &LoggedGroup) -> String {
     let mut rows = String::new();
     for candidate in &group.candidates {
         let level = candidate.level.as_deref().unwrap_or("missing");

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::compare::{Comparison, Row};
+use super::compare::{ComparisonRow, RunComparison};
 use super::metrics::{DEPTH, SHOWN, WIDE, names};
-use super::run::{OVERALL, Run};
+use super::run::{EvaluationRun, OVERALL};
 use souk_io::error::{Error, Result};
 
 /// What a candidate has to be.
@@ -54,22 +54,22 @@ impl Default for GateSettings {
 }
 
 /// What is known of a candidate on one split.
-pub struct Held<'a> {
-    pub served: &'a Run,
-    pub candidate: &'a Run,
+pub struct GateInput<'a> {
+    pub served: &'a EvaluationRun,
+    pub candidate: &'a EvaluationRun,
     /// How far the queries' vectors have moved; none where the two have vectors of different lengths.
     pub drift: Option<f64>,
 }
 
 /// What came of it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Verdict {
+pub struct GateVerdict {
     pub passed: bool,
     /// Why not; empty where it passed.
     pub reasons: Vec<String>,
     pub drift: Option<f64>,
     /// The watched metrics, overall and by slice.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ComparisonRow>,
 }
 
 impl GateSettings {
@@ -104,13 +104,14 @@ impl GateSettings {
     }
 
     /// Decides on one split.
-    pub fn judge(&self, held: &Held<'_>) -> Result<Verdict> {
-        let Held { served, candidate, drift } = *held;
-        let comparison = Comparison::of_metrics(&[(served, candidate)], true, &self.places()?)?;
-        let rows: Vec<Row> = comparison.pairs.into_iter().flat_map(|pair| pair.rows).collect();
-        let mut reasons: Vec<String> = self.floors.iter().filter_map(|floor| below(candidate, floor)).collect();
-        let difference = |row: &Row| row.paired.as_ref().map_or(0.0, |paired| paired.difference);
-        let is_loss = |row: &&Row| row.is_significant() && difference(row) < 0.0;
+    pub fn judge(&self, held: &GateInput<'_>) -> Result<GateVerdict> {
+        let GateInput { served, candidate, drift } = *held;
+        let comparison = RunComparison::of_metrics(&[(served, candidate)], true, &self.places()?)?;
+        let rows: Vec<ComparisonRow> = comparison.pairs.into_iter().flat_map(|pair| pair.rows).collect();
+        let mut reasons: Vec<String> =
+            self.floors.iter().filter_map(|(name, floor)| below_floor(candidate, name, *floor)).collect();
+        let difference = |row: &ComparisonRow| row.paired.as_ref().map_or(0.0, |paired| paired.difference);
+        let is_loss = |row: &&ComparisonRow| row.is_significant() && difference(row) < 0.0;
         reasons.extend(rows.iter().filter(is_loss).map(lost));
         let overall = || rows.iter().filter(|row| row.slice == OVERALL);
         let gained = match self.gain {
@@ -129,24 +130,24 @@ impl GateSettings {
         }
         let split = &candidate.metrics.asked.split;
         reasons.iter_mut().for_each(|reason| *reason = format!("{split}: {reason}"));
-        Ok(Verdict { passed: reasons.is_empty(), reasons, drift, rows })
+        Ok(GateVerdict { passed: reasons.is_empty(), reasons, drift, rows })
     }
 }
 
-fn below(candidate: &Run, (name, floor): (&String, &f64)) -> Option<String> {
+fn below_floor(candidate: &EvaluationRun, name: &str, floor: f64) -> Option<String> {
     match candidate.metrics.overall.get(name).copied().flatten() {
-        Some(value) if value >= *floor => None,
+        Some(value) if value >= floor => None,
         Some(value) => Some(format!("{name} is {value:.2}, below the floor of {floor}")),
-        None => Some(format!("{name} cannot be said, and its floor is {floor}")),
+        None => Some(format!("{name} has no value, and its floor is {floor}")),
     }
 }
 
-fn said(row: &Row) -> String {
+fn said(row: &ComparisonRow) -> String {
     let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.2}"));
     format!("{} {} -> {}", row.metric, number(row.reference), number(row.other))
 }
 
-fn lost(row: &Row) -> String {
+fn lost(row: &ComparisonRow) -> String {
     let place = if row.slice == OVERALL { String::new() } else { format!(" on the slice `{}`", row.slice) };
     let p = row.corrected.map_or(1.0, |corrected| corrected.p_t.max(corrected.p_randomised));
     format!("worse{place}: {} (p {p:.4})", said(row))
@@ -159,12 +160,12 @@ fn unknown(place: &str, name: &str, known: &[String]) -> Error {
 #[cfg(test)]
 mod tests {
     use super::super::metrics::NUM_METRICS;
-    use super::super::run::{Asked, Metrics, QueryRow};
+    use super::super::run::{Metrics, QueryRow, RunSettings};
     use super::super::task::Digests;
     use super::*;
 
     /// 200 queries, half of them in the slice `rare`; each has a hitrate and a goodrate.
-    fn run(values: impl Fn(usize) -> (f64, f64)) -> Run {
+    fn run(values: impl Fn(usize) -> (f64, f64)) -> EvaluationRun {
         let queries: Vec<QueryRow> = (0..200)
             .map(|at| {
                 let mut of = [None; NUM_METRICS];
@@ -177,7 +178,7 @@ mod tests {
         let overall = names(DEPTH).into_iter().zip([mean(0), mean(1)]).collect();
         let (data, split, judge) = ("data".into(), "test".into(), "qrels".into());
         let digests = Digests { catalogue: "c".into(), queries: "q".into(), judgements: "j".into() };
-        let asked = Asked { data, split, judge, depth: DEPTH, digests };
+        let asked = RunSettings { data, split, judge, depth: DEPTH, digests };
         let (slices, intervals) = (BTreeMap::new(), BTreeMap::new());
         let metrics = Metrics {
             model: "m".into(),
@@ -189,21 +190,21 @@ mod tests {
             intervals,
             perplexity: None,
         };
-        Run { metrics, queries }
+        EvaluationRun { metrics, queries }
     }
 
     /// 50 and 40 on average, with some noise.
-    fn served() -> Run {
+    fn served() -> EvaluationRun {
         run(|at| (50.0 + (at * 7 % 11) as f64, 40.0 + (at * 5 % 13) as f64))
     }
 
-    fn judged(settings: &GateSettings, candidate: &Run, drift: Option<f64>) -> Verdict {
+    fn judged(settings: &GateSettings, candidate: &EvaluationRun, drift: Option<f64>) -> GateVerdict {
         settings.check().unwrap();
-        settings.judge(&Held { served: &served(), candidate, drift }).unwrap()
+        settings.judge(&GateInput { served: &served(), candidate, drift }).unwrap()
     }
 
     /// What is served, and on top of it so much of both metrics.
-    fn moved(by: impl Fn(usize) -> (f64, f64)) -> Run {
+    fn moved(by: impl Fn(usize) -> (f64, f64)) -> EvaluationRun {
         run(|at| (50.0 + (at * 7 % 11) as f64 + by(at).0, 40.0 + (at * 5 % 13) as f64 + by(at).1))
     }
 

@@ -6,9 +6,9 @@ use std::io::{BufWriter, Write};
 use std::ops::Range;
 use std::path::Path;
 
-use super::engine::{Engine, Found};
-use super::metrics::{self, Seen, TOP, WIDE};
-use super::run::{Metrics, QueryRow, Run, TopHit};
+use super::engine::{Engine, EngineHit};
+use super::metrics::{self, HitGrades, TOP, WIDE};
+use super::run::{EvaluationRun, METRICS, Metrics, QUERIES, QueryRow, RunSettings, TopHit};
 use super::run_file::{RunWriter, write_qrels};
 use super::task::{Task, TaskQuery};
 use souk_io::domain::Level;
@@ -16,9 +16,6 @@ use souk_io::error::{Error, Result};
 use souk_lexical::{Lexical, LexicalHit};
 use souk_reward::{Question, RewardSource};
 
-/// The files of a run's folder.
-pub const METRICS: &str = "metrics.json";
-pub const QUERIES: &str = "queries.jsonl";
 const RUN: &str = "run.trec";
 const QRELS: &str = "qrels.trec";
 
@@ -39,7 +36,7 @@ pub struct Measurement<'a> {
 
 impl Measurement<'_> {
     /// Fills the folder `out`; `progress` hears how many more queries are done.
-    pub fn write(&self, out: &Path, progress: &dyn Fn(u64)) -> Result<Run> {
+    pub fn write(&self, out: &Path, progress: &dyn Fn(u64)) -> Result<EvaluationRun> {
         self.check()?;
         let task = self.task;
         let judged = task
@@ -60,12 +57,13 @@ impl Measurement<'_> {
             progress(block.len() as u64);
         }
         run.finish()?;
-        let metrics = Metrics::of(self, &queries);
+        let asked = RunSettings::of(task, self.judge, self.depth);
+        let metrics = Metrics::of(self.name, asked, self.perplexity, &queries);
         write_rows(&out.join(QUERIES), &queries, self.depth)?;
         let text = serde_json::to_string_pretty(&metrics).expect("the names of metrics are text");
         let file = out.join(METRICS);
         fs::write(&file, text + "\n").map_err(Error::store(&file, "write it"))?;
-        Ok(Run { metrics, queries })
+        Ok(EvaluationRun { metrics, queries })
     }
 
     fn check(&self) -> Result<()> {
@@ -82,7 +80,7 @@ impl Measurement<'_> {
         }
     }
 
-    fn rows(&self, block: Range<usize>, answers: &[Vec<Found>]) -> Result<Vec<QueryRow>> {
+    fn rows(&self, block: Range<usize>, answers: &[Vec<EngineHit>]) -> Result<Vec<QueryRow>> {
         let queries = &self.task.queries[block];
         let texts: Vec<&str> = queries.iter().map(|query| query.text.as_str()).collect();
         let lexical = self.lexical.search_many(&texts, WIDE)?;
@@ -92,8 +90,8 @@ impl Measurement<'_> {
     }
 
     /// The levels of each query's first hits: by judgement, else by the judge, if it has a verdict.
-    fn grade(&self, queries: &[TaskQuery], answers: &[Vec<Found>]) -> Result<Vec<Vec<Option<Level>>>> {
-        let wide = |hits: &[Found]| hits[..hits.len().min(WIDE)].to_vec();
+    fn grade(&self, queries: &[TaskQuery], answers: &[Vec<EngineHit>]) -> Result<Vec<Vec<Option<Level>>>> {
+        let wide = |hits: &[EngineHit]| hits[..hits.len().min(WIDE)].to_vec();
         let mut graded: Vec<Vec<Option<Level>>> = Vec::with_capacity(queries.len());
         let (mut places, mut passages) = (Vec::new(), Vec::new());
         for (at, (query, hits)) in queries.iter().zip(answers).enumerate() {
@@ -122,13 +120,13 @@ impl Measurement<'_> {
         Ok(graded)
     }
 
-    fn row(&self, query: &TaskQuery, hits: &[Found], graded: &[Option<Level>], lexical: &[LexicalHit]) -> QueryRow {
+    fn row(&self, query: &TaskQuery, hits: &[EngineHit], graded: &[Option<Level>], lexical: &[LexicalHit]) -> QueryRow {
         let mut shared: Vec<u32> = lexical.iter().map(|hit| hit.row).collect();
         shared.sort_unstable();
-        let seen: Vec<Seen> = hits
+        let seen: Vec<HitGrades> = hits
             .iter()
             .enumerate()
-            .map(|(rank, hit)| Seen {
+            .map(|(rank, hit)| HitGrades {
                 judged: query.levels.get(&hit.row).copied(),
                 graded: graded.get(rank).copied().flatten(),
                 quality: self.task.item(hit.row).quality,

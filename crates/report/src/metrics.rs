@@ -49,7 +49,7 @@ pub const NDCG: usize = 4;
 
 /// What is known of the hit at one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct HitGrades {
     /// By the judgements of the data.
     pub judged: Option<Level>,
     /// By them, else by the judge.
@@ -61,7 +61,7 @@ pub struct Seen {
 }
 
 /// `hits`: best first, cut at the depth. `judged`: the levels of all judged items of the query, found or not.
-pub fn measure(hits: &[Seen], judged: &[Level]) -> Values {
+pub fn measure(hits: &[HitGrades], judged: &[Level]) -> Values {
     let num_good = judged.iter().filter(|level| level.is_good()).count();
     let wide = &hits[..hits.len().min(WIDE)];
     let found = hitrate(wide, num_good);
@@ -82,11 +82,11 @@ fn percent(part: usize, whole: usize) -> f64 {
     100.0 * part as f64 / whole as f64
 }
 
-fn hitrate(hits: &[Seen], num_good: usize) -> f64 {
+fn hitrate(hits: &[HitGrades], num_good: usize) -> f64 {
     percent(hits.iter().filter(|seen| seen.judged.is_some_and(Level::is_good)).count(), num_good.max(1))
 }
 
-fn ndcg(hits: &[Seen], judged: &[Level]) -> f64 {
+fn ndcg(hits: &[HitGrades], judged: &[Level]) -> f64 {
     let mut best: Vec<Level> = judged.to_vec();
     best.sort_unstable_by(|a, b| b.cmp(a));
     let ideal = gain(best.into_iter().map(Some));
@@ -98,12 +98,12 @@ fn gain(levels: impl Iterator<Item = Option<Level>>) -> f64 {
     gains.enumerate().map(|(rank, gain)| gain / (rank as f64 + 2.0).log2()).sum()
 }
 
-fn reciprocal_rank(hits: &[Seen]) -> f64 {
+fn reciprocal_rank(hits: &[HitGrades]) -> f64 {
     let first = hits.iter().take(TOP).position(|seen| seen.judged.is_some_and(Level::is_good));
     first.map_or(0.0, |rank| 100.0 / (rank as f64 + 1.0))
 }
 
-fn quality(wide: &[Seen]) -> Option<f64> {
+fn quality(wide: &[HitGrades]) -> Option<f64> {
     let known: Vec<f64> = wide.iter().filter_map(|seen| seen.quality.map(f64::from)).collect();
     (!known.is_empty()).then(|| 100.0 * known.iter().sum::<f64>() / known.len() as f64)
 }
@@ -125,8 +125,8 @@ mod tests {
     use super::*;
     use Level::{L1, L2, L3, L4};
 
-    fn seen(level: Option<Level>) -> Seen {
-        Seen { judged: level, graded: level, ..Seen::default() }
+    fn seen(level: Option<Level>) -> HitGrades {
+        HitGrades { judged: level, graded: level, ..HitGrades::default() }
     }
 
     fn close(found: Option<f64>, expected: f64) {

@@ -1,13 +1,13 @@
-//! The report as one HTML file that needs nothing else: no script, no font, no picture from anywhere. Takes measured
-//! runs, gives text; whatever comes from data is escaped, and a policy in the file forbids the browser to load anything.
+//! Report as one self-contained HTML file, without scripts, fonts or images. Takes measured runs, gives text. Text from
+//! data is escaped, and a Content-Security-Policy in the file forbids the browser to load anything.
 
-use super::compare::{Comparison, Row};
+use super::compare::{ComparisonRow, RunComparison};
+use super::html::{bdi, document, escape, table};
 use super::metrics::{NDCG, SHOWN, names};
 use super::plots::{Bar, bars, curve, said};
-use super::run::{QueryRow, Run, Slice, Summary, TopHit};
+use super::run::{EvaluationRun, MetricSummary, QueryRow, Slice, TopHit};
 use super::training_log::TrainingLog;
 
-const STYLE: &str = include_str!("page.css");
 /// Queries shown from each end.
 const NUM_EXAMPLES: usize = 10;
 /// Colours there are in the style; further runs begin anew.
@@ -15,20 +15,20 @@ const NUM_COLOURS: usize = 6;
 /// Metrics that are drawn by slice.
 const DRAWN: [usize; 4] = [0, 1, 2, NDCG];
 
-pub struct Page<'a> {
-    pub run: &'a Run,
-    pub baselines: &'a [Run],
-    /// Each baseline with the run held against it.
-    pub comparison: &'a Comparison,
+pub struct ReportPage<'a> {
+    pub run: &'a EvaluationRun,
+    pub baselines: &'a [EvaluationRun],
+    /// RunComparison of the run with each baseline.
+    pub comparison: &'a RunComparison,
     pub training: Option<&'a TrainingLog>,
 }
 
-impl Page<'_> {
+impl ReportPage<'_> {
     pub fn html(&self) -> String {
         let metrics = &self.run.metrics;
         let title = format!("{} on {} ({})", metrics.model, metrics.asked.data, metrics.asked.split);
         let slices = self.run.slices();
-        let summaries: Vec<Vec<Summary>> =
+        let summaries: Vec<Vec<MetricSummary>> =
             self.runs().map(|run| slices.iter().map(|slice| run.summary(slice)).collect()).collect();
         let mut sections = vec![
             ("summary", "Summary", self.summary(&summaries)),
@@ -43,8 +43,8 @@ impl Page<'_> {
         document(&title, &bdi(&metrics.model), &self.about(), &sections)
     }
 
-    /// The run first, then its baselines.
-    fn runs(&self) -> impl Iterator<Item = &Run> {
+    /// EvaluationRun, then its baselines.
+    fn runs(&self) -> impl Iterator<Item = &EvaluationRun> {
         std::iter::once(self.run).chain(self.baselines)
     }
 
@@ -64,7 +64,7 @@ impl Page<'_> {
         )
     }
 
-    fn summary(&self, summaries: &[Vec<Summary>]) -> String {
+    fn summary(&self, summaries: &[Vec<MetricSummary>]) -> String {
         let mut head = String::from("<th scope=\"col\">Metric</th>");
         for (at, run) in self.runs().enumerate() {
             head += &format!("<th scope=\"col\">{} {}</th>", swatch(at), bdi(&run.metrics.model));
@@ -76,7 +76,7 @@ impl Page<'_> {
         for (row, metric) in SHOWN.into_iter().enumerate() {
             rows += &format!("<tr><th scope=\"row\">{}</th>", names(self.run.metrics.asked.depth)[metric]);
             for (at, summaries) in summaries.iter().enumerate() {
-                let Summary { means, intervals } = &summaries[0];
+                let MetricSummary { means, intervals } = &summaries[0];
                 rows += &format!("<td>{}</td>", said(means[metric], intervals[metric]));
                 if at > 0 {
                     rows += &difference(&self.comparison.pairs[at - 1].rows[row]);
@@ -92,7 +92,7 @@ impl Page<'_> {
         format!("{}{note}", table(caption, &head, &rows))
     }
 
-    fn slices(&self, slices: &[Slice], summaries: &[Vec<Summary>]) -> String {
+    fn slices(&self, slices: &[Slice], summaries: &[Vec<MetricSummary>]) -> String {
         let names = names(self.run.metrics.asked.depth);
         let drawn = DRAWN.map(|metric| {
             let group = |(at, slice): (usize, &Slice)| {
@@ -103,7 +103,7 @@ impl Page<'_> {
         format!("{}<div class=\"figures\">\n{}</div>\n", self.legend(), drawn.concat())
     }
 
-    fn bars(&self, metric: usize, slice: usize, summaries: &[Vec<Summary>]) -> Vec<Bar<'_>> {
+    fn bars(&self, metric: usize, slice: usize, summaries: &[Vec<MetricSummary>]) -> Vec<Bar<'_>> {
         let summaries = summaries.iter().map(|of_run| &of_run[slice]);
         let bars = self.runs().zip(summaries).enumerate().map(|(at, (run, summary))| Bar {
             name: &run.metrics.model,
@@ -134,40 +134,11 @@ impl Page<'_> {
         });
         let names = names(self.run.metrics.asked.depth);
         let shown: String = order.into_iter().take(NUM_EXAMPLES).map(|query| example(query, &names)).collect();
-        match shown.is_empty() {
-            true => "<p>No query has a Good item.</p>\n".into(),
-            false => format!(
-                "<p>Among queries that have a Good item, by {}. Open one to see its hits.</p>\n{shown}",
-                names[NDCG]
-            ),
+        if shown.is_empty() {
+            return "<p>No query has a Good item.</p>\n".into();
         }
+        format!("<p>Among queries that have a Good item, by {}. Open one to see its hits.</p>\n{shown}", names[NDCG])
     }
-}
-
-/// A whole page: what is in its tab, over it and about it, and its sections by id, name and content. Heading, what it is
-/// about and contents are HTML.
-pub fn document(
-    title: &str,
-    heading: &str,
-    about: &str,
-    sections: &[(impl AsRef<str>, impl AsRef<str>, String)],
-) -> String {
-    let (mut links, mut body) = (String::new(), String::new());
-    for (id, name, html) in sections {
-        let (id, name) = (id.as_ref(), escape(name.as_ref()));
-        links += &format!("<a href=\"#{id}\">{name}</a>\n");
-        body += &format!("<section id=\"{id}\">\n<h2>{name}</h2>\n{html}</section>\n");
-    }
-    format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n\
-         <header>\n<h1>{heading}</h1>\n{about}<nav aria-label=\"Sections\">\n{links}</nav>\n</header>\n\
-         <main>\n{body}</main>\n</body>\n</html>\n",
-        title = escape(title),
-    )
 }
 
 fn example(query: &QueryRow, names: &[String]) -> String {
@@ -207,15 +178,18 @@ fn hit_row(rank: usize, hit: &TopHit) -> String {
     )
 }
 
-fn difference(row: &Row) -> String {
+fn difference(row: &ComparisonRow) -> String {
     let Some((paired, p)) = row.paired.zip(row.corrected) else { return "<td>–</td><td>–</td>".into() };
     let [low, high] = paired.interval;
     let star = if row.is_significant() { " ★" } else { "" };
     // more judged or more overlap is neither better nor worse
-    let class = match paired.difference > 0.0 {
-        _ if !row.is_significant() || row.metric.starts_with("judged") || row.metric.starts_with("overlap") => "plain",
-        true => "more",
-        false => "less",
+    let is_neutral = row.metric.starts_with("judged") || row.metric.starts_with("overlap");
+    let class = if !row.is_significant() || is_neutral {
+        "plain"
+    } else if paired.difference > 0.0 {
+        "more"
+    } else {
+        "less"
     };
     format!(
         "<td class=\"{class}\">{} [{}, {}]{star}</td><td>{}, {}</td>",
@@ -259,43 +233,8 @@ fn reading(depth: usize) -> String {
     )
 }
 
-/// A table that scrolls by itself where the page is narrow.
-pub fn table(caption: &str, head: &str, rows: &str) -> String {
-    let label = escape(caption);
-    format!(
-        "<div class=\"scroll\" tabindex=\"0\" role=\"region\" aria-label=\"{label}\">\n<table>\n\
-         <caption>{label}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table>\n</div>\n"
-    )
-}
-
-pub fn figure(title: &str, html: &str) -> String {
-    format!("<figure>\n<figcaption>{}</figcaption>\n{html}</figure>\n", escape(title))
-}
-
 fn swatch(run: usize) -> String {
     format!("<span class=\"swatch b{}\"></span>", run % NUM_COLOURS)
-}
-
-/// Text of any direction, which does not turn what stands around it.
-pub fn bdi(text: &str) -> String {
-    format!("<bdi>{}</bdi>", escape(text))
-}
-
-pub fn escape(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => escaped.push_str("&amp;"),
-            '<' => escaped.push_str("&lt;"),
-            '>' => escaped.push_str("&gt;"),
-            '"' => escaped.push_str("&quot;"),
-            '\'' => escaped.push_str("&#39;"),
-            // what no HTML file may hold
-            letter if letter.is_control() && !letter.is_whitespace() => escaped.push('\u{fffd}'),
-            letter => escaped.push(letter),
-        }
-    }
-    escaped
 }
 
 #[cfg(test)]

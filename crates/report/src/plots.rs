@@ -1,7 +1,7 @@
 //! Drawings of the page, as inline SVG: bars with intervals, curves. A drawing stretches to the room it has; its words
 //! stand beside it as text, so that they keep their size on a phone.
 
-use super::page::{escape, figure};
+use super::html::{escape, figure};
 use super::significance::Interval;
 
 /// Points of a curve, at most; more are averaged.

@@ -1,13 +1,13 @@
 //! The page of a relevance model: how far its levels agree with the judged ones, and a reliability plot that says how far
 //! its probabilities can be believed. Takes what training measured, gives one HTML file that needs nothing else.
 
-use super::page::{bdi, document, figure, table};
-use souk_cross_encoder::{Bin, Measured, Measurement, Reliability};
+use super::html::{bdi, document, figure, table};
+use souk_cross_encoder::{Bin, JudgeMeasurement, JudgeReport, Reliability};
 
 /// The side of a plot, in its own units.
 const SIDE: f64 = 200.0;
 
-pub fn relevance_page(name: &str, measured: &Measured) -> String {
+pub fn relevance_page(name: &str, measured: &JudgeReport) -> String {
     let plots = [("As trained", &measured.all.before), ("Calibrated", &measured.all.after)];
     let plots: String = plots.into_iter().map(|(title, reliability)| reliability_plot(title, reliability)).collect();
     let sections = [
@@ -31,7 +31,7 @@ const READING: &str = "<dl class=\"reading\">\n\
     <dt>judged, with drawn</dt><dd>Pairs that somebody judged; the same with items drawn from the whole catalogue, taken as level 1.</dd>\n\
     </dl>\n<p>Temperature and thresholds were fitted on other queries than those measured here, and none of them was learned from.</p>\n";
 
-fn about(measured: &Measured) -> String {
+fn about(measured: &JudgeReport) -> String {
     let entry = |name: &str, value: String| format!("<div><dt>{name}</dt><dd>{value}</dd></div>");
     format!(
         "<dl class=\"about\">{}{}{}{}{}</dl>\n",
@@ -43,10 +43,10 @@ fn about(measured: &Measured) -> String {
     )
 }
 
-fn summary(measured: &Measured) -> String {
+fn summary(measured: &JudgeReport) -> String {
     let [judged, all] = [&measured.judged, &measured.all];
     let number = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.4}"));
-    let row = |name: &str, of: &dyn Fn(&Measurement) -> String| {
+    let row = |name: &str, of: &dyn Fn(&JudgeMeasurement) -> String| {
         format!("<tr><th scope=\"row\">{name}</th><td>{}</td><td>{}</td></tr>\n", of(judged), of(all))
     };
     let rows = [
@@ -114,7 +114,7 @@ fn bins(reliability: &Reliability) -> String {
     table("Calibrated, by bin", head, &rows)
 }
 
-fn confusion(measurement: &Measurement) -> String {
+fn confusion(measurement: &JudgeMeasurement) -> String {
     let row = |(at, counts): (usize, &[u64; 4])| {
         let cells: String = counts.iter().map(|count| format!("<td>{count}</td>")).collect();
         format!("<tr><th scope=\"row\">judged L{}</th>{cells}</tr>\n", at + 1)

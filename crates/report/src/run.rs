@@ -7,7 +7,6 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::measure::{METRICS, Measurement, QUERIES};
 use super::metrics::{NUM_METRICS, Values, means, names};
 use super::significance::{Interval, bootstrap};
 use super::task::{Digests, Task};
@@ -16,12 +15,15 @@ use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
 use souk_reward::RewardSource;
 
-/// Every interval and test draws from it.
+/// Files of a run's folder.
+pub const METRICS: &str = "metrics.json";
+pub const QUERIES: &str = "queries.jsonl";
+/// Random seed of all intervals and tests.
 pub const SEED: u64 = 7;
 /// What stands for all queries, where slices are listed.
 pub const OVERALL: &str = "overall";
 
-pub struct Run {
+pub struct EvaluationRun {
     pub metrics: Metrics,
     /// In the order of the task.
     pub queries: Vec<QueryRow>,
@@ -32,7 +34,7 @@ pub struct Run {
 pub struct Metrics {
     pub model: String,
     #[serde(flatten)]
-    pub asked: Asked,
+    pub asked: RunSettings,
     pub num_queries: usize,
     /// They count as 0 in hitrates and in mrr.
     pub num_queries_without_good: usize,
@@ -47,7 +49,7 @@ pub struct Metrics {
 
 /// What an engine was asked. Runs are compared where it is the same; where the data lies does not matter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Asked {
+pub struct RunSettings {
     pub data: String,
     pub split: String,
     /// Who gave the levels that the data's judgements lack.
@@ -83,7 +85,7 @@ pub struct Slice {
 }
 
 /// What one slice's queries come to.
-pub struct Summary {
+pub struct MetricSummary {
     pub means: Values,
     pub intervals: [Option<Interval>; NUM_METRICS],
 }
@@ -116,7 +118,7 @@ fn named(values: &Values, depth: usize) -> BTreeMap<String, Option<f64>> {
     names(depth).into_iter().zip(values.iter().copied()).collect()
 }
 
-impl Asked {
+impl RunSettings {
     pub fn of(task: &Task, judge: &dyn RewardSource, depth: usize) -> Self {
         let (data, split, digests) = (task.data.clone(), task.split.clone(), task.digests.clone());
         Self { data, split, judge: judge.id().into(), depth, digests }
@@ -141,10 +143,10 @@ impl Asked {
 }
 
 impl Metrics {
-    pub fn of(measurement: &Measurement<'_>, queries: &[QueryRow]) -> Self {
-        let Measurement { name, task, judge, depth, perplexity, .. } = *measurement;
+    pub fn of(name: &str, asked: RunSettings, perplexity: Option<f64>, queries: &[QueryRow]) -> Self {
+        let depth = asked.depth;
         let all: Vec<usize> = (0..queries.len()).collect();
-        let Summary { means: overall, intervals } = summary(queries, &all);
+        let MetricSummary { means: overall, intervals } = summary(queries, &all);
         let intervals = names(depth).into_iter().zip(intervals).filter_map(|(name, found)| Some((name, found?)));
         let slices = slices(queries).into_iter().skip(1).map(|slice| {
             let values = means(slice.queries.iter().map(|at| &queries[*at].values));
@@ -152,7 +154,7 @@ impl Metrics {
         });
         Self {
             model: name.into(),
-            asked: Asked::of(task, judge, depth),
+            asked,
             num_queries: queries.len(),
             num_queries_without_good: queries.iter().filter(|query| query.num_good == 0).count(),
             overall: named(&overall, depth),
@@ -163,7 +165,7 @@ impl Metrics {
     }
 }
 
-impl Run {
+impl EvaluationRun {
     /// A folder that a measurement wrote.
     pub fn load(folder: &Path) -> Result<Self> {
         let file = folder.join(METRICS);
@@ -198,7 +200,7 @@ impl Run {
         slices(&self.queries)
     }
 
-    pub fn summary(&self, slice: &Slice) -> Summary {
+    pub fn summary(&self, slice: &Slice) -> MetricSummary {
         summary(&self.queries, &slice.queries)
     }
 
@@ -225,9 +227,9 @@ fn column(queries: &[QueryRow], places: &[usize], metric: usize) -> Vec<Option<f
     places.iter().map(|at| queries[*at].values[metric]).collect()
 }
 
-fn summary(queries: &[QueryRow], places: &[usize]) -> Summary {
+fn summary(queries: &[QueryRow], places: &[usize]) -> MetricSummary {
     let columns: Vec<Vec<Option<f64>>> = (0..NUM_METRICS).map(|metric| column(queries, places, metric)).collect();
     let found = bootstrap(&columns, SEED);
     let means = means(places.iter().map(|at| &queries[*at].values));
-    Summary { means, intervals: std::array::from_fn(|metric| found[metric]) }
+    MetricSummary { means, intervals: std::array::from_fn(|metric| found[metric]) }
 }

@@ -15,9 +15,9 @@ const MAX_FLIPPED: usize = 15;
 /// 95 % interval.
 pub type Interval = [f64; 2];
 
-/// Paired comparison of two engines on the same queries: the second minus the first.
+/// PairedTest comparison of two engines on the same queries: the second minus the first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Paired {
+pub struct PairedTest {
     /// Queries with a value under both engines.
     pub num_queries: usize,
     pub difference: f64,
@@ -68,7 +68,7 @@ fn quantile(sorted: &[f64], level: f64) -> f64 {
 }
 
 /// Compares two engines query by query; `None` if no query has a value under both.
-pub fn paired(reference: &[Option<f64>], other: &[Option<f64>], seed: u64) -> Option<Paired> {
+pub fn paired(reference: &[Option<f64>], other: &[Option<f64>], seed: u64) -> Option<PairedTest> {
     let differences: Vec<f64> = reference.iter().zip(other).filter_map(|(a, b)| Some((*b)? - (*a)?)).collect();
     if differences.is_empty() {
         return None;
@@ -79,7 +79,7 @@ pub fn paired(reference: &[Option<f64>], other: &[Option<f64>], seed: u64) -> Op
     let interval = bootstrap(&[column], seed).pop().flatten()?;
     let (t, p_t) = t_test(&differences);
     let p_randomised = randomisation(&differences, seed);
-    Some(Paired { num_queries: differences.len(), difference, interval, t, p_t, p_randomised })
+    Some(PairedTest { num_queries: differences.len(), difference, interval, t, p_t, p_randomised })
 }
 
 /// One-sample t-test that the mean difference is 0: Student's t and the two-sided p-value.

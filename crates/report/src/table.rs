@@ -5,17 +5,17 @@
 use serde::{Deserialize, Serialize};
 
 use super::compare::check;
+use super::html::{bdi, escape};
 use super::metrics::names;
-use super::page::{bdi, escape};
-use super::run::{OVERALL, Run, SEED};
-use super::significance::{Interval, Paired, bootstrap, holm, paired};
+use super::run::{EvaluationRun, OVERALL, SEED};
+use super::significance::{Interval, PairedTest, bootstrap, holm, paired};
 use souk_io::error::{Error, Result};
 
 /// An engine, once for each seed.
 pub struct Contender {
     pub id: String,
     pub name: String,
-    pub runs: Vec<Run>,
+    pub runs: Vec<EvaluationRun>,
 }
 
 /// What a table is to show.
@@ -33,7 +33,7 @@ pub struct TableSettings {
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Table {
+pub struct ResultsTable {
     pub title: String,
     pub against: Option<String>,
     pub columns: Vec<String>,
@@ -57,12 +57,12 @@ pub struct Cell {
     /// Of the means of single seeds.
     pub std_over_seeds: Option<f64>,
     /// To the row it is held against.
-    pub difference: Option<Paired>,
+    pub difference: Option<PairedTest>,
     /// The larger of both tests' probabilities, corrected for all tests of the table.
     pub p: Option<f64>,
 }
 
-impl Table {
+impl ResultsTable {
     pub fn of(settings: &TableSettings, contenders: &[Contender]) -> Result<Self> {
         let wrong = |problem: String| Error::config(format!("table `{}`", settings.title), problem);
         let find = |id: &String| {

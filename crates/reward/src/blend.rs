@@ -1,18 +1,18 @@
-//! The reward of a candidate (eq. 6): relevance by a judge, quality that is stored with the item, exclusivity against the
-//! lexical channel, each part kept apart.
+//! The reward of a candidate (Retrieval-GRPO, eq. 6): relevance from a judge, quality stored with the item, and exclusivity against
+//! the lexical channel. The components are kept separately.
 //!
 //! ```text
 //! r = w_rel · f_rel(q,d) + w_q · g_quality(d) + w_x · h_excl(q,d)
 //! ```
 //!
-//! Takes questions, gives a reward for each that has one. Without a verdict there is no reward: a part is never guessed.
+//! A candidate without a verdict has no reward; components are never guessed.
 
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use super::exclusivity::{Exclusivity, Kind};
-use super::{Question, RewardSource};
+use super::exclusivity::{Exclusivity, ExclusivityKind};
+use super::{Candidate, Question, RewardSource};
 use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
 use souk_lexical::Lexical;
@@ -26,40 +26,40 @@ pub struct RewardSettings {
     pub quality: f32,
     /// w_x
     pub exclusivity: f32,
-    pub exclusivity_kind: Kind,
-    /// Hits of the lexical channel that a posterior exclusivity counts.
+    pub exclusivity_kind: ExclusivityKind,
+    /// Number of lexical hits that posterior exclusivity compares with.
     pub exclusivity_depth: usize,
-    /// Quality and exclusivity count only where the item is Good: what nobody wants need not be excellent or new.
-    pub only_good: Vec<Part>,
-    /// Rewards are cut to this range; none: as they are.
+    /// Components that count only for Good items (level 3 or 4).
+    pub only_good: Vec<RewardComponent>,
+    /// Range that rewards are clipped to; none: no clipping.
     pub clip: Option<[f32; 2]>,
-    /// Rewards are multiplied by this, after the cut.
+    /// Factor applied after clipping.
     pub scale: f32,
-    /// No step is taken while more than this share of its rewards is missing.
+    /// Maximum fraction of missing rewards in a step; above it, training pauses.
     pub max_missing: f64,
-    /// A reward that is missing is asked for so many times in all, where the judge answers others.
+    /// Maximum attempts for a missing reward while the judge answers others.
     pub max_attempts: usize,
-    /// While a judge is away it is asked again after this, and then after twice as long, up to a minute.
+    /// First pause before retrying a judge that is down; doubles up to a minute.
     pub pause_seconds: f64,
-    /// Keep the verdicts of a judge behind a wire (store.cache), to ask for none of them twice.
+    /// Cache the verdicts of a remote judge in `store.cache`.
     pub cache: bool,
-    /// The share of the judgements of a judge behind a wire that the ledger keeps, from 0 to 1; above 0 it needs
-    /// store.database, made by `souk db migrate`.
+    /// Fraction of a remote judge's verdicts that is recorded in the ledger, 0 to 1. Above 0 it needs `store.database`, set up with
+    /// `souk db migrate`.
     pub audit_rate: f64,
-    /// Steps whose candidates are with the judge while the device works on an earlier one; 0: it waits.
+    /// Steps whose candidates are sent to the judge ahead of time; 0: training waits for each answer.
     pub lookahead: usize,
 }
 
-/// What a reward is made of.
+/// Component of a reward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Part {
+pub enum RewardComponent {
     Relevance,
     Quality,
     Exclusivity,
 }
 
-impl Part {
+impl RewardComponent {
     pub const ALL: [Self; 3] = [Self::Relevance, Self::Quality, Self::Exclusivity];
 
     pub fn name(self) -> &'static str {
@@ -77,9 +77,9 @@ impl Default for RewardSettings {
             relevance: 1.0,
             quality: 0.0,
             exclusivity: 0.0,
-            exclusivity_kind: Kind::Prior,
+            exclusivity_kind: ExclusivityKind::Prior,
             exclusivity_depth: 100,
-            only_good: vec![Part::Exclusivity],
+            only_good: vec![RewardComponent::Exclusivity],
             clip: None,
             scale: 1.0,
             max_missing: 0.1,
@@ -133,18 +133,8 @@ impl RewardSettings {
 pub struct Reward {
     pub total: f32,
     pub level: Level,
-    /// In the order of [`Part::ALL`].
+    /// In the order of [`RewardComponent::ALL`].
     pub parts: [f32; 3],
-}
-
-/// A question with what the shop knows of the item.
-#[derive(Clone, Copy, Debug)]
-pub struct Candidate<'a> {
-    pub question: Question<'a>,
-    /// The item's row in the catalogue.
-    pub row: u32,
-    /// 0 to 1, where the shop has one.
-    pub quality: Option<f32>,
 }
 
 pub struct Blend {
@@ -196,7 +186,7 @@ impl Blend {
 
     fn fuse(&self, level: Level, mut parts: [f32; 3]) -> Reward {
         let settings = &self.settings;
-        for (part, value) in Part::ALL.into_iter().zip(&mut parts) {
+        for (part, value) in RewardComponent::ALL.into_iter().zip(&mut parts) {
             if !level.is_good() && settings.only_good.contains(&part) {
                 *value = 0.0;
             }
@@ -270,7 +260,8 @@ mod tests {
         let shaped = RewardSettings { clip: Some([0.3, 0.7]), scale: 2.0, ..RewardSettings::default() };
         let shaped: Vec<f32> = rewards(shaped, None).iter().flatten().map(|reward| reward.total).collect();
         assert_eq!(shaped, [1.4, 0.6]);
-        let gated = RewardSettings { quality: 1.0, only_good: vec![Part::Quality], ..RewardSettings::default() };
+        let gated =
+            RewardSettings { quality: 1.0, only_good: vec![RewardComponent::Quality], ..RewardSettings::default() };
         assert_eq!(rewards(gated, Some(0.5))[1].unwrap().parts, [0.2, 0.0, 0.0]);
     }
 

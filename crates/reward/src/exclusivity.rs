@@ -1,63 +1,64 @@
-//! Whether an item is worth finding by this channel, because the lexical channel would not bring it. Takes candidates,
-//! gives 0 to 1 for each. Never reads a judgement: whether an item is wanted at all is another part of the reward.
+//! Exclusivity reward: 1 for items that the lexical channel does not find, down to 0 for items it does. Independent of relevance,
+//! which is another component of the reward.
 
 use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::blend::Candidate;
+use super::Candidate;
 use souk_io::error::Result;
 use souk_lexical::Lexical;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
-    /// 1 less the share of the query's terms, weighed by idf, that the item has.
+pub enum ExclusivityKind {
+    /// 1 minus the IDF-weighted fraction of the query's terms that the item contains.
     #[default]
     Prior,
-    /// 0 for what the channel really returns among its first hits, 1 for the rest.
+    /// 0 for items among the first lexical hits, 1 for the others.
     Posterior,
 }
 
 pub struct Exclusivity {
     lexical: Lexical,
-    kind: Kind,
+    kind: ExclusivityKind,
     depth: usize,
 }
 
 impl Exclusivity {
-    pub fn new(lexical: Lexical, kind: Kind, depth: usize) -> Self {
+    pub fn new(lexical: Lexical, kind: ExclusivityKind, depth: usize) -> Self {
         Self { lexical, kind, depth }
     }
 
-    /// One number for each candidate, in their order.
-    pub fn of(&self, asked: &[Candidate<'_>]) -> Result<Vec<f32>> {
+    /// One value per candidate, in the same order.
+    pub fn of(&self, candidates: &[Candidate<'_>]) -> Result<Vec<f32>> {
         match self.kind {
-            Kind::Prior => {
-                let overlap = |asked: &Candidate<'_>| self.lexical.overlap(asked.question.query, asked.question.item);
-                Ok(asked.iter().map(|asked| 1.0 - overlap(asked)).collect())
+            ExclusivityKind::Prior => {
+                let overlap =
+                    |candidate: &Candidate<'_>| self.lexical.overlap(candidate.question.query, candidate.question.item);
+                Ok(candidates.iter().map(|candidate| 1.0 - overlap(candidate)).collect())
             }
-            Kind::Posterior => self.posterior(asked),
+            ExclusivityKind::Posterior => self.posterior(candidates),
         }
     }
 
-    fn posterior(&self, asked: &[Candidate<'_>]) -> Result<Vec<f32>> {
+    fn posterior(&self, candidates: &[Candidate<'_>]) -> Result<Vec<f32>> {
         let mut places: HashMap<&str, usize> = HashMap::new();
         let mut queries = Vec::new();
-        for asked in asked {
-            places.entry(asked.question.query).or_insert_with(|| {
-                queries.push(asked.question.query);
+        for candidate in candidates {
+            places.entry(candidate.question.query).or_insert_with(|| {
+                queries.push(candidate.question.query);
                 queries.len() - 1
             });
         }
         let hits = self.lexical.search_many(&queries, self.depth)?;
         let mut rows: Vec<Vec<u32>> = hits.iter().map(|hits| hits.iter().map(|hit| hit.row).collect()).collect();
         rows.iter_mut().for_each(|rows| rows.sort_unstable());
-        let of = |asked: &Candidate<'_>| {
-            let found = rows[places[asked.question.query]].binary_search(&asked.row).is_ok();
+        let of = |candidate: &Candidate<'_>| {
+            let found = rows[places[candidate.question.query]].binary_search(&candidate.row).is_ok();
             if found { 0.0 } else { 1.0 }
         };
-        Ok(asked.iter().map(of).collect())
+        Ok(candidates.iter().map(of).collect())
     }
 }
 
@@ -78,9 +79,9 @@ mod tests {
             })
             .collect();
         let of = |kind, depth| Exclusivity::new(lexical(), kind, depth).of(&candidates).unwrap();
-        assert_eq!(of(Kind::Posterior, 10), [0.0, 0.0, 1.0, 0.0]);
-        assert_eq!(of(Kind::Posterior, 1), [0.0, 1.0, 1.0, 0.0]);
-        let prior = of(Kind::Prior, 1);
+        assert_eq!(of(ExclusivityKind::Posterior, 10), [0.0, 0.0, 1.0, 0.0]);
+        assert_eq!(of(ExclusivityKind::Posterior, 1), [0.0, 1.0, 1.0, 0.0]);
+        let prior = of(ExclusivityKind::Prior, 1);
         assert_eq!((prior[0], prior[2], prior[3]), (0.0, 1.0, 0.0));
         assert!(prior[1] > 0.3 && prior[1] < 0.7, "one of two terms, and the less telling: {prior:?}");
     }

@@ -1,5 +1,5 @@
-//! Who says how well an item answers a query: the market's oracle, judgements that were written down, or a service behind
-//! a wire. Takes questions, gives a verdict for each that could be had; one that could not is missing, never a number.
+//! Relevance judges (the simulated market's oracle, judgement files, remote services) and the rewards made of their verdicts. A
+//! verdict that cannot be obtained is missing, never a number.
 
 mod audited;
 mod blend;
@@ -12,9 +12,9 @@ mod settings;
 mod wire;
 
 pub use audited::Audited;
-pub use blend::{Blend, Candidate, Part, Reward, RewardSettings};
+pub use blend::{Blend, Reward, RewardComponent, RewardSettings};
 pub use cached::Cached;
-pub use exclusivity::Kind as ExclusivityKind;
+pub use exclusivity::ExclusivityKind;
 pub use judgements::Judgements;
 pub use oracle::MarketOracle;
 pub use settings::{Judge, Limits, ModelJudge, OpenaiJudge, QrelsJudge, RerankJudge, RerankShape, SoukJudge, open};
@@ -24,7 +24,7 @@ pub use wire::{Failure, FailureKind, Http};
 use souk_io::domain::Level;
 use souk_io::error::Result;
 
-/// One pair to be judged. Some sources go by the identifiers, some read the texts.
+/// A query-item pair to judge. Some judges use the ids, others the texts.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
     pub query_id: &'a str,
@@ -41,25 +41,35 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    /// Of a source that knows levels only: they lie evenly, L1 at 0 and L4 at 1.
+    /// Verdict of a judge without scores: levels are spaced evenly, L1 at 0 and L4 at 1.
     pub fn of(level: Level) -> Self {
         Self { score: f32::from(level.number() - 1) / 3.0, level }
     }
 }
 
-/// A judge, in this process or behind a wire.
+/// A judge, in this process or remote.
 pub trait RewardSource: Send + Sync {
-    /// What reports name it by.
+    /// Name in reports.
     fn id(&self) -> &str;
 
-    /// One answer for each question, in their order; `None` where there is no verdict. It waits: not to be called on a
-    /// thread that others need. An error is what only a person can mend; an outage is verdicts that are missing.
-    fn judge(&self, asked: &[Question<'_>]) -> Result<Vec<Option<Verdict>>>;
+    /// One answer per question, in the same order; `None` if there is no verdict. Blocks. An error needs a person (for example a wrong
+    /// key); during an outage, verdicts are missing instead.
+    fn judge(&self, questions: &[Question<'_>]) -> Result<Vec<Option<Verdict>>>;
 
-    /// Why the last verdicts were missing, for the person who watches.
+    /// Why the last verdicts were missing.
     fn trouble(&self) -> Option<String> {
         None
     }
+}
+
+/// A question with the item's catalogue data.
+#[derive(Clone, Copy, Debug)]
+pub struct Candidate<'a> {
+    pub question: Question<'a>,
+    /// The item's row in the catalogue.
+    pub row: u32,
+    /// 0 to 1, if the catalogue has it.
+    pub quality: Option<f32>,
 }
 
 #[cfg(test)]
@@ -72,7 +82,7 @@ pub(crate) mod tests {
         Question { query_id, query: query_id, item_id, item: item_id }
     }
 
-    /// What holds for every source: one answer each in the order of the questions, the same again, nothing for strangers.
+    /// Contract of every judge: one answer per question in order, reproducible, none for unknown pairs.
     pub(crate) fn conforms(source: &dyn RewardSource, known: [(&str, &str, Level); 2]) {
         assert!(!source.id().is_empty());
         assert!(source.judge(&[]).unwrap().is_empty());

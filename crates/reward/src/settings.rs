@@ -175,7 +175,8 @@ pub fn open(
     judge: &Judge,
     data: &DataFolder,
     model: impl FnOnce(&ModelJudge) -> Result<Arc<dyn RewardSource>>,
-    (cache, audits): (Option<Arc<dyn Cache>>, Option<Audits>),
+    cache: Option<Arc<dyn Cache>>,
+    audits: Option<Audits>,
 ) -> Result<Arc<dyn RewardSource>> {
     let mut source = match judge {
         Judge::Model(judge) => model(judge)?,
@@ -274,7 +275,7 @@ mod tests {
         std::fs::write(folder.path().join("corpus.jsonl"), "").unwrap();
         std::fs::create_dir(folder.path().join("qrels")).unwrap();
         std::fs::write(folder.path().join("qrels/dev.tsv"), "query-id\tcorpus-id\tscore\nq\ti\t4\n").unwrap();
-        let source = open(&read(judge)?, &DataFolder::open(folder.path()).unwrap(), no_model, (None, None));
+        let source = open(&read(judge)?, &DataFolder::open(folder.path()).unwrap(), no_model, None, None);
         source.map(|source| source.id().to_owned()).map_err(|e| format!("{e} {e:?}"))
     }
 

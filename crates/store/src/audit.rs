@@ -34,7 +34,7 @@ pub(super) async fn append(database: &Database, audits: &[Audit]) -> Result<()> 
         }
     }
     let mut transaction = database.begin().await?;
-    let last = database.count(&mut transaction, "audit", audits.len()).await?;
+    let last = database.reserve_numbers(&mut transaction, "audit", audits.len()).await?;
     let row = |(audit, number): (&Audit, i64)| {
         json!({
             "number": number, "query": audit.query, "item": audit.item, "text_hash": audit.text_hash,

@@ -84,7 +84,7 @@ fn cause(failure: sqlx::Error) -> Cause {
 mod tests {
     use serde_json::Map;
 
-    use super::super::database::{Database, Open};
+    use super::super::database::{Database, OpenMode};
     use super::super::{items, migration};
     use super::*;
     use souk_io::address::Address;
@@ -92,7 +92,7 @@ mod tests {
 
     async fn open(folder: &tempfile::TempDir) -> Database {
         let url = format!("sqlite:{}", folder.path().join("shop.db").display());
-        let database = Database::open(&Address::new(url), Open::Create).await.unwrap();
+        let database = Database::open(&Address::new(url), OpenMode::Create).await.unwrap();
         migration::apply(&database, migration::ALL).await.unwrap();
         database
     }

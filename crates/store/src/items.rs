@@ -49,7 +49,7 @@ pub(super) async fn get(database: &Database, ids: &[String]) -> Result<Vec<Optio
     let sql = "SELECT id, json FROM items WHERE id IN (SELECT value FROM {texts})";
     let rows = database.fetch_batch("read items", sql, ids).await?;
     let read = |row: &AnyRow| {
-        let item: Item = database.stored(row, "json")?;
+        let item: Item = database.parse_column(row, "json")?;
         Ok((item.id.clone(), item))
     };
     let found: HashMap<String, Item> = rows.iter().map(read).collect::<Result<_>>()?;
@@ -67,7 +67,7 @@ pub(super) async fn page(database: &Database, after: Option<&str>, limit: i64) -
     let query = sqlx::query("SELECT json FROM items WHERE id > $1 ORDER BY id LIMIT $2");
     let query = query.bind(after.unwrap_or_default()).bind(limit);
     let rows = query.fetch_all(&database.reads).await.map_err(database.failed("read items"))?;
-    rows.iter().map(|row| database.stored(row, "json")).collect()
+    rows.iter().map(|row| database.parse_column(row, "json")).collect()
 }
 
 pub(super) async fn put_quality(database: &Database, quality: &[Quality]) -> Result<()> {

@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::audit::{self, AuditMark};
-use super::database::{Database, Kind, Open};
+use super::database::{Database, DatabaseKind, OpenMode};
 use super::items::{self, Quality};
-use super::migration::{self, Applied};
+use super::migration::{self, AppliedMigration};
 use super::offsets::{self, Offset};
-use super::registry::{self, Generation, NewGeneration, NewVersion, Report, Served, Version, VersionState};
+use super::registry::{self, Generation, NewGeneration, NewVersion, Report, ServedVersion, Version, VersionState};
 use super::votes::{self, PairVotes, Vote};
 use souk_io::address::Address;
 use souk_io::audit::{Audit, AuditLog};
@@ -55,8 +55,8 @@ pub trait Ledger: AuditLog {
     fn promote<'a>(&'a self, version: &'a str, generation: &'a str) -> Answer<'a, ()>;
     /// Goes back to what was served before `version`, and says what that is. An error where `version` is not the served
     /// one, so that two who roll back at once go back one step.
-    fn roll_back<'a>(&'a self, version: &'a str) -> Answer<'a, Served>;
-    fn served(&self) -> Answer<'_, Option<Served>>;
+    fn roll_back<'a>(&'a self, version: &'a str) -> Answer<'a, ServedVersion>;
+    fn served(&self) -> Answer<'_, Option<ServedVersion>>;
     fn add_report<'a>(&'a self, version: &'a str, split: &'a str, metrics: &'a Value) -> Answer<'a, ()>;
     /// Of one version, the newest first; `before` is the number of the last one seen.
     fn page_reports<'a>(&'a self, version: &'a str, before: Option<i64>, limit: usize) -> Answer<'a, Vec<Report>>;
@@ -98,14 +98,14 @@ pub struct SqlLedger {
 impl SqlLedger {
     /// Connects to a database whose migrations are this program's, no less and no more.
     pub async fn open(address: &Address) -> Result<Self> {
-        let database = Database::open(address, Open::Existing).await?;
+        let database = Database::open(address, OpenMode::Existing).await?;
         migration::verify(&database, migration::ALL).await?;
         Ok(Self { database })
     }
 
     /// Makes the tables, or brings them up to date; a missing SQLite file is made. Gives what had to be done.
-    pub async fn migrate(address: &Address) -> Result<Vec<Applied>> {
-        let database = Database::open(address, Open::Create).await?;
+    pub async fn migrate(address: &Address) -> Result<Vec<AppliedMigration>> {
+        let database = Database::open(address, OpenMode::Create).await?;
         let applied = migration::apply(&database, migration::ALL).await;
         database.close().await;
         applied
@@ -114,8 +114,8 @@ impl SqlLedger {
     /// A server that has gone silent is an error in the end; a file answers.
     fn answer<'a, T: Send + 'a>(&'a self, work: impl Future<Output = Result<T>> + Send + 'a) -> Answer<'a, T> {
         match &self.database.kind {
-            Kind::Sqlite { .. } => Box::pin(work),
-            Kind::Postgres { server } => Box::pin(async move {
+            DatabaseKind::Sqlite { .. } => Box::pin(work),
+            DatabaseKind::Postgres { server } => Box::pin(async move {
                 let silent = |_| {
                     let problem = format!("no answer in {} s", PATIENCE.as_secs());
                     Error::Upstream { service: server.clone(), problem, retryable: true, source: None }
@@ -184,11 +184,11 @@ impl Ledger for SqlLedger {
         self.answer(registry::promote(&self.database, version, generation))
     }
 
-    fn roll_back<'a>(&'a self, version: &'a str) -> Answer<'a, Served> {
+    fn roll_back<'a>(&'a self, version: &'a str) -> Answer<'a, ServedVersion> {
         self.answer(registry::roll_back(&self.database, version))
     }
 
-    fn served(&self) -> Answer<'_, Option<Served>> {
+    fn served(&self) -> Answer<'_, Option<ServedVersion>> {
         self.answer(registry::served(&self.database))
     }
 

@@ -14,7 +14,9 @@ mod votes;
 pub use audit::AuditMark;
 pub use items::{MAX_ITEM, Quality};
 pub use ledger::{Ledger, MAX_PAGE, SqlLedger, newest_offer};
-pub use migration::Applied;
+pub use migration::AppliedMigration;
 pub use offsets::Offset;
-pub use registry::{Generation, GenerationState, NewGeneration, NewVersion, Report, Served, Version, VersionState};
-pub use votes::{Grade, Grades, PairVotes, Side, Verdict, Vote};
+pub use registry::{
+    Generation, GenerationState, NewGeneration, NewVersion, Report, ServedVersion, Version, VersionState,
+};
+pub use votes::{Grade, Grades, PairVotes, Side, Vote, VoteVerdict};

@@ -1,13 +1,11 @@
-//! Takes the numbered statements of `migrations/`, gives a database that has them all. An applied migration that was
-//! edited since, or that this program does not know, is refused by name. Never takes anything back.
+//! Applies the numbered migrations in `migrations/`. A migration that was edited after it was applied, or that this program does not
+//! know, is an error that names it. Migrations are never reverted.
 
 use sha2::{Digest, Sha256};
 use sqlx::{Any, AssertSqlSafe, Executor, Row, Transaction};
 
-use super::database::{Database, Kind, now};
+use super::database::{Database, DatabaseKind, NOT_MIGRATED, now};
 use souk_io::error::{Error, Result};
-
-pub(super) const MISSING: &str = "has not all of Souk's tables yet: run souk db migrate";
 
 #[derive(Clone, Copy)]
 pub(super) struct Migration {
@@ -19,9 +17,9 @@ pub(super) struct Migration {
 pub(super) const ALL: &[Migration] =
     &[Migration { number: 1, name: "0001_ledger", sql: include_str!("../../../migrations/0001_ledger.sql") }];
 
-/// A migration that was applied just now.
+/// Migration that `souk db migrate` has applied.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub struct Applied {
+pub struct AppliedMigration {
     pub number: i64,
     pub name: String,
 }
@@ -32,12 +30,12 @@ impl Migration {
     }
 }
 
-/// Applies what is missing, all or nothing. Whoever migrates at the same time waits, and then finds nothing to do.
-pub(super) async fn apply(database: &Database, all: &[Migration]) -> Result<Vec<Applied>> {
+/// Applies missing migrations in one transaction. Concurrent callers wait and then find nothing to do.
+pub(super) async fn apply(database: &Database, all: &[Migration]) -> Result<Vec<AppliedMigration>> {
     let failed = database.failed("migrate");
     let mut transaction = database.begin().await?;
-    if let Kind::Postgres { .. } = database.kind {
-        // SQLite has locked its file with the transaction; a migration, and the wait for another's, may take its time
+    if let DatabaseKind::Postgres { .. } = database.kind {
+        // SQLite has locked its file already; migrations have no time limit
         let lock = "SET LOCAL statement_timeout = 0; DO $$ BEGIN PERFORM pg_advisory_xact_lock(7307121); END $$";
         sqlx::raw_sql(lock).execute(&mut *transaction).await.map_err(&failed)?;
     }
@@ -52,30 +50,30 @@ pub(super) async fn apply(database: &Database, all: &[Migration]) -> Result<Vec<
         let sql = "INSERT INTO migrations (number, name, checksum, applied_at) VALUES ($1, $2, $3, $4)";
         let record = sqlx::query(sql).bind(migration.number).bind(migration.name).bind(migration.checksum());
         record.bind(now()).execute(&mut *transaction).await.map_err(&failed)?;
-        applied.push(Applied { number: migration.number, name: migration.name.into() });
+        applied.push(AppliedMigration { number: migration.number, name: migration.name.into() });
     }
     database.commit(transaction).await?;
     Ok(applied)
 }
 
-/// Checks that the database has what this program knows, no less and no more.
+/// Checks that the database has exactly the known migrations.
 pub(super) async fn verify(database: &Database, all: &[Migration]) -> Result<()> {
     let mut transaction = database.reads.begin().await.map_err(database.failed("read the migrations"))?;
-    let known = match exists(database, &mut transaction).await? {
-        true => recorded(database, &mut transaction).await?,
-        false => Vec::new(),
+    let known = if exists(database, &mut transaction).await? {
+        recorded(database, &mut transaction).await?
+    } else {
+        Vec::new()
     };
     check(database, all, &known)?;
-    match known.len() < all.len() {
-        true => Err(Error::config(database.kind.name(), MISSING)),
-        false => Ok(()),
-    }
+    if known.len() < all.len() { Err(Error::config(database.kind.name(), NOT_MIGRATED)) } else { Ok(()) }
 }
 
 async fn exists(database: &Database, transaction: &mut Transaction<'static, Any>) -> Result<bool> {
     let sql = match database.kind {
-        Kind::Sqlite { .. } => "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'migrations'",
-        Kind::Postgres { .. } => "SELECT count(*) FROM pg_class WHERE oid = to_regclass('migrations')",
+        DatabaseKind::Sqlite { .. } => {
+            "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name = 'migrations'"
+        }
+        DatabaseKind::Postgres { .. } => "SELECT count(*) FROM pg_class WHERE oid = to_regclass('migrations')",
     };
     let count: i64 =
         sqlx::query_scalar(sql).fetch_one(&mut **transaction).await.map_err(database.failed("look for the tables"))?;
@@ -84,8 +82,8 @@ async fn exists(database: &Database, transaction: &mut Transaction<'static, Any>
 
 async fn prepare(database: &Database, transaction: &mut Transaction<'static, Any>) -> Result<()> {
     let domain = match database.kind {
-        Kind::Sqlite { .. } => "",
-        Kind::Postgres { .. } => "CREATE DOMAIN key_text AS TEXT COLLATE \"C\";",
+        DatabaseKind::Sqlite { .. } => "",
+        DatabaseKind::Postgres { .. } => "CREATE DOMAIN key_text AS TEXT COLLATE \"C\";",
     };
     let table = "CREATE TABLE migrations (number BIGINT NOT NULL PRIMARY KEY, name TEXT NOT NULL, \
                  checksum TEXT NOT NULL, applied_at BIGINT NOT NULL)";
@@ -94,7 +92,7 @@ async fn prepare(database: &Database, transaction: &mut Transaction<'static, Any
     Ok(())
 }
 
-/// Number, name and checksum of what was applied.
+/// Number, name and checksum of each applied migration.
 async fn recorded(
     database: &Database,
     transaction: &mut Transaction<'static, Any>,
@@ -112,12 +110,13 @@ fn check(database: &Database, all: &[Migration], known: &[(i64, String, String)]
         let Some(migration) = all.iter().find(|migration| migration.number == *number) else {
             let newest = all.last().map_or(0, |migration| migration.number);
             let problem = format!(
-                "has migration {number} (`{name}`), and this program knows them up to {newest}: use a newer Souk"
+                "has migration {number} (`{name}`), but this program knows migrations up to {newest}: use a newer Souk"
             );
             return Err(Error::config(place, problem));
         };
         if migration.checksum() != *checksum {
-            let problem = format!("migration `{}` was edited after it was applied here: undo that", migration.name);
+            let problem =
+                format!("migration `{}` was edited after it was applied here: restore its text", migration.name);
             return Err(Error::config(place, problem));
         }
     }
@@ -126,7 +125,7 @@ fn check(database: &Database, all: &[Migration], known: &[(i64, String, String)]
 
 #[cfg(test)]
 mod tests {
-    use super::super::database::Open;
+    use super::super::database::OpenMode;
     use super::*;
     use souk_io::address::Address;
 
@@ -135,26 +134,29 @@ mod tests {
 
     async fn open(folder: &tempfile::TempDir) -> Database {
         let url = format!("sqlite:{}", folder.path().join("odd name?%.db").display());
-        assert!(Database::open(&Address::new(&url), Open::Create).await.is_err(), "parameters are not for users");
+        assert!(Database::open(&Address::new(&url), OpenMode::Create).await.is_err(), "parameters are rejected");
         let url = format!("sqlite:{}", folder.path().join("odd name%20#.db").display());
-        Database::open(&Address::new(url), Open::Create).await.unwrap()
+        Database::open(&Address::new(url), OpenMode::Create).await.unwrap()
     }
 
     #[tokio::test]
-    async fn what_is_missing_is_applied_once_and_in_order() {
+    async fn missing_migrations_are_applied_once_and_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let database = open(&folder).await;
         assert!(verify(&database, &[FIRST]).await.unwrap_err().to_string().contains("souk db migrate"));
         assert_eq!(apply(&database, &[FIRST]).await.unwrap().len(), 1);
         verify(&database, &[FIRST]).await.unwrap();
         assert!(verify(&database, &[FIRST, SECOND]).await.unwrap_err().to_string().contains("souk db migrate"));
-        assert_eq!(apply(&database, &[FIRST, SECOND]).await.unwrap(), [Applied { number: 2, name: "0002_b".into() }]);
+        assert_eq!(
+            apply(&database, &[FIRST, SECOND]).await.unwrap(),
+            [AppliedMigration { number: 2, name: "0002_b".into() }]
+        );
         assert_eq!(apply(&database, &[FIRST, SECOND]).await.unwrap(), []);
         assert!(folder.path().join("odd name%20#.db").exists());
     }
 
     #[tokio::test]
-    async fn an_edited_or_unknown_migration_is_refused_by_name() {
+    async fn edited_and_unknown_migrations_are_errors() {
         let folder = tempfile::tempdir().unwrap();
         let database = open(&folder).await;
         apply(&database, &[FIRST, SECOND]).await.unwrap();
@@ -170,11 +172,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_migration_that_fails_leaves_nothing_behind() {
+    async fn a_failed_migration_is_rolled_back() {
         let folder = tempfile::tempdir().unwrap();
         let database = open(&folder).await;
         let broken = Migration { number: 2, name: "0002_broken", sql: "CREATE TABLE c (x BIGINT); INSERT INTO none;" };
         assert!(apply(&database, &[FIRST, broken]).await.is_err());
-        assert_eq!(apply(&database, &[FIRST]).await.unwrap().len(), 1, "not even the first was kept");
+        assert_eq!(apply(&database, &[FIRST]).await.unwrap().len(), 1, "the first was rolled back too");
     }
 }

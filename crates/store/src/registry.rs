@@ -24,7 +24,7 @@ pub enum VersionState {
 #[serde(rename_all = "snake_case")]
 pub enum GenerationState {
     Built,
-    Served,
+    ServedVersion,
     Retired,
 }
 
@@ -80,7 +80,7 @@ pub struct Generation {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Served {
+pub struct ServedVersion {
     pub version: String,
     pub generation: String,
     pub promoted_at: i64,
@@ -105,7 +105,7 @@ pub(super) async fn add_version(database: &Database, new: &NewVersion) -> Result
         checked_text("a version's path or fingerprint", text)?;
     }
     let mut transaction = database.begin().await?;
-    let number = database.count(&mut transaction, "version", 1).await?;
+    let number = database.reserve_numbers(&mut transaction, "version", 1).await?;
     if let Some(parent) = &new.parent {
         state_of(database, &mut transaction, parent).await?;
     }
@@ -138,7 +138,7 @@ pub(super) async fn versions(database: &Database, before: Option<i64>, limit: i6
 pub(super) async fn reject(database: &Database, version: &str) -> Result<()> {
     let mut transaction = database.begin().await?;
     // no version changes its state while another does
-    database.count(&mut transaction, "promotion", 1).await?;
+    database.reserve_numbers(&mut transaction, "promotion", 1).await?;
     match state_of(database, &mut transaction, version).await? {
         VersionState::Candidate => move_version(database, &mut transaction, version, VersionState::Rejected).await?,
         VersionState::Rejected => {}
@@ -181,7 +181,7 @@ pub(super) async fn generations(
             generation: row.try_get("generation").map_err(&failed)?,
             version: row.try_get("version").map_err(&failed)?,
             path: row.try_get("path").map_err(&failed)?,
-            manifest: database.stored(row, "manifest")?,
+            manifest: database.parse_column(row, "manifest")?,
             state: read_state(database, row)?,
             created_at: row.try_get("created_at").map_err(&failed)?,
         })
@@ -193,7 +193,7 @@ pub(super) async fn promote(database: &Database, version: &str, generation: &str
     checked_text("a generation's name", generation)?;
     let failed = database.failed("promote");
     let mut transaction = database.begin().await?;
-    let number = database.count(&mut transaction, "promotion", 1).await?;
+    let number = database.reserve_numbers(&mut transaction, "promotion", 1).await?;
     let state = state_of(database, &mut transaction, version).await?;
     if let VersionState::Rejected | VersionState::RolledBack = state {
         return Err(Error::input(format!("`{version}` is {}: it cannot be served again", name(state))));
@@ -207,7 +207,7 @@ pub(super) async fn promote(database: &Database, version: &str, generation: &str
         move_generation(database, &mut transaction, &standing.generation, GenerationState::Retired).await?;
     }
     move_version(database, &mut transaction, version, VersionState::Promoted).await?;
-    move_generation(database, &mut transaction, generation, GenerationState::Served).await?;
+    move_generation(database, &mut transaction, generation, GenerationState::ServedVersion).await?;
     let sql = "INSERT INTO promotions (number, version, generation, promoted_at) VALUES ($1, $2, $3, $4)";
     let query = sqlx::query(sql).bind(number).bind(version).bind(generation).bind(now());
     query.execute(&mut *transaction).await.map_err(&failed)?;
@@ -215,11 +215,11 @@ pub(super) async fn promote(database: &Database, version: &str, generation: &str
 }
 
 /// Goes back to what was served before `version`, if that is what is served now.
-pub(super) async fn roll_back(database: &Database, version: &str) -> Result<Served> {
+pub(super) async fn roll_back(database: &Database, version: &str) -> Result<ServedVersion> {
     checked_text("a version's name", version)?;
     let failed = database.failed("roll back");
     let mut transaction = database.begin().await?;
-    database.count(&mut transaction, "promotion", 1).await?;
+    database.reserve_numbers(&mut transaction, "promotion", 1).await?;
     let nothing = || Error::input("nothing is served: there is nothing to roll back");
     let served = standing(database, &mut transaction).await?.ok_or_else(nothing)?;
     if served.version != version {
@@ -231,12 +231,12 @@ pub(super) async fn roll_back(database: &Database, version: &str) -> Result<Serv
     let before = standing(database, &mut transaction).await?.ok_or_else(first)?;
     move_version(database, &mut transaction, version, VersionState::RolledBack).await?;
     move_generation(database, &mut transaction, &served.generation, GenerationState::Retired).await?;
-    move_generation(database, &mut transaction, &before.generation, GenerationState::Served).await?;
+    move_generation(database, &mut transaction, &before.generation, GenerationState::ServedVersion).await?;
     database.commit(transaction).await?;
     Ok(before)
 }
 
-pub(super) async fn served(database: &Database) -> Result<Option<Served>> {
+pub(super) async fn served(database: &Database) -> Result<Option<ServedVersion>> {
     let failed = database.failed("read what is served");
     let row = sqlx::query(STANDING).fetch_optional(&database.reads).await.map_err(&failed)?;
     row.map(|row| read_served(&row).map_err(failed)).transpose()
@@ -245,7 +245,7 @@ pub(super) async fn served(database: &Database) -> Result<Option<Served>> {
 pub(super) async fn add_report(database: &Database, version: &str, split: &str, metrics: &Value) -> Result<()> {
     checked_text("a split's name", split)?;
     let mut transaction = database.begin().await?;
-    let number = database.count(&mut transaction, "report", 1).await?;
+    let number = database.reserve_numbers(&mut transaction, "report", 1).await?;
     state_of(database, &mut transaction, version).await?;
     let sql = "INSERT INTO reports (number, version, split, metrics, created_at) VALUES ($1, $2, $3, $4, $5)";
     let query = sqlx::query(sql).bind(number).bind(version).bind(split).bind(metrics.to_string()).bind(now());
@@ -270,7 +270,7 @@ pub(super) async fn reports(
             number: row.try_get("number").map_err(&failed)?,
             version: row.try_get("version").map_err(&failed)?,
             split: row.try_get("split").map_err(&failed)?,
-            metrics: database.stored(row, "metrics")?,
+            metrics: database.parse_column(row, "metrics")?,
             created_at: row.try_get("created_at").map_err(&failed)?,
         })
     };
@@ -285,19 +285,19 @@ fn read_version(database: &Database, row: &AnyRow) -> Result<Version> {
         path: row.try_get("path").map_err(&failed)?,
         fingerprint: row.try_get("fingerprint").map_err(&failed)?,
         parent: row.try_get("parent").map_err(&failed)?,
-        metrics: database.stored(row, "metrics")?,
+        metrics: database.parse_column(row, "metrics")?,
         state: read_state(database, row)?,
         created_at: row.try_get("created_at").map_err(&failed)?,
     })
 }
 
-fn read_served(row: &AnyRow) -> sqlx::Result<Served> {
-    Ok(Served { version: row.try_get(0)?, generation: row.try_get(1)?, promoted_at: row.try_get(2)? })
+fn read_served(row: &AnyRow) -> sqlx::Result<ServedVersion> {
+    Ok(ServedVersion { version: row.try_get(0)?, generation: row.try_get(1)?, promoted_at: row.try_get(2)? })
 }
 
 fn read_state<T: serde::de::DeserializeOwned>(database: &Database, row: &AnyRow) -> Result<T> {
     let text: String = row.try_get("state").map_err(database.failed("read a state"))?;
-    serde_json::from_value(Value::String(text)).map_err(|e| database.unsound("an unknown state".into()).because(e))
+    serde_json::from_value(Value::String(text)).map_err(|e| database.corrupt("an unknown state".into()).because(e))
 }
 
 /// As the tables and the messages call a state.
@@ -306,7 +306,7 @@ fn name<T: Serialize>(state: T) -> String {
     json.as_str().unwrap_or_default().to_owned()
 }
 
-async fn standing(database: &Database, transaction: &mut Transaction<'static, Any>) -> Result<Option<Served>> {
+async fn standing(database: &Database, transaction: &mut Transaction<'static, Any>) -> Result<Option<ServedVersion>> {
     let failed = database.failed("read what is served");
     let row = sqlx::query(STANDING).fetch_optional(&mut **transaction).await.map_err(&failed)?;
     row.map(|row| read_served(&row).map_err(failed)).transpose()

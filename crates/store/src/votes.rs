@@ -12,7 +12,7 @@ use souk_io::error::Result;
 /// How the left side compares with the right.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Verdict {
+pub enum VoteVerdict {
     Good,
     Same,
     Bad,
@@ -41,7 +41,7 @@ pub struct Vote {
     /// A channel or a model version.
     pub left: String,
     pub right: String,
-    pub verdict: Verdict,
+    pub verdict: VoteVerdict,
     pub grades: Vec<Grade>,
     pub voter: String,
     /// Milliseconds since 1970.
@@ -74,7 +74,7 @@ pub struct Grades {
     pub good_by_items: i64,
 }
 
-impl Verdict {
+impl VoteVerdict {
     fn name(self) -> &'static str {
         match self {
             Self::Good => "good",
@@ -108,7 +108,7 @@ pub(super) async fn append(database: &Database, votes: &[Vote]) -> Result<u64> {
         checked_text("a vote's voter", &vote.voter)?;
     }
     let mut transaction = database.begin().await?;
-    let last = database.count(&mut transaction, "vote", votes.len()).await?;
+    let last = database.reserve_numbers(&mut transaction, "vote", votes.len()).await?;
     let numbers = last - votes.len() as i64 + 1..;
     let rows: Vec<_> = votes.iter().zip(numbers).map(|(vote, number)| vote.row(number)).collect();
     let sql = "INSERT INTO votes (number, id, query, left_side, right_side, verdict, grades, left_items, \
@@ -131,14 +131,16 @@ pub(super) async fn page(database: &Database, after: i64, limit: i64) -> Result<
     let read = |row: &AnyRow| {
         let text = |column| row.try_get::<String, _>(column).map_err(&failed);
         let named = text(5)?;
-        let verdict = [Verdict::Good, Verdict::Same, Verdict::Bad].into_iter().find(|verdict| verdict.name() == named);
+        let verdict = [VoteVerdict::Good, VoteVerdict::Same, VoteVerdict::Bad]
+            .into_iter()
+            .find(|verdict| verdict.name() == named);
         let vote = Vote {
             id: text(1)?,
             query: text(2)?,
             left: text(3)?,
             right: text(4)?,
-            verdict: verdict.ok_or_else(|| database.unsound(format!("`{named}` is no verdict")))?,
-            grades: database.stored(row, "grades")?,
+            verdict: verdict.ok_or_else(|| database.corrupt(format!("`{named}` is no verdict")))?,
+            grades: database.parse_column(row, "grades")?,
             voter: text(7)?,
             cast_at: row.try_get(8).map_err(&failed)?,
         };

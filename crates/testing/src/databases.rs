@@ -1,4 +1,4 @@
-//! A database of a test's own, gone when the test is over.
+//! Temporary databases for tests, removed when the test ends.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -13,12 +13,13 @@ pub fn runtime() -> Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap()
 }
 
+/// Runs a test on a new SQLite database; the test gets its URL.
 pub fn on_sqlite(test: impl AsyncFn(String)) {
     let folder = tempfile::tempdir().unwrap();
     runtime().block_on(test(format!("sqlite:{}", folder.path().join("shop.db").display())));
 }
 
-/// In a new schema of the server that DATABASE_URL names.
+/// Runs a test in a new schema of the PostgreSQL server in DATABASE_URL; skips it if the variable is not set.
 pub fn on_postgres(name: &str, test: impl AsyncFn(String)) {
     let Some(server) = server_url("DATABASE_URL", name, |url| url.starts_with("postgres")) else { return };
     let schema = unique("souk_test");
@@ -30,8 +31,8 @@ pub fn on_postgres(name: &str, test: impl AsyncFn(String)) {
         });
     };
     sql(format!("CREATE SCHEMA {schema}"));
-    let mark = if server.contains('?') { '&' } else { '?' };
-    let url = format!("{server}{mark}options[search_path]={schema}&application_name={schema}");
+    let separator = if server.contains('?') { '&' } else { '?' };
+    let url = format!("{server}{separator}options[search_path]={schema}&application_name={schema}");
     let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| runtime().block_on(test(url))));
     sql(format!("DROP SCHEMA {schema} CASCADE"));
     if let Err(panic) = outcome {
@@ -39,9 +40,9 @@ pub fn on_postgres(name: &str, test: impl AsyncFn(String)) {
     }
 }
 
-/// The value of a variable that names a server; without it the test is reported as skipped.
-pub fn server_url(variable: &str, name: &str, fits: impl Fn(&str) -> bool) -> Option<String> {
-    let url = std::env::var(variable).ok().filter(|url| fits(url));
+/// Server URL in an environment variable, if it matches. Otherwise reports the test `name` as skipped.
+pub fn server_url(variable: &str, name: &str, is_match: impl Fn(&str) -> bool) -> Option<String> {
+    let url = std::env::var(variable).ok().filter(|url| is_match(url));
     if url.is_none()
         && let Some(file) = std::env::var_os("SOUK_SKIPPED")
     {
@@ -51,13 +52,14 @@ pub fn server_url(variable: &str, name: &str, fits: impl Fn(&str) -> bool) -> Op
     url
 }
 
+/// Unique name for a schema or key prefix.
 pub fn unique(name: &str) -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let time = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_nanos();
     format!("{name}_{}_{}_{time}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
 }
 
-/// A ledger whose tables are there.
+/// Opens a ledger after its migrations.
 pub async fn ledger(url: &str) -> SqlLedger {
     SqlLedger::migrate(&Address::new(url)).await.unwrap();
     SqlLedger::open(&Address::new(url)).await.unwrap()

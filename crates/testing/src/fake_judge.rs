@@ -1,5 +1,5 @@
-//! A judge for tests: a server on a real socket that answers, fails and hangs as it is told, and remembers what it was
-//! asked. It reads HTTP as far as our own client writes it.
+//! Fake judge for tests: a server on a real socket that answers, fails or hangs as the test decides, and records its requests.
+//! Understands only the HTTP that Souk's own client writes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,31 +10,33 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-/// One request.
+/// Recorded request.
 #[derive(Clone, Debug)]
 pub struct JudgeRequest {
     pub path: String,
-    /// As they came, without the first line.
+    /// Headers in lower case, without the request line.
     pub headers: String,
     pub body: Value,
 }
 
-pub enum Reply {
+/// Reaction to a request.
+pub enum JudgeReply {
     Json(Value),
-    /// Status, further header lines (each with its end) and body.
+    /// Status, further header lines (each with its line end) and body.
     Status(u16, &'static str, String),
-    /// Says nothing, until the server is dropped.
+    /// Sends nothing until the server is dropped.
     Hang,
-    /// Sends its answer a byte at a time, and never the last one.
+    /// Sends the body byte by byte, and never finishes.
     Drip,
-    /// Closes without a word.
+    /// Closes the connection without a response.
     Close,
-    /// Announces more than it sends.
+    /// Sends less than its `content-length`.
     Cut(String),
+    /// Sends JSON after a delay.
     Late(Duration, Value),
 }
 
-type Behaviour = dyn Fn(usize, &JudgeRequest) -> Reply + Send + Sync;
+type Behaviour = dyn Fn(usize, &JudgeRequest) -> JudgeReply + Send + Sync;
 
 pub struct FakeJudge {
     address: std::net::SocketAddr,
@@ -46,33 +48,34 @@ struct State {
     seen: Mutex<Vec<JudgeRequest>>,
     at_once: AtomicUsize,
     max_at_once: AtomicUsize,
-    is_over: AtomicBool,
+    is_stopped: AtomicBool,
 }
 
 impl FakeJudge {
-    /// `behaviour` is told the number of the request, from 0, and the request.
-    pub fn start(behaviour: impl Fn(usize, &JudgeRequest) -> Reply + Send + Sync + 'static) -> Self {
+    /// Starts a server on a free port. `behaviour` gets the number of the request, from 0, and the request.
+    pub fn start(behaviour: impl Fn(usize, &JudgeRequest) -> JudgeReply + Send + Sync + 'static) -> Self {
         Self::at("127.0.0.1:0", behaviour)
     }
 
-    pub fn at(place: &str, behaviour: impl Fn(usize, &JudgeRequest) -> Reply + Send + Sync + 'static) -> Self {
-        let door = TcpListener::bind(place).unwrap();
-        let address = door.local_addr().unwrap();
+    /// Starts a server on the given address.
+    pub fn at(place: &str, behaviour: impl Fn(usize, &JudgeRequest) -> JudgeReply + Send + Sync + 'static) -> Self {
+        let listener = TcpListener::bind(place).unwrap();
+        let address = listener.local_addr().unwrap();
         let state = Arc::new(State {
             behaviour: Box::new(behaviour),
             seen: Mutex::default(),
             at_once: AtomicUsize::new(0),
             max_at_once: AtomicUsize::new(0),
-            is_over: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
         });
-        let served = state.clone();
+        let server = state.clone();
         thread::spawn(move || {
-            for stream in door.incoming() {
-                if served.is_over.load(Ordering::SeqCst) {
+            for stream in listener.incoming() {
+                if server.is_stopped.load(Ordering::SeqCst) {
                     break;
                 }
-                let (state, stream) = (served.clone(), stream.unwrap());
-                // a client that has left is no failure of the test
+                let (state, stream) = (server.clone(), stream.unwrap());
+                // a client that disconnects does not fail the test
                 thread::spawn(move || drop(state.serve(stream)));
             }
         });
@@ -94,7 +97,7 @@ impl FakeJudge {
 
 impl Drop for FakeJudge {
     fn drop(&mut self) {
-        self.state.is_over.store(true, Ordering::SeqCst);
+        self.state.is_stopped.store(true, Ordering::SeqCst);
         drop(TcpStream::connect(self.address));
     }
 }
@@ -102,53 +105,53 @@ impl Drop for FakeJudge {
 impl State {
     fn serve(&self, stream: TcpStream) -> std::io::Result<()> {
         let mut input = BufReader::new(stream.try_clone()?);
-        while let Some(seen) = read(&mut input)? {
-            // a kept connection ends with the server, too
-            if self.is_over.load(Ordering::SeqCst) {
+        while let Some(request) = read_request(&mut input)? {
+            // keep-alive connections end with the server
+            if self.is_stopped.load(Ordering::SeqCst) {
                 break;
             }
             let number = {
                 let mut all = self.seen.lock().unwrap();
-                all.push(seen.clone());
+                all.push(request.clone());
                 all.len() - 1
             };
             let at_once = self.at_once.fetch_add(1, Ordering::SeqCst) + 1;
             self.max_at_once.fetch_max(at_once, Ordering::SeqCst);
-            let is_kept = self.reply((self.behaviour)(number, &seen), &stream);
+            let is_kept_alive = self.reply((self.behaviour)(number, &request), &stream);
             self.at_once.fetch_sub(1, Ordering::SeqCst);
-            if !is_kept? {
+            if !is_kept_alive? {
                 return stream.shutdown(std::net::Shutdown::Both);
             }
         }
         Ok(())
     }
 
-    /// Whether the connection goes on.
-    fn reply(&self, reply: Reply, mut stream: &TcpStream) -> std::io::Result<bool> {
+    /// Sends a reply; returns whether the connection stays open.
+    fn reply(&self, reply: JudgeReply, mut stream: &TcpStream) -> std::io::Result<bool> {
         let json = "content-type: application/json\r\n";
         let (status, headers, body) = match reply {
-            Reply::Json(body) => (200, json, body.to_string()),
-            Reply::Status(status, headers, body) => (status, headers, body),
-            Reply::Late(wait, body) => {
-                thread::sleep(wait);
+            JudgeReply::Json(body) => (200, json, body.to_string()),
+            JudgeReply::Status(status, headers, body) => (status, headers, body),
+            JudgeReply::Late(delay, body) => {
+                thread::sleep(delay);
                 (200, json, body.to_string())
             }
-            Reply::Close => return Ok(false),
-            Reply::Hang => {
-                while !self.is_over.load(Ordering::SeqCst) {
+            JudgeReply::Close => return Ok(false),
+            JudgeReply::Hang => {
+                while !self.is_stopped.load(Ordering::SeqCst) {
                     thread::sleep(Duration::from_millis(5));
                 }
                 return Ok(false);
             }
-            Reply::Drip => {
+            JudgeReply::Drip => {
                 write!(stream, "HTTP/1.1 200 OK\r\n{json}content-length: 1000000\r\n\r\n")?;
-                while !self.is_over.load(Ordering::SeqCst) {
+                while !self.is_stopped.load(Ordering::SeqCst) {
                     stream.write_all(b" ")?;
                     thread::sleep(Duration::from_millis(5));
                 }
                 return Ok(false);
             }
-            Reply::Cut(body) => {
+            JudgeReply::Cut(body) => {
                 write!(stream, "HTTP/1.1 200 OK\r\n{json}content-length: {}\r\n\r\n{body}", body.len() + 100)?;
                 return Ok(false);
             }
@@ -158,7 +161,8 @@ impl State {
     }
 }
 
-fn read(input: &mut impl BufRead) -> std::io::Result<Option<JudgeRequest>> {
+/// Reads one request; `None` at the end of the connection.
+fn read_request(input: &mut impl BufRead) -> std::io::Result<Option<JudgeRequest>> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         if input.read_line(&mut head)? == 0 {

@@ -1,4 +1,4 @@
-//! A small shop whose shoppers ask for an item by its kind and its number, and judgements that say that this is it.
+//! Small shop for tests: queries name an item by its kind and number, and judgements rate that item as L4.
 
 use std::fs;
 use std::ops::Range;
@@ -11,14 +11,16 @@ use tempfile::TempDir;
 pub const ITEMS: usize = 60;
 const KINDS: [&str; 6] = ["desk", "lamp", "chair", "pipe", "jacket", "bottle"];
 
+/// Path of a small model.
 pub fn model() -> PathBuf {
     crate::golden("st_mean_dense")
 }
 
-fn words(item: usize) -> String {
+fn query_text(item: usize) -> String {
     format!("{} {item}", KINDS[item % 6])
 }
 
+/// Creates a folder with the shop's data folder `data`.
 pub fn shop() -> TempDir {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().join("data");
@@ -27,7 +29,7 @@ pub fn shop() -> TempDir {
     for item in 0..ITEMS {
         let title = format!("{} number {item} in {}", KINDS[item % 6], ["red", "blue", "oak"][item % 3]);
         corpus += &format!("{}\n", json!({"_id": format!("d{item}"), "title": title}));
-        queries += &format!("{}\n", json!({"_id": format!("q{item}"), "text": words(item)}));
+        queries += &format!("{}\n", json!({"_id": format!("q{item}"), "text": query_text(item)}));
         qrels += &format!("q{item}\td{item}\t4\n");
     }
     for (name, text) in [("corpus.jsonl", corpus), ("queries.jsonl", queries), ("qrels/test.tsv", qrels)] {
@@ -36,12 +38,12 @@ pub fn shop() -> TempDir {
     home
 }
 
-/// A search and a click for each number, each with its key; their times tell them apart.
+/// Log messages with their keys: a search and a click for each number, at different times.
 pub fn messages(numbers: Range<usize>) -> impl Iterator<Item = (String, String)> {
-    numbers.flat_map(|n| search(n, &words(n % ITEMS), &format!("d{}", n % ITEMS)))
+    numbers.flat_map(|n| search(n, &query_text(n % ITEMS), &format!("d{}", n % ITEMS)))
 }
 
-/// A search for a text and a click on an item.
+/// Log messages, with their key, of a search for a text and a click on an item.
 pub fn search(number: usize, text: &str, item: &str) -> [(String, String); 2] {
     let (id, time) = (format!("s{number}"), 1_700_000_000_000 + number as i64 * 1000);
     let (mut search, mut click) = (Vec::new(), Vec::new());

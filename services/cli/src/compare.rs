@@ -1,46 +1,46 @@
-//! `souk compare`: evaluations side by side.
+//! `souk compare`: paired significance tests between evaluations.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use souk::error::Error;
-use souk::report::{Comparison, Pair, Row, Run};
+use souk::report::{ComparisonRow, EvaluationRun, PairComparison, RunComparison};
 
-use crate::Shared;
+use crate::GlobalArgs;
 use crate::output::print;
 
-/// Hold evaluations against the first of them, slice by slice
+/// Compare evaluations with the first one, slice by slice
 ///
-/// Differences with 95 % intervals (bootstrap over queries) and two paired tests, Student's t and randomisation; their
-/// probabilities are corrected (Holm) for all rows printed, and a star marks what both find below 0.05. Runs on other
-/// data, another split or with another judge are refused.
+/// Prints differences with 95 % confidence intervals (bootstrap over queries) and p-values of two paired tests,
+/// Student's t and randomisation, Holm-corrected over all printed rows. A star marks rows where both are below 0.05.
+/// All runs need the same data, split and judge.
 ///
 /// Example: souk compare BM25 BASE TUNED
 #[derive(Args)]
-pub struct Compare {
-    /// Folders that souk evaluate wrote, the reference first
+pub struct CompareCommand {
+    /// Evaluation folders (from `souk evaluate`), reference first
     #[arg(value_name = "RUN", num_args = 2.., required = true)]
     runs: Vec<PathBuf>,
 }
 
-impl Compare {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let runs = self.runs.iter().map(|folder| Run::load(folder)).collect::<souk::Result<Vec<_>>>()?;
+impl CompareCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        let runs = self.runs.iter().map(|folder| EvaluationRun::load(folder)).collect::<souk::Result<Vec<_>>>()?;
         let (reference, others) = runs.split_first().ok_or_else(|| Error::input("give two runs or more"))?;
-        let pairs: Vec<(&Run, &Run)> = others.iter().map(|other| (reference, other)).collect();
-        let comparison = Comparison::of(&pairs, true)?;
-        print(shared, &serde_json::to_value(&comparison)?, table_of(&comparison).trim_end())
+        let pairs: Vec<(&EvaluationRun, &EvaluationRun)> = others.iter().map(|other| (reference, other)).collect();
+        let comparison = RunComparison::of(&pairs, true)?;
+        print(globals, &serde_json::to_value(&comparison)?, table_of(&comparison).trim_end())
     }
 }
 
-/// A table for each pair.
-pub fn table_of(comparison: &Comparison) -> String {
+/// RunComparison as text, one table per pair of runs.
+pub fn table_of(comparison: &RunComparison) -> String {
     let pairs: Vec<String> = comparison.pairs.iter().map(pair).collect();
-    let note = format!("p corrected for {} tests (Holm); * both below 0.05", comparison.num_tests);
+    let note = format!("p corrected for {} tests (Holm); * both p-values below 0.05", comparison.num_tests);
     format!("{}\n{note}\n", pairs.join("\n"))
 }
 
-fn pair(pair: &Pair) -> String {
+fn pair(pair: &PairComparison) -> String {
     let width = pair.rows.iter().map(|row| row.slice.len()).max().unwrap_or(0).max(8);
     let mut text = format!("`{}` against `{}`\n", pair.other, pair.reference);
     text += &format!(
@@ -62,7 +62,7 @@ fn pair(pair: &Pair) -> String {
     text
 }
 
-fn cells(row: &Row) -> (String, String, String, String) {
+fn cells(row: &ComparisonRow) -> (String, String, String, String) {
     match row.paired.zip(row.corrected) {
         Some((paired, p)) => (
             format!("{:+.2}", paired.difference),

@@ -1,4 +1,4 @@
-//! `souk doctor`: whether a deployment would work, part by part, and what to do about what would not.
+//! `souk doctor`: checks each part of a deployment and prints what to do about failures.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,58 +22,60 @@ use souk::search::IndexBackend;
 
 use crate::ingest::LogArgs;
 use crate::output::print;
-use crate::{ModelArgs, Shared};
+use crate::{GlobalArgs, ModelArgs};
 
-/// Time for a broker to answer, and for a judge.
-const PATIENCE: Duration = Duration::from_secs(15);
-/// Clocks that differ by more make times of events wrong.
+/// Timeout for the log to open.
+const LOG_TIMEOUT: Duration = Duration::from_secs(15);
+/// Upper bound of clock skew; more would make event times wrong.
 const MAX_SKEW: Duration = Duration::from_secs(5);
-/// Less is hardly enough for a round or an index.
+/// Lower bound of free bytes; less is hardly enough for a training round or an index.
 const MIN_FREE: u64 = 2 << 30;
 
 /// Check a deployment: libtorch, device, model, data, log, ledger, cache, Milvus, judge, disks, clock, ports
 ///
-/// Tries what the configuration names, as `souk trainer` and `souk serve` would, and changes nothing: the log is looked at by
-/// a consumer group of its own, a key of its own is put into the cache, a collection or a folder of its own goes again. What does not work is said with what to do; the exit
-/// code is then 1.
+/// Tests every part of the configuration as `souk trainer` and `souk serve` would use it, and changes nothing they use:
+/// the log is read with a separate consumer group, the cache is tested with a separate key, and test collections and
+/// folders are deleted. Prints what to do about each failure; the exit code is then 1.
 ///
 /// Example: souk doctor --config configs/trainer-market.toml --data SHOP
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub struct Doctor {
+pub struct DoctorCommand {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     log: LogArgs,
-    /// Data folder with corpus.jsonl; by default the one that [trainer] or [search] names
+    /// Data folder with corpus.jsonl (default: data of [trainer] or [search])
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
 }
 
-/// What was found of one part.
+/// Result of one check.
 #[derive(Serialize)]
 struct Finding {
     part: &'static str,
-    ok: bool,
-    said: String,
+    #[serde(rename = "ok")]
+    is_ok: bool,
+    #[serde(rename = "said")]
+    message: String,
 }
 
-impl Doctor {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
+impl DoctorCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let mut changes = self.model.changes();
         changes.extend(self.log.changes());
-        let config = shared.load(changes)?;
+        let config = globals.load(changes)?;
         let findings = self.findings(&config);
         let width = findings.iter().map(|finding| finding.part.len()).max().unwrap_or_default();
         let line = |finding: &Finding| {
-            let mark = if finding.ok { "ok " } else { "BAD" };
-            format!("{mark}  {:<width$}  {}", finding.part, finding.said)
+            let mark = if finding.is_ok { "ok " } else { "BAD" };
+            format!("{mark}  {:<width$}  {}", finding.part, finding.message)
         };
         let text: Vec<String> = findings.iter().map(line).collect();
-        print(shared, &serde_json::to_value(&findings)?, &text.join("\n"))?;
-        match findings.iter().filter(|finding| !finding.ok).count() {
+        print(globals, &serde_json::to_value(&findings)?, &text.join("\n"))?;
+        match findings.iter().filter(|finding| !finding.is_ok).count() {
             0 => Ok(()),
-            bad => anyhow::bail!("{bad} of {} parts would not work", findings.len()),
+            num_failed => anyhow::bail!("{num_failed} of {} checks failed", findings.len()),
         }
     }
 
@@ -81,14 +83,14 @@ impl Doctor {
         let data = self.data.clone().or(config.trainer.data.clone()).or(config.search.data.clone());
         let folder = data.as_deref().map(DataFolder::open).transpose();
         let mut findings = Vec::new();
-        let mut add = |part: &'static str, found: anyhow::Result<String>| {
-            let said = |error: anyhow::Error| {
+        let mut add = |part: &'static str, outcome: anyhow::Result<String>| {
+            let causes = |error: anyhow::Error| {
                 let mut causes: Vec<String> = error.chain().map(ToString::to_string).collect();
                 causes.dedup();
                 causes.join(": ")
             };
-            let (ok, said) = found.map_or_else(|error| (false, said(error)), |said| (true, said));
-            findings.push(Finding { part, ok, said });
+            let (is_ok, message) = outcome.map_or_else(|error| (false, causes(error)), |message| (true, message));
+            findings.push(Finding { part, is_ok, message });
         };
         add("device", device(config));
         add("clock", clock());
@@ -131,11 +133,11 @@ impl Doctor {
 
 fn device(config: &Config) -> anyhow::Result<String> {
     let device = config.model.open_device()?;
-    let int8 = if souk::supports_int8() { "8 bits as well" } else { "no 8 bits: this processor has no VNNI" };
+    let int8 = if souk::supports_int8() { "int8 supported" } else { "no int8: this processor has no VNNI" };
     Ok(format!("libtorch {}, {device:?}, {int8}", souk::libtorch_version()))
 }
 
-/// A file system's clock beside this machine's.
+/// Compares the file system's clock with this machine's.
 fn clock() -> anyhow::Result<String> {
     let file = std::env::temp_dir().join(format!("souk-doctor-{}", std::process::id()));
     fs::write(&file, b"").with_context(|| format!("{}: cannot be written", file.display()))?;
@@ -143,48 +145,51 @@ fn clock() -> anyhow::Result<String> {
     drop(fs::remove_file(&file));
     let (made, now) = (made?, SystemTime::now());
     let skew = now.duration_since(made).or_else(|_| made.duration_since(now))?;
-    anyhow::ensure!(skew < MAX_SKEW, "files are {skew:?} apart from this machine's clock: set it by NTP");
+    anyhow::ensure!(
+        skew < MAX_SKEW,
+        "file times differ from this machine's clock by {skew:?}: synchronise it with NTP"
+    );
     let since = now.duration_since(SystemTime::UNIX_EPOCH)?;
-    Ok(format!("{} s since 1970, and files agree", since.as_secs()))
+    Ok(format!("{} s since 1970, file times agree", since.as_secs()))
 }
 
 fn disk(place: &Path) -> anyhow::Result<String> {
     let there = place.ancestors().find(|folder| folder.exists() && !folder.as_os_str().is_empty());
     let there = there.unwrap_or(Path::new("."));
-    let disk = statvfs(there).with_context(|| format!("{}: cannot be looked at", there.display()))?;
+    let disk = statvfs(there).with_context(|| format!("{}: cannot read the free space", there.display()))?;
     let free = disk.blocks_available() * disk.fragment_size();
-    let said = format!("{}: {:.1} GiB free", place.display(), free as f64 / (1_u64 << 30) as f64);
-    anyhow::ensure!(free >= MIN_FREE, "{said}, less than 2: make room, or put the state elsewhere");
+    let summary = format!("{}: {:.1} GiB free", place.display(), free as f64 / (1_u64 << 30) as f64);
+    anyhow::ensure!(free >= MIN_FREE, "{summary}, less than 2: free some space, or move the state folder");
     let probe = there.join(format!(".souk-doctor-{}", std::process::id()));
     fs::write(&probe, b"")
-        .with_context(|| format!("{}: cannot be written to: give it to this user", there.display()))?;
+        .with_context(|| format!("{}: not writable: change its owner or permissions", there.display()))?;
     drop(fs::remove_file(&probe));
-    Ok(said)
+    Ok(summary)
 }
 
 fn model(config: &Config) -> anyhow::Result<String> {
     let encoder = config.open_encoder()?;
-    Ok(format!("{} entries, fingerprint {}", encoder.dimensions(), encoder.fingerprint()?))
+    Ok(format!("{} dimensions, fingerprint {}", encoder.dimensions(), encoder.fingerprint()?))
 }
 
 fn catalogue(data: &DataFolder) -> anyhow::Result<String> {
-    let first = data.items()?.next().context("corpus.jsonl is empty: there is nothing to search")??;
+    let first = data.items()?.next().context("corpus.jsonl is empty: add items")??;
     Ok(format!("{}: the first item is `{}`", data.path().display(), first.1.title))
 }
 
 fn log(config: &Config) -> anyhow::Result<String> {
     let mut log = config.log.clone();
-    // nobody who reads in earnest is disturbed
+    // own consumer group, so that real consumers keep their partitions
     log.group = Some(format!("souk-doctor-{}", std::process::id()));
     log.follow = true;
     let mut source = log.open(Arc::new(|_| Ok(None)))?;
     let name =
         if log.brokers.is_empty() { format!("{:?}", log.paths) } else { format!("{} {:?}", log.brokers, log.topics) };
-    match source.next(PATIENCE)? {
-        Some(Signal::Opened(lane, _)) => Ok(format!("{name}: lane {lane} opens")),
+    match source.next(LOG_TIMEOUT)? {
+        Some(Signal::Opened(lane, _)) => Ok(format!("{name}: lane {lane} opened")),
         Some(Signal::Batch(batch)) => Ok(format!("{name}: {} messages", batch.len())),
-        Some(Signal::Closed(..) | Signal::Ended) => Ok(format!("{name}: it has ended")),
-        None => anyhow::bail!("{name}: nothing opened in {} s: is the topic there?", PATIENCE.as_secs()),
+        Some(Signal::Closed(..) | Signal::Ended) => Ok(format!("{name}: at its end")),
+        None => anyhow::bail!("{name}: nothing opened within {} s: check that the topic exists", LOG_TIMEOUT.as_secs()),
     }
 }
 
@@ -192,11 +197,11 @@ fn ledger(config: &Config) -> anyhow::Result<String> {
     let store = &config.store;
     let file = store.database.to_string().strip_prefix("sqlite:").map(PathBuf::from);
     if file.is_some_and(|file| !file.exists()) {
-        return Ok(format!("{}: will be made", store.database));
+        return Ok(format!("{}: will be created", store.database));
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async { store.open_ledger().await?.served().await })?;
-    let served = served.map_or("nothing is served yet".into(), |served| format!("{} is served", served.version));
+    let served = served.map_or("no model is served yet".into(), |served| format!("serves {}", served.version));
     Ok(format!("{}: {served}", store.database))
 }
 
@@ -208,13 +213,13 @@ fn cache(config: &Config) -> anyhow::Result<String> {
     runtime.block_on(async {
         cache.put_many(&[(key.clone(), key.as_slice().into())]).await?;
         let found = cache.get_many(std::slice::from_ref(&key)).await?;
-        let kept = config.store.cache_bytes == 0 || found.first().is_some_and(Option::is_some);
-        anyhow::ensure!(kept, "{}: what was put is gone at once: give it memory", config.store.cache);
-        Ok(format!("{}: gives back what it was given", config.store.cache))
+        let is_kept = config.store.cache_bytes == 0 || found.first().is_some_and(Option::is_some);
+        anyhow::ensure!(is_kept, "{}: a value is evicted at once: give the cache more memory", config.store.cache);
+        Ok(format!("{}: write and read work", config.store.cache))
     })
 }
 
-/// A collection is made there and goes again.
+/// Creates a test collection and deletes it.
 #[cfg(feature = "milvus")]
 fn milvus(settings: &MilvusSettings) -> anyhow::Result<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -223,15 +228,15 @@ fn milvus(settings: &MilvusSettings) -> anyhow::Result<String> {
         Milvus::create(settings, &name, "doctor", 2, &IndexSettings::default()).await?;
         Milvus::remove(settings, &name).await
     })?;
-    Ok(format!("{}: makes a collection", settings.address))
+    Ok(format!("{}: creating a collection works", settings.address))
 }
 
 #[cfg(not(feature = "milvus"))]
 fn milvus(_: &MilvusSettings) -> anyhow::Result<String> {
-    anyhow::bail!("this program was built without it: cargo build --release --workspace --features souk-cli/milvus")
+    anyhow::bail!("this program was built without Milvus: cargo build --release --workspace --features souk-cli/milvus")
 }
 
-/// Where the trainer puts models: what is written there can be read.
+/// Writes to the folder for published models and reads it back.
 fn models(home: &str) -> anyhow::Result<String> {
     let objects = Objects::open(&format!("{}/souk-doctor-{}", home.trim_end_matches('/'), std::process::id()))?;
     let folder = std::env::temp_dir().join(format!("souk-doctor-models-{}", std::process::id()));
@@ -241,21 +246,21 @@ fn models(home: &str) -> anyhow::Result<String> {
         .and_then(|()| Ok(objects.send(&folder)?))
         .and_then(|()| Ok(objects.read("probe", 0..5)?));
     drop((fs::remove_dir_all(&folder), objects.remove()));
-    anyhow::ensure!(tried? == "probe", "{home}: gives back something else than it was given");
-    Ok(format!("{home}: gives back what it was given"))
+    anyhow::ensure!(tried? == "probe", "{home}: returns other bytes than were written");
+    Ok(format!("{home}: write and read work"))
 }
 
 fn judge(config: &Config, data: &DataFolder) -> anyhow::Result<String> {
     let judge: Arc<dyn RewardSource> = config.open_judge(data)?;
-    let query = data.queries()?.next().context("queries.jsonl is empty: there is nothing to ask a judge")??;
-    let item: Item = data.items()?.next().context("corpus.jsonl is empty")??.1;
+    let query = data.queries()?.next().context("queries.jsonl is empty: add a query to test the judge")??;
+    let item: Item = data.items()?.next().context("corpus.jsonl is empty: add an item to test the judge")??.1;
     let passage = item.passage();
     let question = Question { query_id: &query.id, query: &query.text, item_id: &item.id, item: &passage };
     let verdicts = judge.judge(&[question])?;
     match (verdicts.first().copied().flatten(), judge.trouble()) {
-        (Some(verdict), _) => Ok(format!("{}: answers ({:?})", judge.id(), verdict.level)),
+        (Some(verdict), _) => Ok(format!("{}: works ({:?} for the first pair)", judge.id(), verdict.level)),
         (None, Some(trouble)) => anyhow::bail!("{}: {trouble}", judge.id()),
-        (None, None) => Ok(format!("{}: knows nothing of the first query and item, as judgements may", judge.id())),
+        (None, None) => Ok(format!("{}: works (no judgement for the first query and item)", judge.id())),
     }
 }
 
@@ -267,6 +272,6 @@ fn trainer(config: &Config) -> anyhow::Result<String> {
 
 fn port(address: &str) -> anyhow::Result<String> {
     let bound = std::net::TcpListener::bind(address);
-    bound.with_context(|| format!("cannot listen on {address}: is it running already?"))?;
+    bound.with_context(|| format!("cannot listen on {address}: check whether it is already running"))?;
     Ok(format!("{address} is free"))
 }

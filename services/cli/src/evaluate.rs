@@ -1,10 +1,10 @@
-//! `souk evaluate`: how good an engine's hits are.
+//! `souk evaluate`: measures the hits of a model, of BM25 or of a TREC run, and writes metrics and a report.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
-use souk::atomic_dir::Claim;
+use souk::atomic_dir::AtomicDir;
 use souk::backbone::hub;
 use souk::beir::DataFolder;
 use souk::catalogue::Catalogue;
@@ -13,59 +13,63 @@ use souk::encoder::EncoderWorker;
 use souk::error::Error;
 use souk::lexical::Lexical;
 use souk::objective::Objective;
-use souk::report::{Asked, Comparison, DEPTH, Engine, Measurement, Page, Run, SHOWN, Task, TrainingLog, WIDE, names};
+use souk::report::{
+    DEPTH, Engine, EvaluationRun, Measurement, ReportPage, RunComparison, RunSettings, SHOWN, Task, TrainingLog, WIDE,
+    names,
+};
 use souk::reward::{self, QrelsJudge, RewardSource};
 use souk::train::perplexity;
 
 use crate::compare::table_of;
 use crate::output::print;
 use crate::progress::bar;
-use crate::{ModelArgs, Shared};
+use crate::{GlobalArgs, ModelArgs};
 
-/// Measure a model, the lexical channel or any engine's run on a split of a data folder
+/// Evaluate a model, BM25 or a TREC run on a split of a data folder
 ///
-/// Writes metrics.json (rates in percent, 95 % intervals), run.trec and qrels.trec (which other tools read), queries.jsonl
-/// (each query's values, for souk compare) and report.html. Every item of the catalogue is searched.
+/// Writes metrics.json (rates in percent, 95 % confidence intervals), run.trec and qrels.trec (for trec_eval and
+/// similar tools), queries.jsonl (metrics of each query, for souk compare) and report.html. Searches the whole
+/// catalogue.
 ///
 /// Example: souk evaluate --lexical --data SHOP --out BM25
 ///
 /// Example: souk evaluate --model DIR --data SHOP --out MEASURED --baseline BM25
 #[derive(Args)]
-pub struct Evaluate {
+pub struct EvaluateCommand {
     #[command(flatten)]
     model: ModelArgs,
-    /// Measure the lexical channel (BM25) instead of a model
+    /// Evaluate BM25 instead of a model
     #[arg(long, conflicts_with_all = ["model", "run"])]
     lexical: bool,
-    /// Measure this TREC run of any engine instead of a model
+    /// Evaluate a TREC run of any engine instead of a model
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     run: Option<PathBuf>,
-    /// With --lexical: the words to search by instead of a query's own, a file like queries.jsonl (_id, text)
+    /// Query rewrites for --lexical: a file like queries.jsonl (_id, text) that replaces the text of queries
     #[arg(long, value_name = "FILE", requires = "lexical")]
     rewrites: Option<PathBuf>,
     /// Data folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Whose queries are asked
+    /// Split whose queries are evaluated
     #[arg(long, default_value = "test")]
     split: String,
-    /// A new folder
+    /// Output folder (new)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Folders of earlier evaluations to hold it against
+    /// Folders of earlier evaluations to compare with
     #[arg(long, value_name = "RUN", num_args = 1..)]
     baseline: Vec<PathBuf>,
-    /// Who gives the levels that the judgements lack: by default [judge] of the configuration, the oracle where the data is a
-    /// simulated shop, else nobody
+    /// Source of relevance levels for unjudged pairs (default: [judge] of the configuration, else the oracle for a
+    /// simulated shop, else none)
     #[arg(long, value_enum)]
     judge: Option<Judge>,
-    /// Hits kept for each query, more than 100; the first metric is the hitrate among them
+    /// Hits per query, more than 100; the first metric is the hit rate at this depth
     #[arg(long, default_value_t = DEPTH)]
     depth: usize,
-    /// Also take the perplexity of a decoder on the items that this configuration (of the objective next_token) keeps aside
+    /// Also measure perplexity: a next_token configuration, whose held-out items are scored by the decoder
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lexical", "run"])]
     language: Option<PathBuf>,
-    /// What tables call it; by default the model's name, BM25, or the run's name
+    /// Display name (default: the model's folder name, BM25, or the run's file name)
     #[arg(long)]
     name: Option<String>,
 }
@@ -74,63 +78,65 @@ const REPORT: &str = "report.html";
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Judge {
-    /// The data's judgements alone
+    /// Judgements of the data folder only
     Qrels,
-    /// The oracle of a simulated shop
+    /// Ground truth of a simulated shop
     Oracle,
 }
 
-impl Evaluate {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
+impl EvaluateCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         if self.depth <= WIDE {
-            return Err(Error::input(format!("--depth {}: say more than {WIDE}", self.depth)).into());
+            return Err(Error::input(format!("--depth {}: set it to more than {WIDE}", self.depth)).into());
         }
-        let config = shared.load(self.model.changes())?;
+        let config = globals.load(self.model.changes())?;
         let folder = DataFolder::open(&self.data)?;
         let task = Task::load(&folder, &self.split)?;
         let judge = self.judge(&config, &folder)?;
-        let baselines = self.baselines(&Asked::of(&task, judge.as_ref(), self.depth))?;
+        let baselines = self.baselines(&RunSettings::of(&task, judge.as_ref(), self.depth))?;
         let training = self.training_log(&config)?;
         let perplexity = self.language.as_ref().map(|file| perplexity_of(&config, file, &folder)).transpose()?;
-        let claim = Claim::new(&self.out)?;
+        let atomic_dir = AtomicDir::new(&self.out)?;
         let lexical = Lexical::build(task.items.iter().map(|item| Ok(item.passage())))?;
         let engine = match &self.run {
             Some(file) => Engine::run(&task, file)?,
             None if self.lexical => Engine::lexical(&task, self.rewrites.as_deref())?,
-            None => encoded(&config, &task)?,
+            None => encode_task(&config, &task)?,
         };
         let (name, judge, depth) = (self.name(&config), judge.as_ref(), self.depth);
         let (task, engine, lexical) = (&task, &engine, &lexical);
         let measurement = Measurement { name: &name, task, engine, lexical, judge, depth, perplexity };
-        let asked = bar("queries", Some(task.queries.len() as u64));
-        let run = measurement.write(&claim.aside, &|more| asked.inc(more))?;
-        asked.finish_and_clear();
-        let pairs: Vec<(&Run, &Run)> = baselines.iter().map(|baseline| (baseline, &run)).collect();
-        let comparison = Comparison::of(&pairs, false)?;
-        let page = Page { run: &run, baselines: &baselines, comparison: &comparison, training: training.as_ref() };
-        let file = claim.aside.join(REPORT);
+        let progress = bar("queries", Some(task.queries.len() as u64));
+        let run = measurement.write(&atomic_dir.staging, &|more| progress.inc(more))?;
+        progress.finish_and_clear();
+        let pairs: Vec<(&EvaluationRun, &EvaluationRun)> = baselines.iter().map(|baseline| (baseline, &run)).collect();
+        let comparison = RunComparison::of(&pairs, false)?;
+        let page =
+            ReportPage { run: &run, baselines: &baselines, comparison: &comparison, training: training.as_ref() };
+        let file = atomic_dir.staging.join(REPORT);
         std::fs::write(&file, page.html()).map_err(Error::store(&file, "write it"))?;
-        claim.finish()?;
+        atomic_dir.finish()?;
         let mut text = table(&run);
         if !comparison.pairs.is_empty() {
             text += &format!("\n{}", table_of(&comparison));
         }
         text += &format!("\nmeasured {} queries; report in {}", run.queries.len(), self.out.join(REPORT).display());
-        print(shared, &serde_json::to_value(&run.metrics)?, &text)
+        print(globals, &serde_json::to_value(&run.metrics)?, &text)
     }
 
-    /// Those that cannot be compared are refused before the long work begins.
-    fn baselines(&self, asked: &Asked) -> souk::Result<Vec<Run>> {
+    /// Loads the baselines. Fails before the slow work if one of them is not comparable.
+    fn baselines(&self, asked: &RunSettings) -> souk::Result<Vec<EvaluationRun>> {
         let load = |folder: &PathBuf| {
-            let run = Run::load(folder)?;
+            let run = EvaluationRun::load(folder)?;
             let differences = run.metrics.asked.differences(asked);
-            match differences.is_empty() {
-                true => Ok(run),
-                false => Err(Error::input(format!(
-                    "--baseline {}: cannot be compared with this evaluation, for they differ in {}",
+            if differences.is_empty() {
+                Ok(run)
+            } else {
+                Err(Error::input(format!(
+                    "--baseline {}: cannot be compared with this evaluation: they differ in {}",
                     folder.display(),
                     differences.join(", in ")
-                ))),
+                )))
             }
         };
         self.baseline.iter().map(load).collect()
@@ -140,7 +146,7 @@ impl Evaluate {
         let simulated = self.data.join("market.json").exists();
         let judge = match self.judge {
             Some(Judge::Oracle) if !simulated => {
-                let problem = "--judge oracle: this is no folder of `souk market`; only those have an oracle";
+                let problem = "--judge oracle: --data is not a folder of `souk market`; only those have an oracle";
                 return Err(Error::input(problem));
             }
             Some(Judge::Oracle) => reward::Judge::Oracle {},
@@ -152,7 +158,7 @@ impl Evaluate {
         config.open_judge(folder)
     }
 
-    /// Read before the long work begins, so that a bad line is not found at its end.
+    /// Training log of the model, read before the slow work so that a bad line fails early.
     fn training_log(&self, config: &Config) -> anyhow::Result<Option<TrainingLog>> {
         match &config.model.path {
             Some(path) if !self.lexical && self.run.is_none() => Ok(TrainingLog::load(&hub::resolve(path)?)?),
@@ -171,21 +177,22 @@ impl Evaluate {
     }
 }
 
-/// How well the model writes what a file's configuration teaches to write, asked as that asks it.
+/// Perplexity of the model on the held-out items of a next_token configuration, with that configuration's encoder
+/// settings.
 fn perplexity_of(config: &Config, file: &Path, folder: &DataFolder) -> souk::Result<f64> {
     let mut language = Config::load(Some(file), &[])?;
     language.model = config.model.clone();
-    // one writes in one direction, whichever way one reads
+    // generation is causal, even if the encoder is bidirectional
     language.encoder.causal = Some(true);
     let Objective::NextToken(rule) = &language.objective else {
-        let problem = "has another objective than next_token: give the configuration of a stage that learns to write";
+        let problem = "the objective is not next_token: give the configuration of a next_token stage";
         return Err(Error::config(file.display(), problem));
     };
     perplexity(&language.open_encoder()?.freeze()?, rule, &Catalogue::open(folder)?)
 }
 
-/// The vectors of the catalogue and of the queries.
-fn encoded(config: &Config, task: &Task) -> anyhow::Result<Engine> {
+/// Engine from the vectors of the catalogue and of the queries.
+fn encode_task(config: &Config, task: &Task) -> anyhow::Result<Engine> {
     let encoder = config.open_encoder()?.for_search()?.freeze()?;
     let worker = EncoderWorker::start(encoder, config.worker)?;
     let progress = bar("texts encoded", Some((task.items.len() + task.queries.len()) as u64));
@@ -197,8 +204,8 @@ fn encoded(config: &Config, task: &Task) -> anyhow::Result<Engine> {
     Ok(engine)
 }
 
-/// Slices down, metrics across; the interval of all queries below them.
-fn table(run: &Run) -> String {
+/// Metrics as a table: one row per slice, with the confidence interval of the overall row.
+fn table(run: &EvaluationRun) -> String {
     let all = names(run.metrics.asked.depth);
     let shown: Vec<&String> = SHOWN.iter().map(|metric| &all[*metric]).collect();
     let width = run.metrics.slices.keys().map(String::len).chain([16]).max().unwrap_or(16);

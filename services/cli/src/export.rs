@@ -1,23 +1,23 @@
-//! `souk export`: a model folder for other programs.
+//! `souk export`: writes a model folder for other programs.
 
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
 use crate::output::print;
-use crate::{ModelArgs, Shared};
+use crate::{GlobalArgs, ModelArgs};
 
-/// Write a model folder that other programs load
+/// Export a model folder for other programs
 ///
-/// The folder gives the same vectors in SentenceTransformer(DIR). An adapter (--set model.adapter=DIR) is merged.
+/// SentenceTransformer(DIR) gives the same vectors. A LoRA adapter (--set model.adapter=DIR) is merged.
 #[derive(Args)]
-pub struct Export {
+pub struct ExportCommand {
     #[command(flatten)]
     model: ModelArgs,
-    /// Which program is to load it
+    /// Target library
     #[arg(long, value_enum, default_value = "sentence-transformers")]
     to: Target,
-    /// A new folder
+    /// Output folder (new)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
@@ -27,9 +27,9 @@ enum Target {
     SentenceTransformers,
 }
 
-impl Export {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let config = shared.load(self.model.changes())?;
+impl ExportCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        let config = globals.load(self.model.changes())?;
         let mut encoder = config.open_encoder()?;
         match self.to {
             Target::SentenceTransformers => {
@@ -39,6 +39,6 @@ impl Export {
         }
         let out = self.out.display();
         let json = serde_json::json!({"out": self.out, "dimensions": encoder.dimensions()});
-        print(shared, &json, &format!("wrote {out}; load it with SentenceTransformer(\"{out}\")"))
+        print(globals, &json, &format!("wrote {out}; load it with SentenceTransformer(\"{out}\")"))
     }
 }

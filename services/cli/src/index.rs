@@ -1,4 +1,4 @@
-//! `souk index`: the vectors of a catalogue.
+//! `souk index`: encodes a catalogue and builds a vector index of it, as a folder or a Milvus collection.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
@@ -12,16 +12,15 @@ use souk::indexing::{IndexJob, IndexProgress, IndexTarget, Throughput};
 use souk::search::IndexBackend;
 
 use crate::output::print;
-use crate::progress::bar;
-use crate::train::Teller;
-use crate::{ModelArgs, Shared};
+use crate::progress::{ProgressLog, bar};
+use crate::{GlobalArgs, ModelArgs};
 
-/// Encode a catalogue and write an index of it
+/// Encode a catalogue and build a vector index
 ///
-/// The index remembers its model: another model's queries are refused. The catalogue is encoded in
-/// shards, which stay beside --out until all are there: run again after a kill, it goes on with what
-/// is missing. Several processes share the work, under torchrun's variables or by
-/// `souk launch --nproc N -- index ...`; all must see the folder of --out.
+/// The index stores the fingerprint of its model; queries of another model are an error. The catalogue
+/// is encoded in shards, kept next to --out until all are complete: after a crash, the same command
+/// encodes only the missing ones. Several processes can share the work: set torchrun's variables or
+/// run `souk launch --nproc N -- index ...`; all of them must see the folder of --out.
 ///
 /// Examples:
 ///   souk index --model RUN --data SHOP --out INDEX
@@ -30,43 +29,43 @@ use crate::{ModelArgs, Shared};
 ///       --out WORK --collection autumn
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub struct IndexVerb {
+pub struct IndexCommand {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
-    catalogue: Catalogue,
-    /// Which columns hold what, where their names do not say it: id=sku,title=name,text=description
+    catalogue: CatalogueArgs,
+    /// Column mapping, for columns without a standard name: id=sku,title=name,text=description
     #[arg(long, value_name = "FIELD=COLUMN", value_delimiter = ',', conflicts_with = "data")]
     columns: Vec<Column>,
-    /// A new folder
+    /// Output folder (new)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Instead of a folder, a new collection of the Milvus that [search.index] names
+    /// Milvus collection to create (in the Milvus of [search.index]) instead of an index folder
     #[arg(long, value_name = "NAME")]
     collection: Option<String>,
-    /// Given to the collection once it is whole
+    /// Milvus alias to assign to the collection once it is complete
     #[arg(long, value_name = "NAME", requires = "collection")]
     alias: Option<String>,
-    /// Size of a shard: about what a kill costs
+    /// Shard size: the work lost by a crash
     #[arg(long, value_name = "MB", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     shard_mb: u64,
 }
 
-/// Where the items are.
+/// Catalogue source.
 #[derive(Args)]
 #[group(required = true, multiple = false)]
-struct Catalogue {
+struct CatalogueArgs {
     /// Data folder with corpus.jsonl, one {"_id", "title", "text"} per line
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// File or folder of .jsonl, .parquet or .arrow files, here or at s3://, gs:// or az://
+    /// File or folder of .jsonl, .parquet or .arrow files: a local path, s3://, gs:// or az://
     #[arg(long, value_name = "ADDRESS")]
     from: Option<String>,
 }
 
-impl IndexVerb {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let config = shared.load(self.model.changes())?;
+impl IndexCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        let config = globals.load(self.model.changes())?;
         let target = self.target(&config)?;
         let address = match (&self.catalogue.from, &self.catalogue.data) {
             (Some(from), _) => from.clone(),
@@ -78,30 +77,30 @@ impl IndexVerb {
         let made_with = format!("{:?}", config.model.precision).to_lowercase();
         let job = IndexJob { files: &files, out: &self.out, target, index, shard_bytes, limits, made_with };
         let encoder = config.open_encoder()?.for_search()?.freeze()?;
-        let mut teller = Told::new();
-        let done = job.run(encoder, &mut |progress| teller.tell(&progress))?;
-        teller.bar.finish_and_clear();
+        let mut progress = IndexProgressPrinter::new();
+        let done = job.run(encoder, &mut |event| progress.print(&event))?;
+        progress.bar.finish_and_clear();
         let Some(done) = done else { return Ok(()) };
         let place = match &done.collection {
-            Some(name) => format!("the collection {name}"),
+            Some(name) => format!("collection {name}"),
             None => self.out.display().to_string(),
         };
         let (items, dimensions) = (done.num_items, done.dimensions);
         let mut text = format!("indexed {items} items of {dimensions} dimensions in {place}");
         if done.shards_before > 0 {
-            text += &format!("\n{} of {} shards were there from before", done.shards_before, done.num_shards);
+            text += &format!("\n{} of {} shards reused from an earlier run", done.shards_before, done.num_shards);
         }
         if done.throughput.items > 0 {
             text += &format!("\nencoded {}", speed(&done.throughput));
         }
-        // what an index is stands at the top, as its manifest has it
+        // fields of the manifest stay at the top level
         let mut json = done.manifest.as_ref().map_or_else(|| Ok(serde_json::json!({})), serde_json::to_value)?;
-        for (name, value) in serde_json::to_value(&done)?.as_object().context("what is done has names")? {
+        for (name, value) in serde_json::to_value(&done)?.as_object().context("the result is a JSON object")? {
             if name != "manifest" {
                 json[name] = value.clone();
             }
         }
-        print(shared, &json, &text)
+        print(globals, &json, &text)
     }
 
     fn target(&self, config: &Config) -> anyhow::Result<IndexTarget> {
@@ -111,7 +110,7 @@ impl IndexVerb {
                 Ok(IndexTarget::Milvus { settings: settings.clone(), collection, alias: self.alias.clone() })
             }
             IndexBackend::Embedded {} => {
-                let problem = "is for Milvus, which the configuration does not name: give --config configs/search-milvus.toml, or --set \
+                let problem = "needs Milvus in the configuration: give --config configs/search-milvus.toml, or --set \
                      'search.index={type=\"milvus\", address=\"http://HOST:PORT\"}'";
                 Err(souk::Error::config("--collection", problem).into())
             }
@@ -119,50 +118,50 @@ impl IndexVerb {
     }
 }
 
-fn speed(pace: &Throughput) -> String {
-    let (rate, days) = (pace.items_per_second, pace.billion_days);
+fn speed(throughput: &Throughput) -> String {
+    let (rate, days) = (throughput.items_per_second, throughput.billion_days);
     let billion = if days < 2.0 { format!("{:.1} hours", days * 24.0) } else { format!("{days:.0} days") };
-    format!("{rate:.0} items/s; a billion would take {billion} so")
+    format!("{rate:.0} items/s; a billion items would take {billion}")
 }
 
-/// A bar on a terminal; elsewhere a line now and then.
-struct Told {
+/// Progress of indexing: a bar on a terminal, log lines elsewhere.
+struct IndexProgressPrinter {
     bar: indicatif::ProgressBar,
-    teller: Teller,
+    log: ProgressLog,
 }
 
-impl Told {
+impl IndexProgressPrinter {
     fn new() -> Self {
-        Self { bar: bar("items", Some(0)), teller: Teller::new(!std::io::stderr().is_terminal()) }
+        Self { bar: bar("items", Some(0)), log: ProgressLog::new(!std::io::stderr().is_terminal()) }
     }
 
-    fn tell(&mut self, progress: &IndexProgress<'_>) {
+    fn print(&mut self, progress: &IndexProgress<'_>) {
         match progress {
-            IndexProgress::Note(note) => say(note),
-            IndexProgress::Encoding(pace) => {
-                let ((done, of), (bytes, all)) = (pace.shards, pace.bytes);
-                let expected = pace.expected().unwrap_or(0).max(pace.items);
+            IndexProgress::Note(note) => print_note(note),
+            IndexProgress::Encoding(throughput) => {
+                let ((done, total), (bytes, all)) = (throughput.shards, throughput.bytes);
+                let expected = throughput.expected().unwrap_or(0).max(throughput.items);
                 self.bar.set_length(expected);
-                self.bar.set_position(pace.items);
-                self.bar.set_message(format!("items, {done} of {of} shards"));
-                let share = 100.0 * bytes as f64 / all.max(1) as f64;
-                let message = format!("items, {done} of {of} shards ({share:.0} %), {}", speed(pace));
-                self.teller.tell((pace.items, expected), &message);
+                self.bar.set_position(throughput.items);
+                self.bar.set_message(format!("items, {done} of {total} shards"));
+                let percent = 100.0 * bytes as f64 / all.max(1) as f64;
+                let message = format!("items, {done} of {total} shards ({percent:.0} %), {}", speed(throughput));
+                self.log.print(throughput.items, expected, &message);
             }
             IndexProgress::Waiting(missing) => {
-                self.bar.set_message(format!("items; {missing} shards of other ranks are still missing"));
-                self.teller.tell((0, *missing as u64), "shards that other ranks still encode");
+                self.bar.set_message(format!("items; waiting for {missing} shards of other ranks"));
+                self.log.print(0, *missing as u64, "remaining shards of other ranks");
             }
             IndexProgress::Joining { items, of } => {
                 self.bar.set_length(*of);
                 self.bar.set_position(*items);
-                self.bar.set_message("items joined to the graph");
+                self.bar.set_message("items added to the HNSW graph");
             }
         }
     }
 }
 
-#[expect(clippy::print_stderr, reason = "what is left out is told beside the result")]
-fn say(note: &str) {
+#[expect(clippy::print_stderr, reason = "notes go to standard error")]
+fn print_note(note: &str) {
     eprintln!("{note}");
 }

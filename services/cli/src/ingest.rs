@@ -1,4 +1,4 @@
-//! `souk ingest`: a search log into training examples.
+//! `souk ingest`: reads a search log and writes training examples.
 
 use std::path::PathBuf;
 
@@ -6,38 +6,38 @@ use clap::Args;
 use souk::config::Change;
 use souk::dataset::{EXAMPLES_FOLDER, Ingest};
 
-use crate::Shared;
+use crate::GlobalArgs;
 use crate::output::print;
 use crate::progress::bar;
 use crate::stop::{end, listen};
 
-/// Read a search log and keep what shoppers chose as training examples
+/// Turn a search log into training examples
 ///
-/// Clicks, carts and purchases are joined to their queries and written to DIR/examples, each once, however often this is
-/// stopped or killed and started again: it goes on where it was. Messages that cannot be used are kept with their reason in
-/// dead.jsonl beside the examples. Several of these may share a Kafka topic and a folder.
+/// Joins clicks, carts and purchases to their queries and writes them to DIR/examples, exactly once: after a stop or a
+/// crash, the same command continues where it left off. Invalid messages go to dead.jsonl next to the examples, with
+/// the reason. Several processes may share a Kafka topic and a folder.
 ///
 /// Examples:
 ///   souk ingest --from shop/logs.ndjson --data shop
 ///   souk ingest --kafka localhost:9092 --topic ubi --data shop --follow
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub struct IngestVerb {
+pub struct IngestCommand {
     #[command(flatten)]
     log: LogArgs,
-    /// Wait for more at the end of the log, until stopped
+    /// Keep reading new messages until stopped
     #[arg(long)]
     follow: bool,
-    /// Data folder; the examples go to DIR/examples
+    /// Data folder; examples are written to DIR/examples
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
 }
 
-impl IngestVerb {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
+impl IngestCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let mut changes = self.log.changes();
         changes.extend(self.follow.then(|| Change::truth("log.follow", "--follow", true)));
-        let config = shared.load(changes)?;
+        let config = globals.load(changes)?;
         let stop = listen(end)?;
         let open = |resume| config.log.open(resume);
         let home = self.data.join(EXAMPLES_FOLDER);
@@ -47,8 +47,8 @@ impl IngestVerb {
         bar.finish_and_clear();
         let counts = &done.counts;
         let text = format!(
-            "{} messages: {} examples, {} queries, {} impressions, {} repeated, {} passed over, {} dead letters\n\
-             {} events wait for their query; everything is in {}",
+            "{} messages: {} examples, {} queries, {} impressions, {} duplicates, {} skipped, {} dead letters\n\
+             {} events are waiting for their query; output in {}",
             counts.messages,
             counts.examples,
             counts.queries,
@@ -59,26 +59,26 @@ impl IngestVerb {
             done.waiting,
             home.display(),
         );
-        print(shared, &serde_json::to_value(&done)?, &text)
+        print(globals, &serde_json::to_value(&done)?, &text)
     }
 }
 
-/// Where a search log comes from.
+/// Source of the search log: files or Kafka.
 #[derive(Args)]
 pub struct LogArgs {
-    /// A log in UBI 1.3, one JSON object a line; may be given several times
+    /// Log file in UBI 1.3, one JSON object per line; repeatable
     #[arg(long, value_name = "FILE", conflicts_with = "kafka")]
     from: Vec<String>,
-    /// Kafka's brokers
+    /// Kafka brokers
     #[arg(long, value_name = "HOST:PORT,...")]
     kafka: Option<String>,
-    /// A topic of UBI 1.3 messages; may be given several times, for topics that share their keys
+    /// Kafka topic of UBI 1.3 messages; repeatable, for topics with the same message keys
     #[arg(long, value_name = "NAME", requires = "kafka")]
     topic: Vec<String>,
-    /// The consumer group [default: souk]
+    /// Kafka consumer group (default: souk)
     #[arg(long, value_name = "NAME", requires = "kafka")]
     group: Option<String>,
-    /// Send what cannot be used to this topic as well
+    /// Dead-letter topic: also send invalid messages there
     #[arg(long, value_name = "NAME", requires = "kafka")]
     dead_letters: Option<String>,
 }

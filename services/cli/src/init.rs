@@ -1,4 +1,4 @@
-//! `souk init`: a new model folder from a configuration and a catalogue.
+//! `souk init`: writes a new model folder from a configuration and a catalogue.
 
 use std::path::PathBuf;
 
@@ -6,25 +6,26 @@ use clap::Args;
 use souk::beir::DataFolder;
 use souk::error::Error;
 
-use crate::Shared;
+use crate::GlobalArgs;
 use crate::output::print;
 
-/// Make a model from scratch: a tokenizer trained on a catalogue, weights from a seed
+/// Create a model from scratch: a tokenizer trained on a catalogue, and random weights
 ///
-/// The configuration's [scratch] says what model; configs/scratch-bert.toml is one to start from.
+/// [scratch] of the configuration sets the architecture, the seed and the size of the vocabulary; see
+/// configs/scratch-bert.toml.
 #[derive(Args)]
-pub struct Init {
+pub struct InitCommand {
     /// Data folder with corpus.jsonl
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// A new folder
+    /// Output folder (new)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
 
-impl Init {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let config = shared.load(Vec::new())?;
+impl InitCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        let config = globals.load(Vec::new())?;
         let missing =
             || Error::config("[scratch]", "is missing: give --config FILE, such as configs/scratch-bert.toml");
         let scratch = config.scratch.ok_or_else(missing)?;
@@ -36,6 +37,6 @@ impl Init {
         let num_items = passages.len();
         scratch.write(passages.into_iter(), &self.out)?;
         let json = serde_json::json!({"out": self.out, "num_items": num_items});
-        print(shared, &json, &format!("wrote {} with a tokenizer of {num_items} items", self.out.display()))
+        print(globals, &json, &format!("wrote {}; tokenizer trained on {num_items} items", self.out.display()))
     }
 }

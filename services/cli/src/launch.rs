@@ -1,5 +1,5 @@
-//! `souk launch`: several ranks of one job on this machine, each an engine of its own with torchrun's variables set. When one
-//! fails, the others are ended.
+//! `souk launch`: runs a command as several ranks on this machine, each a process with torchrun's variables. When one
+//! rank fails, the others are stopped.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,101 +16,101 @@ use clap::Args;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::Shared;
+use crate::GlobalArgs;
 use crate::stop::listen;
 
-/// How long ranks may take to end once one has failed.
-const GRACE: Duration = Duration::from_secs(10);
-/// How long they may take when the user has asked: a step and a checkpoint.
-const PATIENCE: Duration = Duration::from_secs(600);
-/// Tells a rank who started it.
+/// Grace period after a rank failed, before the others are killed.
+const FAILURE_GRACE: Duration = Duration::from_secs(10);
+/// Grace period after Ctrl-C: long enough for a step and a checkpoint.
+const STOP_GRACE: Duration = Duration::from_secs(600);
+/// Environment variable with the launcher's process id.
 const LAUNCHER: &str = "SOUK_LAUNCHER";
 const POLL: Duration = Duration::from_millis(20);
-/// A longer line is shown in pieces.
+/// Upper bound of a line in bytes; longer lines are split.
 const MAX_LINE: u64 = 64 << 10;
 
-/// Run a verb as several processes of this machine that work together
+/// Run a command as several processes (ranks) on this machine
 ///
-/// Starts N ranks of `souk VERB` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
-/// set, as torchrun does; on several machines, use torchrun. Standard output is rank 0's; all else
-/// is shown with [RANK] before each line. When a rank fails, the others are ended, and its exit
-/// code is the job's (1 after a signal). Ctrl-C lets all end their step, a second one ends them at once. Example:
+/// Starts N ranks of `souk <command>` with RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
+/// set, as torchrun does; for several machines, use torchrun. Standard output comes from rank 0; all
+/// other output has the prefix [RANK]. If a rank fails, the others are stopped and its exit code is
+/// returned (1 after a signal). Ctrl-C stops after the current step, a second one at once. Example:
 ///
 ///   souk launch --nproc 2 -- train --config configs/sft-market.toml --data market --out run
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub struct Launch {
-    /// Ranks to start
+pub struct LaunchCommand {
+    /// Number of ranks
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     nproc: u16,
-    /// End the job when it has run for so long
+    /// Time limit; the job is stopped after it
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     timeout: Option<u64>,
-    /// What each rank runs
-    #[arg(last = true, required = true, value_name = "VERB ARGS")]
+    /// Command that each rank runs, with its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND ARGS")]
     command: Vec<OsString>,
 }
 
-/// The job's end is a rank's: its exit code is ours.
+/// Failure of a rank; its exit code becomes the launcher's.
 #[derive(Debug)]
-pub struct RankFailed {
+pub struct RankFailure {
     pub code: u8,
-    how: String,
+    message: String,
 }
 
-impl fmt::Display for RankFailed {
+impl fmt::Display for RankFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.how)
+        f.write_str(&self.message)
     }
 }
 
-impl std::error::Error for RankFailed {}
+impl std::error::Error for RankFailure {}
 
 struct Rank {
     number: usize,
     process: Child,
-    /// How it has ended.
-    ended: Option<ExitStatus>,
+    /// Exit status; none while the rank runs.
+    status: Option<ExitStatus>,
     readers: Vec<JoinHandle<()>>,
 }
 
-impl Launch {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let insisted = Arc::new(AtomicBool::new(false));
-        let again = insisted.clone();
-        let stop = listen(move || again.store(true, Ordering::Relaxed))?;
+impl LaunchCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        let is_forced = Arc::new(AtomicBool::new(false));
+        let force = is_forced.clone();
+        let stop = listen(move || force.store(true, Ordering::Relaxed))?;
         let end = self.timeout.map(|seconds| Instant::now() + Duration::from_secs(seconds));
         let mut job = Job(Vec::new());
-        let port = free_port().context("no free port for the ranks to meet at")?;
+        let port = free_port().context("no free port for the ranks to connect to")?;
         for number in 0..usize::from(self.nproc) {
-            job.0.push(self.start(number, port, shared)?);
+            job.0.push(self.start(number, port, globals)?);
         }
         let outcome = loop {
-            // first, for a terminal sends Ctrl-C to the ranks as well, and that is no failure of theirs
+            // checked first: a terminal sends Ctrl-C to the ranks as well, and their exit is then no failure
             if stop.load(Ordering::Relaxed) {
-                break Err(anyhow::anyhow!("stopped: all ranks were told to end"));
+                break Err(anyhow::anyhow!("stopped by a signal: all ranks were stopped"));
             }
             if let Some(failed) = job.first_failure()? {
                 break Err(failed.into());
             }
-            if job.0.iter().all(|rank| rank.ended.is_some()) {
+            if job.0.iter().all(|rank| rank.status.is_some()) {
                 break Ok(());
             }
             if end.is_some_and(|end| Instant::now() > end) {
                 let seconds = self.timeout.unwrap_or_default();
-                break Err(anyhow::anyhow!("the job was not done after {seconds} s (--timeout), and was ended"));
+                break Err(anyhow::anyhow!("the job was not done after {seconds} s (--timeout) and was stopped"));
             }
             std::thread::sleep(POLL);
         };
-        let grace = if stop.load(Ordering::Relaxed) { PATIENCE } else { GRACE };
-        job.end(grace, &insisted)?;
+        let grace = if stop.load(Ordering::Relaxed) { STOP_GRACE } else { FAILURE_GRACE };
+        job.end(grace, &is_forced)?;
         outcome
     }
 
-    fn start(&self, number: usize, port: u16, shared: &Shared) -> anyhow::Result<Rank> {
-        let engine = std::env::current_exe().context("cannot tell where this program lies")?;
+    fn start(&self, number: usize, port: u16, globals: &GlobalArgs) -> anyhow::Result<Rank> {
+        let engine = std::env::current_exe().context("cannot find the path of this program")?;
         let mut command = Command::new(engine);
-        command.args(&self.command).args(forwarded(shared));
+        command.args(&self.command).args(forwarded(globals));
         let variables = [("RANK", number), ("LOCAL_RANK", number)];
         let sizes = [("WORLD_SIZE", usize::from(self.nproc)), ("LOCAL_WORLD_SIZE", usize::from(self.nproc))];
         command.envs(variables.into_iter().chain(sizes).map(|(name, value)| (name, value.to_string())));
@@ -128,56 +128,56 @@ impl Launch {
         let error = process.stderr.take().map(|stream| prefixed(number, stream));
         let output = process.stdout.take().map(|stream| prefixed(number, stream));
         let readers = error.into_iter().chain(output).collect();
-        Ok(Rank { number, process, ended: None, readers })
+        Ok(Rank { number, process, status: None, readers })
     }
 }
 
-/// What stands before `--` but belongs to every verb.
-fn forwarded(shared: &Shared) -> Vec<OsString> {
+/// Global flags given before `--`, to pass on to each rank.
+fn forwarded(globals: &GlobalArgs) -> Vec<OsString> {
     let mut arguments = Vec::new();
-    if let Some(config) = &shared.config {
+    if let Some(config) = &globals.config {
         arguments.extend(["--config".into(), config.into()]);
     }
-    for set in &shared.sets {
+    for set in &globals.sets {
         arguments.extend(["--set".into(), set.into()]);
     }
-    if shared.json {
+    if globals.json {
         arguments.push("--json".into());
     }
     arguments
 }
 
-/// The ranks; none outlives this.
+/// All ranks; killed when dropped.
 struct Job(Vec<Rank>);
 
 impl Job {
-    /// Of the ranks that have ended since the last look, the first that failed.
-    fn first_failure(&mut self) -> anyhow::Result<Option<RankFailed>> {
+    /// First failure among the ranks that ended since the last call.
+    fn first_failure(&mut self) -> anyhow::Result<Option<RankFailure>> {
         let mut first = None;
-        for rank in self.0.iter_mut().filter(|rank| rank.ended.is_none()) {
-            rank.ended = rank.process.try_wait()?;
-            let failed = rank.ended.filter(|status| !status.success());
+        for rank in self.0.iter_mut().filter(|rank| rank.status.is_none()) {
+            rank.status = rank.process.try_wait()?;
+            let failed = rank.status.filter(|status| !status.success());
             first = first.or(failed.map(|status| failure(rank.number, status)));
         }
         Ok(first)
     }
 
-    /// Ends those that still run, first by asking, and shows what they have to say.
-    fn end(&mut self, grace: Duration, insisted: &AtomicBool) -> anyhow::Result<()> {
-        for rank in self.0.iter_mut().filter(|rank| rank.ended.is_none()) {
+    /// Stops running ranks, by SIGTERM and then by SIGKILL, and waits for their output.
+    fn end(&mut self, grace: Duration, is_forced: &AtomicBool) -> anyhow::Result<()> {
+        for rank in self.0.iter_mut().filter(|rank| rank.status.is_none()) {
             let pid = Pid::from_raw(i32::try_from(rank.process.id())?);
-            // it has not been waited for, so the number is still its own; it may have ended by itself
+            // not reaped yet, so the process id is still valid; it may have exited already
             let _ = kill(pid, Signal::SIGTERM);
         }
         let end = Instant::now() + grace;
         for rank in &mut self.0 {
-            while rank.ended.is_none() && Instant::now() < end && !insisted.load(Ordering::Relaxed) {
-                rank.ended = rank.process.try_wait()?;
+            while rank.status.is_none() && Instant::now() < end && !is_forced.load(Ordering::Relaxed) {
+                rank.status = rank.process.try_wait()?;
                 std::thread::sleep(POLL.min(end.saturating_duration_since(Instant::now())));
             }
-            if rank.ended.is_none() {
+            if rank.status.is_none() {
                 drop(rank.process.kill());
-                rank.ended = Some(rank.process.wait()?);
+                rank.status = Some(rank.process.wait()?);
             }
             for reader in rank.readers.drain(..) {
                 drop(reader.join());
@@ -187,61 +187,61 @@ impl Job {
     }
 }
 
-/// A rank ends with who launched it, however that ended.
+/// Makes a rank die with its launcher, however that ended.
 #[cfg(target_os = "linux")]
-pub fn follow_launcher() -> anyhow::Result<()> {
+pub fn die_with_launcher() -> anyhow::Result<()> {
     let Some(launcher) = std::env::var(LAUNCHER).ok().and_then(|text| text.parse().ok()) else { return Ok(()) };
-    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).context("cannot follow the launcher")?;
-    match nix::unistd::getppid() == Pid::from_raw(launcher) {
-        true => Ok(()),
-        false => anyhow::bail!("the launcher has ended"),
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).context("cannot request a signal at the launcher's end")?;
+    if nix::unistd::getppid() != Pid::from_raw(launcher) {
+        anyhow::bail!("the launcher has exited: start the job again");
     }
+    Ok(())
 }
 
 #[cfg(not(target_os = "linux"))]
-pub fn follow_launcher() -> anyhow::Result<()> {
+pub fn die_with_launcher() -> anyhow::Result<()> {
     Ok(())
 }
 
 impl Drop for Job {
     fn drop(&mut self) {
-        for rank in self.0.iter_mut().filter(|rank| rank.ended.is_none()) {
+        for rank in self.0.iter_mut().filter(|rank| rank.status.is_none()) {
             drop(rank.process.kill());
             drop(rank.process.wait());
         }
     }
 }
 
-fn failure(number: usize, status: ExitStatus) -> RankFailed {
+fn failure(number: usize, status: ExitStatus) -> RankFailure {
     let signal = std::os::unix::process::ExitStatusExt::signal(&status);
-    let how = match (status.code(), signal) {
-        (Some(code), _) => format!("rank {number} failed first, with exit code {code}; the others were ended"),
+    let message = match (status.code(), signal) {
+        (Some(code), _) => format!("rank {number} failed first, with exit code {code}; the others were stopped"),
         (None, Some(signal)) => {
             let name = Signal::try_from(signal).map_or_else(|_| signal.to_string(), |name| name.to_string());
-            format!("rank {number} failed first, ended by {name}; the others were ended")
+            format!("rank {number} failed first, killed by {name}; the others were stopped")
         }
-        (None, None) => format!("rank {number} failed first; the others were ended"),
+        (None, None) => format!("rank {number} failed first; the others were stopped"),
     };
-    RankFailed { code: status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1), how }
+    RankFailure { code: status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1), message }
 }
 
 fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
-/// Shows a rank's lines on standard error, each whole and with the rank before it.
+/// Copies a rank's output to standard error, line by line, with the prefix `[RANK]`.
 fn prefixed(number: usize, stream: impl Read + Send + 'static) -> JoinHandle<()> {
     std::thread::spawn(move || {
         let mut stream = BufReader::new(stream);
         let mut line = format!("[{number}] ").into_bytes();
-        let begin = line.len();
+        let prefix = line.len();
         while matches!(stream.by_ref().take(MAX_LINE).read_until(b'\n', &mut line), Ok(1..)) {
             if !line.ends_with(b"\n") {
                 line.push(b'\n');
             }
-            // with nobody to read it, the rank still must not wait
+            // write errors are ignored: the rank must not block on a closed standard error
             drop(stderr().lock().write_all(&line));
-            line.truncate(begin);
+            line.truncate(prefix);
         }
     })
 }

@@ -1,24 +1,24 @@
-//! Lines of a file or of standard input, with their numbers.
+//! Lines of standard input or a file as text, with line numbers from 1. Lines that are not UTF-8 are errors.
 
 use std::io::BufRead;
 use std::path::Path;
 
 use souk::error::{Error, Result};
 
-/// One line of a file, with its number.
-pub struct Lines<R> {
+/// Iterator over the lines of an input, each with its number.
+pub struct StdinLines<R> {
     input: R,
     file: std::path::PathBuf,
     number: u64,
 }
 
-impl<R: BufRead> Lines<R> {
+impl<R: BufRead> StdinLines<R> {
     pub fn new(input: R, file: &Path) -> Self {
         Self { input, file: file.into(), number: 0 }
     }
 }
 
-impl<R: BufRead> Iterator for Lines<R> {
+impl<R: BufRead> Iterator for StdinLines<R> {
     type Item = Result<(u64, String)>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -1,4 +1,4 @@
-//! The command `souk`: one file per verb. Exit code 0: done; 2: usage or configuration; 1: failure.
+//! The `souk` command line, one file per command. Exit codes: 0 success, 2 usage or configuration, 1 failure.
 //! Results go to standard output, everything else to standard error.
 
 mod compare;
@@ -34,37 +34,37 @@ use clap::{Args, Parser, Subcommand};
 use souk::config::{Change, Config};
 
 #[derive(Parser)]
-#[command(name = "souk", about = "The dense retriever of an online shop: texts to vectors, queries to items", long_about = None)]
+#[command(name = "souk", about = "Train, evaluate and serve dense retrieval for product search", long_about = None)]
 #[command(
     disable_version_flag = true,
-    after_help = "Each verb teaches itself: souk VERB --help\nExit code: 0 done, 2 usage or configuration, 1 failure"
+    after_help = "Run `souk <command> --help` for all flags.\nExit code: 0 success, 2 usage or configuration, 1 failure"
 )]
 struct Souk {
     #[command(subcommand)]
-    verb: Option<Verb>,
-    /// Print the versions of souk and libtorch, and the device
+    command: Option<Command>,
+    /// Print the versions of souk and libtorch, the device and the number of threads
     #[arg(short = 'V', long)]
     version: bool,
     #[command(flatten)]
-    shared: Shared,
+    globals: GlobalArgs,
 }
 
-/// What every verb takes.
+/// Flags of every command.
 #[derive(Args)]
-pub struct Shared {
-    /// A TOML file; configs/ holds vetted ones
+pub struct GlobalArgs {
+    /// Configuration file in TOML; configs/ has tested ones
     #[arg(long, global = true, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Change one value of the configuration, such as --set encoder.dimensions=128
+    /// Override one configuration value, such as --set encoder.dimensions=128; repeatable
     #[arg(long = "set", global = true, value_name = "NAME=VALUE")]
     sets: Vec<String>,
-    /// Print results as JSON, for machines
+    /// Print results as JSON
     #[arg(long, global = true)]
     json: bool,
 }
 
-impl Shared {
-    /// The configuration with the verb's own flags on top.
+impl GlobalArgs {
+    /// Configuration: file, then `--set`, then the command's own flags.
     fn load(&self, flags: Vec<Change>) -> souk::Result<Config> {
         let mut changes = self.sets.iter().map(|set| Change::parse(set)).collect::<souk::Result<Vec<_>>>()?;
         changes.extend(flags);
@@ -72,16 +72,16 @@ impl Shared {
     }
 }
 
-/// Where and in which numbers the model runs.
+/// Model, precision and device.
 #[derive(Args)]
 pub struct ModelArgs {
-    /// Model folder (Hugging Face or sentence-transformers layout) or hub name (owner/model)
+    /// Model folder (Hugging Face or sentence-transformers layout) or Hugging Face hub name (owner/model)
     #[arg(long, value_name = "DIR")]
     model: Option<String>,
-    /// f32, bf16, or int8 (CPU with VNNI)
+    /// Precision: f32, bf16 or int8 (CPU with VNNI)
     #[arg(long)]
     precision: Option<String>,
-    /// auto, cpu, cuda or cuda:N
+    /// Device: auto, cpu, cuda or cuda:N
     #[arg(long)]
     device: Option<String>,
 }
@@ -98,59 +98,59 @@ impl ModelArgs {
 }
 
 #[derive(Subcommand)]
-enum Verb {
-    Compare(compare::Compare),
-    Db(db::Db),
-    Doctor(doctor::Doctor),
-    Embed(embed::Embed),
-    Evaluate(evaluate::Evaluate),
-    Experiment(experiment::Experiment),
-    Export(export::Export),
-    Import(import::Import),
-    Index(index::IndexVerb),
-    Ingest(ingest::IngestVerb),
-    Init(init::Init),
-    Launch(launch::Launch),
-    Market(market::Market),
-    Plan(plan::PlanVerb),
-    Produce(produce::Produce),
-    Relevance(relevance::Relevance),
-    Search(search::Search),
-    Serve(serve::Serve),
-    Train(train::Train),
-    Trainer(trainer::Trainer),
+enum Command {
+    Compare(compare::CompareCommand),
+    Db(db::DbCommand),
+    Doctor(doctor::DoctorCommand),
+    Embed(embed::EmbedCommand),
+    Evaluate(evaluate::EvaluateCommand),
+    Experiment(experiment::ExperimentCommand),
+    Export(export::ExportCommand),
+    Import(import::ImportCommand),
+    Index(index::IndexCommand),
+    Ingest(ingest::IngestCommand),
+    Init(init::InitCommand),
+    Launch(launch::LaunchCommand),
+    Market(market::MarketCommand),
+    Plan(plan::PlanCommand),
+    Produce(produce::ProduceCommand),
+    Relevance(relevance::RelevanceCommand),
+    Search(search::SearchCommand),
+    Serve(serve::ServeCommand),
+    Train(train::TrainCommand),
+    Trainer(trainer::TrainerCommand),
 }
 
 fn main() -> ExitCode {
     let souk = Souk::parse();
     let _telemetry = souk::telemetry::start();
-    let shared = &souk.shared;
-    if let Err(error) = launch::follow_launcher() {
+    let globals = &souk.globals;
+    if let Err(error) = launch::die_with_launcher() {
         return report(&error);
     }
-    let outcome = match &souk.verb {
-        _ if souk.version => version::run(shared),
-        Some(Verb::Compare(verb)) => verb.run(shared),
-        Some(Verb::Db(verb)) => verb.run(shared),
-        Some(Verb::Doctor(verb)) => verb.run(shared),
-        Some(Verb::Embed(verb)) => verb.run(shared),
-        Some(Verb::Evaluate(verb)) => verb.run(shared),
-        Some(Verb::Experiment(verb)) => verb.run(shared),
-        Some(Verb::Export(verb)) => verb.run(shared),
-        Some(Verb::Import(verb)) => verb.run(shared),
-        Some(Verb::Index(verb)) => verb.run(shared),
-        Some(Verb::Ingest(verb)) => verb.run(shared),
-        Some(Verb::Init(verb)) => verb.run(shared),
-        Some(Verb::Launch(verb)) => verb.run(shared),
-        Some(Verb::Market(verb)) => verb.run(shared),
-        Some(Verb::Plan(verb)) => verb.run(shared),
-        Some(Verb::Produce(verb)) => verb.run(shared),
-        Some(Verb::Relevance(verb)) => verb.run(shared),
-        Some(Verb::Search(verb)) => verb.run(shared),
-        Some(Verb::Serve(verb)) => verb.run(shared),
-        Some(Verb::Train(verb)) => verb.run(shared),
-        Some(Verb::Trainer(verb)) => verb.run(shared),
-        None => Err(souk::Error::input("say what to do: souk --help lists the verbs").into()),
+    let outcome = match &souk.command {
+        _ if souk.version => version::run(globals),
+        Some(Command::Compare(command)) => command.run(globals),
+        Some(Command::Db(command)) => command.run(globals),
+        Some(Command::Doctor(command)) => command.run(globals),
+        Some(Command::Embed(command)) => command.run(globals),
+        Some(Command::Evaluate(command)) => command.run(globals),
+        Some(Command::Experiment(command)) => command.run(globals),
+        Some(Command::Export(command)) => command.run(globals),
+        Some(Command::Import(command)) => command.run(globals),
+        Some(Command::Index(command)) => command.run(globals),
+        Some(Command::Ingest(command)) => command.run(globals),
+        Some(Command::Init(command)) => command.run(globals),
+        Some(Command::Launch(command)) => command.run(globals),
+        Some(Command::Market(command)) => command.run(globals),
+        Some(Command::Plan(command)) => command.run(globals),
+        Some(Command::Produce(command)) => command.run(globals),
+        Some(Command::Relevance(command)) => command.run(globals),
+        Some(Command::Search(command)) => command.run(globals),
+        Some(Command::Serve(command)) => command.run(globals),
+        Some(Command::Train(command)) => command.run(globals),
+        Some(Command::Trainer(command)) => command.run(globals),
+        None => Err(souk::Error::input("no command: run `souk --help` for a list").into()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -158,10 +158,10 @@ fn main() -> ExitCode {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "this is where errors meet the user")]
+#[expect(clippy::print_stderr, reason = "errors go to standard error")]
 fn report(error: &anyhow::Error) -> ExitCode {
     use souk::Error::{Config, Input};
-    // whoever reads our output has left: nothing went wrong
+    // broken pipe: the reader closed our output, which is no failure
     let closed = |e: &std::io::Error| e.kind() == std::io::ErrorKind::BrokenPipe;
     if error.downcast_ref().is_some_and(closed) {
         return ExitCode::SUCCESS;
@@ -170,7 +170,7 @@ fn report(error: &anyhow::Error) -> ExitCode {
     for cause in error.chain().skip(1) {
         eprintln!("  because: {cause}");
     }
-    if let Some(rank) = error.downcast_ref::<launch::RankFailed>() {
+    if let Some(rank) = error.downcast_ref::<launch::RankFailure>() {
         return ExitCode::from(rank.code);
     }
     let code = if matches!(error.downcast_ref(), Some(Config { .. } | Input { .. })) { 2 } else { 1 };

@@ -1,4 +1,4 @@
-//! `souk market`: a simulated shop as a data folder.
+//! `souk market`: writes a simulated shop as a data folder.
 
 use std::cell::RefCell;
 use std::path::PathBuf;
@@ -8,57 +8,57 @@ use indicatif::ProgressBar;
 use serde_json::json;
 use souk::market::{MarketSpec, WriteStep, write};
 
-use crate::Shared;
+use crate::GlobalArgs;
 use crate::output::print;
 use crate::progress::bar;
 
-/// Write a simulated shop: catalogue, queries, judgements and a search log
+/// Generate a simulated shop: catalogue, queries, judgements and a search log
 ///
-/// The same seed gives the same folder, to the byte. Test queries come with all their Good items; the log holds searches
-/// with training queries only. docs/market.md says how items are graded and what was measured.
+/// The same seed gives the same folder, byte for byte. Test queries have judgements for all their Good items; the log
+/// has searches with training queries only. docs/market.md explains the grading.
 ///
 /// Example: souk market --seed 7 --items 20000 --out SHOP
 #[derive(Args)]
-pub struct Market {
-    /// Where all chance comes from
+pub struct MarketCommand {
+    /// Random seed
     #[arg(long, default_value_t = 7)]
     seed: u64,
-    /// Items in the catalogue; a million takes half a gigabyte of memory
+    /// Number of items; a million needs half a gigabyte of memory
     #[arg(long, default_value_t = 20_000)]
     items: u32,
-    /// Queries in all; a fifth of them is the test
+    /// Number of queries; a fifth of them is the test split
     #[arg(long, default_value_t = 3_000)]
     queries: u32,
-    /// Impressions, clicks, carts and purchases in the log
+    /// Number of log events: impressions, clicks, carts and purchases
     #[arg(long, default_value_t = 200_000)]
     events: u64,
-    /// A new folder
+    /// Output folder (new)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
 
-impl Market {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let plan =
+impl MarketCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        let spec =
             MarketSpec { seed: self.seed, items: self.items, queries: self.queries as usize, events: self.events };
-        let shown: RefCell<Option<(WriteStep, ProgressBar)>> = RefCell::new(None);
-        let counts = write(&plan, &self.out, &|step, more| {
-            let mut shown = shown.borrow_mut();
-            if shown.as_ref().is_none_or(|(last, _)| *last != step) {
+        let current: RefCell<Option<(WriteStep, ProgressBar)>> = RefCell::new(None);
+        let counts = write(&spec, &self.out, &|step, more| {
+            let mut current = current.borrow_mut();
+            if current.as_ref().is_none_or(|(last, _)| *last != step) {
                 let (what, total) = match step {
                     WriteStep::Items => ("items", u64::from(self.items)),
                     WriteStep::Judgements => ("queries judged", u64::from(self.queries)),
                     WriteStep::LogLines => ("log lines", self.events.saturating_add(self.events / 16)),
                 };
-                if let Some((_, last)) = shown.replace((step, bar(what, Some(total)))) {
+                if let Some((_, last)) = current.replace((step, bar(what, Some(total)))) {
                     last.finish_and_clear();
                 }
             }
-            if let Some((_, bar)) = shown.as_ref() {
+            if let Some((_, bar)) = current.as_ref() {
                 bar.inc(more);
             }
         })?;
-        if let Some((_, last)) = shown.take() {
+        if let Some((_, last)) = current.take() {
             last.finish_and_clear();
         }
         let judged: Vec<String> =
@@ -71,6 +71,6 @@ impl Market {
             judged.join(" and "),
             counts.log_lines
         );
-        print(shared, &json!({"out": self.out, "plan": plan, "counts": counts}), &text)
+        print(globals, &json!({"out": self.out, "plan": spec, "counts": counts}), &text)
     }
 }

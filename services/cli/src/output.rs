@@ -1,15 +1,16 @@
-//! What a verb has to say, on standard output.
+//! Output of a command's result: takes it as JSON and as text, prints one of them to standard output.
 
 use std::io::{Write, stdout};
 
-use crate::Shared;
+use crate::GlobalArgs;
 
-/// Prints lines for people, or one JSON object for machines. A reader who has left is an error of the pipe, no panic.
-pub fn print(shared: &Shared, json: &serde_json::Value, text: &str) -> anyhow::Result<()> {
+/// Prints JSON with `--json`, text otherwise. A closed pipe is an error, not a panic.
+pub fn print(globals: &GlobalArgs, json: &serde_json::Value, text: &str) -> anyhow::Result<()> {
     let mut out = stdout().lock();
-    match shared.json {
-        true => writeln!(out, "{json}")?,
-        false => writeln!(out, "{text}")?,
+    if globals.json {
+        writeln!(out, "{json}")?;
+    } else {
+        writeln!(out, "{text}")?;
     }
     Ok(out.flush()?)
 }

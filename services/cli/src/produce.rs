@@ -1,4 +1,4 @@
-//! `souk produce`: a search log into a Kafka topic.
+//! `souk produce`: writes a search log from standard input to a Kafka topic.
 
 use std::io::{BufRead, stdin};
 
@@ -7,64 +7,68 @@ use souk::config::Change;
 use souk::error::Error;
 use souk::log::kafka::Topic;
 
-use crate::Shared;
+use crate::GlobalArgs;
 use crate::output::print;
 
-/// Sent at a time; the broker has them before the next are read.
-const AT_ONCE: usize = 10_000;
+/// Messages per send; the broker acknowledges each batch before the next is read.
+const BATCH: usize = 10_000;
 
 /// Write a search log from standard input to a Kafka topic
 ///
-/// One JSON object of UBI 1.3 a line. A query and its events get the same key, so that they stay in their order whatever the
-/// number of partitions.
+/// Input: UBI 1.3, one JSON object per line. The message key is the query_id, so a query and its events stay in order
+/// whatever the number of partitions.
 ///
 /// Example: souk produce --kafka localhost:9092 --topic ubi --partitions 4 < SHOP/logs.ndjson
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub struct Produce {
-    /// Kafka's brokers
+pub struct ProduceCommand {
+    /// Kafka brokers
     #[arg(long, value_name = "HOST:PORT,...")]
     kafka: Option<String>,
-    /// The topic
+    /// Kafka topic
     #[arg(long, value_name = "NAME")]
     topic: String,
-    /// Make the topic with so many partitions, where it is not there
+    /// Create the topic with N partitions if it does not exist
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=10_000))]
     partitions: Option<i32>,
 }
 
-impl Produce {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
+impl ProduceCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let flag = self.kafka.iter().map(|brokers| Change::text("log.brokers", "--kafka", brokers));
-        let config = shared.load(flag.collect())?;
+        let config = globals.load(flag.collect())?;
         let settings = config.log.kafka_settings()?;
         if let Some(partitions) = self.partitions {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(Topic::create(&settings, &self.topic, partitions))?;
         }
         let topic = Topic::open(&settings, &self.topic)?;
-        let (mut lines, mut num) = (Vec::with_capacity(AT_ONCE), 0);
+        let (mut lines, mut num_sent) = (Vec::with_capacity(BATCH), 0);
         for (number, line) in stdin().lock().split(b'\n').enumerate() {
             let line = line?;
             if line.is_empty() {
                 continue;
             }
             let json: serde_json::Value = serde_json::from_slice(&line)
-                .map_err(|e| Error::input(format!("line {} is not JSON", number + 1)).because(e))?;
+                .map_err(|e| Error::input(format!("standard input, line {}: not JSON", number + 1)).because(e))?;
             let key = match &json["query_id"] {
                 serde_json::Value::String(id) => id.clone(),
                 serde_json::Value::Null => String::new(),
                 other => other.to_string(),
             };
             lines.push((key, line));
-            if lines.len() == AT_ONCE {
+            if lines.len() == BATCH {
                 topic.send(&lines)?;
-                num += lines.len();
+                num_sent += lines.len();
                 lines.clear();
             }
         }
         topic.send(&lines)?;
-        num += lines.len();
-        print(shared, &serde_json::json!({"messages": num}), &format!("{num} messages are in `{}`", self.topic))
+        num_sent += lines.len();
+        print(
+            globals,
+            &serde_json::json!({"messages": num_sent}),
+            &format!("sent {num_sent} messages to `{}`", self.topic),
+        )
     }
 }

@@ -1,51 +1,50 @@
-//! `souk relevance`: trains and serves the model that judges how well an item answers a query.
+//! `souk relevance`: trains and serves a relevance model (a calibrated cross-encoder).
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
 use clap::{Args, Subcommand};
-use souk::atomic_dir::Claim;
+use souk::atomic_dir::AtomicDir;
 use souk::beir::DataFolder;
 use souk::config::Change;
-use souk::cross_encoder::{GradedPairs, Measured, Progress};
+use souk::cross_encoder::{GradedPairs, JudgeReport, TrainProgress};
 use souk::error::Error;
 use souk::report::relevance_page;
 
 use crate::output::print;
-use crate::progress::bar;
+use crate::progress::{ProgressLog, bar};
 use crate::stop::{end, listen};
-use crate::train::Teller;
-use crate::{ModelArgs, Shared};
+use crate::{GlobalArgs, ModelArgs};
 
 const REPORT: &str = "report.html";
 
-/// Train or serve a relevance model: how well an item answers a query, as a level and a calibrated score
+/// Train or serve a relevance model: a level and a calibrated score for each query-item pair
 #[derive(Args)]
-pub struct Relevance {
+pub struct RelevanceCommand {
     #[command(subcommand)]
-    verb: RelevanceVerb,
+    action: RelevanceAction,
 }
 
 #[derive(Subcommand)]
-enum RelevanceVerb {
+enum RelevanceAction {
     Train(TrainRelevance),
     Serve(ServeRelevance),
 }
 
-impl Relevance {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        match &self.verb {
-            RelevanceVerb::Train(verb) => verb.run(shared),
-            RelevanceVerb::Serve(verb) => verb.run(shared),
+impl RelevanceCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        match &self.action {
+            RelevanceAction::Train(train) => train.run(globals),
+            RelevanceAction::Serve(serve) => serve.run(globals),
         }
     }
 }
 
-/// Train a cross-encoder on graded pairs (qrels/train.tsv) and calibrate it on queries that are held out
+/// Train a cross-encoder on graded pairs (qrels/train.tsv) and calibrate it on held-out queries
 ///
-/// Writes a model folder in Hugging Face's layout with relevance.json (temperature, thresholds, what it was trained on),
-/// relevance-metrics.json and report.html (a reliability plot). It appears whole or not at all.
+/// Writes a model folder in Hugging Face layout with relevance.json (temperature, thresholds, training data),
+/// relevance-metrics.json and report.html (reliability plot). The write is atomic.
 ///
 /// Example: souk relevance train --config configs/relevance-market.toml --model BASE --data SHOP --out JUDGE
 #[derive(Args)]
@@ -55,29 +54,31 @@ struct TrainRelevance {
     /// Data folder with corpus.jsonl, queries.jsonl and qrels/train.tsv
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// A new folder
+    /// Output folder (new)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
 }
 
 impl TrainRelevance {
-    fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let config = shared.load(self.model.changes())?;
+    fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        let config = globals.load(self.model.changes())?;
         let data = DataFolder::open(&self.data)?;
         let training = config.open_relevance_training(&data)?;
-        say_pairs(training.pairs());
-        let claim = Claim::new(&self.out)?;
+        print_pairs(training.pairs());
+        let atomic_dir = AtomicDir::new(&self.out)?;
         let stop = listen(end)?;
         let bar = bar("pairs", Some(0));
-        let mut teller = Teller::new(!std::io::stderr().is_terminal());
-        let outcome = training.run(&claim.aside, &stop, |progress| {
-            let (done, of, message) = match progress {
-                Progress::Learning { pairs, of, loss, .. } => (pairs, of, format!("pairs learned, loss {loss:.4}")),
-                Progress::Measuring { pairs, of } => (pairs, of, "held-out pairs measured".into()),
+        let mut log = ProgressLog::new(!std::io::stderr().is_terminal());
+        let outcome = training.run(&atomic_dir.staging, &stop, |progress| {
+            let (done, total, message) = match progress {
+                TrainProgress::Learning { pairs, of, loss, .. } => {
+                    (pairs, of, format!("training pairs, loss {loss:.4}"))
+                }
+                TrainProgress::Measuring { pairs, of } => (pairs, of, "held-out pairs measured".into()),
             };
-            bar.set_length(of);
+            bar.set_length(total);
             bar.set_position(done);
-            teller.tell((done, of), &message);
+            log.print(done, total, &message);
             bar.set_message(message);
         });
         bar.finish_and_clear();
@@ -86,18 +87,19 @@ impl TrainRelevance {
         }
         let measured = outcome?;
         let name = self.out.file_name().map_or("relevance".into(), |name| name.to_string_lossy());
-        let file = claim.aside.join(REPORT);
+        let file = atomic_dir.staging.join(REPORT);
         std::fs::write(&file, relevance_page(&name, &measured)).map_err(Error::store(&file, "write it"))?;
-        claim.finish()?;
-        let text = format!("{}report in {}", said(&measured), self.out.join(REPORT).display());
-        print(shared, &serde_json::to_value(&measured)?, &text)
+        atomic_dir.finish()?;
+        let text = format!("{}report in {}", summary(&measured), self.out.join(REPORT).display());
+        print(globals, &serde_json::to_value(&measured)?, &text)
     }
 }
 
 /// Serve a relevance model, or the oracle of a simulated shop, over HTTP
 ///
-/// POST /score, TEI's /rerank and Cohere's /v1/rerank; GET /healthz, /readyz and /metrics (docs/relevance.md). Keys come from
-/// SOUK_RELEVANCE_KEYS or [relevance.serve] key_file; without any, everybody may ask. Ends on Ctrl-C or SIGTERM.
+/// POST /score, TEI's /rerank and Cohere's /v1/rerank; GET /healthz, /readyz and /metrics (docs/relevance.md). API keys
+/// come from SOUK_RELEVANCE_KEYS or [relevance.serve] key_file; without keys, access is open. Stops on Ctrl-C or
+/// SIGTERM.
 ///
 /// Example: souk relevance serve --model JUDGE
 ///
@@ -106,52 +108,52 @@ impl TrainRelevance {
 struct ServeRelevance {
     #[command(flatten)]
     model: ModelArgs,
-    /// A folder of `souk market`, whose oracle answers instead of a model
+    /// Folder written by `souk market`: serve its ground truth instead of a model
     #[arg(long, value_name = "SHOP", conflicts_with = "model")]
     oracle: Option<PathBuf>,
-    /// Address and port; by default 127.0.0.1:8090
+    /// Address and port (default: 127.0.0.1:8090)
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
 }
 
 impl ServeRelevance {
-    fn run(&self, shared: &Shared) -> anyhow::Result<()> {
+    fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let mut changes = self.model.changes();
         changes.extend(self.listen.as_ref().map(|at| Change::text("relevance.serve.listen", "--listen", at)));
-        let config = shared.load(changes)?;
+        let config = globals.load(changes)?;
         souk_relevance::serve(&config, self.oracle.as_deref(), |endpoint, judge| {
             let json = serde_json::json!({"address": endpoint.address.to_string(), "model": judge});
-            print(shared, &json, &format!("{judge} answers on {endpoint}"))
+            print(globals, &json, &format!("{judge} answers on {endpoint}"))
         })
     }
 }
 
-/// What is learned from, for whoever watches.
-#[expect(clippy::print_stderr, reason = "progress is told beside the result")]
-fn say_pairs(pairs: &GradedPairs) {
+/// Prints the sizes of the training and held-out sets.
+#[expect(clippy::print_stderr, reason = "progress goes to standard error")]
+fn print_pairs(pairs: &GradedPairs) {
     eprintln!(
-        "learning from {} pairs; {} held out to calibrate, {} to measure",
+        "training on {} pairs; held out: {} for calibration, {} for evaluation",
         pairs.learn.len(),
         pairs.calibrate.len(),
         pairs.measure.len()
     );
     if pairs.num_unknown_items > 0 {
-        eprintln!("  {} more name items that the catalogue lacks, and are left out", pairs.num_unknown_items);
+        eprintln!("  skipped {} more: their items are not in the catalogue", pairs.num_unknown_items);
     }
 }
 
-fn said(measured: &Measured) -> String {
+fn summary(measured: &JudgeReport) -> String {
     let number = |value: Option<f64>| value.map_or("-".into(), |value| format!("{value:.4}"));
     let mut text = format!(
-        "learned from {} pairs in {} steps, {:.0} s; temperature {:.3}\n{:<22}{:>10}{:>14}\n",
-        measured.draws, measured.steps, measured.seconds, measured.calibration.temperature, "", "judged", "with drawn"
+        "trained on {} pairs in {} steps, {:.0} s; temperature {:.3}\n{:<22}{:>10}{:>14}\n",
+        measured.draws, measured.steps, measured.seconds, measured.calibration.temperature, "", "judged", "with random"
     );
     let (judged, all) = (&measured.judged, &measured.all);
     let rows = [
         ("accuracy", judged.agreement.accuracy, all.agreement.accuracy),
         ("kappa (quadratic)", judged.agreement.kappa, all.agreement.kappa),
         ("AUC of Good", judged.agreement.auc_good, all.agreement.auc_good),
-        ("ECE as trained", judged.before.ece, all.before.ece),
+        ("ECE uncalibrated", judged.before.ece, all.before.ece),
         ("ECE calibrated", judged.after.ece, all.after.ece),
     ];
     for (name, of_judged, of_all) in rows {

@@ -1,4 +1,4 @@
-//! `souk search`: a query in, hits out.
+//! `souk search`: a query in, the hits of an index out.
 
 use std::path::PathBuf;
 
@@ -8,39 +8,40 @@ use souk::error::Error;
 use souk::index::{Snapshot, VectorQuery};
 
 use crate::output::print;
-use crate::{ModelArgs, Shared};
+use crate::{GlobalArgs, ModelArgs};
 
-/// Find the items nearest to a query
+/// Search an index for the items nearest to a query
 ///
 /// Example: souk search --model DIR --index DIR "desk for a small room" -k 5
 #[derive(Args)]
-pub struct Search {
+pub struct SearchCommand {
     #[command(flatten)]
     model: ModelArgs,
-    /// A folder that `souk index` wrote with the same model
+    /// Index folder, written by `souk index` with the same model
     #[arg(long, value_name = "DIR")]
     index: PathBuf,
-    /// What the shopper typed
+    /// Query text
     query: String,
-    /// Hits to print
+    /// Number of hits
     #[arg(short, default_value_t = 10)]
     k: usize,
-    /// How many items a walk through the graph looks around for; more find more and take longer
+    /// HNSW ef: candidates kept during the graph search; more raise recall and take longer (default: the index's
+    /// setting)
     #[arg(long, value_name = "N")]
-    reach: Option<usize>,
+    ef: Option<usize>,
 }
 
-impl Search {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let encoder = shared.load(self.model.changes())?.open_encoder()?.for_search()?.freeze()?;
+impl SearchCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        let encoder = globals.load(self.model.changes())?.open_encoder()?.for_search()?.freeze()?;
         let index = Snapshot::open(&self.index, &encoder.fingerprint()?, encoder.dimensions())?;
         let text = encoder.reader().read(&self.query, Some(TextKind::Query))?;
         let vectors = encoder.vectors(&[&text])?;
         let vector = vectors.first().ok_or_else(|| Error::device("the query has no vector"))?;
-        let hits = index.search(&VectorQuery { ef: self.reach, ..VectorQuery::new(vector, self.k) })?;
+        let hits = index.search(&VectorQuery { ef: self.ef, ..VectorQuery::new(vector, self.k) })?;
         let lines: Vec<String> =
             hits.iter().map(|hit| format!("{:>3}  {:.4}  {}  {}", hit.rank, hit.score, hit.id, hit.title)).collect();
         let json = serde_json::json!({"query": self.query, "model": index.manifest().model, "hits": hits});
-        print(shared, &json, &lines.join("\n"))
+        print(globals, &json, &lines.join("\n"))
     }
 }

@@ -12,34 +12,34 @@ use souk::search::BuildProgress;
 
 use crate::output::print;
 use crate::progress::bar;
-use crate::{ModelArgs, Shared};
+use crate::{GlobalArgs, ModelArgs};
 
-/// Serve a shop over HTTP: POST /search, /embed, /v1/embeddings, and the console at /
+/// Serve search over HTTP: POST /search, /embed, /v1/embeddings, and a console at /
 ///
-/// The first start indexes the catalogue of a data folder; later ones open what was served last, whatever --model says, with
-/// every change that was acknowledged since. GET /openapi.json describes the routes. Keys come from SOUK_SEARCH_KEYS or
-/// [search] key_file; without any, everybody may do all. Ends on Ctrl-C or SIGTERM.
+/// The first start indexes the catalogue of --data. Later starts ignore --model and reopen the last served index with
+/// all acknowledged changes. GET /openapi.json describes the routes. API keys come from SOUK_SEARCH_KEYS or [search]
+/// key_file; without keys, access is open. Stops on Ctrl-C or SIGTERM.
 ///
 /// Example: souk serve --model sentence-transformers/all-MiniLM-L6-v2 --data SHOP
 ///
 /// Example: souk serve --config configs/search-embedded.toml
 #[derive(Args)]
-pub struct Serve {
+pub struct ServeCommand {
     #[command(flatten)]
     model: ModelArgs,
-    /// Data folder with corpus.jsonl, for the first start
+    /// Data folder with corpus.jsonl; needed for the first start
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
-    /// The service's own folder: indexes and the journal of changes; by default souk-search
+    /// State folder: indexes and the journal of changes (default: souk-search)
     #[arg(long, value_name = "DIR")]
     state: Option<String>,
-    /// Address and port; by default 127.0.0.1:8080
+    /// Address and port (default: 127.0.0.1:8080)
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
 }
 
-impl Serve {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
+impl ServeCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let mut changes = self.model.changes();
         let flags = [
             ("search.data", "--data", &self.data),
@@ -48,30 +48,30 @@ impl Serve {
         ];
         let flags = flags.into_iter().filter_map(|(path, flag, text)| Some(Change::text(path, flag, text.as_ref()?)));
         changes.extend(flags);
-        let config = shared.load(changes)?;
+        let config = globals.load(changes)?;
         souk_search::serve(
             &config,
-            |building| drop(thread::spawn(move || watch(&building))),
+            |progress| drop(thread::spawn(move || show_progress(&progress))),
             |endpoint, generation| {
                 let record = generation.record();
                 let json = serde_json::json!({
                     "address": endpoint.address.to_string(), "model": record.version, "index": record.generation,
                 });
-                print(shared, &json, &format!("{} answers on {endpoint}", record.version))
+                print(globals, &json, &format!("{} answers on {endpoint}", record.version))
             },
         )
     }
 }
 
-/// Shows how the first index comes along, until nobody builds it any more.
-fn watch(building: &Arc<BuildProgress>) {
+/// Progress bar of the first indexing. Ends when the builder drops its handle.
+fn show_progress(progress: &Arc<BuildProgress>) {
     if !std::io::stderr().is_terminal() {
         return;
     }
     let bar = bar("items indexed", Some(0));
-    while Arc::strong_count(building) > 1 {
-        bar.set_length(building.of.load(Ordering::Relaxed));
-        bar.set_position(building.done.load(Ordering::Relaxed));
+    while Arc::strong_count(progress) > 1 {
+        bar.set_length(progress.of.load(Ordering::Relaxed));
+        bar.set_position(progress.done.load(Ordering::Relaxed));
         thread::sleep(Duration::from_millis(100));
     }
     bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! Ctrl-C and SIGTERM: a request that is met at the next good moment, and an order when they come again.
+//! Ctrl-C and SIGTERM: the first one requests a clean stop, the second one forces it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,25 +8,26 @@ use anyhow::Context;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Signals within this time are one request: a terminal's Ctrl-C reaches a rank by itself, and again from its launcher.
-const ONCE: Duration = Duration::from_secs(1);
+/// Signals within this time count as one: a rank gets a terminal's Ctrl-C directly, and again from its launcher.
+const SAME_REQUEST: Duration = Duration::from_secs(1);
 
-/// Listens from now on. What it gives turns true with the first request; another one calls `again`.
-pub fn listen(again: impl Fn() + Send + 'static) -> anyhow::Result<Arc<AtomicBool>> {
+/// Installs the signal handler. The returned flag turns true at the first signal; a later one calls `force`.
+pub fn listen(force: impl Fn() + Send + 'static) -> anyhow::Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
-    let (asked, mut first) = (stop.clone(), None::<Instant>);
+    let (requested, mut first) = (stop.clone(), None::<Instant>);
     let handler = move || {
-        asked.store(true, Ordering::Relaxed);
-        if first.get_or_insert_with(Instant::now).elapsed() > ONCE {
-            again();
+        requested.store(true, Ordering::Relaxed);
+        if first.get_or_insert_with(Instant::now).elapsed() > SAME_REQUEST {
+            force();
         }
     };
     ctrlc::set_handler(handler).context("cannot listen for Ctrl-C and SIGTERM")?;
     Ok(stop)
 }
 
-/// For what survives being killed: ends the process at once. An exit would take libtorch apart under a thread that computes.
+/// Kills the process at once, for commands that are crash-safe. A normal exit would tear down libtorch under a running
+/// thread.
 pub fn end() {
-    // who cannot even do that is still asked to stop
+    // if the kill fails, the stop flag is still set
     let _ = kill(Pid::this(), Signal::SIGKILL);
 }

@@ -1,8 +1,7 @@
-//! `souk train`: one stage of training.
+//! `souk train`: one training stage.
 
 use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use clap::Args;
 use souk::beir::DataFolder;
@@ -10,105 +9,83 @@ use souk::dataset::Pairs;
 use souk::train::{Progress, Run, StepReport};
 
 use crate::output::print;
-use crate::progress::bar;
+use crate::progress::{ProgressLog, bar};
 use crate::stop::{end, listen};
-use crate::{ModelArgs, Shared};
+use crate::{GlobalArgs, ModelArgs};
 
-/// Train an encoder on a shop's examples or judgements
+/// Train an encoder on click examples or relevance judgements
 ///
-/// Writes a model folder that every other verb and SentenceTransformer(DIR) load, with steps.jsonl (a line for each step)
-/// and checkpoints beside it. Killed or stopped, it goes on with --resume as if nothing had happened. Several processes train
-/// as one: under torchrun's variables, or by `souk launch --nproc N -- train ...`.
+/// Writes a model folder that every other command and SentenceTransformer(DIR) can load, with steps.jsonl (one line per
+/// step) and checkpoints. After a stop or a crash, --resume continues from the last checkpoint and gives the same
+/// result. Data parallel: set torchrun's variables, or run `souk launch --nproc N -- train ...`.
 ///
 /// Examples:
 ///   souk train --config configs/sft-market.toml --data SHOP --out RUN
 ///   souk train --model all-MiniLM-L6-v2 --data HOME_DEPOT --out RUN --set train.batch=128
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub struct Train {
+pub struct TrainCommand {
     #[command(flatten)]
     model: ModelArgs,
     /// Data folder with corpus.jsonl, and examples (`souk ingest`) or qrels/train.tsv
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// A new folder
+    /// Output folder (new)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Go on from the last checkpoint in --out; from the beginning where there is none
+    /// Continue from the last checkpoint in --out; without a checkpoint, start from the beginning
     #[arg(long)]
     resume: bool,
 }
 
-impl Train {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let config = shared.load(self.model.changes())?;
+impl TrainCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        let config = globals.load(self.model.changes())?;
         let data = DataFolder::open(&self.data)?;
         let collective = souk::collective::open(&config.collective)?;
-        let first = collective.rank() == 0;
+        let is_first = collective.rank() == 0;
         let run = Run::open(config.open_stage(&data)?, &data, &self.out, self.resume, collective)?;
-        if first {
-            say_pairs(run.pairs());
+        if is_first {
+            print_pairs(run.pairs());
         }
         let stop = listen(end)?;
         let bar = bar("steps", Some(0));
-        let mut teller = Teller::new(first && !std::io::stderr().is_terminal());
+        let mut log = ProgressLog::new(is_first && !std::io::stderr().is_terminal());
         let done = run.train(&stop, |progress| {
-            let (done, of, message) = match progress {
+            let (done, total, message) = match progress {
                 Progress::Mining { queries, of } => (queries as u64, of as u64, "queries mined".into()),
                 Progress::Step(StepReport { step, steps, metrics, texts_per_second, .. }) => {
                     (*step, *steps, format!("steps, loss {:.4}, {texts_per_second:.0} texts/s", metrics.loss))
                 }
             };
-            bar.set_length(of);
+            bar.set_length(total);
             bar.set_position(done);
-            teller.tell((done, of), &message);
+            log.print(done, total, &message);
             bar.set_message(message);
         })?;
         bar.finish_and_clear();
-        if !first {
+        if !is_first {
             return Ok(());
         }
         let out = self.out.display();
-        let loss = done.loss.map_or("all done before".into(), |loss| format!("last loss {loss:.4}"));
+        let loss = done.loss.map_or("already finished".into(), |loss| format!("last loss {loss:.4}"));
         if !done.finished {
-            anyhow::bail!("stopped after step {} of {}: --resume goes on from there", done.step, done.steps);
+            anyhow::bail!("stopped after step {} of {}: run again with --resume to continue", done.step, done.steps);
         }
-        print(shared, &serde_json::to_value(&done)?, &format!("trained {out}: {} steps, {loss}", done.steps))
+        print(globals, &serde_json::to_value(&done)?, &format!("trained {out}: {} steps, {loss}", done.steps))
     }
 }
 
-/// What is learned from, for whoever watches.
-#[expect(clippy::print_stderr, reason = "progress is told beside the result")]
-fn say_pairs(pairs: &Pairs) {
+/// Prints the size of the training set.
+#[expect(clippy::print_stderr, reason = "progress goes to standard error")]
+fn print_pairs(pairs: &Pairs) {
     let kind = match pairs {
-        Pairs::Examples(_) => "examples of the log",
+        Pairs::Examples(_) => "examples from the search log",
         Pairs::Judged(_) => "judged pairs",
-        Pairs::Items(_) => "items by themselves",
+        Pairs::Items(_) => "items without queries",
     };
-    eprintln!("learning from {} {kind}", pairs.len());
+    eprintln!("training on {} {kind}", pairs.len());
     if pairs.num_unknown_items() > 0 {
-        eprintln!("  {} more name items that the catalogue lacks, and are left out", pairs.num_unknown_items());
-    }
-}
-
-/// Where no bar can be drawn: a line now and then, so that a log shows that it goes on.
-pub struct Teller {
-    wanted: bool,
-    last: Instant,
-}
-
-const BETWEEN_LINES: Duration = Duration::from_secs(30);
-
-impl Teller {
-    pub fn new(wanted: bool) -> Self {
-        Self { wanted, last: Instant::now() }
-    }
-
-    #[expect(clippy::print_stderr, reason = "progress is told beside the result")]
-    pub fn tell(&mut self, (done, of): (u64, u64), message: &str) {
-        if self.wanted && self.last.elapsed() >= BETWEEN_LINES {
-            self.last = Instant::now();
-            eprintln!("{done} of {of} {message}");
-        }
+        eprintln!("  skipped {} more: their items are not in the catalogue", pairs.num_unknown_items());
     }
 }

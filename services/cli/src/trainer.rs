@@ -1,40 +1,39 @@
-//! `souk trainer`: the daemon that trains for months.
+//! `souk trainer`: the continuous training daemon.
 
 use clap::Args;
 use souk::config::Change;
 
 use crate::ingest::LogArgs;
 use crate::output::print;
-use crate::{ModelArgs, Shared};
+use crate::{GlobalArgs, ModelArgs};
 
-/// Read the search log without end, train on what is new, and offer what is better to the search service
+/// Train continuously on the search log and publish models that pass the gate
 ///
-/// [trainer] of the configuration says what a round is (its stages), when one begins (its pace) and what a candidate has to be
-/// (its gate); [log] where searches and clicks come from; [store] the ledger that is shared with `souk serve`, which serves by
-/// itself what passed. GET /status says what goes on, /metrics counts it. Killed at any moment it goes on where it was; on
-/// Ctrl-C or SIGTERM the step that is being made is finished first.
+/// Configuration: [trainer] sets the stages of a round, its pace and its gate; [log] the source of searches and clicks;
+/// [store] the ledger shared with `souk serve`, which deploys published models. GET /status reports the state, /metrics
+/// the counters. Crash-safe: a restart continues where it left off. Ctrl-C or SIGTERM stops after the current step.
 ///
 /// Example: souk trainer --config configs/trainer-market.toml --from SHOP/logs.ndjson --data SHOP
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub struct Trainer {
+pub struct TrainerCommand {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     log: LogArgs,
-    /// Data folder with corpus.jsonl, queries.jsonl and the judgements that candidates are measured by
+    /// Data folder with corpus.jsonl, queries.jsonl and the judgements for evaluating candidate models
     #[arg(long, value_name = "DIR")]
     data: Option<String>,
-    /// The trainer's own folder; by default souk-trainer
+    /// State folder (default: souk-trainer)
     #[arg(long, value_name = "DIR")]
     state: Option<String>,
-    /// Address and port; by default 127.0.0.1:8090
+    /// Address and port (default: 127.0.0.1:8090)
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
 }
 
-impl Trainer {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
+impl TrainerCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let mut changes = self.model.changes();
         changes.extend(self.log.changes());
         let flags = [
@@ -44,10 +43,10 @@ impl Trainer {
         ];
         let flags = flags.into_iter().filter_map(|(path, flag, text)| Some(Change::text(path, flag, text.as_ref()?)));
         changes.extend(flags);
-        let config = shared.load(changes)?;
+        let config = globals.load(changes)?;
         souk_trainer::serve(&config, |endpoint| {
             let json = serde_json::json!({"address": endpoint.address.to_string()});
-            print(shared, &json, &format!("the trainer says what it does on {endpoint}/status"))
+            print(globals, &json, &format!("trainer status: {endpoint}/status"))
         })
     }
 }

@@ -1,12 +1,12 @@
-//! `souk --version`: what runs here.
+//! `souk --version`: versions of souk and libtorch, device and number of threads.
 
 use tch::Device;
 
-use crate::Shared;
+use crate::GlobalArgs;
 use crate::output::print;
 
-pub fn run(shared: &Shared) -> anyhow::Result<()> {
-    let config = shared.load(Vec::new())?;
+pub fn run(globals: &GlobalArgs) -> anyhow::Result<()> {
+    let config = globals.load(Vec::new())?;
     let device = match config.model.open_device()? {
         Device::Cuda(index) => format!("cuda:{index}"),
         _ => "cpu".to_string(),
@@ -14,5 +14,5 @@ pub fn run(shared: &Shared) -> anyhow::Result<()> {
     let (souk, libtorch) = (env!("CARGO_PKG_VERSION"), souk::libtorch_version());
     let threads = tch::get_num_threads();
     let json = serde_json::json!({"souk": souk, "libtorch": libtorch, "device": device, "threads": threads});
-    print(shared, &json, &format!("souk {souk}, libtorch {libtorch}, device {device}, {threads} threads"))
+    print(globals, &json, &format!("souk {souk}, libtorch {libtorch}, device {device}, {threads} threads"))
 }

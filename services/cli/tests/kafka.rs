@@ -1,5 +1,5 @@
-//! `souk ingest` on a real Kafka broker (KAFKA_BROKERS): killed, sharing partitions, and with the broker restarted under it.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
+//! `souk ingest` on a real Kafka broker (KAFKA_BROKERS): kills, shared partitions and broker restarts.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod broker;
 
@@ -26,20 +26,20 @@ use souk::log::{LogSource, OnGap, Position, Signal};
 
 use crate::broker::{client, make, topic};
 
-/// Held for reading by whoever needs the broker up, for writing while it is restarted.
-static UP: RwLock<()> = RwLock::new(());
+/// Read lock: the broker must stay up. Write lock: the broker is being restarted.
+static BROKER_UP: RwLock<()> = RwLock::new(());
 
-/// The broker's address and the promise that it stays up, or a note that the test was skipped.
-fn steady(test: &str) -> Option<(String, RwLockReadGuard<'static, ()>)> {
-    let up = UP.read().unwrap_or_else(PoisonError::into_inner);
+/// Broker address with a lock that keeps it up. Without a broker, records the test as skipped.
+fn stable_broker(test: &str) -> Option<(String, RwLockReadGuard<'static, ()>)> {
+    let up = BROKER_UP.read().unwrap_or_else(PoisonError::into_inner);
     brokers(test).map(|brokers| (brokers, up))
 }
 
-/// The broker's address, or a note that the test was skipped.
+/// Broker address. Without one, records the test as skipped.
 fn brokers(test: &str) -> Option<String> {
     let brokers = std::env::var("KAFKA_BROKERS").ok().filter(|brokers| !brokers.is_empty());
     if brokers.is_none() {
-        skip(test, "KAFKA_BROKERS names no broker");
+        skip(test, "KAFKA_BROKERS is not set");
     }
     brokers
 }
@@ -87,11 +87,11 @@ fn click(query: &str, item: usize) -> String {
     )
 }
 
-/// Starts `souk ingest` of a topic into a folder.
+/// Starts `souk ingest` from a topic into a folder.
 fn ingest(brokers: &str, topic: &str, data: &Path, more: &[&str]) -> Child {
     let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
     command.args(["ingest", "--json", "--kafka", brokers, "--topic", topic, "--group", topic, "--data"]).arg(data);
-    // whoever was killed is missed soon
+    // short session timeout, so that the group notices a killed consumer soon
     command.args(["--set", "log.properties.\"session.timeout.ms\"=\"1500\""]);
     command.args(["--set", "log.properties.\"heartbeat.interval.ms\"=\"300\""]);
     command.args(["--set", "ingest.commit_seconds=1"]).args(more);
@@ -125,8 +125,8 @@ fn corpus(data: &Path, items: usize) {
 }
 
 #[test]
-fn a_log_is_written_to_a_topic_and_read_from_it_again() {
-    let Some((brokers, _up)) = steady("a_log_is_written_to_a_topic_and_read_from_it_again") else { return };
+fn produce_and_ingest_round_trip() {
+    let Some((brokers, _up)) = stable_broker("produce_and_ingest_round_trip") else { return };
     let topic = format!("souk-produced-{}", std::process::id());
     let home = tempfile::tempdir().unwrap();
     corpus(home.path(), 30);
@@ -137,7 +137,7 @@ fn a_log_is_written_to_a_topic_and_read_from_it_again() {
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
     command.args(["produce", "--json", "--kafka", &brokers, "--topic", &topic, "--partitions", "3"]);
-    // made where it is not there, and left alone where it is
+    // the first run creates the topic, the second finds it
     for (log, num) in [("", 0), (log.as_str(), 60)] {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         child.stdin.take().unwrap().write_all(log.as_bytes()).unwrap();
@@ -162,7 +162,7 @@ fn dead_letters(data: &Path) -> Vec<String> {
     for lane in fs::read_dir(data.join("examples")).unwrap() {
         for commit in fs::read_dir(lane.unwrap().path()).unwrap() {
             let commit = commit.unwrap();
-            // what a killed writer left half written is no commit
+            // hidden folders are partial commits of a killed writer
             if commit.file_name().to_string_lossy().starts_with('.') {
                 continue;
             }
@@ -178,13 +178,13 @@ fn dead_letters(data: &Path) -> Vec<String> {
     letters
 }
 
-/// The broker is killed and started again, if this run started it.
+/// Kills and restarts the broker, if this test run started it.
 fn restart_broker(test: &str, just_before: impl FnOnce()) {
     let services = std::env::var_os("SOUK_SERVICES").filter(|dir| Path::new(dir).join("kafka/port").exists());
     let Some(services) = services else {
-        return skip(test, "the broker is not ours to restart (SOUK_SERVICES has no kafka)");
+        return skip(test, "the broker was not started by this run (SOUK_SERVICES has no kafka)");
     };
-    let _down = UP.write().unwrap_or_else(PoisonError::into_inner);
+    let _down = BROKER_UP.write().unwrap_or_else(PoisonError::into_inner);
     just_before();
     let script = souk_testing::repository().join("scripts/services.sh");
     let done = Command::new(script).args(["restart", "kafka"]).arg(services).output().unwrap();
@@ -194,15 +194,15 @@ fn restart_broker(test: &str, just_before: impl FnOnce()) {
 const EVENTS: usize = 1_000_000;
 const CLICKS_PER_QUERY: usize = 20;
 const KILLS: u64 = 20;
-/// The million is written in so many portions, each when it is released: there is always something new to read.
+/// Number of portions of the million events. Each is written when released, so that there is always something to read.
 const PORTIONS: usize = KILLS as usize + 6;
-/// A portion takes at least so long.
-const WRITING: Duration = Duration::from_millis(1600);
+/// Minimum time to write a portion.
+const PORTION_TIME: Duration = Duration::from_millis(1600);
 
-/// Queries and clicks, some out of order, some repeated, and rubbish, which is given back.
+/// Writes queries and clicks, some out of order, some repeated, and invalid messages. Returns the invalid messages.
 fn write_million(writer: &Writer, released: &AtomicUsize) -> Vec<String> {
     let queries = EVENTS / CLICKS_PER_QUERY;
-    let (mut rubbish, mut portion, mut begin, mut first_number) = (Vec::new(), 0, Instant::now(), 0);
+    let (mut invalid, mut portion, mut begin, mut first_number) = (Vec::new(), 0, Instant::now(), 0);
     for number in 0..queries {
         if number * PORTIONS / queries > portion {
             (portion, first_number) = (number * PORTIONS / queries, number);
@@ -213,30 +213,30 @@ fn write_million(writer: &Writer, released: &AtomicUsize) -> Vec<String> {
         }
         let id = format!("q{number}");
         let first = number * CLICKS_PER_QUERY;
-        // disorder: some clicks come before their query
+        // out of order: some clicks come before their query
         let (early, late) = if number % 7 == 0 { (5, CLICKS_PER_QUERY) } else { (0, CLICKS_PER_QUERY) };
         (0..early).for_each(|click_number| writer.send(&id, &click(&id, first + click_number)));
         writer.send(&id, &query(&id));
         (early..late).for_each(|click_number| writer.send(&id, &click(&id, first + click_number)));
         if number % 11 == 0 {
-            // repeated, as a producer does that was not answered
+            // duplicates, as from a producer that retries
             writer.send(&id, &query(&id));
             writer.send(&id, &click(&id, first));
         }
         if number % 50 == 0 {
-            rubbish.push(format!("{{rubbish {number}"));
-            writer.send(&id, rubbish.last().unwrap());
-            let due = WRITING.mul_f64(((number - first_number) * PORTIONS) as f64 / queries as f64);
+            invalid.push(format!("{{invalid {number}"));
+            writer.send(&id, invalid.last().unwrap());
+            let due = PORTION_TIME.mul_f64(((number - first_number) * PORTIONS) as f64 / queries as f64);
             std::thread::sleep(due.saturating_sub(begin.elapsed()));
         }
     }
     writer.flush();
-    rubbish
+    invalid
 }
 
 #[test]
-fn a_million_events_arrive_once_through_kills_a_second_reader_and_a_restart() {
-    let test = "a_million_events_arrive_once_through_kills_a_second_reader_and_a_restart";
+fn a_million_events_arrive_exactly_once() {
+    let test = "a_million_events_arrive_exactly_once";
     let Some(brokers) = brokers(test) else { return };
     let topic = topic(&brokers, "million", 4);
     let writer = Writer::new(&brokers, &topic);
@@ -256,13 +256,13 @@ fn a_million_events_arrive_once_through_kills_a_second_reader_and_a_restart() {
         release(1);
         let mut reader = ingest(&brokers, &topic, data, &[&small[..], &["--follow"]].concat());
         wait_for("a commit", || {
-            assert!(reader.try_wait().unwrap().is_none(), "the reader has ended by itself");
+            assert!(reader.try_wait().unwrap().is_none(), "the reader has exited early");
             num_commits(data) > before
         });
         dice = dice.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         std::thread::sleep(Duration::from_millis(dice >> 57));
         if kill == KILLS / 2 {
-            // something is being written as it goes down
+            // messages are in flight while the broker goes down
             restart_broker(test, || release(1));
             let before = num_commits(data);
             release(1);
@@ -271,7 +271,7 @@ fn a_million_events_arrive_once_through_kills_a_second_reader_and_a_restart() {
         reader.kill().unwrap();
         reader.wait().unwrap();
     }
-    // a second reader joins the first, and leaves again
+    // a second reader joins the first and leaves again
     let mut first = ingest(&brokers, &topic, data, &[&small[..], &["--follow"]].concat());
     let before = num_commits(data);
     release(1);
@@ -282,14 +282,14 @@ fn a_million_events_arrive_once_through_kills_a_second_reader_and_a_restart() {
     terminate(&second);
     finish(second);
     assert!(first.try_wait().unwrap().is_none());
-    let mut rubbish = writing.join().unwrap();
-    rubbish.sort();
+    let mut invalid = writing.join().unwrap();
+    invalid.sort();
     terminate(&first);
     finish(first);
     finish(ingest(&brokers, &topic, data, &[]));
 
     assert!(items(data).into_iter().eq(0..EVENTS as u32), "each event once");
-    assert!(dead_letters(data) == rubbish, "each dead letter once");
+    assert!(dead_letters(data) == invalid, "each dead letter once");
 }
 
 fn terminate(child: &Child) {
@@ -299,10 +299,10 @@ fn terminate(child: &Child) {
 
 #[test]
 fn dead_letters_reach_their_topic_with_origin_and_reason() {
-    let Some((brokers, _up)) = steady("dead_letters_reach_their_topic_with_origin_and_reason") else { return };
-    let (source, dead) = (topic(&brokers, "with-rubbish", 1), topic(&brokers, "dead", 1));
+    let Some((brokers, _up)) = stable_broker("dead_letters_reach_their_topic_with_origin_and_reason") else { return };
+    let (source, dead) = (topic(&brokers, "with-invalid", 1), topic(&brokers, "dead", 1));
     let writer = Writer::new(&brokers, &source);
-    for payload in [query("q").as_str(), "rubbish", &click("q", 0), r#"{"action_name":"click","query_id":"q"}"#] {
+    for payload in [query("q").as_str(), "invalid", &click("q", 0), r#"{"action_name":"click","query_id":"q"}"#] {
         writer.send("k", payload);
     }
     writer.flush();
@@ -328,14 +328,14 @@ fn dead_letters_reach_their_topic_with_origin_and_reason() {
         }
         found.len() == 2
     });
-    assert_eq!((found[0].0.as_str(), found[0].1["souk.offset"].as_str()), ("rubbish", "1"));
+    assert_eq!((found[0].0.as_str(), found[0].1["souk.offset"].as_str()), ("invalid", "1"));
     assert_eq!((found[1].1["souk.topic"].as_str(), found[1].1["souk.offset"].as_str()), (source.as_str(), "3"));
     assert!(found[1].1["souk.reason"].contains("object_id"), "{:?}", found[1].1);
 }
 
 #[test]
 fn queries_and_events_in_two_topics_are_joined() {
-    let Some((brokers, _up)) = steady("queries_and_events_in_two_topics_are_joined") else { return };
+    let Some((brokers, _up)) = stable_broker("queries_and_events_in_two_topics_are_joined") else { return };
     let topics = [topic(&brokers, "queries", 3), topic(&brokers, "events", 3)];
     let [queries, events] = topics.each_ref().map(|topic| Writer::new(&brokers, topic));
     for number in 0..300 {
@@ -353,8 +353,8 @@ fn queries_and_events_in_two_topics_are_joined() {
 }
 
 #[test]
-fn what_is_wrong_with_a_broker_or_topic_is_said() {
-    let Some((brokers, _up)) = steady("what_is_wrong_with_a_broker_or_topic_is_said") else { return };
+fn broker_and_topic_errors_are_reported() {
+    let Some((brokers, _up)) = stable_broker("broker_and_topic_errors_are_reported") else { return };
     let home = tempfile::tempdir().unwrap();
     let (one, three) = (topic(&brokers, "one", 1), topic(&brokers, "three", 3));
     for (arguments, expected) in [
@@ -384,9 +384,9 @@ fn what_is_wrong_with_a_broker_or_topic_is_said() {
 }
 
 #[test]
-fn a_topic_made_anew_is_a_gap_and_then_read_from_its_start() {
-    let Some((brokers, _up)) = steady("a_topic_made_anew_is_a_gap_and_then_read_from_its_start") else { return };
-    let topic = topic(&brokers, "anew", 1);
+fn a_recreated_topic_is_a_gap_and_then_read_from_its_start() {
+    let Some((brokers, _up)) = stable_broker("a_recreated_topic_is_a_gap_and_then_read_from_its_start") else { return };
+    let topic = topic(&brokers, "recreated", 1);
     let write = |from: usize, to: usize| {
         let writer = Writer::new(&brokers, &topic);
         let id = format!("q{from}");
@@ -401,7 +401,7 @@ fn a_topic_made_anew_is_a_gap_and_then_read_from_its_start() {
     let admin: AdminClient<DefaultClientContext> = client(&brokers).create().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(admin.delete_topics(&[topic.as_str()], &AdminOptions::new())).unwrap();
-    wait_for("the topic to be made anew", || make(&brokers, &topic, 1));
+    wait_for("the topic to be created again", || make(&brokers, &topic, 1));
     write(20, 25);
     let stopped = ingest(&brokers, &topic, home.path(), &[]).wait_with_output().unwrap();
     let text = String::from_utf8(stopped.stderr).unwrap();
@@ -427,8 +427,8 @@ fn settings(brokers: &str, topic: &str, group: &str) -> KafkaSettings {
 }
 
 #[test]
-fn a_long_pause_costs_no_partition_and_no_message() {
-    let Some((brokers, _up)) = steady("a_long_pause_costs_no_partition_and_no_message") else { return };
+fn a_long_pause_loses_no_partition_and_no_message() {
+    let Some((brokers, _up)) = stable_broker("a_long_pause_loses_no_partition_and_no_message") else { return };
     let topic = topic(&brokers, "pause", 2);
     let writer = Writer::new(&brokers, &topic);
     let messages = 60_000;
@@ -436,33 +436,33 @@ fn a_long_pause_costs_no_partition_and_no_message() {
     (0..messages).for_each(|number| writer.send(&number.to_string(), &format!("{number} {filling}")));
     writer.flush();
     let mut source = KafkaSource::open(&settings(&brokers, &topic, &topic), Arc::new(|_| Ok(None))).unwrap();
-    let (mut opened, mut numbers, mut paused) = (0, Vec::new(), false);
+    let (mut num_opened, mut numbers, mut has_paused) = (0, Vec::new(), false);
     wait_for("all messages", || {
         match source.next(Duration::from_millis(100)).unwrap() {
-            Some(Signal::Opened(..)) => opened += 1,
+            Some(Signal::Opened(..)) => num_opened += 1,
             Some(Signal::Batch(batch)) => {
                 numbers.extend(batch.messages().map(|message| {
                     std::str::from_utf8(message.payload).unwrap().split(' ').next().unwrap().parse::<usize>().unwrap()
                 }));
-                if !paused {
-                    paused = true;
-                    // three times as long as the group waits for a member that does not poll
+                if !has_paused {
+                    has_paused = true;
+                    // three times max.poll.interval.ms
                     std::thread::sleep(Duration::from_secs(6));
                 }
             }
-            Some(Signal::Closed(..)) => panic!("the group has taken this member for dead"),
+            Some(Signal::Closed(..)) => panic!("the group has dropped this member"),
             Some(Signal::Ended) | None => {}
         }
         numbers.len() >= messages
     });
-    assert_eq!(opened, 2);
+    assert_eq!(num_opened, 2);
     numbers.sort_unstable();
     assert!(numbers.into_iter().eq(0..messages));
 }
 
 #[test]
-fn a_source_goes_on_where_it_is_told_and_shows_how_far_it_is() {
-    let Some((brokers, _up)) = steady("a_source_goes_on_where_it_is_told_and_shows_how_far_it_is") else { return };
+fn a_source_resumes_at_a_position_and_commits_offsets() {
+    let Some((brokers, _up)) = stable_broker("a_source_resumes_at_a_position_and_commits_offsets") else { return };
     let topic = topic(&brokers, "resume", 1);
     let writer = Writer::new(&brokers, &topic);
     (0..100).for_each(|number| writer.send("k", &number.to_string()));
@@ -489,11 +489,11 @@ fn a_source_goes_on_where_it_is_told_and_shows_how_far_it_is() {
     assert!(read.iter().map(|(offset, _)| *offset).eq(40..100));
     assert_eq!(read[0].1, "40");
     source.commit(&lane.unwrap(), &at).unwrap();
-    let shown: BaseConsumer = client(&brokers).set("group.id", &topic).create().unwrap();
+    let consumer: BaseConsumer = client(&brokers).set("group.id", &topic).create().unwrap();
     let mut list = rdkafka::TopicPartitionList::new();
     list.add_partition(&topic, 0);
     wait_for("the committed offset", || {
-        let offsets = shown.committed_offsets(list.clone(), Duration::from_secs(10)).unwrap();
+        let offsets = consumer.committed_offsets(list.clone(), Duration::from_secs(10)).unwrap();
         offsets.elements()[0].offset() == rdkafka::Offset::Offset(40)
     });
     wait_for("the lag", || source.lag() == 0 && source.next(Duration::from_millis(100)).unwrap().is_none());

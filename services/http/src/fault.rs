@@ -1,18 +1,18 @@
-//! Every way to say no: a status, and a body in OpenAI's nested shape. The one place where the library's errors become
-//! HTTP. What is our own fault is logged, and told without its causes.
+//! Error responses: a status, and a body in OpenAI's nested format. The only place where library errors become HTTP responses.
+//! Internal errors are logged, and their causes are not sent to the client.
 
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::json;
-use souk::Error;
+use souk_io::Error;
 
-use crate::body::json_body;
+use crate::json::json_body;
 
 #[derive(Debug)]
 pub struct Fault {
     status: StatusCode,
     message: String,
-    /// The field that is wrong.
+    /// The invalid field.
     param: Option<String>,
     code: &'static str,
 }
@@ -22,19 +22,19 @@ impl Fault {
         Self { status, message: message.into(), param: None, code }
     }
 
-    /// What was sent is no request of this route.
+    /// The body is not a request of this route.
     pub fn malformed(param: Option<String>, message: impl Into<String>) -> Self {
         Self { param, ..Self::new(StatusCode::BAD_REQUEST, "malformed", message) }
     }
 
-    /// It is one, but cannot be answered.
+    /// The request is well-formed but cannot be answered.
     pub fn unprocessable(param: impl Into<String>, message: impl Into<String>) -> Self {
         let param = Some(param.into());
         Self { param, ..Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable", message) }
     }
 
-    pub fn too_large(most: usize) -> Self {
-        let message = format!("the body is larger than {most} bytes: send less at once");
+    pub fn too_large(limit: usize) -> Self {
+        let message = format!("the body is larger than {limit} bytes: send less per request");
         Self::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
     }
 
@@ -43,16 +43,16 @@ impl Fault {
     }
 
     pub fn unknown_key() -> Self {
-        let message = "give a key this service knows, as `Authorization: Bearer KEY`";
+        let message = "send a valid key as `Authorization: Bearer KEY`";
         Self::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message)
     }
 
     pub fn forbidden() -> Self {
-        let message = "this key may not do that: an admin's key is needed";
+        let message = "this route needs an admin key";
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
 
-    /// What a browser sent for a page that is none of the service's.
+    /// A browser's request from a page of another origin.
     pub fn foreign(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "foreign", message)
     }
@@ -61,7 +61,7 @@ impl Fault {
         Self::new(StatusCode::NOT_FOUND, "not_found", message)
     }
 
-    /// What is there does not allow it.
+    /// The current state does not allow the request.
     pub fn conflict(message: impl Into<String>) -> Self {
         Self::new(StatusCode::CONFLICT, "conflict", message)
     }
@@ -78,17 +78,17 @@ impl Fault {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message)
     }
 
-    /// `routes` says which there are.
+    /// `routes` lists the valid routes.
     pub fn no_route(routes: &str) -> Self {
         Self::new(StatusCode::NOT_FOUND, "no_route", routes)
     }
 
     pub fn wrong_method() -> Self {
-        let message = "this route takes other methods: the header Allow names them";
+        let message = "this route takes other methods: see the header Allow";
         Self::new(StatusCode::METHOD_NOT_ALLOWED, "wrong_method", message)
     }
 
-    /// A kind of error that clients of OpenAI's tell apart.
+    /// The error type that OpenAI clients distinguish.
     fn kind(&self) -> &'static str {
         match self.status {
             StatusCode::UNAUTHORIZED => "authentication_error",
@@ -107,12 +107,12 @@ impl From<Error> for Fault {
             Error::Input { .. } => Self::new(StatusCode::UNPROCESSABLE_ENTITY, "unprocessable", error.to_string()),
             Error::Upstream { ref service, retryable: true, .. } => {
                 let message = format!("{service} does not answer: try again");
-                tracing::warn!(?error, "a neighbour did not answer");
+                tracing::warn!(?error, "a dependency did not answer");
                 Self::not_ready(message)
             }
             error => {
-                tracing::error!(?error, "a request could not be answered");
-                let message = "the request could not be answered; the log says why";
+                tracing::error!(?error, "request failed");
+                let message = "the request failed: see the service's log";
                 Self::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", message)
             }
         }

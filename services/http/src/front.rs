@@ -1,5 +1,5 @@
-//! What every request goes through: a name, a clock and a count around all of them; a key and a place around those that
-//! cost something, before a byte of their bodies is read.
+//! Middleware: a request id, a timer and metrics around every request; key and concurrency checks around those that cost
+//! something, before their bodies are read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +9,7 @@ use axum::extract::{MatchedPath, Request, State};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use souk::telemetry::{RequestMetrics, join};
+use souk_io::telemetry::{RequestMetrics, join};
 use tokio::sync::Semaphore;
 use tracing::Instrument;
 use tracing::field::Empty;
@@ -19,31 +19,31 @@ use crate::keys::{Keys, Role};
 use crate::origin;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
-/// Milliseconds from the request's head to the answer's, as TEI calls them.
+/// Milliseconds from request to response headers, as in TEI.
 const TOTAL_TIME: HeaderName = HeaderName::from_static("x-total-time");
 const MAX_ID: usize = 128;
 
-/// The bounds of a service.
+/// Limits and keys of a service.
 pub struct Front {
     pub keys: Keys,
-    /// One for each request that may be read or worked on.
+    /// A permit per concurrent request.
     pub room: Arc<Semaphore>,
     pub max_requests: usize,
-    /// Of one request's body.
+    /// Limit of a request body.
     pub max_bytes: usize,
-    /// For a body to arrive.
+    /// Time limit for a body to arrive.
     pub body_time: Duration,
     pub metrics: &'static RequestMetrics,
 }
 
-/// Around every request, known or not.
-pub async fn note(State(front): State<Arc<Front>>, request: Request, next: Next) -> Response {
+/// Logs and counts every request, known route or not.
+pub async fn record(State(front): State<Arc<Front>>, request: Request, next: Next) -> Response {
     let began = Instant::now();
     let id = request_id(request.headers());
-    // names from outside would make metrics without end
+    // unknown paths would create unlimited metrics
     let route = request.extensions().get::<MatchedPath>().cloned();
     let route = route.as_ref().map_or("other", MatchedPath::as_str);
-    // an error's, so that whatever is logged of the request is logged with its name
+    // at level error, so that every log line of the request has its id
     let shown = id.to_str().unwrap_or_default();
     let span = tracing::error_span!(
         "request",
@@ -58,7 +58,7 @@ pub async fn note(State(front): State<Arc<Front>>, request: Request, next: Next)
     let mut response = next.run(request).instrument(span.clone()).await;
     let seconds = began.elapsed().as_secs_f64();
     let status = response.status().as_u16();
-    front.metrics.answered(route, status, seconds);
+    front.metrics.record(route, status, seconds);
     span.record("http.response.status_code", i64::from(status));
     if response.status().is_server_error() {
         span.record("otel.status_code", "ERROR");
@@ -72,7 +72,7 @@ pub async fn note(State(front): State<Arc<Front>>, request: Request, next: Next)
     response
 }
 
-/// The caller's own, if it can be shown; otherwise a new one.
+/// The client's id if it is printable, else a new one.
 fn request_id(headers: &HeaderMap) -> HeaderValue {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     let plain = |id: &&HeaderValue| (1..=MAX_ID).contains(&id.len()) && id.as_bytes().iter().all(u8::is_ascii_graphic);
@@ -85,9 +85,9 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     }
 }
 
-/// Around requests that need a key of this role and a place.
+/// Checks the key's role and takes a permit.
 pub async fn admit(State((front, role)): State<(Arc<Front>, Role)>, request: Request, next: Next) -> Response {
-    // a page from elsewhere has no key
+    // without keys, only own pages
     if front.keys.is_empty()
         && let Err(fault) = origin::check(request.headers())
     {
@@ -98,9 +98,9 @@ pub async fn admit(State((front, role)): State<(Arc<Front>, Role)>, request: Req
         Some(known) if known < role => return Fault::forbidden().into_response(),
         Some(_) => {}
     }
-    let Ok(_place) = front.room.clone().try_acquire_owned() else {
-        let most = front.max_requests;
-        return Fault::busy(format!("{most} requests are in work: try again")).into_response();
+    let Ok(_permit) = front.room.clone().try_acquire_owned() else {
+        let limit = front.max_requests;
+        return Fault::busy(format!("{limit} requests are in progress: try again")).into_response();
     };
     next.run(request).await
 }

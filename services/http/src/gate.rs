@@ -1,6 +1,6 @@
-//! Overload: lets in only as many requests at a time as are answered about as fast as one alone; the others are told at
-//! once to come back. How many those are is learned from the answers: it differs from machine to machine and from model to
-//! model, and a queue of any fixed length is too short for one and too long for another.
+//! Load shedding: admits only as many concurrent requests as are answered about as fast as one alone, and rejects the others at
+//! once. The limit adapts to measured latencies, because it differs between machines and models, and no fixed queue length fits
+//! all.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -15,143 +15,143 @@ use crate::body::bytes;
 use crate::fault::Fault;
 use crate::front::Front;
 
-/// Weight of the newest answer that was alone.
+/// Weight of the newest latency without concurrency.
 const NEWEST: f64 = 0.05;
-/// So many answers, or twice as many as are let in at a time, say whether those are too many.
+/// The limit is adjusted after this many responses, or twice the limit if that is more.
 const ANSWERS: usize = 64;
 const SHRINK: f64 = 0.8;
-/// How fast another idea of what one answer takes is come to, where none is ever alone.
+/// Growth of the estimated latency without concurrency, if no request is ever alone.
 const DRIFT: f64 = 1.05;
 
 pub struct Gate {
-    /// So many are always let in: what is slow may be so for other reasons than that they are many.
-    least: f64,
-    most: f64,
-    /// Answers may take so many times what they take alone.
+    /// Always admitted: slow responses may have other reasons than concurrency.
+    min: f64,
+    max: f64,
+    /// Accepted latency, as a multiple of the latency without concurrency.
     slowdown: f64,
-    state: Mutex<Learned>,
+    state: Mutex<Load>,
 }
 
-struct Learned {
+struct Load {
     inside: usize,
-    /// Requests that ever came, let in or not.
+    /// Requests so far, admitted or not.
     came: u64,
     limit: f64,
-    /// Seconds of an answer beside which nothing was asked.
+    /// Estimated seconds of a response without concurrency.
     alone: Option<f64>,
-    /// Of requests that came since the limit was what it is.
-    answers: Answers,
+    /// Responses since the last change of the limit.
+    responses: ResponseStats,
 }
 
 #[derive(Default)]
-struct Answers {
-    /// The last request that came before.
+struct ResponseStats {
+    /// Number of the last request before that change.
     after: u64,
     num: usize,
     seconds: f64,
-    /// Whether there was no room for one more.
+    /// Whether a request was rejected.
     full: bool,
 }
 
-/// A request that was let in.
+/// An admitted request.
 #[derive(Clone, Copy)]
 struct Ticket {
     number: u64,
-    found_nobody: bool,
+    was_alone: bool,
 }
 
-struct Place {
+struct Slot {
     gate: Arc<Gate>,
     ticket: Ticket,
-    /// How long a good answer took; others say nothing of how busy the service is.
+    /// Seconds of a successful response; others say nothing about the load.
     seconds: Option<f64>,
 }
 
 impl Gate {
-    /// At least and at most so many at a time, whatever is learned.
-    pub fn new((least, most): (usize, usize), slowdown: f64) -> Self {
-        let most = (most as f64).max(1.0);
-        let least = (least as f64).clamp(1.0, most);
-        let limit = (2.0 * least).min(most);
-        let learned = Learned { inside: 0, came: 0, limit, alone: None, answers: Answers::default() };
-        Self { least, most, slowdown, state: Mutex::new(learned) }
+    /// Admits at least `min` and at most `max` concurrent requests.
+    pub fn new(min: usize, max: usize, slowdown: f64) -> Self {
+        let max = (max as f64).max(1.0);
+        let min = (min as f64).clamp(1.0, max);
+        let limit = (2.0 * min).min(max);
+        let load = Load { inside: 0, came: 0, limit, alone: None, responses: ResponseStats::default() };
+        Self { min, max, slowdown, state: Mutex::new(load) }
     }
 
-    fn learned(&self) -> MutexGuard<'_, Learned> {
+    fn load(&self) -> MutexGuard<'_, Load> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing where there is no place.
+    /// None if the limit is reached.
     fn enter(&self) -> Option<Ticket> {
-        let mut learned = self.learned();
-        learned.came += 1;
-        if learned.inside as f64 >= learned.limit.floor() {
-            learned.answers.full = true;
+        let mut load = self.load();
+        load.came += 1;
+        if load.inside as f64 >= load.limit.floor() {
+            load.responses.full = true;
             return None;
         }
-        let found_nobody = learned.inside == 0;
-        learned.inside += 1;
-        Some(Ticket { number: learned.came, found_nobody })
+        let was_alone = load.inside == 0;
+        load.inside += 1;
+        Some(Ticket { number: load.came, was_alone })
     }
 
     fn leave(&self, ticket: Ticket, seconds: Option<f64>) {
-        let mut learned = self.learned();
-        learned.inside -= 1;
+        let mut load = self.load();
+        load.inside -= 1;
         let Some(seconds) = seconds else { return };
-        let stayed_alone = ticket.found_nobody && ticket.number == learned.came;
-        if stayed_alone || learned.alone.is_none() {
-            let before = learned.alone.unwrap_or(seconds);
-            learned.alone = Some(before + NEWEST * (seconds - before));
+        let stayed_alone = ticket.was_alone && ticket.number == load.came;
+        if stayed_alone || load.alone.is_none() {
+            let before = load.alone.unwrap_or(seconds);
+            load.alone = Some(before + NEWEST * (seconds - before));
         }
-        if ticket.number > learned.answers.after {
-            learned.answers.num += 1;
-            learned.answers.seconds += seconds;
+        if ticket.number > load.responses.after {
+            load.responses.num += 1;
+            load.responses.seconds += seconds;
         }
-        if learned.answers.num >= ANSWERS.max(2 * learned.limit as usize) {
-            self.judge(&mut learned);
+        if load.responses.num >= ANSWERS.max(2 * load.limit as usize) {
+            self.adjust(&mut load);
         }
     }
 
-    fn judge(&self, learned: &mut Learned) {
-        let Answers { num, seconds, full, .. } = learned.answers;
-        let (usual, alone) = (seconds / num as f64, learned.alone.unwrap_or(f64::INFINITY));
+    fn adjust(&self, load: &mut Load) {
+        let ResponseStats { num, seconds, full, .. } = load.responses;
+        let (usual, alone) = (seconds / num as f64, load.alone.unwrap_or(f64::INFINITY));
         if usual <= self.slowdown * alone {
             let more = if full { 1.0 } else { 0.0 };
-            learned.limit = (learned.limit + more).min(self.most);
-        } else if learned.limit > self.least {
-            learned.limit = (learned.limit * SHRINK).max(self.least);
+            load.limit = (load.limit + more).min(self.max);
+        } else if load.limit > self.min {
+            load.limit = (load.limit * SHRINK).max(self.min);
         } else {
-            // so slow with so few: it is the machine that has become slower, or refusing that takes its time
-            learned.alone = Some((alone * DRIFT).min(usual / self.slowdown));
+            // slow at the minimum: the machine has become slower, or rejecting takes the time
+            load.alone = Some((alone * DRIFT).min(usual / self.slowdown));
         }
-        learned.answers = Answers { after: learned.came, ..Answers::default() };
+        load.responses = ResponseStats { after: load.came, ..ResponseStats::default() };
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         self.gate.leave(self.ticket, self.seconds);
     }
 }
 
-/// Around requests that are to be answered fast or not at all. What counts begins when the body is there: one that dawdles
-/// takes no place, and teaches nothing.
-pub async fn hurry(State((front, gate)): State<(Arc<Front>, Arc<Gate>)>, request: Request, next: Next) -> Response {
+/// Middleware that answers fast or rejects. Time counts from when the body is complete: a slow upload takes no slot and is not
+/// measured.
+pub async fn shed_load(State((front, gate)): State<(Arc<Front>, Arc<Gate>)>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let body = match bytes(&front, Request::from_parts(parts.clone(), body)).await {
         Ok(body) => body,
         Err(fault) => return fault.into_response(),
     };
     let Some(ticket) = gate.enter() else {
-        return Fault::busy("more is asked than can be answered fast: try again").into_response();
+        return Fault::busy("the service is overloaded: try again").into_response();
     };
-    let mut place = Place { gate, ticket, seconds: None };
+    let mut slot = Slot { gate, ticket, seconds: None };
     let began = Instant::now();
-    // what else has arrived comes to the gate first: a search that waits for nothing would keep it from being refused
+    // lets other arrived requests reach the gate first: a search that never waits would delay their rejection
     yield_now().await;
     let response = next.run(Request::from_parts(parts, Body::from(body))).await;
     if response.status().is_success() {
-        place.seconds = Some(began.elapsed().as_secs_f64());
+        slot.seconds = Some(began.elapsed().as_secs_f64());
     }
     response
 }
@@ -160,7 +160,7 @@ pub async fn hurry(State((front, gate)): State<(Arc<Front>, Arc<Gate>)>, request
 mod tests {
     use super::*;
 
-    /// Two at a time are as fast as one; more wait for one another. All leave together.
+    /// Simulates a server in which two requests are as fast as one, and more wait for each other.
     fn settle(gate: &Gate, wanted: usize, seconds: f64) -> usize {
         let mut inside = 0;
         for _ in 0..4000 {
@@ -173,21 +173,21 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_let_in_as_stay_fast() {
+    fn admits_as_many_as_stay_fast() {
         for seconds in [0.001, 0.5] {
-            let gate = Gate::new((2, 64), 1.5);
+            let gate = Gate::new(2, 64, 1.5);
             assert_eq!(settle(&gate, 1, seconds), 1);
             // 3 take 1.5 times as long as 2
             let inside = settle(&gate, 100, seconds);
             assert!((2..=4).contains(&inside), "{inside} at {seconds} s");
         }
-        let small = Gate::new((2, 1), 1.5);
+        let small = Gate::new(2, 1, 1.5);
         assert_eq!(settle(&small, 100, 0.1), 1);
     }
 
     #[test]
-    fn a_machine_that_is_idle_lets_more_in_again() {
-        let gate = Gate::new((2, 64), 1.5);
+    fn the_limit_recovers_on_an_idle_machine() {
+        let gate = Gate::new(2, 64, 1.5);
         settle(&gate, 1, 0.001);
         settle(&gate, 100, 0.001);
         for _ in 0..20_000 {
@@ -198,11 +198,10 @@ mod tests {
         assert!(entered.len() >= 32, "{}", entered.len());
     }
 
-    /// Under lasting overload even few take longer than one did alone, for refusing takes its time; that must not be
-    /// taken for a reason to let in more and more.
+    /// Under lasting overload even a few requests are slow, because rejecting takes time. That must not raise the limit.
     #[test]
-    fn overload_that_lasts_opens_no_gate() {
-        let gate = Gate::new((2, 64), 1.5);
+    fn lasting_overload_does_not_raise_the_limit() {
+        let gate = Gate::new(2, 64, 1.5);
         settle(&gate, 1, 0.001);
         assert!((2..=4).contains(&settle(&gate, 100, 0.003)));
         let inside = (0..20).map(|_| settle(&gate, 100, 0.003)).max();

@@ -1,30 +1,29 @@
-//! Who may ask: bearer keys, compared by digest in a time that does not tell how much of one was right. Keys are never
-//! logged or kept as they are.
+//! API keys (bearer tokens) with roles, compared by digest in constant time. Keys are never logged or kept in plain text.
 
 use std::path::Path;
 
 use axum::http::{HeaderMap, header};
 use sha2::{Digest, Sha256};
-use souk::{Error, Result};
+use souk_io::{Error, Result};
 
-/// What a key's holder may do; an admin may do all.
+/// Permissions of a key; an admin may do everything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     Read,
     Admin,
 }
 
-/// What stands before an admin's key.
+/// Prefix of an admin key.
 const ADMIN: &str = "admin:";
 
-/// Without any, everybody may do all.
+/// All known keys. Without any, everybody has full access.
 #[derive(Clone, Default)]
 pub struct Keys {
     digests: Vec<([u8; 32], Role)>,
 }
 
 impl Keys {
-    /// From the text of a variable or a file: one key or several, between white space or commas, an admin's after `admin:`.
+    /// Parses keys separated by white space or commas; admin keys start with `admin:`.
     pub fn parse(text: &str) -> Self {
         let keys = text.split(|letter: char| letter.is_whitespace() || letter == ',');
         let keys = keys.map(|key| match key.strip_prefix(ADMIN) {
@@ -34,8 +33,8 @@ impl Keys {
         Self { digests: keys.filter(|(key, _)| !key.is_empty()).map(|(key, role)| (digest(key), role)).collect() }
     }
 
-    /// Those of `file` and of a variable of the environment. One that is named and holds no key is a mistake, not an open
-    /// door.
+    /// Reads keys from `file` and an environment variable. Either one without a key is an error, because no keys mean full
+    /// access.
     pub fn open(file: Option<&Path>, variable: &str) -> Result<Self> {
         let mut all = Self::default();
         if let Some(file) = file {
@@ -51,7 +50,7 @@ impl Keys {
 
     fn add(&mut self, more: Self, place: &str) -> Result<()> {
         if more.is_empty() {
-            return Err(Error::config(place, "holds no key: write one, or do not name it"));
+            return Err(Error::config(place, "contains no key: add one, or unset it"));
         }
         self.digests.extend(more.digests);
         Ok(())
@@ -61,7 +60,7 @@ impl Keys {
         self.digests.is_empty()
     }
 
-    /// What the key of a request allows.
+    /// Role of the request's key; none if the key is unknown.
     pub fn role(&self, headers: &HeaderMap) -> Option<Role> {
         if self.is_empty() {
             return Some(Role::Admin);
@@ -69,7 +68,7 @@ impl Keys {
         let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
         let (scheme, key) = given.and_then(|value| value.split_once(' '))?;
         let given = digest(key.trim());
-        // every key is looked at, whichever fits
+        // compares with every key, so the time does not depend on which one fits
         let known = self.digests.iter().fold(None, |known, (digest, role)| {
             let role = same(digest, &given).then_some(*role);
             known.max(role)
@@ -83,7 +82,7 @@ fn digest(key: &str) -> [u8; 32] {
 }
 
 fn same(a: &[u8; 32], b: &[u8; 32]) -> bool {
-    a.iter().zip(b).fold(0, |apart, (a, b)| apart | (a ^ b)) == 0
+    a.iter().zip(b).fold(0, |difference, (a, b)| difference | (a ^ b)) == 0
 }
 
 #[cfg(test)]
@@ -108,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_of_keys_opens_no_door() {
+    fn an_empty_key_file_is_an_error() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert!(Keys::open(Some(file.path()), "SOUK_NO_SUCH_KEYS").is_err());
         std::fs::write(file.path(), "secret\n").unwrap();

@@ -1,7 +1,7 @@
-//! The socket: takes connections, plain or over TLS, and answers on each in a task of its own, so that one that dawdles
-//! keeps nobody waiting. Takes no more at a time than it can hold.
+//! Accepts connections, plain or TLS, and serves each in its own task, so a slow client delays nobody. Limits the number of open
+//! connections.
 
-mod rest;
+mod drain;
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -12,139 +12,134 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::Request;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::serve::Listener;
 use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use souk::search::Tls;
+use souk_serving::search::Tls;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{interval, timeout};
 
-use self::rest::lend;
-use crate::opening::{Given, opening};
-use crate::patience::{Patience, Watch, Watched};
+use self::drain::track;
+use crate::deadlines::{ConnectionClock, Deadlines, TimedStream};
+use crate::starting::{RouterReceiver, starting};
 use crate::tls::Certificate;
 
-/// How long requests in work may take to end once the service was asked to.
+/// Time for open requests to finish at shutdown.
 const GRACE: Duration = Duration::from_secs(30);
-/// Half of the descriptors that a process usually may have. More connections wait until they are taken.
+/// Half of the usual limit on file descriptors. More connections wait in the backlog.
 const MAX_CONNECTIONS: usize = 512;
 
-/// Answers on `listener` until `shutdown`; then what was begun is finished, within half a minute.
+/// Serves `listener` until `shutdown`, then finishes open requests within half a minute.
 pub async fn run(
     listener: TcpListener,
-    (router, tls): (Router, Option<&Tls>),
+    router: Router,
+    tls: Option<&Tls>,
     shutdown: impl Future<Output = ()>,
 ) -> std::io::Result<()> {
     let certificate = tls.map(Certificate::open).transpose().map_err(std::io::Error::other)?;
-    let (_give, given) = watch::channel(Some(router));
-    Door::new(given, certificate).keep(listener, shutdown).await;
+    let (_sender, router) = watch::channel(Some(router));
+    Server::new(router, certificate).run(listener, shutdown).await;
     Ok(())
 }
 
-/// What a router answers.
-pub(crate) async fn ask(router: Router, request: Request) -> Response {
-    TowerToHyperService::new(router).call(request).await.into_response()
-}
-
-/// What every connection needs.
-pub(crate) struct Door {
-    given: Given,
+/// State shared by all connections.
+pub(crate) struct Server {
+    router: RouterReceiver,
     certificate: Option<Certificate>,
-    patience: Patience,
-    most: usize,
-    /// All places are taken.
-    crowded: AtomicBool,
+    deadlines: Deadlines,
+    max_connections: usize,
+    /// The limit of connections is reached.
+    is_full: AtomicBool,
 }
 
-impl Door {
-    pub(crate) fn new(given: Given, certificate: Option<Certificate>) -> Self {
-        let (patience, crowded) = (Patience::default(), AtomicBool::new(false));
-        Self { given, certificate, patience, most: MAX_CONNECTIONS, crowded }
+impl Server {
+    pub(crate) fn new(router: RouterReceiver, certificate: Option<Certificate>) -> Self {
+        let (deadlines, is_full) = (Deadlines::default(), AtomicBool::new(false));
+        Self { router, certificate, deadlines, max_connections: MAX_CONNECTIONS, is_full }
     }
 
-    pub(crate) async fn keep(self, mut listener: TcpListener, shutdown: impl Future<Output = ()>) {
-        let (door, mut shutdown) = (Arc::new(self), pin!(shutdown));
-        // dropped when the end has come
-        let (tell, told) = watch::channel(());
+    pub(crate) async fn run(self, mut listener: TcpListener, shutdown: impl Future<Output = ()>) {
+        let (server, mut shutdown) = (Arc::new(self), pin!(shutdown));
+        // dropped at shutdown
+        let (sender, stopping) = watch::channel(());
         let mut connections = JoinSet::new();
         loop {
-            door.crowded.store(connections.len() >= door.most, Ordering::Relaxed);
+            server.is_full.store(connections.len() >= server.max_connections, Ordering::Relaxed);
             tokio::select! {
                 () = &mut shutdown => break,
-                // an error, such as too many open files, is logged, and the next connection is waited for after a moment
-                (stream, peer) = Listener::accept(&mut listener), if connections.len() < door.most => {
-                    connections.spawn(door.clone().open(stream, peer, told.clone()));
+                // logs errors such as too many open files, and pauses before the next connection
+                (stream, peer) = Listener::accept(&mut listener), if connections.len() < server.max_connections => {
+                    connections.spawn(server.clone().open(stream, peer, stopping.clone()));
                 }
                 Some(_) = connections.join_next() => {}
             }
         }
-        drop((listener, tell));
+        drop((listener, sender));
         let ended = timeout(GRACE, async { while connections.join_next().await.is_some() {} });
         if ended.await.is_err() {
-            tracing::warn!(connections = connections.len(), "what was begun was not finished in time");
+            tracing::warn!(connections = connections.len(), "open requests were not finished in time");
         }
     }
 
-    async fn open(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, mut told: watch::Receiver<()>) {
-        let Some(certificate) = &self.certificate else { return self.answer(stream, peer, told).await };
-        let handshake = timeout(self.patience.head, certificate.acceptor().accept(stream));
+    async fn open(self: Arc<Self>, stream: TcpStream, peer: SocketAddr, mut stopping: watch::Receiver<()>) {
+        let Some(certificate) = &self.certificate else { return self.serve(stream, peer, stopping).await };
+        let handshake = timeout(self.deadlines.head, certificate.acceptor().accept(stream));
         let stream = tokio::select! {
             stream = handshake => stream,
-            _ = told.changed() => return,
+            _ = stopping.changed() => return,
         };
         match stream {
-            Ok(Ok(stream)) => self.answer(stream, peer, told).await,
-            Ok(Err(error)) => tracing::debug!(%error, %peer, "no handshake"),
-            Err(_) => tracing::debug!(%peer, "no handshake in time"),
+            Ok(Ok(stream)) => self.serve(stream, peer, stopping).await,
+            Ok(Err(error)) => tracing::debug!(%error, %peer, "the handshake failed"),
+            Err(_) => tracing::debug!(%peer, "the handshake timed out"),
         }
     }
 
     fn router(&self) -> Router {
-        self.given.borrow().clone().unwrap_or_else(|| opening(self.given.clone()))
+        self.router.borrow().clone().unwrap_or_else(|| starting(self.router.clone()))
     }
 
-    /// One request after the other, and the one in work to its end where no more are to come.
-    async fn answer<S>(&self, stream: S, peer: SocketAddr, mut told: watch::Receiver<()>)
+    /// Serves requests one after another; at shutdown, finishes the current one.
+    async fn serve<S>(&self, stream: S, peer: SocketAddr, mut stopping: watch::Receiver<()>)
     where
         S: AsyncRead + AsyncWrite + Unpin,
     {
-        let (service, watch) = (TowerToHyperService::new(self.router()), Watch::new());
-        let watched = Watched { stream, watch: watch.clone() };
+        let (service, clock) = (TowerToHyperService::new(self.router()), ConnectionClock::new());
+        let stream = TimedStream { stream, clock: clock.clone() };
         let service = service_fn(|request| {
-            watch.asked();
-            let (request, rest) = lend(request);
-            let (answer, watch) = (service.call(request), watch.clone());
+            clock.begin_response();
+            let (request, unread) = track(request);
+            let (response, clock) = (service.call(request), clock.clone());
             async move {
-                let answer = rest.settle(answer.await?).await;
-                watch.answered();
-                Ok::<Response, Infallible>(answer)
+                let response = unread.drain(response.await?).await;
+                clock.end_response();
+                Ok::<Response, Infallible>(response)
             }
         });
         let mut http = http1::Builder::new();
-        let mut connection = pin!(http.header_read_timeout(None).serve_connection(TokioIo::new(watched), service));
-        let (mut look, mut ends) = (interval(self.patience.look()), false);
+        let mut connection = pin!(http.header_read_timeout(None).serve_connection(TokioIo::new(stream), service));
+        let (mut check, mut ends) = (interval(self.deadlines.check_interval()), false);
         let ended = loop {
             tokio::select! {
                 ended = &mut connection => break ended,
-                _ = told.changed(), if !ends => {
+                _ = stopping.changed(), if !ends => {
                     ends = true;
                     connection.as_mut().graceful_shutdown();
                 }
-                _ = look.tick() => if watch.is_late(&self.patience, self.crowded.load(Ordering::Relaxed)) {
-                    tracing::debug!(%peer, "a connection dawdled");
+                _ = check.tick() => if clock.is_late(&self.deadlines, self.is_full.load(Ordering::Relaxed)) {
+                    tracing::debug!(%peer, "closed a slow connection");
                     return;
                 }
             }
         };
         if let Err(error) = ended {
-            tracing::debug!(%error, %peer, "a connection broke off");
+            tracing::debug!(%error, %peer, "connection failed");
         }
     }
 }
@@ -159,43 +154,43 @@ mod tests {
 
     use super::*;
 
-    /// More than what the sockets between hold.
+    /// More than the socket buffers hold.
     const LARGE: usize = 64 << 20;
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
 
-    async fn opened(change: impl FnOnce(&mut Door)) -> SocketAddr {
+    async fn opened(change: impl FnOnce(&mut Server)) -> SocketAddr {
         let large = vec![b'a'; LARGE];
         let router = Router::new().route("/", get(async || "here")).route("/large", get(async || large));
-        let mut door = Door::new(watch::channel(Some(router)).1, None);
-        change(&mut door);
+        let mut server = Server::new(watch::channel(Some(router)).1, None);
+        change(&mut server);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(door.keep(listener, pending()));
+        tokio::spawn(server.run(listener, pending()));
         address
     }
 
-    async fn said(stream: &mut TcpStream) -> String {
+    async fn read_all(stream: &mut TcpStream) -> String {
         let mut answer = String::new();
         timeout(Duration::from_secs(5), stream.read_to_string(&mut answer)).await.unwrap().unwrap();
         answer
     }
 
     #[tokio::test]
-    async fn a_head_that_dawdles_is_cut_off() {
-        let address = opened(|door| door.patience.head = Duration::from_millis(100)).await;
+    async fn slow_request_heads_are_cut_off() {
+        let address = opened(|server| server.deadlines.head = Duration::from_millis(100)).await;
         for begun in [&b""[..], &REQUEST[..REQUEST.len() - 2]] {
             let mut stream = TcpStream::connect(address).await.unwrap();
             stream.write_all(begun).await.unwrap();
-            assert_eq!(said(&mut stream).await, "");
+            assert_eq!(read_all(&mut stream).await, "");
         }
         let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(REQUEST).await.unwrap();
-        assert!(said(&mut stream).await.ends_with("here"));
+        assert!(read_all(&mut stream).await.ends_with("here"));
     }
 
-    /// The first answer does not wait for its body, and the next request comes on the same connection.
+    /// The first response does not wait for its body, and the next request uses the same connection.
     #[tokio::test]
-    async fn a_body_that_comes_after_its_answer_costs_no_request() {
+    async fn late_bodies_do_not_break_the_connection() {
         let address = opened(|_| ()).await;
         let mut stream = TcpStream::connect(address).await.unwrap();
         let head =
@@ -209,21 +204,21 @@ mod tests {
             let answer = String::from_utf8_lossy(&answer[..num]).to_lowercase();
             assert!(answer.starts_with("http/1.1 404") && !answer.contains("connection: close"), "{answer}");
         }
-        // one that does not come, or is too long, is not waited for, and the connection ends with a word
+        // missing or long bodies are not awaited: the response closes the connection
         let waits = head(5).replace("Host", "Expect: 100-continue\r\nHost");
         for head in [head(5), head(1 << 30), waits] {
             let mut stream = TcpStream::connect(address).await.unwrap();
             stream.write_all(head.as_bytes()).await.unwrap();
-            let answer = said(&mut stream).await.to_lowercase();
+            let answer = read_all(&mut stream).await.to_lowercase();
             assert!(answer.starts_with("http/1.1 404") && answer.contains("connection: close"), "{answer}");
         }
     }
 
-    /// Between requests there is more time than for a head; and one that began is a head again.
+    /// An idle connection has more time than a request head, until the next head begins.
     #[tokio::test]
-    async fn silence_between_requests_is_no_dawdling() {
-        let address = opened(|door| {
-            (door.patience.head, door.patience.silence) = (Duration::from_millis(100), Duration::from_millis(1500));
+    async fn idle_connections_have_more_time() {
+        let address = opened(|server| {
+            (server.deadlines.head, server.deadlines.idle) = (Duration::from_millis(100), Duration::from_millis(1500));
         });
         let mut stream = TcpStream::connect(address.await).await.unwrap();
         let (mut answer, began) = ([0; 256], Instant::now());
@@ -234,69 +229,70 @@ mod tests {
             assert!(answer[..read].ends_with(b"here"));
         }
         stream.write_all(b"GET / HT").await.unwrap();
-        assert_eq!(said(&mut stream).await, "");
-        assert!(began.elapsed() < Duration::from_millis(1500), "a head that began has no more time than any");
+        assert_eq!(read_all(&mut stream).await, "");
+        assert!(began.elapsed() < Duration::from_millis(1500), "a second head has no more time than the first");
     }
 
     #[tokio::test]
-    async fn who_is_silent_makes_room_for_who_waits() {
-        let address = opened(|door| (door.most, door.patience.head) = (1, Duration::from_millis(500))).await;
+    async fn idle_connections_make_room_for_waiting_ones() {
+        let address =
+            opened(|server| (server.max_connections, server.deadlines.head) = (1, Duration::from_millis(500))).await;
         let mut first = TcpStream::connect(address).await.unwrap();
         first.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
         let mut answer = [0; 256];
         assert!(first.read(&mut answer).await.unwrap() > 0);
         let mut second = TcpStream::connect(address).await.unwrap();
         second.write_all(REQUEST).await.unwrap();
-        assert!(said(&mut second).await.ends_with("here"));
+        assert!(read_all(&mut second).await.ends_with("here"));
     }
 
     #[tokio::test]
-    async fn who_takes_no_answer_is_cut_off() {
-        let address = opened(|door| {
-            door.patience.reader = Duration::from_millis(200);
-            door.patience.head = Duration::from_millis(200);
-            door.most = 1;
+    async fn clients_that_do_not_read_are_cut_off() {
+        let address = opened(|server| {
+            server.deadlines.write = Duration::from_millis(200);
+            server.deadlines.head = Duration::from_millis(200);
+            server.max_connections = 1;
         });
         let address = address.await;
         let mut first = TcpStream::connect(address).await.unwrap();
         first.write_all(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
-        // the only place is free again although the first reads nothing
+        // the only slot is free again although the first client reads nothing
         let mut second = TcpStream::connect(address).await.unwrap();
         second.write_all(REQUEST).await.unwrap();
-        assert!(said(&mut second).await.ends_with("here"));
+        assert!(read_all(&mut second).await.ends_with("here"));
     }
 
     #[tokio::test]
-    async fn while_the_service_opens_it_lives_and_is_not_ready() {
-        let (give, given) = watch::channel(None);
+    async fn a_starting_service_is_alive_and_not_ready() {
+        let (sender, router) = watch::channel(None);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(Door::new(given, None).keep(listener, pending()));
+        tokio::spawn(Server::new(router, None).run(listener, pending()));
         let ask = async |path: &str| {
             let mut stream = TcpStream::connect(address).await.unwrap();
             let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
             stream.write_all(request.as_bytes()).await.unwrap();
-            said(&mut stream).await
+            read_all(&mut stream).await
         };
         assert!(ask("/healthz").await.starts_with("HTTP/1.1 200"));
         assert!(ask("/readyz").await.starts_with("HTTP/1.1 503"));
-        let give = async {
+        let start = async {
             tokio::time::sleep(Duration::from_millis(100)).await;
-            give.send_replace(Some(Router::new().route("/", get(async || "here"))));
+            sender.send_replace(Some(Router::new().route("/", get(async || "here"))));
         };
-        let (held, ()) = tokio::join!(ask("/"), give);
-        assert!(held.ends_with("here"), "what is asked meanwhile waits: {held}");
-        assert!(ask("/readyz").await.starts_with("HTTP/1.1 404"), "now the service itself answers");
+        let (held, ()) = tokio::join!(ask("/"), start);
+        assert!(held.ends_with("here"), "requests wait during the start: {held}");
+        assert!(ask("/readyz").await.starts_with("HTTP/1.1 404"), "the service itself answers");
     }
 
     #[tokio::test]
-    async fn more_connections_than_there_is_room_for_wait_until_one_ends() {
-        let address = opened(|door| door.most = 1).await;
+    async fn connections_above_the_limit_wait() {
+        let address = opened(|server| server.max_connections = 1).await;
         let first = TcpStream::connect(address).await.unwrap();
         let mut second = TcpStream::connect(address).await.unwrap();
         second.write_all(REQUEST).await.unwrap();
         assert!(timeout(Duration::from_millis(100), second.readable()).await.is_err());
         drop(first);
-        assert!(said(&mut second).await.ends_with("here"));
+        assert!(read_all(&mut second).await.ends_with("here"));
     }
 }

@@ -1,5 +1,5 @@
-//! Which web pages may ask a service without keys. A browser sends the requests of any page it shows, also to this machine
-//! itself, so that where no key is asked for, a page has to be the service's own.
+//! Origin checks for services without keys. A browser sends requests from any page it shows, to this machine too, so without
+//! keys only the service's own pages may send requests.
 
 use std::net::IpAddr;
 
@@ -8,29 +8,29 @@ use axum::http::{HeaderMap, header};
 
 use crate::fault::Fault;
 
-/// Refuses requests of pages from elsewhere: those that say so, and those to a name that a stranger may have pointed here.
+/// Rejects requests from foreign pages, and requests to a DNS name that an attacker may have pointed at this machine.
 pub(crate) fn check(headers: &HeaderMap) -> Result<(), Fault> {
-    // no browser leaves it out
+    // every browser sends Host
     let host = headers.get(header::HOST).map(|host| host.to_str().unwrap_or_default());
-    if host.is_some_and(|host| !is_near(host)) {
+    if host.is_some_and(|host| !is_local(host)) {
         return Err(Fault::foreign(
-            "without keys this service answers only to an address, or to a name without a dot: give it keys, or ask \
+            "without keys this service answers only to an IP address or a name without a dot: set keys, or use \
              `localhost`",
         ));
     }
     let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
     let page = origin.to_str().ok().and_then(|origin| Some(origin.split_once("://")?.1));
-    match page.zip(host).is_some_and(|(page, host)| page.eq_ignore_ascii_case(host)) {
-        true => Ok(()),
-        false => Err(Fault::foreign(
-            "without keys this service answers only to its own pages, and the headers Origin and Host differ: give it \
-             keys, or let a proxy pass Host on as it came",
-        )),
+    if page.zip(host).is_some_and(|(page, host)| page.eq_ignore_ascii_case(host)) {
+        return Ok(());
     }
+    Err(Fault::foreign(
+        "without keys this service answers only to its own pages, and the headers Origin and Host differ: set keys, or \
+         let the proxy forward Host unchanged",
+    ))
 }
 
-/// An address, or a name that no page from elsewhere has: those of this machine, of containers, of a cluster.
-fn is_near(host: &str) -> bool {
+/// An IP address, or a name without a dot: names of this machine, of containers, of a cluster.
+fn is_local(host: &str) -> bool {
     let Ok(authority) = Authority::try_from(host) else { return false };
     let name = authority.host();
     !name.contains('.') || name.trim_matches(['[', ']']).parse::<IpAddr>().is_ok()
@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_pages_of_the_service_itself_may_ask() {
+    fn only_own_pages_are_allowed() {
         let admits = |host: &str, origin: Option<&str>| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, host.parse().unwrap());
@@ -55,7 +55,7 @@ mod tests {
                 assert!(!admits(host, Some(origin)), "{host} {origin}");
             }
         }
-        // such a name may be pointed at this machine after its page was loaded
+        // DNS rebinding: such a name may point at this machine after its page was loaded
         for host in ["evil.example", "evil.example:8080", "127.0.0.1.evil.example", "", "a b"] {
             assert!(!admits(host, None) && !admits(host, Some(&format!("http://{host}"))), "{host}");
         }

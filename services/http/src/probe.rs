@@ -1,5 +1,4 @@
-//! Whether something works: a look that costs as much as a request, and that everybody may ask for. One look answers all
-//! who ask within a second.
+//! Cached health checks. A check costs as much as a request and anyone may trigger it, so its result is reused for a second.
 
 use std::future::Future;
 use std::time::{Duration, Instant};
@@ -19,15 +18,15 @@ impl<T> Default for Probe<T> {
 }
 
 impl<T: Clone> Probe<T> {
-    /// What was found within the last second, or what `look` finds now. Who asks meanwhile waits for that.
-    pub async fn found(&self, look: impl Future<Output = T>) -> T {
+    /// The result of the last second, or of `check` now. Concurrent callers wait for it.
+    pub async fn get(&self, check: impl Future<Output = T>) -> T {
         let mut last = self.last.lock().await;
         if let Some((when, found)) = &*last
             && when.elapsed() < FRESH
         {
             return found.clone();
         }
-        let found = look.await;
+        let found = check.await;
         *last = Some((Instant::now(), found.clone()));
         found
     }
@@ -40,14 +39,14 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn one_look_answers_all_who_ask() {
+    async fn concurrent_callers_share_a_check() {
         let (probe, looks) = (Probe::default(), AtomicU32::new(0));
         let look = async || {
             tokio::task::yield_now().await;
             looks.fetch_add(1, Ordering::Relaxed)
         };
-        assert_eq!(tokio::join!(probe.found(look()), probe.found(look()), probe.found(look())), (0, 0, 0));
+        assert_eq!(tokio::join!(probe.get(look()), probe.get(look()), probe.get(look())), (0, 0, 0));
         tokio::time::sleep(FRESH).await;
-        assert_eq!(probe.found(look()).await, 1);
+        assert_eq!(probe.get(look()).await, 1);
     }
 }

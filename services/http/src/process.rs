@@ -1,5 +1,4 @@
-//! The process around a service: binds the socket before anything is opened, and ends on SIGTERM or Ctrl-C when what was
-//! begun is answered.
+//! Process of a service: binds the socket before anything is loaded, and shuts down gracefully on SIGTERM or Ctrl-C.
 
 use std::fmt;
 use std::io::Write;
@@ -8,16 +7,16 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use axum::Router;
-use souk::Error;
-use souk::search::Tls;
+use souk_io::Error;
+use souk_serving::search::Tls;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{oneshot, watch};
 
-use crate::listen::Door;
+use crate::listen::Server;
 use crate::tls::Certificate;
 
-/// Where a service is asked. Shown as the URL that its callers use.
+/// Address of a service; displays as its URL.
 #[derive(Clone, Copy)]
 pub struct Endpoint {
     pub address: SocketAddr,
@@ -30,11 +29,12 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Binds `listen`, which the configuration calls `place`, and serves the router that `open` gives until a signal; what it
-/// gives beside that is kept so long, and given back. `ready` hears of where the service is asked once requests are answered.
-/// Until then it says that it lives and is not ready; a signal ends the process at once, with whatever is being built.
+/// Binds `listen`, the value of the configuration key `key`, and serves the router from `open` until a signal. Returns what
+/// `open` returned beside the router. Calls `ready` once requests are answered; until then the service reports that it is alive and
+/// not ready, and a signal ends the process at once.
 pub async fn serve<T>(
-    (listen, place): (&str, &str),
+    listen: &str,
+    key: &str,
     tls: Option<&Tls>,
     open: impl AsyncFnOnce(Endpoint) -> anyhow::Result<(Router, T)>,
     ready: impl FnOnce(Endpoint, &T) -> anyhow::Result<()>,
@@ -42,46 +42,46 @@ pub async fn serve<T>(
     let certificate = tls.map(Certificate::open).transpose()?;
     let listener = TcpListener::bind(listen)
         .await
-        .map_err(|e| Error::config(place, format!("cannot listen on {listen}")).because(e))?;
-    let address = listener.local_addr().context("cannot tell the address")?;
+        .map_err(|e| Error::config(key, format!("cannot listen on {listen}")).because(e))?;
+    let address = listener.local_addr().context("cannot read the socket's address")?;
     let endpoint = Endpoint { address, scheme: if certificate.is_some() { "https" } else { "http" } };
-    let ((give, given), (end, ended)) = (watch::channel(None), oneshot::channel::<()>());
-    let door = Door::new(given, certificate);
-    let keeping = tokio::spawn(async move { door.keep(listener, async { drop(ended.await) }).await });
+    let ((sender, router), (stop, stopped)) = (watch::channel(None), oneshot::channel::<()>());
+    let server = Server::new(router, certificate);
+    let serving = tokio::spawn(async move { server.run(listener, async { drop(stopped.await) }).await });
     let (router, kept) = open(endpoint).await?;
-    let end_of_it = asked_to_end();
+    let signal = shutdown_signal();
     ready(endpoint, &kept)?;
-    give.send_replace(Some(router));
-    end_of_it.await;
-    drop(end);
-    keeping.await.context("the socket was given up")?;
+    sender.send_replace(Some(router));
+    signal.await;
+    drop(stop);
+    serving.await.context("the server failed")?;
     Ok(kept)
 }
 
-/// Returns once the process is told to end. Listens from this call on.
-pub fn asked_to_end() -> impl Future<Output = ()> {
+/// Completes on SIGTERM or SIGINT. Listens from this call on.
+pub fn shutdown_signal() -> impl Future<Output = ()> {
     let mut signals = [SignalKind::terminate(), SignalKind::interrupt()].map(signal);
     async move {
         let [terminate, interrupt] = &mut signals;
-        tokio::select! { () = heard(terminate) => {}, () = heard(interrupt) => {} }
+        tokio::select! { () = received(terminate) => {}, () = received(interrupt) => {} }
     }
 }
 
-/// Never, where a signal cannot be listened for.
-async fn heard(signal: &mut std::io::Result<Signal>) {
+/// Completes when the signal arrives; never if its handler could not be installed.
+async fn received(signal: &mut std::io::Result<Signal>) {
     match signal {
         Ok(signal) => drop(signal.recv().await),
         Err(error) => {
-            tracing::warn!(%error, "a signal cannot be listened for");
+            tracing::warn!(%error, "cannot listen for a signal");
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// The end of a program: 2 where its caller has something to change, which it is told.
+/// Prints an error and returns the exit code: 2 if the user has to change something, else 1.
 pub fn exit_code(program: &str, outcome: anyhow::Result<()>) -> ExitCode {
     let Err(error) = outcome else { return ExitCode::SUCCESS };
-    // with nobody to read it, the exit code is all that is left to say
+    // stderr may be closed
     let _ = writeln!(std::io::stderr(), "{program}: {error:#}");
     let usage = matches!(error.downcast_ref(), Some(Error::Config { .. } | Error::Input { .. }));
     ExitCode::from(if usage { 2 } else { 1 })

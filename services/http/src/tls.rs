@@ -1,28 +1,28 @@
-//! TLS: files with a certificate and its key to what shakes hands with them.
+//! TLS acceptor from certificate and key files.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use souk::search::Tls;
-use souk::{Error, Result};
+use souk_io::{Error, Result};
+use souk_serving::search::Tls;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-/// The files are read again at a handshake after so long.
+/// The files are reloaded at the first handshake after this time.
 const FRESH: Duration = Duration::from_secs(60);
 
-/// What shakes hands as the certificate says.
 fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
-    let broken = |file: &PathBuf, what: &str| Error::config(file.display(), format!("holds no {what} in PEM"));
+    let broken =
+        |file: &PathBuf, what: &str| Error::config(file.display(), format!("contains no {what} in PEM format"));
     let chain = CertificateDer::pem_file_iter(&tls.certificate)
         .and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>)
         .map_err(|e| broken(&tls.certificate, "certificates").because(e))?;
     let key = PrivateKeyDer::from_pem_file(&tls.key).map_err(|e| broken(&tls.key, "private key").because(e))?;
-    let unfit = |e| Error::config(tls.certificate.display(), "cannot be served with this key").because(e);
+    let unfit = |e| Error::config(tls.certificate.display(), "does not match the key, or is not supported").because(e);
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .and_then(|builder| builder.with_no_client_auth().with_single_cert(chain, key))
@@ -30,7 +30,7 @@ fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// A certificate that is renewed while it is shown.
+/// A certificate that is reloaded when its files change.
 pub(crate) struct Certificate {
     files: Tls,
     last: Mutex<(Instant, TlsAcceptor)>,
@@ -41,14 +41,14 @@ impl Certificate {
         Ok(Self { files: files.clone(), last: Mutex::new((Instant::now(), acceptor(files)?)) })
     }
 
-    /// What shakes hands as the files said a minute ago, or as they say now.
+    /// The current acceptor, reloaded if it is older than a minute.
     pub(crate) fn acceptor(&self) -> TlsAcceptor {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if last.0.elapsed() >= FRESH {
             last.0 = Instant::now();
             match acceptor(&self.files) {
                 Ok(renewed) => last.1 = renewed,
-                Err(error) => tracing::warn!(?error, "the certificate cannot be read again: the one before is shown"),
+                Err(error) => tracing::warn!(?error, "cannot reload the certificate: the old one stays in use"),
             }
         }
         last.1.clone()
@@ -72,7 +72,7 @@ mod tests {
 
     use super::*;
 
-    /// Sooner than a handshake is given up.
+    /// Shorter than the handshake timeout.
     const SOON: Duration = Duration::from_secs(8);
 
     fn files(home: &TempDir) -> Tls {
@@ -104,10 +104,9 @@ mod tests {
         answer
     }
 
-    /// A client that trusts the certificate is answered, while others that never finish their handshakes hang on; those do
-    /// not delay the end either.
+    /// Connections that never finish the handshake delay neither other clients nor the shutdown.
     #[tokio::test]
-    async fn a_client_is_answered_over_tls_beside_those_that_dawdle() {
+    async fn unfinished_handshakes_delay_nobody() {
         let home = tempfile::tempdir().unwrap();
         let tls = files(&home);
         let certificate = renew(&tls);
@@ -116,9 +115,7 @@ mod tests {
         let router = Router::new().route("/", get(async || "in private"));
         let (stop, asked_to) = oneshot::channel::<()>();
         let running =
-            tokio::spawn(
-                async move { crate::run(listener, (router, Some(&tls)), async { drop(asked_to.await) }).await },
-            );
+            tokio::spawn(async move { crate::run(listener, router, Some(&tls), async { drop(asked_to.await) }).await });
         let mut dawdling = Vec::new();
         for _ in 0..300 {
             dawdling.push(TcpStream::connect(address).await.unwrap());
@@ -131,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renewed_certificate_is_taken_up_and_a_broken_one_is_not() {
+    fn renewed_certificates_are_reloaded_and_broken_ones_ignored() {
         let home = tempfile::tempdir().unwrap();
         let tls = files(&home);
         renew(&tls);
@@ -150,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_certificate_is_named() {
+    fn invalid_certificate_files_are_errors() {
         let home = tempfile::tempdir().unwrap();
         let tls = files(&home);
         let message = |tls: &Tls| acceptor(tls).err().unwrap().to_string();

@@ -132,7 +132,8 @@ mod tests {
     const PYTHON_WHEEL: (&str, &str) = ("version.py", "__all__ = ['__version__']\n__version__ = '2.11.0+cu130'\n");
     const OLD_WHEEL: (&str, &str) = ("version.py", "__version__ = '2.10.1'\n");
 
-    fn install(folder: &Path, (file, text): (&str, &str)) -> String {
+    fn install(folder: &Path, wheel: (&str, &str)) -> String {
+        let (file, text) = wheel;
         let file = folder.join(file);
         fs::create_dir_all(folder.join("lib")).unwrap();
         fs::create_dir_all(file.parent().unwrap()).unwrap();

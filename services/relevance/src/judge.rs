@@ -12,22 +12,22 @@ use tokio::task::spawn_blocking;
 
 use crate::oracle::OracleJudge;
 
-pub enum Judge {
-    Model(ModelJudge),
+pub enum JudgeBackend {
+    Model(QueuedModel),
     Oracle(Box<OracleJudge>),
 }
 
-pub struct ModelJudge {
+pub struct QueuedModel {
     id: String,
     reader: Arc<PairReader>,
     worker: Worker<CrossEncoder>,
 }
 
 /// What every route comes down to.
-pub struct Asked {
+pub struct JudgeRequest {
     pub query: String,
     pub query_id: Option<String>,
-    pub items: Vec<AskedItem>,
+    pub items: Vec<JudgeItem>,
     /// Whether texts that are too long may be cut.
     pub truncate: bool,
     /// What the route calls its list of items.
@@ -35,16 +35,16 @@ pub struct Asked {
 }
 
 #[derive(Default)]
-pub struct AskedItem {
+pub struct JudgeItem {
     pub id: Option<String>,
     pub text: Option<String>,
 }
 
-impl Judge {
+impl JudgeBackend {
     /// Starts the model's thread.
     pub fn of_model(model: CrossEncoder, limits: Limits) -> souk::Result<Self> {
         let (id, reader) = (model.id().to_owned(), model.reader());
-        Ok(Self::Model(ModelJudge { id, reader, worker: Worker::start(model, limits)? }))
+        Ok(Self::Model(QueuedModel { id, reader, worker: Worker::start(model, limits)? }))
     }
 
     pub fn id(&self) -> &str {
@@ -54,7 +54,7 @@ impl Judge {
         }
     }
 
-    pub async fn judge(&self, asked: Asked) -> Result<Vec<Option<Verdict>>, Fault> {
+    pub async fn judge(&self, asked: JudgeRequest) -> Result<Vec<Option<Verdict>>, Fault> {
         if asked.query.trim().is_empty() {
             return Err(Fault::unprocessable("query", "is empty: nothing answers it well or badly"));
         }
@@ -78,9 +78,9 @@ impl Judge {
     }
 }
 
-impl ModelJudge {
-    async fn judge(&self, asked: Asked) -> Result<Vec<Option<Verdict>>, Fault> {
-        let Asked { query, items, truncate, list, .. } = asked;
+impl QueuedModel {
+    async fn judge(&self, asked: JudgeRequest) -> Result<Vec<Option<Verdict>>, Fault> {
+        let JudgeRequest { query, items, truncate, list, .. } = asked;
         let missing =
             |at: usize| Fault::unprocessable(format!("{list}[{at}].text"), "is missing: this judge reads texts");
         let texts = items.into_iter().enumerate().map(|(at, item)| item.text.ok_or_else(|| missing(at)));
@@ -107,10 +107,10 @@ fn gone(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::device("the relevance model's thread has ended").because(error)
 }
 
-fn by_identifiers(oracle: &OracleJudge, asked: &Asked) -> Result<Vec<Option<Verdict>>, Fault> {
+fn by_identifiers(oracle: &OracleJudge, asked: &JudgeRequest) -> Result<Vec<Option<Verdict>>, Fault> {
     let found = asked.query_id.as_deref().or_else(|| oracle.query(&asked.query));
     let Some(query) = found else { return Ok(vec![None; asked.items.len()]) };
-    let item = |item: &'_ AskedItem| match (&item.id, &item.text) {
+    let item = |item: &'_ JudgeItem| match (&item.id, &item.text) {
         (Some(id), _) => Some(id.clone()),
         (None, Some(text)) => oracle.item(text).map(str::to_owned),
         (None, None) => None,

@@ -20,13 +20,13 @@ use souk_http::{Front, Keys, Probe};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-pub use self::judge::Judge;
+pub use self::judge::JudgeBackend;
 pub use self::oracle::OracleJudge;
 pub use self::serve::serve;
 
 /// What all requests share.
 pub struct Service {
-    judge: Judge,
+    judge: JudgeBackend,
     front: Arc<Front>,
     /// Why the judge would not answer.
     probe: Probe<Result<(), &'static str>>,
@@ -34,7 +34,7 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(judge: Judge, keys: Keys, settings: &ServeSettings) -> souk::Result<Self> {
+    pub fn new(judge: JudgeBackend, keys: Keys, settings: &ServeSettings) -> souk::Result<Self> {
         settings.check()?;
         let front = Front {
             keys,
@@ -54,5 +54,5 @@ pub async fn run(
     service: Arc<Service>,
     shutdown: impl Future<Output = ()> + Send + 'static,
 ) -> std::io::Result<()> {
-    souk_http::run(listener, (routes::router(service), None), shutdown).await
+    souk_http::run(listener, routes::router(service), None, shutdown).await
 }

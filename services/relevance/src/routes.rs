@@ -11,14 +11,14 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use serde_json::json;
 use souk::reward::Verdict;
-use souk_http::{Fault, Role, admit, json_body, note, read};
+use souk_http::{Fault, Role, admit, json_body, read, record};
 use tokio::time::timeout;
 
 use crate::Service;
-use crate::judge::{Asked, AskedItem};
+use crate::judge::{JudgeItem, JudgeRequest};
 use crate::shapes::{
-    DocumentText, DocumentsAnswer, DocumentsRequest, Ranked, RankedDocument, RerankRequest, ScoreAnswer, ScoreRequest,
-    ranked, raw,
+    DocumentText, DocumentsAnswer, DocumentsRequest, RankedDocument, RankedText, RerankRequest, ScoreAnswer,
+    ScoreRequest, ranked, raw,
 };
 
 const ROUTES: &str = "there is POST /score, /rerank and /v1/rerank, GET /healthz, /readyz and /metrics";
@@ -39,15 +39,15 @@ pub fn router(service: Arc<Service>) -> Router {
         .merge(judging)
         .fallback(async || Fault::no_route(ROUTES))
         .method_not_allowed_fallback(async || Fault::wrong_method())
-        .layer(from_fn_with_state(service.front.clone(), note))
+        .layer(from_fn_with_state(service.front.clone(), record))
         .with_state(service)
 }
 
 async fn score(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let ScoreRequest { query, query_id, items } = read(&service.front, request).await?;
     check_number(&service, "items", items.len())?;
-    let items = items.into_iter().map(|item| AskedItem { id: item.id, text: item.text }).collect();
-    let asked = Asked { query, query_id, items, truncate: true, list: "items" };
+    let items = items.into_iter().map(|item| JudgeItem { id: item.id, text: item.text }).collect();
+    let asked = JudgeRequest { query, query_id, items, truncate: true, list: "items" };
     let verdicts = service.judge.judge(asked).await?;
     let answer = ScoreAnswer {
         model: service.judge.id(),
@@ -61,8 +61,8 @@ async fn rerank(State(service): State<Arc<Service>>, request: Request) -> Result
     let asked: RerankRequest = read(&service.front, request).await?;
     asked.check()?;
     let RerankRequest { query, texts, raw_scores, return_text, truncate, .. } = asked;
-    let verdicts = judge_texts(&service, query, (&texts, "texts"), truncate).await?;
-    let ranked = ranked(&verdicts).into_iter().map(|(index, score)| Ranked {
+    let verdicts = judge_texts(&service, query, &texts, "texts", truncate).await?;
+    let ranked = ranked(&verdicts).into_iter().map(|(index, score)| RankedText {
         index,
         score: if raw_scores { raw(score) } else { score },
         text: return_text.then(|| texts[index].as_str()),
@@ -73,7 +73,7 @@ async fn rerank(State(service): State<Arc<Service>>, request: Request) -> Result
 async fn documents(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
     let DocumentsRequest { query, documents, top_n, return_documents } = read(&service.front, request).await?;
     let texts: Vec<String> = documents.iter().map(|document| document.text().to_owned()).collect();
-    let verdicts = judge_texts(&service, query, (&texts, "documents"), true).await?;
+    let verdicts = judge_texts(&service, query, &texts, "documents", true).await?;
     let results = ranked(&verdicts).into_iter().take(top_n.unwrap_or(usize::MAX)).map(|(index, score)| {
         let document = return_documents.then(|| DocumentText { text: &texts[index] });
         RankedDocument { index, relevance_score: score, document }
@@ -86,12 +86,13 @@ async fn documents(State(service): State<Arc<Service>>, request: Request) -> Res
 async fn judge_texts(
     service: &Service,
     query: String,
-    (texts, list): (&[String], &'static str),
+    texts: &[String],
+    list: &'static str,
     truncate: bool,
 ) -> Result<Vec<Verdict>, Fault> {
     check_number(service, list, texts.len())?;
-    let items = texts.iter().map(|text| AskedItem { id: None, text: Some(text.clone()) }).collect();
-    let asked = Asked { query, query_id: None, items, truncate, list };
+    let items = texts.iter().map(|text| JudgeItem { id: None, text: Some(text.clone()) }).collect();
+    let asked = JudgeRequest { query, query_id: None, items, truncate, list };
     let verdicts = service.judge.judge(asked).await?;
     let unknown = |at: usize| {
         let problem = "this judge knows no such pair, and this route has no way to leave it out: use /score";
@@ -116,7 +117,7 @@ async fn ready(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
             Err(_) => Err("the model does not answer in time"),
         }
     };
-    service.probe.found(look).await.map_err(Fault::not_ready)?;
+    service.probe.get(look).await.map_err(Fault::not_ready)?;
     Ok(json_body(&json!({"ready": true, "model": service.judge.id()})))
 }
 

@@ -8,7 +8,7 @@ use souk::config::Config;
 use souk_http::{Endpoint, Keys};
 
 use crate::routes::router;
-use crate::{Judge, OracleJudge, Service};
+use crate::{JudgeBackend, OracleJudge, Service};
 
 /// The variable with keys, between commas or spaces.
 const KEYS: &str = "SOUK_RELEVANCE_KEYS";
@@ -30,12 +30,12 @@ pub fn serve(
         }
         // nothing else runs yet
         let judge = match oracle {
-            Some(shop) => Judge::Oracle(Box::new(OracleJudge::load(shop)?)),
-            None => Judge::of_model(config.open_relevance()?, settings.worker)?,
+            Some(shop) => JudgeBackend::Oracle(Box::new(OracleJudge::load(shop)?)),
+            None => JudgeBackend::of_model(config.open_relevance()?, settings.worker)?,
         };
         let service = Arc::new(Service::new(judge, keys, settings)?);
         Ok((router(service.clone()), service))
     };
     let ready = |endpoint, service: &Arc<Service>| ready(endpoint, service.judge.id());
-    runtime.block_on(souk_http::serve((&settings.listen, "relevance.serve.listen"), None, open, ready)).map(drop)
+    runtime.block_on(souk_http::serve(&settings.listen, "relevance.serve.listen", None, open, ready)).map(drop)
 }

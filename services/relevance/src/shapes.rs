@@ -45,7 +45,7 @@ fn yes() -> bool {
 }
 
 #[derive(Serialize)]
-pub struct Ranked<'a> {
+pub struct RankedText<'a> {
     pub index: usize,
     pub score: f32,
     #[serde(skip_serializing_if = "Option::is_none")]

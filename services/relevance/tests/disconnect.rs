@@ -7,7 +7,7 @@ mod client;
 
 use std::time::{Duration, Instant};
 
-use crate::client::{PATIENCE, Running};
+use crate::client::{Running, TIMEOUT};
 use serde_json::{Value, json};
 use souk::cross_encoder::ServeSettings;
 use souk::telemetry::RELEVANCE;
@@ -21,7 +21,7 @@ const PAIRS: u64 = 1000;
 async fn until(holds: impl Fn() -> bool) {
     let began = Instant::now();
     while !holds() {
-        assert!(began.elapsed() < PATIENCE, "it did not come to pass");
+        assert!(began.elapsed() < TIMEOUT, "it did not come to pass");
         sleep(Duration::from_millis(1)).await;
     }
 }

@@ -10,7 +10,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 use souk::report::TrainingLog;
-use souk::store::{NewVersion, Served, Version, VersionState};
+use souk::store::{NewVersion, ServedVersion, Version, VersionState};
 use souk_http::{Fault, json_body, read, read_optional};
 use tokio::time::timeout;
 
@@ -72,8 +72,8 @@ fn name(state: &impl serde::Serialize) -> String {
     serde_json::to_value(state).ok().and_then(|name| name.as_str().map(str::to_owned)).unwrap_or_default()
 }
 
-fn served_shape(served: Served) -> ServedShape {
-    let Served { version, generation, promoted_at } = served;
+fn served_shape(served: ServedVersion) -> ServedShape {
+    let ServedVersion { version, generation, promoted_at } = served;
     ServedShape { version, generation, promoted_at }
 }
 
@@ -197,7 +197,7 @@ pub async fn roll_back(State(service): State<Arc<SearchService>>, request: Reque
     promote_answer(&service, rolling).await
 }
 
-async fn served(service: &SearchService) -> Result<Option<(Served, Version)>, Fault> {
+async fn served(service: &SearchService) -> Result<Option<(ServedVersion, Version)>, Fault> {
     service.in_time(async { Ok(service.registry.served().await?) }).await
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use souk::config::StoreConfig;
 use souk::search::{OpenGeneration, ServingState};
-use souk::store::{Generation, Ledger, NewGeneration, NewVersion, Report, Served, Version, newest_offer};
+use souk::store::{Generation, Ledger, NewGeneration, NewVersion, Report, ServedVersion, Version, newest_offer};
 use souk::{Error, Result};
 use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedMutexGuard};
 
@@ -68,7 +68,7 @@ impl ModelRegistry {
     }
 
     /// Version that should be served, with its model; None before the first promotion.
-    pub async fn served(&self) -> Result<Option<(Served, Version)>> {
+    pub async fn served(&self) -> Result<Option<(ServedVersion, Version)>> {
         let ledger = self.ledger().await?;
         let Some(served) = ledger.served().await? else { return Ok(None) };
         let version = ledger.version(&served.version).await?;

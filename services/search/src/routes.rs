@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use souk::domain::TextKind;
 use souk::index::VectorQuery;
-use souk_http::{Fault, Gate, Role, admit, hurry, json_body, note};
+use souk_http::{Fault, Gate, Role, admit, json_body, record, shed_load};
 use tokio::time::timeout;
 use utoipa::OpenApi;
 use utoipa_axum::router::OpenApiRouter;
@@ -30,11 +30,11 @@ const STORE_PROBE: Duration = Duration::from_millis(300);
 pub fn router(service: Arc<SearchService>) -> Router {
     let bounds = service.settings().bounds.clone();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let gate = Arc::new(Gate::new((cores, bounds.max_requests), bounds.slowdown));
+    let gate = Arc::new(Gate::new(cores, bounds.max_requests, bounds.slowdown));
     let fast = OpenApiRouter::new()
         .routes(routes!(hits::search))
         .routes(routes!(hits::compare))
-        .route_layer(from_fn_with_state((service.front.clone(), gate), hurry));
+        .route_layer(from_fn_with_state((service.front.clone(), gate), shed_load));
     let for_readers = OpenApiRouter::new()
         .merge(fast)
         .routes(routes!(hits::fields))
@@ -75,7 +75,7 @@ pub fn router(service: Arc<SearchService>) -> Router {
         .fallback(async || Fault::no_route(NO_ROUTE))
         .method_not_allowed_fallback(async || Fault::wrong_method())
         .layer(DefaultBodyLimit::max(bounds.max_bytes))
-        .layer(from_fn_with_state(service.front.clone(), note))
+        .layer(from_fn_with_state(service.front.clone(), record))
         .with_state(service)
 }
 
@@ -88,7 +88,7 @@ async fn alive() -> &'static str {
 /// Readiness: a search would succeed
 #[utoipa::path(get, path = "/readyz", tag = "operation", responses((status = 200, body = ReadyAnswer), ErrorResponses))]
 async fn ready(State(service): State<Arc<SearchService>>) -> Result<Response, Fault> {
-    let store = service.probe.found(probe_search(&service)).await.map_err(Fault::not_ready)?;
+    let store = service.probe.get(probe_search(&service)).await.map_err(Fault::not_ready)?;
     let served = service.serving.served();
     let (model, index) = (served.record().version.clone(), served.record().generation.clone());
     Ok(json_body(&ReadyAnswer { ready: true, model, index, store }))

@@ -35,9 +35,9 @@ pub fn serve(
         Ok((router(service.clone()), (background::start(&service), service)))
     };
     let ready = |endpoint, (_, service): &(JoinSet<()>, Arc<SearchService>)| ready(endpoint, &service.serving.served());
-    let listen = (settings.listen.as_str(), "search.listen");
     let served = runtime.block_on(async {
-        let (background, service) = souk_http::serve(listen, settings.tls.as_ref(), open, ready).await?;
+        let (background, service) =
+            souk_http::serve(&settings.listen, "search.listen", settings.tls.as_ref(), open, ready).await?;
         drop(background);
         // write the accepted events
         service.event_writer.close().await;

@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use axum::extract::{Request, State};
 use axum::response::Response;
 use souk::search::Comparison;
-use souk::store::{Grade, Grades, PairVotes, Side, Verdict, Vote};
+use souk::store::{Grade, Grades, PairVotes, Side, Vote, VoteVerdict};
 use souk_http::{Fault, json_body, read};
 
 use crate::SearchService;
@@ -63,8 +63,8 @@ fn to_vote(mut request: VoteRequest) -> Result<(Vote, bool), Fault> {
 /// Vote for the ledger, with the sides as requested.
 fn vote(request: VoteRequest, is_swapped: bool) -> Vote {
     let verdict = match (request.verdict, is_swapped) {
-        (Verdict::Good, true) => Verdict::Bad,
-        (Verdict::Bad, true) => Verdict::Good,
+        (VoteVerdict::Good, true) => VoteVerdict::Bad,
+        (VoteVerdict::Bad, true) => VoteVerdict::Good,
         (verdict, _) => verdict,
     };
     let side = |side| match (side, is_swapped) {
@@ -231,10 +231,10 @@ mod tests {
             grades: vec![GradeShape { side: Side::Left, item: "a".into(), good: true }],
             voter: String::new(),
         };
-        let turned = vote(request(Verdict::Good), true);
-        assert_eq!((turned.verdict, turned.grades[0].side), (Verdict::Bad, Side::Right));
+        let turned = vote(request(VoteVerdict::Good), true);
+        assert_eq!((turned.verdict, turned.grades[0].side), (VoteVerdict::Bad, Side::Right));
         assert_eq!(turned.left, "dense");
-        assert_eq!(vote(request(Verdict::Same), true).verdict, Verdict::Same);
-        assert_eq!(vote(request(Verdict::Bad), false).verdict, Verdict::Bad);
+        assert_eq!(vote(request(VoteVerdict::Same), true).verdict, VoteVerdict::Same);
+        assert_eq!(vote(request(VoteVerdict::Bad), false).verdict, VoteVerdict::Bad);
     }
 }

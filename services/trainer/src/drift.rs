@@ -1,5 +1,5 @@
-//! Whether what comes in is what it was: the mix of queries and of sellers beside the mix before, and the levels that a judge
-//! gives. Gives indexes by what they are of; stops nothing.
+//! Drift of the inputs: distributions of queries, sellers and judged levels, compared with the previous round. Reports population
+//! stability indexes; never stops a round.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,12 +13,12 @@ use souk::dataset::{EXAMPLES_FOLDER, Examples, Span};
 use souk::domain::Item;
 use souk::report::TrainingLog;
 
-/// Steps at a stage's beginning whose levels count: before it has learned much.
+/// First steps of a stage whose levels are compared, before training changes the candidates much.
 const FIRST_STEPS: usize = 10;
-/// What stands for the candidates of these steps.
-const JUDGED: f64 = 1000.0;
+/// Number of candidates that the levels of these steps count as.
+const NUM_JUDGED: f64 = 1000.0;
 
-/// How far the queries and the sellers of one stretch of examples are from those of another, where both have enough.
+/// Drift of queries and sellers between two spans of examples; left out if either span is too small.
 pub fn mixes(data: &DataFolder, before: &Span, after: &Span) -> Result<Vec<(&'static str, f64)>> {
     let catalogue = Catalogue::open(data)?;
     let mixes = |span: &Span| -> Result<[Mix; 2]> {
@@ -41,19 +41,19 @@ pub fn mixes(data: &DataFolder, before: &Span, after: &Span) -> Result<Vec<(&'st
     Ok(moved.filter_map(|(what, (before, after))| Some((what, stability(before, after)?))).collect())
 }
 
-/// Whose item it is, as far as the catalogue says: who pushes wares pushes all of them.
+/// The item's seller, else its brand, category or id. Click spam usually pushes all items of one seller.
 fn seller(item: &Item) -> String {
-    let said = |name: &&str| item.fields.get(*name)?.as_str().filter(|text| !text.is_empty());
-    ["seller", "brand", "category"].iter().find_map(said).unwrap_or(&item.id).to_owned()
+    let field = |name: &&str| item.fields.get(*name)?.as_str().filter(|text| !text.is_empty());
+    ["seller", "brand", "category"].iter().find_map(field).unwrap_or(&item.id).to_owned()
 }
 
-/// How far the levels that a stage's first candidates were given are from those of another; none where nobody judged.
+/// Drift between the judged levels of two stages' first candidates; none if either has no levels.
 pub fn levels(before: &Path, after: &Path) -> Result<Option<f64>> {
     let mix = |folder: &Path| -> Result<Option<Mix>> {
         let log = TrainingLog::load(folder)?.unwrap_or_default();
         let first = &log.levels[..log.levels.len().min(FIRST_STEPS)];
         let mean = |level: usize| first.iter().map(|(_, shares)| shares[level]).sum::<f64>() / first.len() as f64;
-        let counts: Vec<f64> = (0..4).map(|level| JUDGED * mean(level)).collect();
+        let counts: Vec<f64> = (0..4).map(|level| NUM_JUDGED * mean(level)).collect();
         Ok((!first.is_empty()).then(|| Mix::of(&counts)))
     };
     Ok(mix(before)?.zip(mix(after)?).and_then(|(before, after)| stability(&before, &after)))
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_levels_are_seen_and_the_same_are_not() {
+    fn changed_levels_are_detected() {
         let home = tempfile::tempdir().unwrap();
         let stage = |name: &str, levels: Option<[f64; 4]>| {
             let folder = home.path().join(name);
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seller_is_what_the_catalogue_says() {
+    fn seller_falls_back_to_brand_category_and_id() {
         let item = |fields: serde_json::Value| Item {
             id: "i".into(),
             title: String::new(),

@@ -1,22 +1,23 @@
-//! The trainer: reads a shop's search log without end, trains on what is new when it is time, measures what came of it, and
-//! offers it to the search service if it passed its gate.
+//! The trainer daemon: reads a shop's search log, trains on new examples in rounds, measures each candidate against the served
+//! model, and offers it to the search service if it passes the gate. After a kill it resumes where it was.
 //!
-//! `reader` brings the log in, `work` goes from round to round, `ranks` train a stage as one, `measure` holds a candidate against what
-//! is served, `drift` what comes in against what came before, `registry` tells the ledger. `watch` looks whether all of them get on, `status` is what they say of themselves, `routes` who can ask
-//! for it, `serve` the process. What a round is and when one begins is `rounds`; what a gate demands `souk::report`.
-//! Whatever kills the process, it goes on where it was.
+//! `log_reader` reads the log, `round_loop` runs the rounds, `ranks` trains a stage on several processes, `measure` compares a
+//! candidate with the served model, `drift` compares new examples with older ones, and `registry` writes to the ledger.
+//! `watchdog` raises alarms, `status` holds what `routes` shows, and `serve` is the process. `rounds` defines when a round begins
+//! and records it; the gate itself is in `souk::report`.
 
 mod drift;
+mod log_reader;
 mod measure;
 mod ranks;
-mod reader;
 mod registry;
+mod round_loop;
 mod rounds;
 mod routes;
 mod serve;
+mod signals;
 mod status;
-mod watch;
-mod work;
+mod watchdog;
 
+pub use self::round_loop::check_stages;
 pub use self::serve::serve;
-pub use self::work::check_stages;

@@ -1,4 +1,4 @@
-//! The trainer by itself, as containers run it: `souk trainer` is the same.
+//! The trainer as its own program, for containers. Equivalent to `souk trainer`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -7,14 +7,14 @@ use std::process::ExitCode;
 use clap::Parser;
 use souk::config::{Change, Config};
 
-/// Train on a shop's search log without end, and offer what is better to the search service
+/// Train continuously on a shop's search log, and offer better models to the search service
 #[derive(Parser)]
 #[command(name = "souk-trainer")]
 struct Arguments {
-    /// A TOML file with [trainer], [log] and [model]
+    /// TOML file with [trainer], [log] and [model]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Change one value of the configuration, such as --set trainer.pace.examples=5000
+    /// Override one configuration value, for example --set trainer.pace.examples=5000
     #[arg(long = "set", value_name = "NAME=VALUE")]
     sets: Vec<String>,
 }

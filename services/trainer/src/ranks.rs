@@ -1,129 +1,128 @@
-//! Stages that several processes train as one. The first rank does all that a trainer does, and tells the others in a file of the
-//! state folder, which all see, what is trained next; they know nothing else of rounds. All end where the first is lost, and where
-//! another is lost once a stage is trained; who started them starts them again, and they go on from the last checkpoint.
+//! Training of a stage on several processes (ranks). Rank 0 does everything else a trainer does, and writes the next stage to a
+//! file in the shared state folder; the other ranks read it and train along. If a rank is lost, all exit. When they are started
+//! again, training resumes from the last checkpoint.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-use souk::atomic_dir::write_whole;
+use souk::atomic_dir::write_json_atomic;
 use souk::beir::DataFolder;
 use souk::collective::{Collective, SharedCollective};
-use souk::config::Config;
-use souk::config::StageSettings;
+use souk::config::{Config, StageSettings};
 use souk::dataset::Span;
 use souk::train::{Progress, Run, Stage, StageSummary};
 use souk::{Error, Result};
 
-use crate::reader::said;
-use crate::work::is_final;
-
 const ORDER: &str = "order.json";
 const POLL: Duration = Duration::from_millis(200);
 
-/// What all ranks train next.
+/// The stage that all ranks train next.
 #[derive(Serialize, Deserialize)]
-pub struct Order {
-    /// Counted since the ranks met.
-    number: u64,
+pub struct StageOrder {
+    /// Counts up from 1 after each start; `Ranks::train` sets it.
+    pub number: u64,
     pub stage: StageSettings,
-    /// Where it begins.
+    /// Model to start from.
     pub model: String,
     pub span: Span,
-    /// Within the state folder.
+    /// Output folder, relative to the state folder.
     pub out: PathBuf,
-    /// How often the learning rate was halved, because a weight was no number.
+    /// How often the learning rate was halved after a non-finite weight.
     pub halved: i32,
 }
 
-/// The ranks as the first one sees them.
+/// All ranks, as seen by rank 0.
 pub struct Ranks {
-    lent: SharedCollective,
+    collective: SharedCollective,
     state: PathBuf,
     number: u64,
 }
 
 impl Ranks {
-    /// Waits until all are there.
+    /// Waits for all ranks.
     pub fn open(config: &Config) -> Result<Self> {
-        let (lent, state) = (SharedCollective::open(&config.collective)?, config.trainer.state.clone());
+        let (collective, state) = (SharedCollective::open(&config.collective)?, config.trainer.state.clone());
         let order = state.join(ORDER);
         if order.exists() {
-            // of ranks that are no more
+            // written before the last restart
             fs::remove_file(&order).map_err(Error::store(&order, "remove it"))?;
         }
-        lent.barrier()?;
-        Ok(Self { lent, state, number: 0 })
+        collective.barrier()?;
+        Ok(Self { collective, state, number: 0 })
     }
 
-    /// Whether there are others.
     pub fn are_several(&self) -> bool {
-        self.lent.size() > 1
+        self.collective.size() > 1
     }
 
-    /// Trains a stage, with all others.
+    /// Trains a stage on all ranks.
     pub fn train(
         &mut self,
-        order: Order,
-        (config, data): (&Config, &DataFolder),
-        (stop, told): (&AtomicBool, impl FnMut(Progress)),
+        order: StageOrder,
+        config: &Config,
+        data: &DataFolder,
+        stop: &AtomicBool,
+        report: impl FnMut(Progress),
     ) -> Result<StageSummary> {
         self.number += 1;
-        let order = Order { number: self.number, ..order };
+        let order = StageOrder { number: self.number, ..order };
         if self.are_several() {
-            write_whole(&self.state.join(ORDER), &order)?;
+            write_json_atomic(&self.state.join(ORDER), &order)?;
         }
-        order.train((config, data), &self.lent, (stop, told))
+        order.open(config, data, &self.collective)?.train(stop, report)
     }
 }
 
-impl Order {
-    /// `number` is given when it is told.
-    pub fn new(stage: StageSettings, model: &str, span: Span, (out, halved): (&Path, i32)) -> Self {
-        Self { number: 0, stage, model: model.into(), span, out: out.into(), halved }
-    }
-
-    fn train(
-        &self,
-        (config, data): (&Config, &DataFolder),
-        lent: &SharedCollective,
-        (stop, told): (&AtomicBool, impl FnMut(Progress)),
-    ) -> Result<StageSummary> {
+impl StageOrder {
+    fn open(&self, config: &Config, data: &DataFolder, collective: &SharedCollective) -> Result<Run> {
         let mut stage = config.of_stage(&self.stage, &self.model)?;
         stage.train.skip_diverged = config.trainer.alarms.max_diverged;
         stage.train.optimizer.learning_rate /= 2_f64.powi(self.halved);
         let stage = Stage { span: Some(self.span.clone()), ..stage.open_stage(data)? };
         let out = config.trainer.state.join(&self.out);
-        Run::open(stage, data, &out, true, Box::new(lent.clone()))?.train(stop, told)
+        Run::open(stage, data, &out, true, Box::new(collective.clone()))
     }
 }
 
-/// What every rank but the first does, until it is asked to stop.
+/// Loop of every rank but 0: trains what rank 0 orders, until asked to stop.
 pub fn follow(config: &Config, data: &DataFolder, stop: &Arc<AtomicBool>) -> Result<()> {
-    let lent = SharedCollective::open(&config.collective)?;
-    // the first has removed what ranks before us were told
-    lent.barrier()?;
-    tracing::info!(rank = lent.rank(), of = lent.size(), "trains what the first rank says");
+    let collective = SharedCollective::open(&config.collective)?;
+    // rank 0 has removed an old order by now
+    collective.barrier()?;
+    tracing::info!(rank = collective.rank(), size = collective.size(), "following rank 0");
     let (path, mut last) = (config.trainer.state.join(ORDER), 0);
     while !stop.load(Ordering::Relaxed) {
-        lent.check()?;
+        collective.check()?;
         let text = fs::read(&path).ok();
-        let order = text.and_then(|text| serde_json::from_slice::<Order>(&text).ok());
+        let order = text.and_then(|text| serde_json::from_slice::<StageOrder>(&text).ok());
         let Some(order) = order.filter(|order| order.number > last) else {
             sleep(POLL);
             continue;
         };
         last = order.number;
-        match order.train((config, data), &lent, (stop, |_| ())) {
+        match order.open(config, data, &collective).and_then(|run| run.train(stop, |_| ())) {
             Ok(_) => {}
-            // the first has met the same, and says what comes of it
-            Err(error) if is_final(&error) => tracing::warn!(problem = said(&error), "a stage was not trained"),
+            // rank 0 has the same error and handles it
+            Err(error) if is_final(&error) => tracing::warn!(problem = error.with_causes(), "the stage failed"),
             Err(error) => return Err(error),
         }
     }
     Ok(())
+}
+
+/// Whether a retry would fail in the same way.
+pub fn is_final(error: &Error) -> bool {
+    match error {
+        Error::Config { .. }
+        | Error::Input { .. }
+        | Error::Data { .. }
+        | Error::Weights { .. }
+        | Error::Diverged { .. } => true,
+        Error::Busy { .. } | Error::Upstream { .. } | Error::Store { .. } | Error::Device { .. } => false,
+    }
 }

@@ -1,4 +1,4 @@
-//! What the ledger is told and asked, from threads that are not its own: what is served, what is offered, what has to stay.
+//! Blocking access to the ledger: the served version, offers, and versions to keep.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, OnceLock};
@@ -9,8 +9,8 @@ use souk::config::StoreConfig;
 use souk::store::{Ledger, NewVersion, Version, VersionState, newest_offer};
 use tokio::runtime::Handle;
 
-/// Versions that were served and could be gone back to.
-const KEPT: usize = 3;
+/// Formerly served versions that are kept for rollbacks.
+const KEPT_VERSIONS: usize = 3;
 const MAX_VERSIONS: usize = 200;
 
 pub struct Registry {
@@ -19,12 +19,12 @@ pub struct Registry {
     ledger: OnceLock<Arc<dyn Ledger>>,
 }
 
-/// A candidate with what was measured of it.
+/// A candidate version with its reports.
 pub struct Offer {
     pub version: NewVersion,
-    /// What it scored, by split.
+    /// Metrics by split.
     pub reports: Vec<(String, Value)>,
-    /// What its parent scored, for one that nobody had measured.
+    /// Metrics of its parent, stored if the parent has none.
     pub parent_reports: Vec<(String, Value)>,
     pub passed: bool,
 }
@@ -42,7 +42,7 @@ impl Registry {
         Ok(self.ledger.get_or_init(|| opened).clone())
     }
 
-    /// Whether the ledger answers.
+    /// Fails if the ledger does not answer.
     pub fn check(&self) -> Result<()> {
         self.served().map(drop)
     }
@@ -55,13 +55,13 @@ impl Registry {
         })
     }
 
-    /// What was offered last and nobody serves yet.
-    pub fn waiting(&self) -> Result<Option<Version>> {
+    /// The newest offer that is not served yet.
+    pub fn open_offer(&self) -> Result<Option<Version>> {
         let ledger = self.ledger()?;
         self.runtime.block_on(newest_offer(ledger.as_ref()))
     }
 
-    /// Makes a candidate known with its reports, and rejects one that did not pass. Doing it again changes nothing.
+    /// Registers a candidate with its reports, as rejected if it did not pass. Idempotent.
     pub fn publish(&self, offer: &Offer) -> Result<()> {
         let ledger = self.ledger()?;
         let name = &offer.version.version;
@@ -85,7 +85,7 @@ impl Registry {
         })
     }
 
-    /// A version whose model is about to go can be served no more.
+    /// Rejects a candidate whose model is about to be removed.
     pub fn retire(&self, name: &str) -> Result<()> {
         let ledger = self.ledger()?;
         self.runtime.block_on(async {
@@ -96,14 +96,15 @@ impl Registry {
         })
     }
 
-    /// Versions whose models must stay: served, offered, or served not long ago.
+    /// Versions whose models are kept: served, offered, or recently served.
     pub fn needed(&self) -> Result<BTreeSet<String>> {
         let ledger = self.ledger()?;
         let (served, versions, offer) = self.runtime.block_on(async {
             let versions = ledger.page_versions(None, MAX_VERSIONS).await?;
             Ok::<_, souk::Error>((ledger.served().await?, versions, newest_offer(ledger.as_ref()).await?))
         })?;
-        let promoted = versions.into_iter().filter(|version| version.state == VersionState::Promoted).take(KEPT);
+        let promoted =
+            versions.into_iter().filter(|version| version.state == VersionState::Promoted).take(KEPT_VERSIONS);
         let names = promoted.chain(offer).map(|version| version.version);
         Ok(names.chain(served.map(|served| served.version)).collect())
     }

@@ -1,4 +1,4 @@
-//! The routes: what the trainer says of itself.
+//! HTTP routes: status, health and metrics.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use serde_json::json;
-use souk_http::{Fault, Front, Probe, Role, admit, json_body, note};
+use souk_http::{Fault, Front, Probe, Role, admit, json_body, record};
 use tokio::task::spawn_blocking;
 
 use crate::registry::Registry;
-use crate::status::{Shown, Status};
+use crate::status::{Status, StatusReport};
 
-const ROUTES: &str = "there is GET /status, /healthz, /readyz and /metrics";
+const ROUTES: &str = "the routes are GET /status, /healthz, /readyz and /metrics";
 
-pub struct Asked {
+pub struct AppState {
     pub front: Arc<Front>,
     pub status: Arc<Status>,
     pub registry: Arc<Registry>,
@@ -25,10 +25,10 @@ pub struct Asked {
     pub served: Probe<Option<String>>,
 }
 
-pub fn router(asked: Arc<Asked>) -> Router {
+pub fn router(state: Arc<AppState>) -> Router {
     let shown = Router::new()
         .route("/status", get(status))
-        .route_layer(from_fn_with_state((asked.front.clone(), Role::Read), admit));
+        .route_layer(from_fn_with_state((state.front.clone(), Role::Read), admit));
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
@@ -36,29 +36,29 @@ pub fn router(asked: Arc<Asked>) -> Router {
         .merge(shown)
         .fallback(async || Fault::no_route(ROUTES))
         .method_not_allowed_fallback(async || Fault::wrong_method())
-        .layer(from_fn_with_state(asked.front.clone(), note))
-        .with_state(asked)
+        .layer(from_fn_with_state(state.front.clone(), record))
+        .with_state(state)
 }
 
-/// A ledger that is away leaves out what only it knows.
-async fn status(State(asked): State<Arc<Asked>>) -> Response {
-    let registry = asked.registry.clone();
-    let look = async { spawn_blocking(move || registry.served()).await.ok()?.ok()?.map(|served| served.version) };
-    let served = asked.served.found(look).await;
-    json_body(&Shown { served, ..asked.status.shown() })
+/// `served` is missing while the ledger does not answer.
+async fn status(State(state): State<Arc<AppState>>) -> Response {
+    let registry = state.registry.clone();
+    let query = async { spawn_blocking(move || registry.served()).await.ok()?.ok()?.map(|served| served.version) };
+    let served = state.served.get(query).await;
+    json_body(&StatusReport { served, ..state.status.shown() })
 }
 
-/// Ready is who can publish, and has no alarm that only people can end.
-async fn ready(State(asked): State<Arc<Asked>>) -> Result<Response, Fault> {
-    let look = async {
-        let registry = asked.registry.clone();
+/// Ready if the ledger answers. Alarms are listed, but do not make the trainer unready.
+async fn ready(State(state): State<Arc<AppState>>) -> Result<Response, Fault> {
+    let query = async {
+        let registry = state.registry.clone();
         match spawn_blocking(move || registry.check()).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err("the ledger does not answer; the log says why"),
+            Ok(Err(_)) | Err(_) => Err("the ledger does not answer: see the log"),
         }
     };
-    asked.probe.found(look).await.map_err(Fault::not_ready)?;
-    let alarms: Vec<&str> = asked.status.shown().alarms.into_keys().collect();
+    state.probe.get(query).await.map_err(Fault::not_ready)?;
+    let alarms: Vec<&str> = state.status.shown().alarms.into_keys().collect();
     Ok(json_body(&json!({"ready": true, "alarms": alarms})))
 }
 

@@ -1,5 +1,5 @@
-//! What the trainer does just now: written by its threads, read by whoever asks. An alarm is told once when it begins and once
-//! when it is over.
+//! Current state of the trainer: its threads write it, `/status` shows it. An alarm is logged once when it is raised and once when
+//! it is cleared.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,25 +7,25 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::rounds::RoundOutcome;
 use serde::Serialize;
-use souk::dataset::IngestProgress as Reading;
+use souk::dataset::IngestProgress;
 use souk::telemetry::TRAINER;
 use souk::train::StepReport;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Doing {
+pub enum Activity {
     #[default]
     Opening,
-    /// For examples, or for time to pass.
+    /// Waiting until a stage is due.
     Waiting,
-    /// For a search service to serve what was offered.
+    /// Waiting until the search service serves the offered version.
     Offering,
     Training,
     Measuring,
     Publishing,
 }
 
-impl Doing {
+impl Activity {
     fn name(self) -> &'static str {
         match self {
             Self::Opening => "opening",
@@ -38,40 +38,40 @@ impl Doing {
     }
 }
 
-/// What is shown. Times are seconds since 1970.
+/// Body of `/status`. Times are seconds since 1970.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Shown {
-    pub doing: Doing,
+pub struct StatusReport {
+    pub doing: Activity,
     pub served: Option<String>,
     pub round: Option<u64>,
     pub stage: Option<String>,
-    /// Of the stage that trains.
+    /// Step of the current stage.
     pub step: u64,
     pub steps: u64,
     pub loss: Option<f64>,
     pub texts_per_second: Option<f64>,
-    /// What each stage waits for.
-    pub stages: Vec<Waiting>,
-    /// Since the log was last opened.
-    pub log: Reading,
+    /// Progress of each stage towards its next run.
+    pub stages: Vec<StageWait>,
+    /// Counts since the log was last opened.
+    pub log: IngestProgress,
     pub last_message_at: i64,
-    pub last_round: Option<Last>,
+    pub last_round: Option<LastRound>,
     pub alarms: BTreeMap<&'static str, Alarm>,
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Waiting {
+pub struct StageWait {
     pub stage: String,
-    /// Examples that it has not been given, and how many make a turn.
+    /// Examples it has not been trained on, and how many make it due.
     pub fresh: u64,
     pub examples: u64,
-    /// Seconds since its last turn ended, and how many make a turn where there are a few examples.
+    /// Seconds since its last run ended, and how many make it due if there are at least `min_examples`.
     pub since: u64,
     pub seconds: u64,
 }
 
 #[derive(Clone, Debug, Serialize)]
-pub struct Last {
+pub struct LastRound {
     pub round: u64,
     #[serde(flatten)]
     pub ended: RoundOutcome,
@@ -84,122 +84,124 @@ pub struct Alarm {
 }
 
 pub struct Status {
-    shown: Mutex<Shown>,
-    pulse: Mutex<Pulse>,
+    shown: Mutex<StatusReport>,
+    heartbeat: Mutex<Heartbeat>,
 }
 
-/// When something last happened.
-struct Pulse {
+/// Times of the last events.
+struct Heartbeat {
     message: Instant,
     step: Instant,
-    /// Up to when the time was accounted for.
+    /// Time up to which `account` has counted.
     accounted: Instant,
 }
 
 impl Status {
     pub fn new() -> Self {
         let now = Instant::now();
-        let pulse = Mutex::new(Pulse { message: now, step: now, accounted: now });
-        Self { shown: Mutex::new(Shown { last_message_at: seconds_now(), ..Shown::default() }), pulse }
+        let heartbeat = Mutex::new(Heartbeat { message: now, step: now, accounted: now });
+        Self {
+            shown: Mutex::new(StatusReport { last_message_at: seconds_now(), ..StatusReport::default() }),
+            heartbeat,
+        }
     }
 
-    pub fn shown(&self) -> Shown {
+    pub fn shown(&self) -> StatusReport {
         self.lock().clone()
     }
 
-    pub fn doing(&self, doing: Doing) {
+    pub fn doing(&self, doing: Activity) {
         self.account();
         let mut shown = self.lock();
         if shown.doing != doing {
-            tracing::info!(doing = doing.name(), round = shown.round, "the trainer goes on");
+            tracing::info!(doing = doing.name(), round = shown.round, "activity changed");
         }
-        if doing != Doing::Training {
+        if doing != Activity::Training {
             (shown.stage, shown.loss, shown.texts_per_second) = (None, None, None);
         }
         shown.doing = doing;
     }
 
-    /// Adds the time since it was last called to what is being done.
+    /// Adds the time since the last call to the metric of the current activity.
     pub fn account(&self) {
         let doing = self.lock().doing;
-        let mut pulse = unpoisoned(&self.pulse);
-        TRAINER.seconds.with_label_values(&[doing.name()]).inc_by(pulse.accounted.elapsed().as_secs_f64());
-        pulse.accounted = Instant::now();
+        let mut heartbeat = unpoisoned(&self.heartbeat);
+        TRAINER.seconds.with_label_values(&[doing.name()]).inc_by(heartbeat.accounted.elapsed().as_secs_f64());
+        heartbeat.accounted = Instant::now();
     }
 
-    pub fn change(&self, change: impl FnOnce(&mut Shown)) {
+    pub fn change(&self, change: impl FnOnce(&mut StatusReport)) {
         change(&mut self.lock());
     }
 
-    /// A stage begins.
-    pub fn stage(&self, round: u64, stage: &str) {
-        self.doing(Doing::Training);
+    pub fn begin_stage(&self, round: u64, stage: &str) {
+        self.doing(Activity::Training);
         let mut shown = self.lock();
         (shown.round, shown.stage) = (Some(round), Some(stage.into()));
         (shown.step, shown.steps) = (0, 0);
-        unpoisoned(&self.pulse).step = Instant::now();
+        unpoisoned(&self.heartbeat).step = Instant::now();
     }
 
-    pub fn learned(&self, learned: &StepReport) {
+    pub fn end_step(&self, step: &StepReport) {
         let mut shown = self.lock();
-        (shown.step, shown.steps) = (learned.step, learned.steps);
-        (shown.loss, shown.texts_per_second) = (Some(learned.metrics.loss), Some(learned.texts_per_second));
-        unpoisoned(&self.pulse).step = Instant::now();
+        (shown.step, shown.steps) = (step.step, step.steps);
+        (shown.loss, shown.texts_per_second) = (Some(step.metrics.loss), Some(step.texts_per_second));
+        unpoisoned(&self.heartbeat).step = Instant::now();
     }
 
-    /// The log has been read on.
-    pub fn read(&self, progress: &Reading) {
+    /// Records progress in reading the log.
+    pub fn read(&self, progress: &IngestProgress) {
         let mut shown = self.lock();
         if progress.counts.messages != shown.log.counts.messages {
             shown.last_message_at = seconds_now();
-            unpoisoned(&self.pulse).message = Instant::now();
+            unpoisoned(&self.heartbeat).message = Instant::now();
         }
         shown.log = progress.clone();
     }
 
     pub fn since_message(&self) -> Duration {
-        unpoisoned(&self.pulse).message.elapsed()
+        unpoisoned(&self.heartbeat).message.elapsed()
     }
 
-    /// How long the stage that trains has taken for its step; none where none trains.
+    /// Time since the last step; none if no stage is training.
     pub fn since_step(&self) -> Option<Duration> {
-        (self.lock().doing == Doing::Training).then(|| unpoisoned(&self.pulse).step.elapsed())
+        (self.lock().doing == Activity::Training).then(|| unpoisoned(&self.heartbeat).step.elapsed())
     }
 
-    /// Notes how far mixes have moved, and says so where that is far.
-    pub fn drift(&self, alarm: &'static str, moved: &[(&'static str, f64)], most: f64) {
-        let mut told = Vec::new();
+    /// Records how far distributions have drifted, and raises an alarm above the limit.
+    pub fn drift(&self, alarm: &'static str, moved: &[(&'static str, f64)], limit: f64) {
+        let mut problems = Vec::new();
         for (what, moved) in moved {
             TRAINER.drift.with_label_values(&[what]).set(*moved);
-            if *moved > most && most > 0.0 {
-                told.push(format!("the mix of {what} has moved by {moved:.2}"));
+            if *moved > limit && limit > 0.0 {
+                problems.push(format!("the distribution of {what} has changed by {moved:.2}"));
             }
         }
-        let problem = || format!("{}: look before you trust what is learned from it", told.join(", "));
-        self.alarm(alarm, (!told.is_empty()).then(problem));
+        let problem = || format!("{}: inspect the log before you trust the round", problems.join(", "));
+        self.alarm(alarm, (!problems.is_empty()).then(problem));
     }
 
-    /// Something is wrong, or is not any more.
+    /// Raises an alarm, or clears it if `problem` is none.
     pub fn alarm(&self, name: &'static str, problem: Option<String>) {
         let mut shown = self.lock();
         TRAINER.alarms.with_label_values(&[name]).set(i64::from(problem.is_some()));
         match problem {
             Some(problem) => {
                 let alarm = shown.alarms.entry(name).or_insert_with(|| {
-                    tracing::error!(alarm = name, problem, "something is wrong");
+                    tracing::error!(alarm = name, problem, "alarm raised");
                     Alarm { problem: String::new(), since: seconds_now() }
                 });
                 alarm.problem = problem;
             }
             None => {
                 if shown.alarms.remove(name).is_some() {
-                    tracing::warn!(alarm = name, "is over");
+                    tracing::warn!(alarm = name, "alarm cleared");
                 }
             }
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shown> {
+    fn lock(&self) -> MutexGuard<'_, StatusReport> {
         unpoisoned(&self.shown)
     }
 }

@@ -21,7 +21,7 @@ use crate::train::grad_cache::GradCache;
 use crate::train::judge_context::{GroupRewards, JudgeContext};
 use crate::train::policy_metrics::PolicySums;
 use souk_ingest::dataset::TrainingPair;
-use souk_io::atomic_dir::sync_one;
+use souk_io::atomic_dir::fsync;
 use souk_io::beir;
 use souk_io::error::{Error, Result};
 use souk_io::shuffle::Permutation;
@@ -178,7 +178,7 @@ impl Mined {
         let file = file.into_inner().map_err(|e| Error::store(&aside, "write it")(e.into_error()))?;
         file.sync_all().map_err(Error::store(&aside, "write it to disk"))?;
         fs::rename(&aside, &path).map_err(Error::store(&path, "put it in place"))?;
-        sync_one(out)
+        fsync(out)
     }
 
     /// Adds this draw's part of every query's candidates to the batch, in one order in all processes.

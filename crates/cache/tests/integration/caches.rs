@@ -1,4 +1,4 @@
-//! The conformance test of `Cache`, and what Redis may do to it: be away, be slow, come back.
+//! Conformance test of `Cache`, and failures of Redis: down, slow, rejecting commands, back again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,8 +34,8 @@ async fn conform(cache: &dyn Cache) {
 
     let many: Vec<_> = (0..2500u32).map(|n| entry(&n.to_le_bytes(), &[n as u8; 3000])).collect();
     cache.put_many(&many).await.unwrap();
-    let asked: Vec<Vec<u8>> = many.iter().rev().map(|(key, _)| key.clone()).collect();
-    let found = cache.get_many(&asked).await.unwrap();
+    let requested: Vec<Vec<u8>> = many.iter().rev().map(|(key, _)| key.clone()).collect();
+    let found = cache.get_many(&requested).await.unwrap();
     assert!(found.iter().zip(many.iter().rev()).all(|(found, (_, put))| found.as_ref() == Some(put)));
 
     for wrong in [vec![], vec![0; MAX_KEY + 1]] {
@@ -46,13 +46,13 @@ async fn conform(cache: &dyn Cache) {
     assert!(matches!(cache.put_many(&[(b"large".to_vec(), large)]).await, Err(Error::Input { .. })));
     let largest: Vec<_> = (0..40).map(|n| entry(&[n; MAX_KEY], &vec![n; MAX_VALUE])).collect();
     cache.put_many(&largest).await.unwrap();
-    let asked: Vec<Vec<u8>> = largest.iter().map(|(key, _)| key.clone()).collect();
-    let found = cache.get_many(&asked).await.unwrap();
+    let requested: Vec<Vec<u8>> = largest.iter().map(|(key, _)| key.clone()).collect();
+    let found = cache.get_many(&requested).await.unwrap();
     assert!(found.iter().zip(&largest).all(|(found, (_, put))| found.as_ref() == Some(put)));
 }
 
 #[test]
-fn memory_does_all_that_a_cache_does() {
+fn memory_conforms() {
     runtime().block_on(async {
         let cache = MemoryCache::new(32 << 20);
         conform(&cache).await;
@@ -62,14 +62,14 @@ fn memory_does_all_that_a_cache_does() {
 }
 
 #[test]
-fn an_address_that_is_no_cache_is_refused() {
+fn rejects_invalid_addresses() {
     for url in ["memcached://a", "redis://:secret@host:port/x", "rediss://:secret@cache/0"] {
         let error = open_cache(&Address::new(url), 0, None).err().unwrap();
         assert!(matches!(error, Error::Config { .. }) && !format!("{error:?}").contains("secret"), "{error:?}");
     }
 }
 
-/// Runs a test with the server that REDIS_URL names and a prefix of its own, whose keys it deletes.
+/// Runs a test on the server in REDIS_URL with a unique prefix, and deletes its keys afterwards.
 fn on_redis(name: &str, test: impl AsyncFn(String, String)) {
     let Some(url) = server_url("REDIS_URL", name, |url| url.starts_with("redis")) else { return };
     let prefix = unique("souk-test") + ":";
@@ -82,19 +82,19 @@ fn on_redis(name: &str, test: impl AsyncFn(String, String)) {
 }
 
 #[test]
-fn redis_does_all_that_a_cache_does() {
-    on_redis("redis_does_all_that_a_cache_does", async |url, prefix| {
+fn redis_conforms() {
+    on_redis("redis_conforms", async |url, prefix| {
         let address = Address::new(url);
         conform(&RedisCache::open(&address, &prefix, Some(Duration::from_secs(60))).unwrap()).await;
         conform(&RedisCache::open(&address, &prefix, None).unwrap()).await;
         let other = RedisCache::open(&address, &format!("{prefix}other:"), None).unwrap();
-        assert_eq!(other.get_many(&keys(&[b"a"])).await.unwrap(), [None], "prefixes are apart");
+        assert_eq!(other.get_many(&keys(&[b"a"])).await.unwrap(), [None], "prefixes separate keys");
     });
 }
 
 #[test]
-fn what_redis_keeps_for_a_while_is_gone_after_it() {
-    on_redis("what_redis_keeps_for_a_while_is_gone_after_it", async |url, prefix| {
+fn redis_entries_expire() {
+    on_redis("redis_entries_expire", async |url, prefix| {
         let cache = RedisCache::open(&Address::new(url), &prefix, Some(Duration::from_millis(20))).unwrap();
         cache.put_many(&[entry(b"a", b"1")]).await.unwrap();
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -103,15 +103,15 @@ fn what_redis_keeps_for_a_while_is_gone_after_it() {
 }
 
 #[test]
-fn a_redis_that_goes_away_is_an_error_and_comes_back_by_itself() {
-    on_redis("a_redis_that_goes_away_is_an_error_and_comes_back_by_itself", async |url, prefix| {
+fn redis_outage_is_an_error_until_it_is_back() {
+    on_redis("redis_outage_is_an_error_until_it_is_back", async |url, prefix| {
         let server = Client::open(url.as_str()).unwrap().get_connection_info().addr().to_string();
-        let door = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let at = door.local_addr().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
         assert!(url.contains(&server), "REDIS_URL names host and port");
         let address = Address::new(url.replace(&server, &at.to_string()));
         let cache = RedisCache::open(&address, &prefix, None).unwrap();
-        let mut proxy = Proxy::start(door, &server);
+        let mut proxy = Proxy::start(listener, &server);
         cache.put_many(&[entry(b"a", b"1")]).await.unwrap();
         for _ in 0..2 {
             proxy.stop().await;
@@ -136,39 +136,39 @@ fn a_redis_that_goes_away_is_an_error_and_comes_back_by_itself() {
 }
 
 #[test]
-fn a_redis_that_refuses_a_command_is_asked_on_over_the_same_connection() {
+fn rejected_commands_keep_the_connection() {
     runtime().block_on(async {
-        let (address, connections, longest) = refusing().await;
+        let (address, connections, longest) = rejecting_server().await;
         let cache = RedisCache::open(&address, "", None).unwrap();
-        let asked: Vec<Vec<u8>> = (0..3000u32).map(|n| n.to_le_bytes().to_vec()).collect();
+        let requested: Vec<Vec<u8>> = (0..3000u32).map(|n| n.to_le_bytes().to_vec()).collect();
         for round in 0..3 {
-            assert!(cache.get_many(&asked).await.unwrap().iter().all(Option::is_none));
+            assert!(cache.get_many(&requested).await.unwrap().iter().all(Option::is_none));
             for (key, retryable) in [("LOADING", true), ("READONLY", true), ("OOM", false)] {
                 let error = cache.put_many(&[entry(key.as_bytes(), b"1")]).await.unwrap_err();
-                let said = matches!(error, Error::Upstream { retryable: told, .. } if told == retryable);
-                assert!(said && format!("{error:?}").contains("not now"), "{round}: {error:?}");
+                let is_expected = matches!(error, Error::Upstream { retryable: found, .. } if found == retryable);
+                assert!(is_expected && format!("{error:?}").contains("not now"), "{round}: {error:?}");
             }
         }
         assert_eq!(connections.load(Ordering::Relaxed), 1);
-        assert!(longest.load(Ordering::Relaxed) * MAX_VALUE <= 64 << 20, "what one answer may hold is bounded");
+        assert!(longest.load(Ordering::Relaxed) * MAX_VALUE <= 64 << 20, "the size of a response is bounded");
 
-        let (address, connections, _) = refusing().await;
+        let (address, connections, _) = rejecting_server().await;
         let cache = RedisCache::open(&address, "", None).unwrap();
         cache.put_many(&[entry(b"OOM", b"1")]).await.unwrap_err();
-        assert_eq!(cache.get_many(&keys(&[b"a"])).await.unwrap(), [None], "nobody is kept waiting");
-        assert_eq!(connections.load(Ordering::Relaxed), 2, "the first may have been refused as it was made");
+        assert_eq!(cache.get_many(&keys(&[b"a"])).await.unwrap(), [None], "no cooldown after a rejected command");
+        assert_eq!(connections.load(Ordering::Relaxed), 2, "the first may have been rejected while connecting");
     });
 }
 
-/// A server that has no keys and answers `SET X` with the error `X`; how many connected to it, and the most keys that
-/// it was asked for at once.
-async fn refusing() -> (Address, Arc<AtomicUsize>, Arc<AtomicUsize>) {
-    let door = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = Address::new(format!("redis://{}", door.local_addr().unwrap()));
+/// Starts a server that has no keys and answers `SET X` with the error `X`. Returns its address, the number of connections, and
+/// the largest number of keys in one request.
+async fn rejecting_server() -> (Address, Arc<AtomicUsize>, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = Address::new(format!("redis://{}", listener.local_addr().unwrap()));
     let (connections, longest) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
-    let counted = (connections.clone(), longest.clone());
+    let counters = (connections.clone(), longest.clone());
     tokio::spawn(async move {
-        while let Ok((stream, _)) = door.accept().await {
+        while let Ok((stream, _)) = listener.accept().await {
             connections.fetch_add(1, Ordering::Relaxed);
             let longest = longest.clone();
             tokio::spawn(async move {
@@ -187,7 +187,7 @@ async fn refusing() -> (Address, Arc<AtomicUsize>, Arc<AtomicUsize>) {
             });
         }
     });
-    (address, counted.0, counted.1)
+    (address, counters.0, counters.1)
 }
 
 async fn read_command(stream: &mut BufReader<TcpStream>) -> Option<Vec<Vec<u8>>> {
@@ -201,7 +201,7 @@ async fn read_command(stream: &mut BufReader<TcpStream>) -> Option<Vec<Vec<u8>>>
     Some(command)
 }
 
-/// Of a line such as `*2` or `$5`.
+/// Reads the number of a line such as `*2` or `$5`.
 async fn read_number(stream: &mut BufReader<TcpStream>) -> Option<usize> {
     let mut line = String::new();
     stream.read_line(&mut line).await.ok()?;
@@ -209,30 +209,30 @@ async fn read_number(stream: &mut BufReader<TcpStream>) -> Option<usize> {
 }
 
 #[test]
-fn a_redis_that_is_silent_costs_one_wait() {
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("redis://:secret@{}/0", silent.local_addr().unwrap());
+fn unresponsive_redis_costs_one_timeout() {
+    let unresponsive = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://:secret@{}/0", unresponsive.local_addr().unwrap());
     runtime().block_on(async {
         let cache = RedisCache::open(&Address::new(url), "", None).unwrap();
-        for says in ["", "a moment ago"] {
+        for expected in ["", "a moment ago"] {
             let error = cache.get_many(&keys(&[b"a"])).await.unwrap_err();
             assert!(matches!(error, Error::Upstream { retryable: true, .. }), "{error:?}");
-            assert!(error.to_string().contains(says) && !format!("{error:?}").contains("secret"), "{error:?}");
+            assert!(error.to_string().contains(expected) && !format!("{error:?}").contains("secret"), "{error:?}");
         }
     });
 }
 
-/// Passes bytes on to a server until it is stopped; then all its connections break.
+/// TCP proxy. When stopped, it closes all connections.
 struct Proxy {
     accepting: JoinHandle<()>,
 }
 
 impl Proxy {
-    fn start(door: TcpListener, server: &str) -> Self {
+    fn start(listener: TcpListener, server: &str) -> Self {
         let server = server.to_owned();
         let accepting = tokio::spawn(async move {
             let mut passing = tokio::task::JoinSet::new();
-            while let Ok((mut inside, _)) = door.accept().await {
+            while let Ok((mut inside, _)) = listener.accept().await {
                 let server = server.clone();
                 passing.spawn(async move {
                     if let Ok(mut outside) = TcpStream::connect(server).await {
@@ -251,7 +251,7 @@ impl Proxy {
 }
 
 #[test]
-fn many_use_one_cache_at_once() {
+fn concurrent_use_of_one_cache() {
     let cache = Arc::new(MemoryCache::new(1 << 16));
     runtime().block_on(async {
         let mut running = tokio::task::JoinSet::new();

@@ -1,4 +1,4 @@
-//! Every cache against the same conformance test.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
+//! Conformance test of all caches.
+#![expect(clippy::unwrap_used, reason = "tests stop at the first failure")]
 
 mod caches;

@@ -16,8 +16,8 @@ use super::join::{JoinCounts, Joiner, JoinerState, WaitingEvent, Window};
 use super::shard::{CommitBuffer, QUERIES, SEEN, WAITING, read_queries, read_seen};
 use super::strength::Strength;
 use crate::log::{Lane, Position};
-use souk_io::atomic_dir::write_whole;
-use souk_io::checksummed::{Sum, read_json_lines};
+use souk_io::atomic_dir::write_json_atomic;
+use souk_io::checksummed::{Checksum, read_json_lines};
 use souk_io::error::{Error, Result};
 
 const FORMAT: u32 = 1;
@@ -50,7 +50,7 @@ pub struct Commit {
     pub state: JoinerState,
     /// Weights of the examples' strength.
     pub strength: Strength,
-    pub files: BTreeMap<String, Sum>,
+    pub files: BTreeMap<String, Checksum>,
 }
 
 impl Commit {
@@ -74,7 +74,7 @@ impl Commit {
         Ok(commit)
     }
 
-    pub fn sum(&self, folder: &Path, name: &str) -> Result<Sum> {
+    pub fn sum(&self, folder: &Path, name: &str) -> Result<Checksum> {
         let sum = self.files.get(name).copied();
         sum.ok_or_else(|| Error::data(&folder.join(COMMIT), None, format!("does not list the file `{name}`")))
     }
@@ -192,7 +192,7 @@ fn prune_lane(lane: &Path, age: Duration) -> Result<u64> {
     }
     if first > commits.first {
         // recorded before deleting, so the next run completes an interrupted prune
-        write_whole(&lane.join(FIRST), &first)?;
+        write_json_atomic(&lane.join(FIRST), &first)?;
     }
     for entry in fs::read_dir(lane).map_err(Error::store(lane, "list the commits"))? {
         let path = entry.map_err(Error::store(lane, "list the commits"))?.path();

@@ -18,7 +18,7 @@ use arrow::ipc::writer::FileWriter;
 
 use super::join::{JoinedExample, Sink, WaitingEvent};
 use crate::log::DeadLetter;
-use souk_io::checksummed::{Sum, Summing, checked, write_json_lines};
+use souk_io::checksummed::{Checksum, ChecksumWriter, map_checked, write_json_lines};
 use souk_io::error::{Error, Result};
 use souk_io::ubi::QueryRecord;
 
@@ -102,7 +102,7 @@ impl CommitBuffer {
         &mut self,
         folder: &Path,
         waiting: impl Iterator<Item = &'a WaitingEvent>,
-    ) -> Result<BTreeMap<String, Sum>> {
+    ) -> Result<BTreeMap<String, Checksum>> {
         let mut sums = BTreeMap::new();
         let examples: [(&str, ArrayRef); 7] = [
             ("query", Arc::new(self.query.finish())),
@@ -130,14 +130,14 @@ impl CommitBuffer {
     }
 }
 
-fn write_arrow(path: &Path, columns: &[(&str, ArrayRef)]) -> Result<Sum> {
+fn write_arrow(path: &Path, columns: &[(&str, ArrayRef)]) -> Result<Checksum> {
     let failed = |e: ArrowError| match e {
         ArrowError::IoError(_, e) => Error::store(path, "write the shard")(e),
         e => Error::data(path, None, "cannot be written as Arrow").because(e),
     };
     let batch = RecordBatch::try_from_iter(columns.iter().map(|(name, column)| (*name, column.clone())));
     let batch = batch.map_err(failed)?;
-    let mut out = Summing::create(path)?;
+    let mut out = ChecksumWriter::create(path)?;
     let mut writer = FileWriter::try_new(&mut out, &batch.schema()).map_err(failed)?;
     writer.write(&batch).and_then(|()| writer.finish()).map_err(failed)?;
     drop(writer);
@@ -145,8 +145,8 @@ fn write_arrow(path: &Path, columns: &[(&str, ArrayRef)]) -> Result<Sum> {
 }
 
 /// Reads the single batch of a file; its columns point into the mapped file.
-fn read_arrow(path: &Path, sum: Sum) -> Result<RecordBatch> {
-    let bytes = Buffer::from(bytes::Bytes::from_owner(checked(path, sum)?));
+fn read_arrow(path: &Path, sum: Checksum) -> Result<RecordBatch> {
+    let bytes = Buffer::from(bytes::Bytes::from_owner(map_checked(path, sum)?));
     let broken = |e: ArrowError| Error::data(path, None, "is not an Arrow file").because(e);
     let invalid = |e: &dyn std::fmt::Display| ArrowError::IpcError(e.to_string());
     let end = bytes.len().checked_sub(10).ok_or_else(|| broken(invalid(&"too short")))?;
@@ -191,7 +191,7 @@ pub struct ExampleColumns {
 }
 
 impl ExampleColumns {
-    pub fn open(path: &Path, sum: Sum) -> Result<Self> {
+    pub fn open(path: &Path, sum: Checksum) -> Result<Self> {
         let batch = read_arrow(path, sum)?;
         let texts = |name: &str| -> Result<(StringArray, UInt32Array)> {
             let both: DictionaryArray<UInt32Type> = column(path, &batch, name)?;
@@ -219,7 +219,7 @@ impl ExampleColumns {
 }
 
 /// Reads id, text and time of the queries first seen in a commit.
-pub fn read_queries(path: &Path, sum: Sum) -> Result<Vec<(String, String, i64)>> {
+pub fn read_queries(path: &Path, sum: Checksum) -> Result<Vec<(String, String, i64)>> {
     let batch = read_arrow(path, sum)?;
     let (ids, texts): (StringArray, StringArray) = (column(path, &batch, "query_id")?, column(path, &batch, "text")?);
     let times: Int64Array = column(path, &batch, "time")?;
@@ -227,7 +227,7 @@ pub fn read_queries(path: &Path, sum: Sum) -> Result<Vec<(String, String, i64)>>
 }
 
 /// Reads the keys of the events first seen in a commit.
-pub fn read_seen(path: &Path, sum: Sum) -> Result<Vec<u64>> {
+pub fn read_seen(path: &Path, sum: Checksum) -> Result<Vec<u64>> {
     let batch = read_arrow(path, sum)?;
     let keys: UInt64Array = column(path, &batch, "key")?;
     Ok(keys.values().to_vec())

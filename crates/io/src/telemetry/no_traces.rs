@@ -1,4 +1,4 @@
-//! In place of `traces` in builds without the feature `otlp`: spans are not collected, and a named collector is reported.
+//! Replaces `traces` in builds without the feature `otlp`. Collects no spans; warns if a collector is configured.
 
 use tracing::{Span, Subscriber};
 use tracing_subscriber::Layer;
@@ -9,18 +9,18 @@ const ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP
 
 pub struct Traces;
 
-/// Never a layer.
+/// Always `None`.
 pub fn layer<S>() -> Option<(impl Layer<S>, Traces)>
 where
     S: Subscriber + for<'span> LookupSpan<'span>,
 {
     if let Some(name) = ENDPOINTS.iter().find(|name| std::env::var(name).is_ok_and(|value| !value.is_empty())) {
-        // there is no log yet
+        // logging has not started yet
         let problem = format!("souk: {name} has no effect: build with `--features souk-cli/full` to send traces\n");
         drop(std::io::Write::write_all(&mut std::io::stderr(), problem.as_bytes()));
     }
     None::<(Identity, Traces)>
 }
 
-/// Does nothing.
+/// No-op.
 pub fn join(_span: &Span, _header: impl Fn(&str) -> Option<String>) {}

@@ -1,5 +1,5 @@
-//! The lexical channel against bm25s (`tests/golden/bm25`; `SOUK_GOLDEN` names another folder of the same layout), what
-//! holds for any texts, and the real queries of Home Depot in the folder SOUK_DATA (docs/evaluation.md).
+//! The lexical channel compared with bm25s (`tests/golden/bm25`, or the folder in `SOUK_GOLDEN`), properties for random texts,
+//! and recall on the Home Depot data in the folder SOUK_DATA (docs/evaluation.md).
 
 use std::collections::HashSet;
 use std::fs;
@@ -27,16 +27,16 @@ fn built(data: &Path, options: LexicalOptions) -> Lexical {
 }
 
 #[test]
-fn scores_and_order_are_those_of_bm25s() {
+fn scores_and_order_equal_bm25s() {
     let golden = std::env::var_os("SOUK_GOLDEN").map_or(root().join("tests/golden"), PathBuf::from);
     let expected: Vec<Expected> =
         serde_json::from_slice(&fs::read(golden.join("bm25/expected.json")).unwrap()).unwrap();
     let shop = built(&root().join("docs/demo"), LexicalOptions::default());
-    for Expected { query, terms: read, hits } in &expected {
-        assert_eq!(&terms(query), read, "{query}");
+    for Expected { query, terms: expected_terms, hits } in &expected {
+        assert_eq!(&terms(query), expected_terms, "{query}");
         let found = shop.search(query, 1000).unwrap();
         assert_eq!(found.len(), hits.len(), "{query}");
-        // what differs in the last bits only may stand in either order
+        // scores that differ only by rounding may be in either order
         for (hit, (_, score)) in found.iter().zip(hits) {
             assert!((hit.score - score).abs() < 2e-5, "{query}: {hit:?} is not {score}");
         }
@@ -56,16 +56,16 @@ fn texts() -> impl Strategy<Value = Vec<String>> {
 
 proptest! {
     #[test]
-    fn fewer_hits_are_the_first_of_more(texts in texts(), k in 0_usize..10) {
+    fn top_k_is_a_prefix_of_all_hits(texts in texts(), k in 0_usize..10) {
         let shop = Lexical::build(texts.iter().cloned().map(Ok)).unwrap();
         for query in &texts {
             let all = shop.search(query, texts.len()).unwrap();
             prop_assert_eq!(&shop.search(query, k).unwrap()[..], &all[..k.min(all.len())]);
             let ordered = |a: &LexicalHit, b: &LexicalHit| a.score > b.score || a.score == b.score && a.row < b.row;
             prop_assert!(all.windows(2).all(|pair| ordered(&pair[0], &pair[1])));
-            // a row is found exactly when it shares a term
-            let asked: HashSet<String> = terms(query).into_iter().collect();
-            let sharing = |text: &String| terms(text).iter().any(|term| asked.contains(term));
+            // a row is found if and only if it shares a term
+            let query_terms: HashSet<String> = terms(query).into_iter().collect();
+            let sharing = |text: &String| terms(text).iter().any(|term| query_terms.contains(term));
             let found: HashSet<u32> = all.iter().map(|hit| hit.row).collect();
             let expected = (0..).zip(&texts).filter(|(_, text)| sharing(text)).map(|(row, _)| row);
             prop_assert_eq!(found, expected.collect::<HashSet<u32>>());
@@ -73,21 +73,21 @@ proptest! {
     }
 
     #[test]
-    fn overlap_is_a_share(texts in texts(), query in "\\PC{0,30}", typos in any::<bool>()) {
+    fn overlap_is_between_0_and_1(texts in texts(), query in "\\PC{0,30}", typos in any::<bool>()) {
         let options = LexicalOptions { typos, ..LexicalOptions::default() };
         let shop = Lexical::build_with(options, texts.iter().cloned().map(Ok)).unwrap();
         for text in &texts {
-            let share = shop.overlap(&query, text);
-            prop_assert!((0.0..=1.0).contains(&share), "{}", share);
-            let itself = shop.overlap(text, text);
-            prop_assert_eq!(itself, if terms(text).is_empty() { 0.0 } else { 1.0 });
+            let overlap = shop.overlap(&query, text);
+            prop_assert!((0.0..=1.0).contains(&overlap), "{}", overlap);
+            let own = shop.overlap(text, text);
+            prop_assert_eq!(own, if terms(text).is_empty() { 0.0 } else { 1.0 });
             prop_assert_eq!(shop.overlap(text, ""), 0.0);
         }
     }
 }
 
 #[test]
-fn a_query_without_end_is_answered() {
+fn very_long_queries_are_searched() {
     let shop = Lexical::build(["oak desk".to_owned(), "lamp".to_owned()].into_iter().map(Ok)).unwrap();
     let long = "desk qwertz ".repeat(100_000);
     assert_eq!(shop.search(&long, usize::MAX).unwrap().len(), 1);
@@ -95,39 +95,40 @@ fn a_query_without_end_is_answered() {
 }
 
 #[test]
-fn real_queries_find_their_items_and_more_of_them_with_typos() {
-    // a relative folder counts from the repository, as in the scripts
+fn real_queries_reach_recall_and_typo_correction_raises_it() {
+    // relative to the repository, as in the scripts
     let folder = std::env::var_os("SOUK_DATA").filter(|folder| !folder.is_empty());
     let data = folder.map(|folder| root().join(folder).join("home_depot"));
     let Some(data) = data.filter(|data| data.exists()) else {
-        skip("real_queries_find_their_items_and_more_of_them_with_typos");
+        skip("real_queries_reach_recall_and_typo_correction_raises_it");
         return;
     };
     let folder = DataFolder::open(&data).unwrap();
     let judgements: Vec<_> = folder.judgements("dev").unwrap().map(Result::unwrap).collect();
     let good: HashSet<_> =
         judgements.iter().filter(|row| row.level.is_good()).map(|row| (&row.query, &row.item)).collect();
-    let asked: HashSet<_> = good.iter().map(|(query, _)| *query).collect();
+    let judged: HashSet<_> = good.iter().map(|(query, _)| *query).collect();
     let ids: Vec<String> = folder.items().unwrap().map(|item| item.unwrap().1.id).collect();
-    let queries: Vec<_> = folder.queries().unwrap().map(Result::unwrap).filter(|row| asked.contains(&row.id)).collect();
+    let queries: Vec<_> =
+        folder.queries().unwrap().map(Result::unwrap).filter(|row| judged.contains(&row.id)).collect();
     let texts: Vec<&str> = queries.iter().map(|query| query.text.as_str()).collect();
-    // of all Good items, the share among the first 100
-    let found = |typos: bool| {
+    // recall of Good items at 100
+    let recall = |typos: bool| {
         let shop = built(&data, LexicalOptions { typos, ..LexicalOptions::default() });
         let hits = shop.search_many(&texts, 100).unwrap();
         let pairs = queries.iter().zip(&hits).flat_map(|(query, hits)| hits.iter().map(move |hit| (&query.id, hit)));
         let found = pairs.filter(|(query, hit)| good.contains(&(*query, &ids[hit.row as usize]))).count();
         found as f64 / good.len() as f64
     };
-    let (strict, forgiving) = (found(false), found(true));
+    let (strict, corrected) = (recall(false), recall(true));
     assert!(strict > 0.70, "{strict}");
-    assert!(forgiving > strict + 0.01, "{forgiving} with typos, {strict} without");
+    assert!(corrected > strict + 0.01, "{corrected} with typos, {strict} without");
 }
 
 fn skip(name: &str) {
     use std::io::Write;
     if let Some(path) = std::env::var_os("SOUK_SKIPPED") {
         let mut file = fs::OpenOptions::new().append(true).create(true).open(path).unwrap();
-        writeln!(file, "{name}: no shared data: SOUK_DATA names no folder with home_depot").unwrap();
+        writeln!(file, "{name}: no shared data: SOUK_DATA has no folder home_depot").unwrap();
     }
 }

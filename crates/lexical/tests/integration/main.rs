@@ -1,4 +1,4 @@
-//! BM25 against golden results.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
+//! Golden tests of BM25.
+#![expect(clippy::unwrap_used, reason = "tests stop at the first failure")]
 
 mod lexical;

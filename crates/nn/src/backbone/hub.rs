@@ -23,7 +23,7 @@ const COMPLETE: &str = "souk-fetched";
 /// `owner/model`.
 pub fn resolve(name: &str) -> Result<PathBuf> {
     if objects::is_remote(name) {
-        return objects::fetched(name);
+        return objects::fetch_folder(name);
     }
     let path = Path::new(name);
     if path.is_dir() {

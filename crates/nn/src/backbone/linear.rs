@@ -238,7 +238,7 @@ impl PostOp<'_> {
 }
 
 /// Runs a packed product, which takes a matrix of rows, on `x [.., in]`.
-fn flat(x: &Tensor, outputs: i64, run: impl FnOnce(&Tensor) -> souk_native::Result<Tensor>) -> Result<Tensor> {
+fn flat(x: &Tensor, outputs: i64, run: impl FnOnce(&Tensor) -> souk_native::NativeResult<Tensor>) -> Result<Tensor> {
     let mut shape = x.size();
     let inputs = shape.last().copied().unwrap_or(0);
     let y = run(&x.reshape([-1, inputs]).contiguous())?;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use souk_native::{Network, ProcessGroup, Store};
+use souk_native::{GroupPosition, Network, ProcessGroup, Store};
 use tch::Tensor;
 
 use super::heartbeat::{Heartbeat, StatusBoard};
@@ -60,13 +60,14 @@ impl C10d {
         let heartbeat = Heartbeat::start(board, timeout)?;
         let network_name = std::env::var("GLOO_SOCKET_IFNAME").ok().filter(|name| !name.is_empty());
         let network = network(rendezvous, settings.interface.as_deref().or(network_name.as_deref()));
-        let connected = ProcessGroup::connect(&store, &format!("{keys}/gloo"), (rank, size), network, timeout);
+        let connected =
+            ProcessGroup::connect(&store, &format!("{keys}/gloo"), GroupPosition { rank, size }, network, timeout);
         let mut group = connected.map_err(|cause| {
             let why = heartbeat.verdict().unwrap_or_else(|| unreachable_by(network));
             upstream(why, cause)
         })?;
         if settings.backend == Backend::Nccl {
-            let joined = group.join_nccl(&store, &format!("{keys}/nccl"), (rank, &nccl()?), timeout);
+            let joined = group.join_nccl(&store, &format!("{keys}/nccl"), &nccl()?, timeout);
             joined.map_err(|cause| {
                 Error::config("collective.backend", "cannot join the nccl process group").because(cause)
             })?;
@@ -75,7 +76,7 @@ impl C10d {
         Ok(Self { rank, size, group, heartbeat, _store: store, keeps_store })
     }
 
-    fn run<T>(&self, name: &str, call: impl FnOnce(&ProcessGroup) -> souk_native::Result<T>) -> Result<T> {
+    fn run<T>(&self, name: &str, call: impl FnOnce(&ProcessGroup) -> souk_native::NativeResult<T>) -> Result<T> {
         let outcome = match &*self.group.borrow() {
             State::Open(group) => {
                 self.heartbeat.begin(name);
@@ -84,12 +85,12 @@ impl C10d {
             State::Over(why) => return Err(upstream(format!("the job is over: {why}"), "an operation failed before")),
         };
         outcome.map_err(|cause| match cause {
-            souk_native::Error::Argument { .. } => cause.into(),
+            souk_native::NativeError::Argument { .. } => cause.into(),
             cause => self.end(name, cause),
         })
     }
 
-    fn end(&self, name: &str, cause: souk_native::Error) -> Error {
+    fn end(&self, name: &str, cause: souk_native::NativeError) -> Error {
         // closing the connections first makes the operations of the other ranks fail, which may wait for this one
         self.group.replace(State::Over(String::new()));
         let why = self.heartbeat.verdict();

@@ -13,7 +13,7 @@ use crate::backbone::Precision;
 use crate::backbone::lora::Lora;
 use crate::backbone::tokenizer;
 use crate::backbone::weights::{SHARD_BYTES, write_tensors};
-use souk_io::atomic_dir::Claim;
+use souk_io::atomic_dir::AtomicDir;
 use souk_io::error::{Error, Result};
 
 impl Encoder {
@@ -44,8 +44,8 @@ impl Encoder {
     /// Exports the model in its current state, with adapters merged. `out` must be new or empty.
     pub fn export(&mut self, out: &Path) -> Result<()> {
         self.check_export()?;
-        let claim = Claim::new(out)?;
-        let aside = &claim.aside;
+        let atomic_dir = AtomicDir::new(out)?;
+        let aside = &atomic_dir.staging;
         Lora::merge(&mut self.backbone);
         let parameters = self.parameters.as_ref();
         parameters.ok_or_else(|| Error::input("a frozen model cannot be exported"))?.save(aside, SHARD_BYTES)?;
@@ -56,7 +56,7 @@ impl Encoder {
             fs::copy(from.join(file), &copy).map_err(Error::store(&copy, "copy it"))?;
         }
         self.recipe.write(aside, self.architecture.width())?;
-        claim.finish()
+        atomic_dir.finish()
     }
 
     /// `config.json` with the dtype of the saved weights: other programs load the model in it.

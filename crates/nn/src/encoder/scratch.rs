@@ -12,7 +12,7 @@ use super::folder::{Prompts, Recipe};
 use crate::backbone::tokenizer::Tokenizer;
 use crate::backbone::weights::{Parameters, SHARD_BYTES};
 use crate::backbone::{Architecture, Backbone};
-use souk_io::atomic_dir::Claim;
+use souk_io::atomic_dir::AtomicDir;
 use souk_io::error::{Error, Result};
 
 /// Configuration of a new model.
@@ -49,8 +49,8 @@ impl Scratch {
         }
         let mut parameters = Parameters::seeded(self.seed, Device::Cpu, Kind::Float);
         Backbone::build(&architecture, &mut parameters)?;
-        let claim = Claim::new(out)?;
-        let aside = &claim.aside;
+        let atomic_dir = AtomicDir::new(out)?;
+        let aside = &atomic_dir.staging;
         parameters.save(aside, SHARD_BYTES)?;
         write_json(&aside.join("config.json"), architecture.json())?;
         tokenizer.save(aside)?;
@@ -60,7 +60,7 @@ impl Scratch {
         });
         write_json(&aside.join("tokenizer_config.json"), &class)?;
         self.recipe().write(aside, architecture.width())?;
-        claim.finish()
+        atomic_dir.finish()
     }
 
     fn recipe(&self) -> Recipe {

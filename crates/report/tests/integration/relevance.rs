@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use souk_cross_encoder::{
-    CrossEncoder, Judge, Loss, Manifest, PairText, Progress, Reading, RelevanceSettings, Training,
+    CrossEncoder, CrossEncoderJudge, CrossEncoderManifest, Loss, PairText, Reading, RelevanceSettings, TrainProgress,
+    Training,
 };
 use souk_io::beir::DataFolder;
 use souk_market::{self, MarketSpec};
@@ -72,8 +73,8 @@ fn a_verdict_is_a_function_of_the_pair() {
     let texts = texts(&dir);
     let asked: Vec<Question> =
         texts.iter().map(|(query, item)| Question { query_id: "", query, item_id: "", item }).collect();
-    let whole = Judge::open(&dir, placement(), 4096).unwrap();
-    let small = Judge::open(&dir, placement(), 1).unwrap();
+    let whole = CrossEncoderJudge::open(&dir, placement(), 4096).unwrap();
+    let small = CrossEncoderJudge::open(&dir, placement(), 1).unwrap();
     assert!(whole.id().starts_with("rel_bert-"), "{}", whole.id());
     assert_eq!(whole.id(), small.id());
     assert!(whole.judge(&[]).unwrap().is_empty());
@@ -138,7 +139,7 @@ fn a_small_judge_learns_a_shop_and_survives_its_folder() {
         let mut losses = Vec::new();
         let measured = training
             .run(out, &AtomicBool::new(false), |progress| {
-                if let Progress::Learning { loss, .. } = progress {
+                if let TrainProgress::Learning { loss, .. } = progress {
                     losses.push(loss);
                 }
             })
@@ -154,9 +155,9 @@ fn a_small_judge_learns_a_shop_and_survives_its_folder() {
     assert!(measured.all.after.ece.unwrap() < 0.2);
     assert!(relevance_page("judge", &measured).contains("Reliability of P(Good)"));
 
-    let manifest = Manifest::open(&out).unwrap();
+    let manifest = CrossEncoderManifest::open(&out).unwrap();
     assert_eq!(manifest.trained_on.unwrap().held_out, 0.3);
-    let judge = Judge::open(&out, placement(), 4096).unwrap();
+    let judge = CrossEncoderJudge::open(&out, placement(), 4096).unwrap();
     let item = data.items().unwrap().next().unwrap().unwrap().1;
     let passage = item.passage();
     let asked = Question { query_id: "q0", query: "oak desk", item_id: &item.id, item: &passage };
@@ -168,7 +169,7 @@ fn a_small_judge_learns_a_shop_and_survives_its_folder() {
         let out = home.path().join(place).join("judge");
         std::fs::create_dir_all(&out).unwrap();
         train(&short, &out);
-        Judge::open(&out, placement(), 4096).unwrap().id().to_owned()
+        CrossEncoderJudge::open(&out, placement(), 4096).unwrap().id().to_owned()
     });
     assert_eq!(ids[0], ids[1]);
     assert_ne!(&ids[0], judge.id());

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use souk_io::beir::DataFolder;
 use souk_lexical::Lexical;
-use souk_report::{Comparison, Engine, Measurement, Run, Task, bootstrap, names, paired};
+use souk_report::{Engine, EvaluationRun, Measurement, RunComparison, Task, bootstrap, names, paired};
 use souk_reward::{Judgements, Question, RewardSource, Verdict};
 
 #[derive(Deserialize)]
@@ -16,7 +16,7 @@ struct Expected {
     depth: usize,
     run: BTreeMap<String, Measured>,
     tied: BTreeMap<String, Measured>,
-    pairs: Vec<Pair>,
+    pairs: Vec<PairComparison>,
 }
 
 #[derive(Deserialize)]
@@ -26,7 +26,7 @@ struct Measured {
 }
 
 #[derive(Deserialize)]
-struct Pair {
+struct PairComparison {
     a: Vec<f64>,
     b: Vec<f64>,
     t: f64,
@@ -59,7 +59,7 @@ impl Bench {
         Self { task, lexical, judge: Judgements::gather("qrels", folder.judgements("test").unwrap()).unwrap() }
     }
 
-    fn measured(&self, name: &str, engine: &Engine, out: &Path) -> Run {
+    fn measured(&self, name: &str, engine: &Engine, out: &Path) -> EvaluationRun {
         let Self { task, lexical, judge } = self;
         fs::create_dir(out).unwrap();
         Measurement { name, task, engine, lexical, judge, depth: expected().depth, perplexity: None }
@@ -67,7 +67,7 @@ impl Bench {
             .unwrap()
     }
 
-    fn run(&self, file: &Path, out: &Path) -> Run {
+    fn run(&self, file: &Path, out: &Path) -> EvaluationRun {
         self.measured("random", &Engine::run(&self.task, file).unwrap(), out)
     }
 }
@@ -112,7 +112,7 @@ fn a_written_run_is_measured_again_with_the_same_values() {
     );
     let read = |name: &str| fs::read(home.path().join(name).join("metrics.json")).unwrap();
     assert_eq!(read("first"), read("again"), "to the byte");
-    let mut loaded = Run::load(&home.path().join("first")).unwrap();
+    let mut loaded = EvaluationRun::load(&home.path().join("first")).unwrap();
     assert_eq!(loaded.metrics, first.metrics);
     loaded.queries.iter_mut().zip(&first.queries).for_each(|(query, first)| query.top.clone_from(&first.top));
     assert_eq!(loaded.queries, first.queries);
@@ -120,7 +120,7 @@ fn a_written_run_is_measured_again_with_the_same_values() {
 
 #[test]
 fn tests_and_intervals_are_those_of_scipy() {
-    for Pair { a, b, t, p_t, p_randomised, interval, error } in expected().pairs {
+    for PairComparison { a, b, t, p_t, p_randomised, interval, error } in expected().pairs {
         let some = |values: &[f64]| values.iter().copied().map(Some).collect::<Vec<_>>();
         let found = paired(&some(&a), &some(&b), 7).unwrap();
         assert!((found.t.unwrap() - t).abs() < 1e-9 * t.abs().max(1.0), "{:?} is not {t}", found.t);
@@ -142,7 +142,7 @@ fn runs_are_compared_query_by_query_and_strangers_are_refused() {
     let (bench, home) = (Bench::new(), tempfile::tempdir().unwrap());
     let one = bench.run(&golden().join("run.trec"), &home.path().join("one"));
     let two = bench.run(&golden().join("tied.trec"), &home.path().join("two"));
-    let found = Comparison::of(&[(&one, &two), (&one, &one)], true).unwrap();
+    let found = RunComparison::of(&[(&one, &two), (&one, &one)], true).unwrap();
     assert_eq!(
         found.num_tests,
         found.pairs.iter().flat_map(|pair| &pair.rows).filter(|row| row.paired.is_some()).count()
@@ -161,10 +161,10 @@ fn runs_are_compared_query_by_query_and_strangers_are_refused() {
             .flat_map(|row| row.paired)
             .all(|paired| paired.p_t == 1.0 && paired.difference == 0.0)
     );
-    let mut stranger = Run::load(&home.path().join("two")).unwrap();
+    let mut stranger = EvaluationRun::load(&home.path().join("two")).unwrap();
     stranger.metrics.asked.split = "dev".into();
     stranger.metrics.asked.digests.judgements = "others".into();
-    let error = Comparison::of(&[(&one, &stranger)], true).unwrap_err().to_string();
+    let error = RunComparison::of(&[(&one, &stranger)], true).unwrap_err().to_string();
     assert!(error.contains("the split (test and dev), in the judgements") && !error.contains("queries"), "{error}");
 }
 

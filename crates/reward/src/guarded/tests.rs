@@ -12,7 +12,7 @@ use super::{chance, requests};
 use crate::tests::question;
 use crate::wire::tests::{judge, scored, souk, try_judge};
 use crate::{Question, RewardSource};
-use souk_testing::fake_judge::{FakeJudge, JudgeRequest, Reply};
+use souk_testing::fake_judge::{FakeJudge, JudgeReply, JudgeRequest};
 
 fn source(server: &FakeJudge, limits: Value) -> Arc<dyn RewardSource> {
     try_judge(souk(server), limits).unwrap()
@@ -34,8 +34,8 @@ fn ask(queries: &[String]) -> Vec<Question<'_>> {
     queries.iter().map(|query| question(query, "4")).collect()
 }
 
-fn server_error() -> Reply {
-    Reply::Status(503, "", "overloaded".into())
+fn server_error() -> JudgeReply {
+    JudgeReply::Status(503, "", "overloaded".into())
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn chances_differ_and_are_shares() {
 fn many_at_once_keep_their_order_and_their_bound() {
     let server = FakeJudge::start(|number, seen| {
         assert!(seen.body["items"].as_array().unwrap().len() <= 4);
-        Reply::Late(Duration::from_millis([8, 1, 5, 0, 3][number % 5]), graded(seen))
+        JudgeReply::Late(Duration::from_millis([8, 1, 5, 0, 3][number % 5]), graded(seen))
     });
     let source = source(&server, json!({ "concurrency": 3 }));
     let texts: Vec<(String, String)> =
@@ -74,23 +74,23 @@ fn many_at_once_keep_their_order_and_their_bound() {
 
 #[test]
 fn only_what_may_pass_is_asked_again() {
-    type Make = fn() -> Reply;
+    type Make = fn() -> JudgeReply;
     let again: [Make; 8] = [
-        || Reply::Status(500, "", String::new()),
-        || Reply::Status(503, "", "x".into()),
-        || Reply::Status(408, "", String::new()),
-        || Reply::Status(425, "", String::new()),
-        || Reply::Status(429, "retry-after: 0\r\n", String::new()),
-        || Reply::Status(429, "retry-after: never\r\n", String::new()),
-        || Reply::Close,
-        || Reply::Cut("{\"model\": \"cross\"".into()),
+        || JudgeReply::Status(500, "", String::new()),
+        || JudgeReply::Status(503, "", "x".into()),
+        || JudgeReply::Status(408, "", String::new()),
+        || JudgeReply::Status(425, "", String::new()),
+        || JudgeReply::Status(429, "retry-after: 0\r\n", String::new()),
+        || JudgeReply::Status(429, "retry-after: never\r\n", String::new()),
+        || JudgeReply::Close,
+        || JudgeReply::Cut("{\"model\": \"cross\"".into()),
     ];
     let once: [Make; 5] = [
-        || Reply::Status(400, "", "{\"error\": {\"message\": \"too hot\", \"param\": \"items\"}}".into()),
-        || Reply::Status(413, "", String::new()),
-        || Reply::Status(422, "", "{\"error\": \"x\"}".into()),
-        || Reply::Status(200, "", "garbage".into()),
-        || Reply::Json(json!({ "model": "cross", "scores": [0.5, 0.5], "levels": [1] })),
+        || JudgeReply::Status(400, "", "{\"error\": {\"message\": \"too hot\", \"param\": \"items\"}}".into()),
+        || JudgeReply::Status(413, "", String::new()),
+        || JudgeReply::Status(422, "", "{\"error\": \"x\"}".into()),
+        || JudgeReply::Status(200, "", "garbage".into()),
+        || JudgeReply::Json(json!({ "model": "cross", "scores": [0.5, 0.5], "levels": [1] })),
     ];
     let cases = again.into_iter().map(|make| (make, 3)).chain(once.into_iter().map(|make| (make, 1)));
     for (number, (make, num_requests)) in cases.enumerate() {
@@ -105,7 +105,8 @@ fn only_what_may_pass_is_asked_again() {
 
 #[test]
 fn what_passes_leaves_no_trouble() {
-    let server = FakeJudge::start(|number, seen| if number < 2 { Reply::Close } else { Reply::Json(graded(seen)) });
+    let server =
+        FakeJudge::start(|number, seen| if number < 2 { JudgeReply::Close } else { JudgeReply::Json(graded(seen)) });
     let source = source(&server, json!({ "retries": 2 }));
     assert!(source.judge(&[question("q", "4")]).unwrap()[0].is_some());
     assert_eq!((server.seen().len(), source.trouble()), (3, None));
@@ -113,10 +114,10 @@ fn what_passes_leaves_no_trouble() {
 
 #[test]
 fn a_judge_that_asks_for_time_is_given_it() {
-    let busy = |wait| Reply::Status(429, wait, String::new());
+    let busy = |wait| JudgeReply::Status(429, wait, String::new());
     let server = FakeJudge::start(move |number, seen| match number {
         0 => busy("retry-after: 0.2\r\n"),
-        1 => Reply::Json(graded(seen)),
+        1 => JudgeReply::Json(graded(seen)),
         _ => busy("retry-after: 300\r\n"),
     });
     let source = source(&server, json!({ "retries": 5 }));
@@ -143,9 +144,9 @@ fn nobody_there_is_said_and_is_no_error() {
 #[test]
 fn a_call_ends_at_its_deadline_whatever_hangs() {
     let server = FakeJudge::start(|number, seen| match number {
-        0 => Reply::Json(graded(seen)),
-        _ if number % 2 == 0 => Reply::Hang,
-        _ => Reply::Drip,
+        0 => JudgeReply::Json(graded(seen)),
+        _ if number % 2 == 0 => JudgeReply::Hang,
+        _ => JudgeReply::Drip,
     });
     let limits = json!({ "timeout_seconds": 0.2, "deadline_seconds": 0.5, "retries": 50, "breaker_failures": 1000 });
     let source = source(&server, limits);
@@ -163,7 +164,7 @@ fn a_broken_judge_is_left_alone_and_found_again() {
     let is_well = Arc::new(AtomicBool::new(false));
     let told = is_well.clone();
     let server = FakeJudge::start(move |_, seen| match told.load(Ordering::SeqCst) {
-        true => Reply::Json(graded(seen)),
+        true => JudgeReply::Json(graded(seen)),
         false => server_error(),
     });
     let limits = json!({ "concurrency": 1, "retries": 1, "breaker_failures": 2, "breaker_seconds": 0.3 });
@@ -195,7 +196,7 @@ fn a_broken_judge_is_left_alone_and_found_again() {
 fn those_who_come_while_one_looks_are_not_turned_away() {
     let server = FakeJudge::start(|number, seen| match number {
         0 => server_error(),
-        _ => Reply::Late(Duration::from_millis(30), graded(seen)),
+        _ => JudgeReply::Late(Duration::from_millis(30), graded(seen)),
     });
     let source = source(&server, json!({ "concurrency": 4, "breaker_failures": 1, "breaker_seconds": 0.05 }));
     let queries = queries(12);

@@ -11,7 +11,7 @@ use crate::{Judge, Question, RewardSource, Verdict, open};
 use souk_io::beir::DataFolder;
 use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
-use souk_testing::fake_judge::{FakeJudge, JudgeRequest, Reply};
+use souk_testing::fake_judge::{FakeJudge, JudgeReply, JudgeRequest};
 
 /// Patient where a test is about something else, on a machine that is busy.
 pub fn limits() -> Value {
@@ -28,7 +28,7 @@ pub fn try_judge(mut judge: Value, changes: Value) -> Result<Arc<dyn RewardSourc
     }
     judge["limits"] = all;
     let judge: Judge = serde_json::from_value(judge).unwrap();
-    open(&judge, &DataFolder::open(folder.path()).unwrap(), |_| unreachable!(), (None, None))
+    open(&judge, &DataFolder::open(folder.path()).unwrap(), |_| unreachable!(), None, None)
 }
 
 pub fn judge(judge: Value) -> Arc<dyn RewardSource> {
@@ -77,8 +77,8 @@ fn data(seen: &JudgeRequest) -> Value {
     serde_json::from_str(inside).unwrap()
 }
 
-fn said(content: &str) -> Reply {
-    Reply::Json(json!({ "choices": [{ "message": { "content": content }, "finish_reason": "stop" }] }))
+fn said(content: &str) -> JudgeReply {
+    JudgeReply::Json(json!({ "choices": [{ "message": { "content": content }, "finish_reason": "stop" }] }))
 }
 
 #[test]
@@ -88,18 +88,18 @@ fn every_shape_is_a_judge() {
         let items = seen.body["items"].as_array().unwrap();
         assert_eq!((seen.path.as_str(), items[0]["id"].as_str()), ("/score", items[0]["text"].as_str()));
         let levels: Vec<_> = items.iter().map(|item| level(&seen.body["query"], &item["text"])).collect();
-        Reply::Json(scored(&levels))
+        JudgeReply::Json(scored(&levels))
     });
     conforms(&*judge(souk(&server)), known);
     let server = FakeJudge::start(|_, seen| {
         assert_eq!((seen.path.as_str(), seen.body["raw_scores"].as_bool()), ("/rerank", Some(false)));
-        Reply::Json(rows(seen, "texts", "score"))
+        JudgeReply::Json(rows(seen, "texts", "score"))
     });
     conforms(&*judge(rerank(&server, "tei")), known);
     let server = FakeJudge::start(|_, seen| {
         let num = seen.body["documents"].as_array().unwrap().len();
         assert_eq!((&seen.body["model"], &seen.body["top_n"]), (&json!("bge"), &json!(num)));
-        Reply::Json(json!({ "id": "x", "results": rows(seen, "documents", "relevance_score"), "meta": {} }))
+        JudgeReply::Json(json!({ "id": "x", "results": rows(seen, "documents", "relevance_score"), "meta": {} }))
     });
     conforms(&*judge(rerank(&server, "cohere")), known);
     let server = FakeJudge::start(|_, seen| {
@@ -115,7 +115,7 @@ fn every_shape_is_a_judge() {
 
 #[test]
 fn an_id_names_model_and_address_and_changes_with_the_question() {
-    let server = FakeJudge::start(|_, _| Reply::Close);
+    let server = FakeJudge::start(|_, _| JudgeReply::Close);
     let ids: Vec<String> = [
         souk(&server),
         rerank(&server, "tei"),
@@ -134,7 +134,7 @@ fn an_id_names_model_and_address_and_changes_with_the_question() {
 /// What a judge makes of an answer to two items.
 fn verdicts(settings: fn(&FakeJudge) -> Value, reply: &str) -> Vec<Option<Verdict>> {
     let reply = reply.to_owned();
-    let server = FakeJudge::start(move |_, _| Reply::Status(200, "", reply.clone()));
+    let server = FakeJudge::start(move |_, _| JudgeReply::Status(200, "", reply.clone()));
     let source = judge(settings(&server));
     let verdicts = source.judge(&[question("q", "a"), question("q", "b")]).unwrap();
     assert_eq!(verdicts.iter().all(Option::is_some), source.trouble().is_none(), "{:?}", source.trouble());
@@ -211,7 +211,7 @@ fn a_chat_model_is_asked_for_a_grade_and_its_likelihoods() {
         let tokens = json!([{ "token": "{\"level\":" }, grade, { "token": "}" }]);
         let choice = json!({ "message": { "content": "{\"level\":4}" }, "finish_reason": "stop",
             "logprobs": { "content": tokens } });
-        Reply::Json(json!({ "choices": [choice] }))
+        JudgeReply::Json(json!({ "choices": [choice] }))
     });
     let mut settings = openai(&server);
     settings["logprobs"] = json!(5);
@@ -250,7 +250,7 @@ fn a_hostile_title_is_graded_and_obeyed_by_nobody() {
 
 #[test]
 fn another_model_behind_the_address_is_not_believed() {
-    let server = FakeJudge::start(|_, _| Reply::Json(json!({ "model": "other", "scores": [1], "levels": [4] })));
+    let server = FakeJudge::start(|_, _| JudgeReply::Json(json!({ "model": "other", "scores": [1], "levels": [4] })));
     let error = judge(souk(&server)).judge(&[question("q", "a")]).unwrap_err();
     assert!(matches!(&error, Error::Config { .. }) && error.to_string().contains("`other`"), "{error}");
 }
@@ -271,7 +271,7 @@ fn what_a_person_has_to_mend_is_an_error_that_says_how() {
         let server = FakeJudge::start(move |_, seen| {
             let echo = seen.headers.lines().find(|line| line.starts_with("authorization")).unwrap_or_default();
             let body = if body.is_empty() { echo.to_owned() } else { body.to_owned() };
-            Reply::Status(status, "location: http://127.0.0.1:1/\r\n", body)
+            JudgeReply::Status(status, "location: http://127.0.0.1:1/\r\n", body)
         });
         let mut settings = souk(&server);
         if named {
@@ -291,8 +291,8 @@ fn what_a_person_has_to_mend_is_an_error_that_says_how() {
 fn who_answered_before_may_be_away_for_a_moment() {
     for (status, num_requests) in [(404, 3), (403, 1)] {
         let server = FakeJudge::start(move |number, _| match number {
-            0 => Reply::Json(scored(&[Some(4)])),
-            _ => Reply::Status(status, "", String::new()),
+            0 => JudgeReply::Json(scored(&[Some(4)])),
+            _ => JudgeReply::Status(status, "", String::new()),
         });
         let source = try_judge(souk(&server), json!({ "retries": 2 })).unwrap();
         assert!(source.judge(&[question("q", "a")]).unwrap()[0].is_some());
@@ -304,6 +304,6 @@ fn who_answered_before_may_be_away_for_a_moment() {
 
 #[test]
 fn an_answer_that_comes_late_but_in_time_counts() {
-    let server = FakeJudge::start(|_, _| Reply::Late(Duration::from_millis(50), scored(&[Some(2)])));
+    let server = FakeJudge::start(|_, _| JudgeReply::Late(Duration::from_millis(50), scored(&[Some(2)])));
     assert_eq!(judge(souk(&server)).judge(&[question("q", "a")]).unwrap(), [Some(Verdict::of(Level::L2))]);
 }

@@ -13,7 +13,7 @@ use souk_reward::{Judge, Question, RewardSource, Verdict, open};
 use souk_store::{AuditMark, Ledger};
 
 use souk_testing::databases::{ledger, runtime, server_url, unique};
-use souk_testing::fake_judge::{FakeJudge, Reply};
+use souk_testing::fake_judge::{FakeJudge, JudgeReply};
 
 /// Gives every item L3, one called `nothing` no level.
 fn server() -> FakeJudge {
@@ -21,7 +21,7 @@ fn server() -> FakeJudge {
         let known = |item: &serde_json::Value| item["text"] != "nothing";
         let items = seen.body["items"].as_array().unwrap();
         let scores: Vec<_> = items.iter().map(|item| known(item).then_some(0.75)).collect();
-        Reply::Json(json!({ "model": "cross", "scores": scores, "levels": vec![3; items.len()] }))
+        JudgeReply::Json(json!({ "model": "cross", "scores": scores, "levels": vec![3; items.len()] }))
     })
 }
 
@@ -31,7 +31,7 @@ fn judge(url: &str, cache: Option<Arc<dyn Cache>>, ledger: Option<Arc<dyn AuditL
     let judge = json!({ "type": "souk", "url": url, "model": "cross", "limits": { "retries": 0 } });
     let judge: Judge = serde_json::from_value(judge).unwrap();
     let ledger = ledger.map(|ledger| (ledger, 1.0));
-    open(&judge, &DataFolder::open(folder.path()).unwrap(), |_| unreachable!(), (cache, ledger)).unwrap()
+    open(&judge, &DataFolder::open(folder.path()).unwrap(), |_| unreachable!(), cache, ledger).unwrap()
 }
 
 fn question(item: &str) -> Question<'_> {

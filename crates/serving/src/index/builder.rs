@@ -13,7 +13,7 @@ use super::item_file::ItemLines;
 use super::manifest::{IndexKind, IndexSettings, Manifest};
 use super::snapshot::{CODES, ITEMS, PLACES, STARTS, STEPS, Snapshot, VECTORS, links_file};
 use super::space::{Floats, Int8Codes};
-use souk_io::atomic_dir::Claim;
+use souk_io::atomic_dir::AtomicDir;
 use souk_io::checksummed::write_numbers;
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
@@ -22,7 +22,7 @@ use souk_io::error::{Error, Result};
 const MIN_GRAPH_ROWS: usize = 10_000;
 
 pub struct Builder {
-    claim: Claim,
+    atomic_dir: AtomicDir,
     model: String,
     width: usize,
     settings: IndexSettings,
@@ -41,7 +41,7 @@ impl Snapshot {
             Error::input(format!("the model gives vectors of {dimensions} entries: it must give 1 or more"))
         })?;
         let (flat, items, seen) = (Vec::new(), ItemLines::default(), HashSet::new());
-        Ok(Builder { claim: Claim::new(dir)?, model, width, settings, flat, items, seen })
+        Ok(Builder { atomic_dir: AtomicDir::new(dir)?, model, width, settings, flat, items, seen })
     }
 }
 
@@ -91,13 +91,13 @@ impl Builder {
         // free the unordered copy: a graph build takes long
         (self.flat, self.seen) = (Vec::new(), HashSet::new());
         let mut manifest = Manifest::new(self.model.clone(), self.width, num, groups.len(), kind);
-        let mut files = IndexFiles { dir: &self.claim.aside, manifest: &mut manifest };
+        let mut files = IndexFiles { dir: &self.atomic_dir.staging, manifest: &mut manifest };
         files.rows(&flat, &groups, &self.items)?;
         if kind == IndexKind::Hnsw {
             files.graph(Floats { flat: &flat, width: self.width }, layers, &self.settings, report)?;
         }
-        manifest.write(&self.claim.aside)?;
-        self.claim.finish()?;
+        manifest.write(&self.atomic_dir.staging)?;
+        self.atomic_dir.finish()?;
         Ok(manifest)
     }
 

@@ -13,7 +13,7 @@ use super::graph::{BeamSearchPool, GraphNeighbor, GrowingGraph, HnswParams};
 use super::space::Floats;
 use super::vector_query::VectorQuery;
 use souk_io::domain::Item;
-use souk_lexical::Outside;
+use souk_lexical::UnindexedTexts;
 
 /// Fewest vectors for a graph; below it, brute force is faster.
 const MIN_GRAPH_ROWS: usize = 2000;
@@ -26,7 +26,7 @@ pub struct Delta {
     present: ItemSet,
     ids: HashMap<String, u32>,
     columns: Columns,
-    texts: Outside,
+    texts: UnindexedTexts,
     /// Vector row of each slot.
     row_of_item: Vec<u32>,
     /// Slots of each vector row.
@@ -50,7 +50,7 @@ impl Delta {
             present: ItemSet::default(),
             ids: HashMap::new(),
             columns: Columns::default(),
-            texts: Outside::default(),
+            texts: UnindexedTexts::default(),
             row_of_item: Vec::new(),
             items_of_row: Vec::new(),
             flat: Vec::new(),
@@ -85,7 +85,7 @@ impl Delta {
         self.space().row(self.row_of_item[at])
     }
 
-    pub fn texts(&self) -> &Outside {
+    pub fn texts(&self) -> &UnindexedTexts {
         &self.texts
     }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use souk_native::Mapping;
 
-use souk_io::checksummed::{Sum, Summing, checked};
+use souk_io::checksummed::{Checksum, ChecksumWriter, map_checked};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
@@ -28,8 +28,8 @@ impl ItemLines {
         self.ends.len()
     }
 
-    pub fn write(&self, path: &Path, order: &[u32]) -> Result<Sum> {
-        let mut out = Summing::create(path)?;
+    pub fn write(&self, path: &Path, order: &[u32]) -> Result<Checksum> {
+        let mut out = ChecksumWriter::create(path)?;
         for item in order.iter().map(|item| *item as usize) {
             let start = item.checked_sub(1).map_or(0, |before| self.ends[before]);
             out.write_all(&self.bytes[start..self.ends[item]]).map_err(Error::store(path, "write it"))?;
@@ -46,8 +46,8 @@ pub struct ItemFile {
 }
 
 impl ItemFile {
-    pub fn open(path: &Path, sum: Sum) -> Result<Self> {
-        let lines = checked(path, sum)?;
+    pub fn open(path: &Path, sum: Checksum) -> Result<Self> {
+        let lines = map_checked(path, sum)?;
         let ends = lines.as_ref().iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect();
         Ok(Self { path: path.into(), lines, ends })
     }

@@ -10,7 +10,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use souk_io::atomic_dir::sync_one;
+use souk_io::atomic_dir::fsync;
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
@@ -259,7 +259,7 @@ fn create_segment(dir: &Path, first: u64) -> Result<File> {
     let path = segment(dir, first);
     let file = File::options().read(true).write(true).create_new(true).open(&path);
     let file = file.map_err(Error::store(&path, "create a journal segment"))?;
-    sync_one(dir)?;
+    fsync(dir)?;
     Ok(file)
 }
 

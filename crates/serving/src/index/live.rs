@@ -141,7 +141,7 @@ impl Live {
             }
             depth = depth.saturating_mul(WIDEN);
         };
-        let hits = lexical.search_outside(query, state.delta.texts())?.into_iter();
+        let hits = lexical.search_unindexed(query, state.delta.texts())?.into_iter();
         let new = hits.map(|hit| (hit.score, hit.row as usize)).filter(|(_, at)| new.has(*at)).collect();
         self.merge(&state, k, old, new)
     }

@@ -7,8 +7,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use souk_io::atomic_dir::sync_one;
-use souk_io::checksummed::Sum;
+use souk_io::atomic_dir::fsync;
+use souk_io::checksummed::Checksum;
 use souk_io::error::{Error, Result};
 
 const MANIFEST: &str = "manifest.json";
@@ -76,7 +76,7 @@ pub struct Manifest {
     /// Number of nodes in each graph layer, the full layer first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub layers: Vec<usize>,
-    pub files: BTreeMap<String, Sum>,
+    pub files: BTreeMap<String, Checksum>,
 }
 
 impl Manifest {
@@ -125,11 +125,11 @@ impl Manifest {
         let path = dir.join(MANIFEST);
         let text = serde_json::to_string_pretty(self).expect("manifest keys are strings");
         fs::write(&path, text + "\n").map_err(Error::store(&path, "write it"))?;
-        sync_one(&path)
+        fsync(&path)
     }
 
     /// Checksum of a required file.
-    pub(super) fn sum(&self, dir: &Path, name: &str) -> Result<Sum> {
+    pub(super) fn sum(&self, dir: &Path, name: &str) -> Result<Checksum> {
         let missing = || Error::data(&dir.join(MANIFEST), None, format!("does not list `{name}`: rebuild the index"));
         self.files.get(name).copied().ok_or_else(missing)
     }

@@ -18,7 +18,7 @@ use self::shard_files::{ShardFolder, ShardResult};
 pub use self::throughput::Throughput;
 use crate::index::{IndexSettings, Manifest, MilvusSettings, Snapshot};
 use souk_ingest::import::{ItemFiles, Shard};
-use souk_io::atomic_dir::write_whole;
+use souk_io::atomic_dir::write_json_atomic;
 use souk_io::domain::{Item, TextKind};
 use souk_io::error::{Error, Result};
 use souk_nn::collective::Rendezvous;
@@ -193,7 +193,7 @@ impl IndexJob<'_> {
             ));
         }
         match read_plan(home)? {
-            None => write_whole(&home.join(PLAN), plan)?,
+            None => write_json_atomic(&home.join(PLAN), plan)?,
             Some(known) if known == *plan => {}
             Some(_) => return Err(plan_mismatch(home)),
         }

@@ -11,8 +11,8 @@ use souk_native::Numbers;
 
 use super::ShardWriter;
 use souk_ingest::import::Shard;
-use souk_io::atomic_dir::write_whole;
-use souk_io::checksummed::{Sum, Summing, read_json_lines, read_numbers};
+use souk_io::atomic_dir::write_json_atomic;
+use souk_io::checksummed::{Checksum, ChecksumWriter, read_json_lines, read_numbers};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
@@ -22,7 +22,7 @@ pub struct ShardResult {
     pub items: u64,
     pub seconds: f64,
     /// Checksums of vectors and items, if stored in files.
-    files: Option<(Sum, Sum)>,
+    files: Option<(Checksum, Checksum)>,
 }
 
 impl ShardResult {
@@ -69,7 +69,7 @@ impl ShardFolder<'_> {
     }
 
     pub fn mark(&self, at: usize, shard: &Shard, result: ShardResult) -> Result<()> {
-        write_whole(&self.mark_of(at), &ShardMark { shard: shard.clone(), result })
+        write_json_atomic(&self.mark_of(at), &ShardMark { shard: shard.clone(), result })
     }
 
     pub fn writer(&self, at: usize) -> Result<ShardFileWriter> {
@@ -97,8 +97,8 @@ impl ShardFolder<'_> {
 
 /// Writer of one shard's files.
 pub struct ShardFileWriter {
-    vectors: (PathBuf, Option<Summing>),
-    items: (PathBuf, Option<Summing>),
+    vectors: (PathBuf, Option<ChecksumWriter>),
+    items: (PathBuf, Option<ChecksumWriter>),
     started: Instant,
 }
 
@@ -107,7 +107,7 @@ impl ShardFileWriter {
         let open = |path: PathBuf| {
             // left by a process that was killed
             drop(fs::remove_file(&path));
-            let file = Summing::create(&path)?;
+            let file = ChecksumWriter::create(&path)?;
             Ok::<_, Error>((path, Some(file)))
         };
         Ok(Self { vectors: open(vectors)?, items: open(items)?, started: Instant::now() })
@@ -127,8 +127,9 @@ impl ShardWriter for ShardFileWriter {
     }
 
     fn finish(&mut self, items: u64) -> Result<ShardResult> {
-        let sum =
-            |(path, file): &mut (PathBuf, Option<Summing>)| file.take().expect("finish is called once").finish(path);
+        let sum = |(path, file): &mut (PathBuf, Option<ChecksumWriter>)| {
+            file.take().expect("finish is called once").finish(path)
+        };
         let files = Some((sum(&mut self.vectors)?, sum(&mut self.items)?));
         Ok(ShardResult { items, seconds: self.started.elapsed().as_secs_f64(), files })
     }

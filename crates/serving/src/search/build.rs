@@ -17,7 +17,7 @@ use super::model::LoadedModel;
 use super::record::{Canary, GenerationRecord};
 use super::settings::SearchSettings;
 use crate::index::{Index, IndexSettings, Live, Snapshot};
-use souk_io::atomic_dir::sync_one;
+use souk_io::atomic_dir::fsync;
 use souk_io::beir::DataFolder;
 use souk_io::domain::{Item, TextKind};
 use souk_io::error::{Error, Result};
@@ -126,7 +126,7 @@ fn build_inner(
     record.canaries = canaries.into_iter().map(|(text, vector)| Canary { text, vector }).collect();
     record.save(dir)?;
     // sync the new folder before a pointer names it
-    dir.parent().map_or(Ok(()), sync_one)?;
+    dir.parent().map_or(Ok(()), fsync)?;
     Ok(record)
 }
 

@@ -113,7 +113,7 @@ impl OpenGeneration {
         let mut vectors: Vec<Option<Vec<f32>>> =
             known.iter().map(|value| self.decode_cached(value.as_deref()?)).collect();
         let missing: Vec<usize> = (0..texts.len()).filter(|at| vectors[*at].is_none()).collect();
-        SEARCH.cached(texts.len() - missing.len(), missing.len());
+        SEARCH.record_cache(texts.len() - missing.len(), missing.len());
         if !missing.is_empty() {
             let made = self.encode(missing.iter().map(|at| texts[*at].to_owned()).collect(), kind).await?;
             let bytes = |vector: &[f32]| vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>().into();

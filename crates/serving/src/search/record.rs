@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use souk_io::atomic_dir::write_whole;
+use souk_io::atomic_dir::write_json_atomic;
 use souk_io::error::{Error, Result};
 
 pub(super) const RECORD: &str = "generation.json";
@@ -51,6 +51,6 @@ impl GenerationRecord {
     }
 
     pub fn save(&self, dir: &Path) -> Result<()> {
-        write_whole(&dir.join(RECORD), self)
+        write_json_atomic(&dir.join(RECORD), self)
     }
 }

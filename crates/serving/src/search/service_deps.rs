@@ -16,7 +16,7 @@ use super::record::GenerationRecord;
 use super::settings::SearchSettings;
 use crate::index::IndexSettings;
 use souk_cache::Cache;
-use souk_io::atomic_dir::write_whole;
+use souk_io::atomic_dir::write_json_atomic;
 use souk_io::error::{Error, Result};
 use souk_nn::encoder::Limits;
 
@@ -71,7 +71,7 @@ impl ServiceDeps {
 
     /// Stores which generation the next start opens.
     pub(super) fn point_to(&self, record: &GenerationRecord) -> Result<()> {
-        write_whole(&self.settings.state.join(SERVED), &Pointer { generation: record.generation.clone() })
+        write_json_atomic(&self.settings.state.join(SERVED), &Pointer { generation: record.generation.clone() })
     }
 
     pub(super) fn open(&self, dir: &Path, record: GenerationRecord, model: &LoadedModel) -> Result<OpenGeneration> {

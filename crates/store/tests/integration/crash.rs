@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 use souk_io::address::Address;
-use souk_store::{Ledger, Offset, SqlLedger, Verdict};
+use souk_store::{Ledger, Offset, SqlLedger, VoteVerdict};
 use sqlx::{Connection, SqliteConnection};
 
 use crate::ledgers::{item, vote};
@@ -24,7 +24,7 @@ pub fn write_if_child() {
         for step in 0.. {
             let name = format!("{round}/{step}");
             ledger.put_items(&[item(&format!("{name}/a"), &name), item(&format!("{name}/b"), &name)]).await.unwrap();
-            ledger.append_votes(&[vote(&name, Verdict::Same)]).await.unwrap();
+            ledger.append_votes(&[vote(&name, VoteVerdict::Same)]).await.unwrap();
             let next = Offset { lane: round.clone(), position: step.to_string(), revision: step };
             assert!(ledger.move_offsets("crash", &[next]).await.unwrap());
             // the harness holds back what `println` says

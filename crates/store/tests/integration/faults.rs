@@ -5,7 +5,7 @@ use std::path::Path;
 
 use souk_io::address::Address;
 use souk_io::error::Error;
-use souk_store::{Ledger, SqlLedger, Verdict};
+use souk_store::{Ledger, SqlLedger, VoteVerdict};
 use sqlx::any::install_default_drivers;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection};
 
@@ -56,7 +56,7 @@ pub async fn cut_connections(url: String) {
         let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                    WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid()";
         assert!(connection.execute(sql).await.unwrap().rows_affected() > 0);
-        assert_eq!(ledger.append_votes(&[vote(&round.to_string(), Verdict::Same)]).await.unwrap(), 1);
+        assert_eq!(ledger.append_votes(&[vote(&round.to_string(), VoteVerdict::Same)]).await.unwrap(), 1);
     }
 }
 

@@ -6,7 +6,7 @@ use souk_io::domain::{Item, Level};
 use souk_io::error::Error;
 use souk_store::{
     AuditMark, GenerationState, Grade, Grades, Ledger, MAX_ITEM, MAX_PAGE, NewGeneration, NewVersion, Offset,
-    PairVotes, Quality, Side, Verdict, VersionState, Vote,
+    PairVotes, Quality, Side, VersionState, Vote, VoteVerdict,
 };
 
 use souk_testing::databases::ledger;
@@ -185,13 +185,19 @@ async fn promotions(ledger: &dyn Ledger) {
     ledger.promote("v2", "v2-a").await.unwrap();
     assert_eq!((served().await, index("v1", 0).await), (pair("v2", "v2-a"), GenerationState::Retired));
     ledger.promote("v2", "v2-b").await.unwrap();
-    assert_eq!((index("v2", 0).await, index("v2", 1).await), (GenerationState::Retired, GenerationState::Served));
+    assert_eq!(
+        (index("v2", 0).await, index("v2", 1).await),
+        (GenerationState::Retired, GenerationState::ServedVersion)
+    );
     ledger.promote("v3", "v3-a").await.unwrap();
     refused(ledger.roll_back("v2").await, "`v3` is");
 
     assert_eq!(ledger.roll_back("v3").await.unwrap().generation, "v2-b", "as it was last served");
     assert_eq!((served().await, state("v3").await), (pair("v2", "v2-b"), VersionState::RolledBack));
-    assert_eq!((index("v2", 1).await, index("v3", 0).await), (GenerationState::Served, GenerationState::Retired));
+    assert_eq!(
+        (index("v2", 1).await, index("v3", 0).await),
+        (GenerationState::ServedVersion, GenerationState::Retired)
+    );
     refused(ledger.promote("v3", "v3-b").await, "rolled_back");
     assert_eq!(ledger.roll_back("v2").await.unwrap().version, "v1", "a new index of it is not a step");
     assert_eq!(state("v1").await, VersionState::Promoted);
@@ -217,7 +223,7 @@ async fn reports(ledger: &dyn Ledger) {
     assert_eq!((rest.len(), rest[0].split.as_str(), rest[0].version.as_str()), (1, "dev", "v1"));
 }
 
-pub fn vote(id: &str, verdict: Verdict) -> Vote {
+pub fn vote(id: &str, verdict: VoteVerdict) -> Vote {
     let grade = |side, item: &str, good| Grade { side, item: item.into(), good };
     let grades = vec![grade(Side::Left, "a", true), grade(Side::Left, "b", false), grade(Side::Right, "c", true)];
     let (left, right) = ("bm25".into(), "v1".into());
@@ -225,13 +231,18 @@ pub fn vote(id: &str, verdict: Verdict) -> Vote {
 }
 
 async fn votes(ledger: &dyn Ledger) {
-    let first = [vote("1", Verdict::Good), vote("2", Verdict::Bad), vote("2", Verdict::Good), vote("3", Verdict::Same)];
+    let first = [
+        vote("1", VoteVerdict::Good),
+        vote("2", VoteVerdict::Bad),
+        vote("2", VoteVerdict::Good),
+        vote("3", VoteVerdict::Same),
+    ];
     assert_eq!(ledger.append_votes(&first).await.unwrap(), 3, "one id, one vote");
-    let other = Vote { left: "v2".into(), grades: Vec::new(), ..vote("4", Verdict::Bad) };
-    assert_eq!(ledger.append_votes(&[vote("1", Verdict::Bad), other.clone()]).await.unwrap(), 1);
-    refused(ledger.append_votes(&[vote("5", Verdict::Bad), vote("", Verdict::Bad)]).await, "a vote's id");
+    let other = Vote { left: "v2".into(), grades: Vec::new(), ..vote("4", VoteVerdict::Bad) };
+    assert_eq!(ledger.append_votes(&[vote("1", VoteVerdict::Bad), other.clone()]).await.unwrap(), 1);
+    refused(ledger.append_votes(&[vote("5", VoteVerdict::Bad), vote("", VoteVerdict::Bad)]).await, "a vote's id");
     // the same pair asked for the other way round, with one more item
-    let mut turned = Vote { left: "v1".into(), right: "bm25".into(), ..vote("6", Verdict::Good) };
+    let mut turned = Vote { left: "v1".into(), right: "bm25".into(), ..vote("6", VoteVerdict::Good) };
     turned.grades.push(Grade { side: Side::Right, item: "d".into(), good: true });
     assert_eq!(ledger.append_votes(std::slice::from_ref(&turned)).await.unwrap(), 1);
     let counted = PairVotes {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use souk_io::address::Address;
-use souk_store::{GenerationState, Ledger, NewGeneration, NewVersion, Offset, SqlLedger, Verdict};
+use souk_store::{GenerationState, Ledger, NewGeneration, NewVersion, Offset, SqlLedger, VoteVerdict};
 use tokio::task::JoinSet;
 
 use crate::ledgers::{item, vote};
@@ -61,7 +61,7 @@ pub async fn many_writers(url: String) {
     let mut being_served = Vec::new();
     for version in ledger.page_versions(None, 100).await.unwrap() {
         let generations = ledger.page_generations(&version.version, None, 9).await.unwrap();
-        being_served.extend(generations.into_iter().filter(|one| one.state == GenerationState::Served));
+        being_served.extend(generations.into_iter().filter(|one| one.state == GenerationState::ServedVersion));
     }
     assert_eq!(being_served.len(), 1);
     assert_eq!(being_served[0].generation, served.generation);
@@ -70,7 +70,7 @@ pub async fn many_writers(url: String) {
 async fn write(ledger: Arc<SqlLedger>, writer: usize) {
     ledger.promote(&format!("v{writer}"), &format!("v{writer}-0")).await.unwrap();
     for round in 0..ROUNDS {
-        assert_eq!(ledger.append_votes(&[vote(&format!("{writer}/{round}"), Verdict::Good)]).await.unwrap(), 1);
+        assert_eq!(ledger.append_votes(&[vote(&format!("{writer}/{round}"), VoteVerdict::Good)]).await.unwrap(), 1);
         // the same items, in another order for each
         let mut items: Vec<_> = (0..40).map(|n| item(&format!("item-{n}"), "")).collect();
         items.rotate_left((writer * 7 + round) % 40);

@@ -1,5 +1,5 @@
-//! `souk experiment`: a whole table at one command. A file names rows and seeds; each row is trained and measured by the
-//! verbs that a user would type, and what is done is not done again.
+//! `souk experiment`: runs a table of experiments. Takes a file of rows and seeds, trains and evaluates each row with
+//! ordinary `souk` commands, and writes tables and figures. Finished commands never run again.
 
 mod jobs;
 mod plan;
@@ -10,49 +10,49 @@ use std::path::PathBuf;
 use clap::Args;
 
 use self::jobs::Jobs;
-use self::plan::Plan;
-use crate::Shared;
+use self::plan::ExperimentPlan;
+use crate::GlobalArgs;
 use crate::output::print;
 use crate::stop::{end, listen};
 
-/// Train, measure and tabulate every row of an experiment
+/// Run an experiment: train and evaluate every row, and write tables
 ///
-/// The file names rows (what each begins with, its configuration, what it changes), seeds and tables. Every row is made by
-/// the verbs you would type yourself; OUT/ROW/SEED holds its model, its measurement, its commands and what they said.
-/// Stopped or killed, the same command goes on where it was. Writes results.html, results.md and results.json.
+/// The file lists rows (base model, configuration, overrides), seeds and tables. Each row runs as ordinary `souk`
+/// commands; OUT/ROW/SEED holds its model, evaluation, commands and logs. After a stop or a crash, the same command
+/// continues where it left off. Writes results.html, results.md and results.json.
 ///
 /// Example: souk experiment --config configs/experiment-market.toml --out EXPERIMENT
 #[derive(Args)]
-pub struct Experiment {
-    /// The experiment's folder: a new one, or one to go on in
+pub struct ExperimentCommand {
+    /// Output folder: new, or of an experiment to continue
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// The data folder, where the file names none
+    /// Data folder, if the file does not name one
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
-    /// Rows worked on at a time; by default one for each core, each with a thread
+    /// Number of parallel commands (default: one per core, each with one thread)
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
-    /// Print the commands and run nothing
+    /// Print the commands without running them
     #[arg(long)]
     dry_run: bool,
 }
 
-impl Experiment {
-    pub fn run(&self, shared: &Shared) -> anyhow::Result<()> {
-        let missing = || souk::Error::input("give the experiment's file: souk experiment --config FILE --out DIR");
-        let file = shared.config.as_ref().ok_or_else(missing)?;
-        let plan = Plan::load(file, &shared.sets, self.data.as_deref())?;
-        let jobs = Jobs::of(&plan, &self.out)?;
+impl ExperimentCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        let missing = || souk::Error::input("no experiment file: run `souk experiment --config FILE --out DIR`");
+        let file = globals.config.as_ref().ok_or_else(missing)?;
+        let plan = ExperimentPlan::load(file, &globals.sets, self.data.as_deref())?;
+        let jobs = Jobs::new(&plan, &self.out)?;
         if self.dry_run {
             let commands = jobs.commands();
-            return print(shared, &serde_json::json!(commands), &commands.join("\n"));
+            return print(globals, &serde_json::json!(commands), &commands.join("\n"));
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let stop = listen(end)?;
         jobs.run(self.jobs.unwrap_or(cores).clamp(1, cores), &stop)?;
         let results = results::gather(&plan, &self.out)?;
         let text = results.write(&self.out)?;
-        print(shared, &serde_json::json!(results.tables), text.trim_end())
+        print(globals, &serde_json::json!(results.tables), text.trim_end())
     }
 }

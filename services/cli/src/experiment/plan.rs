@@ -1,4 +1,4 @@
-//! The file of an experiment, read and checked: rows, what each of them begins with, and the tables made of them.
+//! Experiment file: takes its TOML, gives checked rows, tables and figures. Never runs anything.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -9,33 +9,33 @@ use souk::report::{TableSettings, names};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
-    pub experiment: Settings,
-    pub row: Vec<Row>,
+pub struct ExperimentPlan {
+    pub experiment: ExperimentSettings,
+    pub row: Vec<ExperimentRow>,
     #[serde(default)]
     pub table: Vec<TableSettings>,
     #[serde(default)]
     pub figure: Vec<Figure>,
-    /// Where the file lies: what it names is found from there.
+    /// Folder of the file; relative paths in it start here.
     #[serde(skip)]
     pub folder: PathBuf,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {
+pub struct ExperimentSettings {
     pub title: String,
     pub seeds: Vec<u64>,
-    /// A data folder; or `market`, and it is written; or neither, and it is given with `--data`.
+    /// Data folder. Alternatives: `market`, which generates one, or `--data`.
     pub data: Option<PathBuf>,
-    pub market: Option<Market>,
+    pub market: Option<SimulatedShop>,
     #[serde(default = "test")]
     pub split: String,
-    /// Hits of each query; the first metric is the hitrate among them.
+    /// Hits per query; the first metric is the hit rate at this depth.
     pub depth: usize,
-    /// A configuration whose objective is next_token: how well each model still writes is measured as well.
+    /// Configuration with the objective next_token; adds the perplexity of each model to the metrics.
     pub language: Option<PathBuf>,
-    /// A relevance row, whose model of the first seed gives the levels that the judgements lack, to all that is measured.
+    /// Id of a relevance row. Its model of the first seed judges unjudged pairs in every evaluation.
     pub judge: Option<String>,
 }
 
@@ -43,10 +43,10 @@ fn test() -> String {
     "test".into()
 }
 
-/// A simulated shop, with the examples of its log.
+/// Simulated shop to generate, with examples from its log.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Market {
+pub struct SimulatedShop {
     pub seed: u64,
     pub items: u64,
     pub queries: u64,
@@ -54,39 +54,39 @@ pub struct Market {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
-    /// The lexical channel.
+pub enum RowKind {
+    /// BM25.
     Lexical,
-    /// A model that is there already: a folder's, or another row's, to be measured in another way.
+    /// Existing model: a folder, or another row's model evaluated with other settings.
     Model,
-    /// A model from nothing.
+    /// Model from scratch (`souk init`).
     Init,
-    /// A stage that begins with another row, or with a model's folder.
+    /// Training stage on another row's model or on a model folder.
     Train,
-    /// A relevance model, for other rows to be judged by.
+    /// Relevance model that judges other rows.
     Relevance,
 }
 
-/// One line of a table, or what another line begins with.
+/// One row: a line of a table, or the base model of another row.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Row {
+pub struct ExperimentRow {
     pub id: String,
     pub name: String,
-    pub kind: Kind,
-    /// A row's id, or a model's folder or hub name.
+    pub kind: RowKind,
+    /// Base model: a row's id, a model folder or a hub name.
     pub from: Option<String>,
-    /// A configuration file.
+    /// Configuration file.
     pub config: Option<PathBuf>,
-    /// As `--set`. `{ID}` stands for the folder of that row's model of the same seed.
+    /// `--set` values for training. `{ID}` expands to the model folder of row ID with the same seed.
     #[serde(default)]
     pub set: Vec<String>,
-    /// As `--set`, where it is measured.
+    /// `--set` values for evaluation.
     #[serde(default)]
     pub measured: Vec<String>,
-    /// Rewritten queries, for the lexical channel; `{data}` stands for the experiment's data folder.
+    /// Query rewrites for BM25; `{data}` expands to the experiment's data folder.
     pub rewrites: Option<PathBuf>,
-    /// Whether it is measured.
+    /// Whether to evaluate the row.
     #[serde(default = "yes")]
     pub measure: bool,
 }
@@ -95,7 +95,7 @@ fn yes() -> bool {
     true
 }
 
-/// What a stage learned from, drawn: levels over its steps, and some queries' candidates.
+/// Figure of a training stage: relevance levels over its steps, and candidates of sample queries.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Figure {
@@ -103,17 +103,22 @@ pub struct Figure {
     pub row: String,
 }
 
-impl Plan {
+impl ExperimentPlan {
     pub fn load(file: &Path, sets: &[String], data: Option<&Path>) -> Result<Self> {
         if let Some(set) = sets.first() {
-            let problem = format!("--set {set}: an experiment is what its file says: change the file, or a copy of it");
+            let problem = format!("--set {set}: an experiment takes no --set: change the file, or a copy of it");
             return Err(Error::input(problem));
         }
         let mut plan: Self = souk::config::load_toml(file)?;
         plan.folder = file.parent().unwrap_or(Path::new("")).into();
         let settings = &mut plan.experiment;
         settings.data = match (data, settings.data.take()) {
-            (Some(_), Some(_)) => return Err(Error::config("--data", format!("{} names a folder", file.display()))),
+            (Some(_), Some(_)) => {
+                return Err(Error::config(
+                    "--data",
+                    format!("{} already has `experiment.data`: drop one of them", file.display()),
+                ));
+            }
             (given, named) => given.map(PathBuf::from).or(named.map(|named| plan.folder.join(named))),
         };
         plan.check().map_err(|problem| Error::config(file.display(), problem))?;
@@ -121,34 +126,34 @@ impl Plan {
     }
 
     fn check(&self) -> std::result::Result<(), String> {
-        let Settings { seeds, data, market, .. } = &self.experiment;
+        let ExperimentSettings { seeds, data, market, .. } = &self.experiment;
         if seeds.is_empty() {
-            return Err("`experiment.seeds` names none: say one or more".into());
+            return Err("`experiment.seeds` is empty: list one or more seeds".into());
         }
         if data.is_some() == market.is_some() {
-            return Err("say one of `experiment.data`, `experiment.market` and `--data DIR`".into());
+            return Err("set exactly one of `experiment.data`, `experiment.market` and `--data DIR`".into());
         }
         let mut seen = BTreeSet::new();
         for row in &self.row {
             let id = &row.id;
             if !is_id(id) {
-                return Err(format!("the id `{id}` is not of letters, digits, - and _"));
+                return Err(format!("row id `{id}`: use only letters, digits, - and _"));
             }
             for other in row.needs(self) {
                 if !seen.contains(other) {
-                    return Err(format!("the row `{id}` needs `{other}`, which must stand before it"));
+                    return Err(format!("row `{id}` needs row `{other}`: put that one before it"));
                 }
             }
-            if matches!(row.kind, Kind::Train | Kind::Init | Kind::Relevance) && row.config.is_none() {
-                return Err(format!("the row `{id}` has no `config`"));
+            if matches!(row.kind, RowKind::Train | RowKind::Init | RowKind::Relevance) && row.config.is_none() {
+                return Err(format!("row `{id}` has no `config`: add one"));
             }
-            if matches!(row.kind, Kind::Train | Kind::Relevance | Kind::Model) != row.from.is_some() {
+            if matches!(row.kind, RowKind::Train | RowKind::Relevance | RowKind::Model) != row.from.is_some() {
                 return Err(format!(
-                    "the row `{id}`: `from` is for a model and for rows that are trained, and they need it"
+                    "row `{id}`: `from` is required for kind model, train and relevance, and not allowed for others"
                 ));
             }
-            if row.rewrites.is_some() && row.kind != Kind::Lexical {
-                return Err(format!("the row `{id}`: `rewrites` are for the lexical channel"));
+            if row.rewrites.is_some() && row.kind != RowKind::Lexical {
+                return Err(format!("row `{id}`: `rewrites` is only for kind lexical"));
             }
             if !seen.insert(id.as_str()) {
                 return Err(format!("two rows have the id `{id}`"));
@@ -157,9 +162,7 @@ impl Plan {
         self.check_judge()?;
         self.check_tables()?;
         match self.figure.iter().find(|figure| !seen.contains(figure.row.as_str())) {
-            Some(figure) => {
-                Err(format!("the figure `{}` is of the row `{}`, which is not there", figure.title, figure.row))
-            }
+            Some(figure) => Err(format!("figure `{}`: there is no row `{}`", figure.title, figure.row)),
             None => Ok(()),
         }
     }
@@ -167,13 +170,13 @@ impl Plan {
     fn check_judge(&self) -> std::result::Result<(), String> {
         let Some(id) = &self.experiment.judge else { return Ok(()) };
         match self.judge() {
-            Some(row) if row.kind == Kind::Relevance => Ok(()),
-            _ => Err(format!("`experiment.judge` is `{id}`, and no row of the kind `relevance` has that id")),
+            Some(row) if row.kind == RowKind::Relevance => Ok(()),
+            _ => Err(format!("`experiment.judge` is `{id}`, but no row of kind `relevance` has that id")),
         }
     }
 
-    /// The row whose model judges what is measured.
-    pub fn judge(&self) -> Option<&Row> {
+    /// Row whose model judges the evaluations.
+    pub fn judge(&self) -> Option<&ExperimentRow> {
         self.row(self.experiment.judge.as_deref()?)
     }
 
@@ -182,20 +185,20 @@ impl Plan {
         metrics.extend(self.experiment.language.as_ref().map(|_| "perplexity".to_owned()));
         for table in &self.table {
             let title = &table.title;
-            let measured = |id: &&String| self.row(id).is_some_and(|row| row.measure && row.kind != Kind::Relevance);
+            let measured = |id: &&String| self.row(id).is_some_and(|row| row.measure && row.kind != RowKind::Relevance);
             if let Some(id) = table.rows.iter().chain(&table.against).find(|id| !measured(id)) {
-                return Err(format!("the table `{title}` names the row `{id}`, and no such row is measured"));
+                return Err(format!("table `{title}`: row `{id}` does not exist or is not evaluated"));
             }
             let metric = |column: &String| column.split('/').next().unwrap_or_default().to_owned();
             if let Some(column) = table.columns.iter().find(|column| !metrics.contains(&metric(column))) {
                 let all = metrics.join(", ");
-                return Err(format!("the table `{title}` has the column `{column}`, and the metrics are {all}"));
+                return Err(format!("table `{title}`: unknown column `{column}`; the metrics are {all}"));
             }
         }
         Ok(())
     }
 
-    pub fn row(&self, id: &str) -> Option<&Row> {
+    pub fn row(&self, id: &str) -> Option<&ExperimentRow> {
         self.row.iter().find(|row| row.id == id)
     }
 }
@@ -204,26 +207,26 @@ fn is_id(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
 }
 
-impl Row {
-    /// The ids of the rows whose models it uses.
-    pub fn needs<'a>(&'a self, plan: &'a Plan) -> Vec<&'a str> {
+impl ExperimentRow {
+    /// Ids of the rows whose models this row uses.
+    pub fn needs<'a>(&'a self, plan: &'a ExperimentPlan) -> Vec<&'a str> {
         let from = self.from.as_deref().filter(|from| plan.row(from).is_some());
         let named = self.set.iter().flat_map(|set| set.split('{').skip(1).filter_map(|rest| rest.split_once('}')));
-        // a table of TOML stands in braces, too
+        // braces may also be an inline TOML table
         from.into_iter().chain(named.map(|(id, _)| id).filter(|id| is_id(id))).collect()
     }
 
-    /// Whether a seed makes a difference.
-    pub fn is_seeded(&self, plan: &Plan) -> bool {
+    /// Whether the result depends on the seed.
+    pub fn is_seeded(&self, plan: &ExperimentPlan) -> bool {
         match self.kind {
-            Kind::Lexical => false,
-            Kind::Model => self.other(plan).is_some_and(|row| row.is_seeded(plan)),
-            Kind::Init | Kind::Train | Kind::Relevance => true,
+            RowKind::Lexical => false,
+            RowKind::Model => self.base(plan).is_some_and(|row| row.is_seeded(plan)),
+            RowKind::Init | RowKind::Train | RowKind::Relevance => true,
         }
     }
 
-    /// The row whose model it begins with.
-    pub fn other<'a>(&self, plan: &'a Plan) -> Option<&'a Row> {
+    /// Row of the base model.
+    pub fn base<'a>(&self, plan: &'a ExperimentPlan) -> Option<&'a ExperimentRow> {
         plan.row(self.from.as_deref()?)
     }
 }

@@ -1,17 +1,17 @@
-//! A topic of a test's own on a real broker.
+//! Kafka topics for tests on a real broker.
 
 use rdkafka::ClientConfig;
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
 
-/// Of this run alone.
+/// Creates a topic with a name unique to this process.
 pub fn topic(brokers: &str, name: &str, partitions: i32) -> String {
     let topic = format!("souk-{name}-{}", std::process::id());
     assert!(make(brokers, &topic, partitions));
     topic
 }
 
-/// Whether the broker has made it: not while another of that name is still being deleted.
+/// Creates a topic. False while a topic of that name is still being deleted.
 pub fn make(brokers: &str, topic: &str, partitions: i32) -> bool {
     let admin: AdminClient<DefaultClientContext> = client(brokers).create().unwrap();
     let new = NewTopic::new(topic, partitions, TopicReplication::Fixed(1));

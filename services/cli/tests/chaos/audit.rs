@@ -1,4 +1,4 @@
-//! What must be true at the end of a run, by what lies on disk, in the ledger and in the logs of our services.
+//! Checks at the end of a run: files on disk, the ledger and the logs of the services.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -11,23 +11,23 @@ use souk::store::{Ledger, VersionState};
 use crate::Loop;
 use crate::shopper::Shopper;
 
-/// What is said where a file is half of what was written (checksums, lengths, JSON that ends too early), where a model or an
-/// index is not what was registered or is registered twice, and where a thread of ours has panicked.
-const REFUSALS: [&str; 17] = [
+/// Log messages that mean partial files (checksums, lengths, truncated JSON), models or indexes that differ from their
+/// registration or are registered twice, and panics.
+const FORBIDDEN_MESSAGES: [&str; 17] = [
     "panicked",
     "is damaged",
     "checksum",
     "a checkpoint cannot be used",
     "is no state of a stage",
-    "is not what a trainer writes",
-    "not what was written",
+    "is not a round's decision",
+    "not the JSON that was written",
     "not what `souk evaluate` writes",
-    "is cut within a number",
+    "it ends within a number",
     "it may be truncated",
     "or truncated",
     "its header declares",
     "the safetensors header is malformed",
-    "is no generation",
+    "is not a generation record",
     "does not name a generation",
     "was registered as model",
     "is there already",
@@ -42,21 +42,21 @@ pub fn audit(running: &Loop, num: usize, shopper: &Shopper) {
         audit_log(&running.home.join(log));
     }
     assert_eq!(shopper.failed.load(Ordering::Relaxed), 0, "searches failed");
-    assert!(shopper.answered.iter().all(|answered| answered.load(Ordering::Relaxed) > 25), "{}", shopper.told());
+    assert!(shopper.answered.iter().all(|answered| answered.load(Ordering::Relaxed) > 25), "{}", shopper.summary());
 }
 
-/// Every round that was begun has come to a model, which was published once, and nothing half written is left.
+/// Checks that every round ended with a model published exactly once, and that no partial files are left.
 fn audit_rounds(running: &Loop) {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(running.state().join("rounds")).unwrap() {
         let place = entry.unwrap().path();
         let name = place.file_name().unwrap().to_string_lossy().into_owned();
-        numbers.push(name.parse::<u64>().unwrap_or_else(|_| panic!("{name} was left half written")));
+        numbers.push(name.parse::<u64>().unwrap_or_else(|_| panic!("{name} is partial")));
         let ended = fs::read(place.join("ended.json")).unwrap_or_else(|_| panic!("{name} has not ended"));
         let ended: Value = serde_json::from_slice(&ended).unwrap();
-        assert!(ended["version"].is_string(), "a round has failed for good: {ended:#}");
+        assert!(ended["version"].is_string(), "a round failed permanently: {ended:#}");
     }
-    assert_whole(&running.state());
+    assert_no_partial_files(&running.state());
     let versions = running.ledger(async |ledger| ledger.page_versions(None, 1000).await.unwrap());
     for version in versions.iter().filter(|version| version.state == VersionState::Rejected) {
         assert_ne!(version.metrics["gate"]["passed"], true, "{} passed its gate and was rejected", version.version);
@@ -67,19 +67,20 @@ fn audit_rounds(running: &Loop) {
     assert!(!published.is_empty() && distinct.iter().all(|round| numbers.contains(round)));
 }
 
-/// What is being written has another name until it is whole.
-fn assert_whole(folder: &Path) {
+/// Checks that no temporary file (`.part`) is left.
+fn assert_no_partial_files(folder: &Path) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
-        assert!(path.extension().is_none_or(|extension| extension != "part"), "{} was left", path.display());
+        assert!(path.extension().is_none_or(|extension| extension != "part"), "{} is left behind", path.display());
         if path.is_dir() && !path.is_symlink() {
-            assert_whole(&path);
+            assert_no_partial_files(&path);
         }
     }
 }
 
 fn audit_log(path: &Path) {
     let text = fs::read_to_string(path).unwrap();
-    let said: Vec<&str> = text.lines().filter(|line| REFUSALS.iter().any(|refusal| line.contains(refusal))).collect();
-    assert!(said.is_empty(), "{} says:\n{}", path.display(), said.join("\n"));
+    let is_forbidden = |line: &&str| FORBIDDEN_MESSAGES.iter().any(|message| line.contains(message));
+    let lines: Vec<&str> = text.lines().filter(is_forbidden).collect();
+    assert!(lines.is_empty(), "{} has:\n{}", path.display(), lines.join("\n"));
 }

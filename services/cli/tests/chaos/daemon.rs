@@ -1,4 +1,4 @@
-//! One of our own services as a process that is started, asked and killed.
+//! A Souk service as a process: start, request, kill.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,20 +8,20 @@ use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
 
-/// `souk VERB`, which says on its first line where it is asked.
+/// A running `souk` service. Its first output line has its address.
 pub struct Daemon {
     child: Child,
     pub address: String,
-    /// What it says first of itself.
+    /// Model or version, from the first output line.
     pub name: String,
 }
 
 impl Daemon {
-    pub fn start(verb: &str, sets: &[String], log: &Path) -> Self {
+    pub fn start(command_line: &str, sets: &[String], log: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
         let log = File::options().create(true).append(true).open(log).unwrap();
         command
-            .args(verb.split(' '))
+            .args(command_line.split(' '))
             .env("OMP_NUM_THREADS", "1")
             .env_remove("RUST_LOG")
             .stdout(Stdio::piped())
@@ -32,16 +32,16 @@ impl Daemon {
         let address =
             line.split("http://").nth(1).map(|rest| rest.trim().split('/').next().unwrap_or_default().to_owned());
         let name = line.split(" answers").next().unwrap_or_default().to_owned();
-        Self { child, address: address.unwrap_or_else(|| panic!("`{verb}` said: {line}")), name }
+        Self { child, address: address.unwrap_or_else(|| panic!("`souk {command_line}` printed: {line}")), name }
     }
 
-    /// What it answers with 200.
+    /// Body of a response with status 200.
     pub fn get(&self, path: &str) -> Option<Value> {
         let (status, body) = ask(&self.address, &format!("GET {path}"), "")?;
         (status == 200).then(|| serde_json::from_str(&body).unwrap())
     }
 
-    /// As a power cut does.
+    /// Kills the process with SIGKILL, as a power cut would.
     pub fn kill(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());
@@ -54,7 +54,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Status and body; nothing where nobody answers to the end.
+/// Status and body; none without a complete response.
 pub fn ask(address: &str, route: &str, body: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     let length = body.len();

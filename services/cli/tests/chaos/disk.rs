@@ -1,4 +1,4 @@
-//! A small file system of the test's own, which can be filled until nothing more can be written.
+//! A small file system for the test, which can be filled up.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Write};
@@ -9,39 +9,39 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle, sleep};
 use std::time::Duration;
 
-/// Dropped, it is unmounted, whoever still has files open on it.
+/// Mounted tmpfs; lazily unmounted when dropped.
 pub struct Disk(PathBuf);
 
 impl Disk {
-    /// None where this is not permitted, which is noted as skipped.
-    pub fn mount(place: &Path) -> Option<Self> {
-        fs::create_dir(place).unwrap();
+    /// Mounts the disk. None if that is not permitted; then records the test as skipped.
+    pub fn mount(path: &Path) -> Option<Self> {
+        fs::create_dir(path).unwrap();
         let mut mount = Command::new("mount");
-        mount.args(["-t", "tmpfs", "-o", "size=64m,mode=755", "tmpfs"]).arg(place);
+        mount.args(["-t", "tmpfs", "-o", "size=64m,mode=755", "tmpfs"]).arg(path);
         if mount.status().is_ok_and(|status| status.success()) {
-            return Some(Self(place.into()));
+            return Some(Self(path.into()));
         }
         if let Some(file) = std::env::var_os("SOUK_SKIPPED") {
             let mut file = File::options().append(true).create(true).open(file).unwrap();
-            writeln!(file, "the loop on a full disk: only root may mount a small one").unwrap();
+            writeln!(file, "chaos test on a full disk: mounting a small disk needs root").unwrap();
         }
         None
     }
 
-    /// Returns when not a byte more can be written, which stays so until what is returned is dropped.
-    pub fn fill(&self) -> Filled {
-        let (place, over) = (self.0.join("filled"), Arc::new(AtomicBool::new(false)));
-        let mut file = File::create(&place).unwrap();
+    /// Fills the disk; it stays full until the returned guard is dropped.
+    pub fn fill(&self) -> FullDisk {
+        let (path, stop) = (self.0.join("filled"), Arc::new(AtomicBool::new(false)));
+        let mut file = File::create(&path).unwrap();
         fill(&mut file);
-        let seen = over.clone();
+        let stopped = stop.clone();
         let filling = thread::spawn(move || {
-            while !seen.load(Ordering::Relaxed) {
-                // what others remove makes no room for them
+            while !stopped.load(Ordering::Relaxed) {
+                // fills space that others free
                 fill(&mut file);
                 sleep(Duration::from_millis(5));
             }
         });
-        Filled { place, over, filling: Some(filling) }
+        FullDisk { path, stop, filling: Some(filling) }
     }
 }
 
@@ -57,23 +57,23 @@ fn fill(file: &mut File) {
         match file.write(&bytes) {
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::StorageFull => return,
-            Err(error) => panic!("the disk was to be filled: {error}"),
+            Err(error) => panic!("cannot fill the disk: {error}"),
         }
     }
 }
 
-/// Room comes back when it is dropped.
-pub struct Filled {
-    place: PathBuf,
-    over: Arc<AtomicBool>,
+/// Guard of a full disk; frees the space when dropped.
+pub struct FullDisk {
+    path: PathBuf,
+    stop: Arc<AtomicBool>,
     filling: Option<JoinHandle<()>>,
 }
 
-impl Drop for Filled {
+impl Drop for FullDisk {
     fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        let filled = self.filling.take().map(JoinHandle::join);
-        drop(fs::remove_file(&self.place));
-        assert!(thread::panicking() || !matches!(filled, Some(Err(_))), "the disk was not full all along");
+        self.stop.store(true, Ordering::Relaxed);
+        let outcome = self.filling.take().map(JoinHandle::join);
+        drop(fs::remove_file(&self.path));
+        assert!(thread::panicking() || !matches!(outcome, Some(Err(_))), "filling the disk failed");
     }
 }

@@ -1,5 +1,5 @@
-//! The judge behind a wire that can be cut. While it is, connections are taken and nothing passes in either direction: who
-//! asks is not told so, and has to give up by itself. What was sent meanwhile arrives afterwards, as TCP sends it again.
+//! Judge behind a TCP proxy that can be cut. While cut, it accepts connections but forwards nothing in either
+//! direction, so clients time out. Data sent meanwhile arrives afterwards, as with TCP retransmission.
 
 use std::io::{Read, Result, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,45 +10,45 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use souk_testing::fake_judge::{FakeJudge, JudgeRequest, Reply};
+use souk_testing::fake_judge::{FakeJudge, JudgeReply, JudgeRequest};
 
-/// The trainer asks once more after 2 s and gives up after 4 (`judge.limits`): only then has a cut done what it can.
-const GIVEN_UP: Duration = Duration::from_secs(5);
+/// Longer than the trainer's timeouts: it retries after 2 s and gives up after 4 (`judge.limits`).
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub struct Judge {
     address: SocketAddr,
-    wire: Arc<Wire>,
-    /// As the judge calls itself.
+    proxy: Arc<Proxy>,
+    /// Model name of the judge.
     pub name: String,
-    _pretend: Option<FakeJudge>,
+    _fake: Option<FakeJudge>,
 }
 
 #[derive(Default)]
-struct Wire {
+struct Proxy {
     is_cut: AtomicBool,
-    /// What was sent to the judge and went nowhere.
-    lost: AtomicU64,
+    /// Number of requests received while cut.
+    num_lost: AtomicU64,
 }
 
 impl Judge {
-    /// The wire to a judge that is there, with its name, or to one that knows the small shop.
-    pub fn start(there: Option<(String, String)>) -> Self {
-        let pretend = there.is_none().then(|| FakeJudge::start(|_, seen| Reply::Json(verdicts(seen))));
-        let told = |judge: &FakeJudge| (judge.url().trim_start_matches("http://").to_owned(), "told".to_owned());
-        let (place, name) = there.or_else(|| pretend.as_ref().map(told)).unwrap();
-        let door = TcpListener::bind("127.0.0.1:0").unwrap();
-        let (address, wire) = (door.local_addr().unwrap(), Arc::new(Wire::default()));
-        let held = wire.clone();
+    /// Starts a proxy to a running judge, given by address and name, or to a fake judge of the small shop.
+    pub fn start(running: Option<(String, String)>) -> Self {
+        let fake = running.is_none().then(|| FakeJudge::start(|_, seen| JudgeReply::Json(verdicts(seen))));
+        let of_fake = |judge: &FakeJudge| (judge.url().trim_start_matches("http://").to_owned(), "fake".to_owned());
+        let (target, name) = running.or_else(|| fake.as_ref().map(of_fake)).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, proxy) = (listener.local_addr().unwrap(), Arc::new(Proxy::default()));
+        let shared = proxy.clone();
         thread::spawn(move || {
-            for near in door.incoming() {
-                let (Ok(near), Ok(far)) = (near, TcpStream::connect(&place)) else { return };
-                let (back, answers) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-                let (out, home) = (held.clone(), held.clone());
-                thread::spawn(move || out.pass(near, far, true));
-                thread::spawn(move || home.pass(answers, back, false));
+            for client in listener.incoming() {
+                let (Ok(client), Ok(judge)) = (client, TcpStream::connect(&target)) else { return };
+                let (to_client, from_judge) = (client.try_clone().unwrap(), judge.try_clone().unwrap());
+                let (requests, responses) = (shared.clone(), shared.clone());
+                thread::spawn(move || requests.forward(client, judge, true));
+                thread::spawn(move || responses.forward(from_judge, to_client, false));
             }
         });
-        Self { address, wire, name, _pretend: pretend }
+        Self { address, proxy, name, _fake: fake }
     }
 
     pub fn url(&self) -> String {
@@ -56,32 +56,32 @@ impl Judge {
     }
 
     pub fn cut(&self, is_cut: bool) {
-        self.wire.is_cut.store(is_cut, Ordering::Relaxed);
+        self.proxy.is_cut.store(is_cut, Ordering::Relaxed);
     }
 
     pub fn num_lost(&self) -> u64 {
-        self.wire.lost.load(Ordering::Relaxed)
+        self.proxy.num_lost.load(Ordering::Relaxed)
     }
 
-    /// Cuts the wire until somebody has asked in vain and given up.
-    pub fn cut_until_felt(&self, patience: Duration) {
+    /// Cuts the connection until a client has timed out.
+    pub fn cut_until_timeout(&self, deadline: Duration) {
         let (began, before) = (Instant::now(), self.num_lost());
         self.cut(true);
         while self.num_lost() == before {
-            assert!(began.elapsed() < patience, "nobody asked the judge");
+            assert!(began.elapsed() < deadline, "no request to the judge");
             sleep(Duration::from_millis(20));
         }
-        sleep(GIVEN_UP);
+        sleep(CLIENT_TIMEOUT);
     }
 }
 
-impl Wire {
-    fn pass(&self, mut from: TcpStream, mut to: TcpStream, asks: bool) -> Result<()> {
+impl Proxy {
+    fn forward(&self, mut from: TcpStream, mut to: TcpStream, is_request: bool) -> Result<()> {
         let mut bytes = [0; 1 << 16];
         loop {
             let num = from.read(&mut bytes)?;
             if self.is_cut.load(Ordering::Relaxed) {
-                self.lost.fetch_add(u64::from(asks && num > 0), Ordering::Relaxed);
+                self.num_lost.fetch_add(u64::from(is_request && num > 0), Ordering::Relaxed);
             }
             while self.is_cut.load(Ordering::Relaxed) {
                 sleep(Duration::from_millis(20));
@@ -94,7 +94,7 @@ impl Wire {
     }
 }
 
-/// The item with the query's number is what was meant; one of its kind is near it.
+/// Judge's answer: level 4 for the item with the query's number and kind, less for one of them.
 fn verdicts(seen: &JudgeRequest) -> Value {
     let query: Vec<&str> = seen.body["query"].as_str().unwrap().split(' ').collect();
     let level = |item: &Value| {
@@ -104,5 +104,5 @@ fn verdicts(seen: &JudgeRequest) -> Value {
     };
     let levels: Vec<u8> = seen.body["items"].as_array().unwrap().iter().map(level).collect();
     let scores: Vec<f64> = levels.iter().map(|level| f64::from(level - 1) / 3.0).collect();
-    json!({"model": "told", "scores": scores, "levels": levels})
+    json!({"model": "fake", "scores": scores, "levels": levels})
 }

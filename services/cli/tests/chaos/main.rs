@@ -1,10 +1,10 @@
-//! The loop under attack, on real Kafka, Redis, PostgreSQL and Milvus: the trainer is killed at random moments, every server
-//! and both processes of the search service are killed and started again, the wire to the judge is cut, the disk is full for a
-//! while, and a client searches all along. At the end every event counts once, nothing half written was used, and what is
-//! served is as good as if nothing had happened. SOUK_CHAOS_KILLS sets how often; the long form is `make chaos`.
+//! Chaos test of the continuous training loop, on real Kafka, Redis, PostgreSQL and Milvus. Kills the trainer at random
+//! moments, restarts every server and both search processes, cuts the connection to the judge and fills the disk, while
+//! a client searches continuously. At the end, every event counts once, no partial file was used, and the served model
+//! is as good as in an undisturbed run. SOUK_CHAOS_KILLS sets the number of kills; `make chaos` runs the long form.
 #![cfg(feature = "milvus")]
-#![expect(clippy::print_stdout, reason = "what was seen is what the long form is run for")]
-#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
+#![expect(clippy::print_stdout, reason = "the long form reports its findings")]
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
 mod audit;
 #[path = "../broker/mod.rs"]
@@ -28,7 +28,7 @@ use souk::address::Address;
 use souk::beir::DataFolder;
 use souk::catalogue::Catalogue;
 use souk::dataset::Examples;
-use souk::report::{Run, names, paired};
+use souk::report::{EvaluationRun, names, paired};
 use souk::store::{Ledger, SqlLedger, Version, newest_offer};
 
 use crate::audit::audit;
@@ -39,72 +39,76 @@ use crate::scene::Scene;
 use crate::shopper::Shopper;
 use souk_testing::databases::{on_postgres, runtime, server_url};
 
-const PATIENCE: Duration = Duration::from_secs(240);
+const DEADLINE: Duration = Duration::from_secs(240);
 const SERVERS: [&str; 4] = ["redis", "kafka", "postgres", "milvus"];
-/// Searches with a click, at the least, and the time between two; the calm run is sent as many in less time.
+/// Minimum number of searches with a click, and the time between them. The calm run gets as many in less time.
 const MIN_EVENTS: usize = 600;
 const PAUSE: Duration = Duration::from_millis(40);
 const CALM_PAUSE: Duration = Duration::from_millis(8);
-/// From so many kills on everything is restarted five times, in a market instead of a small shop.
-const LONG: u64 = 30;
-/// For so long the disk is full at the least.
-const FULL: Duration = Duration::from_secs(6);
+/// Number of kills from which the long form runs: five restarts of everything, on a simulated shop instead of a small
+/// one.
+const LONG_FORM: u64 = 30;
+/// Minimum time with a full disk.
+const FULL_DISK_TIME: Duration = Duration::from_secs(6);
 
-/// Where the real servers are.
+/// Addresses of the real servers.
 #[derive(Clone)]
 struct Servers {
     brokers: String,
     redis: String,
     milvus: String,
-    /// The folder that they can be restarted in.
+    /// Folder of scripts/services.sh, for restarts.
     folder: String,
 }
 
 impl Servers {
-    fn named() -> Option<Self> {
-        let named = |variable| server_url(variable, "the loop under attack", |url| !url.is_empty());
+    fn from_env() -> Option<Self> {
+        let url_of = |variable| server_url(variable, "chaos test", |url| !url.is_empty());
         Some(Self {
-            brokers: named("KAFKA_BROKERS")?,
-            redis: named("REDIS_URL")?,
-            milvus: named("MILVUS_URL")?,
-            folder: named("SOUK_SERVICES")?,
+            brokers: url_of("KAFKA_BROKERS")?,
+            redis: url_of("REDIS_URL")?,
+            milvus: url_of("MILVUS_URL")?,
+            folder: url_of("SOUK_SERVICES")?,
         })
     }
 
     fn restart(&self, name: &str) {
         let script = souk_testing::repository().join("scripts/services.sh");
         let done = Command::new(script).args(["restart", name, &self.folder]).stdout(Stdio::null()).status().unwrap();
-        assert!(done.success(), "{name} did not come back");
+        assert!(done.success(), "{name} did not restart");
     }
 }
 
-/// Sends searches with their clicks, whatever becomes of the broker: so many, and more until it is told to stop. How many.
-fn produce(
-    (brokers, topic): (&str, &str),
-    scene: &Scene,
-    (least, pause): (usize, Duration),
-    stop: &AtomicBool,
-) -> usize {
+/// Minimum number of events to send, and the time between them.
+#[derive(Clone, Copy)]
+struct EventRate {
+    min_events: usize,
+    pause: Duration,
+}
+
+/// Sends searches with their clicks, also while the broker is down: the minimum of `rate`, and more until stopped.
+/// Returns their number.
+fn produce(brokers: &str, topic: &str, scene: &Scene, rate: EventRate, stop: &AtomicBool) -> usize {
     let mut client = client(brokers);
     client.set("enable.idempotence", "true").set("message.timeout.ms", "180000");
     let producer: BaseProducer = client.create().unwrap();
     let mut num = 0;
-    while num < least || !stop.load(Ordering::Relaxed) {
+    while num < rate.min_events || !stop.load(Ordering::Relaxed) {
         for (key, line) in scene.messages(num) {
             producer.send(BaseRecord::to(topic).key(&key).payload(&line)).map_err(|(error, _)| error).unwrap();
         }
-        producer.poll(pause);
+        producer.poll(rate.pause);
         num += 1;
     }
     producer.flush(Duration::from_secs(180)).unwrap();
     num
 }
 
-/// What the daemons of one run are told.
+/// Settings of the services of one run.
 struct Loop<'a> {
     home: &'a Path,
-    /// Where the shop, its examples and everybody's state are.
-    place: PathBuf,
+    /// Folder of the shop, its examples and the state of all services.
+    folder: PathBuf,
     disk: Option<Disk>,
     servers: &'a Servers,
     scene: Arc<Scene>,
@@ -113,17 +117,17 @@ struct Loop<'a> {
 }
 
 impl<'a> Loop<'a> {
-    /// In the shop's own folder, and on a disk of its own where it is attacked.
-    fn new(home: &'a Path, (servers, scene): (&'a Servers, Arc<Scene>), kills: u64, database: String) -> Self {
+    /// A run in the folder `home`; with kills, on a separate small disk.
+    fn new(home: &'a Path, servers: &'a Servers, scene: Arc<Scene>, kills: u64, database: String) -> Self {
         let topic = topic(&servers.brokers, &format!("chaos-{kills}"), 2);
         let small = home.join("small");
         let disk = if kills > 0 { Disk::mount(&small) } else { None };
-        let place = if disk.is_some() { small } else { home.to_owned() };
+        let folder = if disk.is_some() { small } else { home.to_owned() };
         if disk.is_some() {
-            let copied = Command::new("cp").arg("-r").arg(home.join("data")).arg(&place).status();
+            let copied = Command::new("cp").arg("-r").arg(home.join("data")).arg(&folder).status();
             assert!(copied.unwrap().success());
         }
-        Self { home, place, disk, servers, scene, topic, database }
+        Self { home, folder, disk, servers, scene, topic, database }
     }
 
     fn trainer(&self) -> Vec<String> {
@@ -155,13 +159,13 @@ impl<'a> Loop<'a> {
             "trainer.listen=127.0.0.1:0".into(),
             format!("trainer.stage=[{sft}, {rgrpo}]"),
             "trainer.pace={examples=150, seconds=0}".into(),
-            // one that is no worse is served, so that there is always another to change to
+            // gate without a required gain, so that models keep changing
             "trainer.gate={watched=[\"ndcg@10\"], depth=101, gain=\"none\"}".into(),
             "trainer.alarms.free_bytes=0".into(),
         ]
     }
 
-    /// Two processes on one ledger, each with a folder and with collections of its own.
+    /// Settings of a search process. Both use one ledger; each has its own folder and collections.
     fn search(&self, number: usize) -> Vec<String> {
         let prefix = format!("{}_{number}_", self.topic.replace('-', "_"));
         vec![
@@ -170,24 +174,24 @@ impl<'a> Loop<'a> {
             format!("store.database={}", self.database),
             format!("store.cache={}", self.servers.redis),
             format!("search.data={}", self.data().display()),
-            format!("search.state={}", self.place.join(format!("search-{number}")).display()),
+            format!("search.state={}", self.folder.join(format!("search-{number}")).display()),
             "search.listen=127.0.0.1:0".into(),
             "search.registry_seconds=1".into(),
             "search.index.type=milvus".into(),
             format!("search.index.address={}", self.servers.milvus),
             format!("search.index.collection_prefix={prefix}"),
-            // one client that comes after each answer is no overload, however slow a restarted server is
+            // a single sequential client is no overload, however slow a restarted server is
             "search.bounds.slowdown=1000".into(),
             "search.bounds.deadline_ms=60000".into(),
         ]
     }
 
     fn data(&self) -> PathBuf {
-        self.place.join("data")
+        self.folder.join("data")
     }
 
     fn state(&self) -> PathBuf {
-        self.place.join("trainer")
+        self.folder.join("trainer")
     }
 
     fn start_trainer(&self) -> Daemon {
@@ -207,7 +211,7 @@ impl<'a> Loop<'a> {
         runtime().block_on(async { ask(SqlLedger::open(&Address::new(&self.database)).await.unwrap()).await })
     }
 
-    /// What is served, and what is offered.
+    /// ServedVersion version and newest offer.
     fn served(&self) -> (Version, Option<Version>) {
         self.ledger(async |ledger| {
             let served = ledger.served().await.unwrap().unwrap();
@@ -215,28 +219,28 @@ impl<'a> Loop<'a> {
         })
     }
 
-    fn until(&self, trainer: &Daemon, what: &str, is: impl Fn(&Value) -> bool) {
+    fn wait_until(&self, trainer: &Daemon, problem: &str, is_reached: impl Fn(&Value) -> bool) {
         let began = Instant::now();
         loop {
             let status = trainer.get("/status").unwrap();
-            if is(&status) {
+            if is_reached(&status) {
                 return;
             }
-            assert!(began.elapsed() < PATIENCE, "{what}: {status:#}");
+            assert!(began.elapsed() < DEADLINE, "{problem}: {status:#}");
             sleep(Duration::from_millis(100));
         }
     }
 
     /// Waits until all events are read, no round is due and both processes serve the last offer; returns that version.
     fn settle(&self, trainer: &Daemon, searches: &[Daemon; 2], num: usize) -> Version {
-        self.until(trainer, "not all events are read", |_| self.examples().len() == num as u64);
+        self.wait_until(trainer, "not all events are read", |_| self.examples().len() == num as u64);
         // the trainer counts examples twice a second: only then does its status include the last ones
         sleep(Duration::from_secs(2));
-        self.until(trainer, "the trainer does not come to rest", |status| {
-            let idle = status["doing"] == "waiting" && status["round"].is_null();
+        self.wait_until(trainer, "the trainer does not become idle", |status| {
+            let is_idle = status["doing"] == "waiting" && status["round"].is_null();
             let stages = status["stages"].as_array().unwrap();
-            let due = stages.iter().any(|stage| stage["fresh"].as_u64() >= Some(150));
-            idle && !stages.is_empty() && !due
+            let is_due = stages.iter().any(|stage| stage["fresh"].as_u64() >= Some(150));
+            is_idle && !stages.is_empty() && !is_due
         });
         let began = Instant::now();
         loop {
@@ -248,28 +252,28 @@ impl<'a> Loop<'a> {
             if offer.is_none() && found == [true; 2] {
                 return served;
             }
-            assert!(began.elapsed() < PATIENCE, "{} is not served by both: {found:?}", served.version);
+            assert!(began.elapsed() < DEADLINE, "{} is not served by both: {found:?}", served.version);
             sleep(Duration::from_millis(200));
         }
     }
 
-    /// What was measured of a model when it was held against another.
-    fn measured(&self, version: &Version) -> Run {
-        Run::load(&self.state().join(format!("measured/{}-test", version.fingerprint))).unwrap()
+    /// Evaluation of a model in its comparison with the served one.
+    fn evaluation(&self, version: &Version) -> EvaluationRun {
+        EvaluationRun::load(&self.state().join(format!("measured/{}-test", version.fingerprint))).unwrap()
     }
 }
 
-/// Moments that are others each time, from a seed that is said.
+/// Seeded random numbers.
 struct Dice(u64);
 
 impl Dice {
-    fn below(&mut self, most: u64) -> u64 {
+    fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % most
+        (self.0 >> 33) % bound
     }
 }
 
-/// What is done to a run while its client searches and its log grows.
+/// Faults injected into a run while its client searches and its log grows.
 struct Attack<'a> {
     running: &'a Loop<'a>,
     trainer: Daemon,
@@ -287,7 +291,7 @@ impl Attack<'_> {
             self.kill_trainer();
             self.running.scene.judge.cut(kill % 3 == 1);
             if kill == 1 {
-                self.running.scene.judge.cut_until_felt(PATIENCE);
+                self.running.scene.judge.cut_until_timeout(DEADLINE);
             }
             if kill == self.kills / 2 {
                 self.running.scene.judge.cut(false);
@@ -303,7 +307,7 @@ impl Attack<'_> {
         self.trainer = self.running.start_trainer();
     }
 
-    /// One of the servers or of the search service's processes, in turn, while the trainer lives.
+    /// Restarts one of the servers or search processes, in turn, while the trainer runs.
     fn restart(&mut self, turn: usize) {
         if turn as u64 >= self.restarts * (SERVERS.len() + self.searches.len()) as u64 {
             return;
@@ -320,95 +324,95 @@ impl Attack<'_> {
         }
     }
 
-    /// Not a byte can be written while a round trains and examples come; the trainer is killed then, and started.
+    /// Fills the disk during training and ingestion, and restarts the trainer on the full disk.
     fn fill_disk(&mut self) {
         let Some(disk) = &self.running.disk else { return };
         let training = |status: &Value| status["doing"] == "training";
         let full = |status: &Value| {
-            let says = |alarm: &str| {
+            let reports = |alarm: &str| {
                 status["alarms"][alarm]["problem"].as_str().is_some_and(|text| text.contains("os error 28"))
             };
-            says("log") && says("round")
+            reports("log") && reports("round")
         };
-        self.running.until(&self.trainer, "no round trains", training);
+        self.running.wait_until(&self.trainer, "no round trains", training);
         let began = Instant::now();
-        let filled = disk.fill();
-        self.running.until(&self.trainer, "neither the log nor the round has met the full disk", full);
+        let full_disk = disk.fill();
+        self.running.wait_until(&self.trainer, "log and round do not report the full disk", full);
         self.kill_trainer();
-        self.running.until(&self.trainer, "a start on a full disk does not say so", full);
-        sleep(FULL.saturating_sub(began.elapsed()));
-        drop(filled);
+        self.running.wait_until(&self.trainer, "a restart does not report the full disk", full);
+        sleep(FULL_DISK_TIME.saturating_sub(began.elapsed()));
+        drop(full_disk);
         println!("the disk was full for {:.1} s", began.elapsed().as_secs_f64());
     }
 }
 
-/// A run to its end, with so many kills of the trainer, restarts of everything else, and events at the least: how many
-/// events there were, and what was measured of the model that is served.
-fn run(running: &Loop, (kills, restarts): (u64, u64), least: usize) -> (usize, Run) {
+/// Executes a run with kills of the trainer and restarts of everything else. Returns the number of events and the
+/// evaluation of the served model.
+fn run(running: &Loop, kills: u64, restarts: u64, min_events: usize) -> (usize, EvaluationRun) {
     let searches = [running.start_search(0), running.start_search(1)];
     let shopper = Arc::new(Shopper::default());
     for (address, search) in shopper.addresses.iter().zip(&searches) {
         address.lock().unwrap().clone_from(&search.address);
     }
-    let over = Arc::new(AtomicBool::new(kills == 0));
-    let (searching, sent) = (shopper.clone(), over.clone());
-    let client = thread::spawn(move || searching.run());
+    let is_over = Arc::new(AtomicBool::new(kills == 0));
+    let (client, stop_producer) = (shopper.clone(), is_over.clone());
+    let client = thread::spawn(move || client.run());
     let (brokers, topic, scene) = (running.servers.brokers.clone(), running.topic.clone(), running.scene.clone());
-    let pause = if kills == 0 { CALM_PAUSE } else { PAUSE };
-    let producer = thread::spawn(move || produce((&brokers, &topic), &scene, (least, pause), &sent));
+    let rate = EventRate { min_events, pause: if kills == 0 { CALM_PAUSE } else { PAUSE } };
+    let producer = thread::spawn(move || produce(&brokers, &topic, &scene, rate, &stop_producer));
     let trainer = running.start_trainer();
     let mut attack = Attack { running, trainer, searches, shopper: &shopper, kills, restarts };
     attack.run();
-    over.store(true, Ordering::Relaxed);
+    is_over.store(true, Ordering::Relaxed);
     let num = producer.join().unwrap();
     let served = running.settle(&attack.trainer, &attack.searches, num);
     shopper.stop.store(true, Ordering::Relaxed);
     client.join().unwrap();
-    let measured = running.measured(&served);
+    let evaluation = running.evaluation(&served);
     audit(running, num, &shopper);
-    println!("{kills} kills, {restarts} restarts of each service: {num} events counted once; {}", shopper.told());
-    (num, measured)
+    println!("{kills} kills, {restarts} restarts of each service: {num} events counted once; {}", shopper.summary());
+    (num, evaluation)
 }
 
 #[test]
-fn the_loop_outlives_what_is_done_to_it() {
-    let Some(servers) = Servers::named() else { return };
+fn the_training_loop_survives_faults() {
+    let Some(servers) = Servers::from_env() else { return };
     let kills: u64 = std::env::var("SOUK_CHAOS_KILLS").ok().and_then(|text| text.parse().ok()).unwrap_or(6);
-    let restarts = if kills >= LONG { 5 } else { 1 };
-    let scene = Arc::new(if kills >= LONG { Scene::market() } else { Scene::small() });
-    let runs = std::sync::Mutex::new(Vec::<(usize, Run)>::new());
+    let restarts = if kills >= LONG_FORM { 5 } else { 1 };
+    let scene = Arc::new(if kills >= LONG_FORM { Scene::market() } else { Scene::small() });
+    let runs = std::sync::Mutex::new(Vec::<(usize, EvaluationRun)>::new());
     for (kills, restarts) in [(kills, restarts), (0, 0)] {
-        on_postgres("the loop under attack", async |url: String| {
+        on_postgres("chaos test", async |url: String| {
             SqlLedger::migrate(&Address::new(&url)).await.unwrap();
             let (servers, scene) = (servers.clone(), scene.clone());
-            // the second run is sent what the first was
-            let least = runs.lock().unwrap().last().map_or(MIN_EVENTS, |(num, _)| *num);
-            let attacked = move || {
+            // the calm run gets as many events as the attacked one
+            let min_events = runs.lock().unwrap().last().map_or(MIN_EVENTS, |(num, _)| *num);
+            let execute = move || {
                 let home = scene.home();
-                let running = Loop::new(home.path(), (&servers, scene), kills, url);
-                run(&running, (kills, restarts), least)
+                let running = Loop::new(home.path(), &servers, scene, kills, url);
+                run(&running, kills, restarts, min_events)
             };
-            // it waits for processes, and asks the ledger from threads of its own
-            let ended = thread::spawn(attacked).join();
-            runs.lock().unwrap().push(ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
+            // own thread: the run blocks on processes and starts its own runtimes
+            let outcome = thread::spawn(execute).join();
+            runs.lock().unwrap().push(outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         });
     }
-    println!("{} requests to the judge were lost on the way", scene.judge.num_lost());
+    println!("{} requests to the judge were lost", scene.judge.num_lost());
     let runs = runs.into_inner().unwrap();
     compare(&runs[1].1, &runs[0].1);
 }
 
-/// Whether what an attacked run serves is as good as what a calm one does, by the queries that both were asked. They do not
-/// serve one model: rounds begin at other moments, with other examples. So the bound is what so many queries cannot tell from
-/// chance; of 60, seven that are worse and none that is better are beyond it.
-fn compare(calm: &Run, wild: &Run) {
+/// Checks that the model served by the attacked run is as good as that of the calm run, on the same queries. The models
+/// differ, because rounds begin at other moments with other examples, so the bound is a significance test. With 60
+/// queries, seven worse and none better would exceed it.
+fn compare(calm: &EvaluationRun, attacked: &EvaluationRun) {
     let metric = names(calm.metrics.asked.depth).iter().position(|name| name == "ndcg@10").unwrap();
-    let column = |run: &Run| run.queries.iter().map(|query| query.values[metric]).collect::<Vec<_>>();
-    let found = paired(&column(calm), &column(wild), 1).unwrap();
-    let [before, after] = [calm, wild].map(|run| run.metrics.overall["ndcg@10"].unwrap());
+    let column = |run: &EvaluationRun| run.queries.iter().map(|query| query.values[metric]).collect::<Vec<_>>();
+    let found = paired(&column(calm), &column(attacked), 1).unwrap();
+    let [before, after] = [calm, attacked].map(|run| run.metrics.overall["ndcg@10"].unwrap());
     println!(
-        "nDCG@10 over {} queries: {after:.2} after what was done, {before:.2} undisturbed (p = {:.2})",
+        "nDCG@10 over {} queries: {after:.2} attacked, {before:.2} undisturbed (p = {:.2})",
         found.num_queries, found.p_randomised
     );
-    assert!(found.difference >= 0.0 || found.p_randomised > 0.02, "it is worse, and not by chance: {found:?}");
+    assert!(found.difference >= 0.0 || found.p_randomised > 0.02, "significantly worse: {found:?}");
 }

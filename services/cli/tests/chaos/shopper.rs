@@ -1,5 +1,5 @@
-//! A client that searches all along, by way of two processes of the search service, as a load balancer would: one that
-//! cannot be reached is passed over. It looks whether every answer is a whole one, and counts.
+//! A client that searches continuously on two search processes, as a load balancer would: it skips a process that
+//! cannot be reached. Checks that every response is complete, and counts them.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -15,12 +15,12 @@ use souk_testing::small_shop;
 #[derive(Default)]
 pub struct Shopper {
     pub stop: AtomicBool,
-    /// Where each process was last known to be asked.
+    /// Last known address of each process.
     pub addresses: [Mutex<String>; 2],
     pub answered: [AtomicU64; 2],
-    /// Searches that were answered by the second process that was tried.
-    pub elsewhere: AtomicU64,
-    pub refused: AtomicU64,
+    /// Number of searches answered by the second process tried.
+    pub num_retried: AtomicU64,
+    pub num_rejected: AtomicU64,
     pub failed: AtomicU64,
     pub versions: Mutex<BTreeSet<String>>,
 }
@@ -43,33 +43,33 @@ impl Shopper {
             let address = self.addresses[at].lock().unwrap().clone();
             match ask(&address, "POST /search", &body) {
                 Some((200, body)) => {
-                    self.look(&serde_json::from_str(&body).unwrap());
+                    self.check(&serde_json::from_str(&body).unwrap());
                     self.answered[at].fetch_add(1, Ordering::Relaxed);
-                    self.elsewhere.fetch_add(tried as u64, Ordering::Relaxed);
+                    self.num_retried.fetch_add(tried as u64, Ordering::Relaxed);
                     return;
                 }
                 Some((429, _)) => {
-                    self.refused.fetch_add(1, Ordering::Relaxed);
+                    self.num_rejected.fetch_add(1, Ordering::Relaxed);
                     return;
                 }
                 Some(other) => {
                     println!("a search failed: {other:?}");
                     break;
                 }
-                // killed, or not there yet
+                // killed, or not started yet
                 None => {}
             }
         }
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub fn told(&self) -> String {
-        let [num, refused, failed] =
-            [self.num_answered(), self.refused.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed)];
-        let (elsewhere, versions) = (self.elsewhere.load(Ordering::Relaxed), self.versions.lock().unwrap().len());
+    pub fn summary(&self) -> String {
+        let [num, rejected, failed] =
+            [self.num_answered(), self.num_rejected.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed)];
+        let (retried, versions) = (self.num_retried.load(Ordering::Relaxed), self.versions.lock().unwrap().len());
         format!(
-            "{num} searches answered by {versions} versions, {elsewhere} of them by the second process that was tried, \
-             {refused} refused, {failed} failed"
+            "{num} searches answered by {versions} versions, {retried} of them by the second process tried, {rejected} \
+             rejected, {failed} failed"
         )
     }
 
@@ -77,8 +77,8 @@ impl Shopper {
         self.answered.iter().map(|answered| answered.load(Ordering::Relaxed)).sum()
     }
 
-    /// Model and index are one, and nothing is missing.
-    fn look(&self, found: &Value) {
+    /// Checks that the index belongs to the model and that all hits are there.
+    fn check(&self, found: &Value) {
         let (model, index) = (found["model"].as_str().unwrap(), found["index"].as_str().unwrap());
         assert!(index.starts_with(model) && found["hits"].as_array().unwrap().len() == 5, "{found}");
         self.versions.lock().unwrap().insert(model.to_owned());

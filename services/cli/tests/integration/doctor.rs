@@ -1,4 +1,4 @@
-//! `souk doctor` as a user runs it: what works is said, what does not is said with what to do.
+//! `souk doctor`: passing and failing checks.
 
 use std::path::Path;
 use std::process::Command;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use souk_testing::small_shop::{ITEMS, messages, model, shop};
 
-/// What was found of each part, and the exit code.
+/// Part, result and message of each check, and the exit code.
 fn doctor(home: &Path, more: &[&str]) -> (Vec<(String, bool, String)>, i32) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
     command
@@ -19,15 +19,15 @@ fn doctor(home: &Path, more: &[&str]) -> (Vec<(String, bool, String)>, i32) {
         command.args(["--set", set]);
     }
     let output = command.args(more).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let found: Vec<Value> = serde_json::from_str(&said).unwrap_or_else(|e| panic!("{e}: {said}"));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let found: Vec<Value> = serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"));
     let text = |finding: &Value, name: &str| finding[name].as_str().unwrap().to_owned();
     let found = found.iter().map(|one| (text(one, "part"), one["ok"].as_bool().unwrap(), text(one, "said"))).collect();
     (found, output.status.code().unwrap())
 }
 
 #[test]
-fn what_works_and_what_does_not_is_said_part_by_part() {
+fn reports_each_check() {
     let home = shop();
     let log: String = messages(0..ITEMS).map(|(_, line)| line + "\n").collect();
     std::fs::write(home.path().join("log.ndjson"), log).unwrap();
@@ -36,19 +36,19 @@ fn what_works_and_what_does_not_is_said_part_by_part() {
     let bad: Vec<_> = found.iter().filter(|(_, ok, _)| !ok).collect();
     assert!(bad.is_empty() && code == 0, "{bad:?}");
     for part in ["device", "clock", "disk", "model", "data", "log", "ledger", "cache", "judge", "trainer"] {
-        assert!(found.iter().any(|(name, ..)| name == part), "nothing is said of the {part}");
+        assert!(found.iter().any(|(name, ..)| name == part), "no check of {part}");
     }
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = format!("search.listen={}", taken.local_addr().unwrap());
+    let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("search.listen={}", occupied.local_addr().unwrap());
     let wrong = [
         ("log", vec!["--from", "gone.ndjson"], "gone.ndjson"),
         ("cache", vec!["--set", "store.cache=redis://127.0.0.1:9/0"], "is the server running"),
-        ("search.listen", vec!["--set", &listen], "is it running already"),
+        ("search.listen", vec!["--set", &listen], "check whether it is already running"),
         ("trainer", vec!["--set", "trainer.gate.watched=[\"hits\"]"], "names `hits`"),
     ];
     for (part, more, words) in wrong {
         let (found, code) = doctor(home.path(), &[&more[..], &judge].concat());
-        let (_, ok, said) = found.iter().find(|(name, ..)| name == part).unwrap();
-        assert!(!ok && code == 1 && said.contains(words), "{part}: {said}");
+        let (_, ok, message) = found.iter().find(|(name, ..)| name == part).unwrap();
+        assert!(!ok && code == 1 && message.contains(words), "{part}: {message}");
     }
 }

@@ -1,5 +1,5 @@
-//! `souk evaluate` and `souk compare` as a user runs them on a small simulated shop, and the report in a real browser
-//! (`SOUK_CHROMIUM` names it; scripts/browser.sh finds one).
+//! `souk evaluate` and `souk compare` on a small simulated shop, and the report in a real browser (`SOUK_CHROMIUM`;
+//! scripts/browser.sh finds one).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,20 +12,20 @@ fn souk(arguments: &[&str]) -> Output {
     command.args(arguments).env("HF_HUB_OFFLINE", "1").env_remove("RUST_LOG").output().unwrap()
 }
 
-fn done(arguments: &[&str]) -> String {
+fn run_ok(arguments: &[&str]) -> String {
     let output = souk(arguments);
     assert!(output.status.success(), "souk {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn refused(code: i32, said: &str, arguments: &[&str]) {
+fn assert_fails(code: i32, expected: &str, arguments: &[&str]) {
     let output = souk(arguments);
     let message = String::from_utf8_lossy(&output.stderr);
-    assert!(message.contains(said) && !message.contains("panicked"), "souk {arguments:?}: {message}");
+    assert!(message.contains(expected) && !message.contains("panicked"), "souk {arguments:?}: {message}");
     assert_eq!(output.status.code(), Some(code), "souk {arguments:?}: {message}");
 }
 
-/// A simulated shop, and places beside it.
+/// A simulated shop, and output folders next to it.
 struct Shop {
     home: tempfile::TempDir,
     data: String,
@@ -35,7 +35,7 @@ impl Shop {
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         let data = home.path().join("shop").display().to_string();
-        done(&["market", "--seed", "3", "--items", "600", "--queries", "120", "--events", "100", "--out", &data]);
+        run_ok(&["market", "--seed", "3", "--items", "600", "--queries", "120", "--events", "100", "--out", &data]);
         Self { home, data }
     }
 
@@ -45,7 +45,7 @@ impl Shop {
 
     fn evaluated(&self, name: &str, rest: &[&str]) -> String {
         let out = self.place(name);
-        done(&[&["evaluate", "--data", &self.data, "--out", &out], rest].concat());
+        run_ok(&[&["evaluate", "--data", &self.data, "--out", &out], rest].concat());
         out
     }
 }
@@ -59,7 +59,7 @@ fn read(folder: &str, name: &str) -> String {
 }
 
 #[test]
-fn an_evaluation_writes_what_the_contract_says_and_the_same_again() {
+fn an_evaluation_writes_all_files_and_is_deterministic() {
     let shop = Shop::new();
     let one = shop.evaluated("one", &["--lexical"]);
     let metrics = json(&read(&one, "metrics.json"));
@@ -93,7 +93,7 @@ fn an_evaluation_writes_what_the_contract_says_and_the_same_again() {
     for name in ["metrics.json", "queries.jsonl", "run.trec", "qrels.trec"] {
         assert_eq!(read(&one, name), read(&again, name), "{name}");
     }
-    // another engine's run is measured the same way
+    // a TREC run of another engine gives the same metrics
     let file = Path::new(&one).join("run.trec").display().to_string();
     let run = shop.evaluated("run", &["--run", &file, "--name", "BM25"]);
     assert_eq!(read(&one, "metrics.json"), read(&run, "metrics.json"));
@@ -101,7 +101,7 @@ fn an_evaluation_writes_what_the_contract_says_and_the_same_again() {
     let plain = json(&read(&plain, "metrics.json"));
     assert!(plain["overall"]["hitrate@150"].is_number() && plain["overall"]["hitrate@6000"].is_null());
     assert!(plain["overall"]["goodrate@100"].as_f64() <= metrics["overall"]["goodrate@100"].as_f64());
-    refused(
+    assert_fails(
         2,
         "differ in the judge (oracle and qrels), in the depth (6000 and 150)",
         &["compare", &one, &shop.place("plain")],
@@ -109,38 +109,38 @@ fn an_evaluation_writes_what_the_contract_says_and_the_same_again() {
 }
 
 #[test]
-fn a_model_is_held_against_baselines() {
+fn a_model_is_compared_with_baselines() {
     let shop = Shop::new();
     let bm25 = shop.evaluated("bm25", &["--lexical"]);
     let model = golden_model();
     let out = shop.place("model");
     let base = ["evaluate", "--data", &shop.data, "--out", &out, "--model", &model, "--baseline", &bm25];
-    let text = done(&base);
+    let text = run_ok(&base);
     assert!(text.contains("`st_cls` against `BM25`") && text.contains("p corrected for"), "{text}");
-    let compared = json(&done(&["compare", &bm25, &out, "--json"]));
+    let compared = json(&run_ok(&["compare", &bm25, &out, "--json"]));
     let rows = compared["pairs"][0]["rows"].as_array().unwrap();
     let row =
         |slice: &str, metric: &str| rows.iter().find(|row| row["slice"] == slice && row["metric"] == metric).unwrap();
     let ndcg = row("overall", "ndcg@10");
     let (before, after) = (ndcg["reference"].as_f64().unwrap(), ndcg["other"].as_f64().unwrap());
-    assert!(before > after + 10.0, "a random model finds next to nothing: {ndcg}");
+    assert!(before > after + 10.0, "a random model is far worse than BM25: {ndcg}");
     assert!((ndcg["paired"]["difference"].as_f64().unwrap() - (after - before)).abs() < 1e-9);
     assert!(ndcg["corrected"]["p_randomised"].as_f64().unwrap() < 0.05, "{ndcg}");
     assert!(row("long_tail", "hitrate@100")["num_queries"].as_u64().unwrap() < 60);
-    let table = done(&["compare", &bm25, &out]);
+    let table = run_ok(&["compare", &bm25, &out]);
     assert_eq!(table.lines().filter(|line| line.starts_with("overall")).count(), 8, "{table}");
 }
 
 #[test]
-fn usage_is_two_and_bad_files_are_one() {
+fn usage_errors_exit_with_2_and_bad_files_with_1() {
     let shop = Shop::new();
     let out = shop.place("out");
     let base = ["evaluate", "--data", &shop.data, "--out", &out];
     let bm25 = shop.evaluated("bm25", &["--lexical"]);
     let run = shop.place("bad.trec");
     fs::write(&run, "q0 Q0 i1 1 0.5 t\nq0 Q0 i2 2 high t\n").unwrap();
-    for (rest, code, said) in [
-        (&["--lexical", "--depth", "100"][..], 2, "--depth 100: say more than 100"),
+    for (rest, code, expected) in [
+        (&["--lexical", "--depth", "100"][..], 2, "--depth 100: set it to more than 100"),
         (&["--lexical", "--model", "x"], 2, "cannot be used with"),
         (&["--lexical", "--split", "dev"], 1, "qrels/dev.tsv: cannot open it"),
         (&["--lexical", "--baseline", "/nowhere"], 1, "/nowhere/metrics.json: cannot read it"),
@@ -148,22 +148,22 @@ fn usage_is_two_and_bad_files_are_one() {
         (&["--run", &run], 1, "bad.trec, line 2: the score `high` is no finite number"),
         (&[], 2, "no model: give --model DIR"),
     ] {
-        refused(code, said, &[&base[..], rest].concat());
-        assert!(!Path::new(&out).exists(), "nothing is left behind");
+        assert_fails(code, expected, &[&base[..], rest].concat());
+        assert!(!Path::new(&out).exists(), "a failed run leaves a folder behind");
     }
     fs::remove_file(Path::new(&shop.data).join("market.json")).unwrap();
-    refused(2, "only those have an oracle", &[&base[..], &["--lexical", "--judge", "oracle"]].concat());
-    refused(2, "required", &["compare", &out]);
+    assert_fails(2, "only those have an oracle", &[&base[..], &["--lexical", "--judge", "oracle"]].concat());
+    assert_fails(2, "required", &["compare", &out]);
 }
 
 fn golden_model() -> String {
     souk_testing::golden("st_cls").canonicalize().unwrap().display().to_string()
 }
 
-/// Puts the page into frames of several widths and writes down what it finds in them.
+/// Page that loads the report into frames of several widths and records its layout.
 const PROBE: &str = r#"<!DOCTYPE html><meta charset="utf-8"><body><script>
 const page = PAGE, found = [];
-console.log('the probe is heard');
+console.log('probe started');
 let open = 0;
 for (const width of [390, 768, 1280]) {
   const frame = document.createElement('iframe');
@@ -189,40 +189,38 @@ for (const width of [390, 768, 1280]) {
 </script>"#;
 
 #[test]
-fn the_report_stands_in_a_real_browser() {
+fn the_report_renders_in_a_real_browser() {
     let Some(browser) = std::env::var_os("SOUK_CHROMIUM").filter(|path| !path.is_empty()) else {
-        skip("the_report_stands_in_a_real_browser", "no browser (SOUK_CHROMIUM)");
+        skip("the_report_renders_in_a_real_browser", "no browser (SOUK_CHROMIUM)");
         return;
     };
     let shop = Shop::new();
     let bm25 = shop.evaluated("bm25", &["--lexical", "--name", "BM25 <b>with a name that is long & odd</b>"]);
     let report =
-        PathBuf::from(shop.evaluated("model", &["--model", &trained(&shop), "--baseline", &bm25])).join("report.html");
+        PathBuf::from(shop.evaluated("model", &["--model", &model_with_training_log(&shop), "--baseline", &bm25]))
+            .join("report.html");
     let page = fs::read_to_string(&report).unwrap();
     for reached in ["http://", "https://", "src=", "@import", "url(", "<script", "<link"] {
-        assert!(!page.contains(reached), "the report reaches out: {reached}");
+        assert!(!page.contains(reached), "the report loads external content: {reached}");
     }
     let probe = shop.home.path().join("probe.html");
-    // no end of a script may stand in a script
+    // a closing script tag would end the probe's script
     let quoted = serde_json::to_string(&page).unwrap().replace("</", "<\\/");
     fs::write(&probe, PROBE.replace("PAGE", &quoted)).unwrap();
-    let (_, said) = chromium(&browser, shop.home.path(), &["--dump-dom", &format!("file://{}", report.display())]);
-    assert!(!said.contains("CONSOLE"), "the browser complains about the report: {said}");
-    let (dom, said) = chromium(&browser, shop.home.path(), &["--dump-dom", &format!("file://{}", probe.display())]);
-    assert!(said.contains("the probe is heard"), "what pages say is not seen: {said}");
+    let (_, log) = chromium(&browser, shop.home.path(), &["--dump-dom", &format!("file://{}", report.display())]);
+    assert!(!log.contains("CONSOLE"), "the browser reports errors: {log}");
+    let (dom, log) = chromium(&browser, shop.home.path(), &["--dump-dom", &format!("file://{}", probe.display())]);
+    assert!(log.contains("probe started"), "console output of pages is missing: {log}");
     let found = dom.split_once("FOUND").and_then(|(_, rest)| rest.split_once("END")).map(|(found, _)| found);
     let found = json(
-        &found
-            .unwrap_or_else(|| panic!("{dom} {said}"))
-            .replace("&lt;", "<")
-            .replace("&gt;", ">")
-            .replace("&amp;", "&"),
+        &found.unwrap_or_else(|| panic!("{dom} {log}")).replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&"),
     );
     for page in found.as_array().unwrap() {
-        assert!(page["wide"].as_u64() <= page["width"].as_u64(), "wider than its window: {page}");
+        assert!(page["wide"].as_u64() <= page["width"].as_u64(), "the page is wider than its window: {page}");
         assert_eq!(page["outside"].as_array().unwrap().len(), 0, "{page}");
         assert_eq!((&page["emptyTables"], &page["emptyDrawings"]), (&0.into(), &0.into()), "{page}");
-        // a summary and the hits of twenty queries; four figures of seven groups of two bars, and three curves
+        // tables: a summary and the hits of twenty queries; drawings: four figures of seven groups of two bars, three
+        // curves
         assert_eq!((page["tables"].as_u64(), page["details"].as_u64()), (Some(21), Some(20)), "{page}");
         assert_eq!(page["drawings"].as_u64(), Some(4 * 7 * 2 + 3), "{page}");
         assert!(page["marks"].as_u64() > Some(4 * 7 * 2), "{page}");
@@ -231,8 +229,8 @@ fn the_report_stands_in_a_real_browser() {
     assert_eq!(found.as_array().unwrap().len(), 3);
 }
 
-/// A model with a log of its training.
-fn trained(shop: &Shop) -> String {
+/// A model folder with a training log.
+fn model_with_training_log(shop: &Shop) -> String {
     let model = shop.home.path().join("trained");
     copy(Path::new(&golden_model()), &model);
     let step = |step: u32| {
@@ -251,14 +249,15 @@ fn copy(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
         let to = to.join(entry.file_name());
-        match entry.file_type().unwrap().is_dir() {
-            true => copy(&entry.path(), &to),
-            false => drop(fs::copy(entry.path(), to).unwrap()),
+        if entry.file_type().unwrap().is_dir() {
+            copy(&entry.path(), &to);
+        } else {
+            fs::copy(entry.path(), to).unwrap();
         }
     }
 }
 
-/// What the browser prints and what it says of pages, in a profile of its own.
+/// Runs the browser with a fresh profile; returns its standard output and its log.
 fn chromium(browser: &std::ffi::OsStr, home: &Path, arguments: &[&str]) -> (String, String) {
     let output = Command::new(browser)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"])

@@ -1,4 +1,4 @@
-//! A whole experiment as a user runs it: rows trained and measured, tables made, gone on with, and refused when changed.
+//! `souk experiment`: trains and evaluates rows, writes tables, resumes, and rejects a changed configuration.
 
 use std::fs;
 use std::path::Path;
@@ -90,7 +90,7 @@ fn experiment(home: &Path, more: &[&str]) -> (Option<i32>, String, String) {
     (status.code(), text(&stdout), text(&stderr))
 }
 
-fn begin() -> tempfile::TempDir {
+fn new_experiment() -> tempfile::TempDir {
     let home = tempfile::tempdir().unwrap();
     let rewrites = "{\"_id\":\"q0\",\"text\":\"nothing that anybody sells\"}\n";
     for (name, text) in [("plan.toml", PLAN), ("base.toml", BASE), ("stage.toml", STAGE), ("rewrites.jsonl", rewrites)]
@@ -101,11 +101,11 @@ fn begin() -> tempfile::TempDir {
 }
 
 #[test]
-fn every_row_is_made_measured_and_tabulated_once() {
-    let home = begin();
-    let (code, out, said) = experiment(home.path(), &[]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("R-GRPO <only> (seed 2)") && out.contains("### Goodrate"), "{said} {out}");
+fn trains_evaluates_and_tabulates_every_row_once() {
+    let home = new_experiment();
+    let (code, out, log) = experiment(home.path(), &[]);
+    assert_eq!(code, Some(0), "{log}");
+    assert!(log.contains("R-GRPO <only> (seed 2)") && out.contains("### Goodrate"), "{log} {out}");
     let read = |name: &str| fs::read_to_string(home.path().join("out").join(name)).unwrap();
     let results: Value = serde_json::from_str(&read("results.json")).unwrap();
     let rows = results["tables"][0]["rows"].as_array().unwrap();
@@ -126,7 +126,7 @@ fn every_row_is_made_measured_and_tabulated_once() {
     assert!(page.contains("R-GRPO &lt;only&gt;") && page.contains("Levels of what was retrieved"), "{page}");
     assert!(page.contains("Advantage") && !page.contains("<script"), "{page}");
 
-    // a model and a folder that are there already are taken as they are
+    // existing model and data folders are used as they are
     let plan = format!(
         "[experiment]\ntitle = \"There\"\nseeds = [1]\ndepth = 150\n[[row]]\nid = \"there\"\nname = \"There\"\nkind = \"model\"\n\
          from = {:?}\n[[table]]\ntitle = \"One\"\nrows = [\"there\"]\ncolumns = [\"goodrate@100\"]\n",
@@ -150,38 +150,38 @@ fn every_row_is_made_measured_and_tabulated_once() {
             .unwrap();
     assert_eq!(metrics["overall"]["goodrate@100"].as_f64().unwrap(), overall("base", "seed-2"));
 
-    // again, nothing is left to do
+    // a second run has nothing to do
     let before = fs::metadata(home.path().join("out/rgrpo/seed-1/model/config.json")).unwrap().modified().unwrap();
-    let (code, again, said) = experiment(home.path(), &[]);
-    assert_eq!((code, said.as_str()), (Some(0), ""));
+    let (code, again, log) = experiment(home.path(), &[]);
+    assert_eq!((code, log.as_str()), (Some(0), ""));
     assert_eq!(again, out);
     let after = fs::metadata(home.path().join("out/rgrpo/seed-1/model/config.json")).unwrap().modified().unwrap();
     assert_eq!(before, after);
 
-    // another stage under the same name is no part of this experiment
+    // a changed stage under the same name is an error
     fs::write(home.path().join("stage.toml"), STAGE.replace("batch = 16", "batch = 8")).unwrap();
-    let (code, _, said) = experiment(home.path(), &[]);
-    assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("R-GRPO <only> (seed 1)") && said.contains("another command or configuration"), "{said}");
+    let (code, _, log) = experiment(home.path(), &[]);
+    assert_eq!(code, Some(2), "{log}");
+    assert!(log.contains("R-GRPO <only> (seed 1)") && log.contains("another command or configuration"), "{log}");
 }
 
 #[test]
-fn a_row_that_fails_ends_it_and_says_where_its_output_is() {
-    let home = begin();
+fn a_failed_row_ends_the_experiment_and_names_its_log() {
+    let home = new_experiment();
     fs::write(home.path().join("stage.toml"), STAGE.replace("group = 4", "group = 1")).unwrap();
-    let (code, _, said) = experiment(home.path(), &["--jobs", "1"]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("train.log") && said.contains("objective.group"), "{said}");
-    // mended, it goes on with what is done
+    let (code, _, log) = experiment(home.path(), &["--jobs", "1"]);
+    assert_eq!(code, Some(1), "{log}");
+    assert!(log.contains("train.log") && log.contains("objective.group"), "{log}");
+    // after a fix, finished commands do not run again
     fs::write(home.path().join("stage.toml"), STAGE).unwrap();
     fs::remove_file(home.path().join("out/rgrpo/seed-1/train.command")).unwrap();
-    let (code, _, said) = experiment(home.path(), &[]);
-    assert_eq!(code, Some(0), "{said}");
-    assert!(!said.contains("the shop"), "{said}");
+    let (code, _, log) = experiment(home.path(), &[]);
+    assert_eq!(code, Some(0), "{log}");
+    assert!(!log.contains("simulated shop"), "{log}");
 }
 
 #[test]
-fn a_plan_that_cannot_be_meant_is_refused() {
+fn rejects_invalid_plans() {
     for (from, to, word) in [
         ("rows = [\"bm25\"", "rows = [\"bm26\"", "`bm26`"),
         ("id = \"base\"", "id = \"bm25\"", "two rows have the id"),
@@ -192,37 +192,37 @@ fn a_plan_that_cannot_be_meant_is_refused() {
         ("id = \"words\"", "id = \"a/b\"", "a/b"),
         ("depth = 150", "depht = 150", "depht"),
         ("market = {", "# market = {", "--data DIR"),
-        ("kind = \"lexical\"", "kind = \"model\"", "`from` is for a model"),
+        ("kind = \"lexical\"", "kind = \"model\"", "`from` is required for kind model"),
         ("depth = 150", "depth = 150\njudge = \"base\"", "`experiment.judge`"),
     ] {
-        let home = begin();
+        let home = new_experiment();
         fs::write(home.path().join("plan.toml"), PLAN.replacen(from, to, 1)).unwrap();
-        let (code, _, said) = experiment(home.path(), &["--dry-run"]);
-        assert!(code == Some(2) && said.contains(word), "{to}: {code:?} {said}");
+        let (code, _, log) = experiment(home.path(), &["--dry-run"]);
+        assert!(code == Some(2) && log.contains(word), "{to}: {code:?} {log}");
     }
 }
 
 #[test]
-fn one_judge_measures_all_rows_and_may_have_a_seed_of_its_own() {
-    let home = begin();
+fn one_judge_evaluates_all_rows_and_may_set_its_own_seed() {
+    let home = new_experiment();
     let judge = "[[row]]\nid = \"second\"\nname = \"Judge\"\nkind = \"relevance\"\nfrom = \"base\"\nconfig = \"stage.toml\"\n\
                  set = [\"relevance.seed=9\"]\n\n[[table]]";
     let plan = PLAN.replace("depth = 150", "depth = 150\njudge = \"second\"").replacen("[[table]]", judge, 1);
     fs::write(home.path().join("plan.toml"), plan).unwrap();
-    let (code, out, said) = experiment(home.path(), &["--dry-run"]);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, out, log) = experiment(home.path(), &["--dry-run"]);
+    assert_eq!(code, Some(0), "{log}");
     let measured: Vec<&str> = out.lines().filter(|line| line.starts_with("souk evaluate")).collect();
     assert_eq!(measured.len(), 2 + 2 + 2);
-    let asked = "--set judge.type=model --set judge.path=out/second/seed-1/model";
-    assert!(measured.iter().all(|line| line.contains(asked)), "{out}");
-    let learned: Vec<&str> = out.lines().filter(|line| line.starts_with("souk relevance train")).collect();
-    assert!(learned.iter().all(|line| line.ends_with("--set relevance.seed=9")), "{out}");
+    let judge = "--set judge.type=model --set judge.path=out/second/seed-1/model";
+    assert!(measured.iter().all(|line| line.contains(judge)), "{out}");
+    let judges: Vec<&str> = out.lines().filter(|line| line.starts_with("souk relevance train")).collect();
+    assert!(judges.iter().all(|line| line.ends_with("--set relevance.seed=9")), "{out}");
 }
 
-/// A step is let end, however long it takes, and its checkpoint is kept.
+/// A stop waits for the current step, however long it takes, and keeps its checkpoint.
 #[test]
-fn asked_to_stop_it_lets_a_long_step_end() {
-    let home = begin();
+fn a_stop_waits_for_a_long_step_to_end() {
+    let home = new_experiment();
     let long = "max_steps = 1000\nepochs = 100000\naccumulate = 600";
     let stage = STAGE.replace("max_steps = 3", long).replace("r_grpo\"\ngroup = 4", "info_nce\"");
     fs::write(home.path().join("stage.toml"), stage).unwrap();
@@ -238,15 +238,15 @@ fn asked_to_stop_it_lets_a_long_step_end() {
     assert!(Command::new("kill").args(["-TERM", &job.id().to_string()]).status().unwrap().success());
     let output = job.wait_with_output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.code() == Some(1) && message.contains("the same command goes on"), "{message}");
-    assert_eq!(fs::read_dir(model.join("checkpoints")).unwrap().count(), 1, "of where it stopped");
+    assert!(output.status.code() == Some(1) && message.contains("run the same command again to continue"), "{message}");
+    assert_eq!(fs::read_dir(model.join("checkpoints")).unwrap().count(), 1, "one checkpoint, of the last step");
 }
 
 #[test]
-fn the_shipped_experiments_are_whole() {
+fn the_shipped_experiments_are_valid() {
     let configs = souk_testing::repository().join("configs");
     let mut num = 0;
-    let mut given = 0;
+    let mut num_given = 0;
     for entry in fs::read_dir(&configs).unwrap() {
         let path = entry.unwrap().path();
         if !path.file_name().unwrap().to_str().unwrap().starts_with("experiment-") {
@@ -257,7 +257,7 @@ fn the_shipped_experiments_are_whole() {
         command.args(["experiment", "--dry-run", "--out", "out", "--json", "--config"]).arg(&path);
         if !fs::read_to_string(&path).unwrap().contains("market = {") {
             command.args(["--data", "SHOP"]);
-            given += 1;
+            num_given += 1;
         }
         let output = command.current_dir(home.path()).output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -265,5 +265,5 @@ fn the_shipped_experiments_are_whole() {
         assert!(commands.len() > 10, "{commands:?}");
         num += 1;
     }
-    assert!(num > given && given > 0, "{num} experiments, {given} of them with data of one's own");
+    assert!(num > num_given && num_given > 0, "{num} experiments, {num_given} of them need --data");
 }

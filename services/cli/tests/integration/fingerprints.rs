@@ -1,9 +1,9 @@
-//! Every objective, trained for a few steps, against fingerprints of what an earlier version computed: the lines of
-//! `steps.jsonl` but for times, and the weights. On the processor that the fingerprints were taken on they are compared bit
-//! by bit; another one rounds otherwise, and its losses are compared to three digits.
+//! Regression test: trains every objective for a few steps and compares with recorded fingerprints (`steps.jsonl`
+//! without times, and the weights). On the processor of the recording the comparison is bit by bit; other processors
+//! round differently, so there only losses are compared, to three digits.
 //!
-//! `REGENERATE=1 cargo test --release -p souk-cli --test fingerprints` takes them again: only for a change that is meant to
-//! change what is learned.
+//! `REGENERATE=1 cargo test --release -p souk-cli --test integration fingerprints` records them again. Do that only for
+//! an intended change of the training result.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -30,7 +30,7 @@ struct Golden {
     runs: BTreeMap<String, Fingerprint>,
 }
 
-/// What is trained: a name, the model to begin with, the processes, and the settings.
+/// Runs: name, base model, number of processes, settings.
 const RUNS: [(&str, &str, usize, &[&str]); 12] = [
     ("info_nce", "bert", 1, INFO_NCE),
     ("info_nce_two_processes", "bert", 2, INFO_NCE),
@@ -107,20 +107,20 @@ const NEXT_TOKEN: &[&str] = &[
 ];
 
 #[test]
-fn every_objective_learns_what_it_learned_before() {
+fn every_objective_matches_its_fingerprint() {
     let home = shop();
     let mut runs = BTreeMap::new();
     for (name, model, processes, sets) in RUNS {
-        done(&mut train(home.path(), name, model, processes, sets));
+        run_ok(&mut train(home.path(), name, model, processes, sets));
         runs.insert(name.to_owned(), fingerprint(&home.path().join(name)));
     }
     compare(&Golden { processor: processor(), runs });
 }
 
 #[test]
-fn a_stage_killed_amid_lookahead_resumes_to_the_same_bits() {
+fn a_stage_killed_during_lookahead_resumes_to_the_same_bits() {
     let home = shop();
-    done(&mut train(home.path(), "whole", "bert", 1, R_GRPO_LOOKAHEAD));
+    run_ok(&mut train(home.path(), "whole", "bert", 1, R_GRPO_LOOKAHEAD));
     let mut killed = train(home.path(), "killed", "bert", 1, R_GRPO_LOOKAHEAD).spawn().unwrap();
     let began = Instant::now();
     while !home.path().join("killed/checkpoints").read_dir().is_ok_and(|mut found| found.next().is_some()) {
@@ -129,14 +129,14 @@ fn a_stage_killed_amid_lookahead_resumes_to_the_same_bits() {
     }
     killed.kill().unwrap();
     killed.wait().unwrap();
-    done(train(home.path(), "killed", "bert", 1, R_GRPO_LOOKAHEAD).arg("--resume"));
+    run_ok(train(home.path(), "killed", "bert", 1, R_GRPO_LOOKAHEAD).arg("--resume"));
     assert_eq!(fingerprint(&home.path().join("whole")), fingerprint(&home.path().join("killed")));
 }
 
-/// A simulated shop with a small BERT and a small decoder, both from nothing.
+/// A simulated shop with a small BERT and a small decoder, both with random weights.
 fn shop() -> tempfile::TempDir {
     let home = tempfile::tempdir().unwrap();
-    done(souk(home.path(), 1).args("market --seed 7 --items 300 --queries 120 --events 2000 --out shop".split(' ')));
+    run_ok(souk(home.path(), 1).args("market --seed 7 --items 300 --queries 120 --events 2000 --out shop".split(' ')));
     for (model, config, sets) in [
         (
             "bert",
@@ -151,7 +151,7 @@ fn shop() -> tempfile::TempDir {
         for set in sets.iter().chain(&["scratch.vocab=600", "scratch.architecture.num_hidden_layers=2"]) {
             init.args(["--set", set]);
         }
-        done(&mut init);
+        run_ok(&mut init);
     }
     home
 }
@@ -169,14 +169,14 @@ fn souk(home: &Path, processes: usize) -> Command {
 fn train(home: &Path, out: &str, model: &str, processes: usize, sets: &[&str]) -> Command {
     let mut command = souk(home, processes);
     command.args(["train", "--data", "shop", "--out", out, "--json", "--model", model]);
-    let usual = [STEPS, "train.pairs=qrels", "train.batch=12", "train.chunk_tokens=64", "train.keep_tokens=100"];
-    for set in usual.iter().chain(&["train.optimizer.learning_rate=1e-3"]).chain(sets) {
+    let defaults = [STEPS, "train.pairs=qrels", "train.batch=12", "train.chunk_tokens=64", "train.keep_tokens=100"];
+    for set in defaults.iter().chain(&["train.optimizer.learning_rate=1e-3"]).chain(sets) {
         command.args(["--set", set]);
     }
     command
 }
 
-fn done(command: &mut Command) {
+fn run_ok(command: &mut Command) {
     let output = command.output().unwrap();
     assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
 }
@@ -207,7 +207,7 @@ fn hash(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().take(12).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Its name, and the widest of the instructions that libtorch chooses its products by.
+/// Processor name and its widest vector instructions, which select libtorch's matrix kernels.
 fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
@@ -234,6 +234,6 @@ fn compare(now: &Golden) {
         }
         let near = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-3 * (1.0 + a.abs());
         let near = before_run.losses.iter().zip(&run.losses).all(near) && before_run.losses.len() == run.losses.len();
-        assert!(near, "{name}: {:?} beside {:?}", before_run.losses, run.losses);
+        assert!(near, "{name}: losses {:?} and {:?}", before_run.losses, run.losses);
     }
 }

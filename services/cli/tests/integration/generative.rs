@@ -1,5 +1,5 @@
-//! Encoders that write, as a user makes them: a decoder from nothing learns to write, then by soft tokens or by rationales; the folders
-//! serve every other verb, and several processes learn what one does.
+//! Generative encoders: next-token training of a decoder from scratch, then ICR (soft tokens) or GRACE (rationales).
+//! Other commands load the folders, and several processes give the same result as one.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 const KINDS: [&str; 6] = ["desk", "lamp", "chair", "pipe", "jacket", "bottle"];
 const COLOURS: [&str; 3] = ["red", "blue", "oak"];
 
-/// A shop whose items have a kind and a colour, and a decoder that learned to say which.
+/// A shop whose items have a kind and a colour, and a decoder trained to generate both.
 fn writer() -> TempDir {
     let home = tempfile::tempdir().unwrap();
     let (mut corpus, mut queries, mut qrels) =
@@ -43,7 +43,7 @@ fn writer() -> TempDir {
     let small =
         ["scratch.vocab=400", "scratch.architecture.hidden_size=32", "scratch.architecture.num_hidden_layers=2"];
     let mut init = souk(home.path(), &["init", "--data", "shop", "--out", "base"], &small);
-    done(init.arg("--config").arg(config.join("scratch-writer.toml")));
+    run_ok(init.arg("--config").arg(config.join("scratch-writer.toml")));
     let sets = [
         "model.path=base",
         "objective.answer=[\"kind\", \"attributes\"]",
@@ -54,7 +54,7 @@ fn writer() -> TempDir {
         "encoder.rationale.max_tokens=30",
     ];
     let mut train = souk(home.path(), &["train", "--data", "shop", "--out", "writer", "--json"], &sets);
-    let summary = done(train.arg("--config").arg(config.join("next-token-market.toml")));
+    let summary = run_ok(train.arg("--config").arg(config.join("next-token-market.toml")));
     assert_eq!(summary["finished"], json!(true));
     let losses = losses(&home.path().join("writer"));
     assert!(losses.last().unwrap() < &(losses[0] / 2.0), "{losses:?}");
@@ -71,17 +71,17 @@ fn souk(home: &Path, args: &[&str], sets: &[&str]) -> Command {
     command
 }
 
-fn done(command: &mut Command) -> Value {
+fn run_ok(command: &mut Command) -> Value {
     let Output { status, stdout, stderr } = command.output().unwrap();
     assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
     serde_json::from_slice(&stdout).unwrap_or_default()
 }
 
-fn refused(command: &mut Command, words: &[&str]) {
+fn assert_fails(command: &mut Command, words: &[&str]) {
     let output = command.output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{message}");
-    words.iter().for_each(|word| assert!(message.contains(word), "`{message}` does not say `{word}`"));
+    words.iter().for_each(|word| assert!(message.contains(word), "`{word}` is missing in `{message}`"));
 }
 
 fn steps(out: &Path) -> Vec<Value> {
@@ -93,8 +93,8 @@ fn losses(out: &Path) -> Vec<f64> {
     steps(out).iter().map(|line| line["loss"].as_f64().unwrap()).collect()
 }
 
-/// The lines that `souk embed` answers.
-fn embedded(home: &Path, args: &[&str], text: &str) -> Vec<Value> {
+/// Output lines of `souk embed`.
+fn embed(home: &Path, args: &[&str], text: &str) -> Vec<Value> {
     let mut command = souk(home, &[&["embed"], args].concat(), &[]);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
@@ -107,33 +107,34 @@ fn vector(line: &Value) -> Vec<f64> {
     line.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect()
 }
 
-fn furthest(a: &[f64], b: &[f64]) -> f64 {
+fn max_diff(a: &[f64], b: &[f64]) -> f64 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max)
 }
 
-/// A stage with one process and with two: the same losses in `same` steps, and the same gradients, whose scale an optimizer hides.
-fn learned(home: &Path, out: &str, sets: &[&str], same: usize) -> Vec<Value> {
+/// Trains with one and with two processes. Compares the losses of the first `num_equal` steps, and gradient norms,
+/// whose scale the optimizer would hide.
+fn train_with_one_and_two(home: &Path, out: &str, sets: &[&str], num_equal: usize) -> Vec<Value> {
     let args = |out: &str| ["train", "--data", "shop", "--out", out, "--json", "--model", "writer"].map(str::to_owned);
     let of = |args: &[String]| souk(home, &args.iter().map(String::as_str).collect::<Vec<_>>(), sets);
-    assert_eq!(done(&mut of(&args(out)))["finished"], json!(true));
-    let together = format!("{out}-by-two");
+    assert_eq!(run_ok(&mut of(&args(out)))["finished"], json!(true));
+    let parallel = format!("{out}-by-two");
     let launch: Vec<String> =
-        ["launch", "--nproc", "2", "--"].map(str::to_owned).into_iter().chain(args(&together)).collect();
-    done(&mut of(&launch));
-    let (one, two) = (losses(&home.join(out)), losses(&home.join(&together)));
-    // another order of sums is another last bit, and every update makes more of it
-    assert!(furthest(&one[..3], &two[..3]) < 2e-6 * (1.0 + one[0].abs()), "{one:?} beside {two:?}");
-    assert!(one.len() == two.len() && one.len() >= same, "{one:?} beside {two:?}");
-    assert!(furthest(&one[..same], &two[..same]) < 1e-4, "{one:?} beside {two:?}");
+        ["launch", "--nproc", "2", "--"].map(str::to_owned).into_iter().chain(args(&parallel)).collect();
+    run_ok(&mut of(&launch));
+    let (one, two) = (losses(&home.join(out)), losses(&home.join(&parallel)));
+    // another order of summation changes the last bit, and every update amplifies it
+    assert!(max_diff(&one[..3], &two[..3]) < 2e-6 * (1.0 + one[0].abs()), "{one:?} and {two:?}");
+    assert!(one.len() == two.len() && one.len() >= num_equal, "{one:?} and {two:?}");
+    assert!(max_diff(&one[..num_equal], &two[..num_equal]) < 1e-4, "{one:?} and {two:?}");
     let norms =
         |out: &str| steps(&home.join(out)).iter().map(|step| step["grad_norm"].as_f64().unwrap()).collect::<Vec<_>>();
-    let (one, two) = (norms(out), norms(&together));
-    assert!(one.iter().zip(&two).take(3).all(|(one, two)| (one / two - 1.0).abs() < 1e-4), "{one:?} beside {two:?}");
+    let (one, two) = (norms(out), norms(&parallel));
+    assert!(one.iter().zip(&two).take(3).all(|(one, two)| (one / two - 1.0).abs() < 1e-4), "{one:?} and {two:?}");
     steps(&home.join(out))
 }
 
 #[test]
-fn a_decoder_learns_to_refine_and_its_folder_serves_every_verb() {
+fn icr_trains_and_other_commands_load_the_folder() {
     let home = writer();
     let sets = [
         "objective.type=icr",
@@ -145,28 +146,28 @@ fn a_decoder_learns_to_refine_and_its_folder_serves_every_verb() {
         "train.keep_tokens=100",
         "train.optimizer.learning_rate=3e-3",
     ];
-    // soft tokens hand on what is a last bit of one to the next: after a dozen steps as steep as these nothing is the same
-    let steps = learned(home.path(), "refined", &sets, 10);
+    // soft tokens amplify rounding differences: after a dozen steps at this learning rate the losses diverge
+    let steps = train_with_one_and_two(home.path(), "refined", &sets, 10);
     assert!(steps.last().unwrap()["loss"].as_f64().unwrap() < steps[0]["loss"].as_f64().unwrap());
-    let plain = embedded(home.path(), &["--model", "refined"], "oak desk\nlamp 7\n");
-    let alone = embedded(home.path(), &["--model", "refined"], "lamp 7\n");
-    assert!(furthest(&vector(&plain[1]), &vector(&alone[0])) < 1e-5, "alone and in company");
-    let again = embedded(home.path(), &["--model", "refined", "--set", "encoder.refine.cached=false"], "oak desk\n");
-    assert!(furthest(&vector(&plain[0]), &vector(&again[0])) < 1e-5, "with a cache and without");
-    let more = embedded(home.path(), &["--model", "refined", "--set", "encoder.refine.steps=9"], "oak desk\n");
-    assert!(furthest(&vector(&plain[0]), &vector(&more[0])) > 1e-4, "more soft tokens make another vector");
-    done(&mut souk(home.path(), &["index", "--model", "refined", "--data", "shop", "--out", "index"], &[]));
+    let plain = embed(home.path(), &["--model", "refined"], "oak desk\nlamp 7\n");
+    let alone = embed(home.path(), &["--model", "refined"], "lamp 7\n");
+    assert!(max_diff(&vector(&plain[1]), &vector(&alone[0])) < 1e-5, "batch size changes the vector");
+    let again = embed(home.path(), &["--model", "refined", "--set", "encoder.refine.cached=false"], "oak desk\n");
+    assert!(max_diff(&vector(&plain[0]), &vector(&again[0])) < 1e-5, "the KV cache changes the vector");
+    let more = embed(home.path(), &["--model", "refined", "--set", "encoder.refine.steps=9"], "oak desk\n");
+    assert!(max_diff(&vector(&plain[0]), &vector(&more[0])) > 1e-4, "more soft tokens must change the vector");
+    run_ok(&mut souk(home.path(), &["index", "--model", "refined", "--data", "shop", "--out", "index"], &[]));
     let found =
-        done(&mut souk(home.path(), &["search", "--model", "refined", "--index", "index", "--json", "lamp 7"], &[]));
+        run_ok(&mut souk(home.path(), &["search", "--model", "refined", "--index", "index", "--json", "lamp 7"], &[]));
     assert_eq!(found["hits"].as_array().unwrap().len(), 10);
-    refused(
+    assert_fails(
         &mut souk(home.path(), &["embed", "--model", "refined"], &["encoder.refine.steps=0"]),
         &["encoder.refine.steps", "1 to 256"],
     );
 }
 
 #[test]
-fn a_decoder_learns_what_to_write_and_says_it() {
+fn grace_trains_resumes_and_explains() {
     let home = writer();
     let sets = [
         "objective.type=grace",
@@ -186,23 +187,23 @@ fn a_decoder_learns_what_to_write_and_says_it() {
         ("both", &["objective.sides=both", "objective.inner_epochs=2"]),
     ];
     for (name, more) in forms {
-        let steps = learned(home.path(), name, &[&sets[..], more].concat(), 3);
+        let steps = train_with_one_and_two(home.path(), name, &[&sets[..], more].concat(), 3);
         let last = steps.last().unwrap();
         assert!(last["reward"]["std"].as_f64().unwrap() > 0.0 && last["length"].as_f64().unwrap() > 1.0, "{last}");
     }
     let model = "grpo";
-    // killed before its last checkpoint, it goes on with the same draws
+    // resumed from an earlier checkpoint, it draws the same samples
     let (run, before) = (home.path().join(model), losses(&home.path().join(model)));
     fs::remove_dir_all(run.join("checkpoints/step-000000003")).unwrap();
     let again = ["train", "--data", "shop", "--out", model, "--json", "--model", "writer", "--resume"];
-    done(&mut souk(home.path(), &again, &sets));
+    run_ok(&mut souk(home.path(), &again, &sets));
     assert_eq!(losses(&run), before);
-    let told = embedded(home.path(), &["--model", model, "--explain"], "blue lamp number 7\n");
-    assert!(told[0]["rationale"].as_str().unwrap().contains("kind:"), "{}", told[0]);
-    let plain = embedded(home.path(), &["--model", model], "blue lamp number 7\n");
-    assert!(furthest(&vector(&told[0]["vector"]), &vector(&plain[0])) < 1e-5, "explained or not");
+    let explained = embed(home.path(), &["--model", model, "--explain"], "blue lamp number 7\n");
+    assert!(explained[0]["rationale"].as_str().unwrap().contains("kind:"), "{}", explained[0]);
+    let plain = embed(home.path(), &["--model", model], "blue lamp number 7\n");
+    assert!(max_diff(&vector(&explained[0]["vector"]), &vector(&plain[0])) < 1e-5, "--explain changes the vector");
     let silent = ["--model", model, "--set", "encoder.rationale.max_tokens=0"];
-    assert!(furthest(&vector(&embedded(home.path(), &silent, "blue lamp number 7\n")[0]), &vector(&plain[0])) > 1e-3);
+    assert!(max_diff(&vector(&embed(home.path(), &silent, "blue lamp number 7\n")[0]), &vector(&plain[0])) > 1e-3);
     let rule = "[encoder.rationale]\nmax_tokens = 30\n[objective]\ntype = \"next_token\"\nheld_out = 0.1\n\
                 answer = [\"kind\", \"attributes\"]\n";
     fs::write(home.path().join("writing.toml"), rule).unwrap();
@@ -221,18 +222,18 @@ fn a_decoder_learns_what_to_write_and_says_it() {
             "--out",
             out,
         ];
-        done(&mut souk(home.path(), &args, &[]))
+        run_ok(&mut souk(home.path(), &args, &[]))
     };
     let metrics = evaluate(model, "measured");
     let perplexity = metrics["perplexity"].as_f64().unwrap();
     assert!(perplexity > 1.0 && perplexity < 50.0, "{perplexity}");
-    let untaught = evaluate("base", "untaught")["perplexity"].as_f64().unwrap();
-    assert!(untaught > 5.0 * perplexity, "{untaught}: of a decoder that never learned to write");
+    let untrained = evaluate("base", "untrained")["perplexity"].as_f64().unwrap();
+    assert!(untrained > 5.0 * perplexity, "perplexity of the untrained decoder: {untrained}");
 }
 
-/// What is learned from queries is what a shop with queries and items exchanged learns from items.
+/// Training on queries equals training on items of a mirrored shop, where queries and items are exchanged.
 #[test]
-fn sides_of_a_pair_are_told_apart() {
+fn query_side_and_item_side_are_separate() {
     let home = writer();
     let read = |name: &str| fs::read_to_string(home.path().join("shop").join(name)).unwrap();
     let texts = |name: &str, text: fn(&Value) -> String| -> Vec<String> {
@@ -257,44 +258,44 @@ fn sides_of_a_pair_are_told_apart() {
         let sides = format!("objective.sides={sides}");
         let sets = ["objective.type=grace", "objective.negatives=0", "train.batch=12", "train.max_steps=2", &sides];
         let args = ["train", "--data", shop, "--out", &out, "--model", "writer", "--json"];
-        done(&mut souk(home.path(), &args, &sets));
+        run_ok(&mut souk(home.path(), &args, &sets));
         losses(&home.path().join(out))
     };
     let (queries, mirrored, items) = (learned("shop", "queries"), learned("mirror", "items"), learned("shop", "items"));
     assert_eq!(queries, mirrored);
-    assert!(furthest(&queries, &items) > 1e-3, "{queries:?} beside {items:?}");
+    assert!(max_diff(&queries, &items) > 1e-3, "{queries:?} and {items:?}");
 }
 
-/// Under autocast some of what meets in attention is f32 and some is not, with a graph and without.
+/// Under autocast, attention mixes f32 and bf16 tensors, with and without gradients.
 #[test]
-fn decoders_that_write_learn_in_bf16() {
+fn generative_objectives_train_in_bf16() {
     let home = writer();
     let learned = |out: &str, sets: &[&str]| {
         let args = ["train", "--data", "shop", "--out", out, "--json", "--model", "writer"];
-        done(&mut souk(home.path(), &args, &[sets, &["train.batch=12", "train.max_steps=2"]].concat()));
+        run_ok(&mut souk(home.path(), &args, &[sets, &["train.batch=12", "train.max_steps=2"]].concat()));
         losses(&home.path().join(out))
     };
     for sets in [
         ["objective.type=icr", "objective.temperature=0.2", "encoder.refine.steps=3", "train.keep_tokens=0"],
         ["objective.type=grace", "objective.rollouts=4", "objective.inner_epochs=2", "objective.negatives=1"],
     ] {
-        let (exact, rough) = (format!("{}-f32", sets[0]), format!("{}-bf16", sets[0]));
+        let (f32_run, bf16_run) = (format!("{}-f32", sets[0]), format!("{}-bf16", sets[0]));
         let (exact, rough) =
-            (learned(&exact, &sets), learned(&rough, &[&sets[..], &["model.precision=bf16"]].concat()));
-        let apart = furthest(&exact, &rough);
-        assert!(0.0 < apart && apart < 2e-2 * (1.0 + exact[0].abs()), "{exact:?} beside {rough:?}");
+            (learned(&f32_run, &sets), learned(&bf16_run, &[&sets[..], &["model.precision=bf16"]].concat()));
+        let difference = max_diff(&exact, &rough);
+        assert!(0.0 < difference && difference < 2e-2 * (1.0 + exact[0].abs()), "{exact:?} and {rough:?}");
     }
 }
 
-/// Completions as a server gives them, by the model of a folder: tokens in, tokens and their log-probabilities out.
+/// Completions server with the model of a folder: tokens in, tokens and their log-probabilities out.
 fn serve_completions(model: PathBuf) -> String {
     let placement =
         Placement { device: Device::Cpu, precision: Precision::F32, adapter: None, ignore_fields: Vec::new() };
     let encoder = Encoder::open(&model, placement, Overrides::default()).unwrap();
-    let door = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}/v1", door.local_addr().unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/v1", listener.local_addr().unwrap());
     thread::spawn(move || {
-        for stream in door.incoming() {
+        for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let mut input = BufReader::new(stream.try_clone().unwrap());
             let mut length = 0;
@@ -310,7 +311,7 @@ fn serve_completions(model: PathBuf) -> String {
             }
             let mut body = vec![0; length];
             input.read_exact(&mut body).unwrap();
-            let answer = completed(&encoder, &serde_json::from_slice(&body).unwrap()).to_string();
+            let answer = complete(&encoder, &serde_json::from_slice(&body).unwrap()).to_string();
             let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", answer.len());
             stream.write_all((head + &answer).as_bytes()).unwrap();
         }
@@ -318,24 +319,24 @@ fn serve_completions(model: PathBuf) -> String {
     url
 }
 
-fn completed(encoder: &Encoder, asked: &Value) -> Value {
-    let prompts: Vec<Vec<u32>> = serde_json::from_value(asked["prompt"].clone()).unwrap();
+fn complete(encoder: &Encoder, request: &Value) -> Value {
+    let prompts: Vec<Vec<u32>> = serde_json::from_value(request["prompt"].clone()).unwrap();
     let texts: Vec<Text> = prompts.into_iter().map(|ids| Text { ids, skip: 0 }).collect();
-    let how = Sampling {
-        seed: asked["seed"].as_u64().unwrap(),
-        temperature: asked["temperature"].as_f64().unwrap(),
-        max_tokens: asked["max_tokens"].as_u64().unwrap() as usize,
+    let sampling = Sampling {
+        seed: request["seed"].as_u64().unwrap(),
+        temperature: request["temperature"].as_f64().unwrap(),
+        max_tokens: request["max_tokens"].as_u64().unwrap() as usize,
         ..Sampling::default()
     };
-    let each = asked["n"].as_u64().unwrap() as usize;
-    let written = encoder.generate(&texts.iter().collect::<Vec<_>>(), each, &how).unwrap();
+    let num_each = request["n"].as_u64().unwrap() as usize;
+    let generated = encoder.generate(&texts.iter().collect::<Vec<_>>(), num_each, &sampling).unwrap();
     let choice = |(index, text): (usize, &Continuation)| {
         json!({
             "index": index, "text": encoder.reader().decode(&text.ids).unwrap(), "token_ids": text.ids,
             "finish_reason": if text.ended { "stop" } else { "length" }, "logprobs": {"token_logprobs": text.log_probs},
         })
     };
-    json!({"choices": written.iter().enumerate().map(choice).collect::<Vec<_>>()})
+    json!({"choices": generated.iter().enumerate().map(choice).collect::<Vec<_>>()})
 }
 
 #[test]
@@ -354,24 +355,27 @@ fn rationales_may_come_from_a_server() {
         &server,
     ];
     let args = ["train", "--data", "shop", "--model", "writer", "--json", "--out"];
-    done(&mut souk(home.path(), &[&args[..], &["served"]].concat(), &sets));
+    run_ok(&mut souk(home.path(), &[&args[..], &["served"]].concat(), &sets));
     for step in steps(&home.path().join("served")) {
-        let said = |name: &str| step[name].as_f64().unwrap();
-        assert!(step["reward"]["std"].as_f64().unwrap() > 0.0 && said("length") > 3.0 && said("ended") > 0.5, "{step}");
-        assert!(said("grad_norm") > 0.0 && said("loss").is_finite(), "{step}");
+        let number = |name: &str| step[name].as_f64().unwrap();
+        assert!(
+            step["reward"]["std"].as_f64().unwrap() > 0.0 && number("length") > 3.0 && number("ended") > 0.5,
+            "{step}"
+        );
+        assert!(number("grad_norm") > 0.0 && number("loss").is_finite(), "{step}");
     }
     let refine =
         ["objective.type=icr", "encoder.refine.steps=2", "train.batch=12", "train.writer.model=writer", &server];
-    refused(&mut souk(home.path(), &[&args[..], &["none"]].concat(), &refine), &["train.writer", "grace"]);
-    let nobody =
+    assert_fails(&mut souk(home.path(), &[&args[..], &["none"]].concat(), &refine), &["train.writer", "grace"]);
+    let unreachable =
         [&sets[..7], &["train.writer.url=http://127.0.0.1:1/v1", "train.writer.patience_seconds=0.1"]].concat();
-    let output = souk(home.path(), &[&args[..], &["none"]].concat(), &nobody).output().unwrap();
+    let output = souk(home.path(), &[&args[..], &["none"]].concat(), &unreachable).output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && message.contains("http://127.0.0.1:1/v1/completions"), "{message}");
 }
 
 #[test]
-fn what_cannot_write_is_told_so() {
+fn rejects_models_that_cannot_generate() {
     let home = writer();
     let golden = souk_testing::golden("st_mean_dense");
     let golden = golden.to_str().unwrap();
@@ -380,19 +384,19 @@ fn what_cannot_write_is_told_so() {
     };
     for objective in ["icr", "grace", "next_token"] {
         let objective = format!("objective.type={objective}");
-        refused(&mut train(golden, "none", &[&objective, "train.batch=12"]), &["use a decoder"]);
+        assert_fails(&mut train(golden, "none", &[&objective, "train.batch=12"]), &["use a decoder"]);
     }
-    refused(
+    assert_fails(
         &mut train("base", "none", &["objective.type=grace", "train.batch=12"]),
         &["encoder.rationale", "max_tokens"],
     );
-    refused(&mut train("writer", "none", &["objective.type=icr", "train.batch=12"]), &["encoder.refine"]);
+    assert_fails(&mut train("writer", "none", &["objective.type=icr", "train.batch=12"]), &["encoder.refine"]);
     let answer = ["objective.type=next_token", "objective.answer=[\"kind\"]", "train.batch=12"];
-    refused(&mut train("base", "none", &answer), &["encoder.rationale", "max_tokens"]);
+    assert_fails(&mut train("base", "none", &answer), &["encoder.rationale", "max_tokens"]);
     let export = ["export", "--model", "writer", "--to", "sentence-transformers", "--out", "exported"];
-    refused(&mut souk(home.path(), &export, &[]), &["rationale", "serve the folder with Souk"]);
+    assert_fails(&mut souk(home.path(), &export, &[]), &["rationale", "serve the folder with Souk"]);
     let plan = ["plan", "--model", "writer", "--data", "shop", "--device", "cpu"];
-    refused(&mut souk(home.path(), &plan, &["objective.type=grace"]), &["objective.type", "not planned yet"]);
+    assert_fails(&mut souk(home.path(), &plan, &["objective.type=grace"]), &["objective.type", "not planned yet"]);
     let evaluate = [
         "evaluate",
         "--model",
@@ -407,38 +411,42 @@ fn what_cannot_write_is_told_so() {
         "writing.toml",
     ];
     fs::write(home.path().join("writing.toml"), "[objective]\ntype = \"next_token\"\n").unwrap();
-    refused(&mut souk(home.path(), &evaluate, &[]), &["use a decoder"]);
+    assert_fails(&mut souk(home.path(), &evaluate, &[]), &["use a decoder"]);
     fs::write(home.path().join("writing.toml"), "[objective]\ntype = \"icr\"\n").unwrap();
-    refused(&mut souk(home.path(), &evaluate, &[]), &["writing.toml", "next_token"]);
-    refused(
+    assert_fails(&mut souk(home.path(), &evaluate, &[]), &["writing.toml", "next_token"]);
+    assert_fails(
         &mut train("base", "none", &["objective.type=icr", "train.batch=12", "encoder.causal=false"]),
         &["encoder.causal"],
     );
     for (model, words) in [(golden, "use a decoder"), ("base", "encoder.rationale")] {
-        refused(&mut souk(home.path(), &["embed", "--model", model, "--explain"], &[]), &[words]);
+        assert_fails(&mut souk(home.path(), &["embed", "--model", model, "--explain"], &[]), &[words]);
     }
 }
 
-/// Attention in both directions is part of a model's folder, and keeps the model from writing.
+/// Bidirectional attention is saved in the model folder; such a model cannot generate.
 #[test]
-fn a_decoder_that_reads_in_both_directions_is_a_folder() {
+fn a_bidirectional_decoder_is_saved_and_loaded() {
     let home = writer();
     let sets = ["encoder.causal=false", "encoder.rationale.max_tokens=0", "train.batch=12", "train.max_steps=2"];
-    done(&mut souk(home.path(), &["train", "--data", "shop", "--out", "both", "--model", "writer", "--json"], &sets));
+    run_ok(&mut souk(home.path(), &["train", "--data", "shop", "--out", "both", "--model", "writer", "--json"], &sets));
     let config: Value = serde_json::from_slice(&fs::read(home.path().join("both/config.json")).unwrap()).unwrap();
     assert_eq!(config["is_causal"], json!(false));
-    let read = |more: &[&str]| vector(&embedded(home.path(), &[&["--model", "both"], more].concat(), "red desk\n")[0]);
-    let (folder, one_way) = (read(&[]), read(&["--set", "encoder.causal=true"]));
-    assert!(furthest(&folder, &read(&["--set", "encoder.causal=false"])) == 0.0);
-    assert!(furthest(&folder, &one_way) > 1e-3, "{folder:?} beside {one_way:?}");
+    let read = |more: &[&str]| vector(&embed(home.path(), &[&["--model", "both"], more].concat(), "red desk\n")[0]);
+    let (folder, causal) = (read(&[]), read(&["--set", "encoder.causal=true"]));
+    assert!(max_diff(&folder, &read(&["--set", "encoder.causal=false"])) == 0.0);
+    assert!(max_diff(&folder, &causal) > 1e-3, "{folder:?} and {causal:?}");
     let refine = ["train", "--data", "shop", "--out", "none", "--model", "both"];
-    refused(&mut souk(home.path(), &refine, &["objective.type=icr", "train.batch=12"]), &["encoder.causal"]);
-    done(&mut souk(home.path(), &["export", "--model", "both", "--to", "sentence-transformers", "--out", "out"], &[]));
+    assert_fails(&mut souk(home.path(), &refine, &["objective.type=icr", "train.batch=12"]), &["encoder.causal"]);
+    run_ok(&mut souk(
+        home.path(),
+        &["export", "--model", "both", "--to", "sentence-transformers", "--out", "out"],
+        &[],
+    ));
 }
 
-/// A matrix of its own for the next token's scores learns only where a next token has a part in the loss.
+/// An untied LM head gets gradients only from objectives with a next-token loss.
 #[test]
-fn the_scores_of_next_tokens_learn_where_they_count() {
+fn an_untied_lm_head_trains_only_with_a_next_token_loss() {
     let home = writer();
     let config = souk_testing::repository().join("configs/scratch-writer.toml");
     let small = [
@@ -448,25 +456,25 @@ fn the_scores_of_next_tokens_learn_where_they_count() {
         "scratch.architecture.tie_word_embeddings=false",
     ];
     let mut init = souk(home.path(), &["init", "--data", "shop", "--out", "untied"], &small);
-    done(init.arg("--config").arg(config));
+    run_ok(init.arg("--config").arg(config));
     let head = |model: &str| {
         let file = home.path().join(model).join("model.safetensors");
         souk::backbone::weights::read_tensors(&file).unwrap().remove("lm_head.weight").unwrap()
     };
-    for (objective, learns) in [("next_token", true), ("icr", true), ("info_nce", false)] {
+    for (objective, is_trained) in [("next_token", true), ("icr", true), ("info_nce", false)] {
         let args = ["train", "--data", "shop", "--out", objective, "--model", "untied"];
         let objective_set = format!("objective.type={objective}");
         let sets =
             [objective_set.as_str(), "train.batch=12", "train.max_steps=2", "train.optimizer.learning_rate=1e-2"];
-        done(&mut souk(home.path(), &args, &sets));
-        let moved = (head(objective) - head("untied")).abs().max().double_value(&[]);
-        assert_eq!(moved > 1e-4, learns, "{objective}: {moved}");
+        run_ok(&mut souk(home.path(), &args, &sets));
+        let change = (head(objective) - head("untied")).abs().max().double_value(&[]);
+        assert_eq!(change > 1e-4, is_trained, "{objective}: {change}");
     }
 }
 
-/// With pairs of queries, what an item is called is an answer to a query: of a shop that knows titles only.
+/// next_token on query-item pairs trains the decoder to answer queries with item titles.
 #[test]
-fn a_decoder_learns_to_answer_queries_with_titles() {
+fn next_token_on_pairs_generates_titles() {
     let home = writer();
     let sets = [
         "objective.type=next_token",
@@ -476,12 +484,16 @@ fn a_decoder_learns_to_answer_queries_with_titles() {
         "train.epochs=40",
         "train.optimizer.learning_rate=1e-2",
     ];
-    done(&mut souk(home.path(), &["train", "--data", "shop", "--out", "titles", "--model", "writer", "--json"], &sets));
-    let said = |model: &str| {
-        let told = embedded(home.path(), &["--model", model, "--explain"], "lamp 7\n");
-        told[0]["rationale"].as_str().unwrap().to_owned()
+    run_ok(&mut souk(
+        home.path(),
+        &["train", "--data", "shop", "--out", "titles", "--model", "writer", "--json"],
+        &sets,
+    ));
+    let rationale = |model: &str| {
+        let lines = embed(home.path(), &["--model", model, "--explain"], "lamp 7\n");
+        lines[0]["rationale"].as_str().unwrap().to_owned()
     };
-    let (before, after) = (said("writer"), said("titles"));
+    let (before, after) = (rationale("writer"), rationale("titles"));
     assert!(before.starts_with("kind: ") && !before.contains("title: "), "{before}");
     assert!(after.starts_with("title: ") && after.contains(" lamp number"), "{after}");
 }

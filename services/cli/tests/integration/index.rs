@@ -1,5 +1,5 @@
-//! A catalogue encoded as an operator has it done: by several ranks, over kills, from tables and from an object store, into a folder
-//! and into Milvus; whichever way, the vectors are the same.
+//! `souk index` with several ranks, after kills, from local files and an object store, into a folder and into Milvus.
+//! The vectors are always the same.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -27,19 +27,19 @@ fn souk(arguments: &[&str]) -> Command {
     command
 }
 
-fn done(output: &Output) -> Value {
+fn run_ok(output: &Output) -> Value {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}", text(&output.stderr));
     serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stdout)))
 }
 
-fn refused(command: &mut Command) -> String {
+fn assert_fails(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(!output.status.success());
     String::from_utf8(output.stderr).unwrap()
 }
 
-/// A folder with a catalogue in two files.
+/// Writes a catalogue in two files; returns its folder.
 fn catalogue(home: &Path) -> String {
     let folder = home.join("catalogue");
     fs::create_dir(&folder).unwrap();
@@ -50,14 +50,14 @@ fn catalogue(home: &Path) -> String {
     folder.display().to_string()
 }
 
-/// Every item with its vector, in the order of rows, which is that of the catalogue.
+/// Items with their vectors, in catalogue order.
 fn vectors(index: &str, built: &Value) -> Vec<(String, Vec<f32>)> {
     let (fingerprint, dimensions) = (built["model"].as_str().unwrap(), built["dimensions"].as_i64().unwrap());
     let snapshot = Snapshot::open(Path::new(index), fingerprint, dimensions).unwrap();
     snapshot.sample(ITEMS).unwrap().into_iter().map(|(item, vector)| (item.id, vector.to_vec())).collect()
 }
 
-fn same(one: &[(String, Vec<f32>)], other: &[(String, Vec<f32>)]) {
+fn assert_same(one: &[(String, Vec<f32>)], other: &[(String, Vec<f32>)]) {
     assert_eq!(one.len(), ITEMS);
     let ids = |all: &[(String, Vec<f32>)]| all.iter().map(|(id, _)| id.clone()).collect::<Vec<_>>();
     assert_eq!(ids(one), ids(other));
@@ -67,17 +67,17 @@ fn same(one: &[(String, Vec<f32>)], other: &[(String, Vec<f32>)]) {
 }
 
 #[test]
-fn ranks_share_the_work_and_go_on_after_a_kill() {
+fn ranks_share_the_work_and_resume_after_a_kill() {
     let home = tempfile::tempdir().unwrap();
     let from = catalogue(home.path());
-    let place = |name: &str| home.path().join(name).display().to_string();
-    let (model, alone, shared) = (model().display().to_string(), place("alone"), place("shared"));
+    let path = |name: &str| home.path().join(name).display().to_string();
+    let (model, alone, shared) = (model().display().to_string(), path("alone"), path("shared"));
     let exact = ["--set", "index.type=exact", "--json"];
     let index = |out| {
         let index = ["index", "--model", &model, "--from", &from, "--shard-mb", "1"];
         [&index[..], &exact, &["--out", out]].concat()
     };
-    let built = done(&souk(&index(&alone)).output().unwrap());
+    let built = run_ok(&souk(&index(&alone)).output().unwrap());
     assert_eq!((built["num_items"].as_u64(), built["num_shards"].as_u64()), (Some(ITEMS as u64), Some(2)));
     assert!(built["items_per_second"].as_f64().unwrap() > 0.0 && built["billion_days"].as_f64().unwrap() > 0.0);
 
@@ -88,14 +88,14 @@ fn ranks_share_the_work_and_go_on_after_a_kill() {
         assert!(began.elapsed() < Duration::from_secs(60));
         sleep(Duration::from_millis(5));
     }
-    // its ranks end with it
+    // ranks die with their launcher
     job.kill().unwrap();
     job.wait().unwrap();
     let less = format!("{from}/a.jsonl");
     let other = ["index", "--model", &model, "--from", &less, "--out", &shared];
     let message = loop {
-        let message = refused(&mut souk(&other));
-        // the ranks may need a moment to end
+        let message = assert_fails(&mut souk(&other));
+        // the ranks may take a moment to exit
         if !message.contains("another process") {
             break message;
         }
@@ -103,13 +103,13 @@ fn ranks_share_the_work_and_go_on_after_a_kill() {
     };
     assert!(message.contains("was started with another") || message.contains("is not empty"), "{message}");
     if !Path::new(&shared).exists() {
-        let rebuilt = done(&souk(&ranks).output().unwrap());
+        let rebuilt = run_ok(&souk(&ranks).output().unwrap());
         assert!(rebuilt["shards_before"].as_u64() >= Some(1), "{rebuilt}");
     }
-    same(&vectors(&alone, &built), &vectors(&shared, &built));
+    assert_same(&vectors(&alone, &built), &vectors(&shared, &built));
 }
 
-/// One request of an object store without keys.
+/// Unsigned PUT request to an object store.
 fn put(server: &str, path: &str, body: &[u8]) {
     let host = server.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
@@ -129,15 +129,16 @@ fn upload(server: &str, bucket: &str, prefix: &str, folder: &Path) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         let name = format!("{prefix}/{}", path.file_name().unwrap().to_str().unwrap());
-        match path.is_dir() {
-            true => upload(server, bucket, &name, &path),
-            false => put(server, &format!("{bucket}/{name}"), &fs::read(&path).unwrap()),
+        if path.is_dir() {
+            upload(server, bucket, &name, &path);
+        } else {
+            put(server, &format!("{bucket}/{name}"), &fs::read(&path).unwrap());
         }
     }
 }
 
 #[test]
-fn model_and_catalogue_may_lie_in_an_object_store() {
+fn indexes_from_an_object_store() {
     let Some(server) = server_url("S3_URL", "an index from an object store", |url| url.starts_with("http://")) else {
         return;
     };
@@ -147,12 +148,12 @@ fn model_and_catalogue_may_lie_in_an_object_store() {
     put(&server, &bucket, b"");
     upload(&server, &bucket, "shop/catalogue", Path::new(&from));
     upload(&server, &bucket, "models/one", &model());
-    // as a browser of buckets leaves them
+    // empty folder objects, as bucket browsers create them
     for folder in ["models/one/", "models/one/1_Pooling/", "shop/catalogue/"] {
         put(&server, &format!("{bucket}/{folder}"), b"");
     }
-    let place = |name: &str| home.path().join(name).display().to_string();
-    let (here, there) = (place("here"), place("there"));
+    let path = |name: &str| home.path().join(name).display().to_string();
+    let (here, there) = (path("here"), path("there"));
     let of = |model: &str, from: &str, out: &str| {
         let index = ["index", "--model", model, "--from", from, "--out", out, "--shard-mb", "1"];
         let mut command = souk(&[&index[..], &["--set", "index.type=exact", "--json"]].concat());
@@ -164,22 +165,22 @@ fn model_and_catalogue_may_lie_in_an_object_store() {
         command
     };
     let remote = |path: &str| format!("s3://{bucket}/{path}");
-    let built = done(&of(&model().display().to_string(), &from, &here).output().unwrap());
-    let rebuilt = done(&of(&remote("models/one"), &remote("shop/catalogue"), &there).output().unwrap());
+    let built = run_ok(&of(&model().display().to_string(), &from, &here).output().unwrap());
+    let rebuilt = run_ok(&of(&remote("models/one"), &remote("shop/catalogue"), &there).output().unwrap());
     assert_eq!(built["model"], rebuilt["model"]);
-    same(&vectors(&here, &built), &vectors(&there, &built));
+    assert_same(&vectors(&here, &built), &vectors(&there, &built));
 
-    let message = refused(&mut of(&remote("models/none"), &from, &place("x")));
+    let message = assert_fails(&mut of(&remote("models/none"), &from, &path("x")));
     assert!(message.contains("models/none") && message.contains("no files"), "{message}");
-    // a store that is away: what was fetched is still there
-    let mut away = of(&remote("models/one"), &from, &place("away"));
-    let again = away.env("AWS_ENDPOINT_URL", "http://127.0.0.1:1").output().unwrap();
-    assert_eq!(done(&again)["model"], built["model"]);
+    // with the store unreachable, the cached model is used
+    let mut unreachable = of(&remote("models/one"), &from, &path("away"));
+    let cached = unreachable.env("AWS_ENDPOINT_URL", "http://127.0.0.1:1").output().unwrap();
+    assert_eq!(run_ok(&cached)["model"], built["model"]);
 }
 
 #[cfg(feature = "milvus")]
 #[test]
-fn ranks_fill_one_collection() {
+fn ranks_fill_one_milvus_collection() {
     use souk::address::Address;
     use souk::index::{Index, Milvus, MilvusSettings};
 
@@ -187,25 +188,25 @@ fn ranks_fill_one_collection() {
     let home = tempfile::tempdir().unwrap();
     let from = catalogue(home.path());
     let (model, out, prefix) = (model().display().to_string(), home.path().join("work"), unique("index") + "_");
-    let place = format!("search.index={{type=\"milvus\", address=\"{server}\", collection_prefix=\"{prefix}\"}}");
+    let setting = format!("search.index={{type=\"milvus\", address=\"{server}\", collection_prefix=\"{prefix}\"}}");
     let index = ["index", "--model", &model, "--from", &from, "--out", out.to_str().unwrap(), "--shard-mb", "1"];
-    let whole = [&index[..], &["--collection", "autumn", "--alias", "now", "--json", "--set", &place]].concat();
-    let built = done(&souk(&[&["launch", "--nproc", "2", "--"], &whole[..]].concat()).output().unwrap());
+    let whole = [&index[..], &["--collection", "autumn", "--alias", "now", "--json", "--set", &setting]].concat();
+    let built = run_ok(&souk(&[&["launch", "--nproc", "2", "--"], &whole[..]].concat()).output().unwrap());
     assert_eq!(
         (built["num_items"].as_u64(), &built["collection"]),
         (Some(ITEMS as u64), &json!(format!("{prefix}autumn")))
     );
     let settings =
         MilvusSettings { address: Address::new(&server), collection_prefix: prefix, ..MilvusSettings::default() };
-    let fingerprint = done(&souk(&[&index[..], &["--json"]].concat()).output().unwrap());
+    let fingerprint = run_ok(&souk(&[&index[..], &["--json"]].concat()).output().unwrap());
     let (fingerprint, dimensions) =
         (fingerprint["model"].as_str().unwrap().to_owned(), fingerprint["dimensions"].as_i64().unwrap());
     souk_testing::databases::runtime().block_on(async {
         let collection = Milvus::open(&settings, "now", &fingerprint, dimensions).await.unwrap();
         assert_eq!(collection.num_items().await.unwrap(), ITEMS);
     });
-    // another catalogue does not slip in
-    let message = refused(&mut souk(
+    // another catalogue is rejected
+    let message = assert_fails(&mut souk(
         &[
             &index[..3],
             &["--from", &format!("{from}/a.jsonl"), "--out", home.path().join("y").to_str().unwrap()],

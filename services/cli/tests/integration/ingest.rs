@@ -1,4 +1,4 @@
-//! `souk ingest` of files as a user runs it: what it says, what it refuses, and a disk that is full.
+//! `souk ingest` of files: output, errors, and a full disk.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn write_log(path: &Path, searches: usize) {
 }
 
 #[test]
-fn a_second_run_finds_nothing_new_and_says_so() {
+fn a_second_run_finds_nothing_new() {
     let home = tempfile::tempdir().unwrap();
     let (log, data) = (home.path().join("logs.ndjson"), home.path().to_str().unwrap());
     write_log(&log, 50);
@@ -38,14 +38,14 @@ fn a_second_run_finds_nothing_new_and_says_so() {
 }
 
 #[test]
-fn usage_is_two_and_a_path_that_is_denied_is_one() {
+fn usage_errors_exit_with_2_and_bad_paths_with_1() {
     let home = tempfile::tempdir().unwrap();
     let data = home.path().to_str().unwrap();
     let log = home.path().join("logs.ndjson");
     write_log(&log, 1);
     let log = log.to_str().unwrap();
     let denied = home.path().join("denied");
-    fs::write(&denied, "a file where a folder is wanted").unwrap();
+    fs::write(&denied, "a file where a folder is expected").unwrap();
     let both = ["ingest", "--data", data, "--from", log, "--set", "log.brokers=localhost:1"];
     for (arguments, code, expected) in [
         (&["ingest", "--data", data][..], 2, "no source: give --from FILE"),
@@ -67,19 +67,19 @@ fn usage_is_two_and_a_path_that_is_denied_is_one() {
 }
 
 #[test]
-fn a_full_disk_is_said_and_loses_nothing() {
+fn a_full_disk_is_an_error_and_loses_nothing() {
     let home = tempfile::tempdir().unwrap();
     let (log, data) = (home.path().join("logs.ndjson"), home.path().to_str().unwrap());
     write_log(&log, 20_000);
     let engine = env!("CARGO_BIN_EXE_souk-engine");
     let arguments = format!("ingest --json --from {} --data {data} --set ingest.commit_messages=10000", log.display());
-    // no file may grow beyond 64 KiB: writing fails as it does when the disk is full
+    // files are limited to 64 KiB: writes fail as on a full disk
     let limited = format!("trap '' XFSZ; ulimit -f 64; exec '{engine}' {arguments}");
     let full = Command::new("bash").args(["-c", &limited]).output().unwrap();
     assert_eq!(full.status.code(), Some(1), "{}", text(&full.stderr));
     assert!(text(&full.stderr).contains("cannot write"), "{}", text(&full.stderr));
     let lane = home.path().join("examples/file-logs.ndjson");
-    assert_eq!(fs::read_dir(&lane).unwrap().count(), 0, "nothing half written stays");
+    assert_eq!(fs::read_dir(&lane).unwrap().count(), 0, "a partial commit is left behind");
     let done = souk(&arguments.split(' ').collect::<Vec<_>>());
     let done: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!((&done["examples"], &done["repeated"]), (&20_000.into(), &0.into()));

@@ -1,4 +1,4 @@
-//! Ranks as a user starts them: whose output goes where, whose failure ends the job, and what ends all ranks.
+//! `souk launch`: output of the ranks, failure of a rank, and the end of the job.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -32,8 +32,8 @@ fn model() -> String {
     souk_testing::golden("st_cls").display().to_string()
 }
 
-/// Two ranks; rank 1 has no input and is done, rank 0 has given some vectors and waits for more texts.
-fn waiting(flags: &[&str]) -> (Child, BufReader<ChildStdout>) {
+/// Starts two ranks: rank 1 has no input and is done, rank 0 has printed vectors and waits for more texts.
+fn start_waiting_job(flags: &[&str]) -> (Child, BufReader<ChildStdout>) {
     let model = model();
     let arguments = [&["--nproc", "2"], flags, &["--", "embed", "--model", &model]].concat();
     let mut job = launch(&arguments).spawn().unwrap();
@@ -45,7 +45,7 @@ fn waiting(flags: &[&str]) -> (Child, BufReader<ChildStdout>) {
     (job, output)
 }
 
-fn ended(job: Child) -> (Option<i32>, String) {
+fn wait(job: Child) -> (Option<i32>, String) {
     let (code, _, message) = texts(job.wait_with_output().unwrap());
     (code, message)
 }
@@ -61,7 +61,7 @@ fn children(job: &Child) -> Vec<String> {
 }
 
 #[test]
-fn rank_0_speaks_for_all_and_the_others_are_labelled() {
+fn standard_output_is_rank_0_and_the_others_have_a_prefix() {
     let (code, output, others) = run(&["--nproc", "3", "--", "--version", "--json"]);
     assert_eq!(code, Some(0), "{others}");
     let version: serde_json::Value = serde_json::from_str(&output).unwrap();
@@ -74,7 +74,7 @@ fn rank_0_speaks_for_all_and_the_others_are_labelled() {
 }
 
 #[test]
-fn what_stands_before_the_verb_holds_for_the_ranks() {
+fn global_flags_are_forwarded_to_the_ranks() {
     let (code, output, message) = run(&["--json", "--set", "model.threads=1", "--", "--version"]);
     assert_eq!(code, Some(0), "{message}");
     assert!(output.starts_with('{'), "{output}");
@@ -83,7 +83,7 @@ fn what_stands_before_the_verb_holds_for_the_ranks() {
 }
 
 #[test]
-fn a_rank_that_fails_gives_the_job_its_exit_code() {
+fn a_failed_rank_sets_the_exit_code() {
     let (code, _, message) = run(&["--nproc", "2", "--", "embed", "--model", "/nowhere/at/all"]);
     assert_eq!(code, Some(2), "{message}");
     assert!(message.contains("failed first, with exit code 2"), "{message}");
@@ -95,21 +95,21 @@ fn a_rank_that_fails_gives_the_job_its_exit_code() {
 }
 
 #[test]
-fn a_rank_killed_by_a_signal_is_named_with_it() {
-    let (job, _output) = waiting(&[]);
+fn a_killed_rank_is_reported_with_its_signal() {
+    let (job, _output) = start_waiting_job(&[]);
     let ranks = children(&job);
     signal(&ranks[0], "-KILL");
-    let (code, message) = ended(job);
+    let (code, message) = wait(job);
     assert_eq!(code, Some(1), "{message}");
-    assert!(message.contains("rank 0 failed first, ended by SIGKILL"), "{message}");
+    assert!(message.contains("rank 0 failed first, killed by SIGKILL"), "{message}");
 }
 
 #[test]
-fn ending_the_job_ends_its_ranks() {
-    let (job, _output) = waiting(&[]);
+fn stopping_the_job_stops_its_ranks() {
+    let (job, _output) = start_waiting_job(&[]);
     let ranks = children(&job);
     signal(&job.id().to_string(), "-TERM");
-    let (code, message) = ended(job);
+    let (code, message) = wait(job);
     assert_eq!(code, Some(1), "{message}");
     assert!(message.contains("stopped"), "{message}");
     for rank in ranks {
@@ -118,8 +118,8 @@ fn ending_the_job_ends_its_ranks() {
 }
 
 #[test]
-fn ranks_end_with_a_launcher_that_is_killed() {
-    let (mut job, _output) = waiting(&[]);
+fn ranks_die_with_a_killed_launcher() {
+    let (mut job, _output) = start_waiting_job(&[]);
     let ranks = children(&job);
     job.kill().unwrap();
     job.wait().unwrap();
@@ -130,32 +130,32 @@ fn ranks_end_with_a_launcher_that_is_killed() {
     }
 }
 
-/// Whether the process still runs; an ended one may wait for whoever adopted it.
+/// Whether the process runs; a zombie does not count.
 fn alive(rank: &str) -> bool {
     let status = std::fs::read_to_string(Path::new("/proc").join(rank).join("stat")).unwrap_or_default();
     status.rsplit(") ").next().is_some_and(|rest| !rest.is_empty() && !rest.starts_with('Z'))
 }
 
 #[test]
-fn a_job_that_takes_too_long_is_ended() {
+fn a_job_is_stopped_after_its_timeout() {
     let arguments = ["--nproc", "2", "--timeout", "3", "--", "embed", "--model", &model()];
     let mut job = launch(&arguments).spawn().unwrap();
-    // rank 0 waits for texts as long as this is open
+    // rank 0 waits for texts while this is open
     let input = job.stdin.take();
-    let (code, message) = ended(job);
+    let (code, message) = wait(job);
     drop(input);
     assert_eq!(code, Some(1), "{message}");
     assert!(message.contains("not done after 3 s"), "{message}");
 }
 
 #[test]
-fn nccl_without_cuda_is_refused_with_what_to_do() {
+fn nccl_without_cuda_is_an_error() {
     let version = Command::new(env!("CARGO_BIN_EXE_souk-engine")).arg("--version").output().unwrap();
     if String::from_utf8_lossy(&version.stdout).contains("cuda") {
-        // the runner of the tests prints this
+        // the test runner prints this file
         if let Some(file) = std::env::var_os("SOUK_SKIPPED") {
             let mut file = std::fs::OpenOptions::new().append(true).create(true).open(file).unwrap();
-            let test = "nccl_without_cuda_is_refused_with_what_to_do";
+            let test = "nccl_without_cuda_is_an_error";
             writeln!(file, "{test}: this libtorch has CUDA; NCCL itself is in docs/gpu-checks.md").unwrap();
         }
         return;

@@ -1,6 +1,7 @@
-//! The command line as a user runs it.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
+//! Integration tests of the command line.
+#![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
+mod commands;
 mod doctor;
 mod evaluate;
 mod experiment;
@@ -13,4 +14,3 @@ mod relevance;
 mod rewards;
 mod stage;
 mod train;
-mod verbs;

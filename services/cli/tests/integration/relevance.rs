@@ -1,4 +1,4 @@
-//! A relevance model as a user makes and serves it: trained by one command, asked over HTTP, ended by a signal.
+//! `souk relevance`: trains a model, serves it over HTTP, and stops on a signal.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -32,10 +32,10 @@ fn train(home: &Path, sets: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// Takes the service up to the address that it says.
-fn serve(home: &Path, what: [&str; 2]) -> (Child, String) {
+/// Starts the service; returns it with its address.
+fn serve(home: &Path, model: [&str; 2]) -> (Child, String) {
     let mut child =
-        souk(home, &["relevance", "serve", "--json", "--listen", "127.0.0.1:0", what[0], what[1]]).spawn().unwrap();
+        souk(home, &["relevance", "serve", "--json", "--listen", "127.0.0.1:0", model[0], model[1]]).spawn().unwrap();
     let mut line = String::new();
     BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
     let said: Value = serde_json::from_str(&line).unwrap_or_else(|e| panic!("{e}: {line:?}"));
@@ -55,11 +55,11 @@ fn score(address: &str, body: &Value) -> Value {
 
 fn end(mut child: Child) {
     kill(Pid::from_raw(i32::try_from(child.id()).unwrap()), Signal::SIGTERM).unwrap();
-    assert!(child.wait().unwrap().success(), "SIGTERM is an orderly end");
+    assert!(child.wait().unwrap().success(), "SIGTERM stops with exit code 0");
 }
 
 #[test]
-fn a_judge_is_trained_served_and_ended() {
+fn a_relevance_model_is_trained_served_and_stopped() {
     let home = tempfile::tempdir().unwrap();
     let plan = MarketSpec { seed: 5, items: 400, queries: 60, events: 0 };
     market::write(&plan, &home.path().join("shop"), &|_, _| {}).unwrap();
@@ -67,7 +67,7 @@ fn a_judge_is_trained_served_and_ended() {
     let Output { status, stderr, .. } = train(home.path(), &["relevance.optimizer.learning_rate=1e9"]);
     assert_eq!(status.code(), Some(2), "{}", String::from_utf8_lossy(&stderr));
     assert!(String::from_utf8_lossy(&stderr).contains("relevance.optimizer.learning_rate"));
-    assert!(!home.path().join("judge").exists(), "a model that cannot be is not half there");
+    assert!(!home.path().join("judge").exists(), "a failed training leaves a folder behind");
 
     let Output { status, stdout, stderr } = train(home.path(), &[]);
     assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
@@ -94,7 +94,7 @@ fn a_judge_is_trained_served_and_ended() {
 }
 
 #[test]
-fn what_cannot_be_served_is_said_with_what_to_do() {
+fn rejects_models_that_cannot_be_served() {
     let home = tempfile::tempdir().unwrap();
     let base = base();
     for (arguments, words) in [

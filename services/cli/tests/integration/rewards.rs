@@ -1,5 +1,4 @@
-//! Stages that learn from rewards, as a user runs them: against a judge on a real socket that fails in every way it can,
-//! killed and resumed, alone and as several processes.
+//! Training from rewards: a judge that fails in many ways, kill and resume, one and several processes.
 
 use std::fs;
 use std::io::Read;
@@ -11,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::stage::{done, launch, losses, refused, shop, stage, steps, weights, worst_difference, written};
-use souk_testing::fake_judge::{FakeJudge, JudgeRequest, Reply};
+use crate::stage::{assert_fails, launch, losses, num_logged, run_ok, shop, stage, steps, weights, worst_difference};
+use souk_testing::fake_judge::{FakeJudge, JudgeReply, JudgeRequest};
 
-/// The item with the query's number is what was meant; one of its kind is near it.
+/// Judge's answer: level 4 for the item with the query's number and kind, less for one of them.
 fn verdicts(seen: &JudgeRequest) -> Value {
     let query = seen.body["query"].as_str().unwrap();
     let has = |text: &str, word: &str| text.split(' ').any(|other| other == word);
@@ -26,11 +25,11 @@ fn verdicts(seen: &JudgeRequest) -> Value {
     };
     let levels: Vec<u8> = seen.body["items"].as_array().unwrap().iter().map(level).collect();
     let scores: Vec<f64> = levels.iter().map(|level| f64::from(level - 1) / 3.0).collect();
-    json!({"model": "told", "scores": scores, "levels": levels})
+    json!({"model": "fake", "scores": scores, "levels": levels})
 }
 
-/// Eight steps of R-GRPO by the judge at `url`, with every part of the step in use.
-fn correct(home: &Path, out: &str, url: &str, more: &[&str]) -> Command {
+/// `souk train` with eight steps of R-GRPO on the judge at `url`, with every feature of the step enabled.
+fn train_r_grpo(home: &Path, out: &str, url: &str, more: &[&str]) -> Command {
     let url = format!("judge.url={url}");
     let sets = [
         "train.batch=12",
@@ -45,7 +44,7 @@ fn correct(home: &Path, out: &str, url: &str, more: &[&str]) -> Command {
         "objective.global_negatives=9",
         "objective.inner_epochs=2",
         "judge.type=souk",
-        "judge.model=told",
+        "judge.model=fake",
         "judge.limits={retries=0, timeout_seconds=1, deadline_seconds=3, breaker_failures=3, breaker_seconds=0.2}",
         "reward.max_missing=0",
         "reward.pause_seconds=0.05",
@@ -55,7 +54,7 @@ fn correct(home: &Path, out: &str, url: &str, more: &[&str]) -> Command {
     stage(home, out, &[&sets[..], more].concat())
 }
 
-fn said(command: &mut Command) -> String {
+fn run_and_read_stderr(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{message}");
@@ -63,39 +62,39 @@ fn said(command: &mut Command) -> String {
 }
 
 #[test]
-fn a_judge_that_fails_in_every_way_changes_nothing_but_the_time() {
+fn judge_failures_do_not_change_the_result() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    let good = FakeJudge::start(|_, seen| Reply::Json(verdicts(seen)));
-    done(&mut correct(home.path(), "whole", &good.url(), &[]));
-    // every other request fails, each time in another way
+    let good = FakeJudge::start(|_, seen| JudgeReply::Json(verdicts(seen)));
+    run_ok(&mut train_r_grpo(home.path(), "whole", &good.url(), &[]));
+    // every second request fails, each time in a different way
     let bad = FakeJudge::start(|number, seen| {
         let right = verdicts(seen);
         let mut wrong = right.clone();
         let num = right["scores"].as_array().unwrap().len();
         match number % 22 {
-            1 => Reply::Status(500, "", "out of order".into()),
-            3 => Reply::Hang,
-            5 => Reply::Status(200, "", "<html>".into()),
-            7 => Reply::Status(200, "", right.to_string().replace("1.0", "NaN").replace("0.0", "NaN")),
+            1 => JudgeReply::Status(500, "", "out of order".into()),
+            3 => JudgeReply::Hang,
+            5 => JudgeReply::Status(200, "", "<html>".into()),
+            7 => JudgeReply::Status(200, "", right.to_string().replace("1.0", "NaN").replace("0.0", "NaN")),
             9 => {
                 wrong["scores"].as_array_mut().unwrap().pop();
-                Reply::Json(wrong)
+                JudgeReply::Json(wrong)
             }
-            11 => Reply::Cut(right.to_string()),
-            13 => Reply::Close,
+            11 => JudgeReply::Cut(right.to_string()),
+            13 => JudgeReply::Close,
             15 => {
                 wrong["scores"] = json!(vec![7.5; num]);
-                Reply::Json(wrong)
+                JudgeReply::Json(wrong)
             }
-            17 => Reply::Late(Duration::from_secs(60), right),
-            19 => Reply::Drip,
-            21 => Reply::Status(429, "Retry-After: 0\r\n", String::new()),
-            _ => Reply::Json(right),
+            17 => JudgeReply::Late(Duration::from_secs(60), right),
+            19 => JudgeReply::Drip,
+            21 => JudgeReply::Status(429, "Retry-After: 0\r\n", String::new()),
+            _ => JudgeReply::Json(right),
         }
     });
-    let message = said(&mut correct(home.path(), "disturbed", &bad.url(), &[]));
-    assert!(bad.seen().len() > 44, "each way was met: {} requests", bad.seen().len());
+    let message = run_and_read_stderr(&mut train_r_grpo(home.path(), "disturbed", &bad.url(), &[]));
+    assert!(bad.seen().len() > 44, "too few requests for all failures: {}", bad.seen().len());
     assert!(message.contains("training pauses and asks again"), "{message}");
     let [whole, disturbed] = ["whole", "disturbed"].map(|out| home.path().join(out));
     assert_eq!(losses(&whole), losses(&disturbed));
@@ -104,18 +103,21 @@ fn a_judge_that_fails_in_every_way_changes_nothing_but_the_time() {
 }
 
 #[test]
-fn while_the_judge_is_away_no_step_is_taken_and_then_it_goes_on_by_itself() {
+fn training_pauses_while_the_judge_is_down_and_resumes() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    let is_back = Arc::new(AtomicBool::new(false));
-    let answers = is_back.clone();
-    let judge = FakeJudge::start(move |number, seen| match number < 20 || answers.load(Ordering::SeqCst) {
-        true => Reply::Json(verdicts(seen)),
-        false => Reply::Status(503, "", String::new()),
+    let is_up = Arc::new(AtomicBool::new(false));
+    let judge_is_up = is_up.clone();
+    let judge = FakeJudge::start(move |number, seen| {
+        if number < 20 || judge_is_up.load(Ordering::SeqCst) {
+            JudgeReply::Json(verdicts(seen))
+        } else {
+            JudgeReply::Status(503, "", String::new())
+        }
     });
-    let good = FakeJudge::start(|_, seen| Reply::Json(verdicts(seen)));
-    done(&mut correct(home.path(), "whole", &good.url(), &[]));
-    let mut command = correct(home.path(), "away", &judge.url(), &[]);
+    let good = FakeJudge::start(|_, seen| JudgeReply::Json(verdicts(seen)));
+    run_ok(&mut train_r_grpo(home.path(), "whole", &good.url(), &[]));
+    let mut command = train_r_grpo(home.path(), "away", &judge.url(), &[]);
     let mut child = command.spawn().unwrap();
     let out = home.path().join("away");
     let begin = Instant::now();
@@ -127,29 +129,28 @@ fn while_the_judge_is_away_no_step_is_taken_and_then_it_goes_on_by_itself() {
         assert!(num > 0 && begin.elapsed() < Duration::from_secs(60), "{heard}");
         heard += &String::from_utf8_lossy(&piece[..num]);
     }
-    assert!(heard.contains("souk told at") && heard.contains("503"), "who is away, and why: {heard}");
-    let taken = written(&out);
+    assert!(heard.contains("souk fake at") && heard.contains("503"), "judge and status are missing: {heard}");
+    let steps_before = num_logged(&out);
     std::thread::sleep(Duration::from_millis(500));
-    assert_eq!(written(&out), taken, "no step without rewards");
-    is_back.store(true, Ordering::SeqCst);
-    // what it says must not fill the pipe
+    assert_eq!(num_logged(&out), steps_before, "a step without rewards");
+    is_up.store(true, Ordering::SeqCst);
+    // drain standard error, so that the process does not block on a full pipe
     std::io::copy(child.stderr.as_mut().unwrap(), &mut std::io::sink()).unwrap();
     assert!(child.wait().unwrap().success());
     assert!(weights(&home.path().join("whole")) == weights(&out));
 }
 
 #[test]
-fn a_stage_that_waits_for_its_judge_can_be_stopped_and_resumed() {
+fn a_paused_stage_can_be_stopped_and_resumed() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    let dead = FakeJudge::start(|number, seen| match number < 40 {
-        true => Reply::Json(verdicts(seen)),
-        false => Reply::Status(500, "", String::new()),
+    let dead = FakeJudge::start(|number, seen| {
+        if number < 40 { JudgeReply::Json(verdicts(seen)) } else { JudgeReply::Status(500, "", String::new()) }
     });
-    let good = FakeJudge::start(|_, seen| Reply::Json(verdicts(seen)));
-    done(&mut correct(home.path(), "whole", &good.url(), &["reward.lookahead=1"]));
+    let good = FakeJudge::start(|_, seen| JudgeReply::Json(verdicts(seen)));
+    run_ok(&mut train_r_grpo(home.path(), "whole", &good.url(), &["reward.lookahead=1"]));
     let out = home.path().join("stopped");
-    let child = correct(home.path(), "stopped", &dead.url(), &["reward.lookahead=1"]).spawn().unwrap();
+    let child = train_r_grpo(home.path(), "stopped", &dead.url(), &["reward.lookahead=1"]).spawn().unwrap();
     let begin = Instant::now();
     while dead.seen().len() < 45 {
         assert!(begin.elapsed() < Duration::from_secs(60));
@@ -159,37 +160,40 @@ fn a_stage_that_waits_for_its_judge_can_be_stopped_and_resumed() {
     let output = child.wait_with_output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
-    assert!(message.contains("--resume goes on from there"), "{message}");
-    assert!(written(&out) > 0 && written(&out) < 8);
-    done(correct(home.path(), "stopped", &good.url(), &["reward.lookahead=1"]).arg("--resume"));
+    assert!(message.contains("run again with --resume to continue"), "{message}");
+    assert!(num_logged(&out) > 0 && num_logged(&out) < 8);
+    run_ok(train_r_grpo(home.path(), "stopped", &good.url(), &["reward.lookahead=1"]).arg("--resume"));
     assert_eq!(losses(&home.path().join("whole")), losses(&out));
-    assert!(weights(&home.path().join("whole")) == weights(&out), "what waited was retrieved by the policy of then");
+    assert!(
+        weights(&home.path().join("whole")) == weights(&out),
+        "prefetched candidates must come from the earlier policy"
+    );
 }
 
 #[test]
-fn killed_and_resumed_it_ends_with_the_same_bits_whatever_waits() {
+fn killed_and_resumed_gives_the_same_bits_with_and_without_lookahead() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    let judge = FakeJudge::start(|_, seen| Reply::Json(verdicts(seen)));
+    let judge = FakeJudge::start(|_, seen| JudgeReply::Json(verdicts(seen)));
     for (name, lookahead) in [("strict", "reward.lookahead=0"), ("ahead", "reward.lookahead=2")] {
         let more = [lookahead, "train.accumulate=2", "train.epochs=4", "train.max_steps=12"];
-        done(&mut correct(home.path(), name, &judge.url(), &more));
+        run_ok(&mut train_r_grpo(home.path(), name, &judge.url(), &more));
         let killed = format!("{name}-killed");
         let out = home.path().join(&killed);
         for (kill, at) in [3, 8].into_iter().enumerate() {
-            let mut command = correct(home.path(), &killed, &judge.url(), &more);
+            let mut command = train_r_grpo(home.path(), &killed, &judge.url(), &more);
             if kill > 0 {
                 command.arg("--resume");
             }
             let mut child = command.spawn().unwrap();
-            while written(&out) < at {
-                assert!(child.try_wait().unwrap().is_none(), "it has ended by itself");
+            while num_logged(&out) < at {
+                assert!(child.try_wait().unwrap().is_none(), "the process has exited early");
                 std::thread::sleep(Duration::from_millis(1));
             }
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        done(correct(home.path(), &killed, &judge.url(), &more).arg("--resume"));
+        run_ok(train_r_grpo(home.path(), &killed, &judge.url(), &more).arg("--resume"));
         assert_eq!(losses(&home.path().join(name)), losses(&out));
         assert!(weights(&home.path().join(name)) == weights(&out), "{name}");
         let groups = fs::read_to_string(out.join("groups.jsonl")).unwrap();
@@ -198,10 +202,10 @@ fn killed_and_resumed_it_ends_with_the_same_bits_whatever_waits() {
 }
 
 #[test]
-fn processes_make_the_same_updates_from_batch_and_catalogue() {
+fn several_processes_make_the_same_updates() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    let judge = FakeJudge::start(|_, seen| Reply::Json(verdicts(seen)));
+    let judge = FakeJudge::start(|_, seen| JudgeReply::Json(verdicts(seen)));
     let graph = [
         "candidates.source=catalogue",
         "candidates.num_neighbors=4",
@@ -216,29 +220,29 @@ fn processes_make_the_same_updates_from_batch_and_catalogue() {
     ];
     for (name, more) in kinds {
         let more = &[more, &["train.optimizer.learning_rate=5e-4"]].concat();
-        done(&mut correct(home.path(), name, &judge.url(), more));
+        run_ok(&mut train_r_grpo(home.path(), name, &judge.url(), more));
         let one = home.path().join(name);
         let of2 = format!("{name}-of2");
-        done(&mut launch(home.path(), 2, &correct(home.path(), &of2, &judge.url(), more)));
+        run_ok(&mut launch(home.path(), 2, &train_r_grpo(home.path(), &of2, &judge.url(), more)));
         let two = home.path().join(of2);
         let worst = losses(&one).iter().zip(losses(&two)).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
         assert!(worst < 1e-5, "{name}: the losses differ by {worst}");
         let worst = worst_difference(&one, &two);
         assert!(worst < 1e-5, "{name}: the weights differ by {worst}");
-        let [alone, together] = [&one, &two].map(|out| steps(out).pop().unwrap());
-        assert_eq!(alone["asked"], together["asked"]);
+        let [single, parallel] = [&one, &two].map(|out| steps(out).pop().unwrap());
+        assert_eq!(single["asked"], parallel["asked"]);
         for metric in ["kl", "entropy"] {
-            let difference = alone[metric].as_f64().unwrap() - together[metric].as_f64().unwrap();
+            let difference = single[metric].as_f64().unwrap() - parallel[metric].as_f64().unwrap();
             assert!(difference.abs() < 1e-4, "{name}: {metric} differs by {difference}");
         }
     }
 }
 
 #[test]
-fn rewards_are_learned_and_written_down() {
+fn training_raises_rewards_and_logs_them() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    let judge = FakeJudge::start(|_, seen| Reply::Json(verdicts(seen)));
+    let judge = FakeJudge::start(|_, seen| JudgeReply::Json(verdicts(seen)));
     let more = ["train.max_steps=40", "train.epochs=10", "train.optimizer.learning_rate=3e-3", "objective.beta=0.01"];
     for (name, rule) in [("r_grpo", None), ("pairwise", Some("objective={type=\"pairwise\", depth=20, group=8}"))] {
         let mut all = more.to_vec();
@@ -246,7 +250,7 @@ fn rewards_are_learned_and_written_down() {
         if rule.is_some() {
             all.retain(|set| *set != "objective.beta=0.01");
         }
-        done(&mut correct(home.path(), name, &judge.url(), &all));
+        run_ok(&mut train_r_grpo(home.path(), name, &judge.url(), &all));
         let steps = steps(&home.path().join(name));
         let good = |part: &[Value]| {
             part.iter()
@@ -265,16 +269,16 @@ fn rewards_are_learned_and_written_down() {
     }
     let state = fs::read_to_string(home.path().join("r_grpo/checkpoints/step-000000040/state.json")).unwrap();
     let state: Value = serde_json::from_str(&state).unwrap();
-    assert!(state["reward_source"].as_str().unwrap().starts_with("souk told at"), "{state}");
+    assert!(state["reward_source"].as_str().unwrap().starts_with("souk fake at"), "{state}");
 }
 
 #[test]
-fn what_only_a_person_can_mend_ends_the_stage_at_once() {
+fn permanent_errors_stop_the_stage_at_once() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    let shut = FakeJudge::start(|_, _| Reply::Status(401, "", String::new()));
-    refused(&mut correct(home.path(), "run", &shut.url(), &[]), 2, &["key"]);
-    let url = shut.url();
+    let unauthorized = FakeJudge::start(|_, _| JudgeReply::Status(401, "", String::new()));
+    assert_fails(&mut train_r_grpo(home.path(), "run", &unauthorized.url(), &[]), 2, &["key"]);
+    let url = unauthorized.url();
     for (set, word) in [
         ("objective.group=1", "objective.group"),
         ("objective.beta=-1", "objective.beta"),
@@ -284,9 +288,9 @@ fn what_only_a_person_can_mend_ends_the_stage_at_once() {
         ("judge.type=guess", "guess"),
         ("judge.limits={retries=-1}", "-1"),
     ] {
-        refused(&mut correct(home.path(), "new", &url, &[set]), 2, &[word]);
-        assert!(!home.path().join("new").exists(), "{set}: nothing is left behind");
+        assert_fails(&mut train_r_grpo(home.path(), "new", &url, &[set]), 2, &[word]);
+        assert!(!home.path().join("new").exists(), "{set}: a failed run leaves a folder behind");
     }
-    let mut nobody = stage(home.path(), "new", &["objective.type=r_grpo", "train.batch=12"]);
-    refused(&mut nobody, 2, &["nobody judges", "[judge]"]);
+    let mut without_judge = stage(home.path(), "new", &["objective.type=r_grpo", "train.batch=12"]);
+    assert_fails(&mut without_judge, 2, &["nobody judges", "[judge]"]);
 }

@@ -1,4 +1,4 @@
-//! A stage as a user runs it, for the tests of stages: a small shop, the command, and what it leaves.
+//! Helpers for tests of training stages: a small shop, the `souk train` command, and its outputs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ pub fn model() -> PathBuf {
     souk_testing::golden("st_mean_dense")
 }
 
-/// A shop of 60 items, and 120 pairs of a query and the item it names.
+/// Writes a shop of 60 items and 120 pairs of a query and its item.
 pub fn shop(home: &Path) {
     let (mut corpus, mut queries, mut qrels) = (String::new(), String::new(), String::new());
     let kinds = ["desk", "lamp", "chair", "pipe", "jacket", "bottle"];
@@ -30,7 +30,7 @@ pub fn shop(home: &Path) {
     }
 }
 
-/// `souk train` into `out`.
+/// `souk train` with output folder `out`.
 pub fn stage(home: &Path, out: &str, sets: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
     command.current_dir(home).env("HF_HUB_OFFLINE", "1").env_remove("RUST_LOG").env("OMP_NUM_THREADS", "1");
@@ -42,26 +42,26 @@ pub fn stage(home: &Path, out: &str, sets: &[&str]) -> Command {
     command
 }
 
-/// The same as several processes.
-pub fn launch(home: &Path, processes: usize, alone: &Command) -> Command {
-    let mut command = Command::new(alone.get_program());
+/// The same command under `souk launch`, as several processes.
+pub fn launch(home: &Path, processes: usize, single: &Command) -> Command {
+    let mut command = Command::new(single.get_program());
     command.current_dir(home).env("OMP_NUM_THREADS", "1").env_remove("RUST_LOG");
-    command.args(["launch", "--nproc", &processes.to_string(), "--"]).args(alone.get_args());
+    command.args(["launch", "--nproc", &processes.to_string(), "--"]).args(single.get_args());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-pub fn done(command: &mut Command) -> Value {
+pub fn run_ok(command: &mut Command) -> Value {
     let Output { status, stdout, stderr } = command.output().unwrap();
     assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
     serde_json::from_slice(&stdout).unwrap()
 }
 
-pub fn refused(command: &mut Command, code: i32, words: &[&str]) {
+pub fn assert_fails(command: &mut Command, code: i32, words: &[&str]) {
     let output = command.output().unwrap();
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "{message}");
-    words.iter().for_each(|word| assert!(message.contains(word), "`{message}` does not say `{word}`"));
+    words.iter().for_each(|word| assert!(message.contains(word), "`{word}` is missing in `{message}`"));
 }
 
 pub fn steps(out: &Path) -> Vec<Value> {
@@ -89,8 +89,8 @@ pub fn worst_difference(a: &Path, b: &Path) -> f64 {
     worst
 }
 
-/// Steps that are written down, by the last whole line.
-pub fn written(out: &Path) -> usize {
+/// Number of logged steps, from the last complete line.
+pub fn num_logged(out: &Path) -> usize {
     let text = fs::read_to_string(out.join("steps.jsonl")).unwrap_or_default();
     let last = text.lines().rev().find_map(|line| serde_json::from_str::<Value>(line).ok());
     last.map_or(0, |line| line["step"].as_u64().unwrap() as usize)

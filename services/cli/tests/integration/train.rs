@@ -1,4 +1,4 @@
-//! Training as a user runs it: killed and resumed, alone and as several processes, and what it says when it cannot go on.
+//! `souk train`: kill and resume, one and several processes, and error messages.
 
 use std::fs;
 use std::path::Path;
@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use souk::backbone::weights::read_tensors;
 
-use crate::stage::{done, launch, losses, model, refused, shop, stage, steps, weights, worst_difference, written};
+use crate::stage::{
+    assert_fails, launch, losses, model, num_logged, run_ok, shop, stage, steps, weights, worst_difference,
+};
 
-/// Steps of the stage that the tests train.
+/// Number of steps of the default stage.
 const STEPS: usize = 20;
 
-/// `souk train` into `out`, with few pairs in a step, all parts of the objective, and a checkpoint every second step.
+/// `souk train` with output folder `out`: small batches, all parts of the objective, a checkpoint every second step.
 fn train(home: &Path, out: &str, more: &[&str]) -> Command {
     let sets = [
         "train.batch=12",
@@ -22,7 +24,7 @@ fn train(home: &Path, out: &str, more: &[&str]) -> Command {
         "train.chunk_tokens=64",
         "train.keep_tokens=100",
         "train.optimizer.learning_rate=3e-3",
-        // a bias of attention's keys has no gradient but rounding, which AdamW would blow up to whole steps
+        // the gradient of a key bias is rounding noise, which AdamW would scale up to full steps
         "train.optimizer.epsilon=1e-6",
         "objective.type=info_nce",
         "objective.global_negatives=9",
@@ -32,15 +34,15 @@ fn train(home: &Path, out: &str, more: &[&str]) -> Command {
     stage(home, out, &[&sets[..], more].concat())
 }
 
-fn launched(home: &Path, out: &str, processes: usize, more: &[&str]) -> Command {
+fn train_with_ranks(home: &Path, out: &str, processes: usize, more: &[&str]) -> Command {
     launch(home, processes, &train(home, out, more))
 }
 
 #[test]
-fn a_stage_learns_and_leaves_a_model_folder() {
+fn a_stage_lowers_the_loss_and_writes_a_model_folder() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    let summary = done(&mut train(home.path(), "run", &[]));
+    let summary = run_ok(&mut train(home.path(), "run", &[]));
     assert_eq!((&summary["steps"], &summary["finished"]), (&json!(STEPS), &json!(true)));
     let losses = losses(&home.path().join("run"));
     assert_eq!(losses.len(), STEPS);
@@ -52,23 +54,23 @@ fn a_stage_learns_and_leaves_a_model_folder() {
     let checkpoints = fs::read_dir(home.path().join("run/checkpoints")).unwrap().count();
     assert_eq!(checkpoints, 2, "the last two are kept");
     assert!(worst_difference(&home.path().join("run"), &model()) > 1e-3, "the weights have changed");
-    // the folder is a model for every other verb
+    // other commands can load the folder
     let mut embed = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
     embed.current_dir(home.path()).args(["index", "--model", "run", "--data", "data", "--out", "index"]);
     assert!(embed.output().unwrap().status.success());
-    // and starts no second stage over it
-    refused(&mut train(home.path(), "run", &[]), 2, &["is not empty", "--resume"]);
+    // a second stage does not overwrite it
+    assert_fails(&mut train(home.path(), "run", &[]), 2, &["is not empty", "--resume"]);
 }
 
 #[test]
-fn killed_at_random_and_resumed_it_ends_with_the_same_bits() {
+fn killed_at_random_and_resumed_gives_the_same_bits() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    // enough for ten kills that each let a few steps pass
+    // enough steps for ten kills with a few steps between them
     let long = ["train.epochs=8"];
-    done(&mut train(home.path(), "whole", &long));
+    run_ok(&mut train(home.path(), "whole", &long));
     let (whole, out) = (home.path().join("whole"), home.path().join("killed"));
-    let most = steps(&whole).len();
+    let num_steps = steps(&whole).len();
     let mut seed = 20_261_u64;
     let mut random = |below: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -80,21 +82,21 @@ fn killed_at_random_and_resumed_it_ends_with_the_same_bits() {
             command.arg("--resume");
         }
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        let before = written(&out);
-        // some die before their first step, most within or between some later ones
+        let before = num_logged(&out);
+        // every fourth kill comes before the first step, the others during or between later steps
         if kill % 4 != 3 {
-            while written(&out) <= before + random(3) as usize {
-                assert!(child.try_wait().unwrap().is_none(), "it has ended by itself");
+            while num_logged(&out) <= before + random(3) as usize {
+                assert!(child.try_wait().unwrap().is_none(), "the process has exited early");
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
         std::thread::sleep(Duration::from_millis(random(30)));
-        assert!(child.try_wait().unwrap().is_none() && written(&out) < most, "kill {kill} came too late");
+        assert!(child.try_wait().unwrap().is_none() && num_logged(&out) < num_steps, "kill {kill} came too late");
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    done(train(home.path(), "killed", &long).arg("--resume"));
-    assert_eq!(losses(&whole), losses(&out), "each step is written down once");
+    run_ok(train(home.path(), "killed", &long).arg("--resume"));
+    assert_eq!(losses(&whole), losses(&out), "each step is logged once");
     assert!(weights(&whole) == weights(&out));
 }
 
@@ -103,11 +105,11 @@ fn one_two_and_four_processes_make_the_same_updates() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
     let real = ["train.optimizer.learning_rate=5e-4", "train.max_steps=20"];
-    done(&mut train(home.path(), "one", &real));
+    run_ok(&mut train(home.path(), "one", &real));
     let one = home.path().join("one");
     for processes in [2, 4] {
         let out = format!("of{processes}");
-        done(&mut launched(home.path(), &out, processes, &real));
+        run_ok(&mut train_with_ranks(home.path(), &out, processes, &real));
         let out = home.path().join(out);
         let (alone, together) = (losses(&one), losses(&out));
         assert_eq!(together.len(), STEPS);
@@ -116,20 +118,20 @@ fn one_two_and_four_processes_make_the_same_updates() {
         let worst = worst_difference(&one, &out);
         assert!(worst < 1e-5, "{processes} processes: the weights differ by {worst}");
     }
-    // and a stage that four began goes on with one
-    done(&mut launched(home.path(), "four", 4, &real));
+    // a stage of four processes resumes with one
+    run_ok(&mut train_with_ranks(home.path(), "four", 4, &real));
     let last = home.path().join("four/checkpoints/step-000000020");
     fs::remove_dir_all(last).unwrap();
-    done(train(home.path(), "four", &real).arg("--resume"));
+    run_ok(train(home.path(), "four", &real).arg("--resume"));
     assert!(worst_difference(&one, &home.path().join("four")) < 1e-5);
 }
 
 #[test]
-fn a_killed_process_ends_the_others_with_its_number() {
+fn a_killed_rank_stops_the_job_and_is_named() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
     let long = ["train.epochs=100000", "collective.timeout_seconds=20"];
-    let mut job = launched(home.path(), "lost", 3, &long).spawn().unwrap();
+    let mut job = train_with_ranks(home.path(), "lost", 3, &long).spawn().unwrap();
     let begin = Instant::now();
     while steps(&home.path().join("lost")).is_empty() {
         assert!(begin.elapsed() < Duration::from_secs(60) && job.try_wait().unwrap().is_none());
@@ -140,7 +142,7 @@ fn a_killed_process_ends_the_others_with_its_number() {
     assert!(Command::new("kill").args(["-KILL", victim]).status().unwrap().success());
     let lost = Instant::now();
     let output = job.wait_with_output().unwrap();
-    assert!(lost.elapsed() < Duration::from_secs(35), "the timeout, and some time to end");
+    assert!(lost.elapsed() < Duration::from_secs(35), "the job took longer than the timeout");
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     assert!(message.contains("rank 1"), "{message}");
@@ -150,48 +152,52 @@ fn a_killed_process_ends_the_others_with_its_number() {
 fn a_loss_that_is_not_finite_stops_before_the_update() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    // the first update throws the weights far out, the next step shows it
+    // the first update makes the weights diverge; the next step detects it
     let wild = ["train.optimizer.learning_rate=1e38", "train.optimizer.warmup=0"];
-    refused(&mut train(home.path(), "run", &wild), 1, &["diverged-", "learning_rate"]);
+    assert_fails(&mut train(home.path(), "run", &wild), 1, &["diverged-", "learning_rate"]);
     let steps = steps(&home.path().join("run")).len();
     let text = fs::read(home.path().join(format!("run/diverged-{}.json", steps + 1))).unwrap();
     let batch: Value = serde_json::from_slice(&text).unwrap();
     assert_eq!(batch["pairs"].as_array().unwrap().len(), 12);
     assert!(batch["pairs"][0]["item"].as_str().unwrap().starts_with('d'));
-    assert!(!home.path().join("run/config.json").exists(), "no model is left");
+    assert!(!home.path().join("run/config.json").exists(), "a diverged stage writes a model");
 }
 
 #[test]
-fn so_many_batches_are_passed_over_and_written_down() {
+fn skips_a_limited_number_of_diverged_batches() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    // no checkpoint comes between that would see what has become of the weights
+    // no checkpoint in between, which would detect the diverged weights
     let of = |rate| [rate, "train.optimizer.warmup=0", "train.skip_diverged=2", "train.checkpoint_steps=1000"];
     let wild = of("train.optimizer.learning_rate=1e38");
-    refused(&mut train(home.path(), "run", &wild), 1, &["diverged-", "learning_rate"]);
+    assert_fails(&mut train(home.path(), "run", &wild), 1, &["diverged-", "learning_rate"]);
     let steps = steps(&home.path().join("run")).len();
-    let named = |number: usize| home.path().join(format!("run/diverged-{number}.json"));
-    assert!((1..=3).all(|more| named(steps + more).exists()) && !named(steps + 4).exists());
-    // gone on with at a rate that is none, from the last checkpoint or the beginning
-    let mended = of("train.optimizer.learning_rate=1e-4");
-    done(train(home.path(), "run", &mended).arg("--resume"));
+    let file = |number: usize| home.path().join(format!("run/diverged-{number}.json"));
+    assert!((1..=3).all(|more| file(steps + more).exists()) && !file(steps + 4).exists());
+    // resumes with a sane learning rate
+    let fixed = of("train.optimizer.learning_rate=1e-4");
+    run_ok(train(home.path(), "run", &fixed).arg("--resume"));
 }
 
 #[test]
-fn it_goes_on_only_with_what_it_began_with() {
+fn resume_rejects_changed_settings() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    done(&mut train(home.path(), "run", &[]));
-    refused(train(home.path(), "run", &["train.batch=13"]).arg("--resume"), 2, &["train.batch: was 12", "is 13 now"]);
-    done(train(home.path(), "run", &["train.keep_tokens=0"]).arg("--resume"));
-    // what went wrong may be mended
-    done(train(home.path(), "run", &["train.optimizer.learning_rate=1e-4"]).arg("--resume"));
-    let held = fs::File::open(home.path().join("run/stage.json")).unwrap();
-    held.lock().unwrap();
-    refused(train(home.path(), "run", &[]).arg("--resume"), 2, &["another process is training in it"]);
-    drop(held);
+    run_ok(&mut train(home.path(), "run", &[]));
+    assert_fails(
+        train(home.path(), "run", &["train.batch=13"]).arg("--resume"),
+        2,
+        &["train.batch: was 12", "is 13 now"],
+    );
+    run_ok(train(home.path(), "run", &["train.keep_tokens=0"]).arg("--resume"));
+    // the learning rate may change, to recover from divergence
+    run_ok(train(home.path(), "run", &["train.optimizer.learning_rate=1e-4"]).arg("--resume"));
+    let lock = fs::File::open(home.path().join("run/stage.json")).unwrap();
+    lock.lock().unwrap();
+    assert_fails(train(home.path(), "run", &[]).arg("--resume"), 2, &["another process is training in it"]);
+    drop(lock);
     fs::write(home.path().join("data/qrels/train.tsv"), "q1\td1\t4\n").unwrap();
-    refused(train(home.path(), "run", &[]).arg("--resume"), 2, &["--data", "start a new stage"]);
+    assert_fails(train(home.path(), "run", &[]).arg("--resume"), 2, &["--data", "start a new stage"]);
     for (set, word) in [
         ("objective.temperature=0", "objective.temperature"),
         ("objective.dimensions=[64]", "objective.dimensions"),
@@ -206,18 +212,18 @@ fn it_goes_on_only_with_what_it_began_with() {
         ("train.lora={rank=1, alpha=1.0, targets=[\"query\"], dropout=0.1}", "train.dropout"),
         ("train.lora={rank=1, alpha=1.0, targets=[\"query\", \"q_proj\"]}", "`q_proj`"),
     ] {
-        refused(&mut train(home.path(), "new", &[set]), 2, &[word]);
-        assert!(!home.path().join("new").exists(), "{set}: nothing is left behind");
+        assert_fails(&mut train(home.path(), "new", &[set]), 2, &[word]);
+        assert!(!home.path().join("new").exists(), "{set}: a failed run leaves a folder behind");
     }
 }
 
 #[test]
-fn an_adapter_is_trained_alone_and_kept() {
+fn lora_trains_and_saves_only_the_adapter() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
     let lora = ["train.lora={rank=4, alpha=8.0, targets=[\"query\", \"value\"]}", "model.precision=bf16"];
-    let summary = done(&mut train(home.path(), "run", &lora));
-    // two layers, two maps of 32 by 32 each, down and up of rank 4
+    let summary = run_ok(&mut train(home.path(), "run", &lora));
+    // two layers, two 32x32 maps each, with A and B of rank 4
     assert_eq!(summary["num_parameters"], 2 * 2 * 2 * 4 * 32);
     let adapter = read_tensors(&home.path().join("run/adapter/adapter_model.safetensors")).unwrap();
     assert_eq!(adapter.len(), 8);
@@ -231,13 +237,13 @@ fn an_adapter_is_trained_alone_and_kept() {
 }
 
 #[test]
-fn a_folder_is_taken_up_only_where_a_stage_began_with_the_same_model() {
+fn resume_rejects_other_folders_and_base_models() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
     let foreign = home.path().join("foreign");
     fs::create_dir_all(foreign.join("model")).unwrap();
     fs::write(foreign.join("model/precious"), "kept").unwrap();
-    refused(train(home.path(), "foreign", &[]).arg("--resume"), 2, &["is not empty", "no stage in it to resume"]);
+    assert_fails(train(home.path(), "foreign", &[]).arg("--resume"), 2, &["is not empty", "no stage in it to resume"]);
     assert!(foreign.join("model/precious").exists());
 
     let base = home.path().join("base");
@@ -253,15 +259,15 @@ fn a_folder_is_taken_up_only_where_a_stage_began_with_the_same_model() {
         }
         command
     };
-    done(&mut from(false));
+    run_ok(&mut from(false));
     let tokenizer = base.join("config_sentence_transformers.json");
     let text = fs::read_to_string(&tokenizer).unwrap_or_else(|_| "{}".into());
     fs::write(&tokenizer, text + "\n").unwrap();
-    refused(&mut from(true), 2, &["model.path", "not the model that the stage began with"]);
+    assert_fails(&mut from(true), 2, &["model.path", "not the model that the stage began with"]);
 }
 
 #[test]
-fn asked_to_stop_it_writes_a_checkpoint_and_says_that_it_is_not_done() {
+fn a_stop_writes_a_checkpoint_and_exits_with_1() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
     let long = ["train.epochs=100000", "train.checkpoint_steps=1000000"];
@@ -270,10 +276,10 @@ fn asked_to_stop_it_writes_a_checkpoint_and_says_that_it_is_not_done() {
         let name = out.file_name().unwrap().to_str().unwrap();
         let job = match processes {
             1 => train(home.path(), name, &long).spawn().unwrap(),
-            _ => launched(home.path(), name, processes, &long).spawn().unwrap(),
+            _ => train_with_ranks(home.path(), name, processes, &long).spawn().unwrap(),
         };
         let begin = Instant::now();
-        while written(&out) < 3 {
+        while num_logged(&out) < 3 {
             assert!(begin.elapsed() < Duration::from_secs(60));
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -281,7 +287,7 @@ fn asked_to_stop_it_writes_a_checkpoint_and_says_that_it_is_not_done() {
         let output = job.wait_with_output().unwrap();
         let message = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(1), "{message}");
-        assert!(message.contains("--resume goes on from there"), "{message}");
-        assert_eq!(fs::read_dir(out.join("checkpoints")).unwrap().count(), 1, "of where it stopped");
+        assert!(message.contains("run again with --resume to continue"), "{message}");
+        assert_eq!(fs::read_dir(out.join("checkpoints")).unwrap().count(), 1, "one checkpoint, of the last step");
     }
 }

@@ -11,15 +11,15 @@ use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{get, post};
 use serde_json::{Value, json};
-use souk::telemetry::RELEVANCE_REQUESTS;
-use souk_http::{Fault, Front, Gate, Keys, Role, admit, hurry, json_body, note, read, run};
+use souk_http::{Fault, Front, Gate, Keys, Role, admit, json_body, read, record, run, shed_load};
+use souk_io::telemetry::RELEVANCE_REQUESTS;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 
 use souk_testing::http_client::{answer, ask};
 
-/// A service with one place for requests in a hurry, that gives back what it was given.
+/// A service with one slot behind the gate, which returns what it receives.
 async fn service(keys: &str) -> SocketAddr {
     let front = Arc::new(Front {
         keys: Keys::parse(keys),
@@ -33,16 +33,16 @@ async fn service(keys: &str) -> SocketAddr {
     let echo = async move |request: Request| -> Result<Response, Fault> {
         Ok(json_body(&read::<Value>(&echoing, request).await?))
     };
-    let fails = async || Fault::from(souk::Error::device("it is broken"));
+    let fails = async || Fault::from(souk_io::Error::device("it is broken"));
     let router = Router::new()
         .route("/echo", post(echo))
-        .route_layer(from_fn_with_state((front.clone(), Arc::new(Gate::new((1, 1), 1.5))), hurry))
+        .route_layer(from_fn_with_state((front.clone(), Arc::new(Gate::new(1, 1, 1.5))), shed_load))
         .route_layer(from_fn_with_state((front.clone(), Role::Read), admit))
         .route("/fails", get(fails))
-        .layer(from_fn_with_state(front, note));
+        .layer(from_fn_with_state(front, record));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(run(listener, (router, None), std::future::pending()));
+    tokio::spawn(run(listener, router, None, std::future::pending()));
     address
 }
 

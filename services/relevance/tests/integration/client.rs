@@ -10,7 +10,7 @@ use souk::backbone::Precision;
 use souk::cross_encoder::{CrossEncoder, ServeSettings};
 use souk::encoder::Placement;
 use souk_http::Keys;
-use souk_relevance::{Judge, Service, run};
+use souk_relevance::{JudgeBackend, Service, run};
 use tch::Device;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 #[allow(unused_imports, reason = "each test uses its part")]
-pub use souk_testing::http_client::{Answer, PATIENCE, answer};
+pub use souk_testing::http_client::{HttpResponse, TIMEOUT, answer};
 use souk_testing::http_client::{ask, send};
 
 pub struct Running {
@@ -38,7 +38,7 @@ pub fn model() -> CrossEncoder {
 }
 
 impl Running {
-    pub async fn start(judge: Judge, keys: Keys, settings: ServeSettings) -> Self {
+    pub async fn start(judge: JudgeBackend, keys: Keys, settings: ServeSettings) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, asked) = oneshot::channel();
@@ -48,28 +48,28 @@ impl Running {
     }
 
     pub async fn of_model(settings: ServeSettings) -> Self {
-        let judge = Judge::of_model(model(), settings.worker).unwrap();
+        let judge = JudgeBackend::of_model(model(), settings.worker).unwrap();
         Self::start(judge, Keys::default(), settings).await
     }
 
-    pub async fn post(&self, path: &str, body: &[u8]) -> Answer {
+    pub async fn post(&self, path: &str, body: &[u8]) -> HttpResponse {
         self.post_with(path, "", body).await
     }
 
-    pub async fn post_with(&self, path: &str, headers: &str, body: &[u8]) -> Answer {
+    pub async fn post_with(&self, path: &str, headers: &str, body: &[u8]) -> HttpResponse {
         ask(self.address, &format!("POST {path}"), headers, body).await
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> HttpResponse {
         ask(self.address, &format!("GET {path}"), "", b"").await
     }
 
-    pub async fn send(&self, bytes: &[u8]) -> Answer {
+    pub async fn send(&self, bytes: &[u8]) -> HttpResponse {
         send(self.address, bytes).await
     }
 
     pub async fn stop(mut self) {
         drop(self.stop.take());
-        timeout(PATIENCE, &mut self.ended).await.unwrap().unwrap().unwrap();
+        timeout(TIMEOUT, &mut self.ended).await.unwrap().unwrap().unwrap();
     }
 }

@@ -2,11 +2,11 @@
 
 use crate::client::{Running, answer, model};
 use serde_json::{Value, json};
-use souk::cross_encoder::{Judge as Alone, ServeSettings};
+use souk::cross_encoder::{CrossEncoderJudge as Alone, ServeSettings};
 use souk::market::{self, MarketSpec, Oracle};
 use souk::reward::{Question, RewardSource};
 use souk_http::Keys;
-use souk_relevance::{Judge, OracleJudge};
+use souk_relevance::{JudgeBackend, OracleJudge};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
@@ -95,7 +95,7 @@ async fn every_answer_has_a_name_and_a_time_and_is_counted() {
 #[tokio::test]
 async fn only_known_keys_may_ask() {
     let settings = ServeSettings::default();
-    let judge = Judge::of_model(model(), settings.worker).unwrap();
+    let judge = JudgeBackend::of_model(model(), settings.worker).unwrap();
     let running = Running::start(judge, Keys::parse("first,second"), settings).await;
     let body = br#"{"query": "lamp", "items": [{"id": "1", "text": "red lamp"}]}"#;
     for headers in ["", "Authorization: Bearer wrong\r\n", "Authorization: first\r\n", "Authorization: Basic first\r\n"]
@@ -124,7 +124,7 @@ async fn the_oracle_answers_on_the_same_routes_and_does_not_guess() {
     let data = souk::beir::DataFolder::open(&shop).unwrap();
     let query = data.queries().unwrap().next().unwrap().unwrap();
     let passages: Vec<String> = data.items().unwrap().map(|item| item.unwrap().1.passage()).collect();
-    let judge = Judge::Oracle(Box::new(OracleJudge::load(&shop).unwrap()));
+    let judge = JudgeBackend::Oracle(Box::new(OracleJudge::load(&shop).unwrap()));
     let running = Running::start(judge, Keys::default(), ServeSettings::default()).await;
 
     let items = json!([{"id": "i0"}, {"id": "nothing"}, {"id": "i7", "text": "whatever"}]);

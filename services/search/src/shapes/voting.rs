@@ -1,7 +1,7 @@
 //! Types of votes on two pages side by side, and of their summary.
 
 use serde::{Deserialize, Serialize};
-use souk::store::{Side, Verdict};
+use souk::store::{Side, VoteVerdict};
 use utoipa::ToSchema;
 
 #[derive(Deserialize, ToSchema)]
@@ -21,7 +21,7 @@ pub struct VoteRequest {
     pub right: String,
     /// Whether the page shown on the left is better, the same, or worse.
     #[schema(value_type = VerdictShape)]
-    pub verdict: Verdict,
+    pub verdict: VoteVerdict,
     #[serde(default)]
     #[schema(max_items = 2000)]
     pub grades: Vec<GradeShape>,
@@ -31,7 +31,7 @@ pub struct VoteRequest {
 }
 
 #[derive(ToSchema)]
-#[schema(as = Verdict, rename_all = "snake_case")]
+#[schema(as = VoteVerdict, rename_all = "snake_case")]
 #[expect(dead_code, reason = "describes what the library reads")]
 pub enum VerdictShape {
     Good,

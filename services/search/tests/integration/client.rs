@@ -23,7 +23,7 @@ use tokio::time::timeout;
 
 use souk_testing::http_client::ask;
 #[allow(unused_imports, reason = "each test uses its part")]
-pub use souk_testing::http_client::{Answer, PATIENCE, try_ask, try_ask_with};
+pub use souk_testing::http_client::{HttpResponse, TIMEOUT, try_ask, try_ask_with};
 
 pub const NUM: usize = 60;
 const BRANDS: [&str; 2] = ["A", "B"];
@@ -85,19 +85,19 @@ impl Running {
         let chores = start(&service);
         let router = router(service.clone());
         let ended =
-            tokio::spawn(async move { souk_http::run(listener, (router, None), async { drop(asked.await) }).await });
+            tokio::spawn(async move { souk_http::run(listener, router, None, async { drop(asked.await) }).await });
         Ok(Self { address, service, stop: Some(stop), ended, _chores: chores })
     }
 
-    pub async fn ask(&self, method_and_path: &str, body: Value) -> Answer {
+    pub async fn ask(&self, method_and_path: &str, body: Value) -> HttpResponse {
         self.ask_with(method_and_path, "", body.to_string().as_bytes()).await
     }
 
-    pub async fn ask_with(&self, method_and_path: &str, headers: &str, body: &[u8]) -> Answer {
+    pub async fn ask_with(&self, method_and_path: &str, headers: &str, body: &[u8]) -> HttpResponse {
         ask(self.address, method_and_path, headers, body).await
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub async fn get(&self, path: &str) -> HttpResponse {
         self.ask_with(&format!("GET {path}"), "", b"").await
     }
 
@@ -110,7 +110,7 @@ impl Running {
 
     pub async fn stop(mut self) {
         drop(self.stop.take());
-        timeout(PATIENCE, &mut self.ended).await.unwrap().unwrap().unwrap();
+        timeout(TIMEOUT, &mut self.ended).await.unwrap().unwrap().unwrap();
     }
 }
 

@@ -51,7 +51,7 @@ async fn acknowledged_writes_survive_sigkill() {
     println!("{kills} kills, {num_checked} states checked; the slowest start took {slowest:?}");
 }
 
-async fn client_get(address: SocketAddr, path: &str) -> crate::client::Answer {
+async fn client_get(address: SocketAddr, path: &str) -> crate::client::HttpResponse {
     crate::client::try_ask(address, &format!("GET {path}"), b"").await.unwrap()
 }
 

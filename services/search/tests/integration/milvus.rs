@@ -4,7 +4,7 @@
 
 use std::io::Write;
 
-use crate::client::{NUM, PATIENCE, Running, golden, shop};
+use crate::client::{NUM, Running, TIMEOUT, golden, shop};
 use serde_json::json;
 use tokio::time::{Duration, Instant, sleep};
 
@@ -51,7 +51,7 @@ async fn searches_changes_and_swaps_on_milvus() {
     assert!(matches!(answer.status, 200 | 202), "{}", answer.body);
     let began = Instant::now();
     while running.service.serving.served().record().version != "second.1" {
-        assert!(began.elapsed() < PATIENCE, "{}", running.get("/models").await.body);
+        assert!(began.elapsed() < TIMEOUT, "{}", running.get("/models").await.body);
         sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(running.ids(json!({"query": "lamp", "k": 1000})).await.len(), NUM);

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::client::{NUM, PATIENCE, Running, golden, ids, item, shop};
+use crate::client::{NUM, Running, TIMEOUT, golden, ids, item, shop};
 use serde_json::{Value, json};
 use souk::backbone::Precision;
 use souk::dataset::{Ingest, IngestSettings, JoinCounts};
@@ -330,7 +330,7 @@ async fn late_write_continues_in_the_background() {
     assert!(late.status == 504 && message.contains("continues in the background"), "{message}");
     let began = Instant::now();
     while running.get("/items/n499").await.status != 200 {
-        assert!(began.elapsed() < PATIENCE, "the write did not finish");
+        assert!(began.elapsed() < TIMEOUT, "the write did not finish");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     running.stop().await;

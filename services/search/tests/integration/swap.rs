@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::client::{NUM, PATIENCE, Running, config, golden, shop};
+use crate::client::{NUM, Running, TIMEOUT, config, golden, shop};
 use serde_json::{Value, json};
 use souk::beir::DataFolder;
 use souk::index::{IndexSettings, Snapshot};
@@ -39,7 +39,7 @@ impl Running {
     async fn until_served(&self, version: &str) {
         let began = Instant::now();
         while self.service.serving.served().record().version != version {
-            assert!(began.elapsed() < PATIENCE, "{version} is not served: {}", self.get("/models").await.body);
+            assert!(began.elapsed() < TIMEOUT, "{version} is not served: {}", self.get("/models").await.body);
             sleep(Duration::from_millis(20)).await;
         }
     }
@@ -143,7 +143,7 @@ async fn serves_offered_versions_but_not_rolled_back_ones() {
     copy(&golden("st_max"), &folder);
     let began = Instant::now();
     while state_of(&running, "shuffled").await != VersionState::Rejected {
-        assert!(began.elapsed() < PATIENCE, "{}", running.get("/models").await.body);
+        assert!(began.elapsed() < TIMEOUT, "{}", running.get("/models").await.body);
         sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(running.service.serving.served().record().version, "first");
@@ -274,7 +274,7 @@ async fn changed_snapshot_is_rebuilt_while_served() {
     let before = running.ids(json!({"query": "new thing 777", "k": 5})).await;
     let began = Instant::now();
     while running.service.serving.num_changed() > 0 {
-        assert!(began.elapsed() < PATIENCE, "no new snapshot was made");
+        assert!(began.elapsed() < TIMEOUT, "no new snapshot was made");
         sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(running.ids(json!({"query": "new thing 777", "k": 5})).await, before);
@@ -285,7 +285,7 @@ async fn changed_snapshot_is_rebuilt_while_served() {
         match Running::of(&config(home.path(), &[]), "").await {
             Ok(running) => break running,
             Err(error) => {
-                assert!(format!("{error:#}").contains("another process") && began.elapsed() < PATIENCE, "{error:#}")
+                assert!(format!("{error:#}").contains("another process") && began.elapsed() < TIMEOUT, "{error:#}")
             }
         }
         sleep(Duration::from_millis(20)).await;

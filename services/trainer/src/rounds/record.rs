@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use souk::atomic_dir::{Claim, write_whole};
+use souk::atomic_dir::{AtomicDir, write_json_atomic};
 use souk::dataset::{Extent, Span};
 use souk::error::{Error, Result};
 
@@ -28,7 +28,8 @@ pub struct Round {
     /// The served version whose model it starts from; none if nothing was served.
     pub parent: Option<String>,
     pub model: String,
-    pub lessons: Vec<StageSpan>,
+    #[serde(rename = "lessons")]
+    pub stages: Vec<StageSpan>,
     /// How far the round's model is trained on the log, by stage: its parent's extent, then its own spans.
     pub learned: BTreeMap<String, Extent>,
 }
@@ -66,7 +67,7 @@ pub struct Rounds {
 impl Rounds {
     pub fn open(state: &Path) -> Result<Self> {
         let folder = state.join(ROUNDS);
-        fs::create_dir_all(&folder).map_err(Error::store(&folder, "make the folder"))?;
+        fs::create_dir_all(&folder).map_err(Error::store(&folder, "create the folder"))?;
         let mut numbers = Vec::new();
         for entry in fs::read_dir(&folder).map_err(Error::store(&folder, "list the rounds"))? {
             let entry = entry.map_err(Error::store(&folder, "list the rounds"))?;
@@ -104,9 +105,9 @@ impl Rounds {
     }
 
     pub fn begin(&mut self, round: Round) -> Result<()> {
-        let claim = Claim::new(&self.place(round.number))?;
-        write_whole(&claim.aside.join(BEGUN), &round)?;
-        claim.finish()?;
+        let atomic_dir = AtomicDir::new(&self.place(round.number))?;
+        write_json_atomic(&atomic_dir.staging.join(BEGUN), &round)?;
+        atomic_dir.finish()?;
         self.known.push((round, None));
         Ok(())
     }
@@ -115,7 +116,7 @@ impl Rounds {
     pub fn end(&mut self, ended: RoundOutcome) -> Result<()> {
         let place = self.known.last().map(|(round, _)| self.place(round.number));
         let begun = || Error::input("there is no unfinished round to end");
-        write_whole(&place.ok_or_else(begun)?.join(ENDED), &ended)?;
+        write_json_atomic(&place.ok_or_else(begun)?.join(ENDED), &ended)?;
         if let Some((_, last)) = self.known.last_mut() {
             *last = Some(ended);
         }
@@ -140,8 +141,8 @@ impl Rounds {
     /// The end of a stage's last span, and when that round ended.
     pub fn tried(&self, stage: &str) -> Option<(&Extent, i64)> {
         self.ended().find_map(|(round, ended)| {
-            let lesson = round.lessons.iter().find(|lesson| lesson.stage == stage)?;
-            Some((&lesson.span.to, ended.ended_at))
+            let stage = round.stages.iter().find(|span| span.stage == stage)?;
+            Some((&stage.span.to, ended.ended_at))
         })
     }
 
@@ -211,9 +212,9 @@ mod tests {
 
     fn round(number: u64, parent: Option<&str>, to: u64) -> Round {
         let span = Span { from: extent(0), to: extent(to) };
-        let lesson = StageSpan { stage: "sft".into(), span, fresh: to, why: "enough".into() };
+        let stage = StageSpan { stage: "sft".into(), span, fresh: to, why: "enough".into() };
         let learned = [("sft".to_owned(), extent(to))].into();
-        Round { number, began_at: 5, parent: parent.map(Into::into), model: "m".into(), lessons: vec![lesson], learned }
+        Round { number, began_at: 5, parent: parent.map(Into::into), model: "m".into(), stages: vec![stage], learned }
     }
 
     fn ended(version: &str, passed: bool) -> RoundOutcome {

@@ -1,5 +1,4 @@
-//! The trainer as an operator runs it, on a small shop and a small model: rounds that follow the log, gates, kills, what is
-//! missing and comes back.
+//! The trainer as an operator runs it, on a small shop and a small model: rounds, gates, kills, and servers that are down.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -20,14 +19,14 @@ use souk_testing::small_shop::{messages, model, shop};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Adds a query and a click for each number to the log.
+/// Adds a query and a click per number to the log.
 fn search(home: &Path, numbers: std::ops::Range<usize>) {
     let lines: String = messages(numbers).map(|(_, line)| line + "\n").collect();
     let log = File::options().create(true).append(true).open(home.join("log.ndjson"));
     log.unwrap().write_all(lines.as_bytes()).unwrap();
 }
 
-/// What every trainer here is told.
+/// Settings of all trainers in these tests.
 fn sets(home: &Path) -> Vec<String> {
     let stage = r#"{name="sft", set=["objective.type=info_nce", "objective.temperature=0.1", "train.batch=24", "train.epochs=6",
         "train.optimizer.learning_rate=2e-3", "train.checkpoint_steps=5"]}"#;
@@ -147,7 +146,7 @@ fn serve(home: &Path, version: &str) {
 }
 
 #[test]
-fn rounds_follow_the_log_and_begin_with_what_is_served() {
+fn rounds_follow_the_log_and_start_from_the_served_model() {
     let home = shop();
     search(home.path(), 0..240);
     let trainer = Trainer::start(home.path(), &[]);
@@ -162,7 +161,7 @@ fn rounds_follow_the_log_and_begin_with_what_is_served() {
     let state = home.path().join("state");
     assert!(state.join("training/steps.jsonl").exists(), "the console finds the curves");
     assert!(state.join("rounds/000001/report-test.html").exists());
-    // nobody goes on from these; they go after it was told that the round has ended
+    // no later round needs these; they are removed after the round has ended
     trainer.until("checkpoints stay", |_| !state.join("rounds/000001/1-sft/checkpoints").exists());
     // what was offered is waited for
     search(home.path(), 240..480);
@@ -190,7 +189,7 @@ fn losses(home: &Path) -> Vec<f64> {
 }
 
 #[test]
-fn ranks_train_as_one_and_begin_again_together() {
+fn ranks_train_together_and_restart_together() {
     let (alone, shared) = (shop(), shop());
     for home in [&alone, &shared] {
         search(home.path(), 0..240);
@@ -245,7 +244,7 @@ fn ask(server: &str, request: &str) -> String {
 }
 
 #[test]
-fn what_passes_is_put_where_other_machines_read_it() {
+fn passed_models_are_uploaded() {
     let Some(server) = std::env::var("S3_URL").ok().filter(|url| url.starts_with("http://")) else {
         let path = std::env::var("SOUK_SKIPPED").unwrap_or_else(|_| "/dev/stderr".into());
         let mut file = File::options().create(true).append(true).open(path).unwrap();
@@ -289,7 +288,7 @@ fn what_passes_is_put_where_other_machines_read_it() {
 }
 
 #[test]
-fn killed_at_any_moment_it_ends_with_the_same_model() {
+fn killed_at_any_moment_it_makes_the_same_model() {
     let (calm, wild) = (shop(), shop());
     for home in [&calm, &wild] {
         search(home.path(), 0..240);
@@ -324,7 +323,7 @@ fn killed_at_any_moment_it_ends_with_the_same_model() {
 }
 
 #[test]
-fn what_does_not_pass_is_rejected_with_its_reasons() {
+fn failed_candidates_are_rejected_with_reasons() {
     let home = shop();
     search(home.path(), 0..240);
     let gate = "trainer.gate={watched=[\"ndcg@10\"], depth=101, floors={\"mrr@10\"=101.0}}";
@@ -346,7 +345,7 @@ fn what_does_not_pass_is_rejected_with_its_reasons() {
 }
 
 #[test]
-fn what_is_missing_is_said_and_waited_for() {
+fn a_missing_log_raises_an_alarm_and_is_retried() {
     let home = shop();
     let trainer = Trainer::start(home.path(), &[]);
     let status = trainer.until("no alarm", |status| !status["alarms"]["log"].is_null());
@@ -365,7 +364,7 @@ fn what_is_missing_is_said_and_waited_for() {
 
 /// A bound on the size of files stands for a disk that is full: what is small can be written, and a checkpoint cannot.
 #[test]
-fn a_checkpoint_that_cannot_be_written_is_waited_for() {
+fn an_unwritable_checkpoint_is_retried() {
     let home = shop();
     search(home.path(), 0..240);
     let whole = Trainer::command(home.path(), &[]);
@@ -385,7 +384,7 @@ fn a_checkpoint_that_cannot_be_written_is_waited_for() {
 }
 
 #[test]
-fn the_pace_may_change_while_it_waits() {
+fn the_pace_can_change_while_it_waits() {
     let home = shop();
     search(home.path(), 0..240);
     let file = home.path().join("trainer.toml");
@@ -398,7 +397,7 @@ fn the_pace_may_change_while_it_waits() {
     fs::write(&file, "[trainer.pace]\nexamples = \"many\"\n").unwrap();
     let status = trainer.until("no alarm", |status| !status["alarms"]["config"].is_null());
     assert!(status["alarms"]["config"]["problem"].as_str().unwrap().contains("examples"), "{status:#}");
-    assert_eq!(status["stages"][0]["examples"], 1000, "it goes on as before");
+    assert_eq!(status["stages"][0]["examples"], 1000, "the old settings stay in effect");
     // the clock of files may be coarse
     sleep(Duration::from_millis(50));
     fs::write(&file, "[trainer.pace]\nexamples = 240\nseconds = 0\n").unwrap();
@@ -408,7 +407,7 @@ fn the_pace_may_change_while_it_waits() {
 }
 
 #[test]
-fn mistakes_are_told_before_anything_begins() {
+fn configuration_errors_are_reported_at_the_start() {
     let home = shop();
     search(home.path(), 0..10);
     let refused = |more: &[&str], words: &str| {
@@ -424,6 +423,6 @@ fn mistakes_are_told_before_anything_begins() {
     refused(&["trainer.gate.splits=[\"dev\"]"], "qrels/dev.tsv is not there");
     refused(&["trainer.gate.watched=[\"hits\"]"], "names `hits`");
     let trainer = Trainer::start(home.path(), &[]);
-    refused(&[], "another trainer works in it");
+    refused(&[], "another trainer uses this state folder");
     trainer.stop();
 }

@@ -40,7 +40,7 @@ impl ClientContext for Deliveries {
 impl ProducerContext for Deliveries {
     type DeliveryOpaque = ();
 
-    fn delivery(&self, result: &DeliveryResult<'_>, (): ()) {
+    fn delivery(&self, result: &DeliveryResult<'_>, _opaque: ()) {
         if let Err((error, _)) = result {
             self.failure.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert_with(|| error.clone());
         }

@@ -16,6 +16,7 @@ use milvus::v2::prelude::{
 };
 
 use super::settings::MilvusSettings;
+use souk_io::backoff::Backoff;
 use souk_io::error::{Error, Result};
 
 /// Milvus error code: the collection is not loaded.
@@ -151,8 +152,9 @@ impl MilvusClient {
         let request = request?;
         let begun = Instant::now();
         let left = || self.timeout.saturating_sub(begun.elapsed());
-        let mut pause = MIN_PAUSE;
+        let mut backoff = Backoff::new(MIN_PAUSE, MAX_PAUSE);
         loop {
+            let pause = backoff.next_pause();
             match within(left(), call(self.client.clone(), request.clone())).await {
                 // the client reconnects on the next call; a restarted server is back in seconds, and may then need
                 // longer to load
@@ -163,7 +165,6 @@ impl MilvusClient {
                         within(left(), load).await.or_else(|e| if is_transient(&e) { Ok(()) } else { Err(e) })?;
                     }
                     tokio::time::sleep(pause).await;
-                    pause = MAX_PAUSE.min(2 * pause);
                 }
                 answer => return answer,
             }

@@ -1,4 +1,4 @@
-//! The verbs as a user runs them: results on standard output, errors that teach, exit codes that tell whose turn it is.
+//! Commands run as processes: results on standard output, error messages and exit codes.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -22,24 +22,24 @@ fn souk(arguments: &[&str], input: &[u8]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
     command.args(arguments).env("HF_HUB_OFFLINE", "1").env_remove("RUST_LOG");
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // a program that refuses its arguments does not read its input
+    // a program that rejects its arguments does not read its input
     drop(child.stdin.take().unwrap().write_all(input));
     child.wait_with_output().unwrap()
 }
 
-fn done(arguments: &[&str], input: &[u8]) -> String {
+fn run_ok(arguments: &[&str], input: &[u8]) -> String {
     let output = souk(arguments, input);
     assert!(output.status.success(), "souk {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Checks the exit code and that the message says all of `words`.
-fn refused(code: i32, words: &[&str], arguments: &[&str], input: &[u8]) {
+/// Checks the exit code, and that the message contains all of `words`.
+fn assert_fails(code: i32, words: &[&str], arguments: &[&str], input: &[u8]) {
     let output = souk(arguments, input);
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(code), "souk {arguments:?}: {message}");
     for word in words {
-        assert!(message.contains(word), "souk {arguments:?}: `{message}` does not say `{word}`");
+        assert!(message.contains(word), "souk {arguments:?}: `{word}` is missing in `{message}`");
     }
     assert!(!message.contains("panicked"), "{message}");
 }
@@ -49,58 +49,66 @@ fn vectors(json_lines: &str) -> Vec<Vec<f32>> {
 }
 
 #[test]
-fn help_lists_the_verbs_and_each_verb_explains_itself() {
-    let help = done(&["--help"], b"");
-    let all = "compare db embed evaluate export import index ingest init launch market search train";
-    for verb in all.split(' ') {
-        assert!(help.contains(verb), "{help}");
-        let own = done(&[verb, "--help"], b"");
+fn help_lists_the_commands_and_each_has_its_own_help() {
+    let help = run_ok(&["--help"], b"");
+    let commands = "compare db embed evaluate export import index ingest init launch market search train";
+    for command in commands.split(' ') {
+        assert!(help.contains(command), "{help}");
+        let own = run_ok(&[command, "--help"], b"");
         assert!(own.contains("Usage: souk") && own.contains("--config"), "{own}");
     }
 }
 
 #[test]
 fn the_version_names_crate_libtorch_and_device() {
-    let version = done(&["--version"], b"");
+    let version = run_ok(&["--version"], b"");
     assert!(version.contains(env!("CARGO_PKG_VERSION")) && version.contains("libtorch 2.11.0"), "{version}");
-    let json: serde_json::Value = serde_json::from_str(&done(&["--version", "--json"], b"")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&run_ok(&["--version", "--json"], b"")).unwrap();
     assert!(json["device"] == "cpu" || json["device"].as_str().unwrap().starts_with("cuda:"), "{json}");
 }
 
 #[test]
-fn usage_errors_are_two_and_failures_one() {
+fn usage_errors_exit_with_2_and_failures_with_1() {
     let home = tempfile::tempdir().unwrap();
     let out = home.path().join("out").display().to_string();
-    refused(2, &["say what to do"], &[], b"");
-    refused(2, &["no model: give --model DIR"], &["embed"], b"x\n");
-    refused(2, &["neither a local folder"], &["embed", "--model", "/nowhere/at/all"], b"x\n");
-    refused(2, &["`f64`"], &["embed", "--model", &model("st_cls"), "--precision", "f64"], b"x\n");
-    refused(2, &["`bag`"], &["embed", "--model", &model("st_cls"), "--kind", "bag"], b"x\n");
-    refused(2, &["is 999", "vectors have 32"], &["embed", "--model", &model("st_cls"), "--dimensions", "999"], b"x\n");
-    refused(
+    assert_fails(2, &["no command: run `souk --help`"], &[], b"");
+    assert_fails(2, &["no model: give --model DIR"], &["embed"], b"x\n");
+    assert_fails(2, &["neither a local folder"], &["embed", "--model", "/nowhere/at/all"], b"x\n");
+    assert_fails(2, &["`f64`"], &["embed", "--model", &model("st_cls"), "--precision", "f64"], b"x\n");
+    assert_fails(2, &["`bag`"], &["embed", "--model", &model("st_cls"), "--kind", "bag"], b"x\n");
+    assert_fails(
+        2,
+        &["is 999", "vectors have 32"],
+        &["embed", "--model", &model("st_cls"), "--dimensions", "999"],
+        b"x\n",
+    );
+    assert_fails(
         1,
         &["corpus.jsonl", "cannot open"],
         &["index", "--model", &model("st_cls"), "--data", "/nowhere", "--out", &out],
         b"",
     );
-    refused(1, &["line 2", "not valid UTF-8"], &["embed", "--model", &model("st_cls")], b"fine\n\xff\xfe\n");
+    assert_fails(1, &["line 2", "not valid UTF-8"], &["embed", "--model", &model("st_cls")], b"fine\n\xff\xfe\n");
 }
 
 #[test]
-fn embed_gives_one_vector_per_line_whatever_the_line() {
+fn embed_gives_one_vector_per_line() {
     let input = "oak desk\n\n日本\n a\0b \nno newline at the end";
-    let lines = done(&["embed", "--model", &model("st_mean_dense")], input.as_bytes());
+    let lines = run_ok(&["embed", "--model", &model("st_mean_dense")], input.as_bytes());
     let found = vectors(&lines);
     assert_eq!((found.len(), found[0].len()), (5, 16));
-    let again = done(&["embed", "--model", &model("st_mean_dense")], b"oak desk\r\n");
-    assert!(vectors(&again)[0].iter().zip(&found[0]).all(|(a, b)| (a - b).abs() < 1e-6), "alone as in company");
-    let query = done(&["embed", "--model", &model("st_mean_dense"), "--kind", "query"], b"oak desk\n");
+    let again = run_ok(&["embed", "--model", &model("st_mean_dense")], b"oak desk\r\n");
+    assert!(
+        vectors(&again)[0].iter().zip(&found[0]).all(|(a, b)| (a - b).abs() < 1e-6),
+        "batch size changes the vector"
+    );
+    let query = run_ok(&["embed", "--model", &model("st_mean_dense"), "--kind", "query"], b"oak desk\n");
     assert_ne!(vectors(&query)[0], found[0], "this model has a prompt for queries");
-    assert!(done(&["embed", "--model", &model("st_mean_dense")], b"").is_empty());
+    assert!(run_ok(&["embed", "--model", &model("st_mean_dense")], b"").is_empty());
 }
 
 #[test]
-fn embed_says_what_it_did_when_asked() {
+fn embed_prints_stats() {
     let output = souk(&["embed", "--model", &model("st_cls"), "--stats", "--with-text"], b"oak desk\npine shelf\n");
     let line: serde_json::Value = serde_json::from_slice(output.stdout.split(|b| *b == b'\n').next().unwrap()).unwrap();
     assert_eq!(line["text"], "oak desk");
@@ -110,12 +118,12 @@ fn embed_says_what_it_did_when_asked() {
 }
 
 #[test]
-fn an_index_answers_for_its_own_model_only() {
+fn an_index_rejects_queries_of_another_model() {
     let dir = tempfile::tempdir().unwrap();
     let index = dir.path().join("index").display().to_string();
     let data = root().join("docs/demo").display().to_string();
     let one = model("st_mean_dense");
-    let built = done(&["index", "--model", &one, "--data", &data, "--out", &index, "--json"], b"");
+    let built = run_ok(&["index", "--model", &one, "--data", &data, "--out", &index, "--json"], b"");
     let manifest: serde_json::Value = serde_json::from_str(&built).unwrap();
     assert_eq!((manifest["num_items"].as_u64(), manifest["dimensions"].as_i64()), (Some(112), Some(16)));
     let search = |model: &str, rest: &[&str]| {
@@ -127,23 +135,23 @@ fn an_index_answers_for_its_own_model_only() {
     assert!(scores.len() == 4 && scores.is_sorted_by(|a, b| a >= b), "{hits}");
     let graph = dir.path().join("graph").display().to_string();
     let settings = ["--set", "index.type=hnsw", "--json"];
-    let built = done(&[&["index", "--model", &one, "--data", &data, "--out", &graph], &settings[..]].concat(), b"");
+    let built = run_ok(&[&["index", "--model", &one, "--data", &data, "--out", &graph], &settings[..]].concat(), b"");
     assert!(built.contains("\"type\":\"hnsw\"") && built.contains("links-1.u32"), "{built}");
-    let walked =
-        done(&["search", "--model", &one, "--index", &graph, "oak desk", "-k", "4", "--reach", "5", "--json"], b"");
-    // so short a walk may miss one that is hardly nearer than the next
-    let walked: serde_json::Value = serde_json::from_str(&walked).unwrap();
-    assert_eq!((&walked["hits"][0], walked["hits"].as_array().unwrap().len()), (&hits["hits"][0], 4));
+    let approximate =
+        run_ok(&["search", "--model", &one, "--index", &graph, "oak desk", "-k", "4", "--reach", "5", "--json"], b"");
+    // a small ef may miss a hit that is hardly nearer than the next one
+    let approximate: serde_json::Value = serde_json::from_str(&approximate).unwrap();
+    assert_eq!((&approximate["hits"][0], approximate["hits"].as_array().unwrap().len()), (&hits["hits"][0], 4));
     let other = search(&model("st_v6"), &[]);
     let message = String::from_utf8_lossy(&other.stderr).to_string();
     assert!(!other.status.success() && message.contains("built by model"), "{message}");
     let shorter = search(&one, &["--set", "encoder.dimensions=8"]);
-    assert!(!shorter.status.success(), "other dimensions are another model");
-    refused(2, &["is not empty"], &["index", "--model", &one, "--data", &data, "--out", &index], b"");
+    assert!(!shorter.status.success(), "other dimensions count as another model");
+    assert_fails(2, &["is not empty"], &["index", "--model", &one, "--data", &data, "--out", &index], b"");
 }
 
 #[test]
-fn a_catalogue_is_read_as_shops_write_it_and_its_faults_are_named() {
+fn index_reads_catalogue_variants_and_rejects_bad_ones() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().display().to_string();
     let index = |corpus: &str, out: &str| {
@@ -160,7 +168,7 @@ fn a_catalogue_is_read_as_shops_write_it_and_its_faults_are_named() {
     fs::remove_file(dir.path().join("corpus.jsonl")).unwrap();
     fs::create_dir(dir.path().join("corpus.jsonl")).unwrap();
     let out = dir.path().join("folder").display().to_string();
-    refused(
+    assert_fails(
         2,
         &["corpus.jsonl", "there are no files"],
         &["index", "--model", &model("st_cls"), "--data", &data, "--out", &out],
@@ -169,7 +177,7 @@ fn a_catalogue_is_read_as_shops_write_it_and_its_faults_are_named() {
 }
 
 #[test]
-fn lines_before_a_bad_one_are_not_lost() {
+fn embed_prints_all_lines_before_a_bad_one() {
     let mut input = b"oak desk\n".repeat(700);
     input.extend(b"\xff\n");
     let output = souk(&["embed", "--model", &model("st_cls")], &input);
@@ -178,7 +186,7 @@ fn lines_before_a_bad_one_are_not_lost() {
 }
 
 #[test]
-fn a_reader_that_leaves_is_no_failure() {
+fn a_closed_pipe_is_no_failure() {
     let dir = tempfile::tempdir().unwrap();
     let input = dir.path().join("titles.txt");
     fs::write(&input, "oak desk\n".repeat(5000)).unwrap();
@@ -193,12 +201,12 @@ fn a_reader_that_leaves_is_no_failure() {
 }
 
 #[test]
-fn a_bad_catalogue_line_is_named() {
+fn a_bad_catalogue_line_is_reported_with_its_number() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("corpus.jsonl"), "{\"_id\": \"1\", \"title\": \"a\"}\nnot json\n").unwrap();
     let data = dir.path().display().to_string();
     let out = dir.path().join("index").display().to_string();
-    refused(
+    assert_fails(
         1,
         &["corpus.jsonl, line 2", "not an item"],
         &["index", "--model", &model("st_cls"), "--data", &data, "--out", &out],
@@ -207,20 +215,20 @@ fn a_bad_catalogue_line_is_named() {
 }
 
 #[test]
-fn an_export_embeds_the_same() {
+fn an_exported_model_gives_the_same_vectors() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("model").display().to_string();
-    done(&["export", "--model", &model("st_last"), "--to", "sentence-transformers", "--out", &out], b"");
+    run_ok(&["export", "--model", &model("st_last"), "--to", "sentence-transformers", "--out", &out], b"");
     let (before, after) = (
-        done(&["embed", "--model", &model("st_last")], b"oak desk\n"),
-        done(&["embed", "--model", &out], b"oak desk\n"),
+        run_ok(&["embed", "--model", &model("st_last")], b"oak desk\n"),
+        run_ok(&["embed", "--model", &out], b"oak desk\n"),
     );
     assert_eq!(before, after);
-    refused(2, &["is not empty"], &["export", "--model", &model("st_last"), "--out", &out], b"");
+    assert_fails(2, &["is not empty"], &["export", "--model", &model("st_last"), "--out", &out], b"");
 }
 
-/// An adapter for a model of the golden files, with nothing left at zero.
-fn adapter(base: &str, out: &Path) {
+/// Writes a LoRA adapter without zero weights for a golden model.
+fn write_adapter(base: &str, out: &Path) {
     let dir = Path::new(base);
     let architecture = Architecture::open(&dir.join("config.json"), &[]).unwrap();
     let mut parameters = Parameters::open(dir, Device::Cpu, Kind::Float).unwrap();
@@ -239,25 +247,30 @@ fn adapter(base: &str, out: &Path) {
 fn an_adapter_changes_vectors_and_is_merged_on_export() {
     let dir = tempfile::tempdir().unwrap();
     let (base, lora) = (model("st_last"), dir.path().join("lora"));
-    adapter(&base, &lora);
+    write_adapter(&base, &lora);
     let set = format!("model.adapter={}", lora.display());
-    let plain = vectors(&done(&["embed", "--model", &base], b"oak desk\n"));
-    let adapted = vectors(&done(&["embed", "--model", &base, "--set", &set], b"oak desk\n"));
+    let plain = vectors(&run_ok(&["embed", "--model", &base], b"oak desk\n"));
+    let adapted = vectors(&run_ok(&["embed", "--model", &base, "--set", &set], b"oak desk\n"));
     assert!(adapted[0].iter().zip(&plain[0]).any(|(a, b)| (a - b).abs() > 1e-3), "the adapter does nothing");
     let out = dir.path().join("merged").display().to_string();
-    done(&["export", "--model", &base, "--set", &set, "--out", &out], b"");
-    let merged = vectors(&done(&["embed", "--model", &out], b"oak desk\n"));
+    run_ok(&["export", "--model", &base, "--set", &set, "--out", &out], b"");
+    let merged = vectors(&run_ok(&["embed", "--model", &out], b"oak desk\n"));
     assert!(merged[0].iter().zip(&adapted[0]).all(|(a, b)| (a - b).abs() < 1e-5));
-    refused(1, &["adapter_model.safetensors", "lora_B", "is missing"], &["embed", "--model", &base, "--set", &set], {
-        let file = lora.join("adapter_model.safetensors");
-        let halves = read_tensors(&file).unwrap().into_iter().filter(|(name, _)| name.contains("lora_A")).collect();
-        write_tensors(&file, &halves).unwrap();
-        b"oak desk\n"
-    });
+    assert_fails(
+        1,
+        &["adapter_model.safetensors", "lora_B", "is missing"],
+        &["embed", "--model", &base, "--set", &set],
+        {
+            let file = lora.join("adapter_model.safetensors");
+            let halves = read_tensors(&file).unwrap().into_iter().filter(|(name, _)| name.contains("lora_A")).collect();
+            write_tensors(&file, &halves).unwrap();
+            b"oak desk\n"
+        },
+    );
 }
 
 #[test]
-fn a_model_from_scratch_is_the_same_for_the_same_seed() {
+fn init_is_deterministic_for_a_seed() {
     let dir = tempfile::tempdir().unwrap();
     let data = root().join("docs/demo").display().to_string();
     for config in ["scratch-bert", "scratch-decoder"] {
@@ -265,9 +278,9 @@ fn a_model_from_scratch_is_the_same_for_the_same_seed() {
         let folders = ["a", "b", "c"].map(|name| dir.path().join(format!("{config}-{name}")).display().to_string());
         for (folder, seed) in folders.iter().zip(["scratch.seed=1", "scratch.seed=1", "scratch.seed=2"]) {
             let small = ["--set", "scratch.vocab=600", "--set", seed];
-            done(&[&["init", "--config", &file, "--data", &data, "--out", folder], &small[..]].concat(), b"");
+            run_ok(&[&["init", "--config", &file, "--data", &data, "--out", folder], &small[..]].concat(), b"");
         }
-        let [a, b, c] = folders.map(|folder| done(&["embed", "--model", &folder], b"oak desk\nsteam mop\n"));
+        let [a, b, c] = folders.map(|folder| run_ok(&["embed", "--model", &folder], b"oak desk\nsteam mop\n"));
         assert_eq!(a, b);
         assert_ne!(a, c);
         assert_eq!(vectors(&a)[0].len(), 128);
@@ -275,23 +288,23 @@ fn a_model_from_scratch_is_the_same_for_the_same_seed() {
     let file = root().join("configs/scratch-bert.toml").display().to_string();
     let out = dir.path().join("penultimate").display().to_string();
     let changes = ["--set", "scratch.vocab=600", "--set", "scratch.pooling=penultimate_mean"];
-    done(&[&["init", "--config", &file, "--data", &data, "--out", &out], &changes[..]].concat(), b"");
-    let penultimate = done(&["embed", "--model", &out], b"oak desk\n");
-    let mean = done(&["embed", "--model", &out, "--set", "encoder.pooling=mean"], b"oak desk\n");
+    run_ok(&[&["init", "--config", &file, "--data", &data, "--out", &out], &changes[..]].concat(), b"");
+    let penultimate = run_ok(&["embed", "--model", &out], b"oak desk\n");
+    let mean = run_ok(&["embed", "--model", &out, "--set", "encoder.pooling=mean"], b"oak desk\n");
     assert_ne!(penultimate, mean);
     let export = dir.path().join("export").display().to_string();
-    refused(2, &["penultimate_mean"], &["export", "--model", &out, "--out", &export], b"");
-    assert!(!Path::new(&export).exists(), "nothing is written by half");
-    refused(2, &["[scratch]", "configs/scratch-bert.toml"], &["init", "--data", &data, "--out", &export], b"");
+    assert_fails(2, &["penultimate_mean"], &["export", "--model", &out, "--out", &export], b"");
+    assert!(!Path::new(&export).exists(), "a failed export leaves a folder behind");
+    assert_fails(2, &["[scratch]", "configs/scratch-bert.toml"], &["init", "--data", &data, "--out", &export], b"");
 }
 
 #[test]
-fn a_database_is_migrated_once_by_however_many_at_a_time() {
+fn concurrent_migrations_run_each_migration_once() {
     let home = tempfile::tempdir().unwrap();
     let file = home.path().join("shop.db");
     let database = format!("sqlite:{}", file.display());
     let migrate = || {
-        let json = done(&["db", "migrate", "--database", &database, "--json"], b"");
+        let json = run_ok(&["db", "migrate", "--database", &database, "--json"], b"");
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         json["applied"].as_array().unwrap().len()
     };
@@ -300,29 +313,29 @@ fn a_database_is_migrated_once_by_however_many_at_a_time() {
         running.into_iter().map(|one| one.join().unwrap()).sum()
     });
     assert_eq!(applied, fs::read_dir(root().join("migrations")).unwrap().count());
-    assert!(done(&["db", "migrate", "--set", &format!("store.database={database}")], b"").contains("up to date"));
-    assert!(done(&["db"], b"").contains("migrate"), "alone it shows its help");
-    refused(2, &["is no database"], &["db", "migrate", "--database", "mysql://shop:secret@db/shop"], b"");
+    assert!(run_ok(&["db", "migrate", "--set", &format!("store.database={database}")], b"").contains("up to date"));
+    assert!(run_ok(&["db"], b"").contains("migrate"), "without an action, db prints its help");
+    assert_fails(2, &["is no database"], &["db", "migrate", "--database", "mysql://shop:secret@db/shop"], b"");
     fs::write(&file, "no database, but long enough to be looked at as one").unwrap();
-    refused(1, &["shop.db", "no sound SQLite"], &["db", "migrate", "--database", &database], b"");
-    let away = "postgres://shop:secret@127.0.0.1:1/shop";
-    let output = souk(&["db", "migrate", "--database", away], b"");
+    assert_fails(1, &["shop.db", "no sound SQLite"], &["db", "migrate", "--database", &database], b"");
+    let unreachable = "postgres://shop:secret@127.0.0.1:1/shop";
+    let output = souk(&["db", "migrate", "--database", unreachable], b"");
     let message = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && message.contains("cannot be reached"), "{message}");
     assert!(message.contains("shop:***@127.0.0.1:1") && !message.contains("secret"), "{message}");
 }
 
 #[test]
-fn a_market_is_written_whole_or_refused() {
+fn market_writes_all_files_or_fails() {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("shop").display().to_string();
     let small = ["market", "--items", "800", "--queries", "100", "--events", "500", "--out", &out];
-    let json: serde_json::Value = serde_json::from_str(&done(&[&small[..], &["--json"]].concat(), b"")).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&run_ok(&[&small[..], &["--json"]].concat(), b"")).unwrap();
     assert_eq!((&json["counts"]["items"], &json["counts"]["queries"]), (&800.into(), &100.into()));
     for name in ["corpus.jsonl", "queries.jsonl", "qrels/train.tsv", "qrels/test.tsv", "slices.tsv", "logs.ndjson"] {
         assert!(Path::new(&out).join(name).is_file(), "{name}");
     }
-    refused(2, &["is not empty"], &small, b"");
+    assert_fails(2, &["is not empty"], &small, b"");
     let many = dir.path().join("many").display().to_string();
-    refused(2, &["reduce the queries"], &["market", "--items", "3", "--queries", "900", "--out", &many], b"");
+    assert_fails(2, &["reduce the queries"], &["market", "--items", "3", "--queries", "900", "--out", &many], b"");
 }

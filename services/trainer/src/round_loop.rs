@@ -1,6 +1,6 @@
-//! From round to round: waits until it is time, trains stage by stage, measures, publishes. Everything that a round is was
-//! written down when it began, and each of its parts is known by what it leaves, so that a process that is killed at any
-//! moment goes on with the part it was at.
+//! The training loop of the daemon: waits until a stage is due, then trains the stages of a round, measures the result and
+//! publishes it. The round is recorded when it begins, and each part leaves a file when it is done, so a killed process resumes
+//! with the part it was in.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use crate::rounds::{Due, Round, RoundOutcome, Rounds, StageAttempt, StageSpan, due};
 use serde::{Deserialize, Serialize};
-use souk::atomic_dir::write_whole;
+use souk::atomic_dir::write_json_atomic;
 use souk::backbone::hub;
+use souk::backoff::Backoff;
 use souk::beir::DataFolder;
-use souk::config::Config;
-use souk::config::{StageSettings, TrainerSettings};
+use souk::config::{Config, StageSettings, TrainerSettings};
 use souk::dataset::{EXAMPLES_FOLDER, ExampleCounts, Span, prune};
 use souk::objects::Objects;
 use souk::store::NewVersion;
@@ -22,102 +22,104 @@ use souk::train::Progress;
 use souk::{Error, Result};
 
 use crate::drift;
-use crate::measure::{Gated, Gauge, Model};
-use crate::ranks::{Order, Ranks};
-use crate::reader::said;
+use crate::measure::{Evaluator, GateDecision, MeasuredModel};
+use crate::ranks::{Ranks, StageOrder, is_final};
 use crate::registry::{Offer, Registry};
-use crate::status::{Doing, Last, Status, Waiting, seconds_now};
-use crate::watch::Signals;
+use crate::signals::Signals;
+use crate::status::{Activity, LastRound, StageWait, Status, seconds_now};
 
 const POLL: Duration = Duration::from_millis(500);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 const DAY: f64 = 86_400.0;
-/// A link to the folder of the stage that trains, for the console's curves.
+/// Symbolic link to the current stage's folder, for the console's training curves.
 const TRAINING: &str = "training";
-/// What makes a folder a model; written last.
-const WHOLE: &str = "config.json";
+/// Written last: a folder with this file is a complete model.
+const MODEL_CONFIG: &str = "config.json";
 const DECISION: &str = "decision.json";
 
-pub struct Work {
+pub struct RoundLoop {
     config: Config,
     data: DataFolder,
     home: PathBuf,
     rounds: Rounds,
-    stock: ExampleCounts,
+    counts: ExampleCounts,
     registry: Arc<Registry>,
     ranks: Ranks,
     status: Arc<Status>,
     signals: Arc<Signals>,
-    /// When the configuration's file was changed that was read last.
+    /// Modification time of the configuration file when it was last read.
     read_at: Option<SystemTime>,
-    /// When the trainer was started: a stage that never had a turn has waited since then.
+    /// Start of the trainer: a stage that never ran has waited since then.
     began_at: i64,
 }
 
-/// What a round's model was found to be, and is published as.
+/// Result of a round, kept in its folder until it is published.
 #[derive(Serialize, Deserialize)]
 struct Decision {
-    /// What was served then.
+    /// The served version it was compared with.
     parent: Option<String>,
-    served: Model,
-    candidate: Model,
-    gated: Gated,
+    served: MeasuredModel,
+    candidate: MeasuredModel,
+    gated: GateDecision,
 }
 
-/// What came of a round's stages.
-enum Trained {
+/// Outcome of a round's stages.
+enum StagesOutcome {
     Model(String),
-    /// Nothing, and it would be the same again.
+    /// A retry would fail in the same way.
     Failed(String),
     Stopped,
 }
 
-impl Work {
-    pub fn open(
-        config: &Config,
-        data: DataFolder,
-        (registry, ranks): (Arc<Registry>, Ranks),
-        (status, signals): (Arc<Status>, Arc<Signals>),
-    ) -> Result<Self> {
+/// Services that the loop shares with the other threads.
+pub struct RoundContext {
+    pub registry: Arc<Registry>,
+    pub status: Arc<Status>,
+    pub signals: Arc<Signals>,
+}
+
+impl RoundLoop {
+    pub fn open(config: &Config, data: DataFolder, ranks: Ranks, shared: RoundContext) -> Result<Self> {
+        let RoundContext { registry, status, signals } = shared;
         let rounds = Rounds::open(&config.trainer.state)?;
         let home = data.path().join(EXAMPLES_FOLDER);
-        let mut stock = ExampleCounts::default();
-        stock.refresh(&home)?;
-        let last = rounds.ended().next().map(|(round, ended)| Last { round: round.number, ended: ended.clone() });
+        let mut counts = ExampleCounts::default();
+        counts.refresh(&home)?;
+        let last = rounds.ended().next().map(|(round, ended)| LastRound { round: round.number, ended: ended.clone() });
         status.change(|shown| shown.last_round = last);
         let (config, read_at, began_at) = (config.clone(), config.changed_at(), seconds_now());
-        Ok(Self { config, data, home, rounds, stock, registry, ranks, status, signals, read_at, began_at })
+        Ok(Self { config, data, home, rounds, counts, registry, ranks, status, signals, read_at, began_at })
     }
 
-    /// Until it is asked to stop. What goes wrong is said, and tried again.
+    /// Runs until asked to stop. Errors raise an alarm and are retried with back-off.
     pub fn run(mut self) {
-        let mut pause = FIRST_PAUSE;
+        let new_backoff = || Backoff::new(FIRST_PAUSE, MAX_PAUSE);
+        let mut backoff = new_backoff();
         while !self.signals.stopped() {
-            match self.turn() {
+            match self.poll() {
                 Ok(()) => {
                     self.status.alarm("round", None);
-                    pause = FIRST_PAUSE;
+                    backoff = new_backoff();
                 }
                 Err(_) if self.signals.stopped() => {}
                 Err(error) => {
-                    self.status.alarm("round", Some(said(&error)));
-                    self.signals.wait(pause);
-                    pause = (2 * pause).min(MAX_PAUSE);
+                    self.status.alarm("round", Some(error.with_causes()));
+                    self.signals.wait(backoff.next_pause());
                 }
             }
         }
     }
 
-    fn turn(&mut self) -> Result<()> {
+    fn poll(&mut self) -> Result<()> {
         if let Some(round) = self.rounds.unfinished().cloned() {
-            return self.go_on(&round);
+            return self.resume(&round);
         }
         self.status.change(|shown| (shown.round, shown.step, shown.steps) = (None, 0, 0));
         self.reload();
         match self.next()? {
             Some(round) => {
-                self.drifted(&round)?;
+                self.report_input_drift(&round)?;
                 self.rounds.begin(round)
             }
             None => {
@@ -127,7 +129,7 @@ impl Work {
         }
     }
 
-    /// Between rounds, what the configuration says of them may change: stages, paces, the gate, what is kept.
+    /// Reloads the settings of rounds (stages, paces, gate, retention) if the configuration file has changed.
     fn reload(&mut self) {
         let changed_at = self.config.changed_at();
         if changed_at == self.read_at {
@@ -135,10 +137,13 @@ impl Work {
         }
         self.read_at = changed_at;
         let read = self.config.read_again().and_then(|config| check_stages(&config).map(|()| config));
-        self.status.alarm("config", read.as_ref().err().map(|error| format!("{}: going on as before", said(error))));
+        self.status.alarm(
+            "config",
+            read.as_ref().err().map(|error| format!("{}: the old settings stay in effect", error.with_causes())),
+        );
         if let Ok(read) = read {
-            tracing::warn!("the configuration was read again; what is not of rounds counts from the next start on");
-            // where the trainer is, and what it watches, stays
+            tracing::warn!("reloaded the settings of rounds; other changes take effect at the next start");
+            // state folder, data and alarms stay
             let trainer = TrainerSettings {
                 stage: read.trainer.stage.clone(),
                 pace: read.trainer.pace.clone(),
@@ -152,60 +157,60 @@ impl Work {
         }
     }
 
-    /// The round that it is time for, if any.
+    /// Starts the next round if a stage is due.
     fn next(&mut self) -> Result<Option<Round>> {
-        self.stock.refresh(&self.home)?;
+        self.counts.refresh(&self.home)?;
         let stages: Vec<(StageSettings, Due)> = self.due();
         if stages.is_empty() || self.signals.full.load(std::sync::atomic::Ordering::Relaxed) {
-            self.status.doing(Doing::Waiting);
+            self.status.doing(Activity::Waiting);
             return Ok(None);
         }
         let served = self.registry.served()?;
         let parent = served.as_ref().map(|served| served.version.clone());
-        if self.is_waited_for()? {
-            self.status.doing(Doing::Offering);
+        if self.is_offer_open()? {
+            self.status.doing(Activity::Offering);
             return Ok(None);
         }
         let model = match served {
             Some(served) => served.path,
             None => hub::resolve(self.base()?)?.display().to_string(),
         };
-        let (mut learned, to) = (self.rounds.learned(parent.as_deref()), self.stock.extent());
-        let mut lessons = Vec::new();
+        let (mut learned, to) = (self.rounds.learned(parent.as_deref()), self.counts.extent());
+        let mut spans = Vec::new();
         for (stage, why) in stages {
             let known = learned.get(&stage.name).cloned().unwrap_or_default();
-            let fresh = self.stock.since(&known);
+            let fresh = self.counts.since(&known);
             let older = (self.config.trainer.pace_of(&stage).look_back * fresh as f64) as u64;
-            let span = Span { from: self.stock.rewind(&known, older), to: to.clone() };
+            let span = Span { from: self.counts.rewind(&known, older), to: to.clone() };
             let why = match why {
                 Due::Examples => "enough new examples",
                 Due::Time => "enough time, and some new examples",
             };
             learned.insert(stage.name.clone(), to.clone());
-            lessons.push(StageSpan { stage: stage.name, span, fresh, why: why.into() });
+            spans.push(StageSpan { stage: stage.name, span, fresh, why: why.into() });
         }
         let (number, began_at) = (self.rounds.next(), seconds_now());
-        tracing::info!(round = number, parent, "a round begins");
-        Ok(Some(Round { number, began_at, parent, model, lessons, learned }))
+        tracing::info!(round = number, parent, "round started");
+        Ok(Some(Round { number, began_at, parent, model, stages: spans, learned }))
     }
 
     fn base(&self) -> Result<&str> {
-        let problem = "no model to begin with: give --model DIR, or [model] path in the configuration";
+        let problem = "is not set, and no version is served: give --model DIR, or set [model] path";
         self.config.model.path.as_deref().ok_or_else(|| Error::config("model.path", problem))
     }
 
-    /// The stages whose turn it is.
+    /// Stages that are due. Updates the status.
     fn due(&self) -> Vec<(StageSettings, Due)> {
         let settings = &self.config.trainer;
         let (mut found, mut shown) = (Vec::new(), Vec::new());
         for stage in &settings.stage {
             let pace = settings.pace_of(stage);
             let tried = self.rounds.tried(&stage.name);
-            let fresh = tried.map_or_else(|| self.stock.since(&<_>::default()), |(to, _)| self.stock.since(to));
+            let fresh = tried.map_or_else(|| self.counts.since(&<_>::default()), |(to, _)| self.counts.since(to));
             let since = seconds_now() - tried.map_or(self.began_at, |(_, ended_at)| ended_at);
             let tried = StageAttempt { fresh, seconds: since.try_into().unwrap_or_default() };
             TRAINER.fresh.with_label_values(&[&stage.name]).set(fresh as i64);
-            shown.push(Waiting {
+            shown.push(StageWait {
                 stage: stage.name.clone(),
                 fresh,
                 examples: pace.examples,
@@ -218,37 +223,42 @@ impl Work {
         found
     }
 
-    /// Whether a search service may still come to serve what was offered last: until then the next round would begin
-    /// without what that has learned.
-    fn is_waited_for(&self) -> Result<bool> {
-        let Some(offer) = self.registry.waiting()? else { return Ok(false) };
+    /// Whether an offered version is still waiting to be served. The next round waits for it, because it starts from the served
+    /// model.
+    fn is_offer_open(&self) -> Result<bool> {
+        let Some(offer) = self.registry.open_offer()? else { return Ok(false) };
         let made = self.rounds.ended().find(|(_, ended)| ended.version.as_ref() == Some(&offer.version));
         let waited = made.map_or(i64::MAX, |(_, ended)| seconds_now() - ended.ended_at);
         let late = waited >= self.config.trainer.adopt_seconds as i64;
-        let problem = || format!("`{}` passed its gate {waited} s ago, and nobody serves it", offer.version);
+        let problem = || {
+            format!(
+                "`{}` passed its gate {waited} s ago and is not served yet: check the search service",
+                offer.version
+            )
+        };
         self.status.alarm("offer", (late && made.is_some()).then(problem));
         Ok(!late)
     }
 
-    /// Says whether what a round learns from is distributed as what came before it.
-    fn drifted(&self, round: &Round) -> Result<()> {
-        let Some(lesson) = round.lessons.first() else { return Ok(()) };
-        let known = self.rounds.learned(round.parent.as_deref()).remove(&lesson.stage).unwrap_or_default();
-        let before = Span { from: self.stock.rewind(&known, lesson.fresh), to: known.clone() };
-        let after = Span { from: self.stock.rewind(&known, 0), to: lesson.span.to.clone() };
+    /// Compares the round's examples with earlier ones.
+    fn report_input_drift(&self, round: &Round) -> Result<()> {
+        let Some(span) = round.stages.first() else { return Ok(()) };
+        let known = self.rounds.learned(round.parent.as_deref()).remove(&span.stage).unwrap_or_default();
+        let before = Span { from: self.counts.rewind(&known, span.fresh), to: known.clone() };
+        let after = Span { from: self.counts.rewind(&known, 0), to: span.span.to.clone() };
         let moved = drift::mixes(&self.data, &before, &after)?;
         self.status.drift("drift", &moved, self.config.trainer.alarms.max_drift);
         Ok(())
     }
 
-    /// Says whether the judge gives other levels than it gave the same stage a round before.
-    fn judged(&self, round: &Round) -> Result<()> {
+    /// Compares the judge's levels with those of the same stage a round before.
+    fn report_judge_drift(&self, round: &Round) -> Result<()> {
         let mut moved = Vec::new();
-        for (at, lesson) in round.lessons.iter().enumerate() {
-            let now = self.stage_folder(round, at, &lesson.stage);
+        for (at, span) in round.stages.iter().enumerate() {
+            let now = self.stage_folder(round, at, &span.stage);
             let before = self.rounds.ended().find_map(|(ended, _)| {
-                let at = ended.lessons.iter().position(|other| other.stage == lesson.stage)?;
-                Some(self.stage_folder(ended, at, &lesson.stage)).filter(|folder| folder.exists())
+                let at = ended.stages.iter().position(|other| other.stage == span.stage)?;
+                Some(self.stage_folder(ended, at, &span.stage)).filter(|folder| folder.exists())
             });
             if let Some(before) = before {
                 moved.extend(drift::levels(&before, &now)?.map(|moved| ("levels", moved)));
@@ -258,50 +268,50 @@ impl Work {
         Ok(())
     }
 
-    fn go_on(&mut self, round: &Round) -> Result<()> {
-        let model = match self.train(round)? {
-            Trained::Model(model) => model,
-            Trained::Stopped => return Ok(()),
-            Trained::Failed(reason) => {
+    fn resume(&mut self, round: &Round) -> Result<()> {
+        let model = match self.train_stages(round)? {
+            StagesOutcome::Model(model) => model,
+            StagesOutcome::Stopped => return Ok(()),
+            StagesOutcome::Failed(reason) => {
                 let ended =
                     RoundOutcome { ended_at: seconds_now(), version: None, passed: false, reasons: vec![reason] };
                 return self.end(round, ended);
             }
         };
-        let gauge = Gauge { config: &self.config, data: &self.data, signals: &self.signals };
-        // once it is made a decision stands: what it is published as may be served before the round has ended
+        let evaluator = Evaluator { config: &self.config, data: &self.data, signals: &self.signals };
+        // a recorded decision is final: the version may be served before the round has ended
         let file = self.rounds.place(round.number).join(DECISION);
         let decision = match read(&file)? {
             Some(decision) => decision,
             None => {
-                self.status.doing(Doing::Measuring);
-                self.judged(round)?;
-                let decision = self.decide(round, &model, &gauge)?;
-                write_whole(&file, &decision)?;
+                self.status.doing(Activity::Measuring);
+                self.report_judge_drift(round)?;
+                let decision = self.decide(round, &model, &evaluator)?;
+                write_json_atomic(&file, &decision)?;
                 decision
             }
         };
-        self.status.doing(Doing::Publishing);
-        self.clear(round)?;
-        let path = self.put(&decision)?;
+        self.status.doing(Activity::Publishing);
+        self.remove_checkpoints(round)?;
+        let path = self.upload(&decision)?;
         self.registry.publish(&offer(round, &decision, path))?;
         let Decision { candidate, served, gated, .. } = decision;
-        gauge.tidy(&[&served, &candidate])?;
+        evaluator.tidy(&[&served, &candidate])?;
         let (version, ended_at) = (Some(candidate.name), seconds_now());
         self.end(round, RoundOutcome { ended_at, version, passed: gated.passed, reasons: gated.reasons })
     }
 
-    /// Holds a round's model against what is served.
-    fn decide(&self, round: &Round, model: &str, gauge: &Gauge<'_>) -> Result<Decision> {
-        let candidate = gauge.model("candidate", model)?;
+    /// Compares the round's model with the served one.
+    fn decide(&self, round: &Round, model: &str, evaluator: &Evaluator<'_>) -> Result<Decision> {
+        let candidate = evaluator.model("candidate", model)?;
         let name = format!("round-{}-{:.8}", round.number, candidate.fingerprint);
-        let candidate = Model { name, ..candidate };
+        let candidate = MeasuredModel { name, ..candidate };
         loop {
             let now = self.registry.served()?;
             let (parent, path) = now.map_or((None, round.model.clone()), |now| (Some(now.version), now.path));
-            let served = gauge.model(parent.as_deref().unwrap_or("base"), &path)?;
-            let gated = gauge.gate(&served, &candidate, &self.rounds.place(round.number))?;
-            // somebody may have promoted another meanwhile
+            let served = evaluator.model(parent.as_deref().unwrap_or("base"), &path)?;
+            let gated = evaluator.gate(&served, &candidate, &self.rounds.place(round.number))?;
+            // another version may have been promoted meanwhile
             if self.registry.served()?.map(|now| now.version) == parent {
                 return Ok(Decision { parent, served, candidate, gated });
             }
@@ -317,21 +327,22 @@ impl Work {
         self.rounds.end(ended.clone())?;
         TRAINER.rounds.with_label_values(&[outcome]).inc();
         let reasons = ended.reasons.join("; ");
-        match ended.passed {
-            true => tracing::info!(round = round.number, outcome, version = ended.version, "a round has ended"),
-            false => tracing::warn!(round = round.number, outcome, reasons, "a round has ended"),
+        if ended.passed {
+            tracing::info!(round = round.number, outcome, version = ended.version, "round ended");
+        } else {
+            tracing::warn!(round = round.number, outcome, reasons, "round ended");
         }
         self.status.alarm("stage", (outcome == "failed").then(|| format!("round {}: {reasons}", round.number)));
-        self.status.change(|shown| shown.last_round = Some(Last { round: round.number, ended }));
+        self.status.change(|shown| shown.last_round = Some(LastRound { round: round.number, ended }));
         self.tidy(round)
     }
 
-    /// Puts a model that passed where services read it; its path, or its address there.
-    fn put(&self, decision: &Decision) -> Result<String> {
-        let Model { name, path, .. } = &decision.candidate;
+    /// Uploads a model that passed if `trainer.publish` is set. Returns its address, or its local path.
+    fn upload(&self, decision: &Decision) -> Result<String> {
+        let MeasuredModel { name, path, .. } = &decision.candidate;
         match &self.config.trainer.publish {
             Some(home) if decision.gated.passed => {
-                let address = published(home, name);
+                let address = published_address(home, name);
                 Objects::open(&address)?.send(Path::new(path))?;
                 Ok(address)
             }
@@ -339,10 +350,10 @@ impl Work {
         }
     }
 
-    /// The checkpoints of stages that are through.
-    fn clear(&self, round: &Round) -> Result<()> {
-        for (at, lesson) in round.lessons.iter().enumerate() {
-            let checkpoints = self.stage_folder(round, at, &lesson.stage).join("checkpoints");
+    /// Removes the checkpoints of finished stages.
+    fn remove_checkpoints(&self, round: &Round) -> Result<()> {
+        for (at, span) in round.stages.iter().enumerate() {
+            let checkpoints = self.stage_folder(round, at, &span.stage).join("checkpoints");
             if checkpoints.exists() {
                 std::fs::remove_dir_all(&checkpoints).map_err(Error::store(&checkpoints, "remove it"))?;
             }
@@ -350,13 +361,13 @@ impl Work {
         Ok(())
     }
 
-    /// What nobody needs any more goes.
+    /// Removes checkpoints, old rounds, unneeded models and old examples.
     fn tidy(&mut self, round: &Round) -> Result<()> {
-        self.clear(round)?;
+        self.remove_checkpoints(round)?;
         let (registry, home) = (&self.registry, self.config.trainer.publish.as_deref());
         let going = |version: &str| {
             registry.retire(version)?;
-            home.map_or(Ok(()), |home| Objects::open(&published(home, version))?.remove())
+            home.map_or(Ok(()), |home| Objects::open(&published_address(home, version))?.remove())
         };
         let needed = self.registry.needed()?;
         let keep = self.config.trainer.keep;
@@ -367,56 +378,71 @@ impl Work {
         Ok(())
     }
 
-    /// Where a stage trains: its number in the round and its name.
+    /// Folder of a stage: its number in the round and its name.
     fn stage_folder(&self, round: &Round, at: usize, stage: &str) -> PathBuf {
         self.rounds.place(round.number).join(format!("{}-{stage}", at + 1))
     }
 
-    /// All stages, each beginning with what the one before it made.
-    fn train(&mut self, round: &Round) -> Result<Trained> {
+    /// Trains all stages, each from the model of the one before.
+    fn train_stages(&mut self, round: &Round) -> Result<StagesOutcome> {
         let mut model = round.model.clone();
-        for (at, lesson) in round.lessons.iter().enumerate() {
-            let out = self.stage_folder(round, at, &lesson.stage);
-            if !out.join(WHOLE).exists() {
-                match self.stage((round, lesson), &model, &out) {
+        for (at, span) in round.stages.iter().enumerate() {
+            let out = self.stage_folder(round, at, &span.stage);
+            if !out.join(MODEL_CONFIG).exists() {
+                match self.train_stage(round, span, &model, &out) {
                     Ok(true) => {}
-                    Ok(false) => return Ok(Trained::Stopped),
+                    Ok(false) => return Ok(StagesOutcome::Stopped),
                     Err(error) if is_final(&error) => {
-                        return Ok(Trained::Failed(format!("the stage `{}`: {}", lesson.stage, said(&error))));
+                        return Ok(StagesOutcome::Failed(format!(
+                            "the stage `{}`: {}",
+                            span.stage,
+                            error.with_causes()
+                        )));
                     }
                     Err(error) => return Err(error),
                 }
             }
             model = out.canonicalize().map_err(Error::store(&out, "find the model"))?.display().to_string();
         }
-        Ok(Trained::Model(model))
+        Ok(StagesOutcome::Model(model))
     }
 
-    /// Trains one stage to its end, or until it is asked to stop: false. Where a weight is no number any more, it goes on from
-    /// the last checkpoint with half the learning rate.
-    fn stage(&mut self, (round, lesson): (&Round, &StageSpan), model: &str, out: &Path) -> Result<bool> {
+    /// Trains one stage; false if asked to stop before its end. After a non-finite weight it resumes from the last checkpoint
+    /// with half the learning rate.
+    fn train_stage(&mut self, round: &Round, span: &StageSpan, model: &str, out: &Path) -> Result<bool> {
         let settings = &self.config.trainer;
-        let known = settings.stage.iter().find(|stage| stage.name == lesson.stage).cloned();
-        let gone =
-            || Error::config("trainer.stage", format!("the stage `{}` of a round is not there any more", lesson.stage));
-        let (known, most) = (known.ok_or_else(gone)?, settings.alarms.max_diverged);
+        let known = settings.stage.iter().find(|stage| stage.name == span.stage).cloned();
+        let missing = || {
+            Error::config(
+                "trainer.stage",
+                format!("has no stage `{}`, which an unfinished round needs: restore it", span.stage),
+            )
+        };
+        let (stage, max_diverged) = (known.ok_or_else(missing)?, settings.alarms.max_diverged);
         self.link(out)?;
         let within = out.strip_prefix(&settings.state).unwrap_or(out).to_path_buf();
         for halved in 0.. {
-            self.status.stage(round.number, &lesson.stage);
+            self.status.begin_stage(round.number, &span.stage);
             let status = self.status.clone();
-            let told = |progress: Progress| {
-                if let Progress::Step(learned) = progress {
-                    status.learned(learned);
+            let report = |progress: Progress| {
+                if let Progress::Step(step) = progress {
+                    status.end_step(step);
                 }
             };
-            let order = Order::new(known.clone(), model, lesson.span.clone(), (&within, halved));
-            match self.ranks.train(order, (&self.config, &self.data), (&self.signals.stop, told)) {
+            let order = StageOrder {
+                number: 0,
+                stage: stage.clone(),
+                model: model.into(),
+                span: span.span.clone(),
+                out: within.clone(),
+                halved,
+            };
+            match self.ranks.train(order, &self.config, &self.data, &self.signals.stop, report) {
                 Ok(summary) => return Ok(summary.finished),
-                Err(error @ Error::Diverged { .. }) if (halved as u64) < most => {
-                    tracing::error!(%error, "a stage goes on from its last checkpoint with half the learning rate");
+                Err(error @ Error::Diverged { .. }) if (halved as u64) < max_diverged => {
+                    tracing::error!(%error, "resuming the stage from its last checkpoint with half the learning rate");
                 }
-                // the others are lost, or will be: all begin again
+                // other ranks are lost, or will be: all restart
                 Err(error) if self.ranks.are_several() && !is_final(&error) => {
                     self.signals.fail(&error);
                     return Err(error);
@@ -427,7 +453,7 @@ impl Work {
         Ok(false)
     }
 
-    /// Points the console at a stage's folder.
+    /// Points the console's link at a stage's folder.
     fn link(&self, out: &Path) -> Result<()> {
         let (link, aside) = (self.config.trainer.state.join(TRAINING), self.config.trainer.state.join(".training"));
         drop(std::fs::remove_file(&aside));
@@ -437,7 +463,7 @@ impl Work {
     }
 }
 
-/// What is wrong with the stages is told before one begins.
+/// Checks the settings of all stages.
 pub fn check_stages(config: &Config) -> Result<()> {
     config.trainer.check()?;
     for stage in &config.trainer.stage {
@@ -448,20 +474,8 @@ pub fn check_stages(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// Whether trying again would come to the same.
-pub fn is_final(error: &Error) -> bool {
-    match error {
-        Error::Config { .. }
-        | Error::Input { .. }
-        | Error::Data { .. }
-        | Error::Weights { .. }
-        | Error::Diverged { .. } => true,
-        Error::Busy { .. } | Error::Upstream { .. } | Error::Store { .. } | Error::Device { .. } => false,
-    }
-}
-
-/// Where services find a version.
-fn published(home: &str, version: &str) -> String {
+/// Address of a version in the `publish` folder.
+fn published_address(home: &str, version: &str) -> String {
     format!("{}/{version}", home.trim_end_matches('/'))
 }
 
@@ -470,15 +484,15 @@ fn read(file: &Path) -> Result<Option<Decision>> {
         return Ok(None);
     }
     let text = std::fs::read(file).map_err(Error::store(file, "read it"))?;
-    let broken = |e| Error::data(file, None, "is not what a trainer writes: remove it").because(e);
+    let broken = |e| Error::data(file, None, "is not a round's decision: remove it").because(e);
     serde_json::from_slice(&text).map(Some).map_err(broken)
 }
 
 fn offer(round: &Round, decision: &Decision, path: String) -> Offer {
     let Decision { parent, candidate, gated, .. } = decision;
-    let stages: Vec<&str> = round.lessons.iter().map(|lesson| lesson.stage.as_str()).collect();
+    let stages: Vec<&str> = round.stages.iter().map(|span| span.stage.as_str()).collect();
     let metrics = serde_json::json!({
-        "round": round.number, "stages": stages, "examples": round.lessons.iter().map(|lesson| lesson.fresh).max(),
+        "round": round.number, "stages": stages, "examples": round.stages.iter().map(|span| span.fresh).max(),
         "gate": {"passed": gated.passed, "reasons": gated.reasons, "drift": gated.drift},
     });
     let (version, fingerprint, parent) = (candidate.name.clone(), candidate.fingerprint.clone(), parent.clone());
