@@ -89,7 +89,7 @@ struct Origin {
 }
 
 impl Origin {
-    /// Where a setting was given: an override, or the last file.
+    /// Source of a setting: an override, or the last file.
     fn place_of(&self, path: &str) -> String {
         let path = format!("{path}.");
         let sets = |change: &&Change| {

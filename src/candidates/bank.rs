@@ -1,5 +1,5 @@
-//! The vectors of a catalogue, or of one process's part of it, to find a query's nearest items in. Takes vectors in the order
-//! of the catalogue, gives rows with their scores.
+//! Nearest-neighbor search over the vectors of a catalogue, or of one process's shard of it, by brute force or HNSW. Takes vectors in
+//! catalogue order, returns rows with scores.
 
 use std::sync::atomic::AtomicBool;
 
@@ -11,56 +11,56 @@ use super::top;
 use souk_io::error::{Error, Result};
 use souk_nn::encoder::unit;
 
-/// Scores that are looked at together.
+/// Scores computed in one block.
 const BLOCK: i64 = 1 << 24;
 
-/// How a bank is searched.
+/// Search method of a bank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BankSearch {
-    /// Whichever costs less, by [`BankSearch::cheaper`].
+    /// The cheaper method, by [`BankSearch::cheaper`].
     #[default]
     Auto,
-    /// One product with all vectors, and its highest entries.
+    /// Brute force: one matrix product, then top-k.
     Exact,
-    /// A graph, which must be built first and misses few.
+    /// HNSW graph: approximate, and has to be built first.
     Hnsw,
 }
 
-/// Below it a product takes no longer than a walk through the graph, or little longer (`benches/candidates.rs`).
+/// Number of items from which a graph search is faster than brute force (`benches/candidates.rs`).
 const GRAPH_PAYS_FROM: usize = 1_000_000;
-/// Queries that a bank must answer before its graph has paid for itself: what building costs and what a search saves both
-/// grow with the number of items.
+/// Number of queries from which building the graph pays off. The build cost and the saving per query both grow with the number of
+/// items.
 const GRAPH_PAYS_AFTER: u64 = 1_500_000;
 
 impl BankSearch {
-    /// What `auto` is for a bank of so many items that answers so many queries. A GPU's products leave a graph nothing to save.
+    /// Resolves `auto` for a number of items and queries. On a GPU, brute force is always faster.
     pub fn cheaper(self, device: Device, num_items: usize, num_queries: u64) -> Self {
         match self {
             Self::Auto if device == Device::Cpu && num_items >= GRAPH_PAYS_FROM && num_queries >= GRAPH_PAYS_AFTER => {
                 Self::Hnsw
             }
             Self::Auto => Self::Exact,
-            said => said,
+            chosen => chosen,
         }
     }
 }
 
 /// Vectors of a catalogue or of one process's shard of it, searchable by cosine.
 pub struct Bank {
-    /// The row of the first vector.
+    /// Catalogue row of the first vector.
     first: i64,
     len: i64,
-    searched: Searched,
+    index: BankIndex,
 }
 
-enum Searched {
+enum BankIndex {
     /// `[n, d]`
     Exact(Tensor),
     Hnsw(Graph),
 }
 
-/// `[b, k]` each, best first; where there are fewer, the rest are row -1.
+/// Hits, `[b, k]` each, best first; padded with row -1.
 pub struct Nearest {
     /// Cosines; negative infinity past the last item.
     pub scores: Tensor,
@@ -69,29 +69,32 @@ pub struct Nearest {
 }
 
 impl Bank {
-    /// Of `[n, d]`, one row for each item from `first` on, compared by direction alone. A graph that is told to `stop` is left unfinished.
+    /// Builds a bank from `[n, d]` vectors of the items from `first` on, which are normalised. `stop` ends the building of a graph early.
     pub fn build(first: usize, vectors: Tensor, search: BankSearch, stop: &AtomicBool) -> Result<Self> {
         let [len, width] = vectors.size()[..] else {
-            return Err(Error::input(format!("a bank is of items' vectors, not of shape {:?}", vectors.size())));
+            return Err(Error::input(format!(
+                "a bank needs vectors of shape [items, dimensions], not {:?}",
+                vectors.size()
+            )));
         };
         let vectors = unit(&vectors.to_kind(Kind::Float));
-        let searched = match search {
+        let index = match search {
             BankSearch::Hnsw if len > 0 => {
                 let flat = Vec::<f32>::try_from(vectors.contiguous().view([-1]))?;
-                Searched::Hnsw(Graph::build(&flat, width as usize, stop))
+                BankIndex::Hnsw(Graph::build(&flat, width as usize, stop))
             }
-            _ => Searched::Exact(vectors),
+            _ => BankIndex::Exact(vectors),
         };
-        Ok(Self { first: first as i64, len, searched })
+        Ok(Self { first: first as i64, len, index })
     }
 
-    /// The rows nearest to each of `queries` `[b, d]`.
+    /// Nearest rows of each query in `[b, d]`.
     pub fn nearest(&self, queries: &Tensor, k: usize) -> Result<Nearest> {
         let _guard = tch::no_grad_guard();
         let queries = unit(&queries.to_kind(Kind::Float));
-        match &self.searched {
-            Searched::Exact(vectors) => Ok(self.by_product(vectors, &queries, k as i64)),
-            Searched::Hnsw(graph) => self.by_graph(graph, &queries, k),
+        match &self.index {
+            BankIndex::Exact(vectors) => Ok(self.by_product(vectors, &queries, k as i64)),
+            BankIndex::Hnsw(graph) => self.by_graph(graph, &queries, k),
         }
     }
 

@@ -20,7 +20,7 @@ pub struct Graph {
 }
 
 impl Graph {
-    /// Of rows of `width` entries and unit length, one after another; ends early, with the rows so far, when it is told to `stop`.
+    /// Builds a graph of unit vectors of `width` entries, stored one after another. `stop` ends it early with the rows so far.
     pub fn build(flat: &[f32], width: usize, stop: &AtomicBool) -> Self {
         let hnsw = Hnsw::new(LINKS, flat.len() / width, LAYERS, BUILD_REACH, DistDot {});
         let mut shorter = vec![0.0; width];

@@ -21,15 +21,15 @@ pub struct CandidateSettings {
     pub num_neighbors: usize,
     /// Steps from one bank to the next, which is made beside the second half of them.
     pub refresh_steps: u64,
-    /// How the bank of catalogue vectors is searched.
+    /// Search method of the catalogue's vectors.
     pub search: BankSearch,
 }
 
-/// Where candidates come from.
+/// Source of candidates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CandidateSource {
-    /// What the batch has: the items of all pairs of all processes, and those drawn with them.
+    /// The batch: items of all pairs of all processes, and the random items drawn with them.
     #[default]
     Batch,
     /// The nearest items of the whole catalogue as well.
@@ -47,7 +47,7 @@ impl CandidateSettings {
     pub fn check(&self) -> Result<()> {
         for (name, count) in [("num_neighbors", self.num_neighbors as u64), ("refresh_steps", self.refresh_steps)] {
             if count == 0 {
-                return Err(Error::config(format!("candidates.{name}"), "is 0: say 1 or more"));
+                return Err(Error::config(format!("candidates.{name}"), "is 0: use 1 or more"));
             }
         }
         Ok(())

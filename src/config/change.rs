@@ -1,4 +1,4 @@
-//! What changes a configuration: single values from the command line, and one file on top of another.
+//! Changes to a configuration: single values from the command line, and files layered on files.
 
 use toml::{Table, Value};
 
@@ -9,14 +9,14 @@ use souk_io::error::{Error, Result};
 pub struct Change {
     pub(super) names: Vec<String>,
     value: Value,
-    /// How the user wrote it, for errors.
+    /// As the user wrote it, for errors.
     pub(super) said: String,
 }
 
 impl Change {
     /// Reads `a.b=c`; what is not a TOML value is taken as text, and a name with dots in it stands in quotes.
     pub fn parse(said: &str) -> Result<Self> {
-        let wrong = || Error::input(format!("--set `{said}`: say name.name=value"));
+        let wrong = || Error::input(format!("--set `{said}`: use name.name=value"));
         let (path, text) = said.split_once('=').ok_or_else(wrong)?;
         let parsed = format!("v = {text}").parse::<Table>().ok().and_then(|mut parsed| parsed.remove("v"));
         let value = parsed.unwrap_or_else(|| Value::String(text.into()));
@@ -27,7 +27,7 @@ impl Change {
         Ok(Self { names, value, said: format!("--set {said}") })
     }
 
-    /// What a flag of its own says: always text, whatever it looks like.
+    /// Value of a dedicated flag: always text.
     pub fn text(path: &str, flag: &str, text: &str) -> Self {
         Self { names: names(path), value: Value::String(text.into()), said: format!("{flag} {text}") }
     }

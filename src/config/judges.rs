@@ -1,5 +1,4 @@
-//! Who gives rewards, opened from the configuration: a judge by its name or by what the data is, with its cache and its
-//! ledger; and the blend of its verdicts with quality and exclusivity.
+//! Opens the judge of a configuration, with its cache and audit log, and the blend of its verdicts with quality and exclusivity.
 
 use std::sync::{Arc, OnceLock};
 
@@ -32,8 +31,8 @@ impl Config {
         Blend::build(&self.reward, self.open_judge(data)?, || Lexical::build(passages()?))
     }
 
-    /// Who judges what a split's judgements lack when models are measured: whoever is named, the oracle of a simulated shop,
-    /// or nobody beyond those judgements.
+    /// The judge for evaluation of items without judgements: the configured judge, else the oracle of a simulated shop, else only the
+    /// split's judgements.
     pub fn open_referee(&self, data: &DataFolder, split: &str) -> Result<Arc<dyn RewardSource>> {
         if self.judge.is_some() || data.path().join(MARKET).exists() {
             return self.open_judge(data);
@@ -42,11 +41,12 @@ impl Config {
         Self { judge, ..self.clone() }.open_judge(data)
     }
 
-    /// Who judges, by name or by what the data is.
+    /// The judge: the named one, or the data's default.
     pub fn open_judge(&self, data: &DataFolder) -> Result<Arc<dyn RewardSource>> {
         let simulated = data.path().join(MARKET).exists();
         let judge = self.judge.clone().or_else(|| simulated.then_some(Judge::Oracle {})).ok_or_else(|| {
-            let problem = "nobody judges: say [judge] type = \"model\", \"souk\", \"openai\", \"rerank\" or \"qrels\"";
+            let problem =
+                "no judge is configured: set [judge] type = \"model\", \"souk\", \"openai\", \"rerank\" or \"qrels\"";
             Error::config("judge", problem)
         })?;
         let (mut cache, mut audits) = (None, None);

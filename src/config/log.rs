@@ -10,7 +10,7 @@ use souk_ingest::log::kafka::{KafkaSettings, KafkaSource};
 use souk_ingest::log::{LogSource, OnGap, Resume};
 use souk_io::error::{Error, Result};
 
-/// Where the search log is read from.
+/// Source of the search log.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
@@ -28,7 +28,7 @@ pub struct LogConfig {
     pub properties: BTreeMap<String, String>,
     /// Waits for more records at the end.
     pub follow: bool,
-    /// What to do if records were deleted before they were read.
+    /// Behaviour if records were deleted before they were read.
     pub on_gap: OnGap,
 }
 

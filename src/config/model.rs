@@ -63,7 +63,7 @@ impl ModelConfig {
             "auto" | "cuda" => Some(Rendezvous::from_environment()?.map_or(0, |place| place.local_rank)),
             _ => name.strip_prefix("cuda:").and_then(|n| n.parse::<usize>().ok()),
         };
-        let unknown = || Error::config("model.device", format!("is `{name}`: say auto, cpu, cuda or cuda:N"));
+        let unknown = || Error::config("model.device", format!("is `{name}`: use auto, cpu, cuda or cuda:N"));
         let index = index.ok_or_else(unknown)?;
         let loaded = souk_native::load_cuda();
         let visible = if loaded.is_ok() && Cuda::is_available() { Cuda::device_count() as usize } else { 0 };

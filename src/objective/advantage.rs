@@ -7,7 +7,7 @@ use tch::{Kind, Tensor};
 /// Added to the deviation; a group with less spread has no gradient. Rewards have two or three significant digits.
 const EPSILON: f64 = 1e-6;
 
-/// How advantages are scaled.
+/// Scaling of advantages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Scaling {

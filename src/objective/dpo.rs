@@ -18,9 +18,9 @@ use souk_io::error::{Error, Result};
 pub struct DpoSettings {
     /// τ, the temperature of the softmax.
     pub temperature: f64,
-    /// How little a policy may leave the reference for a preference.
+    /// DPO's beta: strength of the constraint to the reference.
     pub beta: f64,
-    /// How hard negatives are mined.
+    /// Mining of hard negatives.
     #[serde(flatten)]
     pub mined: MinedSettings,
 }

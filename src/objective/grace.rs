@@ -21,7 +21,7 @@ use souk_nn::backbone::Sampling;
 pub struct GraceSettings {
     /// K: rationales of each positive.
     pub rollouts: usize,
-    /// Whose rationales are drawn K times and learned from, against the other side's one.
+    /// Side whose rationales are sampled K times and trained on; the other side has one.
     pub sides: Sides,
     /// M: items drawn from the catalogue for each query.
     pub negatives: usize,
@@ -43,7 +43,7 @@ pub struct GraceSettings {
     pub clip_above: f64,
     /// Updates with one set of rationales; the clip works from the second on.
     pub inner_epochs: usize,
-    /// How rationales are drawn.
+    /// Sampling of rationales.
     pub sampling: Sampling,
 }
 
@@ -82,7 +82,7 @@ pub enum Hard {
     Rollout,
 }
 
-/// What a reward is measured against, and how a step is averaged.
+/// Baseline of the rewards, and averaging within a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Estimator {
@@ -148,22 +148,22 @@ impl ObjectiveSettings for GraceSettings {
         positive("clip_above", self.clip_above)?;
         self.sampling.check("objective.sampling")?;
         if self.sampling.temperature == 0.0 {
-            let problem = "is 0: rationales that are all the likeliest differ in nothing, say 1";
+            let problem = "is 0: greedy rationales are all the same, use 1";
             return Err(Error::config("objective.sampling.temperature", problem));
         }
         if self.rollouts < 2 {
-            let problem = format!("is {}: an advantage is over others, say 2 or more", self.rollouts);
+            let problem = format!("is {}: advantages compare candidates: use 2 or more", self.rollouts);
             return Err(Error::config("objective.rollouts", problem));
         }
         for (name, value) in
             [("consistency", self.consistency), ("distractors", self.distractors), ("over_length", self.over_length)]
         {
             if !value.is_finite() || value < 0.0 {
-                return Err(Error::config(format!("objective.{name}"), format!("is {value}: say 0 or more")));
+                return Err(Error::config(format!("objective.{name}"), format!("is {value}: use 0 or more")));
             }
         }
         match self.inner_epochs {
-            0 => Err(Error::config("objective.inner_epochs", "is 0: say 1 or more")),
+            0 => Err(Error::config("objective.inner_epochs", "is 0: use 1 or more")),
             _ => Ok(()),
         }
     }
@@ -257,7 +257,7 @@ impl GraceSettings {
         -(ratio * advantage).minimum(&bound).sum(Kind::Float)
     }
 
-    /// What the sum over all processes is divided by.
+    /// Divisor of the sum over all processes.
     pub fn divisor(&self, queries: f64, tokens: f64) -> f64 {
         if self.estimator == Estimator::Dapo { tokens.max(1.0) } else { queries.max(1.0) }
     }

@@ -42,7 +42,7 @@ impl ObjectiveSettings for IcrSettings {
     fn check(&self, _: i64) -> Result<()> {
         positive("temperature", self.temperature)?;
         if !self.refinement.is_finite() || self.refinement < 0.0 {
-            return Err(Error::config("objective.refinement", format!("is {}: say 0 or more", self.refinement)));
+            return Err(Error::config("objective.refinement", format!("is {}: use 0 or more", self.refinement)));
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ pub fn check(prefixes: &[i64], dimensions: i64) -> Result<()> {
     sorted.sort_unstable();
     sorted.dedup();
     if sorted.len() != prefixes.len() || prefixes.iter().any(|n| !(1..=dimensions).contains(n)) {
-        let problem = format!("is {prefixes:?}: say different numbers from 1 to {dimensions}, the entries of a vector");
+        let problem = format!("is {prefixes:?}: use different numbers from 1 to {dimensions}, the entries of a vector");
         return Err(Error::config("objective.dimensions", problem));
     }
     Ok(())
@@ -29,7 +29,7 @@ pub fn mean(prefixes: &[i64], whole: [&Tensor; 2], loss: impl Fn(&Tensor, &Tenso
     }
 }
 
-/// As PyTorch's `normalize`: a zero vector stays zero.
+/// Like PyTorch's `normalize`: a zero vector stays zero.
 pub fn unit(vectors: &Tensor) -> Tensor {
     souk_nn::encoder::unit(&vectors.to_kind(Kind::Float))
 }

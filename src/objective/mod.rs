@@ -52,16 +52,16 @@ impl Default for Objective {
     }
 }
 
-/// What every objective's settings can answer.
+/// Common interface of all objectives' settings.
 pub trait ObjectiveSettings {
     /// Rejects settings that make no sense, for a model with vectors of so many dimensions.
     fn check(&self, dimensions: i64) -> Result<()>;
 
-    /// What its steps need.
+    /// Inputs that its steps need.
     fn needs(&self) -> Needs;
 }
 
-/// What an objective needs in a step.
+/// Inputs that an objective needs in a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Needs {
     /// Items drawn from the whole catalogue for each batch.
@@ -87,10 +87,10 @@ impl Needs {
     }
 }
 
-/// Where an objective's judged candidates come from.
+/// Source of an objective's judged candidates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Candidates {
-    /// It learns from pairs.
+    /// None: it trains on pairs.
     #[default]
     None,
     /// The policy retrieves so many for each query in each step.
@@ -99,7 +99,7 @@ pub enum Candidates {
     Mined {
         /// Candidates judged for each query.
         judged: usize,
-        /// Of these, candidates that a step sees.
+        /// Number of these that a step sees.
         shown: usize,
     },
 }
@@ -114,7 +114,7 @@ pub struct Vectors<'a> {
     pub steps: i64,
 }
 
-/// What is known about the pairs of this process.
+/// Properties of this process's pairs.
 pub struct PairTargets<'a> {
     /// `[b]`: their rows of `queries`.
     pub query: &'a Tensor,
@@ -189,7 +189,7 @@ impl Objective {
         self.settings().check(dimensions)
     }
 
-    /// What its steps need.
+    /// Inputs that its steps need.
     pub fn needs(&self) -> Needs {
         self.settings().needs()
     }

@@ -28,7 +28,7 @@ impl ObjectiveSettings for NextTokenSettings {
         match self.held_out >= 0.0 && self.held_out < 1.0 {
             true => Ok(()),
             false => {
-                let problem = format!("is {}: say a share from 0 to less than 1", self.held_out);
+                let problem = format!("is {}: use a fraction from 0 to less than 1", self.held_out);
                 Err(Error::config("objective.held_out", problem))
             }
         }

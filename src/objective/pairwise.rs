@@ -20,7 +20,7 @@ const SAME: f64 = 1e-6;
 pub struct PairwiseSettings {
     /// τ: scores are divided by it.
     pub temperature: f64,
-    /// How hard negatives are mined.
+    /// Mining of hard negatives.
     #[serde(flatten)]
     pub mined: MinedSettings,
 }
@@ -31,7 +31,7 @@ pub struct PairwiseSettings {
 pub struct MinedSettings {
     /// Judged of each query: its first so many.
     pub depth: usize,
-    /// Of these, what one step sees of each of its queries.
+    /// Number of these that a step sees per query.
     pub group: usize,
 }
 
@@ -49,7 +49,7 @@ impl MinedSettings {
     pub(super) fn check(&self) -> Result<()> {
         if self.group < 2 || self.depth < self.group {
             let problem =
-                format!("is {} of {}: say 2 or more, and no more than objective.depth", self.group, self.depth);
+                format!("is {} of {}: use 2 or more, and no more than objective.depth", self.group, self.depth);
             return Err(Error::config("objective.group", problem));
         }
         Ok(())

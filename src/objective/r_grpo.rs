@@ -17,13 +17,13 @@ pub struct RGrpoSettings {
     pub global_negatives: usize,
     /// The set of items that the policy picks from.
     pub support: Support,
-    /// How advantages are scaled.
+    /// Scaling of advantages.
     pub advantage: Scaling,
     /// ε of the clip.
     pub clip: f64,
     /// β, the weight of the KL divergence; 0: no reference policy.
     pub beta: f64,
-    /// How the KL divergence is computed.
+    /// Estimator of the KL divergence.
     pub kl: Kl,
     /// Updates with one set of rewards. The clip has an effect from the second on.
     pub inner_epochs: usize,
@@ -40,7 +40,7 @@ pub enum Support {
     Group,
 }
 
-/// How the KL divergence from the reference is computed.
+/// Estimator of the KL divergence from the reference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kl {

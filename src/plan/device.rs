@@ -35,9 +35,9 @@ pub struct Device {
     pub inside: Way,
     /// Link between nodes.
     pub between: Way,
-    /// The share of the peak that products are assumed to reach.
+    /// Assumed fraction of peak FLOPS of matrix products.
     pub mfu: f64,
-    /// The share of the bandwidth that everything else is assumed to reach.
+    /// Assumed fraction of the memory bandwidth for everything else.
     pub bandwidth_share: f64,
     /// Seconds that the host takes to start one operation.
     pub launch: f64,
@@ -49,7 +49,7 @@ pub struct Device {
     pub context: f64,
     /// Processes that run at full speed; more of them share it.
     pub cores: Option<f64>,
-    /// Where the numbers come from.
+    /// Source of the numbers.
     pub source: &'static str,
 }
 
@@ -122,11 +122,11 @@ impl Device {
         let found = DEVICES.iter().find(|device| device.name == name.to_lowercase());
         found.cloned().ok_or_else(|| {
             let known: Vec<&str> = DEVICES.iter().map(|device| device.name).collect();
-            Error::input(format!("no device `{name}` is known: say one of {}", known.join(", ")))
+            Error::input(format!("no device `{name}` is known: use one of {}", known.join(", ")))
         })
     }
 
-    /// How often each of so many processes has to wait for a core.
+    /// Slowdown of each of `n` processes that share the cores.
     pub fn crowding(&self, devices: u64) -> f64 {
         self.cores.map_or(1.0, |cores| (devices as f64 / cores).max(1.0))
     }

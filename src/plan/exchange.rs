@@ -1,4 +1,4 @@
-//! What processes send each other in a step, and how long a ring takes for it: `seconds = steps x alpha + bytes / beta`, the
+//! Communication between processes in a step, and the time of a ring for it: `seconds = steps x alpha + bytes / beta`, the
 //! bytes being those that one process sends. Where the ring crosses nodes, the narrower way counts.
 
 use serde::Serialize;
@@ -8,7 +8,7 @@ use super::device::Device;
 /// One kind of exchange, in a whole step of one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Exchange {
-    /// What is exchanged.
+    /// Name of the exchange.
     pub name: &'static str,
     /// Exchanges in a step.
     pub times: f64,

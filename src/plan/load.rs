@@ -1,4 +1,4 @@
-//! What one process encodes in one batch: texts of given lengths, cut into chunks as `train` cuts them. Takes lengths, gives
+//! Texts that one process encodes per batch, split into chunks as `train` does. Takes lengths, returns
 //! counts; never sees a text.
 
 use serde::Serialize;
@@ -22,7 +22,7 @@ impl TextLengths {
     /// From samples of token counts; an error if a sample is empty or a text has no token.
     pub fn new(mut queries: Vec<u64>, mut items: Vec<u64>, distinct: f64, pairs: Option<u64>) -> Result<Self> {
         if queries.iter().chain(&items).any(|tokens| *tokens == 0) || queries.is_empty() || items.is_empty() {
-            return Err(Error::input("a text has at least 1 token: say how many a query and an item have"));
+            return Err(Error::input("a text has at least 1 token: use how many a query and an item have"));
         }
         queries.sort_unstable();
         items.sort_unstable();
@@ -47,7 +47,7 @@ pub struct Chunk {
     pub lengths: f64,
 }
 
-/// What one process encodes in one batch.
+/// Texts that one process encodes per batch.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Load {
     /// Queries.
@@ -106,7 +106,7 @@ impl Load {
     }
 }
 
-/// So many lengths, distributed as the sample is.
+/// Draws lengths with the distribution of the sample.
 fn spread(sample: &[u64], count: u64) -> Vec<u64> {
     let place = |i: u64| ((i as f64 + 0.5) / count as f64 * sample.len() as f64) as usize;
     (0..count).map(|i| sample[place(i).min(sample.len() - 1)]).collect()

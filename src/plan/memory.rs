@@ -1,4 +1,4 @@
-//! What one device holds: what stays from step to step, and what the fullest moment of a step adds to it.
+//! Memory of one device: allocations that persist between steps, and the peak within a step.
 
 use serde::Serialize;
 
@@ -11,7 +11,7 @@ use super::time::LossCost;
 /// One part of the memory of the fullest moment, in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryPart {
-    /// What takes the memory.
+    /// Name of the allocation.
     pub name: &'static str,
     /// Bytes.
     pub bytes: f64,
@@ -22,11 +22,11 @@ pub struct MemoryPart {
 pub struct Memory {
     /// The phase with the highest memory use.
     pub moment: &'static str,
-    /// What takes the memory then.
+    /// Largest allocation at the peak.
     pub parts: Vec<MemoryPart>,
     /// Bytes.
     pub bytes: f64,
-    /// What the device has, where that is known.
+    /// Memory of the device, if known.
     pub capacity: Option<f64>,
 }
 

@@ -1,6 +1,6 @@
-//! What a stage of training will cost before it is run: memory of a device, operations, bytes between processes, seconds of a
+//! Cost estimate of a training stage before it runs: memory of a device, operations, bytes between processes, seconds of a
 //! step by phase, and what limits. Takes sizes, settings, lengths of texts and a row of the table of devices; gives numbers.
-//! It counts what `train` does, and never runs anything; `docs/scale.md` holds it against what was measured.
+//! Counts the work of `train` without running it; `docs/scale.md` compares estimates with measurements.
 
 mod device;
 mod exchange;
@@ -46,7 +46,7 @@ pub struct Job<'a> {
     pub devices: u64,
 }
 
-/// What it will cost.
+/// Estimated cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
     /// The kind of device.
@@ -61,7 +61,7 @@ pub struct Plan {
     pub batch: u64,
     /// Distinct items of one batch of all processes.
     pub items: u64,
-    /// Of one process, in one batch.
+    /// Work of one process per batch.
     pub load: Load,
     /// Peak memory of one device.
     pub memory: Memory,
@@ -69,13 +69,13 @@ pub struct Plan {
     pub flops: Flops,
     /// Exchanges between processes in a step.
     pub exchanges: Vec<Exchange>,
-    /// Of a step, by the phases that steps.jsonl has.
+    /// Seconds of a step by phase, as in steps.jsonl.
     pub seconds: PhaseSeconds,
     /// Seconds of a step.
     pub step_seconds: f64,
     /// The same seconds by what they are spent on.
     pub causes: Causes,
-    /// What limits the step.
+    /// Bottleneck of the step.
     pub limit: String,
     /// Operations that training needs at least, in f32 or bf16 as it is set, beside the device's peak.
     pub utilisation: f64,

@@ -1,4 +1,4 @@
-//! What one pass through a model costs: operations, bytes that are moved, bytes that a graph keeps. It follows what
+//! Cost of one pass through a model: operations, bytes moved, bytes kept for the backward pass. It follows what
 //! `backbone` computes and what libtorch's autograd saves of it, tensor by tensor.
 
 use super::load::Chunk;
@@ -9,7 +9,7 @@ use souk_nn::encoder::Outline;
 /// A pass and its way back.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PassCost {
-    /// Of products.
+    /// Operations of matrix products.
     pub flops: f64,
     /// Bytes read and written.
     pub bytes: f64,

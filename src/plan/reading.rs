@@ -1,4 +1,4 @@
-//! What it takes to read one text by soft tokens (`encoder.refine`): operations, and bytes that are kept of it meanwhile.
+//! Cost of encoding one text with soft tokens (`encoder.refine`): operations, and bytes kept meanwhile.
 
 use super::load::{Chunk, seen};
 use super::model::ModelCost;

@@ -1,4 +1,4 @@
-//! How long the texts of a data folder are, to the model's own tokenizer, and how many distinct items a batch has: measured
+//! Lengths of a data folder's texts in the model's tokens, and distinct items per batch: measured
 //! on the batches that training will draw first.
 
 use std::collections::HashSet;

@@ -1,6 +1,6 @@
 //! PhaseSeconds of a step: each pass takes as long as its products at the assumed share of the peak and all other bytes at the
 //! assumed share of the bandwidth; on a device that works on its own, at least as long as the host needs to start them.
-//! Nothing overlaps, for nothing does in `train`.
+//! Nothing overlaps, as in `train`.
 
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ const PIECE: f64 = (1 << 24) as f64;
 const SCORE_BYTES: f64 = 80.0;
 const UNIT_BYTES: f64 = 64.0;
 
-/// What the host does for a step, in seconds. Fitted on one machine, like the row `cpu`.
+/// Host time per step, in seconds. Fitted on one machine, like the row `cpu`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Host {
     /// Drawing one pair: every process draws all of them.
@@ -66,7 +66,7 @@ impl Causes {
         ]
     }
 
-    /// What takes most of the time, and its share.
+    /// Most expensive phase, and its fraction of the time.
     pub fn largest(&self) -> (&'static str, f64) {
         let sum: f64 = self.all().iter().map(|(_, seconds)| seconds).sum();
         let largest = self.all().into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
@@ -172,7 +172,7 @@ impl StepCost {
     }
 }
 
-/// Of nothing it is 0, where the library's sum is -0.
+/// Sum that is 0 for no values, where `Iterator::sum` gives -0.
 fn total(numbers: impl Iterator<Item = f64>) -> f64 {
     numbers.fold(0.0, |sum, number| sum + number)
 }

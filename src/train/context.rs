@@ -1,4 +1,4 @@
-//! What an algorithm's step is made of: draw a batch, encode it, back-propagate a loss, update the weights, count and time it all.
+//! Building blocks of an algorithm's step: draw a batch, encode it, back-propagate a loss, update the weights; with counters and timers.
 //! Every process draws the same batch; each encodes its own shard of the texts, and gradients are summed over all processes.
 
 use std::ops::Range;
@@ -30,7 +30,7 @@ const REDUCE_ELEMENTS: usize = 1 << 24;
 pub struct StageContext<'a> {
     /// The `[train]` section.
     pub settings: &'a TrainSettings,
-    /// What the objective needs.
+    /// Inputs that the objective needs.
     pub needs: Needs,
     /// Training pairs.
     pub pairs: &'a Pairs,
@@ -55,7 +55,7 @@ pub struct StepSchedule {
     pub learning_rate: f64,
 }
 
-/// What became of a step.
+/// Outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// An update was made.
@@ -74,7 +74,7 @@ pub struct StepContext<'a> {
     pub schedule: StepSchedule,
     /// Set when this process is asked to stop.
     pub stop: &'a AtomicBool,
-    /// What the step reports; an algorithm counts its pairs here.
+    /// Metrics of the step; algorithms count their pairs here.
     pub metrics: StepMetrics,
     optimizer: &'a mut Optimizer,
     /// `[1]`: this process's part of the loss since the last `zero_grad`.

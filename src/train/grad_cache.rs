@@ -9,7 +9,7 @@ use super::TrainSettings;
 use souk_io::error::Result;
 use souk_nn::encoder::{Encoder, Text};
 
-/// How texts are split into chunks, and what makes a second pass of a chunk equal the first.
+/// Chunks of texts, with the random state that makes the second pass of a chunk equal the first.
 #[derive(Clone, Copy)]
 pub struct Chunking {
     /// Tokens of one chunk; a longer text is a chunk of its own.

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use tch::{Kind, Tensor};
 
+use souk_io::backoff::Backoff;
 use souk_io::error::{Error, Result};
 use souk_nn::collective::Collective;
 use souk_reward::{Blend, Candidate, Question, Reward};
 
-/// How long the judge may take before a warning.
+/// Time without an answer after which a warning is logged.
 const WARN_AFTER: Duration = Duration::from_secs(5);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 
@@ -96,7 +97,7 @@ impl AsyncJudge {
         stop: &AtomicBool,
     ) -> Result<Option<Vec<Option<Reward>>>> {
         let settings = self.blend.settings();
-        let mut pause = Duration::from_secs_f64(settings.pause_seconds);
+        let mut backoff = Backoff::new(Duration::from_secs_f64(settings.pause_seconds), MAX_PAUSE);
         let mut is_paused = false;
         for round in 1.. {
             let stopped = !self.receive(asked, stop)?;
@@ -107,14 +108,15 @@ impl AsyncJudge {
             if stopped > 0.0 {
                 return Ok(None);
             }
-            let share = missing / all.max(1.0);
-            if missing == 0.0 || round >= settings.max_attempts && share <= settings.max_missing {
+            let fraction = missing / all.max(1.0);
+            if missing == 0.0 || round >= settings.max_attempts && fraction <= settings.max_missing {
                 if is_paused {
                     tracing::warn!("the judge `{}` answers again: training resumes", self.blend.source().id());
                 }
                 break;
             }
-            if share > settings.max_missing {
+            let pause = backoff.next_pause();
+            if fraction > settings.max_missing {
                 is_paused = true;
                 let why = self.blend.source().trouble().map_or_else(String::new, |why| format!(" ({why})"));
                 tracing::warn!(
@@ -125,7 +127,6 @@ impl AsyncJudge {
                 );
             }
             sleep(pause, stop);
-            pause = MAX_PAUSE.min(pause * 2);
             if !asked.open.is_empty() {
                 asked.answers = self.send(&asked.questions, &asked.open)?;
                 asked.since = Instant::now();

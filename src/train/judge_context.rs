@@ -1,4 +1,4 @@
-//! What algorithms share that learn from a judge's rewards: questions about a batch's candidates, the reference policy's scores, and
+//! Shared by algorithms that learn from a judge's rewards: questions about a batch's candidates, the reference policy's scores, and
 //! rewards as tensors.
 
 use std::cell::RefCell;
@@ -36,7 +36,7 @@ pub struct GroupRewards {
     known: Tensor,
 }
 
-/// What a judge sees of an item.
+/// An item as the judge sees it.
 struct ItemView {
     id: Arc<str>,
     text: Arc<str>,

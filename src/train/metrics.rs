@@ -1,4 +1,4 @@
-//! What training reports: of each step, of the whole stage, and while it runs.
+//! Metrics of training: per step, per stage, and progress reports.
 
 use serde::Serialize;
 
@@ -43,7 +43,7 @@ impl StepMetrics {
     }
 }
 
-/// Where the time of a step went.
+/// Time of a step by phase.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct PhaseSeconds {
     /// Drawing batches and tokenizing.
@@ -94,7 +94,7 @@ pub struct StepReport {
     pub metrics: StepMetrics,
 }
 
-/// How far a stage is.
+/// Progress of a stage.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
     /// Hard negatives are mined before the first step.
@@ -108,7 +108,7 @@ pub enum Progress<'a> {
     Step(&'a StepReport),
 }
 
-/// How a stage ended.
+/// Summary of a finished stage.
 #[derive(Clone, Debug, Serialize)]
 pub struct StageSummary {
     /// Steps made.

@@ -1,4 +1,4 @@
-//! What a stage is made of, and how its pairs are opened.
+//! A training stage: its settings, and opening its pairs.
 
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use souk_nn::collective::{Collective, gather_json};
 use souk_nn::encoder::Encoder;
 use souk_reward::Blend;
 
-/// What to train, and how.
+/// Definition of a training stage.
 pub struct Stage {
     /// In f32, not frozen.
     pub encoder: Encoder,
@@ -32,7 +32,7 @@ pub struct Stage {
     pub config: Value,
 }
 
-/// What objectives that learn from rewards need beside pairs.
+/// Inputs of objectives that learn from rewards, besides pairs.
 pub struct StageRewards {
     /// The judge, and the weights of the reward.
     pub blend: Blend,

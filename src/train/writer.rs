@@ -1,4 +1,4 @@
-//! Who writes a step's rationales: the model that learns, or a server with a model like it. Takes prompts as tokens, gives continuations
+//! Generation of a step's rationales, by the trained model itself or by a server. Takes prompts as tokens, gives continuations
 //! as tokens. A server that cannot be reached is waited for; what no waiting mends is an error.
 
 use std::time::{Duration, Instant};
@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use souk_io::address::Address;
+use souk_io::backoff::Backoff;
 use souk_io::error::{Error, Result};
 use souk_nn::backbone::{Continuation, Sampling};
 use souk_nn::encoder::{Encoder, Text};
@@ -32,10 +33,10 @@ pub struct WriterSettings {
     /// The environment variable that holds the key.
     #[serde(default)]
     pub key_env: Option<String>,
-    /// Of one request.
+    /// Timeout of a request.
     #[serde(default = "timeout_seconds")]
     pub timeout_seconds: f64,
-    /// How long a server that does not answer is waited for.
+    /// Time to retry a server that does not answer.
     #[serde(default = "patience_seconds")]
     pub patience_seconds: f64,
 }
@@ -53,7 +54,7 @@ impl WriterSettings {
         for (name, seconds) in [("timeout_seconds", self.timeout_seconds), ("patience_seconds", self.patience_seconds)]
         {
             if !(0.001..=1e6).contains(&seconds) {
-                let problem = format!("is {seconds}: say seconds, above 0");
+                let problem = format!("is {seconds}: use a number of seconds above 0");
                 return Err(Error::config(format!("train.writer.{name}"), problem));
             }
         }
@@ -133,7 +134,7 @@ impl Server {
     fn ask(&self, question: &Value) -> Result<Value> {
         let begun = Instant::now();
         let patience = Duration::from_secs_f64(self.settings.patience_seconds);
-        let mut pause = Duration::from_millis(250);
+        let mut backoff = Backoff::new(Duration::from_millis(250), MAX_PAUSE);
         loop {
             let failure = match self.http.post(question, Duration::from_secs_f64(self.settings.timeout_seconds)) {
                 Ok(answer) => return Ok(answer),
@@ -143,9 +144,9 @@ impl Server {
             match kind {
                 FailureKind::Fatal => return Err(Error::config(format!("train.writer: {}", self.http.url()), problem)),
                 FailureKind::Passing if begun.elapsed() < patience => {
-                    tracing::warn!("waiting for the server that writes: {}: {problem}", self.http.url());
+                    tracing::warn!("waiting for the rationale server: {}: {problem}", self.http.url());
+                    let pause = backoff.next_pause();
                     std::thread::sleep(retry_after.unwrap_or(pause).min(patience.saturating_sub(begun.elapsed())));
-                    pause = (pause * 2).min(MAX_PAUSE);
                 }
                 _ => return Err(self.failed(problem, kind == FailureKind::Passing)),
             }
@@ -157,7 +158,7 @@ impl Server {
     }
 }
 
-/// What a server wrote after one text. Its tokens as it says them, or else those of its words, whose log-probabilities nobody knows.
+/// A server's continuation of one text: its tokens with log-probabilities, or, if it returns none, the tokens of its text.
 fn read(encoder: &Encoder, choice: &Value, how: &Sampling) -> std::result::Result<Continuation, String> {
     let ended = choice["finish_reason"] == "stop";
     let reader = encoder.reader();

@@ -1,4 +1,5 @@
-//! A cache of bytes by key, in memory or in Redis. A cache may forget at any time; it never returns a value that was not put there.
+//! A cache of bytes by key, in memory or in Redis. A cache may forget at any time; it never returns a value that was
+//! not put there.
 
 mod memory;
 mod redis;

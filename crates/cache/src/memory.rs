@@ -1,5 +1,5 @@
-//! The `Cache` trait, and an in-memory LRU cache. Keys and values are bytes, read and written in batches. Entries may be
-//! evicted at any time; a value that was not put is never returned.
+//! The `Cache` trait, and an in-memory LRU cache. Keys and values are bytes, read and written in batches. Entries may
+//! be evicted at any time; a value that was not put is never returned.
 
 use std::collections::{BTreeMap, HashMap};
 use std::future::ready;
@@ -11,8 +11,8 @@ use souk_io::error::{Answer, Error, Result};
 pub const MAX_KEY: usize = 512;
 /// Longest value, in bytes; a vector has a few thousand. Limits the keys of one request to Redis.
 pub const MAX_VALUE: usize = 256 << 10;
-/// Overhead of an entry: slots in two tables and two reference counts. Between 160 and 210 bytes as the tables grow, on a
-/// 64-bit machine.
+/// Overhead of an entry: slots in two tables and two reference counts. Between 160 and 210 bytes as the tables grow, on
+/// a 64-bit machine.
 const ENTRY_BYTES: usize = 200;
 
 /// Cached bytes, shared to avoid copies.
@@ -22,7 +22,7 @@ pub type Value = Arc<[u8]>;
 pub trait Cache: Send + Sync {
     /// Values in the order of `keys`; `None` if missing.
     fn get_many<'a>(&'a self, keys: &'a [Vec<u8>]) -> Answer<'a, Vec<Option<Value>>>;
-    /// Of two entries with the same key, the last one wins.
+    /// Stores entries. If a key occurs twice, its last entry wins.
     fn put_many<'a>(&'a self, entries: &'a [(Vec<u8>, Value)]) -> Answer<'a, ()>;
 }
 

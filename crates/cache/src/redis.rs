@@ -1,5 +1,6 @@
-//! Redis cache, shared by many processes. Batches of keys take one round trip. If the server does not answer, one caller waits
-//! for [`TIMEOUT`]; calls within [`COOLDOWN`] after that fail immediately, and then the server is tried again.
+//! Redis cache, shared by many processes. Batches of keys take one round trip. If the server does not answer, one
+//! caller waits for [`TIMEOUT`]; calls within [`COOLDOWN`] after that fail immediately, and then the server is tried
+//! again.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,8 +42,8 @@ struct Link {
 }
 
 impl RedisCache {
-    /// Does not connect yet, so a service starts while Redis is down. Prepends `prefix` to keys on the server. Entries without
-    /// a lifetime stay until the server evicts them.
+    /// Does not connect yet, so a service starts while Redis is down. Prepends `prefix` to keys on the server. Entries
+    /// without a lifetime stay until the server evicts them.
     pub fn open(address: &Address, prefix: &str, lifetime: Option<Duration>) -> Result<Self> {
         let invalid =
             |e: RedisError| Error::config(address, "is not a valid Redis URL: use redis://USER@HOST:PORT/N").because(e);
@@ -124,7 +125,8 @@ impl RedisCache {
         let mut link = self.link();
         // a server that rejects a command is up
         if link.number == number && !(is_rejected && link.last_working == number) {
-            // the manager reconnects broken connections, but neither unresponsive ones nor those rejected while connecting
+            // the manager reconnects broken connections, but neither unresponsive ones nor those rejected while
+            // connecting
             link.connection = None;
             link.cooldown_until = (!is_rejected).then(|| Instant::now() + COOLDOWN);
         }

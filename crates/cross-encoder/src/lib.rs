@@ -97,13 +97,13 @@ impl RelevanceSettings {
     pub fn check(&self) -> Result<()> {
         let counts = [("batch_tokens", self.batch_tokens), ("block_pairs", self.block_pairs)];
         if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
-            return Err(Error::config(format!("relevance.{name}"), "is 0: say 1 or more"));
+            return Err(Error::config(format!("relevance.{name}"), "is 0: use 1 or more"));
         }
         if !self.epochs.is_finite() || self.epochs <= 0.0 {
-            return Err(Error::config("relevance.epochs", format!("is {}: say a number above 0", self.epochs)));
+            return Err(Error::config("relevance.epochs", format!("is {}: use a number above 0", self.epochs)));
         }
         if !(self.held_out > 0.0 && self.held_out < 1.0) {
-            let problem = format!("is {}: say a share between 0 and 1", self.held_out);
+            let problem = format!("is {}: use a fraction between 0 and 1", self.held_out);
             return Err(Error::config("relevance.held_out", problem));
         }
         Ok(())
@@ -152,7 +152,7 @@ impl ServeSettings {
             ("body_seconds", self.body_seconds),
         ];
         if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
-            return Err(Error::config(format!("relevance.serve.{name}"), "is 0: say 1 or more"));
+            return Err(Error::config(format!("relevance.serve.{name}"), "is 0: use 1 or more"));
         }
         if self.max_requests > MAX_REQUESTS {
             let problem = format!("is {}: more than {MAX_REQUESTS} fit into no memory", self.max_requests);

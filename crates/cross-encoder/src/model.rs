@@ -59,7 +59,7 @@ impl CrossEncoder {
         let whole = Architecture::open(&dir.join("config.json"), &placement.ignore_fields)?;
         let architecture = match shape.num_layers {
             Some(layers) if layers == 0 || layers > whole.num_layers() => {
-                let problem = format!("is {layers}, and the model has {}: say 1 to that", whole.num_layers());
+                let problem = format!("is {layers}, and the model has {}: use 1 to that", whole.num_layers());
                 return Err(Error::config("relevance.num_layers", problem));
             }
             Some(layers) => whole.truncate_layers(layers, &placement.ignore_fields)?,

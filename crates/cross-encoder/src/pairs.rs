@@ -140,7 +140,7 @@ impl GradedPairs {
             ));
         }
         if self.calibrate.is_empty() || self.measure.is_empty() {
-            let problem = "leaves no query to calibrate with, or none to measure with: say more";
+            let problem = "leaves no query to calibrate with, or none to measure with: use more";
             return Err(Error::config("relevance.held_out", problem));
         }
         Ok(())

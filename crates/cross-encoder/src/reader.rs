@@ -57,7 +57,7 @@ impl PairReader {
             taken += self.tokenizer.encode(QUERY)?.len() + self.tokenizer.encode(ITEM)?.len();
         }
         if taken + 2 > max_tokens {
-            let problem = format!("is {max_tokens}, and what stands around every pair takes {taken}: say more");
+            let problem = format!("is {max_tokens}, and what stands around every pair takes {taken}: use more");
             return Err(Error::config("relevance.max_tokens", problem));
         }
         Ok(())

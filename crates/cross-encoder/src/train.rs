@@ -193,14 +193,14 @@ impl Training {
                 step += 1;
                 seen += batch.len() as u64;
                 if !loss.is_finite() {
-                    let problem = format!("the loss of step {step} is {loss}: say a smaller one");
+                    let problem = format!("the loss of step {step} is {loss}: use a smaller one");
                     return Err(Error::config("relevance.optimizer.learning_rate", problem));
                 }
                 report(TrainProgress::Learning { step, pairs: seen, of: draws, loss });
             }
         }
         if !optimizer.is_finite() {
-            let problem = "a weight is not finite after the last step: say a smaller one";
+            let problem = "a weight is not finite after the last step: use a smaller one";
             return Err(Error::config("relevance.optimizer.learning_rate", problem));
         }
         Ok(step)

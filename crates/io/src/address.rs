@@ -81,8 +81,8 @@ pub fn masked(text: &str) -> String {
     shown + rest
 }
 
-/// Masks everything in one URL that may be a password: the text between the first `:` after the scheme and the last `@`,
-/// and the value of every parameter not in `HARMLESS`.
+/// Masks everything in one URL that may be a password: the text between the first `:` after the scheme and the last
+/// `@`, and the value of every parameter not in `HARMLESS`.
 fn without_passwords(url: &str) -> String {
     let (scheme, rest) = url.split_at(match url.split_once(':') {
         Some((scheme, after)) if after.starts_with("//") => scheme.len() + 3,

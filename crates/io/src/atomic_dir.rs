@@ -1,4 +1,5 @@
-//! Atomic writes: a folder or file is written under a temporary name, synced and renamed. Readers never see a partial one.
+//! Atomic writes: a folder or file is written under a temporary name, synced and renamed. Readers never see a partial
+//! one.
 
 use std::fs;
 use std::path::{Path, PathBuf};

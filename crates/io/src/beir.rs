@@ -134,8 +134,8 @@ pub fn lines(file: &Path) -> Result<impl Iterator<Item = Result<(u64, Vec<u8>)>>
     Ok(std::iter::from_fn(next).filter(|line| !matches!(line, Ok((_, line)) if line.trim_ascii().is_empty())))
 }
 
-/// Reads a line without its `\n` into `line`. Returns the bytes read and whether `line` is complete; of a line that is too
-/// long, only the beginning is kept.
+/// Reads a line without its `\n` into `line`. Returns the bytes read and whether `line` is complete; of a line that is
+/// too long, only the beginning is kept.
 pub fn read_line(input: &mut (impl BufRead + ?Sized), line: &mut Vec<u8>) -> std::io::Result<(u64, bool)> {
     let (mut length, mut is_complete) = (0, true);
     loop {

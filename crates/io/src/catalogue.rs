@@ -1,5 +1,5 @@
-//! Items of a data folder, looked up by id or row and read from disk on demand; also draws random negatives from all items.
-//! Keeps ids and file offsets in memory, never the texts.
+//! Items of a data folder, looked up by id or row and read from disk on demand; also draws random negatives from all
+//! items. Keeps ids and file offsets in memory, never the texts.
 
 use std::collections::HashMap;
 use std::fs::File;

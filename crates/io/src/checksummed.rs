@@ -1,5 +1,5 @@
-//! Checksummed files: written once with their length and CRC-32, memory-mapped when read. Reading returns the bytes that were
-//! written, or an error.
+//! Checksummed files: written once with their length and CRC-32, memory-mapped when read. Reading returns the bytes
+//! that were written, or an error.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};

@@ -88,7 +88,7 @@ pub enum Level {
 impl Level {
     pub const ALL: [Self; 4] = [Self::L1, Self::L2, Self::L3, Self::L4];
 
-    /// Whether the level is L3 or L4.
+    /// Returns whether the level is L3 or L4.
     pub fn is_good(self) -> bool {
         self >= Self::L3
     }

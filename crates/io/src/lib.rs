@@ -1,5 +1,5 @@
-//! Foundation of all crates of Souk: the error type, items and levels, data folders, search-log records, object stores, atomic
-//! and checksummed files, and telemetry.
+//! Foundation of all crates of Souk: the error type, items and levels, data folders, search-log records, object stores,
+//! atomic and checksummed files, and telemetry.
 
 pub mod address;
 pub mod atomic_dir;

@@ -1,6 +1,7 @@
-//! Files by address: a local path, or `s3://BUCKET/PREFIX`, `gs://…`, `az://…` in an object store. Credentials come from the
-//! usual environment variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME, …).
-//! Lists files, reads byte ranges, copies whole folders. Calls block, and never without a timeout.
+//! Files by address: a local path, or `s3://BUCKET/PREFIX`, `gs://…`, `az://…` in an object store. Credentials come
+//! from the usual environment variables (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, GOOGLE_SERVICE_ACCOUNT,
+//! AZURE_STORAGE_ACCOUNT_NAME, …). Lists files, reads byte ranges, copies whole folders. Calls block, and never without
+//! a timeout.
 
 use std::collections::HashSet;
 use std::fs::{self, File};
@@ -53,7 +54,7 @@ enum Location {
     Remote { store: Arc<dyn ObjectStore>, prefix: Key },
 }
 
-/// Whether the address is in an object store.
+/// Returns whether the address is in an object store.
 pub fn is_remote(address: &str) -> bool {
     address.contains("://")
 }
@@ -222,7 +223,8 @@ impl Objects {
             _ => Error::Upstream {
                 service: name,
                 problem: format!(
-                    "cannot {action}; credentials and endpoint come from the environment (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …)"
+                    "cannot {action}: check credentials and endpoint in the environment \
+                     (AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, …)"
                 ),
                 retryable: true,
                 source: Some(error.into()),
@@ -231,8 +233,8 @@ impl Objects {
     }
 }
 
-/// Path of a local copy of a folder in an object store. Downloads it unless the cached copy has the same files. If the store is
-/// unreachable, returns the last copy.
+/// Path of a local copy of a folder in an object store. Downloads it unless the cached copy has the same files. If the
+/// store is unreachable, returns the last copy.
 pub fn fetch_folder(address: &str) -> Result<PathBuf> {
     let objects = Objects::open(address)?;
     let home = cache_folder()?;

@@ -1,5 +1,5 @@
-//! SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators"): reproducible random numbers from a
-//! seed. Never uses the machine's entropy, and is not for secrets.
+//! SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators"): reproducible random numbers from
+//! a seed. Never uses the machine's entropy, and is not for secrets.
 
 /// 2^64 divided by the golden ratio, made odd: the step of the generator's state.
 pub const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;

@@ -27,8 +27,8 @@ pub struct Telemetry {
     _traces: Option<Traces>,
 }
 
-/// Sends logs to standard error: text on a terminal, JSON otherwise. `RUST_LOG` sets the filter; the default is warnings.
-/// Sends spans to `OTEL_EXPORTER_OTLP_ENDPOINT`. A second call has no effect.
+/// Sends logs to standard error: text on a terminal, JSON otherwise. `RUST_LOG` sets the filter; the default is
+/// warnings. Sends spans to `OTEL_EXPORTER_OTLP_ENDPOINT`. A second call has no effect.
 #[must_use = "spans are collected until it is dropped"]
 pub fn start() -> Telemetry {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));

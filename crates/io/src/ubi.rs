@@ -1,7 +1,7 @@
 //! User Behavior Insights 1.3: each JSON object is a query or an event. Parses them without copying, and writes them.
 //!
-//! Accepts what real logs contain: nulls instead of objects, numbers as identifiers, three time formats, and bulk lines of
-//! OpenSearch between the records. Keeps no state.
+//! Accepts what real logs contain: nulls instead of objects, numbers as identifiers, three time formats, and bulk lines
+//! of OpenSearch between the records. Keeps no state.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,5 +1,5 @@
-//! Analyser of product text. Takes any text, gives its index terms: lower case, no accents, one spelling for sizes, units and
-//! model numbers, singular. Never fails; a term is never longer than `MAX_TERM_BYTES`.
+//! Analyser of product text. Takes any text, gives its index terms: lower case, no accents, one spelling for sizes,
+//! units and model numbers, singular. Never fails; a term is never longer than `MAX_TERM_BYTES`.
 //!
 //! | written | terms |
 //! |---|---|
@@ -154,7 +154,8 @@ impl Terms {
         at + usize::from(between)
     }
 
-    /// Appends a model number as one term, in addition to its parts: letters and digits with at most a hyphen between them.
+    /// Appends a model number as one term, in addition to its parts: letters and digits with at most a hyphen between
+    /// them.
     fn push_code(&mut self, at: usize) {
         let is_start = at == 0 || self.pieces[at].gap == Gap::Other;
         let (mut end, mut num_words, mut num_numbers) = (at, 0, 0);
@@ -278,7 +279,8 @@ fn latin(letter: char) -> &'static str {
     }
 }
 
-/// Appends `text` in lower case, without accents, and with one sign for each of quotes, dashes, fractions and multiplication.
+/// Appends `text` in lower case, without accents, and with one sign for each of quotes, dashes, fractions and
+/// multiplication.
 fn fold(text: &str, folded: &mut String) {
     for letter in text.chars() {
         match letter {

@@ -1,5 +1,5 @@
-//! Building, saving and loading an index. Takes passages; gives one tantivy segment whose documents are the rows in order, in
-//! memory or in a folder with a manifest. A damaged folder or another format is an error that names the file.
+//! Building, saving and loading an index. Takes passages; gives one tantivy segment whose documents are the rows in
+//! order, in memory or in a folder with a manifest. A damaged folder or another format is an error that names the file.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
-//! BM25 over product texts, the lexical channel of search. Takes the passages of a catalogue in order. Returns the rows that
-//! share terms with a query, best first and independent of the number of threads, and the overlap of a query with a text.
-//! An index never changes once built.
+//! BM25 over product texts, the lexical channel of search. Takes the passages of a catalogue in order. Returns the rows
+//! that share terms with a query, best first and independent of the number of threads, and the overlap of a query with
+//! a text. An index never changes once built.
 //!
-//! The score of an item is the sum, over the terms of the query, of `idf · tf / (tf + k1 · (1 − b + b · length / mean))`
-//! with `idf = ln(1 + (N − df + 0.5) / (df + 0.5))`: as in Lucene, but with exact lengths. tantivy stores the
+//! The score of an item is the sum, over the terms of the query, of `idf · tf / (tf + k1 · (1 − b + b · length /
+//! mean))` with `idf = ln(1 + (N − df + 0.5) / (df + 0.5))`: as in Lucene, but with exact lengths. tantivy stores the
 //! dictionary and the postings; its own scores are not used, because it rounds lengths above 40 terms.
 
 mod analyser;
@@ -124,8 +124,8 @@ impl Lexical {
         search::search_many(self, queries, k)
     }
 
-    /// Fraction of the query's terms, weighted by idf, that the text has: 0 to 1. A term that no item has gets the largest
-    /// weight. 0 for a query without terms.
+    /// Fraction of the query's terms, weighted by idf, that the text has: 0 to 1. A term that no item has gets the
+    /// largest weight. 0 for a query without terms.
     pub fn overlap(&self, query: &str, text: &str) -> f32 {
         let (mut query_terms, mut text_terms) = (Terms::default(), Terms::default());
         query_terms.read(query);

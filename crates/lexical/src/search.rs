@@ -1,7 +1,7 @@
-//! Top-k search over the postings (MaxScore). Takes a query, gives rows and scores. Rows are scored term by term, in windows
-//! that fit the CPU cache. Once `k` rows have scores that common terms alone cannot reach, those terms are only looked up for
-//! rows that have a rarer term. Scores always add up in the same term order, so equal texts get equal scores. Never reads
-//! more than `MAX_QUERY_TERMS` of a query.
+//! Top-k search over the postings (MaxScore). Takes a query, gives rows and scores. Rows are scored term by term, in
+//! windows that fit the CPU cache. Once `k` rows have scores that common terms alone cannot reach, those terms are only
+//! looked up for rows that have a rarer term. Scores always add up in the same term order, so equal texts get equal
+//! scores. Never reads more than `MAX_QUERY_TERMS` of a query.
 
 use std::cmp::Ordering;
 use std::sync::atomic::{self, AtomicUsize};

@@ -1,5 +1,5 @@
-//! Spelling correction. Takes a word that no item has; returns the nearest word of the dictionary, or two words if it was
-//! written without a space. Never changes a number, a model number or the first letter.
+//! Spelling correction. Takes a word that no item has; returns the nearest word of the dictionary, or two words if it
+//! was written without a space. Never changes a number, a model number or the first letter.
 
 use tantivy::Term;
 use tantivy::query::FuzzyTermQuery;

@@ -1,5 +1,5 @@
-//! BM25 scores of texts added after an index was built. Uses idf and mean length of the index, so scores are comparable with
-//! those of indexed items. Never changes the index.
+//! BM25 scores of texts added after an index was built. Uses idf and mean length of the index, so scores are comparable
+//! with those of indexed items. Never changes the index.
 
 use std::collections::HashMap;
 

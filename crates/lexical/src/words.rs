@@ -1,7 +1,8 @@
-//! Word lists for English product text: units, stop words and plurals. Takes folded lower-case words, returns their index
-//! form. Never merges two words with different meanings for a shopper.
+//! Word lists for English product text: units, stop words and plurals. Takes folded lower-case words, returns their
+//! index form. Never merges two words with different meanings for a shopper.
 
-/// Canonical spelling of a unit after a number. `is_spaced`: a space separates them, so that a single letter is rarely a unit.
+/// Canonical spelling of a unit after a number. `is_spaced`: a space separates them, so that a single letter is rarely
+/// a unit.
 pub fn unit(word: &str, is_spaced: bool) -> Option<&'static str> {
     Some(match word {
         "in" | "inch" | "inches" | "ins" => "in",
@@ -41,7 +42,7 @@ pub fn unit(word: &str, is_spaced: bool) -> Option<&'static str> {
     })
 }
 
-/// Whether a word is a stop word. `no` and `not` are none, because they change the meaning.
+/// Returns whether a word is a stop word. `no` and `not` are not, because they change the meaning.
 pub fn is_stop_word(word: &str) -> bool {
     const WORDS: [&str; 29] = [
         "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "from", "if", "in", "into", "is", "it", "of",

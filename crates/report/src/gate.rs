@@ -75,10 +75,10 @@ pub struct GateVerdict {
 impl GateSettings {
     pub fn check(&self) -> Result<()> {
         if self.splits.is_empty() {
-            return Err(Error::config("trainer.gate.splits", "names none: say at least one split to be measured on"));
+            return Err(Error::config("trainer.gate.splits", "names none: use at least one split to be measured on"));
         }
         if self.depth <= WIDE {
-            return Err(Error::config("trainer.gate.depth", format!("is {}: say more than {WIDE}", self.depth)));
+            return Err(Error::config("trainer.gate.depth", format!("is {}: use more than {WIDE}", self.depth)));
         }
         if self.max_drift.is_nan() || self.max_drift < 0.0 {
             return Err(Error::config("trainer.gate.max_drift", "say 0 to 2: 1 less a cosine"));

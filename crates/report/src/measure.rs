@@ -68,7 +68,7 @@ impl Measurement<'_> {
 
     fn check(&self) -> Result<()> {
         if self.depth <= WIDE {
-            let problem = format!("a depth of {} is too little: say more than {WIDE}", self.depth);
+            let problem = format!("a depth of {} is too little: use more than {WIDE}", self.depth);
             return Err(Error::input(problem));
         }
         let (known, sold) = (self.lexical.num_items() as usize, self.task.items.len());

@@ -109,7 +109,7 @@ pub fn read_qrels(file: &Path) -> Result<impl Iterator<Item = Result<Judgement>>
     Ok(columns::<4>(file, "query 0 item level")?.map(move |row| {
         let (line, [query, _, item, level]) = row?;
         let level = level.parse().ok().and_then(Level::from_number).ok_or_else(|| {
-            Error::data(&name, Some(line), format!("the level `{level}` is none: say 1 to 4 (map other scales first)"))
+            Error::data(&name, Some(line), format!("the level `{level}` is none: use 1 to 4 (map other scales first)"))
         })?;
         Ok(Judgement { query, item, level })
     }))

@@ -114,7 +114,7 @@ fn quality(item: &Item, file: &Path, line: u64) -> Result<Option<f32>> {
         None | Some(Value::Null) => Ok(None),
         Some(value) => match value.as_f64() {
             Some(quality) if (0.0..=1.0).contains(&quality) => Ok(Some(quality as f32)),
-            _ => Err(Error::data(file, Some(line), format!("`quality` is {value}: say 0 to 1, or leave it out"))),
+            _ => Err(Error::data(file, Some(line), format!("`quality` is {value}: use 0 to 1, or leave it out"))),
         },
     }
 }
@@ -230,7 +230,7 @@ mod tests {
             (CORPUS, QUERIES, "q9\tb\t4\nq1\ta\t1\n", "judges 1 queries that queries.jsonl lacks, such as `q9`"),
             (CORPUS, QUERIES, "q1\tb\t4\nq1\tb\t1\n", "cannot be measured against"),
             (CORPUS, QUERIES, "\n", "holds no judgement"),
-            ("{\"_id\":\"a\",\"quality\":7}", QUERIES, qrels, "line 1: `quality` is 7: say 0 to 1"),
+            ("{\"_id\":\"a\",\"quality\":7}", QUERIES, qrels, "line 1: `quality` is 7: use 0 to 1"),
             ("{\"_id\":\"a b\"}", QUERIES, qrels, "line 1: cannot be written into a run"),
         ] {
             let found = load(&[("corpus.jsonl", corpus), ("queries.jsonl", queries), ("qrels/test.tsv", qrels)]);

@@ -99,31 +99,31 @@ impl RewardSettings {
             [("relevance", self.relevance), ("quality", self.quality), ("exclusivity", self.exclusivity)]
         {
             if !value.is_finite() || value < 0.0 {
-                return wrong(name, format!("is {value}: say 0 or more"));
+                return wrong(name, format!("is {value}: use 0 or more"));
             }
         }
         if self.relevance + self.quality + self.exclusivity == 0.0 {
             return wrong("relevance", "and all other weights are 0: nothing would be rewarded".into());
         }
         if !self.scale.is_finite() || self.scale <= 0.0 {
-            return wrong("scale", format!("is {}: say more than 0", self.scale));
+            return wrong("scale", format!("is {}: use more than 0", self.scale));
         }
         if self.clip.is_some_and(|[low, high]| high <= low || low.is_nan() || high.is_nan()) {
-            return wrong("clip", format!("is {:?}: say a lower and a higher number", self.clip));
+            return wrong("clip", format!("is {:?}: use a lower and a higher number", self.clip));
         }
         if !(0.0..1.0).contains(&self.max_missing) {
-            return wrong("max_missing", format!("is {}: say a share from 0 to less than 1", self.max_missing));
+            return wrong("max_missing", format!("is {}: use a fraction from 0 to less than 1", self.max_missing));
         }
         if !(0.0..=1.0).contains(&self.audit_rate) {
-            return wrong("audit_rate", format!("is {}: say a share from 0 to 1", self.audit_rate));
+            return wrong("audit_rate", format!("is {}: use a fraction from 0 to 1", self.audit_rate));
         }
         if self.max_attempts == 0 || self.exclusivity_depth == 0 {
             let name = if self.max_attempts == 0 { "max_attempts" } else { "exclusivity_depth" };
-            return wrong(name, "is 0: say 1 or more".into());
+            return wrong(name, "is 0: use 1 or more".into());
         }
         match self.pause_seconds.is_finite() && self.pause_seconds >= 0.01 {
             true => Ok(()),
-            false => wrong("pause_seconds", format!("is {}: say 0.01 or more", self.pause_seconds)),
+            false => wrong("pause_seconds", format!("is {}: use 0.01 or more", self.pause_seconds)),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Fake judge for tests: a server on a real socket that answers, fails or hangs as the test decides, and records its requests.
-//! Understands only the HTTP that Souk's own client writes.
+//! Fake judge for tests: a server on a real socket that answers, fails or hangs as the test decides, and records its
+//! requests. Understands only the HTTP that Souk's own client writes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};

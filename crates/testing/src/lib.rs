@@ -1,5 +1,5 @@
-//! Test fixtures shared by several crates: a fake judge on a real socket, temporary databases, an HTTP client that sends exact
-//! bytes, a small shop with its search log, and the golden files. Never part of a program.
+//! Test fixtures shared by several crates: a fake judge on a real socket, temporary databases, an HTTP client that
+//! sends exact bytes, a small shop with its search log, and the golden files. Never part of a program.
 #![expect(clippy::unwrap_used, reason = "tests stop at the first failure")]
 
 pub mod databases;

@@ -39,7 +39,7 @@ pub trait Algorithm: Send {
     /// One step: gradients, and an update of the weights.
     fn step(&mut self, cx: &mut StepContext) -> Result<Outcome>;
 
-    /// What a checkpoint needs beside the weights and moments.
+    /// State for checkpoints, besides weights and moments.
     fn state(&self, _: &StageContext) -> Result<BTreeMap<String, Tensor>> {
         Ok(BTreeMap::new())
     }
@@ -55,7 +55,7 @@ pub trait Algorithm: Send {
     }
 }
 
-/// What work before the first step has at hand.
+/// Context of the work before the first step.
 pub struct Preparation<'a> {
     /// Data and settings.
     pub stage: StageContext<'a>,

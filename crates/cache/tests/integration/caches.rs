@@ -160,8 +160,8 @@ fn rejected_commands_keep_the_connection() {
     });
 }
 
-/// Starts a server that has no keys and answers `SET X` with the error `X`. Returns its address, the number of connections, and
-/// the largest number of keys in one request.
+/// Starts a server that has no keys and answers `SET X` with the error `X`. Returns its address, the number of
+/// connections, and the largest number of keys in one request.
 async fn rejecting_server() -> (Address, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = Address::new(format!("redis://{}", listener.local_addr().unwrap()));

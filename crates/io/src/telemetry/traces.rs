@@ -1,6 +1,6 @@
-//! Exports spans by OTLP over HTTP to the collector in `OTEL_EXPORTER_OTLP_ENDPOINT`; without it, spans are neither kept nor
-//! sent. Follows the other variables of OpenTelemetry's specification. If the collector is unreachable, spans are dropped;
-//! nothing blocks on it.
+//! Exports spans by OTLP over HTTP to the collector in `OTEL_EXPORTER_OTLP_ENDPOINT`; without it, spans are neither
+//! kept nor sent. Follows the other variables of OpenTelemetry's specification. If the collector is unreachable, spans
+//! are dropped; nothing blocks on it.
 
 use std::collections::HashMap;
 use std::future::Future;

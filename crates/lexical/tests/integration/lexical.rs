@@ -1,5 +1,5 @@
-//! The lexical channel compared with bm25s (`tests/golden/bm25`, or the folder in `SOUK_GOLDEN`), properties for random texts,
-//! and recall on the Home Depot data in the folder SOUK_DATA (docs/evaluation.md).
+//! The lexical channel compared with bm25s (`tests/golden/bm25`, or the folder in `SOUK_GOLDEN`), properties for random
+//! texts, and recall on the Home Depot data in the folder SOUK_DATA (docs/evaluation.md).
 
 use std::collections::HashSet;
 use std::fs;

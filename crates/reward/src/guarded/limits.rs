@@ -58,5 +58,5 @@ pub fn within<T: PartialOrd + Display>(name: &str, value: T, range: RangeInclusi
     if range.contains(&value) {
         return Ok(());
     }
-    Err(Error::config(name, format!("is {value}: say {} to {}", range.start(), range.end())))
+    Err(Error::config(name, format!("is {value}: use {} to {}", range.start(), range.end())))
 }

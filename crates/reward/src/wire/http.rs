@@ -138,7 +138,7 @@ fn endpoint(address: &Address, route: &str) -> Result<String> {
     let shown = address.to_string();
     let host = ["http://", "https://"].iter().find_map(|scheme| shown.strip_prefix(scheme));
     let Some(host) = host.filter(|host| !host.is_empty() && !host.starts_with(['/', ':'])) else {
-        return Err(Error::config(address, "is no address of a service: say http://HOST:PORT or https://HOST"));
+        return Err(Error::config(address, "is no address of a service: use http://HOST:PORT or https://HOST"));
     };
     if host.contains(['@', '?', '#']) {
         let problem = "has more than a host and a path: keys and passwords go into a variable that `key_env` names";

@@ -170,7 +170,7 @@ fn index_reads_catalogue_variants_and_rejects_bad_ones() {
     let out = dir.path().join("folder").display().to_string();
     assert_fails(
         2,
-        &["corpus.jsonl", "there are no files"],
+        &["corpus.jsonl", "has no files"],
         &["index", "--model", &model("st_cls"), "--data", &data, "--out", &out],
         b"",
     );
