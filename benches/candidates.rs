@@ -1,5 +1,5 @@
-//! What it costs to search a bank of vectors exactly and by a graph, on the vectors that a model makes of a shop: the measure
-//! behind `candidates.search = "auto"`. With this variable one thread builds and searches.
+//! Brute-force versus graph search over a bank of vectors that a model computes for a shop; the basis of `candidates.search =
+//! "auto"`. The variable below makes it single-threaded.
 //!
 //!     RAYON_NUM_THREADS=1 candidates MODEL DATA [K]
 #![expect(
@@ -21,7 +21,7 @@ use souk::encoder::{Encoder, Overrides, Placement, Text};
 use tch::{Device, Tensor};
 
 const QUERIES: usize = 2048;
-/// Queries that are searched for together, as a step does.
+/// Queries per search, as in a training step.
 const BATCH: i64 = 128;
 
 fn main() {

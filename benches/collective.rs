@@ -1,9 +1,10 @@
-//! What an exchange costs: all_reduce and gather_rows between 1, 2 and 4 processes of this machine, by size; and the latency
-//! and bandwidth that fit, for `seconds = alpha + bytes / beta` with the bytes that one rank sends.
+//! Cost of all_reduce and gather_rows between 1, 2 and 4 processes of this machine, by size, with a fit of `seconds = alpha +
+//! bytes / beta` (latency and bandwidth per rank).
 //!
 //!     collective [PROCESSES,...]         default 1,2,4
 //!
-//! The smallest of several rounds counts, for others may use the machine. This program starts itself again for each rank.
+//! Reports the fastest of several rounds, because other programs may use the machine. The program starts itself again for each
+//! rank.
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on stops")]
 #![expect(clippy::print_stdout, reason = "results")]
 
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use souk::collective::{Collective, CollectiveSettings, gather_rows, open};
 use tch::{Device, Kind, Tensor};
 
-/// Numbers of f32; rows of 384 for gather_rows.
+/// Sizes in f32 numbers; rows of 384 for gather_rows.
 const SIZES: [i64; 6] = [384, 6_144, 49_152, 393_216, 3_145_728, 12_582_912];
 const WIDTH: i64 = 384;
 const ROUNDS: usize = 5;
@@ -51,7 +52,7 @@ fn main() {
     }
 }
 
-/// Bytes that one rank sends: a ring passes on all parts but one, twice for a sum; a gather shares out each rank's rows.
+/// Bytes sent per rank: a ring sends all parts but one, twice for a sum; a gather sends each rank's rows.
 fn sent(line: &Value, size: usize) -> f64 {
     let (bytes, size) = (line["bytes"].as_f64().unwrap(), size as f64);
     match line["operation"].as_str().unwrap() {
@@ -88,7 +89,7 @@ fn rank(c: &dyn Collective) {
     }
 }
 
-/// Seconds of one call, in the fastest of some rounds of as many calls as fill the time.
+/// Seconds per call in the fastest round.
 fn best(c: &dyn Collective, mut call: impl FnMut()) -> f64 {
     let mut timed = |count: usize| {
         c.barrier().unwrap();
@@ -102,7 +103,7 @@ fn best(c: &dyn Collective, mut call: impl FnMut()) -> f64 {
     (0..ROUNDS).map(|_| timed(count)).fold(f64::INFINITY, f64::min)
 }
 
-/// Least squares of relative errors, for sizes differ by powers of ten: alpha in seconds, beta in bytes a second.
+/// Least squares of relative errors, because sizes span orders of magnitude: alpha in seconds, beta in bytes per second.
 fn fit(points: &[(f64, f64)]) -> (f64, f64) {
     let sum = |of: &dyn Fn(f64, f64) -> f64| points.iter().map(|(x, y)| of(*x, *y)).sum::<f64>();
     // minimise sum (a / y + b x / y - 1)^2

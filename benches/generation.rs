@@ -1,4 +1,4 @@
-//! What a decoder writes in a second, for `benches/generation.py`, which sets it beside transformers.
+//! Tokens per second of a decoder, for `benches/generation.py`, which compares it with transformers.
 //!
 //!     generation MODEL TOKENS EACH      texts on standard input; a JSON object: tokens written, seconds, threads
 #![expect(

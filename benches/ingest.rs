@@ -1,8 +1,8 @@
-//! How fast a log becomes examples, and examples are drawn: files, Kafka beside a bare consumer, memory along the way.
+//! Throughput of ingestion and sampling: files, Kafka compared with a bare consumer, and memory use.
 //!
 //!   cargo bench --bench ingest -- [EVENTS] [KAFKA_BROKERS]      (default: 10000000 events; no Kafka)
 //!
-//! Kafka's part uses a tenth of the events. Rates per core are by processor time, for other programs disturb the clock.
+//! The Kafka part uses a tenth of the events. Rates per core are by processor time, which other programs do not disturb.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench that cannot go on says why and ends")]
 
 use std::fs::{self, File};
@@ -27,7 +27,7 @@ use souk::shuffle::{Draw, Order};
 use souk::ubi::{Action, EventRecord, QueryRecord};
 
 const ITEMS: u64 = 100_000;
-/// After each query: ten impressions and one or two choices.
+/// Each query is followed by ten impressions and one or two choices.
 const SHOWN: u64 = 10;
 const ROUNDS: usize = 3;
 const PARTITIONS: i32 = 4;
@@ -49,13 +49,13 @@ fn main() {
     }
 }
 
-/// A number that looks drawn by chance.
+/// Pseudo-random number.
 fn scattered(number: u64) -> u64 {
     let bits = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (bits ^ (bits >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 20
 }
 
-/// Calls `with` for each record of a search: its key and its JSON.
+/// Calls `with` with key and JSON of each record of a search.
 fn search(number: u64, mut with: impl FnMut(&str, &[u8])) -> u64 {
     let (id, client) = (format!("{:016x}-{number:08}", scattered(number)), format!("client-{:06}", number % 300_000));
     let time = 1_760_000_000_000 + number as i64 * 50;
@@ -207,7 +207,7 @@ fn from_kafka(home: &Path, brokers: &str, events: u64) {
         let alone = KafkaSettings { group: format!("{topic}-alone-{round}"), ..settings.clone() };
         let times = [
             count_bytes(&client, &format!("{topic}-bare-{round}"), &topic, messages),
-            // Souk does not wait for a second when enough lies ready; librdkafka by itself does
+            // Souk does not wait for more if enough is ready; librdkafka by default waits a second
             count_bytes(
                 client.clone().set("fetch.queue.backoff.ms", "10"),
                 &format!("{topic}-keen-{round}"),
@@ -235,7 +235,7 @@ fn from_kafka(home: &Path, brokers: &str, events: u64) {
     println!("  all the way to durable examples at {:.2} and {:.2} times", examples / bare, examples / keen);
 }
 
-/// From the first batch until all is counted.
+/// From the first batch until all events are counted.
 fn count_messages(settings: &KafkaSettings, messages: u64) -> Duration {
     let mut source = KafkaSource::open(settings, Arc::new(|_| Ok(None))).unwrap();
     let (mut bytes, mut count, mut first) = (0, 0, None);
@@ -280,7 +280,7 @@ fn count_bytes(client: &ClientConfig, group: &str, topic: &str, messages: u64) -
     first.unwrap().elapsed()
 }
 
-/// Notes when the first batch came.
+/// Records the time of the first batch.
 struct Timed {
     source: KafkaSource,
     first: Arc<OnceLock<Instant>>,

@@ -1,4 +1,4 @@
-//! The lexical channel for `benches/lexical.py` and `tests/golden/make_bm25.py`, which set it beside bm25s.
+//! Runs the lexical channel for `benches/lexical.py` and `tests/golden/make_bm25.py`, which compare it with bm25s.
 //!
 //!     lexical terms                      a text a line on standard input, its terms as a JSON array on standard output
 //!     lexical search DATA SPLIT K OUT    OUT/hits.jsonl: the rows of the K best items of each query that SPLIT judges,
@@ -74,7 +74,7 @@ fn write_hits(path: &Path, queries: &[souk::domain::Query], hits: &[Vec<souk::le
     file.flush().unwrap();
 }
 
-/// Queries a second, over as many rounds as fill the time.
+/// Queries per second, over enough rounds to fill the time.
 fn rate(num_queries: usize, seconds: impl Fn() -> f64, round: impl Fn()) -> f64 {
     let (start, mut rounds) = (seconds(), 0);
     while rounds == 0 || seconds() - start < MEASURED_SECONDS {
@@ -84,7 +84,7 @@ fn rate(num_queries: usize, seconds: impl Fn() -> f64, round: impl Fn()) -> f64 
     (rounds * num_queries) as f64 / (seconds() - start)
 }
 
-/// Of this thread on a processor.
+/// Processor time of this thread.
 fn thread_seconds() -> f64 {
     let text = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     text.split(' ').next().unwrap().parse::<f64>().unwrap() / 1e9

@@ -1,4 +1,4 @@
-//! What a simulated shop is like: a folder that `souk market` wrote in, the tables of docs/market.md out.
+//! Reads a folder written by `souk market` and prints the tables of docs/market.md.
 //!
 //! cargo bench --bench market -- DIR
 
@@ -15,7 +15,7 @@ use souk::lexical::Lexical;
 use souk::market::{Oracle, QuerySlice, Split};
 use souk::ubi::{Action, Record};
 
-/// How often pairs of a query and an item were shown and clicked.
+/// Impressions and clicks by query-item pair.
 type Pairs = HashMap<(usize, u32), (u32, u32)>;
 
 fn main() {
@@ -35,10 +35,10 @@ fn main() {
     speed(&oracle);
 }
 
-/// BM25 and the best possible, by slice.
+/// BM25 and the best possible result, by slice.
 fn slices(oracle: &Oracle, lexical: &Lexical) {
     println!(
-        "| slice | Good items (median) | BM25 Goodrate@10 | BM25 Goodrate@100 | reachable | share of it | BM25 Hitrate@100 |"
+        "| slice | Good items (median) | BM25 Goodrate@10 | BM25 Goodrate@100 | reachable | share of reachable | BM25 Hitrate@100 |"
     );
     println!("|---|---|---|---|---|---|---|");
     for slice in QuerySlice::ALL {
@@ -110,7 +110,7 @@ fn clicks(oracle: &Oracle, pairs: &Pairs) {
         let sum = &mut levels[usize::from(level.number()) - 1];
         (sum.0, sum.1) = (sum.0 + shown, sum.1 + clicked);
         let most = best.entry(*query).or_default();
-        // of two with as many clicks the lower row counts, so that the figure is the same in every run
+        // ties go to the lower row, so that every run prints the same figure
         if (*clicked, std::cmp::Reverse(*row)) > (most.1, std::cmp::Reverse(most.0)) {
             *most = (*row, *clicked);
         }
@@ -153,7 +153,7 @@ fn clicks(oracle: &Oracle, pairs: &Pairs) {
     }
 }
 
-/// Rank correlation; ties have their mean rank.
+/// Spearman's rank correlation; ties have their mean rank.
 fn spearman(a: &[f64], b: &[f64]) -> f64 {
     let (a, b) = (ranks(a), ranks(b));
     let (mean_a, mean_b) = (mean(&a), mean(&b));
@@ -175,14 +175,14 @@ fn ranks(values: &[f64]) -> Vec<f64> {
     ranks
 }
 
-/// Judgements of whole functions, and of pairs at random places.
+/// Time per oracle call: whole queries, and random pairs.
 fn speed(oracle: &Oracle) {
     let begin = Instant::now();
     let (num_queries, num_items) = (oracle.requests().len(), u64::from(oracle.catalogue().len()));
     let mut good = 0_u64;
     let total = 10_000_000_u64;
     for number in 0..total {
-        // steps that visit all pairs, far from each other
+        // a stride that visits all pairs, far from each other
         let (query, row) = ((number * 7919) as usize % num_queries, (number * 104_729) % num_items);
         good += u64::from(oracle.judge(query, row as u32).is_some_and(Level::is_good));
     }

@@ -1,9 +1,9 @@
-//! An index of given vectors: how long it takes to build and to open, and how many queries it answers in a second at which
-//! recall. `benches/nearest.py` measures others on the same vectors.
+//! Index of given vectors: time to build and open, queries per second, and recall. `benches/nearest.py` measures other
+//! libraries on the same vectors.
 //!
 //!     nearest ITEMS QUERIES WIDTH K OUT
 //!
-//! ITEMS and QUERIES are files of vectors of unit length, each entry an f32. Gives one line of JSON for each setting.
+//! ITEMS and QUERIES are files of unit vectors, as f32. Prints one line of JSON per setting.
 #![expect(
     clippy::unwrap_used,
     clippy::print_stdout,
@@ -82,7 +82,7 @@ fn built(dir: &Path, vectors: &[Vec<f32>], settings: IndexSettings) -> (f64, Sna
     (begin.elapsed().as_secs_f64(), open(dir, width))
 }
 
-/// Seconds, and each query's items by their place.
+/// Seconds, and the item indices for each query.
 fn answers(index: &Snapshot, queries: &[Vec<f32>], k: usize, ef: usize, threads: usize) -> (f64, Vec<Vec<usize>>) {
     let answer = |query: &Vec<f32>| -> Vec<usize> {
         let found = index.nearest(&VectorQuery { ef: Some(ef), ..VectorQuery::new(query, k) }).unwrap();

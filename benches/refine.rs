@@ -1,5 +1,5 @@
-//! What soft tokens cost (GIRCSE's Table 6): operations counted, time taken, memory kept, with a cache and without, beside one plain
-//! pass over the same tokens.
+//! Cost of soft tokens (GIRCSE, Table 6): operations, time and memory, with and without a cache, compared with one plain pass
+//! over the same tokens.
 //!
 //!     refine MODEL [TOKENS] [TEXTS] [ROUNDS]      MODEL: a decoder that can write, such as docs/generative.md makes
 #![expect(
@@ -18,10 +18,10 @@ use tch::Device;
 
 const STEPS: [u64; 4] = [1, 5, 10, 20];
 
-/// More without a cache are counted, and not waited for.
+/// Maximum number of steps to time without a cache; beyond it, only operations are counted.
 const MAX_AGAIN: u64 = 5;
 
-/// One way to read: `None` is the plain pass.
+/// Way to encode: `None` is the plain pass.
 type Way = Option<(u64, bool)>;
 
 fn main() {
@@ -83,7 +83,7 @@ fn timed(model: &Path, tokens: u64, texts: u64, rounds: u64) {
         .collect();
     let texts: Vec<&Text> = texts.iter().collect();
     let mut seconds = vec![Vec::new(); ways.len()];
-    // by turns, and the first round counts for nobody
+    // alternate, and drop the first round as warm-up
     for round in 0..=rounds {
         for (encoder, seconds) in encoders.iter().zip(&mut seconds) {
             let begin = Instant::now();

@@ -1,8 +1,8 @@
-//! Compiles the C++ shim against the libtorch that torch-sys found, and the row kernels once per instruction set.
+//! Compiles the C++ shim against the libtorch found by torch-sys, and the row kernels once per instruction set.
 
 use std::path::{Path, PathBuf};
 
-/// The shim calls operators by signature, so it belongs to one version of libtorch.
+/// The shim calls operators by signature, so it depends on the version of libtorch.
 const VERSION: [u32; 3] = [2, 11, 0];
 const ADVICE: &str =
     "run `make setup`, or set LIBTORCH to the folder of a libtorch 2.11.0 (the one that holds `include` and `lib`)";
@@ -24,7 +24,7 @@ fn build() -> Result<(), String> {
 
     compile_kernels();
     shim(&include).file("csrc/shim.cpp").file("csrc/training.cpp").compile("souk_shim");
-    // What is declared of Gloo is in the library; these make its own header declare the class that uses it.
+    // libtorch contains Gloo; these definitions make its header declare the class.
     shim(&include)
         .include("csrc/gloo_fwd")
         .include(include.join("torch/csrc/api/include"))
@@ -37,7 +37,7 @@ fn build() -> Result<(), String> {
     for name in ["torch_cpu", "c10", "torch"] {
         println!("cargo:rustc-link-lib=dylib={name}");
     }
-    // By its file: the copy beside libtorch is the one that libtorch itself loads, and two OpenMP pools would fight.
+    // By file name: libtorch loads the copy beside it, and a second OpenMP pool would compete.
     match openmp_of(&lib) {
         Some(file) => println!("cargo:rustc-link-lib=dylib:+verbatim={file}"),
         None => println!("cargo:rustc-link-lib=dylib=gomp"),
@@ -52,7 +52,7 @@ fn shim(include: &Path) -> cc::Build {
     build
 }
 
-/// `libgomp.so.1`, or with a hash in its name, where libtorch brings its own.
+/// `libgomp.so.1`, or with a hash in its name if libtorch has its own.
 fn openmp_of(lib: &Path) -> Option<String> {
     let files = std::fs::read_dir(lib).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     files.filter(|file| file.starts_with("libgomp") && file.contains(".so")).min()

@@ -1,6 +1,6 @@
-//! What is needed to go on after a kill as if nothing had happened: weights and moments, and where the stage stands.
-//! Each checkpoint is a folder that is written aside, synced and renamed, with a checksum of its tensors; the last few
-//! are kept. Everything random in a stage is a function of its seed and the step, so there is no generator to keep.
+//! Checkpoints: weights, optimizer state and the stage's position, so that training resumes after a kill with the same results.
+//! Each checkpoint is a folder that is written under another name, synced and renamed, with a checksum of its tensors; the last
+//! few are kept. All random draws are functions of the seed and the step, so there is no generator state.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
-// Attention of some query rows of one head over their segment: blocks of keys, softmax kept up online, four query rows at
-// a time. Included only by kernels.cpp.
+// Attention of some query rows of one head over their segment: blocks of keys with online softmax, four query rows at a time.
+// Included only by kernels.cpp.
 
 constexpr float kMasked = -3.0e38f;  // finite, so that the difference of two of them is no NaN
 
@@ -42,7 +42,7 @@ void product_wide(float* c, int64_t c_stride, const float* a, int64_t a_stride, 
   }
 }
 
-// W rows of W floats to their transpose; rows from `count` on are zeros and are not read.
+// Transposes W rows of W floats; rows from `count` on are zero and not read.
 INLINE void transpose_block(float* out, int64_t out_stride, const float* in, int64_t in_stride, int64_t count) {
   vf v[W];
 #pragma GCC unroll 16
@@ -69,7 +69,7 @@ INLINE void transpose_block(float* out, int64_t out_stride, const float* in, int
 #endif
 }
 
-// keys[count][dim] to out[dim][kKeyBlock], zeros up to a whole vector of keys.
+// Transposes keys[count][dim] to out[dim][kKeyBlock], zero-padded to whole vectors of keys.
 void transpose(float* out, const float* keys, int64_t stride, int64_t count, int64_t dim) {
   for (int64_t i = 0; i < count; i += W) {
     const int64_t rows = count - i < W ? count - i : W;
@@ -80,8 +80,8 @@ void transpose(float* out, const float* keys, int64_t stride, int64_t count, int
   }
 }
 
-// Turns one row of scores into weights exp(s - max) and keeps up the row's maximum and sum. Keys outside [lo, hi) weigh
-// nothing. Returns the factor that the row's earlier output has to be multiplied with.
+// Turns one row of scores into weights exp(s - max) and updates the row's maximum and sum. Keys outside [lo, hi) get weight
+// zero. Returns the factor for the row's earlier output.
 INLINE float weigh(float* s, int64_t vectors, int64_t lo, int64_t hi, float* maximum, float* total) {
   vf top = splat(kMasked);
   for (int64_t j = 0; j < vectors; j++) {

@@ -1,5 +1,5 @@
-// torch's own collectives: a TCPStore, where processes find each other, and over it a ProcessGroupGloo, and a ProcessGroupNCCL
-// for tensors on CUDA where one was joined. Every call waits until it is done, has failed, or its time is over. What is checked by the caller: tensors are dense and contiguous.
+// torch's collectives: a TCPStore for rendezvous, a ProcessGroupGloo on top of it, and an optional ProcessGroupNCCL for CUDA
+// tensors. Every call blocks until it succeeds, fails or times out. Callers check that tensors are dense and contiguous.
 #include <ATen/ATen.h>
 #include <c10/util/Logging.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -17,7 +17,7 @@
 #include "souk_nccl.h"
 
 using at::Tensor;
-using souk::guarded;
+using souk::no_throw;
 using std::chrono::milliseconds;
 
 struct SoukStore {
@@ -27,7 +27,7 @@ struct SoukStore {
 struct SoukGroup {
   c10::intrusive_ptr<c10d::Backend> gloo;
   int64_t size;
-  c10::intrusive_ptr<c10d::Backend> nccl;  // null where it was not joined
+  c10::intrusive_ptr<c10d::Backend> nccl;  // null unless joined
 
   c10d::Backend* of(const Tensor& x) const { return nccl && x.is_cuda() ? nccl.get() : gloo.get(); }
 };
@@ -36,14 +36,14 @@ namespace {
 
 thread_local std::vector<uint8_t> answer;
 
-// Of the calling thread, until its next question to a store.
+// Thread-local, until the thread's next request to a store.
 void give(std::vector<uint8_t> value, const uint8_t** data, int64_t* length) {
   answer = std::move(value);
   *data = answer.data();
   *length = static_cast<int64_t>(answer.size());
 }
 
-// c10d logs each failure with its C++ frames, and then throws it. The exception is enough, unless someone asks for more.
+// c10d logs each failure with its C++ stack and then throws it. The exception is enough by default.
 void quieten() {
   if (!std::getenv("TORCH_CPP_LOG_LEVEL")) FLAGS_caffe2_log_level = 3;  // fatal
 }
@@ -52,7 +52,7 @@ void quieten() {
 
 extern "C" {
 
-// How a group is made; at most one of `interface` and `address` is not null, and says what the others connect to.
+// Options of a group. At most one of `interface` and `address` is set; it determines the address that others connect to.
 struct SoukGroupOptions {
   const char* prefix;  // of the group's keys in the store
   int32_t rank, size;
@@ -62,7 +62,7 @@ struct SoukGroupOptions {
 };
 
 int souk_store_open(const char* address, uint16_t port, int32_t serve, int64_t timeout_ms, SoukStore** out) {
-  return guarded([&] {
+  return no_throw([&] {
     quieten();
     c10d::TCPStoreOptions options;
     options.port = port;
@@ -74,32 +74,32 @@ int souk_store_open(const char* address, uint16_t port, int32_t serve, int64_t t
 }
 
 void souk_store_free(SoukStore* store) {
-  guarded([&] { delete store; });
+  no_throw([&] { delete store; });
 }
 
 int souk_store_set(const SoukStore* store, const char* key, const uint8_t* data, int64_t length) {
-  return guarded([&] { store->store->set(key, std::vector<uint8_t>(data, data + length)); });
+  return no_throw([&] { store->store->set(key, std::vector<uint8_t>(data, data + length)); });
 }
 
-// Gives the value that holds afterwards: another's, where the key was set before.
+// Returns the resulting value, which is another's if the key was set before.
 int souk_store_claim(const SoukStore* store, const char* key, const uint8_t* data, int64_t length, const uint8_t** found,
                      int64_t* found_length) {
-  return guarded([&] {
+  return no_throw([&] {
     give(store->store->compareSet(key, std::vector<uint8_t>(), std::vector<uint8_t>(data, data + length)), found,
          found_length);
   });
 }
 
-// A length of -1 where there is no such key.
+// Length -1 if the key does not exist.
 int souk_store_get(const SoukStore* store, const char* key, const uint8_t** found, int64_t* found_length) {
-  return guarded([&] {
+  return no_throw([&] {
     *found_length = -1;
     if (store->store->check({key})) give(store->store->get(key), found, found_length);
   });
 }
 
 int souk_group_open(const SoukStore* store, const SoukGroupOptions* options, SoukGroup** out) {
-  return guarded([&] {
+  return no_throw([&] {
     using c10d::ProcessGroupGloo;
     const auto gloo = ProcessGroupGloo::Options::create(milliseconds(options->timeout_ms));
     gloo->devices.push_back(options->interface ? ProcessGroupGloo::createDeviceForInterface(options->interface)
@@ -110,9 +110,9 @@ int souk_group_open(const SoukStore* store, const SoukGroupOptions* options, Sou
   });
 }
 
-// From then on tensors on CUDA go through NCCL; libtorch_cuda must be loaded.
+// Afterwards CUDA tensors go through NCCL; libtorch_cuda must be loaded.
 int souk_group_join_nccl(SoukGroup* group, const SoukStore* store, const SoukGroupOptions* options, const char* library) {
-  return guarded([&] {
+  return no_throw([&] {
     void* loaded = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     void* found = loaded ? dlsym(loaded, "souk_nccl_open") : nullptr;
     if (!found) {
@@ -126,12 +126,12 @@ int souk_group_join_nccl(SoukGroup* group, const SoukStore* store, const SoukGro
 }
 
 void souk_group_free(SoukGroup* group) {
-  guarded([&] { delete group; });
+  no_throw([&] { delete group; });
 }
 
-// [size, ...], by rank.
+// Output: [size, ...], by rank.
 int souk_group_all_gather(const SoukGroup* group, const Tensor* x, Tensor** out) {
-  return guarded([&] {
+  return no_throw([&] {
     std::vector<int64_t> shape = x->sizes().vec();
     shape.insert(shape.begin(), group->size);
     Tensor from = x->detach().view({-1});
@@ -142,21 +142,21 @@ int souk_group_all_gather(const SoukGroup* group, const Tensor* x, Tensor** out)
 }
 
 int souk_group_all_reduce(const SoukGroup* group, const Tensor* x) {
-  return guarded([&] {
+  return no_throw([&] {
     std::vector<Tensor> tensors{x->detach()};
-    group->of(tensors[0])->allreduce(tensors)->wait();  // the sum, unless one asks for something else
+    group->of(tensors[0])->allreduce(tensors)->wait();  // default: sum
   });
 }
 
 int souk_group_reduce_scatter(const SoukGroup* group, const Tensor* out, const Tensor* x) {
-  return guarded([&] {
+  return no_throw([&] {
     Tensor to = out->detach(), from = x->detach();
     group->of(from)->_reduce_scatter_base(to, from)->wait();
   });
 }
 
 int souk_group_broadcast(const SoukGroup* group, const Tensor* x, int32_t root) {
-  return guarded([&] {
+  return no_throw([&] {
     std::vector<Tensor> tensors{x->detach()};
     c10d::BroadcastOptions options;
     options.rootRank = root;
@@ -165,6 +165,6 @@ int souk_group_broadcast(const SoukGroup* group, const Tensor* x, int32_t root) 
 }
 
 int souk_group_barrier(const SoukGroup* group) {
-  return guarded([&] { group->gloo->barrier()->wait(); });
+  return no_throw([&] { group->gloo->barrier()->wait(); });
 }
 }

@@ -1,4 +1,4 @@
-// What every function that Rust calls goes through: no C++ exception leaves it, the text of the last one is kept.
+// Wrapper of every function that Rust calls: catches all C++ exceptions and keeps the text of the last one.
 #pragma once
 
 #include <c10/util/Exception.h>
@@ -8,11 +8,11 @@
 
 namespace souk {
 
-// Of the calling thread; souk_last_error hands it to Rust.
+// Thread-local; souk_last_error returns it to Rust.
 inline thread_local std::string last_error;
 
 template <class F>
-int guarded(F&& f) {
+int no_throw(F&& f) {
   try {
     f();
     return 0;

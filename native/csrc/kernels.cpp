@@ -35,7 +35,7 @@ INLINE vf activated(vf x) {
   }
 }
 
-// One row of a product, made a result: see Affine.
+// Turns one row of a product into the result; see Affine.
 struct Row {
   const float *x, *column, *bias;
   float scale, shift;
@@ -80,8 +80,8 @@ void activate(float* out, const float* x, int64_t rows, int64_t n, const Affine&
   }
 }
 
-// LayerNorm of a row that lies in `y` and whose sum is known. Two passes, and the second also corrects the rounding of the
-// mean, so that a large mean costs no precision.
+// LayerNorm of a row in `y` whose sum is known. Two passes; the second also corrects the rounding of the mean, so a large mean
+// costs no precision.
 INLINE void normalize(float* y, int64_t n, float total, const Norm& norm) {
   const float rough = total / static_cast<float>(n);
   vf s0 = {}, s1 = {}, d0 = {}, d1 = {};
@@ -147,7 +147,7 @@ void embed_norm(float* out, const float* word, const float* position, const floa
 
 void quantize(uint8_t* q, float* scale, float* shift, const float* x, int64_t rows, int64_t n) {
   for (int64_t r = 0; r < rows; r++, x += n, q += n) {
-    // Zero is always inside the range, so that it is represented exactly. `broken` turns NaN where x is not finite.
+    // Zero is always inside the range, so it is represented exactly. `broken` is NaN if x is not finite.
     vf lo = {}, hi = {}, broken = {};
     int64_t j = 0;
     for (; j < n; j += W) {
@@ -191,7 +191,7 @@ void mean(float* out, const float* x, int64_t rows, int64_t n) {
   }
 }
 
-// As many rows as there are registers for their sums: two vectors of columns each.
+// Rows per block, limited by the registers for their sums: two vectors of columns each.
 constexpr int kAtOnce = W == 16 ? 12 : 6;
 
 // R rows times two vectors of columns of one panel.
@@ -231,7 +231,7 @@ void slim(const SlimProduct& p, int64_t first, int64_t last) {
   if (p.rows == 0) return;
   for (int64_t n = first; n < last; n++) {
     const float* panel = p.panels + n * kPanel * p.depth;
-    // equal shares: a pass over one row leaves most of the processor idle
+    // equal parts: a pass over one row leaves most of the processor idle
     const int64_t passes = (p.rows + kAtOnce - 1) / kAtOnce, share = (p.rows + passes - 1) / passes;
     for (int64_t row = 0; row < p.rows; row += share) {
       const int64_t rows = p.rows - row < share ? p.rows - row : share;

@@ -1,6 +1,6 @@
-// What Rust calls: libtorch's oneDNN products, split into chunks of rows, with the row kernels run on each chunk while it
-// is in the cache. Every function catches all C++ exceptions and reports them through souk_last_error. Shapes, types and
-// layouts were checked by the caller.
+// Functions called from Rust: libtorch's oneDNN products on chunks of rows, with the row kernels run on each chunk while it is
+// in the cache. Every function catches all C++ exceptions and reports them through souk_last_error. Callers check shapes, types
+// and layouts.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
@@ -20,7 +20,7 @@ namespace {
 
 using at::Tensor;
 using souk::Affine;
-using souk::guarded;
+using souk::no_throw;
 using souk::Kernels;
 using souk::last_error;
 using souk::Norm;
@@ -51,7 +51,7 @@ const Kernels& table(int isa) {
   return souk::baseline::kernels;
 }
 
-// Call it on the caller's thread: a forced set holds for that thread, and workers are handed the table.
+// Call this on the caller's thread: the selection is thread-local, and workers get the table passed.
 const Kernels& kernels() {
   static const int best = isa_supported(2) ? 2 : isa_supported(1) ? 1 : 0;
   return table(forced_isa >= 0 ? forced_isa : best);
@@ -93,19 +93,19 @@ Tensor linear_int8(const Tensor& x, const Tensor& weight, const Tensor& scales, 
 
 // ---- chunks of rows ----
 
-// oneDNN generates code for every new number of rows (up to 3 ms each), and packed batches have any. So products only
-// ever see multiples of kStep rows, at most kMostRows of them where the threads share the rows; fewer where a second layer
-// follows, so that the wide rows in between stay in the cache.
+// oneDNN generates code for every new number of rows (up to 3 ms each), and packed batches have any number. So products only
+// see multiples of kStep rows, at most kMostRows if threads split the rows, and fewer if a second layer follows, so that the
+// wide intermediate rows stay in the cache.
 constexpr int64_t kStep = 16, kLeastRows = 32, kMostRows = 256, kMostRowsFused = 128, kPackedFor = 128;
 
-// The whole is one product that oneDNN splits over threads itself when there are too few rows to share out.
+// One product that oneDNN splits over threads, if there are too few rows to split into chunks.
 int64_t rows_per_chunk(int64_t rows, int64_t threads, int64_t most) {
   if (threads > 1 && rows < kLeastRows * threads) return souk::round_up(rows, kStep);
   const int64_t rounds = (rows + threads * most - 1) / (threads * most);
   return souk::round_up((rows + threads * rounds - 1) / (threads * rounds), kStep);
 }
 
-// Calls f(first, rows, padded rows) for each chunk, with oneDNN kept to one thread where the chunks run side by side.
+// Calls f(first, rows, padded rows) for each chunk; oneDNN uses one thread if chunks run in parallel.
 template <class F>
 void for_chunks(int64_t rows, int64_t most, const F& f) {
   if (rows == 0) return;
@@ -123,7 +123,7 @@ void for_chunks(int64_t rows, int64_t most, const F& f) {
   });
 }
 
-// Row kernels of a chunk that is the whole input may still be shared out; inside a worker this runs in place.
+// Row kernels of a chunk that is the whole input may run in parallel; inside a worker this runs serially.
 template <class F>
 void for_rows(int64_t rows, int64_t width, const F& f) {
   at::parallel_for(0, rows, std::max<int64_t>(1, 32768 / std::max<int64_t>(width, 1)), f);
@@ -133,8 +133,8 @@ void for_rows(int64_t rows, int64_t width, const F& f) {
 
 extern "C" {
 
-// A packed linear layer; f32 where `column` is null. `column` is per output the weight scale times the sum of the weights.
-// `panels` is the weight once more, for few rows; null where that would take too much memory.
+// Packed linear layer; f32 if `column` is null. `column` is, per output, the weight scale times the sum of the weights.
+// `panels` is a second copy of the weight for few rows; null if it would take too much memory.
 struct SoukLinear {
   const Tensor *weight, *panels, *bias;
   const Tensor *scales, *zeros, *column;
@@ -149,7 +149,7 @@ struct SoukEpilogue {
   double eps;
 };
 
-// A tensor as the checks in Rust need it.
+// Properties of a tensor for the checks in Rust.
 struct SoukLayout {
   int32_t dense;  // 1 when defined, strided, on the CPU, and not lazily negated
   int32_t kind;   // at::ScalarType
@@ -163,13 +163,13 @@ namespace {
 
 std::optional<Tensor> optional(const Tensor* t) { return t ? std::optional<Tensor>(*t) : std::nullopt; }
 
-// A layer's product of one chunk, not yet made a result: `affine` says what is missing, its row factors live in `rows`.
+// Raw product of one chunk; `affine` and the row factors in `rows` turn it into the result.
 struct Product {
   Tensor values, rows;
   Affine affine;
 };
 
-// Bytes of a weight that are worth a thread.
+// Minimum bytes of weight per thread.
 constexpr int64_t kSlimBytes = 4 << 20;
 
 Tensor slim(const Kernels& kernels, const SoukLinear& layer, const Tensor& x, int64_t rows) {
@@ -184,7 +184,7 @@ Tensor slim(const Kernels& kernels, const SoukLinear& layer, const Tensor& x, in
   return out;
 }
 
-// `x` has at least `padded` rows, of which `count` matter, or is short of them where it is a view into the whole input.
+// `x` has at least `padded` rows, of which `count` are used, or fewer if it is a view at the end of the input.
 Product multiply(const Kernels& kernels, const SoukLinear& layer, const Tensor& x, int64_t count, int64_t padded) {
   const int64_t depth = layer.depth;
   if (layer.panels && count <= souk::kSlimRows) return {slim(kernels, layer, x, count), {}, {}};
@@ -214,7 +214,7 @@ Affine from_row(Affine affine, int64_t row) {
   return affine;
 }
 
-// Makes the product a result: `out` and `residual` stand at the chunk's first row.
+// Turns the product into the result. `out` and `residual` point to the chunk's first row.
 void finish(const Kernels& kernels, const Product& y, int64_t rows, int64_t width, const SoukEpilogue& epilogue,
             float* out, const float* residual) {
   const float* x = y.values.const_data_ptr<float>();
@@ -228,7 +228,7 @@ void finish(const Kernels& kernels, const Product& y, int64_t rows, int64_t widt
   });
 }
 
-// One or more layers with an activation between them; what lies between two layers never exists for more than a chunk.
+// One or more layers with an activation between them; intermediate results exist for one chunk at a time.
 Tensor forward(const SoukLinear* layers, int64_t num_layers, int32_t between, const Tensor& x,
                const SoukEpilogue& epilogue) {
   const int64_t rows = x.size(0), width = layers[num_layers - 1].width;
@@ -240,7 +240,7 @@ Tensor forward(const SoukLinear* layers, int64_t num_layers, int32_t between, co
   for_chunks(rows, num_layers > 1 ? kMostRowsFused : kMostRows, [&](int64_t first, int64_t count, int64_t padded) {
     Product y = multiply(table, layers[0], x.narrow(0, first, count), count, padded);
     for (int64_t i = 1; i < num_layers; i++) {
-      // In place. The rows added for padding stay as they are: finite, and no other row depends on them.
+      // In place. Padding rows stay as they are: finite, and no other row depends on them.
       finish(table, y, count, layers[i - 1].width, activation, y.values.mutable_data_ptr<float>(), nullptr);
       y = multiply(table, layers[i], y.values, count, padded);
     }
@@ -249,10 +249,10 @@ Tensor forward(const SoukLinear* layers, int64_t num_layers, int32_t between, co
   return out;
 }
 
-// Products of two numbers that are worth a thread.
+// Minimum multiplications per thread.
 constexpr int64_t kAttentionWork = 1 << 19;
 
-// Tiles of all segments and heads, drawn by the threads from one counter: segments differ too much for equal shares.
+// Tiles of all segments and heads; threads draw them from a counter, because segments differ too much for a static split.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const int64_t* starts, int64_t segments, bool causal,
               int64_t window, double scale) {
   const int64_t rows = q.size(0), heads = q.size(1), dim = q.size(2), group = heads / k.size(1);
@@ -271,7 +271,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const int64_t* 
   for (const Block& b : blocks) work += (b.last - b.first) * b.length * heads * dim;
   const int64_t worth = std::min<int64_t>(units, 1 + work / kAttentionWork);
   const int64_t threads = std::max<int64_t>(1, std::min<int64_t>(at::get_num_threads(), worth));
-  // All heads of a block in one go read whole rows, which is what the prefetchers like; few blocks are shared out finer.
+  // All heads of a block at once read whole rows, which suits the prefetcher; with few blocks the split is finer.
   const int64_t take = units >= 8 * threads * heads ? heads : 1;
   at::parallel_for(0, threads, 1, [&](int64_t, int64_t) {
     const at::AutoDispatchBelowADInplaceOrView no_grad;
@@ -303,7 +303,7 @@ const char* souk_last_error() { return last_error.c_str(); }
 
 const char* souk_show_config() {
   static thread_local std::string text;
-  return guarded([] { text = at::show_config(); }) == 0 ? text.c_str() : "";
+  return no_throw([] { text = at::show_config(); }) == 0 ? text.c_str() : "";
 }
 
 int souk_force_isa(int isa) {
@@ -321,7 +321,7 @@ int souk_supports_int8() {
 }
 
 int souk_layout(const Tensor* t, SoukLayout* out) {
-  return guarded([&] {
+  return no_throw([&] {
     *out = {};
     if (!t->defined() || t->layout() != at::kStrided || !t->device().is_cpu() || t->is_neg()) return;
     out->dense = 1;
@@ -335,15 +335,15 @@ int souk_layout(const Tensor* t, SoukLayout* out) {
 }
 
 int souk_pack_f32(const Tensor* weight, Tensor** out) {
-  return guarded([&] {
+  return no_throw([&] {
     const at::NoGradGuard no_grad;
     *out = new Tensor(reorder_weight(weight->detach(), kPackedFor));
   });
 }
 
-// out: the weight [out, in] in panels, as a slim product reads it.
+// out: the weight [out, in] in panels.
 int souk_pack_panels(const Tensor* weight, Tensor** out) {
-  return guarded([&] {
+  return no_throw([&] {
     const at::NoGradGuard no_grad;
     const int64_t width = weight->size(0), depth = weight->size(1);
     const int64_t panels = souk::round_up(width, souk::kPanel) / souk::kPanel;
@@ -354,7 +354,7 @@ int souk_pack_panels(const Tensor* weight, Tensor** out) {
 
 // out: packed weight, scale per output, zero points (all 0), and per output scale * sum of the quantised weights.
 int souk_pack_int8(const Tensor* weight, Tensor* out[4]) {
-  return guarded([&] {
+  return no_throw([&] {
     const at::NoGradGuard no_grad;
     const Tensor w = weight->detach();
     const Tensor scale = w.abs().amax(1).div_(127.0).clamp_min_(1e-30);
@@ -369,7 +369,7 @@ int souk_pack_int8(const Tensor* weight, Tensor* out[4]) {
 
 int souk_forward(const SoukLinear* layers, int64_t num_layers, int32_t between, const Tensor* x,
                  const SoukEpilogue* epilogue, Tensor** out) {
-  return guarded([&] {
+  return no_throw([&] {
     const at::AutoDispatchBelowADInplaceOrView no_grad;
     *out = new Tensor(forward(layers, num_layers, between, *x, *epilogue));
   });
@@ -377,7 +377,7 @@ int souk_forward(const SoukLinear* layers, int64_t num_layers, int32_t between, 
 
 int souk_attention(const Tensor* q, const Tensor* k, const Tensor* v, const int64_t* starts, int64_t segments,
                    int causal, int64_t window, double scale, Tensor** out) {
-  return guarded([&] {
+  return no_throw([&] {
     const at::AutoDispatchBelowADInplaceOrView no_grad;
     *out = new Tensor(attend(*q, *k, *v, starts, segments, causal != 0, window, scale));
   });
@@ -385,7 +385,7 @@ int souk_attention(const Tensor* q, const Tensor* k, const Tensor* v, const int6
 
 int souk_embed_norm(const Tensor* ids, const Tensor* positions, const Tensor* word, const Tensor* position,
                     const Tensor* type, const Tensor* weight, const Tensor* bias, double eps, Tensor** out) {
-  return guarded([&] {
+  return no_throw([&] {
     const at::AutoDispatchBelowADInplaceOrView no_grad;
     const int64_t rows = ids->size(0), n = word->size(1), words = word->size(0), places = position->size(0);
     const auto *id = ids->const_data_ptr<int64_t>(), *place = positions->const_data_ptr<int64_t>();
@@ -407,7 +407,7 @@ int souk_embed_norm(const Tensor* ids, const Tensor* positions, const Tensor* wo
 }
 
 int souk_segment_mean(const Tensor* x, const int64_t* starts, const int64_t* skip, int64_t segments, Tensor** out) {
-  return guarded([&] {
+  return no_throw([&] {
     const at::AutoDispatchBelowADInplaceOrView no_grad;
     const int64_t n = x->size(1);
     Tensor result = at::empty({segments, n}, x->options());

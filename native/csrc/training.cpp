@@ -1,4 +1,4 @@
-// What training needs of libtorch that `tch` does not wrap: the fused AdamW step and the switches of autocast.
+// Training features of libtorch that `tch` does not wrap: the fused AdamW step and the autocast switches.
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 
@@ -7,7 +7,7 @@
 #include "guard.h"
 
 using at::Tensor;
-using souk::guarded;
+using souk::no_throw;
 
 extern "C" {
 
@@ -21,14 +21,14 @@ struct SoukAdamW {
   double rate, beta1, beta2, eps, weight_decay;
 };
 
-// What autocast was before on this thread.
+// Saved autocast state of this thread.
 struct SoukAutocast {
   int32_t device;  // at::DeviceType
   int32_t enabled, cache, kind;
 };
 
 int souk_fused_adamw(const SoukAdamW* adamw) {
-  return guarded([&] {
+  return no_throw([&] {
     const at::NoGradGuard no_grad;
     const auto list = [&](const Tensor* const* from) {
       std::vector<Tensor> tensors;
@@ -42,7 +42,7 @@ int souk_fused_adamw(const SoukAdamW* adamw) {
 }
 
 int souk_autocast_start(int32_t cuda, SoukAutocast* before) {
-  return guarded([&] {
+  return no_throw([&] {
     const at::DeviceType device = cuda ? at::kCUDA : at::kCPU;
     *before = {static_cast<int32_t>(device), at::autocast::is_autocast_enabled(device),
                at::autocast::is_autocast_cache_enabled(),
@@ -55,7 +55,7 @@ int souk_autocast_start(int32_t cuda, SoukAutocast* before) {
 }
 
 void souk_autocast_end(const SoukAutocast* before) {
-  guarded([&] {
+  no_throw([&] {
     const auto device = static_cast<at::DeviceType>(before->device);
     if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
     at::autocast::set_autocast_enabled(device, before->enabled != 0);

@@ -1,5 +1,5 @@
-// Vectors of the width of the instruction set being compiled, and exp on them. Included only by kernels.cpp, inside an
-// anonymous namespace, so that nothing here is visible to another compilation of the same source.
+// Vectors of the compiled instruction set's width, and exp on them. Included only by kernels.cpp, inside an anonymous
+// namespace, so that other compilations of the same source do not see it.
 
 #if defined(__AVX512F__)
 constexpr int W = 16;
@@ -22,7 +22,7 @@ INLINE vf load(const float* p) {
 }
 INLINE void store(float* p, vf v) { __builtin_memcpy(p, &v, sizeof v); }
 
-// The last n < W floats of a row; what lies beyond is zero and is never read or written.
+// Loads or stores the last n < W floats of a row; elements beyond are zero and not accessed.
 INLINE vf load_part(const float* p, int64_t n) {
   vf v = {};
   __builtin_memcpy(&v, p, static_cast<size_t>(n) * sizeof(float));
@@ -31,11 +31,11 @@ INLINE vf load_part(const float* p, int64_t n) {
 INLINE void store_part(float* p, vf v, int64_t n) { __builtin_memcpy(p, &v, static_cast<size_t>(n) * sizeof(float)); }
 
 INLINE vf splat(float x) { return vf{} + x; }
-// Between vector types a cast keeps the bits.
+// Casts between vector types keep the bits.
 INLINE vi as_int(vf v) { return (vi)v; }
 INLINE vf as_float(vi v) { return (vf)v; }
 
-// NaN in `a` stays NaN: a broken weight must show in the result.
+// NaN in `a` stays NaN, so that a broken weight shows in the result.
 INLINE vf at_least(vf a, vf lo) { return a < lo ? lo : a; }
 INLINE vf at_most(vf a, vf hi) { return a > hi ? hi : a; }
 
@@ -45,7 +45,7 @@ INLINE vi iota() {
   return v;
 }
 
-// Lanes exchanged at distance s.
+// Swaps lanes at distance s.
 INLINE vf swapped(vf v, int s) {
 #if defined(__clang__)
   vf w;

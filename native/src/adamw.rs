@@ -9,33 +9,33 @@ use crate::{NativeError, NativeResult};
 use tch::{Kind, Tensor};
 use torch_sys::C_tensor;
 
-/// The settings of one step.
+/// Hyperparameters of one step.
 #[derive(Debug, Clone, Copy)]
 pub struct AdamW {
     /// Learning rate.
     pub rate: f64,
-    /// How much of the mean of gradients stays.
+    /// Decay of the mean of gradients (β1).
     pub beta1: f64,
-    /// How much of the mean of squared gradients stays.
+    /// Decay of the mean of squared gradients (β2).
     pub beta2: f64,
-    /// Added to the root of the mean of squares.
+    /// Added to the root of the mean of squares (ε).
     pub eps: f64,
-    /// Share of a parameter taken away for each unit of the rate, apart from the gradient.
+    /// Decoupled weight decay, per unit of the learning rate.
     pub weight_decay: f64,
 }
 
-/// What AdamW remembers of each parameter.
+/// Optimizer state of each parameter.
 #[derive(Debug, Clone, Copy)]
 pub struct Moments<'a> {
-    /// Means of gradients, as the parameters in shape and kind; changed in place.
+    /// Means of gradients, with the parameters' shape and type; updated in place.
     pub first: &'a [Tensor],
-    /// Means of squared gradients; changed in place.
+    /// Means of squared gradients; updated in place.
     pub second: &'a [Tensor],
-    /// The number of this step of each parameter: 1 for the first.
+    /// Number of this step for each parameter; the first is 1.
     pub steps: &'a [i64],
 }
 
-/// One step, in place. All tensors are contiguous, and of one kind (f32 or f64) and one device.
+/// One step, in place. All tensors must be contiguous, on one device, and all f32 or all f64.
 pub fn fused_adamw(
     parameters: &[Tensor],
     gradients: &[Tensor],
@@ -82,7 +82,7 @@ pub fn fused_adamw(
     ffi::check(unsafe { ffi::souk_fused_adamw(&adamw) })
 }
 
-/// The kernel walks over memory and checks neither kind nor layout.
+/// Checks, because the kernel checks neither type nor layout.
 fn fits(tensor: &Tensor, parameter: &Tensor, model: &Tensor) -> Result<(), String> {
     if !tensor.defined() || !parameter.defined() || !model.defined() {
         return Err("is undefined: has backward been called?".to_owned());

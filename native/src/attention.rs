@@ -5,16 +5,16 @@ use crate::ffi;
 use crate::tensor::{bad, heads, segments};
 use tch::Tensor;
 
-/// Which keys of its segment a token sees; the default is all of them.
+/// Mask within a segment; default: every token sees all of its segment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Visibility {
-    /// None that comes later.
+    /// Causal: no later tokens.
     pub causal: bool,
-    /// Only those less than this many tokens away.
+    /// Sliding window: only tokens less than this far away.
     pub window: Option<i64>,
 }
 
-/// `softmax(q k^T * scale) v` within each segment; gives `[T, Hq * D]`.
+/// `softmax(q k^T * scale) v` within each segment; returns `[T, Hq * D]`.
 ///
 /// `q` is `[T, Hq, D]`, `k` and `v` are `[T, Hkv, D]`, f32, possibly views of a fused projection.
 pub fn attention([q, k, v]: [&Tensor; 3], starts: &[i64], visible: Visibility, scale: f64) -> NativeResult<Tensor> {
@@ -33,7 +33,7 @@ pub fn attention([q, k, v]: [&Tensor; 3], starts: &[i64], visible: Visibility, s
     if visible.window.is_some_and(|w| w < 1) {
         return bad("window", "must be at least 1");
     }
-    // No segment is longer than the batch, so this is no limit, and sums with it do not overflow.
+    // no segment is longer than the batch, so this is no limit, and sums with it do not overflow
     let window = visible.window.map_or(tokens, |w| w.min(tokens)).max(1);
     // SAFETY: tensors and offsets were checked, and the shim writes one tensor on success.
     ffi::tensor(|out| unsafe {

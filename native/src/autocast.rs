@@ -1,5 +1,5 @@
-//! libtorch's autocast to bf16: products of f32 tensors are computed in bf16, what needs precision stays in f32, and the
-//! gradient of an f32 leaf is f32.
+//! libtorch's autocast to bf16: matrix products of f32 tensors run in bf16, operations that need precision stay in f32, and
+//! gradients of f32 leaves are f32.
 
 use crate::NativeResult;
 use crate::ffi::{self, SoukAutocast};
@@ -9,27 +9,27 @@ use std::marker::PhantomData;
 use tch::Device;
 
 thread_local! {
-    /// How many guards live, for work on the CPU and for work on GPUs.
+    /// Number of live guards for the CPU and for GPUs.
     static ON: [Cell<usize>; 2] = const { [Cell::new(0), Cell::new(0)] };
 }
 
-/// While it lives, this thread casts to bf16; dropped, everything is as it was before.
+/// Enables autocast on this thread until dropped.
 ///
-/// Casts of weights are kept until the outermost guard is dropped. So start one for each step, or an optimizer's changes
-/// are not seen; and one for each pass, where one pass records gradients and another does not, or the weights' casts of the
-/// pass without lead no gradient back. Weights without gradients are cast anew by every product: whoever passes them often
-/// keeps a copy.
+/// libtorch caches the casts of weights until the outermost guard is dropped. So start one guard per step, or later casts miss
+/// the optimizer's changes. Also use one guard per pass if one pass records gradients and another does not: cached casts from a
+/// pass without gradients do not propagate any. Weights without gradients are cast again by every product, so frequent users
+/// should keep a bf16 copy.
 #[derive(Debug)]
 #[must_use = "autocast ends when the guard is dropped"]
 pub struct Autocast {
     before: SoukAutocast,
     cuda: bool,
-    /// The switches belong to a thread.
+    /// The switches are thread-local.
     _stays: PhantomData<*const ()>,
 }
 
 impl Autocast {
-    /// For work on the device; work on others is not touched.
+    /// Enables autocast for one device type.
     pub fn start(device: Device) -> NativeResult<Self> {
         let cuda = match device {
             Device::Cpu => false,
@@ -37,13 +37,13 @@ impl Autocast {
             other => return bad("device", format!("has no autocast here: {other:?}")),
         };
         let mut before = SoukAutocast::default();
-        // SAFETY: the shim writes one struct of plain numbers, and touches switches of this thread.
+        // SAFETY: the shim writes one struct of plain numbers, and changes switches of this thread.
         ffi::check(unsafe { ffi::souk_autocast_start(i32::from(cuda), &mut before) })?;
         ON.with(|on| on[usize::from(cuda)].update(|guards| guards + 1));
         Ok(Self { before, cuda, _stays: PhantomData })
     }
 
-    /// Whether a guard of this thread lives for work on the device.
+    /// True if a guard of this thread is live for the device type.
     pub fn is_on(device: Device) -> bool {
         ON.with(|on| on[usize::from(device != Device::Cpu)].get() > 0)
     }
@@ -52,7 +52,7 @@ impl Autocast {
 impl Drop for Autocast {
     fn drop(&mut self) {
         ON.with(|on| on[usize::from(self.cuda)].update(|guards| guards - 1));
-        // SAFETY: what `start` wrote, on the thread that called it, for the guard cannot leave it.
+        // SAFETY: restores the state that `start` saved, on the same thread, because the guard is not `Send`.
         unsafe { ffi::souk_autocast_end(&self.before) }
     }
 }

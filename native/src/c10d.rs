@@ -1,7 +1,7 @@
-//! torch's own collectives: a [`Store`] where processes meet, and a [`ProcessGroup`] in which they exchange tensors: Gloo, and
-//! for tensors on CUDA NCCL, where it was joined; else these go through the host.
+//! torch's collectives: a [`Store`] for rendezvous and a [`ProcessGroup`] that exchanges tensors through Gloo, or through NCCL
+//! for CUDA tensors if it was joined; otherwise CUDA tensors go through the host.
 //!
-//! Every call waits until it is done, has failed, or its time is over.
+//! Every call blocks until it succeeds, fails or times out.
 
 use crate::ffi::{self, SoukGroup, SoukGroupOptions, SoukStore};
 use crate::tensor::bad;
@@ -13,17 +13,17 @@ use std::ptr::{null, null_mut};
 use std::time::Duration;
 use tch::Tensor;
 
-/// A connection to torch's TCPStore: keys and values that all processes of a job see.
+/// Connection to torch's TCPStore: a key-value store shared by all processes of a job.
 #[derive(Debug)]
 pub struct Store {
     raw: *mut SoukStore,
 }
 
-// SAFETY: a TCPStore belongs to no thread; it locks each exchange with its server.
+// SAFETY: a TCPStore is not bound to a thread; it locks each request.
 unsafe impl Send for Store {}
 
 impl Store {
-    /// Connects to the store at the address, which one process of the job has to `serve`. Waits for the server.
+    /// Connects to the store's address; one process of the job must `serve`. Waits for the server.
     pub fn open(address: &str, port: u16, serve: bool, timeout: Duration) -> NativeResult<Self> {
         let address = text("address", address)?;
         let mut raw = null_mut();
@@ -34,15 +34,15 @@ impl Store {
         Ok(Self { raw })
     }
 
-    /// Writes a value over whatever was there. Does not wait for the server, so another connection may read the old one still
-    /// until this one has had an answer to something else.
+    /// Sets a value. Does not wait for the server, so another connection may read the old value until this one has received an
+    /// answer to a later request.
     pub fn set(&self, key: &str, value: &[u8]) -> NativeResult<()> {
         let key = text("key", key)?;
         // SAFETY: the store lives as long as this object; key and value outlive the call.
         ffi::check(unsafe { ffi::souk_store_set(self.raw, key.as_ptr(), value.as_ptr(), value.len() as i64) })
     }
 
-    /// Writes a value where none was; gives the value that holds, this one or another's. An empty value claims nothing.
+    /// Sets a value if the key is unset; returns the resulting value, ours or another's. An empty value sets nothing.
     pub fn claim(&self, key: &str, value: &[u8]) -> NativeResult<Vec<u8>> {
         let key = text("key", key)?;
         let (mut found, mut length) = (null(), 0);
@@ -51,63 +51,63 @@ impl Store {
             let length = &mut length;
             ffi::souk_store_claim(self.raw, key.as_ptr(), value.as_ptr(), value.len() as i64, &mut found, length)
         })?;
-        // SAFETY: the answer to this thread's last question, which lives until its next.
+        // SAFETY: the answer to this thread's last request, which lives until its next one.
         Ok(unsafe { bytes(found, length) })
     }
 
-    /// The value, or nothing where there is none; does not wait for one.
+    /// Returns the value, or none; does not wait for one.
     pub fn get(&self, key: &str) -> NativeResult<Option<Vec<u8>>> {
         let key = text("key", key)?;
         let (mut found, mut length) = (null(), 0);
         // SAFETY: as in `claim`.
         ffi::check(unsafe { ffi::souk_store_get(self.raw, key.as_ptr(), &mut found, &mut length) })?;
-        // SAFETY: the answer to this thread's last question, which lives until its next.
+        // SAFETY: the answer to this thread's last request, which lives until its next one.
         Ok((length >= 0).then(|| unsafe { bytes(found, length) }))
     }
 }
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // SAFETY: made by the shim and freed once; a process group keeps its own hold on the store.
+        // SAFETY: created by the shim and freed once; a process group holds its own reference to the store.
         unsafe { ffi::souk_store_free(self.raw) }
     }
 }
 
-/// What other processes reach this one by.
+/// Address at which other processes reach this one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Network<'a> {
-    /// The address that this machine's name resolves to.
+    /// The address that this machine's host name resolves to.
     Default,
     /// A network interface, such as `eth0`.
     Interface(&'a str),
-    /// A name or an address of this machine.
+    /// A host name or an address of this machine.
     Address(&'a str),
 }
 
-/// Some processes that call the same operations in the same order.
+/// Processes that call the same operations in the same order.
 #[derive(Debug)]
 pub struct ProcessGroup {
     raw: *mut SoukGroup,
     rank: usize,
     size: usize,
-    /// One thread at a time: calls have an order.
+    /// Not `Sync`: calls must be ordered.
     _one_thread: PhantomData<std::cell::Cell<()>>,
 }
 
-// SAFETY: a ProcessGroupGloo belongs to no thread, and `PhantomData<Cell>` keeps two from calling at once.
+// SAFETY: a ProcessGroupGloo is not bound to a thread, and `PhantomData<Cell>` prevents concurrent calls.
 unsafe impl Send for ProcessGroup {}
 
-/// Position of a process in a group.
+/// Rank and size of a group.
 #[derive(Clone, Copy, Debug)]
 pub struct GroupPosition {
-    /// Number of this process, from 0.
+    /// Rank of this process, from 0.
     pub rank: usize,
     /// Number of processes.
     pub size: usize,
 }
 
 impl ProcessGroup {
-    /// Connects to all others; returns when all are there. Groups that share a store have different prefixes.
+    /// Connects to all other processes; returns when all are connected. Groups on one store need different prefixes.
     pub fn connect(
         store: &Store,
         prefix: &str,
@@ -139,7 +139,7 @@ impl ProcessGroup {
         Ok(Self { raw, rank, size, _one_thread: PhantomData })
     }
 
-    /// Sends tensors on CUDA through NCCL from now on. `library` is what `scripts/nccl.sh` compiles; CUDA must be loaded.
+    /// Sends CUDA tensors through NCCL from now on. `library` is compiled by `scripts/nccl.sh`; CUDA must be loaded.
     pub fn join_nccl(&mut self, store: &Store, prefix: &str, library: &Path, timeout: Duration) -> NativeResult<()> {
         let (prefix, library) = (text("prefix", prefix)?, text("library", &library.to_string_lossy())?);
         let options = SoukGroupOptions {
@@ -154,21 +154,21 @@ impl ProcessGroup {
         ffi::check(unsafe { ffi::souk_group_join_nccl(self.raw, store.raw, &options, library.as_ptr()) })
     }
 
-    /// Every rank's tensor, by rank: `[size, ...]`. All have the same shape and kind.
+    /// All-gather: every rank's tensor, `[size, ...]`. All must have the same shape and type.
     pub fn all_gather(&self, x: &Tensor) -> NativeResult<Tensor> {
         dense("x", x)?;
         // SAFETY: the group lives as long as this object; the shim writes one tensor on success.
         ffi::tensor(|out| unsafe { ffi::souk_group_all_gather(self.raw, x.as_ptr(), out) })
     }
 
-    /// The sum over ranks, in place.
+    /// All-reduce: the sum over ranks, in place.
     pub fn all_reduce(&self, x: &mut Tensor) -> NativeResult<()> {
         dense("x", x)?;
         // SAFETY: the group lives as long as this object; the tensor is dense and ours alone.
         ffi::check(unsafe { ffi::souk_group_all_reduce(self.raw, x.as_ptr()) })
     }
 
-    /// Of `x` `[size * n, ...]`, summed over ranks, this rank's part `[n, ...]`.
+    /// Reduce-scatter: sums `x` `[size * n, ...]` over ranks and returns this rank's part `[n, ...]`.
     pub fn reduce_scatter(&self, x: &Tensor) -> NativeResult<Tensor> {
         dense("x", x)?;
         let mut shape = x.size();
@@ -184,7 +184,7 @@ impl ProcessGroup {
         Ok(out)
     }
 
-    /// The root's tensor, on all ranks in place.
+    /// Broadcast: the root's tensor, in place on all ranks.
     pub fn broadcast(&self, x: &mut Tensor, root: usize) -> NativeResult<()> {
         dense("x", x)?;
         if root >= self.size {
@@ -194,7 +194,7 @@ impl ProcessGroup {
         ffi::check(unsafe { ffi::souk_group_broadcast(self.raw, x.as_ptr(), root as i32) })
     }
 
-    /// Returns when all ranks have called it.
+    /// Barrier: returns when all ranks have called it.
     pub fn barrier(&self) -> NativeResult<()> {
         // SAFETY: the group lives as long as this object.
         ffi::check(unsafe { ffi::souk_group_barrier(self.raw) })
@@ -203,7 +203,7 @@ impl ProcessGroup {
 
 impl Drop for ProcessGroup {
     fn drop(&mut self) {
-        // SAFETY: made by the shim and freed once; no call is under way, for calls wait.
+        // SAFETY: created by the shim and freed once; calls block, so none is in progress.
         unsafe { ffi::souk_group_free(self.raw) }
     }
 }
@@ -229,6 +229,6 @@ unsafe fn bytes(data: *const u8, length: i64) -> Vec<u8> {
     if data.is_null() || length <= 0 {
         return Vec::new();
     }
-    // SAFETY: what the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { std::slice::from_raw_parts(data, length as usize) }.to_vec()
 }

@@ -1,11 +1,11 @@
-//! The libtorch that is loaded: its version, and its CUDA half, which the linker leaves out.
+//! The loaded libtorch: its version, and its CUDA libraries, which are loaded at run time.
 
 use crate::{NativeError, NativeResult};
 use std::ffi::CStr;
 
 const LIBRARY: &str = "libtorch_cuda.so";
 
-/// Makes CUDA devices usable by loading `libtorch_cuda.so`; an error where it, or a library it needs, is missing.
+/// Loads `libtorch_cuda.so`; an error if it, or a library it needs, is missing.
 pub fn load_cuda() -> NativeResult<()> {
     // SAFETY: the name is zero-terminated; libtorch's own initialisers run, as they would had it been linked.
     let handle = unsafe { libc::dlopen(c"libtorch_cuda.so".as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
@@ -24,7 +24,7 @@ pub fn load_cuda() -> NativeResult<()> {
     Err(NativeError::Load { library, reason })
 }
 
-/// The version of the libtorch that is loaded, which need not be the one compiled against; "unknown" if it does not say.
+/// Version of the loaded libtorch, which may differ from the one compiled against; "unknown" if it has none.
 pub fn torch_version() -> String {
     // SAFETY: the shim returns a zero-terminated string of this thread, which lives until this thread's next such call.
     let text = unsafe { CStr::from_ptr(crate::ffi::souk_show_config()) }.to_string_lossy();

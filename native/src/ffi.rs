@@ -1,4 +1,4 @@
-//! The functions of `csrc/` and what turns their outcome into a `NativeResult`. They check nothing: the callers do.
+//! The functions of `csrc/`, and the conversion of their results to a `NativeResult`. Callers check all arguments.
 
 use crate::{NativeError, NativeResult};
 use std::ffi::{CStr, c_char, c_int};
@@ -36,13 +36,13 @@ pub(crate) struct SoukLayout {
     pub strides: [i64; 4],
 }
 
-/// A connection to a TCPStore; only the shim looks inside.
+/// Connection to a TCPStore; opaque to Rust.
 #[repr(C)]
 pub(crate) struct SoukStore {
     _opaque: [u8; 0],
 }
 
-/// A ProcessGroupGloo, and perhaps a ProcessGroupNCCL; only the shim looks inside.
+/// ProcessGroupGloo with an optional ProcessGroupNCCL; opaque to Rust.
 #[repr(C)]
 pub(crate) struct SoukGroup {
     _opaque: [u8; 0],
@@ -181,7 +181,7 @@ pub(crate) fn pointer(t: Option<&Tensor>) -> *const C_tensor {
     t.map_or(std::ptr::null(), Tensor::as_ptr)
 }
 
-/// The outcome of a call that returned `code`; must run on the thread that made the call.
+/// Result of a call that returned `code`; must run on the thread that made the call.
 pub(crate) fn check(code: c_int) -> NativeResult<()> {
     if code == 0 {
         return Ok(());
@@ -191,7 +191,7 @@ pub(crate) fn check(code: c_int) -> NativeResult<()> {
     Err(NativeError::Torch(text.to_string_lossy().into_owned()))
 }
 
-/// Runs a call that fills `N` tensors when it succeeds.
+/// Runs a call that writes `N` tensors on success.
 pub(crate) fn tensors<const N: usize>(call: impl FnOnce(*mut *mut C_tensor) -> c_int) -> NativeResult<[Tensor; N]> {
     let mut out = [std::ptr::null_mut(); N];
     check(call(out.as_mut_ptr()))?;

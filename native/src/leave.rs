@@ -1,6 +1,6 @@
-//! The end of a process whose threads are not through.
+//! Immediate exit of a process with running threads.
 
-/// Ends the process at once. Libraries are not asked to clean up: what they would take away is still used by threads that work.
+/// Ends the process without running destructors of libraries, because other threads still use their data.
 pub fn leave_at_once(code: i32) -> ! {
     // SAFETY: takes a number, and nothing of this process runs afterwards.
     unsafe { libc::_exit(code) }

@@ -1,11 +1,11 @@
-//! Souk's one C++ shim: frozen CPU inference of transformers on packed tokens; what training needs of libtorch (collectives,
-//! fused AdamW, autocast); loading the CUDA half of libtorch; files mapped into memory; the products that a walk through a graph
-//! of neighbours asks for; which thread goes first; who hands out memory; and a process that ends amid
-//! its work.
+//! Souk's C++ shim and low-level code: CPU inference of transformers on packed tokens; libtorch features for training
+//! (collectives, fused AdamW, autocast); loading of CUDA; memory-mapped files; vector products for graph search; thread
+//! priority; jemalloc; immediate exit.
 //!
-//! Takes and gives `tch` tensors. Packed means that all texts of a batch are concatenated (`x` is `[T, D]`, no padding) and
-//! `starts` says where each begins: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Nothing here
-//! records gradients or lets a C++ exception through, and what panics says so. Threads: as many as `tch::get_num_threads()` says.
+//! Takes and returns `tch` tensors. Packed means that a batch's texts are concatenated without padding (`x` is `[T, D]`), and
+//! `starts` holds their offsets: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Nothing here
+//! records gradients, no C++ exception escapes, and functions that can panic document it. Uses `tch::get_num_threads()`
+//! threads.
 #![deny(missing_docs)]
 
 mod adamw;
@@ -35,29 +35,29 @@ pub use priority::step_back;
 pub use products::{code_products, product, products};
 pub use rows::{Embeddings, embed_norm, segment_mean};
 
-/// Why a call was refused or failed.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum NativeError {
     /// An argument has the wrong shape, type, device or layout.
     #[error("{name}: {problem}")]
     Argument {
-        /// The argument.
+        /// Name of the argument.
         name: &'static str,
-        /// What is wrong with it.
+        /// Problem.
         problem: String,
     },
-    /// This processor lacks what the call needs.
+    /// The processor lacks a required feature.
     #[error("{0}")]
     Unsupported(&'static str),
-    /// libtorch threw; the text is its own.
+    /// libtorch threw an exception; its text.
     #[error("libtorch: {0}")]
     Torch(String),
-    /// A shared library could not be loaded; the text is the loader's.
+    /// A shared library could not be loaded.
     #[error("cannot load {library}: {reason}")]
     Load {
-        /// The library's name.
+        /// Name of the library.
         library: &'static str,
-        /// What the loader said.
+        /// Message of the loader.
         reason: String,
     },
 }
@@ -65,13 +65,13 @@ pub enum NativeError {
 /// Result of the calls in this crate.
 pub type NativeResult<T> = Result<T, NativeError>;
 
-/// For this crate's tests only.
+/// Only for this crate's tests.
 #[doc(hidden)]
 pub mod testing {
-    /// The instruction sets that the kernels are compiled for.
+    /// Instruction sets of the compiled kernels.
     #[derive(Debug, Clone, Copy)]
     pub enum Isa {
-        /// What every processor of the architecture has.
+        /// Baseline of the architecture.
         Baseline,
         /// AVX2 with FMA.
         Avx2,
@@ -79,9 +79,9 @@ pub mod testing {
         Avx512,
     }
 
-    /// Makes the calling thread use one set of kernels; false where the processor lacks it.
+    /// Selects the kernels of the calling thread; false if the processor lacks the instructions.
     pub fn force(isa: Isa) -> bool {
-        // SAFETY: takes a number and touches one thread-local variable of the shim.
+        // SAFETY: takes a number and changes one thread-local variable of the shim.
         unsafe { crate::ffi::souk_force_isa(isa as i32) == 0 }
     }
 }

@@ -1,7 +1,7 @@
-//! Linear layers with a prepacked weight, in f32 or int8, and what follows them fused in.
+//! Linear layers with a prepacked weight, in f32 or int8, and fused operations that follow them.
 //!
-//! Int8: symmetric weights with one scale per output; each row of the input is quantised to u8 by its own scale and zero
-//! point, so a row's result is the same in every batch.
+//! Int8: weights are symmetric with one scale per output; each input row is quantised to u8 with its own scale and zero point,
+//! so a row's result does not depend on the batch.
 
 use crate::ffi::{self, SoukEpilogue, SoukLinear, pointer};
 use crate::tensor::{bad, matrix, vector_of};
@@ -34,7 +34,7 @@ pub struct Norm<'a> {
     pub eps: f64,
 }
 
-/// What is done to the product, while it is in the cache.
+/// Fused operation on the product.
 #[derive(Debug, Clone, Copy)]
 pub enum Epilogue<'a> {
     /// Nothing.
@@ -45,10 +45,10 @@ pub enum Epilogue<'a> {
     AddNorm(Norm<'a>),
 }
 
-/// A linear layer whose weight is laid out for the processor.
+/// Linear layer whose weight is packed for the processor.
 pub struct PackedLinear {
     weight: Tensor,
-    /// The weight once more, as products of few rows read it.
+    /// Second layout of the weight, for products of few rows.
     panels: Option<Tensor>,
     bias: Option<Tensor>,
     int8: Option<Int8>,
@@ -59,7 +59,7 @@ pub struct PackedLinear {
 struct Int8 {
     scales: Tensor,
     zeros: Tensor,
-    /// Per output: scale times the sum of the quantised weights, which the rows' zero points multiply.
+    /// Per output: scale times the sum of the quantised weights, to correct for the rows' zero points.
     column: Tensor,
 }
 
@@ -73,17 +73,17 @@ impl std::fmt::Debug for PackedLinear {
     }
 }
 
-/// Weights that are kept twice, for a query alone to be encoded faster: of larger ones that would take too much memory.
+/// Maximum size of weights that are stored in both layouts; single queries encode faster with them.
 const MAX_PANELS: i64 = 1 << 22;
 
-/// Whether [`PackedLinear::int8`] works here: it needs VNNI, because older ways to multiply u8 by s8 can saturate.
+/// True if [`PackedLinear::int8`] works here. It needs VNNI, because older u8 × s8 instructions can saturate.
 pub fn supports_int8() -> bool {
-    // SAFETY: takes nothing and reads the processor's features.
+    // SAFETY: takes no arguments and reads the processor's features.
     unsafe { ffi::souk_supports_int8() != 0 }
 }
 
 impl PackedLinear {
-    /// From a weight `[out, in]` and a bias `[out]`; computes in f32.
+    /// Packs a weight `[out, in]` and a bias `[out]` in f32.
     pub fn f32(weight: &Tensor, bias: Option<&Tensor>) -> NativeResult<Self> {
         let (out_features, in_features) = check_weight(weight, bias)?;
         // SAFETY: the weight was checked, and the shim writes one tensor on success.
@@ -96,7 +96,7 @@ impl PackedLinear {
         Ok(Self { weight: packed, panels, bias: own(bias)?, int8: None, in_features, out_features })
     }
 
-    /// From a weight `[out, in]` and a bias `[out]`; computes in int8.
+    /// Packs a weight `[out, in]` and a bias `[out]` in int8.
     pub fn int8(weight: &Tensor, bias: Option<&Tensor>) -> NativeResult<Self> {
         if !supports_int8() {
             return Err(NativeError::Unsupported(
@@ -117,17 +117,17 @@ impl PackedLinear {
         })
     }
 
-    /// Columns of the input.
+    /// Input columns.
     pub fn in_features(&self) -> i64 {
         self.in_features
     }
 
-    /// Columns of the output.
+    /// Output columns.
     pub fn out_features(&self) -> i64 {
         self.out_features
     }
 
-    /// `epilogue(x * weight^T + bias)` for `x` `[T, in]`, contiguous f32; gives `[T, out]`.
+    /// `epilogue(x * weight^T + bias)` for `x` `[T, in]`, contiguous f32; returns `[T, out]`.
     pub fn forward(&self, x: &Tensor, epilogue: Epilogue) -> NativeResult<Tensor> {
         run(&[self.parts()], None, x, epilogue)
     }
@@ -147,7 +147,7 @@ impl PackedLinear {
     }
 }
 
-/// `epilogue(down(activation(up(x))))`, as two calls of `forward` give it, but the wide rows in between never leave the cache.
+/// `epilogue(down(activation(up(x))))`, equal to two calls of `forward`, but the wide intermediate rows stay in the cache.
 pub fn feed_forward(
     x: &Tensor,
     up: &PackedLinear,
@@ -162,7 +162,7 @@ pub fn feed_forward(
     run(&[up.parts(), down.parts()], Some(activation), x, epilogue)
 }
 
-/// The layers' widths fit; their pointers come from layers that the caller holds.
+/// The layers' widths must match; their pointers come from layers that the caller holds.
 fn run(layers: &[SoukLinear], between: Option<Activation>, x: &Tensor, epilogue: Epilogue) -> NativeResult<Tensor> {
     let (depth, width) = (layers[0].depth, layers[layers.len() - 1].width);
     let (rows, columns) = matrix("x", x)?;
@@ -178,7 +178,7 @@ fn run(layers: &[SoukLinear], between: Option<Activation>, x: &Tensor, epilogue:
     })
 }
 
-/// `souk::Activation` of the kernels.
+/// Value of `souk::Activation` in the kernels.
 fn code(activation: Activation) -> i32 {
     match activation {
         Activation::Gelu => 1,
@@ -221,7 +221,7 @@ fn check_weight(weight: &Tensor, bias: Option<&Tensor>) -> NativeResult<(i64, i6
     Ok((out_features, in_features))
 }
 
-/// A copy, so that later changes to the caller's tensor do not reach a frozen layer.
+/// Copies a bias, so that later changes to the caller's tensor do not affect a frozen layer.
 fn own(bias: Option<&Tensor>) -> NativeResult<Option<Tensor>> {
     bias.map(|b| b.f_detach_copy()).transpose().map_err(|e| NativeError::Torch(e.to_string()))
 }

@@ -1,4 +1,4 @@
-//! A file seen as memory, read-only: pages come from disk when they are touched and leave when memory is short.
+//! Read-only memory-mapped files: pages are loaded on access and evicted under memory pressure.
 
 use std::fmt;
 use std::fs::File;
@@ -6,10 +6,10 @@ use std::io;
 use std::ops::Deref;
 use std::path::Path;
 
-/// The bytes of a file that nobody changes any more.
+/// Bytes of a memory-mapped file that is no longer changed.
 ///
-/// A file that is cut short while it is mapped ends the process (SIGBUS); map only files that are written once, aside,
-/// and renamed into place.
+/// Truncating a mapped file kills the process (SIGBUS), so map only files that are written once, under another name, and then
+/// renamed.
 #[derive(Debug)]
 pub struct Mapping {
     bytes: Option<memmap2::Mmap>,
@@ -22,8 +22,8 @@ impl Mapping {
         if file.metadata()?.len() == 0 {
             return Ok(Self { bytes: None });
         }
-        // SAFETY: the mapping is private to this process and read-only. Bytes that another process changes underneath
-        // would be seen changed; callers map only files that are immutable once they have their name.
+        // SAFETY: the mapping is private and read-only. Changes by another process would be visible, so callers map only files
+        // that are immutable once renamed.
         let bytes = unsafe { memmap2::Mmap::map(&file)? };
         Ok(Self { bytes: Some(bytes) })
     }
@@ -35,7 +35,7 @@ impl AsRef<[u8]> for Mapping {
     }
 }
 
-/// What every pattern of bits is one of, without gaps; this machine and the files are little-endian.
+/// Number type without padding or invalid bit patterns; machine and files are little-endian.
 pub trait Number: sealed::Sealed + Copy + Send + Sync + 'static {}
 
 mod sealed {
@@ -49,24 +49,24 @@ impl Number for f32 {}
 impl Number for u32 {}
 impl Number for i8 {}
 
-/// Numbers in memory, or a file of nothing else that is mapped.
+/// Numbers in memory or in a mapped file.
 pub enum Numbers<T: Number> {
-    /// Their own.
+    /// Owned numbers.
     Owned(Vec<T>),
-    /// The bytes of a file, as many as make whole numbers.
+    /// Mapped file with a whole count of numbers.
     Mapped(Mapping),
 }
 
 impl<T: Number> Numbers<T> {
-    /// Of a file whose length is a multiple of theirs, or nothing.
+    /// `None` if the mapping's length is not a multiple of the number's size.
     pub fn of(mapping: Mapping) -> Option<Self> {
         mapping.as_ref().len().is_multiple_of(size_of::<T>()).then_some(Self::Mapped(mapping))
     }
 
-    /// As a file has them.
+    /// The numbers as bytes, as in a file.
     pub fn bytes(&self) -> &[u8] {
         let numbers: &[T] = self;
-        // SAFETY: a number has no gaps, and any byte may be read.
+        // SAFETY: numbers have no padding, and any byte may be read.
         unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
     }
 }
@@ -79,8 +79,8 @@ impl<T: Number> Deref for Numbers<T> {
             Self::Owned(numbers) => numbers,
             Self::Mapped(mapping) => {
                 let bytes = mapping.as_ref();
-                // SAFETY: any bits are a number, a mapping begins with a page (an empty one has no numbers), and only whole
-                // numbers are counted.
+                // SAFETY: any bits are a valid number, a mapping starts at a page (an empty one has no numbers), and the count
+                // is rounded down.
                 let (before, numbers, _) = unsafe { bytes.align_to::<T>() };
                 debug_assert!(before.is_empty());
                 numbers

@@ -1,6 +1,6 @@
-//! Who hands out memory: jemalloc, to Rust and to libtorch alike. glibc's own allocator keeps the tensors of batches of ever other
-//! lengths in pieces that fit nothing, so that a process that trains for months grows for months (`docs/reliability.md`).
-//! What is free for ten seconds goes back to the system, by a thread of jemalloc's own.
+//! jemalloc for Rust and libtorch. With glibc's allocator, tensors of varying sizes fragment the heap, and a long-running
+//! trainer grows for months (`docs/reliability.md`). A background thread of jemalloc returns memory that has been free for ten
+//! seconds.
 
 use tikv_jemallocator::Jemalloc;
 

@@ -1,9 +1,9 @@
-//! Which thread of this process goes first.
+//! Thread priority.
 
-/// Lets every other thread go first from now on; the threads that this one starts do the same. There is no way back.
+/// Gives the calling thread, and threads it starts later, the lowest priority. This cannot be undone.
 pub fn step_back() {
     const LAST: libc::c_int = 19;
-    // SAFETY: takes numbers only. On Linux the process 0 is the calling thread.
+    // SAFETY: takes numbers only. On Linux, process 0 is the calling thread.
     let refused = unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, LAST) };
     debug_assert_eq!(refused, 0, "whoever may run may run later");
 }

@@ -1,16 +1,16 @@
-//! Products of one vector with rows of a matrix that are named by number: what a walk through a graph of neighbours asks
-//! for. Rows are fetched ahead, for they lie anywhere. A row's product does not depend on the other rows.
+//! Dot products of one vector with selected rows of a matrix, for searching a neighbour graph. Rows are prefetched, because
+//! they are scattered in memory. A row's product does not depend on the other rows.
 
-/// `query · row` for each of `rows` of a matrix `flat` that has one row of `query`'s length after another.
+/// `query · row` for each index in `rows`; `flat` holds rows of `query`'s length.
 ///
 /// # Panics
-/// Where a row lies outside `flat`, or `out` has another length than `rows`.
+/// If a row lies outside `flat`, or `out` and `rows` differ in length.
 pub fn products(query: &[f32], flat: &[f32], rows: &[u32], out: &mut [f32]) {
     check(query.len(), flat.len(), rows, out.len());
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has what is used, and each row was checked to lie within `flat`.
+            // SAFETY: the processor has the features, and each row was checked to lie within `flat`.
             return unsafe { x86::each_512(query, flat, rows, out) };
         }
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
@@ -23,16 +23,16 @@ pub fn products(query: &[f32], flat: &[f32], rows: &[u32], out: &mut [f32]) {
     }
 }
 
-/// `a · b`, as `products` has it.
+/// `a · b`, computed like `products`.
 ///
 /// # Panics
-/// Where the lengths differ.
+/// If the lengths differ.
 pub fn product(a: &[f32], b: &[f32]) -> f32 {
     assert_eq!(a.len(), b.len(), "a product is of vectors of one length");
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the processor has what is used, and both have `a.len()` entries.
+            // SAFETY: the processor has the features, and both have `a.len()` entries.
             return unsafe { x86::one_512(a.as_ptr(), b.as_ptr(), a.len()) };
         }
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
@@ -43,16 +43,16 @@ pub fn product(a: &[f32], b: &[f32]) -> f32 {
     plain(a, b)
 }
 
-/// `query · row` for rows of one-byte codes; `query` has codes as well, each in two bytes. Exact.
+/// `query · row` for int8 codes; the query's codes are i16. Exact.
 ///
 /// # Panics
-/// Where a row lies outside `codes`, or `out` has another length than `rows`.
+/// If a row lies outside `codes`, or `out` and `rows` differ in length.
 pub fn code_products(query: &[i16], codes: &[i8], rows: &[u32], out: &mut [i32]) {
     check(query.len(), codes.len(), rows, out.len());
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512bw") {
-            // SAFETY: the processor has what is used, and each row was checked to lie within `codes`.
+            // SAFETY: the processor has the features, and each row was checked to lie within `codes`.
             return unsafe { x86::codes_512(query, codes, rows, out) };
         }
         if is_x86_feature_detected!("avx2") {
@@ -91,13 +91,13 @@ fn plain_codes(query: &[i16], row: &[i8]) -> i32 {
 mod x86 {
     use std::arch::x86_64::*;
 
-    /// Rows that are on their way while one is worked on.
+    /// Rows prefetched ahead of the current one.
     const AHEAD: usize = 4;
-    /// Bytes that come from memory together.
+    /// Bytes of a cache line.
     const LINE: usize = 64;
 
     /// # Safety
-    /// `at` gives the beginning of `bytes` readable bytes for each index below `num`.
+    /// `at` must return the start of `bytes` readable bytes for each index below `num`.
     #[inline(always)]
     unsafe fn fetched(num: usize, bytes: usize, at: impl Fn(usize) -> *const i8, mut each: impl FnMut(usize)) {
         let fetch = |i: usize| {
@@ -119,14 +119,14 @@ mod x86 {
     macro_rules! floats {
         ($each:ident, $one:ident, $features:literal) => {
             /// # Safety
-            /// The processor has the features, and every row lies within `flat`.
+            /// The processor must have the features, and every row must lie within `flat`.
             #[target_feature(enable = $features)]
             pub unsafe fn $each(query: &[f32], flat: &[f32], rows: &[u32], out: &mut [f32]) {
                 let width = query.len();
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 let at = |i: usize| unsafe { flat.as_ptr().add(rows[i] as usize * width) };
                 let num = rows.len();
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 unsafe { fetched(num, width * 4, |i| at(i).cast(), |i| out[i] = $one(query.as_ptr(), at(i), width)) };
             }
         };
@@ -137,13 +137,13 @@ mod x86 {
     macro_rules! codes {
         ($each:ident, $one:ident, $features:literal) => {
             /// # Safety
-            /// The processor has the features, and every row lies within `codes`.
+            /// The processor must have the features, and every row must lie within `codes`.
             #[target_feature(enable = $features)]
             pub unsafe fn $each(query: &[i16], codes: &[i8], rows: &[u32], out: &mut [i32]) {
                 let width = query.len();
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 let at = |i: usize| unsafe { codes.as_ptr().add(rows[i] as usize * width) };
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 unsafe { fetched(rows.len(), width, at, |i| out[i] = $one(query.as_ptr(), at(i), width)) };
             }
         };
@@ -152,7 +152,7 @@ mod x86 {
     codes!(codes_256, code_256, "avx2");
 
     /// # Safety
-    /// The processor has the feature, and both have `width` entries.
+    /// The processor must have the feature, and both must have `width` entries.
     #[inline]
     #[target_feature(enable = "avx512f")]
     pub unsafe fn one_512(a: *const f32, b: *const f32, width: usize) -> f32 {
@@ -161,14 +161,14 @@ mod x86 {
         while at + 64 <= width {
             for (i, sum) in sums.iter_mut().enumerate() {
                 let at = at + 16 * i;
-                // SAFETY: 64 entries from `at` on are there.
+                // SAFETY: 64 entries are available from `at` on.
                 *sum = unsafe { _mm512_fmadd_ps(_mm512_loadu_ps(a.add(at)), _mm512_loadu_ps(b.add(at)), *sum) };
             }
             at += 64;
         }
         while at < width {
             let mask = if width - at >= 16 { !0 } else { (1_u16 << (width - at)) - 1 };
-            // SAFETY: what the mask leaves out is not read.
+            // SAFETY: masked-out entries are not read.
             let (a, b) = unsafe { (_mm512_maskz_loadu_ps(mask, a.add(at)), _mm512_maskz_loadu_ps(mask, b.add(at))) };
             sums[0] = _mm512_fmadd_ps(a, b, sums[0]);
             at += 16;
@@ -178,7 +178,7 @@ mod x86 {
     }
 
     /// # Safety
-    /// The processor has the features, and both have `width` entries.
+    /// The processor must have the features, and both must have `width` entries.
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     pub unsafe fn one_256(a: *const f32, b: *const f32, width: usize) -> f32 {
@@ -187,7 +187,7 @@ mod x86 {
         while at + 32 <= width {
             for (i, sum) in sums.iter_mut().enumerate() {
                 let at = at + 8 * i;
-                // SAFETY: 32 entries from `at` on are there.
+                // SAFETY: 32 entries are available from `at` on.
                 *sum = unsafe { _mm256_fmadd_ps(_mm256_loadu_ps(a.add(at)), _mm256_loadu_ps(b.add(at)), *sum) };
             }
             at += 32;
@@ -203,14 +203,14 @@ mod x86 {
     }
 
     /// # Safety
-    /// The processor has the features, and both have `width` entries.
+    /// The processor must have the features, and both must have `width` entries.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw")]
     unsafe fn code_512(query: *const i16, row: *const i8, width: usize) -> i32 {
         let mut sums = [_mm512_setzero_si512(); 2];
         let mut at = 0;
         while at + 32 <= width {
-            // SAFETY: 32 entries from `at` on are there.
+            // SAFETY: 32 entries are available from `at` on.
             let (a, b) = unsafe { (_mm512_loadu_si512(query.add(at).cast()), _mm256_loadu_si256(row.add(at).cast())) };
             let sum = &mut sums[at / 32 % 2];
             *sum = _mm512_add_epi32(*sum, _mm512_madd_epi16(a, _mm512_cvtepi8_epi16(b)));
@@ -222,14 +222,14 @@ mod x86 {
     }
 
     /// # Safety
-    /// The processor has the feature, and both have `width` entries.
+    /// The processor must have the feature, and both must have `width` entries.
     #[inline]
     #[target_feature(enable = "avx2")]
     unsafe fn code_256(query: *const i16, row: *const i8, width: usize) -> i32 {
         let mut sums = [_mm256_setzero_si256(); 2];
         let mut at = 0;
         while at + 16 <= width {
-            // SAFETY: 16 entries from `at` on are there.
+            // SAFETY: 16 entries are available from `at` on.
             let (a, b) = unsafe { (_mm256_loadu_si256(query.add(at).cast()), _mm_loadu_si128(row.add(at).cast())) };
             let sum = &mut sums[at / 16 % 2];
             *sum = _mm256_add_epi32(*sum, _mm256_madd_epi16(a, _mm256_cvtepi8_epi16(b)));
@@ -248,7 +248,7 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// Numbers that are the same each time, from -1 to 1.
+    /// Deterministic numbers from -1 to 1.
     fn numbers(num: usize, seed: u64) -> Vec<f32> {
         let mut state = seed;
         let mut next = || {
@@ -309,7 +309,7 @@ mod tests {
             products(&query, &flat, &rows, &mut best);
             code_products(&asked, &codes, &rows, &mut exact);
             if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") {
-                // SAFETY: the processor has it, and all rows are there.
+                // SAFETY: the processor has the features, and all rows exist.
                 unsafe { x86::each_256(&query, &flat, &rows, &mut other) };
                 assert!(best.iter().zip(other).all(|(a, b)| (a - b).abs() < 1e-4));
                 // SAFETY: as above.

@@ -1,22 +1,22 @@
-//! The first and the last pass of an encoder over packed tokens: embeddings in, one mean per segment out.
+//! First and last layer of an encoder on packed tokens: embeddings, and mean pooling per segment.
 
 use crate::NativeResult;
 use crate::ffi::{self, pointer};
 use crate::tensor::{Element, bad, matrix, segments, vector, vector_of};
 use tch::Tensor;
 
-/// The tables of a BERT-like input layer.
+/// Tables of a BERT-like embedding layer.
 #[derive(Debug, Clone, Copy)]
 pub struct Embeddings<'a> {
     /// `[vocabulary, D]`.
     pub word: &'a Tensor,
     /// `[positions, D]`.
     pub position: &'a Tensor,
-    /// The one row of the token-type table that all tokens use, `[D]`.
+    /// Row of the token-type table that all tokens use, `[D]`.
     pub token_type: Option<&'a Tensor>,
-    /// LayerNorm's weight, `[D]`.
+    /// LayerNorm weight, `[D]`.
     pub weight: &'a Tensor,
-    /// LayerNorm's bias, `[D]`.
+    /// LayerNorm bias, `[D]`.
     pub bias: &'a Tensor,
     /// Added to the variance.
     pub eps: f64,
@@ -53,7 +53,7 @@ pub fn embed_norm(ids: &Tensor, positions: &Tensor, tables: &Embeddings) -> Nati
     })
 }
 
-/// The mean of each segment of `x` `[T, D]` without its first `skip` tokens; zeros where no token is left. Gives `[N, D]`.
+/// Mean of each segment of `x` `[T, D]` without its first `skip` tokens; zeros if no token remains. Returns `[N, D]`.
 pub fn segment_mean(x: &Tensor, starts: &[i64], skip: &[i64]) -> NativeResult<Tensor> {
     let (tokens, _) = matrix("x", x)?;
     let count = segments(starts, tokens)?;

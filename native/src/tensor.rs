@@ -1,10 +1,10 @@
-//! Checks of tensors and offsets, before anything reaches the shim.
+//! Checks of tensors and offsets before they reach the shim.
 
 use crate::ffi::{self, SoukLayout};
 use crate::{NativeError, NativeResult};
 use tch::Tensor;
 
-/// `at::ScalarType` of what is accepted.
+/// `at::ScalarType` values of accepted tensors.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Element {
     F32 = 6,
@@ -48,7 +48,7 @@ fn contiguous(name: &'static str, layout: &SoukLayout, rank: usize) -> NativeRes
     Ok(())
 }
 
-/// A contiguous `[n]`.
+/// Contiguous `[n]`.
 pub(crate) fn vector(name: &'static str, t: &Tensor, element: Element) -> NativeResult<i64> {
     let layout = layout(name, t, element)?;
     rank(name, &layout, 1)?;
@@ -56,7 +56,7 @@ pub(crate) fn vector(name: &'static str, t: &Tensor, element: Element) -> Native
     Ok(layout.sizes[0])
 }
 
-/// A contiguous f32 `[n]` of a given length.
+/// Contiguous f32 `[n]` of a given length.
 pub(crate) fn vector_of(name: &'static str, t: &Tensor, length: i64) -> NativeResult<()> {
     let found = vector(name, t, Element::F32)?;
     if found != length {
@@ -65,7 +65,7 @@ pub(crate) fn vector_of(name: &'static str, t: &Tensor, length: i64) -> NativeRe
     Ok(())
 }
 
-/// A contiguous f32 `[rows, columns]`.
+/// Contiguous f32 `[rows, columns]`.
 pub(crate) fn matrix(name: &'static str, t: &Tensor) -> NativeResult<(i64, i64)> {
     let layout = layout(name, t, Element::F32)?;
     rank(name, &layout, 2)?;
@@ -73,7 +73,7 @@ pub(crate) fn matrix(name: &'static str, t: &Tensor) -> NativeResult<(i64, i64)>
     Ok((layout.sizes[0], layout.sizes[1]))
 }
 
-/// An f32 `[tokens, heads, dim]` whose last dimension is contiguous.
+/// f32 `[tokens, heads, dim]` with a contiguous last dimension.
 pub(crate) fn heads(name: &'static str, t: &Tensor) -> NativeResult<[i64; 3]> {
     let layout = layout(name, t, Element::F32)?;
     rank(name, &layout, 3)?;
@@ -83,7 +83,7 @@ pub(crate) fn heads(name: &'static str, t: &Tensor) -> NativeResult<[i64; 3]> {
     Ok([layout.sizes[0], layout.sizes[1], layout.sizes[2]])
 }
 
-/// Offsets that rise from 0 to `tokens`; gives the number of segments.
+/// Checks that offsets rise from 0 to `tokens`; returns the number of segments.
 pub(crate) fn segments(starts: &[i64], tokens: i64) -> NativeResult<i64> {
     if starts.first() != Some(&0) || starts.last() != Some(&tokens) {
         return bad("starts", format!("must begin with 0 and end with {tokens}"));

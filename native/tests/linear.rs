@@ -6,7 +6,7 @@ use close::{assert_close, forced_isas, largest, randn};
 use souk_native::{Activation, Epilogue, NativeError, Norm, PackedLinear, feed_forward, supports_int8};
 use tch::{Device, Kind, Tensor};
 
-// Up to 24 rows go through panels, unless the weight is too large for them.
+// Up to 24 rows use the panels, unless the weight is too large for them.
 const SHAPES: [(i64, i64, i64); 13] = [
     (1, 24, 40),
     (1, 384, 384),
@@ -89,7 +89,7 @@ fn activations_hold_over_their_whole_range() {
     }
 }
 
-/// What rounding can do at most: half a step of the row times the weights, half a step of the weight times the inputs.
+/// Bound on the quantisation error: half a step of the row times the weights, plus half a step of the weight times the inputs.
 fn int8_bound(x: &Tensor, w: &Tensor) -> Tensor {
     let zero = Tensor::zeros([1], (Kind::Float, Device::Cpu));
     let high = x.amax([1i64], true).maximum(&zero);
@@ -115,7 +115,7 @@ fn int8_stays_inside_its_rounding_error() {
             let bound = int8_bound(&x, &w) * 1.001 + 1e-4;
             let worst = ((&y - &want).abs() / bound).max().double_value(&[]);
             assert!(worst <= 1.0, "[{t}, {i}, {o}] on {isa:?}: {worst} of the bound");
-            // Errors of random sign add up like a random walk: far below the bound on the whole.
+            // Errors of random sign add up like a random walk, far below the bound.
             let relative = ((&y - &want).norm() / want.norm()).double_value(&[]);
             assert!(t * o < 10_000 || relative < 0.02, "[{t}, {i}, {o}] on {isa:?}: relative error {relative}");
             for a in ACTIVATIONS {

@@ -38,7 +38,7 @@ fn starts(lengths: &[i64]) -> Vec<i64> {
     starts
 }
 
-/// One segment by definition: `[l, heads, dim]` each, in f64.
+/// Reference for one segment: `[l, heads, dim]` each, in f64.
 fn plain(q: &Tensor, k: &Tensor, v: &Tensor, case: &Case, scale: f64) -> Tensor {
     let (l, group) = (q.size()[0], case.heads.query / case.heads.key_value);
     let double = |t: &Tensor, r: i64| t.to_kind(Kind::Double).repeat_interleave_self_int(r, 1, None).transpose(0, 1);

@@ -1,4 +1,4 @@
-//! What training needs: AdamW beside its formula, the switches of autocast, collectives of a group.
+//! AdamW against its formula, the autocast switches, and collectives.
 
 mod close;
 
@@ -34,7 +34,7 @@ fn fused_adamw_equals_the_formula_over_several_steps() {
         parameters.iter().map(|p| [double(p), double(p).zeros_like(), double(p).zeros_like()]).collect();
     for step in 1..=5 {
         let gradients: Vec<Tensor> = shapes.iter().map(|shape| randn(shape) * f64::from(step)).collect();
-        // the last parameter was first seen three steps later
+        // the last parameter joins three steps later
         let steps: Vec<i64> = vec![step.into(), step.into(), step.into(), i64::from(step) + 3];
         let moments = Moments { first: &first, second: &second, steps: &steps };
         fused_adamw(&parameters, &gradients, moments, &settings).unwrap();

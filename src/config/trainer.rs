@@ -30,7 +30,7 @@ pub struct TrainerSettings {
     pub keep: usize,
     /// Retention of examples in days, by the log's own time; 0 keeps all.
     pub keep_days: f64,
-    /// Where models that passed the gate are published for services on other machines, such as `s3://BUCKET/models`; by default
+    /// Object store for models that passed the gate, for services on other machines, such as `s3://BUCKET/models`. By default
     /// services read them from `state`.
     pub publish: Option<String>,
     /// Seconds to wait for a candidate that passed its gate to be served, before the next round begins.

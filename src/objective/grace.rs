@@ -47,7 +47,7 @@ pub struct GraceSettings {
     pub sampling: Sampling,
 }
 
-/// Of a pair.
+/// Which texts of a pair get rationales.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sides {

@@ -66,10 +66,8 @@ impl IcrSettings {
             .collect();
         // `[b, k]`
         let losses = Tensor::stack(&losses, 1);
-        let mut rows = match self.every_step {
-            true => losses.mean_dim(1, false, Kind::Float),
-            false => losses.select(1, steps - 1),
-        };
+        let mut rows =
+            if self.every_step { losses.mean_dim(1, false, Kind::Float) } else { losses.select(1, steps - 1) };
         if steps > 1 && self.refinement > 0.0 {
             let logs = losses.clamp_min(LEAST).log();
             let worse = (logs.narrow(1, 1, steps - 1) - logs.narrow(1, 0, steps - 1)).relu();

@@ -10,10 +10,11 @@ use souk_io::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct NextTokenSettings {
-    /// What is written behind an item's text, and by turns behind a query that it answers (or its title, where `train.pairs` is
-    /// `items`), of an encoder with rationales: fields of the item, or its `title`, as `brand: Souk, colour: red`. None: the text alone.
+    /// Completion to learn after an item's text, and alternately after a query that it answers (or its title, if `train.pairs`
+    /// is `items`), for an encoder with rationales: fields of the item, or its `title`, written as `brand: Souk, colour: red`.
+    /// Empty: the text alone.
     pub answer: Vec<String>,
-    /// The share of items that is never learned from.
+    /// Fraction of items that are held out.
     pub held_out: f64,
 }
 
@@ -25,12 +26,11 @@ impl Default for NextTokenSettings {
 
 impl ObjectiveSettings for NextTokenSettings {
     fn check(&self, _: i64) -> Result<()> {
-        match self.held_out >= 0.0 && self.held_out < 1.0 {
-            true => Ok(()),
-            false => {
-                let problem = format!("is {}: use a fraction from 0 to less than 1", self.held_out);
-                Err(Error::config("objective.held_out", problem))
-            }
+        if self.held_out >= 0.0 && self.held_out < 1.0 {
+            Ok(())
+        } else {
+            let problem = format!("is {}: use a fraction from 0 to less than 1", self.held_out);
+            Err(Error::config("objective.held_out", problem))
         }
     }
 

@@ -137,9 +137,10 @@ impl<'a> ModelCost<'a> {
         let ends = if sizes.decoder { 8.0 * w } else { 4.0 * w } + 24.0;
         let masks = if self.dropout && !sizes.decoder { w * (1.0 + 2.0 * self.depth()) } else { 0.0 };
         let texts = chunk.texts * 12.0 * self.outline.dimensions as f64;
-        let probabilities = match self.dropout && sizes.attention_dropout > 0.0 && !self.gpu {
-            true => 9.0 * sizes.heads as f64 * chunk.seen,
-            false => 0.0,
+        let probabilities = if self.dropout && sizes.attention_dropout > 0.0 && !self.gpu {
+            9.0 * sizes.heads as f64 * chunk.seen
+        } else {
+            0.0
         };
         chunk.tokens * (self.depth() * self.saved() + ends + masks) + texts + probabilities
     }

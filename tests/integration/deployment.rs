@@ -1,4 +1,4 @@
-//! What `docker/` names is there: settings load, metrics are exported, routes exist. Whether containers run is not seen here.
+//! Everything that `docker/` names exists: settings load, metrics are exported, routes exist. Containers are not run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -22,7 +22,7 @@ fn manifests() -> Vec<PathBuf> {
         .collect()
 }
 
-/// Names that begin with `souk_`.
+/// Names that start with `souk_`.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '_';
     text.split(|letter: char| !name(letter)).filter(|word| word.starts_with("souk_")).map(str::to_owned).collect()
@@ -52,7 +52,7 @@ fn every_setting_that_a_manifest_gives_is_one() {
     let mut num = 0;
     for path in manifests() {
         let text = fs::read_to_string(&path).unwrap();
-        // each list of arguments begins with its verb
+        // each argument list starts with its command
         let (mut file, mut changes) = (None, Vec::new());
         for line in text.lines().chain(["- end"]) {
             let Some(argument) = line.trim().strip_prefix("- ") else { continue };

@@ -1,4 +1,4 @@
-//! What decoders write, and the vectors that come of it, against transformers and plain re-statements of the papers' formulas
+//! Decoder generation and generative embeddings against transformers and direct implementations of the papers' formulas
 //! (`tests/golden/generative/`, made by `generative.py`).
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ fn expected(name: &str) -> BTreeMap<String, Tensor> {
     read_tensors(&golden().join(format!("generative/{name}.safetensors"))).unwrap()
 }
 
-/// Rows filled up with -1, as texts.
+/// Rows padded with -1, as texts.
 fn texts(rows: &Tensor) -> Vec<Text> {
     let rows = Vec::<Vec<i64>>::try_from(rows).unwrap();
     let ids = |row: Vec<i64>| row.into_iter().filter(|id| *id >= 0).map(|id| id as u32).collect();
@@ -53,7 +53,7 @@ fn slices(texts: &[Vec<u32>]) -> Vec<&[u32]> {
     texts.iter().map(Vec::as_slice).collect()
 }
 
-/// An encoder of a golden decoder, whose folder has no tokenizer: one is put beside it.
+/// Encoder of a golden decoder; its folder has no tokenizer, so one is added.
 fn encoder(name: &str, refine: Option<Refine>, home: &Path) -> Encoder {
     let dir = home.join(name);
     if !dir.exists() {
@@ -68,7 +68,7 @@ fn encoder(name: &str, refine: Option<Refine>, home: &Path) -> Encoder {
         });
         std::fs::write(dir.join("tokenizer.json"), tokenizer.to_string()).unwrap();
     }
-    // texts and rationales of the golden file are short, and the model has few positions
+    // texts and rationales are short, and the model has few positions
     let rationale = refine.is_none().then(|| Rationale { max_tokens: Some(8), ..Rationale::default() });
     let overrides = Overrides { refine, rationale, normalize: Some(false), ..Overrides::default() };
     Encoder::open(&dir, placement(), overrides).unwrap()
@@ -97,7 +97,7 @@ fn the_likeliest_continuation_is_the_one_that_transformers_writes() {
             for (text, wanted) in written.iter().zip(&wanted) {
                 let ids: Vec<i64> = text.ids.iter().map(|id| i64::from(*id)).collect();
                 assert_eq!(ids, wanted[..ids.len()], "{name}");
-                // after its end transformers fills up with padding
+                // transformers pads after the end token
                 assert!(text.ended || ids.len() == wanted.len(), "{name}");
             }
         }
@@ -233,7 +233,7 @@ fn compare_gradients(name: &str, of: &str, named: &[(String, Tensor)], expected:
     assert!(seen > 15, "{name}: {seen} gradients were compared");
 }
 
-/// The three pairs of the golden file, three rationales of each positive, two negatives of each query.
+/// Three pairs of the golden file, with three rationales per positive and two negatives per query.
 struct Told {
     expected: BTreeMap<String, Tensor>,
     encoder: Encoder,
@@ -244,7 +244,7 @@ impl Told {
         Self { expected: expected(name), encoder: encoder(name, None, home) }
     }
 
-    /// Texts with what was written behind them, and the length of each text alone.
+    /// Texts with their rationales, and the length of each text alone.
     fn whole(&self, of: &str, each: usize) -> Vec<(Text, usize)> {
         let asked = texts(&self.expected[&format!("grace/text_{of}")]);
         let wrote = texts(&self.expected[&format!("grace/wrote_{of}")]);
@@ -262,7 +262,7 @@ impl Told {
         self.encoder.encode_written(&texts).unwrap().view(shape)
     }
 
-    /// The rewards of the processes' shares, one below the other.
+    /// Rewards of all processes, concatenated.
     fn rewards(&self, rule: &GraceSettings, processes: i64) -> Tensor {
         let (queries, positives) = (self.vectors("q", 1, &[3, -1]), self.vectors("d", 3, &[3, 3, -1]));
         let negatives = self.vectors("n", 1, &[3, 2, -1]);
@@ -315,7 +315,7 @@ fn the_gradient_of_what_was_written_is_that_of_the_paper() {
         let of_token = Tensor::from_slice(&of_token.collect::<Vec<f32>>());
         let loss = rule.loss(&now, None, &of_token) / rule.divisor(3.0, 1.0);
         assert!((loss.double_value(&[]) - told.expected["grace/loss"].double_value(&[0])).abs() < 1e-4, "{name}");
-        // with a clip that is idle the gradient is the same
+        // with an inactive clip, the gradient is the same
         let often = GraceSettings { inner_epochs: 2, ..rule }.loss(&now, Some(&now.detach()), &of_token) / 3.0;
         let weights: Vec<&Tensor> = named.iter().map(|(_, weight)| weight).collect();
         let [one, two] = [&loss, &often].map(|loss| Tensor::run_backward(&[loss], &weights, true, false));

@@ -1,5 +1,5 @@
-//! Rules of the code base that Cargo does not enforce, each a test: what documents may name, where `unsafe` may stand, how files
-//! start, are named and how long they get. Each rule is a function of one file, and is itself tried on an example that breaks it.
+//! Rules of the code base that Cargo does not enforce, each a test: paths in documents, `unsafe`, file headers, names and
+//! lengths. Each rule is a function of one file and is tested on an example that breaks it.
 
 use std::fs;
 use std::path::Path;
@@ -74,7 +74,7 @@ fn missing_paths(path: &str, text: &str, exists: &dyn Fn(&str) -> bool) -> Vec<S
     missing.iter().map(|named| format!("names `{named}`, which does not exist")).collect()
 }
 
-/// `docs/decisions` and `../../src` give `src`; a link that begins with `/` counts from the repository root.
+/// `docs/decisions` and `../../src` give `src`; a link that starts with `/` is relative to the repository root.
 fn joined(folder: &str, link: &str) -> String {
     let mut parts: Vec<&str> = if link.starts_with('/') { Vec::new() } else { folder.split('/').collect() };
     for part in link.split('/') {
@@ -108,7 +108,7 @@ fn too_long(_: &str, text: &str) -> Vec<String> {
     (lines > MAX_LINES).then(|| format!("has {lines} lines, more than {MAX_LINES}")).into_iter().collect()
 }
 
-/// Rust without its comments, strings and characters, in which words could be anything.
+/// Rust code without comments, strings and characters, which may contain any word.
 pub fn code_only(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -143,7 +143,7 @@ fn string_length(text: &str) -> usize {
     text.len()
 }
 
-/// Of `r"…"` or `r#"…"#`; 0 where there is none.
+/// Length of `r"…"` or `r#"…"#`; 0 if there is none.
 fn raw_string_length(text: &str) -> usize {
     let hashes = text[1..].chars().take_while(|letter| *letter == '#').count();
     let begin = 1 + hashes + 1;
@@ -154,7 +154,7 @@ fn raw_string_length(text: &str) -> usize {
     text[begin..].find(&end).map_or(text.len(), |at| begin + at + end.len())
 }
 
-/// Of `'x'` or `'\n'`; 0 for a lifetime.
+/// Length of `'x'` or `'\n'`; 0 for a lifetime.
 fn character_length(text: &str) -> usize {
     let mut letters = text.char_indices().skip(1);
     match letters.next() {

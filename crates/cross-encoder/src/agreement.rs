@@ -1,26 +1,26 @@
-//! How far two gradings agree: judged levels and a model's scores and levels in, numbers out. Never fits anything.
+//! Agreement of a model's scores and levels with judged levels.
 
 use serde::Serialize;
 
 use super::head::NUM_LEVELS;
 use souk_io::domain::Level;
 
-/// Of one set of pairs.
+/// Agreement on one set of pairs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Agreement {
     pub pairs: usize,
-    /// Share of pairs whose level is the judged one.
+    /// Fraction of pairs with the judged level.
     pub accuracy: Option<f64>,
     /// Cohen's kappa with quadratic weights: 0 is chance, 1 is agreement.
     pub kappa: Option<f64>,
-    /// How often a Good pair scores above another that is not.
+    /// Probability that a Good pair scores above one that is not Good (AUC).
     pub auc_good: Option<f64>,
-    /// Pairs by judged level (rows) and found level (columns).
+    /// Pair counts by judged level (rows) and predicted level (columns).
     pub confusion: [[u64; NUM_LEVELS]; NUM_LEVELS],
 }
 
 impl Agreement {
-    /// Judged level, score and found level of each pair.
+    /// Judged level, score and predicted level of each pair.
     pub fn of(pairs: &[(Level, f64, Level)]) -> Self {
         let mut confusion = [[0; NUM_LEVELS]; NUM_LEVELS];
         for (judged, _, found) in pairs {
@@ -42,7 +42,7 @@ pub(super) fn place(level: Level) -> usize {
     usize::from(level.number() - 1)
 }
 
-/// None where one of the two grades everything alike.
+/// None if one side has the same level everywhere.
 fn kappa(confusion: &[[u64; NUM_LEVELS]; NUM_LEVELS]) -> Option<f64> {
     let row: [u64; NUM_LEVELS] = std::array::from_fn(|r| confusion[r].iter().sum());
     let column: [u64; NUM_LEVELS] = std::array::from_fn(|c| confusion.iter().map(|row| row[c]).sum());
@@ -58,7 +58,7 @@ fn kappa(confusion: &[[u64; NUM_LEVELS]; NUM_LEVELS]) -> Option<f64> {
     (chance > 0.0).then(|| 1.0 - seen / chance)
 }
 
-/// By ranks; ties count half. None where all pairs are of one kind.
+/// From ranks, ties count half. None if all pairs are Good or none is.
 fn auc(mut scored: Vec<(f64, bool)>) -> Option<f64> {
     scored.sort_by(|a, b| a.0.total_cmp(&b.0));
     let num_good = scored.iter().filter(|(_, good)| *good).count() as f64;
@@ -83,7 +83,7 @@ mod tests {
         let pairs = [(L1, 0.1, L1), (L2, 0.4, L3), (L3, 0.4, L3), (L4, 0.9, L4), (L1, 0.3, L2)];
         let agreement = Agreement::of(&pairs);
         assert_eq!(agreement.accuracy, Some(0.6));
-        // disagreement seen: two pairs a step apart. By chance: rows 2 1 1 1, columns 1 1 2 1, squares of distances:
+        // observed disagreement: two pairs one step apart. By chance: rows 2 1 1 1, columns 1 1 2 1, squared distances:
         // L1: 2·(0 + 1 + 2·4 + 9) = 36; L2: 1 + 0 + 2 + 4 = 7; L3: 4 + 1 + 0 + 1 = 6; L4: 9 + 4 + 2 + 0 = 15; 64 / 5
         assert!((agreement.kappa.unwrap() - (1.0 - 2.0 / 12.8)).abs() < 1e-12);
         // Good at 0.4 and 0.9, others at 0.1, 0.4, 0.3: five wins and a tie of six

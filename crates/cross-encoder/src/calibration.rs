@@ -1,6 +1,5 @@
-//! Makes a model's outputs mean something: a temperature and cutpoints under which the judged levels are the likeliest, thresholds under
-//! which its levels agree best with the judged ones, and how far P(Good) can be believed (ECE). Takes outputs with judged
-//! levels of pairs that were not learned from.
+//! Calibrates a model on pairs it was not trained on: the temperature and cutpoints that maximise the likelihood of the judged
+//! levels, the thresholds that maximise agreement with them, and the calibration error (ECE) of P(Good).
 
 use serde::{Deserialize, Serialize};
 
@@ -8,39 +7,39 @@ use super::agreement::place;
 use super::head::{Grading, Loss, NUM_LEVELS};
 use souk_io::domain::Level;
 
-/// Bins of a reliability plot, equally wide.
+/// Number of equally wide bins of a reliability plot.
 pub const NUM_BINS: usize = 10;
-/// Temperatures beyond these say that a model knows nothing, or everything.
+/// Search range of the temperature; beyond it, a model is all chance or all certainty.
 const RANGE: (f64, f64) = (0.02, 50.0);
-/// Each fits every number once; a few suffice.
+/// Rounds of coordinate-wise fitting.
 const ROUNDS: usize = 30;
 
-/// What thresholds are chosen for.
+/// Objective of the choice of thresholds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
-    /// The most pairs with the judged level.
+    /// Maximise the pairs with the judged level.
     #[default]
     Agreement,
-    /// The same with every judged level as heavy as another, however rare.
+    /// The same with equal total weight for each level, however rare.
     Balanced,
 }
 
-/// What a fit changed, on the pairs it was fitted on.
+/// Result of a calibration, on the pairs it was fitted to.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Calibration {
     pub pairs: usize,
     pub temperature: f64,
-    /// Of an ordinal loss.
+    /// Cutpoints of an ordinal loss.
     pub cutpoints: [f64; 3],
     pub thresholds: [f64; 3],
-    /// Mean negative log-probability of the judged level.
+    /// Mean negative log-likelihood of the judged level.
     pub nll_before: f64,
     pub nll_after: f64,
 }
 
 impl Calibration {
-    /// Fits `grading` to what was judged: outputs and level of each pair.
+    /// Fits `grading` to the outputs and judged level of each pair.
     pub fn fit(grading: &mut Grading, pairs: &[(Vec<f32>, Level)], choice: Choice) -> Self {
         let nll_before = nll(grading, pairs);
         if !pairs.is_empty() {
@@ -64,13 +63,13 @@ fn nll(grading: &Grading, pairs: &[(Vec<f32>, Level)]) -> f64 {
     pairs.iter().map(one).sum::<f64>() / pairs.len().max(1) as f64
 }
 
-/// Makes the judged levels the likeliest: the temperature, and with an ordinal loss the cutpoints, in turn until nothing
-/// is gained.
+/// Maximises the likelihood of the judged levels: coordinate-wise over temperature and, with an ordinal loss, cutpoints, until
+/// nothing improves.
 fn scale(grading: &mut Grading, pairs: &[(Vec<f32>, Level)]) {
     let outputs = || pairs.iter().filter_map(|(outputs, _)| outputs.first()).map(|output| f64::from(*output));
     let (least, most) = (outputs().fold(f64::INFINITY, f64::min), outputs().fold(f64::NEG_INFINITY, f64::max));
     let wide = (most - least).max(1.0);
-    // flat stretches far out may mislead a search: what does not gain is not taken
+    // flat regions can mislead the search, so a result that is not better is discarded
     let mut best = nll(grading, pairs);
     for _ in 0..ROUNDS {
         let before = best;
@@ -104,7 +103,7 @@ fn take_better(grading: &mut Grading, found: Grading, pairs: &[(Vec<f32>, Level)
     }
 }
 
-/// Minimum of a unimodal function, by golden-section search.
+/// Minimises a unimodal function by golden-section search.
 fn minimize(at: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
     let ratio = (5.0_f64.sqrt() - 1.0) / 2.0;
     let (mut left, mut right) = (high - ratio * (high - low), low + ratio * (high - low));
@@ -123,8 +122,7 @@ fn minimize(at: impl Fn(f64) -> f64, mut low: f64, mut high: f64) -> f64 {
     (low + high) / 2.0
 }
 
-/// The three places that cut the scores into levels best, over all places there are; between two scores they lie in the
-/// middle.
+/// The three thresholds that agree best, over all possible ones; each lies midway between two scores.
 fn thresholds(mut scored: Vec<(f64, Level)>, choice: Choice) -> [f64; 3] {
     scored.sort_by(|a, b| a.0.total_cmp(&b.0));
     let mut counts = [0_u64; NUM_LEVELS];
@@ -133,7 +131,7 @@ fn thresholds(mut scored: Vec<(f64, Level)>, choice: Choice) -> [f64; 3] {
         Choice::Agreement => 1.0,
         Choice::Balanced => 1.0 / counts[level].max(1) as f64,
     });
-    // best[k]: the most weight that agrees when everything so far is of the levels up to k; begins[k]: where those begin
+    // best[k]: largest weight that agrees if everything so far has levels up to k; begins[k]: where those levels start
     let mut best = [0.0; NUM_LEVELS];
     let mut begins = [[0_usize; 3]; NUM_LEVELS];
     let mut done = 0;
@@ -152,40 +150,40 @@ fn thresholds(mut scored: Vec<(f64, Level)>, choice: Choice) -> [f64; 3] {
     }
     let most = best.iter().fold(f64::NEG_INFINITY, |most, value| most.max(*value));
     let last = best.iter().position(|value| *value == most).unwrap_or(0);
-    // levels above the last one begin nowhere
+    // levels above the last one do not occur
     let cut = |k: usize| if k < last { begins[last][k] } else { scored.len() };
     std::array::from_fn(|k| between(&scored, cut(k)))
 }
 
-/// A number that the scores from place `at` on reach, and the ones before do not.
+/// A threshold that the scores from index `at` on reach, and the ones before do not.
 fn between(scored: &[(f64, Level)], at: usize) -> f64 {
     match (at.checked_sub(1).and_then(|before| scored.get(before)), scored.get(at)) {
         (Some((below, _)), Some((above, _))) => (below + above) / 2.0,
         (None, _) => 0.0,
-        // no score reaches it, nor any other
+        // above every score
         (_, None) => 2.0,
     }
 }
 
-/// How often what was called likely was so.
+/// Reliability of predicted probabilities.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Reliability {
-    /// Expected calibration error: how far, on average over pairs, a bin's probability lies from the share of Good in it.
+    /// Expected calibration error: mean distance, over pairs, between a bin's mean probability and its fraction of Good pairs.
     pub ece: Option<f64>,
     pub bins: Vec<Bin>,
 }
 
-/// Pairs of about the same P(Good).
+/// Pairs with similar P(Good).
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Bin {
     pub pairs: usize,
-    /// Means of the bin; none where it is empty.
+    /// Means of the bin; none if it is empty.
     pub probability: Option<f64>,
     pub good: Option<f64>,
 }
 
 impl Reliability {
-    /// P(Good) of each pair, and whether it is.
+    /// P(Good) of each pair, and whether it is Good.
     pub fn of(pairs: impl Iterator<Item = (f64, bool)>) -> Self {
         let mut sums = [(0_usize, 0.0, 0_usize); NUM_BINS];
         for (probability, good) in pairs {
@@ -277,7 +275,7 @@ mod tests {
 
     #[test]
     fn a_temperature_undoes_overconfidence() {
-        // nine of ten right, but said with the certainty of far outputs
+        // nine of ten are right, but predicted with near certainty
         let mut pairs: Vec<(Vec<f32>, Level)> = (0..90).map(|_| (vec![8.0], L4)).collect();
         pairs.extend((0..10).map(|_| (vec![8.0], L1)));
         pairs.extend((0..90).map(|_| (vec![-8.0], L1)));

@@ -1,5 +1,5 @@
-//! What stands on the backbone: pooled state to the model's outputs, outputs to a loss, and on the host to the probabilities
-//! of the four levels, a score and a level. Never sees texts.
+//! Head of the cross-encoder: pooled states to outputs, outputs to the loss, and, on the host, outputs to level probabilities,
+//! a score and a level.
 //!
 //! `ordinal`: one output s and three rising cutpoints θ, P(level > k) = σ((s − θ_k)/T); `four_way`: a softmax over four
 //! outputs. The loss is the negative log-probability of the judged level at T = 1.
@@ -14,20 +14,20 @@ use souk_nn::backbone::weights::{Init, Parameters};
 use souk_reward::Verdict;
 
 pub const NUM_LEVELS: usize = 4;
-/// Stands for infinity where one would make gradients of no number.
+/// Finite stand-in for infinity; infinity would give NaN gradients.
 const FAR: f64 = 1e4;
 const INIT_STD: f64 = 0.02;
-/// The tensor of the cutpoints: the first, then for each further one the inverse softplus of its distance.
+/// Tensor of the cutpoints: the first, then the inverse softplus of each distance to the next.
 const CUTPOINTS: &str = "ordinal.cutpoints";
 
-/// What is learned of a level.
+/// Loss of the relevance model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
-    /// Levels are steps of one scale.
+    /// Ordinal: levels are steps on one scale.
     #[default]
     Ordinal,
-    /// Levels are four things apart.
+    /// Softmax over four unrelated levels.
     FourWay,
 }
 
@@ -40,20 +40,20 @@ impl Loss {
     }
 }
 
-/// Where the head's tensors lie and what it reads, by what `transformers` would load.
+/// Location of the head's tensors and its input, in the form that `transformers` loads.
 pub(super) struct HeadShape {
     pub loss: Loss,
     pub width: i64,
-    /// BERT's own head for sequences: its pooler, then `classifier`. A decoder's is `score`.
+    /// BERT: pooler, then `classifier`. Decoders: `score`.
     pub decoder: bool,
     pub pooling: Reading,
-    /// The backbone's prefix.
+    /// Prefix of the backbone's tensors.
     pub prefix: String,
 }
 
 pub(super) struct Head {
     loss: Loss,
-    /// What comes before the outputs: BERT's pooler (tanh), or a layer that compares two sides (gelu).
+    /// Layer before the outputs: BERT's pooler (tanh), or a layer on two pooled texts (gelu).
     hidden: Option<(Tensor, Tensor)>,
     sides: bool,
     weight: Tensor,
@@ -62,21 +62,21 @@ pub(super) struct Head {
 }
 
 impl HeadShape {
-    /// Names of tensors that are no part of a backbone.
+    /// Tensor names outside the backbone.
     pub const TENSORS: [&str; 4] = ["classifier.", "score.", "judge.", "ordinal."];
 
     fn name(&self) -> &'static str {
         match (self.decoder, self.pooling) {
             (false, Reading::Cls) => "classifier",
             (true, Reading::LastToken) => "score",
-            // what no class of transformers computes has no name that one would load
+            // no class of transformers computes this, so no standard name exists
             _ => "judge",
         }
     }
 }
 
 impl Head {
-    /// Takes everything from `weights`; with `fresh`, only a pooler that is there, and the rest from that.
+    /// Loads all tensors from `weights`. With `fresh`, only an existing pooler is loaded, and the rest is initialised.
     pub fn build(shape: &HeadShape, weights: &mut Parameters, mut fresh: Option<&mut Parameters>) -> Result<Self> {
         let mut take = |name: &str, size: &[i64], init, is_pooler: bool| match &mut fresh {
             Some(fresh) if !(is_pooler && weights.has(name)) => fresh.tensor(name, size, init),
@@ -118,7 +118,7 @@ impl Head {
         x.linear(&self.weight, self.bias.as_ref()).to_kind(Kind::Float)
     }
 
-    /// The mean loss of `outputs [b, o]` where the levels are `[b]`, counted from 0.
+    /// Mean loss of `outputs [b, o]` for levels `[b]`, counted from 0.
     pub fn loss(&self, outputs: &Tensor, levels: &Tensor) -> Tensor {
         match &self.cutpoints {
             None => outputs.cross_entropy_for_logits(levels),
@@ -126,7 +126,7 @@ impl Head {
         }
     }
 
-    /// The cutpoints as numbers; of no meaning for `four_way`.
+    /// Cutpoints as numbers; meaningless for `four_way`.
     pub fn cutpoints(&self) -> Result<[f64; 3]> {
         let Some(raw) = &self.cutpoints else { return Ok([0.0; 3]) };
         let values = Vec::<f64>::try_from(rising(raw).to_kind(Kind::Double))?;
@@ -138,7 +138,7 @@ impl Head {
     }
 }
 
-/// The cutpoints themselves, each above the one before.
+/// Cutpoints, rising.
 fn rising(raw: &Tensor) -> Tensor {
     let gaps = raw.narrow(0, 1, 2).softplus();
     Tensor::cat(&[raw.narrow(0, 0, 1), gaps], 0).cumsum(0, Kind::Float)
@@ -155,23 +155,23 @@ fn ordinal_loss(outputs: &Tensor, raw: &Tensor, levels: &Tensor) -> Tensor {
     -((&score - low).log_sigmoid() + (high - score).log_sigmoid() + apart).mean(Kind::Float)
 }
 
-/// From a model's outputs to what is believed of a pair: fitted once, then written beside the weights.
+/// Maps outputs to probabilities, score and level. Calibrated, then saved beside the weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grading {
     pub loss: Loss,
     pub cutpoints: [f64; 3],
     pub temperature: f64,
-    /// The least scores of L2, L3 and L4.
+    /// Minimum scores of L2, L3 and L4.
     pub thresholds: [f64; 3],
 }
 
 impl Grading {
-    /// Before anything was fitted: levels lie evenly.
+    /// Uncalibrated: evenly spaced levels.
     pub fn plain(loss: Loss, cutpoints: [f64; 3]) -> Self {
         Self { loss, cutpoints, temperature: 1.0, thresholds: [1.0 / 6.0, 0.5, 5.0 / 6.0] }
     }
 
-    /// Of the four levels.
+    /// Probabilities of the four levels.
     pub fn probabilities(&self, outputs: &[f32]) -> [f64; NUM_LEVELS] {
         match self.loss {
             Loss::Ordinal => {
@@ -191,13 +191,13 @@ impl Grading {
         }
     }
 
-    /// The expected level, 0 for L1 and 1 for L4.
+    /// Expected level, scaled to 0 for L1 and 1 for L4.
     pub fn score(&self, outputs: &[f32]) -> f64 {
         let [_, second, third, fourth] = self.probabilities(outputs);
         ((second + 2.0 * third + 3.0 * fourth) / 3.0).clamp(0.0, 1.0)
     }
 
-    /// The probability of L3 or L4.
+    /// Probability of L3 or L4.
     pub fn good(&self, outputs: &[f32]) -> f64 {
         let [_, _, third, fourth] = self.probabilities(outputs);
         third + fourth

@@ -1,5 +1,4 @@
-//! The relevance model as a source of rewards in this process: questions in, calibrated verdicts out. It reads the texts and
-//! nothing else, so it has a verdict on every pair.
+//! The relevance model as a judge in this process. It reads only texts, so it has a verdict on every pair.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,18 +13,18 @@ use souk_reward::{Question, RewardSource, Verdict};
 pub struct CrossEncoderJudge {
     id: String,
     reader: Arc<PairReader>,
-    // libtorch's tensors are not shared between threads
+    // libtorch tensors are not shared between threads
     model: Mutex<CrossEncoder>,
     batch_tokens: usize,
 }
 
 impl CrossEncoderJudge {
-    /// Batches have so many tokens; verdicts do not depend on it.
+    /// Tokens per batch; verdicts do not depend on it.
     pub fn new(model: CrossEncoder, batch_tokens: usize) -> Self {
         Self { id: model.id().into(), reader: model.reader(), model: Mutex::new(model), batch_tokens }
     }
 
-    /// A folder that `souk relevance train` wrote, ready to judge.
+    /// Opens a folder written by `souk relevance train`.
     pub fn open(dir: &Path, placement: Placement, batch_tokens: usize) -> Result<Self> {
         Ok(Self::new(CrossEncoder::open(dir, placement)?.freeze()?, batch_tokens))
     }
@@ -38,7 +37,7 @@ impl RewardSource for CrossEncoderJudge {
 
     fn judge(&self, asked: &[Question<'_>]) -> Result<Vec<Option<Verdict>>> {
         let pairs = asked.iter().map(|asked| self.reader.read(asked.query, asked.item)).collect::<Result<Vec<_>>>()?;
-        // a pass that panicked left nothing half done in the model
+        // a panic in a forward pass leaves the model unchanged
         let model = self.model.lock().unwrap_or_else(PoisonError::into_inner);
         let mut verdicts = vec![None; pairs.len()];
         for batch in batches(&pairs, self.batch_tokens) {
@@ -51,7 +50,7 @@ impl RewardSource for CrossEncoderJudge {
     }
 }
 
-/// Places of pairs, neighbours in length together, cut where a batch is full.
+/// Indices of pairs, sorted by length and cut into full batches.
 pub(super) fn batches(pairs: &[PairText], max_tokens: usize) -> Vec<Vec<usize>> {
     let mut places: Vec<usize> = (0..pairs.len()).collect();
     places.sort_by_key(|place| pairs[*place].ids.len());

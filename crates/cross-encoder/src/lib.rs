@@ -1,9 +1,9 @@
-//! The relevance model: a cross-encoder that reads a query and an item together and says how well the item answers. Graded
-//! pairs in, a judge out whose scores mean something: they are calibrated on queries that it never learned from.
+//! Relevance model: a cross-encoder that reads query and item together and grades how well the item answers. It is trained on
+//! graded pairs and calibrated on held-out queries.
 //!
-//! `pairs` says what is learned from and what is held out, `reader` makes one sequence of two texts, `reading` says what
-//! is looked at, `head` makes a loss and levels of what the model says, `model` is the whole and its folder, `train` trains
-//! it, `calibration` and `agreement` say how far it can be believed, `judge` lets it answer as any other source of rewards.
+//! `pairs` draws and splits the data, `reader` tokenizes pairs, `reading` says which states are read, `head` has losses and
+//! levels, `model` is the complete model with its folder, `train` trains, `calibration` and `agreement` evaluate, and `judge`
+//! implements the judge interface.
 
 mod agreement;
 mod calibration;
@@ -35,37 +35,37 @@ use souk_io::error::{Error, Result};
 use souk_nn::optimizer::OptimizerSettings;
 use souk_nn::worker::Limits;
 
-/// How a relevance model is trained, and how it is served.
+/// Settings of a relevance model: training and serving.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RelevanceSettings {
-    /// Of everything that is drawn.
+    /// Random seed.
     pub seed: u64,
-    /// Whose judgements are learned from.
+    /// Split whose judgements are used for training.
     pub split: String,
-    /// Share of the queries that are not learned from: half of them calibrate, half measure.
+    /// Fraction of queries that are held out: half for calibration, half for evaluation.
     pub held_out: f64,
-    /// Items drawn from the whole catalogue for each query and taken as L1: judged pairs are near misses all.
+    /// Random catalogue items per query that are added as L1, because judged pairs are all near misses.
     pub random_negatives: usize,
     pub loss: Loss,
-    /// By default the first token of BERT, the last of a decoder.
+    /// Default: first token for BERT, last token for a decoder.
     pub pooling: Option<Reading>,
-    /// Keeps the lowest so many layers of the model to begin with.
+    /// Starts from only the lowest layers of the model.
     pub num_layers: Option<usize>,
-    /// Query and item together are cut to so many tokens; by default what the model has positions for, 512 at most.
+    /// Maximum tokens of query and item together. Default: the model's positions, at most 512.
     pub max_tokens: Option<usize>,
-    /// Times that every pair is seen.
+    /// Passes over all pairs.
     pub epochs: f64,
-    /// Ends after so many pairs, whatever `epochs` says; 0: no such limit.
+    /// Stops after this many pairs, whatever `epochs` says; 0: no limit.
     pub max_pairs: u64,
-    /// Tokens of one batch, which makes one update.
+    /// Tokens per batch; one batch makes one update.
     pub batch_tokens: usize,
-    /// Pairs that are sorted by length among themselves.
+    /// Number of pairs that are sorted by length together.
     pub block_pairs: usize,
-    /// The dropout of the model's own configuration.
+    /// Default: the dropout in the model's configuration.
     pub dropout: bool,
     pub optimizer: OptimizerSettings,
-    /// What the levels' thresholds are chosen for.
+    /// Objective of the choice of thresholds.
     pub thresholds: Choice,
     pub serve: ServeSettings,
 }
@@ -110,19 +110,19 @@ impl RelevanceSettings {
     }
 }
 
-/// How the relevance service answers.
+/// Settings of the relevance service.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServeSettings {
     /// Address and port.
     pub listen: String,
-    /// A file with one key a line; requests to judge then need one. The variable SOUK_RELEVANCE_KEYS does the same.
+    /// File with one API key per line; judging then requires a key. The variable SOUK_RELEVANCE_KEYS does the same.
     pub key_file: Option<PathBuf>,
-    /// Items of one request.
+    /// Maximum items per request.
     pub max_items: usize,
-    /// Bytes of one request.
+    /// Maximum bytes per request.
     pub max_bytes: usize,
-    /// Requests that are read or judged at a time.
+    /// Maximum concurrent requests.
     pub max_requests: usize,
     /// Seconds that a request's body may take to arrive.
     pub body_seconds: u64,
@@ -166,5 +166,5 @@ impl ServeSettings {
     }
 }
 
-/// Each may hold a body.
+/// Each request may hold a full body.
 const MAX_REQUESTS: usize = 1 << 20;

@@ -1,5 +1,5 @@
-//! The cross-encoder: a pair through the backbone, pooled, through the head, graded. A verdict is a function of the pair
-//! and the model alone: batches are packed, so that no pair meets another's padding.
+//! The cross-encoder: backbone, pooling, head and grading. Batches are packed without padding, so a verdict depends on the pair
+//! and the model only.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -20,21 +20,21 @@ use souk_nn::encoder::{Placement, transformer_dir};
 use souk_nn::worker::Model;
 use souk_reward::Verdict;
 
-/// Where a pair is cut unless more is asked for.
+/// Default maximum tokens of a pair.
 const USUAL_TOKENS: usize = 512;
-/// Scores of the next token, which no judge needs.
+/// Next-token head; a judge does not need it.
 const VOCABULARY: &str = "lm_head.weight";
-/// Digits of the fingerprint that a model's name shows.
+/// Digits of the content hash in a model's name.
 const NAME_DIGITS: usize = 12;
 
-/// What is made of a base model.
+/// Architecture of a new cross-encoder.
 #[derive(Clone, Debug, Default)]
 pub struct EncoderShape {
     pub loss: Loss,
     pub pooling: Option<Reading>,
     pub num_layers: Option<usize>,
     pub max_tokens: Option<usize>,
-    /// Of the head's first weights.
+    /// Seed of the head's initial weights.
     pub seed: u64,
 }
 
@@ -45,7 +45,7 @@ pub struct CrossEncoder {
     pooling: Reading,
     pub(super) reader: Arc<PairReader>,
     pub(super) grading: Grading,
-    /// All weights by name; gone once frozen.
+    /// All weights by name; none once frozen.
     pub(super) named: Option<BTreeMap<String, Tensor>>,
     placement: Placement,
     max_tokens: usize,
@@ -53,7 +53,7 @@ pub struct CrossEncoder {
 }
 
 impl CrossEncoder {
-    /// A fresh head on any model folder; its verdicts mean nothing yet.
+    /// Builds a fresh head on any model folder.
     pub fn begin(base: &Path, placement: Placement, shape: &EncoderShape) -> Result<Self> {
         let dir = transformer_dir(base)?;
         let whole = Architecture::open(&dir.join("config.json"), &placement.ignore_fields)?;
@@ -82,7 +82,7 @@ impl CrossEncoder {
         Ok(model)
     }
 
-    /// A folder that `souk relevance train` wrote.
+    /// Loads a folder written by `souk relevance train`.
     pub fn open(dir: &Path, placement: Placement) -> Result<Self> {
         let manifest = CrossEncoderManifest::open(dir)?;
         let architecture = Architecture::open(&dir.join("config.json"), &placement.ignore_fields)?;
@@ -98,7 +98,7 @@ impl CrossEncoder {
         Ok(model)
     }
 
-    /// Gives up training for speed: packs the weights where the CPU has a packed form for them.
+    /// Freezes the model for inference: packs weights where the CPU has a packed format.
     pub fn freeze(mut self) -> Result<Self> {
         let Placement { device, precision, .. } = self.placement;
         self.named = None;
@@ -111,7 +111,7 @@ impl CrossEncoder {
         Ok(self)
     }
 
-    /// Its folder's name and what is in it.
+    /// Folder name and content hash.
     pub fn id(&self) -> &str {
         &self.id
     }
@@ -132,18 +132,18 @@ impl CrossEncoder {
         self.placement.device
     }
 
-    /// What would be written of it, as it is now.
+    /// Current manifest.
     pub(super) fn manifest(&self) -> CrossEncoderManifest {
         CrossEncoderManifest::new(&self.grading, self.pooling, self.max_tokens)
     }
 
-    /// After training: what the weights now say of cutpoints.
+    /// Copies the trained cutpoints into the grading.
     pub(super) fn read_cutpoints(&mut self) -> Result<()> {
         self.grading = Grading::plain(self.head.kind_of_loss(), self.head.cutpoints()?);
         Ok(())
     }
 
-    /// All weights by name, with gradients turned on.
+    /// All weights by name, with gradients enabled.
     pub fn trainable(&self) -> Result<Vec<(String, Tensor)>> {
         let named = self.named.as_ref().ok_or_else(|| Error::input("a frozen model cannot be trained"))?;
         Ok(named.iter().map(|(name, tensor)| (name.clone(), tensor.set_requires_grad(true))).collect())
@@ -164,13 +164,13 @@ impl CrossEncoder {
         Ok(self.head.outputs(&self.pooling.pool(&states, starts, pairs)?))
     }
 
-    /// The mean loss of pairs whose levels, counted from 0, are known.
+    /// Mean loss of pairs with known levels, counted from 0.
     pub fn loss(&self, pairs: &[&PairText], levels: &[i64], dropout: bool) -> Result<Tensor> {
         let levels = Tensor::from_slice(levels).to_device(self.placement.device);
         Ok(self.head.loss(&self.outputs(pairs, dropout)?, &levels))
     }
 
-    /// As `outputs`, without a graph, one `Vec` per pair.
+    /// Like `outputs`, without a graph; one `Vec` per pair.
     pub fn outputs_of(&self, pairs: &[&PairText]) -> Result<Vec<Vec<f32>>> {
         let _guard = tch::no_grad_guard();
         let outputs = self.outputs(pairs, false)?.to_device(Device::Cpu).to_kind(Kind::Float).contiguous();
@@ -203,7 +203,7 @@ impl Model for CrossEncoder {
     }
 }
 
-/// What a model is put together from.
+/// Parts of a model.
 struct Parts {
     architecture: Architecture,
     tokenizer: Tokenizer,
@@ -214,7 +214,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// `fresh` makes a head that `weights` do not have; `others` are parts of tensors' names that may be left over.
+    /// `fresh` initialises a head that `weights` do not have. `others` are parts of tensor names that may remain unused.
     fn build(
         self,
         weights: &mut Parameters,
@@ -231,10 +231,7 @@ impl Parts {
             HeadShape::TENSORS.iter().map(ToString::to_string).chain(others.iter().cloned()).collect();
         let backbone = Backbone::build_beside(&architecture, weights, &others)?;
         let decoder = architecture.is_decoder();
-        let prefix = match decoder {
-            true => "",
-            false => weights.prefix(&["", "bert."], "embeddings.word_embeddings.weight")?,
-        };
+        let prefix = if decoder { "" } else { weights.prefix(&["", "bert."], "embeddings.word_embeddings.weight")? };
         let (width, prefix) = (architecture.width(), prefix.to_owned());
         let shape = HeadShape { loss, width, decoder, pooling, prefix };
         let (mut fresh, grading) = (fresh, Grading::plain(loss, [0.0; 3]));

@@ -1,5 +1,5 @@
-//! Graded pairs of a data folder: what is learned from, and what is held out. A query is on one side by its text alone, so
-//! that its other spellings are there, too. Items drawn from the whole catalogue are taken as L1.
+//! Graded pairs from a data folder, split into training and held-out queries. The split depends on the normalised text, so all
+//! spellings of a query are on one side. Random catalogue items are added as L1.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use souk_io::domain::normalized_query;
 use souk_io::error::{Error, Result};
 use souk_nn::encoder::digest_files;
 
-/// What a query's pairs are for.
+/// Purpose of a query's pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataPart {
     Learn,
@@ -22,15 +22,15 @@ pub enum DataPart {
     Measure,
 }
 
-/// A query, an item and how well it answers.
+/// Query, item and level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GradedPair {
-    /// Place in the list of queries.
+    /// Index in the list of queries.
     pub query: u32,
     /// Row in the catalogue.
     pub item: u32,
     pub level: Level,
-    /// By somebody; otherwise drawn, and taken for irrelevant.
+    /// True if judged, false if a random item taken as irrelevant.
     pub judged: bool,
 }
 
@@ -40,9 +40,9 @@ pub struct GradedPairs {
     pub learn: Vec<GradedPair>,
     pub calibrate: Vec<GradedPair>,
     pub measure: Vec<GradedPair>,
-    /// Judgements of items that the catalogue lacks.
+    /// Judgements of items missing from the catalogue.
     pub num_unknown_items: usize,
-    /// The same for the same judgements, queries and items.
+    /// Content hash of judgements, queries and items.
     pub hash: String,
 }
 
@@ -108,7 +108,7 @@ impl GradedPairs {
         Ok(())
     }
 
-    /// As many for each query; one that is judged, or judged for another spelling, is left out.
+    /// Adds random items per query, skipping items that are judged for it or for another spelling.
     fn draw_negatives(&mut self, settings: &RelevanceSettings) {
         let normals: Vec<String> = self.queries.iter().map(|text| normalized_query(text)).collect();
         let all = [&self.learn, &self.calibrate, &self.measure];
@@ -147,7 +147,7 @@ impl GradedPairs {
     }
 }
 
-/// By the text as other spellings have it, and by nothing else: all models of a shop hold the same queries out.
+/// Depends on the normalised text only, so all models of a shop hold out the same queries.
 pub fn part_of(query: &str, held_out: f64) -> DataPart {
     let digest = Sha256::digest(normalized_query(query));
     let bytes: [u8; 8] = std::array::from_fn(|at| digest[at]);

@@ -1,11 +1,11 @@
-//! Query and item as one sequence: BERT gets the tokenizer's own pair with its two types, a decoder the same with a word
-//! before each text that says what it is. Takes text, gives ids.
+//! Tokenizes query and item as one sequence: for BERT, the tokenizer's pair format with two token types; for decoders, each
+//! text after a label.
 
 use souk_io::error::{Error, Result};
 use souk_nn::backbone::Architecture;
 use souk_nn::backbone::tokenizer::{PairSegment, Tokenizer};
 
-/// What a decoder reads before each text; its tokenizers seldom have a sign between two.
+/// Prefixes for a decoder, whose tokenizer seldom has a separator token.
 const QUERY: &str = "Query: ";
 const ITEM: &str = "Item: ";
 
@@ -14,28 +14,28 @@ pub struct PairReader {
     decoder: bool,
 }
 
-/// A query and an item as the model reads them.
+/// Tokenized pair.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PairText {
     pub ids: Vec<u32>,
-    /// Of each token, 0 or 1: which text it belongs to.
+    /// Type of each token, 0 or 1: the text it belongs to.
     pub(super) types: Vec<i64>,
-    /// Whether something did not fit.
+    /// True if a text was truncated.
     pub cut: bool,
 }
 
 impl PairText {
-    /// Tokens of the query, and of what stands around it.
+    /// Tokens of the query and its frame.
     pub(super) fn num_first(&self) -> usize {
         self.types.iter().take_while(|kind| **kind == 0).count()
     }
 }
 
-/// One side of a pair, tokenized once for all the other sides it meets.
+/// One side of a pair, tokenized once and reused.
 pub struct PairSide(PairSegment);
 
 impl PairReader {
-    /// Cuts pairs to `max_tokens`, and frames them as the tokenizer's file says.
+    /// Truncates pairs to `max_tokens` and frames them as the tokenizer's file says.
     pub(super) fn new(mut tokenizer: Tokenizer, architecture: &Architecture, max_tokens: usize) -> Result<Self> {
         let longest = architecture.max_tokens();
         if max_tokens > longest {
@@ -50,7 +50,7 @@ impl PairReader {
         Ok(reader)
     }
 
-    /// Something of both texts must fit.
+    /// Both texts need room.
     fn check_room(&self, max_tokens: usize) -> Result<()> {
         let mut taken = self.tokenizer.num_pair_specials()?;
         if self.decoder {
@@ -64,16 +64,18 @@ impl PairReader {
     }
 
     pub fn query(&self, text: &str) -> Result<PairSide> {
-        Ok(PairSide(match self.decoder {
-            true => self.tokenizer.segment(&format!("{QUERY}{text}\n"))?,
-            false => self.tokenizer.segment(text)?,
+        Ok(PairSide(if self.decoder {
+            self.tokenizer.segment(&format!("{QUERY}{text}\n"))?
+        } else {
+            self.tokenizer.segment(text)?
         }))
     }
 
     pub fn item(&self, text: &str) -> Result<PairSide> {
-        Ok(PairSide(match self.decoder {
-            true => self.tokenizer.segment(&format!("{ITEM}{text}"))?,
-            false => self.tokenizer.segment(text)?,
+        Ok(PairSide(if self.decoder {
+            self.tokenizer.segment(&format!("{ITEM}{text}"))?
+        } else {
+            self.tokenizer.segment(text)?
         }))
     }
 

@@ -1,6 +1,6 @@
-//! Which states of a pair the head looks at. A single place (the first token, the last) or the mean of all has to find out
-//! inside the backbone how the two texts compare; `sides` hands the head both texts' own means, after each has read the
-//! other, with their product and distance, so that what a retriever has learned is of use from the first step.
+//! Which states of a pair the head reads. With `first`, `last` or `mean`, the backbone must learn to compare the two texts.
+//! `sides` pools each text separately, after each has attended to the other, and passes both means, their product and their
+//! distance to the head, so a retriever's backbone is useful from the first step.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
@@ -19,12 +19,12 @@ pub enum Reading {
 }
 
 impl Reading {
-    /// Entries that the head is given for states of `width`.
+    /// Input width of the head for states of `width`.
     pub(super) fn width(self, width: i64) -> i64 {
         if self == Self::Sides { 4 * width } else { width }
     }
 
-    /// `states [t, d]` of packed pairs to `[b, w]`, in f32.
+    /// Maps `states [t, d]` of packed pairs to `[b, w]`, in f32.
     pub(super) fn pool(self, states: &Tensor, starts: &[i64], pairs: &[&PairText]) -> Result<Tensor> {
         let plain = |pooling: Pooling, starts: &[i64]| {
             let skip = vec![0; starts.len().saturating_sub(1)];
@@ -39,7 +39,7 @@ impl Reading {
     }
 }
 
-/// The starts of both texts of each pair, and the end.
+/// Offsets of both texts of each pair, and the end.
 fn sides(starts: &[i64], pairs: &[&PairText]) -> Result<Vec<i64>> {
     let mut cuts = vec![0];
     for (ends, pair) in starts.windows(2).zip(pairs) {
@@ -54,7 +54,7 @@ fn sides(starts: &[i64], pairs: &[&PairText]) -> Result<Vec<i64>> {
     Ok(cuts)
 }
 
-/// `[2 b, d]`, query and item in turn, to `[b, 4 d]`: both at one length, their product, their distance.
+/// `[2 b, d]`, query and item alternating, to `[b, 4 d]`: both scaled to one length, their product, their distance.
 fn compared(means: &Tensor) -> Tensor {
     let width = means.size()[1];
     let norm = means.square().sum_dim_intlist(1, true, Kind::Float).sqrt().clamp_min(1e-12);
@@ -79,7 +79,7 @@ mod tests {
         let pooled = Reading::Sides.pool(&states, &[0, 3, 5], &pairs.iter().collect::<Vec<_>>()).unwrap();
         let found = Vec::<Vec<f32>>::try_from(&pooled).unwrap();
         let root = 2.0_f32.sqrt();
-        // means (2, 0) and (0, 2); (5, 5) and (-1, 1), each made √2 long
+        // means (2, 0) and (0, 2); (5, 5) and (-1, 1), each scaled to length √2
         let expected = [[root, 0.0, 0.0, root, 0.0, 0.0, root, root], [1.0, 1.0, -1.0, 1.0, -1.0, 1.0, 2.0, 0.0]];
         for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
             assert!((found - expected).abs() < 1e-6, "{found} {expected}");

@@ -1,6 +1,5 @@
-//! Training of a relevance model: a base model and graded pairs in, a calibrated folder out, with what was measured on
-//! queries that nothing was fitted on. The same seed gives the same model on a CPU. It is short and is not resumed: stopped,
-//! it leaves nothing.
+//! Trains a relevance model from a base model and graded pairs, calibrates and evaluates it on held-out queries, and saves its
+//! folder. Deterministic on a CPU. Training is short and cannot be resumed: if stopped, nothing is saved.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,10 +25,10 @@ use souk_nn::backbone::weights::weight_files;
 use souk_nn::encoder::{Placement, digest_files, transformer_dir};
 use souk_nn::optimizer::Optimizer;
 
-/// The file of what was measured, in the model's folder.
+/// Metrics file in the model's folder.
 pub const METRICS: &str = "relevance-metrics.json";
 
-/// Where training is.
+/// Training progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TrainProgress {
     Learning {
@@ -38,17 +37,17 @@ pub enum TrainProgress {
         of: u64,
         loss: f64,
     },
-    /// Pairs that are held out.
+    /// Number of held-out pairs.
     Measuring {
         pairs: u64,
         of: u64,
     },
 }
 
-/// How good a model is, on queries that were held out.
+/// Metrics of a model on held-out queries.
 #[derive(Clone, Debug, Serialize)]
 pub struct JudgeReport {
-    /// The model that training began with.
+    /// Base model.
     pub base: String,
     pub data: String,
     pub split: String,
@@ -56,9 +55,9 @@ pub struct JudgeReport {
     pub draws: u64,
     pub seconds: f64,
     pub num_parameters: usize,
-    /// On the queries it was fitted on.
+    /// Agreement on the calibration queries.
     pub calibration: Calibration,
-    /// On the others: pairs that somebody judged, and those with the drawn ones.
+    /// Agreement on the other held-out queries: judged pairs, and all pairs including random items.
     pub judged: JudgeMeasurement,
     pub all: JudgeMeasurement,
 }
@@ -67,7 +66,7 @@ pub struct JudgeReport {
 pub struct JudgeMeasurement {
     #[serde(flatten)]
     pub agreement: Agreement,
-    /// Of P(Good), as the loss alone made it and as it was calibrated.
+    /// Reliability of P(Good) before and after calibration.
     pub before: Reliability,
     pub after: Reliability,
 }
@@ -97,7 +96,7 @@ pub struct Training {
 }
 
 impl Training {
-    /// Opens the model to begin with and the data.
+    /// Opens the base model and the data.
     pub fn open(settings: &RelevanceSettings, base: &Path, placement: Placement, data: &DataFolder) -> Result<Self> {
         settings.check()?;
         let RelevanceSettings { loss, pooling, num_layers, max_tokens, seed, .. } = *settings;
@@ -111,7 +110,7 @@ impl Training {
         &self.pairs
     }
 
-    /// Trains, calibrates, measures, and fills the folder `out`, which is there already. Asked to stop, it is an error.
+    /// Trains, calibrates, evaluates, and fills the existing folder `out`. Returns an error if stopped.
     pub fn run(mut self, out: &Path, stop: &AtomicBool, mut report: impl FnMut(TrainProgress)) -> Result<JudgeReport> {
         let began = Instant::now();
         let draws = self.draws();
@@ -206,7 +205,7 @@ impl Training {
         Ok(step)
     }
 
-    /// One update; gives the loss before it.
+    /// One update; returns the loss before it.
     fn step(&self, optimizer: &mut Optimizer, texts: &[&PairText], levels: &[i64], rate: f64) -> Result<f64> {
         optimizer.zero();
         if self.settings.dropout {
@@ -223,7 +222,7 @@ impl Training {
         Ok(if norm.is_finite() { loss } else { norm })
     }
 
-    /// What the model says of pairs, with what was judged.
+    /// Outputs and judged levels of pairs.
     fn graded(
         &self,
         pairs: &[GradedPair],
@@ -295,8 +294,9 @@ fn name_of(path: &Path) -> String {
 }
 
 fn check_stop(stop: &AtomicBool) -> Result<()> {
-    match stop.load(Ordering::Relaxed) {
-        true => Err(Error::input("stopped before the model was whole: nothing was written")),
-        false => Ok(()),
+    if stop.load(Ordering::Relaxed) {
+        Err(Error::input("stopped before the model was complete: nothing was written"))
+    } else {
+        Ok(())
     }
 }

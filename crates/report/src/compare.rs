@@ -87,7 +87,7 @@ pub fn check(reference: &EvaluationRun, other: &EvaluationRun) -> Result<()> {
         Ok(())
     } else {
         Err(Error::input(format!(
-            "the query files of `{}` and `{}` name other queries than they were asked: measure again",
+            "the query files of `{}` and `{}` differ from the evaluated queries: evaluate again",
             a.model, b.model
         )))
     }

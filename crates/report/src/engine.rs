@@ -1,5 +1,5 @@
-//! What is measured: an engine that answers queries with rows of the catalogue, best first. Vectors are compared exactly,
-//! a block of queries at a time, on all cores; a run is another engine's answers, ranked as trec_eval ranks them.
+//! Engines under evaluation. An engine answers queries with catalogue rows, best first. Vectors are compared by brute force, a
+//! block of queries at a time, on all cores. A TREC run is ranked like trec_eval.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -16,9 +16,9 @@ use souk_io::error::{Error, Result};
 use souk_lexical::Lexical;
 use souk_nn::encoder::{EncoderWorker, encode};
 
-/// Scores of one block of queries: 64 MB.
+/// Limit on the scores of one block: 64 MB.
 const BLOCK_SCORES: usize = 1 << 24;
-/// Queries of one block, at most.
+/// Maximum queries per block.
 const BLOCK_QUERIES: usize = 256;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,20 +28,20 @@ pub struct EngineHit {
 }
 
 pub enum Engine {
-    /// `[items, d]` and `[queries, d]` in the order of the task, compared by their product.
+    /// Vectors `[items, d]` and `[queries, d]` in task order, compared by dot product.
     Dense { items: Tensor, queries: Tensor },
-    /// The lexical channel itself, asked by these texts.
+    /// Lexical channel, queried with these texts.
     Lexical(Vec<String>),
-    /// Answers by query.
+    /// Hits by query.
     Run(Vec<Vec<EngineHit>>),
 }
 
 impl Engine {
-    /// Of vectors in the order of the task's items and queries.
+    /// From vectors in the order of the task's items and queries.
     pub fn dense(task: &Task, items: &[f32], queries: &[f32]) -> Result<Self> {
         let matrix = |flat: &[f32], rows: usize, what: &str| -> Result<Tensor> {
             if rows == 0 || flat.is_empty() || !flat.len().is_multiple_of(rows) {
-                return Err(Error::input(format!("{} numbers are no vectors of {rows} {what}", flat.len())));
+                return Err(Error::input(format!("{} numbers are not vectors for {rows} {what}", flat.len())));
             }
             if flat.iter().any(|number| !number.is_finite()) {
                 return Err(Error::input(format!(
@@ -58,7 +58,7 @@ impl Engine {
         Ok(Self::Dense { items, queries })
     }
 
-    /// Of the vectors that a model gives the task's items and queries; `progress` hears of every text, and can end it.
+    /// Encodes the task's items and queries with a model. `progress` is called for each text and can stop.
     pub fn encode(task: &Task, worker: &EncoderWorker, mut progress: impl FnMut() -> Result<()>) -> Result<Self> {
         let mut texts = |texts: &mut dyn Iterator<Item = (String, String)>, kind| -> Result<Vec<f32>> {
             let mut flat = Vec::new();
@@ -78,7 +78,7 @@ impl Engine {
         Self::dense(task, &items, &queries)
     }
 
-    /// By each query's own text, or by what a file of rewritten queries (`_id`, `text`) has for it.
+    /// Queries with their own texts, or with rewritten ones from a file of `_id` and `text`.
     pub fn lexical(task: &Task, rewrites: Option<&Path>) -> Result<Self> {
         let mut texts: HashMap<String, String> = HashMap::new();
         for line in rewrites.map(lines).transpose()?.into_iter().flatten() {
@@ -93,7 +93,7 @@ impl Engine {
         Ok(Self::Lexical(task.queries.iter().map(text).collect()))
     }
 
-    /// Of a TREC run. Its lines for queries of other splits are passed over.
+    /// Loads a TREC run. Lines for queries of other splits are ignored.
     pub fn run(task: &Task, file: &Path) -> Result<Self> {
         let places: HashMap<&str, usize> =
             task.queries.iter().zip(0..).map(|(query, at)| (query.id.as_str(), at)).collect();
@@ -101,11 +101,11 @@ impl Engine {
         for line in read_run(file)? {
             let RunLine { line, query, item, score } = line?;
             let Some(at) = places.get(query.as_str()) else { continue };
-            let unknown = || format!("finds the item `{item}`, which the catalogue of {} lacks", task.data);
+            let unknown = || format!("lists item `{item}`, which is not in the catalogue of {}", task.data);
             let row = task.row(&item).ok_or_else(|| Error::data(file, Some(line), unknown()))?;
             answers[*at].push(EngineHit { row, score });
             if answers[*at].len() > task.items.len() {
-                let problem = format!("finds more items for query `{query}` than there are");
+                let problem = format!("lists more items for query `{query}` than the catalogue has");
                 return Err(Error::data(file, Some(line), problem));
             }
         }
@@ -115,13 +115,13 @@ impl Engine {
         }
         let unanswered = answers.iter().filter(|hits| hits.is_empty()).count();
         if unanswered > 0 {
-            tracing::warn!("{} answers {unanswered} of the queries with nothing: they count as misses", file.display());
+            tracing::warn!("{} has no hits for {unanswered} queries: they count as misses", file.display());
         }
         for (query, hits) in task.queries.iter().zip(&mut answers) {
             hits.sort_unstable_by_key(|hit| hit.row);
             if let Some(pair) = hits.windows(2).find(|pair| pair[0].row == pair[1].row) {
                 let item = &task.item(pair[0].row).id;
-                return Err(Error::data(file, None, format!("finds item `{item}` twice for query `{}`", query.id)));
+                return Err(Error::data(file, None, format!("lists item `{item}` twice for query `{}`", query.id)));
             }
             let id = |hit: &EngineHit| &task.item(hit.row).id;
             hits.sort_unstable_by(|a, b| b.score.total_cmp(&a.score).then_with(|| id(b).cmp(id(a))));
@@ -129,7 +129,7 @@ impl Engine {
         Ok(Self::Run(answers))
     }
 
-    /// How many queries are answered at once.
+    /// Queries per block.
     pub fn block(&self, task: &Task) -> usize {
         match self {
             Self::Dense { .. } => (BLOCK_SCORES / task.items.len()).clamp(1, BLOCK_QUERIES),
@@ -137,7 +137,7 @@ impl Engine {
         }
     }
 
-    /// The best `depth` hits of a block of queries.
+    /// First `depth` hits for a block of queries.
     pub fn hits(&self, lexical: &Lexical, block: Range<usize>, depth: usize) -> Result<Vec<Vec<EngineHit>>> {
         match self {
             Self::Dense { items, queries } => nearest(items, queries, block, depth),
@@ -179,7 +179,7 @@ fn nearest(items: &Tensor, queries: &Tensor, block: Range<usize>, depth: usize) 
     Ok(answers)
 }
 
-/// The `depth` best, of equal ones the lower row first.
+/// First `depth` rows; ties go to the lower row.
 fn best(scores: &[f32], depth: usize) -> Vec<EngineHit> {
     let mut hits: Vec<EngineHit> =
         scores.iter().zip(0..).map(|(score, row)| EngineHit { row, score: *score }).collect();
@@ -237,13 +237,13 @@ mod tests {
             fs::write(&file, text).unwrap();
             Engine::run(&task, &file)
         };
-        // equal scores by falling identifier, whatever the rank says; a query that is not asked is passed over
+        // equal scores are ordered by falling id, whatever the rank says; unknown queries are ignored
         let text = "q2 Q0 a 1 0.5 t\nq2 Q0 b 2 0.5 t\nq2 Q0 c 3 0.9 t\nq7 Q0 zzz 1 1 t\n";
         let Engine::Run(answers) = run(text).unwrap() else { panic!("a run") };
         assert_eq!((rows(&answers[0]), rows(&answers[1])), (vec![], vec![2, 1, 0]));
         for (text, expected) in [
-            ("q1 Q0 a 1 0.5 t\nq1 Q0 x 2 0.4 t\n", "line 2: finds the item `x`, which the catalogue"),
-            ("q1 Q0 a 1 0.5 t\nq1 Q0 a 2 0.4 t\n", "finds item `a` twice for query `q1`"),
+            ("q1 Q0 a 1 0.5 t\nq1 Q0 x 2 0.4 t\n", "line 2: lists item `x`, which is not in the catalogue"),
+            ("q1 Q0 a 1 0.5 t\nq1 Q0 a 2 0.4 t\n", "lists item `a` twice for query `q1`"),
             ("q9 Q0 a 1 0.5 t\n", "answers none of the 2 queries of split `test`"),
         ] {
             let error = run(text).err().unwrap().to_string();

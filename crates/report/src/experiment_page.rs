@@ -1,5 +1,5 @@
-//! The page of an experiment: its tables, how the levels of what was retrieved moved in training, and some queries'
-//! candidates with their rewards. One HTML file that needs nothing else.
+//! Report of an experiment: its tables, how the relevance levels of retrieved items changed in training, and candidates of some
+//! queries with their rewards. One self-contained HTML file.
 
 use std::path::Path;
 
@@ -12,12 +12,12 @@ use super::training_log::TrainingLog;
 use souk_io::beir::lines;
 use souk_io::error::{Error, Result};
 
-/// In a stage's folder: one group of candidates of each step.
+/// File in a stage's folder: one group of candidates per step.
 const FILE: &str = "groups.jsonl";
-/// Groups that are shown, spread over the stage.
+/// Number of groups shown, spread over the stage.
 const SHOWN: usize = 4;
 
-/// One query's candidates at one step, best first.
+/// Candidates of one query at one step, best first.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct LoggedGroup {
     pub step: u64,
@@ -29,9 +29,9 @@ pub struct LoggedGroup {
 pub struct LoggedCandidate {
     pub item: String,
     pub title: String,
-    /// That the policy gave it.
+    /// Probability under the policy.
     pub probability: f64,
-    /// None where it is missing.
+    /// None if missing.
     pub reward: Option<f64>,
     pub level: Option<String>,
     pub advantage: f64,
@@ -41,7 +41,7 @@ pub struct LoggedCandidate {
 pub struct GroupLog(pub Vec<LoggedGroup>);
 
 impl GroupLog {
-    /// Of a stage's folder; empty where it has none.
+    /// Loads a stage's log; empty if there is none.
     pub fn load(model: &Path) -> Result<Self> {
         let file = model.join(FILE);
         if !file.exists() {
@@ -57,7 +57,7 @@ impl GroupLog {
         Ok(Self(groups))
     }
 
-    /// From the first to the last, evenly.
+    /// Evenly spaced groups, including the first and the last.
     fn some(&self) -> impl Iterator<Item = &LoggedGroup> {
         let (num, shown) = (self.0.len(), self.0.len().min(SHOWN));
         (0..shown).map(move |at| &self.0[if shown > 1 { at * (num - 1) / (shown - 1) } else { 0 }])
@@ -68,7 +68,7 @@ pub struct ExperimentPage<'a> {
     pub title: &'a str,
     pub about: &'a str,
     pub tables: &'a [ResultsTable],
-    /// Title, what training wrote down, and the groups it showed.
+    /// Title, training log, and logged groups.
     pub figures: &'a [(String, TrainingLog, GroupLog)],
 }
 

@@ -1,5 +1,5 @@
-//! Whether a candidate may take the place of what is served: by floors, by paired tests on every slice, by how far its
-//! vectors have moved. Takes what both were measured to be; gives a verdict with every reason, in words.
+//! Promotion gate: a candidate must reach floors, must not be significantly worse on any slice, and its vectors must not have
+//! drifted too far. Returns a verdict with all reasons.
 
 use std::collections::BTreeMap;
 
@@ -10,33 +10,33 @@ use super::metrics::{DEPTH, SHOWN, WIDE, names};
 use super::run::{EvaluationRun, OVERALL};
 use souk_io::error::{Error, Result};
 
-/// What a candidate has to be.
+/// Gate settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GateSettings {
-    /// Splits that it is measured on; it passes where it passes on each.
+    /// Splits to evaluate on; a candidate must pass on each.
     pub splits: Vec<String>,
-    /// Hits kept for each query; the first metric is the hitrate among them.
+    /// Hits per query. The first metric is the hitrate at this depth.
     pub depth: usize,
-    /// The least that all queries together must come to, in percent, by metric.
+    /// Minimum over all queries, in percent, by metric.
     pub floors: BTreeMap<String, f64>,
-    /// Metrics that may get worse nowhere: not overall and in no slice, beyond what is chance. None: the hitrate at `depth`
-    /// and goodrate@100.
+    /// Metrics that must not get significantly worse, overall or in any slice. Default: hitrate at `depth`, and goodrate@100.
     pub watched: Vec<String>,
-    /// How it has to be better than what is served.
+    /// Required improvement over the live model.
     pub gain: Gain,
-    /// How far the queries' vectors may have moved on average, as 1 less the cosine with those of what is served.
+    /// Maximum average drift of the query vectors: 1 minus the cosine to the live model's vectors.
     pub max_drift: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Gain {
-    /// Not at all.
+    /// No improvement required.
     None,
-    /// One of the watched metrics is higher overall, if only by chance: so what is served never gets worse step by step.
+    /// At least one watched metric is higher overall, significantly or not. Repeated promotions then cannot degrade quality
+    /// step by step.
     Any,
-    /// One of them is higher overall beyond what is chance.
+    /// At least one watched metric is significantly higher overall.
     Significant,
 }
 
@@ -53,35 +53,35 @@ impl Default for GateSettings {
     }
 }
 
-/// What is known of a candidate on one split.
+/// Measurements of a candidate on one split.
 pub struct GateInput<'a> {
     pub served: &'a EvaluationRun,
     pub candidate: &'a EvaluationRun,
-    /// How far the queries' vectors have moved; none where the two have vectors of different lengths.
+    /// Average drift of the query vectors; none if the two models' vectors differ in length.
     pub drift: Option<f64>,
 }
 
-/// What came of it.
+/// Outcome of the gate.
 #[derive(Clone, Debug, Serialize)]
 pub struct GateVerdict {
     pub passed: bool,
-    /// Why not; empty where it passed.
+    /// Reasons against promotion; empty if it passed.
     pub reasons: Vec<String>,
     pub drift: Option<f64>,
-    /// The watched metrics, overall and by slice.
+    /// Watched metrics, overall and by slice.
     pub rows: Vec<ComparisonRow>,
 }
 
 impl GateSettings {
     pub fn check(&self) -> Result<()> {
         if self.splits.is_empty() {
-            return Err(Error::config("trainer.gate.splits", "names none: use at least one split to be measured on"));
+            return Err(Error::config("trainer.gate.splits", "is empty: use at least one split"));
         }
         if self.depth <= WIDE {
             return Err(Error::config("trainer.gate.depth", format!("is {}: use more than {WIDE}", self.depth)));
         }
         if self.max_drift.is_nan() || self.max_drift < 0.0 {
-            return Err(Error::config("trainer.gate.max_drift", "say 0 to 2: 1 less a cosine"));
+            return Err(Error::config("trainer.gate.max_drift", "must be 0 to 2 (1 minus a cosine)"));
         }
         self.places()?;
         let known = names(self.depth);
@@ -91,7 +91,7 @@ impl GateSettings {
         }
     }
 
-    /// The watched metrics.
+    /// Names of the watched metrics.
     fn places(&self) -> Result<Vec<usize>> {
         if self.watched.is_empty() {
             return Ok(vec![SHOWN[0], SHOWN[1]]);
@@ -103,7 +103,7 @@ impl GateSettings {
         self.watched.iter().map(place).collect()
     }
 
-    /// Decides on one split.
+    /// Decides for one split.
     pub fn judge(&self, held: &GateInput<'_>) -> Result<GateVerdict> {
         let GateInput { served, candidate, drift } = *held;
         let comparison = RunComparison::of_metrics(&[(served, candidate)], true, &self.places()?)?;
@@ -121,12 +121,12 @@ impl GateSettings {
         };
         if !gained {
             let metrics: Vec<String> = overall().map(said).collect();
-            let beyond = if self.gain == Gain::Significant { " beyond what is chance" } else { "" };
-            reasons.push(format!("nothing watched is higher{beyond} than what is served: {}", metrics.join(", ")));
+            let beyond = if self.gain == Gain::Significant { " significantly" } else { "" };
+            reasons.push(format!("no watched metric is{beyond} higher than the live model's: {}", metrics.join(", ")));
         }
         if let Some(drift) = drift.filter(|drift| drift.is_nan() || *drift > self.max_drift) {
             let most = self.max_drift;
-            reasons.push(format!("vectors of queries moved by {drift:.3} on average, more than {most}"));
+            reasons.push(format!("query vectors drifted by {drift:.3} on average, more than {most}"));
         }
         let split = &candidate.metrics.asked.split;
         reasons.iter_mut().for_each(|reason| *reason = format!("{split}: {reason}"));
@@ -164,7 +164,7 @@ mod tests {
     use super::super::task::Digests;
     use super::*;
 
-    /// 200 queries, half of them in the slice `rare`; each has a hitrate and a goodrate.
+    /// 200 queries, half of them in the slice `rare`, each with a hitrate and a goodrate.
     fn run(values: impl Fn(usize) -> (f64, f64)) -> EvaluationRun {
         let queries: Vec<QueryRow> = (0..200)
             .map(|at| {
@@ -193,7 +193,7 @@ mod tests {
         EvaluationRun { metrics, queries }
     }
 
-    /// 50 and 40 on average, with some noise.
+    /// Means of 50 and 40, with noise.
     fn served() -> EvaluationRun {
         run(|at| (50.0 + (at * 7 % 11) as f64, 40.0 + (at * 5 % 13) as f64))
     }
@@ -203,7 +203,7 @@ mod tests {
         settings.judge(&GateInput { served: &served(), candidate, drift }).unwrap()
     }
 
-    /// What is served, and on top of it so much of both metrics.
+    /// The live model's values, shifted for both metrics.
     fn moved(by: impl Fn(usize) -> (f64, f64)) -> EvaluationRun {
         run(|at| (50.0 + (at * 7 % 11) as f64 + by(at).0, 40.0 + (at * 5 % 13) as f64 + by(at).1))
     }
@@ -215,7 +215,7 @@ mod tests {
         assert!(verdict.passed, "{:?}", verdict.reasons);
         assert_eq!(verdict.rows.len(), 2 * 3, "two metrics, overall and on two slices");
         let same = judged(&GateSettings::default(), &served(), None);
-        assert!(!same.passed && same.reasons[0].starts_with("test: nothing watched is higher"), "{:?}", same.reasons);
+        assert!(!same.passed && same.reasons[0].starts_with("test: no watched metric is higher"), "{:?}", same.reasons);
         assert!(judged(&GateSettings { gain: Gain::None, ..GateSettings::default() }, &served(), None).passed);
     }
 
@@ -236,7 +236,7 @@ mod tests {
         assert!(judged(&GateSettings::default(), &noise, None).reasons.iter().any(|reason| reason.contains("worse")));
         let slight = moved(|at| (if at % 2 == 0 { 3.0 } else { -2.9 } * ((at / 2 % 2) as f64 - 0.49), 0.0));
         let verdict = judged(&strict, &slight, None);
-        assert!(verdict.reasons[0].contains("beyond what is chance"), "{:?}", verdict.reasons);
+        assert!(verdict.reasons[0].contains("significantly"), "{:?}", verdict.reasons);
         let better = moved(|_| (1.0, 1.0));
         let floors: BTreeMap<String, f64> = [("goodrate@100".to_owned(), 90.0), ("ndcg@10".to_owned(), 1.0)].into();
         let settings = GateSettings { floors, max_drift: 0.1, ..GateSettings::default() };

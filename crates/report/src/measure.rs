@@ -1,5 +1,5 @@
-//! The measurement: asks an engine every query of a task, judges what it finds, and writes the run, the judgements and
-//! each query's values down on the way. In memory are one block's hits and, of each query, its values and first hits.
+//! Evaluates an engine on a task: runs all queries, judges the hits, and writes the run, the judgements and per-query values as
+//! it goes. Memory holds one block of hits, plus each query's values and first hits.
 
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
@@ -20,22 +20,22 @@ const RUN: &str = "run.trec";
 const QRELS: &str = "qrels.trec";
 
 pub struct Measurement<'a> {
-    /// What tables call the engine.
+    /// Display name of the engine.
     pub name: &'a str,
     pub task: &'a Task,
     pub engine: &'a Engine,
-    /// Over the task's items.
+    /// Lexical channel over the task's items.
     pub lexical: &'a Lexical,
-    /// Of what the task has no judgement on.
+    /// Judge for hits without a judgement.
     pub judge: &'a dyn RewardSource,
-    /// Hits kept for each query.
+    /// Hits per query.
     pub depth: usize,
-    /// Of the engine's model on texts it never learned from, where that is wanted.
+    /// Perplexity of the engine's model on held-out texts, if measured.
     pub perplexity: Option<f64>,
 }
 
 impl Measurement<'_> {
-    /// Fills the folder `out`; `progress` hears how many more queries are done.
+    /// Writes the folder `out`. `progress` receives the number of additional queries done.
     pub fn write(&self, out: &Path, progress: &dyn Fn(u64)) -> Result<EvaluationRun> {
         self.check()?;
         let task = self.task;
@@ -68,15 +68,16 @@ impl Measurement<'_> {
 
     fn check(&self) -> Result<()> {
         if self.depth <= WIDE {
-            let problem = format!("a depth of {} is too little: use more than {WIDE}", self.depth);
+            let problem = format!("a depth of {} is too small: use more than {WIDE}", self.depth);
             return Err(Error::input(problem));
         }
         let (known, sold) = (self.lexical.num_items() as usize, self.task.items.len());
-        match known == sold {
-            true => Ok(()),
-            false => {
-                Err(Error::input(format!("the lexical channel has {known} items, the catalogue {sold}: build it anew")))
-            }
+        if known == sold {
+            Ok(())
+        } else {
+            Err(Error::input(format!(
+                "the lexical channel has {known} items, but the catalogue has {sold}: rebuild it"
+            )))
         }
     }
 
@@ -89,7 +90,7 @@ impl Measurement<'_> {
         Ok(rows.map(|(((query, hits), graded), lexical)| self.row(query, hits, &graded, lexical)).collect())
     }
 
-    /// The levels of each query's first hits: by judgement, else by the judge, if it has a verdict.
+    /// Levels of each query's first hits: from the judgements, else from the judge.
     fn grade(&self, queries: &[TaskQuery], answers: &[Vec<EngineHit>]) -> Result<Vec<Vec<Option<Level>>>> {
         let wide = |hits: &[EngineHit]| hits[..hits.len().min(WIDE)].to_vec();
         let mut graded: Vec<Vec<Option<Level>>> = Vec::with_capacity(queries.len());
@@ -111,7 +112,12 @@ impl Measurement<'_> {
             .collect();
         let verdicts = self.judge.judge(&asked)?;
         if verdicts.len() != asked.len() {
-            let problem = format!("the judge `{}` answered {} of {}", self.judge.id(), verdicts.len(), asked.len());
+            let problem = format!(
+                "the judge `{}` returned {} verdicts for {} questions",
+                self.judge.id(),
+                verdicts.len(),
+                asked.len()
+            );
             return Err(Error::input(problem));
         }
         for ((at, rank, _), verdict) in places.into_iter().zip(verdicts) {
@@ -149,14 +155,14 @@ impl Measurement<'_> {
     }
 }
 
-/// Enough of an item to know it by.
+/// Short description of an item.
 fn shown(title: &str, text: &str) -> String {
     let whole = if title.is_empty() { text } else { title };
     whole.chars().take(160).collect()
 }
 
 fn write_rows(file: &Path, queries: &[QueryRow], depth: usize) -> Result<()> {
-    let made = File::create(file).map_err(Error::store(file, "make it"))?;
+    let made = File::create(file).map_err(Error::store(file, "create it"))?;
     let mut out = BufWriter::with_capacity(1 << 18, made);
     for query in queries {
         writeln!(out, "{}", query.json(depth)).map_err(Error::store(file, "write it"))?;

@@ -1,4 +1,4 @@
-//! What is measured of one query's hits: pure functions of what stands at each rank, in percent.
+//! Metrics of one query's hits, in percent.
 //!
 //! With G the query's Good items (L3, L4), as trec_eval and `ir_measures` count them:
 //!
@@ -12,22 +12,22 @@
 //! | `quality@k` | mean quality of those that have one | |
 //! | `overlap@k` | those among the lexical channel's first k / hits there are | |
 //!
-//! The level is the gain, 1 to 4, and what is not judged gains nothing. A query without Good items counts as 0 and is
-//! counted apart, so that who disagrees can take it out. What cannot be said of a query is `None`, and left out of means.
+//! The gain is the level, 1 to 4; unjudged items gain nothing. A query without Good items counts as 0 and is reported
+//! separately, so it can be excluded. Undefined values are `None` and do not enter means.
 
 use souk_io::domain::Level;
 
-/// Where the shallow metrics and the wide ones are cut.
+/// Cutoffs of the shallow and the wide metrics.
 pub const TOP: usize = 10;
 pub const WIDE: usize = 100;
-/// Where hits are cut unless the user says otherwise.
+/// Default number of hits per query.
 pub const DEPTH: usize = 6000;
 pub const NUM_METRICS: usize = 9;
 
-/// One query's values, in the order of `names`.
+/// Values of one query, in the order of `names`.
 pub type Values = [Option<f64>; NUM_METRICS];
 
-/// The metrics by name, the deepest first.
+/// Metric names, deepest first.
 pub fn names(depth: usize) -> [String; NUM_METRICS] {
     [
         format!("hitrate@{depth}"),
@@ -42,25 +42,25 @@ pub fn names(depth: usize) -> [String; NUM_METRICS] {
     ]
 }
 
-/// Places of the metrics that are shown and compared: recall is the hitrate by another name.
+/// Indices of the metrics that are shown and compared; recall equals the hitrate.
 pub const SHOWN: [usize; 8] = [0, 1, 2, 4, 5, 6, 7, 8];
-/// The place of nDCG, by which queries are ranked from worst to best.
+/// Index of nDCG, which ranks queries from worst to best.
 pub const NDCG: usize = 4;
 
-/// What is known of the hit at one rank.
+/// Grades of the hit at one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct HitGrades {
-    /// By the judgements of the data.
+    /// From the data's judgements.
     pub judged: Option<Level>,
-    /// By them, else by the judge.
+    /// From the judgements, else from the judge.
     pub graded: Option<Level>,
     /// 0 to 1.
     pub quality: Option<f32>,
-    /// Whether the lexical channel has it in its first `WIDE`.
+    /// True if the item is among the first `WIDE` lexical hits.
     pub lexical: bool,
 }
 
-/// `hits`: best first, cut at the depth. `judged`: the levels of all judged items of the query, found or not.
+/// `hits`: best first, cut at the depth. `judged`: levels of all judged items of the query, found or not.
 pub fn measure(hits: &[HitGrades], judged: &[Level]) -> Values {
     let num_good = judged.iter().filter(|level| level.is_good()).count();
     let wide = &hits[..hits.len().min(WIDE)];
@@ -108,7 +108,7 @@ fn quality(wide: &[HitGrades]) -> Option<f64> {
     (!known.is_empty()).then(|| 100.0 * known.iter().sum::<f64>() / known.len() as f64)
 }
 
-/// The mean of each metric over the queries that have it, added in their order.
+/// Mean of each metric over the queries that have a value, summed in query order.
 pub fn means<'a>(rows: impl Iterator<Item = &'a Values>) -> Values {
     let (mut sums, mut counts) = ([0.0; NUM_METRICS], [0_usize; NUM_METRICS]);
     for values in rows {
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn values_by_hand() {
-        // ranks 1 to 4: unjudged, L2, L4, and one that the judge calls L3; an L3 is never found
+        // ranks 1 to 4: unjudged, L2, L4, and one that the judge grades L3; one judged L3 is never found
         let mut hits = vec![seen(None), seen(Some(L2)), seen(Some(L4)), seen(None)];
         hits[3].graded = Some(L3);
         hits[0].quality = Some(0.25);

@@ -1,5 +1,5 @@
-//! Report as one self-contained HTML file, without scripts, fonts or images. Takes measured runs, gives text. Text from
-//! data is escaped, and a Content-Security-Policy in the file forbids the browser to load anything.
+//! HTML report of measured runs in one self-contained file, without scripts, fonts or images. Text from data is escaped, and a
+//! Content-Security-Policy forbids the browser to load anything.
 
 use super::compare::{ComparisonRow, RunComparison};
 use super::html::{bdi, document, escape, table};
@@ -8,11 +8,11 @@ use super::plots::{Bar, bars, curve, said};
 use super::run::{EvaluationRun, MetricSummary, QueryRow, Slice, TopHit};
 use super::training_log::TrainingLog;
 
-/// Queries shown from each end.
+/// Queries shown at each end.
 const NUM_EXAMPLES: usize = 10;
-/// Colours there are in the style; further runs begin anew.
+/// Number of colours in the style sheet; further runs reuse them.
 const NUM_COLOURS: usize = 6;
-/// Metrics that are drawn by slice.
+/// Metrics with charts by slice.
 const DRAWN: [usize; 4] = [0, 1, 2, NDCG];
 
 pub struct ReportPage<'a> {
@@ -120,7 +120,7 @@ impl ReportPage<'_> {
         format!("<ul class=\"legend\">{}</ul>\n", entries.collect::<String>())
     }
 
-    /// By nDCG, then by the hits within reach; of equal ones the first asked come first.
+    /// By nDCG, then by hits within the depth; ties in task order.
     fn examples(&self, best: bool) -> String {
         let mut order: Vec<&QueryRow> = self.run.queries.iter().filter(|query| query.num_good > 0).collect();
         let key = |query: &QueryRow| [NDCG, 2, 0].map(|metric| query.values[metric].unwrap_or(0.0));
@@ -145,13 +145,12 @@ fn example(query: &QueryRow, names: &[String]) -> String {
     let value = |metric: usize| said(query.values[metric], None);
     let slice = query.slice.as_ref().map(|slice| format!("{}, ", escape(slice))).unwrap_or_default();
     let hits: String = query.top.iter().enumerate().map(|(rank, hit)| hit_row(rank + 1, hit)).collect();
-    let hits = match query.top.is_empty() {
-        true => "<p>Nothing was found.</p>\n".into(),
-        false => {
-            let head = "<th scope=\"col\">Rank</th><th scope=\"col\">Level</th><th scope=\"col\">Item</th>\
+    let hits = if query.top.is_empty() {
+        "<p>No hits.</p>\n".into()
+    } else {
+        let head = "<th scope=\"col\">Rank</th><th scope=\"col\">Level</th><th scope=\"col\">Item</th>\
                         <th scope=\"col\">Title</th><th scope=\"col\">Score</th>";
-            table("The first hits", head, &hits)
-        }
+        table("First hits", head, &hits)
     };
     format!(
         "<details><summary><b>{}</b> <span class=\"dim\">{slice}{} Good, {} {}, {} {}</span></summary>\n\
@@ -182,7 +181,7 @@ fn difference(row: &ComparisonRow) -> String {
     let Some((paired, p)) = row.paired.zip(row.corrected) else { return "<td>–</td><td>–</td>".into() };
     let [low, high] = paired.interval;
     let star = if row.is_significant() { " ★" } else { "" };
-    // more judged or more overlap is neither better nor worse
+    // for judged and overlap, more is neither better nor worse
     let is_neutral = row.metric.starts_with("judged") || row.metric.starts_with("overlap");
     let class = if !row.is_significant() || is_neutral {
         "plain"

@@ -1,30 +1,30 @@
-//! Drawings of the page, as inline SVG: bars with intervals, curves. A drawing stretches to the room it has; its words
-//! stand beside it as text, so that they keep their size on a phone.
+//! Charts as inline SVG: bars with intervals, and curves. A chart scales to its container; labels are HTML text beside it, so
+//! they keep their size on a phone.
 
 use super::html::{escape, figure};
 use super::significance::Interval;
 
-/// Points of a curve, at most; more are averaged.
+/// Maximum points of a curve; more are averaged.
 const MAX_POINTS: usize = 400;
 
-/// Columns of shares, at most; more are averaged.
+/// Maximum columns of a stacked chart; more are averaged.
 const MAX_COLUMNS: usize = 24;
 
-/// One bar of a percentage.
+/// Bar for a percentage.
 pub struct Bar<'a> {
     pub name: &'a str,
-    /// Which of the page's colours.
+    /// Index of the colour.
     pub colour: usize,
     pub value: Option<f64>,
     pub interval: Option<Interval>,
 }
 
-/// Bars under their headings, all on the scale from 0 to `most` percent.
+/// Groups of bars on a common scale from 0 to `most` percent.
 pub fn bars(title: &str, groups: &[(String, Vec<Bar<'_>>)]) -> String {
     let highest =
         groups.iter().flat_map(|(_, bars)| bars).map(|bar| bar.interval.map_or(bar.value.unwrap_or(0.0), |i| i[1]));
     let most = round_up(highest.fold(0.0, f64::max));
-    // one grid for all, so that all bars have the same room
+    // one grid, so that all bars get the same width
     let mut html = String::from("<div class=\"bars\">\n");
     for (heading, bars) in groups {
         html += &format!("<h4>{}</h4>\n", escape(heading));
@@ -57,7 +57,7 @@ fn bar(bar: &Bar<'_>, most: f64) -> String {
     )
 }
 
-/// A number with its interval, as text.
+/// Formats a value with its interval.
 pub fn said(value: Option<f64>, interval: Option<Interval>) -> String {
     match (value, interval) {
         (Some(value), Some([low, high])) => format!("{value:.1} [{low:.1}, {high:.1}]"),
@@ -66,12 +66,12 @@ pub fn said(value: Option<f64>, interval: Option<Interval>) -> String {
     }
 }
 
-/// The end of a scale of percentages.
+/// Upper end of a percentage scale.
 fn round_up(most: f64) -> f64 {
     [5.0, 10.0, 20.0, 40.0, 60.0, 80.0].into_iter().find(|end| most <= *end).unwrap_or(100.0)
 }
 
-/// One curve over steps.
+/// Curve over steps.
 pub fn curve(title: &str, points: &[(f64, f64)]) -> String {
     let Some((begin, last)) = points.first().zip(points.last()) else { return String::new() };
     let (begin, last) = (begin.0, last.0);
@@ -90,7 +90,7 @@ pub fn curve(title: &str, points: &[(f64, f64)]) -> String {
         [10, 100, 190].map(|y| format!("<line class=\"grid\" x1=\"0\" x2=\"1000\" y1=\"{y}\" y2=\"{y}\"/>")).concat();
     let (at_begin, at_end) = (short(first_value), short(last_value));
     let label = format!("{}: from {at_begin} at step {begin} to {at_end} at step {last}", escape(title));
-    // a line without length is drawn as a point, by its round ends
+    // the round line ends draw a zero-length line as a point
     let line = if line.len() == 1 { vec![line[0].clone(); 2] } else { line };
     let body = format!(
         "<div class=\"curve\"><div class=\"ends\"><span>{}</span><span>{}</span></div>\
@@ -106,7 +106,7 @@ pub fn curve(title: &str, points: &[(f64, f64)]) -> String {
     figure(&format!("{title}, {at_end} at the end"), &body)
 }
 
-/// Shares of L1 to L4 over steps, one above the other.
+/// Stacked chart of the fractions of L1 to L4 over steps.
 pub fn levels(title: &str, points: &[(f64, [f64; 4])]) -> String {
     const COLOURS: [usize; 4] = [1, 4, 0, 2];
     let Some((begin, last)) = points.first().zip(points.last()) else { return String::new() };
@@ -143,7 +143,7 @@ pub fn levels(title: &str, points: &[(f64, [f64; 4])]) -> String {
     figure(title, &body)
 }
 
-/// Means of neighbours, where there are more points than a drawing can show.
+/// Averages neighbours if there are more points than can be shown.
 fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let together = points.len().div_ceil(MAX_POINTS).max(1);
     let mean = |part: &[(f64, f64)]| {
@@ -153,7 +153,7 @@ fn thinned(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     points.chunks(together).map(mean).collect()
 }
 
-/// Four digits of any size of number.
+/// Formats a number with four significant digits.
 fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),

@@ -1,10 +1,10 @@
-//! The page of a relevance model: how far its levels agree with the judged ones, and a reliability plot that says how far
-//! its probabilities can be believed. Takes what training measured, gives one HTML file that needs nothing else.
+//! HTML report of a relevance model: agreement with the judged levels, and a reliability plot of its probabilities. One
+//! self-contained file.
 
 use super::html::{bdi, document, figure, table};
 use souk_cross_encoder::{Bin, JudgeMeasurement, JudgeReport, Reliability};
 
-/// The side of a plot, in its own units.
+/// Side of a plot, in user units.
 const SIDE: f64 = 200.0;
 
 pub fn relevance_page(name: &str, measured: &JudgeReport) -> String {
@@ -59,11 +59,11 @@ fn summary(measured: &JudgeReport) -> String {
     ];
     let head = "<th scope=\"col\">Metric</th><th scope=\"col\">judged</th><th scope=\"col\">with drawn</th>";
     let [second, third, fourth] = measured.calibration.thresholds;
-    let levels = format!("<p>Least scores: {second:.3} of L2, {third:.3} of L3, {fourth:.3} of L4.</p>\n");
-    format!("{}{levels}", table("On queries that nothing was fitted on", head, &rows.concat()))
+    let levels = format!("<p>Minimum scores: {second:.3} for L2, {third:.3} for L3, {fourth:.3} for L4.</p>\n");
+    format!("{}{levels}", table("On held-out queries", head, &rows.concat()))
 }
 
-/// The diagonal is what a model would give that is right about itself; a dot is as large as its bin is full.
+/// Reliability plot. The diagonal is perfect calibration; a dot's area shows how many pairs its bin has.
 fn reliability_plot(title: &str, reliability: &Reliability) -> String {
     let most = reliability.bins.iter().map(|bin| bin.pairs).max().unwrap_or(0).max(1) as f64;
     let at = |bin: &Bin| Some((bin.pairs, bin.probability?, bin.good?));
@@ -74,7 +74,7 @@ fn reliability_plot(title: &str, reliability: &Reliability) -> String {
         .iter()
         .map(|(pairs, p, good)| {
             let radius = 2.0 + 5.0 * (*pairs as f64 / most).sqrt();
-            let label = format!("{pairs} pairs: said {:.1} %, were {:.1} %", 100.0 * p, 100.0 * good);
+            let label = format!("{pairs} pairs: predicted {:.1} %, observed {:.1} %", 100.0 * p, 100.0 * good);
             format!(
                 "<circle class=\"c0\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"{radius:.1}\"><title>{label}</title></circle>",
                 x(*p),
@@ -120,7 +120,7 @@ fn confusion(measurement: &JudgeMeasurement) -> String {
         format!("<tr><th scope=\"row\">judged L{}</th>{cells}</tr>\n", at + 1)
     };
     let rows: String = measurement.agreement.confusion.iter().enumerate().map(row).collect();
-    let found: String = (1..=4).map(|level| format!("<th scope=\"col\">found L{level}</th>")).collect();
+    let found: String = (1..=4).map(|level| format!("<th scope=\"col\">predicted L{level}</th>")).collect();
     table("Judged pairs", &format!("<th scope=\"col\">Level</th>{found}"), &rows)
 }
 

@@ -1,5 +1,5 @@
-//! A measured engine: its means, intervals and slices, and the values of each query. Written by a measurement, loaded
-//! again to be compared; the means are never read back without the queries they are means of.
+//! `EvaluationRun`: means, intervals and slices of an engine, and the values of each query. Written by a measurement and loaded
+//! for comparisons; means are recomputed from the queries.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -15,44 +15,44 @@ use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
 use souk_reward::RewardSource;
 
-/// Files of a run's folder.
+/// Files in a run's folder.
 pub const METRICS: &str = "metrics.json";
 pub const QUERIES: &str = "queries.jsonl";
 /// Random seed of all intervals and tests.
 pub const SEED: u64 = 7;
-/// What stands for all queries, where slices are listed.
+/// Name of the slice with all queries.
 pub const OVERALL: &str = "overall";
 
 pub struct EvaluationRun {
     pub metrics: Metrics,
-    /// In the order of the task.
+    /// In task order.
     pub queries: Vec<QueryRow>,
 }
 
-/// `metrics.json`: rates in percent, `null` where a metric cannot be said.
+/// Content of `metrics.json`: percentages, `null` for undefined metrics.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     pub model: String,
     #[serde(flatten)]
     pub asked: RunSettings,
     pub num_queries: usize,
-    /// They count as 0 in hitrates and in mrr.
+    /// Queries without Good items; they count as 0 in hitrates and in mrr.
     pub num_queries_without_good: usize,
     pub overall: BTreeMap<String, Option<f64>>,
     pub slices: BTreeMap<String, BTreeMap<String, Option<f64>>>,
-    /// 95 %, of `overall`.
+    /// 95 % intervals of `overall`.
     pub intervals: BTreeMap<String, Interval>,
-    /// How well the model still writes, where that was asked for.
+    /// Perplexity of the model as a writer, if measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub perplexity: Option<f64>,
 }
 
-/// What an engine was asked. Runs are compared where it is the same; where the data lies does not matter.
+/// What was evaluated. Runs are comparable if these are equal; the data's location does not matter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSettings {
     pub data: String,
     pub split: String,
-    /// Who gave the levels that the data's judgements lack.
+    /// Judge that graded hits without judgements.
     pub judge: String,
     pub depth: usize,
     pub digests: Digests,
@@ -65,7 +65,7 @@ pub struct QueryRow {
     pub slice: Option<String>,
     pub num_good: usize,
     pub values: Values,
-    /// The first hits; not kept in the file.
+    /// First hits; not stored in the file.
     pub top: Vec<TopHit>,
 }
 
@@ -77,14 +77,14 @@ pub struct TopHit {
     pub level: Option<Level>,
 }
 
-/// The queries of one slice, or all of them.
+/// Queries of one slice, or all.
 pub struct Slice {
     pub name: String,
-    /// Places among the run's queries.
+    /// Indices into the run's queries.
     pub queries: Vec<usize>,
 }
 
-/// What one slice's queries come to.
+/// Summary of one slice.
 pub struct MetricSummary {
     pub means: Values,
     pub intervals: [Option<Interval>; NUM_METRICS],
@@ -101,7 +101,7 @@ struct JsonRow {
 }
 
 impl QueryRow {
-    /// A line of `queries.jsonl`.
+    /// Parses a line of `queries.jsonl`.
     pub fn json(&self, depth: usize) -> String {
         let row = JsonRow {
             id: self.id.clone(),
@@ -124,7 +124,7 @@ impl RunSettings {
         Self { data, split, judge: judge.id().into(), depth, digests }
     }
 
-    /// In what two differ, in words; empty where they can be compared.
+    /// Differences between two settings, in words; empty if the runs are comparable.
     pub fn differences(&self, other: &Self) -> Vec<String> {
         let (a, b) = (self, other);
         [
@@ -166,18 +166,19 @@ impl Metrics {
 }
 
 impl EvaluationRun {
-    /// A folder that a measurement wrote.
+    /// Loads a folder written by a measurement.
     pub fn load(folder: &Path) -> Result<Self> {
         let file = folder.join(METRICS);
         let text = fs::read(&file).map_err(Error::store(&file, "read it: is this a folder of `souk evaluate`?"))?;
-        let metrics: Metrics = serde_json::from_slice(&text)
-            .map_err(|e| Error::data(&file, None, "not what `souk evaluate` writes: measure again").because(e))?;
+        let metrics: Metrics = serde_json::from_slice(&text).map_err(|e| {
+            Error::data(&file, None, "not written by this version of `souk evaluate`: evaluate again").because(e)
+        })?;
         let file = folder.join(QUERIES);
         let names = names(metrics.asked.depth);
         let queries = lines(&file)?
             .map(|line| {
                 let (number, line) = line?;
-                let problem = "not the values of a query: measure again";
+                let problem = "not the values of a query: evaluate again";
                 let bad = || Error::data(&file, Some(number), problem);
                 let row: JsonRow = serde_json::from_slice(&line).map_err(|e| bad().because(e))?;
                 let mut values = [None; NUM_METRICS];
@@ -190,7 +191,7 @@ impl EvaluationRun {
             .collect::<Result<Vec<_>>>()?;
         if queries.len() != metrics.num_queries {
             let problem =
-                format!("{} queries, metrics.json says {}: measure again", queries.len(), metrics.num_queries);
+                format!("{} queries, but metrics.json says {}: evaluate again", queries.len(), metrics.num_queries);
             return Err(Error::data(&file, None, problem));
         }
         Ok(Self { metrics, queries })
@@ -204,13 +205,13 @@ impl EvaluationRun {
         summary(&self.queries, &slice.queries)
     }
 
-    /// One metric of a slice's queries.
+    /// Values of one metric for a slice's queries.
     pub fn column(&self, slice: &Slice, metric: usize) -> Vec<Option<f64>> {
         column(&self.queries, &slice.queries, metric)
     }
 }
 
-/// All queries first, then each slice by name.
+/// All queries first, then slices by name.
 fn slices(queries: &[QueryRow]) -> Vec<Slice> {
     let mut named: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (at, query) in queries.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! TREC's files, which every evaluation tool reads: runs (`query Q0 item rank score tag`) and judgements
-//! (`query 0 item level`), written and read a line at a time.
+//! TREC files, which other evaluation tools read: runs (`query Q0 item rank score tag`) and judgements (`query 0 item level`),
+//! read and written line by line.
 //!
-//! A written run says its order twice, by rank and by score: equal scores would be put into another order by each tool, so
-//! each hit is written with a score below the last, by the smallest step that f32 has. What is read is ranked as trec_eval
-//! does it: by the score in f32, equal ones by falling identifier, whatever the rank column says.
+//! Tools break ties in different ways, so a written run has no ties: each hit's score is below the previous one, by the
+//! smallest f32 step if needed. A loaded run is ranked like trec_eval: by the f32 score, ties by falling id, and the rank
+//! column is ignored.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -13,7 +13,7 @@ use souk_io::beir::lines;
 use souk_io::domain::{Judgement, Level};
 use souk_io::error::{Error, Result};
 
-/// A run being written.
+/// Writer of a run.
 pub struct RunWriter {
     file: TrecFile,
     tag: String,
@@ -27,7 +27,7 @@ impl RunWriter {
         Ok(Self { file: TrecFile::create(path)?, tag })
     }
 
-    /// The hits of one query, best first.
+    /// Writes the hits of one query, best first.
     pub fn query<'a>(&mut self, query: &str, hits: impl Iterator<Item = (&'a str, f32)>) -> Result<()> {
         let query = one_word(query)?;
         let mut last = f32::INFINITY;
@@ -60,7 +60,7 @@ struct TrecFile {
 
 impl TrecFile {
     fn create(path: &Path) -> Result<Self> {
-        let file = File::create(path).map_err(Error::store(path, "make it"))?;
+        let file = File::create(path).map_err(Error::store(path, "create it"))?;
         Ok(Self { path: path.into(), out: BufWriter::with_capacity(1 << 18, file) })
     }
 
@@ -73,17 +73,16 @@ impl TrecFile {
     }
 }
 
-/// White space stands between the columns of these files.
+/// Checks an id: columns are separated by white space.
 pub fn one_word(id: &str) -> Result<&str> {
-    match id.is_empty() || id.contains(char::is_whitespace) {
-        true => Err(Error::input(format!(
-            "the identifier {id:?} cannot stand in a TREC file: it is empty or has white space"
-        ))),
-        false => Ok(id),
+    if id.is_empty() || id.contains(char::is_whitespace) {
+        Err(Error::input(format!("the id {id:?} cannot be written to a TREC file: it is empty or has white space")))
+    } else {
+        Ok(id)
     }
 }
 
-/// A line of a run; its place is for errors of those who know more.
+/// Line of a run, with its position for error messages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunLine {
     pub line: u64,
@@ -98,7 +97,7 @@ pub fn read_run(file: &Path) -> Result<impl Iterator<Item = Result<RunLine>> + u
         let (line, [query, _, item, _, score, _]) = row?;
         let score = match score.parse::<f32>() {
             Ok(score) if score.is_finite() => score,
-            _ => return Err(Error::data(&name, Some(line), format!("the score `{score}` is no finite number"))),
+            _ => return Err(Error::data(&name, Some(line), format!("the score `{score}` is not a finite number"))),
         };
         Ok(RunLine { line, query, item, score })
     }))
@@ -109,13 +108,13 @@ pub fn read_qrels(file: &Path) -> Result<impl Iterator<Item = Result<Judgement>>
     Ok(columns::<4>(file, "query 0 item level")?.map(move |row| {
         let (line, [query, _, item, level]) = row?;
         let level = level.parse().ok().and_then(Level::from_number).ok_or_else(|| {
-            Error::data(&name, Some(line), format!("the level `{level}` is none: use 1 to 4 (map other scales first)"))
+            Error::data(&name, Some(line), format!("`{level}` is not a level: use 1 to 4 (map other scales first)"))
         })?;
         Ok(Judgement { query, item, level })
     }))
 }
 
-/// Rows of `N` words.
+/// Rows of `N` columns.
 fn columns<const N: usize>(
     file: &Path,
     names: &'static str,
@@ -164,7 +163,7 @@ mod tests {
         let read: Vec<_> = read_qrels(&file).unwrap().map(|row| row.unwrap().level.number()).collect();
         assert_eq!(read, [4, 1]);
         let error = write_qrels(&file, [("q1", "a b", Level::L4)].into_iter()).unwrap_err().to_string();
-        assert!(error.contains("\"a b\" cannot stand in a TREC file"), "{error}");
+        assert!(error.contains("\"a b\" cannot be written to a TREC file"), "{error}");
     }
 
     #[test]
@@ -175,10 +174,10 @@ mod tests {
         let read: Vec<_> = read_run(&file).unwrap().collect();
         assert_eq!(read[1].as_ref().unwrap(), &RunLine { line: 2, query: "q".into(), item: "b".into(), score: 1e-3 });
         let said = |at: usize| read[at].as_ref().unwrap_err().to_string();
-        assert!(said(2).ends_with("run.trec, line 4: the score `nan` is no finite number"), "{}", said(2));
+        assert!(said(2).ends_with("run.trec, line 4: the score `nan` is not a finite number"), "{}", said(2));
         assert!(said(3).ends_with("line 5: expected 6 columns (query Q0 item rank score tag), found 4"), "{}", said(3));
         fs::write(&file, "q 0 a 0\n").unwrap();
         let error = read_qrels(&file).unwrap().next().unwrap().unwrap_err().to_string();
-        assert!(error.contains("line 1: the level `0` is none"), "{error}");
+        assert!(error.contains("line 1: `0` is not a level"), "{error}");
     }
 }

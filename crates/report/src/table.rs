@@ -1,6 +1,6 @@
-//! Tables of an experiment: engines down, metrics of slices across, each engine measured with several seeds. Takes
-//! measured runs, gives cells with intervals and paired differences, as Markdown, HTML and JSON. A query's value is its
-//! mean over seeds, so that intervals and tests are over queries; how far seeds lie apart stands beside them.
+//! Result tables of an experiment: engines as rows, metrics (of slices) as columns, several seeds per engine. Cells have
+//! intervals and paired differences; output is Markdown, HTML and JSON. A query's value is its mean over seeds, so intervals
+//! and tests are over queries; the spread over seeds is shown beside them.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,23 +11,23 @@ use super::run::{EvaluationRun, OVERALL, SEED};
 use super::significance::{Interval, PairedTest, bootstrap, holm, paired};
 use souk_io::error::{Error, Result};
 
-/// An engine, once for each seed.
+/// Engine, with one run per seed.
 pub struct Contender {
     pub id: String,
     pub name: String,
     pub runs: Vec<EvaluationRun>,
 }
 
-/// What a table is to show.
+/// Table settings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TableSettings {
     pub title: String,
-    /// Ids of rows.
+    /// Row ids.
     pub rows: Vec<String>,
-    /// `METRIC` of all queries, `METRIC/SLICE`, or `perplexity`.
+    /// `METRIC` for all queries, `METRIC/SLICE`, or `perplexity`.
     pub columns: Vec<String>,
-    /// The row that the others are held against.
+    /// Baseline row that the others are compared with.
     #[serde(default)]
     pub against: Option<String>,
 }
@@ -38,7 +38,7 @@ pub struct ResultsTable {
     pub against: Option<String>,
     pub columns: Vec<String>,
     pub rows: Vec<TableRow>,
-    /// Tests that were corrected for.
+    /// Number of tests corrected for.
     pub num_tests: usize,
 }
 
@@ -52,13 +52,13 @@ pub struct TableRow {
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Cell {
     pub mean: Option<f64>,
-    /// 95 %, over queries.
+    /// 95 % interval over queries.
     pub interval: Option<Interval>,
-    /// Of the means of single seeds.
+    /// Standard deviation of the seeds' means.
     pub std_over_seeds: Option<f64>,
-    /// To the row it is held against.
+    /// Difference from the baseline row.
     pub difference: Option<PairedTest>,
-    /// The larger of both tests' probabilities, corrected for all tests of the table.
+    /// Larger of the two tests' p-values, corrected for all tests of the table.
     pub p: Option<f64>,
 }
 
@@ -67,7 +67,7 @@ impl ResultsTable {
         let wrong = |problem: String| Error::config(format!("table `{}`", settings.title), problem);
         let find = |id: &String| {
             let found = contenders.iter().find(|contender| contender.id == *id && !contender.runs.is_empty());
-            found.ok_or_else(|| wrong(format!("names the row `{id}`, and no such row is measured")))
+            found.ok_or_else(|| wrong(format!("names the row `{id}`, which is not among the measured rows")))
         };
         let rows = settings.rows.iter().map(find).collect::<Result<Vec<_>>>()?;
         let against = settings.against.as_ref().map(find).transpose()?;
@@ -136,7 +136,7 @@ impl ResultsTable {
 }
 
 impl Cell {
-    /// Whether both tests say that the difference is not chance, after correction.
+    /// True if both tests are significant after correction.
     pub fn is_significant(&self) -> bool {
         self.p.is_some_and(|p| p < 0.05)
     }
@@ -159,7 +159,7 @@ impl Cell {
     }
 }
 
-/// A number of a model, not of its queries.
+/// Cell for a number of the model, which has no per-query values.
 const PERPLEXITY: &str = "perplexity";
 
 fn cell(contender: &Contender, against: Option<&Contender>, column: &str) -> Result<Cell> {
@@ -180,7 +180,7 @@ fn cell(contender: &Contender, against: Option<&Contender>, column: &str) -> Res
     Ok(cell)
 }
 
-/// A metric of each query of a slice, averaged over seeds.
+/// Values per query of a metric on a slice, averaged over seeds.
 struct Column {
     values: Vec<Option<f64>>,
     std: Option<f64>,
@@ -191,7 +191,7 @@ impl Column {
         let (metric, slice) = column.split_once('/').unwrap_or((column, OVERALL));
         let first = &contender.runs[0];
         let all = names(first.metrics.asked.depth);
-        let unknown = || Error::input(format!("no metric `{metric}`: there are {}", all.join(", ")));
+        let unknown = || Error::input(format!("no metric `{metric}`: use one of {}", all.join(", ")));
         let metric = all.iter().position(|name| name == metric).ok_or_else(unknown)?;
         let mut columns = Vec::with_capacity(contender.runs.len());
         for run in &contender.runs {
@@ -213,7 +213,7 @@ fn mean(values: &[Option<f64>]) -> Option<f64> {
     (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
 }
 
-/// Of a sample.
+/// Standard deviation of a sample.
 fn deviation(values: &[f64]) -> f64 {
     let mean = values.iter().sum::<f64>() / values.len() as f64;
     let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();

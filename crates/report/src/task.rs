@@ -1,6 +1,5 @@
-//! What an engine is tried on: the catalogue, the queries of one split in their order, their judgements and slices. Takes
-//! a data folder and refuses what would make a number wrong: an item or a query that comes twice, judgements of a query
-//! that is not there. Judged items that the catalogue lacks count as not found.
+//! Evaluation task: the catalogue and one split's queries, judgements and slices. Duplicate items or queries, and judgements of
+//! unknown queries, are errors. Judged items missing from the catalogue count as not found.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -36,13 +35,13 @@ pub struct TaskQuery {
     pub id: String,
     pub text: String,
     pub slice: Option<String>,
-    /// All judged items, by identifier.
+    /// Judged items, by id.
     pub judged: BTreeMap<String, Level>,
-    /// Those of the catalogue, by row.
+    /// Judged items in the catalogue, by row.
     pub levels: HashMap<u32, Level>,
 }
 
-/// Of the parts of a task, by content: what is measured on equal ones can be compared, wherever it lies.
+/// Content hashes of a task's parts. Results on equal hashes are comparable, wherever the files are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Digests {
     pub catalogue: String,
@@ -53,9 +52,9 @@ pub struct Digests {
 impl Task {
     pub fn load(data: &DataFolder, split: &str) -> Result<Self> {
         let judgements = Judgements::gather("qrels", data.judgements(split)?)
-            .map_err(|e| Error::data(&data.qrels(split), None, "cannot be measured against").because(e))?;
+            .map_err(|e| Error::data(&data.qrels(split), None, "cannot be used for evaluation").because(e))?;
         if judgements.num_queries() == 0 {
-            return Err(Error::data(&data.qrels(split), None, "holds no judgement: there is nothing to measure"));
+            return Err(Error::data(&data.qrels(split), None, "has no judgements: nothing to evaluate"));
         }
         let (items, rows, catalogue) = load_items(data)?;
         let queries = load_queries(data, split, &judgements, &rows)?;
@@ -97,11 +96,11 @@ fn load_items(data: &DataFolder) -> Result<Items> {
     for item in data.items()? {
         let (line, item) = item?;
         let problem = |problem: String| Error::data(&file, Some(line), problem);
-        one_word(&item.id).map_err(|e| problem("cannot be written into a run".into()).because(e))?;
+        one_word(&item.id).map_err(|e| problem("cannot be written to a run".into()).because(e))?;
         let quality = quality(&item, &file, line)?;
         let row = u32::try_from(items.len()).map_err(|e| problem("too many items".into()).because(e))?;
         if rows.insert(item.id.clone(), row).is_some() {
-            return Err(problem(format!("two items have the id `{}`: give each its own", item.id)));
+            return Err(problem(format!("two items have the id `{}`: ids must be unique", item.id)));
         }
         [&item.id, &item.title, &item.text, &format!("{quality:?}")].iter().for_each(|part| hash.feed(part));
         items.push(TaskItem { id: item.id, title: item.title, text: item.text, quality });
@@ -114,12 +113,12 @@ fn quality(item: &Item, file: &Path, line: u64) -> Result<Option<f32>> {
         None | Some(Value::Null) => Ok(None),
         Some(value) => match value.as_f64() {
             Some(quality) if (0.0..=1.0).contains(&quality) => Ok(Some(quality as f32)),
-            _ => Err(Error::data(file, Some(line), format!("`quality` is {value}: use 0 to 1, or leave it out"))),
+            _ => Err(Error::data(file, Some(line), format!("`quality` is {value}: use 0 to 1, or omit it"))),
         },
     }
 }
 
-/// Those of the split, in the order of `queries.jsonl`.
+/// Queries of the split, in the order of `queries.jsonl`.
 fn load_queries(
     data: &DataFolder,
     split: &str,
@@ -138,16 +137,20 @@ fn load_queries(
             continue;
         }
         if !missing.remove(query.id.as_str()) {
-            return Err(Error::data(&file, None, format!("two queries have the id `{}`: give each its own", query.id)));
+            return Err(Error::data(
+                &file,
+                None,
+                format!("two queries have the id `{}`: ids must be unique", query.id),
+            ));
         }
-        one_word(&query.id).map_err(|e| Error::data(&file, None, "cannot be written into a run").because(e))?;
+        one_word(&query.id).map_err(|e| Error::data(&file, None, "cannot be written to a run").because(e))?;
         let levels = judged.iter().filter_map(|(item, level)| Some((*rows.get(item)?, *level))).collect();
         let slice = slices.remove(&query.id);
         queries.push(TaskQuery { id: query.id, text: query.text, slice, judged, levels });
     }
     match missing.iter().min() {
         Some(query) => {
-            let problem = format!("judges {} queries that queries.jsonl lacks, such as `{query}`", missing.len());
+            let problem = format!("judges {} queries that are not in queries.jsonl, such as `{query}`", missing.len());
             Err(Error::data(&data.qrels(split), None, problem))
         }
         None => Ok(queries),
@@ -172,7 +175,7 @@ fn digest_judgements(queries: &[TaskQuery]) -> String {
     hash.finish()
 }
 
-/// A digest of texts, of which none runs into the next.
+/// Hash of texts that keeps their boundaries.
 #[derive(Default)]
 struct Fed(Sha256);
 
@@ -227,9 +230,9 @@ mod tests {
         for (corpus, queries, qrels, expected) in [
             (&CORPUS.repeat(2)[..], QUERIES, qrels, "line 3: two items have the id `a`"),
             (CORPUS, &QUERIES.repeat(2)[..], qrels, "two queries have the id `q1`"),
-            (CORPUS, QUERIES, "q9\tb\t4\nq1\ta\t1\n", "judges 1 queries that queries.jsonl lacks, such as `q9`"),
-            (CORPUS, QUERIES, "q1\tb\t4\nq1\tb\t1\n", "cannot be measured against"),
-            (CORPUS, QUERIES, "\n", "holds no judgement"),
+            (CORPUS, QUERIES, "q9\tb\t4\nq1\ta\t1\n", "judges 1 queries that are not in queries.jsonl, such as `q9`"),
+            (CORPUS, QUERIES, "q1\tb\t4\nq1\tb\t1\n", "cannot be used for evaluation"),
+            (CORPUS, QUERIES, "\n", "has no judgements"),
             ("{\"_id\":\"a\",\"quality\":7}", QUERIES, qrels, "line 1: `quality` is 7: use 0 to 1"),
             ("{\"_id\":\"a b\"}", QUERIES, qrels, "line 1: cannot be written into a run"),
         ] {

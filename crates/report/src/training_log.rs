@@ -1,6 +1,5 @@
-//! What training wrote down of its steps: `steps.jsonl`, one JSON object for each, in the model's folder. Unknown keys
-//! are passed over, and so is a last line without its end: it is being written, or its writer was killed. Where a resumed
-//! training took steps again, the later ones count.
+//! Training log: `steps.jsonl` in the model's folder, one JSON object per step. Unknown keys are ignored, and so is an
+//! incomplete last line, left by a running or killed trainer. If a resumed run repeated steps, the later ones count.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -36,16 +35,16 @@ pub struct TrainingLog {
     pub loss: Vec<(f64, f64)>,
     pub learning_rate: Vec<(f64, f64)>,
     pub texts_per_second: Vec<(f64, f64)>,
-    /// Of stages that learn from rewards, as all that follows.
+    /// These and the following curves exist only in stages with rewards.
     pub reward: Vec<(f64, f64)>,
-    /// Shares of L1 to L4 among the candidates.
+    /// Fractions of L1 to L4 among the candidates.
     pub levels: Vec<(f64, [f64; 4])>,
     pub kl: Vec<(f64, f64)>,
     pub entropy: Vec<(f64, f64)>,
 }
 
 impl TrainingLog {
-    /// Of a model's folder; `None` where it has no log.
+    /// Loads a model folder's log; `None` if it has none.
     pub fn load(model: &Path) -> Result<Option<Self>> {
         let file = model.join(FILE);
         if !file.exists() {
@@ -81,7 +80,7 @@ impl TrainingLog {
         }))
     }
 
-    /// With so many points to a curve at most, as far apart as that takes, and one more: the last.
+    /// Thins the curves to at most `most` evenly spaced points, plus the last.
     pub fn thinned(self, most: usize) -> Self {
         Self {
             loss: thin(self.loss, most),

@@ -1,6 +1,5 @@
-//! A judge whose verdicts are written down. Takes a source and a ledger, gives what the source gives, and appends a share of
-//! it, missing verdicts too, to the ledger's audits from a thread of its own. Never lets the judge wait for the ledger: what
-//! it is too slow for is dropped, counted and said.
+//! Wraps a judge and records a sample of its verdicts, missing ones included, in the ledger, from a background thread. Judging
+//! never waits for the ledger: if the queue is full, audits are dropped, counted and logged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,17 +15,17 @@ use souk_io::audit::{Audit, AuditLog};
 use souk_io::error::{Error, Result};
 use souk_io::telemetry::REWARD;
 
-/// Audits that may wait for the ledger.
+/// Maximum number of queued audits.
 const QUEUE: usize = 16_384;
-/// Audits of one write.
+/// Audits per write.
 const BATCH: usize = 1000;
-/// What was audited is worth this wait at the end, and no more.
+/// Maximum wait for unwritten audits at shutdown.
 const FAREWELL: Duration = Duration::from_secs(10);
-/// Before a batch is written a second time.
+/// Pause before retrying a failed write.
 const PAUSE: Duration = Duration::from_millis(500);
 const MAX_QUERY_CHARS: usize = 1024;
 
-pub struct Audited {
+pub struct AuditedJudge {
     source: Arc<dyn RewardSource>,
     rate: f64,
     /// `None` only while dropping, so that the thread sees the end of the queue.
@@ -46,7 +45,7 @@ impl Dropped {
         REWARD.audits_dropped.inc_by(number as u64);
         self.number.fetch_add(number as u64, Ordering::Relaxed);
         if !self.is_said.swap(true, Ordering::Relaxed) {
-            tracing::warn!(why, "judgements are not written down");
+            tracing::warn!(why, "audits cannot be written");
         }
     }
 }
@@ -55,11 +54,11 @@ impl Dropped {
 #[error("the ledger is slower than the judge: lower the share that is audited")]
 struct TooSlow;
 
-impl Audited {
-    /// `rate` is the share of pairs that is written down, from 0 to 1; which ones depends on query and item alone. A ledger
-    /// that was opened on a runtime needs that runtime for as long as this lives.
+impl AuditedJudge {
+    /// `rate` is the fraction of pairs to record, 0 to 1; the choice depends on query and item only. If the ledger was opened
+    /// on a runtime, the runtime must outlive this.
     pub fn start(source: Arc<dyn RewardSource>, ledger: Arc<dyn AuditLog>, rate: f64) -> Result<Self> {
-        let failed = |e: std::io::Error| Error::device("cannot start the thread of audits").because(e);
+        let failed = |e: std::io::Error| Error::device("cannot start the audit thread").because(e);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
         let (queue, audits) = sync_channel(QUEUE);
         let dropped = Arc::<Dropped>::default();
@@ -69,7 +68,7 @@ impl Audited {
         Ok(Self { source, rate, queue: Some(queue), thread: Some(thread), dropped })
     }
 
-    /// How many were not written down.
+    /// Number of audits that were dropped.
     pub fn num_dropped(&self) -> u64 {
         self.dropped.number.load(Ordering::Relaxed)
     }
@@ -97,7 +96,7 @@ impl Audited {
     }
 }
 
-impl RewardSource for Audited {
+impl RewardSource for AuditedJudge {
     fn id(&self) -> &str {
         self.source.id()
     }
@@ -113,7 +112,7 @@ impl RewardSource for Audited {
     }
 }
 
-impl Drop for Audited {
+impl Drop for AuditedJudge {
     fn drop(&mut self) {
         self.queue = None;
         let Some(thread) = self.thread.take() else { return };
@@ -122,15 +121,15 @@ impl Drop for Audited {
             std::thread::sleep(Duration::from_millis(2));
         }
         if !thread.is_finished() {
-            tracing::warn!("the ledger is silent: the last judgements may not be written down");
+            tracing::warn!("the ledger does not respond: the last audits may be lost");
         }
         if self.num_dropped() > 0 {
-            tracing::warn!(number = self.num_dropped(), "judgements were not written down");
+            tracing::warn!(number = self.num_dropped(), "audits were dropped");
         }
     }
 }
 
-/// The thread's part.
+/// The background thread.
 struct Writer {
     runtime: Runtime,
     ledger: Arc<dyn AuditLog>,
@@ -155,7 +154,7 @@ impl Writer {
         }
     }
 
-    /// A second time where that may help; nobody waits for it at the end.
+    /// Retries a write once after a transient error, except at shutdown.
     fn write(&self, batch: &[Audit], is_last: bool) {
         let append = || self.runtime.block_on(self.ledger.append_audits(batch));
         let outcome = match append() {
@@ -172,7 +171,7 @@ impl Writer {
     }
 }
 
-/// A fixed share of all pairs.
+/// True for a fixed sample of all pairs.
 fn is_sampled(asked: &Question<'_>, rate: f64) -> bool {
     let mut hash = Sha256::new();
     for part in [asked.query, asked.item_id] {
@@ -183,7 +182,7 @@ fn is_sampled(asked: &Question<'_>, rate: f64) -> bool {
     (drawn as f64) < rate * (1_u64 << 48) as f64
 }
 
-/// As the ledger keeps it: no NUL, and no more than says which it was.
+/// Text as the ledger stores it: without NUL, and truncated.
 fn kept(text: &str) -> String {
     text.chars().take(MAX_QUERY_CHARS).map(|c| if c == '\0' { '\u{fffd}' } else { c }).collect()
 }
@@ -202,14 +201,14 @@ mod tests {
         Arc::new(Judgements::gather("qrels", [row("q", "a", Level::L4), row("r", "b", Level::L2)].into_iter()).unwrap())
     }
 
-    /// What `work` left in a new ledger.
-    fn audits(rate: f64, work: impl FnOnce(&Audited)) -> Vec<Audit> {
+    /// Audits that `work` left in a new ledger.
+    fn audits(rate: f64, work: impl FnOnce(&AuditedJudge)) -> Vec<Audit> {
         let folder = tempfile::tempdir().unwrap();
         let address = Address::new(format!("sqlite:{}", folder.path().join("shop.db").display()));
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         runtime.block_on(SqlLedger::migrate(&address)).unwrap();
         let ledger = Arc::new(runtime.block_on(SqlLedger::open(&address)).unwrap());
-        let source = Audited::start(judge(), ledger.clone(), rate).unwrap();
+        let source = AuditedJudge::start(judge(), ledger.clone(), rate).unwrap();
         work(&source);
         assert_eq!(source.num_dropped(), 0);
         drop(source);

@@ -121,9 +121,10 @@ impl RewardSettings {
             let name = if self.max_attempts == 0 { "max_attempts" } else { "exclusivity_depth" };
             return wrong(name, "is 0: use 1 or more".into());
         }
-        match self.pause_seconds.is_finite() && self.pause_seconds >= 0.01 {
-            true => Ok(()),
-            false => wrong("pause_seconds", format!("is {}: use 0.01 or more", self.pause_seconds)),
+        if self.pause_seconds.is_finite() && self.pause_seconds >= 0.01 {
+            Ok(())
+        } else {
+            wrong("pause_seconds", format!("is {}: use 0.01 or more", self.pause_seconds))
         }
     }
 }

@@ -1,6 +1,5 @@
-//! A judge that is not asked twice. Takes a source and a cache, gives what the cache has of the same query, item text and
-//! source, and the source's verdict on the rest. Never keeps a missing verdict, and where the cache is away it is as if
-//! there were none.
+//! Wraps a judge with a verdict cache, keyed by judge, query and item text. Missing verdicts are not cached. If the cache is
+//! unreachable, every question goes to the judge.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,30 +15,30 @@ use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
 use souk_io::telemetry::REWARD;
 
-/// Before the hash, so that entries of another form are other keys.
+/// Key prefix; change it when the entry format changes.
 const PREFIX: &[u8] = b"verdict/1/";
 
-pub struct Cached {
+pub struct CachedJudge {
     source: Arc<dyn RewardSource>,
     cache: Arc<dyn Cache>,
-    /// `None` only while dropping. It has a thread of its own, for connections want to be looked after between calls.
+    /// `None` only while dropping. The runtime has its own thread, because connections need work between calls.
     runtime: Option<Runtime>,
     is_away: AtomicBool,
 }
 
-impl Cached {
-    /// For a source that goes by the texts, not by identifiers.
+impl CachedJudge {
+    /// Wraps a judge that reads texts, not ids.
     pub fn start(source: Arc<dyn RewardSource>, cache: Arc<dyn Cache>) -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .thread_name("souk-verdicts")
             .enable_all()
             .build()
-            .map_err(|e| Error::device("cannot start a thread for cached verdicts").because(e))?;
+            .map_err(|e| Error::device("cannot start the verdict cache's thread").because(e))?;
         Ok(Self { source, cache, runtime: Some(runtime), is_away: AtomicBool::new(false) })
     }
 
-    /// One verdict or none for each key; none at all where the cache is away.
+    /// One verdict or none per key; all none if the cache is unreachable.
     fn find(&self, keys: Vec<Vec<u8>>) -> Vec<Option<Verdict>> {
         let (cache, num) = (self.cache.clone(), keys.len());
         let found = self.ask(async move { cache.get_many(&keys).await }).filter(|found| found.len() == num);
@@ -54,21 +53,21 @@ impl Cached {
         }
     }
 
-    /// Waits for the cache. It says once that it is away, and once that it is back.
+    /// Blocks on the cache. Logs once when the cache becomes unreachable and once when it is back.
     fn ask<T: Send + 'static>(&self, work: impl Future<Output = Result<T>> + Send + 'static) -> Option<T> {
         let (give, take) = sync_channel(1);
         self.runtime.as_ref()?.spawn(async move { drop(give.send(work.await)) });
         match take.recv().ok()? {
             Ok(answer) => {
                 if self.is_away.swap(false, Ordering::Relaxed) {
-                    tracing::warn!("the cache of verdicts is back");
+                    tracing::warn!("the verdict cache is back");
                 }
                 Some(answer)
             }
             Err(error) => {
                 if !self.is_away.swap(true, Ordering::Relaxed) {
                     let error: &dyn std::error::Error = &error;
-                    tracing::warn!(error, "the cache of verdicts is away: everything is asked of the judge");
+                    tracing::warn!(error, "the verdict cache is unreachable: asking the judge for every verdict");
                 }
                 None
             }
@@ -76,16 +75,16 @@ impl Cached {
     }
 }
 
-impl Drop for Cached {
+impl Drop for CachedJudge {
     fn drop(&mut self) {
         if let Some(runtime) = self.runtime.take() {
-            // may be dropped where nobody may wait
+            // Also safe to drop inside an async context.
             runtime.shutdown_background();
         }
     }
 }
 
-impl RewardSource for Cached {
+impl RewardSource for CachedJudge {
     fn id(&self) -> &str {
         self.source.id()
     }
@@ -102,10 +101,8 @@ impl RewardSource for Cached {
             }
             number_of.push(number);
         }
-        let mut verdicts = match firsts.is_empty() {
-            true => Vec::new(),
-            false => self.find(firsts.iter().map(|(key, _)| key.clone()).collect()),
-        };
+        let mut verdicts =
+            if firsts.is_empty() { Vec::new() } else { self.find(firsts.iter().map(|(key, _)| key.clone()).collect()) };
         let unknown: Vec<usize> = (0..firsts.len()).filter(|number| verdicts[*number].is_none()).collect();
         REWARD.cached.with_label_values(&["hit"]).inc_by((firsts.len() - unknown.len()) as u64);
         REWARD.cached.with_label_values(&["miss"]).inc_by(unknown.len() as u64);
@@ -135,13 +132,13 @@ fn key(source: &str, asked: &Question<'_>) -> Vec<u8> {
     [PREFIX, hash.finalize().as_slice()].concat()
 }
 
-/// The level, then the score.
+/// Level, then score.
 fn encode(verdict: Verdict) -> Value {
     let [a, b, c, d] = verdict.score.to_le_bytes();
     Arc::new([verdict.level.number(), a, b, c, d])
 }
 
-/// What is in a cache may have been put there by anybody.
+/// Parses an entry; invalid entries are ignored.
 fn decode(value: &[u8]) -> Option<Verdict> {
     let [level, score @ ..] = value else { return None };
     let score = f32::from_le_bytes(score.try_into().ok()?);
@@ -158,7 +155,7 @@ mod tests {
     use souk_cache::MemoryCache;
     use souk_io::error::Answer;
 
-    /// Judges by the length of the item's text, `x` not at all; counts what it was asked.
+    /// Scores items by the length of their text, gives no verdict on `x`, and counts its questions.
     #[derive(Default)]
     struct ByLength(AtomicUsize);
 
@@ -194,7 +191,7 @@ mod tests {
     #[test]
     fn a_cached_judge_is_a_judge() {
         for cache in [Arc::new(MemoryCache::new(1 << 20)) as Arc<dyn Cache>, Arc::new(Away)] {
-            let source = Cached::start(Arc::new(ByLength::default()), cache).unwrap();
+            let source = CachedJudge::start(Arc::new(ByLength::default()), cache).unwrap();
             conforms(&source, [("q0", "abcd", Level::L4), ("q1", "a", Level::L1)]);
             assert_eq!((source.id(), source.trouble().as_deref()), ("by length", Some("dislikes x")));
         }
@@ -204,14 +201,14 @@ mod tests {
     fn only_verdicts_are_kept_and_nothing_is_asked_twice() {
         let judge = Arc::new(ByLength::default());
         let cache: Arc<dyn Cache> = Arc::new(MemoryCache::new(1 << 20));
-        let source = Cached::start(judge.clone(), cache.clone()).unwrap();
+        let source = CachedJudge::start(judge.clone(), cache.clone()).unwrap();
         let asked = [question("q", "ab"), question("q", "too long"), question("r", "ab"), question("q", "ab")];
         for num_asked in [3, 4, 5] {
             let verdicts = source.judge(&asked).unwrap();
             assert_eq!(verdicts.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false, true, true]);
             assert_eq!(judge.0.load(Ordering::Relaxed), num_asked, "what is missing is asked for again");
         }
-        let again = Cached::start(judge.clone(), cache).unwrap();
+        let again = CachedJudge::start(judge.clone(), cache).unwrap();
         again.judge(&asked[2..]).unwrap();
         assert_eq!(judge.0.load(Ordering::Relaxed), 5);
     }
@@ -232,7 +229,7 @@ mod tests {
 
     #[test]
     fn one_that_is_dropped_in_a_runtime_does_no_harm() {
-        let source = Cached::start(Arc::new(ByLength::default()), Arc::new(Away)).unwrap();
+        let source = CachedJudge::start(Arc::new(ByLength::default()), Arc::new(Away)).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async move {
             assert_eq!(source.judge(&[question("q", "a")]).unwrap().len(), 1);

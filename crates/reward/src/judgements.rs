@@ -1,4 +1,4 @@
-//! Judgements that were written down, as a judge: it knows those pairs and has no verdict on any other.
+//! A judge that looks up recorded judgements; other pairs have no verdict.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,7 +14,7 @@ pub struct Judgements {
 }
 
 impl Judgements {
-    /// A pair may come twice, but not with two levels.
+    /// A pair may repeat only with the same level.
     pub fn gather(id: &str, rows: impl Iterator<Item = Result<Judgement>>) -> Result<Self> {
         let mut levels: HashMap<String, HashMap<String, Level>> = HashMap::new();
         for row in rows {
@@ -33,7 +33,7 @@ impl Judgements {
         Ok(Self { id: id.into(), levels })
     }
 
-    /// The judged items of a query, in no order.
+    /// Judged items of a query, unordered.
     pub fn of(&self, query: &str) -> impl Iterator<Item = (&str, Level)> {
         self.levels.get(query).into_iter().flatten().map(|(item, level)| (item.as_str(), *level))
     }
@@ -42,7 +42,7 @@ impl Judgements {
         self.levels.len()
     }
 
-    /// The queries that have a judgement, in no order.
+    /// Queries with a judgement, unordered.
     pub fn queries(&self) -> impl Iterator<Item = &str> {
         self.levels.keys().map(String::as_str)
     }

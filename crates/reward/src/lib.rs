@@ -5,19 +5,21 @@ mod audited;
 mod blend;
 mod cached;
 mod exclusivity;
-mod guarded;
 mod judgements;
 mod oracle;
+mod resilient;
 mod settings;
 mod wire;
 
-pub use audited::Audited;
+pub use audited::AuditedJudge;
 pub use blend::{Blend, Reward, RewardComponent, RewardSettings};
-pub use cached::Cached;
+pub use cached::CachedJudge;
 pub use exclusivity::ExclusivityKind;
 pub use judgements::Judgements;
 pub use oracle::MarketOracle;
-pub use settings::{Judge, Limits, ModelJudge, OpenaiJudge, QrelsJudge, RerankJudge, RerankShape, SoukJudge, open};
+pub use settings::{
+    Judge, JudgeLimits, ModelJudge, OpenaiJudge, QrelsJudge, RerankJudge, RerankShape, SoukJudge, open,
+};
 pub use wire::Thresholds;
 pub use wire::{Failure, FailureKind, Http};
 

@@ -1,5 +1,5 @@
-//! The simulated shop's oracle as a judge: it knows what every shopper of a folder of `souk market` meant, so it has a
-//! verdict on any pair of that folder. It reads no text.
+//! The simulated shop's oracle as a judge. It knows the intent behind every query of a folder written by `souk market`, so it
+//! has a verdict on every pair of that folder. It reads no text.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ pub struct MarketOracle {
 }
 
 impl MarketOracle {
-    /// Of a folder that `souk market` wrote.
+    /// Opens a folder written by `souk market`.
     pub fn load(folder: &Path) -> Result<Self> {
         Ok(Self { oracle: Oracle::load(folder)? })
     }

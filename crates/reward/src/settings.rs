@@ -1,5 +1,5 @@
-//! Which judge, and how patient one is with it. Takes what a configuration says, gives the judge, with its cache and its
-//! audits. Never opens what a person would have to correct later: values are checked here, each with what to write instead.
+//! `[judge]`: which judge to use and its limits. `open` checks the settings and opens the judge with its cache and audits.
+//! Errors say what to write instead.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,26 +7,26 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::guarded::{Guarded, within};
+use super::resilient::{ResilientJudge, within};
 use super::wire::{Asker, Http, Openai, Prompt, Recipe, Rerank, Souk, Thresholds};
-use super::{Audited, Cached, Judgements, MarketOracle, RewardSource};
+use super::{AuditedJudge, CachedJudge, Judgements, MarketOracle, RewardSource};
 use souk_cache::Cache;
 use souk_io::address::Address;
 use souk_io::audit::AuditLog;
 use souk_io::beir::DataFolder;
 use souk_io::error::{Error, Result};
 
-pub use super::guarded::Limits;
+pub use super::resilient::JudgeLimits;
 pub use super::wire::Shape as RerankShape;
 
-/// Where verdicts come from.
+/// Judge configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Judge {
-    /// Of a simulated shop.
+    /// Oracle of a simulated shop.
     Oracle {},
     Qrels(QrelsJudge),
-    /// A relevance model in this process.
+    /// Relevance model in this process.
     Model(ModelJudge),
     Souk(SoukJudge),
     Openai(OpenaiJudge),
@@ -46,12 +46,12 @@ impl Default for QrelsJudge {
     }
 }
 
-/// A folder that `souk relevance train` wrote. Reads texts, so it has a verdict on every pair.
+/// Folder written by `souk relevance train`. The model reads texts, so it has a verdict on every pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelJudge {
     pub path: PathBuf,
-    /// Tokens of one forward pass; verdicts do not depend on it.
+    /// Tokens per forward pass; verdicts do not depend on it.
     #[serde(default = "batch_tokens")]
     pub batch_tokens: usize,
 }
@@ -60,74 +60,74 @@ pub struct ModelJudge {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SoukJudge {
-    /// Such as `http://127.0.0.1:8090`.
+    /// For example `http://127.0.0.1:8090`.
     pub url: Address,
-    /// The model that judges there; verdicts of another are not taken.
+    /// Expected model; verdicts of another model are rejected.
     pub model: String,
-    /// The environment variable that holds the key.
+    /// Environment variable with the API key.
     #[serde(default)]
     pub key_env: Option<String>,
-    /// Items of one request.
+    /// Items per request.
     #[serde(default = "batch")]
     pub batch: usize,
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: JudgeLimits,
 }
 
-/// A chat model behind OpenAI's API.
+/// Chat model behind an OpenAI-compatible API.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OpenaiJudge {
-    /// Such as `http://127.0.0.1:8000/v1`.
+    /// For example `http://127.0.0.1:8000/v1`.
     pub url: Address,
     pub model: String,
-    /// The environment variable that holds the key.
+    /// Environment variable with the API key.
     #[serde(default)]
     pub key_env: Option<String>,
-    /// A file in the form of `crates/reward/src/wire/grading.txt`, which is used where none is named.
+    /// Prompt template; default: `crates/reward/src/wire/grading.txt`.
     #[serde(default)]
     pub prompt: Option<PathBuf>,
-    /// Ask for JSON by its schema; without it, for a digit.
+    /// True: ask for JSON by schema; false: ask for one digit.
     #[serde(default = "yes")]
     pub structured: bool,
-    /// Alternatives to the level whose likelihoods are asked for, up to 20; 0 asks for none.
+    /// Alternatives per token whose log-probabilities are requested, up to 20; 0: none.
     #[serde(default = "logprobs")]
     pub logprobs: u8,
-    /// Of the answer; 0 sends no bound.
+    /// Maximum tokens of the answer; 0: the server's default.
     #[serde(default = "max_tokens")]
     pub max_tokens: u32,
-    /// What is shown of an item's text.
+    /// Maximum characters of an item's text in the prompt.
     #[serde(default = "item_chars")]
     pub item_chars: usize,
-    /// The least scores of L2, L3 and L4, where a score comes from likelihoods.
+    /// Minimum scores of L2, L3 and L4, for scores computed from log-probabilities.
     #[serde(default = "nearest")]
     pub thresholds: Thresholds,
-    /// Further fields of the request, such as `chat_template_kwargs = { enable_thinking = false }`.
+    /// Additional request fields, such as `chat_template_kwargs = { enable_thinking = false }`.
     #[serde(default)]
     pub body: Map<String, Value>,
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: JudgeLimits,
 }
 
-/// A reranker.
+/// Reranker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RerankJudge {
-    /// Such as `http://127.0.0.1:8081`, or `https://api.cohere.com/v2`.
+    /// For example `http://127.0.0.1:8081` or `https://api.cohere.com/v2`.
     pub url: Address,
     pub shape: RerankShape,
     pub model: String,
-    /// The environment variable that holds the key.
+    /// Environment variable with the API key.
     #[serde(default)]
     pub key_env: Option<String>,
-    /// The least scores of L2, L3 and L4.
+    /// Minimum scores of L2, L3 and L4.
     #[serde(default = "quarters")]
     pub thresholds: Thresholds,
-    /// Items of one request.
+    /// Items per request.
     #[serde(default = "batch")]
     pub batch: usize,
     #[serde(default)]
-    pub limits: Limits,
+    pub limits: JudgeLimits,
 }
 
 fn yes() -> bool {
@@ -162,15 +162,15 @@ fn quarters() -> Thresholds {
     Thresholds::QUARTERS
 }
 
-/// Fields of a chat request that Souk itself has to know.
+/// Request fields that Souk sets itself.
 const OWN_FIELDS: [&str; 8] =
     ["model", "messages", "n", "stream", "logprobs", "top_logprobs", "response_format", "max_tokens"];
 
-/// Where judgements are written down, and which share of them.
+/// Audit log, and the fraction of verdicts to record.
 pub type Audits = (Arc<dyn AuditLog>, f64);
 
-/// The judge with the verdicts it gave before, and with a ledger that keeps a share of them. A cache and a ledger that
-/// were opened on a runtime need it for as long as the judge lives. A model in this process comes from whoever opens models.
+/// Opens the judge, wrapped with verdict cache and audits. If cache or ledger were opened on a runtime, the runtime must
+/// outlive the judge. A model in this process is opened elsewhere, with the other models.
 pub fn open(
     judge: &Judge,
     data: &DataFolder,
@@ -183,16 +183,16 @@ pub fn open(
         other => other.open(data)?,
     };
     if let Some(cache) = cache {
-        source = Arc::new(Cached::start(source, cache)?);
+        source = Arc::new(CachedJudge::start(source, cache)?);
     }
     if let Some((ledger, rate)) = audits {
-        source = Arc::new(Audited::start(source, ledger, rate)?);
+        source = Arc::new(AuditedJudge::start(source, ledger, rate)?);
     }
     Ok(source)
 }
 
 impl Judge {
-    /// Whether it is asked over a wire.
+    /// True if the judge is a remote service.
     pub fn is_remote(&self) -> bool {
         !matches!(self, Self::Oracle {} | Self::Qrels(_) | Self::Model(_))
     }
@@ -200,24 +200,24 @@ impl Judge {
     fn open(&self, data: &DataFolder) -> Result<Arc<dyn RewardSource>> {
         match self {
             Self::Oracle {} => Ok(Arc::new(MarketOracle::load(data.path())?)),
-            Self::Model(_) => Err(Error::input("a model judges where it was opened")),
+            Self::Model(_) => Err(Error::input("a relevance model must be opened by its caller")),
             Self::Qrels(QrelsJudge { split }) => {
                 let rows = data.judgements(split)?;
                 Ok(Arc::new(Judgements::gather("qrels", rows)?))
             }
             Self::Souk(judge) => {
                 let http = Http::open(&judge.url, Souk::ROUTE, judge.key_env.as_deref())?;
-                guard(Souk::new(http, named(&judge.model)?), &judge.limits, judge.batch)
+                resilient(Souk::new(http, named(&judge.model)?), &judge.limits, judge.batch)
             }
             Self::Rerank(judge) => {
                 judge.thresholds.check("thresholds")?;
                 let http = Http::open(&judge.url, Rerank::ROUTE, judge.key_env.as_deref())?;
                 let asker = Rerank::new(http, judge.shape, named(&judge.model)?, judge.thresholds);
-                guard(asker, &judge.limits, judge.batch)
+                resilient(asker, &judge.limits, judge.batch)
             }
             Self::Openai(judge) => {
                 let http = Http::open(&judge.url, Openai::ROUTE, judge.key_env.as_deref())?;
-                guard(Openai::new(http, judge.recipe()?), &judge.limits, 1)
+                resilient(Openai::new(http, judge.recipe()?), &judge.limits, 1)
             }
         }
     }
@@ -229,7 +229,7 @@ impl OpenaiJudge {
         within("logprobs", self.logprobs, 0..=20)?;
         within("item_chars", self.item_chars, 1..=1_000_000)?;
         if let Some(name) = OWN_FIELDS.into_iter().find(|name| self.body.contains_key(*name)) {
-            let problem = format!("sets `{name}`, which is not left to it: use the judge's own settings");
+            let problem = format!("sets `{name}`: use the judge's own setting instead");
             return Err(Error::config("body", problem));
         }
         Ok(Recipe {
@@ -245,10 +245,10 @@ impl OpenaiJudge {
     }
 }
 
-fn guard(asker: impl Asker + 'static, limits: &Limits, batch: usize) -> Result<Arc<dyn RewardSource>> {
+fn resilient(asker: impl Asker + 'static, limits: &JudgeLimits, batch: usize) -> Result<Arc<dyn RewardSource>> {
     limits.check()?;
     within("batch", batch, 1..=10_000)?;
-    Ok(Arc::new(Guarded::new(Box::new(asker), limits.clone(), batch)))
+    Ok(Arc::new(ResilientJudge::new(Box::new(asker), limits.clone(), batch)))
 }
 
 fn named(model: &str) -> Result<&str> {
@@ -290,7 +290,7 @@ mod tests {
         );
         let judge = read(json!({ "type": "openai", "url": url, "model": "m" })).unwrap();
         let written = serde_json::to_value(&judge).unwrap();
-        assert_eq!(written["limits"], serde_json::to_value(Limits::default()).unwrap());
+        assert_eq!(written["limits"], serde_json::to_value(JudgeLimits::default()).unwrap());
         assert_eq!((&written["logprobs"], &written["structured"]), (&json!(20), &json!(true)));
         assert_eq!(serde_json::from_value::<Judge>(written).unwrap(), judge, "what is written is read again");
     }

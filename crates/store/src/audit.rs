@@ -1,4 +1,4 @@
-//! What every reward was, so that a trained model can be explained. Takes batches, gives pages in the order of time.
+//! Audited rewards, kept so that a trained model can be explained: written in batches, read in pages by time.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -10,7 +10,7 @@ use souk_io::audit::Audit;
 use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
 
-/// A place between audits in the order of time.
+/// Position in the list of audits, ordered by time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AuditMark {
     pub judged_at: i64,
@@ -18,7 +18,7 @@ pub struct AuditMark {
 }
 
 impl AuditMark {
-    /// Before everything that was judged at this time or later.
+    /// Position before all audits from this time on.
     pub fn at(judged_at: i64) -> Self {
         Self { judged_at, number: 0 }
     }
@@ -30,7 +30,7 @@ pub(super) async fn append(database: &Database, audits: &[Audit]) -> Result<()> 
             checked_text("a text of an audit", text)?;
         }
         if audit.score.is_some_and(|score| !score.is_finite()) {
-            return Err(Error::input(format!("the score of `{}` is no number", audit.item)));
+            return Err(Error::input(format!("the score of `{}` is not a number", audit.item)));
         }
     }
     let mut transaction = database.begin().await?;
@@ -51,7 +51,7 @@ pub(super) async fn append(database: &Database, audits: &[Audit]) -> Result<()> 
     database.commit(transaction).await
 }
 
-/// What follows `after` and was judged before `until`; each with its own mark, from which to go on.
+/// Audits after `after` and before `until`, each with its position for the next page.
 pub(super) async fn page(
     database: &Database,
     after: AuditMark,

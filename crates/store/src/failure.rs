@@ -1,11 +1,11 @@
-//! Takes what a database said went wrong, gives the error that tells who must act.
+//! Maps database errors to Souk's errors.
 
 use std::io;
 use std::path::Path;
 
 use souk_io::error::{Cause, Error};
 
-/// A failure of the file behind SQLite. The low byte of its code is the kind.
+/// Failure of a SQLite file. The low byte of the code is the error class.
 pub(super) fn of_file(file: &Path, action: &'static str, failure: sqlx::Error) -> Error {
     let code = failure.as_database_error().and_then(|e| e.code()).and_then(|code| code.parse::<u32>().ok());
     let kind = match code.map(|code| code & 0xff) {
@@ -13,11 +13,11 @@ pub(super) fn of_file(file: &Path, action: &'static str, failure: sqlx::Error) -
         Some(13) => io::ErrorKind::StorageFull,
         Some(10 | 14) => io::ErrorKind::Other,
         Some(5 | 6) => {
-            let problem = format!("{}: another process has held the database for too long", file.display());
+            let problem = format!("{}: another process has locked the database for too long", file.display());
             return Error::Busy { problem };
         }
         Some(11 | 26) => {
-            let problem = "is no sound SQLite database: put back a copy, or give another file";
+            let problem = "is not a valid SQLite database: restore a backup or use another file";
             return Error::data(file, None, problem).because(cause(failure));
         }
         Some(1) => return unlike(file.display(), action, failure),
@@ -30,7 +30,7 @@ pub(super) fn of_file(file: &Path, action: &'static str, failure: sqlx::Error) -
     Error::Store { file: file.into(), action, source: io::Error::new(kind, cause(failure)) }
 }
 
-/// A failure of the PostgreSQL server, or of the way to it.
+/// Failure of a PostgreSQL server or of the connection to it.
 pub(super) fn of_server(server: &str, action: &str, failure: sqlx::Error) -> Error {
     let code = failure.as_database_error().and_then(|e| e.code()).unwrap_or_default().into_owned();
     let configured = |problem: &str| Error::config(server, problem);
@@ -45,15 +45,15 @@ pub(super) fn of_server(server: &str, action: &str, failure: sqlx::Error) -> Err
     }
     match &failure {
         sqlx::Error::Configuration(_) => {
-            return configured("is no URL that PostgreSQL understands").because(cause(failure));
+            return configured("is not a PostgreSQL URL").because(cause(failure));
         }
         _ if code.starts_with("42") => return unlike(server, action, failure),
         _ => {}
     }
     let problem = match &failure {
         sqlx::Error::Io(_) => "cannot be reached: is the server running, is the address right?".to_owned(),
-        sqlx::Error::Tls(_) => "no secure connection".to_owned(),
-        sqlx::Error::PoolTimedOut => "no connection could be had in time".to_owned(),
+        sqlx::Error::Tls(_) => "the TLS connection failed".to_owned(),
+        sqlx::Error::PoolTimedOut => "timed out waiting for a connection".to_owned(),
         _ => format!("cannot {action}"),
     };
     let cut = matches!(
@@ -66,13 +66,13 @@ pub(super) fn of_server(server: &str, action: &str, failure: sqlx::Error) -> Err
     Error::Upstream { service: server.into(), problem, retryable, source: Some(cause(failure)) }
 }
 
-/// A statement that the database does not understand: it has other tables than this program knows.
+/// Failure of a statement on tables of another version.
 fn unlike(place: impl ToString, action: &str, failure: sqlx::Error) -> Error {
     let problem = format!("cannot {action}: its tables are not Souk's, or not of this version; see souk db migrate");
     Error::config(place, problem).because(cause(failure))
 }
 
-/// What a database said, without the wrapping that would say it twice.
+/// The database's message, without wrappers that repeat it.
 fn cause(failure: sqlx::Error) -> Cause {
     match failure {
         sqlx::Error::Database(said) => said.into_error(),

@@ -1,5 +1,5 @@
-//! Items as the shop gave them, and what shoppers made of them. Takes and gives whole batches; the last of two rows with
-//! one key wins, and rows are written in the order of their keys, so that writers side by side do not lock each other.
+//! Items, and their quality measured from sales. Batches are upserts; the last of several rows with one key wins. Rows are
+//! written in key order, so concurrent writers do not deadlock.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -12,10 +12,10 @@ use super::database::{Database, checked_key, checked_text, checked_texts};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
-/// Bytes of an item as JSON.
+/// Maximum bytes of an item as JSON.
 pub const MAX_ITEM: usize = 1 << 20;
 
-/// What became of an item after it was sold.
+/// Quality statistics of an item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Quality {
     pub item: String,
@@ -23,7 +23,7 @@ pub struct Quality {
     pub returns: i64,
     pub ratings_sum: f64,
     pub num_ratings: i64,
-    /// How good it is, from 0 to 1, by whatever rule the writer has.
+    /// Score from 0 to 1, by the writer's own rule.
     pub score: f64,
 }
 

@@ -1,6 +1,5 @@
-//! What a ledger can do, and the one that does it over SQL. A verb that writes has written all of its batch when it
-//! answers, or nothing; send thousands at a time, for a server has a minute. A page has at most [`MAX_PAGE`] rows, and an
-//! empty one is the last.
+//! The [`Ledger`] trait, and its SQL implementation. Writes are atomic per call; send thousands of rows at a time, because a
+//! PostgreSQL call times out after a minute. Pages have at most [`MAX_PAGE`] rows, and an empty page is the last.
 
 use std::time::Duration;
 
@@ -19,66 +18,66 @@ use souk_io::domain::Item;
 use souk_io::error::{Answer, Error, Result};
 
 pub const MAX_PAGE: usize = 10_000;
-/// How long a server may take over one verb.
+/// Time limit of one call.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Keeps what must outlive a process.
+/// Persistent state of a shop.
 pub trait Ledger: AuditLog {
     fn put_items<'a>(&'a self, items: &'a [Item]) -> Answer<'a, ()>;
     /// In the order of `ids`.
     fn get_items<'a>(&'a self, ids: &'a [String]) -> Answer<'a, Vec<Option<Item>>>;
-    /// How many of them were there.
+    /// Returns how many of them existed.
     fn delete_items<'a>(&'a self, ids: &'a [String]) -> Answer<'a, u64>;
-    /// Those after an id, in the order of their ids' bytes.
+    /// Items after an id, in byte order of ids.
     fn page_items<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<Item>>;
 
     fn put_quality<'a>(&'a self, quality: &'a [Quality]) -> Answer<'a, ()>;
     /// In the order of `items`.
     fn get_quality<'a>(&'a self, items: &'a [String]) -> Answer<'a, Vec<Option<Quality>>>;
 
-    /// A new candidate.
+    /// Adds a candidate version.
     fn add_version<'a>(&'a self, version: &'a NewVersion) -> Answer<'a, ()>;
     fn version<'a>(&'a self, version: &'a str) -> Answer<'a, Option<Version>>;
-    /// The newest first; `before` is the number of the last one seen.
+    /// Newest first; `before` is the number of the last version seen.
     fn page_versions(&self, before: Option<i64>, limit: usize) -> Answer<'_, Vec<Version>>;
-    /// A candidate is not to be served.
+    /// Rejects a candidate.
     fn reject_version<'a>(&'a self, version: &'a str) -> Answer<'a, ()>;
     fn add_generation<'a>(&'a self, generation: &'a NewGeneration) -> Answer<'a, ()>;
-    /// Of one version, by name.
+    /// Index generations of a version, by name.
     fn page_generations<'a>(
         &'a self,
         version: &'a str,
         after: Option<&'a str>,
         limit: usize,
     ) -> Answer<'a, Vec<Generation>>;
-    /// From now on this version is served, from this index.
+    /// Makes this version, with this index generation, the live one.
     fn promote<'a>(&'a self, version: &'a str, generation: &'a str) -> Answer<'a, ()>;
-    /// Goes back to what was served before `version`, and says what that is. An error where `version` is not the served
-    /// one, so that two who roll back at once go back one step.
+    /// Rolls back `version` to its predecessor, which is returned. It is an error if `version` is not live, so concurrent
+    /// rollbacks go back only one step.
     fn roll_back<'a>(&'a self, version: &'a str) -> Answer<'a, ServedVersion>;
     fn served(&self) -> Answer<'_, Option<ServedVersion>>;
     fn add_report<'a>(&'a self, version: &'a str, split: &'a str, metrics: &'a Value) -> Answer<'a, ()>;
-    /// Of one version, the newest first; `before` is the number of the last one seen.
+    /// Reports of a version, newest first; `before` is the number of the last report seen.
     fn page_reports<'a>(&'a self, version: &'a str, before: Option<i64>, limit: usize) -> Answer<'a, Vec<Report>>;
 
-    /// How many of them were new: a vote whose id is known is not counted again.
+    /// Returns how many were new; a vote with a known id is not counted again.
     fn append_votes<'a>(&'a self, votes: &'a [Vote]) -> Answer<'a, u64>;
-    /// Those after a number, with their numbers, in the order they came.
+    /// Votes after a number, with their numbers, in insertion order.
     fn page_votes(&self, after: i64, limit: usize) -> Answer<'_, Vec<(i64, Vote)>>;
-    /// Counted for each pair of channels, by name; the first [`MAX_PAGE`] pairs.
+    /// Vote counts per pair of channels, by name; the first [`MAX_PAGE`] pairs.
     fn summarise_votes(&self) -> Answer<'_, Vec<PairVotes>>;
 
-    /// Moves all or none, and says which. None, where somebody else has moved one since its revision was read.
+    /// Moves all lanes or none, and returns which. None if another process has moved one since its revision was read.
     fn move_offsets<'a>(&'a self, source: &'a str, offsets: &'a [Offset]) -> Answer<'a, bool>;
-    /// Every lane of a source, by name.
+    /// All lanes of a source, by name.
     fn offsets<'a>(&'a self, source: &'a str) -> Answer<'a, Vec<Offset>>;
 
-    /// What follows `after` and was judged before `until`, in the order of time; each with the mark to go on from.
+    /// Audits after `after` and before `until`, by time, each with its position for the next page.
     fn page_audits(&self, after: AuditMark, until: i64, limit: usize) -> Answer<'_, Vec<(AuditMark, Audit)>>;
 }
 
-/// What a trainer offers: the newest candidate that passed its gate, unless something newer was ever served, for what is
-/// older than that was overtaken. A version that was rolled back or rejected is none.
+/// The version to deploy: the newest candidate that passed the gate, unless a newer version was ever live. Rolled-back and
+/// rejected versions do not count.
 pub async fn newest_offer(ledger: &dyn Ledger) -> Result<Option<Version>> {
     for version in ledger.page_versions(None, MAX_PAGE).await? {
         match version.state {
@@ -90,20 +89,20 @@ pub async fn newest_offer(ledger: &dyn Ledger) -> Result<Option<Version>> {
     Ok(None)
 }
 
-/// A ledger in SQLite (`sqlite:PATH`) or PostgreSQL (`postgres://USER@HOST/DATABASE`).
+/// Ledger in SQLite (`sqlite:PATH`) or PostgreSQL (`postgres://USER@HOST/DATABASE`).
 pub struct SqlLedger {
     database: Database,
 }
 
 impl SqlLedger {
-    /// Connects to a database whose migrations are this program's, no less and no more.
+    /// Connects to a database that has exactly this program's migrations.
     pub async fn open(address: &Address) -> Result<Self> {
         let database = Database::open(address, OpenMode::Existing).await?;
         migration::verify(&database, migration::ALL).await?;
         Ok(Self { database })
     }
 
-    /// Makes the tables, or brings them up to date; a missing SQLite file is made. Gives what had to be done.
+    /// Creates or migrates the tables, and the SQLite file if it is missing. Returns the applied migrations.
     pub async fn migrate(address: &Address) -> Result<Vec<AppliedMigration>> {
         let database = Database::open(address, OpenMode::Create).await?;
         let applied = migration::apply(&database, migration::ALL).await;
@@ -111,13 +110,13 @@ impl SqlLedger {
         applied
     }
 
-    /// A server that has gone silent is an error in the end; a file answers.
+    /// Adds a timeout for PostgreSQL; SQLite needs none.
     fn answer<'a, T: Send + 'a>(&'a self, work: impl Future<Output = Result<T>> + Send + 'a) -> Answer<'a, T> {
         match &self.database.kind {
             DatabaseKind::Sqlite { .. } => Box::pin(work),
             DatabaseKind::Postgres { server } => Box::pin(async move {
                 let silent = |_| {
-                    let problem = format!("no answer in {} s", PATIENCE.as_secs());
+                    let problem = format!("did not answer within {} s", PATIENCE.as_secs());
                     Error::Upstream { service: server.clone(), problem, retryable: true, source: None }
                 };
                 tokio::time::timeout(PATIENCE, work).await.map_err(silent)?
@@ -226,7 +225,7 @@ impl Ledger for SqlLedger {
 }
 
 impl AuditLog for SqlLedger {
-    /// A batch that is sent again, because its answer was lost, is stored twice.
+    /// A batch that is sent again because its answer was lost is stored twice.
     fn append_audits<'a>(&'a self, audits: &'a [Audit]) -> Answer<'a, ()> {
         self.answer(audit::append(&self.database, audits))
     }

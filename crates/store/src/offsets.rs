@@ -1,5 +1,5 @@
-//! How far each lane of a source of events has been read. Takes a position together with the revision that it follows,
-//! so that a reader who has been overtaken moves nothing.
+//! Read positions of the lanes of an event source. Moving a position requires the revision that was read, so a stale reader
+//! moves nothing.
 
 use sqlx::Row;
 use sqlx::any::AnyRow;
@@ -7,17 +7,17 @@ use sqlx::any::AnyRow;
 use super::database::{Database, checked_key, checked_text, now};
 use souk_io::error::Result;
 
-/// Where to go on reading one lane, such as a partition or a file.
+/// Read position of one lane, such as a partition or a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Offset {
     pub lane: String,
-    /// As its source writes it: a number, or JSON.
+    /// In the source's own format: a number, or JSON.
     pub position: String,
-    /// How often it was moved. To move it, give the revision that was read; 0 for a lane that is not there yet.
+    /// Number of times it was moved. To move it, pass the revision that was read; 0 for a new lane.
     pub revision: i64,
 }
 
-/// Moves all or none: whether they were moved. Not, where somebody else has moved one of them since.
+/// Moves all positions or none; returns false if another process has moved one since.
 pub(super) async fn move_all(database: &Database, source: &str, offsets: &[Offset]) -> Result<bool> {
     checked_key("a source's name", source)?;
     let failed = database.failed("move offsets");
@@ -48,7 +48,7 @@ pub(super) async fn move_all(database: &Database, source: &str, offsets: &[Offse
     Ok(true)
 }
 
-/// Every lane of a source, by name.
+/// All lanes of a source, by name.
 pub(super) async fn of_source(database: &Database, source: &str) -> Result<Vec<Offset>> {
     checked_text("a source's name", source)?;
     let failed = database.failed("read offsets");

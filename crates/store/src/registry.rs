@@ -1,5 +1,5 @@
-//! Which models there are, what their indexes are, what they scored, and which is served. A version and its index
-//! generation are promoted and rolled back as one. A version that was rolled back or rejected never comes back.
+//! Model registry: versions, their index generations and reports, and which version is live. A version and its index generation
+//! are promoted and rolled back together. A rolled-back or rejected version never becomes live again.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -12,9 +12,9 @@ use souk_io::error::{Error, Result};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VersionState {
-    /// Trained, and never served.
+    /// Trained, never live.
     Candidate,
-    /// Is served, or was until its successor came.
+    /// Live, or live until its successor was promoted.
     Promoted,
     Rejected,
     RolledBack,
@@ -28,14 +28,14 @@ pub enum GenerationState {
     Retired,
 }
 
-/// A trained model, about to be known.
+/// Version to register.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewVersion {
     pub version: String,
-    /// Its folder.
+    /// Model folder.
     pub path: String,
     pub fingerprint: String,
-    /// The version that it was trained from.
+    /// Version that it was trained from.
     pub parent: Option<String>,
     pub metrics: Value,
 }
@@ -43,7 +43,7 @@ pub struct NewVersion {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Version {
     pub version: String,
-    /// Versions are numbered as they are added.
+    /// Versions are numbered in insertion order.
     pub number: i64,
     pub path: String,
     pub fingerprint: String,
@@ -54,13 +54,13 @@ pub struct Version {
 }
 
 impl Version {
-    /// Whether a trainer's gate found that it may be served, and nobody has served it or turned it down.
+    /// True if a trainer's gate passed it and it has been neither promoted nor rejected.
     pub fn is_offered(&self) -> bool {
         self.state == VersionState::Candidate && self.metrics["gate"]["passed"] == true
     }
 }
 
-/// A built index, about to be known.
+/// Index generation to register.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NewGeneration {
     pub generation: String,
@@ -86,7 +86,7 @@ pub struct ServedVersion {
     pub promoted_at: i64,
 }
 
-/// What a version scored on a split.
+/// Evaluation of a version on a split.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     pub number: i64,
@@ -115,7 +115,7 @@ pub(super) async fn add_version(database: &Database, new: &NewVersion) -> Result
     let query = query.bind(new.parent.as_deref()).bind(new.metrics.to_string()).bind(now());
     let done = query.execute(&mut *transaction).await.map_err(database.failed("add a version"))?;
     if done.rows_affected() == 0 {
-        return Err(Error::input(format!("the version `{}` is there already: give another name", new.version)));
+        return Err(Error::input(format!("the version `{}` already exists: use another name", new.version)));
     }
     database.commit(transaction).await
 }
@@ -127,7 +127,7 @@ pub(super) async fn version(database: &Database, name: &str) -> Result<Option<Ve
     row.map(|row| read_version(database, &row)).transpose()
 }
 
-/// The newest first; `before` is the number of the last one seen.
+/// Newest first; `before` is the number of the last version seen.
 pub(super) async fn versions(database: &Database, before: Option<i64>, limit: i64) -> Result<Vec<Version>> {
     let query = sqlx::query("SELECT * FROM versions WHERE number < $1 ORDER BY number DESC LIMIT $2");
     let query = query.bind(before.unwrap_or(i64::MAX)).bind(limit);
@@ -137,12 +137,12 @@ pub(super) async fn versions(database: &Database, before: Option<i64>, limit: i6
 
 pub(super) async fn reject(database: &Database, version: &str) -> Result<()> {
     let mut transaction = database.begin().await?;
-    // no version changes its state while another does
+    // concurrent state changes wait for each other
     database.reserve_numbers(&mut transaction, "promotion", 1).await?;
     match state_of(database, &mut transaction, version).await? {
         VersionState::Candidate => move_version(database, &mut transaction, version, VersionState::Rejected).await?,
         VersionState::Rejected => {}
-        state => return Err(Error::input(format!("`{version}` is {}: only a candidate is rejected", name(state)))),
+        state => return Err(Error::input(format!("`{version}` is {}: only candidates can be rejected", name(state)))),
     }
     database.commit(transaction).await
 }
@@ -158,12 +158,12 @@ pub(super) async fn add_generation(database: &Database, new: &NewGeneration) -> 
     let query = query.bind(new.manifest.to_string()).bind(now());
     let done = query.execute(&mut *transaction).await.map_err(database.failed("add a generation"))?;
     if done.rows_affected() == 0 {
-        return Err(Error::input(format!("the generation `{}` is there already: give another name", new.generation)));
+        return Err(Error::input(format!("the generation `{}` already exists: use another name", new.generation)));
     }
     database.commit(transaction).await
 }
 
-/// Of one version, by name.
+/// Index generations of a version, by name.
 pub(super) async fn generations(
     database: &Database,
     version: &str,
@@ -196,12 +196,12 @@ pub(super) async fn promote(database: &Database, version: &str, generation: &str
     let number = database.reserve_numbers(&mut transaction, "promotion", 1).await?;
     let state = state_of(database, &mut transaction, version).await?;
     if let VersionState::Rejected | VersionState::RolledBack = state {
-        return Err(Error::input(format!("`{version}` is {}: it cannot be served again", name(state))));
+        return Err(Error::input(format!("`{version}` is {}: it cannot be promoted again", name(state))));
     }
     let query = sqlx::query_scalar("SELECT version FROM generations WHERE generation = $1").bind(generation);
     let owner: Option<String> = query.fetch_optional(&mut *transaction).await.map_err(&failed)?;
     if owner.as_deref() != Some(version) {
-        return Err(Error::input(format!("`{generation}` is no index generation of `{version}`")));
+        return Err(Error::input(format!("`{generation}` is not an index generation of `{version}`")));
     }
     if let Some(standing) = standing(database, &mut transaction).await? {
         move_generation(database, &mut transaction, &standing.generation, GenerationState::Retired).await?;
@@ -214,20 +214,20 @@ pub(super) async fn promote(database: &Database, version: &str, generation: &str
     database.commit(transaction).await
 }
 
-/// Goes back to what was served before `version`, if that is what is served now.
+/// Rolls back to the predecessor of `version`, if `version` is live.
 pub(super) async fn roll_back(database: &Database, version: &str) -> Result<ServedVersion> {
     checked_text("a version's name", version)?;
     let failed = database.failed("roll back");
     let mut transaction = database.begin().await?;
     database.reserve_numbers(&mut transaction, "promotion", 1).await?;
-    let nothing = || Error::input("nothing is served: there is nothing to roll back");
+    let nothing = || Error::input("no version is live: there is nothing to roll back");
     let served = standing(database, &mut transaction).await?.ok_or_else(nothing)?;
     if served.version != version {
-        return Err(Error::input(format!("`{version}` is not served, `{}` is: look again", served.version)));
+        return Err(Error::input(format!("`{version}` is not live, `{}` is: check again", served.version)));
     }
     let sql = "UPDATE promotions SET undone_at = $1 WHERE version = $2 AND undone_at IS NULL";
     sqlx::query(sql).bind(now()).bind(version).execute(&mut *transaction).await.map_err(&failed)?;
-    let first = || Error::input(format!("nothing was served before `{version}`: promote another version"));
+    let first = || Error::input(format!("no version was live before `{version}`: promote another version"));
     let before = standing(database, &mut transaction).await?.ok_or_else(first)?;
     move_version(database, &mut transaction, version, VersionState::RolledBack).await?;
     move_generation(database, &mut transaction, &served.generation, GenerationState::Retired).await?;
@@ -253,7 +253,7 @@ pub(super) async fn add_report(database: &Database, version: &str, split: &str, 
     database.commit(transaction).await
 }
 
-/// Of one version, the newest first; `before` is the number of the last one seen.
+/// Reports of a version, newest first; `before` is the number of the last report seen.
 pub(super) async fn reports(
     database: &Database,
     version: &str,
@@ -300,7 +300,7 @@ fn read_state<T: serde::de::DeserializeOwned>(database: &Database, row: &AnyRow)
     serde_json::from_value(Value::String(text)).map_err(|e| database.corrupt("an unknown state".into()).because(e))
 }
 
-/// As the tables and the messages call a state.
+/// State as in the tables and in messages.
 fn name<T: Serialize>(state: T) -> String {
     let json = serde_json::to_value(state).expect("a state is a name");
     json.as_str().unwrap_or_default().to_owned()
@@ -320,7 +320,7 @@ async fn state_of(
     checked_text("a version's name", version)?;
     let query = sqlx::query("SELECT state FROM versions WHERE version = $1").bind(version);
     let row = query.fetch_optional(&mut **transaction).await.map_err(database.failed("read a version"))?;
-    let row = row.ok_or_else(|| Error::input(format!("there is no version `{version}`")))?;
+    let row = row.ok_or_else(|| Error::input(format!("no such version: `{version}`")))?;
     read_state(database, &row)
 }
 

@@ -1,5 +1,5 @@
-//! What people said of two result pages side by side. Takes votes with ids of their casters' choice, so that one sent
-//! twice counts once; gives them back in the order they came, and counted for each pair of channels.
+//! Votes of people who compare two result pages. The caller chooses each vote's id, so a vote that is sent twice counts once.
+//! Votes are read in insertion order, or as counts per pair of channels.
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use super::database::{Database, checked_key, checked_text};
 use souk_io::error::Result;
 
-/// How the left side compares with the right.
+/// Result of the comparison, from the left side's view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VoteVerdict {
@@ -25,7 +25,7 @@ pub enum Side {
     Right,
 }
 
-/// What the voter thinks of one item on a page.
+/// Grade of one item on a page.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grade {
     pub side: Side,
@@ -35,10 +35,10 @@ pub struct Grade {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Vote {
-    /// Chosen by whoever casts it.
+    /// Chosen by the caller.
     pub id: String,
     pub query: String,
-    /// A channel or a model version.
+    /// Channel or model version.
     pub left: String,
     pub right: String,
     pub verdict: VoteVerdict,
@@ -48,7 +48,7 @@ pub struct Vote {
     pub cast_at: i64,
 }
 
-/// The votes on one pair, counted: `left` is the one whose name comes first, wherever it was shown.
+/// Vote counts of one pair. `left` is the name that sorts first, wherever it was shown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PairVotes {
     pub left: String,
@@ -60,15 +60,15 @@ pub struct PairVotes {
     pub right_grades: Grades,
 }
 
-/// Graded items of one channel. Those of one vote are of one query and one voter: how sure a rate is, the sums of squares
-/// over the votes tell.
+/// Grades of one channel's items. Grades of one vote share query and voter; the sums of squares over votes give the variance of
+/// a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Grades {
     pub num_items: i64,
     pub num_good: i64,
-    /// Votes with any.
+    /// Votes with at least one grade.
     pub num_votes: i64,
-    /// Sums over the votes: items², good², and good times items.
+    /// Sums over the votes: items², good², and good × items.
     pub items_squared: i64,
     pub good_squared: i64,
     pub good_by_items: i64,
@@ -149,7 +149,7 @@ pub(super) async fn page(database: &Database, after: i64, limit: i64) -> Result<
     rows.iter().map(read).collect()
 }
 
-/// Each pair that was voted on, by name. A vote on a pair that was asked for the other way round is turned round.
+/// All pairs with votes, by name. Votes on the swapped pair are swapped.
 pub(super) async fn summarise(database: &Database, limit: i64) -> Result<Vec<PairVotes>> {
     let sql = "SELECT a, b, count(CASE verdict WHEN 'good' THEN 1 END), count(CASE verdict WHEN 'same' THEN 1 END), \
                count(CASE verdict WHEN 'bad' THEN 1 END), \

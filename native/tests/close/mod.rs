@@ -1,10 +1,10 @@
-//! What the tests share: random tensors, a comparison, the instruction sets.
+//! Shared test code: random tensors, comparison, instruction sets.
 #![allow(dead_code)]
 
 use souk_native::testing::{Isa, force};
 use tch::{Device, Kind, Tensor};
 
-/// The sets this processor has, each in force on this thread while the loop is at it.
+/// Instruction sets of this processor; each is active on this thread during its iteration.
 pub fn forced_isas() -> impl Iterator<Item = Isa> {
     [Isa::Baseline, Isa::Avx2, Isa::Avx512].into_iter().filter(|&isa| force(isa))
 }
@@ -20,7 +20,7 @@ pub fn largest(t: &Tensor) -> f64 {
     t.abs().max().double_value(&[])
 }
 
-/// Equal to `tolerance`, relative to the largest element where that exceeds 1.
+/// Compares with `tolerance`, relative to the largest element if that exceeds 1.
 #[track_caller]
 pub fn assert_close(ours: &Tensor, want: &Tensor, tolerance: f64) {
     assert_eq!(ours.size(), want.size());

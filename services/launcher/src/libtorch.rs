@@ -1,5 +1,5 @@
-//! Takes the environment and the folder of the build; gives the libtorch to run with, its version checked, or says what
-//! was looked at and what to do. Reads files only; never loads a library.
+//! Finds the libtorch to run with, from the environment and the build folder, and checks its version. Errors list the places
+//! searched and what to do. Reads files only; loads no library.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -56,7 +56,7 @@ fn remedy(named_by: &str) -> String {
     }
 }
 
-/// What the user names decides, also when it is wrong; else the first folder that exists: the build's, the cache's.
+/// The user's setting, even if it is wrong; else the first existing folder of the build's and the cache's.
 pub fn choose(
     environment: &Environment,
     built_with: Option<&str>,
@@ -96,7 +96,7 @@ fn checked(folder: PathBuf, named_by: &'static str, any_version: bool) -> Result
     }
 }
 
-/// From whichever file the kind of install has: a wheel, the zip archive of libtorch, an install of headers.
+/// Version file of a wheel, of libtorch's zip archive, or of its headers.
 fn version(folder: &Path) -> Option<String> {
     let read = |file: &str| fs::read_to_string(folder.join(file)).ok();
     read("version.py")

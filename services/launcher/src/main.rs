@@ -1,5 +1,5 @@
-//! The command `souk`. Takes the user's command line; finds libtorch, checks its version, and becomes `souk-engine`, the
-//! program beside it that links libtorch, so that an absent or wrong libtorch is a clear message and not a linker's.
+//! The command `souk`: finds libtorch, checks its version, and executes `souk-engine`, the program beside it that links
+//! libtorch. A missing or wrong libtorch is then a clear message instead of a linker error.
 
 mod libtorch;
 mod python;
@@ -13,7 +13,7 @@ use std::process::{Command, ExitCode};
 
 const ENGINE: &str = "souk-engine";
 const LIBRARY_PATH: &str = if cfg!(target_os = "macos") { "DYLD_LIBRARY_PATH" } else { "LD_LIBRARY_PATH" };
-/// What the user configured, or how the program was installed, is wrong.
+/// Exit code for wrong configuration or installation.
 const CONFIGURATION: u8 = 2;
 
 fn main() -> ExitCode {
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     ExitCode::from(CONFIGURATION)
 }
 
-/// Returns only when it failed, and then says why.
+/// Returns only on failure, with the reason.
 fn become_engine(libtorch: &Path, library_path: Option<&OsString>) -> String {
     let launcher = match std::env::current_exe() {
         Ok(launcher) => launcher,
@@ -48,6 +48,6 @@ fn become_engine(libtorch: &Path, library_path: Option<&OsString>) -> String {
 }
 
 fn complain(problem: impl Display) {
-    // With nobody to read it, the exit code is all that is left to say.
+    // if nobody reads the message, the exit code remains
     let _ = writeln!(std::io::stderr(), "souk: {problem}");
 }

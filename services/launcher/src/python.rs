@@ -1,4 +1,4 @@
-//! Takes the Python of the environment; gives the folder of its torch. Never imports torch: that would take seconds.
+//! Finds the torch folder of the environment's Python. Does not import torch, which would take seconds.
 
 use std::ffi::OsString;
 use std::io;

@@ -1,5 +1,5 @@
-//! Who answers: a cross-encoder behind its queue, or the oracle. Takes what was asked, whatever the route, and gives one
-//! verdict or none for each item.
+//! The judge behind the service: a cross-encoder with a queue, or the oracle. Returns one verdict or none per item, whatever
+//! the route.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ pub struct QueuedModel {
     worker: Worker<CrossEncoder>,
 }
 
-/// What every route comes down to.
+/// Judging request, common to all routes.
 pub struct JudgeRequest {
     pub query: String,
     pub query_id: Option<String>,
     pub items: Vec<JudgeItem>,
-    /// Whether texts that are too long may be cut.
+    /// True if texts that are too long may be truncated.
     pub truncate: bool,
-    /// What the route calls its list of items.
+    /// Name of the item list in the route's request.
     pub list: &'static str,
 }
 
@@ -64,7 +64,7 @@ impl JudgeBackend {
         }
     }
 
-    /// Whether an answer could be had now. A full queue is one: it is being worked off.
+    /// Readiness check. A full queue counts as ready, because it drains.
     pub async fn is_ready(&self) -> Result<(), Fault> {
         let Self::Model(judge) = self else { return Ok(()) };
         let probe = judge.reader.read("probe", "probe")?;
@@ -85,7 +85,7 @@ impl QueuedModel {
             |at: usize| Fault::unprocessable(format!("{list}[{at}].text"), "is missing: this judge reads texts");
         let texts = items.into_iter().enumerate().map(|(at, item)| item.text.ok_or_else(|| missing(at)));
         let texts = texts.collect::<Result<Vec<String>, Fault>>()?;
-        // room comes first, so that nobody tokenizes for a full queue
+        // reserve a place first, so that nothing is tokenized for a full queue
         let places = self.worker.reserve(texts.len())?;
         let reader = self.reader.clone();
         let read = move || -> souk::Result<Vec<PairText>> {
@@ -102,7 +102,7 @@ impl QueuedModel {
     }
 }
 
-/// A thread that ended without an answer.
+/// Error for a thread that ended without an answer.
 fn gone(error: impl std::error::Error + Send + Sync + 'static) -> Error {
     Error::device("the relevance model's thread has ended").because(error)
 }

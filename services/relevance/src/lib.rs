@@ -1,8 +1,8 @@
-//! The relevance service: a query and items in, calibrated scores and levels out, over HTTP. A trained cross-encoder or the
+//! Relevance service: grades items for a query over HTTP, with calibrated scores and levels. A trained cross-encoder or the
 //! simulated shop's oracle answers on the same routes (`docs/relevance.md`).
 //!
-//! `shapes` are what is asked and answered, `routes` what is done with it, `judge` who answers, `serve` the process. What
-//! every HTTP service needs comes from `souk_http`. The caller of `run` owns socket and shutdown.
+//! `shapes` has requests and responses, `routes` the handlers, `judge` the backends, and `serve` the process. `souk_http` has
+//! what all HTTP services need. The caller of `run` owns socket and shutdown.
 
 mod judge;
 mod oracle;
@@ -24,11 +24,11 @@ pub use self::judge::JudgeBackend;
 pub use self::oracle::OracleJudge;
 pub use self::serve::serve;
 
-/// What all requests share.
+/// State shared by all requests.
 pub struct Service {
     judge: JudgeBackend,
     front: Arc<Front>,
-    /// Why the judge would not answer.
+    /// Error if the judge cannot answer.
     probe: Probe<Result<(), &'static str>>,
     max_items: usize,
 }
@@ -48,7 +48,7 @@ impl Service {
     }
 }
 
-/// Answers on `listener` until `shutdown`; then what was begun is finished, within half a minute.
+/// Serves on `listener` until `shutdown`, then finishes open requests within half a minute.
 pub async fn run(
     listener: TcpListener,
     service: Arc<Service>,

@@ -1,4 +1,4 @@
-//! The relevance service by itself, as containers run it: `souk relevance serve` is the same.
+//! The relevance service as its own binary, for containers; the same as `souk relevance serve`.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -7,17 +7,17 @@ use std::process::ExitCode;
 use clap::Parser;
 use souk::config::{Change, Config};
 
-/// Answer how well items answer a query: POST /score, /rerank, /v1/rerank
+/// Serve relevance judgements: POST /score, /rerank, /v1/rerank
 #[derive(Parser)]
 #[command(name = "souk-relevance")]
 struct Arguments {
-    /// A TOML file with [relevance.serve] and [model]
+    /// TOML file with [relevance.serve] and [model]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Change one value of the configuration, such as --set relevance.serve.max_items=100
+    /// Override one setting, such as --set relevance.serve.max_items=100
     #[arg(long = "set", value_name = "NAME=VALUE")]
     sets: Vec<String>,
-    /// A folder that `souk relevance train` wrote
+    /// Folder written by `souk relevance train`
     #[arg(long, value_name = "DIR")]
     model: Option<String>,
     /// Serve the oracle of this simulated shop instead

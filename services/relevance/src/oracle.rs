@@ -1,5 +1,5 @@
-//! The simulated shop's oracle as the service asks it: queries by their texts, items by their identifiers or, where a route
-//! has none, by their passages. What it does not know has no verdict.
+//! The simulated shop's oracle as a backend: finds queries by text, and items by id or, on routes without ids, by passage.
+//! Unknown queries and items have no verdict.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -13,14 +13,14 @@ use souk::reward::{MarketOracle, Question, RewardSource, Verdict};
 
 pub struct OracleJudge {
     oracle: MarketOracle,
-    /// Identifier of each query by its text; none where two queries read alike.
+    /// Query id by text; none if two queries have the same text.
     queries: HashMap<String, Option<Box<str>>>,
-    /// Identifier of each item by a digest of its passage; none where two items read alike.
+    /// Item id by hash of its passage; none if two items have the same passage.
     passages: HashMap<[u8; 16], Option<Box<str>>>,
 }
 
 impl OracleJudge {
-    /// Of a folder that `souk market` wrote.
+    /// Opens a folder written by `souk market`.
     pub fn load(shop: &Path) -> Result<Self> {
         let oracle = MarketOracle::load(shop)?;
         let data = DataFolder::open(shop)?;
@@ -48,7 +48,7 @@ impl OracleJudge {
         self.passages.get(&digest(passage))?.as_deref()
     }
 
-    /// One answer for each item.
+    /// One entry per item.
     pub fn judge(&self, query_id: &str, items: &[Option<&str>]) -> Result<Vec<Option<Verdict>>> {
         let known: Vec<Question> =
             items.iter().flatten().map(|item_id| Question { query_id, query: "", item_id, item: "" }).collect();

@@ -1,4 +1,4 @@
-//! The routes: bytes to a request, a request to the judge, verdicts to the shape that was asked in.
+//! HTTP handlers: parse the request, ask the judge, format the response.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::shapes::{
 };
 
 const ROUTES: &str = "there is POST /score, /rerank and /v1/rerank, GET /healthz, /readyz and /metrics";
-/// A model that takes longer for two words does not work.
+/// Timeout of the readiness check's two words.
 const PROBE: Duration = Duration::from_secs(5);
 
 pub fn router(service: Arc<Service>) -> Router {
@@ -82,7 +82,7 @@ async fn documents(State(service): State<Arc<Service>>, request: Request) -> Res
     Ok(json_body(&DocumentsAnswer { id: model, model, results: results.collect() }))
 }
 
-/// Where a route has no way to say that there is no verdict, all must have one.
+/// Requires all verdicts, for routes that cannot express a missing one.
 async fn judge_texts(
     service: &Service,
     query: String,
@@ -103,9 +103,10 @@ async fn judge_texts(
 
 fn check_number(service: &Service, list: &str, num: usize) -> Result<(), Fault> {
     let most = service.max_items;
-    match num > most {
-        true => Err(Fault::unprocessable(list, format!("holds {num}, and one request may have {most}: send several"))),
-        false => Ok(()),
+    if num > most {
+        Err(Fault::unprocessable(list, format!("holds {num}, and one request may have {most}: send several")))
+    } else {
+        Ok(())
     }
 }
 

@@ -1,4 +1,4 @@
-//! The process: opens what answers, and the socket it is asked on.
+//! The process: opens backend and socket.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use souk_http::{Endpoint, Keys};
 use crate::routes::router;
 use crate::{JudgeBackend, OracleJudge, Service};
 
-/// The variable with keys, between commas or spaces.
+/// Environment variable with keys, separated by commas or spaces.
 const KEYS: &str = "SOUK_RELEVANCE_KEYS";
 
-/// Serves the configured model, or the oracle of a simulated shop. `ready` hears of where the service is asked and who
-/// answers, once requests are answered. Returns after a signal, when what was begun is answered.
+/// Serves the configured model, or the oracle of a simulated shop. `ready` receives address and backend once requests are
+/// served. Returns after a signal, when open requests are finished.
 pub fn serve(
     config: &Config,
     oracle: Option<&Path>,
@@ -26,9 +26,9 @@ pub fn serve(
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
     let open = async |endpoint: Endpoint| {
         if keys.is_empty() && !endpoint.address.ip().is_loopback() {
-            tracing::warn!(%endpoint, "everybody who reaches this address may ask: give keys");
+            tracing::warn!(%endpoint, "no API keys are set: anyone who can reach this address can use the service");
         }
-        // nothing else runs yet
+        // no other thread runs yet
         let judge = match oracle {
             Some(shop) => JudgeBackend::Oracle(Box::new(OracleJudge::load(shop)?)),
             None => JudgeBackend::of_model(config.open_relevance()?, settings.worker)?,

@@ -1,5 +1,5 @@
-//! What is asked and what is answered: our own `/score`, TEI's `/rerank`, and the rerank route of Cohere and Jina. Fields
-//! that are not known are passed over, as those services do; what would change an answer and is not done is refused.
+//! Requests and responses: Souk's `/score`, TEI's `/rerank`, and the rerank route of Cohere and Jina. Unknown fields are
+//! ignored, as in those services; unsupported fields that would change the answer are errors.
 
 use serde::{Deserialize, Serialize};
 use souk::reward::Verdict;
@@ -8,7 +8,7 @@ use souk_http::Fault;
 #[derive(Deserialize)]
 pub struct ScoreRequest {
     pub query: String,
-    /// For a judge that goes by identifiers; by default the query is found by its text.
+    /// For a judge that uses ids; default: the query is found by its text.
     pub query_id: Option<String>,
     pub items: Vec<ScoreItem>,
 }
@@ -19,7 +19,7 @@ pub struct ScoreItem {
     pub text: Option<String>,
 }
 
-/// In the order of the items; null where there is no verdict.
+/// In item order; null for missing verdicts.
 #[derive(Serialize)]
 pub struct ScoreAnswer<'a> {
     pub model: &'a str,
@@ -108,14 +108,14 @@ impl RerankRequest {
     }
 }
 
-/// Places and scores, best first; of equal ones the first asked.
+/// Indices and scores, best first; ties in request order.
 pub fn ranked(verdicts: &[Verdict]) -> Vec<(usize, f32)> {
     let mut ranked: Vec<(usize, f32)> = verdicts.iter().map(|verdict| verdict.score).enumerate().collect();
     ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     ranked
 }
 
-/// What a sigmoid turns into the score. The ends of the scale, which it never reaches, are taken as a millionth from it.
+/// Inverse sigmoid of the score. The ends of the scale are moved inward by a millionth.
 pub fn raw(score: f32) -> f32 {
     let score = f64::from(score).clamp(1e-6, 1.0 - 1e-6);
     (score / (1.0 - score)).ln() as f32

@@ -33,7 +33,7 @@ pub const MINED: &str = "mined.jsonl";
 /// Candidates that are judged between two reports of progress, in each process.
 const BLOCK: usize = 2048;
 
-pub struct Mined {
+pub struct MinedNegatives {
     loss: PreferenceLoss,
     settings: MinedSettings,
     judge: JudgeContext,
@@ -62,7 +62,7 @@ struct ShownCandidates {
     tensors: GroupRewards,
 }
 
-impl Algorithm for Mined {
+impl Algorithm for MinedNegatives {
     fn prepare(&mut self, at: &Preparation, report: &mut dyn FnMut(usize, usize)) -> Result<bool> {
         let stage = &at.stage;
         let spec = BankSpec::new(stage, BankSearch::Exact, 1);
@@ -135,7 +135,7 @@ impl PreferenceLoss {
     }
 }
 
-impl Mined {
+impl MinedNegatives {
     pub fn pairwise(settings: PairwiseSettings, judge: JudgeContext) -> Self {
         let mined = settings.mined.clone();
         Self { loss: PreferenceLoss::Pairwise(settings), settings: mined, judge, by_query: BTreeMap::new() }

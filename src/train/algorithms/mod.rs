@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 use tch::Tensor;
 
 pub use self::next_token::perplexity;
-use self::{grace::Grace, info_nce::InfoNce, mined::Mined, next_token::NextToken, r_grpo::RGrpo};
+use self::{grace::Grace, info_nce::InfoNce, mined::MinedNegatives, next_token::NextToken, r_grpo::RGrpo};
 use super::StageRewards;
 use super::catalogue_candidates::CatalogueCandidates;
 use super::context::{Outcome, StageContext, StepContext};
@@ -93,8 +93,8 @@ pub fn build(
             let (judge, candidates) = judge(rewards)?;
             Box::new(RGrpo::new(settings.clone(), judge, candidates))
         }
-        Objective::Pairwise(settings) => Box::new(Mined::pairwise(settings.clone(), judge(rewards)?.0)),
-        Objective::Dpo(settings) => Box::new(Mined::dpo(settings.clone(), judge(rewards)?.0)),
+        Objective::Pairwise(settings) => Box::new(MinedNegatives::pairwise(settings.clone(), judge(rewards)?.0)),
+        Objective::Dpo(settings) => Box::new(MinedNegatives::dpo(settings.clone(), judge(rewards)?.0)),
         Objective::Grace(rule) => Box::new(Grace::new(rule.clone(), Writer::open(settings.writer.as_ref())?)),
         Objective::NextToken(settings) => Box::new(NextToken::new(settings.clone())),
     })

@@ -80,9 +80,8 @@ fn advantages(query: usize) -> [f64; 4] {
     let rewards: Vec<f64> = (0..4).filter(|at| known(query, *at)).map(|at| f64::from(REWARDS[query][at])).collect();
     let mean = rewards.iter().sum::<f64>() / rewards.len() as f64;
     let std = (rewards.iter().map(|reward| (reward - mean).powi(2)).sum::<f64>() / rewards.len() as f64).sqrt();
-    std::array::from_fn(|at| match known(query, at) && std > 1e-6 {
-        true => (f64::from(REWARDS[query][at]) - mean) / (std + 1e-6),
-        false => 0.0,
+    std::array::from_fn(|at| {
+        if known(query, at) && std > 1e-6 { (f64::from(REWARDS[query][at]) - mean) / (std + 1e-6) } else { 0.0 }
     })
 }
 
@@ -141,7 +140,7 @@ fn r_grpo_is_equation_7() {
     }
 }
 
-/// Of queries or items, under any rule that learns from groups.
+/// Gradient of the queries or items, under any objective that learns from groups.
 fn gradient(case: &mut Case, rule: &Objective, items: bool) -> Tensor {
     let leaf = if items { &case.items } else { &case.queries }.detach().set_requires_grad(true);
     *(if items { &mut case.items } else { &mut case.queries }) = leaf.shallow_clone();

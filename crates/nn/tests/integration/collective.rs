@@ -274,7 +274,7 @@ fn as_rank(timeout_seconds: u64) -> Option<souk_io::Result<Box<dyn Collective>>>
 
 struct Rank {
     number: usize,
-    /// Whether the rank was sent a signal, so that nothing waits for it.
+    /// True if the rank was sent a signal, so that nothing waits for it.
     lost: bool,
     process: Child,
     output: BufReader<ChildStdout>,

@@ -1,5 +1,5 @@
-//! The relevance model against transformers (`tests/golden/rel_*`), alone and in batches, frozen and not; and a small one
-//! trained on a simulated shop, from its first step to a judge that is asked.
+//! The relevance model against transformers (`tests/golden/rel_*`): single and batched, frozen and not. Also trains a small one
+//! on a simulated shop and uses it as a judge.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -96,7 +96,7 @@ fn what_is_no_relevance_model_is_refused_with_what_to_do() {
     assert!(error.contains("relevance.json") && error.contains("souk relevance train"), "{error}");
 }
 
-/// A shop and a model to begin with.
+/// A shop and a base model.
 fn shop(home: &Path) -> (DataFolder, PathBuf) {
     let plan = MarketSpec { seed: 5, items: 600, queries: 240, events: 0 };
     souk_market::write(&plan, &home.join("shop"), &|_, _| {}).unwrap();

@@ -1,5 +1,5 @@
-//! Metrics against ir_measures and tests against scipy (`tests/golden/metrics`; `SOUK_GOLDEN` names another folder of the
-//! same layout), and what a measurement writes down and reads again.
+//! Metrics against ir_measures and tests against scipy (`tests/golden/metrics`; `SOUK_GOLDEN` names another folder of the same
+//! layout), and saving and loading of measurements.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -104,7 +104,7 @@ fn a_written_run_is_measured_again_with_the_same_values() {
             .cloned()
             .zip(&first.queries)
             .map(|(mut query, first)| {
-                // scores that were equal are written apart
+                // equal scores are written as different ones
                 query.top.iter_mut().zip(&first.top).for_each(|(hit, first)| hit.score = first.score);
                 query
             })
@@ -125,10 +125,10 @@ fn tests_and_intervals_are_those_of_scipy() {
         let found = paired(&some(&a), &some(&b), 7).unwrap();
         assert!((found.t.unwrap() - t).abs() < 1e-9 * t.abs().max(1.0), "{:?} is not {t}", found.t);
         assert!((found.p_t - p_t).abs() < 1e-10, "{} is not {p_t}", found.p_t);
-        // all signs were tried for a few queries; for more, both drew
+        // for few queries, all signs were tried; for more, both sample
         let spread = if a.len() <= 13 { 1e-12 } else { 5.0 * (2.0 * p_randomised * (1.0 - p_randomised) / 5e4).sqrt() };
         assert!((found.p_randomised - p_randomised).abs() <= spread, "{} is not {p_randomised}", found.p_randomised);
-        // the means of a few queries lie on steps
+        // the means of few queries are discrete
         for (found, expected) in found.interval.iter().zip(interval).filter(|_| a.len() >= 12) {
             assert!((found - expected).abs() < 0.2 * error, "{found} is not {expected}, standard error {error}");
         }
@@ -196,7 +196,7 @@ fn a_judge_is_asked_about_what_is_unjudged_only_and_changes_the_goodrate_only() 
     assert_eq!(judged.metrics.asked.judge, "generous");
     for (before, after) in plain.queries.iter().zip(&judged.queries) {
         let [mut expected, found] = [before.values, after.values];
-        // what is not judged is Good now: the goodrate rises by the hits that no judgement knows
+        // unjudged items count as Good now: the goodrate rises by the unjudged hits
         let num_hits = engine_hits(&engine, task, lexical, &before.id).min(100) as f64;
         expected[1] = Some(before.values[1].unwrap() + num_hits * (1.0 - before.values[6].unwrap() / 100.0));
         assert!((expected[1].unwrap() - found[1].unwrap()).abs() < 1e-9, "{}", before.id);

@@ -1,6 +1,5 @@
-//! What a chat model answered. Takes the answer of a chat completion, gives the level it names, as an expected level where
-//! the answer says how likely each was. Never searches for a digit: an answer that is not exactly what was asked for is
-//! none.
+//! Parses a chat model's answer: the level it names, or the expected level if log-probabilities are present. The answer must
+//! have exactly the requested form; no digit is searched for in other text.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -52,38 +51,38 @@ struct Graded {
     level: i64,
 }
 
-/// Rounding may take the logarithm of a certainty a little above 0.
+/// Rounding may put the log-probability of a certain token slightly above 0.
 const MAX_LOGPROB: f64 = 1e-3;
 
-/// The verdict of one completion.
+/// Verdict of one completion.
 pub fn read(answer: Value, structured: bool, thresholds: Thresholds) -> Result<Verdict, Failure> {
-    let shape = |e| Failure::broken(format!("its answer is no chat completion: {e}"));
+    let shape = |e| Failure::broken(format!("did not answer with a chat completion: {e}"));
     let mut choices = Completion::deserialize(answer).map_err(shape)?.choices;
     let (Some(choice), true) = (choices.pop(), choices.is_empty()) else {
         return Err(Failure::broken("its answer has not exactly one choice"));
     };
     if let Some(refusal) = choice.message.refusal.filter(|refusal| !refusal.is_empty()) {
-        return Err(Failure::refused(format!("refuses: `{}`", shown(&refusal))));
+        return Err(Failure::refused(format!("refused: `{}`", shown(&refusal))));
     }
     let content = choice.message.content.unwrap_or_default();
     if let Some(reason) = choice.finish_reason.filter(|reason| reason != "stop") {
         let (reason, content) = (shown(&reason), shown(&content));
-        return Err(Failure::refused(format!("stops for `{reason}`, at `{content}`")));
+        return Err(Failure::refused(format!("stopped with `{reason}` at `{content}`")));
     }
     let level = parse(&content, structured).ok_or_else(|| {
         let asked = if structured { "{\"level\": 1 to 4}" } else { "1 to 4" };
-        Failure::refused(format!("answers `{}` where {asked} was asked for", shown(&content)))
+        Failure::refused(format!("answered `{}` instead of {asked}", shown(&content)))
     })?;
     let tokens = choice.logprobs.and_then(|logprobs| logprobs.content).unwrap_or_default();
     match expected(&tokens, level)? {
         Some(expected) => thresholds
             .verdict((expected - 1.0) / 3.0)
-            .ok_or_else(|| Failure::refused(format!("its log-probabilities give the level {expected}"))),
+            .ok_or_else(|| Failure::refused(format!("its log-probabilities give an expected level of {expected}"))),
         None => Ok(Verdict::of(level)),
     }
 }
 
-/// The level that an answer is.
+/// Parses the level from the answer's text.
 fn parse(content: &str, structured: bool) -> Option<Level> {
     let content = content.trim();
     if structured {
@@ -96,8 +95,8 @@ fn grade(text: &str) -> Option<Level> {
     Level::ALL.into_iter().find(|level| text.trim() == level.number().to_string())
 }
 
-/// The mean of the levels, each as likely as the model found it where it wrote its answer. `None` where the answer does not
-/// say: no log-probabilities, or no token that is the level and nothing else.
+/// Expected level under the token's log-probabilities. `None` without log-probabilities, or if no token consists of exactly the
+/// level.
 fn expected(tokens: &[Token], level: Level) -> Result<Option<f64>, Failure> {
     let mut grades = tokens.iter().filter(|token| grade(&token.token).is_some());
     let (Some(token), None) = (grades.next(), grades.next()) else { return Ok(None) };
@@ -111,13 +110,13 @@ fn expected(tokens: &[Token], level: Level) -> Result<Option<f64>, Failure> {
     for (text, logprob) in std::iter::once(chosen).chain(others) {
         let (Some(level), Some(logprob)) = (grade(text), logprob) else { continue };
         if logprob.is_nan() || logprob > MAX_LOGPROB {
-            return Err(Failure::refused(format!("gives a log-probability of {logprob}")));
+            return Err(Failure::refused(format!("returned a log-probability of {logprob}")));
         }
         let probability = logprob.min(0.0).exp();
         sum += probability * f64::from(level.number());
         total += probability;
     }
-    // probabilities that all vanish say nothing
+    // if all probabilities underflow, there is no expectation
     Ok((total > 0.0).then(|| (sum / total).clamp(1.0, 4.0)))
 }
 

@@ -1,5 +1,5 @@
-//! One address over HTTP: takes a JSON question and a time to wait, gives the JSON answer or a failure that says whether to
-//! ask again. Never shows the key, follows a redirect, or reads more than a bounded answer.
+//! JSON over HTTP to one address. Failures say whether a retry may help. The key is never shown, redirects are not followed,
+//! and the answer's size is limited.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -12,30 +12,31 @@ use super::{Failure, FailureKind, shown};
 use souk_io::address::Address;
 use souk_io::error::{Error, Result};
 
-/// Who listens answers sooner.
+/// Connect timeout.
 const CONNECT: Duration = Duration::from_secs(5);
 const MAX_BYTES: u64 = 8 << 20;
-/// Of an answer that is an error, for its message.
+/// Maximum bytes of an error body.
 const MAX_ERROR_BYTES: u64 = 64 << 10;
-/// Nobody is left alone for longer, whatever they ask for.
+/// Maximum `Retry-After` that is honoured.
 const MAX_RETRY_AFTER: f64 = 600.0;
 
 pub struct Http {
     agent: Agent,
     url: String,
     key: Option<Key>,
-    /// Whether it has answered before, so that address, key and model are known to be right.
+    /// True after the first success: address, key and model are then known to be right.
     proven: AtomicBool,
 }
 
-/// Has no `Debug`, so that nothing shows it.
+/// No `Debug`, so the key is never printed.
 struct Key {
     variable: String,
     secret: String,
 }
 
 impl Http {
-    /// `route` is added to the address where it does not end with it; `key_env` names the variable that holds the key.
+    /// `route` is appended to the address unless the address ends with it. `key_env` names the environment variable with the
+    /// key.
     pub fn open(address: &Address, route: &str, key_env: Option<&str>) -> Result<Self> {
         let url = endpoint(address, route)?;
         let key = key_env.map(|name| Key::open(name, std::env::var(name).ok())).transpose()?;
@@ -43,7 +44,7 @@ impl Http {
         let here = ["localhost", "127.", "[::1]"].iter().any(|name| host.starts_with(name));
         let config = Agent::config_builder()
             .http_status_as_error(false)
-            // a redirect would carry the key to somewhere else
+            // a redirect could send the key elsewhere
             .max_redirects(0)
             .max_redirects_will_error(false)
             .max_idle_connections_per_host(256)
@@ -76,43 +77,44 @@ impl Http {
         let body = body.map_err(|e| failed(&e))?;
         let answer = serde_json::from_slice(&body).map_err(|_| {
             let text = self.quoted(&String::from_utf8_lossy(&body));
-            Failure::broken(format!("its answer is no JSON: `{text}`"))
+            Failure::broken(format!("did not answer with JSON: `{text}`"))
         })?;
         self.proven.store(true, Ordering::Relaxed);
         Ok(answer)
     }
 
-    /// What a status other than success means.
+    /// Failure for an HTTP status other than success.
     fn unwilling(&self, status: u16, body: &[u8]) -> Failure {
         let body = String::from_utf8_lossy(body);
         let parsed: Value = serde_json::from_str(&body).unwrap_or_default();
         let said = self.quoted(message(&parsed).unwrap_or(&body));
         let said = if said.is_empty() { status.to_string() } else { format!("{status}, `{said}`") };
-        // who has answered before has moved for a moment, or dislikes a text
+        // after a success, these are transient or caused by one text
         let proven = self.proven.load(Ordering::Relaxed);
         match (status, &self.key) {
-            (408 | 425 | 429 | 500..=599, _) => Failure::passing(format!("answers {said}")),
-            (404 | 405, _) if proven => Failure::passing(format!("answers {said}")),
-            (403, _) if proven => Failure::refused(format!("answers {said}")),
+            (408 | 425 | 429 | 500..=599, _) => Failure::passing(format!("answered {said}")),
+            (404 | 405, _) if proven => Failure::passing(format!("answered {said}")),
+            (403, _) if proven => Failure::refused(format!("answered {said}")),
             (401 | 403, Some(Key { variable, .. })) => {
-                Failure::fatal(format!("refuses the key in {variable} ({said}): put a valid one there"))
+                Failure::fatal(format!("rejected the key in {variable} ({said}): set a valid key"))
             }
             (401 | 403, None) => {
-                let problem = format!("asks for a key ({said}): name the variable that holds it in `key_env`");
+                let problem =
+                    format!("requires a key ({said}): set `key_env` to the name of the variable that holds it");
                 Failure::fatal(problem)
             }
             (300..=399 | 404 | 405, _) => {
-                let problem = format!("has no such route or model ({said}): correct `url` or `model`");
+                let problem = format!("has no such route or model ({said}): check `url` and `model`");
                 Failure::fatal(problem)
             }
             (400, _) if blames_settings(&parsed) => {
-                Failure::fatal(format!("does not take this request ({said}): correct the settings"))
+                Failure::fatal(format!("rejected the request ({said}): check the settings"))
             }
-            _ => Failure::refused(format!("answers {said}")),
+            _ => Failure::refused(format!("answered {said}")),
         }
     }
 
-    /// What a server said, without the key, should it repeat that.
+    /// The server's error message, with the key removed if the server repeats it.
     fn quoted(&self, text: &str) -> String {
         match &self.key {
             Some(key) => shown(&text.replace(&key.secret, "***")),
@@ -128,7 +130,7 @@ impl Key {
         let secret = value.map(|value| value.trim().to_owned()).filter(|value| !value.is_empty());
         let secret = secret.ok_or_else(|| Error::config(&place, problem))?;
         if secret.contains(|c: char| !c.is_ascii_graphic()) {
-            return Err(Error::config(&place, "holds what no key can be: spaces or letters beyond ASCII"));
+            return Err(Error::config(&place, "is not a valid key: it contains spaces or non-ASCII characters"));
         }
         Ok(Self { variable: variable.into(), secret })
     }
@@ -138,7 +140,7 @@ fn endpoint(address: &Address, route: &str) -> Result<String> {
     let shown = address.to_string();
     let host = ["http://", "https://"].iter().find_map(|scheme| shown.strip_prefix(scheme));
     let Some(host) = host.filter(|host| !host.is_empty() && !host.starts_with(['/', ':'])) else {
-        return Err(Error::config(address, "is no address of a service: use http://HOST:PORT or https://HOST"));
+        return Err(Error::config(address, "is not a service address: use http://HOST:PORT or https://HOST"));
     };
     if host.contains(['@', '?', '#']) {
         let problem = "has more than a host and a path: keys and passwords go into a variable that `key_env` names";
@@ -146,11 +148,11 @@ fn endpoint(address: &Address, route: &str) -> Result<String> {
     }
     let url = shown.trim_end_matches('/');
     let url = if url.ends_with(&format!("/{route}")) { url.to_owned() } else { format!("{url}/{route}") };
-    url.parse::<Uri>().map_err(|e| Error::config(address, "is no URL").because(e))?;
+    url.parse::<Uri>().map_err(|e| Error::config(address, "is not a URL").because(e))?;
     Ok(url)
 }
 
-/// What went wrong before there was a whole answer.
+/// Failure without a complete answer.
 fn failure(error: &ureq::Error, patience: Duration) -> Failure {
     use ureq::Error as Wire;
     let kind = match error {
@@ -162,29 +164,29 @@ fn failure(error: &ureq::Error, patience: Duration) -> Failure {
     };
     let problem = match error {
         Wire::Timeout(ureq::Timeout::Connect) => "cannot be reached: no connection in time".into(),
-        Wire::Timeout(_) => format!("gives no answer in {:.1} s", patience.as_secs_f64()),
+        Wire::Timeout(_) => format!("did not answer within {:.1} s", patience.as_secs_f64()),
         Wire::HostNotFound => "its host is not found".into(),
-        Wire::BodyExceedsLimit(_) => format!("its answer is longer than {} MiB", MAX_BYTES >> 20),
+        Wire::BodyExceedsLimit(_) => format!("its answer is larger than {} MiB", MAX_BYTES >> 20),
         Wire::Io(e) => shown(&e.to_string()),
         other => shown(&other.to_string()),
     };
     Failure { kind, problem, retry_after: None }
 }
 
-/// The sentence in an error of OpenAI, TEI or Cohere.
+/// Error message in OpenAI's, TEI's or Cohere's format.
 fn message(body: &Value) -> Option<&str> {
     let error = &body["error"];
     [&error["message"], error, &body["message"], &body["detail"]].into_iter().find_map(Value::as_str)
 }
 
-/// Whether an error of OpenAI's shape names a field that the settings decide, and no text of a shop.
+/// True if an OpenAI error names a request field that comes from the settings, not from the data.
 fn blames_settings(body: &Value) -> bool {
     let error = &body["error"];
     let fields = ["model", "response_format", "logprobs", "top_logprobs", "max_tokens", "temperature"];
     error["code"] == "model_not_found" || error["param"].as_str().is_some_and(|param| fields.contains(&param))
 }
 
-/// In seconds; a date is passed over.
+/// Seconds; a date is ignored.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds: f64 = headers.get("retry-after")?.to_str().ok()?.trim().parse().ok()?;
     (seconds >= 0.0).then(|| Duration::from_secs_f64(seconds.min(MAX_RETRY_AFTER)))

@@ -1,6 +1,5 @@
-//! Judges behind a wire, each a shape of question and answer: Souk's own service, chat models, rerankers. Takes a few items
-//! of one query and a time to wait, gives a verdict for each or why there are none. Never asks twice: patience, retries and
-//! concurrency are the guard's.
+//! Remote judges: Souk's service, chat models and rerankers. Each sends one request with a few items of one query and returns a
+//! verdict per item or a failure. Retries and concurrency are in `resilient`.
 
 mod answer;
 mod http;
@@ -26,42 +25,42 @@ use super::{Question, Verdict};
 use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
 
-/// No judge reads more of a text; what is longer would only fill the wire.
+/// Maximum bytes of a text that are sent; no judge reads more.
 const MAX_CHARS: usize = 8192;
 
-/// A judge that can be asked once.
+/// Client of a remote judge; makes single requests.
 pub(super) trait Asker: Send + Sync {
     /// Names the model and the address.
     fn id(&self) -> &str;
 
-    /// The address that is asked, for messages.
+    /// Address, for messages.
     fn place(&self) -> &str;
 
-    /// All of `asked` have one query. The answer is there within `patience`, or a failure is.
+    /// All of `asked` must have the same query. Returns within `patience`.
     fn ask(&self, asked: &[Question<'_>], patience: Duration) -> Answered;
 }
 
-/// One place for each question, in their order.
+/// One entry per question, in order.
 pub(super) type Answered = std::result::Result<Vec<Option<Verdict>>, Failure>;
 
-/// Why a request gave no verdicts.
+/// Why a request returned no verdicts.
 #[derive(Debug)]
 pub struct Failure {
     pub kind: FailureKind,
     pub problem: String,
-    /// How long the judge asked to be left alone.
+    /// The judge's `Retry-After`.
     pub retry_after: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureKind {
-    /// Nobody there, too busy, cut short: the same question may be answered later.
+    /// Unreachable, busy or cut off: a retry may help.
     Passing,
-    /// An answer that is none of the agreed shape. To ask again would give it again.
+    /// The answer has the wrong format; a retry would not help.
     Broken,
-    /// The judge is well and does not answer this question.
+    /// The judge works but rejects this question.
     Refused,
-    /// A person has to correct something.
+    /// Needs a person to change something.
     Fatal,
 }
 
@@ -83,17 +82,17 @@ impl Failure {
     }
 }
 
-/// The least scores of L2, L3 and L4.
+/// Minimum scores of L2, L3 and L4.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Thresholds(pub [f32; 3]);
 
 impl Thresholds {
-    /// A score belongs to the level whose own score is nearest: L1 at 0, L2 at 1/3, L3 at 2/3, L4 at 1.
+    /// Each score gets the nearest level, with L1 at 0, L2 at 1/3, L3 at 2/3 and L4 at 1.
     pub const NEAREST: Self = Self([1.0 / 6.0, 0.5, 5.0 / 6.0]);
     pub const QUARTERS: Self = Self([0.25, 0.5, 0.75]);
 
-    /// `place` is what holds them, for the message.
+    /// `place` is where they are configured, for the message.
     pub(super) fn check(self, place: &str) -> Result<()> {
         let [second, third, fourth] = self.0;
         if 0.0 < second && second < third && third < fourth && fourth <= 1.0 {
@@ -106,7 +105,7 @@ impl Thresholds {
         Err(Error::config(place, problem))
     }
 
-    /// `None` for what is no score.
+    /// `None` if `score` is not a valid score.
     fn verdict(self, score: f64) -> Option<Verdict> {
         let score = checked(score)?;
         let level = Level::ALL[self.0.iter().filter(|least| score >= **least).count()];
@@ -114,17 +113,17 @@ impl Thresholds {
     }
 }
 
-/// A score is a number from 0 to 1.
+/// True for a number from 0 to 1.
 fn checked(score: f64) -> Option<f32> {
     (0.0..=1.0).contains(&score).then_some(score as f32)
 }
 
-/// The beginning of a text, whole characters.
+/// Prefix of a text in whole characters.
 fn begin(text: &str, max_chars: usize) -> &str {
     text.char_indices().nth(max_chars).map_or(text, |(at, _)| &text[..at])
 }
 
-/// A stranger's text as part of a message: on one line, nothing that a terminal would obey, not long.
+/// Quotes foreign text for a message: one line, no control characters, truncated.
 fn shown(text: &str) -> String {
     let line: String = begin(text.trim(), 200).chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     if line.len() < text.trim().len() { line + " ..." } else { line }

@@ -1,5 +1,5 @@
-//! Any chat model behind OpenAI's `/chat/completions`: one pair a request, graded from 1 to 4. Takes a pair, gives the
-//! verdict of the answer. Never lets a text of the shop outside the data part of the prompt.
+//! Chat models behind OpenAI's `/chat/completions`: one request per pair, graded from 1 to 4. Shop texts stay inside the data
+//! part of the prompt.
 
 use std::time::Duration;
 
@@ -9,19 +9,19 @@ use sha2::{Digest, Sha256};
 use super::{Answered, Asker, Http, Prompt, Thresholds, answer};
 use crate::Question;
 
-/// How a model is asked.
+/// How a chat model is prompted.
 pub struct Recipe {
     pub model: String,
     pub prompt: Prompt,
-    /// Ask for JSON by its schema, and take nothing else.
+    /// Ask for JSON by schema and accept nothing else.
     pub structured: bool,
-    /// How many alternatives to each token are asked for; 0: no log-probabilities.
+    /// Alternatives per token that are requested; 0: no log-probabilities.
     pub logprobs: u8,
-    /// Of the answer; 0 leaves it to the server.
+    /// Maximum tokens of the answer; 0: the server's default.
     pub max_tokens: u32,
     pub item_chars: usize,
     pub thresholds: Thresholds,
-    /// Further fields of the request.
+    /// Additional request fields.
     pub body: Map<String, Value>,
 }
 
@@ -36,7 +36,7 @@ impl Openai {
 
     pub fn new(http: Http, recipe: Recipe) -> Self {
         let Recipe { model, prompt, structured, logprobs, item_chars, thresholds, .. } = &recipe;
-        // all that a verdict depends on, so that none is taken from the cache for another question
+        // the id covers everything a verdict depends on, because it is part of the cache key
         let all = json!([prompt.fingerprint(), structured, logprobs, item_chars, thresholds.0, recipe.body]);
         let digest = Sha256::digest(all.to_string());
         let mark: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();

@@ -1,6 +1,6 @@
-//! What a chat model is told. Takes a text with the places `{answer}` and `{data}` and, after a line `---`, what is said as
-//! the user; gives messages for one pair. Query and item go into one JSON object between `<data>` and `</data>`, which no
-//! text can end: they never become part of the instructions, nor a token that only a chat template may write.
+//! Prompt of a chat model. The template has the placeholders `{answer}` and `{data}`; a line `---` separates the system message
+//! from the user message. Query and item form one JSON object between `<data>` and `</data>`. No text can close that block,
+//! become part of the instructions, or form a special token of a chat template.
 
 use std::path::Path;
 
@@ -10,28 +10,28 @@ use sha2::{Digest, Sha256};
 use super::begin;
 use souk_io::error::{Error, Result};
 
-/// What a shopper types is shorter.
+/// Maximum characters of a query in the prompt.
 const MAX_QUERY_CHARS: usize = 500;
 const SHIPPED: &str = include_str!("grading.txt");
 const DATA: &str = "{data}";
 const ANSWER: &str = "{answer}";
-/// A line that is this ends what the system says.
+/// Separator between system and user message.
 const RULE: &str = "\n---\n";
 
-/// What the answer has to be.
+/// Instruction on the answer's format.
 const AS_JSON: &str =
     "Answer with the JSON object {\"level\": N} alone, where N is your grade: 1, 2, 3 or 4. Write nothing else.";
 const AS_DIGIT: &str = "Answer with your grade alone, one digit: 1, 2, 3 or 4. Write nothing else.";
 
 pub struct Prompt {
     system: Option<String>,
-    /// What the user says, around the data.
+    /// User message around the data.
     before: String,
     after: String,
 }
 
 impl Prompt {
-    /// The shipped one where no file is named.
+    /// Without a file, the built-in prompt.
     pub fn open(file: Option<&Path>, structured: bool) -> Result<Self> {
         match file {
             None => Self::parse(SHIPPED, structured).map_err(|problem| Error::config("the shipped prompt", problem)),
@@ -60,7 +60,7 @@ impl Prompt {
         }
     }
 
-    /// A few letters that change with the prompt.
+    /// Short hash of the prompt.
     pub fn fingerprint(&self) -> String {
         let parts = [self.system.as_deref().unwrap_or_default(), &self.before, &self.after];
         let digest = Sha256::digest(json!(parts).to_string());
@@ -76,15 +76,14 @@ impl Prompt {
     }
 }
 
-/// The block that holds the strangers' texts.
+/// Data block with the foreign texts.
 fn data(query: &str, item: &str, item_chars: usize) -> String {
     let query = contained(begin(query, MAX_QUERY_CHARS));
     let item = contained(begin(item, item_chars));
     format!("<data>\n{{\"query\": {query}, \"item\": {item}}}\n</data>")
 }
 
-/// The text as a JSON string that has no `<`, no control character, nothing that is invisible or turns the order of
-/// letters round, and no word that a chat template writes.
+/// JSON string without `<`, control characters, invisible or direction-changing characters, or words of chat templates.
 fn contained(text: &str) -> String {
     let visible = text.chars().filter(|c| !is_invisible(*c)).map(|c| if c.is_control() { ' ' } else { c });
     let quoted = Value::String(visible.collect()).to_string();
@@ -100,7 +99,7 @@ fn contained(text: &str) -> String {
     contained
 }
 
-/// Marks of direction, spaces without width, and the letters of tags, which carry text that nobody sees.
+/// Direction marks, zero-width spaces, and tag characters, which can hide text.
 fn is_invisible(letter: char) -> bool {
     let marks = [
         '\u{61c}'..='\u{61c}',
@@ -115,7 +114,7 @@ fn is_invisible(letter: char) -> bool {
     marks.iter().any(|mark| mark.contains(&letter))
 }
 
-/// Whether what follows a `[` makes it one of `[INST]`, `[/INST]`, `[TOOL_CALLS]` and their kin.
+/// True if the text after a `[` completes `[INST]`, `[/INST]`, `[TOOL_CALLS]` or similar.
 fn begins_token(rest: &str) -> bool {
     let word = rest.strip_prefix('/').unwrap_or(rest);
     let end = word.find(|c: char| !c.is_ascii_uppercase() && c != '_').unwrap_or(word.len());
@@ -135,7 +134,7 @@ mod tests {
         messages[1]["content"].as_str().unwrap().to_owned()
     }
 
-    /// The object between the delimiters, which are the only ones.
+    /// Parses the object between the only pair of delimiters.
     fn object(user: &str) -> Value {
         let inside = user.strip_prefix("<data>\n").unwrap().strip_suffix("\n</data>").unwrap();
         assert!(!inside.contains(['<', '>', '\n']), "{inside}");

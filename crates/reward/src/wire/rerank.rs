@@ -1,5 +1,5 @@
-//! Rerankers: TEI's `/rerank` and Cohere's, which vLLM and Jina speak, too. Takes items of one query, gives a verdict for
-//! each score from 0 to 1, with the level that the thresholds say. Never guesses whose score a row is.
+//! Rerankers: TEI's `/rerank`, and Cohere's format, which vLLM and Jina also use. Scores must be from 0 to 1; levels come from
+//! thresholds. Every row must name its item.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::{Answered, Asker, Failure, Http, MAX_CHARS, Thresholds, begin};
 use crate::Question;
 
-/// How questions and answers are written.
+/// Format of requests and answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shape {
@@ -44,7 +44,7 @@ impl Rerank {
 
     pub fn new(http: Http, shape: Shape, model: &str, thresholds: Thresholds) -> Self {
         let [second, third, fourth] = thresholds.0;
-        // levels are cached with scores, so what makes them is part of the name
+        // levels are cached with scores, so the thresholds are part of the id
         let id = format!("rerank {model} at {} (levels from {second}, {third}, {fourth})", http.url());
         Self { http, shape, model: model.into(), thresholds, id }
     }
@@ -59,7 +59,7 @@ impl Rerank {
     }
 
     fn rows(&self, answer: Value) -> Result<Vec<(usize, Value)>, Failure> {
-        let shape = |e| Failure::broken(format!("its answer is none of a reranker: {e}"));
+        let shape = |e| Failure::broken(format!("did not answer in a reranker's format: {e}"));
         Ok(match self.shape {
             Shape::Tei => {
                 Vec::<Row>::deserialize(answer).map_err(shape)?.into_iter().map(|row| (row.index, row.score)).collect()
@@ -84,14 +84,14 @@ impl Asker for Rerank {
     fn ask(&self, asked: &[Question<'_>], patience: Duration) -> Answered {
         let rows = self.rows(self.http.post(&self.question(asked), patience)?)?;
         if rows.len() != asked.len() {
-            return Err(Failure::broken(format!("answers {} scores to {} items", rows.len(), asked.len())));
+            return Err(Failure::broken(format!("returned {} scores for {} items", rows.len(), asked.len())));
         }
         let mut scores: Vec<Option<Value>> = vec![None; asked.len()];
         for (index, score) in rows {
             match scores.get_mut(index) {
                 Some(place @ None) => *place = Some(score),
-                Some(Some(_)) => return Err(Failure::broken(format!("scores item {index} twice"))),
-                None => return Err(Failure::broken(format!("scores item {index} of {}", asked.len()))),
+                Some(Some(_)) => return Err(Failure::broken(format!("scored item {index} twice"))),
+                None => return Err(Failure::broken(format!("scored item {index} of {}", asked.len()))),
             }
         }
         let verdict = |score: Option<Value>| self.thresholds.verdict(score?.as_f64()?);

@@ -1,6 +1,5 @@
-//! Souk's relevance service: `POST /score {query, items: [{id, text}]}` gives `{model, scores, levels}`. Takes items of one
-//! query, gives a verdict for each whose score and level are what they should be. Never takes the verdicts of another model
-//! than the settings name.
+//! Souk's relevance service: `POST /score {query, items: [{id, text}]}` returns `{model, scores, levels}`. Verdicts of another
+//! model than the configured one are rejected.
 
 use std::time::Duration;
 
@@ -47,7 +46,7 @@ impl Asker for Souk {
         let item = |one: &Question<'_>| json!({ "id": one.item_id, "text": begin(one.item, MAX_CHARS) });
         let items: Vec<Value> = asked.iter().map(item).collect();
         let answer = self.http.post(&json!({ "query": query, "items": items }), patience)?;
-        let shape = |e| Failure::broken(format!("its answer is not {{model, scores, levels}}: {e}"));
+        let shape = |e| Failure::broken(format!("did not answer with {{model, scores, levels}}: {e}"));
         let Scored { model, scores, levels } = Scored::deserialize(answer).map_err(shape)?;
         if model != self.model {
             let (judge, wanted) = (shown(&model), &self.model);
@@ -57,7 +56,7 @@ impl Asker for Souk {
         }
         if scores.len() != asked.len() || levels.len() != asked.len() {
             let (scores, levels, num) = (scores.len(), levels.len(), asked.len());
-            return Err(Failure::broken(format!("answers {scores} scores and {levels} levels to {num} items")));
+            return Err(Failure::broken(format!("returned {scores} scores and {levels} levels for {num} items")));
         }
         Ok(scores.iter().zip(&levels).map(|(score, level)| verdict(score, level)).collect())
     }

@@ -1,4 +1,4 @@
-//! The shapes of questions and answers, on real sockets.
+//! Request and answer formats, on real sockets.
 
 use std::fs;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
 use souk_testing::fake_judge::{FakeJudge, JudgeReply, JudgeRequest};
 
-/// Patient where a test is about something else, on a machine that is busy.
+/// Generous limits, for tests that are not about limits.
 pub fn limits() -> Value {
     json!({ "timeout_seconds": 20, "deadline_seconds": 60, "retries": 0, "backoff_seconds": 0.001, "concurrency": 4 })
 }
 
-/// A judge by its settings, `limits` changed where they say so.
+/// Judge from its settings, with overrides for `limits`.
 pub fn try_judge(mut judge: Value, changes: Value) -> Result<Arc<dyn RewardSource>> {
     let folder = tempfile::tempdir().unwrap();
     fs::write(folder.path().join("corpus.jsonl"), "").unwrap();
@@ -47,13 +47,13 @@ fn openai(server: &FakeJudge) -> Value {
     json!({ "type": "openai", "url": format!("{}/v1/", server.url()), "model": "qwen" })
 }
 
-/// What Souk's service says to these levels.
+/// Answer of Souk's service with these levels.
 pub fn scored(levels: &[Option<u8>]) -> Value {
     let scores: Vec<_> = levels.iter().map(|level| level.map(|level| (f32::from(level) - 1.0) / 3.0)).collect();
     json!({ "model": "cross", "scores": scores, "levels": levels })
 }
 
-/// Two pairs are known.
+/// Answers for two known pairs.
 fn level(query: &Value, item: &Value) -> Option<u8> {
     match (query.as_str()?, item.as_str()?) {
         ("q0", "a") => Some(4),
@@ -69,7 +69,7 @@ fn rows(seen: &JudgeRequest, texts: &str, score: &str) -> Value {
     texts.iter().enumerate().rev().map(row).collect()
 }
 
-/// The strangers' texts in a chat request.
+/// The foreign texts in a chat request.
 fn data(seen: &JudgeRequest) -> Value {
     let user = seen.body["messages"][1]["content"].as_str().unwrap();
     let [_, inside] = user.split("<data>").collect::<Vec<_>>()[..] else { panic!("{user}") };
@@ -131,7 +131,7 @@ fn an_id_names_model_and_address_and_changes_with_the_question() {
     assert!(ids[2] != ids[3] && ids[3] != ids[4], "{ids:?}");
 }
 
-/// What a judge makes of an answer to two items.
+/// Result of a judge's answer to two items.
 fn verdicts(settings: fn(&FakeJudge) -> Value, reply: &str) -> Vec<Option<Verdict>> {
     let reply = reply.to_owned();
     let server = FakeJudge::start(move |_, _| JudgeReply::Status(200, "", reply.clone()));
@@ -236,13 +236,13 @@ fn a_hostile_title_is_graded_and_obeyed_by_nobody() {
         assert_eq!(data["query"], "desk");
         let whole = seen.body.to_string();
         assert!(!whole.contains("<|im_end|>") && whole.len() < 8000);
-        // a model that fell for it does what the title says, which is not what was asked for
+        // a model that obeys the injected title gives an answer in the wrong format
         said(if item.starts_with("Ignore") { "4" } else { item })
     });
     let source = judge(openai(&server));
     let ask = |item| Question { query_id: "q", query: "desk", item_id: "i", item };
     let verdicts = source.judge(&titles.each_ref().map(|title| ask(title))).unwrap();
-    // an answer of the right form counts: what keeps the model from it is the prompt
+    // an answer in the right format counts: only the prompt protects against it
     assert_eq!(verdicts, [None, None, Some(Verdict::of(Level::L4)), None, None]);
     let first = &server.seen()[0].body["messages"][0];
     assert!(server.seen().iter().all(|seen| seen.body["messages"][0] == *first));
@@ -260,8 +260,8 @@ fn what_a_person_has_to_mend_is_an_error_that_says_how() {
     let key = std::env::var("CARGO_MANIFEST_DIR").unwrap();
     let model = r#"{"error": {"message": "no such model", "code": "model_not_found"}}"#;
     for (status, body, named, wanted) in [
-        (401, "", true, "refuses the key in CARGO_MANIFEST_DIR"),
-        (403, "", true, "refuses the key in CARGO_MANIFEST_DIR"),
+        (401, "", true, "rejected the key in CARGO_MANIFEST_DIR"),
+        (403, "", true, "rejected the key in CARGO_MANIFEST_DIR"),
         (401, "", false, "`key_env`"),
         (404, "{\"detail\": \"Not Found\"}", false, "404, `Not Found`"),
         (405, "", false, "`url`"),

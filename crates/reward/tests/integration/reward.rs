@@ -1,5 +1,4 @@
-//! A judge behind a wire with the stores it is used with: verdicts kept in a real Redis, judgements written down in a real
-//! ledger.
+//! A remote judge with its stores: verdicts cached in a real Redis, audits in a real ledger.
 
 use std::sync::Arc;
 
@@ -15,7 +14,7 @@ use souk_store::{AuditMark, Ledger};
 use souk_testing::databases::{ledger, runtime, server_url, unique};
 use souk_testing::fake_judge::{FakeJudge, JudgeReply};
 
-/// Gives every item L3, one called `nothing` no level.
+/// Gives every item L3, and no level to one called `nothing`.
 fn server() -> FakeJudge {
     FakeJudge::start(|_, seen| {
         let known = |item: &serde_json::Value| item["text"] != "nothing";
@@ -45,7 +44,7 @@ fn redis_keeps_verdicts_for_the_next_process() {
     let name = "redis_keeps_verdicts_for_the_next_process";
     let Some(url) = server_url("REDIS_URL", name, |url| url.starts_with("redis")) else { return };
     let prefix = unique("souk-test") + ":";
-    // each opens its own, as processes do
+    // each opens its own, like separate processes
     let cache = || Some(Arc::new(RedisCache::open(&Address::new(&url), &prefix, None).unwrap()) as Arc<dyn Cache>);
     let server = server();
     let asked = [question("a"), question("nothing"), question("b")];

@@ -35,7 +35,7 @@ fn all() -> f64 {
     1.0
 }
 
-/// What a shopper sees.
+/// Assignment of a shopper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Arm {

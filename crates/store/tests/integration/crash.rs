@@ -1,4 +1,4 @@
-//! A process that writes is killed at a random point, again and again. What it was told is written is there.
+//! A writing process is killed at a random point, again and again. All acknowledged writes must exist.
 
 use std::io::{BufRead, BufReader, Write, stdout};
 use std::process::{Command, Stdio};
@@ -15,7 +15,7 @@ const URL: &str = "SOUK_TEST_CRASH_URL";
 const ROUND: &str = "SOUK_TEST_CRASH_ROUND";
 const ROUNDS: usize = 8;
 
-/// In the process that is to be killed: writes, and says on standard output what was acknowledged. Does not return.
+/// Runs in the process to kill: writes, and prints what was acknowledged. Does not return.
 pub fn write_if_child() {
     let (Ok(url), Ok(round)) = (std::env::var(URL), std::env::var(ROUND)) else { return };
     runtime().block_on(async {
@@ -27,7 +27,7 @@ pub fn write_if_child() {
             ledger.append_votes(&[vote(&name, VoteVerdict::Same)]).await.unwrap();
             let next = Offset { lane: round.clone(), position: step.to_string(), revision: step };
             assert!(ledger.move_offsets("crash", &[next]).await.unwrap());
-            // the harness holds back what `println` says
+            // the harness captures `println`
             writeln!(out, "\nacknowledged {step}").unwrap();
             out.flush().unwrap();
         }
@@ -64,7 +64,7 @@ pub async fn kill_writers(name: &str, url: String) {
     assert_eq!(num_items % 2, 0, "both items of a batch are there, or neither");
 }
 
-/// Starts a writer, kills it some time after its first acknowledgements, and gives the last one.
+/// Starts a writer, kills it some time after its first acknowledgements, and returns the last one.
 fn kill_one(name: &str, url: &str, round: usize) -> i64 {
     let program = std::env::current_exe().unwrap();
     let mut command = Command::new(program);

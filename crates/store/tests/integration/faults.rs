@@ -1,5 +1,5 @@
-//! Databases that are away, wrong, broken or somebody else's: each is an error that says who must act, and none shows a
-//! password.
+//! Databases that are unreachable, wrong, damaged or of another program: each is an error that says who must act, and none
+//! shows a password.
 
 use std::path::Path;
 
@@ -133,10 +133,10 @@ fn a_file_that_is_missing_or_broken_is_named() {
 
 fn is_broken(error: Error, file: &str) {
     let named = matches!(&error, Error::Data { file: path, .. } if path.ends_with(file));
-    assert!(named && error.to_string().contains("no sound SQLite database"), "{error:?}");
+    assert!(named && error.to_string().contains("not a valid SQLite database"), "{error:?}");
 }
 
-/// Moves everything out of the log, then writes noise over the rows.
+/// Moves everything out of the log, then overwrites the rows with noise.
 async fn overwrite(file: &Path) {
     let mut connection = sqlx::SqliteConnection::connect(&format!("sqlite://{}", file.display())).await.unwrap();
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").await.unwrap();

@@ -1,4 +1,4 @@
-//! The conformance test of `Ledger`: every verb, on what it should do and on what it should refuse.
+//! Conformance test of `Ledger`: every method, with valid and invalid input.
 
 use serde_json::{Map, json};
 use souk_io::audit::Audit;
@@ -24,7 +24,7 @@ pub async fn conform(url: String) {
     nul(&ledger).await;
 }
 
-/// PostgreSQL could not be asked; so nobody is.
+/// All ledgers reject NUL, because PostgreSQL cannot store it.
 async fn nul(ledger: &dyn Ledger) {
     let names = texts(&["a", "a\0b"]);
     refused(ledger.get_items(&names).await, "NUL");
@@ -153,10 +153,10 @@ async fn versions(ledger: &dyn Ledger) {
     let given = new_version("v2", Some("v1"));
     assert_eq!((&second.path, &second.fingerprint, &second.metrics), (&given.path, &given.fingerprint, &given.metrics));
     assert_eq!((second.parent.as_deref(), second.state), (Some("v1"), VersionState::Candidate));
-    refused(ledger.add_version(&new_version("v1", None)).await, "`v1` is there already");
+    refused(ledger.add_version(&new_version("v1", None)).await, "`v1` already exists");
     refused(ledger.add_version(&new_version("v9", Some("v8"))).await, "no version `v8`");
     refused(ledger.add_generation(&new_generation("g", "v9")).await, "no version `v9`");
-    refused(ledger.add_generation(&new_generation("v1-a", "v2")).await, "`v1-a` is there already");
+    refused(ledger.add_generation(&new_generation("v1-a", "v2")).await, "`v1-a` already exists");
 
     let newest = ledger.page_versions(None, 3).await.unwrap();
     let names = |versions: &[souk_store::Version]| versions.iter().map(|v| v.version.clone()).collect::<Vec<_>>();
@@ -174,13 +174,13 @@ async fn promotions(ledger: &dyn Ledger) {
     let state = async |version: &str| ledger.version(version).await.unwrap().unwrap().state;
     let index = async |version: &str, n: usize| ledger.page_generations(version, None, 9).await.unwrap()[n].state;
     assert_eq!(served().await, None);
-    refused(ledger.roll_back("v1").await, "nothing is served");
+    refused(ledger.roll_back("v1").await, "no version is live");
     refused(ledger.promote("v1", "v2-a").await, "no index generation of `v1`");
     refused(ledger.promote("v7", "v2-a").await, "no version `v7`");
     assert_eq!(state("v1").await, VersionState::Candidate, "what was refused changed nothing");
 
     ledger.promote("v1", "v1-a").await.unwrap();
-    refused(ledger.roll_back("v1").await, "nothing was served before");
+    refused(ledger.roll_back("v1").await, "no version was live before");
     assert_eq!(served().await, pair("v1", "v1-a"));
     ledger.promote("v2", "v2-a").await.unwrap();
     assert_eq!((served().await, index("v1", 0).await), (pair("v2", "v2-a"), GenerationState::Retired));
@@ -241,7 +241,7 @@ async fn votes(ledger: &dyn Ledger) {
     let other = Vote { left: "v2".into(), grades: Vec::new(), ..vote("4", VoteVerdict::Bad) };
     assert_eq!(ledger.append_votes(&[vote("1", VoteVerdict::Bad), other.clone()]).await.unwrap(), 1);
     refused(ledger.append_votes(&[vote("5", VoteVerdict::Bad), vote("", VoteVerdict::Bad)]).await, "a vote's id");
-    // the same pair asked for the other way round, with one more item
+    // the same pair swapped, with one more item
     let mut turned = Vote { left: "v1".into(), right: "bm25".into(), ..vote("6", VoteVerdict::Good) };
     turned.grades.push(Grade { side: Side::Right, item: "d".into(), good: true });
     assert_eq!(ledger.append_votes(std::slice::from_ref(&turned)).await.unwrap(), 1);

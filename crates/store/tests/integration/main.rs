@@ -1,5 +1,5 @@
-//! What every ledger and every cache must do, on every implementation there is: SQLite and memory always, PostgreSQL
-//! where DATABASE_URL and Redis where REDIS_URL names one. Each run has a file, a schema or a prefix of its own.
+//! Conformance tests of all ledgers: SQLite always, PostgreSQL if DATABASE_URL names a server. Each run has its own file or
+//! schema.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
 
 mod crash;

@@ -1,4 +1,4 @@
-//! Many at once on one database, through several connections: nothing is lost, nothing counts twice.
+//! Concurrent writers on one database, through several connections: nothing is lost, nothing counts twice.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub async fn many_migrate(url: String) {
 }
 
 pub async fn many_writers(url: String) {
-    // two ledgers, as two processes would have
+    // two ledgers, like two processes
     let ledgers = [Arc::new(ledger(&url).await), Arc::new(ledger(&url).await)];
     let add = async |version: String| {
         let new = NewVersion {
@@ -87,7 +87,7 @@ async fn write(ledger: Arc<SqlLedger>, writer: usize) {
     }
 }
 
-/// Follows the votes by their numbers alone, while they are being cast.
+/// Follows the votes by number while they are being cast.
 async fn read_votes(ledger: Arc<SqlLedger>) -> usize {
     let (mut last, mut num_seen) = (0, 0);
     while num_seen < WRITERS * ROUNDS {

@@ -30,7 +30,7 @@ const FORBIDDEN_MESSAGES: [&str; 17] = [
     "is not a generation record",
     "does not name a generation",
     "was registered as model",
-    "is there already",
+    "already exists: use another name",
 ];
 
 pub fn audit(running: &Loop, num: usize, shopper: &Shopper) {

@@ -317,7 +317,7 @@ fn concurrent_migrations_run_each_migration_once() {
     assert!(run_ok(&["db"], b"").contains("migrate"), "without an action, db prints its help");
     assert_fails(2, &["is no database"], &["db", "migrate", "--database", "mysql://shop:secret@db/shop"], b"");
     fs::write(&file, "no database, but long enough to be looked at as one").unwrap();
-    assert_fails(1, &["shop.db", "no sound SQLite"], &["db", "migrate", "--database", &database], b"");
+    assert_fails(1, &["shop.db", "not a valid SQLite"], &["db", "migrate", "--database", &database], b"");
     let unreachable = "postgres://shop:secret@127.0.0.1:1/shop";
     let output = souk(&["db", "migrate", "--database", unreachable], b"");
     let message = String::from_utf8_lossy(&output.stderr);

@@ -145,7 +145,7 @@ fn usage_errors_exit_with_2_and_bad_files_with_1() {
         (&["--lexical", "--split", "dev"], 1, "qrels/dev.tsv: cannot open it"),
         (&["--lexical", "--baseline", "/nowhere"], 1, "/nowhere/metrics.json: cannot read it"),
         (&["--lexical", "--depth", "200", "--baseline", &bm25], 2, "they differ in the depth (6000 and 200)"),
-        (&["--run", &run], 1, "bad.trec, line 2: the score `high` is no finite number"),
+        (&["--run", &run], 1, "bad.trec, line 2: the score `high` is not a finite number"),
         (&[], 2, "no model: give --model DIR"),
     ] {
         assert_fails(code, expected, &[&base[..], rest].concat());

@@ -1,4 +1,4 @@
-//! What stands before every route, on a real socket: pages from elsewhere, bodies that dawdle, and the names of requests.
+//! Checks before every route, on a real socket: foreign origins, slow bodies, and request ids.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -19,7 +19,7 @@ use tokio::sync::Semaphore;
 
 use souk_testing::http_client::{answer, ask};
 
-/// A service with one slot behind the gate, which returns what it receives.
+/// Service with one slot behind the gate; it echoes its request.
 async fn service(keys: &str) -> SocketAddr {
     let front = Arc::new(Front {
         keys: Keys::parse(keys),
@@ -52,11 +52,11 @@ async fn a_page_from_elsewhere_is_refused_where_no_key_is_asked_for() {
     let body = br#"{"a": 1}"#;
     let foreign = ask(open, "POST /echo", "Origin: https://evil.example\r\n", body).await;
     assert_eq!((foreign.status, &foreign.error()["code"]), (403, &json!("foreign")));
-    // its own page: the client calls the service `souk`
+    // same origin: the client calls the service `souk`
     for own in ["", "Origin: http://souk\r\n", "Origin: https://souk\r\n"] {
         assert_eq!(ask(open, "POST /echo", own, body).await.status, 200, "{own}");
     }
-    // a page does not know the key, and one that does may come from anywhere
+    // a foreign page does not know the key; one that does may come from any origin
     let origin = "Origin: https://shop.example\r\n";
     assert_eq!(ask(keyed, "POST /echo", origin, body).await.status, 401);
     let key = format!("{origin}Authorization: Bearer key\r\n");
@@ -75,7 +75,7 @@ async fn a_body_that_dawdles_keeps_nobody_who_is_in_a_hurry_waiting() {
     slow.write_all(&body[4..]).await.unwrap();
     let slow = answer(&mut slow).await;
     assert_eq!((slow.status, slow.json()), (200, json!({"a": 1})));
-    // what is too large, or no JSON, is still said to be that
+    // bodies that are too large or not JSON still get their own error
     assert_eq!(ask(address, "POST /echo", "", &[b'1'; 2000]).await.status, 413);
     assert_eq!(ask(address, "POST /echo", "", b"{").await.status, 400);
 }

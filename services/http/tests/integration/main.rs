@@ -1,4 +1,4 @@
-//! What all HTTP services share, over real sockets.
+//! The shared HTTP code, over real sockets.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
 
 mod front;

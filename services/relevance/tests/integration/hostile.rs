@@ -1,4 +1,4 @@
-//! What no honest client sends: each gets a 4xx or a bounded answer, and the service goes on.
+//! Malicious requests: each gets a 4xx or a bounded answer, and the service keeps working.
 
 use std::time::{Duration, Instant};
 
@@ -90,14 +90,14 @@ async fn what_is_too_much_is_refused_or_cut() {
     let large = bytes(&json!({"query": "a".repeat(most), "items": []}));
     let found = running.post("/score", &large).await;
     assert_eq!((found.status, &found.error()["code"]), (413, &json!("too_large")));
-    // announced, and never sent
+    // announced but never sent
     let head = "POST /score HTTP/1.1\r\nHost: souk\r\nConnection: close\r\nContent-Length: 99999999999\r\n\r\n{";
     assert_eq!(running.send(head.as_bytes()).await.status, 413);
-    // chunks without end
+    // endless chunks
     let chunked = "POST /score HTTP/1.1\r\nHost: souk\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n";
     let chunk = format!("10000\r\n{}\r\n", "a".repeat(0x10000));
     assert_eq!(running.send(format!("{chunked}{}", chunk.repeat(40)).as_bytes()).await.status, 413);
-    // as much as fits: a query of a megabyte with the most items is read once and cut
+    // the maximum: a query of a megabyte with the most items is read once and truncated
     let items: Vec<Value> = (0..1000).map(|at| json!({"id": at.to_string(), "text": "oak lamp"})).collect();
     let began = Instant::now();
     let huge = json!({"query": "oak lamp ".repeat(115_000), "items": items});

@@ -1,4 +1,4 @@
-//! The service on a real socket: the shapes of its routes, keys, readiness, the oracle, and an orderly end.
+//! The service on a real socket: request and response formats, keys, readiness, the oracle, and graceful shutdown.
 
 use crate::client::{Running, answer, model};
 use serde_json::{Value, json};
@@ -158,7 +158,7 @@ async fn what_was_begun_is_finished_after_the_end_was_asked_for() {
     let head = format!("POST /score HTTP/1.1\r\nHost: souk\r\nContent-Length: {}\r\n\r\n", body.len());
     begun.write_all(head.as_bytes()).await.unwrap();
     begun.write_all(&body[..10]).await.unwrap();
-    // it is seen to have been taken up once another is answered
+    // once another request is answered, this one has been accepted
     assert_eq!(running.get("/healthz").await.status, 200);
     let address = running.address;
     let ending = tokio::spawn(running.stop());

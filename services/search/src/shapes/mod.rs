@@ -270,7 +270,7 @@ pub struct DeleteAnswer {
     pub catalogue: u64,
 }
 
-/// What a shopper did after a search, in UBI's terms.
+/// A shopper's action after a search, in UBI's terms.
 #[derive(Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct EventsRequest {

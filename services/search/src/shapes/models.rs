@@ -57,7 +57,7 @@ pub struct VersionShape {
     pub loaded: bool,
     pub generations: Vec<GenerationShape>,
     pub report: Option<ReportShape>,
-    /// Why it could not be served at the last attempt.
+    /// Why the last attempt to promote it failed.
     pub failure: Option<String>,
 }
 

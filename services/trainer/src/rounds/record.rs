@@ -30,7 +30,7 @@ pub struct Round {
     pub model: String,
     #[serde(rename = "lessons")]
     pub stages: Vec<StageSpan>,
-    /// How far the round's model is trained on the log, by stage: its parent's extent, then its own spans.
+    /// Part of the log that the round's model was trained on, by stage: its parent's extent, then its own spans.
     pub learned: BTreeMap<String, Extent>,
 }
 
@@ -46,7 +46,7 @@ pub struct StageSpan {
     pub why: String,
 }
 
-/// How a round ended.
+/// Outcome of a round.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RoundOutcome {
@@ -132,7 +132,7 @@ impl Rounds {
         self.known.iter().rev().filter_map(|(round, ended)| Some((round, ended.as_ref()?)))
     }
 
-    /// How far the model of a version is trained on the log, by stage; empty for a model from elsewhere.
+    /// Part of the log that a version was trained on, by stage; empty for a model from elsewhere.
     pub fn learned(&self, version: Option<&str>) -> BTreeMap<String, Extent> {
         let made = self.ended().find(|(_, ended)| ended.version.is_some() && ended.version.as_deref() == version);
         made.map(|(round, _)| round.learned.clone()).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! The trainer as an operator runs it, on a small shop and a small model: rounds, gates, kills, and servers that are down.
+//! The trainer as an operator runs it, with a small shop and a small model: rounds, gates, kills, and unreachable servers.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -83,7 +83,7 @@ impl Trainer {
         serde_json::from_str(&self.get("/status")).unwrap()
     }
 
-    /// Waits until it says so.
+    /// Waits until the log contains a text.
     fn until(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
         let began = Instant::now();
         loop {
@@ -104,7 +104,7 @@ impl Trainer {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// As an operator ends it.
+    /// Stops the trainer with a signal.
     fn stop(mut self) {
         self.signal(Signal::SIGTERM);
         let asked = Instant::now();
@@ -135,7 +135,7 @@ fn versions(home: &Path) -> Vec<Version> {
     ledger(home, async |ledger| ledger.page_versions(None, 100).await.unwrap())
 }
 
-/// As a search service does when it serves what is offered.
+/// Promotes the offer, like a search service.
 fn serve(home: &Path, version: &str) {
     ledger(home, async |ledger| {
         let (generation, path, manifest) = (format!("{version}-index"), "index".into(), json!({}));
@@ -163,7 +163,7 @@ fn rounds_follow_the_log_and_start_from_the_served_model() {
     assert!(state.join("rounds/000001/report-test.html").exists());
     // no later round needs these; they are removed after the round has ended
     trainer.until("checkpoints stay", |_| !state.join("rounds/000001/1-sft/checkpoints").exists());
-    // what was offered is waited for
+    // the trainer waits for its offer to be promoted
     search(home.path(), 240..480);
     trainer.until("it does not wait", |status| status["doing"] == "offering");
     serve(home.path(), &name);
@@ -182,7 +182,7 @@ fn rounds_follow_the_log_and_start_from_the_served_model() {
     trainer.stop();
 }
 
-/// A loss for each step of the first round.
+/// One loss per step of the first round.
 fn losses(home: &Path) -> Vec<f64> {
     let text = fs::read_to_string(home.join("state/rounds/000001/1-sft/steps.jsonl")).unwrap();
     text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["loss"].as_f64().unwrap()).collect()
@@ -212,15 +212,15 @@ fn ranks_train_together_and_restart_together() {
     first.until("it does not train", |status| status["step"].as_u64() > Some(2));
     other.kill().unwrap();
     other.wait().unwrap();
-    // who started them is told, and starts them again
+    // exit code 1 tells a supervisor to restart the job
     assert_eq!(first.child.wait().unwrap().code(), Some(1));
     let (first, mut other) = start();
     assert_eq!(first.until_ended(1)["passed"], true);
-    // another round, by the same ranks
+    // the same ranks do another round
     serve(shared.path(), first.status()["last_round"]["version"].as_str().unwrap());
     search(shared.path(), 240..480);
     first.until_ended(2);
-    // it waits for a stage, and nobody is left who could say which
+    // while both wait for a stage, losing the first rank ends the other
     first.kill();
     assert_eq!(other.wait().unwrap().code(), Some(1));
     let (first, mut other) = start();
@@ -232,7 +232,7 @@ fn ranks_train_together_and_restart_together() {
     assert!(alone.iter().zip(&shared).all(|(a, b)| (a - b).abs() < 1e-3), "{alone:?} {shared:?}");
 }
 
-/// One request of an object store that asks for no keys.
+/// Reads one request of an object store without keys.
 fn ask(server: &str, request: &str) -> String {
     let host = server.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
@@ -266,13 +266,13 @@ fn passed_models_are_uploaded() {
     let listed = ask(&server, &format!("GET /{bucket}?list-type=2"));
     assert_eq!(versions(home.path())[0].path, format!("s3://{bucket}/models/{name}"));
     assert!(listed.contains(&format!("models/{name}/config.json")) && !listed.contains("checkpoints"), "{listed}");
-    // the next round begins with what is served, from there
+    // the next round starts from the promoted model
     serve(home.path(), &name);
     search(home.path(), 240..480);
     trainer.until_ended(2);
     let fetched = fs::read_dir(home.path().join("cache/fetched")).unwrap().map(|entry| entry.unwrap().path());
     assert!(fetched.into_iter().any(|folder| folder.join("model.safetensors").exists()));
-    // what nobody serves any more goes there, too
+    // published models that are no longer live are deleted there, too
     for (round, from) in [(3, 480), (4, 720), (5, 960)] {
         let next = trainer.status()["last_round"]["version"].as_str().unwrap().to_owned();
         serve(home.path(), &next);
@@ -299,7 +299,7 @@ fn killed_at_any_moment_it_makes_the_same_model() {
     let mut kills = 0;
     loop {
         let trainer = Trainer::start(wild.path(), &[]);
-        // a moment that is another each time
+        // a different random moment each time
         let most = Duration::from_millis(80 + 97 * kills % 900);
         let began = Instant::now();
         while began.elapsed() < most && trainer.status()["last_round"].is_null() {
@@ -338,7 +338,7 @@ fn failed_candidates_are_rejected_with_reasons() {
         ledger(home.path(), async |ledger| ledger.page_reports(&version.version, None, 9).await.unwrap()).len(),
         1
     );
-    // and the next round waits for examples that are new
+    // the next round waits for new examples
     sleep(Duration::from_secs(2));
     assert_eq!(trainer.status()["stages"][0]["fresh"], 0);
     trainer.stop();
@@ -362,7 +362,7 @@ fn a_missing_log_raises_an_alarm_and_is_retried() {
     trainer.stop();
 }
 
-/// A bound on the size of files stands for a disk that is full: what is small can be written, and a checkpoint cannot.
+/// A limit on file size simulates a full disk: small files can be written, checkpoints cannot.
 #[test]
 fn an_unwritable_checkpoint_is_retried() {
     let home = shop();
@@ -398,7 +398,7 @@ fn the_pace_can_change_while_it_waits() {
     let status = trainer.until("no alarm", |status| !status["alarms"]["config"].is_null());
     assert!(status["alarms"]["config"]["problem"].as_str().unwrap().contains("examples"), "{status:#}");
     assert_eq!(status["stages"][0]["examples"], 1000, "the old settings stay in effect");
-    // the clock of files may be coarse
+    // file times may have a coarse resolution
     sleep(Duration::from_millis(50));
     fs::write(&file, "[trainer.pace]\nexamples = 240\nseconds = 0\n").unwrap();
     assert_eq!(trainer.until_ended(1)["passed"], true);

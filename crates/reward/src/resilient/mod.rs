@@ -1,6 +1,6 @@
-//! A judge behind a wire, made safe to depend on. Takes any number of questions, asks them a few at a time and a few at
-//! once, again where that may help, and gives up when its time is over. Gives a verdict or none for each, in their order;
-//! an error only for what a person has to mend. Never turns a failure into a number.
+//! Makes a remote judge resilient: batches the questions, sends several requests at once, retries transient failures, and stops
+//! at the deadline. Returns one verdict or none per question, in order. Only problems that need a person (such as a wrong key)
+//! are errors.
 
 mod breaker;
 mod limits;
@@ -15,7 +15,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-pub use self::limits::{Limits, within};
+pub use self::limits::{JudgeLimits, within};
 
 use self::breaker::Breaker;
 use self::trouble::Trouble;
@@ -24,24 +24,24 @@ use super::{Question, RewardSource, Verdict};
 use souk_io::error::{Error, Result};
 use souk_io::telemetry::REWARD;
 
-/// However often something failed, it is tried again within this.
+/// Longest pause between retries, in seconds.
 const MAX_BACKOFF: f64 = 30.0;
-/// How soon one that waits notices that waiting has become useless.
+/// Polling interval while waiting for a retry.
 const GLANCE: Duration = Duration::from_millis(20);
 
-pub struct Guarded {
+pub struct ResilientJudge {
     asker: Box<dyn Asker>,
-    limits: Limits,
-    /// Items of one request.
+    limits: JudgeLimits,
+    /// Items per request.
     batch: usize,
     breaker: Breaker,
     trouble: Trouble,
 }
 
-/// One call of `judge`, in work on several threads.
+/// State of one call of `judge`, shared by its threads.
 struct Call<'a> {
     asked: &'a [Question<'a>],
-    /// Places in `asked`, all of one query.
+    /// Indices into `asked`; each request has one query.
     requests: Vec<Vec<usize>>,
     next: AtomicUsize,
     deadline: Instant,
@@ -50,9 +50,9 @@ struct Call<'a> {
     fatal: OnceLock<Failure>,
 }
 
-impl Guarded {
-    /// `limits` have been checked, and `batch` is at least 1.
-    pub fn new(asker: Box<dyn Asker>, limits: Limits, batch: usize) -> Self {
+impl ResilientJudge {
+    /// `limits` must have been checked, and `batch` must be at least 1.
+    pub fn new(asker: Box<dyn Asker>, limits: JudgeLimits, batch: usize) -> Self {
         let breaker = Breaker::new(limits.breaker_failures, Duration::from_secs_f64(limits.breaker_seconds));
         let trouble = Trouble::new(asker.place());
         Self { asker, limits, batch: batch.max(1), breaker, trouble }
@@ -64,29 +64,29 @@ impl Guarded {
             match self.request(&asked, call) {
                 Ok(Some(verdicts)) => call.keep(places, &verdicts),
                 Ok(None) => call.is_whole.store(false, Ordering::Relaxed),
-                // the first is as good as another
+                // keep the first fatal error
                 Err(fatal) => drop(call.fatal.set(fatal)),
             }
         }
     }
 
-    /// `None` where there are no verdicts; an error is fatal.
+    /// `None` if there are no verdicts; an error is fatal.
     fn request(&self, asked: &[Question<'_>], call: &Call<'_>) -> std::result::Result<Option<Answers>, Failure> {
         if call.left().is_zero() {
-            return Ok(self.unsent("late", "the call's deadline is over"));
+            return Ok(self.unsent("late", "the call's deadline has passed"));
         }
         let Some(pass) = self.breaker.enter(call.deadline) else {
-            return Ok(self.unsent("breaker_open", "it failed and is left alone for a while"));
+            return Ok(self.unsent("breaker_open", "the circuit breaker is open after repeated failures"));
         };
         let retries = if pass.is_probe() { 0 } else { self.limits.retries };
         let timeout = Duration::from_secs_f64(self.limits.timeout_seconds);
-        // who was given less than it may take is not to blame
+        // a request cut short by the call's deadline does not count against the judge
         let mut was_patient = false;
         let mut attempt = 0;
         loop {
             let patience = timeout.min(call.left());
             if patience.is_zero() {
-                return Ok(self.unsent("late", "the call's deadline is over"));
+                return Ok(self.unsent("late", "the call's deadline has passed"));
             }
             was_patient |= patience == timeout;
             let failure = match self.attempt(asked, patience) {
@@ -122,7 +122,7 @@ impl Guarded {
         let answered = match self.asker.ask(asked, patience) {
             Ok(verdicts) if verdicts.len() != asked.len() => {
                 let (got, num) = (verdicts.len(), asked.len());
-                Err(Failure::broken(format!("answers {got} verdicts to {num} questions")))
+                Err(Failure::broken(format!("returned {got} verdicts for {num} questions")))
             }
             answered => answered,
         };
@@ -144,16 +144,16 @@ impl Guarded {
         None
     }
 
-    /// Notes what an answer lacks.
+    /// Records missing verdicts of an answer.
     fn checked(&self, verdicts: Answers) -> Answers {
         let (num, missing) = (verdicts.len(), verdicts.iter().filter(|verdict| verdict.is_none()).count());
         if missing > 0 {
-            self.trouble.failed(format!("gives no score from 0 to 1 with a level to {missing} of {num} items"));
+            self.trouble.failed(format!("returned no valid score (0 to 1) or level for {missing} of {num} items"));
         }
         verdicts
     }
 
-    /// Waits before the next attempt; `false` where there is to be none.
+    /// Waits before the next attempt; `false` if there must not be one.
     fn wait(&self, attempt: u32, retry_after: Option<Duration>, call: &Call<'_>) -> bool {
         let most = (self.limits.backoff_seconds * 2_f64.powi(attempt.min(30) as i32)).min(MAX_BACKOFF);
         let pause = retry_after.unwrap_or_default() + Duration::from_secs_f64(most * chance());
@@ -173,7 +173,7 @@ impl Guarded {
 
 type Answers = Vec<Option<Verdict>>;
 
-impl RewardSource for Guarded {
+impl RewardSource for ResilientJudge {
     fn id(&self) -> &str {
         self.asker.id()
     }
@@ -184,7 +184,7 @@ impl RewardSource for Guarded {
         thread::scope(|scope| {
             for _ in 0..helpers {
                 let helper = thread::Builder::new().name("souk-judge".into());
-                // where the machine has no thread left, it takes longer
+                // without another thread, the call only takes longer
                 if helper.spawn_scoped(scope, || self.work(&call)).is_err() {
                     break;
                 }
@@ -241,7 +241,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// Places by query, in the order in which queries first come, at most `batch` together.
+/// Groups indices by query, in order of first appearance, at most `batch` per group.
 fn requests(asked: &[Question<'_>], batch: usize) -> Vec<Vec<usize>> {
     let mut number: HashMap<&str, usize> = HashMap::new();
     let mut by_query: Vec<Vec<usize>> = Vec::new();
@@ -255,7 +255,7 @@ fn requests(asked: &[Question<'_>], batch: usize) -> Vec<Vec<usize>> {
     by_query.iter().flat_map(|places| places.chunks(batch)).map(<[usize]>::to_vec).collect()
 }
 
-/// From 0 up to 1, another in every process and thread, so that those who failed together do not come back together.
+/// Random number in [0, 1), for jitter.
 fn chance() -> f64 {
     (RandomState::new().build_hasher().finish() >> 11) as f64 / (1_u64 << 53) as f64
 }

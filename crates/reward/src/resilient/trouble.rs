@@ -1,14 +1,13 @@
-//! What is wrong with a judge, for the person who watches. Takes what failed, gives one sentence; says it once to the log
-//! when it begins and once when it is over.
+//! `Trouble`: summary of a judge's current outage, for status pages. Logs once when an outage begins and once when it ends.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use souk_io::time;
 
-/// Of one judge.
+/// Outage state of one judge.
 pub struct Trouble {
-    /// The judge's address.
+    /// Address of the judge.
     place: String,
     now: Mutex<Option<Now>>,
 }
@@ -26,7 +25,7 @@ impl Trouble {
         Self { place: place.into(), now: Mutex::default() }
     }
 
-    /// A request had no verdicts, or not all.
+    /// Records a request with missing verdicts.
     pub fn failed(&self, problem: String) {
         let mut now = self.lock();
         let now = self.begin(&mut now, &problem);
@@ -34,16 +33,21 @@ impl Trouble {
         now.num_failed += 1;
     }
 
-    /// A request was not sent; why is `problem`, where no other is known.
+    /// Records a request that was not sent. `problem` is used if no other reason is known.
     pub fn unsent(&self, problem: &str) {
         let mut now = self.lock();
         self.begin(&mut now, problem).num_unsent += 1;
     }
 
-    /// Everything had its verdict.
+    /// Records that all verdicts arrived.
     pub fn is_over(&self) {
         if let Some(past) = self.lock().take() {
-            tracing::warn!(judge = self.place, failed = past.num_failed, unsent = past.num_unsent, "it judges again");
+            tracing::warn!(
+                judge = self.place,
+                failed = past.num_failed,
+                unsent = past.num_unsent,
+                "the judge has recovered"
+            );
         }
     }
 
@@ -63,7 +67,7 @@ impl Trouble {
 
     fn begin<'a>(&self, now: &'a mut Option<Now>, problem: &str) -> &'a mut Now {
         now.get_or_insert_with(|| {
-            tracing::warn!(judge = self.place, problem, "verdicts are missing");
+            tracing::warn!(judge = self.place, problem, "the judge returns no verdicts");
             let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
             let since = since.map_or(0, |time| time.as_millis() as i64);
             Now { problem: problem.into(), since, num_failed: 0, num_unsent: 0 }
@@ -71,7 +75,7 @@ impl Trouble {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Now>> {
-        // nothing under this lock panics half-way
+        // no code under this lock panics
         self.now.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -81,10 +85,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_is_told_with_its_extent_until_it_is_over() {
+    fn an_outage_is_described_until_it_ends() {
         let trouble = Trouble::new("http://judge:8090/score");
         assert_eq!(trouble.describe(), None);
-        trouble.failed("answers 500".into());
+        trouble.failed("answered 500".into());
         trouble.failed("Connection refused".into());
         trouble.unsent("the breaker is open");
         let said = trouble.describe().unwrap();

@@ -1,4 +1,4 @@
-//! Order, retries, patience and the breaker, on real sockets.
+//! Order, retries, timeouts and the breaker, on real sockets.
 
 use std::net::TcpListener;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ fn source(server: &FakeJudge, limits: Value) -> Arc<dyn RewardSource> {
     try_judge(souk(server), limits).unwrap()
 }
 
-/// To each item the level that its text begins with.
+/// Grades each item with the level at the start of its text.
 fn graded(seen: &JudgeRequest) -> Value {
     let items = seen.body["items"].as_array().unwrap();
     let level = |item: &Value| item["text"].as_str().unwrap()[..1].parse().ok();
     scored(&items.iter().map(level).collect::<Vec<_>>())
 }
 
-/// One question of each of so many queries.
+/// `num` different queries.
 fn queries(num: usize) -> Vec<String> {
     (0..num).map(|n| format!("query {n}")).collect()
 }
@@ -46,14 +46,14 @@ fn questions_are_asked_by_query_and_batch() {
 }
 
 #[test]
-fn chances_differ_and_are_shares() {
+fn jitter_is_spread_over_zero_to_one() {
     let drawn: Vec<f64> = (0..100).map(|_| chance()).collect();
     assert!(drawn.iter().all(|chance| (0.0..1.0).contains(chance)));
     assert!(drawn.iter().any(|chance| *chance < 0.5) && drawn.iter().any(|chance| *chance > 0.5));
 }
 
 #[test]
-fn many_at_once_keep_their_order_and_their_bound() {
+fn concurrent_requests_keep_order_and_limit() {
     let server = FakeJudge::start(|number, seen| {
         assert!(seen.body["items"].as_array().unwrap().len() <= 4);
         JudgeReply::Late(Duration::from_millis([8, 1, 5, 0, 3][number % 5]), graded(seen))
@@ -69,11 +69,11 @@ fn many_at_once_keep_their_order_and_their_bound() {
     }
     assert!((2..=3).contains(&server.max_at_once()), "{}", server.max_at_once());
     let num_items: usize = server.seen().iter().map(|seen| seen.body["items"].as_array().unwrap().len()).sum();
-    assert_eq!(num_items, 200, "each was asked once");
+    assert_eq!(num_items, 200, "each question is sent once");
 }
 
 #[test]
-fn only_what_may_pass_is_asked_again() {
+fn only_transient_failures_are_retried() {
     type Make = fn() -> JudgeReply;
     let again: [Make; 8] = [
         || JudgeReply::Status(500, "", String::new()),
@@ -104,7 +104,7 @@ fn only_what_may_pass_is_asked_again() {
 }
 
 #[test]
-fn what_passes_leaves_no_trouble() {
+fn a_successful_retry_clears_the_trouble() {
     let server =
         FakeJudge::start(|number, seen| if number < 2 { JudgeReply::Close } else { JudgeReply::Json(graded(seen)) });
     let source = source(&server, json!({ "retries": 2 }));
@@ -113,7 +113,7 @@ fn what_passes_leaves_no_trouble() {
 }
 
 #[test]
-fn a_judge_that_asks_for_time_is_given_it() {
+fn retry_after_is_honoured() {
     let busy = |wait| JudgeReply::Status(429, wait, String::new());
     let server = FakeJudge::start(move |number, seen| match number {
         0 => busy("retry-after: 0.2\r\n"),
@@ -125,12 +125,12 @@ fn a_judge_that_asks_for_time_is_given_it() {
     assert!(source.judge(&[question("q", "4")]).unwrap()[0].is_some());
     assert!(begun.elapsed() >= Duration::from_millis(200));
     assert_eq!(source.judge(&[question("q", "4")]).unwrap(), [None]);
-    assert_eq!(server.seen().len(), 3, "beyond the deadline nobody waits");
+    assert_eq!(server.seen().len(), 3, "no wait beyond the deadline");
     assert!(begun.elapsed() < Duration::from_secs(30));
 }
 
 #[test]
-fn nobody_there_is_said_and_is_no_error() {
+fn an_unreachable_judge_is_reported_without_an_error() {
     let door = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", door.local_addr().unwrap());
     drop(door);
@@ -142,7 +142,7 @@ fn nobody_there_is_said_and_is_no_error() {
 }
 
 #[test]
-fn a_call_ends_at_its_deadline_whatever_hangs() {
+fn a_call_ends_at_its_deadline_even_if_requests_hang() {
     let server = FakeJudge::start(|number, seen| match number {
         0 => JudgeReply::Json(graded(seen)),
         _ if number % 2 == 0 => JudgeReply::Hang,
@@ -156,17 +156,17 @@ fn a_call_ends_at_its_deadline_whatever_hangs() {
     assert_eq!(source.judge(&ask(&queries)).unwrap(), [None; 100]);
     assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
     let trouble = source.trouble().unwrap();
-    assert!(trouble.contains("gives no answer in ") && trouble.contains("requests not sent"), "{trouble}");
+    assert!(trouble.contains("did not answer within ") && trouble.contains("requests not sent"), "{trouble}");
 }
 
 #[test]
-fn a_broken_judge_is_left_alone_and_found_again() {
+fn the_breaker_opens_and_closes_again() {
     let is_well = Arc::new(AtomicBool::new(false));
     let told = is_well.clone();
-    let server = FakeJudge::start(move |_, seen| match told.load(Ordering::SeqCst) {
-        true => JudgeReply::Json(graded(seen)),
-        false => server_error(),
-    });
+    let server =
+        FakeJudge::start(
+            move |_, seen| if told.load(Ordering::SeqCst) { JudgeReply::Json(graded(seen)) } else { server_error() },
+        );
     let limits = json!({ "concurrency": 1, "retries": 1, "breaker_failures": 2, "breaker_seconds": 0.3 });
     let source = source(&server, limits);
     let queries = queries(9);
@@ -175,16 +175,16 @@ fn a_broken_judge_is_left_alone_and_found_again() {
     assert_eq!(server.seen().len(), 4, "two requests, each made twice");
     assert_eq!(source.judge(&ask(&queries)).unwrap(), [None; 9]);
     if begun.elapsed() < Duration::from_millis(300) {
-        assert_eq!(server.seen().len(), 4, "nobody asks");
+        assert_eq!(server.seen().len(), 4, "the breaker is open");
     }
     let trouble = source.trouble().unwrap();
-    assert!(trouble.contains("answers 503, `overloaded`; ") && trouble.contains("not sent"), "{trouble}");
+    assert!(trouble.contains("answered 503, `overloaded`; ") && trouble.contains("not sent"), "{trouble}");
     assert!(souk_io::telemetry::render().contains("souk_reward_breaker_open "));
 
     thread::sleep(Duration::from_millis(310));
     let before = server.seen().len();
     assert_eq!(source.judge(&ask(&queries)).unwrap(), [None; 9]);
-    assert!(server.seen().len() > before, "one looks whether it is back");
+    assert!(server.seen().len() > before, "one probe is sent");
 
     is_well.store(true, Ordering::SeqCst);
     thread::sleep(Duration::from_millis(310));
@@ -193,7 +193,7 @@ fn a_broken_judge_is_left_alone_and_found_again() {
 }
 
 #[test]
-fn those_who_come_while_one_looks_are_not_turned_away() {
+fn calls_during_a_probe_wait_for_its_outcome() {
     let server = FakeJudge::start(|number, seen| match number {
         0 => server_error(),
         _ => JudgeReply::Late(Duration::from_millis(30), graded(seen)),

@@ -1,5 +1,5 @@
-//! Whether a judge is to be asked now. Takes how requests ended, and opens after so many failures in a row: then nobody is
-//! sent until a pause is over, and one goes ahead to see whether the judge is back. Never sleeps while it is open.
+//! Circuit breaker: opens after several failures in a row, rejects requests for a pause, then lets one probe through and closes
+//! if the probe succeeds.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use souk_io::telemetry::REWARD;
 
 pub struct Breaker {
-    /// Failures in a row that open it.
+    /// Consecutive failures that open the breaker.
     failures: u32,
     pause: Duration,
     state: Mutex<State>,
@@ -21,7 +21,7 @@ enum State {
     Probing,
 }
 
-/// Leave to ask. Dropped without a word, it says nothing about the judge.
+/// Permission for one request. If dropped without an outcome, the breaker's state does not change.
 pub struct Pass<'a> {
     breaker: &'a Breaker,
     is_probe: bool,
@@ -34,8 +34,7 @@ impl Breaker {
         Self { failures, pause, state, changed: Condvar::new() }
     }
 
-    /// `None` while it is open. Those who come while one looks whether the judge is back wait for what it finds, at most
-    /// until `deadline`.
+    /// `None` while the breaker is open. During a probe, waits for its outcome until `deadline`.
     pub fn enter(&self, deadline: Instant) -> Option<Pass<'_>> {
         let mut state = self.lock();
         loop {
@@ -65,7 +64,7 @@ impl Breaker {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // nothing under this lock panics half-way
+        // no code under this lock panics
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -85,19 +84,19 @@ impl Drop for Breaker {
 }
 
 impl Pass<'_> {
-    /// Whether this one looks whether the judge is back.
+    /// True if this request is the probe.
     pub fn is_probe(&self) -> bool {
         self.is_probe
     }
 
-    /// The judge is there.
+    /// Reports success: closes the breaker.
     pub fn answered(mut self) {
         self.is_over = true;
         let state = self.breaker.lock();
         self.breaker.change(state, State::Closed { failed: 0 });
     }
 
-    /// The judge is not, and may have said how long it wants to be left alone.
+    /// Reports a failure, with the judge's `Retry-After` if there was one.
     pub fn failed(mut self, retry_after: Option<Duration>) {
         self.is_over = true;
         let breaker = self.breaker;
@@ -109,7 +108,7 @@ impl Pass<'_> {
             }
             State::Closed { .. } => breaker.change(state, open),
             State::Probing if self.is_probe => breaker.change(state, open),
-            // one that was sent before it opened
+            // sent before the breaker opened
             State::Probing | State::Open { .. } => {}
         }
     }

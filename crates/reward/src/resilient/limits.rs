@@ -1,4 +1,4 @@
-//! How patient one is with a judge. Takes what a configuration says, and says what is wrong with it.
+//! `JudgeLimits`: concurrency, timeouts, retries and circuit breaker of a remote judge, and their checks.
 
 use std::fmt::Display;
 use std::ops::RangeInclusive;
@@ -7,27 +7,27 @@ use serde::{Deserialize, Serialize};
 
 use souk_io::error::{Error, Result};
 
-/// How many requests there are at once, how long they may take and how often they are made.
+/// Concurrency, timeouts and retries of a remote judge.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Limits {
-    /// Requests of one call at once.
+pub struct JudgeLimits {
+    /// Concurrent requests per call.
     pub concurrency: usize,
-    /// Of one request, from connecting to the last byte.
+    /// Timeout of one request, from connecting to the last byte.
     pub timeout_seconds: f64,
-    /// Of one call with all its requests; what has no verdict by then is missing.
+    /// Deadline of a whole call; verdicts that arrive later count as missing.
     pub deadline_seconds: f64,
-    /// How often a request that failed for the moment is made again.
+    /// Retries of a request after a transient failure.
     pub retries: u32,
-    /// The longest pause before the first of them; it doubles each time, and chance shortens it.
+    /// Longest pause before the first retry. It doubles with each retry, with random jitter.
     pub backoff_seconds: f64,
-    /// Requests that fail in a row until nobody asks any more.
+    /// Consecutive failures that open the circuit breaker.
     pub breaker_failures: u32,
-    /// How long nobody asks.
+    /// Seconds the circuit breaker stays open.
     pub breaker_seconds: f64,
 }
 
-impl Default for Limits {
+impl Default for JudgeLimits {
     fn default() -> Self {
         Self {
             concurrency: 8,
@@ -41,7 +41,7 @@ impl Default for Limits {
     }
 }
 
-impl Limits {
+impl JudgeLimits {
     pub fn check(&self) -> Result<()> {
         within("limits.concurrency", self.concurrency, 1..=1024)?;
         within("limits.timeout_seconds", self.timeout_seconds, 0.001..=86_400.0)?;
@@ -53,7 +53,7 @@ impl Limits {
     }
 }
 
-/// A number of the configuration, by its name.
+/// Checks that a setting lies in its range.
 pub fn within<T: PartialOrd + Display>(name: &str, value: T, range: RangeInclusive<T>) -> Result<()> {
     if range.contains(&value) {
         return Ok(());
