@@ -15,7 +15,7 @@ use souk::beir::DataFolder;
 use souk::collective::{Collective, SharedCollective};
 use souk::config::{Config, StageSettings};
 use souk::dataset::Span;
-use souk::train::{Progress, Run, Stage, StageSummary};
+use souk::train::{Run, Stage};
 use souk::{Error, Result};
 
 const ORDER: &str = "order.json";
@@ -24,7 +24,7 @@ const POLL: Duration = Duration::from_millis(200);
 /// The stage that all ranks train next.
 #[derive(Serialize, Deserialize)]
 pub struct StageOrder {
-    /// Counts up from 1 after each start; `Ranks::train` sets it.
+    /// Counts up from 1 after each start; `Ranks::open_stage` sets it.
     pub number: u64,
     pub stage: StageSettings,
     /// Model to start from.
@@ -32,7 +32,7 @@ pub struct StageOrder {
     pub span: Span,
     /// Output folder, relative to the state folder.
     pub out: PathBuf,
-    /// How often the learning rate was halved after a non-finite weight.
+    /// Number of times the learning rate was halved after a non-finite weight.
     pub halved: i32,
 }
 
@@ -60,21 +60,14 @@ impl Ranks {
         self.collective.size() > 1
     }
 
-    /// Trains a stage on all ranks.
-    pub fn train(
-        &mut self,
-        order: StageOrder,
-        config: &Config,
-        data: &DataFolder,
-        stop: &AtomicBool,
-        report: impl FnMut(Progress),
-    ) -> Result<StageSummary> {
+    /// Opens a stage on all ranks; the others start to train it at once.
+    pub fn open_stage(&mut self, order: StageOrder, config: &Config, data: &DataFolder) -> Result<Run> {
         self.number += 1;
         let order = StageOrder { number: self.number, ..order };
         if self.are_several() {
             write_json_atomic(&self.state.join(ORDER), &order)?;
         }
-        order.open(config, data, &self.collective)?.train(stop, report)
+        order.open(config, data, &self.collective)
     }
 }
 
@@ -115,7 +108,7 @@ pub fn follow(config: &Config, data: &DataFolder, stop: &Arc<AtomicBool>) -> Res
     Ok(())
 }
 
-/// Whether a retry would fail in the same way.
+/// True if a retry would fail in the same way.
 pub fn is_final(error: &Error) -> bool {
     match error {
         Error::Config { .. }

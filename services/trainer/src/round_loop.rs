@@ -437,7 +437,8 @@ impl RoundLoop {
                 out: within.clone(),
                 halved,
             };
-            match self.ranks.train(order, &self.config, &self.data, &self.signals.stop, report) {
+            let run = self.ranks.open_stage(order, &self.config, &self.data);
+            match run.and_then(|run| run.train(&self.signals.stop, report)) {
                 Ok(summary) => return Ok(summary.finished),
                 Err(error @ Error::Diverged { .. }) if (halved as u64) < max_diverged => {
                     tracing::error!(%error, "resuming the stage from its last checkpoint with half the learning rate");
