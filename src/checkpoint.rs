@@ -33,15 +33,15 @@ pub struct CheckpointState {
     pub step: u64,
     /// Steps of the whole stage.
     pub steps: u64,
-    /// Steps of the optimizer, of which a step of the stage may make several.
+    /// Optimizer steps; a step of the stage may make several.
     pub updates: u64,
     /// Number of draws trained on.
     pub drawn: u64,
     /// The stage's random seed.
     pub seed: u64,
-    /// First message of each log lane not yet trained on.
+    /// First message of each log lane that is not trained on yet.
     pub low_water: BTreeMap<String, Position>,
-    /// The stretch of the log that the stage's examples are.
+    /// Span of the log that the stage's examples come from.
     pub span: Option<Span>,
     /// Resolved configuration.
     pub config: Value,
@@ -61,16 +61,16 @@ pub struct CheckpointState {
 }
 
 impl CheckpointState {
-    /// The format that this version reads and writes.
+    /// Format that this version reads and writes.
     pub const FORMAT: u32 = FORMAT;
 
-    /// The digest of a configuration.
+    /// Digest of a configuration.
     pub fn hash(config: &Value) -> String {
         hex(&Sha256::digest(config.to_string()))
     }
 }
 
-/// The checkpoints of one stage.
+/// Checkpoints of one stage.
 pub struct Checkpoints {
     folder: PathBuf,
     keep: usize,
@@ -78,12 +78,12 @@ pub struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Checkpoints in `folder`, of which the newest `keep` stay.
+    /// Opens the checkpoints in `folder`, and keeps the newest `keep`.
     pub fn new(folder: &Path, keep: usize) -> Self {
         Self { folder: folder.into(), keep: keep.max(1), writing: None }
     }
 
-    /// Writes a checkpoint on a thread of its own, once the one before is written. An error comes with the next call.
+    /// Writes a checkpoint on a background thread, once the previous one is written. Its error is returned by the next call.
     pub fn save(&mut self, state: CheckpointState, tensors: BTreeMap<String, Tensor>) -> Result<()> {
         self.finish()?;
         let (folder, keep) = (self.folder.clone(), self.keep);
@@ -94,13 +94,13 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Waits until what was saved is on disk.
+    /// Waits until all checkpoints are on disk.
     pub fn finish(&mut self) -> Result<()> {
         let Some(thread) = self.writing.take() else { return Ok(()) };
         thread.join().unwrap_or_else(|_| Err(Error::device("the thread that writes checkpoints has panicked")))
     }
 
-    /// The newest checkpoint that is whole. A damaged one is passed over with a warning; if all are, that is an error.
+    /// Newest complete checkpoint. A damaged one is skipped with a warning; if all are damaged, that is an error.
     pub fn latest(&self) -> Result<Option<(CheckpointState, BTreeMap<String, Tensor>)>> {
         let mut first = None;
         for (_, folder) in list(&self.folder)?.into_iter().rev() {
@@ -128,7 +128,7 @@ fn write(folder: &Path, mut state: CheckpointState, tensors: &BTreeMap<String, T
     let place = folder.join(format!("{PREFIX}{:09}", state.step));
     sweep(folder)?;
     if place.exists() {
-        // the stage was resumed before this step, and makes the same again
+        // the stage was resumed before this step and reached it again
         fs::remove_dir_all(&place).map_err(Error::store(&place, "remove it"))?;
     }
     let atomic_dir = AtomicDir::new(&place)?;
@@ -156,7 +156,7 @@ fn load(folder: &Path) -> Result<(CheckpointState, BTreeMap<String, Tensor>)> {
     Ok((state, read_tensors(&file)?))
 }
 
-/// Steps and folders of the checkpoints that were finished, oldest first.
+/// Steps and folders of the finished checkpoints, oldest first.
 fn list(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -168,14 +168,14 @@ fn list(folder: &Path) -> Result<Vec<(u64, PathBuf)>> {
         let entry = entry.map_err(Error::store(folder, "list the checkpoints"))?;
         let name = entry.file_name();
         let step = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.parse().ok());
-        // an empty folder is the claim of one that was being written
+        // an empty folder reserves the name of one that was being written
         found.extend(step.filter(|_| entry.path().join(STATE).exists()).map(|step| (step, entry.path())));
     }
     found.sort_unstable();
     Ok(found)
 }
 
-/// Keeps the last ones up to `step`. Those after it could not be read, or the stage would have gone on from them.
+/// Keeps the last ones up to `step`. Later ones must be unreadable, or the stage would have resumed from them.
 fn remove_old(folder: &Path, step: u64, keep: usize) -> Result<()> {
     let (good, refused): (Vec<_>, Vec<_>) = list(folder)?.into_iter().partition(|(number, _)| *number <= step);
     for (_, old) in good[..good.len().saturating_sub(keep)].iter().chain(&refused) {
@@ -184,7 +184,7 @@ fn remove_old(folder: &Path, step: u64, keep: usize) -> Result<()> {
     Ok(())
 }
 
-/// Removes what killed processes left half written.
+/// Removes partial checkpoints of killed processes.
 fn sweep(folder: &Path) -> Result<()> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -197,7 +197,7 @@ fn sweep(folder: &Path) -> Result<()> {
         if half {
             fs::remove_dir_all(&path).map_err(Error::store(&path, "remove what a killed process left"))?;
         } else {
-            // an empty one is the claim of one that was being written; any other stays
+            // an empty one reserves a name; any other stays
             drop(fs::remove_dir(&path));
         }
     }

@@ -1,10 +1,10 @@
-//! Direct preference optimisation on mined hard negatives, the other second stage that Retrieval-GRPO is compared with:
+//! Direct preference optimisation on mined hard negatives, a baseline in the Retrieval-GRPO paper:
 //!
 //! ```text
 //! L = (1/|Q|) Σ_q mean over r_i > r_j of −log σ( β (log π_θ(d_i|q)/π_ref(d_i|q) − log π_θ(d_j|q)/π_ref(d_j|q)) )
 //! ```
 //!
-//! The policy's normaliser is the same for both items of a pair and falls out, whatever the support.
+//! The normaliser of the policy is the same for both items of a pair and cancels, whatever the support.
 
 use serde::{Deserialize, Serialize};
 
@@ -18,7 +18,7 @@ use souk_io::error::{Error, Result};
 pub struct DpoSettings {
     /// τ, the temperature of the softmax.
     pub temperature: f64,
-    /// DPO's beta: strength of the constraint to the reference.
+    /// β of DPO: weight of the reference.
     pub beta: f64,
     /// Mining of hard negatives.
     #[serde(flatten)]
@@ -44,7 +44,7 @@ impl ObjectiveSettings for DpoSettings {
 }
 
 impl DpoSettings {
-    /// The sum of the losses of this process's queries.
+    /// Sum of the losses of this process's queries.
     pub fn loss(&self, vectors: &Vectors, group: &Group) -> Result<GroupLoss> {
         let Some(reference) = group.reference else {
             return Err(Error::input("DPO needs the scores of a reference policy"));

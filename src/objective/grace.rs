@@ -1,12 +1,13 @@
-//! GRACE (eq. 5 to 13): contrast as a reward for what the model wrote, instead of a loss of what it computed.
+//! GRACE (eq. 5 to 13): contrastive similarity as a reward for generated rationales, instead of as a loss.
 //!
 //! ```text
 //! R = ( sim(q,d⁺ₖ) − Σ_m sim(q,d⁻ₘ) + λ₁ · consistency + λ₂ · hard ) / τ        A = R − mean_K(R)
 //! L = −(1/|Q|) Σ_q Σ_k A_k · log π(y_k | P(d⁺))
 //! ```
 //!
-//! As the paper writes it, `Σ sim(q,d⁻)` and `hard` are the same for all rollouts of one positive, so that they cancel in `A`: what is
-//! learned is likeness to the query and agreement. `hard = "rollout"` scores each rollout's own vector against the other queries.
+//! As written in the paper, `Σ sim(q,d⁻)` and `hard` are the same for all rollouts of one positive, so they cancel in `A`, and
+//! only similarity to the query and consistency are learned. `hard = "rollout"` scores each rollout's own vector against the
+//! other queries.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
@@ -19,7 +20,7 @@ use souk_nn::backbone::Sampling;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GraceSettings {
-    /// K: rationales of each positive.
+    /// K: rationales per positive.
     pub rollouts: usize,
     /// Side whose rationales are sampled K times and trained on; the other side has one.
     pub sides: Sides,
@@ -29,19 +30,19 @@ pub struct GraceSettings {
     pub consistency: f64,
     /// λ₂
     pub distractors: f64,
-    /// Which vectors `R_hard` compares.
+    /// Vectors that `R_hard` compares.
     pub hard: Hard,
     /// τ
     pub temperature: f64,
-    /// γ: what a rationale that does not come to an end loses.
+    /// γ: penalty of a rationale without an end token.
     pub over_length: f64,
-    /// The policy gradient's baseline and averaging.
+    /// Baseline of the policy gradient, and averaging.
     pub estimator: Estimator,
-    /// ε, and the bound above where it is another (DAPO).
+    /// ε: clip range; the lower bound if `clip_high` is set.
     pub clip: f64,
     /// Upper clip bound of DAPO.
     pub clip_above: f64,
-    /// Updates with one set of rationales; the clip works from the second on.
+    /// Updates per set of rationales; the clip has an effect from the second on.
     pub inner_epochs: usize,
     /// Sampling of rationales.
     pub sampling: Sampling,
@@ -51,17 +52,17 @@ pub struct GraceSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sides {
-    /// The item's, as the paper has it.
+    /// Items, as in the paper.
     #[default]
     Items,
-    /// The query's.
+    /// Queries.
     Queries,
-    /// By turns: a shop's queries and items are written differently, and both are to be understood.
+    /// Alternating, because a shop's queries and items are written differently and both need to be understood.
     Both,
 }
 
 impl Sides {
-    /// Whether the pair at this place of a stage's draws changes its sides.
+    /// True if the pair at this position of a stage's draws swaps its sides.
     pub fn swaps(self, place: u64) -> bool {
         match self {
             Self::Items => false,
@@ -71,14 +72,14 @@ impl Sides {
     }
 }
 
-/// Which vectors the other queries are held against.
+/// Vectors that `R_hard` compares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Hard {
-    /// The query against the others' positives, as it is written.
+    /// The query and the others' positives, as in the paper.
     #[default]
     Paper,
-    /// Each rollout against the others' queries.
+    /// Each rollout and the others' queries.
     Rollout,
 }
 
@@ -86,14 +87,14 @@ pub enum Hard {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Estimator {
-    /// The mean of the group.
+    /// Mean of the group.
     #[default]
     Grpo,
-    /// The reward of the likeliest rationale.
+    /// Reward of the greedy rationale.
     Remax,
-    /// The mean and deviation of the whole batch.
+    /// Mean and standard deviation of the whole batch.
     ReinforcePp,
-    /// The mean and deviation of the group, whose rationales are drawn again where they do not differ; averaged over tokens.
+    /// Mean and standard deviation of the group, averaged over tokens; groups without spread are drawn again.
     Dapo,
 }
 
@@ -117,19 +118,19 @@ impl Default for GraceSettings {
     }
 }
 
-/// Letters: b positives of this process, m of all, k rollouts (and the likeliest behind them, where it is asked for), d width.
+/// Letters: b positives of this process, m of all, k rollouts (followed by the greedy one if needed), d width.
 pub struct RationaleVectors<'a> {
     /// `[m, d]`
     pub queries: &'a Tensor,
     /// `[m, k, d]`
     pub positives: &'a Tensor,
-    /// `[b, n, d]`: of this process's queries.
+    /// `[b, n, d]`: for this process's queries.
     pub negatives: &'a Tensor,
-    /// Which of `m` is this process's first.
+    /// Index of this process's first positive among `m`.
     pub first: i64,
 }
 
-/// Before they are weighed, each `[b, k]`.
+/// Reward terms before weighting, each `[b, k]`.
 pub struct ContrastiveRewards {
     /// Similarity to the query minus that to negatives.
     pub close: Tensor,
@@ -137,7 +138,7 @@ pub struct ContrastiveRewards {
     pub alike: Tensor,
     /// Minus the similarity to other pairs.
     pub apart: Tensor,
-    /// The weighted sum, divided by τ.
+    /// Weighted sum, divided by τ.
     pub total: Tensor,
 }
 
@@ -174,12 +175,12 @@ impl ObjectiveSettings for GraceSettings {
 }
 
 impl GraceSettings {
-    /// Rationales of each positive, the likeliest included where it is needed.
+    /// Rationales per positive, including the greedy one if needed.
     pub fn columns(&self) -> i64 {
         self.rollouts as i64 + i64::from(self.estimator == Estimator::Remax)
     }
 
-    /// The rewards of this process's rationales (eq. 5 to 9).
+    /// Rewards of this process's rationales (eq. 5 to 9).
     pub fn rewards(&self, written: &RationaleVectors) -> ContrastiveRewards {
         let (num, rollouts) = (written.negatives.size()[0], self.rollouts as i64);
         let all = written.queries.size()[0];
@@ -200,7 +201,7 @@ impl GraceSettings {
         ContrastiveRewards { close, alike, apart, total }
     }
 
-    /// `[b, k]` (eq. 7): how little the others are taken for one's own, over all other pairs.
+    /// `[b, k]` (eq. 7): minus the similarity to other pairs.
     fn apart(&self, written: &RationaleVectors, queries: &Tensor, positives: &Tensor) -> Tensor {
         let (num, columns, all) = (positives.size()[0], positives.size()[1], written.queries.size()[0]);
         let others = (all - 1) as f64;
@@ -219,14 +220,14 @@ impl GraceSettings {
         }
     }
 
-    /// The rule of length: who did not come to an end gets less than anybody of the group who did.
+    /// Length penalty: a rationale without an end gets less than any finished one of its group.
     pub fn penalise_length(&self, total: &Tensor, ended: &Tensor) -> Tensor {
         let least = total.where_self(ended, &total.full_like(0.0)).amin([1], true);
         let penalty = (least - self.over_length).clamp_max(-self.over_length);
         total.where_self(ended, &penalty.expand_as(total))
     }
 
-    /// `[b, K]` of curbed rewards `[b, k]` and those of all processes; and the groups that teach something.
+    /// Advantages `[b, K]` from the penalised rewards `[b, k]` and those of all processes, and the groups with a gradient.
     pub fn advantages(&self, reward: &Tensor, all: &Tensor) -> Advantages {
         let rollouts = self.rollouts as i64;
         let own = reward.narrow(1, 0, rollouts);
@@ -247,8 +248,8 @@ impl GraceSettings {
         }
     }
 
-    /// The sum over this process's tokens, `[t]` each: log-probabilities of now, those of when they were drawn where these may be
-    /// others, and the advantage of their rationale.
+    /// Sum over this process's tokens, `[t]` each: current log-probabilities, old ones if they may differ, and the advantage of
+    /// the token's rationale.
     pub fn loss(&self, now: &Tensor, old: Option<&Tensor>, advantage: &Tensor) -> Tensor {
         let Some(old) = old else { return -(now * advantage).sum(Kind::Float) };
         let above = if self.estimator == Estimator::Dapo { self.clip_above } else { self.clip };
@@ -263,7 +264,7 @@ impl GraceSettings {
     }
 }
 
-/// `[b, i, j]`: cosines of `a [b, i, d]` and `b [b, j, d]`, row by row.
+/// `[b, i, j]`: cosines of `a [b, i, d]` and `b [b, j, d]`, per row.
 fn row_cosines(a: &Tensor, b: &Tensor) -> Tensor {
     let unit = |x: &Tensor| x / x.square().sum_dim_intlist(-1, true, Kind::Float).sqrt().clamp_min(1e-12);
     unit(a).matmul(&unit(b).transpose(1, 2))

@@ -1,12 +1,12 @@
-//! Iterative contrastive refinement (GIRCSE, eq. 7 and 8): every step of a refined vector answers for itself, and none may be
-//! worse than the one before it.
+//! Iterative contrastive refinement (GIRCSE, eq. 7 and 8): every soft token has its own loss, and a penalty if the loss rises
+//! from one to the next.
 //!
 //! ```text
 //! L = (1/K) Σ_k L_k  +  λ · (1/(K−1)) Σ_{k≥2} relu(log L_k − log L_{k−1})
 //! ```
 //!
-//! `L_k` is InfoNCE of the vectors after `k` soft tokens. The penalty is taken of each pair by itself, so that it is the same
-//! however a batch is spread over processes; with one step there is none.
+//! `L_k` is InfoNCE of the vectors after `k` soft tokens. The penalty is computed per pair, so it does not depend on how a
+//! batch is split over processes; with one step there is none.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
@@ -15,7 +15,7 @@ use super::info_nce::among;
 use super::{Needs, ObjectiveSettings, PairTargets, Vectors, cosines, positive};
 use souk_io::error::{Error, Result};
 
-/// A loss below this is as good as none: its logarithm would say more than it means.
+/// Losses below this bound count as zero, because their logarithm is meaningless.
 const LEAST: f64 = 1e-6;
 
 /// Settings of iterative contrastive refinement.
@@ -24,11 +24,11 @@ const LEAST: f64 = 1e-6;
 pub struct IcrSettings {
     /// τ
     pub temperature: f64,
-    /// λ; 0: steps need not get better.
+    /// λ; 0: no penalty.
     pub refinement: f64,
-    /// Every step has a loss; otherwise the last alone, for comparison.
+    /// True: a loss for every step; false: only for the last, for comparison.
     pub every_step: bool,
-    /// Items drawn from the whole catalogue for each step, shared by all its queries.
+    /// Global negatives: items drawn from the whole catalogue for each step, shared by all its queries.
     pub global_negatives: usize,
 }
 
@@ -53,7 +53,7 @@ impl ObjectiveSettings for IcrSettings {
 }
 
 impl IcrSettings {
-    /// The weighted sum of the losses of this process's pairs. Vectors of all steps are concatenated: `[m, k·d]` and `[n, k·d]`.
+    /// Weighted sum of the losses of this process's pairs. Vectors of all steps are concatenated: `[m, k·d]` and `[n, k·d]`.
     pub fn loss(&self, vectors: &Vectors, pairs: &PairTargets) -> Tensor {
         let steps = vectors.steps;
         let of_step = |x: &Tensor, step: i64| x.unflatten(1, [steps, -1]).select(1, step);

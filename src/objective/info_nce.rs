@@ -1,11 +1,11 @@
-//! InfoNCE over everything that was gathered (Retrieval-GRPO, eq. 4 and 5):
+//! InfoNCE over the gathered batch (Retrieval-GRPO, eq. 4 and 5):
 //!
 //! ```text
 //! L = −log  exp(s(q,d⁺)/τ) / ( Σ_{d∈B̂} exp(s(q,d)/τ) + Σ_{d∈𝒢} exp(s(q,d)/τ) )
 //! ```
 //!
-//! `B̂`: the items of all pairs of all processes, each once. `𝒢`: items drawn from the whole catalogue. An item that the
-//! query is known to have found is no negative: it is left out of that query's sum. `s` is the cosine.
+//! `B̂`: the distinct items of all pairs of all processes. `𝒢`: items drawn from the whole catalogue. Items that the query is
+//! known to have found are not negatives: they are left out of the query's sum. `s` is the cosine.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
@@ -23,7 +23,7 @@ pub struct InfoNceSettings {
     pub global_negatives: usize,
     /// Prefixes of the vector over which the loss is averaged; none: the whole vector.
     pub dimensions: Vec<i64>,
-    /// Averages with the loss of finding the query among all queries, given the item.
+    /// Symmetric loss: averages with the loss of finding the query among all queries, given the item.
     pub symmetric: bool,
 }
 
@@ -45,7 +45,7 @@ impl ObjectiveSettings for InfoNceSettings {
 }
 
 impl InfoNceSettings {
-    /// The weighted sum of the losses of this process's pairs.
+    /// Weighted sum of the losses of this process's pairs.
     pub fn loss(&self, vectors: &Vectors, pairs: &PairTargets) -> Tensor {
         matryoshka::mean(&self.dimensions, [vectors.queries, vectors.items], |queries, items| {
             let own = queries.index_select(0, pairs.query);
@@ -63,7 +63,7 @@ impl InfoNceSettings {
     }
 }
 
-/// Each row's −log share of `chosen` in the softmax over what is not masked.
+/// −log softmax of `chosen` per row, over the entries that are not masked.
 pub(super) fn among(scores: &Tensor, temperature: f64, masked: &Tensor, chosen: &Tensor) -> Tensor {
     let logits = (scores / temperature).masked_fill(masked, f64::NEG_INFINITY);
     let of_chosen = logits.gather(1, &chosen.unsqueeze(1), false).squeeze_dim(1);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     impl Batch {
-        /// Three pairs among five items; the second query is known to have found item 3 as well.
+        /// Three pairs among five items; the second query is also known to have found item 3.
         fn new() -> Self {
             tch::manual_seed(5);
             let known = Tensor::zeros([3, 5], (Kind::Bool, Device::Cpu));

@@ -1,11 +1,11 @@
-//! Matryoshka representation learning: a loss averaged over prefixes of the vectors, each normalised again, so that a
-//! vector cut short still ranks (Kusupati et al. 2022; Retrieval-GRPO, section 4.1.2).
+//! Matryoshka representation learning: a loss averaged over normalised prefixes of the vectors, so that truncated vectors still
+//! rank well (Kusupati et al. 2022; Retrieval-GRPO, section 4.1.2).
 
 use tch::{Kind, Tensor};
 
 use souk_io::error::{Error, Result};
 
-/// Every prefix is asked for once, and a vector has it.
+/// Prefixes must be unique and not longer than the vector.
 pub fn check(prefixes: &[i64], dimensions: i64) -> Result<()> {
     let mut sorted = prefixes.to_vec();
     sorted.sort_unstable();
@@ -17,7 +17,7 @@ pub fn check(prefixes: &[i64], dimensions: i64) -> Result<()> {
     Ok(())
 }
 
-/// The mean of `loss` over the prefixes; with none named, over the whole vectors alone.
+/// Mean of `loss` over the prefixes, or over the whole vectors if there are none.
 pub fn mean(prefixes: &[i64], whole: [&Tensor; 2], loss: impl Fn(&Tensor, &Tensor) -> Tensor) -> Tensor {
     let of = |n: i64| {
         let [queries, items] = whole.map(|vectors| unit(&vectors.narrow(1, 0, n)));

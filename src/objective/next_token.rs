@@ -1,5 +1,5 @@
-//! Language modelling: −log π of every next token, averaged over tokens. Makes small decoders from nothing writers of catalogue text,
-//! as what GRACE and GIRCSE begin with; and says, of items kept aside, how well a model still writes (perplexity).
+//! Language modelling: −log π of every next token, averaged over tokens. Turns a decoder initialised from scratch into a writer
+//! of catalogue text, the starting point of GRACE and GIRCSE, and measures perplexity on held-out items.
 
 use serde::{Deserialize, Serialize};
 
@@ -35,7 +35,7 @@ impl ObjectiveSettings for NextTokenSettings {
     }
 
     fn needs(&self) -> Needs {
-        // an answer stands behind a text that is left open for one
+        // the answer follows a text without an end token
         Needs { next_tokens: true, rationales: !self.answer.is_empty(), ..Needs::default() }
     }
 }

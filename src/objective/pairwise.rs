@@ -1,5 +1,5 @@
-//! A ranking loss on mined hard negatives, the usual second stage that Retrieval-GRPO is compared with: of any two judged
-//! candidates, the one with the higher reward should have the higher score.
+//! Pairwise ranking loss on mined hard negatives, a baseline in the Retrieval-GRPO paper: of any two judged candidates, the one
+//! with the higher reward should have the higher score.
 //!
 //! ```text
 //! L = (1/|Q|) Σ_q mean over r_i > r_j of −log σ((s(q,d_i) − s(q,d_j)) / τ)
@@ -11,25 +11,25 @@ use tch::{Kind, Tensor};
 use super::{Candidates, Group, GroupLoss, Needs, ObjectiveSettings, Tally, Vectors, cosines, positive};
 use souk_io::error::{Error, Result};
 
-/// Rewards that differ by less are the same.
+/// Smaller differences of rewards count as ties.
 const SAME: f64 = 1e-6;
 
 /// Settings of the pairwise ranking loss.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PairwiseSettings {
-    /// τ: scores are divided by it.
+    /// τ: temperature of the scores.
     pub temperature: f64,
     /// Mining of hard negatives.
     #[serde(flatten)]
     pub mined: MinedSettings,
 }
 
-/// The first items of each query by the model that the stage begins with, judged once before it.
+/// Hard negatives: each query's first items under the initial model, judged once before the stage.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MinedSettings {
-    /// Judged of each query: its first so many.
+    /// Number of items judged per query.
     pub depth: usize,
     /// Number of these that a step sees per query.
     pub group: usize,
@@ -74,14 +74,14 @@ impl ObjectiveSettings for PairwiseSettings {
 }
 
 impl PairwiseSettings {
-    /// The sum of the losses of this process's queries.
+    /// Sum of the losses of this process's queries.
     pub fn loss(&self, vectors: &Vectors, group: &Group) -> GroupLoss {
         let scores = cosines(vectors.queries, vectors.items).gather(1, group.candidates, false) / self.temperature;
         over_preferences(&scores, group)
     }
 }
 
-/// The mean of −log σ(a − b) over the pairs of each row of which the first has the higher reward, summed over rows.
+/// Mean of −log σ(a − b) over the pairs of each row whose first has the higher reward, summed over rows.
 pub fn over_preferences(values: &Tensor, group: &Group) -> GroupLoss {
     let known = group.known.unsqueeze(2).logical_and(&group.known.unsqueeze(1));
     let above = (group.reward.unsqueeze(2) - group.reward.unsqueeze(1)).gt(SAME);

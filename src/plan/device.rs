@@ -1,11 +1,11 @@
-//! The devices that a stage can be planned for: what their makers promise, and what share of it real work is assumed to
-//! reach. Never measured by this program; the row `cpu` was fitted on one machine, and says so.
+//! Device table for plans: datasheet values, and the assumed fraction that real work reaches. Nothing is measured at run time;
+//! the row `cpu` was fitted on one machine.
 
 use serde::Serialize;
 
 use souk_io::error::{Error, Result};
 
-/// A way between two devices: seconds before the first byte of a step of a ring arrives, and bytes a second.
+/// Link between two devices: latency of a ring step in seconds, and bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Way {
     /// Latency in seconds.
@@ -14,14 +14,14 @@ pub struct Way {
     pub beta: f64,
 }
 
-/// One row: bytes, operations a second, bytes a second, seconds.
+/// Device in the table.
 #[derive(Clone, Debug, Serialize)]
 pub struct Device {
-    /// Name, as `--gpu` takes it.
+    /// Name for `--gpu`.
     pub name: &'static str,
-    /// Bytes of memory; none for a CPU.
+    /// Memory in bytes; none for a CPU.
     pub memory: Option<f64>,
-    /// Products of dense matrices in bf16, in TF32, and in f32, which is what libtorch uses unless TF32 is allowed.
+    /// Dense matrix products per second in bf16, TF32 and f32; libtorch uses f32 unless TF32 is allowed.
     pub bf16: f64,
     /// TF32 operations per second.
     pub tf32: f64,
@@ -29,7 +29,7 @@ pub struct Device {
     pub f32: f64,
     /// Memory bandwidth in bytes per second.
     pub bandwidth: f64,
-    /// Devices of one node, and the ways inside it and to the next.
+    /// Devices per node.
     pub per_node: u64,
     /// Link between devices of one node.
     pub inside: Way,
@@ -39,15 +39,15 @@ pub struct Device {
     pub mfu: f64,
     /// Assumed fraction of the memory bandwidth for everything else.
     pub bandwidth_share: f64,
-    /// Seconds that the host takes to start one operation.
+    /// Seconds the host needs to launch one operation.
     pub launch: f64,
-    /// The device works on while the host starts the next operation.
+    /// True if the device runs asynchronously to the host.
     pub apart: bool,
-    /// Seconds of one score of the loss beyond its bytes.
+    /// Seconds per score of the loss, beyond its memory traffic.
     pub score: f64,
-    /// Bytes that the process holds before it has a model.
+    /// Memory of a process before it loads a model.
     pub context: f64,
-    /// Processes that run at full speed; more of them share it.
+    /// Number of processes that run at full speed; more share the cores.
     pub cores: Option<f64>,
     /// Source of the numbers.
     pub source: &'static str,
@@ -58,8 +58,8 @@ const DATASHEET: &str = "datasheet of the SXM form (HGX for b200), dense; mfu, b
                          share are assumptions";
 const FITTED: &str = "fitted on one virtual machine with 2 cores of an AMD EPYC (docs/scale.md); one process a core";
 
-/// A ring's step between neighbours, as NCCL's own tables have it for its protocol for large messages (src/graph/tuning.cc:
-/// 3.4 us by NVLink, 14 us by a network). A network adapter of 400 Gb/s for each GPU. Ways are taken at 80 % of their width.
+/// Latency of a ring step as in NCCL's tables for large messages (src/graph/tuning.cc: 3.4 us by NVLink, 14 us by network). One
+/// 400 Gb/s network adapter per GPU. Links are taken at 80 % of their bandwidth.
 const NVLINK_ALPHA: f64 = 3.4e-6;
 const NETWORK: Way = Way { alpha: 14e-6, beta: 0.8 * 50e9 };
 /// Gloo between processes of one machine.
@@ -88,8 +88,8 @@ const fn gpu(name: &'static str, memory: f64, products: [f64; 3], bandwidth: f64
     }
 }
 
-/// NVIDIA's datasheets: A100 80 GB SXM (2021), H100 SXM (2023), H200 SXM (2024), HGX B200 (2025). Memory in GiB as CUDA
-/// shows it; TFLOPS without sparsity; TB/s; NVLink in GB/s and one direction.
+/// NVIDIA's datasheets: A100 80 GB SXM (2021), H100 SXM (2023), H200 SXM (2024), HGX B200 (2025). Memory in GiB as CUDA shows
+/// it; TFLOPS without sparsity; TB/s; NVLink in GB/s per direction.
 static DEVICES: [Device; 5] = [
     gpu("a100", 79.1, [312.0, 156.0, 19.5], 2.04, 300.0),
     gpu("h100", 79.1, [989.0, 494.0, 67.0], 3.35, 450.0),
@@ -117,7 +117,7 @@ static DEVICES: [Device; 5] = [
 ];
 
 impl Device {
-    /// The device of that name; an error lists the known ones.
+    /// Finds a device by name; the error lists the known ones.
     pub fn named(name: &str) -> Result<Self> {
         let found = DEVICES.iter().find(|device| device.name == name.to_lowercase());
         found.cloned().ok_or_else(|| {

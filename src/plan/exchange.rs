@@ -1,46 +1,46 @@
-//! Communication between processes in a step, and the time of a ring for it: `seconds = steps x alpha + bytes / beta`, the
-//! bytes being those that one process sends. Where the ring crosses nodes, the narrower way counts.
+//! Communication of a step and its time over a ring: `seconds = steps x alpha + bytes / beta`, with the bytes that one process
+//! sends. If the ring crosses nodes, the slower link counts.
 
 use serde::Serialize;
 
 use super::device::Device;
 
-/// One kind of exchange, in a whole step of one process.
+/// One kind of communication, for a whole step of one process.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Exchange {
     /// Name of the exchange.
     pub name: &'static str,
-    /// Exchanges in a step.
+    /// Number of calls in a step.
     pub times: f64,
-    /// That one process sends.
+    /// Bytes sent by one process.
     pub bytes: f64,
     /// Seconds in a step.
     pub seconds: f64,
 }
 
-/// A ring over so many devices of one kind.
+/// Ring of devices of one kind.
 pub struct Ring<'a> {
     pub device: &'a Device,
     pub devices: u64,
 }
 
 impl Ring<'_> {
-    /// Every process gives so many bytes, and gets those of all.
+    /// All-gather: every process sends so many bytes and receives those of all.
     pub fn gather(&self, name: &'static str, bytes: f64, times: f64) -> Exchange {
         self.exchange(name, (self.devices - 1) as f64 * bytes, 1.0, times)
     }
 
-    /// Every process gives as many bytes as all have together, and gets the sum of its part.
+    /// Reduce-scatter: every process contributes all bytes and receives the sum of its part.
     pub fn scatter(&self, name: &'static str, bytes: f64, times: f64) -> Exchange {
         self.exchange(name, self.others() * bytes, 1.0, times)
     }
 
-    /// Every process gives and gets so many bytes, in pieces.
+    /// All-reduce of so many bytes, in pieces.
     pub fn reduce(&self, name: &'static str, bytes: f64, pieces: f64) -> Exchange {
         self.exchange(name, 2.0 * self.others() * bytes / pieces, 2.0, pieces)
     }
 
-    /// The share of a whole that is not this process's.
+    /// Fraction of the whole that belongs to other processes.
     fn others(&self) -> f64 {
         (self.devices - 1) as f64 / self.devices as f64
     }

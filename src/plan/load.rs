@@ -6,20 +6,20 @@ use serde::Serialize;
 use souk_io::error::{Error, Result};
 use souk_nn::encoder::Outline;
 
-/// The texts of a shop, as far as a plan needs them.
+/// Text lengths of a shop.
 #[derive(Clone, Debug)]
 pub struct TextLengths {
-    /// Tokens of some queries and some items, ascending.
+    /// Sampled token counts of queries and items, ascending.
     queries: Vec<u64>,
     items: Vec<u64>,
-    /// Items of a batch for each of its pairs; an item that several pairs share counts once.
+    /// Distinct items per pair of a batch.
     pub distinct: f64,
-    /// Pairs that there are to learn from.
+    /// Number of training pairs.
     pub pairs: Option<u64>,
 }
 
 impl TextLengths {
-    /// From samples of token counts; an error if a sample is empty or a text has no token.
+    /// From samples of token counts; an error if a sample is empty or a text has no tokens.
     pub fn new(mut queries: Vec<u64>, mut items: Vec<u64>, distinct: f64, pairs: Option<u64>) -> Result<Self> {
         if queries.iter().chain(&items).any(|tokens| *tokens == 0) || queries.is_empty() || items.is_empty() {
             return Err(Error::input("a text has at least 1 token: use how many a query and an item have"));
@@ -35,15 +35,15 @@ impl TextLengths {
     }
 }
 
-/// One chunk of texts that go through the model together.
+/// Texts that go through the model together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Chunk {
     pub texts: f64,
     /// Tokens of all texts.
     pub tokens: f64,
-    /// Pairs of tokens that attention computes, summed over layers.
+    /// Token pairs that attention computes, summed over layers.
     pub seen: f64,
-    /// Different lengths: attention is started once for each.
+    /// Number of different lengths; attention is launched once for each.
     pub lengths: f64,
 }
 
@@ -61,14 +61,14 @@ pub struct Load {
     pub chunks: Vec<Chunk>,
     /// Number of forward passes.
     pub num_chunks: usize,
-    /// The first chunks go through the model once, and their graphs are kept; the others go twice.
+    /// The first chunks run once, and their graphs are kept; the others run twice.
     pub kept: usize,
     /// Tokens whose graphs are kept.
     pub kept_tokens: f64,
 }
 
 impl Load {
-    /// The load of the process with the most texts: so many queries and items.
+    /// Load of the process with the most texts.
     pub fn of(texts: &TextLengths, outline: &Outline, counts: [u64; 2], chunk: usize, keep: usize) -> Self {
         let [queries, items] = counts;
         let mut lengths = spread(&texts.queries, queries);
@@ -100,7 +100,7 @@ impl Load {
         load
     }
 
-    /// Chunks whose graphs are kept, and those that go twice.
+    /// Chunks whose graphs are kept, and those that run twice.
     pub fn split(&self) -> (&[Chunk], &[Chunk]) {
         self.chunks.split_at(self.kept)
     }
@@ -112,7 +112,7 @@ fn spread(sample: &[u64], count: u64) -> Vec<u64> {
     (0..count).map(|i| sample[place(i).min(sample.len() - 1)]).collect()
 }
 
-/// Pairs of tokens in one text, over all layers. A causal kernel leaves half of them out; one with a mask for a sliding window
+/// Token pairs of one text, over all layers. A causal kernel skips half of them; one with a sliding-window mask computes all.
 /// computes all.
 pub(super) fn seen(outline: &Outline, length: u64) -> f64 {
     let square = (length * length) as f64;

@@ -8,7 +8,7 @@ use super::load::{Chunk, Load};
 use super::model::ModelCost;
 use super::time::LossCost;
 
-/// One part of the memory of the fullest moment, in bytes.
+/// Allocation at peak memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MemoryPart {
     /// Name of the allocation.
@@ -17,7 +17,7 @@ pub struct MemoryPart {
     pub bytes: f64,
 }
 
-/// The fullest moment of a step.
+/// Peak memory of a step.
 #[derive(Clone, Debug, Serialize)]
 pub struct Memory {
     /// The phase with the highest memory use.
@@ -31,7 +31,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Whether the device has enough memory.
+    /// True if the device has enough memory.
     pub fn fits(&self) -> bool {
         self.capacity.is_none_or(|capacity| self.bytes <= capacity)
     }
@@ -58,7 +58,7 @@ impl Memory {
     }
 }
 
-/// The moments of a step that may be the fullest, and what each adds.
+/// Moments of a step that may have the peak, and their allocations.
 fn moments(job: &Job, model: &ModelCost, load: &Load, loss: &LossCost) -> Vec<(&'static str, Vec<MemoryPart>)> {
     let part = |name, bytes| MemoryPart { name, bytes };
     let largest = |of: &dyn Fn(&Chunk) -> f64| load.chunks.iter().map(of).fold(0.0, f64::max);

@@ -1,6 +1,6 @@
-//! Cost estimate of a training stage before it runs: memory of a device, operations, bytes between processes, seconds of a
-//! step by phase, and what limits. Takes sizes, settings, lengths of texts and a row of the table of devices; gives numbers.
-//! Counts the work of `train` without running it; `docs/scale.md` compares estimates with measurements.
+//! Cost estimate of a training stage before it runs: device memory, operations, communication, seconds of a step by phase, and
+//! the bottleneck. The input is model sizes, settings, text lengths and a row of the device table. It mirrors the work of
+//! `train` without running it; `docs/scale.md` compares estimates with measurements.
 
 mod device;
 mod exchange;
@@ -29,7 +29,7 @@ use crate::train::{MAX_PAIRS, PhaseSeconds, TrainSettings};
 use souk_io::error::{Error, Result};
 use souk_nn::encoder::Outline;
 
-/// The stage that is planned.
+/// Stage to plan.
 #[derive(Clone)]
 pub struct Job<'a> {
     /// Sizes of the model.
@@ -49,7 +49,7 @@ pub struct Job<'a> {
 /// Estimated cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct Plan {
-    /// The kind of device.
+    /// Kind of device.
     pub device: Device,
     /// Number of devices.
     pub devices: u64,
@@ -57,7 +57,7 @@ pub struct Plan {
     pub parameters: f64,
     /// Parameters that are trained.
     pub trained: f64,
-    /// Pairs and distinct items of one batch of all processes.
+    /// Pairs of one batch over all processes.
     pub batch: u64,
     /// Distinct items of one batch of all processes.
     pub items: u64,
@@ -73,13 +73,13 @@ pub struct Plan {
     pub seconds: PhaseSeconds,
     /// Seconds of a step.
     pub step_seconds: f64,
-    /// The same seconds by what they are spent on.
+    /// Seconds by cause.
     pub causes: Causes,
     /// Bottleneck of the step.
     pub limit: String,
-    /// Operations that training needs at least, in f32 or bf16 as it is set, beside the device's peak.
+    /// Minimum operations of training, relative to the device's peak in f32 or bf16.
     pub utilisation: f64,
-    /// Pairs of a step with which the memory is just enough.
+    /// Largest number of pairs per step that fits into memory.
     pub largest_batch: Option<u64>,
     /// The whole stage, if the number of pairs is known.
     pub epoch: Option<Epoch>,
@@ -90,17 +90,17 @@ pub struct Plan {
 /// Operations of one process in a step.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Flops {
-    /// The first forward pass.
+    /// First forward pass.
     pub forward: f64,
-    /// The second run of chunks whose graphs are not kept.
+    /// Second forward pass of chunks whose graphs are not kept.
     pub again: f64,
-    /// The backward pass.
+    /// Backward pass.
     pub backward: f64,
-    /// The objective.
+    /// Objective.
     pub loss: f64,
 }
 
-/// All epochs that the settings ask for.
+/// Whole stage, with all epochs.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Epoch {
     /// Training pairs.
@@ -112,7 +112,7 @@ pub struct Epoch {
 }
 
 impl Job<'_> {
-    /// Predicts the stage on devices of one kind.
+    /// Estimates the stage on devices of one kind.
     pub fn plan(&self, device: &Device, host: &Host) -> Result<Plan> {
         self.check()?;
         let model = self.model(device);
@@ -195,7 +195,7 @@ impl Job<'_> {
         Load::of(self.texts, self.outline, counts, self.settings.chunk_tokens, self.settings.keep_tokens)
     }
 
-    /// By doubling, then halving the rest, to a percent.
+    /// Doubles, then bisects to one percent.
     fn largest_batch(&self, device: &Device) -> Option<u64> {
         device.memory?;
         let fits = |pairs: u64| {
@@ -238,7 +238,7 @@ impl Job<'_> {
 }
 
 impl Device {
-    /// Operations a second of a product.
+    /// Operations per second of a product.
     pub fn peak(&self, bf16: bool) -> f64 {
         if bf16 { self.bf16 } else { self.f32 }
     }

@@ -1,19 +1,19 @@
-//! Cost of one pass through a model: operations, bytes moved, bytes kept for the backward pass. It follows what
-//! `backbone` computes and what libtorch's autograd saves of it, tensor by tensor.
+//! Cost of one pass through a model: operations, bytes moved, bytes kept for the backward pass. It follows `backbone` and what
+//! libtorch's autograd saves, tensor by tensor.
 
 use super::load::Chunk;
 use souk_nn::backbone::LinearShape;
 use souk_nn::backbone::lora::Lora;
 use souk_nn::encoder::Outline;
 
-/// A pass and its way back.
+/// Cost of a forward and a backward pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PassCost {
     /// Operations of matrix products.
     pub flops: f64,
     /// Bytes read and written.
     pub bytes: f64,
-    /// Operations that the host starts.
+    /// Operations that the host launches.
     pub starts: f64,
 }
 
@@ -22,13 +22,13 @@ pub struct ModelCost<'a> {
     lora: Option<&'a Lora>,
     bf16: bool,
     dropout: bool,
-    /// Attention with dropout has a kernel of its own.
+    /// Attention with dropout uses another kernel.
     gpu: bool,
     pub parameters: f64,
     pub trained: f64,
 }
 
-/// Operations of one layer and of one length within it, as libtorch starts them.
+/// Operations of one layer, and of one length within it, as libtorch launches them.
 const STARTS_BERT: f64 = 16.0;
 const STARTS_DECODER: f64 = 40.0;
 const STARTS_LENGTH: f64 = 14.0;
@@ -45,7 +45,7 @@ impl<'a> ModelCost<'a> {
         model
     }
 
-    /// The sum of `of` over all maps of all layers that have an adapter.
+    /// Sum of `of` over all linear maps with an adapter.
     fn adapters(&self, of: impl Fn(&Lora, &LinearShape) -> f64) -> f64 {
         let Some(lora) = self.lora else { return 0.0 };
         let sizes = &self.outline.sizes;
@@ -60,12 +60,12 @@ impl<'a> ModelCost<'a> {
         (self.outline.sizes.num_layers() - self.outline.skip_layers) as f64
     }
 
-    /// Entries of the matrices that every token is multiplied by.
+    /// Elements of the matrices that every token is multiplied by.
     fn matrices(&self) -> f64 {
         self.depth() * self.outline.sizes.maps.iter().map(|map| (map.inputs * map.outputs) as f64).sum::<f64>()
     }
 
-    /// Bytes of a number in a product.
+    /// Bytes per number in a product.
     fn low(&self) -> f64 {
         if self.bf16 { 2.0 } else { 4.0 }
     }
@@ -94,12 +94,12 @@ impl<'a> ModelCost<'a> {
         let adapters =
             4.0 * chunk.tokens * self.adapters(|lora, map| (lora.rank as u64 * (map.inputs + map.outputs)) as f64);
         let dense: f64 = self.outline.dense.iter().map(|(i, o, _)| 4.0 * chunk.texts * (i * o) as f64).sum();
-        // scores are computed again from queries and keys
+        // the backward pass recomputes scores from queries and keys
         let attention = 10.0 * (sizes.heads * sizes.head) as f64 * chunk.seen;
         let full = self.lora.is_none();
         let products = if full { 4.0 } else { 2.0 } * chunk.tokens * self.matrices();
         let casts = if self.bf16 { 6.0 } else { 0.0 };
-        // gradients of matrices are written, and added to what is there; that of the words is as large as their table
+        // gradients of matrices are written, then accumulated; the gradient of the embedding is as large as its table
         let gradients =
             if full { self.matrices() * (self.low() + casts + 12.0) + 16.0 * self.embeddings() } else { 0.0 };
         let pass = self.forward(chunk);
@@ -110,7 +110,7 @@ impl<'a> ModelCost<'a> {
         }
     }
 
-    /// Bytes that one token moves in one layer, on its way forward.
+    /// Bytes moved per token and layer in the forward pass.
     fn moved(&self) -> f64 {
         let sizes = &self.outline.sizes;
         let [w, i] = [sizes.width as f64, sizes.inner as f64];
@@ -130,7 +130,7 @@ impl<'a> ModelCost<'a> {
         products + attention + 2.0 * (add + norm * w) + turn + heads + 5.0 * i * low + 5.0 * w * cast
     }
 
-    /// Bytes that the graph of a chunk keeps.
+    /// Bytes kept by the graph of a chunk.
     pub fn graph(&self, chunk: &Chunk) -> f64 {
         let sizes = &self.outline.sizes;
         let w = sizes.width as f64;
@@ -145,23 +145,23 @@ impl<'a> ModelCost<'a> {
         chunk.tokens * (self.depth() * self.saved() + ends + masks) + texts + probabilities
     }
 
-    /// Copies of the weights in bf16 that each graph keeps.
+    /// Copies of the weights in bf16 kept by each graph.
     pub fn casts(&self) -> f64 {
         if self.bf16 { 2.0 * self.matrices() } else { 0.0 }
     }
 
-    /// Bytes of one token in one layer that autograd keeps.
+    /// Bytes kept by autograd per token and layer.
     fn saved(&self) -> f64 {
         let sizes = &self.outline.sizes;
         let [w, i] = [sizes.width as f64, sizes.inner as f64];
         let [q, k] = [(sizes.heads * sizes.head) as f64, (sizes.kv_heads * sizes.head) as f64];
         let low = self.low();
         let full = self.lora.is_none();
-        // a map keeps its input with or without a gradient of its own, as was measured
+        // measured: a linear map keeps its input with or without a gradient of its own
         let inputs = |group: usize| {
             let kept = sizes.maps.iter().filter(|map| map.group == group);
             let (count, width) = kept.fold((0.0, 0.0), |(count, _), map| (count + 1.0, map.inputs as f64));
-            // each cast of one input is a copy of its own
+            // each cast of an input is a separate copy
             width * if self.bf16 { 2.0 * count } else { 4.0 }
         };
         let inputs: f64 = (0..4).map(inputs).sum();
@@ -174,14 +174,14 @@ impl<'a> ModelCost<'a> {
         inputs + attention + 2.0 * norm * w + heads + 3.0 * low * i
     }
 
-    /// Bytes that a pass needs beside its graph, and its way back beside the gradients.
+    /// Bytes that a forward pass needs beside its graph, and a backward pass beside the gradients.
     pub fn working(&self, chunk: &Chunk) -> f64 {
         let sizes = &self.outline.sizes;
         let wide = if sizes.decoder { 3.0 } else { 2.0 };
         chunk.tokens * (wide * self.low() * sizes.inner as f64 + 12.0 * sizes.width as f64)
     }
 
-    /// Bytes of gradients that are made before they are added: the largest is that of the words.
+    /// Bytes of temporary gradients before they are accumulated; the largest is that of the embedding.
     pub fn fresh_gradient(&self) -> f64 {
         let largest = self.outline.sizes.maps.iter().map(|map| (map.inputs * map.outputs) as f64).fold(0.0, f64::max);
         if self.lora.is_some() { 0.0 } else { 4.0 * self.embeddings().max(largest) }
@@ -202,7 +202,7 @@ mod tests {
     fn bert_base_costs_what_a_pencil_says() {
         let bert = bert_base();
         let model = ModelCost::new(&bert, None, false, false, false);
-        // the published number of parameters, less the pooler that an encoder does not compute: 768 * 768 + 768
+        // the published number of parameters, minus the pooler that an encoder does not compute: 768 * 768 + 768
         assert_eq!(model.parameters, 109_482_240.0 - 590_592.0);
         // 12 layers of 4 * 768^2 + 2 * 768 * 3072 entries, twice; attention over 128 tokens: 4 * 768 * 128 a layer
         let forward = model.forward(&chunk(1.0, 128.0, 12.0)).flops / 128.0;
@@ -235,7 +235,7 @@ mod tests {
             "max_position_embeddings": 32768, "tie_word_embeddings": true}"#,
         );
         let model = ModelCost::new(&qwen, None, true, false, true);
-        // as the model's card says: 3.09 B, 2.77 B of them without the words
+        // as in the model card: 3.09 B, of which 2.77 B without the embedding
         assert_eq!(model.parameters, 3_085_938_688.0);
         assert_eq!(model.matrices(), 36.0 * (2.0 * 2048.0 * 2048.0 + 2.0 * 2048.0 * 256.0 + 3.0 * 2048.0 * 11008.0));
         // in bf16: 3 + 2 casts of x, one of the context, one of the product; q, k, v, out; two norms in f32; gate, up, silu

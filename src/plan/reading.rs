@@ -4,7 +4,7 @@ use super::load::{Chunk, seen};
 use super::model::ModelCost;
 use souk_nn::encoder::Outline;
 
-/// Decoders of the papers' sizes, as `config.json` describes them: for counts of what soft tokens cost there.
+/// Decoders of the papers' sizes, as in their `config.json`, for operation counts.
 pub const KNOWN_WRITERS: [(&str, &str); 2] = [
     (
         "Qwen2.5-0.5B",
@@ -20,26 +20,26 @@ pub const KNOWN_WRITERS: [(&str, &str); 2] = [
     ),
 ];
 
-/// One text of `tokens`, with `steps` soft tokens behind it; none: one plain pass.
+/// One text of `tokens` with `steps` soft tokens; no steps: one plain pass.
 #[derive(Clone, Copy, Debug)]
 pub struct ReadingCost {
     /// Tokens of the text.
     pub tokens: u64,
     /// Soft tokens.
     pub steps: u64,
-    /// Keys and values are kept; otherwise all is read again for each soft token.
+    /// True if keys and values are cached; otherwise every soft token re-encodes the whole text.
     pub cached: bool,
 }
 
 impl ReadingCost {
-    /// Operations of products, in one pass without gradients.
+    /// Operations of matrix products, in one pass without gradients.
     pub fn flops(&self, outline: &Outline) -> f64 {
         let model = ModelCost::new(outline, None, false, false, false);
         let pass = |tokens: u64, seen: f64| {
             model.forward(&Chunk { texts: 0.0, tokens: tokens as f64, seen, lengths: 1.0 }).flops
         };
         let whole = |tokens: u64| pass(tokens, seen(outline, tokens));
-        // the scores of all words, and the mixture of them
+        // scores of the whole vocabulary, and their mixture
         let word = 4.0 * (outline.sizes.vocab * outline.sizes.width) as f64;
         let soft = |step: u64| match (self.cached, self.tokens + step) {
             (true, length) => pass(1, (length * outline.sizes.num_layers()) as f64),
@@ -48,7 +48,7 @@ impl ReadingCost {
         whole(self.tokens) + (1..=self.steps).map(|step| word + soft(step)).sum::<f64>()
     }
 
-    /// Keys and values, in numbers of so many bytes.
+    /// Memory of keys and values, with so many bytes per number.
     pub fn kept_bytes(&self, outline: &Outline, number: u64) -> u64 {
         let sizes = &outline.sizes;
         let slots = if self.cached && self.steps > 0 { self.tokens + self.steps } else { 0 };

@@ -15,10 +15,10 @@ use souk_nn::encoder::Reader;
 
 /// Pairs whose texts are tokenized.
 const SAMPLE: usize = 2_000;
-/// Pairs that are drawn to count distinct items.
+/// Pairs drawn to count distinct items.
 const DRAWN: usize = 1 << 16;
 
-/// Reads what the first batches hold. Drawn negatives that a pair has chosen as well are counted twice.
+/// Measures the first batches. A drawn negative that is also a pair's item is counted twice.
 pub fn sample(data: &DataFolder, reader: &Reader, settings: &TrainSettings, negatives: usize) -> Result<TextLengths> {
     let catalogue = Catalogue::open(data)?;
     let pairs = Pairs::open(data, &catalogue, settings.pairs, settings.split.as_str(), None)?;
@@ -33,7 +33,7 @@ pub fn sample(data: &DataFolder, reader: &Reader, settings: &TrainSettings, nega
         queries.push(tokens(pair.query, TextKind::Query)?);
         items.push(item(pair.item)?);
     }
-    // as many of them as a batch has beside its pairs
+    // as many as a batch has beside its pairs
     let drawn = (negatives * SAMPLE / batch).min(SAMPLE) as u64;
     for draw in 0..drawn {
         items.push(item(catalogue.negative(settings.seed, draw))?);

@@ -1,6 +1,6 @@
-//! PhaseSeconds of a step: each pass takes as long as its products at the assumed share of the peak and all other bytes at the
-//! assumed share of the bandwidth; on a device that works on its own, at least as long as the host needs to start them.
-//! Nothing overlaps, as in `train`.
+//! Time of a step by phase. A pass takes its matrix products at the assumed fraction of peak plus all other bytes at the
+//! assumed fraction of the bandwidth. On a GPU it takes at least as long as the host needs to launch the operations. No overlap
+//! is assumed, as in `train`.
 
 use serde::Serialize;
 
@@ -11,22 +11,22 @@ use super::model::{ModelCost, PassCost};
 use super::{Flops, Job};
 use crate::train::PhaseSeconds;
 
-/// Gradients are summed in pieces of so many entries.
+/// Elements of one piece of the gradient all-reduce.
 const PIECE: f64 = (1 << 24) as f64;
-/// Reads and writes of one score, forward and back; and of one entry of a vector that is normalised.
+/// Memory accesses per score, forward and backward; and per element of a vector that is normalised.
 const SCORE_BYTES: f64 = 80.0;
 const UNIT_BYTES: f64 = 64.0;
 
 /// Host time per step, in seconds. Fitted on one machine, like the row `cpu`.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Host {
-    /// Drawing one pair: every process draws all of them.
+    /// Drawing one pair; every process draws all of them.
     pub draw: f64,
     /// Reading one text.
     pub text: f64,
     /// Tokenizing one token.
     pub token: f64,
-    /// One entry of the mask of known items.
+    /// One element of the mask of known items.
     pub mask: f64,
 }
 
@@ -36,25 +36,25 @@ impl Default for Host {
     }
 }
 
-/// A step by what its seconds are spent on.
+/// Seconds of a step by cause.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Causes {
     /// Matrix products.
     pub products: f64,
-    /// Everything that reads and writes memory, products aside.
+    /// Memory-bound operations, without matrix products.
     pub memory_traffic: f64,
-    /// Waiting for the host to start operations.
+    /// Waiting for the host to launch operations.
     pub starts: f64,
-    /// Exchanges between processes.
+    /// Communication between processes.
     pub exchange: f64,
-    /// The objective's own products and traffic.
+    /// The objective's own products and memory traffic.
     pub loss: f64,
     /// Drawing, reading and tokenizing.
     pub host: f64,
 }
 
 impl Causes {
-    /// Every cause with its seconds.
+    /// All causes with their seconds.
     pub fn all(&self) -> [(&'static str, f64); 6] {
         [
             ("products", self.products),
@@ -74,11 +74,11 @@ impl Causes {
     }
 }
 
-/// The objective of one process in one batch.
+/// The objective's work in one process and batch.
 pub struct LossCost {
     flops: f64,
     traffic: f64,
-    /// Scores; the host makes a mask with an entry for each.
+    /// Number of scores; the host builds a mask with one element each.
     scores: f64,
     pub score_bytes: f64,
     pub vector_bytes: f64,
@@ -104,16 +104,16 @@ impl LossCost {
             flops: 6.0 * scores * all,
             traffic: SCORE_BYTES * scores * prefixes.len() as f64 + UNIT_BYTES * (queries + items) * all,
             scores,
-            // logits of each prefix and the mask; three more while one prefix goes back
+            // logits of each prefix and the mask; three more while one prefix runs backward
             score_bytes: scores * (4.0 * prefixes.len() as f64 + 13.0),
-            // gathered, gradient, one prefix's gradient, what is sent back; and each prefix normalised
+            // gathered, gradient, one prefix's gradient, returned gradients; and each prefix normalised
             vector_bytes: 4.0 * d * (3.0 * others + 2.0 * (queries + items)) + 4.0 * all * (queries + items),
             symmetric,
         }
     }
 }
 
-/// A device and the host that feeds it.
+/// A device with its host.
 pub struct Machine<'a> {
     pub device: &'a Device,
     pub host: &'a Host,
@@ -177,7 +177,7 @@ fn total(numbers: impl Iterator<Item = f64>) -> f64 {
     numbers.fold(0.0, |sum, number| sum + number)
 }
 
-/// All exchanges of a step, and the seconds of those that sum gradients.
+/// All communication of a step, and the seconds of the gradient all-reduce.
 fn exchanges(job: &Job, model: &ModelCost, loss: &LossCost, load: &Load, ring: &Ring) -> (Vec<Exchange>, f64) {
     if job.devices == 1 {
         return (Vec::new(), 0.0);
@@ -207,7 +207,7 @@ struct Clock<'a> {
 }
 
 impl Clock<'_> {
-    /// PhaseSeconds of one pass; `times` of them are added to the causes.
+    /// Adds the seconds of one pass, `times` times, to the causes.
     fn pass(&self, work: &PassCost, times: f64, causes: &mut Causes) -> f64 {
         let device = self.device;
         let products = self.crowding * work.flops / (device.peak(self.bf16) * device.mfu);

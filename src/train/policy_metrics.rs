@@ -1,4 +1,4 @@
-//! Metrics of the policy and its rewards in one step, over all processes (the paper's Figure 3, KL, entropy, clip share).
+//! Metrics of the policy and its rewards in one step, over all processes (the paper's Figure 3, KL, entropy, clip fraction).
 
 use std::collections::BTreeMap;
 
@@ -12,26 +12,26 @@ use souk_io::telemetry::{StepRewards, TRAIN};
 use souk_nn::collective::Collective;
 use souk_reward::{Reward, RewardComponent};
 
-/// RewardComponent of a line of `steps.jsonl`.
+/// Policy metrics in a line of `steps.jsonl`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PolicyMetrics {
-    /// Candidates that the judge was asked about, and those of them without a reward.
+    /// Candidates that were sent to the judge.
     pub asked: u64,
     /// Candidates without a reward.
     pub missing: u64,
-    /// The whole reward.
+    /// Total reward.
     pub reward: Spread,
-    /// Parts of the reward, unweighted.
+    /// Components of the reward, unweighted.
     pub reward_parts: BTreeMap<&'static str, Spread>,
-    /// Shares of L1 to L4 among candidates with a reward.
+    /// Fractions of L1 to L4 among candidates with a reward.
     pub levels: [f64; 4],
-    /// Share of groups whose known rewards are all equal, or fewer than two.
+    /// Fraction of groups whose known rewards are all equal, or fewer than two.
     pub frac_group_zero_std: f64,
     /// Means over all updates with these rewards; `log_ratio_max` is the largest.
     pub kl: f64,
     /// Entropy of the policy.
     pub entropy: f64,
-    /// Share of clipped candidates.
+    /// Fraction of clipped candidates.
     pub clip_share: f64,
     /// Mean log ratio to the old policy.
     pub log_ratio: f64,
@@ -70,9 +70,9 @@ pub struct ShownGroup {
 pub struct ShownCandidate {
     pub item: String,
     pub title: String,
-    /// Under the policy that retrieved it.
+    /// Log-probability under the policy that retrieved it.
     pub probability: f32,
-    /// None if missing, like the level and the parts.
+    /// None if missing, like the level and the components.
     pub reward: Option<f32>,
     pub level: Option<Level>,
     pub parts: Option<[f32; 3]>,
@@ -133,7 +133,7 @@ impl PolicySums {
         tally.log_ratio_max = tally.log_ratio_max.max(more.log_ratio_max);
     }
 
-    /// Over all processes, which call it together.
+    /// Sums over all processes, which call this together.
     pub fn gather(mut self, collective: &dyn Collective) -> Result<PolicyMetrics> {
         self.all_reduce(collective)?;
         let Self { asked, known: num_known, levels, reward, parts, tally } = self;
@@ -154,7 +154,7 @@ impl PolicySums {
         })
     }
 
-    /// Every number in turn, to be summed over processes.
+    /// All numbers in turn, for summing over processes.
     fn summed(&mut self) -> Vec<&mut f64> {
         let Self { asked, known, levels, reward, parts, tally } = self;
         let Tally { groups, flat, kl, entropy, known: weighed, clipped, log_ratio, log_ratio_max: _ } = tally;

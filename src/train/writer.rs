@@ -1,5 +1,5 @@
-//! Generation of a step's rationales, by the trained model itself or by a server. Takes prompts as tokens, gives continuations
-//! as tokens. A server that cannot be reached is waited for; what no waiting mends is an error.
+//! Generates a step's rationales with the trained model or a server: prompts as tokens in, continuations as tokens out. An
+//! unreachable server is retried; permanent failures are errors.
 
 use std::time::{Duration, Instant};
 
@@ -13,24 +13,24 @@ use souk_nn::backbone::{Continuation, Sampling};
 use souk_nn::encoder::{Encoder, Text};
 use souk_reward::{Failure, FailureKind, Http};
 
-/// Tokens, read and written, whose keys and values are held at a time.
+/// Limit on the tokens whose keys and values are in memory.
 const MAX_SLOTS: usize = 1 << 16;
 
-/// Prompts of one request.
+/// Prompts per request.
 const MAX_PROMPTS: usize = 64;
 
-/// From one attempt to the next, at most.
+/// Longest pause between attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// A server that completes prompts as OpenAI's `/completions` does and takes them as tokens, as vLLM does.
+/// A server with OpenAI's `/completions` that accepts tokens, such as vLLM.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WriterSettings {
-    /// Such as `http://127.0.0.1:8000/v1`.
+    /// For example `http://127.0.0.1:8000/v1`.
     pub url: Address,
     /// Name of the model on that server.
     pub model: String,
-    /// The environment variable that holds the key.
+    /// Environment variable with the key.
     #[serde(default)]
     pub key_env: Option<String>,
     /// Timeout of a request.
@@ -79,16 +79,16 @@ impl Writer {
         Ok(Self::Server(Box::new(Server { http, settings: settings.clone() })))
     }
 
-    /// Whether what is written comes from other weights than those that learn.
+    /// True if another model than the trained one generates.
     pub fn is_other(&self) -> bool {
         matches!(self, Self::Server(_))
     }
 
-    /// `each` continuations of every text, those of one text side by side.
+    /// `each` continuations of every text, grouped by text.
     pub fn write(&self, encoder: &Encoder, texts: &[Text], each: usize, how: &Sampling) -> Result<Vec<Continuation>> {
         let longest = texts.iter().map(|text| text.ids.len()).max().unwrap_or(0) + how.max_tokens;
         let at_once = match self {
-            // so many as their keys and values may take memory
+            // limited by the memory of keys and values
             Self::Own => (MAX_SLOTS / (longest * each).max(1)).max(1),
             Self::Server(_) => MAX_PROMPTS,
         };
@@ -107,7 +107,7 @@ impl Writer {
 impl Server {
     fn write(&self, encoder: &Encoder, texts: &[Text], each: usize, how: &Sampling) -> Result<Vec<Continuation>> {
         let prompts: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
-        // some servers take 31 bits
+        // some servers accept only 31 bits
         let seed = (how.seed ^ how.first).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;
         let mut question = json!({
             "model": self.settings.model, "prompt": prompts, "n": each, "max_tokens": how.max_tokens,
@@ -130,7 +130,7 @@ impl Server {
         all.ok_or_else(|| broken("lacks choices that were asked for"))
     }
 
-    /// Asks until there is an answer, or as long as one is patient.
+    /// Retries until there is an answer, or the retry time is over.
     fn ask(&self, question: &Value) -> Result<Value> {
         let begun = Instant::now();
         let patience = Duration::from_secs_f64(self.settings.patience_seconds);
@@ -158,14 +158,14 @@ impl Server {
     }
 }
 
-/// A server's continuation of one text: its tokens with log-probabilities, or, if it returns none, the tokens of its text.
+/// Parses a server's continuation: its tokens with log-probabilities, or the tokens of its text.
 fn read(encoder: &Encoder, choice: &Value, how: &Sampling) -> std::result::Result<Continuation, String> {
     let ended = choice["finish_reason"] == "stop";
     let reader = encoder.reader();
     let said: Option<Vec<u32>> = serde_json::from_value(choice["token_ids"].clone()).unwrap_or_default();
     let log_probs = choice["logprobs"]["token_logprobs"].clone();
     let (mut ids, mut log_probs) = match said {
-        // servers say them of the scores as they are, whatever they draw by
+        // servers report them for the scores before temperature
         Some(ids) if how.temperature == 1.0 => (ids, serde_json::from_value(log_probs).unwrap_or_default()),
         Some(ids) => (ids, Vec::new()),
         None => {
@@ -176,7 +176,7 @@ fn read(encoder: &Encoder, choice: &Value, how: &Sampling) -> std::result::Resul
     ids.truncate(how.max_tokens);
     let ends = reader.ends();
     if ended && ids.last().is_none_or(|last| !ends.contains(last)) {
-        // some leave the closing token out; a text that is full has no room for it
+        // some omit the end token; a text of maximum length has no room for it
         let end = *ends.first().ok_or("came to an end that this model does not have")?;
         ids.truncate(how.max_tokens - 1);
         ids.push(end);
@@ -197,7 +197,7 @@ mod tests {
     use souk_nn::encoder::{Overrides, Placement, Pooling, Rationale, Scratch};
     use souk_testing::fake_judge::{FakeJudge, JudgeReply, JudgeRequest};
 
-    /// A decoder from nothing that is told to write at most four tokens.
+    /// Decoder with random weights that generates at most four tokens.
     fn encoder(dir: &std::path::Path) -> Encoder {
         let scratch: Scratch = serde_json::from_value(json!({
             "seed": 1, "vocab": 300, "pooling": "mean", "max_tokens": 32,
@@ -220,7 +220,7 @@ mod tests {
         Writer::open(Some(&serde_json::from_value(settings).unwrap())).unwrap()
     }
 
-    /// Two texts, continued twice each, by a server that answers as `choice` says of a place.
+    /// Two texts, continued twice each, by a server that answers as `choice` says.
     fn written(
         temperature: f64,
         choice: impl Fn(usize) -> Value + Send + Sync + 'static,
@@ -265,15 +265,15 @@ mod tests {
             all.unwrap().remove(3)
         };
         let end = 2;
-        // an end that was not told, and log-probabilities that are then not of all tokens
+        // an unreported end, and log-probabilities of only some tokens
         let tokens =
             json!({"finish_reason": "stop", "token_ids": [7, 8], "logprobs": {"token_logprobs": [-1.0, -2.0]}});
         let found = of(1.0, tokens.clone());
         assert_eq!((found.ids, found.log_probs.len(), found.ended), (vec![7, 8, end], 0, true));
-        // words alone
+        // text only
         let found = of(1.0, json!({"finish_reason": "stop", "text": "red"}));
         assert!(found.ended && found.ids.last() == Some(&end) && found.ids.len() <= 4 && found.log_probs.is_empty());
-        // scores at another temperature than it drew with
+        // scores at another temperature
         let all = json!({"finish_reason": "stop", "token_ids": [7, end], "logprobs": {"token_logprobs": [-1.0, -2.0]}});
         assert_eq!((of(1.0, all.clone()).log_probs.len(), of(0.5, all).log_probs.len()), (2, 0));
     }

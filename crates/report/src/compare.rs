@@ -1,5 +1,5 @@
-//! RunComparison of two runs on the same queries, by metric and slice, with intervals and paired tests.
-//! Takes measured runs; runs on different queries or data are errors that name the differences.
+//! Compares two runs on the same queries, by metric and slice, with intervals and paired tests. Runs on different queries or
+//! data are errors that name the differences.
 
 use serde::Serialize;
 

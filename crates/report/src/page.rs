@@ -18,7 +18,7 @@ const DRAWN: [usize; 4] = [0, 1, 2, NDCG];
 pub struct ReportPage<'a> {
     pub run: &'a EvaluationRun,
     pub baselines: &'a [EvaluationRun],
-    /// RunComparison of the run with each baseline.
+    /// Comparison of the run with each baseline.
     pub comparison: &'a RunComparison,
     pub training: Option<&'a TrainingLog>,
 }
@@ -43,7 +43,7 @@ impl ReportPage<'_> {
         document(&title, &bdi(&metrics.model), &self.about(), &sections)
     }
 
-    /// EvaluationRun, then its baselines.
+    /// The run, then its baselines.
     fn runs(&self) -> impl Iterator<Item = &EvaluationRun> {
         std::iter::once(self.run).chain(self.baselines)
     }
@@ -56,7 +56,7 @@ impl ReportPage<'_> {
         };
         format!(
             "<dl class=\"about\"><div><dt>Data</dt><dd>{}</dd></div><div><dt>Split</dt><dd>{}</dd></div>\
-             <div><dt>Queries</dt><dd>{}{without}</dd></div><div><dt>Judge of what is unjudged</dt><dd>{}</dd></div></dl>\n",
+             <div><dt>Queries</dt><dd>{}{without}</dd></div><div><dt>Judge of unjudged hits</dt><dd>{}</dd></div></dl>\n",
             bdi(&metrics.asked.data),
             bdi(&metrics.asked.split),
             metrics.num_queries,
@@ -69,7 +69,7 @@ impl ReportPage<'_> {
         for (at, run) in self.runs().enumerate() {
             head += &format!("<th scope=\"col\">{} {}</th>", swatch(at), bdi(&run.metrics.model));
             if at > 0 {
-                head += "<th scope=\"col\">Difference to it</th><th scope=\"col\">p (t, randomised)</th>";
+                head += "<th scope=\"col\">Difference</th><th scope=\"col\">p (t, randomised)</th>";
             }
         }
         let mut rows = String::new();
@@ -86,7 +86,9 @@ impl ReportPage<'_> {
         }
         let note = match self.comparison.num_tests {
             0 => String::new(),
-            num => format!("<p>p is corrected for {num} tests (Holm); ★ marks what both tests find below 0.05.</p>\n"),
+            num => format!(
+                "<p>p-values are corrected for {num} tests (Holm); ★ marks differences that both tests find significant at 0.05.</p>\n"
+            ),
         };
         let caption = "In percent, with 95 % intervals over queries";
         format!("{}{note}", table(caption, &head, &rows))
@@ -137,7 +139,7 @@ impl ReportPage<'_> {
         if shown.is_empty() {
             return "<p>No query has a Good item.</p>\n".into();
         }
-        format!("<p>Among queries that have a Good item, by {}. Open one to see its hits.</p>\n{shown}", names[NDCG])
+        format!("<p>Queries with a Good item, by {}. Open one to see its hits.</p>\n{shown}", names[NDCG])
     }
 }
 
@@ -220,14 +222,14 @@ fn training_curves(training: &TrainingLog) -> String {
 fn reading(depth: usize) -> String {
     format!(
         "<dl class=\"reading\">\n\
-         <dt>hitrate@{depth}, hitrate@100</dt><dd>The share of a query's Good items (levels 3 and 4) among its first hits; a query without any counts as 0.</dd>\n\
-         <dt>goodrate@100</dt><dd>The share of the first 100 places that hold a Good item: by the data's judgements, else by the judge named above.</dd>\n\
-         <dt>ndcg@10</dt><dd>How near the first ten are to the best order; the level is the gain.</dd>\n\
+         <dt>hitrate@{depth}, hitrate@100</dt><dd>Fraction of a query's Good items (levels 3 and 4) among its first hits; a query without Good items counts as 0.</dd>\n\
+         <dt>goodrate@100</dt><dd>Fraction of the first 100 ranks with a Good item, according to the data's judgements, else to the judge named above.</dd>\n\
+         <dt>ndcg@10</dt><dd>Quality of the order of the first ten hits; the gain is the level.</dd>\n\
          <dt>mrr@10</dt><dd>One over the rank of the first Good item, if it is among the first ten.</dd>\n\
-         <dt>judged@100</dt><dd>The share of the first 100 hits that the data's judgements know: where it is low, the other numbers know little.</dd>\n\
-         <dt>quality@100</dt><dd>The mean quality of the first 100 hits, of those that have one.</dd>\n\
-         <dt>overlap@100</dt><dd>The share of the first 100 hits that the lexical channel also has among its first 100.</dd>\n\
-         </dl>\n<p>What the judgements alone decide agrees with <code>ir_measures</code> on <code>run.trec</code> and <code>qrels.trec</code> beside this page. \
+         <dt>judged@100</dt><dd>Fraction of the first 100 hits with a judgement in the data. If it is low, the other metrics are unreliable.</dd>\n\
+         <dt>quality@100</dt><dd>Mean quality of those of the first 100 hits that have one.</dd>\n\
+         <dt>overlap@100</dt><dd>Fraction of the first 100 hits that are also among the lexical channel's first 100.</dd>\n\
+         </dl>\n<p>Metrics that depend only on judgements equal <code>ir_measures</code> on <code>run.trec</code> and <code>qrels.trec</code> beside this page. \
          Intervals are percentile bootstraps over queries.</p>\n"
     )
 }

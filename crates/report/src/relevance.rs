@@ -24,12 +24,12 @@ pub fn relevance_page(name: &str, measured: &JudgeReport) -> String {
 }
 
 const READING: &str = "<dl class=\"reading\">\n\
-    <dt>accuracy</dt><dd>The share of pairs whose level is the judged one.</dd>\n\
-    <dt>kappa</dt><dd>Agreement beyond chance, where a miss by two levels counts four times one by one (quadratic weights).</dd>\n\
-    <dt>AUC of Good</dt><dd>How often a pair of level 3 or 4 scores above one of level 1 or 2.</dd>\n\
-    <dt>ECE</dt><dd>How far, on average, a stated probability of Good lies from the share that is Good (ten bins).</dd>\n\
-    <dt>judged, with drawn</dt><dd>Pairs that somebody judged; the same with items drawn from the whole catalogue, taken as level 1.</dd>\n\
-    </dl>\n<p>Temperature and thresholds were fitted on other queries than those measured here, and none of them was learned from.</p>\n";
+    <dt>accuracy</dt><dd>Fraction of pairs with the judged level.</dd>\n\
+    <dt>kappa</dt><dd>Cohen's kappa with quadratic weights: agreement beyond chance. An error of two levels counts four times as much as one.</dd>\n\
+    <dt>AUC of Good</dt><dd>Probability that a pair of level 3 or 4 scores above one of level 1 or 2.</dd>\n\
+    <dt>ECE</dt><dd>Expected calibration error: mean distance between the predicted probability of Good and the fraction of Good pairs (ten bins).</dd>\n\
+    <dt>judged, with random items</dt><dd>Judged pairs; and the same with random catalogue items, which count as level 1.</dd>\n\
+    </dl>\n<p>The model was trained on none of these queries; temperature and thresholds were fitted on other held-out queries.</p>\n";
 
 fn about(measured: &JudgeReport) -> String {
     let entry = |name: &str, value: String| format!("<div><dt>{name}</dt><dd>{value}</dd></div>");
@@ -37,8 +37,8 @@ fn about(measured: &JudgeReport) -> String {
         "<dl class=\"about\">{}{}{}{}{}</dl>\n",
         entry("Data", bdi(&measured.data)),
         entry("Split", bdi(&measured.split)),
-        entry("Began with", bdi(&measured.base)),
-        entry("Pairs learned from", measured.draws.to_string()),
+        entry("Base model", bdi(&measured.base)),
+        entry("Training pairs", measured.draws.to_string()),
         entry("Temperature", format!("{:.3}", measured.calibration.temperature)),
     )
 }
@@ -54,10 +54,10 @@ fn summary(measured: &JudgeReport) -> String {
         row("accuracy", &|m| number(m.agreement.accuracy)),
         row("kappa", &|m| number(m.agreement.kappa)),
         row("AUC of Good", &|m| number(m.agreement.auc_good)),
-        row("ECE as trained", &|m| number(m.before.ece)),
+        row("ECE uncalibrated", &|m| number(m.before.ece)),
         row("ECE calibrated", &|m| number(m.after.ece)),
     ];
-    let head = "<th scope=\"col\">Metric</th><th scope=\"col\">judged</th><th scope=\"col\">with drawn</th>";
+    let head = "<th scope=\"col\">Metric</th><th scope=\"col\">judged</th><th scope=\"col\">with random items</th>";
     let [second, third, fourth] = measured.calibration.thresholds;
     let levels = format!("<p>Minimum scores: {second:.3} for L2, {third:.3} for L3, {fourth:.3} for L4.</p>\n");
     format!("{}{levels}", table("On held-out queries", head, &rows.concat()))
@@ -84,12 +84,12 @@ fn reliability_plot(title: &str, reliability: &Reliability) -> String {
         .collect();
     let ece = reliability.ece.map_or("–".into(), |ece| format!("{ece:.4}"));
     let body = format!(
-        "<svg role=\"img\" aria-label=\"{title}: share of Good against the stated probability, ECE {ece}\" \
+        "<svg role=\"img\" aria-label=\"{title}: fraction of Good pairs against the predicted probability, ECE {ece}\" \
          viewBox=\"-10 -10 220 220\" width=\"100%\" height=\"320\">\
          <rect class=\"ground\" x=\"0\" y=\"0\" width=\"{SIDE}\" height=\"{SIDE}\"/>\
          <line class=\"whisker\" x1=\"0\" y1=\"{SIDE}\" x2=\"{SIDE}\" y2=\"0\"/>\
          <polyline class=\"line\" points=\"{}\"/>{dots}</svg>\n\
-         <p class=\"scale steps\"><span>0</span><span>stated P(Good); upwards the share that is Good</span><span>1</span></p>\n",
+         <p class=\"scale steps\"><span>0</span><span>predicted P(Good), against the fraction of Good pairs</span><span>1</span></p>\n",
         line.join(" ")
     );
     figure(&format!("{title}, ECE {ece}"), &body)
@@ -109,7 +109,7 @@ fn bins(reliability: &Reliability) -> String {
         )
     };
     let rows: String = reliability.bins.iter().enumerate().map(row).collect();
-    let head = "<th scope=\"col\">Stated</th><th scope=\"col\">Pairs</th><th scope=\"col\">Mean stated</th>\
+    let head = "<th scope=\"col\">Predicted</th><th scope=\"col\">Pairs</th><th scope=\"col\">Mean predicted</th>\
                 <th scope=\"col\">Good</th>";
     table("Calibrated, by bin", head, &rows)
 }
@@ -134,7 +134,7 @@ mod tests {
         let html = reliability_plot("Calibrated", &Reliability::of(pairs.into_iter()));
         assert!(html.contains("points=\"50.0,100.0 180.0,0.0\""), "{html}");
         assert_eq!(html.matches("<circle").count(), 2);
-        assert!(html.contains("2 pairs: said 25.0 %, were 50.0 %"), "{html}");
+        assert!(html.contains("2 pairs: predicted 25.0 %, observed 50.0 %"), "{html}");
         assert!(!reliability_plot("x", &Reliability::of(std::iter::empty())).contains("<circle"));
     }
 }

@@ -15,7 +15,7 @@ const MAX_FLIPPED: usize = 15;
 /// 95 % interval.
 pub type Interval = [f64; 2];
 
-/// PairedTest comparison of two engines on the same queries: the second minus the first.
+/// Paired comparison of two engines on the same queries: the second minus the first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PairedTest {
     /// Queries with a value under both engines.

@@ -234,7 +234,7 @@ mod tests {
             (CORPUS, QUERIES, "q1\tb\t4\nq1\tb\t1\n", "cannot be used for evaluation"),
             (CORPUS, QUERIES, "\n", "has no judgements"),
             ("{\"_id\":\"a\",\"quality\":7}", QUERIES, qrels, "line 1: `quality` is 7: use 0 to 1"),
-            ("{\"_id\":\"a b\"}", QUERIES, qrels, "line 1: cannot be written into a run"),
+            ("{\"_id\":\"a b\"}", QUERIES, qrels, "line 1: cannot be written to a run"),
         ] {
             let found = load(&[("corpus.jsonl", corpus), ("queries.jsonl", queries), ("qrels/test.tsv", qrels)]);
             let error = found.err().unwrap().to_string();

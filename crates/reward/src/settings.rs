@@ -311,7 +311,7 @@ mod tests {
             (json!({ "type": "souk", "url": "http://h", "model": " " }), "name the model"),
             (json!({ "type": "souk", "url": "http://h", "model": "m", "batch": 0 }), "`batch`|batch: is 0"),
             (judge("batch", json!(4)), "batch"),
-            (judge("url", json!("127.0.0.1:1")), "say http://"),
+            (judge("url", json!("127.0.0.1:1")), "use http://"),
             (judge("url", json!("http://me:secret@h")), "key_env"),
             (judge("key_env", json!("SOUK_NO_SUCH_VARIABLE")), "SOUK_NO_SUCH_VARIABLE"),
             (judge("prompt", json!("no/such/prompt.txt")), "no/such/prompt.txt"),

@@ -24,7 +24,7 @@ pub enum VersionState {
 #[serde(rename_all = "snake_case")]
 pub enum GenerationState {
     Built,
-    ServedVersion,
+    Served,
     Retired,
 }
 
@@ -207,7 +207,7 @@ pub(super) async fn promote(database: &Database, version: &str, generation: &str
         move_generation(database, &mut transaction, &standing.generation, GenerationState::Retired).await?;
     }
     move_version(database, &mut transaction, version, VersionState::Promoted).await?;
-    move_generation(database, &mut transaction, generation, GenerationState::ServedVersion).await?;
+    move_generation(database, &mut transaction, generation, GenerationState::Served).await?;
     let sql = "INSERT INTO promotions (number, version, generation, promoted_at) VALUES ($1, $2, $3, $4)";
     let query = sqlx::query(sql).bind(number).bind(version).bind(generation).bind(now());
     query.execute(&mut *transaction).await.map_err(&failed)?;
@@ -231,7 +231,7 @@ pub(super) async fn roll_back(database: &Database, version: &str) -> Result<Serv
     let before = standing(database, &mut transaction).await?.ok_or_else(first)?;
     move_version(database, &mut transaction, version, VersionState::RolledBack).await?;
     move_generation(database, &mut transaction, &served.generation, GenerationState::Retired).await?;
-    move_generation(database, &mut transaction, &before.generation, GenerationState::ServedVersion).await?;
+    move_generation(database, &mut transaction, &before.generation, GenerationState::Served).await?;
     database.commit(transaction).await?;
     Ok(before)
 }
@@ -320,7 +320,7 @@ async fn state_of(
     checked_text("a version's name", version)?;
     let query = sqlx::query("SELECT state FROM versions WHERE version = $1").bind(version);
     let row = query.fetch_optional(&mut **transaction).await.map_err(database.failed("read a version"))?;
-    let row = row.ok_or_else(|| Error::input(format!("no such version: `{version}`")))?;
+    let row = row.ok_or_else(|| Error::input(format!("no version `{version}`")))?;
     read_state(database, &row)
 }
 

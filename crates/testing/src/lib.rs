@@ -18,3 +18,11 @@ pub fn repository() -> PathBuf {
 pub fn golden(name: &str) -> PathBuf {
     repository().join("tests/golden").join(name)
 }
+
+/// Folder of all-MiniLM-L6-v2, which `make setup` downloads.
+pub fn minilm() -> PathBuf {
+    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
+    let cache = std::env::var_os("XDG_CACHE_HOME").map_or(home.join(".cache"), PathBuf::from).join("souk");
+    let cache = std::env::var_os("SOUK_CACHE").map_or(cache, PathBuf::from);
+    cache.join("models/all-MiniLM-L6-v2")
+}

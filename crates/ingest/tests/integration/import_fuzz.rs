@@ -78,7 +78,7 @@ fn check(format: Format, files: &[(&str, Vec<u8>)]) -> bool {
     true
 }
 
-/// FileMutation to a file.
+/// Mutation of a file.
 #[derive(Clone, Debug)]
 enum FileMutation {
     Set(Index, u8),

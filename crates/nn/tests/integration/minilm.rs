@@ -8,13 +8,6 @@ use souk_nn::backbone::weights::read_tensors;
 use souk_nn::encoder::{Encoder, EncoderWorker, Limits, Overrides, Placement, Text};
 use tch::{Device, Tensor};
 
-fn model() -> PathBuf {
-    let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
-    let cache = std::env::var_os("XDG_CACHE_HOME").map_or(home.join(".cache"), PathBuf::from).join("souk");
-    let cache = std::env::var_os("SOUK_CACHE").map_or(cache, PathBuf::from);
-    cache.join("models/all-MiniLM-L6-v2")
-}
-
 fn golden() -> PathBuf {
     let committed = souk_testing::golden("");
     std::env::var_os("SOUK_GOLDEN").map_or(committed, PathBuf::from).join("minilm")
@@ -22,7 +15,7 @@ fn golden() -> PathBuf {
 
 fn encoder(precision: Precision) -> Encoder {
     let placement = Placement { device: Device::Cpu, precision, adapter: None, ignore_fields: Vec::new() };
-    Encoder::open(&model(), placement, Overrides::default()).expect("`make setup` downloads the model")
+    Encoder::open(&souk_testing::minilm(), placement, Overrides::default()).expect("`make setup` downloads the model")
 }
 
 fn texts(encoder: &Encoder) -> Vec<Text> {

@@ -175,7 +175,7 @@ async fn promotions(ledger: &dyn Ledger) {
     let index = async |version: &str, n: usize| ledger.page_generations(version, None, 9).await.unwrap()[n].state;
     assert_eq!(served().await, None);
     refused(ledger.roll_back("v1").await, "no version is live");
-    refused(ledger.promote("v1", "v2-a").await, "no index generation of `v1`");
+    refused(ledger.promote("v1", "v2-a").await, "not an index generation of `v1`");
     refused(ledger.promote("v7", "v2-a").await, "no version `v7`");
     assert_eq!(state("v1").await, VersionState::Candidate, "what was refused changed nothing");
 
@@ -187,7 +187,7 @@ async fn promotions(ledger: &dyn Ledger) {
     ledger.promote("v2", "v2-b").await.unwrap();
     assert_eq!(
         (index("v2", 0).await, index("v2", 1).await),
-        (GenerationState::Retired, GenerationState::ServedVersion)
+        (GenerationState::Retired, GenerationState::Served)
     );
     ledger.promote("v3", "v3-a").await.unwrap();
     refused(ledger.roll_back("v2").await, "`v3` is");
@@ -196,7 +196,7 @@ async fn promotions(ledger: &dyn Ledger) {
     assert_eq!((served().await, state("v3").await), (pair("v2", "v2-b"), VersionState::RolledBack));
     assert_eq!(
         (index("v2", 1).await, index("v3", 0).await),
-        (GenerationState::ServedVersion, GenerationState::Retired)
+        (GenerationState::Served, GenerationState::Retired)
     );
     refused(ledger.promote("v3", "v3-b").await, "rolled_back");
     assert_eq!(ledger.roll_back("v2").await.unwrap().version, "v1", "a new index of it is not a step");

@@ -61,7 +61,7 @@ pub async fn many_writers(url: String) {
     let mut being_served = Vec::new();
     for version in ledger.page_versions(None, 100).await.unwrap() {
         let generations = ledger.page_generations(&version.version, None, 9).await.unwrap();
-        being_served.extend(generations.into_iter().filter(|one| one.state == GenerationState::ServedVersion));
+        being_served.extend(generations.into_iter().filter(|one| one.state == GenerationState::Served));
     }
     assert_eq!(being_served.len(), 1);
     assert_eq!(being_served[0].generation, served.generation);

@@ -211,7 +211,7 @@ impl<'a> Loop<'a> {
         runtime().block_on(async { ask(SqlLedger::open(&Address::new(&self.database)).await.unwrap()).await })
     }
 
-    /// ServedVersion version and newest offer.
+    /// Live version and newest offer.
     fn served(&self) -> (Version, Option<Version>) {
         self.ledger(async |ledger| {
             let served = ledger.served().await.unwrap().unwrap();

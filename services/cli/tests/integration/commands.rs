@@ -138,7 +138,7 @@ fn an_index_rejects_queries_of_another_model() {
     let built = run_ok(&[&["index", "--model", &one, "--data", &data, "--out", &graph], &settings[..]].concat(), b"");
     assert!(built.contains("\"type\":\"hnsw\"") && built.contains("links-1.u32"), "{built}");
     let approximate =
-        run_ok(&["search", "--model", &one, "--index", &graph, "oak desk", "-k", "4", "--reach", "5", "--json"], b"");
+        run_ok(&["search", "--model", &one, "--index", &graph, "oak desk", "-k", "4", "--ef", "5", "--json"], b"");
     // a small ef may miss a hit that is hardly nearer than the next one
     let approximate: serde_json::Value = serde_json::from_str(&approximate).unwrap();
     assert_eq!((&approximate["hits"][0], approximate["hits"].as_array().unwrap().len()), (&hits["hits"][0], 4));
@@ -315,7 +315,12 @@ fn concurrent_migrations_run_each_migration_once() {
     assert_eq!(applied, fs::read_dir(root().join("migrations")).unwrap().count());
     assert!(run_ok(&["db", "migrate", "--set", &format!("store.database={database}")], b"").contains("up to date"));
     assert!(run_ok(&["db"], b"").contains("migrate"), "without an action, db prints its help");
-    assert_fails(2, &["is no database"], &["db", "migrate", "--database", "mysql://shop:secret@db/shop"], b"");
+    assert_fails(
+        2,
+        &["is not a database address"],
+        &["db", "migrate", "--database", "mysql://shop:secret@db/shop"],
+        b"",
+    );
     fs::write(&file, "no database, but long enough to be looked at as one").unwrap();
     assert_fails(1, &["shop.db", "not a valid SQLite"], &["db", "migrate", "--database", &database], b"");
     let unreachable = "postgres://shop:secret@127.0.0.1:1/shop";

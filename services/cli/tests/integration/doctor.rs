@@ -42,7 +42,7 @@ fn reports_each_check() {
     let listen = format!("search.listen={}", occupied.local_addr().unwrap());
     let wrong = [
         ("log", vec!["--from", "gone.ndjson"], "gone.ndjson"),
-        ("cache", vec!["--set", "store.cache=redis://127.0.0.1:9/0"], "is the server running"),
+        ("cache", vec!["--set", "store.cache=redis://127.0.0.1:9/0"], "that the server is running"),
         ("search.listen", vec!["--set", &listen], "check whether it is already running"),
         ("trainer", vec!["--set", "trainer.gate.watched=[\"hits\"]"], "names `hits`"),
     ];

@@ -292,5 +292,5 @@ fn permanent_errors_stop_the_stage_at_once() {
         assert!(!home.path().join("new").exists(), "{set}: a failed run leaves a folder behind");
     }
     let mut without_judge = stage(home.path(), "new", &["objective.type=r_grpo", "train.batch=12"]);
-    assert_fails(&mut without_judge, 2, &["nobody judges", "[judge]"]);
+    assert_fails(&mut without_judge, 2, &["no judge is configured", "[judge]"]);
 }

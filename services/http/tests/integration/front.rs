@@ -95,7 +95,7 @@ impl Write for Written {
 }
 
 #[tokio::test]
-async fn what_is_logged_of_a_request_has_its_name() {
+async fn logs_name_the_request_and_its_route() {
     let written = Written::default();
     let writer = written.clone();
     let subscriber = tracing_subscriber::fmt().json().with_writer(move || writer.clone()).finish();
@@ -103,7 +103,7 @@ async fn what_is_logged_of_a_request_has_its_name() {
     let address = service("").await;
     assert_eq!(ask(address, "GET /fails", "X-Request-Id: mine-7\r\n", b"").await.status, 500);
     let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
-    let line = text.lines().find(|line| line.contains("a request could not be answered")).unwrap();
+    let line = text.lines().find(|line| line.contains("request failed")).unwrap();
     let line: Value = serde_json::from_str(line).unwrap();
     assert_eq!((&line["span"]["id"], &line["span"]["route"]), (&json!("mine-7"), &json!("/fails")));
 }

@@ -2,7 +2,8 @@
 //! publishes it. The round is recorded when it begins, and each part leaves a file when it is done, so a killed process resumes
 //! with the part it was in.
 
-use std::os::unix::fs::symlink;
+mod stages;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -18,12 +19,11 @@ use souk::dataset::{EXAMPLES_FOLDER, ExampleCounts, Span, prune};
 use souk::objects::Objects;
 use souk::store::NewVersion;
 use souk::telemetry::TRAINER;
-use souk::train::Progress;
 use souk::{Error, Result};
 
 use crate::drift;
 use crate::measure::{Evaluator, GateDecision, MeasuredModel};
-use crate::ranks::{Ranks, StageOrder, is_final};
+use crate::ranks::Ranks;
 use crate::registry::{Offer, Registry};
 use crate::signals::Signals;
 use crate::status::{Activity, LastRound, StageWait, Status, seconds_now};
@@ -32,11 +32,11 @@ const POLL: Duration = Duration::from_millis(500);
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
 const DAY: f64 = 86_400.0;
-/// Symbolic link to the current stage's folder, for the console's training curves.
-const TRAINING: &str = "training";
-/// Written last: a folder with this file is a complete model.
-const MODEL_CONFIG: &str = "config.json";
 const DECISION: &str = "decision.json";
+
+pub use self::stages::check_stages;
+
+use self::stages::StagesOutcome;
 
 pub struct RoundLoop {
     config: Config,
@@ -62,14 +62,6 @@ struct Decision {
     served: MeasuredModel,
     candidate: MeasuredModel,
     gated: GateDecision,
-}
-
-/// Outcome of a round's stages.
-enum StagesOutcome {
-    Model(String),
-    /// A retry would fail in the same way.
-    Failed(String),
-    Stopped,
 }
 
 /// Services that the loop shares with the other threads.
@@ -382,97 +374,6 @@ impl RoundLoop {
     fn stage_folder(&self, round: &Round, at: usize, stage: &str) -> PathBuf {
         self.rounds.place(round.number).join(format!("{}-{stage}", at + 1))
     }
-
-    /// Trains all stages, each from the model of the one before.
-    fn train_stages(&mut self, round: &Round) -> Result<StagesOutcome> {
-        let mut model = round.model.clone();
-        for (at, span) in round.stages.iter().enumerate() {
-            let out = self.stage_folder(round, at, &span.stage);
-            if !out.join(MODEL_CONFIG).exists() {
-                match self.train_stage(round, span, &model, &out) {
-                    Ok(true) => {}
-                    Ok(false) => return Ok(StagesOutcome::Stopped),
-                    Err(error) if is_final(&error) => {
-                        return Ok(StagesOutcome::Failed(format!(
-                            "the stage `{}`: {}",
-                            span.stage,
-                            error.with_causes()
-                        )));
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            model = out.canonicalize().map_err(Error::store(&out, "find the model"))?.display().to_string();
-        }
-        Ok(StagesOutcome::Model(model))
-    }
-
-    /// Trains one stage; false if asked to stop before its end. After a non-finite weight it resumes from the last checkpoint
-    /// with half the learning rate.
-    fn train_stage(&mut self, round: &Round, span: &StageSpan, model: &str, out: &Path) -> Result<bool> {
-        let settings = &self.config.trainer;
-        let known = settings.stage.iter().find(|stage| stage.name == span.stage).cloned();
-        let missing = || {
-            Error::config(
-                "trainer.stage",
-                format!("has no stage `{}`, which an unfinished round needs: restore it", span.stage),
-            )
-        };
-        let (stage, max_diverged) = (known.ok_or_else(missing)?, settings.alarms.max_diverged);
-        self.link(out)?;
-        let within = out.strip_prefix(&settings.state).unwrap_or(out).to_path_buf();
-        for halved in 0.. {
-            self.status.begin_stage(round.number, &span.stage);
-            let status = self.status.clone();
-            let report = |progress: Progress| {
-                if let Progress::Step(step) = progress {
-                    status.end_step(step);
-                }
-            };
-            let order = StageOrder {
-                number: 0,
-                stage: stage.clone(),
-                model: model.into(),
-                span: span.span.clone(),
-                out: within.clone(),
-                halved,
-            };
-            let run = self.ranks.open_stage(order, &self.config, &self.data);
-            match run.and_then(|run| run.train(&self.signals.stop, report)) {
-                Ok(summary) => return Ok(summary.finished),
-                Err(error @ Error::Diverged { .. }) if (halved as u64) < max_diverged => {
-                    tracing::error!(%error, "resuming the stage from its last checkpoint with half the learning rate");
-                }
-                // other ranks are lost, or will be: all restart
-                Err(error) if self.ranks.are_several() && !is_final(&error) => {
-                    self.signals.fail(&error);
-                    return Err(error);
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(false)
-    }
-
-    /// Points the console's link at a stage's folder.
-    fn link(&self, out: &Path) -> Result<()> {
-        let (link, aside) = (self.config.trainer.state.join(TRAINING), self.config.trainer.state.join(".training"));
-        drop(std::fs::remove_file(&aside));
-        let target = out.strip_prefix(&self.config.trainer.state).unwrap_or(out);
-        symlink(target, &aside).map_err(Error::store(&aside, "link to the stage"))?;
-        std::fs::rename(&aside, &link).map_err(Error::store(&link, "link to the stage"))
-    }
-}
-
-/// Checks the settings of all stages.
-pub fn check_stages(config: &Config) -> Result<()> {
-    config.trainer.check()?;
-    for stage in &config.trainer.stage {
-        let stage = config.of_stage(stage, config.model.path.as_deref().unwrap_or_default())?;
-        stage.train.check()?;
-        stage.candidates.check()?;
-    }
-    Ok(())
 }
 
 /// Address of a version in the `publish` folder.
