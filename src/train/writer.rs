@@ -64,10 +64,10 @@ impl WriterSettings {
 
 pub enum Writer {
     Own,
-    Server(Box<Server>),
+    Server(Box<CompletionServer>),
 }
 
-pub struct Server {
+pub struct CompletionServer {
     http: Http,
     settings: WriterSettings,
 }
@@ -76,7 +76,7 @@ impl Writer {
     pub fn open(settings: Option<&WriterSettings>) -> Result<Self> {
         let Some(settings) = settings else { return Ok(Self::Own) };
         let http = Http::open(&settings.url, "completions", settings.key_env.as_deref())?;
-        Ok(Self::Server(Box::new(Server { http, settings: settings.clone() })))
+        Ok(Self::Server(Box::new(CompletionServer { http, settings: settings.clone() })))
     }
 
     /// True if another model than the trained one generates.
@@ -104,7 +104,7 @@ impl Writer {
     }
 }
 
-impl Server {
+impl CompletionServer {
     fn write(&self, encoder: &Encoder, texts: &[Text], each: usize, how: &Sampling) -> Result<Vec<Continuation>> {
         let prompts: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
         // some servers accept only 31 bits
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
     use souk_nn::backbone::Precision;
     use souk_nn::encoder::{Overrides, Placement, Pooling, Rationale, Scratch};
-    use souk_testing::fake_judge::{FakeJudge, JudgeReply, JudgeRequest};
+    use souk_testing::fake_judge::{FakeJudge, JudgeReply, ReceivedRequest};
 
     /// Decoder with random weights that generates at most four tokens.
     fn encoder(dir: &std::path::Path) -> Encoder {
@@ -224,7 +224,7 @@ mod tests {
     fn written(
         temperature: f64,
         choice: impl Fn(usize) -> Value + Send + Sync + 'static,
-    ) -> (Result<Vec<Continuation>>, Vec<JudgeRequest>) {
+    ) -> (Result<Vec<Continuation>>, Vec<ReceivedRequest>) {
         let home = tempfile::tempdir().unwrap();
         let encoder = encoder(&home.path().join("model"));
         let server = FakeJudge::start(move |number, _| match number {

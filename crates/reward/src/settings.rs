@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::resilient::{ResilientJudge, within};
-use super::wire::{Asker, Http, Openai, Prompt, Recipe, Rerank, Souk, Thresholds};
+use super::wire::{ChatSettings, Http, JudgeClient, Openai, Prompt, Rerank, Souk, Thresholds};
 use super::{AuditedJudge, CachedJudge, Judgements, MarketOracle, RewardSource};
 use souk_cache::Cache;
 use souk_io::address::Address;
@@ -17,7 +17,7 @@ use souk_io::beir::DataFolder;
 use souk_io::error::{Error, Result};
 
 pub use super::resilient::JudgeLimits;
-pub use super::wire::Shape as RerankShape;
+pub use super::wire::RerankShape;
 
 /// Judge configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -212,19 +212,19 @@ impl Judge {
             Self::Rerank(judge) => {
                 judge.thresholds.check("thresholds")?;
                 let http = Http::open(&judge.url, Rerank::ROUTE, judge.key_env.as_deref())?;
-                let asker = Rerank::new(http, judge.shape, named(&judge.model)?, judge.thresholds);
-                resilient(asker, &judge.limits, judge.batch)
+                let client = Rerank::new(http, judge.shape, named(&judge.model)?, judge.thresholds);
+                resilient(client, &judge.limits, judge.batch)
             }
             Self::Openai(judge) => {
                 let http = Http::open(&judge.url, Openai::ROUTE, judge.key_env.as_deref())?;
-                resilient(Openai::new(http, judge.recipe()?), &judge.limits, 1)
+                resilient(Openai::new(http, judge.chat_settings()?), &judge.limits, 1)
             }
         }
     }
 }
 
 impl OpenaiJudge {
-    fn recipe(&self) -> Result<Recipe> {
+    fn chat_settings(&self) -> Result<ChatSettings> {
         self.thresholds.check("thresholds")?;
         within("logprobs", self.logprobs, 0..=20)?;
         within("item_chars", self.item_chars, 1..=1_000_000)?;
@@ -232,7 +232,7 @@ impl OpenaiJudge {
             let problem = format!("sets `{name}`: use the judge's own setting instead");
             return Err(Error::config("body", problem));
         }
-        Ok(Recipe {
+        Ok(ChatSettings {
             model: named(&self.model)?.into(),
             prompt: Prompt::open(self.prompt.as_deref(), self.structured)?,
             structured: self.structured,
@@ -245,10 +245,10 @@ impl OpenaiJudge {
     }
 }
 
-fn resilient(asker: impl Asker + 'static, limits: &JudgeLimits, batch: usize) -> Result<Arc<dyn RewardSource>> {
+fn resilient(client: impl JudgeClient + 'static, limits: &JudgeLimits, batch: usize) -> Result<Arc<dyn RewardSource>> {
     limits.check()?;
     within("batch", batch, 1..=10_000)?;
-    Ok(Arc::new(ResilientJudge::new(Box::new(asker), limits.clone(), batch)))
+    Ok(Arc::new(ResilientJudge::new(Box::new(client), limits.clone(), batch)))
 }
 
 fn named(model: &str) -> Result<&str> {

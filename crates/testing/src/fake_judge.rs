@@ -12,7 +12,7 @@ use serde_json::Value;
 
 /// Recorded request.
 #[derive(Clone, Debug)]
-pub struct JudgeRequest {
+pub struct ReceivedRequest {
     pub path: String,
     /// Headers in lower case, without the request line.
     pub headers: String,
@@ -36,7 +36,7 @@ pub enum JudgeReply {
     Late(Duration, Value),
 }
 
-type Behaviour = dyn Fn(usize, &JudgeRequest) -> JudgeReply + Send + Sync;
+type Behaviour = dyn Fn(usize, &ReceivedRequest) -> JudgeReply + Send + Sync;
 
 pub struct FakeJudge {
     address: std::net::SocketAddr,
@@ -45,7 +45,7 @@ pub struct FakeJudge {
 
 struct State {
     behaviour: Box<Behaviour>,
-    seen: Mutex<Vec<JudgeRequest>>,
+    seen: Mutex<Vec<ReceivedRequest>>,
     at_once: AtomicUsize,
     max_at_once: AtomicUsize,
     is_stopped: AtomicBool,
@@ -53,12 +53,12 @@ struct State {
 
 impl FakeJudge {
     /// Starts a server on a free port. `behaviour` gets the number of the request, from 0, and the request.
-    pub fn start(behaviour: impl Fn(usize, &JudgeRequest) -> JudgeReply + Send + Sync + 'static) -> Self {
+    pub fn start(behaviour: impl Fn(usize, &ReceivedRequest) -> JudgeReply + Send + Sync + 'static) -> Self {
         Self::at("127.0.0.1:0", behaviour)
     }
 
     /// Starts a server on the given address.
-    pub fn at(place: &str, behaviour: impl Fn(usize, &JudgeRequest) -> JudgeReply + Send + Sync + 'static) -> Self {
+    pub fn at(place: &str, behaviour: impl Fn(usize, &ReceivedRequest) -> JudgeReply + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind(place).unwrap();
         let address = listener.local_addr().unwrap();
         let state = Arc::new(State {
@@ -86,7 +86,7 @@ impl FakeJudge {
         format!("http://{}", self.address)
     }
 
-    pub fn seen(&self) -> Vec<JudgeRequest> {
+    pub fn seen(&self) -> Vec<ReceivedRequest> {
         self.state.seen.lock().unwrap().clone()
     }
 
@@ -162,7 +162,7 @@ impl State {
 }
 
 /// Reads one request; `None` at the end of the connection.
-fn read_request(input: &mut impl BufRead) -> std::io::Result<Option<JudgeRequest>> {
+fn read_request(input: &mut impl BufRead) -> std::io::Result<Option<ReceivedRequest>> {
     let mut head = String::new();
     while !head.ends_with("\r\n\r\n") {
         if input.read_line(&mut head)? == 0 {
@@ -177,7 +177,7 @@ fn read_request(input: &mut impl BufRead) -> std::io::Result<Option<JudgeRequest
     let mut body = vec![0; length];
     input.read_exact(&mut body)?;
     let path = first.split(' ').nth(1).unwrap_or_default().to_owned();
-    Ok(Some(JudgeRequest {
+    Ok(Some(ReceivedRequest {
         path,
         headers: headers.to_lowercase(),
         body: serde_json::from_slice(&body).unwrap_or_default(),

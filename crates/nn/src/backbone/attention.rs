@@ -8,7 +8,7 @@ use tch::{Device, Kind, Tensor};
 use souk_io::error::Result;
 
 /// Attention layout and mask of one batch; built once per forward pass and kind of layer.
-pub(super) enum Plan<'a> {
+pub(super) enum AttentionPlan<'a> {
     Packed {
         starts: &'a [i64],
         seen: Visibility,
@@ -19,7 +19,7 @@ pub(super) enum Plan<'a> {
     },
 }
 
-impl Plan<'_> {
+impl AttentionPlan<'_> {
     /// Builds the mask; `mask` `[b, s]` covers the cached tokens and the `num_new` tokens at its end.
     pub(super) fn padded(mask: &Tensor, num_new: i64, seen: Visibility) -> Self {
         let slots = mask.size()[1];
@@ -46,14 +46,14 @@ fn is_visible(distance: &Tensor, seen: Visibility) -> Tensor {
 }
 
 /// Attends with `q [.., h, e]`, `k` and `v` `[.., h', e]`, h a multiple of h'; returns `[.., h·e]`.
-pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &Plan, dropout: f64) -> Result<Tensor> {
+pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &AttentionPlan, dropout: f64) -> Result<Tensor> {
     match plan {
-        Plan::Padded { mask } => {
+        AttentionPlan::Padded { mask } => {
             let heads = |x: &Tensor| x.transpose(1, 2);
             let out = attend_heads([&heads(q), &heads(k), &heads(v)], Some(mask), false, dropout);
             Ok(out.transpose(1, 2).flatten(-2, -1))
         }
-        Plan::Packed { starts, seen } => {
+        AttentionPlan::Packed { starts, seen } => {
             let frozen = dropout == 0.0 && !q.requires_grad() && !k.requires_grad() && !v.requires_grad();
             // under autocast, q and k are f32 after the rotation, but v is not
             let exact = [q, k, v].iter().all(|x| x.kind() == Kind::Float);

@@ -7,7 +7,7 @@
 
 use tch::{Device, Kind, Tensor};
 
-use super::attention::{Plan, Visibility};
+use super::attention::{AttentionPlan, Visibility};
 use souk_io::error::{Error, Result};
 
 pub struct Tokens {
@@ -105,10 +105,10 @@ impl Tokens {
     }
 
     /// Attention plan for these tokens.
-    pub(super) fn plan(&self, seen: Visibility) -> Plan<'_> {
+    pub(super) fn plan(&self, seen: Visibility) -> AttentionPlan<'_> {
         match &self.layout {
-            Layout::Packed { starts } => Plan::Packed { starts, seen },
-            Layout::Padded { mask } => Plan::padded(mask, self.ids.size()[1], seen),
+            Layout::Packed { starts } => AttentionPlan::Packed { starts, seen },
+            Layout::Padded { mask } => AttentionPlan::padded(mask, self.ids.size()[1], seen),
         }
     }
 }

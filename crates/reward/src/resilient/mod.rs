@@ -19,7 +19,7 @@ pub use self::limits::{JudgeLimits, within};
 
 use self::breaker::Breaker;
 use self::trouble::Trouble;
-use super::wire::{Answered, Asker, Failure, FailureKind};
+use super::wire::{Failure, FailureKind, JudgeClient, JudgeResult};
 use super::{Question, RewardSource, Verdict};
 use souk_io::error::{Error, Result};
 use souk_io::telemetry::REWARD;
@@ -30,7 +30,7 @@ const MAX_BACKOFF: f64 = 30.0;
 const GLANCE: Duration = Duration::from_millis(20);
 
 pub struct ResilientJudge {
-    asker: Box<dyn Asker>,
+    client: Box<dyn JudgeClient>,
     limits: JudgeLimits,
     /// Items per request.
     batch: usize,
@@ -52,10 +52,10 @@ struct Call<'a> {
 
 impl ResilientJudge {
     /// `limits` must have been checked, and `batch` must be at least 1.
-    pub fn new(asker: Box<dyn Asker>, limits: JudgeLimits, batch: usize) -> Self {
+    pub fn new(client: Box<dyn JudgeClient>, limits: JudgeLimits, batch: usize) -> Self {
         let breaker = Breaker::new(limits.breaker_failures, Duration::from_secs_f64(limits.breaker_seconds));
-        let trouble = Trouble::new(asker.place());
-        Self { asker, limits, batch: batch.max(1), breaker, trouble }
+        let trouble = Trouble::new(client.place());
+        Self { client, limits, batch: batch.max(1), breaker, trouble }
     }
 
     fn work(&self, call: &Call<'_>) {
@@ -117,9 +117,9 @@ impl ResilientJudge {
         }
     }
 
-    fn attempt(&self, asked: &[Question<'_>], patience: Duration) -> Answered {
+    fn attempt(&self, asked: &[Question<'_>], patience: Duration) -> JudgeResult {
         let begun = Instant::now();
-        let answered = match self.asker.ask(asked, patience) {
+        let answered = match self.client.ask(asked, patience) {
             Ok(verdicts) if verdicts.len() != asked.len() => {
                 let (got, num) = (verdicts.len(), asked.len());
                 Err(Failure::broken(format!("returned {got} verdicts for {num} questions")))
@@ -175,7 +175,7 @@ type Answers = Vec<Option<Verdict>>;
 
 impl RewardSource for ResilientJudge {
     fn id(&self) -> &str {
-        self.asker.id()
+        self.client.id()
     }
 
     fn judge(&self, asked: &[Question<'_>]) -> Result<Vec<Option<Verdict>>> {
@@ -192,7 +192,7 @@ impl RewardSource for ResilientJudge {
             self.work(&call);
         });
         if let Some(fatal) = call.fatal.into_inner() {
-            return Err(Error::config(self.asker.place(), fatal.problem));
+            return Err(Error::config(self.client.place(), fatal.problem));
         }
         let verdicts = call.verdicts.into_inner().unwrap_or_else(PoisonError::into_inner);
         if call.is_whole.into_inner() && !asked.is_empty() {

@@ -12,14 +12,14 @@ use super::{chance, requests};
 use crate::tests::question;
 use crate::wire::tests::{judge, scored, souk, try_judge};
 use crate::{Question, RewardSource};
-use souk_testing::fake_judge::{FakeJudge, JudgeReply, JudgeRequest};
+use souk_testing::fake_judge::{FakeJudge, JudgeReply, ReceivedRequest};
 
 fn source(server: &FakeJudge, limits: Value) -> Arc<dyn RewardSource> {
     try_judge(souk(server), limits).unwrap()
 }
 
 /// Grades each item with the level at the start of its text.
-fn graded(seen: &JudgeRequest) -> Value {
+fn graded(seen: &ReceivedRequest) -> Value {
     let items = seen.body["items"].as_array().unwrap();
     let level = |item: &Value| item["text"].as_str().unwrap()[..1].parse().ok();
     scored(&items.iter().map(level).collect::<Vec<_>>())

@@ -15,10 +15,10 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use http::Http;
-pub(super) use openai::{Openai, Recipe};
+pub(super) use openai::{ChatSettings, Openai};
 pub(super) use prompt::Prompt;
 pub(super) use rerank::Rerank;
-pub use rerank::Shape;
+pub use rerank::RerankShape;
 pub(super) use souk::Souk;
 
 use super::{Question, Verdict};
@@ -29,7 +29,7 @@ use souk_io::error::{Error, Result};
 const MAX_CHARS: usize = 8192;
 
 /// Client of a remote judge; makes single requests.
-pub(super) trait Asker: Send + Sync {
+pub(super) trait JudgeClient: Send + Sync {
     /// Names the model and the address.
     fn id(&self) -> &str;
 
@@ -37,11 +37,11 @@ pub(super) trait Asker: Send + Sync {
     fn place(&self) -> &str;
 
     /// All of `asked` must have the same query. Returns within `patience`.
-    fn ask(&self, asked: &[Question<'_>], patience: Duration) -> Answered;
+    fn ask(&self, asked: &[Question<'_>], patience: Duration) -> JudgeResult;
 }
 
 /// One entry per question, in order.
-pub(super) type Answered = std::result::Result<Vec<Option<Verdict>>, Failure>;
+pub(super) type JudgeResult = std::result::Result<Vec<Option<Verdict>>, Failure>;
 
 /// Why a request returned no verdicts.
 #[derive(Debug)]

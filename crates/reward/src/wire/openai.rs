@@ -6,11 +6,11 @@ use std::time::Duration;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Answered, Asker, Http, Prompt, Thresholds, answer};
+use super::{Http, JudgeClient, JudgeResult, Prompt, Thresholds, answer};
 use crate::Question;
 
 /// How a chat model is prompted.
-pub struct Recipe {
+pub struct ChatSettings {
     pub model: String,
     pub prompt: Prompt,
     /// Ask for JSON by schema and accept nothing else.
@@ -27,25 +27,25 @@ pub struct Recipe {
 
 pub struct Openai {
     http: Http,
-    recipe: Recipe,
+    settings: ChatSettings,
     id: String,
 }
 
 impl Openai {
     pub const ROUTE: &'static str = "chat/completions";
 
-    pub fn new(http: Http, recipe: Recipe) -> Self {
-        let Recipe { model, prompt, structured, logprobs, item_chars, thresholds, .. } = &recipe;
+    pub fn new(http: Http, settings: ChatSettings) -> Self {
+        let ChatSettings { model, prompt, structured, logprobs, item_chars, thresholds, .. } = &settings;
         // the id covers everything a verdict depends on, because it is part of the cache key
-        let all = json!([prompt.fingerprint(), structured, logprobs, item_chars, thresholds.0, recipe.body]);
+        let all = json!([prompt.fingerprint(), structured, logprobs, item_chars, thresholds.0, settings.body]);
         let digest = Sha256::digest(all.to_string());
         let mark: String = digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect();
         let id = format!("openai {model} at {} (recipe {mark})", http.url());
-        Self { http, recipe, id }
+        Self { http, settings, id }
     }
 
     fn question(&self, asked: &Question<'_>) -> Value {
-        let Recipe { model, prompt, structured, logprobs, max_tokens, item_chars, body, .. } = &self.recipe;
+        let ChatSettings { model, prompt, structured, logprobs, max_tokens, item_chars, body, .. } = &self.settings;
         let mut question = json!({
             "model": model,
             "messages": prompt.messages(asked.query, asked.item, *item_chars),
@@ -73,7 +73,7 @@ impl Openai {
     }
 }
 
-impl Asker for Openai {
+impl JudgeClient for Openai {
     fn id(&self) -> &str {
         &self.id
     }
@@ -82,10 +82,10 @@ impl Asker for Openai {
         self.http.url()
     }
 
-    fn ask(&self, asked: &[Question<'_>], patience: Duration) -> Answered {
+    fn ask(&self, asked: &[Question<'_>], patience: Duration) -> JudgeResult {
         let one = |asked| {
             let answer = self.http.post(&self.question(asked), patience)?;
-            answer::read(answer, self.recipe.structured, self.recipe.thresholds).map(Some)
+            answer::read(answer, self.settings.structured, self.settings.thresholds).map(Some)
         };
         asked.iter().map(one).collect()
     }

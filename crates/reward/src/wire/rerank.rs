@@ -6,20 +6,20 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::{Answered, Asker, Failure, Http, MAX_CHARS, Thresholds, begin};
+use super::{Failure, Http, JudgeClient, JudgeResult, MAX_CHARS, Thresholds, begin};
 use crate::Question;
 
 /// Format of requests and answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Shape {
+pub enum RerankShape {
     Tei,
     Cohere,
 }
 
 pub struct Rerank {
     http: Http,
-    shape: Shape,
+    shape: RerankShape,
     model: String,
     thresholds: Thresholds,
     id: String,
@@ -42,7 +42,7 @@ struct Rows {
 impl Rerank {
     pub const ROUTE: &'static str = "rerank";
 
-    pub fn new(http: Http, shape: Shape, model: &str, thresholds: Thresholds) -> Self {
+    pub fn new(http: Http, shape: RerankShape, model: &str, thresholds: Thresholds) -> Self {
         let [second, third, fourth] = thresholds.0;
         // levels are cached with scores, so the thresholds are part of the id
         let id = format!("rerank {model} at {} (levels from {second}, {third}, {fourth})", http.url());
@@ -53,18 +53,20 @@ impl Rerank {
         let query = asked.first().map_or("", |one| begin(one.query, MAX_CHARS));
         let texts: Vec<&str> = asked.iter().map(|one| begin(one.item, MAX_CHARS)).collect();
         match self.shape {
-            Shape::Tei => json!({ "query": query, "texts": texts, "raw_scores": false, "truncate": true }),
-            Shape::Cohere => json!({ "model": self.model, "query": query, "documents": texts, "top_n": texts.len() }),
+            RerankShape::Tei => json!({ "query": query, "texts": texts, "raw_scores": false, "truncate": true }),
+            RerankShape::Cohere => {
+                json!({ "model": self.model, "query": query, "documents": texts, "top_n": texts.len() })
+            }
         }
     }
 
     fn rows(&self, answer: Value) -> Result<Vec<(usize, Value)>, Failure> {
         let shape = |e| Failure::broken(format!("did not answer in a reranker's format: {e}"));
         Ok(match self.shape {
-            Shape::Tei => {
+            RerankShape::Tei => {
                 Vec::<Row>::deserialize(answer).map_err(shape)?.into_iter().map(|row| (row.index, row.score)).collect()
             }
-            Shape::Cohere => {
+            RerankShape::Cohere => {
                 let rows = Rows::deserialize(answer).map_err(shape)?.results;
                 rows.into_iter().map(|row| (row.index, row.relevance_score)).collect()
             }
@@ -72,7 +74,7 @@ impl Rerank {
     }
 }
 
-impl Asker for Rerank {
+impl JudgeClient for Rerank {
     fn id(&self) -> &str {
         &self.id
     }
@@ -81,7 +83,7 @@ impl Asker for Rerank {
         self.http.url()
     }
 
-    fn ask(&self, asked: &[Question<'_>], patience: Duration) -> Answered {
+    fn ask(&self, asked: &[Question<'_>], patience: Duration) -> JudgeResult {
         let rows = self.rows(self.http.post(&self.question(asked), patience)?)?;
         if rows.len() != asked.len() {
             return Err(Failure::broken(format!("returned {} scores for {} items", rows.len(), asked.len())));

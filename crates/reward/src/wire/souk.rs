@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{Answered, Asker, Failure, Http, MAX_CHARS, begin, checked, shown};
+use super::{Failure, Http, JudgeClient, JudgeResult, MAX_CHARS, begin, checked, shown};
 use crate::{Question, Verdict};
 use souk_io::domain::Level;
 
@@ -32,7 +32,7 @@ impl Souk {
     }
 }
 
-impl Asker for Souk {
+impl JudgeClient for Souk {
     fn id(&self) -> &str {
         &self.id
     }
@@ -41,7 +41,7 @@ impl Asker for Souk {
         self.http.url()
     }
 
-    fn ask(&self, asked: &[Question<'_>], patience: Duration) -> Answered {
+    fn ask(&self, asked: &[Question<'_>], patience: Duration) -> JudgeResult {
         let query = asked.first().map_or("", |one| begin(one.query, MAX_CHARS));
         let item = |one: &Question<'_>| json!({ "id": one.item_id, "text": begin(one.item, MAX_CHARS) });
         let items: Vec<Value> = asked.iter().map(item).collect();

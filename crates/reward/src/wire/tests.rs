@@ -11,7 +11,7 @@ use crate::{Judge, Question, RewardSource, Verdict, open};
 use souk_io::beir::DataFolder;
 use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
-use souk_testing::fake_judge::{FakeJudge, JudgeReply, JudgeRequest};
+use souk_testing::fake_judge::{FakeJudge, JudgeReply, ReceivedRequest};
 
 /// Generous limits, for tests that are not about limits.
 pub fn limits() -> Value {
@@ -62,7 +62,7 @@ fn level(query: &Value, item: &Value) -> Option<u8> {
     }
 }
 
-fn rows(seen: &JudgeRequest, texts: &str, score: &str) -> Value {
+fn rows(seen: &ReceivedRequest, texts: &str, score: &str) -> Value {
     let texts = seen.body[texts].as_array().unwrap();
     let score_of = |text: &Value| level(&seen.body["query"], text).map(|level| f64::from(level - 1) / 3.0);
     let row = |(index, text): (usize, &Value)| json!({ "index": index, score: score_of(text), "text": "x" });
@@ -70,7 +70,7 @@ fn rows(seen: &JudgeRequest, texts: &str, score: &str) -> Value {
 }
 
 /// The foreign texts in a chat request.
-fn data(seen: &JudgeRequest) -> Value {
+fn data(seen: &ReceivedRequest) -> Value {
     let user = seen.body["messages"][1]["content"].as_str().unwrap();
     let [_, inside] = user.split("<data>").collect::<Vec<_>>()[..] else { panic!("{user}") };
     let [inside, ""] = inside.split("</data>").collect::<Vec<_>>()[..] else { panic!("{user}") };

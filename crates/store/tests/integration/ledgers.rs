@@ -185,19 +185,13 @@ async fn promotions(ledger: &dyn Ledger) {
     ledger.promote("v2", "v2-a").await.unwrap();
     assert_eq!((served().await, index("v1", 0).await), (pair("v2", "v2-a"), GenerationState::Retired));
     ledger.promote("v2", "v2-b").await.unwrap();
-    assert_eq!(
-        (index("v2", 0).await, index("v2", 1).await),
-        (GenerationState::Retired, GenerationState::Served)
-    );
+    assert_eq!((index("v2", 0).await, index("v2", 1).await), (GenerationState::Retired, GenerationState::Served));
     ledger.promote("v3", "v3-a").await.unwrap();
     refused(ledger.roll_back("v2").await, "`v3` is");
 
     assert_eq!(ledger.roll_back("v3").await.unwrap().generation, "v2-b", "as it was last served");
     assert_eq!((served().await, state("v3").await), (pair("v2", "v2-b"), VersionState::RolledBack));
-    assert_eq!(
-        (index("v2", 1).await, index("v3", 0).await),
-        (GenerationState::Served, GenerationState::Retired)
-    );
+    assert_eq!((index("v2", 1).await, index("v3", 0).await), (GenerationState::Served, GenerationState::Retired));
     refused(ledger.promote("v3", "v3-b").await, "rolled_back");
     assert_eq!(ledger.roll_back("v2").await.unwrap().version, "v1", "a new index of it is not a step");
     assert_eq!(state("v1").await, VersionState::Promoted);

@@ -1,4 +1,4 @@
-//! Judge behind a TCP proxy that can be cut. While cut, it accepts connections but forwards nothing in either
+//! CuttableJudge behind a TCP proxy that can be cut. While cut, it accepts connections but forwards nothing in either
 //! direction, so clients time out. Data sent meanwhile arrives afterwards, as with TCP retransmission.
 
 use std::io::{Read, Result, Write};
@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use souk_testing::fake_judge::{FakeJudge, JudgeReply, JudgeRequest};
+use souk_testing::fake_judge::{FakeJudge, JudgeReply, ReceivedRequest};
 
 /// Longer than the trainer's timeouts: it retries after 2 s and gives up after 4 (`judge.limits`).
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 
-pub struct Judge {
+pub struct CuttableJudge {
     address: SocketAddr,
     proxy: Arc<Proxy>,
     /// Model name of the judge.
@@ -30,7 +30,7 @@ struct Proxy {
     num_lost: AtomicU64,
 }
 
-impl Judge {
+impl CuttableJudge {
     /// Starts a proxy to a running judge, given by address and name, or to a fake judge of the small shop.
     pub fn start(running: Option<(String, String)>) -> Self {
         let fake = running.is_none().then(|| FakeJudge::start(|_, seen| JudgeReply::Json(verdicts(seen))));
@@ -94,8 +94,8 @@ impl Proxy {
     }
 }
 
-/// Judge's answer: level 4 for the item with the query's number and kind, less for one of them.
-fn verdicts(seen: &JudgeRequest) -> Value {
+/// CuttableJudge's answer: level 4 for the item with the query's number and kind, less for one of them.
+fn verdicts(seen: &ReceivedRequest) -> Value {
     let query: Vec<&str> = seen.body["query"].as_str().unwrap().split(' ').collect();
     let level = |item: &Value| {
         let words: Vec<&str> = item["text"].as_str().unwrap().split(' ').collect();

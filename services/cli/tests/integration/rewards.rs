@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use crate::stage::{assert_fails, launch, losses, num_logged, run_ok, shop, stage, steps, weights, worst_difference};
-use souk_testing::fake_judge::{FakeJudge, JudgeReply, JudgeRequest};
+use souk_testing::fake_judge::{FakeJudge, JudgeReply, ReceivedRequest};
 
 /// Judge's answer: level 4 for the item with the query's number and kind, less for one of them.
-fn verdicts(seen: &JudgeRequest) -> Value {
+fn verdicts(seen: &ReceivedRequest) -> Value {
     let query = seen.body["query"].as_str().unwrap();
     let has = |text: &str, word: &str| text.split(' ').any(|other| other == word);
     let level = |item: &Value| {
