@@ -63,7 +63,7 @@ up() {
         say "already up"
     else
         [ ! -f "$dir/$MARK" ] || (down)
-        claim_folder
+        lock_folder
         trap down EXIT
         trap 'exit 130' INT
         # One checkout at a time, so that nobody takes a port between our choice and the server's start.
@@ -82,7 +82,7 @@ all_alive() {
     done
 }
 
-claim_folder() {
+lock_folder() {
     mkdir -p "$dir"
     if [ ! -O "$dir" ] || [ -n "$(ls -A "$dir")" ]; then
         fail "$dir belongs to another user or is not empty" "Give a new folder: scripts/services.sh up DIR"

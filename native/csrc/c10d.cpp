@@ -82,7 +82,7 @@ int souk_store_set(const SoukStore* store, const char* key, const uint8_t* data,
 }
 
 // Returns the resulting value, which is another's if the key was set before.
-int souk_store_claim(const SoukStore* store, const char* key, const uint8_t* data, int64_t length, const uint8_t** found,
+int souk_store_set_if_absent(const SoukStore* store, const char* key, const uint8_t* data, int64_t length, const uint8_t** found,
                      int64_t* found_length) {
   return no_throw([&] {
     give(store->store->compareSet(key, std::vector<uint8_t>(), std::vector<uint8_t>(data, data + length)), found,

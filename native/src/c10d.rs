@@ -43,13 +43,20 @@ impl Store {
     }
 
     /// Sets a value if the key is unset; returns the resulting value, ours or another's. An empty value sets nothing.
-    pub fn claim(&self, key: &str, value: &[u8]) -> NativeResult<Vec<u8>> {
+    pub fn set_if_absent(&self, key: &str, value: &[u8]) -> NativeResult<Vec<u8>> {
         let key = text("key", key)?;
         let (mut found, mut length) = (null(), 0);
         // SAFETY: as in `set`; the shim writes a pointer and a length.
         ffi::check(unsafe {
             let length = &mut length;
-            ffi::souk_store_claim(self.raw, key.as_ptr(), value.as_ptr(), value.len() as i64, &mut found, length)
+            ffi::souk_store_set_if_absent(
+                self.raw,
+                key.as_ptr(),
+                value.as_ptr(),
+                value.len() as i64,
+                &mut found,
+                length,
+            )
         })?;
         // SAFETY: the answer to this thread's last request, which lives until its next one.
         Ok(unsafe { bytes(found, length) })
@@ -59,7 +66,7 @@ impl Store {
     pub fn get(&self, key: &str) -> NativeResult<Option<Vec<u8>>> {
         let key = text("key", key)?;
         let (mut found, mut length) = (null(), 0);
-        // SAFETY: as in `claim`.
+        // SAFETY: as in `set_if_absent`.
         ffi::check(unsafe { ffi::souk_store_get(self.raw, key.as_ptr(), &mut found, &mut length) })?;
         // SAFETY: the answer to this thread's last request, which lives until its next one.
         Ok((length >= 0).then(|| unsafe { bytes(found, length) }))

@@ -96,7 +96,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub(crate) fn souk_store_free(store: *mut SoukStore);
     pub(crate) fn souk_store_set(store: *const SoukStore, key: *const c_char, data: *const u8, length: i64) -> c_int;
-    pub(crate) fn souk_store_claim(
+    pub(crate) fn souk_store_set_if_absent(
         store: *const SoukStore,
         key: *const c_char,
         data: *const u8,

@@ -118,8 +118,8 @@ fn a_store_and_a_group_of_one_do_what_they_say() {
     for reader in [&store, &other] {
         assert_eq!(reader.get("word").unwrap().unwrap(), b"a\0b");
     }
-    assert_eq!(store.claim("verdict", b"first").unwrap(), b"first");
-    assert_eq!(other.claim("verdict", b"second").unwrap(), b"first");
+    assert_eq!(store.set_if_absent("verdict", b"first").unwrap(), b"first");
+    assert_eq!(other.set_if_absent("verdict", b"second").unwrap(), b"first");
     assert!(store.set("a\0b", b"").is_err());
 
     assert!(ProcessGroup::connect(&store, "g", GroupPosition { rank: 1, size: 1 }, Network::Default, time).is_err());

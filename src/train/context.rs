@@ -311,8 +311,8 @@ fn sum_over_processes(collective: &dyn Collective, gradients: &mut [Tensor]) -> 
         let sizes: Vec<i64> = piece.iter().map(|gradient| gradient.numel() as i64).collect();
         let mut flat = Tensor::cat(&piece.iter().map(|gradient| gradient.reshape([-1])).collect::<Vec<_>>(), 0);
         collective.all_reduce(&mut flat)?;
-        for (gradient, summed) in piece.iter_mut().zip(flat.split_with_sizes(&sizes[..], 0)) {
-            *gradient = summed.view_as(gradient).contiguous();
+        for (gradient, sum) in piece.iter_mut().zip(flat.split_with_sizes(&sizes[..], 0)) {
+            *gradient = sum.view_as(gradient).contiguous();
         }
         rest = later;
     }

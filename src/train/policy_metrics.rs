@@ -155,7 +155,7 @@ impl PolicySums {
     }
 
     /// All numbers in turn, for summing over processes.
-    fn summed(&mut self) -> Vec<&mut f64> {
+    fn numbers_mut(&mut self) -> Vec<&mut f64> {
         let Self { asked, known, levels, reward, parts, tally } = self;
         let Tally { groups, flat, kl, entropy, known: weighed, clipped, log_ratio, log_ratio_max: _ } = tally;
         let mut all = vec![asked, known, groups, flat, kl, entropy, weighed, clipped, log_ratio];
@@ -166,10 +166,10 @@ impl PolicySums {
     }
 
     fn all_reduce(&mut self, collective: &dyn Collective) -> Result<()> {
-        let own: Vec<f64> = self.summed().into_iter().map(|number| *number).collect();
+        let own: Vec<f64> = self.numbers_mut().into_iter().map(|number| *number).collect();
         let mut sums = Tensor::from_slice(&own);
         collective.all_reduce(&mut sums)?;
-        for (number, sum) in self.summed().into_iter().zip(Vec::<f64>::try_from(&sums)?) {
+        for (number, sum) in self.numbers_mut().into_iter().zip(Vec::<f64>::try_from(&sums)?) {
             *number = sum;
         }
         let largest = collective.all_gather(&Tensor::from_slice(&[self.tally.log_ratio_max]))?;

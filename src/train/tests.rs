@@ -40,7 +40,7 @@ fn open(model: &str) -> Encoder {
 type Weights = Vec<(String, Tensor)>;
 
 /// The golden pairs as a data folder.
-struct Shop {
+struct TestShop {
     _home: tempfile::TempDir,
     data: DataFolder,
     objective: InfoNceSettings,
@@ -48,7 +48,7 @@ struct Shop {
     pairs: Pairs,
 }
 
-impl Shop {
+impl TestShop {
     fn new(objective: InfoNceSettings) -> Self {
         let text = fs::read(golden().join("supervised/pairs.json")).unwrap();
         let texts: Vec<(String, String)> = serde_json::from_slice(&text).unwrap();
@@ -135,7 +135,7 @@ fn losses_and_gradients_are_those_of_sentence_transformers() {
         let nested = InfoNceSettings { dimensions: dimensions.to_vec(), ..InfoNceSettings::default() };
         for (kind, objective) in [("plain", plain), ("symmetric", symmetric), ("nested", nested)] {
             for settings in chunkings() {
-                let (loss, gradients) = Shop::new(objective.clone()).run(model, settings);
+                let (loss, gradients) = TestShop::new(objective.clone()).run(model, settings);
                 let wanted = expected[&format!("loss/{kind}")].double_value(&[0]);
                 assert!((loss - wanted).abs() < 1e-5, "{model}, {kind}: {loss}, not {wanted}");
                 assert_equal(&gradients, &expected, kind);
@@ -148,7 +148,7 @@ fn losses_and_gradients_are_those_of_sentence_transformers() {
 
 #[test]
 fn dropout_of_a_chunk_is_the_same_when_it_runs_again() {
-    let shop = Shop::new(InfoNceSettings::default());
+    let shop = TestShop::new(InfoNceSettings::default());
     let run = |keep_tokens, seed| {
         let settings = TrainSettings { dropout: true, chunk_tokens: 20, keep_tokens, seed, ..TrainSettings::default() };
         shop.run("st_cls", settings)
@@ -162,7 +162,7 @@ fn dropout_of_a_chunk_is_the_same_when_it_runs_again() {
 
 #[test]
 fn accumulated_batches_make_the_mean_over_their_pairs() {
-    let shop = Shop::new(InfoNceSettings::default());
+    let shop = TestShop::new(InfoNceSettings::default());
     let loss = |accumulate, step| {
         let mut encoder = open("st_cls");
         let weights = encoder.trainable(None, false).unwrap();
@@ -192,7 +192,7 @@ fn a_bank_takes_over_at_its_step_and_is_that_of_the_model_half_way_to_it() {
     if !with_two_threads("a_bank_takes_over_at_its_step_and_is_that_of_the_model_half_way_to_it") {
         return;
     }
-    let shop = Shop::new(InfoNceSettings::default());
+    let shop = TestShop::new(InfoNceSettings::default());
     let settings = TrainSettings::default();
     let context = shop.context(&settings, &Objective::InfoNce(InfoNceSettings::default()));
     let mut encoder = open("st_cls");

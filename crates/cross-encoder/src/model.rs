@@ -73,7 +73,7 @@ impl CrossEncoder {
         tokenizer.add_pair_template()?;
         let mut weights = Parameters::open(&dir, placement.device, placement.precision.kind())?;
         let mut seeded = Parameters::seeded(shape.seed, placement.device, placement.precision.kind());
-        let parts = Parts { architecture, tokenizer, pooling, max_tokens, loss: shape.loss, placement };
+        let parts = ModelParts { architecture, tokenizer, pooling, max_tokens, loss: shape.loss, placement };
         let others = (parts.architecture.num_layers()..whole.num_layers())
             .flat_map(|layer| [format!("layer.{layer}."), format!("layers.{layer}.")]);
         let others = others.collect::<Vec<_>>();
@@ -89,7 +89,7 @@ impl CrossEncoder {
         let tokenizer = Tokenizer::open(dir)?;
         let mut weights = Parameters::open(dir, placement.device, placement.precision.kind())?;
         let CrossEncoderManifest { pooling, max_tokens, loss, .. } = manifest;
-        let parts = Parts { architecture, tokenizer, pooling, max_tokens, loss, placement };
+        let parts = ModelParts { architecture, tokenizer, pooling, max_tokens, loss, placement };
         let mut model = parts.build(&mut weights, None, &[])?;
         model.grading = manifest.grading(model.head.cutpoints()?);
         let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
@@ -204,7 +204,7 @@ impl Model for CrossEncoder {
 }
 
 /// Parts of a model.
-struct Parts {
+struct ModelParts {
     architecture: Architecture,
     tokenizer: Tokenizer,
     pooling: Reading,
@@ -213,7 +213,7 @@ struct Parts {
     placement: Placement,
 }
 
-impl Parts {
+impl ModelParts {
     /// `fresh` initialises a head that `weights` do not have. `others` are parts of tensor names that may remain unused.
     fn build(
         self,

@@ -307,12 +307,12 @@ fn remove_abandoned(folder: &Path) -> Result<()> {
         let name = entry.file_name().to_string_lossy().into_owned();
         let age = entry.metadata().and_then(|data| data.modified()).ok().and_then(|changed| changed.elapsed().ok());
         let renamed = folder.join(format!("{SWEPT}{name}"));
-        let is_claimed = name.starts_with(PART)
+        let is_renamed = name.starts_with(PART)
             && age.is_some_and(|age| age > ABANDONED_AFTER)
             && fs::rename(entry.path(), &renamed).is_ok();
-        if is_claimed || name.starts_with(SWEPT) {
+        if is_renamed || name.starts_with(SWEPT) {
             // another process may be removing it as well
-            drop(fs::remove_dir_all(if is_claimed { renamed } else { entry.path() }));
+            drop(fs::remove_dir_all(if is_renamed { renamed } else { entry.path() }));
         }
     }
     Ok(())

@@ -72,7 +72,7 @@ impl StatusBoard {
 
     /// Sets the key unless another rank already has; returns the stored value, which is the same on all ranks.
     pub fn set_if_absent(&self, name: &str, value: &str) -> Result<String> {
-        let stored = self.store.claim(&self.key(name), value.as_bytes())?;
+        let stored = self.store.set_if_absent(&self.key(name), value.as_bytes())?;
         Ok(String::from_utf8_lossy(&stored).into_owned())
     }
 

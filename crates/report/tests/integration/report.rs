@@ -45,13 +45,13 @@ fn expected() -> Expected {
     serde_json::from_slice(&fs::read(golden().join("expected.json")).unwrap()).unwrap()
 }
 
-struct Bench {
+struct Fixture {
     task: Task,
     lexical: Lexical,
     judge: Judgements,
 }
 
-impl Bench {
+impl Fixture {
     fn new() -> Self {
         let folder = DataFolder::open(&golden()).unwrap();
         let task = Task::load(&folder, "test").unwrap();
@@ -74,9 +74,9 @@ impl Bench {
 
 #[test]
 fn metrics_are_those_of_ir_measures() {
-    let (bench, home, expected) = (Bench::new(), tempfile::tempdir().unwrap(), expected());
+    let (fixture, home, expected) = (Fixture::new(), tempfile::tempdir().unwrap(), expected());
     for (name, expected) in [("run", &expected.run), ("tied", &expected.tied)] {
-        let run = bench.run(&golden().join(format!("{name}.trec")), &home.path().join(name));
+        let run = fixture.run(&golden().join(format!("{name}.trec")), &home.path().join(name));
         for (metric, Measured { mean, queries }) in expected {
             let found = run.metrics.overall[metric].unwrap();
             assert!((found - mean).abs() < 1e-6, "{name}, {metric}: {found} is not {mean}");
@@ -93,9 +93,9 @@ fn metrics_are_those_of_ir_measures() {
 
 #[test]
 fn a_written_run_is_measured_again_with_the_same_values() {
-    let (bench, home) = (Bench::new(), tempfile::tempdir().unwrap());
-    let first = bench.run(&golden().join("tied.trec"), &home.path().join("first"));
-    let again = bench.run(&home.path().join("first/run.trec"), &home.path().join("again"));
+    let (fixture, home) = (Fixture::new(), tempfile::tempdir().unwrap());
+    let first = fixture.run(&golden().join("tied.trec"), &home.path().join("first"));
+    let again = fixture.run(&home.path().join("first/run.trec"), &home.path().join("again"));
     assert_eq!(
         first.queries,
         again
@@ -139,9 +139,9 @@ fn tests_and_intervals_are_those_of_scipy() {
 
 #[test]
 fn runs_are_compared_query_by_query_and_strangers_are_refused() {
-    let (bench, home) = (Bench::new(), tempfile::tempdir().unwrap());
-    let one = bench.run(&golden().join("run.trec"), &home.path().join("one"));
-    let two = bench.run(&golden().join("tied.trec"), &home.path().join("two"));
+    let (fixture, home) = (Fixture::new(), tempfile::tempdir().unwrap());
+    let one = fixture.run(&golden().join("run.trec"), &home.path().join("one"));
+    let two = fixture.run(&golden().join("tied.trec"), &home.path().join("two"));
     let found = RunComparison::of(&[(&one, &two), (&one, &one)], true).unwrap();
     assert_eq!(
         found.num_tests,
@@ -183,10 +183,10 @@ impl RewardSource for Generous {
 
 #[test]
 fn a_judge_is_asked_about_what_is_unjudged_only_and_changes_the_goodrate_only() {
-    let (bench, home) = (Bench::new(), tempfile::tempdir().unwrap());
+    let (fixture, home) = (Fixture::new(), tempfile::tempdir().unwrap());
     let file = golden().join("run.trec");
-    let plain = bench.run(&file, &home.path().join("plain"));
-    let (Bench { task, lexical, .. }, engine) = (&bench, Engine::run(&bench.task, &file).unwrap());
+    let plain = fixture.run(&file, &home.path().join("plain"));
+    let (Fixture { task, lexical, .. }, engine) = (&fixture, Engine::run(&fixture.task, &file).unwrap());
     let out = home.path().join("judged");
     fs::create_dir(&out).unwrap();
     let depth = expected().depth;

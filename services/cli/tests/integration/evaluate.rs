@@ -26,12 +26,12 @@ fn assert_fails(code: i32, expected: &str, arguments: &[&str]) {
 }
 
 /// A simulated shop, and output folders next to it.
-struct Shop {
+struct TestShop {
     home: tempfile::TempDir,
     data: String,
 }
 
-impl Shop {
+impl TestShop {
     fn new() -> Self {
         let home = tempfile::tempdir().unwrap();
         let data = home.path().join("shop").display().to_string();
@@ -60,7 +60,7 @@ fn read(folder: &str, name: &str) -> String {
 
 #[test]
 fn an_evaluation_writes_all_files_and_is_deterministic() {
-    let shop = Shop::new();
+    let shop = TestShop::new();
     let one = shop.evaluated("one", &["--lexical"]);
     let metrics = json(&read(&one, "metrics.json"));
     let keys = [
@@ -110,7 +110,7 @@ fn an_evaluation_writes_all_files_and_is_deterministic() {
 
 #[test]
 fn a_model_is_compared_with_baselines() {
-    let shop = Shop::new();
+    let shop = TestShop::new();
     let bm25 = shop.evaluated("bm25", &["--lexical"]);
     let model = golden_model();
     let out = shop.place("model");
@@ -133,7 +133,7 @@ fn a_model_is_compared_with_baselines() {
 
 #[test]
 fn usage_errors_exit_with_2_and_bad_files_with_1() {
-    let shop = Shop::new();
+    let shop = TestShop::new();
     let out = shop.place("out");
     let base = ["evaluate", "--data", &shop.data, "--out", &out];
     let bm25 = shop.evaluated("bm25", &["--lexical"]);
@@ -194,7 +194,7 @@ fn the_report_renders_in_a_real_browser() {
         skip("the_report_renders_in_a_real_browser", "no browser (SOUK_CHROMIUM)");
         return;
     };
-    let shop = Shop::new();
+    let shop = TestShop::new();
     let bm25 = shop.evaluated("bm25", &["--lexical", "--name", "BM25 <b>with a name that is long & odd</b>"]);
     let report =
         PathBuf::from(shop.evaluated("model", &["--model", &model_with_training_log(&shop), "--baseline", &bm25]))
@@ -230,7 +230,7 @@ fn the_report_renders_in_a_real_browser() {
 }
 
 /// A model folder with a training log.
-fn model_with_training_log(shop: &Shop) -> String {
+fn model_with_training_log(shop: &TestShop) -> String {
     let model = shop.home.path().join("trained");
     copy(Path::new(&golden_model()), &model);
     let step = |step: u32| {
