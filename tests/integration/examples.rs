@@ -44,7 +44,8 @@ fn own_judge_rewards_the_item_that_shares_more_words() {
 
 #[test]
 fn search_finds_the_item_that_a_query_means() {
-    for (query, title) in [("wooden furniture", "a desk made of solid oak"), ("wet weather clothes", "a red rain jacket")]
+    for (query, title) in
+        [("wooden furniture", "a desk made of solid oak"), ("wet weather clothes", "a red rain jacket")]
     {
         let home = tempfile::tempdir().unwrap();
         let hits = search::run(&souk_testing::minilm(), &home.path().join("index"), query).unwrap();

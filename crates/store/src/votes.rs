@@ -139,7 +139,7 @@ pub(super) async fn page(database: &Database, after: i64, limit: i64) -> Result<
             query: text(2)?,
             left: text(3)?,
             right: text(4)?,
-            verdict: verdict.ok_or_else(|| database.corrupt(format!("`{named}` is no verdict")))?,
+            verdict: verdict.ok_or_else(|| database.corrupt(format!("`{named}` is not a verdict")))?,
             grades: database.parse_column(row, "grades")?,
             voter: text(7)?,
             cast_at: row.try_get(8).map_err(&failed)?,

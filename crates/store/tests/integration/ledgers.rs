@@ -305,7 +305,7 @@ async fn audits(ledger: &dyn Ledger) {
     ledger.append_audits(&given[..2]).await.unwrap();
     ledger.append_audits(&given[2..]).await.unwrap();
     ledger.append_audits(&[]).await.unwrap();
-    refused(ledger.append_audits(&[audit("nan", Some(f64::NAN), None, 1)]).await, "no number");
+    refused(ledger.append_audits(&[audit("nan", Some(f64::NAN), None, 1)]).await, "not a number");
     let (mut mark, mut seen) = (AuditMark::at(i64::MIN), Vec::new());
     while let [(next, audit)] = &ledger.page_audits(mark, i64::MAX, 1).await.unwrap()[..] {
         mark = *next;
