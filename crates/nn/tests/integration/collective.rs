@@ -146,42 +146,51 @@ fn with_ranks(test: &str, size: usize) {
 
 // ---- a job that loses a rank ----
 
+/// All cases wait for timeouts at once; each starts its ranks when those of the case before have met.
 #[test]
-fn a_killed_rank_is_named() {
-    lose("a_killed_rank_is_named", 1, "KILL", "no heartbeat from rank 1 (", LOSS_TIMEOUT + 7);
-}
-
-#[test]
-fn a_killed_rank_0_is_named_though_its_store_is_gone() {
-    lose("a_killed_rank_0_is_named_though_its_store_is_gone", 0, "KILL", "rank 0 (", LOSS_TIMEOUT + 7);
-}
-
-#[test]
-fn a_frozen_rank_is_named_at_the_timeout() {
-    lose("a_frozen_rank_is_named_at_the_timeout", 2, "STOP", "no heartbeat from rank 2 (", LOSS_TIMEOUT + 7);
-}
-
-#[test]
-fn a_frozen_rank_0_is_named_though_its_store_is_frozen() {
-    // a store that does not answer takes an extra timeout
-    lose("a_frozen_rank_0_is_named_though_its_store_is_frozen", 0, "STOP", "rank 0 (", LOSS_TIMEOUT + 12);
+fn lost_ranks_are_named() {
+    if let Some(c) = as_rank(LOSS_TIMEOUT) {
+        return sum_until_it_fails(c.unwrap().as_ref());
+    }
+    let losses = [
+        Loss { rank: 1, signal: "KILL", message: "no heartbeat from rank 1 (", max_seconds: LOSS_TIMEOUT + 7 },
+        // its store is gone
+        Loss { rank: 0, signal: "KILL", message: "rank 0 (", max_seconds: LOSS_TIMEOUT + 7 },
+        Loss { rank: 2, signal: "STOP", message: "no heartbeat from rank 2 (", max_seconds: LOSS_TIMEOUT + 7 },
+        // its store does not answer, which takes an extra timeout
+        Loss { rank: 0, signal: "STOP", message: "rank 0 (", max_seconds: LOSS_TIMEOUT + 12 },
+    ];
+    std::thread::scope(|scope| {
+        for loss in &losses {
+            let mut job = Job::start("lost_ranks_are_named", 3, 0..3);
+            job.meet();
+            scope.spawn(move || loss.inflict(job));
+        }
+    });
 }
 
 const LOSS_TIMEOUT: u64 = 8;
 
-/// Starts three ranks that sum numbers in a loop and sends `signal` to rank `lost`; the others must end within `max_seconds`
-/// with an error that contains `message`.
-fn lose(test: &str, lost: usize, signal: &str, message: &str, max_seconds: u64) {
-    if let Some(c) = as_rank(LOSS_TIMEOUT) {
-        return sum_until_it_fails(c.unwrap().as_ref());
-    }
-    let mut job = Job::start(test, 3, 0..3);
-    job.meet();
-    let pid = job.signal(lost, signal);
-    for rank in job.end(Duration::from_secs(max_seconds)).into_iter().filter(|rank| rank.number != lost) {
-        assert!(rank.succeeded, "{}", rank.output);
-        let named = rank.output.contains(message) && rank.output.contains(&format!("pid {pid}"));
-        assert!(named, "rank {} does not name rank {lost}, pid {pid}: {}", rank.number, rank.output);
+/// A signal to one of three ranks that sum numbers in a loop.
+struct Loss {
+    rank: usize,
+    signal: &'static str,
+    /// Part of the error with which the others must end.
+    message: &'static str,
+    max_seconds: u64,
+}
+
+impl Loss {
+    fn inflict(&self, mut job: Job) {
+        let pid = job.signal(self.rank, self.signal);
+        for rank in job.end(Duration::from_secs(self.max_seconds)) {
+            if rank.number == self.rank {
+                continue;
+            }
+            assert!(rank.succeeded, "{}", rank.output);
+            let named = rank.output.contains(self.message) && rank.output.contains(&format!("pid {pid}"));
+            assert!(named, "rank {} does not name rank {}, pid {pid}: {}", rank.number, self.rank, rank.output);
+        }
     }
 }
 
@@ -190,6 +199,8 @@ fn sum_until_it_fails(c: &dyn Collective) {
     c.all_reduce(&mut x).unwrap();
     println!("{READY}");
     let error = loop {
+        // leaves the cores to the other cases
+        std::thread::sleep(Duration::from_millis(5));
         let _ = x.fill_(1.0);
         if let Err(error) = c.all_reduce(&mut x) {
             break error;
