@@ -23,11 +23,13 @@ fn build() -> Result<(), String> {
     check_version(&include)?;
 
     compile_kernels();
-    shim(&include).file("csrc/shim.cpp").file("csrc/training.cpp").compile("souk_shim");
+    let api = include.join("torch/csrc/api/include");
+    let files = ["shim", "linear", "training_linear", "attention", "training"];
+    shim(&include).include(&api).files(files.map(|name| format!("csrc/{name}.cpp"))).compile("souk_shim");
     // libtorch contains Gloo; these definitions make its header declare the class.
     shim(&include)
         .include("csrc/gloo_fwd")
-        .include(include.join("torch/csrc/api/include"))
+        .include(&api)
         .define("USE_DISTRIBUTED", None)
         .define("USE_C10D_GLOO", None)
         .file("csrc/c10d.cpp")

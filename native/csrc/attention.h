@@ -3,8 +3,8 @@
 
 constexpr float kMasked = -3.0e38f;  // finite, so that the difference of two of them is no NaN
 
-// 4 rows by J vectors of c (+)= a * b, with a[4][depth] and b[depth][J * W].
-template <int J>
+// 4 rows by J vectors of c (+)= a * b, with a[4][depth], or a[depth][4] if `Turned`, and b[depth][J * W].
+template <int J, bool Turned>
 INLINE void product(float* c, int64_t c_stride, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
                     int64_t depth, bool add) {
   vf s[4][J];
@@ -17,7 +17,7 @@ INLINE void product(float* c, int64_t c_stride, const float* a, int64_t a_stride
     for (int j = 0; j < J; j++) {
       const vf v = load(b + d * b_stride + j * W);
 #pragma GCC unroll 4
-      for (int r = 0; r < 4; r++) s[r][j] += v * a[r * a_stride + d];
+      for (int r = 0; r < 4; r++) s[r][j] += v * (Turned ? a[d * a_stride + r] : a[r * a_stride + d]);
     }
   }
 #pragma GCC unroll 4
@@ -27,18 +27,19 @@ INLINE void product(float* c, int64_t c_stride, const float* a, int64_t a_stride
 }
 
 // The same for any number of vectors.
+template <bool Turned = false>
 void product_wide(float* c, int64_t c_stride, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
                   int64_t depth, int64_t vectors, bool add) {
   constexpr int J = W == 16 ? 4 : 2;  // as many accumulators as there are registers for
   int64_t j = 0;
-  for (; j + J <= vectors; j += J) product<J>(c + j * W, c_stride, a, a_stride, b + j * W, b_stride, depth, add);
+  for (; j + J <= vectors; j += J) product<J, Turned>(c + j * W, c_stride, a, a_stride, b + j * W, b_stride, depth, add);
   const int64_t left = vectors - j;
   c += j * W;
   b += j * W;
-  if (left == 1) product<1>(c, c_stride, a, a_stride, b, b_stride, depth, add);
+  if (left == 1) product<1, Turned>(c, c_stride, a, a_stride, b, b_stride, depth, add);
   if constexpr (J > 2) {
-    if (left == 2) product<2>(c, c_stride, a, a_stride, b, b_stride, depth, add);
-    if (left == 3) product<3>(c, c_stride, a, a_stride, b, b_stride, depth, add);
+    if (left == 2) product<2, Turned>(c, c_stride, a, a_stride, b, b_stride, depth, add);
+    if (left == 3) product<3, Turned>(c, c_stride, a, a_stride, b, b_stride, depth, add);
   }
 }
 
@@ -160,5 +161,6 @@ void attention(const AttentionTile& t) {
     const float inverse = 1.0f / totals[r];
     float* to = t.out + (t.first + r) * t.out_stride;
     for (int64_t d = 0; d < t.dim; d++) to[d] = out[r * padded + d] * inverse;
+    if (t.logs) t.logs[(t.first + r) * t.logs_stride] = maxima[r] + __builtin_logf(totals[r]);
   }
 }

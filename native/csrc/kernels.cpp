@@ -10,6 +10,7 @@ namespace {
 
 #include "vector.h"
 #include "attention.h"
+#include "attention_backward.h"
 
 template <int32_t A>
 INLINE vf activated(vf x) {
@@ -32,6 +33,49 @@ INLINE vf activated(vf x) {
     return x / (exponential(-x) + 1.0f);
   } else {
     return x;
+  }
+}
+
+#include "product.h"
+
+template <int32_t A>
+INLINE vf derivative(vf x) {
+  if constexpr (A == kGelu) {
+    const vf half = splat(0.5f);
+    vf t = 1.0f / ((x < 0.0f ? -x : x) * (0.3275911f * 0.70710678118654752f) + 1.0f);
+    vf p = t * 1.061405429f - 1.453152027f;
+    p = p * t + 1.421413741f;
+    p = p * t - 0.284496736f;
+    p = p * t + 0.254829592f;
+    const vf density = exponential(x * x * -0.5f), tail = p * t * density * half;
+    return (x < 0.0f ? tail : 1.0f - tail) + x * density * 0.39894228040143268f;
+  } else if constexpr (A == kGeluTanh) {
+    const vf s = 1.0f / (exponential(x * (x * x * 0.044715f + 1.0f) * -1.5957691216057308f) + 1.0f);
+    return s + x * s * (1.0f - s) * (x * x * 0.134145f + 1.0f) * 1.5957691216057308f;
+  } else if constexpr (A == kRelu) {
+    return x > 0.0f ? splat(1.0f) : vf{};
+  } else if constexpr (A == kSilu) {
+    const vf s = 1.0f / (exponential(-x) + 1.0f);
+    return s + x * s * (1.0f - s);
+  } else {
+    return splat(1.0f);
+  }
+}
+
+template <int32_t A>
+void activate_backward_as(float* gradient, const float* x, int64_t n) {
+  int64_t j = 0;
+  for (; j + W <= n; j += W) store(gradient + j, load(gradient + j) * derivative<A>(load(x + j)));
+  if (j < n) store_part(gradient + j, load_part(gradient + j, n - j) * derivative<A>(load_part(x + j, n - j)), n - j);
+}
+
+void activate_backward(float* gradient, const float* x, int64_t n, int32_t activation) {
+  switch (activation) {
+    case kGelu: return activate_backward_as<kGelu>(gradient, x, n);
+    case kGeluTanh: return activate_backward_as<kGeluTanh>(gradient, x, n);
+    case kRelu: return activate_backward_as<kRelu>(gradient, x, n);
+    case kSilu: return activate_backward_as<kSilu>(gradient, x, n);
+    default: return;
   }
 }
 
@@ -80,9 +124,13 @@ void activate(float* out, const float* x, int64_t rows, int64_t n, const Affine&
   }
 }
 
-// LayerNorm of a row in `y` whose sum is known. Two passes; the second also corrects the rounding of the mean, so a large mean
-// costs no precision.
-INLINE void normalize(float* y, int64_t n, float total, const Norm& norm) {
+struct Moments {
+  float mean, factor;  // factor: one over the standard deviation
+};
+
+// Moments of a row whose sum is known. Two passes; the second also corrects the rounding of the mean, so a large mean costs no
+// precision.
+INLINE Moments moments(const float* y, int64_t n, float total, float eps) {
   const float rough = total / static_cast<float>(n);
   vf s0 = {}, s1 = {}, d0 = {}, d1 = {};
   int64_t j = 0;
@@ -98,16 +146,50 @@ INLINE void normalize(float* y, int64_t n, float total, const Norm& norm) {
     squares += (y[j] - rough) * (y[j] - rough);
     apart += y[j] - rough;
   }
-  const float offset = apart / static_cast<float>(n), mean = rough + offset;
+  const float offset = apart / static_cast<float>(n);
   const float variance = squares / static_cast<float>(n) - offset * offset;
-  const float factor = 1.0f / __builtin_sqrtf((variance < 0.0f ? 0.0f : variance) + norm.eps);
-  for (j = 0; j + W <= n; j += W)
+  return {rough + offset, 1.0f / __builtin_sqrtf((variance < 0.0f ? 0.0f : variance) + eps)};
+}
+
+// LayerNorm of a row in `y` whose sum is known.
+INLINE void normalize(float* y, int64_t n, float total, const Norm& norm) {
+  const auto [mean, factor] = moments(y, n, total, norm.eps);
+  int64_t j = 0;
+  for (; j + W <= n; j += W)
     store(y + j, (load(y + j) - mean) * factor * load(norm.weight + j) + load(norm.bias + j));
   for (; j < n; j++) y[j] = (y[j] - mean) * factor * norm.weight[j] + norm.bias[j];
 }
 
-void add_norm(float* out, const float* x, const float* residual, int64_t rows, int64_t n, const Affine& affine,
-              const Norm& norm) {
+void norm_backward(const NormGradient& out, const float* gradient, const float* x, int64_t rows, int64_t n,
+                   const Norm& norm) {
+  for (int64_t r = 0; r < rows; r++, x += n, gradient += n) {
+    vf total = {};
+    float rest = 0;
+    int64_t j = 0;
+    for (; j + W <= n; j += W) total += load(x + j);
+    for (; j < n; j++) rest += x[j];
+    const auto [mean, factor] = moments(x, n, sum(total) + rest, norm.eps);
+    vf first = {}, second = {};
+    for (j = 0; j < n; j += W) {
+      const vf g = load_some(gradient + j, n - j), unit = (load_some(x + j, n - j) - mean) * factor;
+      store_some(out.weight + j, load_some(out.weight + j, n - j) + g * unit, n - j);
+      store_some(out.bias + j, load_some(out.bias + j, n - j) + g, n - j);
+      const vf scaled = g * load_some(norm.weight + j, n - j);
+      first += scaled;
+      second += scaled * unit;
+    }
+    const float a = sum(first) / static_cast<float>(n), b = sum(second) / static_cast<float>(n);
+    float* to = out.x + r * n;
+    for (j = 0; j < n; j += W) {
+      const vf unit = (load_some(x + j, n - j) - mean) * factor;
+      const vf scaled = load_some(gradient + j, n - j) * load_some(norm.weight + j, n - j);
+      store_some(to + j, (scaled - a - unit * b) * factor, n - j);
+    }
+  }
+}
+
+void add_norm(float* out, const float* x, const float* residual, float* kept, int64_t rows, int64_t n,
+              const Affine& affine, const Norm& norm) {
   for (int64_t r = 0; r < rows; r++, x += n, residual += n, out += n) {
     const Row row(x, affine, r);
     vf total = {};
@@ -124,6 +206,7 @@ void add_norm(float* out, const float* x, const float* residual, int64_t rows, i
       total += load(part);
       store_part(out + j, y, n - j);
     }
+    if (kept) __builtin_memcpy(kept + r * n, out, static_cast<size_t>(n) * sizeof(float));
     normalize(out, n, sum(total), norm);
   }
 }
@@ -191,58 +274,11 @@ void mean(float* out, const float* x, int64_t rows, int64_t n) {
   }
 }
 
-// Rows per block, limited by the registers for their sums: two vectors of columns each.
-constexpr int kAtOnce = W == 16 ? 12 : 6;
-
-// R rows times two vectors of columns of one panel.
-template <int R>
-void slim_block(const SlimProduct& p, int64_t row, const float* panel, int64_t column) {
-  vf sums[R][2] = {};
-  const float* x = p.x + row * p.depth;
-  for (int64_t k = 0; k < p.depth; k++, panel += kPanel) {
-    const vf a = load(panel), b = load(panel + W);
-#pragma GCC unroll 12
-    for (int r = 0; r < R; r++) {
-      const vf value = splat(x[r * p.depth + k]);
-      sums[r][0] += value * a;
-      sums[r][1] += value * b;
-    }
-  }
-  for (int r = 0; r < R; r++) {
-    float* out = p.out + (row + r) * p.width;
-    for (int v = 0; v < 2; v++) {
-      const int64_t at = column + v * W, left = p.width - at < W ? p.width - at : W;
-      if (left <= 0) continue;
-      const vf bias = p.bias ? load_part(p.bias + at, left) : vf{};
-      store_part(out + at, sums[r][v] + bias, left);
-    }
-  }
-}
-
-template <int R>
-void slim_rows(const SlimProduct& p, int64_t row, int64_t rows, const float* panel, int64_t column) {
-  if constexpr (R > 0) {
-    if (rows == R) return slim_block<R>(p, row, panel, column);
-    slim_rows<R - 1>(p, row, rows, panel, column);
-  }
-}
-
-void slim(const SlimProduct& p, int64_t first, int64_t last) {
-  if (p.rows == 0) return;
-  for (int64_t n = first; n < last; n++) {
-    const float* panel = p.panels + n * kPanel * p.depth;
-    // equal parts: a pass over one row leaves most of the processor idle
-    const int64_t passes = (p.rows + kAtOnce - 1) / kAtOnce, share = (p.rows + passes - 1) / passes;
-    for (int64_t row = 0; row < p.rows; row += share) {
-      const int64_t rows = p.rows - row < share ? p.rows - row : share;
-      for (int64_t v = 0; v < kPanel; v += 2 * W) slim_rows<kAtOnce>(p, row, rows, panel + v, n * kPanel + v);
-    }
-  }
-}
-
 }  // namespace
 
-const Kernels kernels = {activate, add_norm, quantize, embed_norm, mean, attention, slim};
+const Kernels kernels = {activate,  add_norm,           quantize, embed_norm, mean,
+                         attention, attention_backward, multiply, pack,       add_columns,
+                         activate_backward, norm_backward};
 
 }  // namespace SOUK_ISA
 }  // namespace souk

@@ -35,6 +35,8 @@ struct AttentionTile {
   bool causal;
   float scale;
   float* scratch;  // attention_scratch(dim) floats, aligned to 64 bytes
+  float* logs;     // log of the sum of exp(score) per token, at a distance of `logs_stride`; or null
+  int64_t logs_stride;
 };
 
 constexpr int64_t kQueryRows = 64;
@@ -47,22 +49,53 @@ constexpr int64_t attention_scratch(int64_t dim) {
          2 * kQueryRows;
 }
 
-// Products of few rows are bound by reading the weight, so it is stored in reading order: panels of columns, each [depth,
-// kPanel], the last one zero-padded.
-constexpr int64_t kPanel = 32, kSlimRows = 24;
+// Gradients of one head of keys and values in one segment, and of the query heads that share it. Pointers point to the segment's
+// first token and the first of the heads, which are neighbours.
+struct AttentionGradient {
+  const float *q, *k, *v, *out, *gradient, *logs;
+  float *dq, *dk, *dv;
+  int64_t q_stride, k_stride, v_stride, out_stride, logs_stride, dq_stride, dk_stride, dv_stride;
+  int64_t length, heads, dim, window;
+  bool causal;
+  float scale;
+  float* scratch;  // attention_gradient_scratch(dim) floats, aligned to 64 bytes
+};
 
-struct SlimProduct {
-  float* out;           // [rows, width]
-  const float* x;       // [rows, depth]
-  const float* panels;  // [width / kPanel rounded up, depth, kPanel]
-  const float* bias;    // [width], or null
+// Layout of the scratch: transposed keys and values; padded keys and the gradients of keys and values; queries, gradients of
+// outputs and of queries; weights and their gradients.
+constexpr int64_t attention_gradient_scratch(int64_t dim) {
+  return 2 * dim * kKeyBlock + round_up(dim, 16) * 3 * (kKeyBlock + kQueryRows) + 2 * kQueryRows * kKeyBlock;
+}
+
+// A packed matrix is stored in the order in which products read it: panels of kPanel columns, each [depth, kPanel], the last one
+// zero-padded.
+constexpr int64_t kPanel = 32;
+
+// out = x * matrix + bias, or the same added to `out`.
+struct Product {
+  float* out;
+  int64_t out_stride;  // floats from row to row
+  const float* x;
+  int64_t x_stride;
+  bool turned;  // x is [depth, rows] instead of [rows, depth]
+  const float* matrix;
+  int64_t matrix_stride, panel_step;  // floats from row to row of a panel, and from panel to panel
+  const float* bias;                  // [width], or null
   int64_t rows, depth, width;
+  bool add;
+};
+
+// Gradients of LayerNorm for some rows; `weight` and `bias` are sums over rows, to which these are added.
+struct NormGradient {
+  float* x;
+  float *weight, *bias;
 };
 
 struct Kernels {
   void (*activate)(float* out, const float* x, int64_t rows, int64_t n, const Affine& affine, int32_t activation);
-  void (*add_norm)(float* out, const float* x, const float* residual, int64_t rows, int64_t n, const Affine& affine,
-                   const Norm& norm);
+  // `sum`, unless null, gets what is normalised. `out` may be `x`.
+  void (*add_norm)(float* out, const float* x, const float* residual, float* sum, int64_t rows, int64_t n,
+                   const Affine& affine, const Norm& norm);
   // Quantises each row to u8 with its own scale and zero point: x[r][j] ~ q[r][j] * scale[r] + shift[r].
   void (*quantize)(uint8_t* q, float* scale, float* shift, const float* x, int64_t rows, int64_t n);
   // out = LayerNorm(word + position + type), one row; `type` may be null.
@@ -71,8 +104,16 @@ struct Kernels {
   // Mean of `rows` rows; zeros when there are none.
   void (*mean)(float* out, const float* x, int64_t rows, int64_t n);
   void (*attention)(const AttentionTile& tile);
+  void (*attention_backward)(const AttentionGradient& gradient);
   // Computes the columns of panels `first` to `last`, exclusive.
-  void (*slim)(const SlimProduct& product, int64_t first, int64_t last);
+  void (*multiply)(const Product& product, int64_t first, int64_t last);
+  void (*pack)(float* panels, const float* x, int64_t depth, int64_t width);
+  void (*add_columns)(float* sums, const float* x, int64_t stride, int64_t rows, int64_t n);
+  // Multiplies each gradient by the activation's derivative at x.
+  void (*activate_backward)(float* gradient, const float* x, int64_t n, int32_t activation);
+  // `x` is the sum that was normalised, `gradient` that of the result.
+  void (*norm_backward)(const NormGradient& out, const float* gradient, const float* x, int64_t rows, int64_t n,
+                        const Norm& norm);
 };
 
 namespace baseline {

@@ -38,6 +38,8 @@ int souk_fused_adamw(const SoukAdamW* adamw) {
     at::_fused_adamw_(list(adamw->parameters), list(adamw->gradients), list(adamw->first), list(adamw->second), {},
                       adamw->steps->unbind(), adamw->rate, adamw->beta1, adamw->beta2, adamw->weight_decay, adamw->eps,
                       /*amsgrad=*/false, /*maximize=*/false);
+    // libtorch does not count this change; packed copies of the weights are made again when it is counted
+    for (int64_t i = 0; i < adamw->count; i++) adamw->parameters[i]->unsafeGetTensorImpl()->bump_version();
   });
 }
 

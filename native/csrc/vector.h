@@ -30,6 +30,15 @@ INLINE vf load_part(const float* p, int64_t n) {
 }
 INLINE void store_part(float* p, vf v, int64_t n) { __builtin_memcpy(p, &v, static_cast<size_t>(n) * sizeof(float)); }
 
+// The same for any n: whole vectors at full speed, none for n <= 0.
+INLINE vf load_some(const float* p, int64_t n) { return n >= W ? load(p) : n > 0 ? load_part(p, n) : vf{}; }
+INLINE void store_some(float* p, vf v, int64_t n) {
+  if (n >= W)
+    store(p, v);
+  else if (n > 0)
+    store_part(p, v, n);
+}
+
 INLINE vf splat(float x) { return vf{} + x; }
 // Casts between vector types keep the bits.
 INLINE vi as_int(vf v) { return (vi)v; }

@@ -1,9 +1,10 @@
 //! Attention within the segments of a packed batch.
 
 use crate::NativeResult;
-use crate::ffi;
-use crate::tensor::{bad, heads, segments};
+use crate::ffi::{self, SoukSegments, pointer};
+use crate::tensor::{bad, heads, matrix, segments};
 use tch::Tensor;
+use torch_sys::C_tensor;
 
 /// Mask within a segment; default: every token sees all of its segment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -14,7 +15,7 @@ pub struct Visibility {
     pub window: Option<i64>,
 }
 
-/// `softmax(q k^T * scale) v` within each segment; returns `[T, Hq * D]`.
+/// `softmax(q k^T * scale) v` within each segment; returns `[T, Hq * D]`. libtorch records the gradients.
 ///
 /// `q` is `[T, Hq, D]`, `k` and `v` are `[T, Hkv, D]`, f32, possibly views of a fused projection.
 pub fn attention([q, k, v]: [&Tensor; 3], starts: &[i64], visible: Visibility, scale: f64) -> NativeResult<Tensor> {
@@ -26,27 +27,45 @@ pub fn attention([q, k, v]: [&Tensor; 3], starts: &[i64], visible: Visibility, s
     if heads("v", v)? != [tokens, shared, dim] {
         return bad("v", "must have the shape of k");
     }
+    run([pointer(Some(q)), pointer(Some(k)), pointer(Some(v))], [tokens, query, shared, dim], starts, visible, scale)
+}
+
+/// The same for a projection `[T, (Hq + 2 * Hkv) * D]` that holds queries, keys and values side by side; its gradient is one
+/// tensor, too.
+pub fn joined_attention(
+    qkv: &Tensor,
+    [query, shared]: [i64; 2],
+    starts: &[i64],
+    visible: Visibility,
+    scale: f64,
+) -> NativeResult<Tensor> {
+    let (tokens, width) = matrix("qkv", qkv)?;
+    let all = query + 2 * shared;
+    if query < 1 || shared < 1 || width % all != 0 {
+        return bad("qkv", format!("must have columns for {query} heads of queries and 2 * {shared} others, has {width}"));
+    }
+    let null = std::ptr::null();
+    run([pointer(Some(qkv)), null, null], [tokens, query, shared, width / all], starts, visible, scale)
+}
+
+/// The tensors must fit the sizes: tokens, heads of queries, heads of keys and values, width of a head.
+fn run(
+    [q, k, v]: [*const C_tensor; 3],
+    [tokens, query, shared, dim]: [i64; 4],
+    starts: &[i64],
+    visible: Visibility,
+    scale: f64,
+) -> NativeResult<Tensor> {
     if dim == 0 || shared == 0 || query % shared != 0 {
         return bad("k", "must have a number of heads that divides that of q");
     }
-    let count = segments(starts, tokens)?;
+    let segments = segments(starts, tokens)?;
     if visible.window.is_some_and(|w| w < 1) {
         return bad("window", "must be at least 1");
     }
     // no segment is longer than the batch, so this is no limit, and sums with it do not overflow
     let window = visible.window.map_or(tokens, |w| w.min(tokens)).max(1);
+    let segments = SoukSegments { starts: starts.as_ptr(), segments, window, causal: i32::from(visible.causal), scale };
     // SAFETY: tensors and offsets were checked, and the shim writes one tensor on success.
-    ffi::tensor(|out| unsafe {
-        ffi::souk_attention(
-            q.as_ptr(),
-            k.as_ptr(),
-            v.as_ptr(),
-            starts.as_ptr(),
-            count,
-            i32::from(visible.causal),
-            window,
-            scale,
-            out,
-        )
-    })
+    ffi::tensor(|out| unsafe { ffi::souk_attention(q, k, v, query, shared, &segments, out) })
 }

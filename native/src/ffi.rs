@@ -8,7 +8,6 @@ use torch_sys::C_tensor;
 #[repr(C)]
 pub(crate) struct SoukLinear {
     pub weight: *const C_tensor,
-    pub panels: *const C_tensor,
     pub bias: *const C_tensor,
     pub scales: *const C_tensor,
     pub zeros: *const C_tensor,
@@ -24,6 +23,34 @@ pub(crate) struct SoukEpilogue {
     pub weight: *const C_tensor,
     pub bias: *const C_tensor,
     pub eps: f64,
+}
+
+#[repr(C)]
+pub(crate) struct SoukTrainedLinear {
+    pub panels: *const C_tensor,
+    pub bias: *const C_tensor,
+    pub weights: *const *const C_tensor,
+    pub biases: *const *const C_tensor,
+    pub parts: i64,
+    pub depth: i64,
+    pub width: i64,
+}
+
+#[repr(C)]
+pub(crate) struct SoukTrainedEpilogue {
+    pub residual: *const C_tensor,
+    pub weight: *const C_tensor,
+    pub bias: *const C_tensor,
+    pub eps: f64,
+}
+
+#[repr(C)]
+pub(crate) struct SoukSegments {
+    pub starts: *const i64,
+    pub segments: i64,
+    pub window: i64,
+    pub causal: i32,
+    pub scale: f64,
 }
 
 #[repr(C)]
@@ -135,7 +162,6 @@ unsafe extern "C" {
     pub(crate) fn souk_supports_int8() -> c_int;
     pub(crate) fn souk_layout(t: *const C_tensor, out: *mut SoukLayout) -> c_int;
     pub(crate) fn souk_pack_f32(weight: *const C_tensor, out: *mut *mut C_tensor) -> c_int;
-    pub(crate) fn souk_pack_panels(weight: *const C_tensor, out: *mut *mut C_tensor) -> c_int;
     pub(crate) fn souk_pack_int8(weight: *const C_tensor, out: *mut *mut C_tensor) -> c_int;
     pub(crate) fn souk_forward(
         layers: *const SoukLinear,
@@ -145,15 +171,22 @@ unsafe extern "C" {
         epilogue: *const SoukEpilogue,
         out: *mut *mut C_tensor,
     ) -> c_int;
+    pub(crate) fn souk_pack_training(weights: *const *const C_tensor, parts: i64, out: *mut *mut C_tensor) -> c_int;
+    pub(crate) fn souk_train_linear(
+        layers: *const SoukTrainedLinear,
+        num_layers: i64,
+        between: i32,
+        x: *const C_tensor,
+        epilogue: *const SoukTrainedEpilogue,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
     pub(crate) fn souk_attention(
         q: *const C_tensor,
         k: *const C_tensor,
         v: *const C_tensor,
-        starts: *const i64,
-        segments: i64,
-        causal: c_int,
-        window: i64,
-        scale: f64,
+        heads: i64,
+        shared: i64,
+        segments: *const SoukSegments,
         out: *mut *mut C_tensor,
     ) -> c_int;
     pub(crate) fn souk_embed_norm(

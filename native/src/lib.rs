@@ -1,10 +1,10 @@
-//! Souk's C++ shim and low-level code: CPU inference of transformers on packed tokens; libtorch features for training
-//! (collectives, fused AdamW, autocast); loading of CUDA; memory-mapped files; vector products for graph search; thread
+//! Souk's C++ shim and low-level code: transformers on packed tokens on the CPU, for inference and training; libtorch
+//! features for training (collectives, fused AdamW, autocast); loading of CUDA; memory-mapped files; vector products for graph search; thread
 //! priority; jemalloc; immediate exit.
 //!
 //! Takes and returns `tch` tensors. Packed means that a batch's texts are concatenated without padding (`x` is `[T, D]`), and
-//! `starts` holds their offsets: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Nothing here
-//! records gradients, no C++ exception escapes, and functions that can panic document it. Uses `tch::get_num_threads()`
+//! `starts` holds their offsets: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Only
+//! attention and trained layers record gradients, no C++ exception escapes, and functions that can panic document it. Uses `tch::get_num_threads()`
 //! threads.
 #![deny(missing_docs)]
 
@@ -22,9 +22,10 @@ mod priority;
 mod products;
 mod rows;
 mod tensor;
+mod training;
 
 pub use adamw::{AdamW, Moments, fused_adamw};
-pub use attention::{Visibility, attention};
+pub use attention::{Visibility, attention, joined_attention};
 pub use autocast::Autocast;
 pub use c10d::{GroupPosition, Network, ProcessGroup, Store};
 pub use cuda::{load_cuda, torch_version};
@@ -34,6 +35,7 @@ pub use mapping::{Mapping, Number, Numbers};
 pub use priority::step_back;
 pub use products::{code_products, product, products};
 pub use rows::{Embeddings, embed_norm, segment_mean};
+pub use training::{TrainedLinear, packed_products_are_faster, train_feed_forward};
 
 /// Why a call failed.
 #[derive(Debug, thiserror::Error)]

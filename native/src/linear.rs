@@ -47,9 +47,8 @@ pub enum Epilogue<'a> {
 
 /// Linear layer whose weight is packed for the processor.
 pub struct PackedLinear {
+    /// In panels (f32), or as oneDNN packs it (int8).
     weight: Tensor,
-    /// Second layout of the weight, for products of few rows.
-    panels: Option<Tensor>,
     bias: Option<Tensor>,
     int8: Option<Int8>,
     in_features: i64,
@@ -73,9 +72,6 @@ impl std::fmt::Debug for PackedLinear {
     }
 }
 
-/// Maximum size of weights that are stored in both layouts; single queries encode faster with them.
-const MAX_PANELS: i64 = 1 << 22;
-
 /// True if [`PackedLinear::int8`] works here. It needs VNNI, because older u8 × s8 instructions can saturate.
 pub fn supports_int8() -> bool {
     // SAFETY: takes no arguments and reads the processor's features.
@@ -88,12 +84,7 @@ impl PackedLinear {
         let (out_features, in_features) = check_weight(weight, bias)?;
         // SAFETY: the weight was checked, and the shim writes one tensor on success.
         let packed = ffi::tensor(|out| unsafe { ffi::souk_pack_f32(weight.as_ptr(), out) })?;
-        let panels = (out_features * in_features <= MAX_PANELS).then(|| {
-            // SAFETY: the weight was checked, and the shim writes one tensor on success.
-            ffi::tensor(|out| unsafe { ffi::souk_pack_panels(weight.as_ptr(), out) })
-        });
-        let panels = panels.transpose()?;
-        Ok(Self { weight: packed, panels, bias: own(bias)?, int8: None, in_features, out_features })
+        Ok(Self { weight: packed, bias: own(bias)?, int8: None, in_features, out_features })
     }
 
     /// Packs a weight `[out, in]` and a bias `[out]` in int8.
@@ -109,7 +100,6 @@ impl PackedLinear {
             ffi::tensors::<4>(|out| unsafe { ffi::souk_pack_int8(weight.as_ptr(), out) })?;
         Ok(Self {
             weight: packed,
-            panels: None,
             bias: own(bias)?,
             int8: Some(Int8 { scales, zeros, column }),
             in_features,
@@ -136,7 +126,6 @@ impl PackedLinear {
         let int8 = self.int8.as_ref();
         SoukLinear {
             weight: self.weight.as_ptr(),
-            panels: pointer(self.panels.as_ref()),
             bias: pointer(self.bias.as_ref()),
             scales: pointer(int8.map(|i| &i.scales)),
             zeros: pointer(int8.map(|i| &i.zeros)),
@@ -179,7 +168,7 @@ fn run(layers: &[SoukLinear], between: Option<Activation>, x: &Tensor, epilogue:
 }
 
 /// Value of `souk::Activation` in the kernels.
-fn code(activation: Activation) -> i32 {
+pub(crate) fn code(activation: Activation) -> i32 {
     match activation {
         Activation::Gelu => 1,
         Activation::GeluTanh => 2,
@@ -210,7 +199,7 @@ fn check_epilogue(rows: i64, width: i64, epilogue: Epilogue) -> NativeResult<Sou
     Ok(plain)
 }
 
-fn check_weight(weight: &Tensor, bias: Option<&Tensor>) -> NativeResult<(i64, i64)> {
+pub(crate) fn check_weight(weight: &Tensor, bias: Option<&Tensor>) -> NativeResult<(i64, i64)> {
     let (out_features, in_features) = matrix("weight", weight)?;
     if out_features == 0 || in_features == 0 {
         return bad("weight", "is empty");

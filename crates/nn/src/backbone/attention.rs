@@ -1,6 +1,6 @@
 //! Attention over packed or padded tokens, with grouped-query heads, causal or bidirectional, with or without a sliding
-//! window: `softmax(q kᵀ / √e) v`. Packed inference on the CPU runs in our own kernel; everything else uses libtorch's
-//! `scaled_dot_product_attention`, with texts grouped by length so that no padding is computed.
+//! window: `softmax(q kᵀ / √e) v`. Packed tokens on the CPU in f32 run in our own kernel, in training too; everything else
+//! uses libtorch's `scaled_dot_product_attention`, with texts grouped by length so that no padding is computed.
 
 pub(super) use souk_native::Visibility;
 use tch::{Device, Kind, Tensor};
@@ -54,16 +54,35 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &AttentionPlan, d
             Ok(out.transpose(1, 2).flatten(-2, -1))
         }
         AttentionPlan::Packed { starts, seen } => {
-            let frozen = dropout == 0.0 && !q.requires_grad() && !k.requires_grad() && !v.requires_grad();
             // under autocast, q and k are f32 after the rotation, but v is not
-            let exact = [q, k, v].iter().all(|x| x.kind() == Kind::Float);
-            if frozen && q.device() == Device::Cpu && exact {
-                let scale = 1.0 / (q.size()[2] as f64).sqrt();
-                return Ok(souk_native::attention([q, k, v], starts, *seen, scale)?);
+            if dropout == 0.0 && [q, k, v].iter().all(|x| has_kernel(x)) {
+                return Ok(souk_native::attention([q, k, v], starts, *seen, scale(q.size()[2]))?);
             }
             Ok(attend_by_length([q, k, v], starts, *seen, dropout))
         }
     }
+}
+
+/// The same for a projection `[.., 3·h·e]` that holds queries, keys and values of h heads side by side.
+pub(super) fn attend_joined(qkv: &Tensor, heads: i64, plan: &AttentionPlan, dropout: f64) -> Result<Tensor> {
+    if let AttentionPlan::Packed { starts, seen } = plan
+        && dropout == 0.0
+        && has_kernel(qkv)
+    {
+        let scale = scale(qkv.size()[1] / (3 * heads));
+        return Ok(souk_native::joined_attention(qkv, [heads, heads], starts, *seen, scale)?);
+    }
+    let parts = qkv.chunk(3, -1);
+    let [q, k, v] = [0, 1, 2].map(|i| parts[i].unflatten(-1, [heads, -1]));
+    attend(&q, &k, &v, plan, dropout)
+}
+
+fn has_kernel(x: &Tensor) -> bool {
+    x.device() == Device::Cpu && x.kind() == Kind::Float
+}
+
+fn scale(width: i64) -> f64 {
+    1.0 / (width as f64).sqrt()
 }
 
 /// Attends per run of neighbouring texts of equal length, each a rectangle without padding; sorted batches have few runs.

@@ -6,7 +6,7 @@ use souk_native::Activation;
 use tch::{Device, Kind, Tensor};
 
 use super::ForwardPass;
-use super::attention::{Visibility, attend};
+use super::attention::{Visibility, attend, attend_joined};
 use super::fields::Fields;
 use super::linear::{LayerNorm, Linear, LinearSpec, PostOp, Projection, activation_of, feed_forward};
 use super::tokens::{Layout, Tokens};
@@ -105,11 +105,15 @@ impl Bert {
         let plan = tokens.plan(Visibility { causal: false, window: None });
         let depth = self.layers.len().saturating_sub(pass.skip_layers);
         for layer in &self.layers[..depth] {
-            let parts = layer.qkv.split(&x, pass.train)?;
-            let heads = |x: &Tensor| x.unflatten(-1, [self.shape.heads, -1]);
-            let (q, k, v) = (heads(&parts[0]), heads(&parts[1]), heads(&parts[2]));
             let dropout = if pass.train { self.shape.attention_dropout } else { 0.0 };
-            let context = attend(&q, &k, &v, &plan, dropout)?;
+            let context = match layer.qkv.joined(&x)? {
+                Some(qkv) => attend_joined(&qkv, self.shape.heads, &plan, dropout)?,
+                None => {
+                    let parts = layer.qkv.split(&x, pass.train)?;
+                    let heads = |x: &Tensor| x.unflatten(-1, [self.shape.heads, -1]);
+                    attend(&heads(&parts[0]), &heads(&parts[1]), &heads(&parts[2]), &plan, dropout)?
+                }
+            };
             let residual = AddNorm { residual: &x, norm: &layer.attention_norm };
             let attended = self.finish_sublayer(&layer.output, &context, &residual, pass)?;
             x = self.feed_forward(layer, &attended, pass)?;

@@ -1,11 +1,11 @@
-//! Linear layers: trainable with an optional low-rank adapter, or packed for CPU inference (f32 or int8). A `Projection` is
-//! one or more linear layers with the same input (query, key and value; gate and up); packed, they are one matrix product,
-//! fused with the operation after it.
+//! Linear layers: trainable with an optional low-rank adapter, or frozen for CPU inference (f32 or int8). A `Projection` is
+//! one or more linear layers with the same input (query, key and value; gate and up). On the CPU they are one matrix product,
+//! fused with the operation after it: always when frozen, and in training where that is faster than libtorch's products.
 
-use std::cell::RefCell;
+use std::cell::{Ref, RefCell};
 
-use souk_native::{Activation, Autocast, Epilogue, PackedLinear};
-use tch::{Kind, Tensor};
+use souk_native::{Activation, Autocast, Epilogue, NativeResult, Norm, PackedLinear, TrainedLinear};
+use tch::{Device, Kind, Tensor};
 
 use super::weights::{Init, Parameters};
 use souk_io::error::{Error, Result};
@@ -104,7 +104,11 @@ impl Linear {
     }
 
     fn forward(&self, x: &Tensor, train: bool) -> Tensor {
-        let y = x.linear(&self.weight.factor(), self.bias.as_ref());
+        self.adapt(x.linear(&self.weight.factor(), self.bias.as_ref()), x, train)
+    }
+
+    /// Adds the adapter's part to the product `y`.
+    fn adapt(&self, y: Tensor, x: &Tensor, train: bool) -> Tensor {
         match &self.adapter {
             None => y,
             Some(Adapter { down, up, scale, dropout }) => {
@@ -131,7 +135,9 @@ impl Linear {
 pub struct Projection {
     parts: Vec<Linear>,
     outputs: Vec<i64>,
-    packed: Option<PackedLinear>,
+    frozen: Option<PackedLinear>,
+    /// The parts packed for training; packed again once they have changed.
+    trained: RefCell<Option<TrainedLinear>>,
 }
 
 /// Operation after a projection, fused with it where possible.
@@ -148,32 +154,70 @@ pub(super) enum PostOp<'a> {
 impl Projection {
     pub(super) fn of(parts: Vec<Linear>) -> Self {
         let outputs = parts.iter().map(|part| part.weight().size()[0]).collect();
-        Self { parts, outputs, packed: None }
+        Self { parts, outputs, frozen: None, trained: RefCell::new(None) }
     }
 
     pub(super) fn parts_mut(&mut self) -> &mut [Linear] {
         &mut self.parts
     }
 
-    /// Output of each linear layer; packed, they are views of one tensor.
+    /// Output of each linear layer; from one product, they are views of one tensor.
     pub(super) fn split(&self, x: &Tensor, train: bool) -> Result<Vec<Tensor>> {
-        match &self.packed {
-            None => Ok(self.parts.iter().map(|part| part.forward(x, train)).collect()),
-            Some(packed) => {
-                let all = flat(x, packed.out_features(), |rows| packed.forward(rows, Epilogue::None))?;
-                Ok(all.split_with_sizes(&self.outputs[..], -1))
-            }
+        let parts = |all: Tensor| all.split_with_sizes(&self.outputs[..], -1);
+        if let Some(all) = self.joined(x)? {
+            return Ok(parts(all));
+        }
+        if let Some(trained) = self.trained(x)? {
+            let all = parts(flat(x, trained.out_features(), |rows| trained.forward(rows, None))?);
+            return Ok(all.into_iter().zip(&self.parts).map(|(y, part)| part.adapt(y, x, train)).collect());
+        }
+        Ok(self.parts.iter().map(|part| part.forward(x, train)).collect())
+    }
+
+    /// Outputs of all linear layers side by side, if one product computes them.
+    pub(super) fn joined(&self, x: &Tensor) -> Result<Option<Tensor>> {
+        if let Some(frozen) = &self.frozen {
+            return flat(x, frozen.out_features(), |rows| frozen.forward(rows, Epilogue::None)).map(Some);
+        }
+        match self.plainly_trained(x)? {
+            Some(trained) => flat(x, trained.out_features(), |rows| trained.forward(rows, None)).map(Some),
+            None => Ok(None),
         }
     }
 
     /// Output of a projection with a single linear layer.
     pub(super) fn apply(&self, x: &Tensor, post_op: PostOp, train: bool) -> Result<Tensor> {
-        if let Some(packed) = &self.packed {
-            let run = |epilogue: Epilogue| flat(x, packed.out_features(), |rows| packed.forward(rows, epilogue));
+        if let Some(frozen) = &self.frozen {
+            let run = |epilogue: Epilogue| flat(x, frozen.out_features(), |rows| frozen.forward(rows, epilogue));
             return post_op.fused(run);
         }
-        let y = self.parts[0].forward(x, train);
+        if let Some(trained) = self.plainly_trained(x)? {
+            let run = |norm: Option<Norm>| flat(x, trained.out_features(), |rows| trained.forward(rows, norm));
+            return post_op.fused_norm(run);
+        }
+        let y = self.split(x, train)?.remove(0);
         Ok(post_op.unfused(y))
+    }
+
+    /// The parts packed for training, if their products are faster that way than libtorch's.
+    fn trained(&self, x: &Tensor) -> Result<Option<Ref<'_, TrainedLinear>>> {
+        let exact = |t: &Tensor| t.kind() == Kind::Float && t.device() == Device::Cpu;
+        let fits = exact(x) && self.parts.iter().all(|part| exact(part.weight())) && !Autocast::is_on(Device::Cpu);
+        if !fits || !souk_native::packed_products_are_faster() {
+            return Ok(None);
+        }
+        if !self.trained.borrow().as_ref().is_some_and(TrainedLinear::is_current) {
+            let weights: Vec<&Tensor> = self.parts.iter().map(Linear::weight).collect();
+            let biases: Vec<Option<&Tensor>> = self.parts.iter().map(|part| part.bias.as_ref()).collect();
+            self.trained.replace(None);
+            self.trained.replace(Some(TrainedLinear::pack(&weights, &biases)?));
+        }
+        Ok(Ref::filter_map(self.trained.borrow(), Option::as_ref).ok())
+    }
+
+    /// The same, if no part has an adapter, which would add to the product.
+    fn plainly_trained(&self, x: &Tensor) -> Result<Option<Ref<'_, TrainedLinear>>> {
+        if self.parts.iter().any(|part| part.adapter.is_some()) { Ok(None) } else { self.trained(x) }
     }
 
     /// Packs the weights for the CPU and drops the originals; the projection can no longer be trained.
@@ -187,7 +231,8 @@ impl Projection {
         } else {
             None
         };
-        self.packed = Some(match precision {
+        self.trained.replace(None);
+        self.frozen = Some(match precision {
             Precision::F32 => PackedLinear::f32(&weight, bias.as_ref())?,
             Precision::Int8 => PackedLinear::int8(&weight, bias.as_ref())?,
             Precision::Bf16 => return Err(Error::device("bf16 cannot be packed: use f32 or int8")),
@@ -205,11 +250,18 @@ pub(super) fn feed_forward(
     x: &Tensor,
     post_op: PostOp,
 ) -> Result<Tensor> {
-    if let (Some(wide), Some(narrow)) = (&up.packed, &down.packed) {
+    if let (Some(wide), Some(narrow)) = (&up.frozen, &down.frozen) {
         let run = |epilogue: Epilogue| {
             flat(x, narrow.out_features(), |rows| souk_native::feed_forward(rows, wide, activation, narrow, epilogue))
         };
         return post_op.fused(run);
+    }
+    if let (Some(wide), Some(narrow)) = (up.plainly_trained(x)?, down.plainly_trained(x)?) {
+        let run = |norm: Option<Norm>| {
+            let run = |rows: &Tensor| souk_native::train_feed_forward(rows, &wide, activation, &narrow, norm);
+            flat(x, narrow.out_features(), run)
+        };
+        return post_op.fused_norm(run);
     }
     down.apply(&up.apply(x, PostOp::Activation(activation), false)?, post_op, false)
 }
@@ -229,23 +281,39 @@ impl PostOp<'_> {
         match self {
             Self::Nothing => run(Epilogue::None),
             Self::Activation(activation) => run(Epilogue::Activation(activation)),
-            Self::AddNorm { residual, norm } => {
-                let width = residual.size().last().copied().unwrap_or(0);
-                run(Epilogue::AddNorm(norm.fused(&residual.reshape([-1, width]))))
-            }
+            Self::AddNorm { residual, norm } => run(Epilogue::AddNorm(norm.fused(&rows_of(residual)))),
+        }
+    }
+
+    /// Calls `run` with the norm, if that is the operation; any other one is a separate step.
+    fn fused_norm(self, run: impl FnOnce(Option<Norm>) -> Result<Tensor>) -> Result<Tensor> {
+        match self {
+            Self::AddNorm { residual, norm } => run(Some(norm.fused(&rows_of(residual)))),
+            other => run(None).map(|y| other.unfused(y)),
         }
     }
 }
 
 /// Runs a packed product, which takes a matrix of rows, on `x [.., in]`.
-fn flat(x: &Tensor, outputs: i64, run: impl FnOnce(&Tensor) -> souk_native::NativeResult<Tensor>) -> Result<Tensor> {
+fn flat(x: &Tensor, outputs: i64, run: impl FnOnce(&Tensor) -> NativeResult<Tensor>) -> Result<Tensor> {
+    let y = run(&rows_of(x))?;
+    if x.dim() == 2 {
+        return Ok(y);
+    }
     let mut shape = x.size();
-    let inputs = shape.last().copied().unwrap_or(0);
-    let y = run(&x.reshape([-1, inputs]).contiguous())?;
     if let Some(last) = shape.last_mut() {
         *last = outputs;
     }
     Ok(y.view(&shape[..]))
+}
+
+/// `x [.., in]` as a matrix; the same tensor if it is one, because a layer recognises a residual that is its input.
+fn rows_of(x: &Tensor) -> Tensor {
+    if x.dim() == 2 && x.is_contiguous() {
+        return x.shallow_clone();
+    }
+    let width = x.size().last().copied().unwrap_or(0);
+    x.reshape([-1, width]).contiguous()
 }
 
 pub(super) fn activate(x: &Tensor, activation: Activation) -> Tensor {
@@ -285,8 +353,8 @@ impl LayerNorm {
         x.layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), self.eps, false)
     }
 
-    pub(super) fn fused<'a>(&'a self, residual: &'a Tensor) -> souk_native::Norm<'a> {
-        souk_native::Norm { residual, weight: &self.weight, bias: &self.bias, eps: self.eps }
+    pub(super) fn fused<'a>(&'a self, residual: &'a Tensor) -> Norm<'a> {
+        Norm { residual, weight: &self.weight, bias: &self.bias, eps: self.eps }
     }
 }
 

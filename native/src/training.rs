@@ -1,0 +1,184 @@
+//! Linear layers in training: libtorch records their gradients, and the forward pass uses copies of the weights that are packed
+//! once for all batches between two steps of the optimizer.
+
+use crate::ffi::{self, SoukTrainedEpilogue, SoukTrainedLinear, pointer};
+use crate::linear::{check_weight, code};
+use crate::tensor::{bad, matrix, vector_of};
+use crate::{Activation, NativeResult, Norm, PackedLinear};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+use tch::{Device, Kind, Tensor};
+use torch_sys::C_tensor;
+
+/// One or more linear layers with the same input, as one.
+pub struct TrainedLinear {
+    /// The weights in panels, for forward; backward reads them as they are.
+    panels: Tensor,
+    /// Biases of all layers; `None` if none has one.
+    bias: Option<Tensor>,
+    weights: Vec<Tensor>,
+    biases: Vec<Option<Tensor>>,
+    /// Versions of the parameters when they were packed.
+    versions: Vec<i64>,
+    in_features: i64,
+    out_features: i64,
+}
+
+impl std::fmt::Debug for TrainedLinear {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TrainedLinear")
+            .field("in_features", &self.in_features)
+            .field("out_features", &self.out_features)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TrainedLinear {
+    /// Packs weights `[out, in]`, whose outputs are put side by side, and their biases `[out]`.
+    pub fn pack(weights: &[&Tensor], biases: &[Option<&Tensor>]) -> NativeResult<Self> {
+        if weights.is_empty() || weights.len() != biases.len() {
+            return bad("biases", format!("are {} for {} weights", biases.len(), weights.len()));
+        }
+        let sizes = weights.iter().zip(biases).map(|(weight, bias)| check_weight(weight, *bias));
+        let sizes = sizes.collect::<NativeResult<Vec<(i64, i64)>>>()?;
+        let in_features = sizes[0].1;
+        if sizes.iter().any(|(_, inputs)| *inputs != in_features) {
+            return bad("weights", "must have the same number of inputs");
+        }
+        let pointers: Vec<*const C_tensor> = weights.iter().map(|weight| weight.as_ptr()).collect();
+        // SAFETY: the weights were checked, and the shim writes one tensor on success.
+        let panels = ffi::tensor(|out| unsafe { ffi::souk_pack_training(pointers.as_ptr(), sizes.len() as i64, out) })?;
+        let _no_grad = tch::no_grad_guard();
+        let bias = biases.iter().any(Option::is_some).then(|| {
+            let parts = sizes.iter().zip(biases).map(|((outputs, _), bias)| match bias {
+                Some(bias) => bias.detach(),
+                None => Tensor::zeros([*outputs], (Kind::Float, Device::Cpu)),
+            });
+            Tensor::cat(&parts.collect::<Vec<_>>(), 0)
+        });
+        let mut packed = Self {
+            panels,
+            bias,
+            weights: weights.iter().map(|weight| weight.shallow_clone()).collect(),
+            biases: biases.iter().map(|bias| bias.map(Tensor::shallow_clone)).collect(),
+            versions: Vec::new(),
+            in_features,
+            out_features: sizes.iter().map(|(outputs, _)| outputs).sum(),
+        };
+        packed.versions = packed.current_versions();
+        Ok(packed)
+    }
+
+    /// False once a parameter has changed in place, as it does in a step of the optimizer.
+    pub fn is_current(&self) -> bool {
+        self.versions == self.current_versions()
+    }
+
+    /// Output columns.
+    pub fn out_features(&self) -> i64 {
+        self.out_features
+    }
+
+    /// `x * weight^T + bias` for `x` `[T, in]`, contiguous f32, or the norm of its sum with a residual; returns `[T, out]`.
+    pub fn forward(&self, x: &Tensor, norm: Option<Norm>) -> NativeResult<Tensor> {
+        run(&[self], None, x, norm)
+    }
+
+    fn current_versions(&self) -> Vec<i64> {
+        self.weights.iter().chain(self.biases.iter().flatten()).map(Tensor::internal_version).collect()
+    }
+}
+
+/// `down(activation(up(x)))`, or the norm of its sum with a residual, which may be `x`.
+pub fn train_feed_forward(
+    x: &Tensor,
+    up: &TrainedLinear,
+    activation: Activation,
+    down: &TrainedLinear,
+    norm: Option<Norm>,
+) -> NativeResult<Tensor> {
+    if up.out_features != down.in_features {
+        let (wide, expected) = (up.out_features, down.in_features);
+        return bad("down", format!("must take the {wide} columns of up, takes {expected}"));
+    }
+    run(&[up, down], Some(activation), x, norm)
+}
+
+fn run(
+    layers: &[&TrainedLinear],
+    between: Option<Activation>,
+    x: &Tensor,
+    norm: Option<Norm>,
+) -> NativeResult<Tensor> {
+    let (depth, width) = (layers[0].in_features, layers[layers.len() - 1].out_features);
+    let (rows, columns) = matrix("x", x)?;
+    if columns != depth {
+        return bad("x", format!("must have {depth} columns, has {columns}"));
+    }
+    if let Some(norm) = norm {
+        let found = matrix("residual", norm.residual)?;
+        if found != (rows, width) {
+            return bad("residual", format!("must be {:?}, is {found:?}", (rows, width)));
+        }
+        vector_of("norm weight", norm.weight, width)?;
+        vector_of("norm bias", norm.bias, width)?;
+    }
+    let epilogue = SoukTrainedEpilogue {
+        residual: pointer(norm.map(|norm| norm.residual)),
+        weight: pointer(norm.map(|norm| norm.weight)),
+        bias: pointer(norm.map(|norm| norm.bias)),
+        eps: norm.map_or(0.0, |norm| norm.eps),
+    };
+    let weights: Vec<Vec<*const C_tensor>> =
+        layers.iter().map(|layer| layer.weights.iter().map(|w| w.as_ptr()).collect()).collect();
+    let biases: Vec<Vec<*const C_tensor>> =
+        layers.iter().map(|layer| layer.biases.iter().map(|b| pointer(b.as_ref())).collect()).collect();
+    let parts = |i: usize| SoukTrainedLinear {
+        panels: layers[i].panels.as_ptr(),
+        bias: pointer(layers[i].bias.as_ref()),
+        weights: weights[i].as_ptr(),
+        biases: biases[i].as_ptr(),
+        parts: weights[i].len() as i64,
+        depth: layers[i].in_features,
+        width: layers[i].out_features,
+    };
+    let parts: Vec<SoukTrainedLinear> = (0..layers.len()).map(parts).collect();
+    let between = between.map_or(0, code);
+    // SAFETY: all tensors were checked to be dense, f32, contiguous and of matching shape; the packed ones are those that the
+    // shim made; everything outlives the call, which writes one tensor on success.
+    ffi::tensor(|out| unsafe {
+        ffi::souk_train_linear(parts.as_ptr(), parts.len() as i64, between, x.as_ptr(), &epilogue, out)
+    })
+}
+
+/// True if packed products are faster here than libtorch's, measured once per process, or as the environment variable
+/// `SOUK_PRODUCTS` says: `packed` or `libtorch`. On some processors libtorch's products are as fast, and need no packing.
+pub fn packed_products_are_faster() -> bool {
+    static FASTER: OnceLock<bool> = OnceLock::new();
+    *FASTER.get_or_init(|| match std::env::var("SOUK_PRODUCTS").as_deref() {
+        Ok("packed") => true,
+        Ok("libtorch") => false,
+        _ => measured_gain() > MIN_GAIN,
+    })
+}
+
+/// Packing costs up to a tenth of a small batch's products.
+const MIN_GAIN: f64 = 1.1;
+
+/// Duration of libtorch's product relative to the packed one, the best of a few of each in turn.
+fn measured_gain() -> f64 {
+    let _no_grad = tch::no_grad_guard();
+    let (x, weight) = (Tensor::ones([768, 384], (Kind::Float, Device::Cpu)), Tensor::ones([384, 384], (Kind::Float, Device::Cpu)));
+    let Ok(packed) = PackedLinear::f32(&weight, None) else { return 0.0 };
+    let timed = |run: &dyn Fn()| {
+        let begin = Instant::now();
+        run();
+        begin.elapsed()
+    };
+    let [mut theirs, mut ours] = [Duration::MAX; 2];
+    for _ in 0..7 {
+        theirs = theirs.min(timed(&|| drop(x.linear::<&Tensor>(&weight, None))));
+        ours = ours.min(timed(&|| drop(packed.forward(&x, crate::Epilogue::None))));
+    }
+    theirs.as_secs_f64() / ours.as_secs_f64()
+}

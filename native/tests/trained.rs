@@ -1,0 +1,205 @@
+//! Layers in training against plain tch: results, gradients, and their independence of the batch.
+
+mod close;
+
+use close::{assert_close, forced_isas, randn};
+use souk_native::{
+    Activation, NativeResult, Norm, TrainedLinear, Visibility, attention, joined_attention, train_feed_forward,
+};
+use tch::{Device, Kind, Tensor};
+
+fn learned(t: Tensor) -> Tensor {
+    t.set_requires_grad(true)
+}
+
+/// Gradients of a weighted sum of `y`, the same sum for every result of one shape.
+fn gradients(y: &Tensor, of: &[&Tensor]) -> Vec<Tensor> {
+    let weights = Tensor::arange(y.numel() as i64, (Kind::Float, Device::Cpu)).square().sin().view_as(y);
+    Tensor::run_backward(&[(y * weights).sum(Kind::Float)], of, true, false)
+}
+
+/// Compares a result and its gradients with those of plain tch, relative to their size.
+#[track_caller]
+fn assert_same(ours: NativeResult<Tensor>, plain: &Tensor, of: &[&Tensor]) {
+    let ours = ours.unwrap();
+    assert_close(&ours, plain, 1e-5);
+    for (ours, plain) in gradients(&ours, of).iter().zip(gradients(plain, of)) {
+        let scale = plain.abs().max().double_value(&[]).max(1e-3);
+        assert_close(&(ours / scale), &(plain / scale), 2e-5);
+    }
+}
+
+const SHAPES: [(i64, i64, i64); 7] =
+    [(1, 24, 40), (7, 33, 17), (65, 100, 50), (95, 48, 36), (200, 384, 96), (513, 64, 130), (1100, 96, 384)];
+
+#[test]
+fn linear_layers_equal_plain_torch() {
+    for _ in forced_isas() {
+        for (t, i, o) in SHAPES {
+            let (x, w) = (learned(randn(&[t, i])), learned(randn(&[o, i]) / (i as f64).sqrt()));
+            let b = learned(randn(&[o]));
+            let layer = TrainedLinear::pack(&[&w], &[Some(&b)]).unwrap();
+            let plain = x.linear(&w, Some(&b));
+            assert_same(layer.forward(&x, None), &plain, &[&x, &w, &b]);
+            let bare = TrainedLinear::pack(&[&w], &[None]).unwrap();
+            assert_same(bare.forward(&x, None), &x.linear::<&Tensor>(&w, None), &[&x, &w]);
+            assert_same(layer.forward(&x.detach(), None), &x.detach().linear(&w, Some(&b)), &[&w, &b]);
+            let frozen = TrainedLinear::pack(&[&w.detach()], &[Some(&b.detach())]).unwrap();
+            assert_same(frozen.forward(&x, None), &plain, &[&x]);
+
+            let (residual, weight, bias) = (learned(randn(&[t, o])), learned(randn(&[o])), learned(randn(&[o])));
+            let norm = Norm { residual: &residual, weight: &weight, bias: &bias, eps: 1e-5 };
+            let plain = (&plain + &residual).layer_norm([o], Some(&weight), Some(&bias), 1e-5, false);
+            assert_same(layer.forward(&x, Some(norm)), &plain, &[&x, &w, &b, &residual, &weight, &bias]);
+        }
+    }
+}
+
+#[test]
+fn layers_side_by_side_equal_each_alone() {
+    for _ in forced_isas() {
+        for (t, i) in [(3, 20), (130, 64), (600, 96)] {
+            let x = learned(randn(&[t, i]));
+            let weights = [70, 33, 50].map(|o| learned(randn(&[o, i])));
+            let biases = [Some(learned(randn(&[70]))), None, Some(learned(randn(&[50])))];
+            let of = weights.each_ref();
+            let layer = TrainedLinear::pack(&of, &biases.each_ref().map(Option::as_ref)).unwrap();
+            let alone: Vec<Tensor> = of.iter().zip(&biases).map(|(w, b)| x.linear(*w, b.as_ref())).collect();
+            let all: Vec<&Tensor> = [&x].into_iter().chain(of).chain(biases.iter().flatten()).collect();
+            assert_same(layer.forward(&x, None), &Tensor::cat(&alone, 1), &all);
+        }
+    }
+}
+
+#[test]
+fn feed_forward_equals_plain_torch() {
+    let activations = [Activation::Gelu, Activation::GeluTanh, Activation::Relu, Activation::Silu];
+    for _ in forced_isas() {
+        for (n, (t, d, wide)) in [(1, 40, 100), (65, 24, 100), (515, 64, 256), (1100, 48, 96)].into_iter().enumerate() {
+            let x = learned(randn(&[t, d]));
+            let (w1, b1) = (learned(randn(&[wide, d]) / (d as f64).sqrt()), learned(randn(&[wide])));
+            let (w2, b2) = (learned(randn(&[d, wide]) / (wide as f64).sqrt()), learned(randn(&[d])));
+            let (weight, bias) = (learned(randn(&[d])), learned(randn(&[d])));
+            let up = TrainedLinear::pack(&[&w1], &[Some(&b1)]).unwrap();
+            let down = TrainedLinear::pack(&[&w2], &[Some(&b2)]).unwrap();
+            let raw = x.linear(&w1, Some(&b1));
+            let activated = match activations[n] {
+                Activation::Gelu => raw.gelu("none"),
+                Activation::GeluTanh => raw.gelu("tanh"),
+                Activation::Relu => raw.relu(),
+                Activation::Silu => raw.silu(),
+            };
+            let plain = activated.linear(&w2, Some(&b2));
+            let all = [&x, &w1, &b1, &w2, &b2];
+            assert_same(train_feed_forward(&x, &up, activations[n], &down, None), &plain, &all);
+            for residual in [x.shallow_clone(), learned(randn(&[t, d])), randn(&[t, d])] {
+                let norm = Norm { residual: &residual, weight: &weight, bias: &bias, eps: 1e-5 };
+                let plain = (&plain + &residual).layer_norm([d], Some(&weight), Some(&bias), 1e-5, false);
+                let mut all = vec![&x, &w1, &b1, &w2, &b2, &weight, &bias];
+                all.extend(residual.requires_grad().then_some(&residual));
+                assert_same(train_feed_forward(&x, &up, activations[n], &down, Some(norm)), &plain, &all);
+            }
+        }
+    }
+}
+
+/// Attention of one segment at a time, by the formula.
+fn by_segment([q, k, v]: [&Tensor; 3], starts: &[i64], seen: Visibility, scale: f64) -> Tensor {
+    let group = q.size()[1] / k.size()[1];
+    let one = |pair: &[i64]| {
+        let length = pair[1] - pair[0];
+        let heads = |x: &Tensor| x.narrow(0, pair[0], length).transpose(0, 1);
+        let shared = |x: &Tensor| heads(x).repeat_interleave_self_int(group, 0, None);
+        let scores = heads(q).matmul(&shared(k).transpose(1, 2)) * scale;
+        let at = Tensor::arange(length, (Kind::Int64, Device::Cpu));
+        let distance = at.unsqueeze(1) - at.unsqueeze(0);
+        let mut hidden = distance.abs().ge(seen.window.unwrap_or(length));
+        if seen.causal {
+            hidden = hidden.logical_or(&distance.lt(0));
+        }
+        let weights = scores.masked_fill(&hidden, f64::NEG_INFINITY).softmax(-1, Kind::Float);
+        weights.matmul(&shared(v)).transpose(0, 1).flatten(1, 2)
+    };
+    Tensor::cat(&starts.windows(2).map(one).collect::<Vec<_>>(), 0)
+}
+
+const LENGTHS: [i64; 8] = [1, 5, 16, 33, 64, 129, 200, 301];
+
+fn starts() -> Vec<i64> {
+    let mut starts = vec![0];
+    for length in LENGTHS {
+        starts.push(starts[starts.len() - 1] + length);
+    }
+    starts
+}
+
+fn visibilities() -> [Visibility; 4] {
+    let of = |causal, window| Visibility { causal, window };
+    [of(false, None), of(true, None), of(false, Some(20)), of(true, Some(70))]
+}
+
+#[test]
+fn attention_equals_its_formula() {
+    let starts = starts();
+    let tokens = starts[LENGTHS.len()];
+    for _ in forced_isas() {
+        for (heads, shared, dim) in [(2, 2, 32), (4, 2, 24), (3, 1, 7)] {
+            let [q, k, v] = [heads, shared, shared].map(|heads| learned(randn(&[tokens, heads, dim])));
+            let scale = 1.0 / (dim as f64).sqrt();
+            for seen in visibilities() {
+                let plain = by_segment([&q, &k, &v], &starts, seen, scale);
+                assert_same(attention([&q, &k, &v], &starts, seen, scale), &plain, &[&q, &k, &v]);
+            }
+        }
+    }
+}
+
+#[test]
+fn joined_attention_equals_that_of_its_parts() {
+    let starts = starts();
+    let qkv = learned(randn(&[starts[LENGTHS.len()], 8 * 24]));
+    let split = |first: i64, heads: i64| qkv.narrow(1, first * 24, heads * 24).unflatten(1, [heads, 24]);
+    let (q, k, v) = (split(0, 4), split(4, 2), split(6, 2));
+    for seen in visibilities() {
+        let parts = attention([&q, &k, &v], &starts, seen, 0.2).unwrap();
+        let joined = joined_attention(&qkv, [4, 2], &starts, seen, 0.2).unwrap();
+        assert!(joined.equal(&parts));
+        assert!(gradients(&joined, &[&qkv])[0].equal(&gradients(&parts, &[&qkv])[0]));
+    }
+    assert!(joined_attention(&qkv, [4, 3], &starts, Visibility::default(), 0.2).is_err());
+}
+
+#[test]
+fn rows_and_threads_do_not_change_a_bit() {
+    let (w1, w2) = (learned(randn(&[300, 96]) * 0.1), learned(randn(&[96, 300]) * 0.1));
+    let (weight, bias) = (learned(randn(&[96])), learned(randn(&[96])));
+    let (up, down) = (TrainedLinear::pack(&[&w1], &[None]).unwrap(), TrainedLinear::pack(&[&w2], &[None]).unwrap());
+    let x = learned(randn(&[1300, 96]));
+    let run = |x: &Tensor| {
+        let norm = Norm { residual: x, weight: &weight, bias: &bias, eps: 1e-5 };
+        train_feed_forward(x, &up, Activation::Gelu, &down, Some(norm)).unwrap()
+    };
+    let whole = run(&x);
+    let part = run(&x.narrow(0, 600, 77));
+    assert!(part.equal(&whole.narrow(0, 600, 77)));
+    let all = gradients(&whole, &[&x, &w1, &w2, &weight]);
+    let threads = tch::get_num_threads();
+    for other in [1, 3, 8] {
+        tch::set_num_threads(other);
+        let again = gradients(&run(&x), &[&x, &w1, &w2, &weight]);
+        assert!(all.iter().zip(&again).all(|(a, b)| a.equal(b)), "{other} threads");
+    }
+    tch::set_num_threads(threads);
+}
+
+#[test]
+fn changed_parameters_are_noticed() {
+    let (w, b) = (randn(&[8, 4]), randn(&[8]));
+    let layer = TrainedLinear::pack(&[&w], &[Some(&b)]).unwrap();
+    assert!(layer.is_current());
+    let _ = b.shallow_clone().fill_(0.0);
+    assert!(!layer.is_current());
+    assert!(TrainedLinear::pack(&[&w, &randn(&[8, 5])], &[None, None]).is_err());
+    assert!(TrainedLinear::pack(&[], &[]).is_err());
+    assert!(layer.forward(&randn(&[3, 5]), None).is_err());
+}
