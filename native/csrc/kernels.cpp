@@ -12,18 +12,23 @@ namespace {
 #include "attention.h"
 #include "attention_backward.h"
 
+// Probability that a standard normal exceeds a >= 0, erfc(a / sqrt 2) / 2, after Abramowitz and Stegun 7.1.26 (error 1.5e-7);
+// `density` is exp(-a * a / 2).
+INLINE vf normal_tail(vf a, vf density) {
+  const vf t = 1.0f / (a * (0.3275911f * 0.70710678118654752f) + 1.0f);
+  vf p = t * 1.061405429f - 1.453152027f;
+  p = p * t + 1.421413741f;
+  p = p * t - 0.284496736f;
+  p = p * t + 0.254829592f;
+  return p * t * density * 0.5f;
+}
+
 template <int32_t A>
 INLINE vf activated(vf x) {
   if constexpr (A == kGelu) {
-    // x * Phi(x) = max(x, 0) - |x| * erfc(|x| / sqrt 2) / 2, erfc after Abramowitz and Stegun 7.1.26 (error 1.5e-7).
-    vf a = x < 0.0f ? -x : x;
-    vf t = 1.0f / (a * (0.3275911f * 0.70710678118654752f) + 1.0f);
-    vf p = t * 1.061405429f - 1.453152027f;
-    p = p * t + 1.421413741f;
-    p = p * t - 0.284496736f;
-    p = p * t + 0.254829592f;
-    vf tail = p * t * exponential(x * x * -0.5f);
-    return (x < 0.0f ? vf{} : x) - a * tail * 0.5f;
+    // x * Phi(x), without cancellation
+    const vf a = x < 0.0f ? -x : x;
+    return (x < 0.0f ? vf{} : x) - a * normal_tail(a, exponential(x * x * -0.5f));
   } else if constexpr (A == kGeluTanh) {
     vf u = x * (x * x * 0.044715f + 1.0f);
     return x / (exponential(u * -1.5957691216057308f) + 1.0f);
@@ -38,44 +43,46 @@ INLINE vf activated(vf x) {
 
 #include "product.h"
 
+// An activation and its derivative, which share most of their work.
+struct Tangent {
+  vf value, slope;
+};
+
 template <int32_t A>
-INLINE vf derivative(vf x) {
+INLINE Tangent tangent(vf x) {
   if constexpr (A == kGelu) {
-    const vf half = splat(0.5f);
-    vf t = 1.0f / ((x < 0.0f ? -x : x) * (0.3275911f * 0.70710678118654752f) + 1.0f);
-    vf p = t * 1.061405429f - 1.453152027f;
-    p = p * t + 1.421413741f;
-    p = p * t - 0.284496736f;
-    p = p * t + 0.254829592f;
-    const vf density = exponential(x * x * -0.5f), tail = p * t * density * half;
-    return (x < 0.0f ? tail : 1.0f - tail) + x * density * 0.39894228040143268f;
+    const vf density = exponential(x * x * -0.5f), phi = normal_tail(x < 0.0f ? -x : x, density);
+    return {(x < 0.0f ? vf{} : x) - (x < 0.0f ? -x : x) * phi,
+            (x < 0.0f ? phi : 1.0f - phi) + x * density * 0.39894228040143268f};
   } else if constexpr (A == kGeluTanh) {
     const vf s = 1.0f / (exponential(x * (x * x * 0.044715f + 1.0f) * -1.5957691216057308f) + 1.0f);
-    return s + x * s * (1.0f - s) * (x * x * 0.134145f + 1.0f) * 1.5957691216057308f;
+    return {x * s, s + x * s * (1.0f - s) * (x * x * 0.134145f + 1.0f) * 1.5957691216057308f};
   } else if constexpr (A == kRelu) {
-    return x > 0.0f ? splat(1.0f) : vf{};
+    return {x < 0.0f ? vf{} : x, x > 0.0f ? splat(1.0f) : vf{}};
   } else if constexpr (A == kSilu) {
     const vf s = 1.0f / (exponential(-x) + 1.0f);
-    return s + x * s * (1.0f - s);
+    return {x * s, s + x * s * (1.0f - s)};
   } else {
-    return splat(1.0f);
+    return {x, splat(1.0f)};
   }
 }
 
 template <int32_t A>
-void activate_backward_as(float* gradient, const float* x, int64_t n) {
-  int64_t j = 0;
-  for (; j + W <= n; j += W) store(gradient + j, load(gradient + j) * derivative<A>(load(x + j)));
-  if (j < n) store_part(gradient + j, load_part(gradient + j, n - j) * derivative<A>(load_part(x + j, n - j)), n - j);
+void activate_backward_as(float* gradient, float* value, const float* x, int64_t n) {
+  for (int64_t j = 0; j < n; j += W) {
+    const Tangent y = tangent<A>(load_some(x + j, n - j));
+    store_some(gradient + j, load_some(gradient + j, n - j) * y.slope, n - j);
+    if (value) store_some(value + j, y.value, n - j);
+  }
 }
 
-void activate_backward(float* gradient, const float* x, int64_t n, int32_t activation) {
+void activate_backward(float* gradient, float* value, const float* x, int64_t n, int32_t activation) {
   switch (activation) {
-    case kGelu: return activate_backward_as<kGelu>(gradient, x, n);
-    case kGeluTanh: return activate_backward_as<kGeluTanh>(gradient, x, n);
-    case kRelu: return activate_backward_as<kRelu>(gradient, x, n);
-    case kSilu: return activate_backward_as<kSilu>(gradient, x, n);
-    default: return;
+    case kGelu: return activate_backward_as<kGelu>(gradient, value, x, n);
+    case kGeluTanh: return activate_backward_as<kGeluTanh>(gradient, value, x, n);
+    case kRelu: return activate_backward_as<kRelu>(gradient, value, x, n);
+    case kSilu: return activate_backward_as<kSilu>(gradient, value, x, n);
+    default: return activate_backward_as<kNone>(gradient, value, x, n);
   }
 }
 

@@ -109,8 +109,8 @@ struct Kernels {
   void (*multiply)(const Product& product, int64_t first, int64_t last);
   void (*pack)(float* panels, const float* x, int64_t depth, int64_t width);
   void (*add_columns)(float* sums, const float* x, int64_t stride, int64_t rows, int64_t n);
-  // Multiplies each gradient by the activation's derivative at x.
-  void (*activate_backward)(float* gradient, const float* x, int64_t n, int32_t activation);
+  // Multiplies each gradient by the activation's derivative at x; `value`, unless null, gets the activation.
+  void (*activate_backward)(float* gradient, float* value, const float* x, int64_t n, int32_t activation);
   // `x` is the sum that was normalised, `gradient` that of the result.
   void (*norm_backward)(const NormGradient& out, const float* gradient, const float* x, int64_t rows, int64_t n,
                         const Norm& norm);

@@ -1,7 +1,7 @@
 // Linear layers whose gradients libtorch records: one or two layers with an activation between them, optionally followed by the
 // sum with a residual and its LayerNorm.
 //
-// The backward pass takes kTokens rows at a time. It computes their gradients from the end of the layers to x, and adds their
+// The backward pass takes some hundred rows at a time. It computes their gradients from the end of the layers to x, and adds their
 // part to the gradients of the weights while they are in the cache. It reads the weights as they are: only the forward pass
 // would read them across their rows, and needs panels. Sums run in the order of rows for any number of threads.
 #include <torch/csrc/autograd/function.h>
@@ -41,8 +41,14 @@ namespace {
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-// Rows per pass of the backward pass, and in each unit of work that threads share.
-constexpr int64_t kTokens = 512, kUnit = 96;
+// Rows, or outputs of a weight's gradient, in each unit of work that threads share.
+constexpr int64_t kUnit = 96;
+
+// Rows per pass of the backward pass: as many units for each thread.
+int64_t rows_per_pass() {
+  const int64_t threads = at::get_num_threads();
+  return kUnit * threads * std::max<int64_t>(1, 4 / threads);
+}
 
 struct Part {
   SavedVariable weight;
@@ -165,7 +171,7 @@ variable_list TrainedLinears::apply(variable_list&& gradients) {
   const TrainedLayer &first = layers.front(), &last = layers.back();
   const bool two = layers.size() == 2;
   const Tensor raw = two ? between_rows.unpack() : Tensor(), sums = has_norm ? sum.unpack() : Tensor();
-  const int64_t rows = outer.size(0), block = std::min(rows, kTokens);
+  const int64_t rows = outer.size(0), pass = rows_per_pass(), block = std::min(rows, pass);
   const Kernels& table = kernels();
 
   const Tensor dx = needed(kX) ? at::empty({rows, first.depth}, options) : Tensor();
@@ -180,8 +186,8 @@ variable_list TrainedLinears::apply(variable_list&& gradients) {
   const Tensor activated = two && last_layer[0].has_weights() ? at::empty_like(d_between) : Tensor();
 
   const Norm norm{data_or_null(scale), nullptr, eps};
-  for (int64_t begin = 0; begin < rows; begin += kTokens) {
-    const int64_t count = std::min(kTokens, rows - begin);
+  for (int64_t begin = 0; begin < rows; begin += pass) {
+    const int64_t count = std::min(pass, rows - begin);
     const auto* given = outer.const_data_ptr<float>() + begin * last.width;
     auto* d_last = has_norm ? inner.mutable_data_ptr<float>() + (whole ? begin * last.width : 0) : nullptr;
     auto* d_first = two ? d_between.mutable_data_ptr<float>() : nullptr;
@@ -198,8 +204,7 @@ variable_list TrainedLinears::apply(variable_list&& gradients) {
           const int64_t offset = row * first.width;
           const auto* values = raw.const_data_ptr<float>() + at * first.width;
           last_layer[0].input(table, d_first + offset, end + row * last.width, here, false);
-          table.activate_backward(d_first + offset, values, here * first.width, between);
-          if (wide) table.activate(wide + offset, values, here, first.width, {}, between);
+          table.activate_backward(d_first + offset, wide ? wide + offset : nullptr, values, here * first.width, between);
         }
         if (!dx.defined()) continue;
         auto* out = dx.mutable_data_ptr<float>() + at * first.depth;
