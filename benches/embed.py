@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from random import Random
 
 import torch
 import transformers
@@ -36,8 +37,13 @@ def main():
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(options.threads)
     reference = SentenceTransformer(str(options.model), device="cpu")
-    texts, num_tokens = draw(reference, options.texts)
-    print(f"{len(texts)} texts of 3 to 60 tokens, {num_tokens / len(texts):.1f} on average, {options.threads} threads")
+    for longest in (60, 200):
+        compare(options, reference, longest)
+
+
+def compare(options, reference, longest):
+    texts, num_tokens = draw(reference, options.texts, longest)
+    print(f"\n{len(texts)} texts of 3 to {longest} tokens, {num_tokens / len(texts):.1f} on average, {options.threads} threads")
     best = max(BATCH_SIZES, key=lambda size: len(texts) / seconds_of(reference, texts[:1000], size))
     print(f"sentence-transformers is fastest with batches of {best}")
     peak = {"plain": peak_plain(), "packed": peak_packed()}
@@ -57,19 +63,26 @@ def main():
               "writing run in parallel (docs/decisions/0002-fast-on-a-cpu.md has the shares)")
 
 
-def draw(reference, count):
-    """Titles of 3 to 60 tokens, and their total number of tokens."""
+def draw(reference, count, longest):
+    """Texts of 3 to `longest` tokens, and their total number of tokens. Above 60 tokens a text is several titles, so that all
+    lengths are equally likely."""
     tokenizer = reference.tokenizer
+    random = Random(longest)
     kept = []
     num_tokens = 0
     seed = 0
     while len(kept) < count:
-        for text in titles(count, seed):
+        pool = [text for text in titles(count, seed) if "\n" not in text]
+        seed += 1
+        while pool and len(kept) < count:
+            text = pool.pop()
+            goal = random.randint(3, longest) if longest > 60 else 0
+            while pool and len(tokenizer(text)["input_ids"]) < goal:
+                text += " " + pool.pop()
             length = len(tokenizer(text)["input_ids"])
-            if 3 <= length <= 60 and "\n" not in text and len(kept) < count:
+            if 3 <= length <= longest:
                 kept.append(text)
                 num_tokens += length
-        seed += 1
     return kept, num_tokens
 
 

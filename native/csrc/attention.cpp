@@ -139,7 +139,8 @@ struct TrainedAttention : torch::autograd::Node {
       return x.const_data_ptr<float>() + token * x.stride(0) + head * x.stride(1);
     };
     const auto to = [&](const Tensor& x, int64_t token, int64_t head) { return const_cast<float*>(at(x, token, head)); };
-    for_units(num * shared, heads_at_once(num, shared), work, attention_gradient_scratch(dim), [&](int64_t unit, float* scratch) {
+    const int64_t floats = attention_gradient_scratch(dim);
+    for_units(num * shared, heads_at_once(num, shared), work, floats, [&](int64_t unit, float* scratch) {
       const int64_t start = segments.starts[unit / shared], length = segments.starts[unit / shared + 1] - start;
       const int64_t key_head = unit % shared, head = key_head * group, offset = (start * heads + head) * dim;
       table.attention_backward({at(q, start, head), at(k, start, key_head), at(v, start, key_head),

@@ -1,5 +1,5 @@
-// Gradients of attention: a block of keys with a tile of query rows at a time. The weights are computed again from the scores and
-// the logs that the forward pass kept. Included only by kernels.cpp.
+// Gradients of attention: a block of keys with a tile of query rows at a time. The weights are computed again from the scores
+// and the logs that the forward pass kept. Included only by kernels.cpp.
 
 // Copies rows of `dim` floats, times a factor, to rows of `padded` floats; the rest, up to a multiple of four rows, is zero.
 void copy_rows(float* to, int64_t padded, const float* from, int64_t stride, int64_t rows, int64_t dim, float factor) {

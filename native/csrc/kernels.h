@@ -49,8 +49,8 @@ constexpr int64_t attention_scratch(int64_t dim) {
          2 * kQueryRows;
 }
 
-// Gradients of one head of keys and values in one segment, and of the query heads that share it. Pointers point to the segment's
-// first token and the first of the heads, which are neighbours.
+// Gradients of one head of keys and values in one segment, and of the query heads that share it. Pointers point to the
+// segment's first token and the first of the heads, which are neighbours.
 struct AttentionGradient {
   const float *q, *k, *v, *out, *gradient, *logs;
   float *dq, *dk, *dv;
@@ -67,8 +67,8 @@ constexpr int64_t attention_gradient_scratch(int64_t dim) {
   return 2 * dim * kKeyBlock + round_up(dim, 16) * 3 * (kKeyBlock + kQueryRows) + 2 * kQueryRows * kKeyBlock;
 }
 
-// A packed matrix is stored in the order in which products read it: panels of kPanel columns, each [depth, kPanel], the last one
-// zero-padded.
+// A packed matrix is stored in the order in which products read it: panels of kPanel columns, each [depth, kPanel], the last
+// one zero-padded.
 constexpr int64_t kPanel = 32;
 
 // out = x * matrix + bias, or the same added to `out`.

@@ -1,6 +1,6 @@
-// Functions called from Rust: the choice of kernels, the properties of tensors, and embeddings. Every function that Rust calls, here
-// and in the other files, catches all C++ exceptions and reports them through souk_last_error. Callers check shapes, types and
-// layouts.
+// Functions called from Rust: the choice of kernels, the properties of tensors, and embeddings. Every function that Rust
+// calls, here and in the other files, catches all C++ exceptions and reports them through souk_last_error. Callers check
+// shapes, types and layouts.
 #include <ATen/ATen.h>
 #include <ATen/Version.h>
 

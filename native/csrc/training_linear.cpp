@@ -1,9 +1,9 @@
 // Linear layers whose gradients libtorch records: one or two layers with an activation between them, optionally followed by the
 // sum with a residual and its LayerNorm.
 //
-// The backward pass takes some hundred rows at a time. It computes their gradients from the end of the layers to x, and adds their
-// part to the gradients of the weights while they are in the cache. It reads the weights as they are: only the forward pass
-// would read them across their rows, and needs panels. Sums run in the order of rows for any number of threads.
+// The backward pass takes some hundred rows at a time. It computes their gradients from the end of the layers to x, and adds
+// their part to the gradients of the weights while they are in the cache. It reads the weights as they are: only the forward
+// pass would read them across their rows, and needs panels. Sums run in the order of rows for any number of threads.
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -257,7 +257,8 @@ Tensor train(const SoukTrainedLinear* layers, int64_t num_layers, int32_t betwee
   Tensor result;
   {
     const at::AutoDispatchBelowADInplaceOrView no_grad;
-    const Kept kept{raw.defined() ? raw.mutable_data_ptr<float>() : nullptr, sum.defined() ? sum.mutable_data_ptr<float>() : nullptr};
+    const Kept kept{raw.defined() ? raw.mutable_data_ptr<float>() : nullptr,
+                    sum.defined() ? sum.mutable_data_ptr<float>() : nullptr};
     result = forward(packed.data(), num_layers, between, x, ending, kept);
   }
   if (!records) return result;

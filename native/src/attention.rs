@@ -42,7 +42,10 @@ pub fn joined_attention(
     let (tokens, width) = matrix("qkv", qkv)?;
     let all = query + 2 * shared;
     if query < 1 || shared < 1 || width % all != 0 {
-        return bad("qkv", format!("must have columns for {query} heads of queries and 2 * {shared} others, has {width}"));
+        return bad(
+            "qkv",
+            format!("must have columns for {query} heads of queries and 2 * {shared} others, has {width}"),
+        );
     }
     let null = std::ptr::null();
     run([pointer(Some(qkv)), null, null], [tokens, query, shared, width / all], starts, visible, scale)

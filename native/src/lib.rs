@@ -1,11 +1,11 @@
 //! Souk's C++ shim and low-level code: transformers on packed tokens on the CPU, for inference and training; libtorch
-//! features for training (collectives, fused AdamW, autocast); loading of CUDA; memory-mapped files; vector products for graph search; thread
-//! priority; jemalloc; immediate exit.
+//! features for training (collectives, fused AdamW, autocast); loading of CUDA; memory-mapped files; vector products for
+//! graph search; thread priority; jemalloc; immediate exit.
 //!
 //! Takes and returns `tch` tensors. Packed means that a batch's texts are concatenated without padding (`x` is `[T, D]`), and
-//! `starts` holds their offsets: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Only
-//! attention and trained layers record gradients, no C++ exception escapes, and functions that can panic document it. Uses `tch::get_num_threads()`
-//! threads.
+//! `starts` holds their offsets: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Attention and
+//! trained layers record gradients, nothing else does. No C++ exception escapes, and functions that can panic document it. Uses
+//! `tch::get_num_threads()` threads.
 #![deny(missing_docs)]
 
 mod adamw;

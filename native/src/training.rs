@@ -104,12 +104,7 @@ pub fn train_feed_forward(
     run(&[up, down], Some(activation), x, norm)
 }
 
-fn run(
-    layers: &[&TrainedLinear],
-    between: Option<Activation>,
-    x: &Tensor,
-    norm: Option<Norm>,
-) -> NativeResult<Tensor> {
+fn run(layers: &[&TrainedLinear], between: Option<Activation>, x: &Tensor, norm: Option<Norm>) -> NativeResult<Tensor> {
     let (depth, width) = (layers[0].in_features, layers[layers.len() - 1].out_features);
     let (rows, columns) = matrix("x", x)?;
     if columns != depth {
@@ -168,7 +163,8 @@ const MIN_GAIN: f64 = 0.9;
 /// Duration of libtorch's product relative to the packed one, the best of a few of each in turn.
 fn measured_gain() -> f64 {
     let _no_grad = tch::no_grad_guard();
-    let (x, weight) = (Tensor::ones([768, 384], (Kind::Float, Device::Cpu)), Tensor::ones([384, 384], (Kind::Float, Device::Cpu)));
+    let (x, weight) =
+        (Tensor::ones([768, 384], (Kind::Float, Device::Cpu)), Tensor::ones([384, 384], (Kind::Float, Device::Cpu)));
     let Ok(packed) = PackedLinear::f32(&weight, None) else { return 0.0 };
     let timed = |run: &dyn Fn()| {
         let begin = Instant::now();

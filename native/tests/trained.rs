@@ -21,7 +21,7 @@ fn gradients(y: &Tensor, of: &[&Tensor]) -> Vec<Tensor> {
 /// Compares a result and its gradients with those of plain tch, relative to their size.
 #[track_caller]
 fn assert_same(ours: NativeResult<Tensor>, plain: &Tensor, of: &[&Tensor]) {
-    let ours = ours.unwrap();
+    let ours = ours.expect("the shapes fit");
     assert_close(&ours, plain, 1e-5);
     for (ours, plain) in gradients(&ours, of).iter().zip(gradients(plain, of)) {
         let scale = plain.abs().max().double_value(&[]).max(1e-3);
@@ -64,7 +64,7 @@ fn layers_side_by_side_equal_each_alone() {
             let biases = [Some(learned(randn(&[70]))), None, Some(learned(randn(&[50])))];
             let of = weights.each_ref();
             let layer = TrainedLinear::pack(&of, &biases.each_ref().map(Option::as_ref)).unwrap();
-            let alone: Vec<Tensor> = of.iter().zip(&biases).map(|(w, b)| x.linear(*w, b.as_ref())).collect();
+            let alone: Vec<Tensor> = of.iter().zip(&biases).map(|(w, b)| x.linear(w, b.as_ref())).collect();
             let all: Vec<&Tensor> = [&x].into_iter().chain(of).chain(biases.iter().flatten()).collect();
             assert_same(layer.forward(&x, None), &Tensor::cat(&alone, 1), &all);
         }

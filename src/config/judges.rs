@@ -9,6 +9,7 @@ use souk_io::audit::AuditLog;
 use souk_io::beir::DataFolder;
 use souk_io::error::{Error, Result};
 use souk_lexical::Lexical;
+use souk_nn::backbone::Precision;
 use souk_reward::{Blend, Judge, ModelJudge, QrelsJudge, RewardSource};
 
 /// The file that a simulated shop is known by.
@@ -60,11 +61,11 @@ impl Config {
             }
         }
         let model = |judge: &ModelJudge| -> Result<Arc<dyn RewardSource>> {
-            Ok(Arc::new(souk_cross_encoder::CrossEncoderJudge::open(
-                &judge.path,
-                self.placement()?,
-                judge.batch_tokens,
-            )?))
+            let mut placement = self.placement()?;
+            if judge.int8 {
+                placement.precision = Precision::Int8;
+            }
+            Ok(Arc::new(souk_cross_encoder::CrossEncoderJudge::open(&judge.path, placement, judge.batch_tokens)?))
         };
         souk_reward::open(&judge, data, model, cache, audits)
     }

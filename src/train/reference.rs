@@ -18,7 +18,7 @@ pub enum TextKey {
 
 /// Size of the cache; a full cache is cleared.
 const MAX_BYTES: usize = 2 << 30;
-/// Tokens of one forward pass on a GPU.
+/// Tokens of one forward pass.
 const CHUNK_TOKENS: usize = 2048;
 
 pub struct Reference {
@@ -52,7 +52,8 @@ impl Reference {
         if !texts.is_empty() {
             // one text a pass gives the same bits in any batch, so that a resumed stage is exact; a GPU would idle, and is not
             // exact to the bit anyway
-            let chunk_tokens = if self.encoder.device() == Device::Cpu { 1 } else { CHUNK_TOKENS };
+            let alone = self.encoder.device() == Device::Cpu && !self.encoder.is_exact_in_any_batch();
+            let chunk_tokens = if alone { 1 } else { CHUNK_TOKENS };
             let chunking =
                 Chunking { chunk_tokens, keep_tokens: 0, steps: false, dropout: false, bf16: false, seed: 0 };
             let (_, fresh) = GradCache::encode(&self.encoder, texts, chunking)?;

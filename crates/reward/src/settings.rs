@@ -54,6 +54,9 @@ pub struct ModelJudge {
     /// Tokens per forward pass; verdicts do not depend on it.
     #[serde(default = "batch_tokens")]
     pub batch_tokens: usize,
+    /// Judge in int8, about twice as fast; only on a CPU with VNNI.
+    #[serde(default)]
+    pub int8: bool,
 }
 
 /// Souk's relevance service.

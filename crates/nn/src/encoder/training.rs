@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tch::Tensor;
+use tch::{Device, Tensor};
 
 use super::{Encoder, Text};
 use crate::backbone::lora::Lora;
@@ -49,6 +49,13 @@ impl Encoder {
     /// Number of refine steps, each with its own vector; 1 without soft tokens.
     pub fn num_steps(&self) -> i64 {
         self.recipe.refine.map_or(1, |refine| refine.num_steps() as i64)
+    }
+
+    /// True if a text's vector has the same bits in any batch. libtorch's products, which generation and dense layers use, depend
+    /// on the number of rows.
+    pub fn is_exact_in_any_batch(&self) -> bool {
+        let recipe = &self.recipe;
+        self.device() == Device::Cpu && recipe.dense.is_empty() && recipe.refine.is_none() && recipe.rationale.is_none()
     }
 
     /// As `encode_for_training`, with the vectors of all refine steps concatenated: `[b, k·d]`.
