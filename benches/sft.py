@@ -212,13 +212,19 @@ def theirs(arguments) -> int:
     return 0
 
 
-def read_pairs(data: Path, split: str) -> list[tuple[str, str]]:
+def read_texts(data: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """Texts of queries and items by id."""
+
     def texts(name, of):
         with (data / name).open(encoding="utf-8") as lines:
             return {row["_id"]: of(row) for row in map(json.loads, lines)}
 
-    queries = texts("queries.jsonl", lambda row: row["text"])
     items = texts("corpus.jsonl", lambda row: " ".join(filter(None, [row.get("title"), row.get("text")])))
+    return texts("queries.jsonl", lambda row: row["text"]), items
+
+
+def read_pairs(data: Path, split: str) -> list[tuple[str, str]]:
+    queries, items = read_texts(data)
     with (data / "qrels" / f"{split}.tsv").open(encoding="utf-8") as lines:
         rows = [line.rstrip("\n").split("\t") for line in lines]
     return [(queries[query], items[item]) for query, item, level in rows if level in GOOD]

@@ -43,11 +43,13 @@ impl Memory {
             part("weights, f32", 4.0 * model.parameters),
             part("gradients, f32", 4.0 * model.trained),
             part("AdamW's two moments, f32", 8.0 * model.trained),
+            part("weights packed for the CPU's products", model.panels()),
         ];
         if !device.apart {
             // written to disk while the next steps run
             parts.push(part("a checkpoint's copy of weights and moments", 12.0 * model.trained));
         }
+        parts.retain(|part| part.bytes > 0.0);
         let mut moments = moments(job, model, load, loss);
         moments.iter_mut().for_each(|(_, parts)| parts.retain(|part| part.bytes > 0.0));
         let sum = |parts: &[MemoryPart]| parts.iter().map(|part| part.bytes).sum::<f64>();

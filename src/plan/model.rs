@@ -150,6 +150,16 @@ impl<'a> ModelCost<'a> {
         if self.bf16 { 2.0 * self.matrices() } else { 0.0 }
     }
 
+    /// Our own products and attention train in f32 on a CPU, and keep less than libtorch's; with dropout, libtorch's are used.
+    fn is_packed(&self) -> bool {
+        !self.gpu && !self.bf16
+    }
+
+    /// Bytes of the weights in panels.
+    pub fn panels(&self) -> f64 {
+        if self.is_packed() { 4.0 * self.matrices() } else { 0.0 }
+    }
+
     /// Bytes kept by autograd per token and layer.
     fn saved(&self) -> f64 {
         let sizes = &self.outline.sizes;
@@ -165,9 +175,13 @@ impl<'a> ModelCost<'a> {
             width * if self.bf16 { 2.0 * count } else { 4.0 }
         };
         let inputs: f64 = (0..4).map(inputs).sum();
-        let attention = low * (2.0 * q + 2.0 * k) + 4.0 * sizes.heads as f64;
+        let fused = self.is_packed() && !self.dropout;
+        // libtorch's attention keeps a copy of its result
+        let attention = low * (if fused { 1.0 } else { 2.0 } * q + 2.0 * k) + 4.0 * sizes.heads as f64;
         if !sizes.decoder {
-            return inputs + attention + 2.0 * (4.0 * w + 8.0) + low * i;
+            // a fused layer computes the activation and the norms' statistics again
+            let (statistics, activated) = if fused { (0.0, 0.0) } else { (8.0, low * i) };
+            return inputs + attention + 2.0 * (4.0 * w + statistics) + activated;
         }
         let norm = if full { 8.0 } else { 4.0 };
         let heads = if sizes.head_norm { (4.0 + low) * (q + k) } else { 0.0 };
@@ -209,8 +223,13 @@ mod tests {
         assert_eq!(forward, 2.0 * 84_934_656.0 + 12.0 * 4.0 * 768.0 * 128.0);
         let backward = model.backward(&chunk(1.0, 128.0, 12.0)).flops / 128.0;
         assert_eq!(backward, 4.0 * 84_934_656.0 + 12.0 * 10.0 * 768.0 * 128.0);
-        // a token keeps 9 rows of 768 and 2 of 3072 in each layer, 12 log-sums, 4 statistics
+        // a token keeps 8 rows of 768 and one of 3072 in each layer, and 12 log-sums
+        assert_eq!(model.saved(), 4.0 * (8.0 * 768.0 + 3072.0 + 12.0));
+        assert_eq!(model.panels(), 4.0 * 84_934_656.0);
+        // on a GPU, 9 rows of 768 and 2 of 3072, and 4 statistics
+        let model = ModelCost::new(&bert, None, false, false, true);
         assert_eq!(model.saved(), 4.0 * (9.0 * 768.0 + 2.0 * 3072.0 + 12.0 + 4.0));
+        assert_eq!(model.panels(), 0.0);
         assert_eq!(model.moved(), 4.0 * (26.0 * 768.0 + 4.0 * 3072.0));
     }
 

@@ -131,7 +131,7 @@ fn a_small_judge_learns_a_shop_and_survives_its_folder() {
         epochs: 3.0,
         batch_tokens: 1024,
         block_pairs: 512,
-        optimizer: OptimizerSettings { learning_rate: 1e-2, ..OptimizerSettings::default() },
+        optimizer: OptimizerSettings { learning_rate: 3e-3, ..OptimizerSettings::default() },
         ..RelevanceSettings::default()
     };
     let out = home.path().join("judge");
@@ -152,7 +152,7 @@ fn a_small_judge_learns_a_shop_and_survives_its_folder() {
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     assert!(mean(&losses[losses.len() - 10..]) < mean(&losses[..10]) - 0.1, "{losses:?}");
     let auc = measured.judged.agreement.auc_good.unwrap();
-    assert!(auc > 0.58, "the AUC of Good on queries never seen is {auc}");
+    assert!(auc > 0.62, "the AUC of Good on queries never seen is {auc}");
     assert!(measured.calibration.nll_after <= measured.calibration.nll_before);
     assert!(measured.all.after.ece.unwrap() < 0.2);
     assert!(relevance_page("judge", &measured).contains("Reliability of P(Good)"));
