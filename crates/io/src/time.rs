@@ -3,9 +3,9 @@
 
 use std::ops::Range;
 
+use jiff::SignedDuration;
 use jiff::civil::{DateTime, Time, date};
 use jiff::fmt::temporal::Pieces;
-use jiff::{RoundMode, SignedDuration, SignedDurationRound, Unit};
 
 const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 /// Years 0000 to 9999: those of four digits.
@@ -25,10 +25,10 @@ pub fn parse(text: &str) -> Option<i64> {
         return None;
     }
     let local = pieces.date().to_datetime(pieces.time().unwrap_or(Time::midnight()));
-    let floor = SignedDurationRound::new().smallest(Unit::Millisecond).mode(RoundMode::Floor);
-    let local = local.duration_since(EPOCH).round(floor).ok()?;
-    let time = local.as_millis() - i128::from(offset.map_or(0, |offset| offset.seconds())) * 1000;
-    i64::try_from(time).ok().filter(|time| is_writable(*time))
+    let local = local.duration_since(EPOCH);
+    let seconds = local.as_secs() - i64::from(offset.map_or(0, |offset| offset.seconds()));
+    let time = seconds * 1000 + i64::from(local.subsec_nanos().div_euclid(1_000_000));
+    Some(time).filter(|time| is_writable(*time))
 }
 
 /// Formats as `2026-01-31T10:00:00.000Z`.

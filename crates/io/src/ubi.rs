@@ -85,7 +85,9 @@ pub type Refusal = Cow<'static, str>;
 
 impl<'a> Record<'a> {
     pub fn parse(json: &'a [u8]) -> Result<Self, Refusal> {
-        let line: Line<'a> = serde_json::from_slice(json).map_err(|e| format!("not a UBI object: {e}"))?;
+        // checks the whole text once; invalid UTF-8 is accepted in fields that are not read
+        let line = str::from_utf8(json).map_or_else(|_| serde_json::from_slice(json), serde_json::from_str);
+        let line: Line<'a> = line.map_err(|e| format!("not a UBI object: {e}"))?;
         match &line.action_name {
             Some(Text(name)) => match Action::from_name(name) {
                 Some(action) => line.event(action).map(Self::Event),
