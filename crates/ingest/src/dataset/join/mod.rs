@@ -131,7 +131,8 @@ pub struct Joiner {
     now: i64,
     times: Vec<i64>,
     queries: HashMap<u64, RememberedQuery, KeyHasherBuilder>,
-    order: VecDeque<u64>,
+    /// Keys and times of the remembered queries, in arrival order.
+    order: VecDeque<(u64, i64)>,
     seen: HashSet<u64, KeyHasherBuilder>,
     seen_order: VecDeque<u64>,
     /// Bytes of the remembered query texts.
@@ -184,7 +185,9 @@ impl Joiner {
         for (id, text, time) in &queries[queries.len().saturating_sub(state.queries as usize)..] {
             self.remember_query(id, text, *time);
         }
-        keys[keys.len().saturating_sub(state.seen as usize)..].iter().for_each(|key| self.remember_event(*key));
+        keys[keys.len().saturating_sub(state.seen as usize)..].iter().for_each(|key| {
+            self.remember_event(*key);
+        });
         for event in waiting {
             if let Ok(Record::Event(record)) = Record::parse(event.payload.as_bytes()) {
                 self.wait(key(&[record.query_id.as_bytes()]), event.clone());
@@ -203,14 +206,17 @@ impl Joiner {
         if let std::collections::hash_map::Entry::Vacant(place) = self.queries.entry(query) {
             place.insert(RememberedQuery { text: text.into(), time });
             self.query_bytes += text.len();
-            self.order.push_back(query);
+            self.order.push_back((query, time));
         }
     }
 
-    fn remember_event(&mut self, key: u64) {
-        if self.seen.insert(key) {
+    /// Returns false if the event is known already.
+    fn remember_event(&mut self, key: u64) -> bool {
+        let is_new = self.seen.insert(key);
+        if is_new {
             self.seen_order.push_back(key);
         }
+        is_new
     }
 
     pub fn strength(&self) -> &Strength {
@@ -269,11 +275,10 @@ impl Joiner {
         let text = event.text.as_deref().filter(|_| event.query_id.is_empty()).unwrap_or_default().as_bytes();
         let id = [event.query_id.as_bytes(), event.client_id.as_bytes(), event.item.as_bytes(), &time, text];
         let id = key(&id) ^ (event.action as u64 + 1);
-        if self.seen.contains(&id) {
+        if !self.remember_event(id) {
             self.counts.repeated += 1;
             return;
         }
-        self.remember_event(id);
         sink.seen(id);
         self.tick(event.time, sink);
         if event.action == Action::Impression {
@@ -351,9 +356,8 @@ impl Joiner {
     /// Drops everything outside the window. A waiting event that is dropped becomes a dead letter.
     fn evict(&mut self, sink: &mut impl Sink) {
         let oldest = self.now.saturating_sub_unsigned(self.window_millis());
-        while let Some(first) = self.order.front() {
-            let is_old = self.queries.get(first).is_none_or(|query| query.time < oldest);
-            if !is_old && self.order.len() <= self.window.queries && self.query_bytes <= MAX_QUERY_BYTES {
+        while let Some((first, time)) = self.order.front() {
+            if *time >= oldest && self.order.len() <= self.window.queries && self.query_bytes <= MAX_QUERY_BYTES {
                 break;
             }
             if let Some(query) = self.queries.remove(first) {
