@@ -83,6 +83,10 @@ impl KafkaSettings {
         client.set("partition.assignment.strategy", "range").set("statistics.interval.ms", "1000");
         // by default, fetching pauses for a full second once the queue is full, even if it drains sooner
         client.set("fetch.queue.backoff.ms", "10");
+        if !self.follow {
+            // the broker tells the end of a partition in its answer to a fetch, which it delays if there is no message
+            client.set("fetch.wait.max.ms", "10");
+        }
         for (name, value) in self.client().config_map() {
             client.set(name.to_owned(), value.to_owned());
         }
