@@ -8,15 +8,18 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::thread;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::chain::{self, Chain, Commit, write_durably};
-use super::join::{JoinCounts, Joiner, Window};
-use super::shard::{CommitBuffer, DEAD};
+use super::join::{JoinCounts, Window};
+use super::lane::{LaneCommit, OpenLane};
+use super::lane_threads::{LaneReport, LaneTask, LaneThreads};
+use super::shard::DEAD;
 use super::strength::Strength;
-use crate::log::{DeadLetter, Lane, LogSource, MessageBatch, Position, Resume, Signal};
+use crate::log::{DeadLetter, Lane, LogSource, Position, Resume, Signal};
 use souk_io::checksummed::read_json_lines;
 use souk_io::error::{Error, Result};
 use souk_io::telemetry::LOG;
@@ -25,8 +28,6 @@ use souk_io::telemetry::LOG;
 const SENT: &str = "dead.sent";
 /// Upper bound of commits searched for unsent dead letters when a lane opens.
 const MAX_SEARCHED_COMMITS: usize = 1000;
-/// Upper bound of uncommitted data per lane in memory, regardless of `commit_messages`.
-const MAX_BUFFER_BYTES: usize = 64 << 20;
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// Commit intervals and join settings.
@@ -45,7 +46,7 @@ impl Default for IngestSettings {
     }
 }
 
-/// Committed data first_arrival the start.
+/// Committed data since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct IngestProgress {
     #[serde(flatten)]
@@ -68,16 +69,10 @@ pub struct Ingest<'a> {
     stop: Arc<AtomicBool>,
 }
 
-/// Lane being ingested.
-struct OpenLane {
-    chain: Chain,
-    joiner: Joiner,
-    buffer: CommitBuffer,
-    position: Position,
-    /// Expected next offsets of the parts without a message first_arrival the lane was opened.
-    expected: Position,
-    /// Arrival time of the first uncommitted message.
-    first_arrival: Option<Instant>,
+/// A lane's share of the progress.
+struct LaneProgress {
+    /// Events that wait for their query.
+    waiting: u64,
     /// Commits whose dead letters are not sent yet, oldest first.
     unsent: Vec<PathBuf>,
 }
@@ -108,7 +103,11 @@ impl<'a> Ingest<'a> {
         loop {
             let home = self.home.clone();
             let mut source = (self.open)(Arc::new(move |lane| chain::position(&home, lane)))?;
-            match self.read(source.as_mut(), &mut progress, &mut report)? {
+            let reason = thread::scope(|scope| {
+                let threads = LaneThreads::start(scope, &self.settings);
+                self.read(source.as_mut(), threads, &mut progress, &mut report)
+            });
+            match reason? {
                 StopReason::EndOfLog => return Ok(progress),
                 StopReason::LaneTakenOver => tracing::warn!("another process took over a lane; rejoining"),
             }
@@ -118,63 +117,64 @@ impl<'a> Ingest<'a> {
     fn read(
         &self,
         source: &mut dyn LogSource,
+        mut threads: LaneThreads,
         progress: &mut IngestProgress,
         report: &mut impl FnMut(&IngestProgress),
     ) -> Result<StopReason> {
-        let mut lanes: BTreeMap<Lane, OpenLane> = BTreeMap::new();
+        let mut lanes = BTreeMap::new();
         loop {
             let is_stopped = self.stop.load(Ordering::Relaxed);
             let signal = if is_stopped { Some(Signal::Ended) } else { source.next(POLL_TIMEOUT)? };
-            let mut has_ended = false;
+            let has_ended = matches!(signal, Some(Signal::Ended));
+            let mut goes_on = !has_ended;
             match signal {
                 Some(Signal::Opened(lane, start)) => {
-                    let mut open = self.open_lane(&lane, source)?;
-                    // another process may have committed first_arrival, so the source may start too early
-                    open.expected = if open.position == start { start } else { Position::default() };
-                    lanes.insert(lane, open);
+                    let open = self.open_lane(&lane, start, &mut lanes, source)?;
+                    goes_on = threads.send(&lane, LaneTask::Open(Box::new(open)));
                 }
                 Some(Signal::Batch(batch)) => {
-                    let open = lanes.get_mut(&batch.lane);
-                    let open = open.ok_or_else(|| Error::device(format!("lane {} is not open", batch.lane)))?;
-                    open.take(&batch);
                     progress.bytes += batch.num_bytes() as u64;
+                    goes_on = threads.send(&batch.lane.clone(), LaneTask::Batch(batch));
                 }
                 Some(Signal::Closed(lane, token)) => {
-                    let is_taken_over = match lanes.remove(&lane) {
-                        Some(mut open) => !open.commit(&lane, source, progress)?,
-                        None => false,
-                    };
-                    drop(token);
-                    if is_taken_over {
-                        return Ok(StopReason::LaneTakenOver);
-                    }
+                    goes_on = threads.send(&lane.clone(), LaneTask::Close(lane, token));
                 }
-                Some(Signal::Ended) => has_ended = true,
+                Some(Signal::Ended) => threads.end(),
                 None => LOG.lag.set(source.lag() as i64),
             }
-            let mut has_committed = has_ended;
-            for (lane, open) in &mut lanes {
-                if has_ended || open.is_due(&self.settings) {
-                    has_committed = true;
-                    if !open.commit(lane, source, progress)? {
-                        return Ok(StopReason::LaneTakenOver);
+            let mut is_taken_over = false;
+            while let Some(received) = if goes_on { threads.report() } else { threads.last_report() } {
+                match received? {
+                    LaneReport::Committed(commit) => {
+                        publish(commit, &mut lanes, source, progress)?;
+                        report(progress);
                     }
+                    LaneReport::Closed(lane, token) => {
+                        lanes.remove(&lane);
+                        drop(token);
+                    }
+                    LaneReport::TakenOver => (is_taken_over, goes_on) = (true, false),
                 }
             }
-            if has_committed {
-                progress.waiting = lanes.values().map(|open| open.joiner.waiting().len() as u64).sum();
-                progress.lag = source.lag();
-                LOG.waiting.set(progress.waiting as i64);
-                LOG.lag.set(progress.lag as i64);
+            if is_taken_over {
+                return Ok(StopReason::LaneTakenOver);
+            } else if has_ended {
+                progress.refresh(&lanes, source);
                 report(progress);
-            }
-            if has_ended {
                 return Ok(StopReason::EndOfLog);
+            } else if !goes_on {
+                return Err(Error::device("a thread that joins lanes has ended"));
             }
         }
     }
 
-    fn open_lane(&self, lane: &Lane, source: &mut dyn LogSource) -> Result<OpenLane> {
+    fn open_lane(
+        &self,
+        lane: &Lane,
+        start: Position,
+        lanes: &mut BTreeMap<Lane, LaneProgress>,
+        source: &mut dyn LogSource,
+    ) -> Result<OpenLane> {
         let (chain, joiner) = Chain::open(&self.home, lane, &self.settings.window, &self.settings.strength)?;
         let mut unsent = Vec::new();
         for folder in chain.newest_first().take(MAX_SEARCHED_COMMITS) {
@@ -186,80 +186,53 @@ impl<'a> Ingest<'a> {
             }
         }
         unsent.reverse();
-        let position = chain.position().clone();
-        let mut open = OpenLane {
-            chain,
-            joiner,
-            buffer: CommitBuffer::default(),
-            position,
-            expected: Position::default(),
-            first_arrival: None,
-            unsent,
-        };
-        open.send_dead_letters(source);
-        Ok(open)
+        let mut opened = LaneProgress { waiting: joiner.waiting().len() as u64, unsent };
+        opened.send_dead_letters(source);
+        lanes.insert(lane.clone(), opened);
+        Ok(OpenLane::new(lane.clone(), chain, joiner, start))
     }
 }
 
-impl OpenLane {
-    fn take(&mut self, batch: &MessageBatch) {
-        for message in batch.messages() {
-            let expected = if self.expected.0.is_empty() { None } else { self.expected.0.remove(message.part) };
-            if expected.is_some_and(|expected| message.offset < expected) {
-                tracing::warn!(lane = %batch.lane, part = message.part, "the log restarts at an earlier offset");
-                self.position.0.insert(message.part.into(), message.offset);
-            }
-            // a source may start a little early
-            if !self.position.covers(message.part, message.offset) {
-                self.joiner.take(&message, &mut self.buffer);
-                self.position.advance(message.part, message.next);
-                if batch.finishes_earlier_parts && self.position.0.len() > 1 {
-                    self.position.retain_part(message.part);
-                }
-            }
-        }
-        self.first_arrival.get_or_insert_with(Instant::now);
+/// Reports a durable commit to the source and adds it to the progress.
+fn publish(
+    commit: LaneCommit,
+    lanes: &mut BTreeMap<Lane, LaneProgress>,
+    source: &mut dyn LogSource,
+    progress: &mut IngestProgress,
+) -> Result<()> {
+    let counts = &commit.counts;
+    for (state, count) in [
+        ("query", counts.queries),
+        ("impression", counts.impressions),
+        ("example", counts.examples),
+        ("repeated", counts.repeated),
+        ("passed_over", counts.passed_over),
+        ("dead", counts.dead),
+    ] {
+        LOG.events.with_label_values(&[state]).inc_by(count);
     }
-
-    fn is_due(&self, settings: &IngestSettings) -> bool {
-        self.joiner.counts.messages >= settings.commit_messages
-            || self.buffer.num_bytes >= MAX_BUFFER_BYTES
-            || self
-                .first_arrival
-                .is_some_and(|first_arrival| first_arrival.elapsed().as_secs() >= settings.commit_seconds)
+    progress.counts.add(counts);
+    progress.commits += 1;
+    if let Some(lane) = lanes.get_mut(&commit.lane) {
+        lane.waiting = commit.waiting;
+        lane.unsent.extend(commit.dead);
+        lane.send_dead_letters(source);
     }
+    source.commit(&commit.lane, &commit.position)?;
+    progress.refresh(lanes, source);
+    Ok(())
+}
 
-    /// Commits the buffer. Returns false if another process took over the lane.
-    fn commit(&mut self, lane: &Lane, source: &mut dyn LogSource, progress: &mut IngestProgress) -> Result<bool> {
-        self.first_arrival = None;
-        if self.joiner.counts.messages == 0 {
-            return Ok(true);
-        }
-        let counts = self.joiner.counts.clone();
-        let mut buffer = std::mem::take(&mut self.buffer);
-        if !self.chain.commit(&mut buffer, &mut self.joiner, &self.position)? {
-            return Ok(false);
-        }
-        for (state, count) in [
-            ("query", counts.queries),
-            ("impression", counts.impressions),
-            ("example", counts.examples),
-            ("repeated", counts.repeated),
-            ("passed_over", counts.passed_over),
-            ("dead", counts.dead),
-        ] {
-            LOG.events.with_label_values(&[state]).inc_by(count);
-        }
-        progress.counts.add(&counts);
-        progress.commits += 1;
-        if !buffer.dead.is_empty() {
-            self.unsent.extend(self.chain.newest_first().next().map(Path::to_path_buf));
-        }
-        self.send_dead_letters(source);
-        source.commit(lane, &self.position)?;
-        Ok(true)
+impl IngestProgress {
+    fn refresh(&mut self, lanes: &BTreeMap<Lane, LaneProgress>, source: &dyn LogSource) {
+        self.waiting = lanes.values().map(|lane| lane.waiting).sum();
+        self.lag = source.lag();
+        LOG.waiting.set(self.waiting as i64);
+        LOG.lag.set(self.lag as i64);
     }
+}
 
+impl LaneProgress {
     /// Sends dead letters. They are stored in their commits anyway; a failed send is retried after a later commit.
     fn send_dead_letters(&mut self, source: &mut dyn LogSource) {
         while let Some(folder) = self.unsent.first() {

@@ -8,6 +8,8 @@ mod example_counts;
 mod examples;
 mod ingest;
 mod join;
+mod lane;
+mod lane_threads;
 mod pairs;
 mod positives;
 mod shard;
