@@ -11,14 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use super::chain::{self, Chain, Commit, write_durably};
-use super::join::{JoinCounts, Window};
+use super::join::JoinCounts;
 use super::lane::{LaneCommit, OpenLane};
 use super::lane_threads::{LaneReport, LaneTask, LaneThreads};
+use super::settings::IngestSettings;
 use super::shard::DEAD;
-use super::strength::Strength;
 use crate::log::{DeadLetter, Lane, LogSource, Position, Resume, Signal};
 use souk_io::checksummed::read_json_lines;
 use souk_io::error::{Error, Result};
@@ -29,22 +29,6 @@ const SENT: &str = "dead.sent";
 /// Upper bound of commits searched for unsent dead letters when a lane opens.
 const MAX_SEARCHED_COMMITS: usize = 1000;
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
-
-/// Commit intervals and join settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct IngestSettings {
-    pub commit_messages: u64,
-    pub commit_seconds: u64,
-    pub window: Window,
-    pub strength: Strength,
-}
-
-impl Default for IngestSettings {
-    fn default() -> Self {
-        Self { commit_messages: 1 << 18, commit_seconds: 10, window: Window::default(), strength: Strength::default() }
-    }
-}
 
 /// Committed data since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]

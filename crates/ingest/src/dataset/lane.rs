@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use super::chain::Chain;
-use super::ingest::IngestSettings;
 use super::join::{JoinCounts, Joiner};
+use super::settings::IngestSettings;
 use super::shard::CommitBuffer;
 use crate::log::{Lane, MessageBatch, Position};
 use souk_io::error::Result;

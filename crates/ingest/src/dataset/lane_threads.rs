@@ -8,8 +8,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, s
 use std::thread::{self, Scope};
 use std::time::Duration;
 
-use super::ingest::IngestSettings;
 use super::lane::{Committed, LaneCommit, OpenLane};
+use super::settings::IngestSettings;
 use crate::log::{HandoverToken, Lane, MessageBatch};
 use souk_io::error::{Error, Result};
 

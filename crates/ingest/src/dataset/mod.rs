@@ -12,15 +12,17 @@ mod lane;
 mod lane_threads;
 mod pairs;
 mod positives;
+mod settings;
 mod shard;
 mod strength;
 
 pub use self::chain::prune;
 pub use self::example_counts::ExampleCounts;
 pub use self::examples::{Example, Examples, Extent, Span};
-pub use self::ingest::{Ingest, IngestProgress, IngestSettings, OpenSource};
+pub use self::ingest::{Ingest, IngestProgress, OpenSource};
 pub use self::join::{JoinCounts, Window};
 pub use self::pairs::{PairSource, Pairs, TrainingPair};
+pub use self::settings::IngestSettings;
 pub use self::strength::Strength;
 
 /// Folder of the examples within a data folder.
