@@ -51,7 +51,7 @@ def train(options, work):
         out = work / f"judge-{round_}"
         command = [options.souk, "relevance", "train", "--model", options.model, "--data", options.data, "--out", out]
         sets = {"loss": "ordinal", "pooling": "cls", "epochs": 1, "max_pairs": options.pairs, "random_negatives": 0,
-                "held_out": 0.05, "batch_tokens": 1024}
+                "held_out": 0.002, "batch_tokens": 1024}
         for name, value in sets.items():
             command += ["--set", f"relevance.{name}={value}"]
         subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
