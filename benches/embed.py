@@ -64,8 +64,8 @@ def compare(options, reference, longest):
 
 
 def draw(reference, count, longest):
-    """Texts of 3 to `longest` tokens, and their total number of tokens. Above 60 tokens a text is several titles, so that all
-    lengths are equally likely."""
+    """Texts of 3 to `longest` tokens, and their total number of tokens. Above 60 tokens a text is several titles, so that
+    lengths spread over the whole range."""
     tokenizer = reference.tokenizer
     random = Random(longest)
     kept = []

@@ -5,8 +5,18 @@
 #include <cstring>
 #include <vector>
 
-#include "chunks.h"
 #include "guard.h"
+
+extern "C" {
+
+// Packed linear layer; f32 if `column` is null. `weight` is in panels, or as oneDNN packs int8. `column` is, per output, the
+// weight's scale times the sum of its weights.
+struct SoukLinear {
+  const at::Tensor *weight, *bias;
+  const at::Tensor *scales, *zeros, *column;
+  int64_t depth, width;
+};
+}
 
 namespace souk {
 
@@ -90,31 +100,6 @@ Tensor linear_int8(const Tensor& x, const Tensor& weight, const Tensor& scales, 
   return op.call(x, 1.0, 0, weight, scales, zeros, std::nullopt, 1.0, 0, at::kFloat, "none", Scalars(), "");
 }
 
-}  // namespace
-}  // namespace souk
-
-extern "C" {
-
-// Packed linear layer; f32 if `column` is null. `weight` is in panels, or as oneDNN packs int8. `column` is, per output, the
-// weight's scale times the sum of its weights.
-struct SoukLinear {
-  const at::Tensor *weight, *bias;
-  const at::Tensor *scales, *zeros, *column;
-  int64_t depth, width;
-};
-
-struct SoukEpilogue {
-  int32_t activation;
-  const at::Tensor* residual;  // null: no AddNorm
-  const at::Tensor* weight;
-  const at::Tensor* bias;
-  double eps;
-};
-}
-
-namespace souk {
-namespace {
-
 // Raw product of one chunk; `affine` and the row factors in `rows` turn it into the result.
 struct Quantized {
   Tensor values, rows;
@@ -157,8 +142,7 @@ Tensor forward_int8(const SoukLinear* layers, int64_t num_layers, int32_t betwee
   const Tensor out = at::empty({rows, width}, x.options());
   auto* to = out.mutable_data_ptr<float>();
   const auto* from = x.const_data_ptr<float>();
-  Ending activation;
-  activation.activation = between;
+  const Ending activation(between);
   const Kernels& table = kernels();
   for_chunks(rows, num_layers > 1 ? kMostFused : kMost, kStep, [&](int64_t first, int64_t count) {
     const int64_t padded = round_up(count, kStep);
@@ -208,12 +192,7 @@ int souk_forward(const SoukLinear* layers, int64_t num_layers, int32_t between, 
                  const SoukEpilogue* epilogue, Tensor** out) {
   return no_throw([&] {
     const at::AutoDispatchBelowADInplaceOrView no_grad;
-    souk::Ending ending{epilogue->activation};
-    if (epilogue->residual) {
-      ending.residual = epilogue->residual->const_data_ptr<float>();
-      ending.norm = {epilogue->weight->const_data_ptr<float>(), epilogue->bias->const_data_ptr<float>(),
-                     static_cast<float>(epilogue->eps)};
-    }
+    const souk::Ending ending(*epilogue);
     if (layers[0].column) {
       *out = new Tensor(souk::forward_int8(layers, num_layers, between, *x, ending));
       return;

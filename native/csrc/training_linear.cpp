@@ -10,7 +10,6 @@
 
 #include <vector>
 
-#include "chunks.h"
 #include "guard.h"
 #include "linear.h"
 
@@ -27,11 +26,6 @@ struct SoukTrainedLinear {
   const Tensor* const* weights;
   const Tensor* const* biases;  // null for a layer without one
   int64_t parts, depth, width;
-};
-
-struct SoukTrainedEpilogue {
-  const Tensor *residual, *weight, *bias;  // null: no norm
-  double eps;
 };
 }
 
@@ -230,7 +224,7 @@ variable_list TrainedLinears::apply(variable_list&& gradients) {
 Tensor or_none(const Tensor* t) { return t ? *t : Tensor(); }
 
 Tensor train(const SoukTrainedLinear* layers, int64_t num_layers, int32_t between, const Tensor& x,
-             const SoukTrainedEpilogue& epilogue) {
+             const SoukEpilogue& epilogue) {
   const Tensor residual = or_none(epilogue.residual), weight = or_none(epilogue.weight), bias = or_none(epilogue.bias);
   variable_list parameters;
   std::vector<Layer> packed;
@@ -244,10 +238,7 @@ Tensor train(const SoukTrainedLinear* layers, int64_t num_layers, int32_t betwee
   }
   const bool residual_is_x = residual.defined() && residual.is_same(x);
   const bool records = torch::autograd::compute_requires_grad(x, residual, weight, bias, at::TensorList(parameters));
-  Ending ending;
-  if (residual.defined())
-    ending = {kNone, residual.const_data_ptr<float>(),
-              {weight.const_data_ptr<float>(), bias.const_data_ptr<float>(), static_cast<float>(epilogue.eps)}};
+  const Ending ending(epilogue);
   const auto rows_of = [&](int64_t width) {
     const at::AutoDispatchBelowADInplaceOrView no_grad;
     return at::empty({x.size(0), width}, x.options().requires_grad(false));
@@ -301,8 +292,9 @@ int souk_pack_training(const Tensor* const* weights, int64_t parts, Tensor** out
   });
 }
 
+// `epilogue` has a norm or nothing, no activation.
 int souk_train_linear(const SoukTrainedLinear* layers, int64_t num_layers, int32_t between, const Tensor* x,
-                      const SoukTrainedEpilogue* epilogue, Tensor** out) {
+                      const SoukEpilogue* epilogue, Tensor** out) {
   return no_throw([&] { *out = new Tensor(souk::train(layers, num_layers, between, *x, *epilogue)); });
 }
 }

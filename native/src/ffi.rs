@@ -37,14 +37,6 @@ pub(crate) struct SoukTrainedLinear {
 }
 
 #[repr(C)]
-pub(crate) struct SoukTrainedEpilogue {
-    pub residual: *const C_tensor,
-    pub weight: *const C_tensor,
-    pub bias: *const C_tensor,
-    pub eps: f64,
-}
-
-#[repr(C)]
 pub(crate) struct SoukSegments {
     pub starts: *const i64,
     pub segments: i64,
@@ -177,7 +169,7 @@ unsafe extern "C" {
         num_layers: i64,
         between: i32,
         x: *const C_tensor,
-        epilogue: *const SoukTrainedEpilogue,
+        epilogue: *const SoukEpilogue,
         out: *mut *mut C_tensor,
     ) -> c_int;
     pub(crate) fn souk_attention(

@@ -177,7 +177,7 @@ pub(crate) fn code(activation: Activation) -> i32 {
     }
 }
 
-fn check_epilogue(rows: i64, width: i64, epilogue: Epilogue) -> NativeResult<SoukEpilogue> {
+pub(crate) fn check_epilogue(rows: i64, width: i64, epilogue: Epilogue) -> NativeResult<SoukEpilogue> {
     let null = std::ptr::null();
     let mut plain = SoukEpilogue { activation: 0, residual: null, weight: null, bias: null, eps: 0.0 };
     match epilogue {

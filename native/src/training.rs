@@ -1,10 +1,10 @@
 //! Linear layers in training: libtorch records their gradients, and the forward pass uses copies of the weights that are packed
 //! once for all batches between two steps of the optimizer.
 
-use crate::ffi::{self, SoukTrainedEpilogue, SoukTrainedLinear, pointer};
-use crate::linear::{check_weight, code};
-use crate::tensor::{bad, matrix, vector_of};
-use crate::{Activation, NativeResult, Norm, PackedLinear};
+use crate::ffi::{self, SoukTrainedLinear, pointer};
+use crate::linear::{check_epilogue, check_weight, code};
+use crate::tensor::{bad, matrix};
+use crate::{Activation, Epilogue, NativeResult, Norm, PackedLinear};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
@@ -110,20 +110,7 @@ fn run(layers: &[&TrainedLinear], between: Option<Activation>, x: &Tensor, norm:
     if columns != depth {
         return bad("x", format!("must have {depth} columns, has {columns}"));
     }
-    if let Some(norm) = norm {
-        let found = matrix("residual", norm.residual)?;
-        if found != (rows, width) {
-            return bad("residual", format!("must be {:?}, is {found:?}", (rows, width)));
-        }
-        vector_of("norm weight", norm.weight, width)?;
-        vector_of("norm bias", norm.bias, width)?;
-    }
-    let epilogue = SoukTrainedEpilogue {
-        residual: pointer(norm.map(|norm| norm.residual)),
-        weight: pointer(norm.map(|norm| norm.weight)),
-        bias: pointer(norm.map(|norm| norm.bias)),
-        eps: norm.map_or(0.0, |norm| norm.eps),
-    };
+    let epilogue = check_epilogue(rows, width, norm.map_or(Epilogue::None, Epilogue::AddNorm))?;
     let weights: Vec<Vec<*const C_tensor>> =
         layers.iter().map(|layer| layer.weights.iter().map(|w| w.as_ptr()).collect()).collect();
     let biases: Vec<Vec<*const C_tensor>> =
@@ -147,34 +134,46 @@ fn run(layers: &[&TrainedLinear], between: Option<Activation>, x: &Tensor, norm:
 }
 
 /// False if libtorch's products are faster here than the packed ones. Measured once per process, unless the environment variable
-/// `SOUK_PRODUCTS` says `packed` or `libtorch`.
-pub fn packed_products_are_faster() -> bool {
-    static FASTER: OnceLock<bool> = OnceLock::new();
-    *FASTER.get_or_init(|| match std::env::var("SOUK_PRODUCTS").as_deref() {
-        Ok("packed") => true,
-        Ok("libtorch") => false,
-        _ => measured_gain() > MIN_GAIN,
-    })
+/// `SOUK_PRODUCTS` says `packed` or `libtorch`; anything else there is an error.
+pub fn packed_products_are_faster() -> NativeResult<bool> {
+    static FASTER: OnceLock<Result<bool, String>> = OnceLock::new();
+    let chosen = FASTER.get_or_init(|| match std::env::var_os("SOUK_PRODUCTS") {
+        None => measured_gain().map(|gain| gain > MIN_GAIN).map_err(|error| error.to_string()),
+        Some(name) if name == "packed" => Ok(true),
+        Some(name) if name == "libtorch" => Ok(false),
+        Some(name) => Err(format!("is `{}`: use packed or libtorch, or unset it to measure", name.display())),
+    });
+    chosen.clone().or_else(|problem| bad("SOUK_PRODUCTS", problem))
 }
 
 /// Below one, because training with packed products needs less memory and fewer passes over it.
 const MIN_GAIN: f64 = 0.9;
 
 /// Duration of libtorch's product relative to the packed one, the best of a few of each in turn.
-fn measured_gain() -> f64 {
+fn measured_gain() -> NativeResult<f64> {
     let _no_grad = tch::no_grad_guard();
-    let (x, weight) =
-        (Tensor::ones([768, 384], (Kind::Float, Device::Cpu)), Tensor::ones([384, 384], (Kind::Float, Device::Cpu)));
-    let Ok(packed) = PackedLinear::f32(&weight, None) else { return 0.0 };
-    let timed = |run: &dyn Fn()| {
-        let begin = Instant::now();
-        run();
-        begin.elapsed()
-    };
+    let ones = |rows: i64| Tensor::ones([rows, 384], (Kind::Float, Device::Cpu));
+    let (x, weight) = (ones(768), ones(384));
+    let packed = PackedLinear::f32(&weight, None)?;
     let [mut theirs, mut ours] = [Duration::MAX; 2];
     for _ in 0..7 {
-        theirs = theirs.min(timed(&|| drop(x.linear::<&Tensor>(&weight, None))));
-        ours = ours.min(timed(&|| drop(packed.forward(&x, crate::Epilogue::None))));
+        let begin = Instant::now();
+        drop(x.linear::<&Tensor>(&weight, None));
+        theirs = theirs.min(begin.elapsed());
+        let begin = Instant::now();
+        drop(packed.forward(&x, Epilogue::None)?);
+        ours = ours.min(begin.elapsed());
     }
-    theirs.as_secs_f64() / ours.as_secs_f64()
+    Ok(theirs.as_secs_f64() / ours.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_gain_is_a_ratio_of_two_durations() {
+        let gain = measured_gain().unwrap();
+        assert!((0.01..100.0).contains(&gain), "{gain}");
+    }
 }

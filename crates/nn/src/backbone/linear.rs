@@ -203,7 +203,7 @@ impl Projection {
     fn trained(&self, x: &Tensor) -> Result<Option<Ref<'_, TrainedLinear>>> {
         let exact = |t: &Tensor| t.kind() == Kind::Float && t.device() == Device::Cpu;
         let fits = exact(x) && self.parts.iter().all(|part| exact(part.weight())) && !Autocast::is_on(Device::Cpu);
-        if !fits || !souk_native::packed_products_are_faster() {
+        if !fits || !souk_native::packed_products_are_faster()? {
             return Ok(None);
         }
         if !self.trained.borrow().as_ref().is_some_and(TrainedLinear::is_current) {

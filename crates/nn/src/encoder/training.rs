@@ -5,6 +5,7 @@ use std::path::Path;
 use tch::{Device, Tensor};
 
 use super::{Encoder, Text};
+use crate::backbone::Precision;
 use crate::backbone::lora::Lora;
 use souk_io::error::{Error, Result};
 
@@ -51,11 +52,15 @@ impl Encoder {
         self.recipe.refine.map_or(1, |refine| refine.num_steps() as i64)
     }
 
-    /// True if a text's vector has the same bits in any batch. libtorch's products, which generation and dense layers use, depend
-    /// on the number of rows.
+    /// True if a text's vector has the same bits in any batch. libtorch's products, which bf16, generation and dense layers
+    /// use, depend on the number of rows.
     pub fn is_exact_in_any_batch(&self) -> bool {
         let recipe = &self.recipe;
-        self.device() == Device::Cpu && recipe.dense.is_empty() && recipe.refine.is_none() && recipe.rationale.is_none()
+        self.device() == Device::Cpu
+            && self.placement.precision != Precision::Bf16
+            && recipe.dense.is_empty()
+            && recipe.refine.is_none()
+            && recipe.rationale.is_none()
     }
 
     /// As `encode_for_training`, with the vectors of all refine steps concatenated: `[b, k·d]`.
