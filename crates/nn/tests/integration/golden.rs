@@ -115,6 +115,13 @@ fn hidden_states_equal_transformers_padded_packed_and_frozen() {
         case.check("packed states, frozen", &packed, ForwardPass::default(), "hidden");
         case.check("padded states, frozen", &padded, ForwardPass::default(), "hidden");
         case.check("packed penultimate states", &packed, penultimate(), "penultimate");
+        let (whole, mut at) = (case.states(&packed, ForwardPass::default()), 0);
+        for text in case.texts() {
+            let alone = case.states(&Tokens::packed(&[&text], Device::Cpu).unwrap(), ForwardPass::default());
+            let within = whole.narrow(0, at, text.len() as i64);
+            assert!(alone.equal(&within), "{name}: a text alone has other bits than in its batch");
+            at += text.len() as i64;
+        }
     }
 }
 
