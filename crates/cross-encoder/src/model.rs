@@ -157,11 +157,13 @@ impl CrossEncoder {
             let types: Vec<i64> = pairs.iter().flat_map(|pair| pair.types.iter().copied()).collect();
             tokens = tokens.with_types(&types)?;
         }
-        let states = self.backbone.forward(&tokens, ForwardPass { train: dropout, ..ForwardPass::default() })?;
         let Layout::Packed { starts } = &tokens.layout else {
             return Err(Error::device("a relevance model packs its tokens"));
         };
-        Ok(self.head.outputs(&self.pooling.pool(&states, starts, pairs)?))
+        let states = |rows: Option<&Tensor>| {
+            self.backbone.forward(&tokens, ForwardPass { train: dropout, rows, ..ForwardPass::default() })
+        };
+        Ok(self.head.outputs(&self.pooling.pool(starts, pairs, self.placement.device, states)?))
     }
 
     /// Mean loss of pairs with known levels, counted from 0.

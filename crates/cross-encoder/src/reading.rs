@@ -3,7 +3,7 @@
 //! distance to the head, so a retriever's backbone is useful from the first step.
 
 use serde::{Deserialize, Serialize};
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::reader::PairText;
 use souk_io::error::{Error, Result};
@@ -24,11 +24,18 @@ impl Reading {
         if self == Self::Sides { 4 * width } else { width }
     }
 
-    /// Maps `states [t, d]` of packed pairs to `[b, w]`, in f32.
-    pub(super) fn pool(self, states: &Tensor, starts: &[i64], pairs: &[&PairText]) -> Result<Tensor> {
+    /// The head's inputs `[b, w]` for packed pairs, in f32. `states` computes the hidden states of all tokens, or of those whose
+    /// indices it gets.
+    pub(super) fn pool(
+        self,
+        starts: &[i64],
+        pairs: &[&PairText],
+        device: Device,
+        states: impl FnOnce(Option<&Tensor>) -> Result<Tensor>,
+    ) -> Result<Tensor> {
         let plain = |pooling: Pooling, starts: &[i64]| {
             let skip = vec![0; starts.len().saturating_sub(1)];
-            pooling.pool(states, &Spans { starts, skip: &skip })
+            pooling.pool(&Spans { starts, skip: &skip }, device, states)
         };
         match self {
             Self::Cls => plain(Pooling::Cls, starts),
@@ -76,7 +83,11 @@ mod tests {
     fn sides_are_checked_by_hand() {
         let states = Tensor::from_slice(&[3.0_f32, 0.0, 1.0, 0.0, 0.0, 2.0, 5.0, 5.0, -1.0, 1.0]).view([5, 2]);
         let pairs = [pair(&[0, 0, 1]), pair(&[0, 1])];
-        let pooled = Reading::Sides.pool(&states, &[0, 3, 5], &pairs.iter().collect::<Vec<_>>()).unwrap();
+        let pairs = pairs.iter().collect::<Vec<_>>();
+        let pool = |starts: &[i64], pairs: &[&PairText]| {
+            Reading::Sides.pool(starts, pairs, Device::Cpu, |_| Ok(states.shallow_clone()))
+        };
+        let pooled = pool(&[0, 3, 5], &pairs).unwrap();
         let found = Vec::<Vec<f32>>::try_from(&pooled).unwrap();
         let root = 2.0_f32.sqrt();
         // means (2, 0) and (0, 2); (5, 5) and (-1, 1), each scaled to length √2
@@ -84,7 +95,7 @@ mod tests {
         for (found, expected) in found.iter().flatten().zip(expected.iter().flatten()) {
             assert!((found - expected).abs() < 1e-6, "{found} {expected}");
         }
-        assert!(Reading::Sides.pool(&states, &[0, 5], &[&pair(&[0; 5])]).is_err());
+        assert!(pool(&[0, 5], &[&pair(&[0; 5])]).is_err());
         assert_eq!((Reading::Sides.width(2), Reading::Cls.width(2)), (8, 2));
     }
 }

@@ -104,7 +104,7 @@ impl Bert {
         }
         let plan = tokens.plan(Visibility { causal: false, window: None });
         let depth = self.layers.len().saturating_sub(pass.skip_layers);
-        for layer in &self.layers[..depth] {
+        for (at, layer) in self.layers[..depth].iter().enumerate() {
             let dropout = if pass.train { self.shape.attention_dropout } else { 0.0 };
             let context = match layer.qkv.joined(&x)? {
                 Some(qkv) => attend_joined(&qkv, self.shape.heads, &plan, dropout)?,
@@ -114,7 +114,8 @@ impl Bert {
                     attend(&heads(&parts[0]), &heads(&parts[1]), &heads(&parts[2]), &plan, dropout)?
                 }
             };
-            let residual = AddNorm { residual: &x, norm: &layer.attention_norm };
+            let [context, kept] = [context, x].map(|x| pass.needed_rows(x, at, depth));
+            let residual = AddNorm { residual: &kept, norm: &layer.attention_norm };
             let attended = self.finish_sublayer(&layer.output, &context, &residual, pass)?;
             x = self.feed_forward(layer, &attended, pass)?;
         }

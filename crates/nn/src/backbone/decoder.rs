@@ -224,7 +224,8 @@ impl Decoder {
             let (q, k, v) = layer.heads(&layer.input_norm.forward(&x), &context, cache)?;
             let plan = if layer.window.is_some() { sliding.as_ref().unwrap_or(&full) } else { &full };
             let context = attend(&q, &k, &v, plan, dropout)?;
-            x = &x + layer.output.apply(&context, PostOp::Nothing, pass.train)?;
+            let [context, kept] = [context, x].map(|x| pass.needed_rows(x, i, depth));
+            x = &kept + layer.output.apply(&context, PostOp::Nothing, pass.train)?;
             let inner = layer.gate_up.split(&layer.inner_norm.forward(&x), pass.train)?;
             let inner = activate(&inner[0], self.shape.activation) * &inner[1];
             x = &x + layer.down.apply(&inner, PostOp::Nothing, pass.train)?;

@@ -40,9 +40,22 @@ pub struct ForwardPass<'a> {
     pub skip_layers: usize,
     /// Enables dropout.
     pub train: bool,
+    /// Indices of the packed tokens whose states are returned, `[b]`; none: of all tokens. The last layer computes only these
+    /// after its attention, because from there on a state depends on no other token.
+    pub rows: Option<&'a Tensor>,
     pub cache: Option<&'a mut KvCache>,
     /// Input embeddings `[b, l, d]` that replace the embeddings of the token ids.
     pub input_embeddings: Option<&'a Tensor>,
+}
+
+impl ForwardPass<'_> {
+    /// The rows of `x` that layer `at` of `depth` goes on with after its attention.
+    fn needed_rows(&self, x: Tensor, at: usize, depth: usize) -> Tensor {
+        match self.rows {
+            Some(rows) if at + 1 == depth => x.index_select(0, rows),
+            _ => x,
+        }
+    }
 }
 
 pub struct Backbone {
@@ -71,7 +84,7 @@ impl Backbone {
         Ok(Self { body })
     }
 
-    /// Hidden states: `[t, d]` for packed tokens, `[b, l, d]` for padded ones.
+    /// Hidden states: `[t, d]` for packed tokens, or `[b, d]` for `pass.rows` of them; `[b, l, d]` for padded ones.
     pub fn forward(&self, tokens: &Tokens, mut pass: ForwardPass) -> Result<Tensor> {
         match &self.body {
             Body::Bert(_) if pass.input_embeddings.is_some() => {

@@ -153,8 +153,9 @@ impl ActiveTexts {
         let device = backbone.device()?;
         let mut cache = KvCache::default();
         let tokens = Tokens::packed(texts, device)?;
-        let states = backbone.forward(&tokens, ForwardPass { cache: Some(&mut cache), ..ForwardPass::default() })?;
-        let mut logits = backbone.logits(&states.index_select(0, &tokens.ends()?))?;
+        let ends = tokens.ends()?;
+        let pass = ForwardPass { cache: Some(&mut cache), rows: Some(&ends), ..ForwardPass::default() };
+        let mut logits = backbone.logits(&backbone.forward(&tokens, pass)?)?;
         if each > 1 {
             let rows = Tensor::arange(texts.len() as i64, (Kind::Int64, device)).repeat_interleave_self_int(
                 each as i64,

@@ -362,14 +362,15 @@ impl Encoder {
     fn pooled(&self, texts: &[&Text], train: bool) -> Result<Tensor> {
         let ids: Vec<&[u32]> = texts.iter().map(|text| text.ids.as_slice()).collect();
         let tokens = Tokens::packed(&ids, self.placement.device)?;
-        let skip_layers = usize::from(self.recipe.pooling == Pooling::PenultimateMean);
-        let pass = ForwardPass { skip_layers, train, ..ForwardPass::default() };
-        let states = self.backbone.forward(&tokens, pass)?;
         let Layout::Packed { starts } = &tokens.layout else {
             return Err(Error::device("the encoder needs packed tokens"));
         };
         let skip: Vec<i64> = texts.iter().map(|text| text.skip as i64).collect();
-        self.recipe.pooling.pool(&states, &Spans { starts, skip: &skip })
+        let pooling = self.recipe.pooling;
+        let skip_layers = usize::from(pooling == Pooling::PenultimateMean);
+        pooling.pool(&Spans { starts, skip: &skip }, self.placement.device, |rows| {
+            self.backbone.forward(&tokens, ForwardPass { skip_layers, train, rows, ..ForwardPass::default() })
+        })
     }
 
     /// Projects, normalises and truncates vectors.

@@ -23,19 +23,25 @@ pub struct Spans<'a> {
 }
 
 impl Pooling {
-    /// Pools `states [t, d]` to `[b, d]`, in f32.
-    pub fn pool(self, states: &Tensor, spans: &Spans) -> Result<Tensor> {
-        let single = states.to_kind(Kind::Float);
-        Ok(match self {
-            Self::Mean | Self::PenultimateMean => mean(&single, spans)?,
-            Self::Cls => single.index_select(0, &spans.at(|start, _| start).to_device(states.device())),
-            Self::LastToken => single.index_select(0, &spans.at(|_, end| end - 1).to_device(states.device())),
+    /// Vectors `[b, d]` in f32. `states` computes the hidden states of all tokens, or of those whose indices it gets.
+    pub fn pool(
+        self,
+        spans: &Spans,
+        device: Device,
+        states: impl FnOnce(Option<&Tensor>) -> Result<Tensor>,
+    ) -> Result<Tensor> {
+        let vectors = match self {
+            Self::Mean | Self::PenultimateMean => mean(&states(None)?.to_kind(Kind::Float), spans)?,
+            Self::Cls => states(Some(&spans.at(|start, _| start).to_device(device)))?,
+            Self::LastToken => states(Some(&spans.at(|_, end| end - 1).to_device(device)))?,
             Self::Max => {
+                let states = states(None)?;
                 let rows: Vec<Tensor> =
-                    spans.iter().map(|(start, end)| single.narrow(0, start, end - start).amax(0, false)).collect();
+                    spans.iter().map(|(start, end)| states.narrow(0, start, end - start).amax(0, false)).collect();
                 Tensor::stack(&rows, 0)
             }
-        })
+        };
+        Ok(vectors.to_kind(Kind::Float))
     }
 }
 
@@ -80,8 +86,13 @@ mod tests {
     fn pooled(pooling: Pooling, skip: &[i64]) -> Vec<Vec<f32>> {
         let states = Tensor::from_slice(&[1_f32, 2.0, 3.0, 6.0, 5.0, 4.0, 9.0, 8.0]).view([4, 2]);
         let spans = Spans { starts: &[0, 3, 4], skip };
-        let vectors = pooling.pool(&states, &spans).unwrap();
-        let trained = pooling.pool(&states.set_requires_grad(true), &spans).unwrap();
+        let pool = |states: Tensor| {
+            let select =
+                |rows: Option<&Tensor>| Ok(rows.map_or(states.shallow_clone(), |rows| states.index_select(0, rows)));
+            pooling.pool(&spans, Device::Cpu, select).unwrap()
+        };
+        let vectors = pool(states.shallow_clone());
+        let trained = pool(states.set_requires_grad(true));
         assert!((&vectors - trained).abs().max().double_value(&[]) < 1e-6, "frozen and trained paths agree");
         Vec::try_from(&vectors).unwrap()
     }

@@ -96,7 +96,6 @@ impl Encoder {
     pub fn log_probs(&self, texts: &[(&[u32], usize)], temperature: f64, train: bool) -> Result<Tensor> {
         let ids: Vec<&[u32]> = texts.iter().map(|(ids, _)| *ids).collect();
         let tokens = Tokens::packed(&ids, self.placement.device)?;
-        let states = self.backbone.forward(&tokens, ForwardPass { train, ..ForwardPass::default() })?;
         let (mut positions, mut targets, mut start) = (Vec::new(), Vec::new(), 0);
         for (ids, prompt) in texts {
             if *prompt == 0 {
@@ -110,7 +109,9 @@ impl Encoder {
         let device = self.placement.device;
         let (positions, targets) =
             (Tensor::from_slice(&positions).to_device(device), Tensor::from_slice(&targets).to_device(device));
-        let logits = self.backbone.logits(&states.index_select(0, &positions))?.to_kind(Kind::Float) / temperature;
+        let pass = ForwardPass { train, rows: Some(&positions), ..ForwardPass::default() };
+        let states = self.backbone.forward(&tokens, pass)?;
+        let logits = self.backbone.logits(&states)?.to_kind(Kind::Float) / temperature;
         Ok(logits.log_softmax(-1, Kind::Float).gather(1, &targets.unsqueeze(1), false).squeeze_dim(1))
     }
 }

@@ -67,9 +67,9 @@ impl Refine {
     fn cached(self, backbone: &Backbone, texts: &[&[u32]], train: bool) -> Result<Tensor> {
         let tokens = Tokens::packed(texts, backbone.device()?)?;
         let mut cache = KvCache::default();
-        let read =
-            backbone.forward(&tokens, ForwardPass { train, cache: Some(&mut cache), ..ForwardPass::default() })?;
-        let mut last = read.index_select(0, &tokens.ends()?);
+        let ends = tokens.ends()?;
+        let pass = ForwardPass { train, cache: Some(&mut cache), rows: Some(&ends), ..ForwardPass::default() };
+        let mut last = backbone.forward(&tokens, pass)?;
         let mut states = Vec::with_capacity(self.num_steps());
         for _ in 0..self.num_steps() {
             let soft = soft_embedding(backbone, &last)?;

@@ -147,6 +147,30 @@ fn trainable_weights_compute_the_same_and_packing_changes_no_gradient() {
     }
 }
 
+#[test]
+fn chosen_rows_have_the_states_and_gradients_of_a_whole_pass() {
+    for name in BERTS.iter().chain(&DECODERS) {
+        let case = Case::plain(name);
+        for weight in case.parameters.named().values() {
+            drop(weight.set_requires_grad(true));
+        }
+        let tokens = case.packed();
+        let rows = tokens.ends().unwrap();
+        let [whole, chosen] = [None, Some(&rows)].map(|chosen| {
+            let states =
+                case.backbone.forward(&tokens, ForwardPass { rows: chosen, ..ForwardPass::default() }).unwrap();
+            let states = if chosen.is_some() { states } else { states.index_select(0, &rows) };
+            let loss = states.square().mean(Kind::Float);
+            let gradients = Tensor::f_run_backward(&[loss], &used(&case), false, false).unwrap();
+            (states.detach(), gradients)
+        });
+        case.close("states of chosen rows", &chosen.0, &whole.0, 1e-6);
+        for (chosen, whole) in chosen.1.iter().zip(&whole.1) {
+            case.close("gradients", chosen, whole, 1e-6);
+        }
+    }
+}
+
 /// Weights that hidden states depend on.
 fn used(case: &Case) -> Vec<&Tensor> {
     case.parameters.named().iter().filter(|(name, _)| *name != "lm_head.weight").map(|(_, weight)| weight).collect()
