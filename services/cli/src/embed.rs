@@ -10,7 +10,7 @@ use souk::domain::TextKind;
 use souk::encoder::{EncoderWorker, encode};
 
 use crate::lines::StdinLines;
-use crate::progress::bar;
+use crate::progress::ProgressDisplay;
 use crate::{GlobalArgs, ModelArgs};
 
 /// Batch size of `--explain`.
@@ -50,7 +50,7 @@ impl EmbedCommand {
             return self.explain(&config);
         }
         let worker = EncoderWorker::start(config.open_encoder()?.freeze()?, config.worker)?;
-        let progress = bar("texts", None);
+        let progress = ProgressDisplay::start("texts", None);
         let mut out = BufWriter::new(stdout().lock());
         let lines = StdinLines::new(stdin().lock(), Path::new("standard input"));
         let started = Instant::now();
@@ -58,7 +58,7 @@ impl EmbedCommand {
         let text_of = |(_, text): &(u64, String)| text.clone();
         let location = |(line, _): &(u64, String)| format!("standard input, line {line}");
         encode(&worker, self.kind, lines, (text_of, location), |(_, text), vector| {
-            progress.inc(1);
+            progress.add(1);
             num_texts += 1;
             // a single write, so that a closed pipe is an I/O error, not a JSON error
             let mut line = if self.with_text {
@@ -71,7 +71,7 @@ impl EmbedCommand {
             Ok::<(), anyhow::Error>(())
         })?;
         out.flush()?;
-        progress.finish_and_clear();
+        progress.finish();
         if self.stats {
             let seconds = started.elapsed().as_secs_f64();
             let counters = &souk::telemetry::ENCODER;
@@ -90,7 +90,7 @@ impl EmbedCommand {
         let encoder = config.open_encoder()?;
         encoder.check_generates(true)?;
         let (reader, encoder) = (encoder.reader(), encoder.freeze()?);
-        let (mut out, progress) = (BufWriter::new(stdout().lock()), bar("texts", None));
+        let (mut out, progress) = (BufWriter::new(stdout().lock()), ProgressDisplay::start("texts", None));
         let mut lines = StdinLines::new(stdin().lock(), Path::new("standard input")).peekable();
         while lines.peek().is_some() {
             let lines = lines.by_ref().take(EXPLAIN_BATCH).collect::<souk::Result<Vec<_>>>()?;
@@ -100,9 +100,9 @@ impl EmbedCommand {
                 let line = serde_json::json!({"text": text, "rationale": rationale.trim(), "vector": vector});
                 writeln!(out, "{line}")?;
             }
-            progress.inc(lines.len() as u64);
+            progress.add(lines.len() as u64);
         }
-        progress.finish_and_clear();
+        progress.finish();
         Ok(out.flush()?)
     }
 }

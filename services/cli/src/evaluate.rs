@@ -22,7 +22,7 @@ use souk::train::perplexity;
 
 use crate::compare::table_of;
 use crate::output::print;
-use crate::progress::bar;
+use crate::progress::ProgressDisplay;
 use crate::{GlobalArgs, ModelArgs};
 
 /// Evaluate a model, BM25 or a TREC run on a split of a data folder
@@ -106,9 +106,9 @@ impl EvaluateCommand {
         let (name, judge, depth) = (self.name(&config), judge.as_ref(), self.depth);
         let (task, engine, lexical) = (&task, &engine, &lexical);
         let measurement = Measurement { name: &name, task, engine, lexical, judge, depth, perplexity };
-        let progress = bar("queries", Some(task.queries.len() as u64));
-        let run = measurement.write(&atomic_dir.staging, &|more| progress.inc(more))?;
-        progress.finish_and_clear();
+        let progress = ProgressDisplay::start("queries", Some(task.queries.len() as u64));
+        let run = measurement.write(&atomic_dir.staging, &|more| progress.add(more))?;
+        progress.finish();
         let pairs: Vec<(&EvaluationRun, &EvaluationRun)> = baselines.iter().map(|baseline| (baseline, &run)).collect();
         let comparison = RunComparison::of(&pairs, false)?;
         let page =
@@ -195,12 +195,12 @@ fn perplexity_of(config: &Config, file: &Path, folder: &DataFolder) -> souk::Res
 fn encode_task(config: &Config, task: &Task) -> anyhow::Result<Engine> {
     let encoder = config.open_encoder()?.for_search()?.freeze()?;
     let worker = EncoderWorker::start(encoder, config.worker)?;
-    let progress = bar("texts encoded", Some((task.items.len() + task.queries.len()) as u64));
+    let progress = ProgressDisplay::start("texts encoded", Some((task.items.len() + task.queries.len()) as u64));
     let engine = Engine::encode(task, &worker, || {
-        progress.inc(1);
+        progress.add(1);
         Ok(())
     })?;
-    progress.finish_and_clear();
+    progress.finish();
     Ok(engine)
 }
 

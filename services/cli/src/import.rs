@@ -10,7 +10,7 @@ use souk::import::{Column, Encoding, Format, Options, REJECTED_FILE, Scale, Summ
 
 use crate::GlobalArgs;
 use crate::output::print;
-use crate::progress::bar;
+use crate::progress::ProgressDisplay;
 
 const EXAMPLES: &str = "\
 Formats:
@@ -75,9 +75,9 @@ pub struct ImportCommand {
 impl ImportCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let format: Format = self.format.parse()?;
-        let progress = bar("rows", None);
-        let summary = import(format, &self.options()?, &self.from, &self.out, &mut |rows| progress.inc(rows));
-        progress.finish_and_clear();
+        let progress = ProgressDisplay::start("rows", None);
+        let summary = import(format, &self.options()?, &self.from, &self.out, &mut |rows| progress.add(rows));
+        progress.finish();
         let summary = summary?;
         let mut json = serde_json::to_value(&summary)?;
         json["format"] = json!(format.name());

@@ -1,6 +1,5 @@
 //! `souk index`: encodes a catalogue and builds a vector index of it, as a folder or a Milvus collection.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use anyhow::Context;
@@ -12,7 +11,7 @@ use souk::indexing::{IndexJob, IndexProgress, IndexTarget, Throughput};
 use souk::search::IndexBackend;
 
 use crate::output::print;
-use crate::progress::{ProgressLog, bar};
+use crate::progress::ProgressDisplay;
 use crate::{GlobalArgs, ModelArgs};
 
 /// Encode a catalogue and build a vector index
@@ -77,9 +76,9 @@ impl IndexCommand {
         let made_with = format!("{:?}", config.model.precision).to_lowercase();
         let job = IndexJob { files: &files, out: &self.out, target, index, shard_bytes, limits, made_with };
         let encoder = config.open_encoder()?.for_search()?.freeze()?;
-        let mut progress = IndexProgressPrinter::new();
-        let done = job.run(encoder, &mut |event| progress.print(&event))?;
-        progress.bar.finish_and_clear();
+        let progress = ProgressDisplay::start("items", Some(0));
+        let done = job.run(encoder, &mut |event| show(&progress, &event))?;
+        progress.finish();
         let Some(done) = done else { return Ok(()) };
         let place = match &done.collection {
             Some(name) => format!("collection {name}"),
@@ -124,40 +123,18 @@ fn speed(throughput: &Throughput) -> String {
     format!("{rate:.0} items/s; a billion items would take {billion}")
 }
 
-/// Progress of indexing: a bar on a terminal, log lines elsewhere.
-struct IndexProgressPrinter {
-    bar: indicatif::ProgressBar,
-    log: ProgressLog,
-}
-
-impl IndexProgressPrinter {
-    fn new() -> Self {
-        Self { bar: bar("items", Some(0)), log: ProgressLog::new(!std::io::stderr().is_terminal()) }
-    }
-
-    fn print(&mut self, progress: &IndexProgress<'_>) {
-        match progress {
-            IndexProgress::Note(note) => print_note(note),
-            IndexProgress::Encoding(throughput) => {
-                let ((done, total), (bytes, all)) = (throughput.shards, throughput.bytes);
-                let expected = throughput.expected().unwrap_or(0).max(throughput.items);
-                self.bar.set_length(expected);
-                self.bar.set_position(throughput.items);
-                self.bar.set_message(format!("items, {done} of {total} shards"));
-                let percent = 100.0 * bytes as f64 / all.max(1) as f64;
-                let message = format!("items, {done} of {total} shards ({percent:.0} %), {}", speed(throughput));
-                self.log.print(throughput.items, expected, &message);
-            }
-            IndexProgress::Waiting(missing) => {
-                self.bar.set_message(format!("items; waiting for {missing} shards of other ranks"));
-                self.log.print(0, *missing as u64, "remaining shards of other ranks");
-            }
-            IndexProgress::Joining { items, of } => {
-                self.bar.set_length(*of);
-                self.bar.set_position(*items);
-                self.bar.set_message("items added to the HNSW graph");
-            }
+fn show(progress: &ProgressDisplay, event: &IndexProgress<'_>) {
+    match event {
+        IndexProgress::Note(note) => print_note(note),
+        IndexProgress::Encoding(throughput) => {
+            let ((done, total), (bytes, all)) = (throughput.shards, throughput.bytes);
+            let expected = throughput.expected().unwrap_or(0).max(throughput.items);
+            let percent = 100.0 * bytes as f64 / all.max(1) as f64;
+            let what = format!("items, {done} of {total} shards ({percent:.0} %)");
+            progress.show(throughput.items, expected, what);
         }
+        IndexProgress::Waiting(missing) => progress.show(0, *missing as u64, "remaining shards of other ranks"),
+        IndexProgress::Joining { items, of } => progress.show(*items, *of, "items added to the HNSW graph"),
     }
 }
 

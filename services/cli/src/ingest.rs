@@ -8,7 +8,7 @@ use souk::dataset::{EXAMPLES_FOLDER, Ingest};
 
 use crate::GlobalArgs;
 use crate::output::print;
-use crate::progress::bar;
+use crate::progress::ProgressDisplay;
 use crate::stop::{end, listen};
 
 /// Turn a search log into training examples
@@ -42,9 +42,9 @@ impl IngestCommand {
         let open = |resume| config.log.open(resume);
         let home = self.data.join(EXAMPLES_FOLDER);
         let mut ingest = Ingest::new(&home, config.ingest.clone(), Box::new(open), stop)?;
-        let bar = bar("messages", None);
-        let done = ingest.run(|progress| bar.set_position(progress.counts.messages))?;
-        bar.finish_and_clear();
+        let shown = ProgressDisplay::start("messages", None);
+        let done = ingest.run(|progress| shown.set(progress.counts.messages))?;
+        shown.finish();
         let counts = &done.counts;
         let text = format!(
             "{} messages: {} examples, {} queries, {} impressions, {} duplicates, {} skipped, {} dead letters\n\

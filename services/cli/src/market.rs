@@ -4,13 +4,12 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 
 use clap::Args;
-use indicatif::ProgressBar;
 use serde_json::json;
 use souk::market::{MarketSpec, WriteStep, write};
 
 use crate::GlobalArgs;
 use crate::output::print;
-use crate::progress::bar;
+use crate::progress::ProgressDisplay;
 
 /// Generate a simulated shop: catalogue, queries, judgements and a search log
 ///
@@ -41,7 +40,7 @@ impl MarketCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let spec =
             MarketSpec { seed: self.seed, items: self.items, queries: self.queries as usize, events: self.events };
-        let current: RefCell<Option<(WriteStep, ProgressBar)>> = RefCell::new(None);
+        let current: RefCell<Option<(WriteStep, ProgressDisplay)>> = RefCell::new(None);
         let counts = write(&spec, &self.out, &|step, more| {
             let mut current = current.borrow_mut();
             if current.as_ref().is_none_or(|(last, _)| *last != step) {
@@ -50,16 +49,16 @@ impl MarketCommand {
                     WriteStep::Judgements => ("queries judged", u64::from(self.queries)),
                     WriteStep::LogLines => ("log lines", self.events.saturating_add(self.events / 16)),
                 };
-                if let Some((_, last)) = current.replace((step, bar(what, Some(total)))) {
-                    last.finish_and_clear();
+                if let Some((_, last)) = current.replace((step, ProgressDisplay::start(what, Some(total)))) {
+                    last.finish();
                 }
             }
-            if let Some((_, bar)) = current.as_ref() {
-                bar.inc(more);
+            if let Some((_, progress)) = current.as_ref() {
+                progress.add(more);
             }
         })?;
         if let Some((_, last)) = current.take() {
-            last.finish_and_clear();
+            last.finish();
         }
         let judged: Vec<String> =
             counts.judgements.iter().map(|(split, count)| format!("{count} for {split}")).collect();

@@ -1,6 +1,5 @@
 //! `souk relevance`: trains and serves a relevance model (a calibrated cross-encoder).
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
@@ -13,7 +12,7 @@ use souk::error::Error;
 use souk::report::relevance_page;
 
 use crate::output::print;
-use crate::progress::{ProgressLog, bar};
+use crate::progress::ProgressDisplay;
 use crate::stop::{end, listen};
 use crate::{GlobalArgs, ModelArgs};
 
@@ -67,8 +66,7 @@ impl TrainRelevance {
         print_pairs(training.pairs());
         let atomic_dir = AtomicDir::new(&self.out)?;
         let stop = listen(end)?;
-        let bar = bar("pairs", Some(0));
-        let mut log = ProgressLog::new(!std::io::stderr().is_terminal());
+        let shown = ProgressDisplay::start("pairs", Some(0));
         let outcome = training.run(&atomic_dir.staging, &stop, |progress| {
             let (done, total, message) = match progress {
                 TrainProgress::Learning { pairs, of, loss, .. } => {
@@ -76,12 +74,9 @@ impl TrainRelevance {
                 }
                 TrainProgress::Measuring { pairs, of } => (pairs, of, "held-out pairs measured".into()),
             };
-            bar.set_length(total);
-            bar.set_position(done);
-            log.print(done, total, &message);
-            bar.set_message(message);
+            shown.show(done, total, message);
         });
-        bar.finish_and_clear();
+        shown.finish();
         if stop.load(Ordering::Relaxed) && outcome.is_err() {
             anyhow::bail!("stopped: nothing was written");
         }

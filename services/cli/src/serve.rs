@@ -1,6 +1,5 @@
 //! `souk serve`: the search service.
 
-use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread;
@@ -11,7 +10,7 @@ use souk::config::Change;
 use souk::search::BuildProgress;
 
 use crate::output::print;
-use crate::progress::bar;
+use crate::progress::ProgressDisplay;
 use crate::{GlobalArgs, ModelArgs};
 
 /// Serve search over HTTP: POST /search, /embed, /v1/embeddings, and a console at /
@@ -63,16 +62,13 @@ impl ServeCommand {
     }
 }
 
-/// Progress bar of the first indexing. Ends when the builder drops its handle.
+/// Shows the progress of the first indexing. Ends when the builder drops its handle.
 fn show_progress(progress: &Arc<BuildProgress>) {
-    if !std::io::stderr().is_terminal() {
-        return;
-    }
-    let bar = bar("items indexed", Some(0));
+    let shown = ProgressDisplay::start("items indexed", Some(0));
     while Arc::strong_count(progress) > 1 {
-        bar.set_length(progress.of.load(Ordering::Relaxed));
-        bar.set_position(progress.done.load(Ordering::Relaxed));
+        let [done, total] = [&progress.done, &progress.of].map(|count| count.load(Ordering::Relaxed));
+        shown.show(done, total, "items indexed");
         thread::sleep(Duration::from_millis(100));
     }
-    bar.finish_and_clear();
+    shown.finish();
 }

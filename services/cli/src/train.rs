@@ -1,6 +1,5 @@
 //! `souk train`: one training stage.
 
-use std::io::IsTerminal;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -9,7 +8,7 @@ use souk::dataset::Pairs;
 use souk::train::{Progress, Run, StepReport};
 
 use crate::output::print;
-use crate::progress::{ProgressLog, bar};
+use crate::progress::ProgressDisplay;
 use crate::stop::{end, listen};
 use crate::{GlobalArgs, ModelArgs};
 
@@ -49,8 +48,7 @@ impl TrainCommand {
             print_pairs(run.pairs());
         }
         let stop = listen(end)?;
-        let bar = bar("steps", Some(0));
-        let mut log = ProgressLog::new(is_first && !std::io::stderr().is_terminal());
+        let shown = if is_first { ProgressDisplay::start("steps", Some(0)) } else { ProgressDisplay::hidden() };
         let done = run.train(&stop, |progress| {
             let (done, total, message) = match progress {
                 Progress::Mining { queries, of } => (queries as u64, of as u64, "queries mined".into()),
@@ -58,12 +56,9 @@ impl TrainCommand {
                     (*step, *steps, format!("steps, loss {:.4}, {texts_per_second:.0} texts/s", metrics.loss))
                 }
             };
-            bar.set_length(total);
-            bar.set_position(done);
-            log.print(done, total, &message);
-            bar.set_message(message);
+            shown.show(done, total, message);
         })?;
-        bar.finish_and_clear();
+        shown.finish();
         if !is_first {
             return Ok(());
         }
