@@ -75,23 +75,25 @@ fn check_version(include: &Path) -> Result<(), String> {
 }
 
 fn compile_kernels() {
-    let sets: &[(&str, &[&str])] = match std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() {
-        Ok("x86_64") => &[
-            ("baseline", &[]),
-            ("avx2", &["-mavx2", "-mfma"]),
-            ("avx512", &["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"]),
-        ],
-        _ => &[("baseline", &[])],
-    };
-    for (name, flags) in sets {
-        cc::Build::new()
-            .cpp(true)
-            .std("c++17")
-            .opt_level(3)
-            .define("SOUK_ISA", *name)
-            .flags(*flags)
-            .flags(["-ffp-contract=fast", "-fno-math-errno", "-fno-exceptions", "-Wno-psabi"])
-            .file("csrc/kernels.cpp")
-            .compile(&format!("souk_kernels_{name}"));
+    let wide = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"];
+    kernels("baseline", "kernels", &[]);
+    if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
+        kernels("avx2", "kernels", &["-mavx2", "-mfma"]);
+        kernels("avx512", "kernels", &wide);
+        kernels("avx_vnni", "int8", &["-mavx2", "-mfma", "-mavxvnni"]);
+        kernels("avx512_vnni", "int8", &[&wide[..], &["-mavx512vnni"]].concat());
     }
+}
+
+/// Compiles `csrc/<file>.cpp` for an instruction set.
+fn kernels(isa: &str, file: &str, flags: &[&str]) {
+    cc::Build::new()
+        .cpp(true)
+        .std("c++17")
+        .opt_level(3)
+        .define("SOUK_ISA", isa)
+        .flags(flags)
+        .flags(["-ffp-contract=fast", "-fno-math-errno", "-fno-exceptions", "-Wno-psabi"])
+        .file(format!("csrc/{file}.cpp"))
+        .compile(&format!("souk_kernels_{isa}"));
 }

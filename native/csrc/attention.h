@@ -1,45 +1,46 @@
-// Attention of some query rows of one head over their segment: blocks of keys with online softmax, four query rows at a time.
+// Attention of some query rows of one head over their segment: blocks of keys with online softmax, a few query rows at a time.
 // Included only by kernels.cpp.
 
 constexpr float kMasked = -3.0e38f;  // finite, so that the difference of two of them is no NaN
 
-// 4 rows by J vectors of c (+)= a * b, with a[4][depth], or a[depth][4] if `Turned`, and b[depth][J * W].
-template <int J, bool Turned>
+// R rows by J vectors of c (+)= a * b, with a[R][depth], or a[depth][R] if `Turned`, and b[depth][J * W].
+template <int R, int J, bool Turned>
 INLINE void product(float* c, int64_t c_stride, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
                     int64_t depth, bool add) {
-  vf s[4][J];
-#pragma GCC unroll 4
-  for (int r = 0; r < 4; r++)
+  vf s[R][J];
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
     for (int j = 0; j < J; j++) s[r][j] = add ? load(c + r * c_stride + j * W) : vf{};
   for (int64_t d = 0; d < depth; d++) {
 #pragma GCC unroll 4
     for (int j = 0; j < J; j++) {
       const vf v = load(b + d * b_stride + j * W);
-#pragma GCC unroll 4
-      for (int r = 0; r < 4; r++) s[r][j] += v * (Turned ? a[d * a_stride + r] : a[r * a_stride + d]);
+#pragma GCC unroll 8
+      for (int r = 0; r < R; r++) s[r][j] += v * (Turned ? a[d * a_stride + r] : a[r * a_stride + d]);
     }
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < 4; r++)
+#pragma GCC unroll 8
+  for (int r = 0; r < R; r++)
 #pragma GCC unroll 4
     for (int j = 0; j < J; j++) store(c + r * c_stride + j * W, s[r][j]);
 }
 
-// The same for any number of vectors.
-template <bool Turned = false>
+// The same for any number of vectors, as many at a time as there are registers for their sums.
+template <int R, bool Turned = false>
 void product_wide(float* c, int64_t c_stride, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
                   int64_t depth, int64_t vectors, bool add) {
-  constexpr int J = W == 16 ? 4 : 2;  // as many accumulators as there are registers for
+  constexpr int J = W == 16 ? 16 / R : 2;
   int64_t j = 0;
-  for (; j + J <= vectors; j += J) product<J, Turned>(c + j * W, c_stride, a, a_stride, b + j * W, b_stride, depth, add);
+  for (; j + J <= vectors; j += J)
+    product<R, J, Turned>(c + j * W, c_stride, a, a_stride, b + j * W, b_stride, depth, add);
   const int64_t left = vectors - j;
   c += j * W;
   b += j * W;
-  if (left == 1) product<1, Turned>(c, c_stride, a, a_stride, b, b_stride, depth, add);
+  if (left == 1) product<R, 1, Turned>(c, c_stride, a, a_stride, b, b_stride, depth, add);
   if constexpr (J > 2) {
-    if (left == 2) product<2, Turned>(c, c_stride, a, a_stride, b, b_stride, depth, add);
-    if (left == 3) product<3, Turned>(c, c_stride, a, a_stride, b, b_stride, depth, add);
+    if (left == 2) product<R, 2, Turned>(c, c_stride, a, a_stride, b, b_stride, depth, add);
+    if (left == 3) product<R, 3, Turned>(c, c_stride, a, a_stride, b, b_stride, depth, add);
   }
 }
 
@@ -96,10 +97,10 @@ INLINE float weigh(float* s, int64_t vectors, int64_t lo, int64_t hi, float* max
   }
   const float now = largest(top), before = *maximum;
   const float m = now > before ? now : before;
+  const float shift = m > kMasked ? m : 0.0f;  // a row that has seen no key yet gets weights of zero
   vf added = {};
   for (int64_t j = 0; j < vectors; j++) {
-    const vf x = load(s + j * W);
-    const vf p = x <= kMasked ? vf{} : exponential(x - m);
+    const vf p = exponential_down(load(s + j * W) - shift);
     added += p;
     store(s + j * W, p);
   }
@@ -110,57 +111,79 @@ INLINE float weigh(float* s, int64_t vectors, int64_t lo, int64_t hi, float* max
   return factor;
 }
 
+// Scratch of one call; see attention_scratch.
+struct AttentionScratch {
+  int64_t padded;
+  float *keys, *values, *out, *queries, *scores, *maxima, *totals;
+
+  explicit AttentionScratch(const AttentionTile& t) : padded(round_up(t.dim, 16)) {
+    keys = t.scratch;
+    values = keys + t.dim * kKeyBlock;
+    out = values + padded * kKeyBlock;
+    queries = out + padded * kQueryRows;
+    scores = queries + kTileRows * padded;
+    maxima = scores + kTileRows * kKeyBlock;
+    totals = maxima + kQueryRows;
+  }
+};
+
+// A block of keys and values, in the layout of the products.
+struct KeyBlock {
+  const float* values;
+  int64_t value_stride, at, count;
+  bool first;
+};
+
+// R query rows, from row `r` of the tile, with a block of keys. Rows beyond the last one repeat it.
+template <int R>
+void attend_rows(const AttentionTile& t, const AttentionScratch& s, const KeyBlock& b, int64_t r) {
+  const int64_t padded = s.padded, vectors = (b.count + W - 1) / W;
+  const auto token = [&](int64_t i) { return t.first + r + i < t.last ? t.first + r + i : t.last - 1; };
+  for (int64_t i = 0; i < R; i++)
+    for (int64_t d = 0; d < t.dim; d++) s.queries[i * padded + d] = t.q[token(i) * t.q_stride + d] * t.scale;
+  product_wide<R>(s.scores, kKeyBlock, s.queries, padded, s.keys, kKeyBlock, t.dim, vectors, false);
+  float* out = s.out + r * padded;
+  for (int64_t i = 0; i < R; i++) {
+    const int64_t lo = token(i) - t.window + 1 - b.at;
+    const int64_t end = t.causal ? token(i) + 1 : t.window < t.length - token(i) ? token(i) + t.window : t.length;
+    const int64_t hi = end - b.at;
+    const float factor = weigh(s.scores + i * kKeyBlock, vectors, lo > 0 ? lo : 0, hi < b.count ? hi : b.count,
+                               s.maxima + r + i, s.totals + r + i);
+    if (!b.first && factor != 1.0f)
+      for (int64_t d = 0; d < padded; d += W) store(out + i * padded + d, load(out + i * padded + d) * factor);
+  }
+  product_wide<R>(out, padded, s.scores, kKeyBlock, b.values, b.value_stride, b.count, padded / W, !b.first);
+}
+
 void attention(const AttentionTile& t) {
-  const int64_t padded = round_up(t.dim, 16), rows = t.last - t.first, key_stride = kKeyBlock;
-  float* keys = t.scratch;
-  float* values = keys + t.dim * kKeyBlock;
-  float* out = values + padded * kKeyBlock;
-  float* query = out + padded * kQueryRows;
-  float* scores = query + 4 * padded;
-  float* maxima = scores + 4 * kKeyBlock;
-  float* totals = maxima + kQueryRows;
+  const AttentionScratch s(t);
+  const int64_t padded = s.padded, rows = t.last - t.first;
   for (int64_t r = 0; r < kQueryRows; r++) {
-    maxima[r] = kMasked;
-    totals[r] = 0.0f;
+    s.maxima[r] = kMasked;
+    s.totals[r] = 0.0f;
   }
   const int64_t begin = t.first - t.window + 1 > 0 ? t.first - t.window + 1 : 0;
   const int64_t reach = t.causal ? t.last : (t.window < t.length - t.last ? t.last - 1 + t.window : t.length);
   const int64_t end = reach < t.length ? reach : t.length;
   for (int64_t at = begin; at < end; at += kKeyBlock) {
     const int64_t count = end - at < kKeyBlock ? end - at : kKeyBlock;
-    const int64_t vectors = (count + W - 1) / W;
-    transpose(keys, t.k + at * t.k_stride, t.k_stride, count, t.dim);
-    const float* v = t.v + at * t.v_stride;
-    int64_t v_stride = t.v_stride;
+    KeyBlock b{t.v + at * t.v_stride, t.v_stride, at, count, at == begin};
+    transpose(s.keys, t.k + at * t.k_stride, t.k_stride, count, t.dim);
     if (t.dim != padded) {
       for (int64_t i = 0; i < count; i++)
-        for (int64_t d = 0; d < padded; d++) values[i * padded + d] = d < t.dim ? v[i * v_stride + d] : 0.0f;
-      v = values;
-      v_stride = padded;
+        for (int64_t d = 0; d < padded; d++) s.values[i * padded + d] = d < t.dim ? b.values[i * b.value_stride + d] : 0.0f;
+      b.values = s.values;
+      b.value_stride = padded;
     }
-    for (int64_t r = 0; r < rows; r += 4) {
-      for (int64_t i = 0; i < 4; i++) {
-        const float* from = t.q + (t.first + (r + i < rows ? r + i : rows - 1)) * t.q_stride;
-        for (int64_t d = 0; d < t.dim; d++) query[i * padded + d] = from[d] * t.scale;
-      }
-      product_wide(scores, key_stride, query, padded, keys, key_stride, t.dim, vectors, false);
-      float* o = out + r * padded;
-      for (int64_t i = 0; i < 4; i++) {
-        const int64_t token = t.first + (r + i < rows ? r + i : rows - 1);
-        const int64_t lo = token - t.window + 1 - at;
-        const int64_t hi = (t.causal ? token + 1 : (t.window < t.length - token ? token + t.window : t.length)) - at;
-        const float factor = weigh(scores + i * key_stride, vectors, lo > 0 ? lo : 0, hi < count ? hi : count,
-                                   maxima + r + i, totals + r + i);
-        if (at != begin && factor != 1.0f)
-          for (int64_t d = 0; d < padded; d += W) store(o + i * padded + d, load(o + i * padded + d) * factor);
-      }
-      product_wide(o, padded, scores, key_stride, v, v_stride, count, padded / W, at != begin);
-    }
+    constexpr int kMany = W == 16 ? kTileRows : 4;  // as many as there are registers for their sums
+    int64_t r = 0;
+    for (; r + kMany - 4 < rows; r += kMany) attend_rows<kMany>(t, s, b, r);
+    if (r < rows) attend_rows<4>(t, s, b, r);
   }
   for (int64_t r = 0; r < rows; r++) {
-    const float inverse = 1.0f / totals[r];
+    const float inverse = 1.0f / s.totals[r];
     float* to = t.out + (t.first + r) * t.out_stride;
-    for (int64_t d = 0; d < t.dim; d++) to[d] = out[r * padded + d] * inverse;
-    if (t.logs) t.logs[(t.first + r) * t.logs_stride] = maxima[r] + __builtin_logf(totals[r]);
+    for (int64_t d = 0; d < t.dim; d++) to[d] = s.out[r * padded + d] * inverse;
+    if (t.logs) t.logs[(t.first + r) * t.logs_stride] = s.maxima[r] + __builtin_logf(s.totals[r]);
   }
 }

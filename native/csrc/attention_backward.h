@@ -57,8 +57,8 @@ void gradient_tile(const AttentionGradient& t, const GradientScratch& s, int64_t
   copy_rows(s.gradient, padded, t.gradient + first * t.out_stride + of, t.out_stride, rows, t.dim, 1.0f);
   for (int64_t r = 0; r < all; r += 4) {
     float *weights = s.weights + r * kKeyBlock, *changes = s.changes + r * kKeyBlock;
-    product_wide(weights, kKeyBlock, s.q + r * padded, padded, s.keys, kKeyBlock, t.dim, vectors, false);
-    product_wide(changes, kKeyBlock, s.gradient + r * padded, padded, s.values, kKeyBlock, t.dim, vectors, false);
+    product_wide<4>(weights, kKeyBlock, s.q + r * padded, padded, s.keys, kKeyBlock, t.dim, vectors, false);
+    product_wide<4>(changes, kKeyBlock, s.gradient + r * padded, padded, s.values, kKeyBlock, t.dim, vectors, false);
     for (int64_t i = 0; i < 4; i++) {
       const int64_t token = first + r + i;
       const int64_t lo = token - t.window + 1 - at;
@@ -71,11 +71,11 @@ void gradient_tile(const AttentionGradient& t, const GradientScratch& s, int64_t
       weigh_backward(weights + i * kKeyBlock, changes + i * kKeyBlock, vectors, lo > 0 ? lo : 0,
                      !real ? 0 : hi < count ? hi : count, log, sum(shift));
     }
-    product_wide(s.dq + r * padded, padded, changes, kKeyBlock, s.rows, padded, count, padded / W, false);
+    product_wide<4>(s.dq + r * padded, padded, changes, kKeyBlock, s.rows, padded, count, padded / W, false);
   }
   for (int64_t j = 0; j < count; j += 4) {
-    product_wide<true>(s.dv + j * padded, padded, s.weights + j, kKeyBlock, s.gradient, padded, rows, padded / W, true);
-    product_wide<true>(s.dk + j * padded, padded, s.changes + j, kKeyBlock, s.q, padded, rows, padded / W, true);
+    product_wide<4, true>(s.dv + j * padded, padded, s.weights + j, kKeyBlock, s.gradient, padded, rows, padded / W, true);
+    product_wide<4, true>(s.dk + j * padded, padded, s.changes + j, kKeyBlock, s.q, padded, rows, padded / W, true);
   }
   for (int64_t r = 0; r < rows; r++) {
     float* to = t.dq + (first + r) * t.dq_stride + of;

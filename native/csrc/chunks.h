@@ -2,9 +2,9 @@
 #pragma once
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <omp.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "kernels.h"
 
@@ -13,29 +13,34 @@ namespace souk {
 // The kernels of this processor, or those that a test has chosen for this thread: call it on the caller's thread, because
 // workers get the table passed.
 const Kernels& kernels();
+// The int8 products of this processor; null without any.
+Int8Multiply* int8_multiply();
 
 // Rows in a chunk: enough to use a panel often, and few enough that the rows between two layers stay in the cache.
 constexpr int64_t kMostRows = 192, kMostRowsFused = 96, kLeastRows = 32, kRowStep = 12;
 
-// A multiple of `step`; all rows if there are too few to give each thread kLeastRows.
-inline int64_t rows_per_chunk(int64_t rows, int64_t threads, int64_t most, int64_t step) {
-  if (threads > 1 && rows < kLeastRows * threads) return round_up(rows, step);
-  const int64_t rounds = (rows + threads * most - 1) / (threads * most);
-  return round_up((rows + threads * rounds - 1) / (threads * rounds), step);
+// Number of chunks, the same for each thread; one if there are too few rows to give each thread kLeastRows.
+inline int64_t num_chunks(int64_t rows, int64_t threads, int64_t most) {
+  if (threads > 1 && rows < kLeastRows * threads) return 1;
+  return (rows + threads * most - 1) / (threads * most) * threads;
 }
 
-// Calls f(first, rows) for each chunk; oneDNN uses one thread if chunks run in parallel.
+// Calls f(first, rows) for each chunk. Chunks have equal numbers of steps of `step` rows, give or take one. Threads draw them
+// from a counter, because other work can slow a thread down.
 template <class F>
 void for_chunks(int64_t rows, int64_t most, int64_t step, const F& f) {
   if (rows == 0) return;
-  const int64_t size = rows_per_chunk(rows, at::in_parallel_region() ? 1 : at::get_num_threads(), most, step);
-  const int64_t chunks = (rows + size - 1) / size;
-  const auto chunk = [&](int64_t i) { f(i * size, std::min(size, rows - i * size)); };
+  const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads(), chunks = num_chunks(rows, threads, most);
+  const int64_t steps = (rows + step - 1) / step;
+  const auto start = [&](int64_t i) { return std::min(rows, steps * i / chunks * step); };
+  const auto chunk = [&](int64_t i) {
+    if (start(i) < start(i + 1)) f(start(i), start(i + 1) - start(i));
+  };
   if (chunks == 1) return chunk(0);
-  at::parallel_for(0, chunks, 1, [&](int64_t begin, int64_t end) {
+  std::atomic<int64_t> next{0};
+  at::parallel_for(0, std::min(threads, chunks), 1, [&](int64_t, int64_t) {
     const at::AutoDispatchBelowADInplaceOrView no_grad;
-    if (omp_in_parallel()) omp_set_num_threads(1);  // holds for this worker in this region only
-    for (int64_t i = begin; i < end; i++) chunk(i);
+    for (int64_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks;) chunk(i);
   });
 }
 

@@ -43,6 +43,49 @@ INLINE vf activated(vf x) {
 
 #include "product.h"
 
+// Products of f32; a bias is added at the end.
+struct FloatDot {
+  using Sum = vf;
+  const float* bias;
+
+  static INLINE vf broadcast(const float* x) { return splat(*x); }
+  static INLINE vf add(vf sum, vf x, vf m) { return sum + x * m; }
+  static INLINE vf resume(const float* out, int64_t n) { return load_some(out, n); }
+  static INLINE void pause(float* out, vf sum, int64_t n) { store_some(out, sum, n); }
+  INLINE void finish(float* out, int64_t, int64_t column, vf sum, int64_t n) const {
+    store_some(out, bias ? sum + load_some(bias + column, n) : sum, n);
+  }
+};
+
+void multiply(const Product& p, int64_t first, int64_t last) {
+  if (p.turned)
+    multiply_as<FloatDot, true>({p.bias}, p, first, last);
+  else
+    multiply_as<FloatDot, false>({p.bias}, p, first, last);
+}
+
+// Rows of `x` [width, depth] as panels.
+void pack(float* panels, const float* x, int64_t depth, int64_t width) {
+  for (int64_t column = 0; column < width; column += kPanel, panels += kPanel * depth)
+    for (int64_t v = 0; v < kPanel; v += W) {
+      const int64_t left = width - column - v, count = left < 0 ? 0 : left < W ? left : W;
+      const float* from = x + (column + v) * depth;
+      int64_t k = 0;
+      for (; k + W <= depth; k += W) transpose_block(panels + k * kPanel + v, kPanel, from + k, depth, count);
+      for (; k < depth; k++)
+        for (int64_t j = 0; j < W; j++) panels[k * kPanel + v + j] = j < count ? from[j * depth + k] : 0.0f;
+    }
+}
+
+// Adds the sum of each column of `x` [rows, n] to `sums`.
+void add_columns(float* sums, const float* x, int64_t stride, int64_t rows, int64_t n) {
+  for (int64_t j = 0; j < n; j += W) {
+    vf total = load_some(sums + j, n - j);
+    for (int64_t r = 0; r < rows; r++) total += load_some(x + r * stride + j, n - j);
+    store_some(sums + j, total, n - j);
+  }
+}
+
 // An activation and its derivative, which share most of their work.
 struct Tangent {
   vf value, slope;
@@ -86,48 +129,20 @@ void activate_backward(float* gradient, float* value, const float* x, int64_t n,
   }
 }
 
-// Turns one row of a product into the result; see Affine.
-struct Row {
-  const float *x, *column, *bias;
-  float scale, shift;
-  bool whole;
-
-  INLINE Row(const float* product, const Affine& affine, int64_t r)
-      : x(product), column(affine.column), bias(affine.bias), scale(0), shift(0), whole(affine.scale == nullptr) {
-    if (!whole) {
-      scale = affine.scale[r];
-      shift = affine.shift[r];
-    }
-  }
-  INLINE vf at(int64_t j) const {
-    if (whole) return load(x + j);
-    vf y = load(x + j) * scale + load(column + j) * shift;
-    return bias ? y + load(bias + j) : y;
-  }
-  INLINE vf part(int64_t j, int64_t n) const {
-    if (whole) return load_part(x + j, n);
-    vf y = load_part(x + j, n) * scale + load_part(column + j, n) * shift;
-    return bias ? y + load_part(bias + j, n) : y;
-  }
-};
-
 template <int32_t A>
-void activate_as(float* out, const float* x, int64_t rows, int64_t n, const Affine& affine) {
-  for (int64_t r = 0; r < rows; r++, x += n, out += n) {
-    const Row row(x, affine, r);
-    int64_t j = 0;
-    for (; j + W <= n; j += W) store(out + j, activated<A>(row.at(j)));
-    if (j < n) store_part(out + j, activated<A>(row.part(j, n - j)), n - j);
-  }
+void activate_as(float* out, const float* x, int64_t n) {
+  int64_t j = 0;
+  for (; j + W <= n; j += W) store(out + j, activated<A>(load(x + j)));
+  if (j < n) store_part(out + j, activated<A>(load_part(x + j, n - j)), n - j);
 }
 
-void activate(float* out, const float* x, int64_t rows, int64_t n, const Affine& affine, int32_t activation) {
+void activate(float* out, const float* x, int64_t n, int32_t activation) {
   switch (activation) {
-    case kGelu: return activate_as<kGelu>(out, x, rows, n, affine);
-    case kGeluTanh: return activate_as<kGeluTanh>(out, x, rows, n, affine);
-    case kRelu: return activate_as<kRelu>(out, x, rows, n, affine);
-    case kSilu: return activate_as<kSilu>(out, x, rows, n, affine);
-    default: return activate_as<kNone>(out, x, rows, n, affine);
+    case kGelu: return activate_as<kGelu>(out, x, n);
+    case kGeluTanh: return activate_as<kGeluTanh>(out, x, n);
+    case kRelu: return activate_as<kRelu>(out, x, n);
+    case kSilu: return activate_as<kSilu>(out, x, n);
+    default: return activate_as<kNone>(out, x, n);
   }
 }
 
@@ -195,19 +210,17 @@ void norm_backward(const NormGradient& out, const float* gradient, const float* 
   }
 }
 
-void add_norm(float* out, const float* x, const float* residual, float* kept, int64_t rows, int64_t n,
-              const Affine& affine, const Norm& norm) {
+void add_norm(float* out, const float* x, const float* residual, float* kept, int64_t rows, int64_t n, const Norm& norm) {
   for (int64_t r = 0; r < rows; r++, x += n, residual += n, out += n) {
-    const Row row(x, affine, r);
     vf total = {};
     int64_t j = 0;
     for (; j + W <= n; j += W) {
-      vf y = row.at(j) + load(residual + j);
+      vf y = load(x + j) + load(residual + j);
       total += y;
       store(out + j, y);
     }
     if (j < n) {
-      vf y = row.part(j, n - j) + load_part(residual + j, n - j);
+      vf y = load_part(x + j, n - j) + load_part(residual + j, n - j);
       float part[W] = {};
       store_part(part, y, n - j);
       total += load(part);
@@ -235,8 +248,9 @@ void embed_norm(float* out, const float* word, const float* position, const floa
   normalize(out, n, sum(total) + rest, norm);
 }
 
-void quantize(uint8_t* q, float* scale, float* shift, const float* x, int64_t rows, int64_t n) {
-  for (int64_t r = 0; r < rows; r++, x += n, q += n) {
+void quantize(uint8_t* q, int64_t stride, float* scale, float* shift, const float* x, int64_t rows, int64_t n) {
+  for (int64_t r = 0; r < rows; r++, x += n, q += stride) {
+    for (int64_t j = n; j < stride; j++) q[j] = 0;
     // Zero is always inside the range, so it is represented exactly. `broken` is NaN if x is not finite.
     vf lo = {}, hi = {}, broken = {};
     int64_t j = 0;

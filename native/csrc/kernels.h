@@ -8,15 +8,6 @@ namespace souk {
 
 enum Activation : int32_t { kNone = 0, kGelu = 1, kGeluTanh = 2, kRelu = 3, kSilu = 4 };
 
-// Converts an int8 product to floats: y[r][j] = x[r][j] * scale[r] + shift[r] * column[j] + bias[j]. If `scale` is null, the
-// product is already the result. `bias` may be null.
-struct Affine {
-  const float* scale;
-  const float* shift;
-  const float* column;
-  const float* bias;
-};
-
 struct Norm {
   const float* weight;
   const float* bias;
@@ -43,9 +34,10 @@ constexpr int64_t kQueryRows = 64;
 constexpr int64_t kKeyBlock = 128;
 constexpr int64_t round_up(int64_t n, int64_t m) { return (n + m - 1) / m * m; }
 
-// Layout of the scratch: transposed keys, padded values, outputs, four rows of queries and of scores, maxima and sums.
+// Layout of the scratch: transposed keys, padded values, outputs, some rows of queries and of scores, maxima and sums.
+constexpr int64_t kTileRows = 8;
 constexpr int64_t attention_scratch(int64_t dim) {
-  return dim * kKeyBlock + round_up(dim, 16) * (kKeyBlock + kQueryRows) + 4 * round_up(dim, 16) + 4 * kKeyBlock +
+  return dim * kKeyBlock + round_up(dim, 16) * (kKeyBlock + kQueryRows + kTileRows) + kTileRows * kKeyBlock +
          2 * kQueryRows;
 }
 
@@ -68,8 +60,9 @@ constexpr int64_t attention_gradient_scratch(int64_t dim) {
 }
 
 // A packed matrix is stored in the order in which products read it: panels of kPanel columns, each [depth, kPanel], the last
-// one zero-padded.
+// one zero-padded. Entries are f32, or words of four int8 that follow each other in depth.
 constexpr int64_t kPanel = 32;
+constexpr int64_t kWord = 4;
 
 // out = x * matrix + bias, or the same added to `out`.
 struct Product {
@@ -85,6 +78,15 @@ struct Product {
   bool add;
 };
 
+// How the int8 product of row r and column j becomes a float: product * scale[j] * row_scale[r] + row_shift[r] * column[j] + bias[j].
+struct Dequantization {
+  const float *row_scale, *row_shift, *scale, *column;
+  const float* bias;  // or null
+};
+
+// Product of u8 rows and s8 panels in words; `depth` and strides count words.
+typedef void Int8Multiply(const Product& product, const Dequantization& factors, int64_t first, int64_t last);
+
 // Gradients of LayerNorm for some rows; `weight` and `bias` are sums over rows, to which these are added.
 struct NormGradient {
   float* x;
@@ -92,12 +94,12 @@ struct NormGradient {
 };
 
 struct Kernels {
-  void (*activate)(float* out, const float* x, int64_t rows, int64_t n, const Affine& affine, int32_t activation);
+  void (*activate)(float* out, const float* x, int64_t n, int32_t activation);
   // `sum`, unless null, gets what is normalised. `out` may be `x`.
-  void (*add_norm)(float* out, const float* x, const float* residual, float* sum, int64_t rows, int64_t n,
-                   const Affine& affine, const Norm& norm);
-  // Quantises each row to u8 with its own scale and zero point: x[r][j] ~ q[r][j] * scale[r] + shift[r].
-  void (*quantize)(uint8_t* q, float* scale, float* shift, const float* x, int64_t rows, int64_t n);
+  void (*add_norm)(float* out, const float* x, const float* residual, float* sum, int64_t rows, int64_t n, const Norm& norm);
+  // Quantises each row to u8 with its own scale and zero point: x[r][j] ~ q[r][j] * scale[r] + shift[r]. Rows of q are `stride`
+  // bytes long, the last ones zero.
+  void (*quantize)(uint8_t* q, int64_t stride, float* scale, float* shift, const float* x, int64_t rows, int64_t n);
   // out = LayerNorm(word + position + type), one row; `type` may be null.
   void (*embed_norm)(float* out, const float* word, const float* position, const float* type, int64_t n,
                      const Norm& norm);
@@ -125,6 +127,12 @@ extern const Kernels kernels;
 }
 namespace avx512 {
 extern const Kernels kernels;
+}
+namespace avx_vnni {
+Int8Multiply multiply_int8;
+}
+namespace avx512_vnni {
+Int8Multiply multiply_int8;
 }
 #endif
 

@@ -21,13 +21,18 @@ namespace souk {
 
 inline int64_t panels_of(int64_t width) { return round_up(width, kPanel) / kPanel; }
 
-// Computes all columns of a product; splits them over threads if this is not a worker and each gets enough to do.
-inline void multiply(const Kernels& kernels, const Product& product) {
+// Calls f(first, last) for panels of a product; splits them over threads if this is not a worker and each gets enough to do.
+template <class F>
+void for_panels(const Product& product, const F& f) {
   // bytes of weight that are worth waking a thread for, if few rows use them
   constexpr int64_t kBytes = 4 << 20, kFewRows = 24;
   const int64_t bytes = product.depth * kPanel * sizeof(float) * std::max(product.rows, kFewRows) / kFewRows;
-  at::parallel_for(0, panels_of(product.width), std::max<int64_t>(1, kBytes / bytes),
-                   [&](int64_t begin, int64_t end) { kernels.multiply(product, begin, end); });
+  at::parallel_for(0, panels_of(product.width), std::max<int64_t>(1, kBytes / bytes), f);
+}
+
+// Computes all columns of a product.
+inline void multiply(const Kernels& kernels, const Product& product) {
+  for_panels(product, [&](int64_t begin, int64_t end) { kernels.multiply(product, begin, end); });
 }
 
 // How products read a matrix: in panels, as souk_pack_* leave it, or row by row.
@@ -49,10 +54,12 @@ inline Product product_of(float* out, const float* x, int64_t rows, const Matrix
 
 inline const float* data_or_null(const at::Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; }
 
-// One packed layer: the weight's rows in panels [width / kPanel rounded up, depth, kPanel].
+// One packed layer: the weight's rows in panels, [width / kPanel rounded up, depth, kPanel] in f32. In int8 the depth is in words
+// of four, and `scale` and `column` are those of Dequantization.
 struct Layer {
   at::Tensor panels, bias;  // the bias may be undefined
   int64_t depth, width;
+  at::Tensor scale, column;  // undefined in f32
 };
 
 // What follows the last layer: an activation, or the sum with a residual and its LayerNorm.

@@ -1,30 +1,50 @@
-// Matrix products. Included only by kernels.cpp.
+// Matrix products of any operands. Included only by kernels.cpp and int8.cpp, after vector.h.
+//
+// Operands are words of 32 bits along the depth: of one f32, or of four int8. A `Dot` multiplies them:
+//   Sum                  a vector of sums
+//   broadcast(x)         the word at x in every lane
+//   add(sum, x, m)       adds the products of the words x and m
+//   resume(out, n)       n sums that an earlier pass stored
+//   pause(out, sum, n)   stores them
+//   finish(out, row, column, sum, n)   stores the result of n sums
 
 // Rows per block, limited by the registers for their sums: two vectors of columns each.
 constexpr int kAtOnce = W == 16 ? 12 : 6;
 
 // Depth per pass over the output. The part of a panel then stays in the second-level cache while all rows use it.
-constexpr int64_t kDepth = 512;
+constexpr int64_t kDepth = 768;
 
-// R rows of x times two vectors of columns. The sums start from `out` if `add`; they are the same for any blocks of rows and of
-// depth, because each is one chain in the order of depth.
-template <int R, bool Turned>
-INLINE void product_block(const Product& p, const float* x, const float* matrix, int64_t stride, int64_t depth, float* out,
-                          bool add, int64_t columns, const float* bias) {
-  vf sums[R][2];
+// Two vectors of columns of a matrix, some words deep.
+struct Columns {
+  const float* data;
+  int64_t stride, depth;
+  int64_t first, count;  // the first column, and those from it on
+  int64_t ahead;         // words from each row to what is prefetched meanwhile
+  bool resumes, ends;    // not the first pass over the depth; the last one
+};
+
+// R rows of x, from `row` on, times two vectors of columns. Sums are the same for any blocks of rows and of depth, because each is
+// one chain in the order of depth.
+template <class Dot, int R, bool Turned>
+INLINE void product_block(const Dot& dot, const Product& p, int64_t row, const float* x, const Columns& c) {
+  typename Dot::Sum sums[R][2];
+  float* out = p.out + row * p.out_stride + c.first;
 #pragma GCC unroll 12
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 2
-    for (int v = 0; v < 2; v++) sums[r][v] = add ? load_some(out + r * p.out_stride + v * W, columns - v * W) : vf{};
+    for (int v = 0; v < 2; v++)
+      sums[r][v] = c.resumes ? dot.resume(out + r * p.out_stride + v * W, c.count - v * W) : typename Dot::Sum{};
   // three rows per pointer, because pointers are as scarce as sums
   const float* rows[4] = {x, x + 3 * p.x_stride, x + 6 * p.x_stride, x + 9 * p.x_stride};
-  for (int64_t k = 0; k < depth; k++, matrix += stride) {
+  const float* matrix = c.data;
+  for (int64_t k = 0; k < c.depth; k++, matrix += c.stride) {
     const vf a = load(matrix), b = load(matrix + W);
+    __builtin_prefetch(matrix + c.ahead);
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++) {
-      const vf value = splat(Turned ? x[r] : rows[r / 3][(r % 3) * p.x_stride]);
-      sums[r][0] += value * a;
-      sums[r][1] += value * b;
+      const auto value = dot.broadcast(Turned ? x + r : rows[r / 3] + (r % 3) * p.x_stride);
+      sums[r][0] = dot.add(sums[r][0], value, a);
+      sums[r][1] = dot.add(sums[r][1], value, b);
     }
     if constexpr (Turned)
       x += p.x_stride;
@@ -32,81 +52,54 @@ INLINE void product_block(const Product& p, const float* x, const float* matrix,
       for (int i = 0; i < 4; i++) rows[i]++;
   }
 #pragma GCC unroll 2
-  for (int v = 0; v < 2; v++) {
-    const vf shift = bias ? load_some(bias + v * W, columns - v * W) : vf{};
+  for (int v = 0; v < 2; v++)
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++) {
-      const vf y = bias ? sums[r][v] + shift : sums[r][v];
-      store_some(out + r * p.out_stride + v * W, y, columns - v * W);
+      float* to = out + r * p.out_stride + v * W;
+      if (c.ends)
+        dot.finish(to, row + r, c.first + v * W, sums[r][v], c.count - v * W);
+      else
+        dot.pause(to, sums[r][v], c.count - v * W);
     }
-  }
 }
 
-template <int R, bool Turned>
-void product_rows(const Product& p, int64_t rows, const float* x, const float* matrix, int64_t stride, int64_t depth,
-                  float* out, bool add, int64_t columns, const float* bias) {
+template <class Dot, int R, bool Turned>
+void product_rows(const Dot& dot, const Product& p, int64_t row, int64_t rows, const float* x, const Columns& c) {
   if constexpr (R > 0) {
-    if (rows == R) return product_block<R, Turned>(p, x, matrix, stride, depth, out, add, columns, bias);
-    product_rows<R - 1, Turned>(p, rows, x, matrix, stride, depth, out, add, columns, bias);
+    if (rows == R) return product_block<Dot, R, Turned>(dot, p, row, x, c);
+    product_rows<Dot, R - 1, Turned>(dot, p, row, rows, x, c);
   }
 }
 
-template <bool Turned>
-void multiply_as(const Product& p, int64_t first, int64_t last) {
+// Computes the columns of panels `first` to `last`, exclusive.
+template <class Dot, bool Turned>
+void multiply_as(const Dot& dot, const Product& p, int64_t first, int64_t last) {
   if (p.rows == 0) return;
   // equal parts: a pass over one row leaves most of the processor idle
   const int64_t passes = (p.rows + kAtOnce - 1) / kAtOnce, share = (p.rows + passes - 1) / passes;
   float padded[kDepth * 2 * W];
   for (int64_t k = 0; k < p.depth; k += kDepth) {
-    const bool ends = k + kDepth >= p.depth, add = p.add || k > 0;
-    const int64_t depth = ends ? p.depth - k : kDepth;
+    const int64_t depth = p.depth - k < kDepth ? p.depth - k : kDepth;
+    const auto at = [&](int64_t column) {
+      return p.matrix + column / kPanel * p.panel_step + column % kPanel + k * p.matrix_stride;
+    };
     for (int64_t column = first * kPanel; column < last * kPanel && column < p.width; column += 2 * W) {
-      const int64_t columns = p.width - column;
-      const float* matrix = p.matrix + column / kPanel * p.panel_step + column % kPanel + k * p.matrix_stride;
-      int64_t stride = p.matrix_stride;
-      if (columns < 2 * W && p.panel_step == kPanel) {  // rows without padding
+      Columns c{at(column), p.matrix_stride, depth, column, p.width - column, 0, p.add || k > 0, k + depth == p.depth};
+      int64_t next = at(column + 2 * W) - c.data;
+      if (c.count < 2 * W && p.panel_step == kPanel) {  // rows without padding
         for (int64_t d = 0; d < depth; d++)
           for (int v = 0; v < 2; v++)
-            store(padded + (2 * d + v) * W, load_some(matrix + d * stride + v * W, columns - v * W));
-        matrix = padded;
-        stride = 2 * W;
+            store(padded + (2 * d + v) * W, load_some(c.data + d * c.stride + v * W, c.count - v * W));
+        c.data = padded;
+        c.stride = 2 * W;
+        next = 0;
       }
-      const float* bias = ends && p.bias ? p.bias + column : nullptr;
       for (int64_t row = 0; row < p.rows; row += share) {
         const int64_t rows = p.rows - row < share ? p.rows - row : share;
-        const float* x = p.x + (Turned ? row + k * p.x_stride : row * p.x_stride + k);
-        product_rows<kAtOnce, Turned>(p, rows, x, matrix, stride, depth, p.out + row * p.out_stride + column, add, columns,
-                                      bias);
+        // the first two blocks of rows fetch the next columns, one vector each
+        c.ahead = row == 0 ? next : row == share ? next + W : 0;
+        product_rows<Dot, kAtOnce, Turned>(dot, p, row, rows, p.x + (Turned ? row + k * p.x_stride : row * p.x_stride + k), c);
       }
     }
-  }
-}
-
-void multiply(const Product& p, int64_t first, int64_t last) {
-  if (p.turned)
-    multiply_as<true>(p, first, last);
-  else
-    multiply_as<false>(p, first, last);
-}
-
-// Rows of `x` [width, depth] as panels.
-void pack(float* panels, const float* x, int64_t depth, int64_t width) {
-  for (int64_t column = 0; column < width; column += kPanel, panels += kPanel * depth)
-    for (int64_t v = 0; v < kPanel; v += W) {
-      const int64_t left = width - column - v, count = left < 0 ? 0 : left < W ? left : W;
-      const float* from = x + (column + v) * depth;
-      int64_t k = 0;
-      for (; k + W <= depth; k += W) transpose_block(panels + k * kPanel + v, kPanel, from + k, depth, count);
-      for (; k < depth; k++)
-        for (int64_t j = 0; j < W; j++) panels[k * kPanel + v + j] = j < count ? from[j * depth + k] : 0.0f;
-    }
-}
-
-// Adds the sum of each column of `x` [rows, n] to `sums`.
-void add_columns(float* sums, const float* x, int64_t stride, int64_t rows, int64_t n) {
-  for (int64_t j = 0; j < n; j += W) {
-    vf total = load_some(sums + j, n - j);
-    for (int64_t r = 0; r < rows; r++) total += load_some(x + r * stride + j, n - j);
-    store_some(sums + j, total, n - j);
   }
 }

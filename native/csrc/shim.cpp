@@ -51,6 +51,16 @@ const Kernels& souk::kernels() {
   return table(forced_isa >= 0 ? forced_isa : best);
 }
 
+souk::Int8Multiply* souk::int8_multiply() {
+#if defined(__x86_64__)
+  const bool wide = isa_supported(2) && __builtin_cpu_supports("avx512vnni");
+  const bool narrow = isa_supported(1) && __builtin_cpu_supports("avxvnni");
+  if (wide && (!narrow || forced_isa < 0 || forced_isa == 2)) return avx512_vnni::multiply_int8;
+  if (narrow) return avx_vnni::multiply_int8;
+#endif
+  return nullptr;
+}
+
 extern "C" {
 
 // Properties of a tensor for the checks in Rust.
@@ -78,13 +88,7 @@ int souk_force_isa(int isa) {
   return 0;
 }
 
-int souk_supports_int8() {
-#if defined(__x86_64__)
-  return __builtin_cpu_supports("avx512vnni") || __builtin_cpu_supports("avxvnni");
-#else
-  return 0;
-#endif
-}
+int souk_supports_int8() { return souk::int8_multiply() != nullptr; }
 
 int souk_layout(const Tensor* t, SoukLayout* out) {
   return no_throw([&] {

@@ -230,7 +230,7 @@ Tensor train(const SoukTrainedLinear* layers, int64_t num_layers, int32_t betwee
   std::vector<Layer> packed;
   for (int64_t i = 0; i < num_layers; i++) {
     const SoukTrainedLinear& layer = layers[i];
-    packed.push_back({*layer.panels, or_none(layer.bias), layer.depth, layer.width});
+    packed.push_back({*layer.panels, or_none(layer.bias), layer.depth, layer.width, {}, {}});
     for (int64_t part = 0; part < layer.parts; part++) {
       parameters.push_back(*layer.weights[part]);
       parameters.push_back(or_none(layer.biases[part]));

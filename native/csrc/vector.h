@@ -39,7 +39,8 @@ INLINE void store_some(float* p, vf v, int64_t n) {
     store_part(p, v, n);
 }
 
-INLINE vf splat(float x) { return vf{} + x; }
+// Subtracting zero is no operation, also for -0; adding it would be one.
+INLINE vf splat(float x) { return x - vf{}; }
 // Casts between vector types keep the bits.
 INLINE vi as_int(vf v) { return (vi)v; }
 INLINE vf as_float(vi v) { return (vf)v; }
@@ -78,10 +79,8 @@ INLINE float largest(vf v) {
   return v[0];
 }
 
-// exp to about one ulp; arguments under -87 give zero, over 88 the value at 88.
-INLINE vf exponential(vf x) {
-  const vf lo = splat(-87.0f);
-  vf y = at_most(at_least(x, lo), splat(88.0f));
+// exp(y) for y from -87 to 88, to about one ulp.
+INLINE vf exponential_within(vf y) {
   const float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits
   vf shifted = y * 1.44269504088896341f + round;
   vf n = shifted - round;
@@ -93,7 +92,18 @@ INLINE vf exponential(vf x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  vi power = (as_int(shifted) - as_int(splat(round)) + 127) << 23;
-  vf result = p * as_float(power);
+  // times 2^n: the low bits of `shifted` are n, and those of `round` are zero
+  return as_float(as_int(p) + (as_int(shifted) << 23));
+}
+
+// exp; arguments under -87 give zero, over 88 the value at 88.
+INLINE vf exponential(vf x) {
+  const vf lo = splat(-87.0f), result = exponential_within(at_most(at_least(x, lo), splat(88.0f)));
+  return x < lo ? vf{} : result;
+}
+
+// The same for arguments of which none is over 88.
+INLINE vf exponential_down(vf x) {
+  const vf lo = splat(-87.0f), result = exponential_within(at_least(x, lo));
   return x < lo ? vf{} : result;
 }

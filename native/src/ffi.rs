@@ -7,10 +7,9 @@ use torch_sys::C_tensor;
 
 #[repr(C)]
 pub(crate) struct SoukLinear {
-    pub weight: *const C_tensor,
+    pub panels: *const C_tensor,
     pub bias: *const C_tensor,
-    pub scales: *const C_tensor,
-    pub zeros: *const C_tensor,
+    pub scale: *const C_tensor,
     pub column: *const C_tensor,
     pub depth: i64,
     pub width: i64,

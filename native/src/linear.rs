@@ -47,8 +47,8 @@ pub enum Epilogue<'a> {
 
 /// Linear layer whose weight is packed for the processor.
 pub struct PackedLinear {
-    /// In panels (f32), or as oneDNN packs it (int8).
-    weight: Tensor,
+    /// The weight in panels, of f32 or int8.
+    panels: Tensor,
     bias: Option<Tensor>,
     int8: Option<Int8>,
     in_features: i64,
@@ -56,8 +56,8 @@ pub struct PackedLinear {
 }
 
 struct Int8 {
-    scales: Tensor,
-    zeros: Tensor,
+    /// Per output.
+    scale: Tensor,
     /// Per output: scale times the sum of the quantised weights, to correct for the rows' zero points.
     column: Tensor,
 }
@@ -83,8 +83,8 @@ impl PackedLinear {
     pub fn f32(weight: &Tensor, bias: Option<&Tensor>) -> NativeResult<Self> {
         let (out_features, in_features) = check_weight(weight, bias)?;
         // SAFETY: the weight was checked, and the shim writes one tensor on success.
-        let packed = ffi::tensor(|out| unsafe { ffi::souk_pack_f32(weight.as_ptr(), out) })?;
-        Ok(Self { weight: packed, bias: own(bias)?, int8: None, in_features, out_features })
+        let panels = ffi::tensor(|out| unsafe { ffi::souk_pack_f32(weight.as_ptr(), out) })?;
+        Ok(Self { panels, bias: own(bias)?, int8: None, in_features, out_features })
     }
 
     /// Packs a weight `[out, in]` and a bias `[out]` in int8.
@@ -95,16 +95,10 @@ impl PackedLinear {
             ));
         }
         let (out_features, in_features) = check_weight(weight, bias)?;
-        let [packed, scales, zeros, column] =
-            // SAFETY: the weight was checked, and the shim writes four tensors on success.
-            ffi::tensors::<4>(|out| unsafe { ffi::souk_pack_int8(weight.as_ptr(), out) })?;
-        Ok(Self {
-            weight: packed,
-            bias: own(bias)?,
-            int8: Some(Int8 { scales, zeros, column }),
-            in_features,
-            out_features,
-        })
+        let [panels, scale, column] =
+            // SAFETY: the weight was checked, and the shim writes three tensors on success.
+            ffi::tensors::<3>(|out| unsafe { ffi::souk_pack_int8(weight.as_ptr(), out) })?;
+        Ok(Self { panels, bias: own(bias)?, int8: Some(Int8 { scale, column }), in_features, out_features })
     }
 
     /// Input columns.
@@ -125,10 +119,9 @@ impl PackedLinear {
     fn parts(&self) -> SoukLinear {
         let int8 = self.int8.as_ref();
         SoukLinear {
-            weight: self.weight.as_ptr(),
+            panels: self.panels.as_ptr(),
             bias: pointer(self.bias.as_ref()),
-            scales: pointer(int8.map(|i| &i.scales)),
-            zeros: pointer(int8.map(|i| &i.zeros)),
+            scale: pointer(int8.map(|i| &i.scale)),
             column: pointer(int8.map(|i| &i.column)),
             depth: self.in_features,
             width: self.out_features,

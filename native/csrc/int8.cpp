@@ -1,0 +1,46 @@
+// Products of int8, compiled once per instruction set that multiplies u8 by s8 without saturation. The rules of kernels.cpp apply.
+#include <immintrin.h>
+
+#include "kernels.h"
+
+namespace souk {
+namespace SOUK_ISA {
+namespace {
+
+#include "vector.h"
+#include "product.h"
+
+struct Int8Dot {
+  using Sum = vi;
+  const Dequantization& factors;
+
+  static INLINE vi broadcast(const float* x) {
+    int32_t word;
+    __builtin_memcpy(&word, x, sizeof word);
+    return vi{} + word;
+  }
+  static INLINE vi add(vi sum, vi x, vf m) {
+#if defined(__AVX512VNNI__)
+    return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)x, (__m512i)m);
+#else
+    return (vi)_mm256_dpbusd_avx_epi32((__m256i)sum, (__m256i)x, (__m256i)m);
+#endif
+  }
+  static INLINE vi resume(const float* out, int64_t n) { return as_int(load_some(out, n)); }
+  static INLINE void pause(float* out, vi sum, int64_t n) { store_some(out, as_float(sum), n); }
+  INLINE void finish(float* out, int64_t row, int64_t column, vi sum, int64_t n) const {
+    const auto of_column = [&](const float* p) { return load_some(p + column, n); };
+    const vf product = __builtin_convertvector(sum, vf) * of_column(factors.scale);
+    const vf y = product * factors.row_scale[row] + of_column(factors.column) * factors.row_shift[row];
+    store_some(out, factors.bias ? y + of_column(factors.bias) : y, n);
+  }
+};
+
+}  // namespace
+
+void multiply_int8(const Product& product, const Dequantization& factors, int64_t first, int64_t last) {
+  multiply_as<Int8Dot, false>({factors}, product, first, last);
+}
+
+}  // namespace SOUK_ISA
+}  // namespace souk
