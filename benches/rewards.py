@@ -1,10 +1,11 @@
 """Benchmarks an R-GRPO step against a supervised step on the same batch, and the cost of a slow judge.
 
-    rewards.py --souk BINARY --model DIR --data SHOP [--steps N] [--rounds N]
+    rewards.py --souk BINARY --model DIR --data SHOP [--steps N] [--rounds N] [--own-judge DIR --own-model DIR]
 
 SHOP is a folder of `souk market`. The first comparison uses an instant judge (the shop's oracle) and a reference model whose vectors
 are all cached before timing starts. The second uses a judge over HTTP that answers at once or after 200 ms, with one step of
-lookahead. Stages run one after the other in rounds; figures are medians over steps and rounds.
+lookahead. With --own-judge, a third one trains --own-model with that relevance model as a judge in the same process, in int8; here
+the step includes the reference model. Stages run one after the other in rounds; figures are medians over steps and rounds.
 """
 
 import argparse
@@ -30,6 +31,8 @@ def main() -> int:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--own-judge", type=Path, help="folder of `souk relevance train`")
+    parser.add_argument("--own-model", help="model that is trained with --own-judge")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         work = Path(work)
@@ -44,35 +47,46 @@ def main() -> int:
             "R-GRPO, judge at once, lookahead 1": rgrpo(remote(judges["at once"])),
             "R-GRPO, judge after 200 ms, lookahead 1": rgrpo(remote(judges["after 200 ms"])),
         }
-        seconds = {name: [] for name in kinds}
-        for round_ in range(arguments.rounds):
-            for at, (name, sets) in enumerate(kinds.items()):
-                seconds[name] += stage(arguments, sets, work / f"{round_}-{at}")
+        supervised, instant, at_once, late = run(arguments, arguments.model, kinds, work, arguments.steps)
+        print(f"{instant / supervised:.2f} times a supervised step on the same batch (target 1.25)")
+        print(f"{100 * (late / at_once - 1):+.1f} % of a step for a judge that takes 200 ms (target 5 %)")
+        if arguments.own_judge:
+            judge = {"judge.type": "model", "judge.path": arguments.own_judge, "judge.int8": "true"}
+            kinds = {"supervised, larger model": kinds["supervised"], "R-GRPO, own judge": rgrpo(judge)}
+            supervised, own = run(arguments, arguments.own_model, kinds, work / "own", max(3, arguments.steps // 5))
+            print(f"{own / supervised:.2f} times a supervised step with an own judge (target 1.6)")
+    return 0
+
+
+def run(arguments, model: str, kinds: dict, work: Path, steps: int) -> list[float]:
+    """Prints and returns the median seconds of a step of each kind."""
+    work.mkdir(exist_ok=True)
+    seconds = {name: [] for name in kinds}
+    for round_ in range(arguments.rounds):
+        for at, (name, sets) in enumerate(kinds.items()):
+            seconds[name] += stage(arguments, model, sets, work / f"{round_}-{at}", steps)
     medians = {name: statistics.median(times) for name, times in seconds.items()}
     for name, median in medians.items():
-        print(f"{median:8.3f} s a step  {name}")
-    supervised, instant, at_once, late = medians.values()
-    print(f"{instant / supervised:.2f} times a supervised step on the same batch (target 1.25)")
-    print(f"{100 * (late / at_once - 1):+.1f} % of a step for a judge that takes 200 ms (target 10 %)")
-    return 0
+        print(f"{median:8.3f} s a step  {name}", flush=True)
+    return list(medians.values())
 
 
 def rgrpo(more: dict) -> dict:
     return {"objective.type": "r_grpo", "objective.global_negatives": 384, "objective.group": 16} | more
 
 
-def stage(arguments, sets: dict, out: Path) -> list[float]:
-    """Seconds of the steps of the second half, when the reference model's vectors are cached."""
+def stage(arguments, model: str, sets: dict, out: Path, num: int) -> list[float]:
+    """Seconds of the second half of 2 `num` steps; a small shop's reference vectors are cached by then."""
     fixed = {
-        "train.pairs": "qrels", "train.batch": 128, "train.epochs": 100, "train.max_steps": 2 * arguments.steps,
+        "train.pairs": "qrels", "train.batch": 128, "train.epochs": 100, "train.max_steps": 2 * num,
         "train.keep_tokens": 1 << 20, "train.optimizer.learning_rate": 1e-4,
     }
-    command = [arguments.souk, "train", "--model", arguments.model, "--data", str(arguments.data), "--out", str(out)]
+    command = [arguments.souk, "train", "--model", model, "--data", str(arguments.data), "--out", str(out)]
     for name, value in (fixed | sets).items():
         command += ["--set", f"{name}={value}"]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     steps = [json.loads(line) for line in (out / "steps.jsonl").read_text().splitlines()]
-    return [sum(step["seconds"].values()) for step in steps[arguments.steps:]]
+    return [sum(step["seconds"].values()) for step in steps[num:]]
 
 
 class Judge:

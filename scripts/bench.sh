@@ -6,8 +6,8 @@
 #   lexical     BM25 against bm25s: same answers, speed
 #   market      statistics of the simulated shop (docs/market.md), and BM25 on it
 #   sft         supervised training, against sentence-transformers' trainer: texts/s, memory, time per phase
-#   rewards     time of an R-GRPO step, against a supervised one, and the cost of a slow judge; training and judging of a
-#               relevance model, against sentence-transformers' CrossEncoder
+#   rewards     time of an R-GRPO step, against a supervised one: with an instant judge, a slow one, and a relevance model in
+#               the same process; training and judging of a relevance model, against sentence-transformers' CrossEncoder
 #   generation  tokens/s of a small decoder, against transformers' generate
 #   writing     time of a GIRCSE and a GRACE step, against a plain PyTorch implementation
 #   refine      cost of soft tokens: operations, time and memory, with and without a KV cache
@@ -91,7 +91,10 @@ sft() {
 rewards() {
     "$souk" market --items 2000 --queries 600 --events 2000 --out "$work/small" >/dev/null
     "$souk" init --config configs/scratch-bert.toml --data "$work/small" --out "$work/base" >/dev/null
-    python3 benches/rewards.py --souk "$souk" --model "$work/base" --data "$work/small"
+    "$souk" relevance train --model "$MINILM" --data "$work/small" --out "$work/judge" --set relevance.loss=ordinal \
+        --set relevance.pooling=cls --set relevance.epochs=1 --set relevance.max_pairs=1000 >/dev/null
+    python3 benches/rewards.py --souk "$souk" --model "$work/base" --data "$work/small" --own-judge "$work/judge" \
+        --own-model "$MINILM"
     "$(scripts/python.sh)" benches/relevance.py --souk "$souk" --model "$MINILM" --data "$work/small"
 }
 
