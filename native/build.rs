@@ -82,6 +82,7 @@ fn compile_kernels() {
         kernels("avx512", "kernels", &wide);
         kernels("avx_vnni", "int8", &["-mavx2", "-mfma", "-mavxvnni"]);
         kernels("avx512_vnni", "int8", &[&wide[..], &["-mavx512vnni"]].concat());
+        kernels("avx512_bf16", "bf16", &[&wide[..], &["-mavx512bf16"]].concat());
     }
 }
 

@@ -15,6 +15,8 @@ namespace souk {
 const Kernels& kernels();
 // The int8 products of this processor; null without any.
 Int8Multiply* int8_multiply();
+// The bf16 products of this processor; null without any.
+const Bf16Kernels* bf16_kernels();
 
 // Rows in a chunk: enough to use a panel often, and few enough that the rows between two layers stay in the cache.
 constexpr int64_t kMostRows = 192, kMostRowsFused = 96, kLeastRows = 32, kRowStep = 12;

@@ -60,8 +60,9 @@ constexpr int64_t attention_gradient_scratch(int64_t dim) {
 }
 
 // A packed matrix is stored in the order in which products read it: panels of kPanel columns, each [depth, kPanel], the last
-// one zero-padded. Entries are f32, or words of four int8 that follow each other in depth.
+// one zero-padded. Entries are f32, or words of two bf16 or four int8 that follow each other in depth.
 constexpr int64_t kPanel = 32;
+constexpr int64_t bf16_words(int64_t n) { return (n + 1) / 2; }
 constexpr int64_t kWord = 4;
 
 // out = x * matrix + bias, or the same added to `out`.
@@ -86,6 +87,15 @@ struct Dequantization {
 
 // Product of u8 rows and s8 panels in words; `depth` and strides count words.
 typedef void Int8Multiply(const Product& product, const Dequantization& factors, int64_t first, int64_t last);
+
+// Products of bf16 words, whose sums are f32; depth and strides count words.
+struct Bf16Kernels {
+  void (*multiply)(const Product& product, int64_t first, int64_t last);
+  // Rounds rows of n floats to rows of words along them; the last word of an odd row ends with zero.
+  void (*round_rows)(int32_t* out, const float* x, int64_t stride, int64_t rows, int64_t n);
+  // Rounds two rows at a time to a row of n words across them; a last single row is paired with zeros.
+  void (*pair_rows)(int32_t* out, const float* x, int64_t stride, int64_t rows, int64_t n);
+};
 
 // Gradients of LayerNorm for some rows; `weight` and `bias` are sums over rows, to which these are added.
 struct NormGradient {
@@ -133,6 +143,9 @@ Int8Multiply multiply_int8;
 }
 namespace avx512_vnni {
 Int8Multiply multiply_int8;
+}
+namespace avx512_bf16 {
+extern const Bf16Kernels kernels;
 }
 #endif
 

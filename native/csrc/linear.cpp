@@ -23,8 +23,8 @@ using at::Tensor;
 Tensor pack(const Tensor& weight) {
   const int64_t width = weight.size(0), depth = weight.size(1);
   const Tensor panels = at::empty({panels_of(width), depth, kPanel}, weight.options().requires_grad(false));
-  auto* to = panels.mutable_data_ptr<float>();
-  const auto* from = weight.const_data_ptr<float>();
+  auto* to = static_cast<float*>(panels.mutable_data_ptr());
+  const auto* from = words_of(weight);
   const Kernels& table = kernels();
   at::parallel_for(0, panels_of(width), 1, [&](int64_t begin, int64_t end) {
     const int64_t first = begin * kPanel, last = std::min(width, end * kPanel);
@@ -33,7 +33,25 @@ Tensor pack(const Tensor& weight) {
   return panels;
 }
 
+Tensor round_rows(const Bf16Kernels& table, const float* x, int64_t stride, int64_t rows, int64_t n) {
+  const int64_t words = bf16_words(n);
+  const Tensor rounded = at::empty({rows, words}, at::kInt);
+  auto* to = rounded.mutable_data_ptr<int32_t>();
+  for_rows(rows, n, [&](int64_t begin, int64_t end) {
+    table.round_rows(to + begin * words, x + begin * stride, stride, end - begin, n);
+  });
+  return rounded;
+}
+
 namespace {
+
+void multiply_bf16(const Bf16Kernels& table, const Layer& layer, float* out, const float* x, int64_t rows) {
+  const Tensor rounded = round_rows(table, x, layer.depth, rows, layer.depth);
+  const int64_t words = rounded.size(1);
+  const Product product{out, layer.width, words_of(rounded), words, false, words_of(layer.panels), kPanel, words * kPanel,
+                        data_or_null(layer.bias), rows, words, layer.width, false};
+  for_panels(product, [&](int64_t begin, int64_t end) { table.multiply(product, begin, end); });
+}
 
 // In int8: the rows of `x` are quantised, each with its own scale.
 void multiply_int8(const Kernels& table, const Layer& layer, float* out, const float* x, int64_t rows) {
@@ -44,7 +62,6 @@ void multiply_int8(const Kernels& table, const Layer& layer, float* out, const f
   for_rows(rows, depth, [&](int64_t begin, int64_t end) {
     table.quantize(q + begin * words * kWord, words * kWord, scale + begin, shift + begin, x + begin * depth, end - begin, depth);
   });
-  const auto words_of = [](const Tensor& t) { return static_cast<const float*>(t.const_data_ptr()); };
   const Product product{out, layer.width, words_of(quantized), words, false, words_of(layer.panels), kPanel, words * kPanel,
                         nullptr, rows, words, layer.width, false};
   const Dequantization to_float{scale, shift, layer.scale.const_data_ptr<float>(), layer.column.const_data_ptr<float>(),
@@ -68,6 +85,7 @@ Tensor forward(const Layer* layers, int64_t num_layers, int32_t between, const T
     Tensor wide;
     const auto product = [&](const Layer& layer, float* out) {
       if (layer.scale.defined()) return multiply_int8(table, layer, out, input, count);
+      if (layer.bf16) return multiply_bf16(*bf16_kernels(), layer, out, input, count);
       const Matrix matrix = in_panels(layer.panels, layer.depth, layer.width);
       multiply(table, product_of(out, input, count, matrix, data_or_null(layer.bias)));
     };
@@ -134,7 +152,7 @@ int souk_forward(const SoukLinear* layers, int64_t num_layers, int32_t between, 
     std::vector<souk::Layer> packed;
     for (int64_t i = 0; i < num_layers; i++) {
       const SoukLinear& l = layers[i];
-      packed.push_back({*l.panels, or_none(l.bias), l.depth, l.width, or_none(l.scale), or_none(l.column)});
+      packed.push_back({*l.panels, or_none(l.bias), l.depth, l.width, false, or_none(l.scale), or_none(l.column)});
     }
     *out = new Tensor(souk::forward(packed.data(), num_layers, between, *x, souk::Ending(*epilogue), {}));
   });

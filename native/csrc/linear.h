@@ -54,13 +54,20 @@ inline Product product_of(float* out, const float* x, int64_t rows, const Matrix
 
 inline const float* data_or_null(const at::Tensor& t) { return t.defined() ? t.const_data_ptr<float>() : nullptr; }
 
-// One packed layer: the weight's rows in panels, [width / kPanel rounded up, depth, kPanel] in f32. In int8 the depth is in words
-// of four, and `scale` and `column` are those of Dequantization.
+// Words of several bf16 or int8, as products take them.
+inline const float* words_of(const at::Tensor& t) { return static_cast<const float*>(t.const_data_ptr()); }
+
+// One packed layer: the weight's rows in panels, [width / kPanel rounded up, depth, kPanel] in f32. In bf16 and int8 the depth is in
+// words; `scale` and `column` are those of Dequantization.
 struct Layer {
   at::Tensor panels, bias;  // the bias may be undefined
   int64_t depth, width;
-  at::Tensor scale, column;  // undefined in f32
+  bool bf16 = false;
+  at::Tensor scale, column;  // int8 only
 };
+
+// Rounds rows to words of bf16 along them, [rows, words]; `stride` floats from row to row.
+at::Tensor round_rows(const Bf16Kernels& table, const float* x, int64_t stride, int64_t rows, int64_t n);
 
 // What follows the last layer: an activation, or the sum with a residual and its LayerNorm.
 struct Ending {
@@ -86,7 +93,7 @@ struct Kept {
 at::Tensor forward(const Layer* layers, int64_t num_layers, int32_t between, const at::Tensor& x, const Ending& ending,
                    const Kept& kept);
 
-// Packs a weight [width, depth] for forward.
+// Packs a weight [width, depth] of f32 or of words for forward.
 at::Tensor pack(const at::Tensor& weight);
 
 }  // namespace souk

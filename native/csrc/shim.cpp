@@ -61,6 +61,14 @@ souk::Int8Multiply* souk::int8_multiply() {
   return nullptr;
 }
 
+const souk::Bf16Kernels* souk::bf16_kernels() {
+#if defined(__x86_64__)
+  static const bool has = isa_supported(2) && __builtin_cpu_supports("avx512bf16");
+  if (has) return &avx512_bf16::kernels;
+#endif
+  return nullptr;
+}
+
 extern "C" {
 
 // Properties of a tensor for the checks in Rust.
@@ -87,6 +95,8 @@ int souk_force_isa(int isa) {
   forced_isa = isa;
   return 0;
 }
+
+int souk_supports_bf16() { return souk::bf16_kernels() != nullptr; }
 
 int souk_supports_int8() { return souk::int8_multiply() != nullptr; }
 

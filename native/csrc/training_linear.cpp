@@ -4,6 +4,8 @@
 // The backward pass takes some hundred rows at a time. It computes their gradients from the end of the layers to x, and adds
 // their part to the gradients of the weights while they are in the cache. It reads the weights as they are: only the forward
 // pass would read them across their rows, and needs panels. Sums run in the order of rows for any number of threads.
+//
+// With bf16 products, everything else stays in f32: both factors are rounded where they are multiplied.
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
@@ -20,11 +22,12 @@ using souk::no_throw;
 extern "C" {
 
 // Linear layers with the same input, as one: their parameters, their weights in panels, and the biases of all, or null if none
-// has one.
+// has one. For bf16 products, panels are words, and `paired` has each weight in words across its rows; else it is null.
 struct SoukTrainedLinear {
   const Tensor *panels, *bias;
   const Tensor* const* weights;
   const Tensor* const* biases;  // null for a layer without one
+  const Tensor* const* paired;
   int64_t parts, depth, width;
 };
 }
@@ -44,8 +47,19 @@ int64_t rows_per_pass() {
   return kUnit * threads * std::max<int64_t>(1, 4 / threads);
 }
 
+// Rounds rows to words of bf16 across each two of them, [rows / 2 rounded up, n].
+Tensor pair_rows(const Bf16Kernels& table, const float* x, int64_t rows, int64_t n) {
+  const Tensor paired = at::empty({bf16_words(rows), n}, at::kInt);
+  auto* to = paired.mutable_data_ptr<int32_t>();
+  for_rows(paired.size(0), 2 * n, [&](int64_t begin, int64_t end) {
+    table.pair_rows(to + begin * n, x + 2 * begin * n, n, std::min(rows, 2 * end) - 2 * begin, n);
+  });
+  return paired;
+}
+
 struct Part {
   SavedVariable weight;
+  Tensor paired;  // for bf16 products
   int64_t width;
   uint32_t weight_edge, bias_edge;
 };
@@ -62,7 +76,8 @@ constexpr uint32_t kX = 0, kResidual = 1, kNormWeight = 2, kNormBias = 3, kParam
 class LayerGradients {
  public:
   template <class Needed>
-  LayerGradients(const TrainedLayer& layer, const at::TensorOptions& options, const Needed& needed) : layer_(layer) {
+  LayerGradients(const TrainedLayer& layer, const at::TensorOptions& options, const Needed& needed)
+      : layer_(layer), bf16_(layer.parts[0].paired.defined() ? bf16_kernels() : nullptr) {
     for (const Part& part : layer.parts) {
       weights_.push_back(part.weight.unpack());
       d_weights_.push_back(needed(part.weight_edge) ? at::zeros({part.width, layer.depth}, options) : Tensor());
@@ -73,17 +88,35 @@ class LayerGradients {
   // Sets `dx`, or adds to it, from the gradient of the layer's result.
   void input(const Kernels& table, float* dx, const float* gradient, int64_t rows, bool add) const {
     for (size_t i = 0; i < weights_.size(); i++) {
-      const Matrix weight = in_rows(weights_[i].const_data_ptr<float>(), layer_.parts[i].width, layer_.depth);
-      Product product = product_of(dx, gradient, rows, weight);
-      product.x_stride = layer_.width;
-      product.add = add || i > 0;
-      multiply(table, product);
-      gradient += layer_.parts[i].width;
+      const int64_t width = layer_.parts[i].width;
+      if (bf16_) {
+        const Tensor rounded = round_rows(*bf16_, gradient, layer_.width, rows, width);
+        const Matrix weight = in_rows(words_of(layer_.parts[i].paired), bf16_words(width), layer_.depth);
+        Product product = product_of(dx, words_of(rounded), rows, weight);
+        product.add = add || i > 0;
+        for_panels(product, [&](int64_t begin, int64_t end) { bf16_->multiply(product, begin, end); });
+      } else {
+        Product product = product_of(dx, gradient, rows, in_rows(weights_[i].const_data_ptr<float>(), width, layer_.depth));
+        product.x_stride = layer_.width;
+        product.add = add || i > 0;
+        multiply(table, product);
+      }
+      gradient += width;
     }
   }
 
   // Adds what `rows` rows of the layer's input and of its result's gradient contribute.
   void add(const Kernels& table, const float* x, const float* gradient, int64_t rows) {
+    Tensor paired_x, paired_gradient;
+    const float *x_words = x, *words = gradient;
+    if (bf16_ && has_weights()) {
+      paired_x = pair_rows(*bf16_, x, rows, layer_.depth);
+      paired_gradient = pair_rows(*bf16_, gradient, rows, layer_.width);
+      x_words = words_of(paired_x);
+      words = words_of(paired_gradient);
+    }
+    const auto multiply = bf16_ ? bf16_->multiply : table.multiply;
+    const int64_t summed = bf16_ ? bf16_words(rows) : rows;
     for (size_t i = 0; i < weights_.size(); i++) {
       const int64_t width = layer_.parts[i].width, depth = layer_.depth, panels = panels_of(depth);
       auto* d_weight = d_weights_[i].defined() ? d_weights_[i].mutable_data_ptr<float>() : nullptr;
@@ -96,13 +129,14 @@ class LayerGradients {
           const int64_t first = at / slices * kUnit, slice = at % slices, count = std::min(kUnit, width - first);
           if (d_bias && slice == 0) table.add_columns(d_bias + first, gradient + first, layer_.width, rows, count);
           if (!d_weight) continue;
-          Product product = product_of(d_weight + first * depth, gradient + first, count, in_rows(x, rows, depth));
+          Product product = product_of(d_weight + first * depth, words + first, count, in_rows(x_words, summed, depth));
           product.x_stride = layer_.width;
           product.turned = product.add = true;
-          table.multiply(product, panels * slice / slices, panels * (slice + 1) / slices);
+          multiply(product, panels * slice / slices, panels * (slice + 1) / slices);
         }
       });
       gradient += width;
+      words += width;
     }
   }
 
@@ -119,6 +153,7 @@ class LayerGradients {
 
  private:
   const TrainedLayer& layer_;
+  const Bf16Kernels* bf16_;  // null for products of f32
   std::vector<Tensor> weights_, d_weights_, d_biases_;
 };
 
@@ -230,7 +265,7 @@ Tensor train(const SoukTrainedLinear* layers, int64_t num_layers, int32_t betwee
   std::vector<Layer> packed;
   for (int64_t i = 0; i < num_layers; i++) {
     const SoukTrainedLinear& layer = layers[i];
-    packed.push_back({*layer.panels, or_none(layer.bias), layer.depth, layer.width, {}, {}});
+    packed.push_back({*layer.panels, or_none(layer.bias), layer.depth, layer.width, layer.paired != nullptr, {}, {}});
     for (int64_t part = 0; part < layer.parts; part++) {
       parameters.push_back(*layer.weights[part]);
       parameters.push_back(or_none(layer.biases[part]));
@@ -261,7 +296,8 @@ Tensor train(const SoukTrainedLinear* layers, int64_t num_layers, int32_t betwee
     TrainedLayer layer{layers[i].depth, layers[i].width, {}};
     for (int64_t part = 0; part < layers[i].parts; part++, edge += 2) {
       const Tensor& weight = *layers[i].weights[part];
-      layer.parts.push_back({SavedVariable(weight, false), weight.size(0), edge, edge + 1});
+      const Tensor paired = layers[i].paired ? *layers[i].paired[part] : Tensor();
+      layer.parts.push_back({SavedVariable(weight, false), paired, weight.size(0), edge, edge + 1});
     }
     node->layers.push_back(std::move(layer));
   }
@@ -282,13 +318,24 @@ Tensor train(const SoukTrainedLinear* layers, int64_t num_layers, int32_t betwee
 
 extern "C" {
 
-// Packs the rows of all weights.
-int souk_pack_training(const Tensor* const* weights, int64_t parts, Tensor** out) {
+// Packs the rows of all weights, in f32 or in words of bf16.
+int souk_pack_training(const Tensor* const* weights, int64_t parts, int32_t bf16, Tensor** out) {
   return no_throw([&] {
     const at::AutoDispatchBelowADInplaceOrView no_grad;
     std::vector<Tensor> all;
     for (int64_t i = 0; i < parts; i++) all.push_back(weights[i]->detach());
-    *out = new Tensor(souk::pack(parts == 1 ? all[0] : at::cat(all)));
+    const Tensor whole = parts == 1 ? all[0] : at::cat(all);
+    const int64_t width = whole.size(0), depth = whole.size(1);
+    *out = new Tensor(souk::pack(
+        bf16 ? souk::round_rows(*souk::bf16_kernels(), whole.const_data_ptr<float>(), depth, width, depth) : whole));
+  });
+}
+
+// A weight in words of bf16 across its rows.
+int souk_pair_rows(const Tensor* weight, Tensor** out) {
+  return no_throw([&] {
+    const at::AutoDispatchBelowADInplaceOrView no_grad;
+    *out = new Tensor(souk::pair_rows(*souk::bf16_kernels(), weight->const_data_ptr<float>(), weight->size(0), weight->size(1)));
   });
 }
 

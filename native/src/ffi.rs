@@ -30,6 +30,7 @@ pub(crate) struct SoukTrainedLinear {
     pub bias: *const C_tensor,
     pub weights: *const *const C_tensor,
     pub biases: *const *const C_tensor,
+    pub paired: *const *const C_tensor,
     pub parts: i64,
     pub depth: i64,
     pub width: i64,
@@ -151,6 +152,7 @@ unsafe extern "C" {
     pub(crate) fn souk_show_config() -> *const c_char;
     pub(crate) fn souk_force_isa(isa: c_int) -> c_int;
     pub(crate) fn souk_supports_int8() -> c_int;
+    pub(crate) fn souk_supports_bf16() -> c_int;
     pub(crate) fn souk_layout(t: *const C_tensor, out: *mut SoukLayout) -> c_int;
     pub(crate) fn souk_pack_f32(weight: *const C_tensor, out: *mut *mut C_tensor) -> c_int;
     pub(crate) fn souk_pack_int8(weight: *const C_tensor, out: *mut *mut C_tensor) -> c_int;
@@ -162,7 +164,13 @@ unsafe extern "C" {
         epilogue: *const SoukEpilogue,
         out: *mut *mut C_tensor,
     ) -> c_int;
-    pub(crate) fn souk_pack_training(weights: *const *const C_tensor, parts: i64, out: *mut *mut C_tensor) -> c_int;
+    pub(crate) fn souk_pack_training(
+        weights: *const *const C_tensor,
+        parts: i64,
+        bf16: i32,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn souk_pair_rows(weight: *const C_tensor, out: *mut *mut C_tensor) -> c_int;
     pub(crate) fn souk_train_linear(
         layers: *const SoukTrainedLinear,
         num_layers: i64,

@@ -1,10 +1,10 @@
 //! Linear layers in training: libtorch records their gradients, and the forward pass uses copies of the weights that are packed
-//! once for all batches between two steps of the optimizer.
+//! once for all batches between two steps of the optimizer. Products have factors in f32 or in bf16; everything else is in f32.
 
 use crate::ffi::{self, SoukTrainedLinear, pointer};
 use crate::linear::{check_epilogue, check_weight, code};
 use crate::tensor::{bad, matrix};
-use crate::{Activation, Epilogue, NativeResult, Norm, PackedLinear};
+use crate::{Activation, Epilogue, NativeError, NativeResult, Norm};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
@@ -12,8 +12,10 @@ use torch_sys::C_tensor;
 
 /// One or more linear layers with the same input, as one.
 pub struct TrainedLinear {
-    /// The weights in panels, for forward; backward reads them as they are.
+    /// The weights in panels, for forward; backward reads them as they are, or `paired`.
     panels: Tensor,
+    /// Each weight, rounded to bf16 across pairs of rows; empty for products in f32.
+    paired: Vec<Tensor>,
     /// Biases of all layers; `None` if none has one.
     bias: Option<Tensor>,
     weights: Vec<Tensor>,
@@ -34,8 +36,15 @@ impl std::fmt::Debug for TrainedLinear {
 }
 
 impl TrainedLinear {
-    /// Packs weights `[out, in]`, whose outputs are put side by side, and their biases `[out]`.
-    pub fn pack(weights: &[&Tensor], biases: &[Option<&Tensor>]) -> NativeResult<Self> {
+    /// Packs weights `[out, in]`, whose outputs are put side by side, and their biases `[out]`. `factors` is the kind in which
+    /// rows and weights are multiplied: `Float`, or `BFloat16` where [`supports_bf16`] is true.
+    pub fn pack(weights: &[&Tensor], biases: &[Option<&Tensor>], factors: Kind) -> NativeResult<Self> {
+        let bf16 = match factors {
+            Kind::Float => false,
+            Kind::BFloat16 if supports_bf16() => true,
+            Kind::BFloat16 => return Err(NativeError::Unsupported("bf16 products need a processor with avx512_bf16")),
+            other => return bad("factors", format!("are of kind {other:?}: use Float or BFloat16")),
+        };
         if weights.is_empty() || weights.len() != biases.len() {
             return bad("biases", format!("are {} for {} weights", biases.len(), weights.len()));
         }
@@ -47,7 +56,14 @@ impl TrainedLinear {
         }
         let pointers: Vec<*const C_tensor> = weights.iter().map(|weight| weight.as_ptr()).collect();
         // SAFETY: the weights were checked, and the shim writes one tensor on success.
-        let panels = ffi::tensor(|out| unsafe { ffi::souk_pack_training(pointers.as_ptr(), sizes.len() as i64, out) })?;
+        let panels = ffi::tensor(|out| unsafe {
+            ffi::souk_pack_training(pointers.as_ptr(), sizes.len() as i64, bf16.into(), out)
+        })?;
+        let pair = |weight: &&Tensor| {
+            // SAFETY: as above.
+            ffi::tensor(|out| unsafe { ffi::souk_pair_rows(weight.as_ptr(), out) })
+        };
+        let paired = if bf16 { weights.iter().map(pair).collect::<NativeResult<_>>()? } else { Vec::new() };
         let _no_grad = tch::no_grad_guard();
         let bias = biases.iter().any(Option::is_some).then(|| {
             let parts = sizes.iter().zip(biases).map(|((outputs, _), bias)| match bias {
@@ -58,6 +74,7 @@ impl TrainedLinear {
         });
         let mut packed = Self {
             panels,
+            paired,
             bias,
             weights: weights.iter().map(|weight| weight.shallow_clone()).collect(),
             biases: biases.iter().map(|bias| bias.map(Tensor::shallow_clone)).collect(),
@@ -69,9 +86,13 @@ impl TrainedLinear {
         Ok(packed)
     }
 
-    /// False once a parameter has changed in place, as it does in a step of the optimizer.
-    pub fn is_current(&self) -> bool {
-        self.versions == self.current_versions()
+    /// False once a parameter has changed in place, as it does in a step of the optimizer, or for products of other factors.
+    pub fn is_current(&self, factors: Kind) -> bool {
+        self.factors() == factors && self.versions == self.current_versions()
+    }
+
+    fn factors(&self) -> Kind {
+        if self.paired.is_empty() { Kind::Float } else { Kind::BFloat16 }
     }
 
     /// Output columns.
@@ -115,11 +136,14 @@ fn run(layers: &[&TrainedLinear], between: Option<Activation>, x: &Tensor, norm:
         layers.iter().map(|layer| layer.weights.iter().map(|w| w.as_ptr()).collect()).collect();
     let biases: Vec<Vec<*const C_tensor>> =
         layers.iter().map(|layer| layer.biases.iter().map(|b| pointer(b.as_ref())).collect()).collect();
+    let paired: Vec<Vec<*const C_tensor>> =
+        layers.iter().map(|layer| layer.paired.iter().map(|w| w.as_ptr()).collect()).collect();
     let parts = |i: usize| SoukTrainedLinear {
         panels: layers[i].panels.as_ptr(),
         bias: pointer(layers[i].bias.as_ref()),
         weights: weights[i].as_ptr(),
         biases: biases[i].as_ptr(),
+        paired: if paired[i].is_empty() { std::ptr::null() } else { paired[i].as_ptr() },
         parts: weights[i].len() as i64,
         depth: layers[i].in_features,
         width: layers[i].out_features,
@@ -133,12 +157,22 @@ fn run(layers: &[&TrainedLinear], between: Option<Activation>, x: &Tensor, norm:
     })
 }
 
-/// False if libtorch's products are faster here than the packed ones. Measured once per process, unless the environment variable
-/// `SOUK_PRODUCTS` says `packed` or `libtorch`; anything else there is an error.
-pub fn packed_products_are_faster() -> NativeResult<bool> {
-    static FASTER: OnceLock<Result<bool, String>> = OnceLock::new();
-    let chosen = FASTER.get_or_init(|| match std::env::var_os("SOUK_PRODUCTS") {
-        None => measured_gain().map(|gain| gain > MIN_GAIN).map_err(|error| error.to_string()),
+/// True if products with factors in bf16 work here.
+pub fn supports_bf16() -> bool {
+    // SAFETY: takes no arguments and reads the processor's features.
+    unsafe { ffi::souk_supports_bf16() != 0 }
+}
+
+/// False if libtorch's products of such factors are faster here than the packed ones. Measured once per process and kind, unless
+/// the environment variable `SOUK_PRODUCTS` says `packed` or `libtorch`; anything else there is an error.
+pub fn packed_products_are_faster(factors: Kind) -> NativeResult<bool> {
+    static FASTER: [OnceLock<Result<bool, String>>; 2] = [OnceLock::new(), OnceLock::new()];
+    let bf16 = factors == Kind::BFloat16;
+    if bf16 && !supports_bf16() {
+        return Ok(false);
+    }
+    let chosen = FASTER[usize::from(bf16)].get_or_init(|| match std::env::var_os("SOUK_PRODUCTS") {
+        None => measured_gain(factors).map(|gain| gain > MIN_GAIN).map_err(|error| error.to_string()),
         Some(name) if name == "packed" => Ok(true),
         Some(name) if name == "libtorch" => Ok(false),
         Some(name) => Err(format!("is `{}`: use packed or libtorch, or unset it to measure", name.display())),
@@ -150,18 +184,19 @@ pub fn packed_products_are_faster() -> NativeResult<bool> {
 const MIN_GAIN: f64 = 0.9;
 
 /// Duration of libtorch's product relative to the packed one, the best of a few of each in turn.
-fn measured_gain() -> NativeResult<f64> {
+fn measured_gain(factors: Kind) -> NativeResult<f64> {
     let _no_grad = tch::no_grad_guard();
     let ones = |rows: i64| Tensor::ones([rows, 384], (Kind::Float, Device::Cpu));
     let (x, weight) = (ones(768), ones(384));
-    let packed = PackedLinear::f32(&weight, None)?;
+    let (plain_x, plain_weight) = (x.to_kind(factors), weight.to_kind(factors));
+    let packed = TrainedLinear::pack(&[&weight], &[None], factors)?;
     let [mut theirs, mut ours] = [Duration::MAX; 2];
     for _ in 0..7 {
         let begin = Instant::now();
-        drop(x.linear::<&Tensor>(&weight, None));
+        drop(plain_x.linear::<&Tensor>(&plain_weight, None));
         theirs = theirs.min(begin.elapsed());
         let begin = Instant::now();
-        drop(packed.forward(&x, Epilogue::None)?);
+        drop(packed.forward(&x, None)?);
         ours = ours.min(begin.elapsed());
     }
     Ok(theirs.as_secs_f64() / ours.as_secs_f64())
@@ -173,7 +208,11 @@ mod tests {
 
     #[test]
     fn the_gain_is_a_ratio_of_two_durations() {
-        let gain = measured_gain().unwrap();
-        assert!((0.01..100.0).contains(&gain), "{gain}");
+        for factors in [Kind::Float, Kind::BFloat16] {
+            if factors == Kind::Float || supports_bf16() {
+                let gain = measured_gain(factors).unwrap();
+                assert!((0.01..100.0).contains(&gain), "{gain}");
+            }
+        }
     }
 }

@@ -4,7 +4,8 @@ mod close;
 
 use close::{assert_close, forced_isas, randn};
 use souk_native::{
-    Activation, NativeResult, Norm, TrainedLinear, Visibility, attention, joined_attention, train_feed_forward,
+    Activation, NativeResult, Norm, TrainedLinear, Visibility, attention, joined_attention, supports_bf16,
+    train_feed_forward,
 };
 use tch::{Device, Kind, Tensor};
 
@@ -38,13 +39,13 @@ fn linear_layers_equal_plain_torch() {
         for (t, i, o) in SHAPES {
             let (x, w) = (learned(randn(&[t, i])), learned(randn(&[o, i]) / (i as f64).sqrt()));
             let b = learned(randn(&[o]));
-            let layer = TrainedLinear::pack(&[&w], &[Some(&b)]).unwrap();
+            let layer = TrainedLinear::pack(&[&w], &[Some(&b)], Kind::Float).unwrap();
             let plain = x.linear(&w, Some(&b));
             assert_same(layer.forward(&x, None), &plain, &[&x, &w, &b]);
-            let bare = TrainedLinear::pack(&[&w], &[None]).unwrap();
+            let bare = TrainedLinear::pack(&[&w], &[None], Kind::Float).unwrap();
             assert_same(bare.forward(&x, None), &x.linear::<&Tensor>(&w, None), &[&x, &w]);
             assert_same(layer.forward(&x.detach(), None), &x.detach().linear(&w, Some(&b)), &[&w, &b]);
-            let frozen = TrainedLinear::pack(&[&w.detach()], &[Some(&b.detach())]).unwrap();
+            let frozen = TrainedLinear::pack(&[&w.detach()], &[Some(&b.detach())], Kind::Float).unwrap();
             assert_same(frozen.forward(&x, None), &plain, &[&x]);
 
             let (residual, weight, bias) = (learned(randn(&[t, o])), learned(randn(&[o])), learned(randn(&[o])));
@@ -63,7 +64,7 @@ fn layers_side_by_side_equal_each_alone() {
             let weights = [70, 33, 50].map(|o| learned(randn(&[o, i])));
             let biases = [Some(learned(randn(&[70]))), None, Some(learned(randn(&[50])))];
             let of = weights.each_ref();
-            let layer = TrainedLinear::pack(&of, &biases.each_ref().map(Option::as_ref)).unwrap();
+            let layer = TrainedLinear::pack(&of, &biases.each_ref().map(Option::as_ref), Kind::Float).unwrap();
             let alone: Vec<Tensor> = of.iter().zip(&biases).map(|(w, b)| x.linear(w, b.as_ref())).collect();
             let all: Vec<&Tensor> = [&x].into_iter().chain(of).chain(biases.iter().flatten()).collect();
             assert_same(layer.forward(&x, None), &Tensor::cat(&alone, 1), &all);
@@ -80,8 +81,8 @@ fn feed_forward_equals_plain_torch() {
             let (w1, b1) = (learned(randn(&[wide, d]) / (d as f64).sqrt()), learned(randn(&[wide])));
             let (w2, b2) = (learned(randn(&[d, wide]) / (wide as f64).sqrt()), learned(randn(&[d])));
             let (weight, bias) = (learned(randn(&[d])), learned(randn(&[d])));
-            let up = TrainedLinear::pack(&[&w1], &[Some(&b1)]).unwrap();
-            let down = TrainedLinear::pack(&[&w2], &[Some(&b2)]).unwrap();
+            let up = TrainedLinear::pack(&[&w1], &[Some(&b1)], Kind::Float).unwrap();
+            let down = TrainedLinear::pack(&[&w2], &[Some(&b2)], Kind::Float).unwrap();
             let raw = x.linear(&w1, Some(&b1));
             let activated = match activations[n] {
                 Activation::Gelu => raw.gelu("none"),
@@ -100,6 +101,42 @@ fn feed_forward_equals_plain_torch() {
                 assert_same(train_feed_forward(&x, &up, activations[n], &down, Some(norm)), &plain, &all);
             }
         }
+    }
+}
+
+/// The value of `x` rounded to bf16, in f64.
+fn rounded(x: &Tensor) -> Tensor {
+    x.detach().to_kind(Kind::BFloat16).to_kind(Kind::Double)
+}
+
+#[test]
+fn bf16_products_are_those_of_rounded_factors() {
+    if !supports_bf16() {
+        return;
+    }
+    let close = |found: &Tensor, expected: &Tensor| {
+        let scale = expected.abs().max().double_value(&[]).max(1e-3);
+        assert_close(&(found / scale), &(expected / scale).to_kind(Kind::Float), 1e-5);
+    };
+    for (t, i, o) in SHAPES {
+        let x = learned(randn(&[t, i]));
+        let (w1, w2) = (learned(randn(&[o, i]) / (i as f64).sqrt()), learned(randn(&[33, i]) / (i as f64).sqrt()));
+        let b = learned(randn(&[o]));
+        let layer = TrainedLinear::pack(&[&w1, &w2], &[Some(&b), None], Kind::BFloat16).unwrap();
+        assert!(layer.is_current(Kind::BFloat16) && !layer.is_current(Kind::Float));
+        let y = layer.forward(&x, None).unwrap();
+        let weights = Tensor::cat(&[rounded(&w1), rounded(&w2)], 0);
+        let bias =
+            Tensor::cat(&[b.detach().to_kind(Kind::Double), Tensor::zeros([33], (Kind::Double, Device::Cpu))], 0);
+        close(&y, &(rounded(&x).matmul(&weights.tr()) + bias));
+        let gradient = randn(&[t, o + 33]);
+        let found = Tensor::run_backward(&[(&y * &gradient).sum(Kind::Float)], &[&x, &w1, &w2, &b], false, false);
+        let gradient_rounded = rounded(&gradient);
+        close(&found[0], &gradient_rounded.matmul(&weights));
+        let of_weights = gradient_rounded.tr().matmul(&rounded(&x));
+        close(&found[1], &of_weights.narrow(0, 0, o));
+        close(&found[2], &of_weights.narrow(0, o, 33));
+        close(&found[3], &gradient.narrow(1, 0, o).to_kind(Kind::Double).sum_dim_intlist(0, false, Kind::Double));
     }
 }
 
@@ -173,7 +210,10 @@ fn joined_attention_equals_that_of_its_parts() {
 fn rows_and_threads_do_not_change_a_bit() {
     let (w1, w2) = (learned(randn(&[300, 96]) * 0.1), learned(randn(&[96, 300]) * 0.1));
     let (weight, bias) = (learned(randn(&[96])), learned(randn(&[96])));
-    let (up, down) = (TrainedLinear::pack(&[&w1], &[None]).unwrap(), TrainedLinear::pack(&[&w2], &[None]).unwrap());
+    let (up, down) = (
+        TrainedLinear::pack(&[&w1], &[None], Kind::Float).unwrap(),
+        TrainedLinear::pack(&[&w2], &[None], Kind::Float).unwrap(),
+    );
     let x = learned(randn(&[1300, 96]));
     let run = |x: &Tensor| {
         let norm = Norm { residual: x, weight: &weight, bias: &bias, eps: 1e-5 };
@@ -195,11 +235,11 @@ fn rows_and_threads_do_not_change_a_bit() {
 #[test]
 fn changed_parameters_are_noticed() {
     let (w, b) = (randn(&[8, 4]), randn(&[8]));
-    let layer = TrainedLinear::pack(&[&w], &[Some(&b)]).unwrap();
-    assert!(layer.is_current());
+    let layer = TrainedLinear::pack(&[&w], &[Some(&b)], Kind::Float).unwrap();
+    assert!(layer.is_current(Kind::Float));
     let _ = b.shallow_clone().fill_(0.0);
-    assert!(!layer.is_current());
-    assert!(TrainedLinear::pack(&[&w, &randn(&[8, 5])], &[None, None]).is_err());
-    assert!(TrainedLinear::pack(&[], &[]).is_err());
+    assert!(!layer.is_current(Kind::Float));
+    assert!(TrainedLinear::pack(&[&w, &randn(&[8, 5])], &[None, None], Kind::Float).is_err());
+    assert!(TrainedLinear::pack(&[], &[], Kind::Float).is_err());
     assert!(layer.forward(&randn(&[3, 5]), None).is_err());
 }

@@ -199,18 +199,20 @@ impl Projection {
         Ok(post_op.unfused(y))
     }
 
-    /// The parts packed for training, if their products are faster that way than libtorch's.
+    /// The parts packed for training, if their products are faster that way than libtorch's. Under autocast they have factors in
+    /// bf16 and results in f32.
     fn trained(&self, x: &Tensor) -> Result<Option<Ref<'_, TrainedLinear>>> {
         let exact = |t: &Tensor| t.kind() == Kind::Float && t.device() == Device::Cpu;
-        let fits = exact(x) && self.parts.iter().all(|part| exact(part.weight())) && !Autocast::is_on(Device::Cpu);
-        if !fits || !souk_native::packed_products_are_faster()? {
+        let factors = if Autocast::is_on(Device::Cpu) { Kind::BFloat16 } else { Kind::Float };
+        let fits = exact(x) && self.parts.iter().all(|part| exact(part.weight()));
+        if !fits || !souk_native::packed_products_are_faster(factors)? {
             return Ok(None);
         }
-        if !self.trained.borrow().as_ref().is_some_and(TrainedLinear::is_current) {
+        if !self.trained.borrow().as_ref().is_some_and(|trained| trained.is_current(factors)) {
             let weights: Vec<&Tensor> = self.parts.iter().map(Linear::weight).collect();
             let biases: Vec<Option<&Tensor>> = self.parts.iter().map(|part| part.bias.as_ref()).collect();
             self.trained.replace(None);
-            self.trained.replace(Some(TrainedLinear::pack(&weights, &biases)?));
+            self.trained.replace(Some(TrainedLinear::pack(&weights, &biases, factors)?));
         }
         Ok(Ref::filter_map(self.trained.borrow(), Option::as_ref).ok())
     }
