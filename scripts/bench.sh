@@ -170,7 +170,7 @@ ingest() {
         # shellcheck disable=SC1091
         . "$services/env"
     fi
-    cargo bench --quiet --bench ingest -- "${BENCH_EVENTS:-10000000}" ${KAFKA_BROKERS:+"$KAFKA_BROKERS"}
+    cargo bench --quiet -p souk-ingest --bench ingest -- "${BENCH_EVENTS:-10000000}" ${KAFKA_BROKERS:+"$KAFKA_BROKERS"}
 }
 
 main "$@"

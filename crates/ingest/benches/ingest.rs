@@ -1,6 +1,6 @@
 //! Throughput of ingestion and sampling: files, Kafka compared with a bare consumer, and memory use.
 //!
-//!   cargo bench --bench ingest -- [EVENTS] [KAFKA_BROKERS]      (default: 10000000 events; no Kafka)
+//!   cargo bench -p souk-ingest --bench ingest -- [EVENTS] [KAFKA_BROKERS]      (default: 10000000 events; no Kafka)
 //!
 //! The Kafka part uses a tenth of the events. Rates per core are by processor time, which other programs do not disturb.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a bench that cannot go on says why and ends")]
@@ -17,14 +17,14 @@ use rdkafka::client::DefaultClientContext;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer};
 use rdkafka::{ClientConfig, Message};
-use souk::beir::DataFolder;
-use souk::catalogue::Catalogue;
-use souk::dataset::{Examples, Ingest, IngestProgress, IngestSettings};
-use souk::log::file::{FileSettings, FileSource};
-use souk::log::kafka::{KafkaSettings, KafkaSource};
-use souk::log::{LogSource, OnGap, Resume};
-use souk::shuffle::{Draw, Order};
-use souk::ubi::{Action, EventRecord, QueryRecord};
+use souk_ingest::dataset::{Examples, Ingest, IngestProgress, IngestSettings};
+use souk_ingest::log::file::{FileSettings, FileSource};
+use souk_ingest::log::kafka::{KafkaSettings, KafkaSource};
+use souk_ingest::log::{LogSource, OnGap, Resume};
+use souk_io::beir::DataFolder;
+use souk_io::catalogue::Catalogue;
+use souk_io::shuffle::{Draw, Order};
+use souk_io::ubi::{Action, EventRecord, QueryRecord};
 
 const ITEMS: u64 = 100_000;
 /// Each query is followed by ten impressions and one or two choices.
@@ -124,7 +124,7 @@ fn resident_mib() -> u64 {
 
 fn run(
     home: &Path,
-    open: impl FnMut(Resume) -> souk::Result<Box<dyn LogSource>>,
+    open: impl FnMut(Resume) -> souk_io::Result<Box<dyn LogSource>>,
     report: impl FnMut(&IngestProgress),
 ) -> IngestProgress {
     let stop = Arc::new(AtomicBool::new(false));
@@ -240,7 +240,7 @@ fn count_messages(settings: &KafkaSettings, messages: u64) -> Duration {
     let mut source = KafkaSource::open(settings, Arc::new(|_| Ok(None))).unwrap();
     let (mut bytes, mut count, mut first) = (0, 0, None);
     while count < messages {
-        if let Some(souk::log::Signal::Batch(batch)) = source.next(Duration::from_millis(100)).unwrap() {
+        if let Some(souk_ingest::log::Signal::Batch(batch)) = source.next(Duration::from_millis(100)).unwrap() {
             first.get_or_insert_with(Instant::now);
             count += batch.len() as u64;
             bytes += batch.num_bytes();
@@ -254,7 +254,7 @@ fn count_messages(settings: &KafkaSettings, messages: u64) -> Duration {
 fn to_examples(settings: &KafkaSettings, home: &Path, messages: u64) -> Duration {
     let first = Arc::new(OnceLock::new());
     let seen = first.clone();
-    let open = move |resume: Resume| -> souk::Result<Box<dyn LogSource>> {
+    let open = move |resume: Resume| -> souk_io::Result<Box<dyn LogSource>> {
         Ok(Box::new(Timed { source: KafkaSource::open(settings, resume)?, first: seen.clone() }))
     };
     let done = run(home, open, |_| {});
@@ -287,19 +287,19 @@ struct Timed {
 }
 
 impl LogSource for Timed {
-    fn next(&mut self, wait: Duration) -> souk::Result<Option<souk::log::Signal>> {
+    fn next(&mut self, wait: Duration) -> souk_io::Result<Option<souk_ingest::log::Signal>> {
         let signal = self.source.next(wait)?;
-        if matches!(signal, Some(souk::log::Signal::Batch(_))) {
+        if matches!(signal, Some(souk_ingest::log::Signal::Batch(_))) {
             self.first.get_or_init(Instant::now);
         }
         Ok(signal)
     }
 
-    fn commit(&mut self, lane: &souk::log::Lane, position: &souk::log::Position) -> souk::Result<()> {
+    fn commit(&mut self, lane: &souk_ingest::log::Lane, position: &souk_ingest::log::Position) -> souk_io::Result<()> {
         self.source.commit(lane, position)
     }
 
-    fn send_dead_letters(&mut self, letters: &[souk::log::DeadLetter]) -> souk::Result<()> {
+    fn send_dead_letters(&mut self, letters: &[souk_ingest::log::DeadLetter]) -> souk_io::Result<()> {
         self.source.send_dead_letters(letters)
     }
 
