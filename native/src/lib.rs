@@ -1,6 +1,6 @@
 //! Souk's C++ shim and low-level code: transformers on packed tokens on the CPU, for inference and training; libtorch
 //! features for training (collectives, fused AdamW, autocast); loading of CUDA; memory-mapped files; vector products for
-//! graph search; thread priority; jemalloc; immediate exit.
+//! graph search; quotes in JSON; thread priority; jemalloc; immediate exit.
 //!
 //! Takes and returns `tch` tensors. Packed means that a batch's texts are concatenated without padding (`x` is `[T, D]`), and
 //! `starts` holds their offsets: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Attention and
@@ -20,6 +20,7 @@ mod mapping;
 mod memory;
 mod priority;
 mod products;
+mod quotes;
 mod rows;
 mod tensor;
 mod training;
@@ -34,6 +35,7 @@ pub use linear::{Activation, Epilogue, Norm, PackedLinear, feed_forward, support
 pub use mapping::{Mapping, Number, Numbers};
 pub use priority::step_back;
 pub use products::{code_products, product, products};
+pub use quotes::plain_quotes;
 pub use rows::{Embeddings, embed_norm, segment_mean};
 pub use training::{TrainedLinear, packed_products_are_faster, supports_bf16, train_feed_forward};
 

@@ -19,6 +19,35 @@ pub fn is_writable(time: i64) -> bool {
 /// Milliseconds since 1970, or `None` if the text is not a timestamp. Digits after the milliseconds are cut off, and a
 /// leap second counts as the second before it.
 pub fn parse(text: &str) -> Option<i64> {
+    parse_usual(text).or_else(|| parse_any(text))
+}
+
+/// `2026-01-31T10:00:00.000Z` exactly, which is what `format` and most logs write; `None` also for a leap second.
+fn parse_usual(text: &str) -> Option<i64> {
+    let text: &[u8; 24] = text.as_bytes().try_into().ok()?;
+    let mut is_usual = true;
+    for (byte, shape) in text.iter().zip(b"0000-00-00T00:00:00.000Z") {
+        is_usual &= if *shape == b'0' { byte.is_ascii_digit() } else { byte == shape };
+    }
+    let number =
+        |digits: Range<usize>| text[digits].iter().fold(0, |number, digit| number * 10 + i64::from(digit & 15));
+    let (year, month, day) = (number(0..4), number(5..7), number(8..10));
+    let (hour, minute, second) = (number(11..13), number(14..16), number(17..19));
+    let is_leap_year = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let num_days = match month {
+        2 => 28 + i64::from(is_leap_year),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    };
+    is_usual &= (1..=12).contains(&month) && (1..=num_days).contains(&day) && hour < 24 && minute < 60 && second < 60;
+    // days since 1970 in the Gregorian calendar, whose years are counted here from March on
+    let (years, months) = (year - i64::from(month <= 2), (month + 9) % 12);
+    let days = 365 * years + years.div_euclid(4) - years.div_euclid(100) + years.div_euclid(400);
+    let days = days + (153 * months + 2) / 5 + day - 719_469;
+    is_usual.then(|| (((days * 24 + hour) * 60 + minute) * 60 + second) * 1000 + number(20..23))
+}
+
+fn parse_any(text: &str) -> Option<i64> {
     let pieces = Pieces::parse(text.trim()).ok()?;
     let offset = pieces.to_numeric_offset();
     if offset.is_none() && pieces.time_zone_annotation().is_some() {
@@ -77,6 +106,29 @@ mod tests {
                     proptest::prop_assert_eq!(parse(&format(time)), Some(time));
                 }
             }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn usual_times_are_read_like_any_others(
+            time in WRITABLE,
+            text in "[012][0-9]{3}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-6][0-9]:[0-6][0-9].[0-9]{3}Z",
+        ) {
+            proptest::prop_assert_eq!(parse_usual(&format(time)), Some(time));
+            proptest::prop_assert_eq!(parse_any(&format(time)), Some(time));
+            proptest::prop_assert!(parse_usual(&text).is_none_or(|time| parse_any(&text) == Some(time)), "{}", text);
+        }
+    }
+
+    #[test]
+    fn every_day_is_read_the_usual_way() {
+        for day in (WRITABLE.start..WRITABLE.end).step_by(86_400_000) {
+            let text = format(day);
+            assert_eq!(parse_usual(&text), Some(day), "{text}");
+        }
+        for text in ["2023-02-29T00:00:00.000Z", "1900-02-29T00:00:00.000Z", "2024-04-31T00:00:00.000Z"] {
+            assert_eq!((parse_usual(text), parse_any(text)), (None, None), "{text}");
         }
     }
 
