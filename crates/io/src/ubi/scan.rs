@@ -77,6 +77,9 @@ impl Known {
 }
 
 /// Position in a text, and the quotes after it. The text has no escapes, so quotes always begin or end a string.
+///
+/// Lives in registers: what most records need is inlined, and the rest takes a copy.
+#[derive(Clone, Copy)]
 struct Scan<'a> {
     text: &'a str,
     position: usize,
@@ -92,66 +95,50 @@ impl<'a> Scan<'a> {
     }
 
     /// Position of the next quote; `None` also for a block with an escape or a control character.
-    #[inline]
+    #[inline(always)]
     fn next_quote(&mut self) -> Option<usize> {
         while self.quotes == 0 {
-            self.quotes = self.read_block()?;
+            self.quotes = quotes_of_block(self.text.as_bytes(), self.next_block)?;
+            self.next_block += BLOCK;
         }
         let bit = self.quotes.trailing_zeros() as usize;
         self.quotes &= self.quotes - 1;
         Some(self.next_block - BLOCK + bit)
     }
 
-    fn read_block(&mut self) -> Option<u64> {
-        let rest = self.text.as_bytes().get(self.next_block..).filter(|rest| !rest.is_empty())?;
-        self.next_block += BLOCK;
-        if let Some(block) = rest.first_chunk() {
-            return plain_quotes(block);
-        }
-        let mut block = [b' '; BLOCK];
-        block[..rest.len()].copy_from_slice(rest);
-        plain_quotes(&block)
-    }
-
-    #[inline]
+    #[inline(always)]
     fn peek(&self) -> Option<u8> {
         self.text.as_bytes().get(self.position).copied()
     }
 
     /// Next byte that is not a space.
-    #[inline]
+    #[inline(always)]
     fn peek_token(&mut self) -> Option<u8> {
-        match self.peek()? {
-            b' ' => self.pass_spaces(),
-            byte => Some(byte),
-        }
-    }
-
-    #[cold]
-    fn pass_spaces(&mut self) -> Option<u8> {
-        while self.peek()? == b' ' {
-            self.position += 1;
+        if self.peek()? == b' ' {
+            self.position = end_of_spaces(self.text.as_bytes(), self.position);
         }
         self.peek()
     }
 
     /// Passes a byte, if it comes next.
-    #[inline]
+    #[inline(always)]
     fn accept(&mut self, byte: u8) -> bool {
         let is_next = self.peek_token() == Some(byte);
         self.position += usize::from(is_next);
         is_next
     }
 
+    #[inline(always)]
     fn is_at_end(&mut self) -> bool {
         self.peek_token().is_none()
     }
 
+    #[inline(always)]
     fn literal(&mut self, literal: &str) -> Option<()> {
         self.text.as_bytes()[self.position..].starts_with(literal.as_bytes()).then(|| self.position += literal.len())
     }
 
-    #[inline]
+    #[inline(always)]
     fn string(&mut self) -> Option<&'a str> {
         if self.peek_token()? != b'"' {
             return None;
@@ -163,6 +150,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Calls `field` with each name; it passes the value.
+    #[inline(always)]
     fn object(&mut self, mut field: impl FnMut(&mut Self, &'a str) -> Option<()>) -> Option<()> {
         if !self.accept(b'{') {
             return None;
@@ -199,6 +187,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Digits of a whole number without sign.
+    #[inline(always)]
     fn digits(&mut self) -> Option<&'a str> {
         let start = self.position;
         let has_zero = self.peek()? == b'0';
@@ -208,6 +197,7 @@ impl<'a> Scan<'a> {
         if is_usual { self.text.get(start..self.position) } else { None }
     }
 
+    #[inline(always)]
     fn optional<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
         match self.peek_token()? {
             b'n' => self.literal("null").map(|()| None),
@@ -215,6 +205,7 @@ impl<'a> Scan<'a> {
         }
     }
 
+    #[inline(always)]
     fn text(&mut self) -> Option<Option<&'a str>> {
         match self.peek_token()? {
             b'n' => self.literal("null").map(|()| None),
@@ -223,16 +214,24 @@ impl<'a> Scan<'a> {
     }
 
     /// String or whole number.
+    #[inline(always)]
     fn plain_text(&mut self) -> Option<&'a str> {
         if self.peek_token()? == b'"' { self.string() } else { self.digits() }
     }
 
+    #[inline(always)]
     fn texts(&mut self) -> Option<Vec<Text<'a>>> {
         let mut texts = Vec::new();
-        self.array(|scan| scan.plain_text().map(|text| texts.push(borrowed(text))))?;
+        *self = self.after_texts(&mut texts)?;
         Some(texts)
     }
 
+    fn after_texts(mut self, texts: &mut Vec<Text<'a>>) -> Option<Self> {
+        self.array(|scan| scan.plain_text().map(|text| texts.push(borrowed(text))))?;
+        Some(self)
+    }
+
+    #[inline(always)]
     fn time(&mut self) -> Option<Option<Time>> {
         self.optional(|scan| {
             if scan.peek_token()? == b'"' {
@@ -242,6 +241,7 @@ impl<'a> Scan<'a> {
         })
     }
 
+    #[inline(always)]
     fn attributes(&mut self) -> Option<Attributes<'a>> {
         let (mut object, mut position, mut known) = (None, None, Known::default());
         self.object(|scan, name| {
@@ -257,6 +257,7 @@ impl<'a> Scan<'a> {
         Some(Attributes { object, position })
     }
 
+    #[inline(always)]
     fn item(&mut self) -> Option<Option<&'a str>> {
         let (mut object_id, mut known) = (None, Known::default());
         self.object(|scan, name| match name {
@@ -267,6 +268,7 @@ impl<'a> Scan<'a> {
         Some(object_id)
     }
 
+    #[inline(always)]
     fn rank(&mut self) -> Option<Position> {
         let (mut ordinal, mut known) = (None, Known::default());
         self.object(|scan, name| match name {
@@ -282,9 +284,22 @@ impl<'a> Scan<'a> {
     }
 
     /// Passes a value of any kind.
+    #[inline(always)]
     fn skip(&mut self, depth: usize) -> Option<()> {
+        if self.peek_token()? == b'"' {
+            return self.string().map(|_| ());
+        }
+        *self = self.after_value(depth)?;
+        Some(())
+    }
+
+    fn after_value(mut self, depth: usize) -> Option<Self> {
+        self.skip_nested(depth)?;
+        Some(self)
+    }
+
+    fn skip_nested(&mut self, depth: usize) -> Option<()> {
         match self.peek_token()? {
-            b'"' => self.string().map(|_| ()),
             b'{' if depth < MAX_DEPTH => self.object(|scan, _| scan.skip(depth + 1)),
             b'[' if depth < MAX_DEPTH => self.array(|scan| scan.skip(depth + 1)),
             b'n' => self.literal("null"),
@@ -309,12 +324,34 @@ impl<'a> Scan<'a> {
         Some(())
     }
 
+    #[inline(always)]
     fn pass_digits(&mut self) -> usize {
         let rest = &self.text.as_bytes()[self.position..];
         let num_digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
         self.position += num_digits;
         num_digits
     }
+}
+
+/// Quotes of the block at `start`; `None` at the end of the text, too.
+#[inline(always)]
+fn quotes_of_block(text: &[u8], start: usize) -> Option<u64> {
+    let rest = text.get(start..)?;
+    match rest.first_chunk() {
+        Some(block) => plain_quotes(block),
+        None => quotes_of_rest(rest),
+    }
+}
+
+fn quotes_of_rest(rest: &[u8]) -> Option<u64> {
+    let mut block = [b' '; BLOCK];
+    block.get_mut(..rest.len()).filter(|_| !rest.is_empty())?.copy_from_slice(rest);
+    plain_quotes(&block)
+}
+
+#[cold]
+fn end_of_spaces(text: &[u8], start: usize) -> usize {
+    start + text.iter().skip(start).take_while(|byte| **byte == b' ').count()
 }
 
 #[cfg(test)]
