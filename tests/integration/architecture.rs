@@ -13,8 +13,9 @@ fn crates() -> Vec<(String, String)> {
         let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().file_name());
         entries.map(|name| name.into_string().unwrap()).map(|name| (name.clone(), format!("{folder}/{name}"))).collect()
     };
-    [inside("crates"), inside("services"), vec![("souk".into(), "src".into()), ("native".into(), "native".into())]]
-        .concat()
+    let single = [("souk", "src"), ("native", "native"), ("native-kafka", "native/kafka")];
+    let single = single.map(|(name, folder)| (name.to_owned(), folder.to_owned()));
+    [inside("crates"), inside("services"), single.to_vec()].concat()
 }
 
 /// `a --> b` for each crate `b` that depends on `a`.

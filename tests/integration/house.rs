@@ -94,7 +94,9 @@ fn unsafe_code(path: &str, text: &str) -> Vec<String> {
 }
 
 fn no_introduction(path: &str, text: &str) -> Vec<String> {
-    let ours = ["src/", "crates/", "services/", "native/src/"].iter().any(|folder| path.starts_with(folder));
+    let ours = ["src/", "crates/", "services/", "native/src/", "native/kafka/src/"]
+        .iter()
+        .any(|folder| path.starts_with(folder));
     (ours && !text.starts_with("//!")).then(|| "does not begin with `//!`".to_owned()).into_iter().collect()
 }
 

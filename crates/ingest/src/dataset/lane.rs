@@ -71,9 +71,8 @@ impl OpenLane {
                 self.position.0.insert(message.part.into(), message.offset);
             }
             // a source may start a little early
-            if !self.position.covers(message.part, message.offset) {
+            if self.position.pass(message.part, message.offset, message.next) {
                 self.joiner.take(&message, &mut self.buffer);
-                self.position.advance(message.part, message.next);
                 if batch.finishes_earlier_parts && self.position.0.len() > 1 {
                     self.position.retain_part(message.part);
                 }

@@ -46,22 +46,21 @@ impl fmt::Display for Lane {
 pub struct Position(pub BTreeMap<String, u64>);
 
 impl Position {
-    /// Marks every message before `next` as processed.
-    pub fn advance(&mut self, part: &str, next: u64) {
+    /// Marks every message before `next` as processed. Returns false if the one at `offset` already was.
+    pub fn pass(&mut self, part: &str, offset: u64, next: u64) -> bool {
         match self.0.get_mut(part) {
-            Some(at) => *at = next.max(*at),
-            None => drop(self.0.insert(part.into(), next)),
+            Some(at) if offset < *at => false,
+            Some(at) => {
+                *at = next.max(*at);
+                true
+            }
+            None => self.0.insert(part.into(), next).is_none(),
         }
     }
 
     /// Drops all parts but this one, because they are finished.
     pub fn retain_part(&mut self, part: &str) {
         self.0.retain(|other, _| other == part);
-    }
-
-    /// Returns whether the message at `offset` is already processed.
-    pub fn covers(&self, part: &str, offset: u64) -> bool {
-        self.0.get(part).is_some_and(|next| offset < *next)
     }
 }
 
@@ -113,6 +112,11 @@ pub struct Message<'a> {
 impl MessageBatch {
     fn new(lane: Lane, parts: Arc<[String]>) -> Self {
         Self { lane, finishes_earlier_parts: false, parts, bytes: Vec::new(), entries: Vec::new() }
+    }
+
+    /// Makes room for messages of so many bytes together.
+    fn with_capacity(lane: Lane, parts: &Arc<[String]>, num_bytes: usize) -> Self {
+        Self { bytes: Vec::with_capacity(num_bytes), ..Self::new(lane, parts.clone()) }
     }
 
     fn push(&mut self, payload: &[u8], part: usize, offset: u64, next: u64) {
@@ -211,9 +215,10 @@ mod tests {
     #[test]
     fn position_never_moves_backwards() {
         let mut position = Position::default();
-        assert!(!position.covers("topic", 0));
-        position.advance("topic", 5);
-        position.advance("topic", 3);
-        assert!(position.covers("topic", 4) && !position.covers("topic", 5) && !position.covers("other", 0));
+        assert!(position.pass("topic", 0, 5));
+        assert!(!position.pass("topic", 4, 9));
+        assert!(position.pass("topic", 7, 3), "a gap, and an end before it");
+        assert_eq!(position.0, BTreeMap::from([("topic".into(), 5)]));
+        assert!(position.pass("topic", 5, 6) && position.pass("other", 0, 1));
     }
 }

@@ -24,7 +24,7 @@ fn read(source: &mut FileSource, wait: Duration) -> (Vec<String>, Position) {
                 for message in batch.messages() {
                     lines.push(String::from_utf8_lossy(message.payload).into_owned());
                     position = Position::default();
-                    position.advance(message.part, message.next);
+                    position.pass(message.part, message.offset, message.next);
                 }
             }
             Some(Signal::Opened(..)) => {}

@@ -5,6 +5,7 @@
 //! there. Topics of one source are read together: partition 3 of each is one lane, so records with the same key must
 //! share a partition (for example, both keyed by the query id).
 
+mod member;
 mod poll;
 mod topic;
 
@@ -19,7 +20,8 @@ use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
-use self::poll::{Command, GroupMember, Poller};
+use self::member::GroupMember;
+use self::poll::{Command, Poller};
 pub use self::topic::Topic;
 use super::{DeadLetter, Lane, LogSource, OnGap, Position, Resume, Signal};
 use souk_io::error::{Error, Result};

@@ -1,176 +1,40 @@
-//! Kafka polling thread and its handling of partition rebalances. Takes commands, gives signals; never commits offsets
-//! unasked.
+//! Kafka polling thread. Takes commands, gives batches; never commits offsets unasked.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, TrySendError};
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext};
+use rdkafka::Message;
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
-use rdkafka::statistics::Statistics;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
-use rdkafka::types::RDKafkaRespErr;
-use rdkafka::{ClientContext, Message};
+use souk_native_kafka::FetchQueue;
 
-use super::super::{HandoverToken, Lane, MessageBatch, Resume, Signal};
+use super::super::{MessageBatch, Signal};
+use super::member::GroupMember;
 use super::{KafkaSettings, upstream};
-use souk_io::error::Result;
+use souk_io::error::{Error, Result};
 
 /// Batches are delivered at this size, or once their first message has waited this long.
 const BATCH_BYTES: usize = 1 << 20;
 const BATCH_WAIT: Duration = Duration::from_millis(50);
-/// Messages between two clock checks.
-const CHECK_EVERY: usize = 512;
+/// Room for a batch and for what comes with its last message.
+const BATCH_CAPACITY: usize = BATCH_BYTES + BATCH_BYTES / 8;
 /// Divisor of the group's poll interval: the time to wait for a busy consumer before pausing the partitions and polling
 /// again. Pausing discards prefetched messages.
 const BUSY_DIVISOR: u32 = 4;
 /// librdkafka's default.
 const POLL_INTERVAL: Duration = Duration::from_secs(300);
-/// Time limit for committing a lane that moves to another member.
-const HANDOVER_TIMEOUT: Duration = Duration::from_secs(60);
-
-const KAFKA: &str = "Kafka";
 
 pub enum Command {
     Commit(i32, Vec<(String, u64)>),
     Leave,
 }
 
-/// Consumer group member; handles rebalances.
-pub struct GroupMember {
-    lanes: String,
-    topics: Arc<[String]>,
-    signals: SyncSender<Result<Signal>>,
-    resume: Resume,
-    lag: Arc<AtomicU64>,
-    assignment: Mutex<Assignment>,
-}
-
-#[derive(Default)]
-struct Assignment {
-    /// Number of changes so far.
-    generation: u64,
-    partitions: Option<BTreeSet<i32>>,
-}
-
-impl GroupMember {
-    pub fn new(
-        lanes: String,
-        topics: Arc<[String]>,
-        signals: SyncSender<Result<Signal>>,
-        resume: Resume,
-        lag: Arc<AtomicU64>,
-    ) -> Self {
-        Self { lanes, topics, signals, resume, lag, assignment: Mutex::default() }
-    }
-
-    fn lane(&self, partition: i32) -> Lane {
-        Lane::new(&format!("{}-{partition:04}", self.lanes))
-    }
-
-    fn assign(&self, consumer: &BaseConsumer<Self>, assigned: &TopicPartitionList) -> Result<()> {
-        let mut list = TopicPartitionList::new();
-        let mut positions = BTreeMap::new();
-        for element in assigned.elements() {
-            let partition = element.partition();
-            if let std::collections::btree_map::Entry::Vacant(place) = positions.entry(partition) {
-                place.insert((self.resume)(&self.lane(partition))?.unwrap_or_default());
-            }
-            let next = positions[&partition].0.get(element.topic()).map_or(Offset::Beginning, |next| {
-                // Kafka offsets are i64
-                Offset::Offset(i64::try_from(*next).unwrap_or(i64::MAX))
-            });
-            let added = list.add_partition_offset(element.topic(), partition, next);
-            added.map_err(|e| upstream(KAFKA.into(), "librdkafka rejects an offset", e))?;
-        }
-        consumer.assign(&list).map_err(|e| upstream(KAFKA.into(), "librdkafka rejects an assignment", e))?;
-        tracing::info!(lanes = self.lanes, ?positions, "partitions assigned");
-        self.set_partitions(Some(positions.keys().copied().collect()));
-        for (partition, position) in positions {
-            self.send(Ok(Signal::Opened(self.lane(partition), position)));
-        }
-        Ok(())
-    }
-
-    fn revoke(&self, consumer: &BaseConsumer<Self>) -> Result<()> {
-        let partitions = self.set_partitions(None).unwrap_or_default();
-        tracing::info!(lanes = self.lanes, ?partitions, "partitions revoked");
-        let deadline = Instant::now() + HANDOVER_TIMEOUT;
-        // notify all lanes before waiting for any
-        let mut waiting = Vec::new();
-        for partition in partitions {
-            let (token, done) = sync_channel(0);
-            self.send(Ok(Signal::Closed(self.lane(partition), HandoverToken(token))));
-            waiting.push(done);
-        }
-        for done in waiting {
-            // dropping the token ends the wait; after the timeout, the dataset rejects the late writer
-            let _late = done.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_err();
-        }
-        consumer.unassign().map_err(|e| upstream(KAFKA.into(), "librdkafka rejects an assignment", e))
-    }
-
-    fn set_partitions(&self, partitions: Option<BTreeSet<i32>>) -> Option<BTreeSet<i32>> {
-        let mut assignment = self.assignment.lock().unwrap_or_else(|e| e.into_inner());
-        assignment.generation += 1;
-        std::mem::replace(&mut assignment.partitions, partitions)
-    }
-
-    fn generation(&self) -> u64 {
-        self.assignment.lock().unwrap_or_else(|e| e.into_inner()).generation
-    }
-
-    /// Blocks until the signal is queued, because a lost open or close would corrupt the lane. Returns false if the
-    /// receiver is gone.
-    fn send(&self, signal: Result<Signal>) -> bool {
-        let mut signal = signal;
-        loop {
-            signal = match self.signals.try_send(signal) {
-                Ok(()) => return true,
-                Err(TrySendError::Disconnected(_)) => return false,
-                Err(TrySendError::Full(signal)) => signal,
-            };
-            std::thread::sleep(Duration::from_millis(2));
-        }
-    }
-}
-
-impl ClientContext for GroupMember {
-    fn stats(&self, statistics: Statistics) {
-        let partitions = statistics.topics.values().flat_map(|topic| topic.partitions.values());
-        let lags =
-            partitions.filter(|partition| partition.partition >= 0 && partition.hi_offset >= 0).map(|partition| {
-                let read = if partition.app_offset < 0 { partition.next_offset } else { partition.app_offset };
-                let next = read.max(partition.lo_offset).max(0);
-                (partition.hi_offset - next).max(0) as u64
-            });
-        self.lag.store(lags.sum(), Ordering::Relaxed);
-    }
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::PartitionEOF) {
-            return;
-        }
-        tracing::warn!(lanes = self.lanes, reason, "Kafka: {error}");
-    }
-}
-
-impl ConsumerContext for GroupMember {
-    fn rebalance(&self, consumer: &BaseConsumer<Self>, event: RDKafkaRespErr, list: &mut TopicPartitionList) {
-        let outcome = match event {
-            RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS => self.assign(consumer, list),
-            _ => self.revoke(consumer),
-        };
-        if let Err(error) = outcome {
-            self.send(Err(error));
-        }
-    }
-}
-
 pub struct Poller {
-    consumer: BaseConsumer<GroupMember>,
+    queue: FetchQueue<GroupMember>,
+    consumer: Arc<BaseConsumer<GroupMember>>,
     commands: Receiver<Command>,
     service: String,
     follow: bool,
@@ -185,20 +49,19 @@ pub struct Poller {
 
 impl Poller {
     pub fn new(consumer: BaseConsumer<GroupMember>, commands: Receiver<Command>, settings: &KafkaSettings) -> Self {
-        let (service, follow) = (settings.service(), settings.follow);
-        let (filling, ends) = (BTreeMap::new(), BTreeMap::new());
         let interval = settings.properties.get("max.poll.interval.ms").and_then(|millis| millis.parse().ok());
-        let busy_timeout = interval.map_or(POLL_INTERVAL, Duration::from_millis) / BUSY_DIVISOR;
+        let consumer = Arc::new(consumer);
         Self {
+            queue: FetchQueue::new(consumer.clone()),
             consumer,
             commands,
-            service,
-            follow,
-            busy_timeout,
+            service: settings.service(),
+            follow: settings.follow,
+            busy_timeout: interval.map_or(POLL_INTERVAL, Duration::from_millis) / BUSY_DIVISOR,
             generation: 0,
-            filling,
+            filling: BTreeMap::new(),
             oldest: None,
-            ends,
+            ends: BTreeMap::new(),
             ended: false,
         }
     }
@@ -210,23 +73,28 @@ impl Poller {
     }
 
     fn serve(&mut self) -> Result<()> {
-        let mut since_check = 0;
         loop {
-            let is_filling = self.poll(BATCH_WAIT)?;
-            since_check += 1;
-            if !is_filling || since_check == CHECK_EVERY {
-                since_check = 0;
-                if !self.run_commands() || !self.deliver_due()? {
-                    return Ok(());
-                }
-                self.check_end();
+            self.poll(BATCH_WAIT)?;
+            if !self.run_commands() || !self.deliver_due()? {
+                return Ok(());
             }
+            self.check_end();
         }
     }
 
-    /// Returns true if a message came and its batch is not full.
-    fn poll(&mut self, wait: Duration) -> Result<bool> {
-        let polled = self.consumer.poll(wait);
+    /// Serves the group's events and adds messages to the batches being filled.
+    fn poll(&mut self, wait: Duration) -> Result<()> {
+        // with partitions, `fetch` waits
+        match self.consumer.poll(if self.consumer.context().has_partitions() { Duration::ZERO } else { wait }) {
+            None => {}
+            Some(Err(error)) => self.check_error(error)?,
+            // every partition is redirected before it is read
+            Some(Ok(message)) => {
+                let place = format!("{} {} {}", message.topic(), message.partition(), message.offset());
+                return Err(Error::device(format!("a message came past its queue: {place}")));
+            }
+        }
+        self.consumer.context().take_offered(&self.consumer, &self.queue)?;
         let now = self.consumer.context().generation();
         if now != self.generation {
             // undelivered messages belong to the lanes' next readers
@@ -234,28 +102,34 @@ impl Poller {
             self.filling.clear();
             self.ends.clear();
         }
-        match polled {
-            None => Ok(false),
-            Some(Err(KafkaError::PartitionEOF(partition))) => {
-                *self.ends.entry(partition).or_default() += 1;
-                Ok(false)
+        if self.consumer.context().has_partitions() { self.fetch(wait) } else { Ok(()) }
+    }
+
+    fn fetch(&mut self, wait: Duration) -> Result<()> {
+        let Self { queue, consumer, filling, ends, .. } = self;
+        let member = consumer.context();
+        let mut failures = Vec::new();
+        queue.consume(wait, |fetched| {
+            let partition = fetched.partition();
+            match fetched.error() {
+                None => {}
+                Some(RDKafkaErrorCode::PartitionEOF) => return *ends.entry(partition).or_default() += 1,
+                Some(code) => return failures.push(KafkaError::MessageConsumption(code)),
             }
-            Some(Err(error)) => self.check_error(error).map(|()| false),
-            Some(Ok(message)) => {
-                let member = self.consumer.context();
-                let part = member.topics.iter().position(|topic| topic == message.topic()).unwrap_or_default();
-                let partition = message.partition();
-                let batch = self
-                    .filling
-                    .entry(partition)
-                    .or_insert_with(|| MessageBatch::new(member.lane(partition), member.topics.clone()));
-                let offset = u64::try_from(message.offset()).unwrap_or_default();
-                batch.push(message.payload().unwrap_or_default(), part, offset, offset + 1);
-                let is_full = batch.num_bytes() >= BATCH_BYTES;
-                self.oldest.get_or_insert_with(Instant::now);
-                Ok(!is_full)
-            }
+            let batch = filling
+                .entry(partition)
+                .or_insert_with(|| MessageBatch::with_capacity(member.lane(partition), &member.topics, BATCH_CAPACITY));
+            let part = match &*member.topics {
+                [_] => 0,
+                topics => topics.iter().position(|topic| topic == fetched.topic()).unwrap_or_default(),
+            };
+            let offset = u64::try_from(fetched.offset()).unwrap_or_default();
+            batch.push(fetched.payload(), part, offset, offset + 1);
+        });
+        if !self.filling.is_empty() {
+            self.oldest.get_or_insert_with(Instant::now);
         }
+        failures.into_iter().try_for_each(|error| self.check_error(error))
     }
 
     /// Fails on permanent errors and logs the others.
@@ -305,8 +179,15 @@ impl Poller {
     /// Delivers batches that are full or old enough; returns false to stop.
     fn deliver_due(&mut self) -> Result<bool> {
         let old = self.oldest.is_some_and(|oldest| oldest.elapsed() >= BATCH_WAIT);
-        let due = |batch: &MessageBatch| old || batch.num_bytes() >= BATCH_BYTES;
-        let partitions: Vec<i32> = self.filling.iter().filter(|(_, batch)| due(batch)).map(|(p, _)| *p).collect();
+        let due = |partition: &i32, batch: &MessageBatch| {
+            old || batch.num_bytes() >= BATCH_BYTES || (!self.follow && self.is_at_end(*partition))
+        };
+        let partitions: Vec<i32> = self
+            .filling
+            .iter()
+            .filter(|(partition, batch)| due(partition, batch))
+            .map(|(partition, _)| *partition)
+            .collect();
         if old {
             self.oldest = None;
         }
@@ -356,15 +237,17 @@ impl Poller {
 
     /// Sends `Ended` once every partition is read to its end, unless the source follows its log.
     fn check_end(&mut self) {
-        let member = self.consumer.context();
         if self.follow || self.ended || !self.filling.is_empty() {
             return;
         }
-        let assigned = member.assignment.lock().unwrap_or_else(|e| e.into_inner()).partitions.clone();
-        let topics = member.topics.len();
-        let at_end = |partition: &i32| self.ends.get(partition).is_some_and(|ends| *ends >= topics);
-        if assigned.is_some_and(|partitions| partitions.iter().all(at_end)) {
+        let member = self.consumer.context();
+        if member.partitions().is_some_and(|partitions| partitions.iter().all(|partition| self.is_at_end(*partition))) {
             self.ended = member.send(Ok(Signal::Ended));
         }
+    }
+
+    /// Whether all topics are read to the end that this partition had.
+    fn is_at_end(&self, partition: i32) -> bool {
+        self.ends.get(&partition).is_some_and(|ends| *ends >= self.consumer.context().topics.len())
     }
 }
