@@ -88,7 +88,7 @@ impl<'a> Ingest<'a> {
             let home = self.home.clone();
             let mut source = (self.open)(Arc::new(move |lane| chain::position(&home, lane)))?;
             let reason = thread::scope(|scope| {
-                let threads = LaneThreads::start(scope, &self.settings);
+                let threads = LaneThreads::start(scope, &self.settings)?;
                 self.read(source.as_mut(), threads, &mut progress, &mut report)
             });
             match reason? {

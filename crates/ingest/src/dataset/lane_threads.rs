@@ -44,20 +44,23 @@ pub struct LaneThreads {
 }
 
 impl LaneThreads {
-    pub fn start<'scope>(scope: &'scope Scope<'scope, '_>, settings: &'scope IngestSettings) -> Self {
+    pub fn start<'scope>(scope: &'scope Scope<'scope, '_>, settings: &'scope IngestSettings) -> Result<Self> {
         let (send, reports) = channel();
         let num = thread::available_parallelism().map_or(1, NonZero::get).min(MAX_THREADS);
         let start = |_| {
             let (tasks, received) = sync_channel(MAX_QUEUED);
             let reports = send.clone();
-            scope.spawn(move || {
+            let serve = move || {
                 if let Err(error) = serve(settings, &received, &reports) {
                     drop(reports.send(Err(error)));
                 }
-            });
-            tasks
+            };
+            let thread = thread::Builder::new().name("souk-lane".into()).spawn_scoped(scope, serve);
+            thread.map_err(|e| Error::device("cannot start a thread that joins lanes").because(e))?;
+            Ok(tasks)
         };
-        Self { tasks: (0..num).map(start).collect(), reports, threads: BTreeMap::new() }
+        let tasks = (0..num).map(start).collect::<Result<_>>()?;
+        Ok(Self { tasks, reports, threads: BTreeMap::new() })
     }
 
     /// Waits while the lane's thread is busy. Returns false if that thread has stopped; its report tells why.

@@ -1,8 +1,10 @@
 //! Files of one commit, in Arrow IPC format. Written once with checksums, then memory-mapped and read without copying.
 
 use std::collections::BTreeMap;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 
 use arrow::array::{
     Array, ArrayRef, DictionaryArray, Float32Array, Float32Builder, Int64Array, Int64Builder, RecordBatch, StringArray,
@@ -119,14 +121,22 @@ impl CommitBuffer {
             ("time", Arc::new(self.query_time.finish())),
         ];
         let seen: [(&str, ArrayRef); 1] = [("key", Arc::new(self.seen.finish()))];
-        for (name, columns) in [(EXAMPLES, &examples[..]), (QUERIES, &queries), (SEEN, &seen)] {
-            sums.insert(name.into(), write_arrow(&folder.join(name), columns)?);
-        }
-        if !self.dead.is_empty() {
-            sums.insert(DEAD.into(), write_json_lines(&folder.join(DEAD), self.dead.iter())?);
-        }
-        sums.insert(WAITING.into(), write_json_lines(&folder.join(WAITING), waiting)?);
-        Ok(sums)
+        // together, because most of the time is spent waiting for the disk
+        thread::scope(|scope| {
+            let files = [(EXAMPLES, &examples[..]), (QUERIES, &queries), (SEEN, &seen)];
+            let writing = files.map(|(name, columns)| {
+                let path = folder.join(name);
+                (name, scope.spawn(move || write_arrow(&path, columns)))
+            });
+            if !self.dead.is_empty() {
+                sums.insert(DEAD.into(), write_json_lines(&folder.join(DEAD), self.dead.iter())?);
+            }
+            sums.insert(WAITING.into(), write_json_lines(&folder.join(WAITING), waiting)?);
+            for (name, thread) in writing {
+                sums.insert(name.into(), thread.join().unwrap_or_else(|panic| resume_unwind(panic))?);
+            }
+            Ok(sums)
+        })
     }
 }
 

@@ -143,6 +143,7 @@ pub struct Joiner {
     by_query: HashMap<u64, VecDeque<u64>, KeyHasherBuilder>,
     waiting_bytes: usize,
     arrivals: u64,
+    latest_search: LatestSearch,
     pub counts: JoinCounts,
 }
 
@@ -168,6 +169,7 @@ impl Joiner {
             by_query: HashMap::default(),
             waiting_bytes: 0,
             arrivals: 0,
+            latest_search: LatestSearch::default(),
             counts: JoinCounts::default(),
         }
     }
@@ -273,8 +275,8 @@ impl Joiner {
     fn take_event(&mut self, event: &EventRecord<'_>, message: &Message<'_>, sink: &mut impl Sink) {
         let time = event.time.to_le_bytes();
         let text = event.text.as_deref().filter(|_| event.query_id.is_empty()).unwrap_or_default().as_bytes();
-        let id = [event.query_id.as_bytes(), event.client_id.as_bytes(), event.item.as_bytes(), &time, text];
-        let id = key(&id) ^ (event.action as u64 + 1);
+        let search = self.latest_search.keys(&event.query_id, &event.client_id);
+        let id = extended(search.with_client, &[event.item.as_bytes(), &time, text]) ^ (event.action as u64 + 1);
         if !self.remember_event(id) {
             self.counts.repeated += 1;
             return;
@@ -289,7 +291,7 @@ impl Joiner {
         if let Some(query) = &event.text {
             return self.accept(event, query, origin, sink);
         }
-        let query = key(&[event.query_id.as_bytes()]);
+        let query = search.query;
         match self.queries.get(&query).map(|known| (known.text.clone(), known.time)) {
             Some((text, time)) if self.is_in_window(event.time, time) => self.accept(event, &text, origin, sink),
             Some(_) => self.reject(origin, self.too_far(), payload_text(message.payload), sink),
@@ -398,13 +400,47 @@ fn payload_text(payload: &[u8]) -> String {
 /// FNV-1a over the parts, each ended by a byte that never occurs in UTF-8. Stable across builds, because keys are
 /// stored.
 fn key(parts: &[&[u8]]) -> u64 {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+    extended(0xcbf2_9ce4_8422_2325, parts)
+}
+
+/// Key of the parts that `hash` stands for and of these.
+fn extended(mut hash: u64, parts: &[&[u8]]) -> u64 {
     for part in parts {
         for byte in part.iter().chain(&[0xff]) {
             hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
         }
     }
     hash
+}
+
+/// Keys of the latest event's search. Events of one search mostly come together.
+#[derive(Default)]
+struct LatestSearch {
+    query_id: String,
+    client_id: String,
+    keys: Option<SearchKeys>,
+}
+
+#[derive(Clone, Copy)]
+struct SearchKeys {
+    query: u64,
+    /// Beginning of the keys of the search's events.
+    with_client: u64,
+}
+
+impl LatestSearch {
+    fn keys(&mut self, query_id: &str, client_id: &str) -> SearchKeys {
+        match self.keys {
+            Some(keys) if self.query_id == query_id && self.client_id == client_id => keys,
+            _ => {
+                let query = key(&[query_id.as_bytes()]);
+                let keys = SearchKeys { query, with_client: extended(query, &[client_id.as_bytes()]) };
+                query_id.clone_into(&mut self.query_id);
+                client_id.clone_into(&mut self.client_id);
+                *self.keys.insert(keys)
+            }
+        }
+    }
 }
 
 type KeyHasherBuilder = BuildHasherDefault<KeyHasher>;
