@@ -35,7 +35,7 @@ pub use linear::{Activation, Epilogue, Norm, PackedLinear, feed_forward, support
 pub use mapping::{Mapping, Number, Numbers};
 pub use priority::step_back;
 pub use products::{code_products, product, products};
-pub use quotes::plain_quotes;
+pub use quotes::{QuoteMap, plain_quotes};
 pub use rows::{Embeddings, embed_norm, segment_mean};
 pub use training::{TrainedLinear, packed_products_are_faster, supports_bf16, train_feed_forward};
 

@@ -130,6 +130,12 @@ fn non_blank(text: Option<Text<'_>>, max_bytes: usize) -> Result<Option<Cow<'_, 
 #[derive(Debug, PartialEq)]
 pub struct Text<'a>(pub Cow<'a, str>);
 
+impl<'a> Text<'a> {
+    pub fn borrowed(text: &'a str) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+}
+
 impl<'de: 'a, 'a> Deserialize<'de> for Text<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct TextVisitor;

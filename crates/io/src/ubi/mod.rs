@@ -1,15 +1,18 @@
 //! User Behavior Insights 1.3: each JSON object is a query or an event. Parses them without copying, and writes them.
 //!
 //! Accepts what real logs contain: nulls instead of objects, numbers as identifiers, three time formats, and bulk lines
-//! of OpenSearch between the records. Keeps no state.
+//! of OpenSearch between the records. What a line gives never depends on other lines.
 
 mod line;
+mod reader;
 mod scan;
+mod shape;
 mod write;
 
 use std::borrow::Cow;
 
 use self::line::Line;
+pub use self::reader::RecordReader;
 
 /// Action of a shopper on an item, in the order of a purchase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -3,8 +3,6 @@
 //! Gives the same fields as `Line::parse`, or `None` for anything unusual: escapes, control characters, numbers with an
 //! exponent, deep nesting, repeated fields, bulk lines and every error. `Line::parse` decides about those.
 
-use std::borrow::Cow;
-
 use souk_native::plain_quotes;
 
 use super::line::{Attributes, Line, Object, Position, Text, Time};
@@ -44,7 +42,7 @@ pub fn line(text: &str) -> Option<Line<'_>> {
         Some(())
     })?;
     let [action_name, query_id, client_id, user_query] =
-        [action_name, query_id, client_id, user_query].map(|text| text.map(borrowed));
+        [action_name, query_id, client_id, user_query].map(|text| text.map(Text::borrowed));
     let (index, create) = (None, None);
     scan.is_at_end().then_some(Line {
         action_name,
@@ -59,8 +57,19 @@ pub fn line(text: &str) -> Option<Line<'_>> {
     })
 }
 
-fn borrowed(text: &str) -> Text<'_> {
-    Text(Cow::Borrowed(text))
+/// End of the number at `start`, which has no exponent.
+pub fn after_number(text: &str, start: usize) -> Option<usize> {
+    let mut scan = Scan { position: start, ..Scan::new(text) };
+    scan.number()?;
+    Some(scan.position)
+}
+
+/// End of the whole number at `start`, which has no sign.
+#[inline]
+pub fn after_digits(text: &str, start: usize) -> Option<usize> {
+    let mut scan = Scan { position: start, ..Scan::new(text) };
+    scan.digits()?;
+    Some(scan.position)
 }
 
 /// Fields read so far, because serde rejects a field that comes twice.
@@ -227,7 +236,7 @@ impl<'a> Scan<'a> {
     }
 
     fn after_texts(mut self, texts: &mut Vec<Text<'a>>) -> Option<Self> {
-        self.array(|scan| scan.plain_text().map(|text| texts.push(borrowed(text))))?;
+        self.array(|scan| scan.plain_text().map(|text| texts.push(Text::borrowed(text))))?;
         Some(self)
     }
 
@@ -253,7 +262,7 @@ impl<'a> Scan<'a> {
             }
             Some(())
         })?;
-        let object = object.map(|id: Option<&str>| Object { object_id: id.map(borrowed) });
+        let object = object.map(|id: Option<&str>| Object { object_id: id.map(Text::borrowed) });
         Some(Attributes { object, position })
     }
 

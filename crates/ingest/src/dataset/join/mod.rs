@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::strength::Strength;
 use crate::log::{DeadLetter, Lane, Message};
-use souk_io::ubi::{Action, EventRecord, QueryRecord, Record};
+use souk_io::ubi::{Action, EventRecord, QueryRecord, Record, RecordReader};
 
 /// Upper bound of the remembered query texts.
 const MAX_QUERY_BYTES: usize = 64 << 20;
@@ -126,6 +126,7 @@ impl<'a> MessageOrigin<'a> {
 
 pub struct Joiner {
     lane: Lane,
+    reader: RecordReader,
     window: Window,
     strength: Strength,
     now: i64,
@@ -156,6 +157,7 @@ impl Joiner {
     pub fn new(lane: Lane, window: Window, strength: Strength) -> Self {
         Self {
             lane,
+            reader: RecordReader::default(),
             window,
             strength,
             now: i64::MIN,
@@ -237,7 +239,7 @@ impl Joiner {
             self.counts.passed_over += 1;
             return;
         }
-        match Record::parse(message.payload) {
+        match self.reader.read(message.payload) {
             Ok(Record::Query(query)) => self.take_query(&query, sink),
             Ok(Record::Event(event)) => self.take_event(&event, message, sink),
             Ok(Record::Other | Record::Bulk) => self.counts.passed_over += 1,
