@@ -4,12 +4,15 @@
 //! its query waits for it. Memory is bounded by a time window and by counts. The output depends only on the messages,
 //! never on the clock or the batching, so re-reading a part of the log gives the same output.
 
+mod seen;
+
 use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
 use serde::{Deserialize, Serialize};
 
+use self::seen::SeenKeys;
 use super::strength::Strength;
 use crate::log::{DeadLetter, Lane, Message};
 use souk_io::ubi::{Action, EventRecord, QueryRecord, Record, RecordReader};
@@ -134,8 +137,7 @@ pub struct Joiner {
     queries: HashMap<u64, RememberedQuery, KeyHasherBuilder>,
     /// Keys and times of the remembered queries, in arrival order.
     order: VecDeque<(u64, i64)>,
-    seen: HashSet<u64, KeyHasherBuilder>,
-    seen_order: VecDeque<u64>,
+    seen: SeenKeys,
     /// Bytes of the remembered query texts.
     query_bytes: usize,
     /// Waiting events with their query's key, by arrival number.
@@ -164,8 +166,7 @@ impl Joiner {
             times: Vec::with_capacity(TICK_RECORDS),
             queries: HashMap::default(),
             order: VecDeque::new(),
-            seen: HashSet::default(),
-            seen_order: VecDeque::new(),
+            seen: SeenKeys::default(),
             query_bytes: 0,
             waiting: BTreeMap::new(),
             by_query: HashMap::default(),
@@ -190,7 +191,7 @@ impl Joiner {
             self.remember_query(id, text, *time);
         }
         keys[keys.len().saturating_sub(state.seen as usize)..].iter().for_each(|key| {
-            self.remember_event(*key);
+            self.seen.insert(*key);
         });
         for event in waiting {
             if let Ok(Record::Event(record)) = Record::parse(event.payload.as_bytes()) {
@@ -201,7 +202,7 @@ impl Joiner {
 
     /// State that `restore` needs to continue from here.
     pub fn state(&self) -> JoinerState {
-        let (queries, seen) = (self.order.len() as u64, self.seen_order.len() as u64);
+        let (queries, seen) = (self.order.len() as u64, self.seen.len() as u64);
         JoinerState { now: self.now, times: self.times.clone(), queries, seen }
     }
 
@@ -212,15 +213,6 @@ impl Joiner {
             self.query_bytes += text.len();
             self.order.push_back((query, time));
         }
-    }
-
-    /// Returns false if the event is known already.
-    fn remember_event(&mut self, key: u64) -> bool {
-        let is_new = self.seen.insert(key);
-        if is_new {
-            self.seen_order.push_back(key);
-        }
-        is_new
     }
 
     pub fn strength(&self) -> &Strength {
@@ -279,7 +271,7 @@ impl Joiner {
         let text = event.text.as_deref().filter(|_| event.query_id.is_empty()).unwrap_or_default().as_bytes();
         let search = self.latest_search.keys(&event.query_id, &event.client_id);
         let id = extended(search.with_client, &[event.item.as_bytes(), &time, text]) ^ (event.action as u64 + 1);
-        if !self.remember_event(id) {
+        if !self.seen.insert(id) {
             self.counts.repeated += 1;
             return;
         }
@@ -369,9 +361,7 @@ impl Joiner {
             }
             self.order.pop_front();
         }
-        while self.seen_order.len() > self.window.seen {
-            self.seen_order.pop_front().map(|key| self.seen.remove(&key));
-        }
+        self.seen.truncate(self.window.seen);
         while let Some((_, (_, first))) = self.waiting.first_key_value() {
             let is_full = self.waiting.len() > self.window.waiting || self.waiting_bytes > MAX_WAITING_BYTES;
             if first.time >= oldest && !is_full {
