@@ -20,6 +20,7 @@ pub struct PassCost {
 pub struct ModelCost<'a> {
     outline: &'a Outline,
     lora: Option<&'a Lora>,
+    /// Whether activations are in bf16. On a CPU our own products round their factors, and everything between them stays in f32.
     bf16: bool,
     dropout: bool,
     /// Attention with dropout uses another kernel.
@@ -38,7 +39,7 @@ impl<'a> ModelCost<'a> {
         let sizes = &outline.sizes;
         let dense: u64 = outline.dense.iter().map(|(i, o, bias)| i * o + if *bias { *o } else { 0 }).sum();
         let vocabulary = if outline.vocabulary { sizes.vocab * sizes.width } else { 0 };
-        let mut model = Self { outline, lora, bf16, dropout, gpu, parameters: 0.0, trained: 0.0 };
+        let mut model = Self { outline, lora, bf16: bf16 && gpu, dropout, gpu, parameters: 0.0, trained: 0.0 };
         let adapters = model.adapters(|lora, map| lora.rank as f64 * (map.inputs + map.outputs) as f64);
         model.parameters = (sizes.num_parameters() + dense + vocabulary) as f64 + adapters;
         model.trained = if lora.is_some() { adapters } else { model.parameters - vocabulary as f64 };
@@ -150,14 +151,9 @@ impl<'a> ModelCost<'a> {
         if self.bf16 { 2.0 * self.matrices() } else { 0.0 }
     }
 
-    /// Our own products and attention train in f32 on a CPU, and keep less than libtorch's; with dropout, libtorch's are used.
-    fn is_packed(&self) -> bool {
-        !self.gpu && !self.bf16
-    }
-
-    /// Bytes of the weights in panels.
+    /// Bytes of the weights in panels of our own products, which train on a CPU. In bf16 there are two copies of half the size.
     pub fn panels(&self) -> f64 {
-        if self.is_packed() { 4.0 * self.matrices() } else { 0.0 }
+        if self.gpu { 0.0 } else { 4.0 * self.matrices() }
     }
 
     /// Bytes kept by autograd per token and layer.
@@ -175,8 +171,8 @@ impl<'a> ModelCost<'a> {
             width * if self.bf16 { 2.0 * count } else { 4.0 }
         };
         let inputs: f64 = (0..4).map(inputs).sum();
-        let fused = self.is_packed() && !self.dropout;
-        // libtorch's attention keeps a copy of its result
+        // our own attention has no dropout; libtorch's keeps a copy of its result
+        let fused = !self.gpu && !self.dropout;
         let attention = low * (if fused { 1.0 } else { 2.0 } * q + 2.0 * k) + 4.0 * sizes.heads as f64;
         if !sizes.decoder {
             // a fused layer computes the activation and the norms' statistics again

@@ -26,8 +26,8 @@ impl ProgressDisplay {
     /// Counts `what`, and shows the time left if there is a total.
     pub fn start(what: &'static str, total: Option<u64>) -> Self {
         let shape = match total {
-            Some(_) => "{bar:30} {human_pos}/{human_len} {msg}, {rate}, {eta} left",
-            None => "{spinner} {human_pos} {msg}, {rate}, {elapsed}",
+            Some(_) => "{bar:30} {human_pos}/{human_len} {msg}{rate}, {eta} left",
+            None => "{spinner} {human_pos} {msg}{rate}, {elapsed}",
         };
         let rate = |state: &ProgressState, out: &mut dyn Write| {
             // writes to memory, which does not fail
@@ -94,17 +94,18 @@ impl ProgressDisplay {
 fn line(done: u64, total: Option<u64>, what: &str, rate: f64) -> String {
     let speed = per_second(rate);
     let Some(total) = total else {
-        return format!("{} {what}, {speed}", HumanCount(done));
+        return format!("{} {what}{speed}", HumanCount(done));
     };
     let left = match Duration::try_from_secs_f64(total.saturating_sub(done) as f64 / rate) {
         Ok(left) => format!(", {} left", HumanDuration(left)),
         Err(_) => String::new(),
     };
-    format!("{} of {} {what}, {speed}{left}", HumanCount(done), HumanCount(total))
+    format!("{} of {} {what}{speed}{left}", HumanCount(done), HumanCount(total))
 }
 
+/// Speed as a part of a line; empty where the time left says more.
 fn per_second(rate: f64) -> String {
-    if rate >= 10.0 { format!("{rate:.0}/s") } else { format!("{rate:.1}/s") }
+    if rate >= 1.0 { format!(", {rate:.0}/s") } else { String::new() }
 }
 
 #[cfg(test)]
@@ -114,8 +115,8 @@ mod tests {
     #[test]
     fn a_line_has_counts_speed_and_time_left() {
         assert_eq!(line(12_000, Some(36_000), "items", 200.0), "12,000 of 36,000 items, 200/s, 2 minutes left");
-        assert_eq!(line(90, None, "texts", 1.5), "90 texts, 1.5/s");
-        assert_eq!(line(5, Some(5), "steps", 0.12), "5 of 5 steps, 0.1/s, 0 seconds left");
-        assert_eq!(line(7, Some(9), "items", 0.0), "7 of 9 items, 0.0/s", "a time that is not known");
+        assert_eq!(line(90, None, "texts", 1.5), "90 texts, 2/s");
+        assert_eq!(line(5, Some(5), "steps", 0.12), "5 of 5 steps, 0 seconds left");
+        assert_eq!(line(7, Some(9), "items", 0.0), "7 of 9 items", "a time that is not known");
     }
 }
