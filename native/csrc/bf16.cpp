@@ -10,29 +10,16 @@ namespace {
 #include "vector.h"
 #include "product.h"
 
-struct Bf16Dot {
-  using Sum = vf;
-  const float* bias;
-
+struct Bf16Dot : FloatSums {
   static INLINE vi broadcast(const float* x) {
     int32_t word;
     __builtin_memcpy(&word, x, sizeof word);
     return vi{} + word;
   }
   static INLINE vf add(vf sum, vi x, vf m) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)m); }
-  static INLINE vf resume(const float* out, int64_t n) { return load_some(out, n); }
-  static INLINE void pause(float* out, vf sum, int64_t n) { store_some(out, sum, n); }
-  INLINE void finish(float* out, int64_t, int64_t column, vf sum, int64_t n) const {
-    store_some(out, bias ? sum + load_some(bias + column, n) : sum, n);
-  }
 };
 
-void multiply(const Product& p, int64_t first, int64_t last) {
-  if (p.turned)
-    multiply_as<Bf16Dot, true>({p.bias}, p, first, last);
-  else
-    multiply_as<Bf16Dot, false>({p.bias}, p, first, last);
-}
+void multiply(const Product& p, int64_t first, int64_t last) { multiply_any(Bf16Dot{{p.bias}}, p, first, last); }
 
 typedef uint16_t vh __attribute__((vector_size(W * 2)));
 

@@ -13,7 +13,7 @@ namespace souk {
 // The kernels of this processor, or those that a test has chosen for this thread: call it on the caller's thread, because
 // workers get the table passed.
 const Kernels& kernels();
-// The int8 products of this processor; null without any.
+// The int8 products of this processor, chosen as above; null without any.
 Int8Multiply* int8_multiply();
 // The bf16 products of this processor; null without any.
 const Bf16Kernels* bf16_kernels();

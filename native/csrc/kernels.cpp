@@ -43,26 +43,12 @@ INLINE vf activated(vf x) {
 
 #include "product.h"
 
-// Products of f32; a bias is added at the end.
-struct FloatDot {
-  using Sum = vf;
-  const float* bias;
-
+struct FloatDot : FloatSums {
   static INLINE vf broadcast(const float* x) { return splat(*x); }
   static INLINE vf add(vf sum, vf x, vf m) { return sum + x * m; }
-  static INLINE vf resume(const float* out, int64_t n) { return load_some(out, n); }
-  static INLINE void pause(float* out, vf sum, int64_t n) { store_some(out, sum, n); }
-  INLINE void finish(float* out, int64_t, int64_t column, vf sum, int64_t n) const {
-    store_some(out, bias ? sum + load_some(bias + column, n) : sum, n);
-  }
 };
 
-void multiply(const Product& p, int64_t first, int64_t last) {
-  if (p.turned)
-    multiply_as<FloatDot, true>({p.bias}, p, first, last);
-  else
-    multiply_as<FloatDot, false>({p.bias}, p, first, last);
-}
+void multiply(const Product& p, int64_t first, int64_t last) { multiply_any(FloatDot{{p.bias}}, p, first, last); }
 
 // Rows of `x` [width, depth] as panels.
 void pack(float* panels, const float* x, int64_t depth, int64_t width) {

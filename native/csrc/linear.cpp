@@ -53,8 +53,8 @@ void multiply_bf16(const Bf16Kernels& table, const Layer& layer, float* out, con
   for_panels(product, [&](int64_t begin, int64_t end) { table.multiply(product, begin, end); });
 }
 
-// In int8: the rows of `x` are quantised, each with its own scale.
-void multiply_int8(const Kernels& table, const Layer& layer, float* out, const float* x, int64_t rows) {
+// The rows of `x` are quantised, each with its own scale.
+void multiply_int8(const Kernels& table, Int8Multiply* multiply, const Layer& layer, float* out, const float* x, int64_t rows) {
   const int64_t depth = layer.depth, words = round_up(depth, kWord) / kWord;
   const Tensor quantized = at::empty({rows, words}, at::kInt), factors = at::empty({2, rows}, at::kFloat);
   auto* q = static_cast<uint8_t*>(quantized.mutable_data_ptr());
@@ -66,7 +66,6 @@ void multiply_int8(const Kernels& table, const Layer& layer, float* out, const f
                         nullptr, rows, words, layer.width, false};
   const Dequantization to_float{scale, shift, layer.scale.const_data_ptr<float>(), layer.column.const_data_ptr<float>(),
                                 data_or_null(layer.bias)};
-  Int8Multiply* multiply = int8_multiply();
   for_panels(product, [&](int64_t begin, int64_t end) { multiply(product, to_float, begin, end); });
 }
 
@@ -80,11 +79,12 @@ Tensor forward(const Layer* layers, int64_t num_layers, int32_t between, const T
   auto* results = result.mutable_data_ptr<float>();
   const auto* from = x.const_data_ptr<float>();
   const Kernels& table = kernels();
+  Int8Multiply* const int8 = int8_multiply();
   for_chunks(rows, num_layers > 1 ? kMostRowsFused : kMostRows, kRowStep, [&](int64_t at, int64_t count) {
     const float* input = from + at * first.depth;
     Tensor wide;
     const auto product = [&](const Layer& layer, float* out) {
-      if (layer.scale.defined()) return multiply_int8(table, layer, out, input, count);
+      if (layer.scale.defined()) return multiply_int8(table, int8, layer, out, input, count);
       if (layer.bf16) return multiply_bf16(*bf16_kernels(), layer, out, input, count);
       const Matrix matrix = in_panels(layer.panels, layer.depth, layer.width);
       multiply(table, product_of(out, input, count, matrix, data_or_null(layer.bias)));

@@ -1,6 +1,6 @@
-// Matrix products of any operands. Included only by kernels.cpp and int8.cpp, after vector.h.
+// Matrix products of any operands. Included only by kernels.cpp, bf16.cpp and int8.cpp, after vector.h.
 //
-// Operands are words of 32 bits along the depth: of one f32, or of four int8. A `Dot` multiplies them:
+// Operands are words of 32 bits along the depth: of one f32, two bf16 or four int8. A `Dot` multiplies them:
 //   Sum                  a vector of sums
 //   broadcast(x)         the word at x in every lane
 //   add(sum, x, m)       adds the products of the words x and m
@@ -13,6 +13,18 @@ constexpr int kAtOnce = W == 16 ? 12 : 6;
 
 // Depth per pass over the output. The part of a panel then stays in the second-level cache while all rows use it.
 constexpr int64_t kDepth = 768;
+
+// What dots with sums in f32 share; a bias is added at the end.
+struct FloatSums {
+  using Sum = vf;
+  const float* bias;
+
+  static INLINE vf resume(const float* out, int64_t n) { return load_some(out, n); }
+  static INLINE void pause(float* out, vf sum, int64_t n) { store_some(out, sum, n); }
+  INLINE void finish(float* out, int64_t, int64_t column, vf sum, int64_t n) const {
+    store_some(out, bias ? sum + load_some(bias + column, n) : sum, n);
+  }
+};
 
 // Two vectors of columns of a matrix, some words deep.
 struct Columns {
@@ -102,4 +114,13 @@ void multiply_as(const Dot& dot, const Product& p, int64_t first, int64_t last) 
       }
     }
   }
+}
+
+// The same for a product with any order of x.
+template <class Dot>
+void multiply_any(const Dot& dot, const Product& p, int64_t first, int64_t last) {
+  if (p.turned)
+    multiply_as<Dot, true>(dot, p, first, last);
+  else
+    multiply_as<Dot, false>(dot, p, first, last);
 }
