@@ -56,7 +56,7 @@ pub struct Device {
 const GIB: f64 = (1_u64 << 30) as f64;
 const DATASHEET: &str = "datasheet of the SXM form (HGX for b200), dense; mfu, bandwidth_share, launch, context and the ways' \
                          share are assumptions";
-const FITTED: &str = "fitted on one virtual machine with 2 cores of an AMD EPYC (docs/scale.md); one process a core";
+const FITTED: &str = "fitted on one virtual machine with 2 cores of an AMD EPYC with full-width AVX-512 (docs/scale.md); one process a core";
 
 /// Latency of a ring step as in NCCL's tables for large messages (src/graph/tuning.cc: 3.4 us by NVLink, 14 us by network). One
 /// 400 Gb/s network adapter per GPU. Links are taken at 80 % of their bandwidth.
@@ -98,16 +98,16 @@ static DEVICES: [Device; 5] = [
     Device {
         name: "cpu",
         memory: None,
-        bf16: 220e9,
-        tf32: 97e9,
-        f32: 97e9,
-        bandwidth: 30e9,
+        bf16: 380e9,
+        tf32: 255e9,
+        f32: 255e9,
+        bandwidth: 97e9,
         per_node: u64::MAX,
         inside: LOOPBACK,
         between: LOOPBACK,
         mfu: 0.88,
         bandwidth_share: 1.0,
-        launch: 5e-6,
+        launch: 2e-6,
         apart: false,
         score: 20e-9,
         context: 0.22 * GIB,
