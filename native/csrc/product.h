@@ -14,7 +14,7 @@ constexpr int kAtOnce = W == 16 ? 12 : 6;
 // Depth per pass over the output. The part of a panel then stays in the second-level cache while all rows use it.
 constexpr int64_t kDepth = 768;
 
-// What dots with sums in f32 share; a bias is added at the end.
+// Base of the dots whose sums are f32; a bias is added at the end.
 struct FloatSums {
   using Sum = vf;
   const float* bias;
