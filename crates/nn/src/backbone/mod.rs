@@ -86,6 +86,9 @@ impl Backbone {
 
     /// Hidden states: `[t, d]` for packed tokens, or `[b, d]` for `pass.rows` of them; `[b, l, d]` for padded ones.
     pub fn forward(&self, tokens: &Tokens, mut pass: ForwardPass) -> Result<Tensor> {
+        if pass.rows.is_some() && !matches!(tokens.layout, Layout::Packed { .. }) {
+            return Err(Error::input("rows can be chosen of packed tokens only, not of padded ones"));
+        }
         match &self.body {
             Body::Bert(_) if pass.input_embeddings.is_some() => {
                 Err(Error::input("BERT takes token ids, not input embeddings: use a decoder"))

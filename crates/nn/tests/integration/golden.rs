@@ -165,6 +165,8 @@ fn chosen_rows_have_the_states_and_gradients_of_a_whole_pass() {
             (states.detach(), gradients)
         });
         case.close("states of chosen rows", &chosen.0, &whole.0, 1e-6);
+        let pass = ForwardPass { rows: Some(&rows), ..ForwardPass::default() };
+        assert!(case.backbone.forward(&case.padded(""), pass).is_err(), "padded tokens");
         for (chosen, whole) in chosen.1.iter().zip(&whole.1) {
             case.close("gradients", chosen, whole, 1e-6);
         }
