@@ -28,11 +28,17 @@ struct Int8Dot {
   }
   static INLINE vi resume(const float* out, int64_t n) { return as_int(load_some(out, n)); }
   static INLINE void pause(float* out, vi sum, int64_t n) { store_some(out, as_float(sum), n); }
-  INLINE void finish(float* out, int64_t row, int64_t column, vi sum, int64_t n) const {
-    const auto of_column = [&](const float* p) { return load_some(p + column, n); };
-    const vf product = __builtin_convertvector(sum, vf) * of_column(factors.scale);
-    const vf y = product * factors.row_scale[row] + of_column(factors.column) * factors.row_shift[row];
-    store_some(out, factors.bias ? y + of_column(factors.bias) : y, n);
+  struct Factors {
+    vf scale, column, bias;
+  };
+  INLINE Factors of_columns(int64_t column, int64_t n) const {
+    return {load_some(factors.scale + column, n), load_some(factors.column + column, n),
+            factors.bias ? load_some(factors.bias + column, n) : vf{}};
+  }
+  INLINE void finish(float* out, int64_t row, const Factors& of, vi sum, int64_t n) const {
+    const vf product = __builtin_convertvector(sum, vf) * of.scale;
+    const vf y = product * factors.row_scale[row] + of.column * factors.row_shift[row];
+    store_some(out, factors.bias ? y + of.bias : y, n);
   }
 };
 

@@ -6,7 +6,8 @@
 //   add(sum, x, m)       adds the products of the words x and m
 //   resume(out, n)       n sums that an earlier pass stored
 //   pause(out, sum, n)   stores them
-//   finish(out, row, column, sum, n)   stores the result of n sums
+//   of_columns(column, n)              what the results of n columns have in common
+//   finish(out, row, columns, sum, n)  stores the result of n sums
 
 // Rows per block, limited by the registers for their sums: two vectors of columns each.
 constexpr int kAtOnce = W == 16 ? 12 : 6;
@@ -21,8 +22,9 @@ struct FloatSums {
 
   static INLINE vf resume(const float* out, int64_t n) { return load_some(out, n); }
   static INLINE void pause(float* out, vf sum, int64_t n) { store_some(out, sum, n); }
-  INLINE void finish(float* out, int64_t, int64_t column, vf sum, int64_t n) const {
-    store_some(out, bias ? sum + load_some(bias + column, n) : sum, n);
+  INLINE vf of_columns(int64_t column, int64_t n) const { return bias ? load_some(bias + column, n) : vf{}; }
+  INLINE void finish(float* out, int64_t, vf shift, vf sum, int64_t n) const {
+    store_some(out, bias ? sum + shift : sum, n);
   }
 };
 
@@ -64,15 +66,18 @@ INLINE void product_block(const Dot& dot, const Product& p, int64_t row, const f
       for (int i = 0; i < 4; i++) rows[i]++;
   }
 #pragma GCC unroll 2
-  for (int v = 0; v < 2; v++)
+  for (int v = 0; v < 2; v++) {
+    const int64_t n = c.count - v * W;
+    const auto columns = dot.of_columns(c.first + v * W, n);
 #pragma GCC unroll 12
     for (int r = 0; r < R; r++) {
       float* to = out + r * p.out_stride + v * W;
       if (c.ends)
-        dot.finish(to, row + r, c.first + v * W, sums[r][v], c.count - v * W);
+        dot.finish(to, row + r, columns, sums[r][v], n);
       else
-        dot.pause(to, sums[r][v], c.count - v * W);
+        dot.pause(to, sums[r][v], n);
     }
+  }
 }
 
 template <class Dot, int R, bool Turned>
