@@ -207,6 +207,11 @@ impl Grading {
         Level::ALL[self.thresholds.iter().filter(|threshold| score >= **threshold).count()]
     }
 
+    /// Whether a score that is wrong by up to `error` may have another level.
+    pub fn is_near_threshold(&self, score: f64, error: f64) -> bool {
+        self.level((score - error).max(0.0)) != self.level((score + error).min(1.0))
+    }
+
     pub fn verdict(&self, outputs: &[f32]) -> Verdict {
         let score = self.score(outputs);
         Verdict { score: score as f32, level: self.level(score) }
@@ -267,6 +272,7 @@ mod tests {
         assert!((grading.score(&outputs) - (0.2 + 0.6 + 1.2) / 3.0).abs() < 1e-6);
         assert!((grading.good(&outputs) - 0.7).abs() < 1e-6);
         assert_eq!(grading.verdict(&outputs).level, Level::L3);
+        assert!(grading.is_near_threshold(0.495, 0.01) && !grading.is_near_threshold(0.48, 0.01));
         let head = head(Loss::FourWay, 3);
         let batch = Tensor::from_slice(&outputs).unsqueeze(0);
         let loss = head.loss(&batch, &Tensor::from_slice(&[1_i64])).double_value(&[]);

@@ -24,6 +24,8 @@ use souk_reward::Verdict;
 const USUAL_TOKENS: usize = 512;
 /// Next-token head; a judge does not need it.
 const VOCABULARY: &str = "lm_head.weight";
+/// Nine of ten scores in int8 are closer than this to those in f32 (docs/performance.md).
+const INT8_ERROR: f64 = 0.01;
 /// Digits of the content hash in a model's name.
 const NAME_DIGITS: usize = 12;
 
@@ -50,6 +52,8 @@ pub struct CrossEncoder {
     placement: Placement,
     max_tokens: usize,
     id: String,
+    /// In int8: the same model in f32, which judges the pairs whose score is near a threshold.
+    exact: Option<Box<Self>>,
 }
 
 impl CrossEncoder {
@@ -92,6 +96,10 @@ impl CrossEncoder {
         let parts = ModelParts { architecture, tokenizer, pooling, max_tokens, loss, placement };
         let mut model = parts.build(&mut weights, None, &[])?;
         model.grading = manifest.grading(model.head.cutpoints()?);
+        if model.placement.precision == Precision::Int8 {
+            let placement = Placement { precision: Precision::F32, ..model.placement.clone() };
+            model.exact = Some(Box::new(Self::open(dir, placement)?));
+        }
         let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
         let short: String = fingerprint(dir)?.chars().take(NAME_DIGITS).collect();
         model.id = format!("{}-{short}", name.unwrap_or_else(|| "relevance".into()));
@@ -108,6 +116,7 @@ impl CrossEncoder {
             let problem = "int8 runs on the CPU only: give --device cpu, or use bf16 on the GPU";
             return Err(Error::config("precision", problem));
         }
+        self.exact = self.exact.map(|exact| exact.freeze().map(Box::new)).transpose()?;
         Ok(self)
     }
 
@@ -185,6 +194,21 @@ impl CrossEncoder {
         }
         Ok(flat.chunks_exact(width).map(<[f32]>::to_vec).collect())
     }
+
+    /// Like `outputs_of`, but in int8, pairs near a threshold are computed again in f32.
+    fn graded_outputs(&self, pairs: &[&PairText]) -> Result<Vec<Vec<f32>>> {
+        let mut outputs = self.outputs_of(pairs)?;
+        let Some(exact) = &self.exact else { return Ok(outputs) };
+        let unsure = |place: &usize| self.grading.is_near_threshold(self.grading.score(&outputs[*place]), INT8_ERROR);
+        let places: Vec<usize> = (0..pairs.len()).filter(unsure).collect();
+        if !places.is_empty() {
+            let again: Vec<&PairText> = places.iter().map(|place| pairs[*place]).collect();
+            for (place, output) in places.into_iter().zip(exact.outputs_of(&again)?) {
+                outputs[place] = output;
+            }
+        }
+        Ok(outputs)
+    }
 }
 
 impl Model for CrossEncoder {
@@ -197,7 +221,7 @@ impl Model for CrossEncoder {
     }
 
     fn run(&self, pairs: &[&PairText]) -> Result<Vec<Verdict>> {
-        Ok(self.outputs_of(pairs)?.iter().map(|outputs| self.grading.verdict(outputs)).collect())
+        Ok(self.graded_outputs(pairs)?.iter().map(|outputs| self.grading.verdict(outputs)).collect())
     }
 
     fn metrics() -> &'static WorkerMetrics {
@@ -242,6 +266,18 @@ impl ModelParts {
         let named = all.filter(|(name, _)| name.as_str() != VOCABULARY);
         let named = Some(named.map(|(name, tensor)| (name.clone(), tensor.shallow_clone())).collect());
         let (reader, id) = (Arc::new(reader), String::new());
-        Ok(CrossEncoder { backbone, architecture, head, pooling, reader, grading, named, placement, max_tokens, id })
+        Ok(CrossEncoder {
+            backbone,
+            architecture,
+            head,
+            pooling,
+            reader,
+            grading,
+            named,
+            placement,
+            max_tokens,
+            id,
+            exact: None,
+        })
     }
 }

@@ -54,7 +54,8 @@ pub struct ModelJudge {
     /// Tokens per forward pass; verdicts do not depend on it.
     #[serde(default = "batch_tokens")]
     pub batch_tokens: usize,
-    /// Judge in int8, about twice as fast; only on a CPU with VNNI.
+    /// Judge in int8, about twice as fast; only on a CPU with VNNI. Pairs near a threshold are judged again in f32, so the
+    /// weights are kept in both precisions.
     #[serde(default)]
     pub int8: bool,
 }

@@ -15,7 +15,7 @@ use souk_nn::backbone::weights::read_tensors;
 use souk_nn::encoder::{Placement, Pooling, Scratch};
 use souk_nn::optimizer::OptimizerSettings;
 use souk_report::relevance_page;
-use souk_reward::{Question, RewardSource};
+use souk_reward::{Question, RewardSource, Verdict};
 use tch::{Device, Kind, Tensor};
 
 const EXACT: f64 = 2e-5;
@@ -165,6 +165,8 @@ fn a_small_judge_learns_a_shop_and_survives_its_folder() {
     let asked = Question { query_id: "q0", query: "oak desk", item_id: &item.id, item: &passage };
     assert!((0.0..=1.0).contains(&judge.judge(&[asked]).unwrap()[0].unwrap().score));
 
+    int8_levels_are_those_of_f32(&out, &data);
+
     // the same seed gives the same model, to the bit
     let short = RelevanceSettings { max_pairs: 500, ..settings };
     let ids = ["first", "second"].map(|place| {
@@ -175,6 +177,30 @@ fn a_small_judge_learns_a_shop_and_survives_its_folder() {
     });
     assert_eq!(ids[0], ids[1]);
     assert_ne!(&ids[0], judge.id());
+}
+
+/// Judges items in both precisions. Pairs near a threshold are judged in f32 in any case.
+fn int8_levels_are_those_of_f32(judge: &Path, data: &DataFolder) {
+    let int8 = Placement { precision: Precision::Int8, ..placement() };
+    let [exact, rough] = [placement(), int8].map(|placement| CrossEncoderJudge::open(judge, placement, 4096));
+    let rough = match rough {
+        Ok(rough) => rough,
+        // a processor without int8 products
+        Err(e) => return assert!(e.to_string().contains("VNNI"), "{e}"),
+    };
+    let passages: Vec<String> = data.items().unwrap().map(|item| item.unwrap().1.passage()).collect();
+    let queries: Vec<String> = data.queries().unwrap().map(|query| query.unwrap().text).collect();
+    let asked: Vec<Question> = (0..2000)
+        .map(|i| (&queries[i * 7 % queries.len()], &passages[i % passages.len()]))
+        .map(|(query, item)| Question { query_id: "", query, item_id: "", item })
+        .collect();
+    let [exact, rough] = [exact.unwrap(), rough].map(|judge| judge.judge(&asked).unwrap());
+    let pairs = || exact.iter().flatten().zip(rough.iter().flatten());
+    let differ = pairs().filter(|(a, b)| a.level != b.level).count();
+    assert!(differ * 100 <= asked.len(), "{differ} of {} levels differ", asked.len());
+    let apart = |(a, b): (&Verdict, &Verdict)| (a.score - b.score).abs();
+    assert!(pairs().any(|pair| apart(pair) > 1e-4), "int8 was not used");
+    assert!(pairs().filter(|pair| apart(*pair) < 1e-6).count() > 10, "no score was near a threshold");
 }
 
 #[test]
