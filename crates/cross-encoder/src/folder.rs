@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tch::Tensor;
 
 use super::head::Loss;
-use super::manifest::{CrossEncoderManifest, MANIFEST};
+use super::manifest::{CrossEncoderManifest, write_json};
 use super::model::CrossEncoder;
 use souk_io::error::{Error, Result};
 use souk_nn::backbone::tokenizer;
@@ -29,9 +29,7 @@ impl CrossEncoder {
         }
         // replaces the copy, because the template for pairs may be new
         self.reader.tokenizer().save(out)?;
-        let manifest = serde_json::to_value(manifest)
-            .map_err(|e| Error::config(MANIFEST, "cannot be written as JSON").because(e))?;
-        write_json(&out.join(MANIFEST), &manifest)
+        manifest.save(out)
     }
 
     fn config_as_saved(&self) -> Value {
@@ -65,10 +63,6 @@ impl CrossEncoder {
 fn full_name(name: &str, prefix: &str) -> String {
     let of_head = super::head::HeadShape::TENSORS.iter().any(|head| name.starts_with(head));
     if of_head || name.starts_with(prefix) { name.into() } else { format!("{prefix}{name}") }
-}
-
-pub(super) fn write_json(path: &Path, value: &Value) -> Result<()> {
-    fs::write(path, format!("{value:#}\n")).map_err(Error::store(path, "write it"))
 }
 
 #[cfg(test)]

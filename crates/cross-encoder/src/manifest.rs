@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::head::{Grading, Loss};
 use super::reading::Reading;
@@ -30,6 +31,9 @@ pub struct CrossEncoderManifest {
     pub thresholds: [f64; 3],
     /// Expected calibration error of P(Good) on held-out queries.
     pub ece: Option<f64>,
+    /// Four of five scores in int8 are closer than this to those in f32; none if that was not measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub int8_error: Option<f64>,
     pub base: Option<Base>,
     pub trained_on: Option<TrainedOn>,
 }
@@ -70,6 +74,7 @@ impl CrossEncoderManifest {
             cutpoints: (grading.loss == Loss::Ordinal).then_some(grading.cutpoints),
             thresholds: grading.thresholds,
             ece: None,
+            int8_error: None,
             base: None,
             trained_on: None,
         }
@@ -88,6 +93,12 @@ impl CrossEncoderManifest {
         Ok(manifest)
     }
 
+    pub(super) fn save(&self, dir: &Path) -> Result<()> {
+        let json =
+            serde_json::to_value(self).map_err(|e| Error::config(MANIFEST, "cannot be written as JSON").because(e))?;
+        write_json(&dir.join(MANIFEST), &json)
+    }
+
     fn check(&self) -> std::result::Result<(), String> {
         if self.format != FORMAT {
             return Err(format!("has format {}, but this program reads {FORMAT}: train the model again", self.format));
@@ -99,6 +110,9 @@ impl CrossEncoderManifest {
             && !(first <= second && second <= third && first.is_finite() && third.is_finite())
         {
             return Err(format!("`cutpoints` are {:?}: they must rise", self.cutpoints));
+        }
+        if self.int8_error.is_some_and(|error| !(0.0..=1.0).contains(&error)) {
+            return Err(format!("`int8_error` is {:?}: it must be from 0 to 1", self.int8_error));
         }
         let [second, third, fourth] = self.thresholds;
         if !(second <= third && third <= fourth && second >= 0.0) {
@@ -113,6 +127,10 @@ impl CrossEncoderManifest {
     }
 }
 
+pub(super) fn write_json(path: &Path, value: &Value) -> Result<()> {
+    fs::write(path, format!("{value:#}\n")).map_err(Error::store(path, "write it"))
+}
+
 /// Content hash of a relevance model.
 pub(super) fn fingerprint(dir: &Path) -> Result<String> {
     let mut files = weight_files(dir)?;
@@ -123,7 +141,7 @@ pub(super) fn fingerprint(dir: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 
@@ -142,6 +160,7 @@ mod tests {
             ("temperature", json!(0.0), "`temperature`"),
             ("cutpoints", json!([1.0, 0.0, 2.0]), "`cutpoints`"),
             ("thresholds", json!([0.5, 0.2, 0.9]), "`thresholds`"),
+            ("int8_error", json!(-0.1), "`int8_error`"),
             ("format", json!(2), "train the model again"),
             ("loss", json!("hinge"), "souk relevance train"),
             ("colour", json!(1), "souk relevance train"),

@@ -24,8 +24,8 @@ use souk_reward::Verdict;
 const USUAL_TOKENS: usize = 512;
 /// Next-token head; a judge does not need it.
 const VOCABULARY: &str = "lm_head.weight";
-/// Nine of ten scores in int8 are closer than this to those in f32 (docs/performance.md).
-const INT8_ERROR: f64 = 0.01;
+/// Usual difference between a score in int8 and in f32, for a model whose manifest has none.
+const USUAL_INT8_ERROR: f64 = 0.01;
 /// Digits of the content hash in a model's name.
 const NAME_DIGITS: usize = 12;
 
@@ -54,6 +54,8 @@ pub struct CrossEncoder {
     id: String,
     /// In int8: the same model in f32, which judges the pairs whose score is near a threshold.
     exact: Option<Box<Self>>,
+    /// Distance from a threshold below which a score in int8 is near it.
+    int8_error: f64,
 }
 
 impl CrossEncoder {
@@ -92,13 +94,14 @@ impl CrossEncoder {
         let architecture = Architecture::open(&dir.join("config.json"), &placement.ignore_fields)?;
         let tokenizer = Tokenizer::open(dir)?;
         let mut weights = Parameters::open(dir, placement.device, placement.precision.kind())?;
-        let CrossEncoderManifest { pooling, max_tokens, loss, .. } = manifest;
+        let CrossEncoderManifest { pooling, max_tokens, loss, int8_error, .. } = manifest;
         let parts = ModelParts { architecture, tokenizer, pooling, max_tokens, loss, placement };
         let mut model = parts.build(&mut weights, None, &[])?;
         model.grading = manifest.grading(model.head.cutpoints()?);
         if model.placement.precision == Precision::Int8 {
             let placement = Placement { precision: Precision::F32, ..model.placement.clone() };
             model.exact = Some(Box::new(Self::open(dir, placement)?));
+            model.int8_error = int8_error.unwrap_or(USUAL_INT8_ERROR);
         }
         let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
         let short: String = fingerprint(dir)?.chars().take(NAME_DIGITS).collect();
@@ -135,6 +138,10 @@ impl CrossEncoder {
 
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
+    }
+
+    pub(super) fn placement(&self) -> &Placement {
+        &self.placement
     }
 
     pub fn device(&self) -> Device {
@@ -199,7 +206,8 @@ impl CrossEncoder {
     fn graded_outputs(&self, pairs: &[&PairText]) -> Result<Vec<Vec<f32>>> {
         let mut outputs = self.outputs_of(pairs)?;
         let Some(exact) = &self.exact else { return Ok(outputs) };
-        let unsure = |place: &usize| self.grading.is_near_threshold(self.grading.score(&outputs[*place]), INT8_ERROR);
+        let unsure =
+            |place: &usize| self.grading.is_near_threshold(self.grading.score(&outputs[*place]), self.int8_error);
         let places: Vec<usize> = (0..pairs.len()).filter(unsure).collect();
         if !places.is_empty() {
             let again: Vec<&PairText> = places.iter().map(|place| pairs[*place]).collect();
@@ -278,6 +286,7 @@ impl ModelParts {
             max_tokens,
             id,
             exact: None,
+            int8_error: 0.0,
         })
     }
 }

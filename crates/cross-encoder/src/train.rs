@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use serde::Serialize;
+use tch::Device;
 
 use super::RelevanceSettings;
 use super::agreement::Agreement;
 use super::calibration::{Calibration, Reliability};
-use super::folder::write_json;
 use super::head::Grading;
 use super::judge::batches;
-use super::manifest::{Base, CrossEncoderManifest, TrainedOn};
+use super::manifest::{Base, CrossEncoderManifest, TrainedOn, write_json};
 use super::model::{CrossEncoder, EncoderShape};
 use super::pairs::{GradedPair, GradedPairs};
 use super::reader::PairText;
@@ -21,12 +21,16 @@ use souk_io::beir::DataFolder;
 use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
 use souk_io::shuffle::{Draw, Order, Permutation};
+use souk_nn::backbone::Precision;
 use souk_nn::backbone::weights::weight_files;
 use souk_nn::encoder::{Placement, digest_files, transformer_dir};
 use souk_nn::optimizer::Optimizer;
 
 /// Metrics file in the model's folder.
 pub const METRICS: &str = "relevance-metrics.json";
+
+/// Calibration pairs that are judged in int8, too.
+const MAX_INT8_PAIRS: usize = 1000;
 
 /// Training progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -151,7 +155,7 @@ impl Training {
             judged: JudgeMeasurement::of(&judged, &plain, &fitted),
             all: JudgeMeasurement::of(&measured_on, &plain, &fitted),
         };
-        self.save(&measured, out)?;
+        self.save(&measured, &fitted_on, out)?;
         Ok(measured)
     }
 
@@ -246,6 +250,22 @@ impl Training {
         Ok(graded)
     }
 
+    /// The error that four of five scores in int8 do not exceed.
+    fn int8_error(&self, graded: &[(Vec<f32>, Level)], saved: &Path) -> Result<Option<f64>> {
+        let placement = Placement { precision: Precision::Int8, ..self.model.placement().clone() };
+        let (int8, grading) = (CrossEncoder::open(saved, placement)?.freeze()?, self.model.grading());
+        let texts = self.read(&self.pairs.calibrate[..self.pairs.calibrate.len().min(MAX_INT8_PAIRS)])?;
+        let mut errors = Vec::with_capacity(texts.len());
+        for batch in batches(&texts, self.settings.batch_tokens) {
+            let chosen: Vec<&PairText> = batch.iter().map(|place| &texts[*place]).collect();
+            for (place, outputs) in batch.iter().zip(int8.outputs_of(&chosen)?) {
+                errors.push((grading.score(&outputs) - grading.score(&graded[*place].0)).abs());
+            }
+        }
+        errors.sort_by(f64::total_cmp);
+        Ok(errors.get(errors.len() * 4 / 5).copied())
+    }
+
     fn read(&self, pairs: &[GradedPair]) -> Result<Vec<PairText>> {
         let reader = &self.model.reader;
         let read = |pair: &GradedPair| {
@@ -256,7 +276,8 @@ impl Training {
         pairs.iter().map(read).collect()
     }
 
-    fn save(&self, measured: &JudgeReport, out: &Path) -> Result<()> {
+    /// `graded`: outputs for the calibration pairs.
+    fn save(&self, measured: &JudgeReport, graded: &[(Vec<f32>, Level)], out: &Path) -> Result<()> {
         let RelevanceSettings { split, held_out, random_negatives, seed, .. } = self.settings.clone();
         let transformer = transformer_dir(&self.base)?;
         let mut files = weight_files(&transformer)?;
@@ -283,6 +304,9 @@ impl Training {
             ..self.model.manifest()
         };
         self.model.save(&manifest, &transformer, out)?;
+        if souk_native::supports_int8() && self.model.device() == Device::Cpu {
+            CrossEncoderManifest { int8_error: self.int8_error(graded, out)?, ..manifest }.save(out)?;
+        }
         let json =
             serde_json::to_value(measured).map_err(|e| Error::config(METRICS, "cannot be written down").because(e))?;
         write_json(&out.join(METRICS), &json)
