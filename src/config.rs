@@ -29,6 +29,7 @@ use crate::objective::{Candidates, Objective};
 use crate::train::{Stage, StageRewards, TrainSettings};
 use souk_cross_encoder::{CrossEncoder, RelevanceSettings, Training};
 use souk_ingest::dataset::IngestSettings;
+use souk_ingest::judgements::JudgementSettings;
 use souk_io::address::masked;
 use souk_io::beir::DataFolder;
 use souk_io::error::{Error, Result};
@@ -57,6 +58,8 @@ pub struct Config {
     pub log: LogConfig,
     /// `[ingest]`: how events are joined to queries.
     pub ingest: IngestSettings,
+    /// `[judgements]`: how `souk judgements` grades a log.
+    pub judgements: JudgementSettings,
     /// `[train]`: the training loop.
     pub train: TrainSettings,
     /// `[objective]`: what is optimised.

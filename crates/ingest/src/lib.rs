@@ -1,6 +1,7 @@
 //! Input data: search logs from files or Kafka ([`log`]), importers for foreign catalogues and judgements ([`import`]),
-//! and training examples built from both ([`dataset`]).
+//! training examples built from both ([`dataset`]), and judgements derived from a log ([`judgements`]).
 
 pub mod dataset;
 pub mod import;
+pub mod judgements;
 pub mod log;

@@ -10,6 +10,7 @@ pub mod catalogue;
 pub mod checksummed;
 pub mod domain;
 pub mod error;
+pub mod held_out;
 pub mod objects;
 pub mod shuffle;
 pub mod splitmix;

@@ -178,7 +178,7 @@ mod tests {
         let overall = names(DEPTH).into_iter().zip([mean(0), mean(1)]).collect();
         let (data, split, judge) = ("data".into(), "test".into(), "qrels".into());
         let digests = Digests { catalogue: "c".into(), queries: "q".into(), judgements: "j".into() };
-        let asked = RunSettings { data, split, judge, depth: DEPTH, digests };
+        let asked = RunSettings { data, split, judgements: None, judge, depth: DEPTH, digests };
         let (slices, intervals) = (BTreeMap::new(), BTreeMap::new());
         let metrics = Metrics {
             model: "m".into(),

@@ -54,8 +54,12 @@ impl ReportPage<'_> {
             0 => String::new(),
             num => format!(", {num} of them without a Good item"),
         };
+        let judgements = match &metrics.asked.judgements {
+            Some(note) => format!("<div><dt>Judgements</dt><dd>{}</dd></div>", bdi(note)),
+            None => String::new(),
+        };
         format!(
-            "<dl class=\"about\"><div><dt>Data</dt><dd>{}</dd></div><div><dt>Split</dt><dd>{}</dd></div>\
+            "<dl class=\"about\"><div><dt>Data</dt><dd>{}</dd></div><div><dt>Split</dt><dd>{}</dd></div>{judgements}\
              <div><dt>Queries</dt><dd>{}{without}</dd></div><div><dt>Judge of unjudged hits</dt><dd>{}</dd></div></dl>\n",
             bdi(&metrics.asked.data),
             bdi(&metrics.asked.split),

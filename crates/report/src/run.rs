@@ -52,6 +52,9 @@ pub struct Metrics {
 pub struct RunSettings {
     pub data: String,
     pub split: String,
+    /// What the split's judgements are, if they were derived from the search log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub judgements: Option<String>,
     /// Judge that graded hits without judgements.
     pub judge: String,
     pub depth: usize,
@@ -121,7 +124,7 @@ fn named(values: &Values, depth: usize) -> BTreeMap<String, Option<f64>> {
 impl RunSettings {
     pub fn of(task: &Task, judge: &dyn RewardSource, depth: usize) -> Self {
         let (data, split, digests) = (task.data.clone(), task.split.clone(), task.digests.clone());
-        Self { data, split, judge: judge.id().into(), depth, digests }
+        Self { data, split, judgements: task.note.clone(), judge: judge.id().into(), depth, digests }
     }
 
     /// Differences between two settings, in words; empty if the runs are comparable.

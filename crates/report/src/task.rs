@@ -12,11 +12,14 @@ use super::run_file::one_word;
 use souk_io::beir::DataFolder;
 use souk_io::domain::{Item, Level};
 use souk_io::error::{Error, Result};
+use souk_io::held_out::HeldOut;
 use souk_reward::Judgements;
 
 pub struct Task {
     pub data: String,
     pub split: String,
+    /// What the judgements are, if they were derived from the search log.
+    pub note: Option<String>,
     pub items: Vec<TaskItem>,
     rows: HashMap<String, u32>,
     pub queries: Vec<TaskQuery>,
@@ -59,7 +62,8 @@ impl Task {
         let (items, rows, catalogue) = load_items(data)?;
         let queries = load_queries(data, split, &judgements, &rows)?;
         let digests = Digests { catalogue, queries: digest_queries(&queries), judgements: digest_judgements(&queries) };
-        Ok(Self { data: data.path().display().to_string(), split: split.into(), items, rows, queries, digests })
+        let note = HeldOut::load(data)?.and_then(|held_out| held_out.note(split));
+        Ok(Self { data: data.path().display().to_string(), split: split.into(), note, items, rows, queries, digests })
     }
 
     pub fn row(&self, item: &str) -> Option<u32> {

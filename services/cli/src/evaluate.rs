@@ -213,6 +213,9 @@ fn table(run: &EvaluationRun) -> String {
         "{} on {}, split {}, judge {}\n",
         run.metrics.model, run.metrics.asked.data, run.metrics.asked.split, run.metrics.asked.judge
     );
+    if let Some(note) = &run.metrics.asked.judgements {
+        text += &format!("{note}\n");
+    }
     let row = |name: &str, cells: Vec<String>| {
         let cells: Vec<String> =
             cells.iter().zip(&shown).map(|(cell, name)| format!("{cell:>0$}", name.len().max(12))).collect();

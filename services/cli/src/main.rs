@@ -12,6 +12,7 @@ mod import;
 mod index;
 mod ingest;
 mod init;
+mod judgements;
 mod launch;
 mod lines;
 mod market;
@@ -110,6 +111,7 @@ enum Command {
     Index(index::IndexCommand),
     Ingest(ingest::IngestCommand),
     Init(init::InitCommand),
+    Judgements(judgements::JudgementsCommand),
     Launch(launch::LaunchCommand),
     Market(market::MarketCommand),
     Plan(plan::PlanCommand),
@@ -141,6 +143,7 @@ fn main() -> ExitCode {
         Some(Command::Index(command)) => command.run(globals),
         Some(Command::Ingest(command)) => command.run(globals),
         Some(Command::Init(command)) => command.run(globals),
+        Some(Command::Judgements(command)) => command.run(globals),
         Some(Command::Launch(command)) => command.run(globals),
         Some(Command::Market(command)) => command.run(globals),
         Some(Command::Plan(command)) => command.run(globals),

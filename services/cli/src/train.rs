@@ -83,4 +83,7 @@ fn print_pairs(pairs: &Pairs) {
     if pairs.num_unknown_items() > 0 {
         eprintln!("  skipped {} more: their items are not in the catalogue", pairs.num_unknown_items());
     }
+    if pairs.num_held_out() > 0 {
+        eprintln!("  held out {} more: they are from the days of the judgements", pairs.num_held_out());
+    }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,7 @@ pub struct Examples {
     /// End position of each lane's last commit, and the first offsets of the events waiting there.
     ends: BTreeMap<String, (Position, BTreeMap<String, u64>)>,
     unknown_items: u64,
+    num_held_out: u64,
     positives: Positives,
     crc32: u32,
 }
@@ -78,6 +80,16 @@ struct SelectedCommit {
 impl Examples {
     /// Maps the commits below `home`, or those of a span. Damaged files are errors.
     pub fn open(home: &Path, catalogue: &Catalogue, span: Option<&Span>) -> Result<Self> {
+        Self::open_without(home, catalogue, span, &(0..0))
+    }
+
+    /// The same without the examples of a time that is held out, in milliseconds since 1970.
+    pub fn open_without(
+        home: &Path,
+        catalogue: &Catalogue,
+        span: Option<&Span>,
+        held_out: &Range<i64>,
+    ) -> Result<Self> {
         let mut selected: Vec<SelectedCommit> = Vec::new();
         let mut opened = Span::default();
         for entry in
@@ -112,13 +124,13 @@ impl Examples {
             (*is_drawn, commit.state.now, commit.lane.clone(), commit.number)
         };
         selected.sort_by_cached_key(key);
-        Self::map(selected, catalogue, opened)
+        Self::map(selected, catalogue, opened, held_out)
     }
 
-    fn map(selected: Vec<SelectedCommit>, catalogue: &Catalogue, span: Span) -> Result<Self> {
+    fn map(selected: Vec<SelectedCommit>, catalogue: &Catalogue, span: Span, held_out: &Range<i64>) -> Result<Self> {
         let mut numbers: HashMap<Box<str>, u32> = HashMap::new();
         let (mut before, mut shards, mut starts, mut unknown_items) = (Vec::new(), Vec::new(), vec![0_u64], 0);
-        let (mut ends, mut crc) = (BTreeMap::new(), crc32fast::Hasher::new());
+        let (mut ends, mut crc, mut num_held_out) = (BTreeMap::new(), crc32fast::Hasher::new(), 0_u64);
         for SelectedCommit { is_drawn, commit, folder } in selected {
             let sum = commit.files.get(EXAMPLES).map_or(0, |sum| sum.crc32);
             crc.update(&[u8::from(is_drawn)]);
@@ -139,23 +151,31 @@ impl Examples {
                 columns.queries.iter().map(|query| number(query.unwrap_or_default())).collect::<Result<_>>()?;
             let known = |id: Option<&str>| id.and_then(|id| catalogue.row(id)).unwrap_or(UNKNOWN);
             let items: Vec<u32> = columns.items.iter().map(known).collect();
-            let usable = items.contains(&UNKNOWN).then(|| {
-                let keys = columns.item_keys.values().iter().zip(0_u32..);
-                keys.filter(|(key, _)| items[**key as usize] != UNKNOWN).map(|(_, row)| row).collect::<Vec<u32>>()
+            let hidden = columns.time.values().iter().filter(|time| held_out.contains(time)).count() as u64;
+            let usable = (hidden > 0 || items.contains(&UNKNOWN)).then(|| {
+                let rows = columns.item_keys.values().iter().zip(columns.time.values()).zip(0_u32..);
+                let is_usable = |key: u32, time: i64| items[key as usize] != UNKNOWN && !held_out.contains(&time);
+                rows.filter(|((key, time), _)| is_usable(**key, **time)).map(|(_, row)| row).collect::<Vec<u32>>()
             });
             let num_rows = usable.as_ref().map_or(columns.len(), Vec::len);
-            let num_unknown = (columns.len() - num_rows) as u64;
+            let keys = columns.item_keys.values().iter();
+            let num_unknown = keys.filter(|key| items[**key as usize] == UNKNOWN).count() as u64;
             let shard = Shard { commit, columns, queries, items, usable };
             if !is_drawn {
                 before.push(shard);
                 continue;
             }
             unknown_items += num_unknown;
+            num_held_out += hidden;
             starts.push(starts.last().copied().unwrap_or_default() + num_rows as u64);
             shards.push(shard);
         }
         let positives = Positives::new(before.iter().chain(&shards).flat_map(Shard::pairs), numbers.len() as u32);
-        Ok(Self { shards, starts, span, ends, unknown_items, positives, crc32: crc.finalize() })
+        if num_held_out > 0 {
+            // which examples are drawn depends on it
+            [held_out.start, held_out.end].iter().for_each(|time| crc.update(&time.to_le_bytes()));
+        }
+        Ok(Self { shards, starts, span, ends, unknown_items, num_held_out, positives, crc32: crc.finalize() })
     }
 
     /// Number of examples whose item is in the catalogue.
@@ -170,6 +190,11 @@ impl Examples {
     /// Number of examples dropped because their item is missing from the catalogue.
     pub fn num_unknown_items(&self) -> u64 {
         self.unknown_items
+    }
+
+    /// Number of examples that are not drawn because judgements were derived from their time of the log.
+    pub fn num_held_out(&self) -> u64 {
+        self.num_held_out
     }
 
     pub fn num_queries(&self) -> u32 {
@@ -243,9 +268,14 @@ impl Examples {
 }
 
 impl Shard {
+    /// Query and item of each usable row.
     fn pairs(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let keys = self.columns.query_keys.values().iter().zip(self.columns.item_keys.values());
-        keys.map(|(query, item)| (self.queries[*query as usize], self.items[*item as usize]))
-            .filter(|(_, item)| *item != UNKNOWN)
+        let all = self.usable.is_none().then(|| 0..self.columns.len() as u32);
+        let rows = self.usable.iter().flatten().copied().chain(all.into_iter().flatten());
+        rows.map(|row| {
+            let columns = &self.columns;
+            let (query, item) = (columns.query_keys.value(row as usize), columns.item_keys.value(row as usize));
+            (self.queries[query as usize], self.items[item as usize])
+        })
     }
 }

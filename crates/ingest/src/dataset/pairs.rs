@@ -15,6 +15,7 @@ use souk_io::beir::DataFolder;
 use souk_io::catalogue::Catalogue;
 use souk_io::domain::normalized_query;
 use souk_io::error::{Error, Result};
+use souk_io::held_out::HeldOut;
 use souk_io::shuffle::Order;
 
 /// Source of the training pairs of a data folder.
@@ -81,7 +82,7 @@ impl Pairs {
         let examples = data.path().join(EXAMPLES_FOLDER);
         let mut pairs = None;
         if source == PairSource::Examples || source == PairSource::Auto && examples.exists() {
-            let found = Examples::open(&examples, catalogue, span)?;
+            let found = Examples::open_without(&examples, catalogue, span, &HeldOut::times(data)?)?;
             // `souk ingest` may not have committed anything yet
             pairs = (source == PairSource::Examples || !found.is_empty()).then_some(Self::Examples(found));
         }
@@ -111,6 +112,14 @@ impl Pairs {
             Self::Examples(examples) => examples.num_unknown_items(),
             Self::Judged(judged) => judged.unknown_items,
             Self::Items(_) => 0,
+        }
+    }
+
+    /// Number of examples that are not drawn because judgements were derived from their time of the log.
+    pub fn num_held_out(&self) -> u64 {
+        match self {
+            Self::Examples(examples) => examples.num_held_out(),
+            Self::Judged(_) | Self::Items(_) => 0,
         }
     }
 

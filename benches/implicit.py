@@ -1,0 +1,86 @@
+"""Checks judgements from a log against the oracle of a simulated shop: do both rank models in the same order?
+
+    implicit.py --souk BINARY --model DIR --work DIR [--searches N]
+
+Makes a shop, derives judgements from its log (with and without the correction for position), trains small models of different
+quality, and evaluates them, MiniLM and BM25 on both. Prints nDCG@10 of each, and Kendall's tau between the oracle's order and the log's.
+"""
+
+import argparse
+import json
+import subprocess
+from itertools import combinations
+from pathlib import Path
+
+SPLIT = "test"
+# steps of supervised training of the small models
+STEPS = (0, 40, 120, 400)
+# Matryoshka prefixes of MiniLM's vectors: the shorter, the worse
+DIMENSIONS = (8, 24, 64, 384)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--souk", required=True)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--work", type=Path, required=True)
+    parser.add_argument("--items", type=int, default=8000)
+    parser.add_argument("--events", type=int, default=400_000)
+    options = parser.parse_args()
+    shop = options.work / "shop"
+    if not shop.exists():
+        run(options, "market", "--seed", 7, "--items", options.items, "--queries", 3000, "--events", options.events, "--out", shop)
+    run(options, "judgements", "--data", shop, "--prefix", "plain-", "--set", "judgements.position_bias=0", "--set",
+        "judgements.prior_clicks=1e12")
+    run(options, "judgements", "--data", shop, "--prefix", "log-")
+    models = candidates(options, shop)
+    table = {name: [measure(options, shop, name, flags, split) for split in (SPLIT, f"log-{SPLIT}", f"plain-{SPLIT}")]
+             for name, flags in models.items()}
+    print("\n| model | oracle | log | log, not corrected for position |\n|---|---|---|---|")
+    for name, values in sorted(table.items(), key=lambda row: -row[1][0]):
+        print(f"| {name} | " + " | ".join(f"{value:.2f}" for value in values) + " |")
+    truth, corrected, plain = zip(*table.values())
+    print(f"\nKendall's tau with the oracle's order: {tau(truth, corrected):.2f}, not corrected for position {tau(truth, plain):.2f}")
+
+
+def candidates(options, shop):
+    """Flags of `souk evaluate` by display name."""
+    models = {"BM25": ["--lexical"]}
+    for dimensions in DIMENSIONS:
+        models[f"MiniLM, {dimensions} dimensions"] = ["--model", options.model, "--set", f"encoder.dimensions={dimensions}"]
+    base = options.work / "base"
+    if not base.exists():
+        run(options, "init", "--config", "configs/scratch-bert.toml", "--set", "scratch.architecture.num_hidden_layers=2",
+            "--data", shop, "--out", base)
+    for steps in STEPS:
+        trained = options.work / f"sft-{steps}"
+        if steps and not trained.exists():
+            run(options, "train", "--config", "configs/sft-market.toml", "--set", f"train.max_steps={steps}", "--model", base,
+                "--data", shop, "--out", trained)
+        models[f"small, {steps} steps"] = ["--model", trained if steps else base]
+    return models
+
+
+def measure(options, shop, name, flags, split):
+    """nDCG@10."""
+    out = options.work / f"{name.replace(' ', '').replace(',', '-')}-{split}"
+    subprocess.run(["rm", "-rf", out], check=True)
+    done = run(options, "--json", "evaluate", *flags, "--data", shop, "--split", split, "--judge", "qrels", "--depth", 200,
+               "--out", out)
+    return json.loads(done)["overall"]["ndcg@10"]
+
+
+def tau(a, b):
+    """Concordant less discordant pairs, of all pairs."""
+    pairs = list(combinations(range(len(a)), 2))
+    sign = lambda x: (x > 0) - (x < 0)  # noqa: E731
+    return sum(sign(a[i] - a[j]) * sign(b[i] - b[j]) for i, j in pairs) / len(pairs)
+
+
+def run(options, *arguments):
+    done = subprocess.run([options.souk, *map(str, arguments)], check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

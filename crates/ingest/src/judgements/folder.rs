@@ -1,0 +1,212 @@
+//! Writes judgements from the log into a data folder: `queries.jsonl` gains the log's queries, `qrels/` the splits, `slices.tsv` the
+//! slices of queries that have none, and `judgements.json` says what the splits are. Judgements from elsewhere stay untouched.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::grade::{Graded, Grades};
+use super::period::{Period, Periods};
+use super::position_bias::PositionBias;
+use super::searches::{LogCounts, SearchLog};
+use super::{JudgementSettings, JudgementSource};
+use souk_io::atomic_dir::fsync;
+use souk_io::catalogue::Catalogue;
+use souk_io::domain::{Level, Query, normalized_query};
+use souk_io::error::{Error, Result};
+use souk_io::held_out::{HeldOut, HeldOutSplit};
+use souk_io::time;
+
+const KIND: &str = "implicit judgements from the search log";
+
+/// Everything that is written.
+pub struct Derived<'a> {
+    pub catalogue: &'a Catalogue,
+    pub log: &'a SearchLog,
+    pub periods: Periods,
+    pub bias: PositionBias,
+    pub grades: Grades,
+    pub slices: Vec<&'static str>,
+}
+
+/// What was written.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JudgementReport {
+    pub held_out_from: String,
+    pub held_out_to: String,
+    pub splits: BTreeMap<String, SplitReport>,
+    /// Queries of the held-out splits by slice.
+    pub slices: BTreeMap<String, u64>,
+    pub position_bias: PositionBias,
+    pub counts: LogCounts,
+    pub has_impressions: bool,
+}
+
+/// Size of one split.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct SplitReport {
+    pub from: String,
+    pub to: String,
+    pub queries: u64,
+    /// Judged pairs of the levels L1 to L4.
+    pub levels: [u64; 4],
+}
+
+pub fn write(
+    source: &JudgementSource<'_>,
+    settings: &JudgementSettings,
+    derived: &Derived<'_>,
+) -> Result<JudgementReport> {
+    let data = source.data;
+    let known = HeldOut::load(data)?;
+    let periods: Vec<Period> =
+        Period::ALL.into_iter().filter(|period| derived.grades.graded.iter().any(|of| of.period == *period)).collect();
+    let name = |period: Period| format!("{}{}", source.prefix, period.name());
+    for period in &periods {
+        let (file, split) = (data.qrels(&name(*period)), name(*period));
+        if file.exists() && !known.as_ref().is_some_and(|known| known.splits.contains_key(&split)) {
+            let problem = "holds judgements that are not from the log: give --prefix log-, and the splits are named `log-dev` and so on";
+            return Err(Error::config(file.display(), problem));
+        }
+    }
+    let report = report(derived, &periods, name);
+    let splits = report
+        .splits
+        .iter()
+        .map(|(name, split)| (name.clone(), HeldOutSplit { from: split.from.clone(), to: split.to.clone() }));
+    let details = json!({
+        "settings": settings, "strength": source.strength, "log": source.logs, "counts": report.counts,
+        "position_bias": report.position_bias, "written": report.splits, "slices": report.slices,
+    });
+    let Value::Object(details) = details else { unreachable!("an object literal") };
+    let held_out = HeldOut {
+        kind: KIND.into(),
+        held_out_from: report.held_out_from.clone(),
+        held_out_to: report.held_out_to.clone(),
+        splits: splits.collect(),
+        details,
+    };
+    // first: were this stopped halfway, the splits are known to be ours when it runs again
+    held_out.save(data)?;
+    let ids = write_queries(source, derived)?;
+    for period in &periods {
+        write_qrels(&data.qrels(&name(*period)), derived, *period, &ids)?;
+    }
+    write_slices(source, derived, &ids)?;
+    Ok(report)
+}
+
+fn report(derived: &Derived<'_>, periods: &[Period], name: impl Fn(Period) -> String) -> JudgementReport {
+    let (mut splits, mut slices) = (BTreeMap::new(), BTreeMap::<String, u64>::new());
+    let mut counted = HashSet::new();
+    for period in periods {
+        let (from, to) = derived.periods.span(*period);
+        let mut split = SplitReport { from: time::format(from), to: time::format(to), ..SplitReport::default() };
+        let mut queries = HashSet::new();
+        for graded in derived.grades.graded.iter().filter(|graded| graded.period == *period) {
+            split.levels[usize::from(graded.level.number()) - 1] += 1;
+            queries.insert(graded.query);
+            if *period != Period::Train && counted.insert(graded.query) {
+                *slices.entry(derived.slices[graded.query as usize].to_owned()).or_default() += 1;
+            }
+        }
+        split.queries = queries.len() as u64;
+        splits.insert(name(*period), split);
+    }
+    JudgementReport {
+        held_out_from: time::format(derived.periods.dev),
+        held_out_to: time::format(derived.periods.end()),
+        splits,
+        slices,
+        position_bias: derived.bias.clone(),
+        counts: derived.log.counts.clone(),
+        has_impressions: derived.log.has_impressions,
+    }
+}
+
+/// Adds the judged queries that `queries.jsonl` lacks. Returns the identifier of each query of the log, by its index.
+fn write_queries(source: &JudgementSource<'_>, derived: &Derived<'_>) -> Result<HashMap<u32, String>> {
+    let file = source.data.queries_file();
+    let (mut known, mut taken) = (HashMap::new(), HashSet::new());
+    if file.exists() {
+        for query in source.data.queries()? {
+            let query = query?;
+            taken.insert(query.id.clone());
+            known.entry(normalized_query(&query.text)).or_insert(query.id);
+        }
+    }
+    let mut text =
+        if file.exists() { fs::read_to_string(&file).map_err(Error::store(&file, "read it"))? } else { String::new() };
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    let (mut ids, mut next) = (HashMap::new(), taken.len());
+    for Graded { query, .. } in &derived.grades.graded {
+        if ids.contains_key(query) {
+            continue;
+        }
+        let words = &derived.log.queries[*query as usize];
+        let id = match known.get(&normalized_query(words)) {
+            Some(id) => id.clone(),
+            None => {
+                let id = loop {
+                    next += 1;
+                    let id = format!("q{next}");
+                    if !taken.contains(&id) {
+                        break id;
+                    }
+                };
+                let line = serde_json::to_string(&Query { id: id.clone(), text: words.clone() });
+                text += &line.expect("a query is two texts");
+                text.push('\n');
+                id
+            }
+        };
+        ids.insert(*query, id);
+    }
+    replace(&file, &text)?;
+    Ok(ids)
+}
+
+fn write_qrels(file: &Path, derived: &Derived<'_>, period: Period, ids: &HashMap<u32, String>) -> Result<()> {
+    let mut text = String::from("query-id\tcorpus-id\tscore\n");
+    let mut items: HashMap<u32, String> = HashMap::new();
+    for Graded { query, item, level, .. } in derived.grades.graded.iter().filter(|graded| graded.period == period) {
+        let id = match items.entry(*item) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(place) => place.insert(derived.catalogue.item(*item)?.id),
+        };
+        let _ = writeln!(text, "{}\t{id}\t{}", ids[query], Level::number(*level));
+    }
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder).map_err(Error::store(folder, "create the folder"))?;
+    }
+    replace(file, &text)
+}
+
+/// Keeps the slices of other queries, and those that came from elsewhere.
+fn write_slices(source: &JudgementSource<'_>, derived: &Derived<'_>, ids: &HashMap<u32, String>) -> Result<()> {
+    let mut slices = source.data.slices()?;
+    slices.retain(|_, slice| !super::slices::NAMES.contains(&slice.as_str()));
+    for (query, id) in ids {
+        slices.entry(id.clone()).or_insert_with(|| derived.slices[*query as usize].to_owned());
+    }
+    let mut text = String::from("query-id\tslice\n");
+    for (query, slice) in slices {
+        let _ = writeln!(text, "{query}\t{slice}");
+    }
+    replace(&source.data.path().join("slices.tsv"), &text)
+}
+
+/// Replaces a file atomically.
+fn replace(file: &Path, text: &str) -> Result<()> {
+    let staging = file.with_extension("part");
+    fs::write(&staging, text).map_err(Error::store(&staging, "write it"))?;
+    fsync(&staging)?;
+    fs::rename(&staging, file).map_err(Error::store(file, "rename it into place"))
+}

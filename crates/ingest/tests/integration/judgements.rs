@@ -1,0 +1,136 @@
+//! Judgements from a log: what is written, what stays untouched, and that training draws nothing of the held-out days.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use souk_ingest::dataset::{EXAMPLES_FOLDER, Ingest, IngestSettings, PairSource, Pairs, Strength};
+use souk_ingest::judgements::{JudgementReport, JudgementSettings, JudgementSource, judge_log};
+use souk_ingest::log::OnGap;
+use souk_ingest::log::file::{FileSettings, FileSource};
+use souk_io::beir::DataFolder;
+use souk_io::catalogue::Catalogue;
+use souk_io::domain::Level;
+use souk_io::error::Result;
+use souk_io::held_out::HeldOut;
+use souk_io::ubi::{Action, EventRecord, QueryRecord};
+
+const DAY: i64 = 24 * 60 * 60 * 1000;
+/// Midnight.
+const BEGIN: i64 = 1_700_006_400_000;
+
+/// A shop whose log has ten days of ten searches each. They show the items a, b and c, and most shoppers buy b.
+fn shop(home: &Path) -> DataFolder {
+    let corpus: String = ["a", "b", "c"].map(|id| format!("{{\"_id\":\"{id}\",\"title\":\"item {id}\"}}\n")).concat();
+    fs::write(home.join("corpus.jsonl"), corpus).unwrap();
+    fs::write(home.join("queries.jsonl"), "{\"_id\":\"q2\",\"text\":\"Oak desk\"}").unwrap();
+    let mut log = Vec::new();
+    for n in 0..100_i64 {
+        let (id, time) = (format!("s{n}"), BEGIN + n / 10 * DAY + n % 10 * 60_000);
+        // one search of each day is for something that nobody buys
+        let text = if n % 10 == 9 { "lamp" } else { "oak  desk" };
+        QueryRecord {
+            query_id: id.as_str().into(),
+            client_id: "c".into(),
+            text: text.into(),
+            time,
+            hits: ["a", "b", "c"].map(Into::into).to_vec(),
+        }
+        .write("shop", &mut log);
+        log.push(b'\n');
+        if text == "oak  desk" && n % 3 > 0 {
+            EventRecord {
+                action: if n % 3 == 1 { Action::Purchase } else { Action::Click },
+                query_id: id.as_str().into(),
+                client_id: "c".into(),
+                item: "b".into(),
+                position: Some(2),
+                time: time + 1000,
+                text: None,
+            }
+            .write("shop", &mut log);
+            log.push(b'\n');
+        }
+    }
+    fs::write(home.join("logs.ndjson"), log).unwrap();
+    DataFolder::open(home).unwrap()
+}
+
+fn judge(data: &DataFolder, prefix: &str) -> Result<JudgementReport> {
+    let source = JudgementSource { data, logs: vec![data.logs()], strength: &Strength::default(), prefix };
+    judge_log(&source, &JudgementSettings::default(), &mut |_| ())
+}
+
+fn judged(data: &DataFolder, split: &str) -> Vec<(String, String, Level)> {
+    data.judgements(split).unwrap().map(Result::unwrap).map(|row| (row.query, row.item, row.level)).collect()
+}
+
+#[test]
+fn a_log_becomes_judgements_of_the_newest_days() {
+    let home = tempfile::tempdir().unwrap();
+    let data = shop(home.path());
+    let report = judge(&data, "").unwrap();
+    assert_eq!((report.counts.searches, report.counts.shown, report.counts.chosen), (100, 300, 60));
+    // ten searches are a tenth: one day each
+    let dev = &report.splits["dev"];
+    assert_eq!((dev.from.as_str(), dev.to.as_str()), ("2023-11-23T00:00:00.000Z", "2023-11-23T23:59:59.999Z"));
+    assert_eq!(report.held_out_from, dev.from);
+    assert_eq!(report.held_out_to, "2023-11-25T00:00:00.000Z");
+    let level = |split, query: &str, item: &str| {
+        let rows = judged(&data, split);
+        rows.into_iter().find(|row| (row.0.as_str(), row.1.as_str()) == (query, item)).unwrap().2
+    };
+    // the query that the folder had keeps its identifier; the new one gets the next that is free
+    assert_eq!(fs::read_to_string(data.queries_file()).unwrap().lines().count(), 2);
+    assert!(fs::read_to_string(data.queries_file()).unwrap().contains("{\"_id\":\"q3\",\"text\":\"lamp\"}"));
+    assert_eq!((level("train", "q2", "b"), level("train", "q2", "a")), (Level::L4, Level::L1));
+    // of one day: a gain of 15 in 9 looks at half the attention, the average being 15 in 18.3; and a third of a look
+    assert_eq!((level("test", "q2", "b"), level("test", "q3", "c")), (Level::L3, Level::L2));
+    let slices = data.slices().unwrap();
+    assert_eq!((slices["q2"].as_str(), slices["q3"].as_str()), ("head", "unclicked"));
+    let note = HeldOut::load(&data).unwrap().unwrap().note("test").unwrap();
+    assert_eq!(note, "implicit judgements from the search log, 2023-11-24 to 2023-11-24");
+    // again: the same files
+    let before = fs::read(data.qrels("test")).unwrap();
+    assert_eq!(judge(&data, "").unwrap(), report);
+    assert_eq!(fs::read(data.qrels("test")).unwrap(), before);
+}
+
+#[test]
+fn training_draws_nothing_of_the_held_out_days() {
+    let home = tempfile::tempdir().unwrap();
+    let data = shop(home.path());
+    let settings = FileSettings { paths: vec![data.logs()], follow: false, on_gap: OnGap::Stop };
+    let open = Box::new(move |resume| Ok(Box::new(FileSource::open(settings.clone(), resume)?) as _));
+    let examples = home.path().join(EXAMPLES_FOLDER);
+    Ingest::new(&examples, IngestSettings::default(), open, Arc::new(AtomicBool::new(false)))
+        .unwrap()
+        .run(|_| ())
+        .unwrap();
+    let catalogue = Catalogue::open(&data).unwrap();
+    let pairs = || Pairs::open(&data, &catalogue, PairSource::Examples, "train", None).unwrap();
+    let all = pairs();
+    assert_eq!((all.len(), all.num_held_out()), (60, 0));
+    judge(&data, "").unwrap();
+    let some = pairs();
+    assert_eq!((some.len(), some.num_held_out()), (48, 12));
+    assert_ne!(some.crc32(), all.crc32());
+}
+
+#[test]
+fn judgements_by_raters_are_not_replaced() {
+    let home = tempfile::tempdir().unwrap();
+    let data = shop(home.path());
+    fs::create_dir(home.path().join("qrels")).unwrap();
+    fs::write(data.qrels("test"), "q2\ta\t4\n").unwrap();
+    fs::write(home.path().join("slices.tsv"), "q2\tlong\n").unwrap();
+    let error = judge(&data, "").unwrap_err().to_string();
+    assert!(error.contains("test.tsv") && error.contains("--prefix log-"), "{error}");
+    assert!(!data.qrels("train").exists() && !home.path().join("judgements.json").exists());
+    judge(&data, "log-").unwrap();
+    assert_eq!(judged(&data, "test"), [("q2".to_owned(), "a".to_owned(), Level::L4)]);
+    assert!(data.qrels("log-test").exists());
+    let slices = data.slices().unwrap();
+    assert_eq!((slices["q2"].as_str(), slices["q3"].as_str()), ("long", "unclicked"));
+}
