@@ -8,7 +8,7 @@
 #
 #   DEMO_EXIT=1              stop after the report
 #   DEMO_DIR=DIR             keep all files there (default: a temporary folder, deleted at the end)
-#   DEMO_PORT=N              port of the console (default: 8080)
+#   DEMO_PORT=N              port of the console (default: 8080); the trainer gets DEMO_PORT - 10
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
@@ -54,9 +54,9 @@ main() {
         --listen "127.0.0.1:$port" --set search.version=untrained --set "search.training=$out/trainer/training" "${stores[@]}" "${index[@]}"
     until_ready "127.0.0.1:$port/readyz"
     start trainer --config configs/trainer-market.toml --model "$out/base" --data "$out/shop" --state "$out/trainer" \
-        --listen 127.0.0.1:$((port + 10)) --set 'trainer.pace={examples=4000, seconds=15, min_examples=1000}' \
+        --listen 127.0.0.1:$((port - 10)) --set 'trainer.pace={examples=4000, seconds=15, min_examples=1000}' \
         "${log[@]}" "${stores[@]}"
-    until_ready "127.0.0.1:$((port + 10))/readyz"
+    until_ready "127.0.0.1:$((port - 10))/readyz"
     feed
     follow
     step "evaluation of each stage"
@@ -66,7 +66,7 @@ main() {
     if [ -z "${DEMO_EXIT:-}" ]; then
         say ""
         say "Console: http://127.0.0.1:$port   Search, or compare \`untrained\` with the trained model, and vote."
-        say "Trainer: http://127.0.0.1:$((port + 10))/status   Stop with Ctrl-C."
+        say "Trainer: http://127.0.0.1:$((port - 10))/status   Stop with Ctrl-C."
         wait "${running[0]}"
     fi
 }
@@ -120,7 +120,7 @@ feed() {
 
 # Prints the trainer's progress until its first round has ended and its model is served.
 follow() {
-    python3 - "127.0.0.1:$((port + 10))" "127.0.0.1:$port" <<'PYTHON'
+    python3 - "127.0.0.1:$((port - 10))" "127.0.0.1:$port" <<'PYTHON'
 import json, sys, time, urllib.request
 
 trainer, search = sys.argv[1:]

@@ -87,7 +87,7 @@ pub struct Alarms {
 impl Default for TrainerSettings {
     fn default() -> Self {
         Self {
-            listen: "127.0.0.1:8090".into(),
+            listen: "127.0.0.1:8070".into(),
             key_file: None,
             state: "souk-trainer".into(),
             data: None,

@@ -27,7 +27,7 @@ pub struct TrainerCommand {
     /// State folder (default: souk-trainer)
     #[arg(long, value_name = "DIR")]
     state: Option<String>,
-    /// Address and port (default: 127.0.0.1:8090)
+    /// Address and port (default: 127.0.0.1:8070)
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
 }
