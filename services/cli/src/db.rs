@@ -19,7 +19,7 @@ enum Action {
     Migrate(Migrate),
 }
 
-/// Create or migrate the tables
+/// Create or migrate the ledger's tables
 ///
 /// Idempotent and atomic. Examples:
 ///

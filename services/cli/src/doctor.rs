@@ -31,7 +31,9 @@ const MAX_SKEW: Duration = Duration::from_secs(5);
 /// Lower bound of free bytes; less is hardly enough for a training round or an index.
 const MIN_FREE: u64 = 2 << 30;
 
-/// Check a deployment: libtorch, device, model, data, log, ledger, cache, Milvus, judge, disks, clock, ports
+/// Check a deployment, and say what to do about each failure
+///
+/// Checks libtorch, device, model, data, log, ledger, cache, Milvus, judge, disks, clock and ports.
 ///
 /// Tests every part of the configuration as `souk trainer` and `souk serve` would use it, and changes nothing they use:
 /// the log is read with a separate consumer group, the cache is tested with a separate key, and test collections and

@@ -9,10 +9,10 @@ use souk::error::Error;
 use crate::GlobalArgs;
 use crate::output::print;
 
-/// Create a model from scratch: a tokenizer trained on a catalogue, and random weights
+/// Create a model with random weights
 ///
-/// [scratch] of the configuration sets the architecture, the seed and the size of the vocabulary; see
-/// configs/scratch-bert.toml.
+/// Trains the tokenizer on a catalogue. [scratch] of the configuration sets the architecture, the seed and the size of
+/// the vocabulary; see configs/scratch-bert.toml.
 #[derive(Args)]
 pub struct InitCommand {
     /// Data folder with corpus.jsonl

@@ -8,6 +8,7 @@ mod embed;
 mod evaluate;
 mod experiment;
 mod export;
+mod help;
 mod import;
 mod index;
 mod ingest;
@@ -31,7 +32,7 @@ mod version;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, FromArgMatches, Parser, Subcommand};
 use souk::config::{Change, Config};
 
 #[derive(Parser)]
@@ -124,7 +125,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let souk = Souk::parse();
+    let matches = help::command().get_matches();
+    let souk = Souk::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let _telemetry = souk::telemetry::start();
     let globals = &souk.globals;
     if let Err(error) = launch::die_with_launcher() {
@@ -153,7 +155,7 @@ fn main() -> ExitCode {
         Some(Command::Serve(command)) => command.run(globals),
         Some(Command::Train(command)) => command.run(globals),
         Some(Command::Trainer(command)) => command.run(globals),
-        None => Err(souk::Error::input("no command: run `souk --help` for a list").into()),
+        None => help::run(globals),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

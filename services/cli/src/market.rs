@@ -11,7 +11,7 @@ use crate::GlobalArgs;
 use crate::output::print;
 use crate::progress::ProgressDisplay;
 
-/// Generate a simulated shop: catalogue, queries, judgements and a search log
+/// Simulate a shop: catalogue, queries, judgements, search log
 ///
 /// The same seed gives the same folder, byte for byte. Test queries have judgements for all their Good items; the log
 /// has searches with training queries only. docs/market.md explains the grading.

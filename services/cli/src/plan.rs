@@ -13,7 +13,9 @@ use crate::{GlobalArgs, ModelArgs};
 
 const GB: f64 = 1e9;
 
-/// Predict the cost of a training stage: memory, FLOPs, communication, step time and bottleneck
+/// Predict the memory, step time and bottleneck of training
+///
+/// Prints memory, FLOPs, communication and time of a step of one training stage.
 ///
 /// Reads the configuration of `souk train` and the model's dimensions, from [model] path or --model (weights are not
 /// read and may be missing), else from [scratch]. Runs nothing. Text lengths come from --data, counted with the model's

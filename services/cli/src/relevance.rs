@@ -18,7 +18,7 @@ use crate::{GlobalArgs, ModelArgs};
 
 const REPORT: &str = "report.html";
 
-/// Train or serve a relevance model: a level and a calibrated score for each query-item pair
+/// Train or serve a relevance model: level and score of query-item pairs
 #[derive(Args)]
 pub struct RelevanceCommand {
     #[command(subcommand)]
@@ -40,7 +40,9 @@ impl RelevanceCommand {
     }
 }
 
-/// Train a cross-encoder on graded pairs (qrels/train.tsv) and calibrate it on held-out queries
+/// Train a relevance model on judgements
+///
+/// Trains a cross-encoder on graded pairs (qrels/train.tsv) and calibrates it on held-out queries.
 ///
 /// Writes a model folder in Hugging Face layout with relevance.json (temperature, thresholds, training data),
 /// relevance-metrics.json and report.html (reliability plot). The write is atomic.
@@ -90,7 +92,7 @@ impl TrainRelevance {
     }
 }
 
-/// Serve a relevance model, or the oracle of a simulated shop, over HTTP
+/// Serve a relevance model or a simulated shop's oracle over HTTP
 ///
 /// POST /score, TEI's /rerank and Cohere's /v1/rerank; GET /healthz, /readyz and /metrics (docs/relevance.md). API keys
 /// come from SOUK_RELEVANCE_KEYS or [relevance.serve] key_file; without keys, access is open. Stops on Ctrl-C or

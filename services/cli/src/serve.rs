@@ -13,7 +13,9 @@ use crate::output::print;
 use crate::progress::ProgressDisplay;
 use crate::{GlobalArgs, ModelArgs};
 
-/// Serve search over HTTP: POST /search, /embed, /v1/embeddings, and a console at /
+/// Serve search and embeddings over HTTP, with a console
+///
+/// POST /search, /embed and /v1/embeddings; the console is at /.
 ///
 /// The first start indexes the catalogue of --data. Later starts ignore --model and reopen the last served index with
 /// all acknowledged changes. GET /openapi.json describes the routes. API keys come from SOUK_SEARCH_KEYS or [search]

@@ -7,7 +7,7 @@ use crate::ingest::LogArgs;
 use crate::output::print;
 use crate::{GlobalArgs, ModelArgs};
 
-/// Train continuously on the search log and publish models that pass the gate
+/// Train on the log continuously, publish models that pass the gate
 ///
 /// Configuration: [trainer] sets the stages of a round, its pace and its gate; [log] the source of searches and clicks;
 /// [store] the ledger shared with `souk serve`, which deploys published models. GET /status reports the state, /metrics

@@ -51,6 +51,10 @@ fn vectors(json_lines: &str) -> Vec<Vec<f32>> {
 #[test]
 fn help_lists_the_commands_and_each_has_its_own_help() {
     let help = run_ok(&["--help"], b"");
+    assert_eq!(run_ok(&[], b""), help, "without a command, souk prints its help");
+    let groups = ["Data:", "Models:", "Vectors and search:", "Measuring:", "Services:", "Options:"];
+    let places: Vec<_> = groups.iter().map(|group| help.find(&format!("\n{group}\n"))).collect();
+    assert!(places.iter().all(Option::is_some) && places.is_sorted(), "{help}");
     let commands = "compare db embed evaluate export import index ingest init launch market search train";
     for command in commands.split(' ') {
         assert!(help.contains(command), "{help}");
@@ -71,7 +75,6 @@ fn the_version_names_crate_libtorch_and_device() {
 fn usage_errors_exit_with_2_and_failures_with_1() {
     let home = tempfile::tempdir().unwrap();
     let out = home.path().join("out").display().to_string();
-    assert_fails(2, &["no command: run `souk --help`"], &[], b"");
     assert_fails(2, &["no model: give --model DIR"], &["embed"], b"x\n");
     assert_fails(2, &["neither a local folder"], &["embed", "--model", "/nowhere/at/all"], b"x\n");
     assert_fails(2, &["`f64`"], &["embed", "--model", &model("st_cls"), "--precision", "f64"], b"x\n");
