@@ -16,7 +16,6 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-CARGO_MINOR=89
 MINILM_SHA256=53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db
 CONFIG_MARK="# Written by scripts/setup.sh from the environment; rewritten when that changes."
 
@@ -46,9 +45,10 @@ check_cargo() {
     local version
     version=$(cargo --version 2>/dev/null | cut -d' ' -f2) || true
     [ -n "$version" ] || fail "cargo is not installed" "Install Rust from https://rustup.rs, then open a new shell."
-    local minor=${version#*.}
-    [ "${minor%%.*}" -ge $CARGO_MINOR ] || [ "${version%%.*}" -gt 1 ] ||
-        fail "cargo $version is too old: Souk needs 1.$CARGO_MINOR or newer" "Run: rustup update stable"
+    local needed minor=${version#*.}
+    needed=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
+    [ "${minor%%.*}" -ge "${needed#*.}" ] || [ "${version%%.*}" -gt "${needed%%.*}" ] ||
+        fail "cargo $version is too old: Souk needs $needed or newer" "Run: rustup update stable"
 }
 
 check_system() {

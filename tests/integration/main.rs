@@ -8,3 +8,4 @@ mod examples;
 mod generative;
 mod house;
 mod modules;
+mod toolchain;
