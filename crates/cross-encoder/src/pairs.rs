@@ -203,6 +203,17 @@ mod tests {
     }
 
     #[test]
+    fn a_pair_with_two_levels_is_learned_once_with_the_highest() {
+        let judged = |qrels: String| {
+            let graded = load(0.5, &qrels).unwrap();
+            [graded.learn, graded.calibrate, graded.measure].concat().into_iter().filter(|pair| pair.judged).collect()
+        };
+        let once: Vec<GradedPair> = judged((0..40).map(|n| format!("q{n}\td0\t3\n")).collect());
+        let twice: Vec<GradedPair> = judged((0..40).map(|n| format!("q{n}\td0\t1\nq{n}\td0\t3\n")).collect());
+        assert_eq!((once.len(), twice), (40, once));
+    }
+
+    #[test]
     fn what_cannot_be_learned_or_measured_is_refused() {
         let error = |held_out, qrels: &str| load(held_out, qrels).err().unwrap().to_string();
         assert!(error(0.5, "q0\tgone\t1\n").contains("nothing can be learned"));

@@ -1,7 +1,8 @@
 //! Data folders in BEIR's layout: `corpus.jsonl`, `queries.jsonl`, `qrels/SPLIT.tsv`, `slices.tsv`, and the search log
 //! `logs.ndjson`.
 //!
-//! Reading streams: one line in memory at a time. Writing is atomic: the folder appears once it is complete.
+//! Items and queries are streamed, one line in memory at a time; judgements are read whole, because a pair may stand there
+//! twice. Writing is atomic: the folder appears once it is complete.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -13,6 +14,7 @@ use serde::Serialize;
 use crate::atomic_dir::AtomicDir;
 use crate::domain::{Item, Judgement, Level, Query};
 use crate::error::{Error, Result};
+use crate::qrels::{settle, warn_once};
 
 const QRELS_HEADER: &str = "query-id\tcorpus-id\tscore";
 const SLICES_HEADER: &str = "query-id\tslice";
@@ -77,9 +79,10 @@ impl DataFolder {
         }))
     }
 
+    /// Judgements of a split, one for each pair. Of different levels of a pair, the highest counts, with a warning.
     pub fn judgements(&self, split: &str) -> Result<impl Iterator<Item = Result<Judgement>> + use<>> {
         let file = self.qrels(split);
-        Ok(rows::<3>(&file, QRELS_HEADER)?.map(move |row| {
+        let rows = rows::<3>(&file, QRELS_HEADER)?.map(|row| {
             let (number, [query, item, score]) = row?;
             let level = score.parse().ok().and_then(Level::from_number);
             let problem = || {
@@ -88,7 +91,10 @@ impl DataFolder {
                 Error::data(&file, Some(number), problem)
             };
             Ok(Judgement { query, item, level: level.ok_or_else(problem)? })
-        }))
+        });
+        let settled = settle(rows.collect::<Result<_>>()?);
+        warn_once(&file, settled.num_conflicts);
+        Ok(settled.judgements.into_iter().map(Ok))
     }
 
     /// Slice of each query that has one; empty if the folder has no `slices.tsv`.
@@ -367,21 +373,22 @@ mod tests {
         fs::create_dir(home.path().join("qrels")).unwrap();
         write("corpus.jsonl", b"\xef\xbb\xbf{\"_id\":\"1\"}\r\n\n{\"_id\":\"\xff\"}\n");
         write("queries.jsonl", b"{\"id\":\"1\"}\n");
-        write("qrels/dev.tsv", b"query-id\tcorpus-id\tscore\nq\td\t0\nq\td\n");
+        write("qrels/dev.tsv", b"query-id\tcorpus-id\tscore\nq\td\t0\n");
+        write("qrels/short.tsv", b"query-id\tcorpus-id\tscore\nq\te\t1\nq\td\n");
         let folder = DataFolder::open(home.path()).unwrap();
         let items: Vec<_> = folder.items().unwrap().collect();
         assert_eq!(items[0].as_ref().unwrap().1.id, "1");
         let errors = [
             items[1].as_ref().unwrap_err().to_string(),
             folder.queries().unwrap().next().unwrap().unwrap_err().to_string(),
-            folder.judgements("dev").unwrap().next().unwrap().unwrap_err().to_string(),
-            folder.judgements("dev").unwrap().nth(1).unwrap().unwrap_err().to_string(),
+            folder.judgements("dev").err().unwrap().to_string(),
+            folder.judgements("short").err().unwrap().to_string(),
         ];
         for (error, expected) in errors.iter().zip([
             "corpus.jsonl, line 3: not valid UTF-8",
             "queries.jsonl, line 1: not a query",
             "qrels/dev.tsv, line 2: the score `0` is not a level",
-            "qrels/dev.tsv, line 3: expected 3 tab-separated columns (query-id, corpus-id, score)",
+            "qrels/short.tsv, line 3: expected 3 tab-separated columns (query-id, corpus-id, score)",
         ]) {
             assert!(error.contains(expected), "{error}");
         }

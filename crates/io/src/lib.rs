@@ -12,6 +12,7 @@ pub mod domain;
 pub mod error;
 pub mod held_out;
 pub mod objects;
+pub mod qrels;
 pub mod shuffle;
 pub mod splitmix;
 pub mod telemetry;

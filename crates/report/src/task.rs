@@ -54,8 +54,7 @@ pub struct Digests {
 
 impl Task {
     pub fn load(data: &DataFolder, split: &str) -> Result<Self> {
-        let judgements = Judgements::gather("qrels", data.judgements(split)?)
-            .map_err(|e| Error::data(&data.qrels(split), None, "cannot be used for evaluation").because(e))?;
+        let judgements = Judgements::gather("qrels", data.judgements(split)?)?;
         if judgements.num_queries() == 0 {
             return Err(Error::data(&data.qrels(split), None, "has no judgements: nothing to evaluate"));
         }
@@ -229,13 +228,24 @@ mod tests {
     }
 
     #[test]
+    fn of_two_levels_of_a_pair_the_highest_counts() {
+        let digest = |qrels: &str| {
+            let task = load(&[("corpus.jsonl", CORPUS), ("queries.jsonl", QUERIES), ("qrels/test.tsv", qrels)]);
+            task.unwrap().digests.judgements
+        };
+        let highest = digest("q1\tb\t4\nq1\ta\t2\n");
+        assert_eq!(digest("q1\tb\t4\nq1\ta\t2\nq1\tb\t1\n"), highest);
+        assert_eq!(digest("q1\tb\t1\nq1\ta\t2\nq1\tb\t4\n"), highest);
+        assert_ne!(digest("q1\tb\t1\nq1\ta\t2\n"), highest);
+    }
+
+    #[test]
     fn what_would_make_a_number_wrong_is_refused() {
         let qrels = "q1\tb\t4\n";
         for (corpus, queries, qrels, expected) in [
             (&CORPUS.repeat(2)[..], QUERIES, qrels, "line 3: two items have the id `a`"),
             (CORPUS, &QUERIES.repeat(2)[..], qrels, "two queries have the id `q1`"),
             (CORPUS, QUERIES, "q9\tb\t4\nq1\ta\t1\n", "judges 1 queries that are not in queries.jsonl, such as `q9`"),
-            (CORPUS, QUERIES, "q1\tb\t4\nq1\tb\t1\n", "cannot be used for evaluation"),
             (CORPUS, QUERIES, "\n", "has no judgements"),
             ("{\"_id\":\"a\",\"quality\":7}", QUERIES, qrels, "line 1: `quality` is 7: use 0 to 1"),
             ("{\"_id\":\"a b\"}", QUERIES, qrels, "line 1: cannot be written to a run"),

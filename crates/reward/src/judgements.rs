@@ -1,11 +1,10 @@
 //! A judge that looks up recorded judgements; other pairs have no verdict.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 
 use super::{Question, RewardSource, Verdict};
 use souk_io::domain::{Judgement, Level};
-use souk_io::error::{Error, Result};
+use souk_io::error::Result;
 
 pub struct Judgements {
     id: String,
@@ -14,21 +13,12 @@ pub struct Judgements {
 }
 
 impl Judgements {
-    /// A pair may repeat only with the same level.
+    /// Each pair has one row: `DataFolder::judgements` has settled the others.
     pub fn gather(id: &str, rows: impl Iterator<Item = Result<Judgement>>) -> Result<Self> {
         let mut levels: HashMap<String, HashMap<String, Level>> = HashMap::new();
         for row in rows {
             let Judgement { query, item, level } = row?;
-            match levels.entry(query.clone()).or_default().entry(item) {
-                Entry::Vacant(place) => drop(place.insert(level)),
-                Entry::Occupied(before) if *before.get() == level => {}
-                Entry::Occupied(before) => {
-                    let (item, first, second) = (before.key(), before.get().number(), level.number());
-                    return Err(Error::input(format!(
-                        "item `{item}` is judged twice for query `{query}`, as level {first} and as level {second}: keep one"
-                    )));
-                }
-            }
+            levels.entry(query).or_default().insert(item, level);
         }
         Ok(Self { id: id.into(), levels })
     }

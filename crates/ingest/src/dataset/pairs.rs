@@ -258,6 +258,10 @@ mod tests {
         assert_eq!(open(PairSource::Auto).unwrap().len(), 2, "no commits yet");
         fs::remove_dir(home.path().join(EXAMPLES_FOLDER)).unwrap();
         assert!(open(PairSource::Examples).err().unwrap().to_string().contains("examples"));
+        write("qrels/train.tsv", "1\tb\t2\n2\tc\t4\n1\tb\t3\n2\tc\t1\n");
+        let judged_twice = open(PairSource::Auto).unwrap();
+        let rows: Vec<_> = (0..judged_twice.len()).map(|row| judged_twice.row(row).item).collect();
+        assert_eq!(rows, [1, 2], "the highest level counts, once");
         write("qrels/train.tsv", "query-id\tcorpus-id\tscore\n1\ta\t1\n");
         assert!(open(PairSource::Auto).err().unwrap().to_string().contains("no training pairs"));
         write("qrels/train.tsv", "query-id\tcorpus-id\tscore\n9\ta\t4\n");
