@@ -42,7 +42,7 @@ impl PairReader {
             let problem = format!("is {max_tokens}, but the model has positions for {longest}");
             return Err(Error::config("relevance.max_tokens", problem));
         }
-        tokenizer.check_fits(architecture.vocab())?;
+        tokenizer.limit_ids(architecture.vocab())?;
         tokenizer.disable_truncation()?;
         let mut reader = Self { tokenizer, decoder: architecture.is_decoder() };
         reader.check_room(max_tokens)?;

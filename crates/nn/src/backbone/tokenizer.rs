@@ -41,6 +41,8 @@ pub struct Tokenizer {
     path: PathBuf,
     lowercase: bool,
     special: HashSet<u32>,
+    /// Number of ids that the model has embeddings for, where the tokenizer has more.
+    limit: Option<usize>,
 }
 
 /// Text before and after every text, such as a rendered chat template.
@@ -74,7 +76,7 @@ impl Tokenizer {
         inner.with_model(model);
         let added = inner.get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
-        Self { inner, path, lowercase: false, special }
+        Self { inner, path, lowercase: false, special, limit: None }
     }
 
     /// Trains a byte-level BPE of `vocab` tokens on a catalogue's texts.
@@ -135,16 +137,33 @@ impl Tokenizer {
         Ok(())
     }
 
-    /// Returns an error if token ids exceed the model's vocabulary, as with another model's tokenizer.
-    pub fn check_fits(&self, vocab: usize) -> Result<()> {
+    /// Limits ids to the rows of the model's embedding: a text that needs another id is an error. The folder itself is fine:
+    /// sentence-transformers, too, writes tokenizers with more tokens than rows. Every text's special tokens must have a row.
+    pub fn limit_ids(&mut self, num_rows: usize) -> Result<()> {
         let largest = self.inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize);
-        if largest < vocab {
+        if largest < num_rows {
             return Ok(());
         }
-        let problem = format!(
-            "has token ids up to {largest}, but the model's vocabulary is {vocab}: this is another model's tokenizer"
-        );
-        Err(Error::weights(&self.path, problem))
+        self.limit = Some(num_rows);
+        let problem = "is another model's tokenizer: no text can be encoded";
+        self.encode("").map_err(|e| Error::weights(&self.path, problem).because(e))?;
+        let path = self.path.display();
+        tracing::warn!("{path}: token ids up to {largest}, the model has {num_rows}: texts with the others are errors");
+        Ok(())
+    }
+
+    fn within_limit(&self, ids: Vec<u32>) -> Result<Vec<u32>> {
+        let Some(limit) = self.limit else { return Ok(ids) };
+        match ids.iter().find(|id| **id as usize >= limit) {
+            None => Ok(ids),
+            Some(id) => {
+                let token = self.inner.id_to_token(*id).unwrap_or_default();
+                Err(Error::input(format!(
+                    "the text needs the token `{token}` with id {id}, but the model has embeddings for {limit} ids only: \
+                     remove it from the text, or check that the folder has this model's tokenizer"
+                )))
+            }
+        }
     }
 
     pub fn vocab(&self) -> usize {
@@ -153,7 +172,7 @@ impl Tokenizer {
 
     /// Token ids of a text with special tokens.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        Ok(self.encoding(text)?.get_ids().to_vec())
+        self.within_limit(self.encoding(text)?.get_ids().to_vec())
     }
 
     /// Whether a text is longer than the maximum number of tokens.
@@ -193,7 +212,7 @@ impl Tokenizer {
             ids.truncate(max_tokens - tail);
             ids.extend(suffix);
         }
-        Ok((ids, head))
+        Ok((self.within_limit(ids)?, head))
     }
 
     /// Decodes token ids to text, without special tokens.
@@ -258,8 +277,17 @@ mod tests {
     }
 
     #[test]
-    fn rejects_another_models_tokenizer() {
-        let error = trained().check_fits(100).unwrap_err().to_string();
-        assert!(error.contains("another model's tokenizer"), "{error}");
+    fn only_texts_with_ids_beyond_the_limit_are_errors() {
+        let (mut tokenizer, free) = (trained(), trained());
+        let num_rows = tokenizer.id_of("Ġdesk").unwrap() as usize;
+        tokenizer.limit_ids(num_rows).unwrap();
+        assert_eq!(tokenizer.encode("o k").unwrap(), free.encode("o k").unwrap());
+        let frame = Frame { before: "a ", after: "", complete: false };
+        for error in [tokenizer.encode("a desk").unwrap_err(), tokenizer.encode_framed(frame, "desk", 9).unwrap_err()] {
+            let expected = format!("`Ġdesk` with id {num_rows}, but the model has embeddings for {num_rows} ids only");
+            assert!(matches!(error, Error::Input { .. }) && error.to_string().contains(&expected), "{error}");
+        }
+        let error = trained().limit_ids(2).unwrap_err().with_causes();
+        assert!(error.contains("another model's tokenizer") && error.contains("`</s>` with id 2"), "{error}");
     }
 }

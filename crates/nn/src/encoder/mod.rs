@@ -110,7 +110,7 @@ impl Reader {
             return Err(Error::config("max_tokens", problem));
         }
         let mut tokenizer = Tokenizer::open(transformer)?;
-        tokenizer.check_fits(architecture.vocab())?;
+        tokenizer.limit_ids(architecture.vocab())?;
         tokenizer.set_truncation(max_tokens, recipe.lowercase)?;
         recipe.max_tokens = Some(max_tokens);
         let chat = match &recipe.rationale {

@@ -41,7 +41,10 @@ impl Scratch {
             fields.entry("vocab_size").or_insert(tokenizer.vocab().into());
         }
         let architecture = Architecture::read(json, "[scratch.architecture]", None)?;
-        tokenizer.check_fits(architecture.vocab())?;
+        if architecture.vocab() < tokenizer.vocab() {
+            let problem = format!("is {}, but the tokenizer has {} tokens", architecture.vocab(), tokenizer.vocab());
+            return Err(Error::config("scratch.architecture.vocab_size", problem));
+        }
         if self.max_tokens > architecture.max_tokens() {
             let problem =
                 format!("is {}, but the model has positions for {}", self.max_tokens, architecture.max_tokens());

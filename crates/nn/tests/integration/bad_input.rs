@@ -111,11 +111,28 @@ fn an_unknown_architecture_and_unsupported_fields_are_named() {
 }
 
 #[test]
-fn rejects_another_models_tokenizer() {
-    let theirs = golden("st_last/tokenizer.json");
-    assert_error(&["tokenizer.json", "another model's tokenizer"], |dir| {
-        fs::copy(&theirs, dir.join("tokenizer.json")).unwrap();
+fn of_a_tokenizer_with_more_ids_than_embeddings_only_texts_with_those_ids_are_errors() {
+    let read_json = |path: PathBuf| -> serde_json::Value { serde_json::from_slice(&fs::read(path).unwrap()).unwrap() };
+    let rows = read_json(golden("st_mean_dense/config.json"))["vocab_size"].as_u64().unwrap();
+    let dir = changed(|dir| {
+        let mut json = read_json(dir.join("tokenizer.json"));
+        let extra = serde_json::json!({
+            "id": rows, "content": "<|extra|>", "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": true,
+        });
+        json["added_tokens"].as_array_mut().unwrap().push(extra);
+        fs::write(dir.join("tokenizer.json"), json.to_string()).unwrap();
     });
+    let (with, without) = (open(dir.path()).unwrap(), open(&golden("st_mean_dense")).unwrap());
+    let read = |encoder: &Encoder, text: &str| encoder.reader().read(text, None);
+    assert_eq!(read(&with, "oak desk").unwrap(), read(&without, "oak desk").unwrap());
+    let error = read(&with, "oak <|extra|> desk").unwrap_err().to_string();
+    let expected = format!("`<|extra|>` with id {rows}, but the model has embeddings for {rows} ids only");
+    assert!(error.contains(&expected), "{error}");
+}
+
+#[test]
+fn rejects_a_file_that_is_no_tokenizer() {
     assert_error(&["tokenizer.json", "not a tokenizer"], |dir| fs::write(dir.join("tokenizer.json"), "{}").unwrap());
 }
 

@@ -43,7 +43,7 @@ impl Tokenizer {
         let joined = self.inner.post_process(first.encoding.clone(), Some(later), true);
         let joined = joined.map_err(|e| Error::input("the tokenizer cannot join two texts").because(e))?;
         let cut = first.cut || second.cut || !joined.get_overflowing().is_empty();
-        Ok(Pair { ids: joined.get_ids().to_vec(), types: joined.get_type_ids().to_vec(), cut })
+        Ok(Pair { ids: self.within_limit(joined.get_ids().to_vec())?, types: joined.get_type_ids().to_vec(), cut })
     }
 
     /// Number of special tokens in a pair.
@@ -107,6 +107,15 @@ mod tests {
         let expected: Vec<u32> = (0..pair.ids.len()).map(|at| u32::from(at >= firsts)).collect();
         assert_eq!((pair.types, pair.cut), (expected, false));
         assert_eq!(tokenizer.num_pair_specials().unwrap(), 3);
+    }
+
+    #[test]
+    fn a_pair_with_an_id_beyond_the_limit_is_an_error() {
+        let mut tokenizer = trained();
+        tokenizer.limit_ids(tokenizer.id_of("Ġdesk").unwrap() as usize).unwrap();
+        assert_eq!(join(&tokenizer, "o", "k"), join(&trained(), "o", "k"));
+        let joined = tokenizer.join(&tokenizer.segment("o").unwrap(), &tokenizer.segment("a desk").unwrap());
+        assert!(joined.unwrap_err().to_string().contains("`Ġdesk`"));
     }
 
     #[test]
