@@ -1,4 +1,4 @@
-//! Everything that `docker/` names exists: settings load, metrics are exported, routes exist. Containers are not run.
+//! Everything that `docker/` names exists: settings load, metrics are exported, routes and hosts exist. Containers are not run.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -108,4 +108,97 @@ fn probes_ask_for_routes_that_exist() {
             assert!(routes.contains(&format!("\"/{route}\"")), "{} asks for /{route}", path.display());
         }
     }
+}
+
+/// Hosts in `http://host`, `postgres://user@host/database`, `host:9092` and the like, without this machine's own.
+fn hosts(text: &str) -> BTreeSet<String> {
+    let is_name = |letter: char| letter.is_ascii_alphanumeric() || "-.".contains(letter);
+    let lines = text.lines().map(|line| line.trim()).filter(|line| !line.starts_with('#'));
+    let mut found = BTreeSet::new();
+    for line in lines {
+        for (at, _) in line.match_indices("://").filter(|(at, _)| !line[..*at].ends_with("s3")) {
+            let rest: &str = line[at + 3..].split(|letter: char| !is_name(letter) && letter != '@').next().unwrap();
+            found.insert(rest.rsplit('@').next().unwrap().to_owned());
+        }
+        for word in line.split(|letter: char| !is_name(letter) && letter != ':') {
+            let (host, port) = word.split_once(':').unwrap_or((word, ""));
+            if port.len() >= 4 && port.chars().all(|letter| letter.is_ascii_digit()) {
+                found.insert(host.to_owned());
+            }
+        }
+    }
+    found.retain(|host| host.starts_with(|letter: char| letter.is_ascii_lowercase()) && host != "localhost");
+    found
+}
+
+/// Name, profile and text of each service of a compose file.
+fn compose_services(text: &str) -> Vec<(&str, &str, String)> {
+    let services = text.split("\nservices:\n").nth(1).and_then(|rest| rest.split("\nvolumes:").next()).unwrap();
+    let mut found: Vec<(&str, &str, String)> = Vec::new();
+    for line in services.lines() {
+        match line
+            .strip_prefix("  ")
+            .and_then(|line| line.strip_suffix(':'))
+            .filter(|name| !name.starts_with([' ', '#']))
+        {
+            Some(name) => found.push((name, "", String::new())),
+            None => {
+                let Some((_, profile, text)) = found.last_mut() else { continue };
+                if let Some(named) = line.trim().strip_prefix("profiles: [") {
+                    *profile = named.trim_end_matches(']');
+                }
+                *text += &format!("{line}\n");
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_host_in_the_compose_file_is_a_service_of_the_same_profile() {
+    let text = read("docker/compose.yaml");
+    let services = compose_services(&text);
+    let named = |profile: &str| -> BTreeSet<String> {
+        services.iter().filter(|(_, own, _)| *own == profile).map(|(name, ..)| (*name).to_owned()).collect()
+    };
+    assert_eq!(named("small").into_iter().collect::<Vec<_>>(), ["search-small", "trainer-small"]);
+    assert_eq!(named("small").len() + named("full").len(), services.len(), "every service has one of the two profiles");
+    let files =
+        ["docker/prometheus/prometheus.yml", "docker/grafana/datasource.yaml"].map(|file| (file, "full", read(file)));
+    let mut num = 0;
+    for (name, profile, text) in services.iter().chain(&files) {
+        let hosts = hosts(text);
+        num += hosts.len();
+        let services = named(profile);
+        let missing: Vec<_> = hosts.difference(&services).collect();
+        assert!(missing.is_empty(), "{name} names {missing:?}, which profile `{profile}` does not start");
+    }
+    assert!(num > 10, "{num}");
+}
+
+#[test]
+fn every_host_in_a_kubernetes_manifest_is_a_service() {
+    let manifests = manifests().into_iter().filter(|path| path.parent().unwrap().ends_with("kubernetes"));
+    let texts: Vec<(PathBuf, String)> =
+        manifests.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect();
+    let documents = texts.iter().flat_map(|(_, text)| text.split("\n---\n"));
+    let names = documents.filter(|text| text.contains("\nkind: Service\n")).map(|text| {
+        let name = text.split("\nmetadata: { name: ").nth(1).unwrap();
+        name.split([' ', ',']).next().unwrap().to_owned()
+    });
+    let services: BTreeSet<String> = names.collect();
+    assert!(services.len() > 3, "{services:?}");
+    for (path, text) in &texts {
+        let hosts = hosts(text);
+        let missing: Vec<_> = hosts.difference(&services).collect();
+        assert!(missing.is_empty(), "{} names {missing:?}, which no manifest defines", path.display());
+    }
+}
+
+#[test]
+fn the_rule_finds_hosts() {
+    let text = "# http://comment\n  - --kafka=kafka:9092\n  url: http://judge\n  - \"postgres://souk@db/souk\"\n\
+                voters: 1@quorum:9093\n image: souk:cpu\n ports: [\"8080:8080\"]\n test: http://localhost:8080/x\n\
+                listeners: PLAINTEXT://:9092\n - --from=s3://bucket/catalogue\n - --listen=0.0.0.0:8080\n";
+    assert_eq!(hosts(text).into_iter().collect::<Vec<_>>(), ["db", "judge", "kafka", "quorum"]);
 }
