@@ -75,22 +75,23 @@ pub fn write(
         }
     }
     let report = report(derived, &periods, name);
-    let splits = report
-        .splits
-        .iter()
-        .map(|(name, split)| (name.clone(), HeldOutSplit { from: split.from.clone(), to: split.to.clone() }));
+    let (mut from, mut to) = (report.held_out_from.clone(), report.held_out_to.clone());
+    let span = |split: &SplitReport| HeldOutSplit { from: split.from.clone(), to: split.to.clone() };
+    let mut splits: BTreeMap<String, HeldOutSplit> =
+        report.splits.iter().map(|(name, split)| (name.clone(), span(split))).collect();
+    // splits of another prefix stay, and their days stay held out
+    if let Some(known) = known.filter(|known| known.splits.keys().any(|name| !splits.contains_key(name))) {
+        (from, to) = (from.min(known.held_out_from), to.max(known.held_out_to));
+        for (name, split) in known.splits {
+            splits.entry(name).or_insert(split);
+        }
+    }
     let details = json!({
         "settings": settings, "strength": source.strength, "log": source.logs, "counts": report.counts,
         "position_bias": report.position_bias, "written": report.splits, "slices": report.slices,
     });
     let Value::Object(details) = details else { unreachable!("an object literal") };
-    let held_out = HeldOut {
-        kind: KIND.into(),
-        held_out_from: report.held_out_from.clone(),
-        held_out_to: report.held_out_to.clone(),
-        splits: splits.collect(),
-        details,
-    };
+    let held_out = HeldOut { kind: KIND.into(), held_out_from: from, held_out_to: to, splits, details };
     // first: were this stopped halfway, the splits are known to be ours when it runs again
     held_out.save(data)?;
     let ids = write_queries(source, derived)?;

@@ -54,7 +54,7 @@ impl Default for JudgementSettings {
             test: 0.1,
             dev: 0.1,
             min_impressions: 1,
-            unchosen_looks: 0.5,
+            unchosen_looks: 0.1,
             prior_looks: 3.0,
             prior_clicks: 20.0,
             position_bias: 1.0,

@@ -86,7 +86,7 @@ fn a_log_becomes_judgements_of_the_newest_days() {
     assert!(fs::read_to_string(data.queries_file()).unwrap().contains("{\"_id\":\"q3\",\"text\":\"lamp\"}"));
     assert_eq!((level("train", "q2", "b"), level("train", "q2", "a")), (Level::L4, Level::L1));
     // of one day: a gain of 15 in 9 looks at half the attention, the average being 15 in 18.3; and a third of a look
-    assert_eq!((level("test", "q2", "b"), level("test", "q3", "c")), (Level::L3, Level::L2));
+    assert_eq!((level("test", "q2", "b"), level("test", "q3", "c")), (Level::L3, Level::L1));
     let slices = data.slices().unwrap();
     assert_eq!((slices["q2"].as_str(), slices["q3"].as_str()), ("head", "unclicked"));
     let note = HeldOut::load(&data).unwrap().unwrap().note("test").unwrap();
@@ -133,4 +133,13 @@ fn judgements_by_raters_are_not_replaced() {
     assert!(data.qrels("log-test").exists());
     let slices = data.slices().unwrap();
     assert_eq!((slices["q2"].as_str(), slices["q3"].as_str()), ("long", "unclicked"));
+    // a second prefix, with more days held out, does not give up the first
+    let settings = JudgementSettings { dev: 0.3, ..JudgementSettings::default() };
+    let source =
+        JudgementSource { data: &data, logs: vec![data.logs()], strength: &Strength::default(), prefix: "wide-" };
+    let wide = judge_log(&source, &settings, &mut |_| ()).unwrap();
+    let held_out = HeldOut::load(&data).unwrap().unwrap();
+    assert!(held_out.note("log-dev").is_some() && held_out.note("wide-dev").is_some());
+    judge(&data, "log-").unwrap();
+    assert_eq!(HeldOut::load(&data).unwrap().unwrap().held_out_from, wide.held_out_from);
 }
