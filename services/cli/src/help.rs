@@ -20,7 +20,8 @@ pub fn command() -> Command {
     let souk = Souk::command();
     let header = *souk.get_styles().get_header();
     let groups = groups(&souk, header);
-    souk.help_template(format!(
+    // the program's file is souk-engine
+    souk.bin_name("souk").help_template(format!(
         "{{about-with-newline}}\n{{usage-heading}} {{usage}}\n\n{groups}{header}Options:{header:#}\n{{options}}{{after-help}}"
     ))
 }

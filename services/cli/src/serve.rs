@@ -58,7 +58,8 @@ impl ServeCommand {
                 let json = serde_json::json!({
                     "address": endpoint.address.to_string(), "model": record.version, "index": record.generation,
                 });
-                print(globals, &json, &format!("{} answers on {endpoint}", record.version))
+                let text = format!("{} answers on {endpoint}: open it in a browser for the console", record.version);
+                print(globals, &json, &text)
             },
         )
     }
@@ -69,7 +70,10 @@ fn show_progress(progress: &Arc<BuildProgress>) {
     let shown = ProgressDisplay::start("items indexed", Some(0));
     while Arc::strong_count(progress) > 1 {
         let [done, total] = [&progress.done, &progress.of].map(|count| count.load(Ordering::Relaxed));
-        shown.show(done, total, "items indexed");
+        // 0 until the catalogue is counted
+        if total > 0 {
+            shown.show(done, total, "items indexed");
+        }
         thread::sleep(Duration::from_millis(100));
     }
     shown.finish();
