@@ -1,5 +1,7 @@
 //! `souk doctor`: checks each part of a deployment and prints what to do about failures.
 
+mod training;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,13 +13,11 @@ use nix::sys::statvfs::statvfs;
 use serde::Serialize;
 use souk::beir::DataFolder;
 use souk::config::Config;
-use souk::domain::Item;
 use souk::index::MilvusSettings;
 #[cfg(feature = "milvus")]
 use souk::index::{IndexSettings, Milvus};
 use souk::log::Signal;
 use souk::objects::Objects;
-use souk::reward::{Question, RewardSource};
 use souk::search::IndexBackend;
 
 use crate::ingest::LogArgs;
@@ -33,7 +33,8 @@ const MIN_FREE: u64 = 2 << 30;
 
 /// Check a deployment, and say what to do about each failure
 ///
-/// Checks libtorch, device, model, data, log, ledger, cache, Milvus, judge, disks, clock and ports.
+/// Checks libtorch, device, model, data, log, ledger, cache, Milvus, the judge of each stage, the gate's judgements,
+/// disks, clock and ports.
 ///
 /// Tests every part of the configuration as `souk trainer` and `souk serve` would use it, and changes nothing they use:
 /// the log is read with a separate consumer group, the cache is tested with a separate key, and test collections and
@@ -55,7 +56,7 @@ pub struct DoctorCommand {
 /// Result of one check.
 #[derive(Serialize)]
 struct Finding {
-    part: &'static str,
+    part: String,
     #[serde(rename = "ok")]
     is_ok: bool,
     #[serde(rename = "said")]
@@ -85,14 +86,14 @@ impl DoctorCommand {
         let data = self.data.clone().or(config.trainer.data.clone()).or(config.search.data.clone());
         let folder = data.as_deref().map(DataFolder::open).transpose();
         let mut findings = Vec::new();
-        let mut add = |part: &'static str, outcome: anyhow::Result<String>| {
+        let mut add = |part: &str, outcome: anyhow::Result<String>| {
             let causes = |error: anyhow::Error| {
                 let mut causes: Vec<String> = error.chain().map(ToString::to_string).collect();
                 causes.dedup();
                 causes.join(": ")
             };
             let (is_ok, message) = outcome.map_or_else(|error| (false, causes(error)), |message| (true, message));
-            findings.push(Finding { part, is_ok, message });
+            findings.push(Finding { part: part.into(), is_ok, message });
         };
         add("device", device(config));
         add("clock", clock());
@@ -104,7 +105,8 @@ impl DoctorCommand {
         }
         match &folder {
             Ok(Some(folder)) => add("data", catalogue(folder)),
-            Ok(None) => {}
+            Ok(None) if config.trainer.stage.is_empty() => {}
+            Ok(None) => add("data", Err(anyhow::anyhow!("no data folder: give --data DIR, or set trainer.data"))),
             Err(error) => add("data", Err(anyhow::anyhow!("{error}"))),
         }
         if !config.log.paths.is_empty() || !config.log.brokers.is_empty() {
@@ -118,13 +120,8 @@ impl DoctorCommand {
         if let Some(home) = &config.trainer.publish {
             add("models", models(home));
         }
-        if let Ok(Some(folder)) = &folder
-            && (config.judge.is_some() || !config.trainer.stage.is_empty())
-        {
-            add("judge", judge(config, folder));
-        }
-        if !config.trainer.stage.is_empty() {
-            add("trainer", trainer(config));
+        if let Ok(Some(folder)) = &folder {
+            training::checks(config, folder).into_iter().for_each(|(part, outcome)| add(&part, outcome));
         }
         for (part, address) in [("trainer.listen", &config.trainer.listen), ("search.listen", &config.search.listen)] {
             add(part, port(address));
@@ -250,26 +247,6 @@ fn models(home: &str) -> anyhow::Result<String> {
     drop((fs::remove_dir_all(&folder), objects.remove()));
     anyhow::ensure!(tried? == "probe", "{home}: returns other bytes than were written");
     Ok(format!("{home}: write and read work"))
-}
-
-fn judge(config: &Config, data: &DataFolder) -> anyhow::Result<String> {
-    let judge: Arc<dyn RewardSource> = config.open_judge(data)?;
-    let query = data.queries()?.next().context("queries.jsonl is empty: add a query to test the judge")??;
-    let item: Item = data.items()?.next().context("corpus.jsonl is empty: add an item to test the judge")??.1;
-    let passage = item.passage();
-    let question = Question { query_id: &query.id, query: &query.text, item_id: &item.id, item: &passage };
-    let verdicts = judge.judge(&[question])?;
-    match (verdicts.first().copied().flatten(), judge.trouble()) {
-        (Some(verdict), _) => Ok(format!("{}: works ({:?} for the first pair)", judge.id(), verdict.level)),
-        (None, Some(trouble)) => anyhow::bail!("{}: {trouble}", judge.id()),
-        (None, None) => Ok(format!("{}: works (no judgement for the first query and item)", judge.id())),
-    }
-}
-
-fn trainer(config: &Config) -> anyhow::Result<String> {
-    souk_trainer::check_stages(config)?;
-    let names: Vec<&str> = config.trainer.stage.iter().map(|stage| stage.name.as_str()).collect();
-    Ok(format!("stages {}", names.join(", ")))
 }
 
 fn port(address: &str) -> anyhow::Result<String> {

@@ -35,7 +35,9 @@ fn reports_each_check() {
     let (found, code) = doctor(home.path(), &[&["--from", "log.ndjson"][..], &judge].concat());
     let bad: Vec<_> = found.iter().filter(|(_, ok, _)| !ok).collect();
     assert!(bad.is_empty() && code == 0, "{bad:?}");
-    for part in ["device", "clock", "disk", "model", "data", "log", "ledger", "cache", "judge", "trainer"] {
+    let parts =
+        ["device", "clock", "disk", "model", "data", "log", "ledger", "cache", "judge", "judgements", "trainer"];
+    for part in parts {
         assert!(found.iter().any(|(name, ..)| name == part), "no check of {part}");
     }
     let occupied = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -51,4 +53,51 @@ fn reports_each_check() {
         let (_, ok, message) = found.iter().find(|(name, ..)| name == part).unwrap();
         assert!(!ok && code == 1 && message.contains(words), "{part}: {message}");
     }
+}
+
+/// The message of a check that failed.
+fn failure(home: &Path, part: &str, more: &[&str]) -> String {
+    let (found, code) = doctor(home, more);
+    let (_, ok, message) =
+        found.iter().find(|(name, ..)| name == part).unwrap_or_else(|| panic!("no {part}: {found:?}"));
+    assert!(!ok && code == 1, "{message}");
+    message.clone()
+}
+
+#[test]
+fn opens_the_judge_of_every_stage() {
+    let home = shop();
+    let r_grpo = "set=[\"objective.type=r_grpo\"]";
+    let stages = format!("trainer.stage=[{{name=\"sft\"}}, {{name=\"rgrpo\", {r_grpo}}}]");
+    let message = failure(home.path(), "judge of rgrpo", &["--set", &stages]);
+    assert!(
+        message.contains("the stage `rgrpo` learns from a judge") && message.contains("set [judge] type"),
+        "{message}"
+    );
+
+    let written = r_grpo.replace(']', ", \"judge.type=qrels\", \"judge.split=gone\"]");
+    let stages = format!("trainer.stage=[{{name=\"rgrpo\", {written}}}]");
+    let judge = ["--set", "judge.type=qrels", "--set", "judge.split=test", "--set", &stages];
+    let (found, _) = doctor(home.path(), &judge);
+    let outcome = |part: &str| found.iter().find(|(name, ..)| name == part).map(|(_, ok, _)| *ok);
+    assert_eq!((outcome("judge of rgrpo"), outcome("judge")), (Some(false), Some(true)), "{found:?}");
+
+    let stages = format!("trainer.stage=[{{name=\"sft\"}}, {{name=\"rgrpo\", {r_grpo}}}]");
+    let (found, code) =
+        doctor(home.path(), &["--set", "judge.type=qrels", "--set", "judge.split=test", "--set", &stages]);
+    let judges: Vec<_> = found.iter().filter(|(part, ..)| part.starts_with("judge of")).collect();
+    assert!(code == 0 && judges.len() == 1 && judges[0].1, "{found:?}");
+}
+
+#[test]
+fn reads_the_judgements_of_the_gate() {
+    let home = shop();
+    let (found, _) = doctor(home.path(), &[]);
+    let (_, ok, message) = found.iter().find(|(part, ..)| part == "judgements").unwrap();
+    assert!(*ok && message.contains(&format!("{ITEMS} judgements of {ITEMS} queries")), "{message}");
+    let message = failure(home.path(), "judgements", &["--set", "trainer.gate.splits=[\"dev\"]"]);
+    assert!(message.contains("qrels/dev.tsv does not exist") && message.contains("the folder has test"), "{message}");
+    std::fs::write(home.path().join("data/qrels/test.tsv"), "gone\td1\t4\n").unwrap();
+    let message = failure(home.path(), "judgements", &[]);
+    assert!(message.contains("judges 1 queries that are not in queries.jsonl, such as `gone`"), "{message}");
 }
