@@ -3,6 +3,7 @@
 
 mod commands;
 mod doctor;
+mod documents;
 mod evaluate;
 mod experiment;
 mod fingerprints;
