@@ -8,7 +8,7 @@ use crate::{GlobalArgs, Souk};
 
 /// Commands by task, in the order in which a newcomer needs them.
 const GROUPS: [(&str, &[&str]); 5] = [
-    ("Data", &["import", "market", "ingest", "produce", "db migrate"]),
+    ("Data", &["import", "market", "ingest", "judgements", "produce", "db migrate"]),
     ("Models", &["init", "train", "relevance train", "launch", "plan", "export"]),
     ("Vectors and search", &["embed", "index", "search"]),
     ("Measuring", &["evaluate", "compare", "experiment"]),
