@@ -6,7 +6,10 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use serde_json::json;
 use souk::error::{Error, Result};
-use souk::import::{Column, Encoding, Format, Options, REJECTED_FILE, Scale, Summary, import};
+use souk::import::{
+    Column, Encoding, EventName, Format, Guesses, Options, REJECTED_FILE, Scale, Summary, guess_items, guess_log,
+    import,
+};
 
 use crate::GlobalArgs;
 use crate::output::print;
@@ -14,6 +17,12 @@ use crate::progress::ProgressDisplay;
 
 const EXAMPLES: &str = "\
 Formats:
+  items       product files as shops have them: CSV, TSV, JSON, Parquet or Arrow, one file or a folder, text also gzipped.
+              Which column is the id, title, text, category, brand and price is guessed from names and values,
+              also without a header; the guess is printed first. The first row of an id stays, later ones are rejected
+  log         search logs as shops have them: such a table with a row per event, whose time, session, query, item,
+              position and event are guessed, or UBI 1.3 as JSON lines. Without an event column every row is a click.
+              A search is a session's query; a gap of more than 30 minutes starts a new one
   beir        folder with corpus.jsonl, queries.jsonl, qrels/*.tsv, optionally gzipped. Scores map to levels by the
               largest score: 0..1 or only 1s as 0=1,1=4; 0..2 as 0=1,1=3,2=4; 0..3 as 0=1,1=2,2=3,3=4; 1..4 are
               levels; others need --levels
@@ -30,6 +39,9 @@ Formats:
 Invalid rows are listed in rejected.jsonl with file, line and reason.
 
 Examples:
+  souk import --format items --from products.csv.gz --out ITEMS
+  souk import --format log --from searches.csv --catalogue ITEMS --out SHOP
+  souk import --format log --from searches.csv --columns query=phrase,item=nr --events wishlist=add_to_cart --out LOG
   souk import --format beir --from scifact --out SCIFACT
   souk import --format csv --from toys.csv --no-header --columns id=0,title=1,category=2,brand=3,price=4 --out TOYS
   souk import --format ubi --from events.ndjson.gz --catalogue TOYS --out TOYS_WITH_LOG";
@@ -43,7 +55,7 @@ pub struct ImportCommand {
     /// Input format
     #[arg(long, value_parser = PossibleValuesParser::new(Format::ALL.map(Format::name)))]
     format: String,
-    /// Input folder; for csv a file, for ubi a file or a folder
+    /// Input folder; for csv a file, for items, log and ubi a file or a folder
     #[arg(long, value_name = "PATH")]
     from: PathBuf,
     /// Output folder (new)
@@ -58,16 +70,20 @@ pub struct ImportCommand {
     /// Locale, for esci (default: us)
     #[arg(long, value_name = "us|es|jp")]
     locale: Option<String>,
-    /// Column mapping, for csv, by name or by number from 0: id, title, text, category, brand, price, others
+    /// Column mapping by name or by number from 0. For csv and items: id, title, text, category, brand, price, others.
+    /// For log: time, session, query, item, position, event, and others named in an error. `-` leaves a field out
     #[arg(long, value_name = "FIELD=COLUMN,...", value_delimiter = ',')]
     columns: Vec<String>,
-    /// No header line, for csv: the first line is an item
+    /// Meaning of event names, for log: impression, click, add_to_cart, purchase or search
+    #[arg(long, value_name = "NAME=ACTION,...", value_delimiter = ',')]
+    events: Vec<String>,
+    /// No header line, for csv, items and log: the first line is a row
     #[arg(long)]
     no_header: bool,
-    /// Delimiter, for csv: one character or `tab` (default: detected)
+    /// Delimiter, for csv, items and log: one character or `tab` (default: detected)
     #[arg(long, value_name = "CHARACTER")]
     delimiter: Option<String>,
-    /// Catalogue, for ubi: data folder with the items of the log
+    /// Catalogue, for ubi and log: data folder with the items of the log
     #[arg(long, value_name = "DIR")]
     catalogue: Option<PathBuf>,
 }
@@ -75,14 +91,24 @@ pub struct ImportCommand {
 impl ImportCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let format: Format = self.format.parse()?;
+        let options = self.options()?;
+        let guesses = match format {
+            Format::Items => Some(guess_items(&self.from, &options)?),
+            Format::Log => Some(guess_log(&self.from, &options)?),
+            _ => None,
+        };
+        guesses.iter().for_each(print_guesses);
         let progress = ProgressDisplay::start("rows", None);
-        let summary = import(format, &self.options()?, &self.from, &self.out, &mut |rows| progress.add(rows));
+        let summary = import(format, &options, &self.from, &self.out, &mut |rows| progress.add(rows));
         progress.finish();
         let summary = summary?;
         let mut json = serde_json::to_value(&summary)?;
         json["format"] = json!(format.name());
         json["out"] = json!(self.out);
         json["num_rejected"] = json!(summary.num_rejected());
+        if let Some(guesses) = guesses {
+            json["guess"] = json!(guesses);
+        }
         print(globals, &json, &self.text(&summary))
     }
 
@@ -92,6 +118,8 @@ impl ImportCommand {
             scale: self.levels.as_deref().map(str::parse::<Scale>).transpose()?,
             locale: self.locale.clone(),
             columns: self.columns.iter().map(|column| column.parse::<Column>()).collect::<Result<_>>()?,
+            columns_option: None,
+            events: self.events.iter().map(|event| event.parse::<EventName>()).collect::<Result<_>>()?,
             no_header: self.no_header,
             separator: self.delimiter.as_deref().map(separator).transpose()?,
             catalogue: self.catalogue.clone(),
@@ -100,16 +128,23 @@ impl ImportCommand {
 
     fn text(&self, summary: &Summary) -> String {
         let counts = &summary.counts;
-        let mut lines = vec![format!("wrote {}", self.out.display())];
+        let mut lines: Vec<String> = summary.warnings.iter().map(|warning| format!("warning: {warning}")).collect();
+        lines.push(format!("wrote {}", self.out.display()));
         let mut add = |count: u64, what: &str| {
             if count > 0 {
                 lines.push(format!("{count:>10} {what}"));
             }
         };
+        add(summary.rows_read - summary.log_rows_read, "rows read");
+        add(summary.log_rows_read, "log rows read");
         add(counts.items, "items");
         add(counts.queries, "queries");
         for (split, count) in &counts.judgements {
             add(*count, &format!("judgements in {split}"));
+        }
+        add(summary.searches, "searches");
+        for (action, count) in &summary.events {
+            add(*count, &format!("events `{action}`"));
         }
         add(counts.log_lines, "log lines");
         if !summary.levels.is_empty() {
@@ -131,6 +166,11 @@ impl ImportCommand {
         }
         lines.join("\n")
     }
+}
+
+#[expect(clippy::print_stderr, reason = "the guess goes to standard error, so that --json stays clean")]
+fn print_guesses(guesses: &Guesses) {
+    eprintln!("{guesses}");
 }
 
 fn separator(text: &str) -> Result<u8> {

@@ -6,6 +6,9 @@ use std::str::FromStr;
 use super::rejection::Rejection;
 use souk_io::error::{Error, Result};
 
+/// Remark on rows that [`Encoding::Auto`] does not read as UTF-8.
+pub const READ_AS_1252: &str = "rows that are not UTF-8, read as windows-1252";
+
 /// Character encoding of the input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Encoding {

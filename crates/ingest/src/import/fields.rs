@@ -38,15 +38,15 @@ pub fn put(fields: &mut Map<String, Value>, name: &str, text: &str) {
 
 /// Stores a number, or the text if it is not one. Returns false for text.
 pub fn put_number(fields: &mut Map<String, Value>, name: &str, text: &str) -> bool {
-    match number(text) {
+    match price(text) {
         Some(number) => drop(fields.insert(name.into(), number.into())),
         None => put(fields, name, text),
     }
-    number(text).is_some() || text.trim().is_empty()
+    price(text).is_some() || text.trim().is_empty()
 }
 
 /// Parses `16.99`, `$1,999.00`, `£5`: skips a leading currency sign and thousands separators.
-fn number(text: &str) -> Option<f64> {
+pub fn price(text: &str) -> Option<f64> {
     let text = text.trim().trim_start_matches(['$', '£', '€', '¥']).trim_start();
     let (whole, rest) = text.split_once('.').map_or((text, None), |(whole, rest)| (whole, Some(rest)));
     let mut groups = whole.split(',');
@@ -137,7 +137,7 @@ mod tests {
             ("-3", None),
             (".5", None),
         ] {
-            assert_eq!(number(text), expected, "{text}");
+            assert_eq!(price(text), expected, "{text}");
         }
         let mut fields = Map::new();
         assert!(!put_number(&mut fields, "price", "on request"));

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::encoding::Encoding;
+use super::encoding::{Encoding, READ_AS_1252};
 use super::rejection::{Rejection, RowLocation, TOO_LONG};
 use souk_io::beir::{Counts, DataWriter};
 use souk_io::domain::{Item, Judgement, Query};
@@ -39,12 +39,21 @@ struct RejectedRow<'a> {
 pub struct Summary {
     #[serde(flatten)]
     pub counts: Counts,
+    /// Rows read, blank lines not counted, and those of them that are of a log.
+    pub rows_read: u64,
+    pub log_rows_read: u64,
+    /// Searches of a log that is a table.
+    pub searches: u64,
+    /// Events of these searches, by action.
+    pub events: BTreeMap<&'static str, u64>,
     /// Rows listed in `rejected.jsonl`, by reason.
     pub rejected: BTreeMap<String, u64>,
     /// Valid rows that are out of scope, by kind.
     pub left_out: BTreeMap<String, u64>,
     /// Remarks on imported rows, by kind.
     pub noted: BTreeMap<String, u64>,
+    /// What the user should check.
+    pub warnings: Vec<String>,
     /// Scale used for the judgements, if the format does not fix it.
     pub levels: BTreeMap<String, u8>,
     /// Files of the folder that the format does not use.
@@ -104,6 +113,7 @@ pub struct ImportWriter<'a> {
     pairs: HashedIds,
     sliced: HashedIds,
     first_rejection: Option<String>,
+    first_item: Option<String>,
     pub summary: Summary,
 }
 
@@ -121,8 +131,14 @@ impl<'a> ImportWriter<'a> {
             pairs: HashedIds::default(),
             sliced: HashedIds::default(),
             first_rejection: None,
+            first_item: None,
             summary: Summary::default(),
         })
+    }
+
+    /// Number of rows read so far.
+    pub fn num_rows(&self) -> u64 {
+        self.rows
     }
 
     /// Counts a row that was read, for progress.
@@ -133,11 +149,15 @@ impl<'a> ImportWriter<'a> {
         }
     }
 
+    pub fn encoding(&self) -> Encoding {
+        self.encoding
+    }
+
     /// Decodes a row; notes a fallback to windows-1252.
     pub fn decode<'b>(&mut self, bytes: &'b [u8]) -> std::result::Result<Cow<'b, str>, Rejection> {
         let (text, fell_back) = self.encoding.decode(bytes)?;
         if fell_back {
-            self.note("rows that are not UTF-8, read as windows-1252");
+            self.note(READ_AS_1252);
         }
         Ok(text)
     }
@@ -160,6 +180,9 @@ impl<'a> ImportWriter<'a> {
             return self.reject_if_too_long(error, location);
         }
         self.items.add(&item.id);
+        if self.first_item.is_none() {
+            self.first_item = Some(item.id.clone());
+        }
         if item.title.is_empty() && item.text.is_empty() {
             self.note("items with neither title nor text");
         }
@@ -234,6 +257,11 @@ impl<'a> ImportWriter<'a> {
         self.items.contains(id)
     }
 
+    /// Id of the first item.
+    pub fn first_item(&self) -> Option<&str> {
+        self.first_item.as_deref()
+    }
+
     /// Like [`Self::has_item`], by the [`hash`] of the id.
     pub fn has_item_hash(&self, hash: u64) -> bool {
         self.items.0.contains(&hash)
@@ -273,6 +301,12 @@ impl<'a> ImportWriter<'a> {
         count(&mut self.summary.noted, remark);
     }
 
+    /// Lists a file that is not read.
+    pub fn note_unread(&mut self, file: &Path) {
+        let name = file.file_name().map(|name| name.to_string_lossy().into_owned());
+        self.summary.unread_files.extend(name);
+    }
+
     /// Counts a row that is out of scope.
     pub fn skip(&mut self, kind: &str) {
         count(&mut self.summary.left_out, kind);
@@ -292,6 +326,7 @@ impl<'a> ImportWriter<'a> {
             let problem = format!("none of {} rows could be imported{first}{left_out}", self.rows);
             return Err(Error::data(&self.from, None, problem));
         }
+        self.summary.rows_read = self.rows;
         self.summary.counts = self.writer.finish()?;
         Ok(self.summary)
     }

@@ -18,7 +18,8 @@ pub use souk_io::beir::MAX_LINE_BYTES as MAX_BYTES;
 const BUFFER_BYTES: usize = 1 << 14;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-trait Input: BufRead {
+/// Text of a file.
+pub trait Input: BufRead {
     fn seek_from(&mut self, here: u64, to: u64) -> io::Result<()>;
 }
 
@@ -56,32 +57,8 @@ pub struct Lines {
 
 impl Lines {
     pub fn open(file: &Path) -> Result<Self> {
-        let opened = File::open(file).map_err(Error::store(file, "open it"))?;
-        let mut plain = BufReader::with_capacity(BUFFER_BYTES, opened);
-        let start = plain.fill_buf().map_err(Error::store(file, "read it"))?;
-        if start.starts_with(b"\x1f\x8b") {
-            let unpacked = BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(plain));
-            return Self::begin(Box::new(unpacked), file);
-        }
-        Self::begin(Box::new(plain), file)
-    }
-
-    fn begin(mut input: Box<dyn Input>, file: &Path) -> Result<Self> {
-        let start = input.fill_buf().map_err(Error::store(file, "read it"))?;
-        let problem = match start {
-            [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
-                Some("is UTF-16: convert it, for example with `iconv -f UTF-16 -t UTF-8`")
-            }
-            [b'P', b'K', 3, 4, ..] => Some("is a zip archive: unpack it first"),
-            [b'P', b'A', b'R', b'1', ..] => Some("is a Parquet file: expected lines of text"),
-            _ => None,
-        };
-        if let Some(problem) = problem {
-            return Err(Error::data(file, None, problem));
-        }
-        let mark = if start.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
-        input.consume(mark);
-        Ok(Self { input, file: file.into(), number: 0, offset: mark as u64 })
+        let (input, offset) = open_text(file)?;
+        Ok(Self { input, file: file.into(), number: 0, offset })
     }
 
     pub fn next(&mut self) -> Result<Option<Line>> {
@@ -102,6 +79,33 @@ impl Lines {
         self.offset = offset;
         Ok(())
     }
+}
+
+/// Opens a text, gzipped or not; returns it with the length of its byte-order mark, which it skips.
+pub fn open_text(file: &Path) -> Result<(Box<dyn Input>, u64)> {
+    let opened = File::open(file).map_err(Error::store(file, "open it"))?;
+    let mut plain = BufReader::with_capacity(BUFFER_BYTES, opened);
+    let start = plain.fill_buf().map_err(Error::store(file, "read it"))?;
+    let mut input: Box<dyn Input> = if start.starts_with(b"\x1f\x8b") {
+        Box::new(BufReader::with_capacity(BUFFER_BYTES, MultiGzDecoder::new(plain)))
+    } else {
+        Box::new(plain)
+    };
+    let start = input.fill_buf().map_err(Error::store(file, "read it"))?;
+    let problem = match start {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+            Some("is UTF-16: convert it, for example with `iconv -f UTF-16 -t UTF-8`")
+        }
+        [b'P', b'K', 3, 4, ..] => Some("is a zip archive or an Excel workbook: unpack it, or export it as CSV"),
+        [b'P', b'A', b'R', b'1', ..] => Some("is a Parquet file: expected lines of text"),
+        _ => None,
+    };
+    if let Some(problem) = problem {
+        return Err(Error::data(file, None, problem));
+    }
+    let mark = if start.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+    input.consume(mark);
+    Ok((input, mark as u64))
 }
 
 /// Calls `each` with every non-blank text line and its location; rejects the others.

@@ -5,23 +5,33 @@
 
 mod beir;
 mod catalogue;
+mod click_table;
+mod columns;
 mod corpus;
 mod encoding;
 mod esci;
+mod event_names;
 mod fields;
 mod folder;
+mod guess;
 mod home_depot;
 mod icecat;
 mod import_writer;
 mod lines;
+mod log_output;
+mod mapping;
 mod page_guard;
 mod parquet_rows;
+mod product_files;
 mod rejection;
+mod rows;
 mod scale;
+mod search_log;
 mod shards;
 mod table;
 #[cfg(test)]
 mod tests;
+mod times;
 mod ubi;
 mod wands;
 
@@ -29,13 +39,17 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-pub use catalogue::Column;
+pub use columns::Column;
 pub use encoding::Encoding;
+pub use event_names::{EventKind, EventName};
+pub use guess::{Certainty, FieldGuess, Guess, Guesses, UnreadFile};
 pub use import_writer::{REJECTED_FILE, Summary};
 pub use scale::Scale;
 pub use shards::{ItemFiles, Shard};
 
+use guess::ReadOptions;
 use import_writer::ImportWriter;
+use search_log::LogOptions;
 use souk_io::error::{Error, Result};
 use table::TableFormat;
 
@@ -49,11 +63,24 @@ pub enum Format {
     Icecat,
     Csv,
     Ubi,
+    /// Product files whose columns are guessed.
+    Items,
+    /// Search logs whose columns are guessed, or UBI.
+    Log,
 }
 
 impl Format {
-    pub const ALL: [Self; 7] =
-        [Self::Beir, Self::HomeDepot, Self::Wands, Self::Esci, Self::Icecat, Self::Csv, Self::Ubi];
+    pub const ALL: [Self; 9] = [
+        Self::Items,
+        Self::Log,
+        Self::Beir,
+        Self::HomeDepot,
+        Self::Wands,
+        Self::Esci,
+        Self::Icecat,
+        Self::Csv,
+        Self::Ubi,
+    ];
 
     pub fn name(self) -> &'static str {
         match self {
@@ -64,12 +91,14 @@ impl Format {
             Self::Icecat => "icecat",
             Self::Csv => "csv",
             Self::Ubi => "ubi",
+            Self::Items => "items",
+            Self::Log => "log",
         }
     }
 
     /// Whether the format is a folder of files with fixed names.
     fn is_folder(self) -> bool {
-        !matches!(self, Self::Csv | Self::Ubi)
+        !matches!(self, Self::Csv | Self::Ubi | Self::Items | Self::Log)
     }
 }
 
@@ -99,24 +128,30 @@ pub struct Options {
     pub scale: Option<Scale>,
     /// esci only; defaults to `us`.
     pub locale: Option<String>,
-    /// csv only.
+    /// csv, items and log: columns of the fields. Those that are not given are guessed, except in csv. `-` leaves a field
+    /// without a column (items, log).
     pub columns: Vec<Column>,
+    /// Option that sets `columns`, for messages; `--columns` by default.
+    pub columns_option: Option<&'static str>,
     pub no_header: bool,
     pub separator: Option<u8>,
-    /// ubi only: data folder with the items that the log refers to.
+    /// log only: meanings of event names that Souk does not know, or knows otherwise.
+    pub events: Vec<EventName>,
+    /// ubi and log: data folder with the items that the log refers to.
     pub catalogue: Option<PathBuf>,
 }
 
 impl Options {
     fn check(&self, format: Format) -> Result<()> {
-        use Format::{Beir, Csv, Esci, Icecat, Ubi, Wands};
-        let supported: [(&str, bool, &[Format]); 6] = [
+        use Format::{Beir, Csv, Esci, Icecat, Items, Log, Ubi, Wands};
+        let supported: [(&str, bool, &[Format]); 7] = [
             ("--levels", self.scale.is_some(), &[Beir, Wands, Esci, Icecat]),
             ("--locale", self.locale.is_some(), &[Esci]),
-            ("--columns", !self.columns.is_empty(), &[Csv]),
-            ("--no-header", self.no_header, &[Csv]),
-            ("--delimiter", self.separator.is_some(), &[Csv]),
-            ("--catalogue", self.catalogue.is_some(), &[Ubi]),
+            ("--columns", !self.columns.is_empty(), &[Csv, Items, Log]),
+            ("--no-header", self.no_header, &[Csv, Items, Log]),
+            ("--delimiter", self.separator.is_some(), &[Csv, Items, Log]),
+            ("--events", !self.events.is_empty(), &[Log]),
+            ("--catalogue", self.catalogue.is_some(), &[Ubi, Log]),
         ];
         match supported.iter().find(|(_, is_set, formats)| *is_set && !formats.contains(&format)) {
             Some((option, _, formats)) => {
@@ -126,6 +161,58 @@ impl Options {
             None => Ok(()),
         }
     }
+
+    fn reading(&self) -> ReadOptions {
+        ReadOptions {
+            encoding: self.encoding,
+            separator: self.separator,
+            no_header: self.no_header,
+            columns: self.columns.clone(),
+            columns_option: self.columns_option,
+        }
+    }
+}
+
+/// Files of a shop: where they are, and how to read them.
+#[derive(Clone, Debug)]
+pub struct ShopFiles {
+    pub from: PathBuf,
+    pub options: Options,
+}
+
+/// Guesses the columns of a product file, or of the files of a folder. Never imports.
+pub fn guess_items(from: &Path, options: &Options) -> Result<Guesses> {
+    options.check(Format::Items)?;
+    check_kind(Format::Items, from)?;
+    product_files::guess(from, &options.reading())
+}
+
+/// Guesses the columns of a search log, or of the files of a folder. Never imports.
+pub fn guess_log(from: &Path, options: &Options) -> Result<Guesses> {
+    options.check(Format::Log)?;
+    check_kind(Format::Log, from)?;
+    search_log::guess(from, &LogOptions { reading: &options.reading(), events: &options.events })
+}
+
+/// Imports a shop's product files and its search log, if there is one, to one data folder.
+pub fn import_shop(
+    items: &ShopFiles,
+    log: Option<&ShopFiles>,
+    out: &Path,
+    progress: &mut dyn FnMut(u64),
+) -> Result<Summary> {
+    items.options.check(Format::Items)?;
+    check_kind(Format::Items, &items.from)?;
+    if let Some(log) = log {
+        log.options.check(Format::Log)?;
+        check_kind(Format::Log, &log.from)?;
+    }
+    let mut writer = ImportWriter::new(&items.from, out, items.options.encoding, progress)?;
+    product_files::import(&mut writer, &items.from, &items.options.reading())?;
+    if let Some(log) = log {
+        import_log(&mut writer, &log.from, &log.options, true)?;
+    }
+    writer.finish()
 }
 
 /// Reads `from` and writes the data folder `out`, which must be new or empty. `progress` gets the number of rows read
@@ -156,8 +243,23 @@ pub fn import(
                 options.catalogue.as_deref().map(|data| folder::require_file(data, "corpus.jsonl")).transpose()?;
             ubi::import(writer, from, catalogue.as_deref())?;
         }
+        Format::Items => product_files::import(writer, from, &options.reading())?,
+        Format::Log => import_log(writer, from, options, false)?,
     }
     import_writer.finish()
+}
+
+/// Imports a log. `has_items` says that its catalogue was imported before.
+fn import_log(writer: &mut ImportWriter, from: &Path, options: &Options, has_items: bool) -> Result<()> {
+    let files = search_log::log_files(writer, from)?;
+    if let Some(data) = &options.catalogue {
+        ubi::import_catalogue(writer, &folder::require_file(data, "corpus.jsonl")?, &files)?;
+    }
+    let num_before = writer.num_rows();
+    let log_options = LogOptions { reading: &options.reading(), events: &options.events };
+    search_log::import(writer, &files, &log_options, has_items || options.catalogue.is_some())?;
+    writer.summary.log_rows_read = writer.num_rows() - num_before;
+    Ok(())
 }
 
 /// Checks that `from` exists and is a file or a folder as the format requires.

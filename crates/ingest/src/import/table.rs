@@ -1,6 +1,6 @@
 //! Delimited tables (CSV, TSV) with or without a header; quoted cells may span lines. Gives rows with the table's
-//! number of columns and rejects the others. An unclosed quote rejects its own line, not the rest of the file. Never
-//! holds more than [`MAX_BYTES`] of a row.
+//! number of columns and rejects the others: [`Table::next`] reports them to the writer, [`Table::read`] returns them.
+//! An unclosed quote rejects its own line, not the rest of the file. Never holds more than [`MAX_BYTES`] of a row.
 
 use std::collections::VecDeque;
 use std::io::{self, Read};
@@ -8,6 +8,7 @@ use std::path::Path;
 
 use csv::{Reader, ReaderBuilder, StringRecord, Terminator};
 
+use super::encoding::{Encoding, READ_AS_1252};
 use super::fields::list_names;
 use super::import_writer::ImportWriter;
 use super::lines::{Line, Lines, MAX_BYTES};
@@ -20,7 +21,8 @@ const MAX_LINES: usize = 1000;
 const BUFFER_BYTES: usize = 1 << 16;
 /// Upper bound of column names searched for a similar one.
 const MAX_SIMILAR: usize = 1000;
-const SEPARATORS: [u8; 4] = [b',', b'\t', b';', b'|'];
+/// Delimiters that are detected.
+pub const SEPARATORS: [u8; 4] = [b',', b'\t', b';', b'|'];
 
 /// Format of a table.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +38,7 @@ pub struct Table {
     ahead: VecDeque<Line>,
     separator: u8,
     parser: Parser,
+    encoding: Encoding,
     /// Whether each line is one quoted cell that contains the row.
     is_doubly_quoted: bool,
     /// Column names; empty without a header.
@@ -48,9 +51,14 @@ pub struct Table {
 pub struct Row {
     pub number: u64,
     pub offset: u64,
+    /// Whether the row is not UTF-8 and was read as windows-1252.
+    pub fell_back: bool,
     cells: StringRecord,
-    start: Vec<u8>,
+    pub start: Vec<u8>,
 }
+
+/// First line of a row that is not valid, and why.
+pub type InvalidRow = (Line, Rejection);
 
 impl Row {
     /// Cell by column number; empty if there is no such column.
@@ -74,6 +82,15 @@ impl Row {
 
 impl Table {
     pub fn open(file: &Path, table_format: TableFormat, writer: &mut ImportWriter) -> Result<Self> {
+        let (table, fell_back) = Self::open_quietly(file, table_format, writer.encoding())?;
+        if fell_back && table_format.header {
+            writer.note(READ_AS_1252);
+        }
+        Ok(table)
+    }
+
+    /// Opens a table; returns it and whether its first row was read as windows-1252.
+    pub fn open_quietly(file: &Path, table_format: TableFormat, encoding: Encoding) -> Result<(Self, bool)> {
         let mut lines = Lines::open(file)?;
         let mut ahead = VecDeque::new();
         while let Some(line) = lines.next()? {
@@ -89,13 +106,14 @@ impl Table {
             ahead,
             separator,
             parser: Parser::new(separator),
+            encoding,
             is_doubly_quoted: false,
             names: Vec::new(),
             num_columns: 0,
             is_quiet: false,
         };
-        table.read_first_row(table_format.header, writer)?;
-        Ok(table)
+        let fell_back = table.read_first_row(table_format.header)?;
+        Ok((table, fell_back))
     }
 
     /// Opens a table with a header; returns it with the numbers of the `needed` columns.
@@ -135,8 +153,13 @@ impl Table {
         self.num_columns
     }
 
-    /// Reads the number of columns and the double quoting from the first row.
-    fn read_first_row(&mut self, header: bool, writer: &mut ImportWriter) -> Result<()> {
+    pub fn separator(&self) -> u8 {
+        self.separator
+    }
+
+    /// Reads the number of columns and the double quoting from the first row. Returns whether it was read as
+    /// windows-1252.
+    fn read_first_row(&mut self, header: bool) -> Result<bool> {
         let file = self.lines.file.clone();
         let not_a_row = |rejection: &Rejection| {
             let what = if header { "header" } else { "first row" };
@@ -157,7 +180,7 @@ impl Table {
             Some(Err((_, rejection))) => return Err(not_a_row(&rejection)),
             None => return Err(Error::data(&file, None, "is empty")),
         };
-        let text = writer.decode(&first).map_err(|rejection| not_a_row(&rejection))?;
+        let (text, fell_back) = self.encoding.decode(&first).map_err(|rejection| not_a_row(&rejection))?;
         let mut cells = self.parser.parse(&text).map_err(|rejection| not_a_row(&rejection))?;
         if let Some(inner) = cells.get(0).filter(|_| cells.len() == 1 && text.starts_with('"'))
             && let Ok(inner) = self.parser.parse(inner)
@@ -172,32 +195,52 @@ impl Table {
         } else {
             lines.into_iter().rev().for_each(|line| self.ahead.push_front(line));
         }
-        Ok(())
+        Ok(fell_back)
     }
 
+    /// Next valid row; reports the others to the writer.
     pub fn next(&mut self, writer: &mut ImportWriter) -> Result<Option<Row>> {
-        loop {
-            let (bytes, mut lines) = match self.gather()? {
-                None => return Ok(None),
-                Some(Ok(gathered)) => gathered,
-                Some(Err((line, rejection))) => {
-                    self.reject(writer, &line, &rejection)?;
-                    continue;
-                }
-            };
+        while let Some(read) = self.read()? {
             if !self.is_quiet {
                 writer.count_row();
             }
-            let text = if self.is_quiet { writer.decode_again(&bytes) } else { writer.decode(&bytes) };
-            let cells = text.and_then(|text| self.cells(&text));
-            let first = lines.pop_front().expect("a row has a line");
-            match cells {
-                Ok(cells) => return Ok(Some(Row { number: first.number, offset: first.offset, cells, start: bytes })),
-                Err(rejection) => {
-                    // a multi-line row may be one bad line whose quote swallowed good ones
-                    lines.into_iter().rev().for_each(|line| self.ahead.push_front(line));
-                    self.reject(writer, &first, &rejection)?;
+            match read {
+                Ok(row) => {
+                    if row.fell_back && !self.is_quiet {
+                        writer.note(READ_AS_1252);
+                    }
+                    return Ok(Some(row));
                 }
+                Err(_) if self.is_quiet => {}
+                Err((line, rejection)) => {
+                    writer.reject(
+                        &RowLocation { file: &self.lines.file, row: line.number, start: &line.bytes },
+                        &rejection,
+                    )?;
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Next row, valid or not.
+    pub fn read(&mut self) -> Result<Option<std::result::Result<Row, InvalidRow>>> {
+        let (bytes, mut lines) = match self.gather()? {
+            None => return Ok(None),
+            Some(Ok(gathered)) => gathered,
+            Some(Err(invalid)) => return Ok(Some(Err(invalid))),
+        };
+        let first = lines.pop_front().expect("a row has a line");
+        let decoded = self.encoding.decode(&bytes);
+        match decoded.and_then(|(text, fell_back)| Ok((self.cells(&text)?, fell_back))) {
+            Ok((cells, fell_back)) => {
+                let (number, offset) = (first.number, first.offset);
+                Ok(Some(Ok(Row { number, offset, fell_back, cells, start: bytes })))
+            }
+            Err(rejection) => {
+                // a multi-line row may be one bad line whose quote swallowed good ones
+                lines.into_iter().rev().for_each(|line| self.ahead.push_front(line));
+                Ok(Some(Err((first, rejection))))
             }
         }
     }
@@ -207,13 +250,6 @@ impl Table {
         self.ahead.clear();
         self.lines.seek(offset)?;
         self.next(writer)
-    }
-
-    fn reject(&self, writer: &mut ImportWriter, line: &Line, rejection: &Rejection) -> Result<()> {
-        if self.is_quiet {
-            return Ok(());
-        }
-        writer.reject(&RowLocation { file: &self.lines.file, row: line.number, start: &line.bytes }, rejection)
     }
 
     fn cells(&mut self, text: &str) -> std::result::Result<StringRecord, Rejection> {
@@ -246,7 +282,7 @@ impl Table {
     }
 
     /// Joins the lines of the next row; the error is the first line of an invalid row.
-    fn gather(&mut self) -> Result<Option<std::result::Result<RowLines, (Line, Rejection)>>> {
+    fn gather(&mut self) -> Result<Option<std::result::Result<RowLines, InvalidRow>>> {
         let first = loop {
             match self.next_line()? {
                 None => return Ok(None),

@@ -11,7 +11,7 @@ use souk_io::beir::DataFolder;
 use souk_io::domain::{Item, Judgement};
 
 /// Temporary folder with these files.
-fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
+pub(super) fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
     let home = tempfile::tempdir().unwrap();
     for (name, bytes) in files {
         let path = home.path().join("in").join(name);
@@ -21,28 +21,33 @@ fn folder(files: &[(&str, &[u8])]) -> tempfile::TempDir {
     home
 }
 
-fn run(format: Format, options: &Options, home: &Path, from: &str) -> Result<Summary> {
+pub(super) fn run(format: Format, options: &Options, home: &Path, from: &str) -> Result<Summary> {
     import(format, options, &home.join("in").join(from), &home.join("out"), &mut |_| ())
 }
 
-fn import_ok(format: Format, options: &Options, files: &[(&str, &[u8])], from: &str) -> (tempfile::TempDir, Summary) {
+pub(super) fn import_ok(
+    format: Format,
+    options: &Options,
+    files: &[(&str, &[u8])],
+    from: &str,
+) -> (tempfile::TempDir, Summary) {
     let home = folder(files);
     let summary = run(format, options, home.path(), from).unwrap();
     (home, summary)
 }
 
-fn import_error(format: Format, options: &Options, files: &[(&str, &[u8])], from: &str) -> String {
+pub(super) fn import_error(format: Format, options: &Options, files: &[(&str, &[u8])], from: &str) -> String {
     let home = folder(files);
     let error = run(format, options, home.path(), from).unwrap_err().to_string();
     assert!(!home.path().join("out.part").exists(), "nothing is left behind");
     error
 }
 
-fn items(home: &tempfile::TempDir) -> Vec<Value> {
+pub(super) fn items(home: &tempfile::TempDir) -> Vec<Value> {
     json_lines(home, "corpus.jsonl")
 }
 
-fn json_lines(home: &tempfile::TempDir, name: &str) -> Vec<Value> {
+pub(super) fn json_lines(home: &tempfile::TempDir, name: &str) -> Vec<Value> {
     let text = fs::read_to_string(home.path().join("out").join(name)).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -57,11 +62,11 @@ fn judged(rows: &[(&str, &str, u8)]) -> Vec<(String, String, u8)> {
     rows.iter().map(|(query, item, level)| ((*query).into(), (*item).into(), *level)).collect()
 }
 
-fn reasons(summary: &Summary) -> Vec<(&str, u64)> {
+pub(super) fn reasons(summary: &Summary) -> Vec<(&str, u64)> {
     summary.rejected.iter().map(|(reason, count)| (reason.as_str(), *count)).collect()
 }
 
-fn gzipped(bytes: &[u8]) -> Vec<u8> {
+pub(super) fn gzipped(bytes: &[u8]) -> Vec<u8> {
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
     packed.write_all(bytes).unwrap();
     packed.finish().unwrap()
@@ -464,7 +469,7 @@ fn unusable_inputs_give_helpful_errors() {
     let bad_gzip = &gzipped(&[b'x'; 1000])[..30];
     let home = folder(&[("corpus.jsonl", bad_gzip)]);
     assert!(run(Beir, &Options::default(), home.path(), "").is_err());
-    assert!("Esci".parse::<Format>().unwrap_err().to_string().contains("use beir, home-depot"));
+    assert!("Esci".parse::<Format>().unwrap_err().to_string().contains("use items, log, beir"));
 }
 
 #[test]

@@ -2,45 +2,44 @@
 //! `logs.ndjson`, each distinct query text once, and, without a catalogue, the items that the log names. Never joins
 //! events to queries.
 
-use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::Map;
-use sha2::{Digest, Sha256};
 
+use super::click_table::import_clicks;
 use super::corpus::import_items;
-use super::fields::put;
 use super::folder::file_names;
-use super::import_writer::{ImportWriter, hash};
+use super::import_writer::ImportWriter;
 use super::lines::{Lines, each_line};
+use super::log_output::{LogOutput, item_with_title};
 use super::rejection::{Rejection, RowLocation};
-use super::table::{Table, TableFormat};
-use souk_io::domain::{Item, Query};
 use souk_io::error::{Error, Result};
-use souk_io::time;
-use souk_io::ubi::{Action, EventRecord, QueryRecord, Record};
+use souk_io::ubi::Record;
 
 const EXTENSIONS: [&str; 4] = ["ndjson", "jsonl", "json", "csv"];
 
 pub fn import(writer: &mut ImportWriter, from: &Path, catalogue: Option<&Path>) -> Result<()> {
     let files = log_files(writer, from)?;
     if let Some(catalogue) = catalogue {
-        import_items(writer, catalogue)?;
-        note_unread_files(writer, catalogue, &files)?;
+        import_catalogue(writer, catalogue, &files)?;
     }
-    let mut log = LogImporter { has_catalogue: catalogue.is_some(), texts: HashMap::new(), has_untitled_items: false };
+    let mut output = LogOutput::new(catalogue.is_some());
     for file in &files {
         if is_table(file) {
-            log.import_clicks(writer, file)?;
+            import_clicks(writer, file, &mut output)?;
         } else {
-            log.import_records(writer, file)?;
+            import_records(writer, file, &mut output)?;
         }
     }
-    if log.has_untitled_items {
-        files.iter().filter(|file| !is_table(file)).try_for_each(|file| add_untitled_items(writer, file))?;
-    }
+    files.iter().filter(|file| !is_table(file)).try_for_each(|file| add_untitled_items(writer, file, &output))?;
+    output.warn(writer);
     Ok(())
+}
+
+/// Imports the items of a data folder.
+pub fn import_catalogue(writer: &mut ImportWriter, catalogue: &Path, logs: &[PathBuf]) -> Result<()> {
+    import_items(writer, catalogue)?;
+    note_unread_files(writer, catalogue, logs)
 }
 
 /// Lists the other files of the catalogue's folder as unread.
@@ -154,143 +153,26 @@ fn import_line<'a>(
     Ok(Some((record, extra)))
 }
 
-struct LogImporter {
-    has_catalogue: bool,
-    /// Number of each query text, by its hash.
-    texts: HashMap<u64, u64>,
-    /// Whether some items came without a title. A later line may give one; otherwise they are written at the end.
-    has_untitled_items: bool,
-}
-
-impl LogImporter {
-    fn import_records(&mut self, writer: &mut ImportWriter, file: &Path) -> Result<()> {
-        each_line(writer, file, |writer, line, location| match import_line(writer, line, location)? {
-            Some((Record::Query(query), _)) => {
-                self.has_untitled_items |= !self.has_catalogue && !query.hits.is_empty();
-                self.add_query(writer, &query.text, location)
-            }
-            Some((Record::Event(event), extra)) => {
-                self.add_item(writer, &event.item, extra.title(), location)?;
-                event.text.as_deref().map_or(Ok(()), |text| self.add_query(writer, text, location))
-            }
-            _ => Ok(()),
-        })
-    }
-
-    fn add_query(&mut self, writer: &mut ImportWriter, text: &str, location: &RowLocation) -> Result<()> {
-        let next = self.texts.len() as u64 + 1;
-        let text = text.trim();
-        if self.texts.contains_key(&hash(text)) {
-            return Ok(());
+/// Imports UBI records with their queries and items.
+pub fn import_records(writer: &mut ImportWriter, file: &Path, output: &mut LogOutput) -> Result<()> {
+    each_line(writer, file, |writer, line, location| match import_line(writer, line, location)? {
+        Some((Record::Query(query), _)) => {
+            output.has_untitled_items |= !output.has_catalogue && !query.hits.is_empty();
+            output.add_query(writer, &query.text, location)
         }
-        self.texts.insert(hash(text), next);
-        writer.add_query(Ok(Query { id: format!("q{next}"), text: text.into() }), location)
-    }
-
-    fn add_item(
-        &mut self,
-        writer: &mut ImportWriter,
-        id: &str,
-        title: Option<String>,
-        location: &RowLocation,
-    ) -> Result<()> {
-        match title {
-            _ if writer.has_item(id) => Ok(()),
-            _ if self.has_catalogue => {
-                writer.note("events on items missing from the catalogue");
-                Ok(())
-            }
-            None => {
-                self.has_untitled_items = true;
-                Ok(())
-            }
-            Some(title) => writer.add_item(Ok(item_with_title(id, title.trim())), location),
+        Some((Record::Event(event), extra)) => {
+            output.add_item(writer, &event.item, extra.title(), location)?;
+            event.text.as_deref().map_or(Ok(()), |text| output.add_query(writer, text, location))
         }
-    }
-
-    /// Imports a table of clicks with their searches: one user's query at one time is one search.
-    fn import_clicks(&mut self, writer: &mut ImportWriter, file: &Path) -> Result<()> {
-        let format = TableFormat { separator: Some(b','), header: true };
-        let mut table = Table::open(file, format, writer)?;
-        let needed = ["user", "sku", "query", "click_time", "query_time"];
-        let mut columns = [0; 5];
-        for (column, name) in columns.iter_mut().zip(needed) {
-            *column = table.needed_column(name)?;
-        }
-        let category = table.column("category");
-        let mut searches = HashMap::new();
-        while let Some(row) = table.next(writer)? {
-            let location = row.location(file);
-            let [user, item, text, click_time, query_time] = columns.map(|at| row.cell(at));
-            let (click, query) = match (ClickRow { user, item, text, click_time, query_time }).records() {
-                Ok(search) => search,
-                Err(rejection) => {
-                    writer.reject(&location, &rejection)?;
-                    continue;
-                }
-            };
-            if !self.has_catalogue && !writer.has_item(item) {
-                let mut item = item_with_title(item, "");
-                put(&mut item.fields, "category", row.optional_cell(category));
-                writer.add_item(Ok(item), &location)?;
-            } else {
-                self.add_item(writer, item, None, &location)?;
-            }
-            let mut json = Vec::new();
-            if searches.insert(hash(&*query.query_id), ()).is_none() {
-                query.write("", &mut json);
-                writer.add_log_line(&json, &location)?;
-                json.clear();
-                self.add_query(writer, text, &location)?;
-            }
-            click.write("", &mut json);
-            writer.add_log_line(&json, &location)?;
-        }
-        Ok(())
-    }
-}
-
-/// Row of a click table.
-struct ClickRow<'a> {
-    user: &'a str,
-    item: &'a str,
-    text: &'a str,
-    click_time: &'a str,
-    query_time: &'a str,
-}
-
-impl<'a> ClickRow<'a> {
-    /// Click and query as UBI records; the query id is a hash of user, text and query time.
-    fn records(self) -> std::result::Result<(EventRecord<'a>, QueryRecord<'a>), Rejection> {
-        let Self { user, item, text, click_time, query_time } = self;
-        if [user, item, text].iter().any(|cell| cell.trim().is_empty()) {
-            return Err("click without user, sku or query".into());
-        }
-        let parse = |text: &str| time::parse(text).ok_or_else(|| Rejection::with("invalid timestamp", text));
-        let (clicked, time) = (parse(click_time)?, parse(query_time)?);
-        let digest = Sha256::digest(format!("{user}\0{text}\0{query_time}"));
-        let id: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
-        let click = EventRecord {
-            action: Action::Click,
-            query_id: id.clone().into(),
-            client_id: user.into(),
-            item: item.into(),
-            position: None,
-            time: clicked,
-            text: None,
-        };
-        let (query_id, client_id) = (id.into(), user.into());
-        let query = QueryRecord { query_id, client_id, text: text.into(), time, hits: Vec::new() };
-        Ok((click, query))
-    }
-}
-
-fn item_with_title(id: &str, title: &str) -> Item {
-    Item { id: id.into(), title: title.into(), text: String::new(), fields: Map::new() }
+        _ => Ok(()),
+    })
 }
 
 /// Second pass over the log: adds the items that it never gives a title.
-fn add_untitled_items(writer: &mut ImportWriter, file: &Path) -> Result<()> {
+pub fn add_untitled_items(writer: &mut ImportWriter, file: &Path, output: &LogOutput) -> Result<()> {
+    if !output.has_untitled_items {
+        return Ok(());
+    }
     let mut lines = Lines::open(file)?;
     while let Some(line) = lines.next()? {
         let Ok(text) = writer.decode_again(&line.bytes) else { continue };

@@ -42,6 +42,15 @@ fn valid_files(format: Format) -> Vec<(&'static str, Vec<u8>)> {
             ("a.ndjson", b"{\"query_id\":\"q\",\"user_query\":\"tv\",\"timestamp\":1}\n{\"action_name\":\"click\",\"query_id\":\"q\",\"timestamp\":\"2024-12-10\",\"event_attributes\":{\"object\":{\"object_id\":\"7\"}}}\n{\"index\":{}}\n".into()),
             ("b.csv", b"user,sku,query,click_time,query_time\nu,7,tv,2011-09-01,2011-09-01\n".into()),
         ],
+        Format::Items => vec![
+            ("a.csv", b"sku,name,price\n1,\"Oak \"\"desk\"\"\",$3.00\n2,\"Red\nlamp\",x\n".into()),
+            ("b.jsonl", b"{\"sku\":3,\"name\":\"Blue rug\",\"x\":[1]}\n{\"sku\":\"4\",\"name\":null}\n".into()),
+        ],
+        Format::Log => vec![
+            ("a.csv", b"time,session,query,item,rank,event\n03/04/2025 10:00,s,tv,7,0,view\n04/04/2025 10:00,s,tv,7,0,click\n".into()),
+            ("b.jsonl", b"{\"ts\":1753999220,\"query\":\"tv\",\"item\":7}\n".into()),
+            ("c.ndjson", b"{\"query_id\":\"q\",\"user_query\":\"tv\",\"timestamp\":1,\"query_response_hit_ids\":[]}\n".into()),
+        ],
     }
 }
 

@@ -14,8 +14,7 @@ use serde_json::{Map, Value};
 
 use super::groups::shortest;
 use super::windowed_file::WindowedFile;
-use super::{Items, Mapping, ShardPart, merge_groups};
-use crate::import::Column;
+use super::{Column, Items, Mapping, ObjectRows, ShardPart, merge_groups};
 use souk_io::error::{Cause, Error, Result};
 
 pub fn parts(file: &WindowedFile, max_bytes: u64) -> Result<Vec<(ShardPart, u64)>> {
@@ -26,17 +25,27 @@ pub fn parts(file: &WindowedFile, max_bytes: u64) -> Result<Vec<(ShardPart, u64)
 
 pub fn items<'a>(file: &WindowedFile, batches: Range<usize>, columns: &'a [Column]) -> Result<Items<'a>> {
     let path = file.path.clone();
+    let rows = rows(file, batches)?;
+    let mapping = Mapping::new(columns, &rows.names, &path.display().to_string())?;
+    Ok(Box::new(rows.rows.map(move |row| {
+        let (number, row) = row?;
+        let item = mapping.item(row).map(|item| (number, item));
+        item.ok_or_else(|| Error::data(&path, Some(number), "has no id"))
+    })))
+}
+
+/// Rows of some batches as JSON objects.
+pub fn rows(file: &WindowedFile, batches: Range<usize>) -> Result<ObjectRows> {
+    let path = file.path.clone();
     let mut reader = catch_panic(&path, || FileReader::try_new(file.from(0), None))?;
-    let names: Vec<String> = reader.schema().fields().iter().map(|field| field.name().clone()).collect();
-    let mapping = Mapping::new(columns, &names, &path.display().to_string())?;
+    let names = reader.schema().fields().iter().map(|field| field.name().clone()).collect();
     let (mut remaining, mut number) = (batches, 0);
     let mut rows: std::vec::IntoIter<Map<String, Value>> = Vec::new().into_iter();
-    Ok(Box::new(std::iter::from_fn(move || {
+    let rows = std::iter::from_fn(move || {
         loop {
             if let Some(row) = rows.next() {
                 number += 1;
-                let item = mapping.item(row).map(|item| (number, item));
-                return Some(item.ok_or_else(|| Error::data(&path, Some(number), "has no id")));
+                return Some(Ok((number, row)));
             }
             let batch = remaining.next()?;
             let read = catch_panic(&path, || {
@@ -49,7 +58,8 @@ pub fn items<'a>(file: &WindowedFile, batches: Range<usize>, columns: &'a [Colum
                 Err(error) => return Some(Err(error)),
             }
         }
-    })))
+    });
+    Ok(ObjectRows { names, rows: Box::new(rows) })
 }
 
 fn objects(batch: &RecordBatch) -> std::result::Result<Vec<Map<String, Value>>, ArrowError> {

@@ -15,8 +15,7 @@ use parquet::schema::types::Type;
 use serde_json::{Map, Value};
 
 use super::windowed_file::WindowedFile;
-use super::{Items, Mapping, ShardPart, merge_groups};
-use crate::import::Column;
+use super::{Column, Items, Mapping, ObjectRows, ShardPart, merge_groups};
 use crate::import::fields::list_names;
 use crate::import::parquet_rows::{catch_panic, check_columns};
 use souk_io::error::{Error, Result};
@@ -54,19 +53,27 @@ pub fn parts(file: &WindowedFile, max_bytes: u64, note: &mut dyn FnMut(&str)) ->
 
 pub fn items<'a>(file: &WindowedFile, groups: Range<usize>, columns: &'a [Column]) -> Result<Items<'a>> {
     let path = file.path.clone();
-    let mut rows = catch_panic(&path, 0, || open(file, groups))?;
-    let names: Vec<String> = rows.1.iter().map(|column| column.name().to_owned()).collect();
-    let mapping = Mapping::new(columns, &names, &path.display().to_string())?;
-    let mut number = 0;
-    Ok(Box::new(std::iter::from_fn(move || {
-        number += 1;
-        let row = match catch_panic(&path, number, || rows.0.next().transpose()) {
-            Ok(row) => row?,
-            Err(error) => return Some(Err(error)),
-        };
-        let item = mapping.item(object(row));
-        Some(item.map(|item| (number, item)).ok_or_else(|| Error::data(&path, Some(number), "has no id")))
+    let rows = rows(file, groups)?;
+    let mapping = Mapping::new(columns, &rows.names, &path.display().to_string())?;
+    Ok(Box::new(rows.rows.map(move |row| {
+        let (number, row) = row?;
+        let item = mapping.item(row).map(|item| (number, item));
+        item.ok_or_else(|| Error::data(&path, Some(number), "has no id"))
     })))
+}
+
+/// Rows of some groups as JSON objects.
+pub fn rows(file: &WindowedFile, groups: Range<usize>) -> Result<ObjectRows> {
+    let path = file.path.clone();
+    let (mut rows, columns) = catch_panic(&path, 0, || open(file, groups))?;
+    let names = columns.iter().map(|column| column.name().to_owned()).collect();
+    let mut number = 0;
+    let rows = std::iter::from_fn(move || {
+        number += 1;
+        let row = catch_panic(&path, number, || rows.next().transpose()).transpose()?;
+        Some(row.map(|row| (number, object(row))))
+    });
+    Ok(ObjectRows { names, rows: Box::new(rows) })
 }
 
 /// Opens the rows of some groups; returns them with their columns.

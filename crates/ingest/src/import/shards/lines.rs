@@ -7,8 +7,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::windowed_file::WindowedFile;
-use super::{Items, Mapping, ShardPart};
-use crate::import::Column;
+use super::{Column, Items, Mapping, ShardPart};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 

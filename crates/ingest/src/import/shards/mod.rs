@@ -2,6 +2,7 @@
 //! address, gives shards without reading whole files, and the items of each shard independently of the others.
 
 mod batches;
+mod columnar_file;
 mod groups;
 mod lines;
 mod windowed_file;
@@ -12,9 +13,10 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+pub use self::columnar_file::ColumnarFile;
 use self::windowed_file::WindowedFile;
-use super::catalogue::{Column, USUAL_COLUMNS};
-use super::fields::{RESERVED_NAMES, list_names};
+use super::columns::Column;
+use super::mapping::Mapping;
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 use souk_io::objects::{Object, Objects};
@@ -39,6 +41,15 @@ enum ShardPart {
 
 /// Items of a shard with their row numbers, from 1.
 pub type Items<'a> = Box<dyn Iterator<Item = Result<(u64, Item)>> + 'a>;
+
+/// Row as a JSON object, with its number, from 1.
+type NumberedObject = (u64, Map<String, Value>);
+
+/// Rows of a part of a file.
+struct ObjectRows {
+    names: Vec<String>,
+    rows: Box<dyn Iterator<Item = Result<NumberedObject>>>,
+}
 
 /// Catalogue files at an address.
 pub struct ItemFiles {
@@ -127,64 +138,6 @@ impl ItemFiles {
     }
 }
 
-/// Map from item fields to columns: the given columns, or those with usual names.
-struct Mapping(Vec<(String, String)>);
-
-impl Mapping {
-    fn new(columns: &[Column], names: &[String], file: &str) -> Result<Self> {
-        let find = |column: &str| names.iter().find(|name| name.eq_ignore_ascii_case(column)).cloned();
-        let shown = || list_names(names.iter().map(String::as_str));
-        let mut mapped = Vec::new();
-        for Column { field, from } in columns {
-            let missing = || Error::config(file, format!("has no column `{from}`; its columns are: {}", shown()));
-            mapped.push((field.clone(), find(from).ok_or_else(missing)?));
-        }
-        if columns.is_empty() {
-            let usual = USUAL_COLUMNS
-                .iter()
-                .filter_map(|(field, names)| Some(((*field).to_owned(), names.iter().find_map(|name| find(name))?)));
-            mapped.extend(usual);
-        }
-        if !mapped.iter().any(|(field, _)| field == "id") {
-            let problem = format!("no id column found: set --columns id=...; its columns are: {}", shown());
-            return Err(Error::config(file, problem));
-        }
-        Ok(Self(mapped))
-    }
-
-    /// Converts a row to an item; `None` without an id.
-    fn item(&self, mut row: Map<String, Value>) -> Option<Item> {
-        let mut item = Item { id: String::new(), title: String::new(), text: String::new(), fields: Map::new() };
-        for (field, column) in &self.0 {
-            let Some(value) = row.remove(column).filter(|value| !value.is_null()) else { continue };
-            match field.as_str() {
-                "id" => item.id = text(&value),
-                "title" => append(&mut item.title, &text(&value)),
-                "text" => append(&mut item.text, &text(&value)),
-                _ => drop(item.fields.insert(field.clone(), value)),
-            }
-        }
-        for (mut name, value) in row.into_iter().filter(|(_, value)| !value.is_null()) {
-            while RESERVED_NAMES.contains(&name.as_str()) || item.fields.contains_key(&name) {
-                name.push('_');
-            }
-            item.fields.insert(name, value);
-        }
-        (!item.id.is_empty()).then_some(item)
-    }
-}
-
-fn text(value: &Value) -> String {
-    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
-}
-
-fn append(to: &mut String, more: &str) {
-    if !to.is_empty() && !more.is_empty() {
-        to.push(' ');
-    }
-    to.push_str(more);
-}
-
 /// Merges neighbouring groups up to `max_bytes`.
 fn merge_groups(sizes: impl Iterator<Item = u64>, max_bytes: u64) -> Vec<(ShardPart, u64)> {
     let (mut parts, mut from, mut bytes) = (Vec::new(), 0, 0);
@@ -204,4 +157,4 @@ fn merge_groups(sizes: impl Iterator<Item = u64>, max_bytes: u64) -> Vec<(ShardP
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -87,7 +87,7 @@ fn check(items: &[Item]) {
     assert_eq!((items[1].title.as_str(), items[5].id.as_str()), ("", "5"));
 }
 
-fn parquet(file: &Path) {
+pub(in crate::import) fn parquet(file: &Path) {
     let schema =
         "message m { required int64 sku; optional binary name (UTF8); required float price; required boolean sold; }";
     let properties = WriterProperties::builder().set_compression(Compression::SNAPPY).build();
@@ -112,7 +112,7 @@ fn parquet(file: &Path) {
     writer.close().unwrap();
 }
 
-fn arrow(file: &Path, compression: Option<CompressionType>) {
+pub(in crate::import) fn arrow(file: &Path, compression: Option<CompressionType>) {
     let (ids, names, prices, sold) = columns();
     let columns: [(&str, ArrayRef); 4] = [
         ("sku", Arc::new(Int64Array::from(ids))),
