@@ -7,11 +7,12 @@ use crate::output::print;
 use crate::{GlobalArgs, Souk};
 
 /// Commands by task, in the order in which a newcomer needs them.
-const GROUPS: [(&str, &[&str]); 5] = [
-    ("Data", &["import", "market", "ingest", "judgements", "produce", "db migrate"]),
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Your shop", &["start"]),
+    ("Data", &["import", "market", "ingest", "produce", "db migrate"]),
     ("Models", &["init", "train", "relevance train", "launch", "plan", "export"]),
     ("Vectors and search", &["embed", "index", "search"]),
-    ("Measuring", &["evaluate", "compare", "experiment"]),
+    ("Measuring", &["judgements", "evaluate", "compare", "experiment"]),
     ("Services", &["serve", "trainer", "relevance serve", "doctor"]),
 ];
 

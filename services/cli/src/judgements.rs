@@ -11,7 +11,7 @@ use crate::GlobalArgs;
 use crate::output::print;
 use crate::progress::ProgressDisplay;
 
-/// Derive judgements from a search log, so that models can be measured without raters
+/// Derive judgements from a search log, to measure models without raters
 ///
 /// The newest days of the log become the splits test and dev, the days before them train. Training draws nothing from the
 /// held-out days. An item's level (L1 to L4) comes from how often it was chosen for a query, compared with how often it was looked

@@ -24,7 +24,7 @@ const FAILURE_GRACE: Duration = Duration::from_secs(10);
 /// Grace period after Ctrl-C: long enough for a step and a checkpoint.
 const STOP_GRACE: Duration = Duration::from_secs(600);
 /// Environment variable with the launcher's process id.
-const LAUNCHER: &str = "SOUK_LAUNCHER";
+pub const LAUNCHER: &str = "SOUK_LAUNCHER";
 const POLL: Duration = Duration::from_millis(20);
 /// Upper bound of a line in bytes; longer lines are split.
 const MAX_LINE: u64 = 64 << 10;

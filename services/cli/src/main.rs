@@ -24,6 +24,7 @@ mod progress;
 mod relevance;
 mod search;
 mod serve;
+mod start;
 mod stop;
 mod train;
 mod trainer;
@@ -120,6 +121,7 @@ enum Command {
     Relevance(relevance::RelevanceCommand),
     Search(search::SearchCommand),
     Serve(serve::ServeCommand),
+    Start(start::StartCommand),
     Train(train::TrainCommand),
     Trainer(trainer::TrainerCommand),
 }
@@ -153,6 +155,7 @@ fn main() -> ExitCode {
         Some(Command::Relevance(command)) => command.run(globals),
         Some(Command::Search(command)) => command.run(globals),
         Some(Command::Serve(command)) => command.run(globals),
+        Some(Command::Start(command)) => command.run(globals),
         Some(Command::Train(command)) => command.run(globals),
         Some(Command::Trainer(command)) => command.run(globals),
         None => help::run(globals),

@@ -14,4 +14,5 @@ mod launch;
 mod relevance;
 mod rewards;
 mod stage;
+mod start;
 mod train;

@@ -1,0 +1,85 @@
+//! `souk start` on a small shop: from two files to a link to the model that is served.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn souk(arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
+    command.args(arguments).env("HF_HUB_OFFLINE", "1").env_remove("RUST_LOG").output().unwrap()
+}
+
+fn run_ok(arguments: &[&str]) -> Output {
+    let output = souk(arguments);
+    assert!(output.status.success(), "souk {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    output
+}
+
+/// A catalogue, a log, and a small model with random weights.
+fn files(home: &Path) -> [String; 3] {
+    let place = |name: &str| home.join(name).display().to_string();
+    let (market, model) = (place("market"), place("model"));
+    run_ok(&["market", "--seed", "5", "--items", "400", "--queries", "100", "--events", "6000", "--out", &market]);
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/scratch-bert.toml");
+    let sizes = "scratch.architecture={model_type=\"bert\", hidden_size=32, num_hidden_layers=1, num_attention_heads=2, \
+                 intermediate_size=64, max_position_embeddings=64}";
+    run_ok(&[
+        "init",
+        "--config",
+        config,
+        "--set",
+        sizes,
+        "--set",
+        "scratch.vocab=1500",
+        "--data",
+        &market,
+        "--out",
+        &model,
+    ]);
+    [format!("{market}/corpus.jsonl"), format!("{market}/logs.ndjson"), model]
+}
+
+#[test]
+fn two_files_become_a_measured_and_trained_model() {
+    let home = tempfile::tempdir().unwrap();
+    let [items, log, model] = files(home.path());
+    let shop = home.path().join("my shop").display().to_string();
+    let start = ["--json", "start", "--items", &items, "--log", &log, "--model", &model, "--out", &shop, "--once"];
+    let done = run_ok(&start);
+    let printed = String::from_utf8_lossy(&done.stderr).into_owned();
+    for expected in ["souk judgements", "souk train", "implicit judgements", "Measure trained on test", "'"] {
+        assert!(printed.contains(expected), "{expected}: {printed}");
+    }
+    let json: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert!(json["metrics"]["trained"]["ndcg@10"].as_f64().is_some(), "{json}");
+    let shop = Path::new(&shop);
+    assert!(shop.join("served").join("config.json").exists() && shop.join("data/qrels/test.tsv").exists());
+    let trained = shop.join("models/trained").canonicalize().unwrap();
+    let served = shop.join("served").canonicalize().unwrap();
+    let passed = printed.contains("The trained model passed");
+    assert_eq!(served == trained, passed, "{printed}");
+
+    // again: nothing is trained or measured twice, and the files are not needed
+    let weights = fs::read(trained.join("model.safetensors")).unwrap();
+    let again = run_ok(&["start", "--out", &shop.display().to_string(), "--once"]);
+    let printed = String::from_utf8_lossy(&again.stderr).into_owned();
+    assert!(printed.contains("Train on the log: done before"), "{printed}");
+    assert_eq!(fs::read(trained.join("model.safetensors")).unwrap(), weights);
+}
+
+#[test]
+fn a_catalogue_alone_is_served_and_a_missing_one_is_named() {
+    let home = tempfile::tempdir().unwrap();
+    let [items, _, model] = files(home.path());
+    let shop = home.path().join("shop").display().to_string();
+    let done = run_ok(&["start", "--items", &items, "--model", &model, "--out", &shop, "--once"]);
+    assert!(String::from_utf8_lossy(&done.stderr).contains("There is no log"));
+    assert!(Path::new(&shop).join("served/config.json").exists());
+    let nowhere = home.path().join("nowhere").display().to_string();
+    let output = souk(&["start", "--out", &nowhere, "--once"]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("give it with --items"), "{message}");
+    assert_eq!(output.status.code(), Some(2), "{message}");
+}
