@@ -69,8 +69,8 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, const Segments&
   for (int64_t s = 0; s < segments.count(); s++) {
     const int64_t start = segments.starts[s], length = segments.starts[s + 1] - start;
     work += length * length * heads * dim;
-    for (int64_t first = 0; first < length; first += kQueryTile)
-      blocks.push_back({start, length, first, std::min(length, first + kQueryTile)});
+    for (int64_t first = 0; first < length; first += kQueryRows)
+      blocks.push_back({start, length, first, std::min(length, first + kQueryRows)});
   }
   const Kernels& table = kernels();
   const int64_t num = static_cast<int64_t>(blocks.size());

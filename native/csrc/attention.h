@@ -1,5 +1,5 @@
-// Attention of some query rows of one head over their segment: blocks of keys with online softmax. Scores are [keys, queries],
-// with a query in each lane, so that maxima and sums need no step across lanes. Included only by kernels.cpp.
+// Attention of some query rows of one head over their segment: blocks of keys with online softmax, a few query rows at a time.
+// Included only by kernels.cpp.
 
 constexpr float kMasked = -3.0e38f;  // finite, so that the difference of two of them is no NaN
 
@@ -71,125 +71,94 @@ INLINE void transpose_block(float* out, int64_t out_stride, const float* in, int
 #endif
 }
 
-// Transposes rows[count][dim] to out[dim][out_stride], zero-padded to whole vectors of rows.
-void transpose(float* out, int64_t out_stride, const float* rows, int64_t stride, int64_t count, int64_t dim) {
+// Transposes keys[count][dim] to out[dim][kKeyBlock], zero-padded to whole vectors of keys.
+void transpose(float* out, const float* keys, int64_t stride, int64_t count, int64_t dim) {
   for (int64_t i = 0; i < count; i += W) {
-    const int64_t some = count - i < W ? count - i : W;
+    const int64_t rows = count - i < W ? count - i : W;
     int64_t d = 0;
-    for (; d + W <= dim; d += W) transpose_block(out + d * out_stride + i, out_stride, rows + i * stride + d, stride, some);
+    for (; d + W <= dim; d += W) transpose_block(out + d * kKeyBlock + i, kKeyBlock, keys + i * stride + d, stride, rows);
     for (; d < dim; d++)
-      for (int64_t j = 0; j < W; j++) out[d * out_stride + i + j] = j < some ? rows[(i + j) * stride + d] : 0.0f;
+      for (int64_t j = 0; j < W; j++) out[d * kKeyBlock + i + j] = j < rows ? keys[(i + j) * stride + d] : 0.0f;
   }
+}
+
+// Turns one row of scores into weights exp(s - max) and updates the row's maximum and sum. Keys outside [lo, hi) get weight
+// zero. Returns the factor for the row's earlier output.
+INLINE float weigh(float* s, int64_t vectors, int64_t lo, int64_t hi, float* maximum, float* total) {
+  vf top = splat(kMasked);
+  for (int64_t j = 0; j < vectors; j++) {
+    vf x = load(s + j * W);
+    if (j * W < lo || (j + 1) * W > hi) {
+      const vi index = iota() + static_cast<int32_t>(j * W);
+      x = (index >= static_cast<int32_t>(lo)) & (index < static_cast<int32_t>(hi)) ? x : splat(kMasked);
+      store(s + j * W, x);
+    }
+    top = x > top ? x : top;
+  }
+  const float now = largest(top), before = *maximum;
+  const float m = now > before ? now : before;
+  const float shift = m > kMasked ? m : 0.0f;  // a row that has seen no key yet gets weights of zero
+  vf added = {};
+  for (int64_t j = 0; j < vectors; j++) {
+    const vf p = exponential_down(load(s + j * W) - shift);
+    added += p;
+    store(s + j * W, p);
+  }
+  float factor = 1.0f;
+  if (m > before) factor = exponential(splat(before - m))[0];
+  *maximum = m;
+  *total = *total * factor + sum(added);
+  return factor;
 }
 
 // Scratch of one call; see attention_scratch.
 struct AttentionScratch {
   int64_t padded;
-  float *queries, *scores, *values, *out, *maxima, *totals, *factors;
+  float *keys, *values, *out, *queries, *scores, *maxima, *totals;
 
   explicit AttentionScratch(const AttentionTile& t) : padded(round_up(t.dim, 16)) {
-    queries = t.scratch;
-    scores = queries + t.dim * kQueryTile;
-    values = scores + kKeyBlock * kQueryTile;
-    out = values + kKeyBlock * padded;
-    maxima = out + kQueryTile * padded;
-    totals = maxima + kQueryTile;
-    factors = totals + kQueryTile;
+    keys = t.scratch;
+    values = keys + t.dim * kKeyBlock;
+    out = values + padded * kKeyBlock;
+    queries = out + padded * kQueryRows;
+    scores = queries + kTileRows * padded;
+    maxima = scores + kTileRows * kKeyBlock;
+    totals = maxima + kQueryRows;
   }
 };
 
-// A block of keys and values, `at` to `at + count`.
+// A block of keys and values, in the layout of the products.
 struct KeyBlock {
-  const float *keys, *values;
+  const float* values;
   int64_t value_stride, at, count;
   bool first;
 };
 
-constexpr int kTileRows = W == 16 ? 8 : 4;  // as many as there are registers for their sums
-
+// R query rows, from row `r` of the tile, with a block of keys. Rows beyond the last one repeat it.
 template <int R>
-void score_keys(const AttentionTile& t, const AttentionScratch& s, const KeyBlock& b, int64_t j, int64_t vectors) {
-  product_wide<R>(s.scores + j * kQueryTile, kQueryTile, b.keys + j * t.k_stride, t.k_stride, s.queries, kQueryTile, t.dim,
-                  vectors, false);
-}
-
-// Scores of a block of keys, some keys at a time. The last step overlaps the one before it.
-void score(const AttentionTile& t, const AttentionScratch& s, const KeyBlock& b, int64_t vectors) {
-  int64_t j = 0;
-  for (; j + kTileRows <= b.count; j += kTileRows) score_keys<kTileRows>(t, s, b, j, vectors);
-  if (j == b.count) return;
-  if (j > 0) return score_keys<kTileRows>(t, s, b, b.count - kTileRows, vectors);
-  if (kTileRows > 4 && b.count >= 4) {
-    score_keys<4>(t, s, b, 0, vectors);
-    return score_keys<4>(t, s, b, b.count - 4, vectors);
+void attend_rows(const AttentionTile& t, const AttentionScratch& s, const KeyBlock& b, int64_t r) {
+  const int64_t padded = s.padded, vectors = (b.count + W - 1) / W;
+  const auto token = [&](int64_t i) { return t.first + r + i < t.last ? t.first + r + i : t.last - 1; };
+  for (int64_t i = 0; i < R; i++)
+    for (int64_t d = 0; d < t.dim; d++) s.queries[i * padded + d] = t.q[token(i) * t.q_stride + d] * t.scale;
+  product_wide<R>(s.scores, kKeyBlock, s.queries, padded, s.keys, kKeyBlock, t.dim, vectors, false);
+  float* out = s.out + r * padded;
+  for (int64_t i = 0; i < R; i++) {
+    const int64_t lo = token(i) - t.window + 1 - b.at;
+    const int64_t end = t.causal ? token(i) + 1 : t.window < t.length - token(i) ? token(i) + t.window : t.length;
+    const int64_t hi = end - b.at;
+    const float factor = weigh(s.scores + i * kKeyBlock, vectors, lo > 0 ? lo : 0, hi < b.count ? hi : b.count,
+                               s.maxima + r + i, s.totals + r + i);
+    if (!b.first && factor != 1.0f)
+      for (int64_t d = 0; d < padded; d += W) store(out + i * padded + d, load(out + i * padded + d) * factor);
   }
-  for (; j < b.count; j++) score_keys<1>(t, s, b, j, vectors);
-}
-
-// Gives scores that a query must not see the least value. The lanes are queries from `token` on.
-INLINE void mask(const AttentionTile& t, const KeyBlock& b, float* scores, int64_t token) {
-  const vi query = iota() + static_cast<int32_t>(token - b.at);
-  const int32_t window = static_cast<int32_t>(t.window < t.length ? t.window : t.length);
-  for (int32_t j = 0; j < static_cast<int32_t>(b.count); j++) {
-    const vi after = j - query;
-    const vi seen = (after > -window) & (after < (t.causal ? 1 : window));
-    store(scores + j * kQueryTile, seen ? load(scores + j * kQueryTile) : splat(kMasked));
-  }
-}
-
-// Turns a vector of queries' scores into weights exp(s - max), and updates their maxima and sums. Returns whether earlier
-// outputs need another factor.
-INLINE bool weigh(const AttentionScratch& s, const KeyBlock& b, int64_t lane) {
-  float* scores = s.scores + lane;
-  const vf before = load(s.maxima + lane);
-  vf top = before;
-  for (int64_t j = 0; j < b.count; j++) {
-    const vf x = load(scores + j * kQueryTile);
-    top = x > top ? x : top;
-  }
-  const vf shift = top > kMasked ? top : vf{};  // a query that has seen no key yet gets weights of zero
-  vf added = {};
-  for (int64_t j = 0; j < b.count; j++) {
-    const vf p = exponential_down(load(scores + j * kQueryTile) - shift);
-    added += p;
-    store(scores + j * kQueryTile, p);
-  }
-  const vf factor = exponential_down(before - top);
-  store(s.maxima + lane, top);
-  store(s.totals + lane, load(s.totals + lane) * factor + added);
-  store(s.factors + lane, factor);
-  return !b.first && largest(top - before) > 0.0f;
-}
-
-template <int R>
-void add_values(const AttentionScratch& s, const KeyBlock& b, int64_t r) {
-  product_wide<R, true>(s.out + r * s.padded, s.padded, s.scores + r, kQueryTile, b.values, b.value_stride, b.count,
-                        s.padded / W, !b.first);
-}
-
-// All query rows of the tile with a block of keys.
-void attend(const AttentionTile& t, const AttentionScratch& s, const KeyBlock& b) {
-  const int64_t rows = t.last - t.first, vectors = (rows + W - 1) / W;
-  score(t, s, b, vectors);
-  for (int64_t lane = 0; lane < rows; lane += W) {
-    if (t.causal || t.window < t.length) mask(t, b, s.scores + lane, t.first + lane);
-    if (!weigh(s, b, lane)) continue;
-    for (int64_t r = lane; r < lane + W; r++)
-      for (int64_t d = 0; d < s.padded; d += W)
-        store(s.out + r * s.padded + d, load(s.out + r * s.padded + d) * s.factors[r]);
-  }
-  int64_t r = 0;
-  for (; r + kTileRows - 4 < rows; r += kTileRows) add_values<kTileRows>(s, b, r);
-  if (r < rows) add_values<4>(s, b, r);
+  product_wide<R>(out, padded, s.scores, kKeyBlock, b.values, b.value_stride, b.count, padded / W, !b.first);
 }
 
 void attention(const AttentionTile& t) {
   const AttentionScratch s(t);
   const int64_t padded = s.padded, rows = t.last - t.first;
-  transpose(s.queries, kQueryTile, t.q + t.first * t.q_stride, t.q_stride, rows, t.dim);
-  for (int64_t d = 0; d < t.dim; d++)
-    for (float* q = s.queries + d * kQueryTile; q < s.queries + d * kQueryTile + rows; q += W) store(q, load(q) * t.scale);
-  for (int64_t r = 0; r < kQueryTile; r++) {
+  for (int64_t r = 0; r < kQueryRows; r++) {
     s.maxima[r] = kMasked;
     s.totals[r] = 0.0f;
   }
@@ -198,19 +167,23 @@ void attention(const AttentionTile& t) {
   const int64_t end = reach < t.length ? reach : t.length;
   for (int64_t at = begin; at < end; at += kKeyBlock) {
     const int64_t count = end - at < kKeyBlock ? end - at : kKeyBlock;
-    KeyBlock b{t.k + at * t.k_stride, t.v + at * t.v_stride, t.v_stride, at, count, at == begin};
+    KeyBlock b{t.v + at * t.v_stride, t.v_stride, at, count, at == begin};
+    transpose(s.keys, t.k + at * t.k_stride, t.k_stride, count, t.dim);
     if (t.dim != padded) {
       for (int64_t i = 0; i < count; i++)
         for (int64_t d = 0; d < padded; d++) s.values[i * padded + d] = d < t.dim ? b.values[i * b.value_stride + d] : 0.0f;
       b.values = s.values;
       b.value_stride = padded;
     }
-    attend(t, s, b);
+    constexpr int kMany = W == 16 ? kTileRows : 4;  // as many as there are registers for their sums
+    int64_t r = 0;
+    for (; r + kMany - 4 < rows; r += kMany) attend_rows<kMany>(t, s, b, r);
+    if (r < rows) attend_rows<4>(t, s, b, r);
   }
   for (int64_t r = 0; r < rows; r++) {
     const float inverse = 1.0f / s.totals[r];
     float* to = t.out + (t.first + r) * t.out_stride;
-    for (int64_t d = 0; d < t.dim; d += W) store_some(to + d, load(s.out + r * padded + d) * inverse, t.dim - d);
+    for (int64_t d = 0; d < t.dim; d++) to[d] = s.out[r * padded + d] * inverse;
     if (t.logs) t.logs[(t.first + r) * t.logs_stride] = s.maxima[r] + __builtin_logf(s.totals[r]);
   }
 }

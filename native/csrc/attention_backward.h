@@ -91,8 +91,8 @@ void attention_backward(const AttentionGradient& t) {
   for (int64_t at = 0; at < t.length; at += kKeyBlock) {
     const int64_t count = t.length - at < kKeyBlock ? t.length - at : kKeyBlock;
     const float *k = t.k + at * t.k_stride, *v = t.v + at * t.v_stride;
-    transpose(s.keys, kKeyBlock, k, t.k_stride, count, t.dim);
-    transpose(s.values, kKeyBlock, v, t.v_stride, count, t.dim);
+    transpose(s.keys, k, t.k_stride, count, t.dim);
+    transpose(s.values, v, t.v_stride, count, t.dim);
     copy_rows(s.rows, s.padded, k, t.k_stride, count, t.dim, 1.0f);
     for (int64_t i = 0; i < round_up(count, 4) * s.padded; i += W) {
       store(s.dk + i, vf{});

@@ -20,7 +20,7 @@ struct AttentionTile {
   float* out;
   int64_t q_stride, k_stride, v_stride, out_stride;  // floats from token to token
   int64_t length;                                    // tokens in the segment
-  int64_t first, last;                               // query rows of this tile, last - first <= kQueryTile
+  int64_t first, last;                               // query rows of this tile, last - first <= kQueryRows
   int64_t dim;
   int64_t window;  // a token sees only keys with |i - j| < window
   bool causal;
@@ -30,13 +30,15 @@ struct AttentionTile {
   int64_t logs_stride;
 };
 
-constexpr int64_t kQueryTile = 32;
+constexpr int64_t kQueryRows = 64;
 constexpr int64_t kKeyBlock = 128;
 constexpr int64_t round_up(int64_t n, int64_t m) { return (n + m - 1) / m * m; }
 
-// Layout of the scratch: transposed queries, scores, padded values, outputs; maxima, sums and factors of the queries.
+// Layout of the scratch: transposed keys, padded values, outputs, some rows of queries and of scores, maxima and sums.
+constexpr int64_t kTileRows = 8;
 constexpr int64_t attention_scratch(int64_t dim) {
-  return kQueryTile * (dim + kKeyBlock) + round_up(dim, 16) * (kKeyBlock + kQueryTile) + 3 * kQueryTile;
+  return dim * kKeyBlock + round_up(dim, 16) * (kKeyBlock + kQueryRows + kTileRows) + kTileRows * kKeyBlock +
+         2 * kQueryRows;
 }
 
 // Gradients of one head of keys and values in one segment, and of the query heads that share it. Pointers point to the
@@ -50,8 +52,6 @@ struct AttentionGradient {
   float scale;
   float* scratch;  // attention_gradient_scratch(dim) floats, aligned to 64 bytes
 };
-
-constexpr int64_t kQueryRows = 64;
 
 // Layout of the scratch: transposed keys and values; padded keys and the gradients of keys and values; queries, gradients of
 // outputs and of queries; weights and their gradients.
