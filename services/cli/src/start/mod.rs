@@ -40,7 +40,7 @@ const GATE_SPLIT: &str = "dev";
 const TABLE_SPLIT: &str = "test";
 const CONFIG: &str = include_str!("../../../../configs/shop.toml");
 
-/// Bring your shop's catalogue and search log to a measured, trained and served search
+/// Bring a shop's catalogue and log to a measured, trained and served search
 ///
 /// Serves the given or default model at once, with the lexical channel beside it. With a log, it derives judgements from the log's
 /// newest days, measures BM25 and the model, trains on the older days, and serves the trained model if the judgements say that it
@@ -181,7 +181,7 @@ impl StartCommand {
                 quoted(&self.data().display().to_string()),
                 quoted(&self.out.join("search").display().to_string()),
                 quoted(&database),
-                CONFIG.split_once("\n\n").map_or(CONFIG, |(_, settings)| settings)
+                CONFIG.find("[train]").map_or(CONFIG, |at| &CONFIG[at..])
             );
             fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         }
