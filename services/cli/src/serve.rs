@@ -58,7 +58,7 @@ impl ServeCommand {
                 let json = serde_json::json!({
                     "address": endpoint.address.to_string(), "model": record.version, "index": record.generation,
                 });
-                let text = format!("{} answers on {endpoint}: open it in a browser for the console", record.version);
+                let text = format!("{} answers on {endpoint}/ (open it in a browser for the console)", record.version);
                 print(globals, &json, &text)
             },
         )
