@@ -170,7 +170,8 @@ fn run_document(path: &Path, text: &str) -> usize {
         assert_eq!(block.stale_marks(), Vec::<&str>::new(), "{name}: marks of commands that are not in the block");
         for command in &block.commands {
             if let Some(reason) = block.reason(command) {
-                writeln!(std::io::stderr(), "{name}: not run: {}: {reason}", squeezed(command)).unwrap();
+                let mut log = std::io::stderr();
+                writeln!(log, "{name}: not run: {}: {reason}", squeezed(command)).unwrap();
                 continue;
             }
             shell.run(command);
