@@ -69,9 +69,9 @@ fn judgements(data: &DataFolder, split: &str) -> anyhow::Result<String> {
             splits => format!("the folder has {}", splits.join(", ")),
         };
         anyhow::bail!(
-            "{file} does not exist, and the gate measures every candidate with it: write judgements there (a query's \
-             identifier, an item's, and a level from 1 to 4, separated by tabs), or name another split in \
-             trainer.gate.splits ({others})"
+            "{file} does not exist, and the gate measures every candidate with it: derive judgements from the log with \
+             `souk judgements`, write your raters' (query-id, corpus-id and a level from 1 to 4, separated by tabs), or \
+             name another split in trainer.gate.splits ({others})"
         );
     }
     let task = Task::load(data, split)?;
