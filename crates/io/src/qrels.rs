@@ -52,7 +52,7 @@ pub fn warn_once(file: &Path, num_conflicts: usize) {
     static WARNED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
     if num_conflicts > 0 && WARNED.lock().unwrap_or_else(PoisonError::into_inner).insert(file.into()) {
         let file = file.display();
-        tracing::warn!("{file}: {num_conflicts} pairs are judged with different levels: the highest level counts");
+        tracing::warn!("{file}: pairs judged with different levels: {num_conflicts}; the highest level of each counts");
     }
 }
 
