@@ -254,12 +254,8 @@ fn files_of_a_folder_share_a_guess_where_they_have_the_columns() {
 
 #[test]
 fn files_that_hold_no_rows_say_what_they_are() {
-    for (name, text, expected) in
-        [("a.json", "{\n  \"id\": 1\n}\n", "line 1: its lines are not rows: not a JSON object")]
-    {
-        let error = items(name, text, &[]).unwrap_err().to_string();
-        assert!(error.contains(expected), "{error}");
-    }
+    let error = items("a.json", "{\n  \"id\": 1\n}\n", &[]).unwrap_err().to_string();
+    assert!(error.contains("line 1: its lines are not rows: not a JSON object"), "{error}");
     let error = items("a.csv", "sku,name\n1,Oak desk,5\n2,Lamp,6\n", &[]).unwrap_err().to_string();
     assert!(error.contains("line 2: its lines are not rows: wrong number of columns (3 instead of 2)"), "{error}");
     for array in ["[{\"id\":1,\"title\":\"Oak desk\"}]", "[\n  {\"id\":1,\n\"title\":\"Oak desk\"}\n]"] {
