@@ -1,6 +1,6 @@
 //! BM25 over product texts, the lexical channel of search. Takes the passages of a catalogue in order. Returns the rows
 //! that share terms with a query, best first and independent of the number of threads, and the overlap of a query with
-//! a text. An index never changes once built.
+//! a text. An index never changes once built. `fusion` combines its hits with those of the dense channel.
 //!
 //! The score of an item is the sum, over the terms of the query, of `idf · tf / (tf + k1 · (1 − b + b · length /
 //! mean))` with `idf = ln(1 + (N − df + 0.5) / (df + 0.5))`: as in Lucene, but with exact lengths. tantivy stores the
@@ -8,6 +8,7 @@
 
 mod analyser;
 mod folder;
+mod fusion;
 mod search;
 mod typos;
 mod unindexed;
@@ -25,6 +26,7 @@ use analyser::Terms;
 use search::Searcher;
 use souk_io::error::{Error, Result};
 
+pub use fusion::{FusedHit, Hybrid, Weights, fuse, fusion_depth};
 pub use unindexed::UnindexedTexts;
 
 /// Upper bound of query terms, enough for any title; further terms are ignored.

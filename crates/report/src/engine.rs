@@ -13,7 +13,7 @@ use super::task::{Task, TaskQuery};
 use souk_io::beir::lines;
 use souk_io::domain::{Query, TextKind};
 use souk_io::error::{Error, Result};
-use souk_lexical::Lexical;
+use souk_lexical::{Lexical, LexicalHit, Weights, fuse, fusion_depth};
 use souk_nn::encoder::{EncoderWorker, encode};
 
 /// Limit on the scores of one block: 64 MB.
@@ -30,6 +30,8 @@ pub struct EngineHit {
 pub enum Engine {
     /// Vectors `[items, d]` and `[queries, d]` in task order, compared by dot product.
     Dense { items: Tensor, queries: Tensor },
+    /// Both channels, fused like hybrid searches of the search service.
+    Hybrid { items: Tensor, queries: Tensor, texts: Vec<String>, weights: Weights },
     /// Lexical channel, queried with these texts.
     Lexical(Vec<String>),
     /// Hits by query.
@@ -76,6 +78,26 @@ impl Engine {
         let queries = task.queries.iter().map(|query| (query.id.clone(), query.text.clone()));
         let queries = texts(&mut { queries }, TextKind::Query)?;
         Self::dense(task, &items, &queries)
+    }
+
+    /// Adds the lexical channel to vectors.
+    pub fn hybrid(self, task: &Task, weights: Weights) -> Result<Self> {
+        weights.check()?;
+        let texts = task.queries.iter().map(|query| query.text.clone()).collect();
+        match self {
+            Self::Dense { items, queries } => Ok(Self::Hybrid { items, queries, texts, weights }),
+            _ => Err(Error::input("hybrid search needs the vectors of a model")),
+        }
+    }
+
+    /// What answers the queries, in words.
+    pub fn pipeline(&self) -> String {
+        match self {
+            Self::Dense { .. } => pipeline_of(None),
+            Self::Hybrid { weights, .. } => pipeline_of(Some(*weights)),
+            Self::Lexical(_) => "lexical".into(),
+            Self::Run(_) => "run file".into(),
+        }
     }
 
     /// Queries with their own texts, or with rewritten ones from a file of `_id` and `text`.
@@ -132,7 +154,7 @@ impl Engine {
     /// Queries per block.
     pub fn block(&self, task: &Task) -> usize {
         match self {
-            Self::Dense { .. } => (BLOCK_SCORES / task.items.len()).clamp(1, BLOCK_QUERIES),
+            Self::Dense { .. } | Self::Hybrid { .. } => (BLOCK_SCORES / task.items.len()).clamp(1, BLOCK_QUERIES),
             Self::Lexical(_) | Self::Run(_) => BLOCK_QUERIES,
         }
     }
@@ -141,6 +163,13 @@ impl Engine {
     pub fn hits(&self, lexical: &Lexical, block: Range<usize>, depth: usize) -> Result<Vec<Vec<EngineHit>>> {
         match self {
             Self::Dense { items, queries } => nearest(items, queries, block, depth),
+            Self::Hybrid { items, queries, texts, weights } => {
+                let each = fusion_depth(depth);
+                let dense = nearest(items, queries, block.clone(), each)?;
+                let texts: Vec<&str> = texts[block].iter().map(String::as_str).collect();
+                let lexical = lexical.search_many(&texts, each)?;
+                Ok(dense.iter().zip(&lexical).map(|(dense, lexical)| fused(dense, lexical, *weights, depth)).collect())
+            }
             Self::Lexical(texts) => {
                 let texts: Vec<&str> = texts[block].iter().map(String::as_str).collect();
                 let answers = lexical.search_many(&texts, depth)?;
@@ -154,7 +183,24 @@ impl Engine {
     }
 }
 
-fn found(hit: souk_lexical::LexicalHit) -> EngineHit {
+/// The pipeline of a model, alone or with the lexical channel, in words.
+pub fn pipeline_of(hybrid: Option<Weights>) -> String {
+    hybrid.map_or("dense".into(), |Weights { dense, lexical, constant }| {
+        format!("hybrid (weights: dense {dense}, lexical {lexical}; constant {constant})")
+    })
+}
+
+fn fused(dense: &[EngineHit], lexical: &[LexicalHit], weights: Weights, depth: usize) -> Vec<EngineHit> {
+    let dense: Vec<u32> = dense.iter().map(|hit| hit.row).collect();
+    let lexical: Vec<u32> = lexical.iter().map(|hit| hit.row).collect();
+    let found = fuse(&dense, &lexical, weights, depth).into_iter().filter_map(|hit| {
+        let row = hit.dense.map(|at| dense[at]).or(hit.lexical.map(|at| lexical[at]))?;
+        Some(EngineHit { row, score: hit.score })
+    });
+    found.collect()
+}
+
+fn found(hit: LexicalHit) -> EngineHit {
     EngineHit { row: hit.row, score: hit.score }
 }
 
@@ -226,6 +272,24 @@ mod tests {
         assert!(Engine::dense(&task, &[f32::NAN; 6], &[1.0; 4]).is_err());
         assert!(Engine::dense(&task, &[1.0; 6], &[1.0; 6]).is_err(), "2 and 3 dimensions");
         assert!(Engine::dense(&task, &[1.0; 5], &[1.0; 4]).is_err());
+    }
+
+    #[test]
+    fn hybrid_hits_come_from_both_channels() {
+        let home = tempfile::tempdir().unwrap();
+        let task = task(home.path());
+        let texts = ["lamp", "x", "y x"];
+        let lexical = Lexical::build(texts.iter().map(|text| Ok((*text).to_owned()))).unwrap();
+        let dense = Engine::dense(&task, &[1.0, 0.0, 0.6, 0.8, 0.8, 0.6], &[1.0, 0.0, 0.0, 1.0]).unwrap();
+        let engine = dense.hybrid(&task, Weights { lexical: 2.0, ..Weights::default() }).unwrap();
+        // query `x`: rows 0, 2, 1 by vectors; 1, 2 by terms
+        let hits = &engine.hits(&lexical, 0..1, 10).unwrap()[0];
+        assert_eq!(rows(hits), [1, 2, 0]);
+        let score = |dense: f32, lexical: f32| 1.0 / (60.0 + dense) + 2.0 / (60.0 + lexical);
+        assert_eq!((hits[0].score, hits[1].score, hits[2].score), (score(3.0, 1.0), score(2.0, 2.0), 1.0 / 61.0));
+        assert_eq!(engine.hits(&lexical, 0..2, 2).unwrap()[0], hits[..2]);
+        assert_eq!(engine.pipeline(), "hybrid (weights: dense 1, lexical 2; constant 60)");
+        assert!(Engine::lexical(&task, None).unwrap().hybrid(&task, Weights::default()).is_err());
     }
 
     #[test]

@@ -182,6 +182,7 @@ mod tests {
         let (slices, intervals) = (BTreeMap::new(), BTreeMap::new());
         let metrics = Metrics {
             model: "m".into(),
+            pipeline: String::new(),
             asked,
             num_queries: 200,
             num_queries_without_good: 0,

@@ -23,7 +23,7 @@ mod task;
 mod training_log;
 
 pub use compare::{ComparisonRow, CorrectedPValues, PairComparison, RunComparison};
-pub use engine::{Engine, EngineHit};
+pub use engine::{Engine, EngineHit, pipeline_of};
 pub use experiment_page::{ExperimentPage, GroupLog, LoggedCandidate, LoggedGroup};
 pub use gate::{Gain, GateInput, GateSettings, GateVerdict};
 pub use measure::Measurement;

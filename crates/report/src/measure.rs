@@ -58,7 +58,7 @@ impl Measurement<'_> {
         }
         run.finish()?;
         let asked = RunSettings::of(task, self.judge, self.depth);
-        let metrics = Metrics::of(self.name, asked, self.perplexity, &queries);
+        let metrics = Metrics::of(self.name, self.engine.pipeline(), asked, self.perplexity, &queries);
         write_rows(&out.join(QUERIES), &queries, self.depth)?;
         let text = serde_json::to_string_pretty(&metrics).expect("the names of metrics are text");
         let file = out.join(METRICS);

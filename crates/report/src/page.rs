@@ -54,12 +54,16 @@ impl ReportPage<'_> {
             0 => String::new(),
             num => format!(", {num} of them without a Good item"),
         };
+        let search = match metrics.pipeline.as_str() {
+            "" => String::new(),
+            pipeline => format!("<div><dt>Search</dt><dd>{}</dd></div>", bdi(pipeline)),
+        };
         let judgements = match &metrics.asked.judgements {
             Some(note) => format!("<div><dt>Judgements</dt><dd>{}</dd></div>", bdi(note)),
             None => String::new(),
         };
         format!(
-            "<dl class=\"about\"><div><dt>Data</dt><dd>{}</dd></div><div><dt>Split</dt><dd>{}</dd></div>{judgements}\
+            "<dl class=\"about\"><div><dt>Data</dt><dd>{}</dd></div><div><dt>Split</dt><dd>{}</dd></div>{search}{judgements}\
              <div><dt>Queries</dt><dd>{}{without}</dd></div><div><dt>Judge of unjudged hits</dt><dd>{}</dd></div></dl>\n",
             bdi(&metrics.asked.data),
             bdi(&metrics.asked.split),

@@ -33,6 +33,9 @@ pub struct EvaluationRun {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metrics {
     pub model: String,
+    /// Channels that answered: dense, lexical, hybrid, or a run file.
+    #[serde(default)]
+    pub pipeline: String,
     #[serde(flatten)]
     pub asked: RunSettings,
     pub num_queries: usize,
@@ -146,7 +149,7 @@ impl RunSettings {
 }
 
 impl Metrics {
-    pub fn of(name: &str, asked: RunSettings, perplexity: Option<f64>, queries: &[QueryRow]) -> Self {
+    pub fn of(name: &str, pipeline: String, asked: RunSettings, perplexity: Option<f64>, queries: &[QueryRow]) -> Self {
         let depth = asked.depth;
         let all: Vec<usize> = (0..queries.len()).collect();
         let MetricSummary { means: overall, intervals } = summary(queries, &all);
@@ -157,6 +160,7 @@ impl Metrics {
         });
         Self {
             model: name.into(),
+            pipeline,
             asked,
             num_queries: queries.len(),
             num_queries_without_good: queries.iter().filter(|query| query.num_good == 0).count(),

@@ -34,6 +34,8 @@ use crate::{GlobalArgs, ModelArgs};
 /// Example: souk evaluate --lexical --data SHOP --out BM25
 ///
 /// Example: souk evaluate --model DIR --data SHOP --out MEASURED --baseline BM25
+///
+/// Example: souk evaluate --model DIR --hybrid --data SHOP --out HYBRID --baseline BM25 MEASURED
 #[derive(Args)]
 pub struct EvaluateCommand {
     #[command(flatten)]
@@ -41,6 +43,9 @@ pub struct EvaluateCommand {
     /// Evaluate BM25 instead of a model
     #[arg(long, conflicts_with_all = ["model", "run"])]
     lexical: bool,
+    /// Evaluate hybrid search: the model and BM25, fused with the weights of search.hybrid (default: equal)
+    #[arg(long, conflicts_with_all = ["lexical", "run"])]
+    hybrid: bool,
     /// Evaluate a TREC run of any engine instead of a model
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     run: Option<PathBuf>,
@@ -69,7 +74,7 @@ pub struct EvaluateCommand {
     /// Also measure perplexity: a next_token configuration, whose held-out items are scored by the decoder
     #[arg(long, value_name = "FILE", conflicts_with_all = ["lexical", "run"])]
     language: Option<PathBuf>,
-    /// Display name (default: the model's folder name, BM25, or the run's file name)
+    /// Display name (default: the model's folder name, with `+ BM25` if hybrid; BM25; or the run's file name)
     #[arg(long)]
     name: Option<String>,
 }
@@ -97,10 +102,14 @@ impl EvaluateCommand {
         let training = self.training_log(&config)?;
         let perplexity = self.language.as_ref().map(|file| perplexity_of(&config, file, &folder)).transpose()?;
         let atomic_dir = AtomicDir::new(&self.out)?;
-        let lexical = Lexical::build(task.items.iter().map(|item| Ok(item.passage())))?;
+        let options = config.search.lexical.unwrap_or_default();
+        let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.passage())))?;
         let engine = match &self.run {
             Some(file) => Engine::run(&task, file)?,
             None if self.lexical => Engine::lexical(&task, self.rewrites.as_deref())?,
+            None if self.hybrid => {
+                encode_task(&config, &task)?.hybrid(&task, config.search.hybrid.weights().unwrap_or_default())?
+            }
             None => encode_task(&config, &task)?,
         };
         let (name, judge, depth) = (self.name(&config), judge.as_ref(), self.depth);
@@ -172,7 +181,10 @@ impl EvaluateCommand {
             (Some(name), _) => name.clone(),
             (None, Some(file)) => last(file),
             (None, None) if self.lexical => "BM25".into(),
-            (None, None) => config.model.path.as_deref().map_or("model".into(), |path| last(Path::new(path))),
+            (None, None) => {
+                let model = config.model.path.as_deref().map_or("model".into(), |path| last(Path::new(path)));
+                if self.hybrid { format!("{model} + BM25") } else { model }
+            }
         }
     }
 }
@@ -210,8 +222,12 @@ fn table(run: &EvaluationRun) -> String {
     let shown: Vec<&String> = SHOWN.iter().map(|metric| &all[*metric]).collect();
     let width = run.metrics.slices.keys().map(String::len).chain([16]).max().unwrap_or(16);
     let mut text = format!(
-        "{} on {}, split {}, judge {}\n",
-        run.metrics.model, run.metrics.asked.data, run.metrics.asked.split, run.metrics.asked.judge
+        "{} ({}) on {}, split {}, judge {}\n",
+        run.metrics.model,
+        run.metrics.pipeline,
+        run.metrics.asked.data,
+        run.metrics.asked.split,
+        run.metrics.asked.judge
     );
     if let Some(note) = &run.metrics.asked.judgements {
         text += &format!("{note}\n");

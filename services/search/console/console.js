@@ -303,7 +303,7 @@ function rangeWords({ gte, lte }) {
 
 const COUNTS = ["dense", "lexical", "constant"];
 const LAST_OFFSET = 10000;
-let search = { q: "", channel: "dense", dense: 1, lexical: 1, constant: 60, model: "", k: 10, page: 1, explain: false, filter: [] };
+let search = { q: "", channel: "served", dense: 1, lexical: 1, constant: 60, model: "", k: 10, page: 1, explain: false, filter: [] };
 const blank = { ...search };
 
 function searchFrom(params) {
@@ -314,7 +314,7 @@ function searchFrom(params) {
   const k = Math.round(count("k", 1, 1000));
   return {
     q: params.get("q") ?? "",
-    channel: params.get("channel") === "hybrid" ? "hybrid" : "dense",
+    channel: ["dense", "hybrid"].includes(params.get("channel")) ? params.get("channel") : blank.channel,
     dense: count("dense", 0, 1e6), lexical: count("lexical", 0, 1e6), constant: count("constant", 0, 1e6),
     model: params.get("model") ?? "", k,
     page: Math.round(count("page", 1, Math.floor(LAST_OFFSET / k) + 1)),
@@ -535,6 +535,7 @@ function searchBody() {
   if (search.filter.length) body.filter = { must: conditions(search.filter) };
   if (search.model) body.model = search.model;
   if (search.explain) body.explain = true;
+  if (search.channel === "dense") body.hybrid = false;
   if (search.channel === "hybrid") body.hybrid = Object.fromEntries(COUNTS.map((name) => [name, search[name]]));
   const facets = facetFields();
   if (facets.length) body.facets = facets;

@@ -9,9 +9,8 @@ use axum::response::Response;
 use serde_json::{Map, Value};
 use souk::domain::{Item, TextKind};
 use souk::index::Filter;
-use souk::search::{
-    Arm, Channel, Comparison, Experiment, OpenGeneration, RankedHit, SearchParams, Weights, find, interleave,
-};
+use souk::lexical::Hybrid;
+use souk::search::{Arm, Channel, Comparison, Experiment, OpenGeneration, RankedHit, SearchParams, find, interleave};
 use souk_http::{Fault, json_body, read};
 
 use crate::SearchService;
@@ -19,7 +18,7 @@ use crate::events::{ShownHits, fresh_id, log_search};
 use crate::limits::check_text;
 use crate::shapes::{
     Channels, CompareAnswer, CompareRequest, ErrorResponses, ExperimentArm, Explanation, Facet, FacetValue, FieldShape,
-    FieldsAnswer, HitPage, HitShape, Hybrid, SearchAnswer, SearchRequest,
+    FieldsAnswer, HitPage, HitShape, SearchAnswer, SearchRequest,
 };
 
 /// Number of hits that facets count, and number of values reported.
@@ -207,25 +206,22 @@ impl SearchRequest {
         if self.facets.len() > FACET_VALUES {
             return Err(Fault::unprocessable("facets", format!("has more than {FACET_VALUES} fields")));
         }
-        let weights = match self.hybrid {
-            Some(Hybrid::Weighted(weights)) => weights,
-            _ => Weights::default(),
-        };
-        weights.check().map_err(|e| Fault::unprocessable("hybrid", e.to_string()))?;
-        if self.query.is_none() && !matches!(self.hybrid, None | Some(Hybrid::Enabled(false))) {
-            return Err(Fault::unprocessable(
-                "hybrid",
-                "needs a query: lexical search does not work with a vector alone",
-            ));
+        if let Some(weights) = self.hybrid.and_then(Hybrid::weights) {
+            weights.check().map_err(|e| Fault::unprocessable("hybrid", e.to_string()))?;
+            if self.query.is_none() {
+                let problem = "needs a query: lexical search does not work with a vector alone";
+                return Err(Fault::unprocessable("hybrid", problem));
+            }
         }
         self.filter.as_ref().map_or(Ok(()), check_filter)
     }
 
     async fn target(&self, service: &SearchService) -> Result<VersionChannel, Fault> {
         let channel = match self.hybrid {
-            None | Some(Hybrid::Enabled(false)) => Channel::Dense,
-            Some(Hybrid::Enabled(true)) => Channel::Hybrid(Weights::default()),
-            Some(Hybrid::Weighted(weights)) => Channel::Hybrid(weights),
+            None if self.query.is_none() => Channel::Dense,
+            None => service.settings().hybrid.weights().map_or(Channel::Dense, Channel::Hybrid),
+            Some(Hybrid::Enabled(true)) => hybrid(service),
+            Some(hybrid) => hybrid.weights().map_or(Channel::Dense, Channel::Hybrid),
         };
         let generation = match &self.model {
             None => service.serving.served(),
@@ -233,6 +229,11 @@ impl SearchRequest {
         };
         Ok(VersionChannel { generation, channel })
     }
+}
+
+/// Hybrid search with the weights of the settings.
+fn hybrid(service: &SearchService) -> Channel {
+    Channel::Hybrid(service.settings().hybrid.weights().unwrap_or_default())
 }
 
 fn check_k(k: usize, max: usize) -> Result<(), Fault> {
@@ -259,7 +260,7 @@ async fn parse_channel(service: &SearchService, name: &str) -> Result<VersionCha
     let channel = |name: &str| match name {
         "dense" => Some(Channel::Dense),
         "lexical" => Some(Channel::Lexical),
-        "hybrid" => Some(Channel::Hybrid(Weights::default())),
+        "hybrid" => Some(hybrid(service)),
         _ => None,
     };
     if let Some(channel) = channel(name) {

@@ -1,5 +1,5 @@
-//! Compares a candidate with the served model: both answer all queries of the gate's splits, and the gate decides. Measurements
-//! are cached by model and reused while the settings are the same.
+//! Compares a candidate with the served model: both answer all queries of the gate's splits as they are served (`search.hybrid`),
+//! and the gate decides. Measurements are cached by model and reused while the settings are the same.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use souk::encoder::{EncoderWorker, encode};
 use souk::lexical::Lexical;
 use souk::report::{
     Engine, EvaluationRun, GateInput, GateVerdict, Measurement, ReportPage, RunComparison, RunSettings, Task,
-    TrainingLog,
+    TrainingLog, pipeline_of,
 };
 use souk::reward::RewardSource;
 use souk::telemetry::TRAINER;
@@ -130,7 +130,8 @@ impl Evaluator<'_> {
 
     fn task(&self, split: &str) -> Result<SplitTask> {
         let task = Task::load(self.data, split)?;
-        let lexical = Lexical::build(task.items.iter().map(|item| Ok(item.passage())))?;
+        let options = self.config.search.lexical.unwrap_or_default();
+        let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.passage())))?;
         Ok(SplitTask { task, judge: self.config.open_referee(self.data, split)?, lexical })
     }
 
@@ -143,14 +144,20 @@ impl Evaluator<'_> {
         let canaries = canaries(&worker, task)?;
         let place = self.folder().join(format!("{}-{}", model.fingerprint, task.split));
         let asked = RunSettings::of(task, judge.as_ref(), depth);
-        if let Some(known) =
-            EvaluationRun::load(&place).ok().filter(|run| run.metrics.asked.differences(&asked).is_empty())
-        {
+        let hybrid = self.config.search.hybrid.weights();
+        let is_same = |run: &EvaluationRun| {
+            run.metrics.asked.differences(&asked).is_empty() && run.metrics.pipeline == pipeline_of(hybrid)
+        };
+        if let Some(known) = EvaluationRun::load(&place).ok().filter(is_same) {
             return Ok((known, canaries));
         }
         let engine = Engine::encode(task, &worker, || {
             if self.signals.stopped() { Err(Error::Busy { problem: "the trainer is stopping".into() }) } else { Ok(()) }
         })?;
+        let engine = match hybrid {
+            Some(weights) => engine.hybrid(task, weights)?,
+            None => engine,
+        };
         fs::create_dir_all(self.folder()).map_err(Error::store(&place, "create its folder"))?;
         // measured with other settings, or left by a killed process
         for old in [&place, &place.with_file_name(format!("{}-{}.part", model.fingerprint, task.split))] {

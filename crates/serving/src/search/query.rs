@@ -1,24 +1,12 @@
 //! Search by vectors, by terms, or hybrid with rank fusion. Each hit keeps the score of every channel.
-//!
-//! Reciprocal rank fusion (Cormack, Clarke, Büttcher, 2009): a hit's score is the sum over the channels of `weight /
-//! (constant + rank)`.
 
-use std::collections::{HashMap, HashSet};
-use std::iter;
-
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use tracing::Instrument;
 
 use crate::index::{Filter, Index, IndexHit, VectorQuery};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
-
-/// Hits per channel before fusion; ten or a hundred times as many when more are requested.
-const MIN_DEPTH: usize = 100;
-const DEPTH_FACTOR: usize = 10;
-/// Hits per channel for each hit shown: deeper hits of the other channel could still change the order.
-const HITS_PER_SHOWN: usize = 2;
-const MAX_WEIGHT: f32 = 1e6;
+use souk_lexical::{Weights, fuse, fusion_depth};
 
 /// Search method.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -27,35 +15,6 @@ pub enum Channel {
     Dense,
     Lexical,
     Hybrid(Weights),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Weights {
-    pub dense: f32,
-    pub lexical: f32,
-    /// Higher values flatten the advantage of the first ranks.
-    pub constant: f32,
-}
-
-impl Default for Weights {
-    fn default() -> Self {
-        Self { dense: 1.0, lexical: 1.0, constant: 60.0 }
-    }
-}
-
-impl Weights {
-    pub fn check(&self) -> Result<()> {
-        let is_valid = |x: f32| (0.0..=MAX_WEIGHT).contains(&x);
-        let are_valid = is_valid(self.dense) && is_valid(self.lexical) && is_valid(self.constant);
-        if are_valid && self.dense + self.lexical > 0.0 {
-            return Ok(());
-        }
-        Err(Error::input(format!(
-            "set weights and constant to 0 to {MAX_WEIGHT}, and at least one weight above 0: got {} and {}, {}",
-            self.dense, self.lexical, self.constant
-        )))
-    }
 }
 
 /// Parameters of a search.
@@ -100,36 +59,12 @@ pub async fn find(index: &dyn Index, params: &SearchParams<'_>) -> Result<Vec<Ra
         }
         Channel::Hybrid(weights) => {
             weights.check()?;
-            let depth = depths().find(|depth| depth / HITS_PER_SHOWN >= params.k).unwrap_or(usize::MAX);
+            let depth = fusion_depth(params.k);
             let dense = dense(index, params, depth).await?;
             let lexical = lexical(index, params, depth).await?;
-            Ok(page_hits(&dense, &lexical, weights, params.k))
+            Ok(hybrid(&dense, &lexical, weights, params.k))
         }
     }
-}
-
-fn depths() -> impl Iterator<Item = usize> {
-    iter::successors(Some(MIN_DEPTH), |depth| depth.checked_mul(DEPTH_FACTOR))
-}
-
-/// First `k` fused hits. Pages are consistent: the first hits do not depend on `k`, because each depth keeps the hits
-/// of the previous one and adds new ones.
-fn page_hits(dense: &[IndexHit], lexical: &[IndexHit], weights: Weights, k: usize) -> Vec<RankedHit> {
-    let (mut hits, mut ids): (Vec<RankedHit>, HashSet<String>) = (Vec::new(), HashSet::new());
-    for depth in depths() {
-        let first = |found: &[IndexHit]| found[..depth.min(found.len())].to_vec();
-        let fused = fuse(first(dense), first(lexical), weights);
-        let is_all = depth >= dense.len().max(lexical.len());
-        let room = if is_all { usize::MAX } else { depth / HITS_PER_SHOWN - hits.len() };
-        hits.extend(fused.into_iter().filter(|hit| ids.insert(hit.item.id.clone())).take(room));
-        // hits cut off here can enter at the next depth
-        ids = hits.iter().map(|hit| hit.item.id.clone()).collect();
-        if is_all || hits.len() >= k {
-            break;
-        }
-    }
-    hits.truncate(k);
-    hits
 }
 
 async fn dense(index: &dyn Index, params: &SearchParams<'_>, k: usize) -> Result<Vec<IndexHit>> {
@@ -154,32 +89,24 @@ fn single_channel(found: Vec<IndexHit>, set: impl Fn(&mut RankedHit, ChannelScor
     ranked.collect()
 }
 
-/// Reciprocal rank fusion; on equal scores, the better dense rank comes first.
-fn fuse(dense: Vec<IndexHit>, lexical: Vec<IndexHit>, weights: Weights) -> Vec<RankedHit> {
-    let mut places: HashMap<String, usize> = HashMap::new();
-    let mut all: Vec<RankedHit> = Vec::new();
-    let part = |score, at: usize, weight: f32| {
-        let rank = at + 1;
-        ChannelScore { score, rank, weight, part: weight / (weights.constant + rank as f32) }
+fn hybrid(dense: &[IndexHit], lexical: &[IndexHit], weights: Weights, k: usize) -> Vec<RankedHit> {
+    fn ids(hits: &[IndexHit]) -> Vec<&str> {
+        hits.iter().map(|hit| hit.item.id.as_str()).collect()
+    }
+    let channel = |found: &[IndexHit], at: usize, weight: f32| {
+        let part = weights.part(weight, at);
+        ChannelScore { score: found[at].score, rank: at + 1, weight, part }
     };
-    for (at, IndexHit { score, item }) in dense.into_iter().enumerate() {
-        let part = part(score, at, weights.dense);
-        places.insert(item.id.clone(), at);
-        all.push(RankedHit { item, score: part.part, dense: Some(part), lexical: None });
-    }
-    for (at, IndexHit { score, item }) in lexical.into_iter().enumerate() {
-        let part = part(score, at, weights.lexical);
-        match places.get(&item.id) {
-            Some(place) => {
-                all[*place].score += part.part;
-                all[*place].lexical = Some(part);
-            }
-            None => all.push(RankedHit { item, score: part.part, dense: None, lexical: Some(part) }),
-        }
-    }
-    all.retain(|ranked| ranked.score > 0.0);
-    all.sort_by(|a, b| b.score.total_cmp(&a.score));
-    all
+    let fused = fuse(&ids(dense), &ids(lexical), weights, k).into_iter().filter_map(|hit| {
+        let item = hit.dense.map(|at| &dense[at]).or(hit.lexical.map(|at| &lexical[at]))?.item.clone();
+        Some(RankedHit {
+            item,
+            score: hit.score,
+            dense: hit.dense.map(|at| channel(dense, at, weights.dense)),
+            lexical: hit.lexical.map(|at| channel(lexical, at, weights.lexical)),
+        })
+    });
+    fused.collect()
 }
 
 #[cfg(test)]
@@ -197,34 +124,13 @@ mod tests {
     }
 
     #[test]
-    fn fusion_matches_the_formula() {
+    fn fused_hits_keep_the_scores_of_both_channels() {
         let weights = Weights { dense: 1.0, lexical: 2.0, constant: 60.0 };
-        let hits = page_hits(&found(&["a", "b", "c"]), &found(&["c", "d"]), weights, 3);
-        let got: Vec<(&str, f32)> = hits.iter().map(|hit| (hit.item.id.as_str(), hit.score)).collect();
-        assert_eq!(got, [("c", 1.0 / 63.0 + 2.0 / 61.0), ("d", 2.0 / 62.0), ("a", 1.0 / 61.0)]);
-        let first = &hits[0];
-        assert_eq!((first.dense.unwrap().rank, first.lexical.unwrap().rank), (3, 1));
-        assert_eq!(first.lexical.unwrap().part, 2.0 / 61.0);
-        // a channel with weight 0 adds no hits
-        let hits = page_hits(&found(&["a"]), &found(&["b"]), Weights { lexical: 0.0, ..Weights::default() }, 3);
-        assert_eq!(hits.len(), 1);
-        assert!(Weights { dense: 0.0, lexical: 0.0, constant: 1.0 }.check().is_err());
-        assert!(Weights { dense: f32::NAN, ..Weights::default() }.check().is_err());
-    }
-
-    /// The first hits do not depend on `k`, and none repeats.
-    #[test]
-    fn hits_do_not_depend_on_k() {
-        let names: Vec<String> = (0..3000).map(|i| i.to_string()).collect();
-        let order = |step: usize| (0..3000).map(|i| names[i * step % 3000].as_str()).collect::<Vec<_>>();
-        let (dense, lexical) = (found(&order(7)), found(&order(11)));
-        let ids = |k| -> Vec<String> {
-            page_hits(&dense, &lexical, Weights::default(), k).into_iter().map(|hit| hit.item.id).collect()
-        };
-        let all = ids(3000);
-        assert_eq!(all.iter().collect::<HashSet<_>>().len(), 3000);
-        for k in [0, 1, 49, 50, 51, 300, 500, 501, 2000] {
-            assert_eq!(ids(k), all[..k]);
-        }
+        let hits = hybrid(&found(&["a", "b", "c"]), &found(&["c", "d"]), weights, 3);
+        assert_eq!(hits.iter().map(|hit| hit.item.id.as_str()).collect::<Vec<_>>(), ["c", "d", "a"]);
+        let (dense, lexical) = (hits[0].dense.unwrap(), hits[0].lexical.unwrap());
+        assert_eq!((dense.rank, dense.score, dense.weight, dense.part), (3, 0.8, 1.0, 1.0 / 63.0));
+        assert_eq!((lexical.rank, lexical.score, lexical.weight, lexical.part), (1, 1.0, 2.0, 2.0 / 61.0));
+        assert_eq!((hits[1].dense, hits[2].lexical), (None, None));
     }
 }

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::experiment::Experiment;
 use crate::index::MilvusSettings;
 use souk_io::error::{Error, Result};
-use souk_lexical::LexicalOptions;
+use souk_lexical::{Hybrid, LexicalOptions};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -28,6 +28,8 @@ pub struct SearchSettings {
     pub index: IndexBackend,
     /// Lexical index, which hybrid search needs; embedded index only.
     pub lexical: Option<LexicalOptions>,
+    /// Whether a search is hybrid if the request does not say; `true`, `false` or weights of rank fusion.
+    pub hybrid: Hybrid,
     /// Trainer's folder with steps.jsonl, for the curves in the console.
     pub training: Option<PathBuf>,
     pub experiments: Vec<Experiment>,
@@ -117,6 +119,7 @@ impl Default for SearchSettings {
             version: None,
             index: IndexBackend::default(),
             lexical: Some(LexicalOptions::default()),
+            hybrid: Hybrid::default(),
             training: None,
             experiments: Vec::new(),
             events: Events::default(),
@@ -176,6 +179,14 @@ impl SearchSettings {
         if !(self.canary_tolerance >= 0.0 && (0.0..=1.0).contains(&self.min_recall) && self.rebuild_share > 0.0) {
             let problem = "set canary_tolerance to 0 or more, min_recall to 0 to 1, and rebuild_share above 0";
             return Err(Error::config("search", problem));
+        }
+        if let Some(weights) = self.hybrid.weights() {
+            weights.check().map_err(|e| Error::config("search.hybrid", e.to_string()))?;
+            if self.lexical.is_none() || self.index != (IndexBackend::Embedded {}) {
+                let problem =
+                    "needs the lexical index of an embedded index: set search.lexical, or remove this setting";
+                return Err(Error::config("search.hybrid", problem));
+            }
         }
         if self.events.path.is_some() && self.events.topic.is_some() {
             return Err(Error::config("search.events", "has both a file and a topic: set one of them"));

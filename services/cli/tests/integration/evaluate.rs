@@ -96,7 +96,8 @@ fn an_evaluation_writes_all_files_and_is_deterministic() {
     // a TREC run of another engine gives the same metrics
     let file = Path::new(&one).join("run.trec").display().to_string();
     let run = shop.evaluated("run", &["--run", &file, "--name", "BM25"]);
-    assert_eq!(read(&one, "metrics.json"), read(&run, "metrics.json"));
+    let as_lexical = read(&run, "metrics.json").replace("\"run file\"", "\"lexical\"");
+    assert_eq!(read(&one, "metrics.json"), as_lexical);
     let plain = shop.evaluated("plain", &["--run", &file, "--judge", "qrels", "--depth", "150"]);
     let plain = json(&read(&plain, "metrics.json"));
     assert!(plain["overall"]["hitrate@150"].is_number() && plain["overall"]["hitrate@6000"].is_null());
@@ -106,6 +107,22 @@ fn an_evaluation_writes_all_files_and_is_deterministic() {
         "differ in the judge (oracle and qrels), in the depth (6000 and 150)",
         &["compare", &one, &shop.place("plain")],
     );
+}
+
+#[test]
+fn hybrid_search_is_measured_as_it_is_served() {
+    let shop = TestShop::new();
+    let model = golden_model();
+    let hybrid = shop.evaluated("hybrid", &["--model", &model, "--hybrid"]);
+    let metrics = json(&read(&hybrid, "metrics.json"));
+    assert_eq!(metrics["model"], "st_cls + BM25");
+    assert_eq!(metrics["pipeline"], "hybrid (weights: dense 1, lexical 1; constant 60)");
+    let weighted = ["--model", &model, "--hybrid", "--set", "search.hybrid={dense=0,lexical=2}"];
+    let lexical = shop.evaluated("weighted", &weighted);
+    let bm25 = shop.evaluated("bm25", &["--lexical"]);
+    let values = |run: &str| json(&read(run, "metrics.json"))["overall"].clone();
+    assert_eq!(values(&lexical), values(&bm25), "a channel without weight changes nothing");
+    assert_ne!(values(&hybrid), values(&bm25));
 }
 
 #[test]

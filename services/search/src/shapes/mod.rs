@@ -9,7 +9,8 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value};
 use souk::index::Filter;
-use souk::search::{Arm, ChannelScore, Weights};
+use souk::lexical::Hybrid;
+use souk::search::{Arm, ChannelScore};
 use utoipa::ToSchema;
 
 pub use self::embedding::*;
@@ -46,7 +47,8 @@ pub struct SearchRequest {
     /// Explain each hit with the score of every channel.
     #[serde(default)]
     pub explain: bool,
-    /// Add lexical search.
+    /// Add lexical search; by default as in the service's settings.
+    #[schema(value_type = Option<HybridShape>)]
     pub hybrid: Option<Hybrid>,
     /// Fields whose values are counted over the first hits.
     #[serde(default)]
@@ -74,12 +76,14 @@ fn ten() -> usize {
     10
 }
 
-#[derive(Clone, Copy, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected true, false, or weights: {\"dense\": 1, \"lexical\": 1, \"constant\": 60}")]
-pub enum Hybrid {
+/// True, false, or weights of rank fusion.
+#[derive(ToSchema)]
+#[schema(as = Hybrid)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "describes what the library reads")]
+pub enum HybridShape {
     Enabled(bool),
-    #[schema(value_type = WeightsShape)]
-    Weighted(Weights),
+    Weighted(WeightsShape),
 }
 
 /// Weights of rank fusion.
