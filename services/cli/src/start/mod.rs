@@ -23,9 +23,11 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use souk::backbone::hub;
-use souk::config::Config;
+use souk::config::{Config, StageSettings};
 use souk::error::Error;
+use souk::objective::Candidates;
 use souk::report::{EvaluationRun, GateInput};
+use souk::reward::Judge;
 use souk::store::NewVersion;
 
 use self::steps::{Steps, say};
@@ -38,6 +40,9 @@ const SETUP_MODEL: &str = ".cache/souk/models/all-MiniLM-L6-v2";
 /// Queries of the gate, and those of the last table, which decided nothing.
 const GATE_SPLIT: &str = "dev";
 const TABLE_SPLIT: &str = "test";
+/// Names of the evaluations of what needs no training.
+const LEXICAL: &str = "BM25";
+const UNTRAINED: &str = "untrained";
 const CONFIG: &str = include_str!("../../../../configs/shop.toml");
 
 /// Bring a shop's catalogue and log to a measured, trained and served search
@@ -151,14 +156,16 @@ impl StartCommand {
             arguments
         };
         let Some(log) = &self.log else {
-            return steps.run("Read the catalogue", None, read("items", items, &self.data(), &self.columns));
+            steps.run("Read the catalogue", None, read("items", items, &self.data(), &self.columns))?;
+            return Ok(());
         };
         let catalogue = self.out.join("catalogue");
         let arguments = read("items", items, &catalogue, &self.columns);
         steps.run("Read the catalogue", Some(&catalogue), arguments)?;
         let mut arguments = read("log", log, &self.data(), &self.log_columns);
         arguments.extend(["--catalogue".into(), catalogue.into()]);
-        steps.run("Read the log", None, arguments)
+        steps.run("Read the log", None, arguments)?;
+        Ok(())
     }
 
     /// Opens `shop.toml`, and writes it first if there is none.
@@ -172,20 +179,39 @@ impl StartCommand {
                 (None, Some(model)) => model.display().to_string(),
                 (None, None) => DEFAULT_MODEL.into(),
             };
-            let database = format!("sqlite:{}", self.out.join("souk.db").display());
-            let text = format!(
-                "# Settings of this shop, used by `souk start --out {}` and all other commands (--config).\n\n\
-                 [model]\npath = {}\n\n[search]\ndata = {}\nstate = {}\n\n[store]\ndatabase = {}\n\n{}",
-                self.out.display(),
-                quoted(&model),
-                quoted(&self.data().display().to_string()),
-                quoted(&self.out.join("search").display().to_string()),
-                quoted(&database),
-                CONFIG.find("[train]").map_or(CONFIG, |at| &CONFIG[at..])
-            );
+            let text = self.settings(&model);
             fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         }
         Ok(Config::load(Some(&file), &[])?)
+    }
+
+    /// `configs/shop.toml` with this shop's model and folders.
+    fn settings(&self, model: &str) -> String {
+        let place = |name: &str| quoted(&self.out.join(name).display().to_string());
+        let database = quoted(&format!("sqlite:{}", self.out.join("souk.db").display()));
+        let mut text = format!(
+            "# Settings of this shop, used by `souk start --out {}` and all other commands (--config).\n\n\
+             [store]\ndatabase = {database}\n\n",
+            self.out.display()
+        );
+        let mut section = "";
+        for line in CONFIG.lines().skip_while(|line| line.starts_with('#') || line.is_empty()) {
+            if line.starts_with('[') {
+                section = line;
+            }
+            let key = line.split(" = ").next().unwrap_or_default();
+            text += &match (section, key) {
+                ("[model]", "path") => format!("path = {}", quoted(model)),
+                ("[search]", "[search]") => {
+                    format!("{line}\ndata = {}\nstate = {}", place("data"), place("search"))
+                }
+                ("[judge]", "path") => format!("path = {}", place("models/judge")),
+                ("[judge]", "int8") => format!("int8 = {}", souk::supports_int8()),
+                _ => line.to_owned(),
+            };
+            text.push('\n');
+        }
+        text
     }
 
     /// Points `served` at a model.
@@ -204,51 +230,102 @@ impl StartCommand {
         steps.spawn("Serve", arguments)
     }
 
-    /// Measures, trains, and serves the trained model if the gate passes it. Returns the names of the evaluations for the last table.
+    /// Measures, trains stage by stage, and serves each model that the gate passes. Returns the names of the evaluations for the last
+    /// table.
     fn learn(&self, steps: &Steps, config: &Config, base: &Path, serving: bool) -> anyhow::Result<Vec<String>> {
         let data = self.data();
         let mut arguments = self.with_config(&["judgements"]);
         arguments.extend(["--data".into(), data.clone().into()]);
         steps.run("Derive judgements from the log", None, arguments)?;
         let mut arguments = self.with_config(&["ingest"]);
-        arguments.extend(["--from".into(), data.join("logs.ndjson").into(), "--data".into(), data.clone().into()]);
+        arguments.extend(["--from".into(), data.join("logs.ndjson").into(), "--data".into(), data.into()]);
         steps.run("Collect training examples from the log", None, arguments)?;
-        self.evaluate(steps, "BM25", None, GATE_SPLIT)?;
-        let before = self.evaluate(steps, "untrained", Some(base), GATE_SPLIT)?;
-        let trained = self.out.join("models").join("trained");
-        let mut arguments = self.with_config(&["train", "--resume"]);
-        arguments.extend(["--data".into(), data.into(), "--out".into(), trained.clone().into()]);
-        steps.run("Train on the log", Some(&trained.join("config.json")), arguments)?;
-        let after = self.evaluate(steps, "trained", Some(&trained), GATE_SPLIT)?;
-        let gate = config.trainer.gate.judge(&GateInput { served: &before, candidate: &after, drift: None })?;
-        if gate.passed {
-            say("\nThe trained model passed: no watched metric is significantly worse, and at least one is higher.");
-            self.link_served(&trained)?;
-            if serving {
-                offer(config, &trained)?;
+        self.evaluate(steps, LEXICAL, None, GATE_SPLIT)?;
+        let (mut before, _) = self.evaluate(steps, UNTRAINED, Some(base), GATE_SPLIT)?;
+        let mut best = base.to_path_buf();
+        let mut models = vec![(UNTRAINED.to_owned(), best.clone())];
+        for stage in &config.trainer.stage {
+            let (trained, is_new) = self.train(steps, config, stage, &best)?;
+            let (after, is_measured) = self.evaluate(steps, &stage.name, Some(&trained), GATE_SPLIT)?;
+            models.push((stage.name.clone(), trained.clone()));
+            let gate = config.trainer.gate.judge(&GateInput { served: &before, candidate: &after, drift: None })?;
+            if !gate.passed {
+                say(&format!("\nThe model of `{}` is not served: {}", stage.name, gate.reasons.join("; ")));
+                continue;
             }
-        } else {
-            say(&format!("\nThe trained model is not served: {}", gate.reasons.join("; ")));
+            say(&format!(
+                "\nThe model of `{}` passed: no watched metric is significantly worse, and at least one is higher.",
+                stage.name
+            ));
+            if is_new || is_measured {
+                self.link_served(&trained)?;
+                if serving {
+                    offer(config, &stage.name, &trained)?;
+                }
+            }
+            (before, best) = (after, trained);
         }
-        self.evaluate(steps, "BM25", None, TABLE_SPLIT)?;
-        self.evaluate(steps, "untrained", Some(base), TABLE_SPLIT)?;
-        self.evaluate(steps, "trained", Some(&trained), TABLE_SPLIT)?;
-        Ok(["BM25", "untrained", "trained"].map(str::to_owned).to_vec())
+        if self.served().canonicalize().ok() != best.canonicalize().ok() {
+            self.link_served(&best)?;
+        }
+        self.evaluate(steps, LEXICAL, None, TABLE_SPLIT)?;
+        for (name, model) in &models {
+            self.evaluate(steps, name, Some(model), TABLE_SPLIT)?;
+        }
+        Ok([LEXICAL.to_owned()].into_iter().chain(models.into_iter().map(|(name, _)| name)).collect())
     }
 
-    /// Measures a model, or BM25.
-    fn evaluate(&self, steps: &Steps, name: &str, model: Option<&Path>, split: &str) -> anyhow::Result<EvaluationRun> {
+    /// Trains a stage from `model`, and the judge before it if it needs one. True if it was trained now.
+    fn train(
+        &self,
+        steps: &Steps,
+        config: &Config,
+        stage: &StageSettings,
+        model: &Path,
+    ) -> anyhow::Result<(PathBuf, bool)> {
+        if stage.config.is_some() {
+            let problem = format!("the stage `{}` has a file: `souk start` needs its settings in `set`", stage.name);
+            return Err(Error::config("trainer.stage.config", problem).into());
+        }
+        let judged = config.of_stage(stage, &model.display().to_string())?.objective.needs().candidates;
+        if let (Some(Judge::Model(judge)), true) = (&config.judge, judged != Candidates::None) {
+            let mut arguments = self.with_config(&["relevance", "train"]);
+            arguments.extend(["--model".into(), model.into(), "--data".into(), self.data().into()]);
+            arguments.extend(["--out".into(), judge.path.clone().into()]);
+            steps.run("Train the judge on the log's judgements", Some(&judge.path), arguments)?;
+        }
+        let out = self.out.join("models").join(&stage.name);
+        let mut arguments = self.with_config(&["train", "--resume"]);
+        arguments.extend(stage.set.iter().flat_map(|set| ["--set".into(), set.into()]));
+        arguments.extend(["--model".into(), model.into(), "--data".into(), self.data().into()]);
+        arguments.extend(["--out".into(), out.clone().into()]);
+        let is_new = steps.run(&format!("Train: {}", stage.name), Some(&out.join("config.json")), arguments)?;
+        Ok((out, is_new))
+    }
+
+    /// Measures a model as it is served, or BM25. True if it was measured now.
+    fn evaluate(
+        &self,
+        steps: &Steps,
+        name: &str,
+        model: Option<&Path>,
+        split: &str,
+    ) -> anyhow::Result<(EvaluationRun, bool)> {
         let out = self.measured().join(format!("{name}-{split}"));
         let mut arguments =
             self.with_config(&["evaluate", "--name", name, "--split", split, "--judge", "qrels", "--depth", "1000"]);
         match model {
-            Some(model) => arguments.extend(["--model".into(), model.into(), "--precision".into(), precision().into()]),
+            Some(model) => {
+                arguments.extend(["--model".into(), model.into(), "--precision".into(), precision().into()]);
+                let config = Config::load(Some(&self.config_file()), &[])?;
+                arguments.extend(config.search.hybrid.weights().map(|_| "--hybrid".into()));
+            }
             None => arguments.push("--lexical".into()),
         }
         arguments.extend(["--data".into(), self.data().into(), "--out".into(), out.clone().into()]);
         fs::create_dir_all(self.measured()).context("cannot create the folder of evaluations")?;
-        steps.run(&format!("Measure {name} on {split}"), Some(&out), arguments)?;
-        Ok(EvaluationRun::load(&out)?)
+        let is_new = steps.run(&format!("Measure {name} on {split}"), Some(&out), arguments)?;
+        Ok((EvaluationRun::load(&out)?, is_new))
     }
 
     fn with_config(&self, arguments: &[&str]) -> Vec<OsString> {
@@ -259,12 +336,12 @@ impl StartCommand {
 }
 
 /// Registers a model that passed, so that the running service swaps to it.
-fn offer(config: &Config, model: &Path) -> anyhow::Result<()> {
+fn offer(config: &Config, stage: &str, model: &Path) -> anyhow::Result<()> {
     let path = model.canonicalize().context("cannot find the trained model")?.display().to_string();
     let mut opened = config.clone();
     opened.model.path = Some(path.clone());
     let fingerprint = opened.open_encoder()?.fingerprint()?;
-    let version = format!("trained-{fingerprint:.8}");
+    let version = format!("{stage}-{fingerprint:.8}");
     let metrics = json!({"gate": {"passed": true, "reasons": []}});
     let new = NewVersion { version: version.clone(), path, fingerprint, parent: None, metrics };
     let runtime =

@@ -23,18 +23,18 @@ impl Steps {
         self.began.elapsed()
     }
 
-    /// Runs a command to its end, unless `done` exists. What it prints goes to standard error.
-    pub fn run(&self, title: &str, done: Option<&Path>, arguments: Vec<OsString>) -> anyhow::Result<()> {
+    /// Runs a command to its end, unless `done` exists; false if it does. What it prints goes to standard error.
+    pub fn run(&self, title: &str, done: Option<&Path>, arguments: Vec<OsString>) -> anyhow::Result<bool> {
         if done.is_some_and(Path::exists) {
             say(&format!("{title}: done before"));
-            return Ok(());
+            return Ok(false);
         }
         self.title(title, &arguments);
         let status = command(arguments)?.status().context("cannot start a step")?;
         if !status.success() {
             anyhow::bail!("the step `{title}` failed ({status}): see above; `souk start` again goes on from here");
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Starts a command that runs until this program ends.

@@ -24,7 +24,7 @@ fn files(home: &Path) -> [String; 3] {
     run_ok(&["market", "--seed", "5", "--items", "400", "--queries", "100", "--events", "6000", "--out", &market]);
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/scratch-bert.toml");
     let sizes = "scratch.architecture={model_type=\"bert\", hidden_size=32, num_hidden_layers=1, num_attention_heads=2, \
-                 intermediate_size=64, max_position_embeddings=64}";
+                 intermediate_size=64, max_position_embeddings=128}";
     run_ok(&[
         "init",
         "--config",
@@ -49,23 +49,26 @@ fn two_files_become_a_measured_and_trained_model() {
     let start = ["--json", "start", "--items", &items, "--log", &log, "--model", &model, "--out", &shop, "--once"];
     let done = run_ok(&start);
     let printed = String::from_utf8_lossy(&done.stderr).into_owned();
-    for expected in ["souk judgements", "souk train", "implicit judgements", "Measure trained on test", "'"] {
+    let steps = ["souk judgements", "souk train", "souk relevance train", "--hybrid", "Measure r-grpo on test", "'"];
+    for expected in steps.into_iter().chain(["implicit judgements"]) {
         assert!(printed.contains(expected), "{expected}: {printed}");
     }
     let json: Value = serde_json::from_slice(&done.stdout).unwrap();
-    assert!(json["metrics"]["trained"]["ndcg@10"].as_f64().is_some(), "{json}");
+    assert!(json["metrics"]["r-grpo"]["ndcg@10"].as_f64().is_some(), "{json}");
     let shop = Path::new(&shop);
     assert!(shop.join("served").join("config.json").exists() && shop.join("data/qrels/test.tsv").exists());
-    let trained = shop.join("models/trained").canonicalize().unwrap();
+    let trained = shop.join("models/supervised").canonicalize().unwrap();
     let served = shop.join("served").canonicalize().unwrap();
-    let passed = printed.contains("The trained model passed");
-    assert_eq!(served == trained, passed, "{printed}");
+    let passed = |stage: &str| printed.contains(&format!("The model of `{stage}` passed"));
+    let best = if passed("r-grpo") { Some("r-grpo") } else { passed("supervised").then_some("supervised") };
+    let expected = best.map_or_else(|| model.clone().into(), |stage| shop.join("models").join(stage));
+    assert_eq!(served, expected.canonicalize().unwrap(), "{printed}");
 
     // again: nothing is trained or measured twice, and the files are not needed
     let weights = fs::read(trained.join("model.safetensors")).unwrap();
     let again = run_ok(&["start", "--out", &shop.display().to_string(), "--once"]);
     let printed = String::from_utf8_lossy(&again.stderr).into_owned();
-    assert!(printed.contains("Train on the log: done before"), "{printed}");
+    assert!(printed.contains("Train: r-grpo: done before"), "{printed}");
     assert_eq!(fs::read(trained.join("model.safetensors")).unwrap(), weights);
 }
 
