@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::client::{Running, item, shop};
 
-/// Items whose title has the word of the query, or whose brand has, are found by both channels.
+/// Hits of brand Zenith: the id, whether the lexical channel found it, and the overlap with the query.
 async fn found(running: &Running) -> Vec<(String, bool, f64)> {
     let body = json!({"query": "zenith", "k": 70, "hybrid": true, "explain": true});
     let answer = running.ask("POST /search", body).await.json();
