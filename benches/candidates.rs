@@ -18,6 +18,7 @@ use souk::beir::DataFolder;
 use souk::candidates::{Bank, BankSearch};
 use souk::domain::TextKind;
 use souk::encoder::{Encoder, Overrides, Placement, Text};
+use souk::item_text::ItemText;
 use tch::{Device, Tensor};
 
 const QUERIES: usize = 2048;
@@ -37,7 +38,7 @@ fn main() {
         Placement { device: Device::Cpu, precision: Precision::F32, adapter: None, ignore_fields: Vec::new() };
     let encoder = Encoder::open(Path::new(model), placement, Overrides::default()).unwrap().freeze().unwrap();
     let folder = DataFolder::open(Path::new(data)).unwrap();
-    let items = folder.items().unwrap().map(|item| item.unwrap().1.passage());
+    let items = folder.items().unwrap().map(|item| ItemText::default().render(&item.unwrap().1));
     let items = vectors(&encoder, items, TextKind::Item);
     let queries = folder.queries().unwrap().map(|query| query.unwrap().text).take(QUERIES);
     let queries = vectors(&encoder, queries, TextKind::Query);

@@ -14,6 +14,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use souk::beir::DataFolder;
+use souk::item_text::ItemText;
 use souk::lexical::{Lexical, LexicalOptions, terms};
 
 const MEASURED_SECONDS: f64 = 2.0;
@@ -39,7 +40,7 @@ fn print_terms() {
 fn search(data: &Path, split: &str, k: usize, out: &Path) {
     let folder = DataFolder::open(data).unwrap();
     let start = Instant::now();
-    let texts = || folder.items().unwrap().map(|item| Ok(item?.1.passage()));
+    let texts = || folder.items().unwrap().map(|item| Ok(ItemText::default().render(&item?.1)));
     let lexical = Lexical::build(texts()).unwrap();
     let build_s = start.elapsed().as_secs_f64();
     let judged: HashSet<String> = folder.judgements(split).unwrap().map(|row| row.unwrap().query).collect();

@@ -38,11 +38,11 @@ pub fn run(model: &Path, folder: &Path, query: &str) -> Result<Vec<IndexHit>> {
     for (title, number) in ITEMS.iter().zip(1..) {
         let item =
             Item { id: number.to_string(), title: (*title).into(), text: String::new(), fields: Default::default() };
-        builder.add(&item, &vector(title, TextKind::Item)?)?;
+        builder.add(&item, &vector(&encoder.item_text().render(&item), TextKind::Item)?)?;
     }
     builder.write(&mut |_| {})?;
 
-    let index = Live::open(folder, MODEL_ID, encoder.dimensions())?;
+    let index = Live::open(folder, MODEL_ID, encoder.dimensions(), encoder.item_text())?;
     let vector = vector(query, TextKind::Query)?;
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let runtime = runtime.map_err(|e| Error::input("no runtime could be started").because(e))?;

@@ -33,6 +33,7 @@ use souk_ingest::judgements::JudgementSettings;
 use souk_io::address::masked;
 use souk_io::beir::DataFolder;
 use souk_io::error::{Error, Result};
+use souk_io::item_text::ItemText;
 use souk_nn::backbone::{Precision, hub};
 use souk_nn::collective;
 use souk_nn::encoder::{Encoder, Limits, Outline, Overrides, Placement, Reader, Scratch};
@@ -46,7 +47,7 @@ use souk_serving::search::{ModelLoader, SearchSettings, ServiceDeps};
 pub struct Config {
     /// `[model]`: which model, on which device, in which precision.
     pub model: ModelConfig,
-    /// `[encoder]`: overrides of the model folder: pooling, prompts, dimensions.
+    /// `[encoder]`: overrides of the model folder: pooling, dimensions, text of an item.
     pub encoder: Overrides,
     /// `[worker]`: batch and queue sizes of the model's thread.
     pub worker: Limits,
@@ -199,7 +200,7 @@ impl Config {
             let reference = needs.reference.then(|| plain.open_encoder()).transpose()?;
             let model_copy =
                 (self.candidates.source == CandidateSource::Catalogue).then(|| plain.open_encoder()).transpose()?;
-            let (blend, candidates) = (self.open_blend(data)?, self.candidates.clone());
+            let (blend, candidates) = (self.open_blend(data, encoder.item_text())?, self.candidates.clone());
             rewards = Some(StageRewards { blend, candidates, reference, model_copy });
         }
         let (settings, objective) = (self.train.clone(), self.objective.clone());
@@ -212,7 +213,7 @@ impl Config {
             let problem = "a relevance model is trained in f32: remove this setting";
             return Err(Error::config("model.precision", problem));
         }
-        Training::open(&self.relevance, &self.model_dir()?, self.placement()?, data)
+        Training::open(&self.relevance, &self.model_dir()?, self.placement()?, data, self.item_text())
     }
 
     /// Opens a relevance model for inference.
@@ -238,6 +239,11 @@ impl Config {
             (None, Some(scratch)) => Outline::of_scratch(scratch, &self.encoder),
             _ => Outline::open(&self.model_dir()?, &self.encoder, &self.model.ignore_fields),
         }
+    }
+
+    /// Template of the items' texts where no model is opened that may name another.
+    pub fn item_text(&self) -> ItemText {
+        self.encoder.item_text.clone().unwrap_or_default()
     }
 
     /// Opens the model's tokenizer alone.

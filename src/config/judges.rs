@@ -5,9 +5,11 @@ use std::sync::{Arc, OnceLock};
 use tokio::runtime::{Builder, Runtime};
 
 use super::Config;
+use souk_cross_encoder::CrossEncoderJudge;
 use souk_io::audit::AuditLog;
 use souk_io::beir::DataFolder;
 use souk_io::error::{Error, Result};
+use souk_io::item_text::ItemText;
 use souk_lexical::Lexical;
 use souk_nn::backbone::Precision;
 use souk_reward::{Blend, Judge, ModelJudge, QrelsJudge, RewardSource};
@@ -27,23 +29,24 @@ fn runtime() -> Result<&'static Runtime> {
 }
 
 impl Config {
-    pub(super) fn open_blend(&self, data: &DataFolder) -> Result<Blend> {
-        let passages = || data.items().map(|items| items.map(|item| Ok(item?.1.passage())));
-        Blend::build(&self.reward, self.open_judge(data)?, || Lexical::build(passages()?))
+    pub(super) fn open_blend(&self, data: &DataFolder, item_text: &ItemText) -> Result<Blend> {
+        let texts = || data.items().map(|items| items.map(|item| Ok(item_text.render(&item?.1))));
+        Blend::build(&self.reward, self.open_judge(data, item_text)?, || Lexical::build(texts()?))
     }
 
     /// The judge for evaluation of items without judgements: the configured judge, else the oracle of a simulated shop, else only the
     /// split's judgements.
-    pub fn open_referee(&self, data: &DataFolder, split: &str) -> Result<Arc<dyn RewardSource>> {
+    pub fn open_referee(&self, data: &DataFolder, split: &str, item_text: &ItemText) -> Result<Arc<dyn RewardSource>> {
         if self.judge.is_some() || data.path().join(MARKET).exists() {
-            return self.open_judge(data);
+            return self.open_judge(data, item_text);
         }
         let judge = Some(Judge::Qrels(QrelsJudge { split: split.into() }));
-        Self { judge, ..self.clone() }.open_judge(data)
+        Self { judge, ..self.clone() }.open_judge(data, item_text)
     }
 
-    /// The judge: the named one, or the data's default.
-    pub fn open_judge(&self, data: &DataFolder) -> Result<Arc<dyn RewardSource>> {
+    /// The judge: the named one, or the data's default. It is asked about texts of the template `item_text`; a relevance model that
+    /// was trained on others is an error.
+    pub fn open_judge(&self, data: &DataFolder, item_text: &ItemText) -> Result<Arc<dyn RewardSource>> {
         let simulated = data.path().join(MARKET).exists();
         let judge = self.judge.clone().or_else(|| simulated.then_some(Judge::Oracle {})).ok_or_else(|| {
             let problem =
@@ -65,7 +68,16 @@ impl Config {
             if judge.int8 {
                 placement.precision = Precision::Int8;
             }
-            Ok(Arc::new(souk_cross_encoder::CrossEncoderJudge::open(&judge.path, placement, judge.batch_tokens)?))
+            let opened = CrossEncoderJudge::open(&judge.path, placement, judge.batch_tokens)?;
+            if opened.item_text() != item_text {
+                let problem = format!(
+                    "was trained on items as `{}`, but is asked about items as `{item_text}`: set encoder.item_text to the \
+                     former, or train the relevance model again with the latter",
+                    opened.item_text()
+                );
+                return Err(Error::config(judge.path.display(), problem));
+            }
+            Ok(Arc::new(opened))
         };
         souk_reward::open(&judge, data, model, cache, audits)
     }

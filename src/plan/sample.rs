@@ -20,13 +20,13 @@ const DRAWN: usize = 1 << 16;
 
 /// Measures the first batches. A drawn negative that is also a pair's item is counted twice.
 pub fn sample(data: &DataFolder, reader: &Reader, settings: &TrainSettings, negatives: usize) -> Result<TextLengths> {
-    let catalogue = Catalogue::open(data)?;
+    let catalogue = Catalogue::open(data)?.with_item_text(reader.item_text());
     let pairs = Pairs::open(data, &catalogue, settings.pairs, settings.split.as_str(), None)?;
     let order = Order { seed: settings.seed, block: settings.shuffle_block };
     let batch = settings.batch.clamp(1, DRAWN);
     let rows: Vec<u64> = Draw::new(pairs.len(), order, 0).take(batch * SAMPLE.div_ceil(batch)).collect();
     let tokens = |text: &str, kind| -> Result<u64> { Ok(reader.read(text, Some(kind))?.ids.len() as u64) };
-    let item = |row: u32| tokens(&catalogue.item(row)?.passage(), TextKind::Item);
+    let item = |row: u32| tokens(&catalogue.text_of(&catalogue.item(row)?), TextKind::Item);
     let (mut queries, mut items) = (Vec::new(), Vec::new());
     for row in rows.iter().take(SAMPLE) {
         let pair = pairs.row(*row);

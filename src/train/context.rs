@@ -162,7 +162,7 @@ pub fn read_query(reader: &Reader, query: &str) -> Result<Text> {
 pub fn read_item(catalogue: &Catalogue, reader: &Reader, row: u32) -> Result<Text> {
     let item = catalogue.item(row)?;
     let named = |e: Error| Error::input(format!("the item `{}` cannot be trained on", item.id)).because(e);
-    reader.read(&item.passage(), Some(TextKind::Item)).map_err(named)
+    reader.read(&catalogue.text_of(&item), Some(TextKind::Item)).map_err(named)
 }
 
 impl<'a> StepContext<'a> {

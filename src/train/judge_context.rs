@@ -44,9 +44,9 @@ struct ItemView {
 }
 
 impl ItemView {
-    fn new(item: Item) -> Self {
+    fn new(item: Item, text: String) -> Self {
         let quality = item.fields.get("quality").and_then(serde_json::Value::as_f64);
-        Self { text: item.passage().into(), id: item.id.into(), quality: quality.map(|quality| quality as f32) }
+        Self { text: text.into(), id: item.id.into(), quality: quality.map(|quality| quality as f32) }
     }
 }
 
@@ -120,7 +120,11 @@ impl JudgeContext {
                 questions.add(pair.query_number, *row, || {
                     let view = match items.entry(*row) {
                         Entry::Occupied(view) => view.into_mut(),
-                        Entry::Vacant(place) => place.insert(ItemView::new(stage.catalogue.item(*row)?)),
+                        Entry::Vacant(place) => {
+                            let item = stage.catalogue.item(*row)?;
+                            let text = stage.catalogue.text_of(&item);
+                            place.insert(ItemView::new(item, text))
+                        }
                     };
                     let (item_id, item, quality) = (view.id.clone(), view.text.clone(), view.quality);
                     let (query_id, query) = (query_id.clone(), query.clone());

@@ -115,7 +115,7 @@ impl Run {
         check_agreement(collective.as_ref(), &place, problem)?;
         let config = without_place(&stage.config);
         check_agreement(collective.as_ref(), &config, "has another configuration than rank 0")?;
-        let catalogue = Catalogue::open(data)?;
+        let catalogue = Catalogue::open(data)?.with_item_text(stage.encoder.item_text());
         let pairs = stage.open_pairs(data, &catalogue, latest.as_ref().map(|(state, _)| state), collective.as_ref())?;
         let data_hash = format!("{:08x}{:08x}", catalogue.crc32(), pairs.crc32());
         let hashes = ContentHashes { model: stage.encoder.fingerprint()?, data: data_hash };

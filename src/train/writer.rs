@@ -193,6 +193,7 @@ fn read(encoder: &Encoder, choice: &Value, how: &Sampling) -> std::result::Resul
 #[cfg(test)]
 mod tests {
     use super::*;
+    use souk_io::item_text::ItemText;
     use souk_nn::backbone::Precision;
     use souk_nn::encoder::{Overrides, Placement, Pooling, Rationale, Scratch};
     use souk_testing::fake_judge::{FakeJudge, JudgeReply, ReceivedRequest};
@@ -208,7 +209,7 @@ mod tests {
         }))
         .unwrap();
         assert_eq!(scratch.pooling, Pooling::Mean);
-        scratch.write(["red desk", "oak lamp"].into_iter().map(String::from), dir).unwrap();
+        scratch.write(["red desk", "oak lamp"].into_iter().map(String::from), &ItemText::default(), dir).unwrap();
         let rationale = Some(Rationale { max_tokens: Some(4), ..Rationale::default() });
         let placement =
             Placement { device: tch::Device::Cpu, precision: Precision::F32, adapter: None, ignore_fields: Vec::new() };

@@ -9,6 +9,7 @@ use serde_json::Value;
 use super::head::{Grading, Loss};
 use super::reading::Reading;
 use souk_io::error::{Error, Result};
+use souk_io::item_text::ItemText;
 use souk_nn::backbone::weights::weight_files;
 use souk_nn::encoder::digest_files;
 
@@ -24,6 +25,9 @@ pub struct CrossEncoderManifest {
     pub pooling: Reading,
     /// Maximum tokens of query and item together.
     pub max_tokens: usize,
+    /// Template of the items' texts.
+    #[serde(default, skip_serializing_if = "ItemText::is_default")]
+    pub item_text: ItemText,
     pub temperature: f64,
     /// Calibrated cutpoints of an ordinal loss; none: the learned ones.
     pub cutpoints: Option<[f64; 3]>,
@@ -70,6 +74,7 @@ impl CrossEncoderManifest {
             loss: grading.loss,
             pooling,
             max_tokens,
+            item_text: ItemText::default(),
             temperature: grading.temperature,
             cutpoints: (grading.loss == Loss::Ordinal).then_some(grading.cutpoints),
             thresholds: grading.thresholds,

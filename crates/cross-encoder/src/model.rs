@@ -12,6 +12,7 @@ use super::manifest::{CrossEncoderManifest, fingerprint};
 use super::reader::{PairReader, PairText};
 use super::reading::Reading;
 use souk_io::error::{Error, Result};
+use souk_io::item_text::ItemText;
 use souk_io::telemetry::{RELEVANCE, WorkerMetrics};
 use souk_nn::backbone::tokenizer::Tokenizer;
 use souk_nn::backbone::weights::Parameters;
@@ -51,6 +52,7 @@ pub struct CrossEncoder {
     pub(super) named: Option<BTreeMap<String, Tensor>>,
     placement: Placement,
     max_tokens: usize,
+    item_text: ItemText,
     id: String,
     /// In int8: the same model in f32, which judges the pairs whose score is near a threshold.
     exact: Option<Box<Self>>,
@@ -98,6 +100,7 @@ impl CrossEncoder {
         let parts = ModelParts { architecture, tokenizer, pooling, max_tokens, loss, placement };
         let mut model = parts.build(&mut weights, None, &[])?;
         model.grading = manifest.grading(model.head.cutpoints()?);
+        model.item_text = manifest.item_text;
         if model.placement.precision == Precision::Int8 {
             let placement = Placement { precision: Precision::F32, ..model.placement.clone() };
             model.exact = Some(Box::new(Self::open(dir, placement)?));
@@ -126,6 +129,11 @@ impl CrossEncoder {
     /// Folder name and content hash.
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// Template of the items' texts that the model was trained on.
+    pub fn item_text(&self) -> &ItemText {
+        &self.item_text
     }
 
     pub fn reader(&self) -> Arc<PairReader> {
@@ -284,6 +292,7 @@ impl ModelParts {
             named,
             placement,
             max_tokens,
+            item_text: ItemText::default(),
             id,
             exact: None,
             int8_error: 0.0,

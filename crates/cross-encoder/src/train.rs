@@ -20,6 +20,7 @@ use super::reader::PairText;
 use souk_io::beir::DataFolder;
 use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
+use souk_io::item_text::ItemText;
 use souk_io::shuffle::{Draw, Order, Permutation};
 use souk_nn::backbone::Precision;
 use souk_nn::backbone::weights::weight_files;
@@ -97,17 +98,24 @@ pub struct Training {
     model: CrossEncoder,
     pairs: GradedPairs,
     data: DataFolder,
+    item_text: ItemText,
 }
 
 impl Training {
-    /// Opens the base model and the data.
-    pub fn open(settings: &RelevanceSettings, base: &Path, placement: Placement, data: &DataFolder) -> Result<Self> {
+    /// Opens the base model and the data, whose items are read with the template `item_text`.
+    pub fn open(
+        settings: &RelevanceSettings,
+        base: &Path,
+        placement: Placement,
+        data: &DataFolder,
+        item_text: ItemText,
+    ) -> Result<Self> {
         settings.check()?;
         let RelevanceSettings { loss, pooling, num_layers, max_tokens, seed, .. } = *settings;
         let pairs = GradedPairs::load(data, settings)?;
         let model =
             CrossEncoder::begin(base, placement, &EncoderShape { loss, pooling, num_layers, max_tokens, seed })?;
-        Ok(Self { settings: settings.clone(), base: base.into(), model, pairs, data: data.clone() })
+        Ok(Self { settings: settings.clone(), base: base.into(), model, pairs, data: data.clone(), item_text })
     }
 
     pub fn pairs(&self) -> &GradedPairs {
@@ -271,7 +279,7 @@ impl Training {
         let read = |pair: &GradedPair| {
             let (query, item) = (&self.pairs.queries[pair.query as usize], self.pairs.catalogue.item(pair.item)?);
             let named = |e: Error| Error::input(format!("`{query}` and `{}` cannot be read", item.id)).because(e);
-            reader.read(query, &item.passage()).map_err(named)
+            reader.read(query, &self.item_text.render(&item)).map_err(named)
         };
         pairs.iter().map(read).collect()
     }
@@ -301,6 +309,7 @@ impl Training {
             ece: measured.judged.after.ece,
             base: Some(base),
             trained_on: Some(trained_on),
+            item_text: self.item_text.clone(),
             ..self.model.manifest()
         };
         self.model.save(&manifest, &transformer, out)?;

@@ -11,6 +11,7 @@ use super::shuffle::uniform;
 use crate::beir::DataFolder;
 use crate::domain::Item;
 use crate::error::{Error, Result};
+use crate::item_text::ItemText;
 
 /// Ids and file offsets of the items; texts stay on disk.
 pub struct Catalogue {
@@ -20,6 +21,7 @@ pub struct Catalogue {
     /// Byte offset of each item's line, then the end of the last one.
     starts: Vec<u64>,
     crc32: u32,
+    item_text: ItemText,
 }
 
 impl Catalogue {
@@ -54,7 +56,17 @@ impl Catalogue {
             return Err(Error::data(&path, None, "holds no items"));
         }
         starts.push(offset);
-        Ok(Self { path, file, rows, starts, crc32: crc.finalize() })
+        Ok(Self { path, file, rows, starts, crc32: crc.finalize(), item_text: ItemText::default() })
+    }
+
+    /// Sets the template of the items' texts; by default, title and text.
+    pub fn with_item_text(self, item_text: &ItemText) -> Self {
+        Self { item_text: item_text.clone(), ..self }
+    }
+
+    /// Text of an item, as the model reads it.
+    pub fn text_of(&self, item: &Item) -> String {
+        self.item_text.render(item)
     }
 
     pub fn len(&self) -> u32 {

@@ -53,15 +53,6 @@ impl Item {
             Error::data(file, Some(line), problem).because(e)
         })
     }
-
-    /// Text for the encoder: title and text, joined as in BEIR.
-    pub fn passage(&self) -> String {
-        match (self.title.is_empty(), self.text.is_empty()) {
-            (_, true) => self.title.clone(),
-            (true, false) => self.text.clone(),
-            (false, false) => format!("{} {}", self.title, self.text),
-        }
-    }
 }
 
 /// Query of a shopper, as a line of BEIR's `queries.jsonl`.
@@ -137,15 +128,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_item_keeps_its_extra_keys_and_joins_title_and_text() {
+    fn an_item_keeps_its_extra_keys() {
         let null = Item::parse(br#"{"_id":"7","title":null}"#, Path::new("corpus.jsonl"), 1).unwrap();
-        assert_eq!(null.passage(), "");
+        assert_eq!((null.title.as_str(), null.text.as_str()), ("", ""));
         let json = br#"{"_id":"7","title":"Oak desk","text":"120 cm","price":99.5}"#;
         let item = Item::parse(json, Path::new("corpus.jsonl"), 1).unwrap();
-        assert_eq!(item.passage(), "Oak desk 120 cm");
+        assert_eq!((item.title.as_str(), item.text.as_str()), ("Oak desk", "120 cm"));
         assert_eq!(item.fields["price"], 99.5);
-        let bare = Item { text: String::new(), ..item };
-        assert_eq!(bare.passage(), "Oak desk");
     }
 
     #[test]

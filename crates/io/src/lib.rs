@@ -11,6 +11,7 @@ pub mod checksummed;
 pub mod domain;
 pub mod error;
 pub mod held_out;
+pub mod item_text;
 pub mod objects;
 pub mod qrels;
 pub mod shuffle;

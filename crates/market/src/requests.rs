@@ -133,6 +133,7 @@ fn has_fair_difficulty(draft: &Draft, catalogue: &MarketCatalogue, slice: QueryS
 #[cfg(test)]
 mod tests {
     use super::*;
+    use souk_io::item_text::ItemText;
 
     fn requests() -> (MarketCatalogue, Vec<Request>) {
         let catalogue = MarketCatalogue::build(11, 5000);
@@ -173,7 +174,7 @@ mod tests {
             .flat_map(|request| words(&request.text))
             .collect();
         for (row, traits) in catalogue.iter() {
-            heard.extend(words(&super::super::seller::item(catalogue.seed, row, traits).passage()));
+            heard.extend(words(&ItemText::default().render(&super::super::seller::item(catalogue.seed, row, traits))));
         }
         let tests: Vec<String> = requests
             .iter()

@@ -230,6 +230,7 @@ fn title_case(text: &str) -> String {
 mod tests {
     use super::super::catalogue::MarketCatalogue;
     use super::*;
+    use souk_io::item_text::ItemText;
 
     #[test]
     fn titles_are_tidy() {
@@ -256,7 +257,7 @@ mod tests {
                 };
                 values += 1;
                 in_title += usize::from(is_in(&item.title));
-                in_text += usize::from(is_in(&item.passage()));
+                in_text += usize::from(is_in(&ItemText::default().render(&item)));
             }
         }
         assert!((0.45..0.75).contains(&(f64::from(in_title as u32) / f64::from(values))), "{in_title} of {values}");

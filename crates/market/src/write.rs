@@ -13,6 +13,7 @@ use super::shop_search::{ShopHit, ShopSearch};
 use souk_io::beir::{Counts, DataWriter};
 use souk_io::domain::{Item, Judgement, Level, Query};
 use souk_io::error::Result;
+use souk_io::item_text::ItemText;
 use souk_lexical::Lexical;
 
 /// Step of writing a market, for progress reports.
@@ -65,9 +66,10 @@ fn write_items(
             item.expect("every row of the catalogue has an item")
         })
     });
+    let item_text = ItemText::default();
     Lexical::build(items.map(|item| {
         writer.item(&item)?;
-        Ok(item.passage())
+        Ok(item_text.render(&item))
     }))
 }
 

@@ -74,7 +74,7 @@ impl Engine {
             })?;
             Ok(flat)
         };
-        let items = texts(&mut task.items.iter().map(|item| (item.id.clone(), item.passage())), TextKind::Item)?;
+        let items = texts(&mut task.items.iter().map(|item| (item.id.clone(), item.text.clone())), TextKind::Item)?;
         let queries = task.queries.iter().map(|query| (query.id.clone(), query.text.clone()));
         let queries = texts(&mut { queries }, TextKind::Query)?;
         Self::dense(task, &items, &queries)
@@ -244,6 +244,7 @@ mod tests {
 
     use super::*;
     use souk_io::beir::DataFolder;
+    use souk_io::item_text::ItemText;
 
     fn task(folder: &Path) -> Task {
         fs::create_dir(folder.join("qrels")).unwrap();
@@ -251,7 +252,7 @@ mod tests {
         fs::write(folder.join("queries.jsonl"), "{\"_id\":\"q1\",\"text\":\"x\"}\n{\"_id\":\"q2\",\"text\":\"y\"}\n")
             .unwrap();
         fs::write(folder.join("qrels/test.tsv"), "q1\ta\t4\nq2\ta\t4\n").unwrap();
-        Task::load(&DataFolder::open(folder).unwrap(), "test").unwrap()
+        Task::load(&DataFolder::open(folder).unwrap(), "test", &ItemText::default()).unwrap()
     }
 
     fn rows(hits: &[EngineHit]) -> Vec<u32> {

@@ -94,20 +94,18 @@ impl Measurement<'_> {
     fn grade(&self, queries: &[TaskQuery], answers: &[Vec<EngineHit>]) -> Result<Vec<Vec<Option<Level>>>> {
         let wide = |hits: &[EngineHit]| hits[..hits.len().min(WIDE)].to_vec();
         let mut graded: Vec<Vec<Option<Level>>> = Vec::with_capacity(queries.len());
-        let (mut places, mut passages) = (Vec::new(), Vec::new());
+        let mut places = Vec::new();
         for (at, (query, hits)) in queries.iter().zip(answers).enumerate() {
             graded.push(wide(hits).iter().map(|hit| query.levels.get(&hit.row).copied()).collect());
             for (rank, hit) in wide(hits).iter().enumerate().filter(|(rank, _)| graded[at][*rank].is_none()) {
                 places.push((at, rank, hit.row));
-                passages.push(self.task.item(hit.row).passage());
             }
         }
         let asked: Vec<Question<'_>> = places
             .iter()
-            .zip(&passages)
-            .map(|((at, _, row), item)| {
-                let query = &queries[*at];
-                Question { query_id: &query.id, query: &query.text, item_id: &self.task.item(*row).id, item }
+            .map(|(at, _, row)| {
+                let (query, item) = (&queries[*at], self.task.item(*row));
+                Question { query_id: &query.id, query: &query.text, item_id: &item.id, item: &item.text }
             })
             .collect();
         let verdicts = self.judge.judge(&asked)?;

@@ -13,6 +13,7 @@ use souk_io::beir::DataFolder;
 use souk_io::domain::{Item, Level};
 use souk_io::error::{Error, Result};
 use souk_io::held_out::HeldOut;
+use souk_io::item_text::ItemText;
 use souk_reward::Judgements;
 
 pub struct Task {
@@ -29,6 +30,7 @@ pub struct Task {
 pub struct TaskItem {
     pub id: String,
     pub title: String,
+    /// Text that encoder, lexical channel and judge read.
     pub text: String,
     /// 0 to 1.
     pub quality: Option<f32>,
@@ -53,12 +55,13 @@ pub struct Digests {
 }
 
 impl Task {
-    pub fn load(data: &DataFolder, split: &str) -> Result<Self> {
+    /// Loads a split; `item_text` is the template of the items' texts.
+    pub fn load(data: &DataFolder, split: &str, item_text: &ItemText) -> Result<Self> {
         let judgements = Judgements::gather("qrels", data.judgements(split)?)?;
         if judgements.num_queries() == 0 {
             return Err(Error::data(&data.qrels(split), None, "has no judgements: nothing to evaluate"));
         }
-        let (items, rows, catalogue) = load_items(data)?;
+        let (items, rows, catalogue) = load_items(data, item_text)?;
         let queries = load_queries(data, split, &judgements, &rows)?;
         let digests = Digests { catalogue, queries: digest_queries(&queries), judgements: digest_judgements(&queries) };
         let note = HeldOut::load(data)?.and_then(|held_out| held_out.note(split));
@@ -74,26 +77,15 @@ impl Task {
     }
 }
 
-impl TaskItem {
-    pub fn passage(&self) -> String {
-        passage(&self.title, &self.text)
-    }
-}
-
 impl TaskQuery {
     pub fn num_good(&self) -> usize {
         self.judged.values().filter(|level| level.is_good()).count()
     }
 }
 
-fn passage(title: &str, text: &str) -> String {
-    let item = Item { id: String::new(), title: title.into(), text: text.into(), fields: serde_json::Map::new() };
-    item.passage()
-}
-
 type Items = (Vec<TaskItem>, HashMap<String, u32>, String);
 
-fn load_items(data: &DataFolder) -> Result<Items> {
+fn load_items(data: &DataFolder, item_text: &ItemText) -> Result<Items> {
     let file = data.corpus();
     let (mut items, mut rows, mut hash) = (Vec::new(), HashMap::new(), Fed::default());
     for item in data.items()? {
@@ -106,7 +98,8 @@ fn load_items(data: &DataFolder) -> Result<Items> {
             return Err(problem(format!("two items have the id `{}`: ids must be unique", item.id)));
         }
         [&item.id, &item.title, &item.text, &format!("{quality:?}")].iter().for_each(|part| hash.feed(part));
-        items.push(TaskItem { id: item.id, title: item.title, text: item.text, quality });
+        let text = item_text.render(&item);
+        items.push(TaskItem { id: item.id, title: item.title, text, quality });
     }
     Ok((items, rows, hash.finish()))
 }
@@ -205,7 +198,7 @@ mod tests {
         for (name, text) in files {
             fs::write(home.path().join(name), text).unwrap();
         }
-        Task::load(&DataFolder::open(home.path()).unwrap(), "test")
+        Task::load(&DataFolder::open(home.path()).unwrap(), "test", &ItemText::default())
     }
 
     const CORPUS: &str = "{\"_id\":\"a\",\"title\":\"Oak\",\"quality\":0.5}\n{\"_id\":\"b\",\"text\":\"desk\"}\n";

@@ -11,6 +11,7 @@ use souk::catalogue::Catalogue;
 use souk::config::Config;
 use souk::encoder::EncoderWorker;
 use souk::error::Error;
+use souk::item_text::ItemText;
 use souk::lexical::Lexical;
 use souk::objective::Objective;
 use souk::report::{
@@ -96,14 +97,15 @@ impl EvaluateCommand {
         }
         let config = globals.load(self.model.changes())?;
         let folder = DataFolder::open(&self.data)?;
-        let task = Task::load(&folder, &self.split)?;
-        let judge = self.judge(&config, &folder)?;
+        let item_text = self.item_text(&config)?;
+        let task = Task::load(&folder, &self.split, &item_text)?;
+        let judge = self.judge(&config, &folder, &item_text)?;
         let baselines = self.baselines(&RunSettings::of(&task, judge.as_ref(), self.depth))?;
         let training = self.training_log(&config)?;
         let perplexity = self.language.as_ref().map(|file| perplexity_of(&config, file, &folder)).transpose()?;
         let atomic_dir = AtomicDir::new(&self.out)?;
         let options = config.search.lexical.unwrap_or_default();
-        let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.passage())))?;
+        let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.text.clone())))?;
         let engine = match &self.run {
             Some(file) => Engine::run(&task, file)?,
             None if self.lexical => Engine::lexical(&task, self.rewrites.as_deref())?,
@@ -151,7 +153,15 @@ impl EvaluateCommand {
         self.baseline.iter().map(load).collect()
     }
 
-    fn judge(&self, config: &Config, folder: &DataFolder) -> souk::Result<Arc<dyn RewardSource>> {
+    /// Template of the items' texts: the model's, or the configured one without a model.
+    fn item_text(&self, config: &Config) -> souk::Result<ItemText> {
+        if self.lexical || self.run.is_some() {
+            return Ok(config.item_text());
+        }
+        Ok(config.open_reader()?.item_text().clone())
+    }
+
+    fn judge(&self, config: &Config, folder: &DataFolder, item_text: &ItemText) -> souk::Result<Arc<dyn RewardSource>> {
         let simulated = self.data.join("market.json").exists();
         let judge = match self.judge {
             Some(Judge::Oracle) if !simulated => {
@@ -160,11 +170,11 @@ impl EvaluateCommand {
             }
             Some(Judge::Oracle) => reward::Judge::Oracle {},
             Some(Judge::Qrels) => reward::Judge::Qrels(QrelsJudge { split: self.split.clone() }),
-            None => return config.open_referee(folder, &self.split),
+            None => return config.open_referee(folder, &self.split, item_text),
         };
         let mut config = config.clone();
         config.judge = Some(judge);
-        config.open_judge(folder)
+        config.open_judge(folder, item_text)
     }
 
     /// Training log of the model, read before the slow work so that a bad line fails early.
@@ -200,7 +210,9 @@ fn perplexity_of(config: &Config, file: &Path, folder: &DataFolder) -> souk::Res
         let problem = "the objective is not next_token: give the configuration of a next_token stage";
         return Err(Error::config(file.display(), problem));
     };
-    perplexity(&language.open_encoder()?.freeze()?, rule, &Catalogue::open(folder)?)
+    let encoder = language.open_encoder()?.freeze()?;
+    let catalogue = Catalogue::open(folder)?.with_item_text(encoder.item_text());
+    perplexity(&encoder, rule, &catalogue)
 }
 
 /// Engine from the vectors of the catalogue and of the queries.

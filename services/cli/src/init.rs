@@ -28,14 +28,15 @@ impl InitCommand {
         let config = globals.load(Vec::new())?;
         let missing =
             || Error::config("[scratch]", "is missing: give --config FILE, such as configs/scratch-bert.toml");
+        let item_text = config.item_text();
         let scratch = config.scratch.ok_or_else(missing)?;
         let data = DataFolder::open(&self.data)?;
-        let mut passages = Vec::new();
+        let mut texts = Vec::new();
         for item in data.items()? {
-            passages.push(item?.1.passage());
+            texts.push(item_text.render(&item?.1));
         }
-        let num_items = passages.len();
-        scratch.write(passages.into_iter(), &self.out)?;
+        let num_items = texts.len();
+        scratch.write(texts.into_iter(), &item_text, &self.out)?;
         let json = serde_json::json!({"out": self.out, "num_items": num_items});
         print(globals, &json, &format!("wrote {}; tokenizer trained on {num_items} items", self.out.display()))
     }

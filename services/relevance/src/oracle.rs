@@ -9,6 +9,7 @@ use sha2::{Digest, Sha256};
 use souk::Result;
 use souk::beir::DataFolder;
 use souk::domain::normalized_query;
+use souk::item_text::ItemText;
 use souk::reward::{MarketOracle, Question, RewardSource, Verdict};
 
 pub struct OracleJudge {
@@ -20,8 +21,8 @@ pub struct OracleJudge {
 }
 
 impl OracleJudge {
-    /// Opens a folder written by `souk market`.
-    pub fn load(shop: &Path) -> Result<Self> {
+    /// Opens a folder written by `souk market`; clients ask about texts of the template `item_text`.
+    pub fn load(shop: &Path, item_text: &ItemText) -> Result<Self> {
         let oracle = MarketOracle::load(shop)?;
         let data = DataFolder::open(shop)?;
         let (mut queries, mut passages) = (HashMap::new(), HashMap::new());
@@ -31,7 +32,7 @@ impl OracleJudge {
         }
         for item in data.items()? {
             let (_, item) = item?;
-            put(&mut passages, digest(&item.passage()), item.id);
+            put(&mut passages, digest(&item_text.render(&item)), item.id);
         }
         Ok(Self { oracle, queries, passages })
     }

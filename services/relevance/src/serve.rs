@@ -30,7 +30,7 @@ pub fn serve(
         }
         // no other thread runs yet
         let judge = match oracle {
-            Some(shop) => JudgeBackend::Oracle(Box::new(OracleJudge::load(shop)?)),
+            Some(shop) => JudgeBackend::Oracle(Box::new(OracleJudge::load(shop, &config.item_text())?)),
             None => JudgeBackend::of_model(config.open_relevance()?, settings.worker)?,
         };
         let service = Arc::new(Service::new(judge, keys, settings)?);

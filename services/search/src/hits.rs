@@ -159,7 +159,7 @@ fn hit(target: &VersionChannel, ranked: RankedHit, rank: usize, explain: Option<
     let RankedHit { item, score, dense, lexical } = ranked;
     let explain = explain.map(|query| Explanation {
         channels: Channels { dense, lexical },
-        overlap: target.generation.index().overlap(query, &item.passage()),
+        overlap: target.generation.index().overlap(query, &target.generation.text_of(&item)),
     });
     let Item { id, title, text, fields } = item;
     let mut shown_fields = Map::from_iter([("text".to_owned(), Value::String(text))]);

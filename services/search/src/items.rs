@@ -28,9 +28,12 @@ pub async fn put(State(service): State<Arc<SearchService>>, request: Request) ->
             format!("has {} items, more than the {max} of one request: send several requests", request.items.len());
         return Err(Fault::unprocessable("items", problem));
     }
-    let max_text = service.settings().bounds.max_bytes;
-    let items = request.items.into_iter().enumerate().map(|(at, item)| item_of(item, at, max_text));
+    let items = request.items.into_iter().enumerate().map(|(at, item)| item_of(item, at));
     let items: Vec<Item> = items.collect::<Result<_, Fault>>()?;
+    let (served, max_bytes) = (service.serving.served(), service.settings().bounds.max_bytes);
+    if let Some(at) = items.iter().position(|item| served.text_of(item).len() > max_bytes) {
+        return Err(Fault::unprocessable(format!("items[{at}]"), format!("has a text of more than {max_bytes} bytes")));
+    }
     let upserted = items.len();
     let WriteReceipt { num_existing, catalogue } =
         write(&service, items.into_iter().map(Mutation::Put).collect()).await?;
@@ -88,7 +91,7 @@ async fn write(service: &Arc<SearchService>, mutations: Vec<Mutation>) -> Result
 }
 
 /// Parses an item; `id` is the name in this API, `_id` the name in data folders.
-fn item_of(mut fields: Map<String, Value>, at: usize, max_bytes: usize) -> Result<Item, Fault> {
+fn item_of(mut fields: Map<String, Value>, at: usize) -> Result<Item, Fault> {
     if !fields.contains_key("_id")
         && let Some(id) = fields.remove("id")
     {
@@ -99,9 +102,6 @@ fn item_of(mut fields: Map<String, Value>, at: usize, max_bytes: usize) -> Resul
     let item: Item = serde_json::from_value(Value::Object(fields)).map_err(malformed)?;
     if item.id.is_empty() || is_longer(&item.id, MAX_NAME) || item.id.contains('\0') {
         return Err(wrong(format!("needs an id of 1 to {MAX_NAME} characters without NUL")));
-    }
-    if item.passage().len() > max_bytes {
-        return Err(wrong(format!("has a text of more than {max_bytes} bytes")));
     }
     Ok(item)
 }

@@ -12,6 +12,7 @@ use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::domain::TextKind;
 use souk::encoder::{EncoderWorker, encode};
+use souk::item_text::ItemText;
 use souk::lexical::Lexical;
 use souk::report::{
     Engine, EvaluationRun, GateInput, GateVerdict, Measurement, ReportPage, RunComparison, RunSettings, Task,
@@ -35,6 +36,9 @@ pub struct MeasuredModel {
     pub name: String,
     pub path: String,
     pub fingerprint: String,
+    /// Template of the items' texts.
+    #[serde(default)]
+    pub item_text: ItemText,
 }
 
 /// The gate's decision, with the reports behind it.
@@ -66,8 +70,9 @@ struct SplitTask {
 impl Evaluator<'_> {
     /// Opens a model as it would be served, and computes its fingerprint.
     pub fn model(&self, name: &str, path: &str) -> Result<MeasuredModel> {
-        let fingerprint = self.config(path).open_encoder()?.fingerprint()?;
-        Ok(MeasuredModel { name: name.into(), path: path.into(), fingerprint })
+        let encoder = self.config(path).open_encoder()?;
+        let (fingerprint, item_text) = (encoder.fingerprint()?, encoder.item_text().clone());
+        Ok(MeasuredModel { name: name.into(), path: path.into(), fingerprint, item_text })
     }
 
     /// Applies the gate to a candidate. Writes HTML reports and `gate.json` to `place`.
@@ -77,8 +82,11 @@ impl Evaluator<'_> {
         let (mut reports, mut served_reports) = (Vec::new(), Vec::new());
         let mut moved: Option<f64> = None;
         for split in &gate.splits {
-            let task = self.task(split)?;
+            let mut task = self.task(split, &served.item_text)?;
             let (before, old) = self.run(served, &task)?;
+            if candidate.item_text != served.item_text {
+                task = self.task(split, &candidate.item_text)?;
+            }
             let (after, new) = self.run(candidate, &task)?;
             let drift = drift(&old, &new);
             let verdict = gate.judge(&GateInput { served: &before, candidate: &after, drift })?;
@@ -128,11 +136,11 @@ impl Evaluator<'_> {
         config
     }
 
-    fn task(&self, split: &str) -> Result<SplitTask> {
-        let task = Task::load(self.data, split)?;
+    fn task(&self, split: &str, item_text: &ItemText) -> Result<SplitTask> {
+        let task = Task::load(self.data, split, item_text)?;
         let options = self.config.search.lexical.unwrap_or_default();
-        let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.passage())))?;
-        Ok(SplitTask { task, judge: self.config.open_referee(self.data, split)?, lexical })
+        let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.text.clone())))?;
+        Ok(SplitTask { task, judge: self.config.open_referee(self.data, split, item_text)?, lexical })
     }
 
     /// A model's measurement, from the cache if there is one, and its vectors of the canary queries.

@@ -67,7 +67,7 @@ impl NextToken {
             let (text, kind) = match (brief, cx.stage.pairs) {
                 (true, Pairs::Examples(_) | Pairs::Judged(_)) => (pair.query, TextKind::Query),
                 (true, Pairs::Items(_)) if !item.title.is_empty() => (item.title.as_str(), TextKind::Item),
-                _ => (&*item.passage(), TextKind::Item),
+                _ => (&*cx.stage.catalogue.text_of(&item), TextKind::Item),
             };
             examples.push(self.settings.example(&cx.encoder.reader(), text, kind, &item)?);
         }
@@ -101,7 +101,7 @@ fn backward(cx: &mut StepContext, examples: &[LmExample], weight: f64) -> Result
     Ok(())
 }
 
-/// The perplexity, e to the mean −log π, of the tokens of held-out items, title with text.
+/// The perplexity, e to the mean −log π, of the tokens of the texts of held-out items.
 pub fn perplexity(encoder: &Encoder, settings: &NextTokenSettings, catalogue: &Catalogue) -> Result<f64> {
     let _guard = tch::no_grad_guard();
     encoder.check_generates(settings.needs().rationales)?;
@@ -109,7 +109,7 @@ pub fn perplexity(encoder: &Encoder, settings: &NextTokenSettings, catalogue: &C
     for row in 0..catalogue.len() {
         let item = catalogue.item(row)?;
         if settings.is_held_out(&item.id) && examples.len() < MAX_MEASURED {
-            examples.push(settings.example(&encoder.reader(), &item.passage(), TextKind::Item, &item)?);
+            examples.push(settings.example(&encoder.reader(), &catalogue.text_of(&item), TextKind::Item, &item)?);
         }
     }
     let lengths: Vec<usize> = examples.iter().map(|example| example.ids.len()).collect();

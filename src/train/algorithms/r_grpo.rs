@@ -201,7 +201,7 @@ impl RGrpo {
             let item = stage.catalogue.item(batch.items[*place as usize])?;
             let reward = group.rewards[at];
             candidates.push(ShownCandidate {
-                title: item.passage().chars().take(160).collect(),
+                title: stage.catalogue.text_of(&item).chars().take(160).collect(),
                 item: item.id,
                 probability: old[at].exp(),
                 reward: reward.map(|reward| reward.total),

@@ -181,7 +181,7 @@ impl Pairs {
 impl ItemPairs {
     fn load(catalogue: &Catalogue) -> Result<Self> {
         let rows: Vec<u32> = (0..catalogue.len()).collect();
-        let texts = rows.iter().map(|row| Ok(catalogue.item(*row)?.passage())).collect::<Result<_>>()?;
+        let texts = rows.iter().map(|row| Ok(catalogue.text_of(&catalogue.item(*row)?))).collect::<Result<_>>()?;
         Ok(Self { texts, rows, crc32: catalogue.crc32() })
     }
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use serde::Deserialize;
 use souk_io::beir::DataFolder;
+use souk_io::item_text::ItemText;
 use souk_lexical::{Lexical, LexicalHit, LexicalOptions, terms};
 
 #[derive(Deserialize)]
@@ -23,7 +24,7 @@ fn root() -> PathBuf {
 
 fn built(data: &Path, options: LexicalOptions) -> Lexical {
     let folder = DataFolder::open(data).unwrap();
-    Lexical::build_with(options, folder.items().unwrap().map(|item| Ok(item?.1.passage()))).unwrap()
+    Lexical::build_with(options, folder.items().unwrap().map(|item| Ok(ItemText::default().render(&item?.1)))).unwrap()
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use super::folder::{LIMITS, MODULES, PENULTIMATE, RATIONALE, REFINE, Recipe, SETTINGS, transformer_dir};
+use super::folder::{ITEM_TEXT, LIMITS, MODULES, PENULTIMATE, RATIONALE, REFINE, Recipe, SETTINGS, transformer_dir};
 use super::{Encoder, Pooling};
 use crate::backbone::Precision;
 use crate::backbone::lora::Lora;
@@ -124,11 +124,14 @@ impl Recipe {
         write_json(&out.join(MODULES), &Value::Array(modules))?;
         let limits = json!({"max_seq_length": self.max_tokens, "do_lower_case": self.lowercase});
         write_json(&out.join(LIMITS), &limits)?;
-        let prompts = json!({
+        let mut settings = json!({
             "prompts": self.prompts.by_name, "default_prompt_name": self.prompts.default,
             "similarity_fn_name": self.similarity.as_deref().unwrap_or("cosine"),
         });
-        write_json(&out.join(SETTINGS), &prompts)
+        if !self.item_text.is_default() {
+            settings[ITEM_TEXT] = self.item_text.to_string().into();
+        }
+        write_json(&out.join(SETTINGS), &settings)
     }
 
     fn pooling_config(&self, width: i64) -> Value {

@@ -15,6 +15,7 @@ use crate::backbone::fields::Fields;
 use crate::backbone::weights::read_tensors;
 use souk_io::domain::TextKind;
 use souk_io::error::{Error, Result};
+use souk_io::item_text::ItemText;
 
 pub(super) const MODULES: &str = "modules.json";
 pub(super) const SETTINGS: &str = "config_sentence_transformers.json";
@@ -23,6 +24,8 @@ pub(super) const LIMITS: &str = "sentence_bert_config.json";
 pub(super) const PENULTIMATE: &str = "penultimate_mean";
 pub(super) const REFINE: &str = "souk.Refine";
 pub(super) const RATIONALE: &str = "souk.Rationale";
+/// Setting that only Souk has; sentence-transformers ignores it.
+pub(super) const ITEM_TEXT: &str = "item_text";
 
 /// Encoder settings beside the backbone.
 pub(super) struct Recipe {
@@ -35,6 +38,8 @@ pub(super) struct Recipe {
     pub dense: Vec<Dense>,
     pub normalize: bool,
     pub prompts: Prompts,
+    /// Template of the items' texts.
+    pub item_text: ItemText,
     /// Similarity function of the folder; cosine if absent.
     pub similarity: Option<String>,
     pub max_tokens: Option<usize>,
@@ -96,6 +101,7 @@ impl Recipe {
             dense: Vec::new(),
             normalize: false,
             prompts: Prompts::default(),
+            item_text: ItemText::default(),
             similarity: None,
             max_tokens: None,
             lowercase: false,
@@ -126,6 +132,7 @@ impl Recipe {
         }
         self.prompts = Prompts { by_name, default };
         self.similarity = fields.get("similarity_fn_name")?;
+        self.item_text = fields.or(ITEM_TEXT, ItemText::default())?;
         fields.finish(HARMLESS_SETTINGS)
     }
 

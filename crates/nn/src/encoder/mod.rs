@@ -37,6 +37,7 @@ use crate::backbone::{Architecture, Backbone, ForwardPass, Layout, Precision, To
 pub use crate::worker::Limits;
 use souk_io::domain::TextKind;
 use souk_io::error::{Error, Result};
+use souk_io::item_text::ItemText;
 
 /// Settings that override those of the model's folder.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -57,6 +58,9 @@ pub struct Overrides {
     /// Rationale that the model generates before pooling (GRACE); decoders only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rationale: Option<Rationale>,
+    /// Text of an item, such as `{title} {brand}`: a template over its fields. Default: the folder's, or title and text.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item_text: Option<ItemText>,
 }
 
 /// Device, precision and adapter of a model.
@@ -81,6 +85,7 @@ pub struct Text {
 /// Tokenizes texts with the model's prompts; shared by all callers.
 pub struct Reader {
     tokenizer: Tokenizer,
+    item_text: ItemText,
     plain: Prompt,
     query: Prompt,
     item: Prompt,
@@ -113,6 +118,9 @@ impl Reader {
         tokenizer.limit_ids(architecture.vocab())?;
         tokenizer.set_truncation(max_tokens, recipe.lowercase)?;
         recipe.max_tokens = Some(max_tokens);
+        if let Some(item_text) = &overrides.item_text {
+            recipe.item_text = item_text.clone();
+        }
         let chat = match &recipe.rationale {
             Some(rationale) => {
                 tokenizer.disable_truncation()?;
@@ -135,7 +143,12 @@ impl Reader {
             Ok(Prompt { text, skip })
         };
         let (plain, query, item) = (prompt(None)?, prompt(Some(TextKind::Query))?, prompt(Some(TextKind::Item))?);
-        Ok(Self { tokenizer, plain, query, item, chat: None, ends: Vec::new() })
+        Ok(Self { tokenizer, item_text: recipe.item_text.clone(), plain, query, item, chat: None, ends: Vec::new() })
+    }
+
+    /// Template of the items' texts.
+    pub fn item_text(&self) -> &ItemText {
+        &self.item_text
     }
 
     /// Tokenizes a text with the prompt of its kind, or the model's default prompt without one.
@@ -207,11 +220,13 @@ pub struct Encoder {
 
 impl Encoder {
     /// Opens a hub or sentence-transformers folder for training or export.
-    pub fn open(dir: &Path, placement: Placement, overrides: Overrides) -> Result<Self> {
+    pub fn open(dir: &Path, placement: Placement, mut overrides: Overrides) -> Result<Self> {
         let transformer = transformer_dir(dir)?;
         let architecture = Architecture::open(&transformer.join("config.json"), &placement.ignore_fields)?
             .with_causal(overrides.causal, &placement.ignore_fields)?;
         let mut recipe = Recipe::read(dir, &placement.ignore_fields)?;
+        // the fingerprint does not change if the folder has the same template
+        overrides.item_text.take_if(|item_text| *item_text == recipe.item_text);
         recipe.pooling = overrides.pooling.unwrap_or(recipe.pooling);
         recipe.normalize = overrides.normalize.unwrap_or(recipe.normalize);
         // refine and rationale exclude each other: an override of one replaces the folder's other
@@ -327,6 +342,11 @@ impl Encoder {
 
     pub fn reader(&self) -> Arc<Reader> {
         self.reader.clone()
+    }
+
+    /// Template of the items' texts.
+    pub fn item_text(&self) -> &ItemText {
+        &self.recipe.item_text
     }
 
     /// Dimensions of a vector.

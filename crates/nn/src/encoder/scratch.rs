@@ -14,6 +14,7 @@ use crate::backbone::weights::{Parameters, SHARD_BYTES};
 use crate::backbone::{Architecture, Backbone};
 use souk_io::atomic_dir::AtomicDir;
 use souk_io::error::{Error, Result};
+use souk_io::item_text::ItemText;
 
 /// Configuration of a new model.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -33,8 +34,8 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Trains the tokenizer on `texts` and writes the folder. `out` must be new or empty.
-    pub fn write(&self, texts: impl Iterator<Item = String> + Send, out: &Path) -> Result<()> {
+    /// Trains the tokenizer on `texts`, made by the template `item_text`, and writes the folder. `out` must be new or empty.
+    pub fn write(&self, texts: impl Iterator<Item = String> + Send, item_text: &ItemText, out: &Path) -> Result<()> {
         let tokenizer = Tokenizer::train(texts, self.vocab)?;
         let mut json = self.architecture.clone();
         if let Some(fields) = json.as_object_mut() {
@@ -62,11 +63,11 @@ impl Scratch {
             "pad_token": "<pad>", "bos_token": "<s>", "eos_token": "</s>", "mask_token": "<mask>",
         });
         write_json(&aside.join("tokenizer_config.json"), &class)?;
-        self.recipe().write(aside, architecture.width())?;
+        self.recipe(item_text).write(aside, architecture.width())?;
         atomic_dir.finish()
     }
 
-    fn recipe(&self) -> Recipe {
+    fn recipe(&self, item_text: &ItemText) -> Recipe {
         let prompts = [("query", &self.query_prompt), ("document", &self.item_prompt)];
         let by_name = prompts.iter().map(|(name, text)| (name.to_string(), text.to_string())).collect();
         Recipe {
@@ -77,6 +78,7 @@ impl Scratch {
             dense: Vec::new(),
             normalize: true,
             prompts: Prompts { by_name, default: None },
+            item_text: item_text.clone(),
             similarity: None,
             max_tokens: Some(self.max_tokens),
             lowercase: false,

@@ -9,6 +9,7 @@ use souk_cross_encoder::{
     Training,
 };
 use souk_io::beir::DataFolder;
+use souk_io::item_text::ItemText;
 use souk_market::{self, MarketSpec};
 use souk_nn::backbone::Precision;
 use souk_nn::backbone::weights::read_tensors;
@@ -113,9 +114,9 @@ fn shop(home: &Path) -> (DataFolder, PathBuf) {
             "intermediate_size": 64, "max_position_embeddings": 64,
         }),
     };
-    let passages = data.items().unwrap().map(|item| item.unwrap().1.passage());
+    let passages = data.items().unwrap().map(|item| ItemText::default().render(&item.unwrap().1));
     let base = home.join("base");
-    scratch.write(passages.collect::<Vec<_>>().into_iter(), &base).unwrap();
+    scratch.write(passages.collect::<Vec<_>>().into_iter(), &ItemText::default(), &base).unwrap();
     (data, base)
 }
 
@@ -137,7 +138,7 @@ fn a_small_judge_learns_a_shop_and_survives_its_folder() {
     let out = home.path().join("judge");
     std::fs::create_dir(&out).unwrap();
     let train = |settings: &RelevanceSettings, out: &Path| {
-        let training = Training::open(settings, &base, placement(), &data).unwrap();
+        let training = Training::open(settings, &base, placement(), &data, ItemText::default()).unwrap();
         let mut losses = Vec::new();
         let measured = training
             .run(out, &AtomicBool::new(false), |progress| {
@@ -161,7 +162,7 @@ fn a_small_judge_learns_a_shop_and_survives_its_folder() {
     assert_eq!(manifest.trained_on.unwrap().held_out, 0.3);
     let judge = CrossEncoderJudge::open(&out, placement(), 4096).unwrap();
     let item = data.items().unwrap().next().unwrap().unwrap().1;
-    let passage = item.passage();
+    let passage = ItemText::default().render(&item);
     let asked = Question { query_id: "q0", query: "oak desk", item_id: &item.id, item: &passage };
     assert!((0.0..=1.0).contains(&judge.judge(&[asked]).unwrap()[0].unwrap().score));
 
@@ -188,7 +189,8 @@ fn int8_levels_are_those_of_f32(judge: &Path, data: &DataFolder) {
         // a processor without int8 products
         Err(e) => return assert!(e.to_string().contains("VNNI"), "{e}"),
     };
-    let passages: Vec<String> = data.items().unwrap().map(|item| item.unwrap().1.passage()).collect();
+    let passages: Vec<String> =
+        data.items().unwrap().map(|item| ItemText::default().render(&item.unwrap().1)).collect();
     let queries: Vec<String> = data.queries().unwrap().map(|query| query.unwrap().text).collect();
     let asked: Vec<Question> = (0..2000)
         .map(|i| (&queries[i * 7 % queries.len()], &passages[i % passages.len()]))
@@ -218,7 +220,7 @@ fn a_weaker_judge_has_fewer_layers_and_other_losses_train() {
     };
     let out = home.path().join("weak");
     std::fs::create_dir(&out).unwrap();
-    let training = Training::open(&settings, &base, placement(), &data).unwrap();
+    let training = Training::open(&settings, &base, placement(), &data, ItemText::default()).unwrap();
     training.run(&out, &AtomicBool::new(false), |_| {}).unwrap();
     let model = CrossEncoder::open(&out, placement()).unwrap();
     assert_eq!(model.architecture().num_layers(), 1);
@@ -226,12 +228,12 @@ fn a_weaker_judge_has_fewer_layers_and_other_losses_train() {
     assert!(!names.keys().any(|name| name.contains("layer.1.")) && names.contains_key("judge.weight"), "{names:?}");
     assert!(names.values().all(|tensor| tensor.kind() == Kind::Float));
     let three = RelevanceSettings { num_layers: Some(3), ..settings.clone() };
-    let error = Training::open(&three, &base, placement(), &data).err().unwrap().to_string();
+    let error = Training::open(&three, &base, placement(), &data, ItemText::default()).err().unwrap().to_string();
     assert!(error.contains("relevance.num_layers") && error.contains("has 2"), "{error}");
 
     let stopped = home.path().join("stopped");
     std::fs::create_dir(&stopped).unwrap();
-    let training = Training::open(&settings, &base, placement(), &data).unwrap();
+    let training = Training::open(&settings, &base, placement(), &data, ItemText::default()).unwrap();
     assert!(training.run(&stopped, &AtomicBool::new(true), |_| {}).is_err());
     assert_eq!(std::fs::read_dir(&stopped).unwrap().count(), 0, "what was stopped leaves nothing");
 }

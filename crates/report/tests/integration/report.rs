@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 use souk_io::beir::DataFolder;
+use souk_io::item_text::ItemText;
 use souk_lexical::Lexical;
 use souk_report::{Engine, EvaluationRun, Measurement, RunComparison, Task, bootstrap, names, paired};
 use souk_reward::{Judgements, Question, RewardSource, Verdict};
@@ -54,8 +55,8 @@ struct Fixture {
 impl Fixture {
     fn new() -> Self {
         let folder = DataFolder::open(&golden()).unwrap();
-        let task = Task::load(&folder, "test").unwrap();
-        let lexical = Lexical::build(task.items.iter().map(|item| Ok(item.passage()))).unwrap();
+        let task = Task::load(&folder, "test", &ItemText::default()).unwrap();
+        let lexical = Lexical::build(task.items.iter().map(|item| Ok(item.text.clone()))).unwrap();
         Self { task, lexical, judge: Judgements::gather("qrels", folder.judgements("test").unwrap()).unwrap() }
     }
 

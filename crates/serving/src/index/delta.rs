@@ -13,6 +13,7 @@ use super::graph::{BeamSearchPool, GraphNeighbor, GrowingGraph, HnswParams};
 use super::space::Floats;
 use super::vector_query::VectorQuery;
 use souk_io::domain::Item;
+use souk_io::item_text::ItemText;
 use souk_lexical::UnindexedTexts;
 
 /// Fewest vectors for a graph; below it, brute force is faster.
@@ -27,6 +28,7 @@ pub struct Delta {
     ids: HashMap<String, u32>,
     columns: Columns,
     texts: UnindexedTexts,
+    item_text: ItemText,
     /// Vector row of each slot.
     row_of_item: Vec<u32>,
     /// Slots of each vector row.
@@ -44,13 +46,14 @@ pub struct Delta {
 }
 
 impl Delta {
-    pub fn new(width: usize, use_graph: bool) -> Self {
+    pub fn new(width: usize, use_graph: bool, item_text: ItemText) -> Self {
         Self {
             items: Vec::new(),
             present: ItemSet::default(),
             ids: HashMap::new(),
             columns: Columns::default(),
             texts: UnindexedTexts::default(),
+            item_text,
             row_of_item: Vec::new(),
             items_of_row: Vec::new(),
             flat: Vec::new(),
@@ -101,7 +104,7 @@ impl Delta {
         self.row_of_item.push(row);
         self.present.push(at as usize);
         self.columns.push(&item);
-        self.texts.push(&item.passage());
+        self.texts.push(&self.item_text.render(&item));
         self.ids.insert(item.id.clone(), at);
         self.items.push(Some(item));
     }

@@ -17,6 +17,7 @@ use super::{Index, IndexHit, Page};
 use souk_io::domain::Item;
 use souk_io::error::Answer;
 use souk_io::error::{Error, Result};
+use souk_io::item_text::ItemText;
 use souk_lexical::{Lexical, LexicalOptions};
 
 const LEXICAL: &str = "lexical";
@@ -36,6 +37,7 @@ pub struct Live {
     state: RwLock<LiveState>,
     /// Ensures that one thread at a time grows the graph.
     growing: Mutex<()>,
+    item_text: ItemText,
 }
 
 struct LiveState {
@@ -47,13 +49,13 @@ struct LiveState {
 
 impl Live {
     /// Builds the lexical index of a snapshot in a subfolder.
-    pub fn add_lexical(dir: &Path, snapshot: &Snapshot, options: LexicalOptions) -> Result<()> {
-        let passages = (0..snapshot.num_items()).map(|item| Ok(snapshot.item(item)?.passage()));
-        Lexical::build_in(&dir.join(LEXICAL), options, passages).map(drop)
+    pub fn add_lexical(dir: &Path, snapshot: &Snapshot, options: LexicalOptions, item_text: &ItemText) -> Result<()> {
+        let texts = (0..snapshot.num_items()).map(|item| Ok(item_text.render(&snapshot.item(item)?)));
+        Lexical::build_in(&dir.join(LEXICAL), options, texts).map(drop)
     }
 
-    /// Opens the snapshot in `dir`, and its lexical index if there is one.
-    pub fn open(dir: &Path, model: &str, dimensions: i64) -> Result<Self> {
+    /// Opens the snapshot in `dir`, and its lexical index if there is one. `item_text` is the model's template of the items' texts.
+    pub fn open(dir: &Path, model: &str, dimensions: i64, item_text: &ItemText) -> Result<Self> {
         let snapshot = Snapshot::open(dir, model, dimensions)?;
         let num = snapshot.num_items();
         let path = dir.join(LEXICAL);
@@ -68,10 +70,11 @@ impl Live {
             id_to_item.insert(item.id.into_boxed_str(), at as u32);
         }
         let manifest = snapshot.manifest();
-        let delta = Delta::new(manifest.dimensions, manifest.kind == IndexKind::Hnsw);
+        let delta = Delta::new(manifest.dimensions, manifest.kind == IndexKind::Hnsw, item_text.clone());
         let state = RwLock::new(LiveState { present: ItemSet::all(num), num_removed: 0, delta });
         let (filter_cache, fields, growing) = (FilterCache::default(), OnceLock::new(), Mutex::default());
-        Ok(Self { snapshot, lexical, columns, filter_cache, fields, id_to_item, state, growing })
+        let item_text = item_text.clone();
+        Ok(Self { snapshot, lexical, columns, filter_cache, fields, id_to_item, state, growing, item_text })
     }
 
     pub fn snapshot(&self) -> &Snapshot {
@@ -81,7 +84,7 @@ impl Live {
     /// Vector of the snapshot's item with the same id and text, if any.
     pub fn vector_of(&self, item: &Item) -> Result<Option<&[f32]>> {
         let Some(at) = self.id_to_item.get(item.id.as_str()).map(|at| *at as usize) else { return Ok(None) };
-        let same = self.snapshot.item(at)?.passage() == item.passage();
+        let same = self.item_text.render(&self.snapshot.item(at)?) == self.item_text.render(item);
         Ok(same.then(|| self.snapshot.vector(at)))
     }
 

@@ -230,9 +230,9 @@ impl IndexJob<'_> {
         reporter: &mut Reporter<'_>,
     ) -> Result<ShardResult> {
         let place = |(number, item): &(u64, Item)| self.files.place(shard, *number, &item.id);
-        let passage = |(_, item): &(u64, Item)| item.passage();
+        let text = |(_, item): &(u64, Item)| worker.reader().item_text().render(item);
         let mut items = 0;
-        encode(worker, Some(TextKind::Item), self.files.items(shard)?, (passage, place), |(_, item), vector| {
+        encode(worker, Some(TextKind::Item), self.files.items(shard)?, (text, place), |(_, item), vector| {
             writer.add(item, &vector)?;
             items += 1;
             reporter.throughput.add_item();

@@ -10,6 +10,7 @@ use super::settings::{IndexBackend, SearchSettings};
 use crate::index::{Builder, Index, IndexSettings, Live, Snapshot};
 use souk_io::domain::Item;
 use souk_io::error::Result;
+use souk_io::item_text::ItemText;
 
 /// An open index.
 pub enum OpenIndex {
@@ -20,10 +21,15 @@ pub enum OpenIndex {
 
 impl OpenIndex {
     /// Opens the index that the record in `dir` names. Blocks; needs a Tokio runtime.
-    pub fn open(dir: &Path, record: &GenerationRecord, settings: &SearchSettings) -> Result<Self> {
+    pub fn open(
+        dir: &Path,
+        record: &GenerationRecord,
+        settings: &SearchSettings,
+        item_text: &ItemText,
+    ) -> Result<Self> {
         match &settings.index {
             IndexBackend::Embedded {} => {
-                let live = Live::open(&dir.join(&record.snapshot), &record.model, record.dimensions)?;
+                let live = Live::open(&dir.join(&record.snapshot), &record.model, record.dimensions, item_text)?;
                 Ok(Self::Embedded(Arc::new(live)))
             }
             IndexBackend::Milvus(milvus) => remote::open(milvus, record).map(Self::Remote),

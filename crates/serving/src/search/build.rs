@@ -21,6 +21,7 @@ use souk_io::atomic_dir::fsync;
 use souk_io::beir::DataFolder;
 use souk_io::domain::{Item, TextKind};
 use souk_io::error::{Error, Result};
+use souk_io::item_text::ItemText;
 use souk_nn::backbone::hub;
 use souk_nn::encoder::encode;
 
@@ -102,7 +103,7 @@ fn build_inner(
 ) -> Result<GenerationRecord> {
     let BuildContext { settings, index, progress } = context;
     let writer = IndexWriter::open(dir, &record, model, settings, index)?;
-    let mut output = BuildOutput { writer, canaries: Vec::new(), progress };
+    let mut output = BuildOutput { writer, canaries: Vec::new(), progress, item_text: model.item_text() };
     match source {
         ItemSource::Data(data) => from_data(data, model, &mut output)?,
         ItemSource::Index { index, catalogue, same_model, prebuilt } => {
@@ -117,9 +118,10 @@ fn build_inner(
         let out = dir.join(&record.snapshot);
         let snapshot = Snapshot::open(&out, &model.fingerprint, model.dimensions)?;
         if let Some(options) = settings.lexical {
-            Live::add_lexical(&out, &snapshot, options)?;
+            Live::add_lexical(&out, &snapshot, options, model.item_text())?;
         }
-        canaries = snapshot.sample(NUM_CANARIES)?.into_iter().map(|(item, _)| item.passage()).collect();
+        let sample = snapshot.sample(NUM_CANARIES)?.into_iter();
+        canaries = sample.map(|(item, _)| model.item_text().render(&item)).collect();
         record.recall = Some(check_recall(&snapshot, model, settings)?);
     }
     let canaries = vectors(canaries, TextKind::Item, model)?;
@@ -136,12 +138,13 @@ struct BuildOutput<'a> {
     /// Texts of the first items.
     canaries: Vec<String>,
     progress: &'a BuildProgress,
+    item_text: &'a ItemText,
 }
 
 impl BuildOutput<'_> {
     fn add(&mut self, item: Item, vector: &[f32]) -> Result<()> {
         if self.canaries.len() < NUM_CANARIES {
-            self.canaries.push(item.passage());
+            self.canaries.push(self.item_text.render(&item));
         }
         self.progress.done.fetch_add(1, Ordering::Relaxed);
         self.writer.add(item, vector)
@@ -157,8 +160,8 @@ fn from_data(data: &DataFolder, model: &LoadedModel, output: &mut BuildOutput<'_
     output.progress.of.store(num, Ordering::Relaxed);
     let corpus = data.corpus();
     let place = |(line, item): &(u64, Item)| format!("{}, line {line}, item `{}`", corpus.display(), item.id);
-    let passage = |(_, item): &(u64, Item)| item.passage();
-    encode(&model.worker, Some(TextKind::Item), data.items()?, (passage, place), |(_, item), vector| {
+    let text = |(_, item): &(u64, Item)| model.item_text().render(item);
+    encode(&model.worker, Some(TextKind::Item), data.items()?, (text, place), |(_, item), vector| {
         output.add(item, &vector)
     })
 }
@@ -170,7 +173,7 @@ pub fn prebuilt_index(path: &str, model: &LoadedModel) -> Result<Option<Box<Live
     if !dir.exists() {
         return Ok(None);
     }
-    match Live::open(&dir, &model.fingerprint, model.dimensions) {
+    match Live::open(&dir, &model.fingerprint, model.dimensions, model.item_text()) {
         Ok(index) => Ok(Some(Box::new(index))),
         Err(error) => {
             tracing::warn!(?error, "cannot use the prebuilt index: every item is encoded");
@@ -200,7 +203,7 @@ fn from_index(
                 let known = |item: &Item| prebuilt.map_or(Ok(None), |prebuilt| prebuilt.vector_of(item));
                 let known: Vec<Option<&[f32]>> = items.iter().map(known).collect::<Result<_>>()?;
                 let missing = items.iter().zip(&known).filter(|(_, known)| known.is_none());
-                let of = (|item: &&Item| item.passage(), |item: &&Item| format!("item `{}`", item.id));
+                let of = (|item: &&Item| model.item_text().render(item), |item: &&Item| format!("item `{}`", item.id));
                 let mut encoded = Vec::new();
                 encode(&model.worker, Some(TextKind::Item), missing.map(|(item, _)| Ok(item)), of, |_, vector| {
                     encoded.push(vector);
@@ -229,8 +232,8 @@ fn from_index(
 /// Measures recall with the first words of items as queries, which resemble what shoppers type.
 fn check_recall(snapshot: &Snapshot, model: &LoadedModel, settings: &SearchSettings) -> Result<f64> {
     let first_words = |item: Item| {
-        let passage = item.passage();
-        let words: Vec<&str> = passage.split_whitespace().collect();
+        let text = model.item_text().render(&item);
+        let words: Vec<&str> = text.split_whitespace().collect();
         words[..words.len().div_ceil(2).min(MAX_WORDS)].join(" ")
     };
     let texts: Vec<String> = snapshot.sample(RECALL_QUERIES)?.into_iter().map(|(item, _)| first_words(item)).collect();

@@ -14,7 +14,7 @@ use super::record::{GenerationRecord, RECORD};
 use super::settings::SearchSettings;
 use crate::index::{Index, ItemChange, JournalReader};
 use souk_cache::Cache;
-use souk_io::domain::TextKind;
+use souk_io::domain::{Item, TextKind};
 use souk_io::error::{Error, Result};
 use souk_io::telemetry::SEARCH;
 use souk_nn::encoder::{EncoderWorker, Text};
@@ -51,7 +51,7 @@ impl OpenGeneration {
             );
             return Err(Error::data(&dir.join(RECORD), None, problem));
         }
-        let open_index = OpenIndex::open(dir, &record, settings)?;
+        let open_index = OpenIndex::open(dir, &record, settings, model.item_text())?;
         let worker = model.worker.clone();
         let (index, applied, is_cache_down) =
             (open_index.index(), AtomicU64::new(record.catalogue), AtomicBool::new(false));
@@ -97,6 +97,11 @@ impl OpenGeneration {
 
     pub(super) fn worker(&self) -> &Arc<EncoderWorker> {
         &self.worker
+    }
+
+    /// Text of an item, as this generation's model and lexical index read it.
+    pub fn text_of(&self, item: &Item) -> String {
+        self.worker.reader().item_text().render(item)
     }
 
     /// Number of the last catalogue change that searches see.
@@ -223,8 +228,8 @@ impl OpenGeneration {
 
     /// Same changes with vectors of this model.
     async fn reencode(&self, changes: Vec<ItemChange>) -> Result<Vec<ItemChange>> {
-        let passages: Vec<String> = changes.iter().filter_map(ItemChange::item).map(|item| item.passage()).collect();
-        let mut vectors = self.encode(passages, Some(TextKind::Item)).await?.into_iter();
+        let texts: Vec<String> = changes.iter().filter_map(ItemChange::item).map(|item| self.text_of(item)).collect();
+        let mut vectors = self.encode(texts, Some(TextKind::Item)).await?.into_iter();
         let with_vector = |change| match change {
             ItemChange::Put(item, _) => ItemChange::Put(item, vectors.next().unwrap_or_default()),
             delete => delete,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use souk_io::error::Result;
+use souk_io::item_text::ItemText;
 use souk_nn::encoder::{Encoder, EncoderWorker, Limits};
 
 /// Opens the model at a path for search.
@@ -20,5 +21,10 @@ impl LoadedModel {
         let encoder = load_model(path)?;
         let (fingerprint, dimensions) = (encoder.fingerprint()?, encoder.dimensions());
         Ok(Self { worker: Arc::new(EncoderWorker::start(encoder, limits)?), fingerprint, dimensions })
+    }
+
+    /// Template of the items' texts.
+    pub fn item_text(&self) -> &ItemText {
+        self.worker.reader().item_text()
     }
 }

@@ -152,11 +152,11 @@ impl ServingState {
     }
 
     async fn changes(&self, generation: &OpenGeneration, mutations: &[Mutation]) -> Result<Vec<ItemChange>> {
-        let passages = mutations.iter().filter_map(|mutation| match mutation {
-            Mutation::Put(item) => Some(item.passage()),
+        let texts = mutations.iter().filter_map(|mutation| match mutation {
+            Mutation::Put(item) => Some(generation.text_of(item)),
             Mutation::Delete(_) => None,
         });
-        let mut vectors = generation.encode(passages.collect(), Some(TextKind::Item)).await?.into_iter();
+        let mut vectors = generation.encode(texts.collect(), Some(TextKind::Item)).await?.into_iter();
         let change = |mutation: &Mutation| match mutation {
             Mutation::Put(item) => ItemChange::Put(item.clone(), vectors.next().unwrap_or_default()),
             Mutation::Delete(id) => ItemChange::Delete(id.clone()),

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use serde_json::json;
 use souk_io::domain::Item;
+use souk_io::item_text::ItemText;
 use souk_lexical::LexicalOptions;
 use souk_serving::index::{Index, IndexHit, IndexKind, IndexSettings, ItemChange, Live, Snapshot, VectorQuery};
 
@@ -17,8 +18,9 @@ fn live(dir: &Path, kind: IndexKind) -> Live {
         builder.add(&item(i), &vector(i)).unwrap();
     }
     builder.write(&mut |_| ()).unwrap();
-    Live::add_lexical(dir, &Snapshot::open(dir, MODEL, 2).unwrap(), LexicalOptions::default()).unwrap();
-    Live::open(dir, MODEL, 2).unwrap()
+    Live::add_lexical(dir, &Snapshot::open(dir, MODEL, 2).unwrap(), LexicalOptions::default(), &ItemText::default())
+        .unwrap();
+    Live::open(dir, MODEL, 2, &ItemText::default()).unwrap()
 }
 
 #[tokio::test]
@@ -137,7 +139,7 @@ async fn rebuilt_snapshot_matches(index: &Live, home: &Path) {
     }
     assert_eq!(num, NUM);
     builder.write(&mut |_| ()).unwrap();
-    let again = Live::open(&dir, MODEL, 2).unwrap();
+    let again = Live::open(&dir, MODEL, 2, &ItemText::default()).unwrap();
     assert_eq!(again.num_changed(), 0);
     for to in [7, 50, 1000, 2000] {
         let (a, b) = (nearest(index, to, 5, None).await, nearest(&again, to, 5, None).await);

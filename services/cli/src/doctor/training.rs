@@ -8,6 +8,7 @@ use anyhow::Context;
 use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::domain::Item;
+use souk::item_text::ItemText;
 use souk::objective::Candidates;
 use souk::report::Task;
 use souk::reward::{Question, RewardSource};
@@ -46,11 +47,13 @@ fn judges(config: &Config, data: &DataFolder) -> Vec<Check> {
 }
 
 fn judge(config: &Config, data: &DataFolder) -> anyhow::Result<String> {
-    let judge: Arc<dyn RewardSource> = config.open_judge(data)?;
+    // a model that cannot be opened fails a check of its own
+    let item_text = config.open_reader().map_or_else(|_| config.item_text(), |reader| reader.item_text().clone());
+    let judge: Arc<dyn RewardSource> = config.open_judge(data, &item_text)?;
     let query = data.queries()?.next().context("queries.jsonl is empty: add a query to test the judge")??;
     let item: Item = data.items()?.next().context("corpus.jsonl is empty: add an item to test the judge")??.1;
-    let passage = item.passage();
-    let question = Question { query_id: &query.id, query: &query.text, item_id: &item.id, item: &passage };
+    let question =
+        Question { query_id: &query.id, query: &query.text, item_id: &item.id, item: &item_text.render(&item) };
     let verdicts = judge.judge(&[question])?;
     match (verdicts.first().copied().flatten(), judge.trouble()) {
         (Some(verdict), _) => Ok(format!("{}: works ({:?} for the first pair)", judge.id(), verdict.level)),
@@ -74,7 +77,7 @@ fn judgements(data: &DataFolder, split: &str) -> anyhow::Result<String> {
              name another split in trainer.gate.splits ({others})"
         );
     }
-    let task = Task::load(data, split)?;
+    let task = Task::load(data, split, &ItemText::default())?;
     let num: usize = task.queries.iter().map(|query| query.judged.len()).sum();
     Ok(format!("{}: {num} judgements of {} queries", file.display(), task.queries.len()))
 }

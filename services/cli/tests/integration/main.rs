@@ -10,6 +10,7 @@ mod fingerprints;
 mod generative;
 mod index;
 mod ingest;
+mod item_text;
 mod launch;
 mod relevance;
 mod rewards;

@@ -111,3 +111,26 @@ fn rejects_models_that_cannot_be_served() {
         assert!(status.code() == Some(2) && said.contains(words), "{arguments:?}: {said}");
     }
 }
+
+#[test]
+fn a_relevance_model_judges_the_text_it_was_trained_on() {
+    let home = tempfile::tempdir().unwrap();
+    let plan = MarketSpec { seed: 5, items: 400, queries: 60, events: 0 };
+    market::write(&plan, &home.path().join("shop"), &|_, _| {}).unwrap();
+    let template = "encoder.item_text={title} {brand}";
+    let Output { status, stderr, .. } = train(home.path(), &[template]);
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    let manifest = fs::read(home.path().join("judge/relevance.json")).unwrap();
+    assert_eq!(serde_json::from_slice::<Value>(&manifest).unwrap()["item_text"], "{title} {brand}");
+    let evaluate = |out: &str, set: &str| {
+        let judge = ["--set", "judge.type=model", "--set", "judge.path=judge", "--set", set];
+        let mut command = souk(home.path(), &["evaluate", "--lexical", "--data", "shop", "--out", out]);
+        command.args(judge).output().unwrap()
+    };
+    let Output { status, stderr, .. } = evaluate("other", "encoder.item_text={title} {text}");
+    let message = String::from_utf8_lossy(&stderr);
+    assert_eq!(status.code(), Some(2), "{message}");
+    assert!(message.contains("`{title} {brand}`") && message.contains("encoder.item_text"), "{message}");
+    let Output { status, stderr, .. } = evaluate("same", template);
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+}

@@ -3,6 +3,7 @@
 use crate::client::{Running, answer, model};
 use serde_json::{Value, json};
 use souk::cross_encoder::{CrossEncoderJudge as Alone, ServeSettings};
+use souk::item_text::ItemText;
 use souk::market::{self, MarketSpec, Oracle};
 use souk::reward::{Question, RewardSource};
 use souk_http::Keys;
@@ -123,8 +124,9 @@ async fn the_oracle_answers_on_the_same_routes_and_does_not_guess() {
     let oracle = Oracle::build(&plan).unwrap();
     let data = souk::beir::DataFolder::open(&shop).unwrap();
     let query = data.queries().unwrap().next().unwrap().unwrap();
-    let passages: Vec<String> = data.items().unwrap().map(|item| item.unwrap().1.passage()).collect();
-    let judge = JudgeBackend::Oracle(Box::new(OracleJudge::load(&shop).unwrap()));
+    let passages: Vec<String> =
+        data.items().unwrap().map(|item| ItemText::default().render(&item.unwrap().1)).collect();
+    let judge = JudgeBackend::Oracle(Box::new(OracleJudge::load(&shop, &ItemText::default()).unwrap()));
     let running = Running::start(judge, Keys::default(), ServeSettings::default()).await;
 
     let items = json!([{"id": "i0"}, {"id": "nothing"}, {"id": "i7", "text": "whatever"}]);

@@ -4,6 +4,7 @@
 mod client;
 mod clients;
 mod crash;
+mod item_text;
 mod milvus;
 mod routes;
 mod start;

@@ -1,0 +1,228 @@
+//! Template of an item's text, such as `{title} {brand} {category}`: what the encoder, the lexical index and the judge read of an
+//! item.
+
+use std::fmt;
+use std::mem;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::domain::Item;
+
+/// Words separated by white space, of letters and `{field}`s. A field is `title`, `text`, `_id` or any other key of an item. Lists
+/// and objects are shown as their values, separated by spaces. A word whose fields are all missing or empty is left out, with the
+/// letters in it: `by:{brand}`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ItemText {
+    words: Vec<Vec<Part>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Part {
+    Literal(String),
+    Field(String),
+}
+
+impl ItemText {
+    /// Text of an item.
+    pub fn render(&self, item: &Item) -> String {
+        let mut text = String::new();
+        for word in &self.words {
+            let mut shown = String::new();
+            let (mut num_fields, mut num_empty) = (0, 0);
+            for part in word {
+                match part {
+                    Part::Literal(letters) => shown.push_str(letters),
+                    Part::Field(name) => {
+                        let before = shown.len();
+                        push_field(&mut shown, item, name);
+                        num_fields += 1;
+                        num_empty += usize::from(shown.len() == before);
+                    }
+                }
+            }
+            if num_fields > 0 && num_empty == num_fields {
+                continue;
+            }
+            if !text.is_empty() {
+                text.push(' ');
+            }
+            text.push_str(&shown);
+        }
+        text
+    }
+
+    /// Whether this is the text of a model that names no template.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Title and text, joined as in BEIR.
+impl Default for ItemText {
+    fn default() -> Self {
+        Self { words: ["title", "text"].map(|name| vec![Part::Field(name.into())]).into() }
+    }
+}
+
+impl FromStr for ItemText {
+    type Err = String;
+
+    fn from_str(template: &str) -> Result<Self, String> {
+        let wrong = |problem: &str| format!("`{template}` {problem}, for example \"{{title}} {{brand}}\"");
+        let (mut words, mut word, mut rest) = (Vec::new(), Vec::new(), template);
+        while let Some(first) = rest.chars().next() {
+            if let Some(field) = rest.strip_prefix('{') {
+                let (name, after) = field.split_once('}').ok_or_else(|| wrong("has a `{` without `}`: close it"))?;
+                match name.trim() {
+                    "" => return Err(wrong("has a field without a name: name a key of the items")),
+                    name if name.contains('{') => return Err(wrong("has a `{` without `}`: close it")),
+                    name => word.push(Part::Field(name.into())),
+                }
+                rest = after;
+            } else if first == '}' {
+                return Err(wrong("has a `}` without `{`: remove it, or open it before a field's name"));
+            } else if first.is_whitespace() {
+                words.push(mem::take(&mut word));
+                rest = rest.trim_start();
+            } else {
+                let end = rest.find(|c: char| c.is_whitespace() || "{}".contains(c)).unwrap_or(rest.len());
+                word.push(Part::Literal(rest[..end].into()));
+                rest = &rest[end..];
+            }
+        }
+        words.push(word);
+        words.retain(|word| !word.is_empty());
+        if !words.iter().flatten().any(|part| matches!(part, Part::Field(_))) {
+            return Err(wrong("names no field, so that all items would have one text: name fields in braces"));
+        }
+        Ok(Self { words })
+    }
+}
+
+impl fmt::Display for ItemText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, word) in self.words.iter().enumerate() {
+            f.write_str(if at > 0 { " " } else { "" })?;
+            for part in word {
+                match part {
+                    Part::Literal(letters) => f.write_str(letters)?,
+                    Part::Field(name) => write!(f, "{{{name}}}")?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TryFrom<String> for ItemText {
+    type Error = String;
+
+    fn try_from(template: String) -> Result<Self, String> {
+        template.parse()
+    }
+}
+
+impl From<ItemText> for String {
+    fn from(template: ItemText) -> Self {
+        template.to_string()
+    }
+}
+
+fn push_field(text: &mut String, item: &Item, name: &str) {
+    match name {
+        "title" => text.push_str(&item.title),
+        "text" => text.push_str(&item.text),
+        "_id" => text.push_str(&item.id),
+        name => {
+            let mut values = Vec::new();
+            item.fields.get(name).into_iter().for_each(|value| add_values(value, &mut values));
+            text.push_str(&values.join(" "));
+        }
+    }
+}
+
+fn add_values(value: &Value, values: &mut Vec<String>) {
+    match value {
+        Value::Null => {}
+        Value::String(text) if text.is_empty() => {}
+        Value::String(text) => values.push(text.clone()),
+        Value::Array(list) => list.iter().for_each(|value| add_values(value, values)),
+        Value::Object(fields) => fields.values().for_each(|value| add_values(value, values)),
+        Value::Bool(_) | Value::Number(_) => values.push(value.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn item(json: &Value) -> Item {
+        serde_json::from_value(json.clone()).unwrap()
+    }
+
+    fn text(template: &str, fields: &Value) -> String {
+        template.parse::<ItemText>().unwrap().render(&item(fields))
+    }
+
+    #[test]
+    fn the_default_joins_title_and_text() {
+        for (title, body, expected) in [
+            (json!("Oak desk"), "120 cm", "Oak desk 120 cm"),
+            (json!(" Oak  desk\n"), " 120 cm ", " Oak  desk\n  120 cm "),
+            (json!("Oak desk"), "", "Oak desk"),
+            (json!(null), "120 cm", "120 cm"),
+            (json!(""), "", ""),
+        ] {
+            let item = item(&json!({"_id": "7", "title": title, "text": body, "brand": "Acme"}));
+            assert_eq!(ItemText::default().render(&item), expected);
+        }
+        assert!("  {title}\t{ text } ".parse::<ItemText>().unwrap().is_default());
+    }
+
+    #[test]
+    fn a_template_shows_any_fields() {
+        let desk = json!({
+            "_id": "7", "title": "Oak desk", "text": "", "brand": "Acme", "price": 99.5, "stock": 3, "sale": true, "empty": "",
+            "null": null, "none": [], "colours": ["red", "", null, 2], "attributes": {"size": {"cm": 120}, "wood": "oak"},
+        });
+        for (template, expected) in [
+            ("{brand} {title}", "Acme Oak desk"),
+            ("{_id}/{stock} {price} {sale}", "7/3 99.5 true"),
+            ("{title}  {text} {empty} {null} {none} {absent}\t{brand}", "Oak desk Acme"),
+            ("{text} {title} {null}", "Oak desk"),
+            ("{colours} {attributes}", "red 2 120 oak"),
+            ("{title}, by:{brand} from:{country} {empty}{brand}{null}!", "Oak desk, by:Acme Acme!"),
+            ("{title} by {empty}", "Oak desk by"),
+            ("{absent}", ""),
+        ] {
+            assert_eq!(text(template, &desk), expected, "{template}");
+        }
+    }
+
+    #[test]
+    fn a_template_is_written_as_it_was_read() {
+        let template: ItemText = serde_json::from_value(json!(" {title},  by:{brand name}\n")).unwrap();
+        assert_eq!(serde_json::to_value(&template).unwrap(), json!("{title}, by:{brand name}"));
+        assert_eq!(template.to_string().parse(), Ok(template));
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        for (template, expected) in [
+            ("{title} {brand", "close it"),
+            ("{title {brand}", "close it"),
+            ("{title} brand}", "remove it"),
+            ("{title} { }", "name a key"),
+            ("title", "in braces"),
+            ("", "in braces"),
+        ] {
+            let error = template.parse::<ItemText>().unwrap_err();
+            assert!(error.contains(expected) && error.contains(template), "{template}: {error}");
+        }
+    }
+}
