@@ -1,5 +1,5 @@
-//! `judgements.json` of a data folder: which splits of judgements were derived from the search log, and which time of the log is
-//! held out for them. Training draws no example of that time. What happens later may be trained on.
+//! `judgements.json` of a data folder: which splits of judgements were derived from which time of the search log. Training draws no
+//! example of the time of a split that is held out. What happened before or after may be trained on.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,9 +21,6 @@ pub const HELD_OUT: &str = "judgements.json";
 pub struct HeldOut {
     /// What the judgements are, for reports.
     pub kind: String,
-    /// Nothing of the log from here up to `held_out_to` may be trained on.
-    pub held_out_from: String,
-    pub held_out_to: String,
     pub splits: BTreeMap<String, HeldOutSplit>,
     /// How they were made.
     #[serde(flatten)]
@@ -34,7 +31,10 @@ pub struct HeldOut {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldOutSplit {
     pub from: String,
+    /// Last moment.
     pub to: String,
+    /// Whether nothing of this time may be trained on.
+    pub held_out: bool,
 }
 
 impl HeldOut {
@@ -47,19 +47,19 @@ impl HeldOut {
         let text = fs::read(&file).map_err(Error::store(&file, "read it"))?;
         let problem = "is not written by `souk judgements`: run it again, or remove the file";
         let held_out: Self = serde_json::from_slice(&text).map_err(|e| Error::data(&file, None, problem).because(e))?;
-        held_out.range(&file)?;
+        held_out.ranges(&file)?;
         Ok(Some(held_out))
     }
 
-    /// Held-out time of a folder's log, in milliseconds since 1970; empty if none is held out.
-    pub fn times(data: &DataFolder) -> Result<Range<i64>> {
+    /// Held-out times of a folder's log, in milliseconds since 1970; empty if none is held out.
+    pub fn times(data: &DataFolder) -> Result<Vec<Range<i64>>> {
         let file = data.path().join(HELD_OUT);
-        Self::load(data)?.map_or(Ok(0..0), |held_out| held_out.range(&file))
+        Self::load(data)?.map_or(Ok(Vec::new()), |held_out| held_out.ranges(&file))
     }
 
     /// Sentence about a split for reports; none if it was not derived from the log.
     pub fn note(&self, split: &str) -> Option<String> {
-        let HeldOutSplit { from, to } = self.splits.get(split)?;
+        let HeldOutSplit { from, to, .. } = self.splits.get(split)?;
         let day = |time: &str| time.get(..10).unwrap_or(time).to_owned();
         Some(format!("{}, {} to {}", self.kind, day(from), day(to)))
     }
@@ -69,12 +69,13 @@ impl HeldOut {
         write_json_atomic(&data.path().join(HELD_OUT), self)
     }
 
-    fn range(&self, file: &Path) -> Result<Range<i64>> {
+    fn ranges(&self, file: &Path) -> Result<Vec<Range<i64>>> {
         let parse = |text: &str| {
             time::parse(text)
                 .ok_or_else(|| Error::data(file, None, format!("`{text}` is not a time: run `souk judgements` again")))
         };
-        Ok(parse(&self.held_out_from)?..parse(&self.held_out_to)?)
+        let splits = self.splits.values().filter(|split| split.held_out);
+        splits.map(|split| Ok(parse(&split.from)?..parse(&split.to)? + 1)).collect()
     }
 }
 
@@ -88,19 +89,22 @@ mod tests {
         fs::write(home.path().join("corpus.jsonl"), "").unwrap();
         let data = DataFolder::open(home.path()).unwrap();
         assert!(HeldOut::times(&data).unwrap().is_empty());
-        let span = HeldOutSplit { from: "2026-01-01T00:00:00.000Z".into(), to: "2026-01-03T23:59:59.999Z".into() };
+        let split = |from: &str, to: &str, held_out| {
+            let time = |day: &str| format!("2026-01-{day}.999Z");
+            HeldOutSplit { from: format!("2026-01-{from}T00:00:00.000Z"), to: time(to), held_out }
+        };
+        let train = split("01", "03T23:59:59", false);
+        let dev = split("04", "05T23:59:59", true);
         let held_out = HeldOut {
             kind: "implicit, from the search log".into(),
-            held_out_from: "2026-01-01T00:00:00.000Z".into(),
-            held_out_to: "2026-01-04T00:00:00.000Z".into(),
-            splits: BTreeMap::from([("dev".to_owned(), span)]),
+            splits: BTreeMap::from([("train".to_owned(), train), ("dev".to_owned(), dev)]),
             details: Map::new(),
         };
         held_out.save(&data).unwrap();
-        // date -u -d 2026-01-01 +%s
-        assert_eq!(HeldOut::times(&data).unwrap(), 1_767_225_600_000..1_767_484_800_000);
+        // date -u -d 2026-01-04 +%s
+        assert_eq!(HeldOut::times(&data).unwrap(), [1_767_484_800_000..1_767_657_600_000]);
         let loaded = HeldOut::load(&data).unwrap().unwrap();
-        assert_eq!(loaded.note("dev").unwrap(), "implicit, from the search log, 2026-01-01 to 2026-01-03");
+        assert_eq!(loaded.note("dev").unwrap(), "implicit, from the search log, 2026-01-04 to 2026-01-05");
         assert_eq!(loaded.note("test"), None);
         fs::write(home.path().join(HELD_OUT), "{}").unwrap();
         assert!(HeldOut::load(&data).unwrap_err().to_string().contains("souk judgements"));

@@ -80,15 +80,15 @@ struct SelectedCommit {
 impl Examples {
     /// Maps the commits below `home`, or those of a span. Damaged files are errors.
     pub fn open(home: &Path, catalogue: &Catalogue, span: Option<&Span>) -> Result<Self> {
-        Self::open_without(home, catalogue, span, &(0..0))
+        Self::open_without(home, catalogue, span, &[])
     }
 
-    /// The same without the examples of a time that is held out, in milliseconds since 1970.
+    /// The same without the examples of times that are held out, in milliseconds since 1970.
     pub fn open_without(
         home: &Path,
         catalogue: &Catalogue,
         span: Option<&Span>,
-        held_out: &Range<i64>,
+        held_out: &[Range<i64>],
     ) -> Result<Self> {
         let mut selected: Vec<SelectedCommit> = Vec::new();
         let mut opened = Span::default();
@@ -127,7 +127,8 @@ impl Examples {
         Self::map(selected, catalogue, opened, held_out)
     }
 
-    fn map(selected: Vec<SelectedCommit>, catalogue: &Catalogue, span: Span, held_out: &Range<i64>) -> Result<Self> {
+    fn map(selected: Vec<SelectedCommit>, catalogue: &Catalogue, span: Span, held_out: &[Range<i64>]) -> Result<Self> {
+        let is_held_out = |time: i64| held_out.iter().any(|range| range.contains(&time));
         let mut numbers: HashMap<Box<str>, u32> = HashMap::new();
         let (mut before, mut shards, mut starts, mut unknown_items) = (Vec::new(), Vec::new(), vec![0_u64], 0);
         let (mut ends, mut crc, mut num_held_out) = (BTreeMap::new(), crc32fast::Hasher::new(), 0_u64);
@@ -151,10 +152,10 @@ impl Examples {
                 columns.queries.iter().map(|query| number(query.unwrap_or_default())).collect::<Result<_>>()?;
             let known = |id: Option<&str>| id.and_then(|id| catalogue.row(id)).unwrap_or(UNKNOWN);
             let items: Vec<u32> = columns.items.iter().map(known).collect();
-            let hidden = columns.time.values().iter().filter(|time| held_out.contains(time)).count() as u64;
+            let hidden = columns.time.values().iter().filter(|time| is_held_out(**time)).count() as u64;
             let usable = (hidden > 0 || items.contains(&UNKNOWN)).then(|| {
                 let rows = columns.item_keys.values().iter().zip(columns.time.values()).zip(0_u32..);
-                let is_usable = |key: u32, time: i64| items[key as usize] != UNKNOWN && !held_out.contains(&time);
+                let is_usable = |key: u32, time: i64| items[key as usize] != UNKNOWN && !is_held_out(time);
                 rows.filter(|((key, time), _)| is_usable(**key, **time)).map(|(_, row)| row).collect::<Vec<u32>>()
             });
             let num_rows = usable.as_ref().map_or(columns.len(), Vec::len);
@@ -173,7 +174,8 @@ impl Examples {
         let positives = Positives::new(before.iter().chain(&shards).flat_map(Shard::pairs), numbers.len() as u32);
         if num_held_out > 0 {
             // which examples are drawn depends on it
-            [held_out.start, held_out.end].iter().for_each(|time| crc.update(&time.to_le_bytes()));
+            let times = held_out.iter().flat_map(|range| [range.start, range.end]);
+            times.for_each(|time| crc.update(&time.to_le_bytes()));
         }
         Ok(Self { shards, starts, span, ends, unknown_items, num_held_out, positives, crc32: crc.finalize() })
     }

@@ -25,9 +25,9 @@ use souk_io::time;
 const KIND: &str = "implicit judgements from the search log";
 
 /// Everything that is written.
-pub struct Derived<'a> {
-    pub catalogue: &'a Catalogue,
-    pub log: &'a SearchLog,
+pub struct Derived {
+    pub catalogue: Catalogue,
+    pub log: SearchLog,
     pub periods: Periods,
     pub bias: PositionBias,
     pub grades: Grades,
@@ -57,55 +57,49 @@ pub struct SplitReport {
     pub levels: [u64; 4],
 }
 
-pub fn write(
-    source: &JudgementSource<'_>,
-    settings: &JudgementSettings,
-    derived: &Derived<'_>,
-) -> Result<JudgementReport> {
+pub fn write(source: &JudgementSource<'_>, settings: &JudgementSettings, derived: &Derived) -> Result<JudgementReport> {
     let data = source.data;
     let known = HeldOut::load(data)?;
-    let periods: Vec<Period> =
-        Period::ALL.into_iter().filter(|period| derived.grades.graded.iter().any(|of| of.period == *period)).collect();
-    let name = |period: Period| format!("{}{}", source.prefix, period.name());
-    for period in &periods {
-        let (file, split) = (data.qrels(&name(*period)), name(*period));
-        if file.exists() && !known.as_ref().is_some_and(|known| known.splits.contains_key(&split)) {
+    let is_judged = |period: Period| derived.grades.graded.iter().any(|of| of.period == period);
+    let named = |period: Period| source.splits.name(period).filter(|_| is_judged(period)).map(|name| (period, name));
+    let splits: Vec<(Period, String)> = Period::ALL.into_iter().filter_map(named).collect();
+    if splits.is_empty() {
+        let problem = format!("{}: nothing was shown or chosen in the newest part of the log", source.name);
+        return Err(Error::input(problem));
+    }
+    for (_, split) in &splits {
+        let file = data.qrels(split);
+        if file.exists() && !known.as_ref().is_some_and(|known| known.splits.contains_key(split)) {
             let problem = "holds judgements that are not from the log: give --prefix log-, and the splits are named `log-dev` and so on";
             return Err(Error::config(file.display(), problem));
         }
     }
-    let report = report(derived, &periods, name);
-    let (mut from, mut to) = (report.held_out_from.clone(), report.held_out_to.clone());
-    let span = |split: &SplitReport| HeldOutSplit { from: split.from.clone(), to: split.to.clone() };
-    let mut splits: BTreeMap<String, HeldOutSplit> =
-        report.splits.iter().map(|(name, split)| (name.clone(), span(split))).collect();
-    // splits of another prefix stay, and their days stay held out
-    if let Some(known) = known.filter(|known| known.splits.keys().any(|name| !splits.contains_key(name))) {
-        (from, to) = (from.min(known.held_out_from), to.max(known.held_out_to));
-        for (name, split) in known.splits {
-            splits.entry(name).or_insert(split);
-        }
+    let report = report(derived, &splits);
+    let mut held_out: BTreeMap<String, HeldOutSplit> = known.map(|known| known.splits).unwrap_or_default();
+    for (period, name) in &splits {
+        let SplitReport { from, to, .. } = report.splits[name].clone();
+        held_out.insert(name.clone(), HeldOutSplit { from, to, held_out: *period != Period::Train });
     }
     let details = json!({
-        "settings": settings, "strength": source.strength, "log": source.logs, "counts": report.counts,
+        "settings": settings, "strength": source.strength, "log": source.name, "counts": report.counts,
         "position_bias": report.position_bias, "written": report.splits, "slices": report.slices,
     });
     let Value::Object(details) = details else { unreachable!("an object literal") };
-    let held_out = HeldOut { kind: KIND.into(), held_out_from: from, held_out_to: to, splits, details };
+    let held_out = HeldOut { kind: KIND.into(), splits: held_out, details };
     // first: were this stopped halfway, the splits are known to be ours when it runs again
     held_out.save(data)?;
     let ids = write_queries(source, derived)?;
-    for period in &periods {
-        write_qrels(&data.qrels(&name(*period)), derived, *period, &ids)?;
+    for (period, name) in &splits {
+        write_qrels(&data.qrels(name), derived, *period, &ids)?;
     }
     write_slices(source, derived, &ids)?;
     Ok(report)
 }
 
-fn report(derived: &Derived<'_>, periods: &[Period], name: impl Fn(Period) -> String) -> JudgementReport {
-    let (mut splits, mut slices) = (BTreeMap::new(), BTreeMap::<String, u64>::new());
+fn report(derived: &Derived, splits: &[(Period, String)]) -> JudgementReport {
+    let (mut reports, mut slices) = (BTreeMap::new(), BTreeMap::<String, u64>::new());
     let mut counted = HashSet::new();
-    for period in periods {
+    for (period, name) in splits {
         let (from, to) = derived.periods.span(*period);
         let mut split = SplitReport { from: time::format(from), to: time::format(to), ..SplitReport::default() };
         let mut queries = HashSet::new();
@@ -117,12 +111,12 @@ fn report(derived: &Derived<'_>, periods: &[Period], name: impl Fn(Period) -> St
             }
         }
         split.queries = queries.len() as u64;
-        splits.insert(name(*period), split);
+        reports.insert(name.clone(), split);
     }
     JudgementReport {
         held_out_from: time::format(derived.periods.dev),
         held_out_to: time::format(derived.periods.end()),
-        splits,
+        splits: reports,
         slices,
         position_bias: derived.bias.clone(),
         counts: derived.log.counts.clone(),
@@ -131,7 +125,7 @@ fn report(derived: &Derived<'_>, periods: &[Period], name: impl Fn(Period) -> St
 }
 
 /// Adds the judged queries that `queries.jsonl` lacks. Returns the identifier of each query of the log, by its index.
-fn write_queries(source: &JudgementSource<'_>, derived: &Derived<'_>) -> Result<HashMap<u32, String>> {
+fn write_queries(source: &JudgementSource<'_>, derived: &Derived) -> Result<HashMap<u32, String>> {
     let file = source.data.queries_file();
     let (mut known, mut taken) = (HashMap::new(), HashSet::new());
     if file.exists() {
@@ -174,7 +168,7 @@ fn write_queries(source: &JudgementSource<'_>, derived: &Derived<'_>) -> Result<
     Ok(ids)
 }
 
-fn write_qrels(file: &Path, derived: &Derived<'_>, period: Period, ids: &HashMap<u32, String>) -> Result<()> {
+fn write_qrels(file: &Path, derived: &Derived, period: Period, ids: &HashMap<u32, String>) -> Result<()> {
     let mut text = String::from("query-id\tcorpus-id\tscore\n");
     let mut items: HashMap<u32, String> = HashMap::new();
     for Graded { query, item, level, .. } in derived.grades.graded.iter().filter(|graded| graded.period == period) {
@@ -191,7 +185,7 @@ fn write_qrels(file: &Path, derived: &Derived<'_>, period: Period, ids: &HashMap
 }
 
 /// Keeps the slices of other queries, and those that came from elsewhere.
-fn write_slices(source: &JudgementSource<'_>, derived: &Derived<'_>, ids: &HashMap<u32, String>) -> Result<()> {
+fn write_slices(source: &JudgementSource<'_>, derived: &Derived, ids: &HashMap<u32, String>) -> Result<()> {
     let mut slices = source.data.slices()?;
     slices.retain(|_, slice| !super::slices::NAMES.contains(&slice.as_str()));
     for (query, id) in ids {

@@ -2,27 +2,29 @@
 //!
 //! `searches` reads the log, `period` cuts it by day, `position_bias` estimates how often each position is looked at,
 //! `evidence` adds up what a query's shoppers did with an item, `grade` makes levels of it, `slices` names kinds of queries,
-//! and `folder` writes all of it into a data folder.
+//! `quality` compares items whatever the query, and `folder` writes the judgements into a data folder.
 
 mod evidence;
 mod folder;
 mod grade;
 mod period;
 mod position_bias;
+mod quality;
 mod searches;
 mod slices;
 
-use std::path::PathBuf;
-
 use serde::{Deserialize, Serialize};
 
+use self::period::Period;
 use crate::dataset::Strength;
+use crate::log::LogSource;
 use souk_io::beir::DataFolder;
 use souk_io::catalogue::Catalogue;
 use souk_io::error::{Error, Result};
 
 pub use self::folder::{JudgementReport, SplitReport};
 pub use self::position_bias::PositionBias;
+pub use self::quality::{ItemQuality, NEUTRAL};
 pub use self::searches::LogCounts;
 
 /// Settings of judgements from the log.
@@ -91,36 +93,73 @@ impl JudgementSettings {
     }
 }
 
-/// What judgements are made from, and under which names they are written.
+/// What judgements are made from.
 pub struct JudgementSource<'a> {
     pub data: &'a DataFolder,
-    /// Log files in UBI 1.3.
-    pub logs: Vec<PathBuf>,
+    /// A log in UBI 1.3 that is read to its end.
+    pub log: Box<dyn LogSource>,
+    /// The log in reports and errors: its files or topics.
+    pub name: String,
     /// Weights of clicks, carts and purchases.
     pub strength: &'a Strength,
-    /// Prefix of the splits' names, such as `log-`.
-    pub prefix: &'a str,
+    pub splits: Splits<'a>,
 }
 
-/// Reads the log and writes `qrels/{train,dev,test}.tsv`, `queries.jsonl`, `slices.tsv` and `judgements.json` into the data
-/// folder. `progress` gets the number of lines read since its last call.
-pub fn judge_log(
-    source: &JudgementSource<'_>,
-    settings: &JudgementSettings,
-    progress: &mut dyn FnMut(u64),
-) -> Result<JudgementReport> {
-    settings.check()?;
-    source.strength.check()?;
-    let catalogue = Catalogue::open(source.data)?;
-    let log = searches::SearchLog::read(&source.logs, &catalogue, progress)?;
-    let periods = period::Periods::cut(log.search_times(), settings)?;
-    let bias = PositionBias::estimate(&log, settings);
-    let evidence = evidence::Evidence::gather(&log, &periods, &bias, source.strength);
-    let grades = grade::Grades::of(&evidence, settings);
-    let slices = slices::slices(&log, &periods);
-    folder::write(
-        source,
-        settings,
-        &folder::Derived { catalogue: &catalogue, log: &log, periods, bias, grades, slices },
-    )
+/// Which days become which split.
+#[derive(Clone, Copy, Debug)]
+pub enum Splits<'a> {
+    /// `train`, `dev` and `test` by the shares of the settings, with a prefix such as `log-`.
+    ByShare { prefix: &'a str },
+    /// Only the newest part of the log, from this time on, in milliseconds since 1970.
+    Since { time: i64, name: &'a str },
+}
+
+impl Splits<'_> {
+    /// Name of the split of a period, if it is written.
+    fn name(&self, period: Period) -> Option<String> {
+        match self {
+            Self::ByShare { prefix } => Some(format!("{prefix}{}", period.name())),
+            Self::Since { name, .. } => (period == Period::Test).then(|| (*name).to_owned()),
+        }
+    }
+}
+
+/// What the log says, before anything is written.
+pub struct JudgedLog<'a> {
+    source: JudgementSource<'a>,
+    settings: &'a JudgementSettings,
+    derived: folder::Derived,
+}
+
+impl<'a> JudgedLog<'a> {
+    /// Reads the log. `progress` gets the number of lines read since its last call.
+    pub fn read(
+        mut source: JudgementSource<'a>,
+        settings: &'a JudgementSettings,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self> {
+        settings.check()?;
+        source.strength.check()?;
+        let catalogue = Catalogue::open(source.data)?;
+        let log = searches::SearchLog::read(source.log.as_mut(), &source.name, &catalogue, progress)?;
+        let periods = match source.splits {
+            Splits::ByShare { .. } => period::Periods::cut(log.search_times(), settings)?,
+            Splits::Since { time, .. } => period::Periods::since(log.search_times(), time)?,
+        };
+        let bias = PositionBias::estimate(&log, settings);
+        let evidence = evidence::Evidence::gather(&log, &periods, &bias, source.strength);
+        let grades = grade::Grades::of(&evidence, settings);
+        let slices = slices::slices(&log, &periods);
+        Ok(Self { source, settings, derived: folder::Derived { catalogue, log, periods, bias, grades, slices } })
+    }
+
+    /// Writes `qrels/SPLIT.tsv`, `queries.jsonl`, `slices.tsv` and `judgements.json` into the data folder.
+    pub fn write(&self) -> Result<JudgementReport> {
+        folder::write(&self.source, self.settings, &self.derived)
+    }
+
+    /// Quality of the items that have evidence, from the log's time before the held-out days.
+    pub fn qualities(&self) -> Result<Vec<ItemQuality>> {
+        quality::qualities(&self.derived.log, &self.derived.periods, &self.derived.catalogue)
+    }
 }

@@ -70,6 +70,17 @@ impl Periods {
         Ok(Self { dev, test, first, last })
     }
 
+    /// Everything from a time on is `test`, what is before it `train`.
+    pub fn since(times: impl Iterator<Item = i64>, time: i64) -> Result<Self> {
+        let (mut first, mut last) = (i64::MAX, i64::MIN);
+        times.for_each(|at| (first, last) = (first.min(at), last.max(at)));
+        if last < time {
+            let problem = format!("the log has no search from {} on", souk_io::time::format(time));
+            return Err(Error::input(problem));
+        }
+        Ok(Self { dev: time, test: time, first, last })
+    }
+
     pub fn of(&self, time: i64) -> Period {
         if time >= self.test {
             Period::Test
@@ -85,12 +96,12 @@ impl Periods {
         (self.last.div_euclid(DAY_MILLIS) + 1) * DAY_MILLIS
     }
 
-    /// First and last moment of a period.
+    /// First and last moment of a period. The newest one lasts to the end of its day.
     pub fn span(&self, period: Period) -> (i64, i64) {
         match period {
             Period::Train => (self.first, self.dev - 1),
             Period::Dev => (self.dev, self.test - 1),
-            Period::Test => (self.test, self.last),
+            Period::Test => (self.test, self.end() - 1),
         }
     }
 }

@@ -3,18 +3,19 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::path::PathBuf;
+
+use std::time::Duration;
 
 use serde::Serialize;
 
-use souk_io::beir::lines;
+use crate::log::{LogSource, Signal};
 use souk_io::catalogue::Catalogue;
 use souk_io::domain::normalized_query;
 use souk_io::error::{Error, Result};
 use souk_io::ubi::{Action, EventRecord, QueryRecord, Record, RecordReader};
 
-/// Lines between two calls of the progress function.
-const PROGRESS_LINES: u64 = 10_000;
+/// Time limit of waiting for the next lines.
+const WAIT: Duration = Duration::from_secs(1);
 /// Events that name their query's text instead of a search belong together if they are in the same half hour.
 const SEARCH_MILLIS: i64 = 30 * 60 * 1000;
 
@@ -73,29 +74,34 @@ pub struct SearchLog {
 }
 
 impl SearchLog {
-    pub fn read(files: &[PathBuf], catalogue: &Catalogue, progress: &mut dyn FnMut(u64)) -> Result<Self> {
+    /// Reads a source to its end, which must not follow its log. `name` is for errors.
+    pub fn read(
+        source: &mut dyn LogSource,
+        name: &str,
+        catalogue: &Catalogue,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<Self> {
         let mut reading = Reading::default();
         let mut reader = RecordReader::default();
-        for file in files {
-            for line in lines(file)? {
-                let (_, line) = line?;
+        loop {
+            let batch = match source.next(WAIT)? {
+                Some(Signal::Batch(batch)) => batch,
+                Some(Signal::Ended) => break,
+                // nothing is committed, so a lane can move at once
+                Some(Signal::Opened(..) | Signal::Closed(..)) | None => continue,
+            };
+            for message in batch.messages() {
                 reading.counts.lines += 1;
-                if reading.counts.lines.is_multiple_of(PROGRESS_LINES) {
-                    progress(PROGRESS_LINES);
-                }
-                match reader.read(&line) {
+                match reader.read(message.payload) {
                     Ok(Record::Query(query)) => reading.query(&query, catalogue),
                     Ok(Record::Event(event)) => reading.event(&event, catalogue),
                     Ok(Record::Other | Record::Bulk) => reading.counts.skipped += 1,
                     Err(_) => reading.counts.unreadable += 1,
                 }
             }
+            progress(batch.len() as u64);
         }
-        progress(reading.counts.lines % PROGRESS_LINES);
-        reading.finish().map_err(|problem| {
-            let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
-            Error::input(format!("{}: {problem}", names.join(", ")))
-        })
+        reading.finish().map_err(|problem| Error::input(format!("{name}: {problem}")))
     }
 
     pub fn search_times(&self) -> impl Iterator<Item = i64> {
@@ -234,8 +240,11 @@ fn hash(of: &impl Hash) -> u64 {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::sync::Arc;
 
     use super::*;
+    use crate::log::file::{FileSettings, FileSource};
+    use crate::log::{Lane, OnGap};
     use souk_io::beir::DataFolder;
 
     fn read(log: &str) -> Result<SearchLog> {
@@ -244,7 +253,9 @@ mod tests {
         let file = home.path().join("logs.ndjson");
         fs::write(&file, log).unwrap();
         let catalogue = Catalogue::open(&DataFolder::open(home.path()).unwrap()).unwrap();
-        SearchLog::read(&[file], &catalogue, &mut |_| ())
+        let settings = FileSettings { paths: vec![file], follow: false, on_gap: OnGap::Stop };
+        let mut source = FileSource::open(settings, Arc::new(|_: &Lane| Ok(None)))?;
+        SearchLog::read(&mut source, "logs.ndjson", &catalogue, &mut |_| ())
     }
 
     fn query(id: &str, text: &str, hits: &str) -> String {

@@ -2,13 +2,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, LazyLock};
 
 use souk_ingest::dataset::{EXAMPLES_FOLDER, Ingest, IngestSettings, PairSource, Pairs, Strength};
-use souk_ingest::judgements::{JudgementReport, JudgementSettings, JudgementSource, judge_log};
-use souk_ingest::log::OnGap;
+use souk_ingest::judgements::{JudgedLog, JudgementReport, JudgementSettings, JudgementSource, Splits};
 use souk_ingest::log::file::{FileSettings, FileSource};
+use souk_ingest::log::{Lane, OnGap};
 use souk_io::beir::DataFolder;
 use souk_io::catalogue::Catalogue;
 use souk_io::domain::Level;
@@ -58,8 +58,19 @@ fn shop(home: &Path) -> DataFolder {
 }
 
 fn judge(data: &DataFolder, prefix: &str) -> Result<JudgementReport> {
-    let source = JudgementSource { data, logs: vec![data.logs()], strength: &Strength::default(), prefix };
-    judge_log(&source, &JudgementSettings::default(), &mut |_| ())
+    judge_as(data, Splits::ByShare { prefix }, &JudgementSettings::default())
+}
+
+fn judge_as(data: &DataFolder, splits: Splits<'_>, settings: &JudgementSettings) -> Result<JudgementReport> {
+    read(data, splits, settings)?.write()
+}
+
+fn read<'a>(data: &'a DataFolder, splits: Splits<'a>, settings: &'a JudgementSettings) -> Result<JudgedLog<'a>> {
+    static STRENGTH: LazyLock<Strength> = LazyLock::new(Strength::default);
+    let settings_of_file = FileSettings { paths: vec![data.logs()], follow: false, on_gap: OnGap::Stop };
+    let log = Box::new(FileSource::open(settings_of_file, Arc::new(|_: &Lane| Ok(None)))?);
+    let source = JudgementSource { data, log, name: "logs.ndjson".into(), strength: &STRENGTH, splits };
+    JudgedLog::read(source, settings, &mut |_| ())
 }
 
 fn judged(data: &DataFolder, split: &str) -> Vec<(String, String, Level)> {
@@ -135,11 +146,44 @@ fn judgements_by_raters_are_not_replaced() {
     assert_eq!((slices["q2"].as_str(), slices["q3"].as_str()), ("long", "unclicked"));
     // a second prefix, with more days held out, does not give up the first
     let settings = JudgementSettings { dev: 0.3, ..JudgementSettings::default() };
-    let source =
-        JudgementSource { data: &data, logs: vec![data.logs()], strength: &Strength::default(), prefix: "wide-" };
-    let wide = judge_log(&source, &settings, &mut |_| ()).unwrap();
+    judge_as(&data, Splits::ByShare { prefix: "wide-" }, &settings).unwrap();
     let held_out = HeldOut::load(&data).unwrap().unwrap();
     assert!(held_out.note("log-dev").is_some() && held_out.note("wide-dev").is_some());
     judge(&data, "log-").unwrap();
-    assert_eq!(HeldOut::load(&data).unwrap().unwrap().held_out_from, wide.held_out_from);
+    let times = HeldOut::times(&data).unwrap();
+    assert_eq!(times.len(), 4, "dev and test of both");
+    assert_eq!(times.iter().map(|time| time.start).min(), Some(BEGIN + 6 * DAY));
+}
+
+#[test]
+fn the_newest_part_of_the_log_replaces_an_older_one() {
+    let home = tempfile::tempdir().unwrap();
+    let data = shop(home.path());
+    let settings = JudgementSettings::default();
+    let newest = |day: i64| judge_as(&data, Splits::Since { time: BEGIN + day * DAY, name: "newest" }, &settings);
+    newest(4).unwrap();
+    let report = newest(9).unwrap();
+    assert_eq!(report.splits.keys().collect::<Vec<_>>(), ["newest"]);
+    assert!(!data.qrels("train").exists());
+    assert_eq!(HeldOut::times(&data).unwrap(), [BEGIN + 9 * DAY..BEGIN + 10 * DAY]);
+    let error = newest(10).unwrap_err().to_string();
+    assert!(error.contains("no search from 2023-11-25"), "{error}");
+}
+
+#[test]
+fn items_that_sell_better_than_their_clicks_let_expect_have_more_quality() {
+    let home = tempfile::tempdir().unwrap();
+    let data = shop(home.path());
+    let corpus = [
+        "{\"_id\":\"a\"}",
+        "{\"_id\":\"b\",\"units\":400,\"returns\":10}",
+        "{\"_id\":\"c\",\"units\":400,\"returns\":90}",
+    ];
+    fs::write(home.path().join("corpus.jsonl"), corpus.join("\n")).unwrap();
+    let settings = JudgementSettings::default();
+    let found = read(&data, Splits::ByShare { prefix: "" }, &settings).unwrap().qualities().unwrap();
+    assert_eq!(found.iter().map(|of| of.item.as_str()).collect::<Vec<_>>(), ["b", "c"], "nothing is known of a");
+    assert!(found[0].score > 0.6 && found[1].score < 0.4, "{found:?}");
+    // eight days before the held-out ones, six buyers or clickers each
+    assert_eq!((found[0].clicks, found[0].units, found[0].returns), (48, 400, 10));
 }
