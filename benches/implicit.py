@@ -4,10 +4,13 @@
 
 Makes a shop, derives judgements from its log (with and without the correction for position), trains small models of different
 quality, and evaluates them, MiniLM and BM25 on both. Prints nDCG@10 of each, and Kendall's tau between the oracle's order and the log's.
+Also derives the quality of items, with and without the catalogue's sales figures, and prints Spearman's rank correlation with the
+simulated shop's own quality.
 """
 
 import argparse
 import json
+import sqlite3
 import subprocess
 from itertools import combinations
 from pathlib import Path
@@ -41,6 +44,9 @@ def main():
         print(f"| {name} | " + " | ".join(f"{value:.2f}" for value in values) + " |")
     truth, corrected, plain = zip(*table.values())
     print(f"\nKendall's tau with the oracle's order: {tau(truth, corrected):.2f}, not corrected for position {tau(truth, plain):.2f}")
+    for name, fields in (("log and sales figures", True), ("log alone", False)):
+        correlation, num = quality(options, shop, fields)
+        print(f"Spearman's correlation of quality, {name}: {correlation:.2f} ({num} items)")
 
 
 def candidates(options, shop):
@@ -68,6 +74,45 @@ def measure(options, shop, name, flags, split):
     done = run(options, "--json", "evaluate", *flags, "--data", shop, "--split", split, "--judge", "qrels", "--depth", 200,
                "--out", out)
     return json.loads(done)["overall"]["ndcg@10"]
+
+
+def quality(options, shop, with_fields):
+    """Spearman's correlation of the items' quality from the log with the catalogue's, and the number of items."""
+    data = shop if with_fields else options.work / "bare"
+    items = [json.loads(line) for line in open(shop / "corpus.jsonl", encoding="utf-8")]
+    if not with_fields:
+        data.mkdir(exist_ok=True)
+        kept = lambda item: {name: item[name] for name in ("_id", "title", "text", "brand") if name in item}  # noqa: E731
+        lines = [json.dumps(kept(item)) + "\n" for item in items]
+        (data / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
+    database = options.work / f"quality-{with_fields}.db"
+    database.unlink(missing_ok=True)
+    run(options, "judgements", "--data", data, "--from", shop / "logs.ndjson", "--prefix", "quality-", "--quality",
+        "--set", f"store.database=sqlite:{database}")
+    known = dict(sqlite3.connect(database).execute("SELECT item, score FROM quality"))
+    pairs = [(known[item["_id"]], item["quality"]) for item in items if item["_id"] in known]
+    return spearman(*zip(*pairs)), len(pairs)
+
+
+def spearman(a, b):
+    """Pearson's correlation of the ranks; equal values share their mean rank."""
+    a, b = ranks(a), ranks(b)
+    middle = (len(a) - 1) / 2
+    dot = lambda a, b: sum((x - middle) * (y - middle) for x, y in zip(a, b))  # noqa: E731
+    return dot(a, b) / (dot(a, a) * dot(b, b)) ** 0.5
+
+
+def ranks(values):
+    order = sorted(range(len(values)), key=lambda at: values[at])
+    found, at = [0.0] * len(values), 0
+    while at < len(order):
+        end = at
+        while end < len(order) and values[order[end]] == values[order[at]]:
+            end += 1
+        for place in order[at:end]:
+            found[place] = (at + end - 1) / 2
+        at = end
+    return found
 
 
 def tau(a, b):

@@ -1,5 +1,6 @@
 //! Opens the judge of a configuration, with its cache and audit log, and the blend of its verdicts with quality and exclusivity.
 
+use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::{Builder, Runtime};
@@ -13,6 +14,7 @@ use souk_io::item_text::ItemText;
 use souk_lexical::Lexical;
 use souk_nn::backbone::Precision;
 use souk_reward::{Blend, Judge, ModelJudge, QrelsJudge, RewardSource};
+use souk_store::{MAX_PAGE, SqlLedger};
 
 /// The file that a simulated shop is known by.
 const MARKET: &str = "market.json";
@@ -31,7 +33,40 @@ fn runtime() -> Result<&'static Runtime> {
 impl Config {
     pub(super) fn open_blend(&self, data: &DataFolder, item_text: &ItemText) -> Result<Blend> {
         let texts = || data.items().map(|items| items.map(|item| Ok(item_text.render(&item?.1))));
-        Blend::build(&self.reward, self.open_judge(data, item_text)?, || Lexical::build(texts()?))
+        let blend = Blend::build(&self.reward, self.open_judge(data, item_text)?, || Lexical::build(texts()?))?;
+        let qualities = if self.reward.quality > 0.0 { self.qualities(data)? } else { HashMap::new() };
+        Ok(blend.with_qualities(qualities))
+    }
+
+    /// Quality from the log, by catalogue row, of items whose catalogue entry has none.
+    fn qualities(&self, data: &DataFolder) -> Result<HashMap<u32, f32>> {
+        let (mut rows, mut ids) = (Vec::new(), Vec::new());
+        for (item, row) in data.items()?.zip(0_u32..) {
+            let (_, item) = item?;
+            if item.fields.get("quality").is_none_or(serde_json::Value::is_null) {
+                rows.push(row);
+                ids.push(item.id);
+            }
+        }
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        if !SqlLedger::exists(&self.store.database)? {
+            tracing::warn!(
+                "{} items have no quality and count as average: `souk judgements --quality` derives it from the log",
+                ids.len()
+            );
+            return Ok(HashMap::new());
+        }
+        let found = runtime()?.block_on(async {
+            let ledger = self.store.open_ledger().await?;
+            let mut found = Vec::with_capacity(ids.len());
+            for ids in ids.chunks(MAX_PAGE) {
+                found.extend(ledger.get_quality(ids).await?);
+            }
+            Ok::<_, Error>(found)
+        })?;
+        Ok(rows.into_iter().zip(found).filter_map(|(row, found)| Some((row, found?.score as f32))).collect())
     }
 
     /// The judge for evaluation of items without judgements: the configured judge, else the oracle of a simulated shop, else only the

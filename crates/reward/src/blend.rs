@@ -1,12 +1,13 @@
-//! The reward of a candidate (Retrieval-GRPO, eq. 6): relevance from a judge, quality stored with the item, and exclusivity against
-//! the lexical channel. The components are kept separately.
+//! The reward of a candidate (Retrieval-GRPO, eq. 6): relevance from a judge, quality of the item from the catalogue or the search
+//! log, and exclusivity against the lexical channel. The components are kept separately.
 //!
 //! ```text
 //! r = w_rel · f_rel(q,d) + w_q · g_quality(d) + w_x · h_excl(q,d)
 //! ```
 //!
-//! A candidate without a verdict has no reward; components are never guessed.
+//! A candidate without a verdict has no reward; a verdict is never guessed. An item whose quality nobody knows counts as average.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,7 @@ use souk_lexical::Lexical;
 pub struct RewardSettings {
     /// w_rel
     pub relevance: f32,
-    /// w_q; needs items with `quality`.
+    /// w_q: the catalogue's field `quality`, else what `souk judgements --quality` derived from the log, else 0.5.
     pub quality: f32,
     /// w_x
     pub exclusivity: f32,
@@ -49,6 +50,9 @@ pub struct RewardSettings {
     /// Steps whose candidates are sent to the judge ahead of time; 0: training waits for each answer.
     pub lookahead: usize,
 }
+
+/// Quality of an item of which nothing is known, from 0 to 1.
+const NEUTRAL_QUALITY: f32 = 0.5;
 
 /// Component of a reward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,6 +145,8 @@ pub struct Reward {
 pub struct Blend {
     settings: RewardSettings,
     source: Arc<dyn RewardSource>,
+    /// Quality from the log, by catalogue row.
+    qualities: HashMap<u32, f32>,
     exclusivity: Option<Exclusivity>,
 }
 
@@ -155,7 +161,13 @@ impl Blend {
         let RewardSettings { exclusivity, exclusivity_kind: kind, exclusivity_depth: depth, .. } = settings;
         let exclusivity = (*exclusivity > 0.0).then(lexical).transpose()?;
         let exclusivity = exclusivity.map(|lexical| Exclusivity::new(lexical, *kind, *depth));
-        Ok(Self { settings: settings.clone(), source, exclusivity })
+        Ok(Self { settings: settings.clone(), source, qualities: HashMap::new(), exclusivity })
+    }
+
+    /// Adds quality from the log, by catalogue row, for items whose catalogue entry has none.
+    #[must_use]
+    pub fn with_qualities(self, qualities: HashMap<u32, f32>) -> Self {
+        Self { qualities, ..self }
     }
 
     pub fn source(&self) -> &dyn RewardSource {
@@ -178,7 +190,7 @@ impl Blend {
         let rewards = asked.iter().zip(verdicts).enumerate().map(|(at, (asked, verdict))| {
             // a score that is no number is no verdict
             let verdict = verdict.filter(|verdict| verdict.score.is_finite())?;
-            let quality = if self.settings.quality > 0.0 { asked.quality? } else { asked.quality.unwrap_or(0.0) };
+            let quality = asked.quality.or_else(|| self.qualities.get(&asked.row).copied()).unwrap_or(NEUTRAL_QUALITY);
             let exclusive = exclusive.as_ref().map_or(0.0, |all| all[at]);
             Some(self.fuse(verdict.level, [verdict.score, quality, exclusive]))
         });
@@ -251,7 +263,13 @@ mod tests {
         let bad = found[1].unwrap();
         assert_eq!(bad.parts, [0.2, 0.6, 0.0], "what is not Good need not be exclusive");
         assert_eq!(found[2..], [None, None]);
-        assert_eq!(rewards(settings, None), [None; 4], "an item without quality has no reward that counts it");
+        let unknown = rewards(settings.clone(), None)[0].unwrap();
+        assert_eq!(unknown.parts[1], 0.5, "an item of unknown quality counts as average");
+        let texts = || Lexical::build(std::iter::once(Ok("oak desk".to_owned())));
+        let blend = Blend::build(&settings, Arc::new(Told), texts).unwrap().with_qualities([(7, 0.9)].into());
+        let question = Question { query_id: "q", query: "oak lamp", item_id: "good", item: "oak desk" };
+        let part = |row, quality| blend.reward(&[Candidate { question, row, quality }]).unwrap()[0].unwrap().parts[1];
+        assert_eq!((part(7, None), part(7, Some(0.2)), part(8, None)), (0.9, 0.2, 0.5), "the catalogue's comes first");
     }
 
     #[test]

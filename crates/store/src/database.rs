@@ -67,6 +67,10 @@ impl Database {
         }
     }
 
+    pub fn exists(address: &Address) -> Result<bool> {
+        Ok(address.scheme() != "sqlite" || sqlite_file(address)?.exists())
+    }
+
     async fn open_sqlite(address: &Address, open: OpenMode) -> Result<Self> {
         let file = sqlite_file(address)?;
         if open == OpenMode::Existing && !file.exists() {

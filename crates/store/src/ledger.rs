@@ -95,6 +95,11 @@ pub struct SqlLedger {
 }
 
 impl SqlLedger {
+    /// False if the address is a SQLite file that does not exist.
+    pub fn exists(address: &Address) -> Result<bool> {
+        Database::exists(address)
+    }
+
     /// Connects to a database that has exactly this program's migrations.
     pub async fn open(address: &Address) -> Result<Self> {
         let database = Database::open(address, OpenMode::Existing).await?;

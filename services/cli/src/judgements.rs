@@ -1,51 +1,102 @@
 //! `souk judgements`: derives judgements from a search log, held out by time.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
+use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use souk::beir::DataFolder;
-use souk::judgements::{JudgementReport, JudgementSource, judge_log};
+use souk::config::Config;
+use souk::judgements::{ItemQuality, JudgedLog, JudgementReport, JudgementSource, Splits};
+use souk::log::Lane;
+use souk::store::{MAX_PAGE, Quality};
 
 use crate::GlobalArgs;
+use crate::ingest::LogArgs;
 use crate::output::print;
 use crate::progress::ProgressDisplay;
 
 /// Derive judgements from a search log, to measure models without raters
 ///
-/// The newest days of the log become the splits test and dev, the days before them train. Training draws nothing from the
+/// Reads the log (by default DIR/logs.ndjson) to its end. The newest days become the splits test and dev, the days before them train. Training draws nothing from the
 /// held-out days. An item's level (L1 to L4) comes from how often it was chosen for a query, compared with how often it was looked
 /// at: the position bias is estimated from the log. Carts and purchases count more than clicks ([ingest.strength]).
 ///
 /// Examples:
 ///   souk judgements --data SHOP
 ///   souk judgements --data SHOP --from logs.ndjson --set judgements.test=0.2 --prefix log-
+///   souk judgements --data SHOP --kafka localhost:9092 --topic ubi --quality
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct JudgementsCommand {
     /// Data folder; the splits are written to DIR/qrels
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
-    /// Log file in UBI 1.3, repeatable (default: DIR/logs.ndjson)
-    #[arg(long, value_name = "FILE")]
-    from: Vec<PathBuf>,
+    #[command(flatten)]
+    log: LogArgs,
     /// Prefix of the splits' names, such as log-, for a folder that also has judgements by raters
     #[arg(long, value_name = "TEXT", default_value = "")]
     prefix: String,
+    /// Also derive the quality of items, and keep it in the database of [store] for the quality reward
+    #[arg(long)]
+    quality: bool,
 }
 
 impl JudgementsCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
-        let config = globals.load(Vec::new())?;
+        let mut config = globals.load(self.log.changes())?;
         let data = DataFolder::open(&self.data)?;
-        let logs = if self.from.is_empty() { vec![data.logs()] } else { self.from.clone() };
-        let source = JudgementSource { data: &data, logs, strength: &config.ingest.strength, prefix: &self.prefix };
+        if config.log.paths.is_empty() && config.log.brokers.is_empty() {
+            config.log.paths = vec![data.logs()];
+        }
+        // it must not take partitions from the group that ingests, and leaves nothing behind
+        config.log.group = Some(format!("{}-judgements", config.log.group.as_deref().unwrap_or("souk")));
+        (config.log.follow, config.log.dead_letter_topic) = (false, None);
+        let log = config.log.open(Arc::new(|_: &Lane| Ok(None)))?;
+        let name = match config.log.brokers.as_str() {
+            "" => config.log.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
+            brokers => format!("{} of {brokers}", config.log.topics.join(", ")),
+        };
+        let splits = Splits::ByShare { prefix: &self.prefix };
+        let source = JudgementSource { data: &data, log, name, strength: &config.ingest.strength, splits };
         let shown = ProgressDisplay::start("lines", None);
-        let report = judge_log(&source, &config.judgements, &mut |lines| shown.add(lines));
+        let judged = JudgedLog::read(source, &config.judgements, &mut |lines| shown.add(lines));
         shown.finish();
-        let report = report?;
-        print(globals, &json!(report), &text(&report))
+        let judged = judged?;
+        let report = judged.write()?;
+        let mut text = text(&report);
+        let mut json = json!(report);
+        if self.quality {
+            let qualities = judged.qualities()?;
+            keep(&config, &qualities)?;
+            text += &format!("\nquality of {} items kept in {}", qualities.len(), config.store.database);
+            json["qualities"] = json!(qualities.len());
+        }
+        print(globals, &json, &text)
     }
+}
+
+/// Writes the quality of items to the ledger.
+fn keep(config: &Config, qualities: &[ItemQuality]) -> anyhow::Result<()> {
+    let row = |of: &ItemQuality| Quality {
+        item: of.item.clone(),
+        units: of.units as i64,
+        returns: of.returns as i64,
+        ratings_sum: of.ratings_sum,
+        num_ratings: of.num_ratings as i64,
+        score: of.score,
+    };
+    let rows: Vec<Quality> = qualities.iter().map(row).collect();
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
+    runtime.block_on(async {
+        let ledger = config.store.open_own_ledger().await?;
+        for rows in rows.chunks(MAX_PAGE) {
+            ledger.put_quality(rows).await?;
+        }
+        Ok(())
+    })
 }
 
 fn text(report: &JudgementReport) -> String {

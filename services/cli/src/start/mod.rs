@@ -234,7 +234,7 @@ impl StartCommand {
     /// table.
     fn learn(&self, steps: &Steps, config: &Config, base: &Path, serving: bool) -> anyhow::Result<Vec<String>> {
         let data = self.data();
-        let mut arguments = self.with_config(&["judgements"]);
+        let mut arguments = self.with_config(&["judgements", "--quality"]);
         arguments.extend(["--data".into(), data.clone().into()]);
         steps.run("Derive judgements from the log", None, arguments)?;
         let mut arguments = self.with_config(&["ingest"]);

@@ -50,7 +50,7 @@ fn two_files_become_a_measured_and_trained_model() {
     let done = run_ok(&start);
     let printed = String::from_utf8_lossy(&done.stderr).into_owned();
     let steps = ["souk judgements", "souk train", "souk relevance train", "--hybrid", "Measure r-grpo on test", "'"];
-    for expected in steps.into_iter().chain(["implicit judgements"]) {
+    for expected in steps.into_iter().chain(["implicit judgements", "quality of "]) {
         assert!(printed.contains(expected), "{expected}: {printed}");
     }
     let json: Value = serde_json::from_slice(&done.stdout).unwrap();

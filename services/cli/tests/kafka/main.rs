@@ -1,7 +1,9 @@
 //! `souk ingest` on a real Kafka broker (KAFKA_BROKERS): kills, shared partitions and broker restarts.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
+#[path = "../broker/mod.rs"]
 mod broker;
+mod commands;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -122,29 +124,6 @@ fn corpus(data: &Path, items: usize) {
     let mut corpus = String::new();
     (0..items).for_each(|item| corpus.push_str(&format!("{{\"_id\":\"{item}\"}}\n")));
     fs::write(data.join("corpus.jsonl"), corpus).unwrap();
-}
-
-#[test]
-fn produce_and_ingest_round_trip() {
-    let Some((brokers, _up)) = stable_broker("produce_and_ingest_round_trip") else { return };
-    let topic = format!("souk-produced-{}", std::process::id());
-    let home = tempfile::tempdir().unwrap();
-    corpus(home.path(), 30);
-    let mut log = String::new();
-    for number in 0..30 {
-        let id = format!("q{number}");
-        log += &format!("{}\n{}\n\n", query(&id), click(&id, number));
-    }
-    let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
-    command.args(["produce", "--json", "--kafka", &brokers, "--topic", &topic, "--partitions", "3"]);
-    // the first run creates the topic, the second finds it
-    for (log, num) in [("", 0), (log.as_str(), 60)] {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        child.stdin.take().unwrap().write_all(log.as_bytes()).unwrap();
-        assert_eq!(finish(child)["messages"], num);
-    }
-    let done = finish(ingest(&brokers, &topic, home.path(), &[]));
-    assert_eq!((&done["examples"], &done["waiting"]), (&30.into(), &0.into()), "a click follows its query: {done}");
 }
 
 /// The items of all examples, sorted.
