@@ -226,7 +226,9 @@ impl StartCommand {
 
     fn serve(&self, steps: &Steps) -> anyhow::Result<Child> {
         let mut arguments = words(&["serve", "--listen", &self.listen, "--precision", precision(), "--config"]);
-        arguments.extend([self.config_file().into(), "--model".into(), self.served().into()]);
+        // the link moves, but a version keeps its model
+        let model = self.served().canonicalize().context("cannot find the served model")?;
+        arguments.extend([self.config_file().into(), "--model".into(), model.into()]);
         steps.spawn("Serve", arguments)
     }
 
@@ -260,7 +262,7 @@ impl StartCommand {
             if is_new || is_measured {
                 self.link_served(&trained)?;
                 if serving {
-                    offer(config, &stage.name, &trained)?;
+                    offer(config, &stage.name, &trained, [&before, &after])?;
                 }
             }
             (before, best) = (after, trained);
@@ -335,22 +337,31 @@ impl StartCommand {
     }
 }
 
-/// Registers a model that passed, so that the running service swaps to it.
-fn offer(config: &Config, stage: &str, model: &Path) -> anyhow::Result<()> {
+/// Registers a model that passed with its measurement, so that the running service swaps to it.
+fn offer(config: &Config, stage: &str, model: &Path, measured: [&EvaluationRun; 2]) -> anyhow::Result<()> {
     let path = model.canonicalize().context("cannot find the trained model")?.display().to_string();
     let mut opened = config.clone();
     opened.model.path = Some(path.clone());
     let fingerprint = opened.open_encoder()?.fingerprint()?;
     let version = format!("{stage}-{fingerprint:.8}");
     let metrics = json!({"gate": {"passed": true, "reasons": []}});
-    let new = NewVersion { version: version.clone(), path, fingerprint, parent: None, metrics };
+    let [before, after] = measured.map(|run| serde_json::to_value(&run.metrics));
+    let (before, after) = (before.context("cannot write metrics")?, after.context("cannot write metrics")?);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
     runtime.block_on(async {
         let ledger = config.store.open_own_ledger().await?;
-        if ledger.version(&version).await?.is_none() {
-            ledger.add_version(&new).await?;
+        if ledger.version(&version).await?.is_some() {
+            return Ok(());
         }
+        let parent = ledger.served().await?.map(|served| served.version);
+        let new = NewVersion { version: version.clone(), path, fingerprint, parent: parent.clone(), metrics };
+        ledger.add_version(&new).await?;
+        if let Some(parent) = parent {
+            ledger.add_report(&parent, GATE_SPLIT, &before).await?;
+        }
+        // last: the service waits for it
+        ledger.add_report(&version, GATE_SPLIT, &after).await?;
         Ok(())
     })
 }

@@ -1,10 +1,16 @@
 //! `souk start` on a small shop: from two files to a link to the model that is served.
 
-use std::fs;
-use std::path::Path;
-use std::process::{Command, Output};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use souk_testing::http_client::ask;
+
+/// Longer than any step takes.
+const PATIENCE: Duration = Duration::from_secs(180);
 
 fn souk(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
@@ -41,26 +47,90 @@ fn files(home: &Path) -> [String; 3] {
     [format!("{market}/corpus.jsonl"), format!("{market}/logs.ndjson"), model]
 }
 
+/// The last stage whose model passed.
+fn best_stage(printed: &str) -> Option<&'static str> {
+    ["r-grpo", "supervised"].into_iter().find(|stage| printed.contains(&format!("The model of `{stage}` passed")))
+}
+
+/// A `souk start` that serves; what it prints goes to files.
+struct Running {
+    child: Child,
+    out: PathBuf,
+    log: PathBuf,
+}
+
+impl Running {
+    fn start(home: &Path, arguments: &[&str]) -> Self {
+        let (out, log) = (home.join("out.json"), home.join("start.log"));
+        let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
+        command.args(arguments).args(["--listen", "127.0.0.1:0"]).env("HF_HUB_OFFLINE", "1").env_remove("RUST_LOG");
+        command.stdout(File::create(&out).unwrap()).stderr(File::create(&log).unwrap());
+        Self { child: command.spawn().unwrap(), out, log }
+    }
+
+    fn printed(&self) -> String {
+        fs::read_to_string(&self.log).unwrap()
+    }
+
+    fn wait_for(&mut self, text: &str) -> String {
+        let begun = Instant::now();
+        loop {
+            let printed = self.printed();
+            if printed.contains(text) {
+                return printed;
+            }
+            let ended = self.child.try_wait().unwrap();
+            assert!(ended.is_none() && begun.elapsed() < PATIENCE, "no `{text}`: {ended:?}: {printed}");
+            sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until the service has swapped to the model of a stage.
+    fn wait_until_served(&mut self, stage: &str) {
+        let printed = self.wait_for("answers on http://");
+        let address = printed.split("answers on http://").nth(1).unwrap().split('/').next().unwrap().parse().unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let begun = Instant::now();
+        loop {
+            let models = runtime.block_on(ask(address, "GET /models", "", b"")).json();
+            if models["served"]["version"].as_str().unwrap().starts_with(stage) {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{stage}: {models}");
+            sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Stops it, and returns what it printed as JSON.
+    fn stop(mut self) -> Value {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        serde_json::from_slice(&fs::read(&self.out).unwrap()).unwrap()
+    }
+}
+
 #[test]
 fn two_files_become_a_measured_and_trained_model() {
     let home = tempfile::tempdir().unwrap();
     let [items, log, model] = files(home.path());
     let shop = home.path().join("my shop").display().to_string();
-    let start = ["--json", "start", "--items", &items, "--log", &log, "--model", &model, "--out", &shop, "--once"];
-    let done = run_ok(&start);
-    let printed = String::from_utf8_lossy(&done.stderr).into_owned();
+    let start = ["--json", "start", "--items", &items, "--log", &log, "--model", &model, "--out", &shop];
+    let mut running = Running::start(home.path(), &start);
+    let printed = running.wait_for("serving on");
     let steps = ["souk judgements", "souk train", "souk relevance train", "--hybrid", "Measure r-grpo on test", "'"];
     for expected in steps.into_iter().chain(["implicit judgements", "quality of "]) {
         assert!(printed.contains(expected), "{expected}: {printed}");
     }
-    let json: Value = serde_json::from_slice(&done.stdout).unwrap();
+    let best = best_stage(&printed);
+    if let Some(stage) = best {
+        running.wait_until_served(stage);
+    }
+    let json = running.stop();
     assert!(json["metrics"]["r-grpo"]["ndcg@10"].as_f64().is_some(), "{json}");
     let shop = Path::new(&shop);
     assert!(shop.join("served").join("config.json").exists() && shop.join("data/qrels/test.tsv").exists());
     let trained = shop.join("models/supervised").canonicalize().unwrap();
     let served = shop.join("served").canonicalize().unwrap();
-    let passed = |stage: &str| printed.contains(&format!("The model of `{stage}` passed"));
-    let best = if passed("r-grpo") { Some("r-grpo") } else { passed("supervised").then_some("supervised") };
     let expected = best.map_or_else(|| model.clone().into(), |stage| shop.join("models").join(stage));
     assert_eq!(served, expected.canonicalize().unwrap(), "{printed}");
 
