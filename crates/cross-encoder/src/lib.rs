@@ -52,7 +52,7 @@ pub struct RelevanceSettings {
     pub pooling: Option<Reading>,
     /// Starts from only the lowest layers of the model.
     pub num_layers: Option<usize>,
-    /// Maximum tokens of query and item together. Default: the model's positions, at most 512.
+    /// Maximum tokens of query and item together, never more than the model's positions. Default: 512.
     pub max_tokens: Option<usize>,
     /// Passes over all pairs.
     pub epochs: f64,

@@ -75,7 +75,7 @@ impl CrossEncoder {
         };
         let usual = if architecture.is_decoder() { Reading::LastToken } else { Reading::Cls };
         let pooling = shape.pooling.unwrap_or(usual);
-        let max_tokens = shape.max_tokens.unwrap_or(USUAL_TOKENS.min(architecture.max_tokens()));
+        let max_tokens = shape.max_tokens.unwrap_or(USUAL_TOKENS).min(architecture.max_tokens());
         let mut tokenizer = Tokenizer::open(&dir)?;
         tokenizer.disable_truncation()?;
         tokenizer.add_pair_template()?;

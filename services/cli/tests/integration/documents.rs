@@ -11,7 +11,8 @@ use std::process::{Child, Command, Stdio};
 use tempfile::TempDir;
 
 /// Parts of commands, and what is added to such commands to make them fast and independent of the machine's ports.
-const ADDED: [(&str, &str); 6] = [
+const ADDED: [(&str, &str); 7] = [
+    ("souk start", "--once --model $MODEL"),
     ("souk market", "--items 600 --queries 120 --events 3000"),
     ("souk init", "--set scratch.vocab=600 --set scratch.architecture.num_hidden_layers=1"),
     ("souk train", "--set train.max_steps=2 --set train.batch=8"),
@@ -77,6 +78,39 @@ impl Block {
     }
 }
 
+const MATERIALS: [&str; 5] = ["oak", "steel", "glass", "bamboo", "marble"];
+const THINGS: [&str; 8] = ["desk", "lamp", "shelf", "chair", "mirror", "vase", "bed", "stool"];
+
+/// A product file: every material with every thing, in three sizes.
+fn items() -> String {
+    let row = |at: usize| {
+        let (material, thing, size) = (MATERIALS[at % 5], THINGS[at / 5 % 8], 40 + 20 * (at / 40));
+        format!("p{at},{material} {thing} {size} cm,Home,{}.90\n", 10 + at)
+    };
+    ["sku,title,category,price\n".to_owned()].into_iter().chain((0..120).map(row)).collect()
+}
+
+/// A search log of twelve days: each search shows six items and ends with a click on one that has both words.
+fn log() -> String {
+    let mut text = String::from("time,session,query,item,position,event\n");
+    for search in 0..600_usize {
+        let (material, thing) = (search % 5, search / 5 % 8);
+        let query = format!("{} {}", MATERIALS[material], THINGS[thing]);
+        let time = 1_760_000_000 + search * 1728;
+        for position in 1..=6 {
+            let answers = position == 1 + search % 6;
+            let at =
+                if answers { material + 5 * thing + 40 * (search % 3) } else { (search * 7 + position * 11) % 120 };
+            let mut event = |name: &str| text += &format!("{time},s{search},{query},p{at},{position},{name}\n");
+            event("impression");
+            if answers {
+                event(if search % 4 == 0 { "purchase" } else { "click" });
+            }
+        }
+    }
+    text
+}
+
 /// A shell in a folder of its own, with `souk` on its path.
 struct Shell {
     home: TempDir,
@@ -95,7 +129,11 @@ impl Shell {
         symlink(env!("CARGO_BIN_EXE_souk-engine"), home.path().join("bin/souk")).unwrap();
         fs::write(home.path().join("toys.csv"), "1,Wooden train,Toys,Acme,9.99\n2,Oak blocks,Toys,Acme,19.99\n")
             .unwrap();
-        Self { home, service: None }
+        fs::write(home.path().join("items.csv"), items()).unwrap();
+        fs::write(home.path().join("log.csv"), log()).unwrap();
+        let shell = Self { home, service: None };
+        assert!(shell.bash("gzip log.csv").status().unwrap().success());
+        shell
     }
 
     fn bash(&self, command: &str) -> Command {
@@ -111,6 +149,10 @@ impl Shell {
         match plain.strip_suffix('&') {
             _ if plain == "kill %%" => self.stop(),
             Some(service) => self.start(service),
+            None if SERVICES.iter().any(|(name, _)| squeezed(plain).starts_with(name)) => {
+                self.start(plain);
+                self.stop();
+            }
             None => {
                 let output = self.bash(&self.adapted(plain)).output().unwrap();
                 let (out, log) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -195,14 +237,16 @@ fn the_commands_of_the_usage_page_work_in_their_order() {
 }
 
 #[test]
-fn the_first_commands_of_the_readme_are_make_targets() {
-    let (_, text) = document("README.md");
-    let first = text.split("\n## Use your own data\n").next().unwrap();
-    let commands: Vec<String> = blocks(first).into_iter().flat_map(|block| block.commands).collect();
-    assert!(!commands.is_empty());
+fn the_commands_of_the_readme_work_in_their_order() {
+    let (path, text) = document("README.md");
+    let num_run = run_document(&path, &text);
+    assert!(num_run > 10, "{num_run}");
+    // what is not run exists
     let (_, makefile) = document("Makefile");
-    for command in commands {
-        let target = command.strip_prefix("make ").unwrap().split_whitespace().next().unwrap().to_owned();
+    for command in blocks(&text).into_iter().flat_map(|block| block.commands) {
+        let Some(target) = command.strip_prefix("make ").and_then(|rest| rest.split_whitespace().next()) else {
+            continue;
+        };
         assert!(makefile.contains(&format!("\n{target}: ")), "Makefile has no target {target}");
     }
 }

@@ -30,7 +30,7 @@ fn files(home: &Path) -> [String; 3] {
     run_ok(&["market", "--seed", "5", "--items", "400", "--queries", "100", "--events", "6000", "--out", &market]);
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/scratch-bert.toml");
     let sizes = "scratch.architecture={model_type=\"bert\", hidden_size=32, num_hidden_layers=1, num_attention_heads=2, \
-                 intermediate_size=64, max_position_embeddings=128}";
+                 intermediate_size=64, max_position_embeddings=64}";
     run_ok(&[
         "init",
         "--config",
