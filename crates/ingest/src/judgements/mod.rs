@@ -24,7 +24,7 @@ use souk_io::error::{Error, Result};
 
 pub use self::folder::{JudgementReport, SplitReport};
 pub use self::position_bias::PositionBias;
-pub use self::quality::{ItemQuality, NEUTRAL};
+pub use self::quality::ItemQuality;
 pub use self::searches::LogCounts;
 
 /// Settings of judgements from the log.
@@ -93,7 +93,7 @@ impl JudgementSettings {
     }
 }
 
-/// What judgements are made from.
+/// The log that judgements are derived from, and the folder they are written to.
 pub struct JudgementSource<'a> {
     pub data: &'a DataFolder,
     /// A log in UBI 1.3 that is read to its end.
@@ -124,7 +124,7 @@ impl Splits<'_> {
     }
 }
 
-/// What the log says, before anything is written.
+/// A log with its judgements. Nothing is written yet.
 pub struct JudgedLog<'a> {
     source: JudgementSource<'a>,
     settings: &'a JudgementSettings,

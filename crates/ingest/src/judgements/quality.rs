@@ -5,7 +5,7 @@
 //! average of all, an item's towards its brand's, by how much of the spread is more than chance (method of moments). An estimate
 //! is measured in standard deviations `z` of the true rates. `score = 1 / (1 + exp(-Σ z))`, so without evidence it is 0.5.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 use serde::Serialize;
 
@@ -16,12 +16,8 @@ use souk_io::domain::Item;
 use souk_io::error::Result;
 use souk_io::ubi::Action;
 
-/// Score of an item without evidence.
-pub const NEUTRAL: f64 = 0.5;
 /// Variance of a single rating in stars.
 const RATING_VARIANCE: f64 = 1.0;
-/// Lowest rating.
-const FEWEST_STARS: f64 = 1.0;
 
 /// Quality of an item, and what it was computed from.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -48,59 +44,60 @@ struct Observed {
     num: f64,
 }
 
-/// Quality of the items that have evidence, in catalogue order. Only the log's time before the held-out days counts.
+/// Quality of the items of which something is known, be it only of their brand, in catalogue order. Only the log's time before the
+/// held-out days counts.
 pub fn qualities(log: &SearchLog, periods: &Periods, catalogue: &Catalogue) -> Result<Vec<ItemQuality>> {
-    let mut found: BTreeMap<u32, ItemQuality> = BTreeMap::new();
-    let mut brands: HashMap<u32, u32> = HashMap::new();
-    let mut names: HashMap<String, u32> = HashMap::new();
+    let (mut found, mut brands, mut numbers) = (Vec::new(), Vec::new(), HashMap::new());
     for row in 0..catalogue.len() {
         let item = catalogue.item(row)?;
-        let next = names.len() as u32;
-        brands.insert(row, *names.entry(text(&item, "brand")).or_insert(next));
-        let num_ratings = number(&item, "num_ratings");
-        found.insert(
-            row,
-            ItemQuality {
-                clicks: 0,
-                conversions: 0,
-                units: number(&item, "units") as u64,
-                returns: number(&item, "returns") as u64,
-                ratings_sum: (number(&item, "rating").max(FEWEST_STARS) * num_ratings).round(),
-                num_ratings: num_ratings as u64,
-                score: NEUTRAL,
-                item: item.id,
-            },
-        );
+        let next = numbers.len() as u32;
+        brands.push(*numbers.entry(text(&item, "brand")).or_insert(next));
+        found.push(ItemQuality::of_fields(item));
     }
-    let mut purchases: HashMap<u32, u64> = HashMap::new();
+    let mut purchases = vec![0_u64; found.len()];
     for shown in log.shown.iter().filter(|shown| shown.action > Action::Impression) {
-        if periods.of(log.searches[shown.search as usize].time) != Period::Train {
-            continue;
-        }
-        if let Some(of) = found.get_mut(&shown.item) {
-            of.clicks += 1;
-            of.conversions += u64::from(shown.action >= Action::AddToCart);
-            *purchases.entry(shown.item).or_default() += u64::from(shown.action == Action::Purchase);
+        if periods.of(log.searches[shown.search as usize].time) == Period::Train {
+            let item = shown.item as usize;
+            found[item].clicks += 1;
+            found[item].conversions += u64::from(shown.action >= Action::AddToCart);
+            purchases[item] += u64::from(shown.action == Action::Purchase);
         }
     }
     let component = |sum: fn(&ItemQuality) -> f64, num: fn(&ItemQuality) -> u64, variance: fn(f64) -> f64| {
         let observed =
-            |(row, of): (&u32, &ItemQuality)| Observed { brand: brands[row], sum: sum(of), num: num(of) as f64 };
-        deviations(&found.iter().map(observed).collect::<Vec<_>>(), variance)
+            |(of, brand): (&ItemQuality, &u32)| Observed { brand: *brand, sum: sum(of), num: num(of) as f64 };
+        deviations(&found.iter().zip(&brands).map(observed).collect::<Vec<_>>(), variance)
     };
     let chance = |mean: f64| mean * (1.0 - mean);
     let converted = component(|of| of.conversions as f64, |of| of.clicks, chance);
     let returned = component(|of| of.returns as f64, |of| of.units, chance);
     let rated = component(|of| of.ratings_sum, |of| of.num_ratings, |_| RATING_VARIANCE);
-    for ((row, of), at) in found.iter_mut().zip(0..) {
-        let sum: f64 = converted[at] - returned[at] + rated[at];
+    let sums: Vec<f64> = (0..found.len()).map(|at| converted[at] - returned[at] + rated[at]).collect();
+    for ((of, sum), purchases) in found.iter_mut().zip(&sums).zip(purchases) {
         of.score = 1.0 / (1.0 + (-sum).exp());
         if of.units == 0 {
-            of.units = purchases.get(row).copied().unwrap_or_default();
+            of.units = purchases;
         }
     }
-    let has_evidence = |of: &ItemQuality| of.clicks + of.units + of.num_ratings > 0;
-    Ok(found.into_values().filter(has_evidence).collect())
+    Ok(found.into_iter().zip(sums).filter(|(_, sum)| *sum != 0.0).map(|(of, _)| of).collect())
+}
+
+impl ItemQuality {
+    /// The catalogue's fields. A rating without its number counts as none, and at most all units come back.
+    fn of_fields(item: Item) -> Self {
+        let (units, rating) = (number(&item, "units") as u64, number(&item, "rating"));
+        let num_ratings = if rating > 0.0 { number(&item, "num_ratings") as u64 } else { 0 };
+        Self {
+            clicks: 0,
+            conversions: 0,
+            units,
+            returns: (number(&item, "returns") as u64).min(units),
+            ratings_sum: rating * num_ratings as f64,
+            num_ratings,
+            score: 0.0,
+            item: item.id,
+        }
+    }
 }
 
 fn text(item: &Item, field: &str) -> String {
@@ -185,6 +182,20 @@ mod tests {
 
     fn chance(mean: f64) -> f64 {
         mean * (1.0 - mean)
+    }
+
+    #[test]
+    fn odd_fields_count_as_little_as_possible() {
+        let of = |fields: serde_json::Value| {
+            let mut item = serde_json::json!({"_id": "a"});
+            item.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            let of = ItemQuality::of_fields(serde_json::from_value(item).unwrap());
+            (of.units, of.returns, of.num_ratings, of.ratings_sum)
+        };
+        let fields = serde_json::json!({"units": 9, "returns": 2, "rating": 4.5, "num_ratings": 2});
+        assert_eq!(of(fields), (9, 2, 2, 9.0));
+        assert_eq!(of(serde_json::json!({"units": 3, "returns": 8, "num_ratings": 5})), (3, 3, 0, 0.0));
+        assert_eq!(of(serde_json::json!({"units": -3, "returns": "many", "rating": 4})), (0, 0, 0, 0.0));
     }
 
     #[test]
