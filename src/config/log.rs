@@ -54,6 +54,13 @@ impl LogConfig {
         }
     }
 
+    /// The same log, to be read once to its present end. A consumer group of its own, `GROUP-NAME`, leaves the partitions to the
+    /// group that ingests.
+    pub fn once(&self, name: &str) -> Self {
+        let group = Some(format!("{}-{name}", self.group.as_deref().unwrap_or(GROUP)));
+        Self { group, dead_letter_topic: None, follow: false, ..self.clone() }
+    }
+
     /// Settings of the Kafka source; an error without brokers.
     pub fn kafka_settings(&self) -> Result<KafkaSettings> {
         if self.brokers.is_empty() {

@@ -1,5 +1,5 @@
 //! Promotion gate: a candidate must reach floors, must not be significantly worse on any slice, and its vectors must not have
-//! drifted too far. Returns a verdict with all reasons.
+//! drifted too far. The trainer adds reasons of its own. Returns a verdict with all reasons.
 
 use std::collections::BTreeMap;
 
@@ -14,8 +14,14 @@ use souk_io::error::{Error, Result};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct GateSettings {
+    /// Where judgements come from.
+    pub source: GateSource,
     /// Splits to evaluate on; a candidate must pass on each.
     pub splits: Vec<String>,
+    /// Newest days of the log that a candidate of `source = "log"` is measured on and not trained on.
+    pub days: f64,
+    /// Days of the log before those, which tell the position bias and how frequent a query is.
+    pub history_days: f64,
     /// Hits per query. The first metric is the hitrate at this depth.
     pub depth: usize,
     /// Minimum over all queries, in percent, by metric.
@@ -26,6 +32,19 @@ pub struct GateSettings {
     pub gain: Gain,
     /// Maximum average drift of the query vectors: 1 minus the cosine to the live model's vectors.
     pub max_drift: f64,
+    /// Largest growth of a seller's (else brand's) share of the first 100 hits, as a multiple of its share before or of the catalogue,
+    /// whichever is larger. Bought clicks make it grow, and judgements from the same log do not show that. 0: no limit.
+    pub max_exposure: f64,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GateSource {
+    /// `qrels/SPLIT.tsv` of the data folder, for each of the splits.
+    #[default]
+    Qrels,
+    /// The newest days of the log, judged anew in each round, and beside them those of the splits that the folder has.
+    Log,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,12 +62,16 @@ pub enum Gain {
 impl Default for GateSettings {
     fn default() -> Self {
         Self {
+            source: GateSource::Qrels,
             splits: vec!["test".into()],
+            days: 1.0,
+            history_days: 14.0,
             depth: DEPTH,
             floors: BTreeMap::new(),
             watched: Vec::new(),
             gain: Gain::Any,
             max_drift: 1.0,
+            max_exposure: 3.0,
         }
     }
 }
@@ -74,14 +97,23 @@ pub struct GateVerdict {
 
 impl GateSettings {
     pub fn check(&self) -> Result<()> {
-        if self.splits.is_empty() {
-            return Err(Error::config("trainer.gate.splits", "is empty: use at least one split"));
+        if self.splits.is_empty() && self.source == GateSource::Qrels {
+            return Err(Error::config("trainer.gate.splits", "is empty: use at least one split, or source = \"log\""));
+        }
+        if !(self.days > 0.0 && self.days.is_finite()) {
+            return Err(Error::config("trainer.gate.days", "must be more than 0"));
+        }
+        if !(self.history_days >= 0.0 && self.history_days.is_finite()) {
+            return Err(Error::config("trainer.gate.history_days", "must be 0 or more"));
         }
         if self.depth <= WIDE {
             return Err(Error::config("trainer.gate.depth", format!("is {}: use more than {WIDE}", self.depth)));
         }
         if self.max_drift.is_nan() || self.max_drift < 0.0 {
             return Err(Error::config("trainer.gate.max_drift", "must be 0 to 2 (1 minus a cosine)"));
+        }
+        if !(self.max_exposure == 0.0 || self.max_exposure > 1.0) {
+            return Err(Error::config("trainer.gate.max_exposure", "must be more than 1, or 0 for no limit"));
         }
         self.places()?;
         let known = names(self.depth);
@@ -131,6 +163,14 @@ impl GateSettings {
         let split = &candidate.metrics.asked.split;
         reasons.iter_mut().for_each(|reason| *reason = format!("{split}: {reason}"));
         Ok(GateVerdict { passed: reasons.is_empty(), reasons, drift, rows })
+    }
+}
+
+impl GateVerdict {
+    /// Adds reasons against promotion.
+    pub fn refuse(&mut self, reasons: impl Iterator<Item = String>) {
+        self.reasons.extend(reasons);
+        self.passed = self.reasons.is_empty();
     }
 }
 
@@ -254,6 +294,8 @@ mod tests {
             (GateSettings { watched: vec!["hits".into()], ..GateSettings::default() }, "names `hits`"),
             (GateSettings { floors: [("x".to_owned(), 1.0)].into(), ..GateSettings::default() }, "names `x`"),
             (GateSettings { splits: Vec::new(), ..GateSettings::default() }, "is empty"),
+            (GateSettings { source: GateSource::Log, days: 0.0, ..GateSettings::default() }, "more than 0"),
+            (GateSettings { max_exposure: 0.5, ..GateSettings::default() }, "more than 1"),
             (GateSettings { depth: 100, ..GateSettings::default() }, "use more than 100"),
         ] {
             let error = settings.check().unwrap_err().to_string();

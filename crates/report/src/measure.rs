@@ -16,7 +16,8 @@ use souk_io::error::{Error, Result};
 use souk_lexical::{Lexical, LexicalHit};
 use souk_reward::{Question, RewardSource};
 
-const RUN: &str = "run.trec";
+/// Hits of a measurement, in its folder.
+pub const RUN: &str = "run.trec";
 const QRELS: &str = "qrels.trec";
 
 pub struct Measurement<'a> {

@@ -50,10 +50,7 @@ impl JudgementsCommand {
         if config.log.paths.is_empty() && config.log.brokers.is_empty() {
             config.log.paths = vec![data.logs()];
         }
-        // it must not take partitions from the group that ingests, and leaves nothing behind
-        config.log.group = Some(format!("{}-judgements", config.log.group.as_deref().unwrap_or("souk")));
-        (config.log.follow, config.log.dead_letter_topic) = (false, None);
-        let log = config.log.open(Arc::new(|_: &Lane| Ok(None)))?;
+        let log = config.log.once("judgements").open(Arc::new(|_: &Lane| Ok(None)))?;
         let name = match config.log.brokers.as_str() {
             "" => config.log.paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", "),
             brokers => format!("{} of {brokers}", config.log.topics.join(", ")),

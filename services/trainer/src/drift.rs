@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::Path;
 
+use crate::exposure;
 use crate::rounds::{Mix, stability};
 use souk::Result;
 use souk::beir::DataFolder;
@@ -43,8 +44,8 @@ pub fn mixes(data: &DataFolder, before: &Span, after: &Span) -> Result<Vec<(&'st
 
 /// The item's seller, else its brand, category or id. Click spam usually pushes all items of one seller.
 fn seller(item: &Item) -> String {
-    let field = |name: &&str| item.fields.get(*name)?.as_str().filter(|text| !text.is_empty());
-    ["seller", "brand", "category"].iter().find_map(field).unwrap_or(&item.id).to_owned()
+    let category = || item.fields.get("category")?.as_str().filter(|text| !text.is_empty());
+    exposure::seller(item).or_else(category).unwrap_or(&item.id).to_owned()
 }
 
 /// Drift between the judged levels of two stages' first candidates; none if either has no levels.

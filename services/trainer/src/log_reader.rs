@@ -48,6 +48,8 @@ impl LogReader {
                 backoff = new_backoff();
             }
             if let Err(error) = outcome {
+                // what was read before can be trained on
+                self.status.change(|shown| shown.log.is_caught_up = true);
                 self.status.alarm("log", Some(error.with_causes()));
                 self.signals.wait(backoff.next_pause());
             }

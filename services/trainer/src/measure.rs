@@ -1,4 +1,4 @@
-//! Compares a candidate with the served model: both answer all queries of the gate's splits as they are served (`search.hybrid`),
+//! Compares a candidate with the served model: both answer all queries of the judged splits as they are served (`search.hybrid`),
 //! and the gate decides. Measurements are cached by model and reused while the settings are the same.
 
 use std::collections::BTreeSet;
@@ -15,14 +15,18 @@ use souk::encoder::{EncoderWorker, encode};
 use souk::item_text::ItemText;
 use souk::lexical::Lexical;
 use souk::report::{
-    Engine, EvaluationRun, GateInput, GateVerdict, Measurement, ReportPage, RunComparison, RunSettings, Task,
+    Engine, EvaluationRun, GateInput, GateVerdict, Measurement, RUN, ReportPage, RunComparison, RunSettings, Task,
     TrainingLog, pipeline_of,
 };
 use souk::reward::RewardSource;
 use souk::telemetry::TRAINER;
 use souk::{Error, Result};
 
+use crate::exposure::Sellers;
 use crate::signals::Signals;
+
+/// Name of the model before the first version.
+pub const BASE: &str = "base";
 
 const MEASURED: &str = "measured";
 const GATE: &str = "gate.json";
@@ -53,10 +57,15 @@ pub struct GateDecision {
     pub drift: Option<f64>,
 }
 
+/// Judgements to measure with.
+pub struct JudgedSplit {
+    pub data: DataFolder,
+    pub split: String,
+}
+
 /// Measures models and applies the gate.
 pub struct Evaluator<'a> {
     pub config: &'a Config,
-    pub data: &'a DataFolder,
     pub signals: &'a Signals,
 }
 
@@ -76,20 +85,32 @@ impl Evaluator<'_> {
     }
 
     /// Applies the gate to a candidate. Writes HTML reports and `gate.json` to `place`.
-    pub fn gate(&self, served: &MeasuredModel, candidate: &MeasuredModel, place: &Path) -> Result<GateDecision> {
+    pub fn gate(
+        &self,
+        served: &MeasuredModel,
+        candidate: &MeasuredModel,
+        judged: &[JudgedSplit],
+        place: &Path,
+    ) -> Result<GateDecision> {
         let gate = &self.config.trainer.gate;
         let (mut reasons, mut verdicts) = (Vec::new(), serde_json::Map::new());
         let (mut reports, mut served_reports) = (Vec::new(), Vec::new());
         let mut moved: Option<f64> = None;
-        for split in &gate.splits {
-            let mut task = self.task(split, &served.item_text)?;
+        for judged in judged {
+            let split = &judged.split;
+            let mut task = self.task(judged, &served.item_text)?;
             let (before, old) = self.run(served, &task)?;
             if candidate.item_text != served.item_text {
-                task = self.task(split, &candidate.item_text)?;
+                task = self.task(judged, &candidate.item_text)?;
             }
             let (after, new) = self.run(candidate, &task)?;
             let drift = drift(&old, &new);
-            let verdict = gate.judge(&GateInput { served: &before, candidate: &after, drift })?;
+            let mut verdict = gate.judge(&GateInput { served: &before, candidate: &after, drift })?;
+            if gate.max_exposure > 0.0 && served.name != BASE {
+                let runs = [served, candidate].map(|model| self.place(model, split).join(RUN));
+                let grown = Sellers::read(&judged.data)?.grown(&runs[0], &runs[1], gate.max_exposure)?;
+                verdict.refuse(grown.into_iter().map(|reason| format!("{split}: {reason}")));
+            }
             self.write_report(&before, &after, &candidate.path, &place.join(format!("report-{split}.html")))?;
             if let Some(drift) = drift {
                 moved = Some(moved.map_or(drift, |largest| largest.max(drift)));
@@ -130,17 +151,23 @@ impl Evaluator<'_> {
         self.config.trainer.state.join(MEASURED)
     }
 
+    /// Folder of a model's measurement on a split.
+    fn place(&self, model: &MeasuredModel, split: &str) -> PathBuf {
+        self.folder().join(format!("{}-{split}", model.fingerprint))
+    }
+
     fn config(&self, path: &str) -> Config {
         let mut config = self.config.clone();
         config.model.path = Some(path.into());
         config
     }
 
-    fn task(&self, split: &str, item_text: &ItemText) -> Result<SplitTask> {
-        let task = Task::load(self.data, split, item_text)?;
+    fn task(&self, judged: &JudgedSplit, item_text: &ItemText) -> Result<SplitTask> {
+        let JudgedSplit { data, split } = judged;
+        let task = Task::load(data, split, item_text)?;
         let options = self.config.search.lexical.unwrap_or_default();
         let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.text.clone())))?;
-        Ok(SplitTask { task, judge: self.config.open_referee(self.data, split, item_text)?, lexical })
+        Ok(SplitTask { task, judge: self.config.open_referee(data, split, item_text)?, lexical })
     }
 
     /// A model's measurement, from the cache if there is one, and its vectors of the canary queries.
@@ -150,7 +177,7 @@ impl Evaluator<'_> {
         let encoder = self.config(&model.path).open_encoder()?.for_search()?.freeze()?;
         let worker = EncoderWorker::start(encoder, self.config.worker)?;
         let canaries = canaries(&worker, task)?;
-        let place = self.folder().join(format!("{}-{}", model.fingerprint, task.split));
+        let place = self.place(model, &task.split);
         let asked = RunSettings::of(task, judge.as_ref(), depth);
         let hybrid = self.config.search.hybrid.weights();
         let is_same = |run: &EvaluationRun| {

@@ -11,6 +11,7 @@ use anyhow::Context;
 use souk::beir::DataFolder;
 use souk::collective::Rendezvous;
 use souk::config::Config;
+use souk::report::GateSource;
 use souk::telemetry::TRAINER_REQUESTS;
 use souk::{Error, Result};
 use souk_http::{Endpoint, Front, Keys, Probe};
@@ -84,9 +85,20 @@ fn check(config: &Config) -> Result<DataFolder> {
     let data = DataFolder::open(settings.data.as_deref().ok_or_else(missing)?)?;
     for split in &settings.gate.splits {
         let file = data.qrels(split);
-        if !file.exists() {
-            let problem = format!("{} is not there: a candidate is measured with it", file.display());
-            return Err(Error::config("trainer.gate.splits", problem));
+        if file.exists() {
+            continue;
+        }
+        match settings.gate.source {
+            GateSource::Log => {
+                tracing::info!(file = %file.display(), "is not there: the gate measures without this split")
+            }
+            GateSource::Qrels => {
+                let problem = format!(
+                    "{} is not there: a candidate is measured with it. Without raters, set trainer.gate.source = \"log\"",
+                    file.display()
+                );
+                return Err(Error::config("trainer.gate.splits", problem));
+            }
         }
     }
     Ok(data)

@@ -16,6 +16,8 @@ use souk::train::StepReport;
 pub enum Activity {
     #[default]
     Opening,
+    /// Reading what is in the log already, before the first round.
+    Reading,
     /// Waiting until a stage is due.
     Waiting,
     /// Waiting until the search service serves the offered version.
@@ -29,6 +31,7 @@ impl Activity {
     fn name(self) -> &'static str {
         match self {
             Self::Opening => "opening",
+            Self::Reading => "reading",
             Self::Waiting => "waiting",
             Self::Offering => "offering",
             Self::Training => "training",
@@ -156,7 +159,9 @@ impl Status {
             shown.last_message_at = seconds_now();
             unpoisoned(&self.heartbeat).message = Instant::now();
         }
-        shown.log = progress.clone();
+        // once is enough: a log that is opened again was read before
+        let is_caught_up = shown.log.is_caught_up || progress.is_caught_up;
+        shown.log = IngestProgress { is_caught_up, ..progress.clone() };
     }
 
     pub fn since_message(&self) -> Duration {

@@ -214,6 +214,20 @@ pub fn position(home: &Path, lane: &Lane) -> Result<Option<Position>> {
     commits.newest_first().next().map(|folder| Commit::load(folder).map(|commit| commit.to)).transpose()
 }
 
+/// Position of a lane at the end of the last commit before a log time, or where the retained commits begin; `None` for the beginning.
+pub fn position_before(home: &Path, lane: &Lane, time: i64) -> Result<Option<Position>> {
+    let commits = Commits::list(&home.join(lane.name()))?;
+    let mut first = None;
+    for folder in commits.newest_first() {
+        let commit = Commit::load(folder)?;
+        if commit.state.now < time {
+            return Ok(Some(commit.to));
+        }
+        first = Some(commit.from);
+    }
+    Ok(first.filter(|_| commits.first > 0))
+}
+
 /// End of a lane's chain, where the next commit is added.
 pub struct Chain {
     folder: PathBuf,

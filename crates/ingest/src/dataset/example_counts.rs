@@ -1,12 +1,12 @@
-//! Number of examples per commit. Takes a folder of examples, gives the number of new ones since an extent and the
-//! extent that covers a wanted number. Never opens the examples; each commit's metadata is read once.
+//! Number of examples per commit. Takes a folder of examples, gives the number in a span, and extents by log time or by number.
+//! Never opens the examples; each commit's metadata is read once.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use super::chain::{Commit, Commits};
-use super::examples::Extent;
+use super::examples::{Extent, Span};
 use souk_io::error::{Error, Result};
 
 #[derive(Default)]
@@ -61,13 +61,30 @@ impl ExampleCounts {
         self.lanes.iter().map(|(lane, counts)| (lane.clone(), counts.end())).collect()
     }
 
-    /// Number of examples after `from`.
-    pub fn since(&self, from: &Extent) -> u64 {
-        let num_new = |(lane, counts): (&String, &LaneCounts)| {
-            let known = from.get(lane).map_or(0, |from| from.saturating_sub(counts.first) as usize);
-            counts.commits.iter().skip(known).map(|(_, examples)| examples).sum::<u64>()
+    /// Newest log time of all lanes, in milliseconds since 1970.
+    pub fn newest(&self) -> Option<i64> {
+        self.lanes.values().filter_map(|counts| counts.commits.last()).map(|(now, _)| *now).max()
+    }
+
+    /// Extent of the commits whose examples are all older than a log time. The log time at the end of a commit is the median of its
+    /// last records, so only the commits before another one count whose log time is not later.
+    pub fn extent_before(&self, time: i64) -> Extent {
+        let end = |counts: &LaneCounts| {
+            let num_until = counts.commits.partition_point(|(now, _)| *now <= time);
+            let last = counts.commits[..num_until].last().map_or(time, |(now, _)| *now);
+            counts.first + counts.commits.partition_point(|(now, _)| *now < last) as u64
         };
-        self.lanes.iter().map(num_new).sum()
+        self.lanes.iter().map(|(lane, counts)| (lane.clone(), end(counts))).collect()
+    }
+
+    /// Number of examples of a span.
+    pub fn within(&self, span: &Span) -> u64 {
+        let num = |(lane, counts): (&String, &LaneCounts)| {
+            let at = |extent: &Extent| extent.get(lane).map_or(0, |at| at.saturating_sub(counts.first) as usize);
+            let (from, to) = (at(&span.from), at(&span.to).min(counts.commits.len()));
+            counts.commits.get(from..to).unwrap_or_default().iter().map(|(_, examples)| examples).sum::<u64>()
+        };
+        self.lanes.iter().map(num).sum()
     }
 
     /// Returns an extent at least `wanted` examples before `from`, or the earliest one if fewer are retained.
@@ -109,9 +126,17 @@ mod tests {
         let counts = ExampleCounts { lanes: lanes.map(|(lane, counts)| (lane.to_owned(), counts)).into() };
         let all = extent(&[("a", 3), ("b", 6)]);
         assert_eq!(counts.extent(), all);
-        assert_eq!(counts.since(&all), 0);
-        assert_eq!(counts.since(&extent(&[("a", 2), ("b", 5)])), 230);
-        assert_eq!(counts.since(&Extent::new()), 360, "an unknown lane is new");
+        let within = |from: &Extent, to: &Extent| counts.within(&Span { from: from.clone(), to: to.clone() });
+        assert_eq!(within(&all, &all), 0);
+        assert_eq!(within(&extent(&[("a", 2), ("b", 5)]), &all), 230);
+        assert_eq!(within(&Extent::new(), &all), 360, "an unknown lane is new");
+        assert_eq!(counts.newest(), Some(5));
+        let before = counts.extent_before(4);
+        assert_eq!(before, extent(&[("a", 1), ("b", 5)]));
+        assert_eq!(counts.extent_before(1), extent(&[("a", 0), ("b", 4)]));
+        assert_eq!(counts.extent_before(0), extent(&[("a", 0), ("b", 4)]));
+        assert_eq!(within(&Extent::new(), &before), 110);
+        assert_eq!(within(&all, &before), 0, "what was learned already");
         assert_eq!(counts.rewind(&all, 0), all);
         assert_eq!(counts.rewind(&all, 30), extent(&[("a", 2), ("b", 6)]), "the latest commit is enough");
         assert_eq!(counts.rewind(&all, 31), extent(&[("a", 2), ("b", 5)]));

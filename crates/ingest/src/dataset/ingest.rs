@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -29,6 +29,10 @@ const SENT: &str = "dead.sent";
 /// Upper bound of commits searched for unsent dead letters when a lane opens.
 const MAX_SEARCHED_COMMITS: usize = 1000;
 const POLL_TIMEOUT: Duration = Duration::from_millis(100);
+/// Time without a message after which a log counts as read to its end.
+const QUIET: Duration = Duration::from_millis(500);
+/// Time after which a log counts as read to its end although messages keep coming.
+const LONGEST_BACKLOG: Duration = Duration::from_secs(15 * 60);
 
 /// Committed data since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -41,6 +45,8 @@ pub struct IngestProgress {
     pub waiting: u64,
     /// Unread data, as far as the source knows.
     pub lag: u64,
+    /// Whether everything that was in the log at the start has been read and committed.
+    pub is_caught_up: bool,
 }
 
 /// Opens the source again, resuming where `Resume` says.
@@ -61,6 +67,16 @@ struct LaneProgress {
     unsent: Vec<PathBuf>,
 }
 
+/// How far the log is read that was there at the start.
+struct Backlog {
+    began: Instant,
+    /// When the last lane was opened or the last message came.
+    changed: Option<Instant>,
+    /// Messages given to the lanes, and those committed before.
+    sent: u64,
+    committed_before: u64,
+}
+
 /// Reason that reading stopped.
 #[derive(PartialEq)]
 enum StopReason {
@@ -73,10 +89,7 @@ impl<'a> Ingest<'a> {
     /// Creates an ingestion that commits to `home`, one folder per lane. Setting `stop` ends it soon, after a last
     /// commit.
     pub fn new(home: &Path, settings: IngestSettings, open: OpenSource<'a>, stop: Arc<AtomicBool>) -> Result<Self> {
-        settings.strength.check()?;
-        if settings.commit_messages == 0 || settings.commit_messages > u64::from(u32::MAX) {
-            return Err(Error::config("ingest.commit_messages", "must be from 1 to 4294967295"));
-        }
+        settings.check()?;
         fs::create_dir_all(home).map_err(Error::store(home, "create the folder"))?;
         Ok(Self { home: home.into(), settings, open, stop })
     }
@@ -106,6 +119,8 @@ impl<'a> Ingest<'a> {
         report: &mut impl FnMut(&IngestProgress),
     ) -> Result<StopReason> {
         let mut lanes = BTreeMap::new();
+        let mut backlog =
+            Backlog { began: Instant::now(), changed: None, sent: 0, committed_before: progress.counts.messages };
         loop {
             let is_stopped = self.stop.load(Ordering::Relaxed);
             let signal = if is_stopped { Some(Signal::Ended) } else { source.next(POLL_TIMEOUT)? };
@@ -113,11 +128,13 @@ impl<'a> Ingest<'a> {
             let mut goes_on = !has_ended;
             match signal {
                 Some(Signal::Opened(lane, start)) => {
+                    backlog.changed = Some(Instant::now());
                     let open = self.open_lane(&lane, start, &mut lanes, source)?;
                     goes_on = threads.send(&lane, LaneTask::Open(Box::new(open)));
                 }
                 Some(Signal::Batch(batch)) => {
                     progress.bytes += batch.num_bytes() as u64;
+                    (backlog.changed, backlog.sent) = (Some(Instant::now()), backlog.sent + batch.len() as u64);
                     goes_on = threads.send(&batch.lane.clone(), LaneTask::Batch(batch));
                 }
                 Some(Signal::Closed(lane, token)) => {
@@ -139,6 +156,10 @@ impl<'a> Ingest<'a> {
                     }
                     LaneReport::TakenOver => (is_taken_over, goes_on) = (true, false),
                 }
+            }
+            if !progress.is_caught_up && backlog.is_read(&self.settings, progress, source.lag()) {
+                progress.is_caught_up = true;
+                report(progress);
             }
             if is_taken_over {
                 return Ok(StopReason::LaneTakenOver);
@@ -205,6 +226,18 @@ fn publish(
     source.commit(&commit.lane, &commit.position)?;
     progress.refresh(lanes, source);
     Ok(())
+}
+
+impl Backlog {
+    fn is_read(&self, settings: &IngestSettings, progress: &IngestProgress, lag: u64) -> bool {
+        let Some(quiet) = self.changed.map(|changed| changed.elapsed()) else { return false };
+        let is_durable = progress.counts.messages - self.committed_before >= self.sent;
+        // of a lane that starts a little early, fewer messages are committed than were sent
+        let is_overdue = quiet > Duration::from_secs(settings.commit_seconds) + QUIET;
+        // a source may know its lag only after a while
+        let is_at_end = quiet > QUIET || (lag == 0 && self.began.elapsed() > 4 * QUIET);
+        is_at_end && (is_durable || is_overdue) || self.began.elapsed() > LONGEST_BACKLOG
+    }
 }
 
 impl IngestProgress {

@@ -23,6 +23,8 @@ pub struct OpenLane {
     expected: Position,
     /// Arrival time of the first uncommitted message.
     first_arrival: Option<Instant>,
+    /// Log time at the end of the last commit.
+    committed_until: Option<i64>,
 }
 
 /// A commit that is durable.
@@ -48,10 +50,11 @@ pub enum Committed {
 impl OpenLane {
     /// Continues the lane at the end of its chain; the source reads it from `start`.
     pub fn new(lane: Lane, chain: Chain, joiner: Joiner, start: Position) -> Self {
-        let position = chain.position().clone();
+        let (position, committed_until) = (chain.position().clone(), joiner.log_time());
         // another process may have committed since, so the source may start too early
         let expected = if position == start { start } else { Position::default() };
-        Self { lane, chain, joiner, buffer: CommitBuffer::default(), position, expected, first_arrival: None }
+        let (buffer, first_arrival) = (CommitBuffer::default(), None);
+        Self { lane, chain, joiner, buffer, position, expected, first_arrival, committed_until }
     }
 
     pub fn lane(&self) -> &Lane {
@@ -63,7 +66,14 @@ impl OpenLane {
         self.joiner.waiting().len() as u64
     }
 
-    pub fn take(&mut self, batch: &MessageBatch) {
+    /// Takes messages, and calls `commit` wherever their log time ends a commit, until that returns false.
+    pub fn take(
+        &mut self,
+        batch: &MessageBatch,
+        settings: &IngestSettings,
+        mut commit: impl FnMut(&mut Self) -> Result<bool>,
+    ) -> Result<bool> {
+        let longest = settings.commit_log_millis();
         for message in batch.messages() {
             let expected = if self.expected.0.is_empty() { None } else { self.expected.0.remove(message.part) };
             if expected.is_some_and(|expected| message.offset < expected) {
@@ -76,9 +86,16 @@ impl OpenLane {
                 if batch.finishes_earlier_parts && self.position.0.len() > 1 {
                     self.position.retain_part(message.part);
                 }
+                let now = self.joiner.log_time();
+                let is_long = now.zip(self.committed_until).is_some_and(|(now, from)| now.abs_diff(from) >= longest);
+                if is_long && !commit(self)? {
+                    return Ok(false);
+                }
+                self.committed_until = self.committed_until.or(now);
             }
         }
         self.first_arrival.get_or_insert_with(Instant::now);
+        Ok(true)
     }
 
     pub fn is_due(&self, settings: &IngestSettings) -> bool {
@@ -89,6 +106,7 @@ impl OpenLane {
 
     pub fn commit(&mut self) -> Result<Committed> {
         self.first_arrival = None;
+        self.committed_until = self.joiner.log_time();
         if self.joiner.counts.messages == 0 {
             return Ok(Committed::Nothing);
         }

@@ -108,7 +108,10 @@ fn serve(settings: &IngestSettings, tasks: &Receiver<LaneTask>, reports: &Sender
             Ok(LaneTask::Open(open)) => drop(lanes.insert(open.lane().clone(), *open)),
             Ok(LaneTask::Batch(batch)) => {
                 let open = lanes.get_mut(&batch.lane);
-                open.ok_or_else(|| Error::device(format!("lane {} is not open", batch.lane)))?.take(&batch);
+                let open = open.ok_or_else(|| Error::device(format!("lane {} is not open", batch.lane)))?;
+                if !open.take(&batch, settings, commit)? {
+                    return Ok(());
+                }
             }
             Ok(LaneTask::Close(lane, token)) => {
                 let is_ours = lanes.remove(&lane).map_or(Ok(true), |mut open| commit(&mut open))?;

@@ -16,7 +16,7 @@ mod settings;
 mod shard;
 mod strength;
 
-pub use self::chain::prune;
+pub use self::chain::{position_before, prune};
 pub use self::example_counts::ExampleCounts;
 pub use self::examples::{Example, Examples, Extent, Span};
 pub use self::ingest::{Ingest, IngestProgress, OpenSource};

@@ -88,7 +88,8 @@ pub fn write(source: &JudgementSource<'_>, settings: &JudgementSettings, derived
     let held_out = HeldOut { kind: KIND.into(), splits: held_out, details };
     // first: were this stopped halfway, the splits are known to be ours when it runs again
     held_out.save(data)?;
-    let ids = write_queries(source, derived)?;
+    let written: Vec<Period> = splits.iter().map(|(period, _)| *period).collect();
+    let ids = write_queries(source, derived, &written)?;
     for (period, name) in &splits {
         write_qrels(&data.qrels(name), derived, *period, &ids)?;
     }
@@ -124,8 +125,8 @@ fn report(derived: &Derived, splits: &[(Period, String)]) -> JudgementReport {
     }
 }
 
-/// Adds the judged queries that `queries.jsonl` lacks. Returns the identifier of each query of the log, by its index.
-fn write_queries(source: &JudgementSource<'_>, derived: &Derived) -> Result<HashMap<u32, String>> {
+/// Adds the judged queries of the written splits that `queries.jsonl` lacks. Returns the identifier of each, by its index.
+fn write_queries(source: &JudgementSource<'_>, derived: &Derived, written: &[Period]) -> Result<HashMap<u32, String>> {
     let file = source.data.queries_file();
     let (mut known, mut taken) = (HashMap::new(), HashSet::new());
     if file.exists() {
@@ -141,8 +142,8 @@ fn write_queries(source: &JudgementSource<'_>, derived: &Derived) -> Result<Hash
         text.push('\n');
     }
     let (mut ids, mut next) = (HashMap::new(), taken.len());
-    for Graded { query, .. } in &derived.grades.graded {
-        if ids.contains_key(query) {
+    for Graded { query, period, .. } in &derived.grades.graded {
+        if ids.contains_key(query) || !written.contains(period) {
             continue;
         }
         let words = &derived.log.queries[*query as usize];

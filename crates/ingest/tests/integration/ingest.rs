@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use souk_ingest::dataset::{
-    Example, ExampleCounts, Examples, Extent, Ingest, IngestProgress, IngestSettings, Span, Window, prune,
+    Example, ExampleCounts, Examples, Extent, Ingest, IngestProgress, IngestSettings, Span, Window, position_before,
+    prune,
 };
 use souk_ingest::log::file::{FileSettings, FileSource};
 use souk_ingest::log::{DeadLetter, Lane, LogSource, OnGap, Position, Resume, Signal};
@@ -151,9 +152,10 @@ fn a_span_draws_new_examples_and_knows_earlier_positives() {
     counts.refresh(&folder).unwrap();
     let end = counts.extent()[LANE];
     assert_eq!(end, 6);
-    assert_eq!((counts.since(&Extent::new()), counts.since(&extent(end))), (3000, 0));
+    let num = |from: u64| counts.within(&Span { from: extent(from), to: extent(end) });
+    assert_eq!((num(0), num(end)), (3000, 0));
     let (all, old, new) = (open(0, end), open(0, 2), open(2, end));
-    assert_eq!((all.len(), old.len() + new.len(), new.len()), (3000, 3000, counts.since(&extent(2))));
+    assert_eq!((all.len(), old.len() + new.len(), new.len()), (3000, 3000, num(2)));
     let times = |examples: &Examples| (0..examples.len()).map(|row| examples.row(row).time).collect::<Vec<_>>();
     assert_eq!([times(&old), times(&new)].concat(), times(&all));
     // the first query precedes the span, and its item is still a known positive
@@ -192,7 +194,16 @@ fn pruned_lanes_resume() {
     let times: BTreeSet<i64> = (0..left.len()).map(|row| left.row(row).time).collect();
     assert_eq!(times.len() as u64, left.len());
     assert_eq!(times.last(), Some(&(1_700_000_000_000 + 3099 * 1000)));
-    assert_eq!(counts.since(&Extent::new()), left.len());
+    let all = Span { from: Extent::new(), to: counts.extent() };
+    assert_eq!(counts.within(&all), left.len());
+    // where a log time is reached, for those who read the log again
+    let lane = Lane::new(LANE);
+    let (first, newest) = (*times.first().unwrap(), counts.newest().unwrap());
+    let [begin, end] = [first, newest].map(|time| position_before(&folder, &lane, time).unwrap().unwrap());
+    assert!(begin.0.values().sum::<u64>() > 0, "what was pruned is not read again");
+    let after = position_before(&folder, &lane, i64::MAX).unwrap().unwrap();
+    assert!(begin.0 < end.0 && end.0 < after.0);
+    assert_eq!(position_before(home.path(), &lane, newest).unwrap(), None, "a lane without commits");
     let catalogue = Catalogue::open(&DataFolder::open(home.path()).unwrap()).unwrap();
     let gone = Span { from: extent(0), to: extent(before) };
     let error = Examples::open(&folder, &catalogue, Some(&gone)).err().unwrap().to_string();

@@ -10,7 +10,7 @@ use souk::config::Config;
 use souk::domain::Item;
 use souk::item_text::ItemText;
 use souk::objective::Candidates;
-use souk::report::Task;
+use souk::report::{GateSettings, GateSource, Task};
 use souk::reward::{Question, RewardSource};
 
 /// Part and outcome of a check.
@@ -19,7 +19,7 @@ type Check = (String, anyhow::Result<String>);
 pub fn checks(config: &Config, data: &DataFolder) -> Vec<Check> {
     let mut checks = judges(config, data);
     if !config.trainer.stage.is_empty() {
-        checks.extend(config.trainer.gate.splits.iter().map(|split| ("judgements".into(), judgements(data, split))));
+        checks.extend(gate(&config.trainer.gate, data).map(|outcome| ("judgements".into(), outcome)));
         checks.push(("trainer".into(), stages(config)));
     }
     checks
@@ -62,6 +62,14 @@ fn judge(config: &Config, data: &DataFolder) -> anyhow::Result<String> {
     }
 }
 
+/// The judgements that candidates are measured with.
+fn gate(gate: &GateSettings, data: &DataFolder) -> impl Iterator<Item = anyhow::Result<String>> {
+    let of_log = gate.source == GateSource::Log;
+    let newest = of_log.then(|| Ok(format!("from the newest days of the log in each round ({})", gate.days)));
+    let splits = gate.splits.iter().filter(move |split| !of_log || data.qrels(split).exists());
+    newest.into_iter().chain(splits.map(|split| judgements(data, split)))
+}
+
 /// Loads the judgements as the gate does.
 fn judgements(data: &DataFolder, split: &str) -> anyhow::Result<String> {
     let file = data.qrels(split);
@@ -73,8 +81,8 @@ fn judgements(data: &DataFolder, split: &str) -> anyhow::Result<String> {
         };
         anyhow::bail!(
             "{file} does not exist, and the gate measures every candidate with it: derive judgements from the log with \
-             `souk judgements`, write your raters' (query-id, corpus-id and a level from 1 to 4, separated by tabs), or \
-             name another split in trainer.gate.splits ({others})"
+             `souk judgements`, write your raters' (query-id, corpus-id and a level from 1 to 4, separated by tabs), \
+             name another split in trainer.gate.splits ({others}), or set trainer.gate.source = \"log\""
         );
     }
     let task = Task::load(data, split, &ItemText::default())?;

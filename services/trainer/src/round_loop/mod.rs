@@ -15,14 +15,16 @@ use souk::backbone::hub;
 use souk::backoff::Backoff;
 use souk::beir::DataFolder;
 use souk::config::{Config, StageSettings, TrainerSettings};
-use souk::dataset::{EXAMPLES_FOLDER, ExampleCounts, Span, prune};
+use souk::dataset::{EXAMPLES_FOLDER, ExampleCounts, Extent, Span, prune};
 use souk::objects::Objects;
+use souk::report::GateSource;
 use souk::store::NewVersion;
 use souk::telemetry::TRAINER;
 use souk::{Error, Result};
 
 use crate::drift;
-use crate::measure::{Evaluator, GateDecision, MeasuredModel};
+use crate::measure::{BASE, Evaluator, GateDecision, JudgedSplit, MeasuredModel};
+use crate::newest_days::{self, NewestDays};
 use crate::ranks::Ranks;
 use crate::registry::{Offer, Registry};
 use crate::signals::Signals;
@@ -152,7 +154,13 @@ impl RoundLoop {
     /// Starts the next round if a stage is due.
     fn next(&mut self) -> Result<Option<Round>> {
         self.counts.refresh(&self.home)?;
-        let stages: Vec<(StageSettings, Due)> = self.due();
+        let held_out_from = self.held_out_from();
+        let to = held_out_from.map_or_else(|| self.counts.extent(), |time| self.counts.extent_before(time));
+        let stages: Vec<(StageSettings, Due)> = self.due(&to);
+        if !self.status.shown().log.is_caught_up {
+            self.status.doing(Activity::Reading);
+            return Ok(None);
+        }
         if stages.is_empty() || self.signals.full.load(std::sync::atomic::Ordering::Relaxed) {
             self.status.doing(Activity::Waiting);
             return Ok(None);
@@ -167,23 +175,32 @@ impl RoundLoop {
             Some(served) => served.path,
             None => hub::resolve(self.base()?)?.display().to_string(),
         };
-        let (mut learned, to) = (self.rounds.learned(parent.as_deref()), self.counts.extent());
+        let mut learned = self.rounds.learned(parent.as_deref());
         let mut spans = Vec::new();
         for (stage, why) in stages {
             let known = learned.get(&stage.name).cloned().unwrap_or_default();
-            let fresh = self.counts.since(&known);
+            // more days may be held out than before
+            let to = later(&to, &known);
+            let fresh = self.counts.within(&Span { from: known.clone(), to: to.clone() });
             let older = (self.config.trainer.pace_of(&stage).look_back * fresh as f64) as u64;
             let span = Span { from: self.counts.rewind(&known, older), to: to.clone() };
             let why = match why {
                 Due::Examples => "enough new examples",
                 Due::Time => "enough time, and some new examples",
             };
-            learned.insert(stage.name.clone(), to.clone());
+            learned.insert(stage.name.clone(), to);
             spans.push(StageSpan { stage: stage.name, span, fresh, why: why.into() });
         }
         let (number, began_at) = (self.rounds.next(), seconds_now());
         tracing::info!(round = number, parent, "round started");
-        Ok(Some(Round { number, began_at, parent, model, stages: spans, learned }))
+        Ok(Some(Round { number, began_at, parent, model, stages: spans, learned, held_out_from }))
+    }
+
+    /// Beginning of the newest days of the log, if candidates are measured on them.
+    fn held_out_from(&self) -> Option<i64> {
+        let gate = &self.config.trainer.gate;
+        let newest = self.counts.newest().filter(|_| gate.source == GateSource::Log)?;
+        Some(newest - newest_days::millis(gate.days))
     }
 
     fn base(&self) -> Result<&str> {
@@ -191,14 +208,15 @@ impl RoundLoop {
         self.config.model.path.as_deref().ok_or_else(|| Error::config("model.path", problem))
     }
 
-    /// Stages that are due. Updates the status.
-    fn due(&self) -> Vec<(StageSettings, Due)> {
+    /// Stages that are due with the examples up to an extent. Updates the status.
+    fn due(&self, to: &Extent) -> Vec<(StageSettings, Due)> {
         let settings = &self.config.trainer;
         let (mut found, mut shown) = (Vec::new(), Vec::new());
         for stage in &settings.stage {
             let pace = settings.pace_of(stage);
             let tried = self.rounds.tried(&stage.name);
-            let fresh = tried.map_or_else(|| self.counts.since(&<_>::default()), |(to, _)| self.counts.since(to));
+            let from = tried.map(|(known, _)| known.clone()).unwrap_or_default();
+            let fresh = self.counts.within(&Span { from, to: to.clone() });
             let since = seconds_now() - tried.map_or(self.began_at, |(_, ended_at)| ended_at);
             let tried = StageAttempt { fresh, seconds: since.try_into().unwrap_or_default() };
             TRAINER.fresh.with_label_values(&[&stage.name]).set(fresh as i64);
@@ -270,7 +288,7 @@ impl RoundLoop {
                 return self.end(round, ended);
             }
         };
-        let evaluator = Evaluator { config: &self.config, data: &self.data, signals: &self.signals };
+        let evaluator = Evaluator { config: &self.config, signals: &self.signals };
         // a recorded decision is final: the version may be served before the round has ended
         let file = self.rounds.place(round.number).join(DECISION);
         let decision = match read(&file)? {
@@ -298,16 +316,28 @@ impl RoundLoop {
         let candidate = evaluator.model("candidate", model)?;
         let name = format!("round-{}-{:.8}", round.number, candidate.fingerprint);
         let candidate = MeasuredModel { name, ..candidate };
+        let place = self.rounds.place(round.number);
+        let judged = self.judged(round, &place)?;
         loop {
             let now = self.registry.served()?;
             let (parent, path) = now.map_or((None, round.model.clone()), |now| (Some(now.version), now.path));
-            let served = evaluator.model(parent.as_deref().unwrap_or("base"), &path)?;
-            let gated = evaluator.gate(&served, &candidate, &self.rounds.place(round.number))?;
+            let served = evaluator.model(parent.as_deref().unwrap_or(BASE), &path)?;
+            let gated = evaluator.gate(&served, &candidate, &judged, &place)?;
             // another version may have been promoted meanwhile
             if self.registry.served()?.map(|now| now.version) == parent {
                 return Ok(Decision { parent, served, candidate, gated });
             }
         }
+    }
+
+    /// Judgements that the round's candidate is measured with.
+    fn judged(&self, round: &Round, place: &Path) -> Result<Vec<JudgedSplit>> {
+        let of_folder = |split: &String| JudgedSplit { data: self.data.clone(), split: split.clone() };
+        let splits = &self.config.trainer.gate.splits;
+        let Some(from) = round.held_out_from else { return Ok(splits.iter().map(of_folder).collect()) };
+        let newest = NewestDays { config: &self.config, data: &self.data, examples: &self.home, from };
+        let beside = splits.iter().filter(|split| self.data.qrels(split).exists()).map(of_folder);
+        Ok([newest.judge(place)?].into_iter().chain(beside).collect())
     }
 
     fn end(&mut self, round: &Round, ended: RoundOutcome) -> Result<()> {
@@ -374,6 +404,16 @@ impl RoundLoop {
     fn stage_folder(&self, round: &Round, at: usize, stage: &str) -> PathBuf {
         self.rounds.place(round.number).join(format!("{}-{stage}", at + 1))
     }
+}
+
+/// The later end of each lane.
+fn later(a: &Extent, b: &Extent) -> Extent {
+    let mut later = a.clone();
+    for (lane, end) in b {
+        let known = later.entry(lane.clone()).or_default();
+        *known = *end.max(known);
+    }
+    later
 }
 
 /// Address of a version in the `publish` folder.

@@ -32,6 +32,9 @@ pub struct Round {
     pub stages: Vec<StageSpan>,
     /// Part of the log that the round's model was trained on, by stage: its parent's extent, then its own spans.
     pub learned: BTreeMap<String, Extent>,
+    /// Log time from which on the newest days are held out, in milliseconds since 1970, if the gate's judgements come from them.
+    #[serde(default)]
+    pub held_out_from: Option<i64>,
 }
 
 /// One stage of a round, and the examples it trains on.
@@ -214,7 +217,8 @@ mod tests {
         let span = Span { from: extent(0), to: extent(to) };
         let stage = StageSpan { stage: "sft".into(), span, fresh: to, why: "enough".into() };
         let learned = [("sft".to_owned(), extent(to))].into();
-        Round { number, began_at: 5, parent: parent.map(Into::into), model: "m".into(), stages: vec![stage], learned }
+        let (parent, model) = (parent.map(Into::into), "m".into());
+        Round { number, began_at: 5, parent, model, stages: vec![stage], learned, held_out_from: None }
     }
 
     fn ended(version: &str, passed: bool) -> RoundOutcome {

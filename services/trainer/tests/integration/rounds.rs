@@ -13,6 +13,9 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use souk::address::Address;
+use souk::beir::DataFolder;
+use souk::catalogue::Catalogue;
+use souk::dataset::{Examples, Span};
 use souk::store::{Ledger, NewGeneration, SqlLedger, Version, VersionState};
 
 use souk_testing::small_shop::{messages, model, shop};
@@ -300,7 +303,7 @@ fn killed_at_any_moment_it_makes_the_same_model() {
     loop {
         let trainer = Trainer::start(wild.path(), &[]);
         // a different random moment each time
-        let most = Duration::from_millis(80 + 97 * kills % 900);
+        let most = Duration::from_millis(80 + 97 * kills % 1700);
         let began = Instant::now();
         while began.elapsed() < most && trainer.status()["last_round"].is_null() {
             sleep(Duration::from_millis(5));
@@ -320,6 +323,47 @@ fn killed_at_any_moment_it_makes_the_same_model() {
     assert!(kills > 2, "it was faster than it could be killed");
     assert_eq!(found[0], found[1], "after {kills} kills");
     println!("{kills} kills");
+}
+
+#[test]
+fn without_raters_the_newest_days_of_the_log_decide() {
+    let home = shop();
+    let data = home.path().join("data");
+    fs::remove_dir_all(data.join("qrels")).unwrap();
+    // a search each second, and 300 s are held out
+    search(home.path(), 0..1000);
+    let gate = "trainer.gate={source=\"log\", days=0.003472222, watched=[\"ndcg@10\"], depth=101}";
+    let trainer = Trainer::start(home.path(), &[gate, "ingest={commit_seconds=1, commit_log_hours=0.01}"]);
+    let first = trainer.until_ended(1);
+    assert_eq!(first["passed"], true, "{first:#}");
+    // the times of the examples that a round learned from, and the time from which on it was measured
+    let round = |number: u64| -> (Vec<i64>, i64) {
+        let folder = home.path().join(format!("state/rounds/{number:06}"));
+        let read = |file: &str| -> Value { serde_json::from_slice(&fs::read(folder.join(file)).unwrap()).unwrap() };
+        let judged = read("newest-days/judgements.json");
+        let (split, written) = judged["written"].as_object().unwrap().iter().next().unwrap();
+        assert_eq!(written["queries"], 60, "every item was searched for in them");
+        assert_eq!(read("gate.json").as_object().unwrap().keys().collect::<Vec<_>>(), [split], "there are no raters");
+        assert!(folder.join(format!("report-{split}.html")).exists());
+        let round = read("round.json");
+        let span: Span = serde_json::from_value(round["lessons"][0]["span"].clone()).unwrap();
+        let catalogue = Catalogue::open(&DataFolder::open(&data).unwrap()).unwrap();
+        let examples = Examples::open(&data.join("examples"), &catalogue, Some(&span)).unwrap();
+        let times: Vec<i64> = (0..examples.len()).map(|row| examples.row(row).time).collect();
+        (times, round["held_out_from"].as_i64().unwrap())
+    };
+    let (learned, held_out_from) = round(1);
+    assert!(learned.len() > 300 && learned.iter().all(|time| *time < held_out_from), "{held_out_from}: {learned:?}");
+    let name = first["version"].as_str().unwrap();
+    let reports = ledger(home.path(), async |ledger| ledger.page_reports(name, None, 9).await.unwrap());
+    assert!(reports[0].split.starts_with("log-2023-11-14T22"), "{}", reports[0].split);
+    // the next round learns from them, and is measured on newer ones
+    serve(home.path(), name);
+    search(home.path(), 1000..1600);
+    trainer.until_ended(2);
+    let (next, later) = round(2);
+    assert!(next.iter().any(|time| *time >= held_out_from) && next.iter().all(|time| *time < later), "{later}");
+    trainer.stop();
 }
 
 #[test]

@@ -200,6 +200,11 @@ impl Joiner {
         }
     }
 
+    /// Log time; none before the first records.
+    pub fn log_time(&self) -> Option<i64> {
+        Some(self.now).filter(|now| *now > i64::MIN)
+    }
+
     /// State that `restore` needs to continue from here.
     pub fn state(&self) -> JoinerState {
         let (queries, seen) = (self.order.len() as u64, self.seen.len() as u64);

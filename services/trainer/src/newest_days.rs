@@ -1,0 +1,79 @@
+//! The gate's judgements from the newest days of the log. They are derived once in each round, into a data folder of their own with
+//! the shop's catalogue, and nothing of these days was trained on in that round.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::sync::Arc;
+
+use souk::atomic_dir::AtomicDir;
+use souk::beir::DataFolder;
+use souk::config::{Config, LogConfig};
+use souk::dataset::position_before;
+use souk::judgements::{JudgedLog, JudgementSource, Splits};
+use souk::log::{Lane, OnGap};
+use souk::{Error, Result, time};
+
+use crate::measure::JudgedSplit;
+
+const DAY_MILLIS: f64 = 86_400_000.0;
+/// Data folder in a round's folder.
+const FOLDER: &str = "newest-days";
+
+pub struct NewestDays<'a> {
+    pub config: &'a Config,
+    pub data: &'a DataFolder,
+    /// Commits of the log that was read.
+    pub examples: &'a Path,
+    /// Beginning of the newest days, in milliseconds since 1970.
+    pub from: i64,
+}
+
+impl NewestDays<'_> {
+    /// Derives the judgements into the folder of a round, unless that was done before.
+    pub fn judge(&self, round: &Path) -> Result<JudgedSplit> {
+        let (out, split) = (round.join(FOLDER), self.split());
+        if !out.exists() {
+            let left = round.join(format!("{FOLDER}.part"));
+            if left.exists() {
+                std::fs::remove_dir_all(&left).map_err(Error::store(&left, "remove it"))?;
+            }
+            let folder = AtomicDir::new(&out)?;
+            self.derive(&folder.staging, &split)?;
+            folder.finish()?;
+        }
+        Ok(JudgedSplit { data: DataFolder::open(&out)?, split })
+    }
+
+    /// Name of the split, such as `log-2026-11-24T0930`.
+    fn split(&self) -> String {
+        format!("log-{}", time::format(self.from).chars().filter(|letter| *letter != ':').take(15).collect::<String>())
+    }
+
+    fn derive(&self, folder: &Path, split: &str) -> Result<()> {
+        let corpus = self.data.corpus();
+        let corpus = corpus.canonicalize().map_err(Error::store(&corpus, "find it"))?;
+        let link = folder.join(corpus.file_name().unwrap_or_default());
+        symlink(&corpus, &link).map_err(Error::store(&link, "link to the catalogue"))?;
+        let data = DataFolder::open(folder)?;
+        let gate = &self.config.trainer.gate;
+        let (home, begin) = (self.examples.to_path_buf(), self.from - millis(gate.history_days));
+        // what a topic no longer has is not waited for
+        let log = LogConfig { on_gap: OnGap::Skip, ..self.config.log.once("gate") };
+        let log = log.open(Arc::new(move |lane: &Lane| position_before(&home, lane, begin)))?;
+        let source = JudgementSource {
+            data: &data,
+            log,
+            name: "the log".into(),
+            strength: &self.config.ingest.strength,
+            splits: Splits::Since { time: self.from, name: split },
+        };
+        let report = JudgedLog::read(source, &self.config.judgements, &mut |_| ())?.write()?;
+        let written = &report.splits[split];
+        tracing::info!(split, from = written.from, to = written.to, queries = written.queries, "judged the log");
+        Ok(())
+    }
+}
+
+pub fn millis(days: f64) -> i64 {
+    (days * DAY_MILLIS) as i64
+}
