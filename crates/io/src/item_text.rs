@@ -1,6 +1,7 @@
 //! Template of an item's text, such as `{title} {brand} {category}`: what the encoder, the lexical index and the judge read of an
 //! item.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::mem;
 use std::str::FromStr;
@@ -8,7 +9,9 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::beir::DataFolder;
 use crate::domain::Item;
+use crate::error::Error;
 
 /// Words separated by white space, of letters and `{field}`s. A field is `title`, `text`, `_id` or any other key of an item. Lists
 /// and objects are shown as their values, separated by spaces. A word whose fields are all missing or empty is left out, with the
@@ -52,6 +55,34 @@ impl ItemText {
             text.push_str(&shown);
         }
         text
+    }
+
+    /// Fails if no item of the catalogue has a named field. Reads items until each field was found.
+    pub fn check(&self, data: &DataFolder) -> Result<(), Error> {
+        let named = self.words.iter().flatten().filter_map(|part| match part {
+            Part::Field(name) if !["title", "text", "_id"].contains(&name.as_str()) => Some(name.as_str()),
+            _ => None,
+        });
+        let (mut missing, mut known): (BTreeSet<&str>, BTreeSet<String>) = (named.collect(), BTreeSet::new());
+        if missing.is_empty() {
+            return Ok(());
+        }
+        for item in data.items()? {
+            let (_, item) = item?;
+            missing.retain(|name| !item.fields.contains_key(*name));
+            if missing.is_empty() {
+                return Ok(());
+            }
+            known.extend(item.fields.keys().cloned());
+        }
+        let names = |names: Vec<&str>| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let (missing, known) =
+            (names(missing.into_iter().collect()), names(known.iter().map(String::as_str).collect()));
+        let problem = format!(
+            "names {missing}, which no item of {} has: beside `title` and `text` there are {known}",
+            data.path().display()
+        );
+        Err(Error::config("encoder.item_text", problem))
     }
 
     /// Whether this is the text of a model that names no template.
@@ -202,6 +233,18 @@ mod tests {
         ] {
             assert_eq!(text(template, &desk), expected, "{template}");
         }
+    }
+
+    #[test]
+    fn a_field_that_no_item_has_is_named() {
+        let home = tempfile::tempdir().unwrap();
+        let items = ["{\"_id\":\"1\",\"colour\":\"red\"}", "{\"_id\":\"2\",\"brand\":\"Acme\"}"];
+        std::fs::write(home.path().join("corpus.jsonl"), items.join("\n")).unwrap();
+        let data = DataFolder::open(home.path()).unwrap();
+        let check = |template: &str| template.parse::<ItemText>().unwrap().check(&data);
+        check("{title} {brand} {colour} {_id}").unwrap();
+        let error = check("{title} {brnad} {colour} {size}").unwrap_err().to_string();
+        assert!(error.contains("`brnad`, `size`, which no item of") && error.contains("`brand`, `colour`"), "{error}");
     }
 
     #[test]

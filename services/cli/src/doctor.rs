@@ -104,7 +104,7 @@ impl DoctorCommand {
             add("model", model(config));
         }
         match &folder {
-            Ok(Some(folder)) => add("data", catalogue(folder)),
+            Ok(Some(folder)) => add("data", catalogue(config, folder)),
             Ok(None) if config.trainer.stage.is_empty() => {}
             Ok(None) => add("data", Err(anyhow::anyhow!("no data folder: give --data DIR, or set trainer.data"))),
             Err(error) => add("data", Err(anyhow::anyhow!("{error}"))),
@@ -171,7 +171,8 @@ fn model(config: &Config) -> anyhow::Result<String> {
     Ok(format!("{} dimensions, fingerprint {}", encoder.dimensions(), encoder.fingerprint()?))
 }
 
-fn catalogue(data: &DataFolder) -> anyhow::Result<String> {
+fn catalogue(config: &Config, data: &DataFolder) -> anyhow::Result<String> {
+    config.item_text().check(data)?;
     let first = data.items()?.next().context("corpus.jsonl is empty: add items")??;
     Ok(format!("{}: the first item is `{}`", data.path().display(), first.1.title))
 }

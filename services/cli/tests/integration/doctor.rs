@@ -90,6 +90,13 @@ fn opens_the_judge_of_every_stage() {
 }
 
 #[test]
+fn a_template_with_a_field_that_no_item_has_fails() {
+    let home = shop();
+    let message = failure(home.path(), "data", &["--set", "encoder.item_text=\"{title} {brnad}\""]);
+    assert!(message.contains("encoder.item_text") && message.contains("`brnad`"), "{message}");
+}
+
+#[test]
 fn reads_the_judgements_of_the_gate() {
     let home = shop();
     let (found, _) = doctor(home.path(), &[]);
@@ -97,6 +104,9 @@ fn reads_the_judgements_of_the_gate() {
     assert!(*ok && message.contains(&format!("{ITEMS} judgements of {ITEMS} queries")), "{message}");
     let message = failure(home.path(), "judgements", &["--set", "trainer.gate.splits=[\"dev\"]"]);
     assert!(message.contains("qrels/dev.tsv does not exist") && message.contains("the folder has test"), "{message}");
+    let (found, _) = doctor(home.path(), &["--set", "trainer.gate={source=\"log\", splits=[\"dev\", \"test\"]}"]);
+    let judgements: Vec<_> = found.iter().filter(|(part, ..)| part == "judgements").collect();
+    assert!(judgements.len() == 2 && judgements[0].2.contains("newest days of the log"), "{judgements:?}");
     std::fs::write(home.path().join("data/qrels/test.tsv"), "gone\td1\t4\n").unwrap();
     let message = failure(home.path(), "judgements", &[]);
     assert!(message.contains("judges 1 queries that are not in queries.jsonl, such as `gone`"), "{message}");
