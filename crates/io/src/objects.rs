@@ -31,7 +31,7 @@ const PART_BYTES: u64 = 16 << 20;
 const PARALLEL_UPLOADS: usize = 4;
 /// Fetched folders kept in the local cache.
 const MAX_CACHED_FOLDERS: usize = 8;
-const LISTING: &str = "souk-fetched.json";
+const LISTING: &str = ".souk-fetched.json";
 
 /// File at an address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -140,10 +140,11 @@ impl Objects {
         }
     }
 
-    /// Copies all files into an existing folder.
+    /// Copies all files into an existing folder. A file that is the address itself keeps its name.
     fn copy_to(&self, folder: &Path, objects: &[Object]) -> Result<()> {
         for Object { name, bytes, .. } in objects {
-            let path = folder.join(name);
+            let own_name = self.address.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+            let path = folder.join(if name.is_empty() { own_name } else { name });
             let created = path.parent().map_or(Ok(()), fs::create_dir_all);
             created.map_err(Error::store(&path, "create its folder"))?;
             let mut file = File::create(&path).map_err(Error::store(&path, "create it"))?;
@@ -233,7 +234,7 @@ impl Objects {
     }
 }
 
-/// Path of a local copy of a folder in an object store. Downloads it unless the cached copy has the same files. If the
+/// Path of a local copy of a folder in an object store, or of a folder with the one file that is there. Downloads it unless the cached copy has the same files. If the
 /// store is unreachable, returns the last copy.
 pub fn fetch_folder(address: &str) -> Result<PathBuf> {
     let objects = Objects::open(address)?;

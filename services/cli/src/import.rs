@@ -10,6 +10,7 @@ use souk::import::{
     Column, Encoding, EventName, Format, Guesses, Options, REJECTED_FILE, Scale, Summary, guess_items, guess_log,
     import,
 };
+use souk::objects;
 
 use crate::GlobalArgs;
 use crate::output::print;
@@ -55,7 +56,7 @@ pub struct ImportCommand {
     /// Input format
     #[arg(long, value_parser = PossibleValuesParser::new(Format::ALL.map(Format::name)))]
     format: String,
-    /// Input folder; for csv a file, for items, log and ubi a file or a folder
+    /// Input folder; for csv a file, for items, log and ubi a file or a folder. An address such as s3://BUCKET/FOLDER is fetched
     #[arg(long, value_name = "PATH")]
     from: PathBuf,
     /// Output folder (new)
@@ -92,14 +93,18 @@ impl ImportCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let format: Format = self.format.parse()?;
         let options = self.options()?;
+        let from = match self.from.to_str().filter(|address| objects::is_remote(address)) {
+            Some(address) => objects::fetch_folder(address)?,
+            None => self.from.clone(),
+        };
         let guesses = match format {
-            Format::Items => Some(guess_items(&self.from, &options)?),
-            Format::Log => Some(guess_log(&self.from, &options)?),
+            Format::Items => Some(guess_items(&from, &options)?),
+            Format::Log => Some(guess_log(&from, &options)?),
             _ => None,
         };
         guesses.iter().for_each(print_guesses);
         let progress = ProgressDisplay::start("rows", None);
-        let summary = import(format, &options, &self.from, &self.out, &mut |rows| progress.add(rows));
+        let summary = import(format, &options, &from, &self.out, &mut |rows| progress.add(rows));
         progress.finish();
         let summary = summary?;
         let mut json = serde_json::to_value(&summary)?;

@@ -45,6 +45,7 @@ pub fn file_names(folder: &Path) -> Result<Vec<String>> {
     let name = |entry: std::io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
     let mut names: Vec<_> =
         entries.map(name).collect::<std::io::Result<_>>().map_err(Error::store(folder, "list the folder"))?;
+    names.retain(|name| !name.starts_with('.'));
     names.sort();
     Ok(names)
 }

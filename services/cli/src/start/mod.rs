@@ -10,6 +10,7 @@
 //! | `measured/` | evaluations, each with a report |
 //! | `served` | link to the model that is served |
 
+mod learn;
 mod results;
 mod steps;
 
@@ -23,13 +24,11 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::json;
 use souk::backbone::hub;
-use souk::config::{Config, StageSettings};
+use souk::beir::DataFolder;
+use souk::config::Config;
 use souk::error::Error;
-use souk::objective::Candidates;
-use souk::report::{EvaluationRun, GateInput};
-use souk::reward::Judge;
-use souk::store::NewVersion;
 
+use self::learn::{Learner, TABLE_SPLIT};
 use self::steps::{Steps, say};
 use crate::GlobalArgs;
 use crate::output::print;
@@ -37,12 +36,8 @@ use crate::output::print;
 const DEFAULT_MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
 /// Where `make setup` puts the default model, below the home folder.
 const SETUP_MODEL: &str = ".cache/souk/models/all-MiniLM-L6-v2";
-/// Queries of the gate, and those of the last table, which decided nothing.
-const GATE_SPLIT: &str = "dev";
-const TABLE_SPLIT: &str = "test";
-/// Names of the evaluations of what needs no training.
-const LEXICAL: &str = "BM25";
-const UNTRAINED: &str = "untrained";
+/// Name of the log in the data folder.
+const LOG: &str = "logs.ndjson";
 const CONFIG: &str = include_str!("../../../../configs/shop.toml");
 
 /// Bring a shop's catalogue and log to a measured, trained and served search
@@ -54,16 +49,23 @@ const CONFIG: &str = include_str!("../../../../configs/shop.toml");
 /// Examples:
 ///   souk start --items products.csv
 ///   souk start --items products.csv --log searches.csv.gz --out SHOP
+///   souk start --items s3://shop/products --kafka localhost:9092 --topic ubi --out SHOP
 ///   souk start --out SHOP                # again
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct StartCommand {
-    /// Catalogue: CSV, TSV, JSON lines, Parquet or Arrow; a file or a folder
+    /// Catalogue: CSV, TSV, JSON lines, Parquet or Arrow; a file, a folder or an address such as s3://BUCKET/FOLDER
     #[arg(long, value_name = "PATH")]
     items: Option<PathBuf>,
-    /// Search log: a table or UBI 1.3; a file or a folder
-    #[arg(long, value_name = "PATH", requires = "items")]
-    log: Option<PathBuf>,
+    /// Search log: tables or UBI 1.3; files, a folder or an address
+    #[arg(long, value_name = "PATH", num_args = 1.., conflicts_with = "kafka")]
+    log: Vec<PathBuf>,
+    /// Kafka brokers, for a log in UBI 1.3 that is read to its present end
+    #[arg(long, value_name = "HOST:PORT,...", requires = "topic")]
+    kafka: Option<String>,
+    /// Kafka topic; repeatable
+    #[arg(long, value_name = "NAME", requires = "kafka")]
+    topic: Vec<String>,
     /// Columns of the catalogue, where the guess is wrong, such as id=sku,title=name
     #[arg(long, value_name = "FIELD=COLUMN,...")]
     columns: Option<String>,
@@ -89,14 +91,16 @@ impl StartCommand {
         let steps = Steps::begin();
         self.import(&steps)?;
         let config = self.config()?;
+        config.item_text().check(&DataFolder::open(&self.data())?)?;
         let base = hub::resolve(config.model.path.as_deref().unwrap_or(DEFAULT_MODEL))?;
         if !self.served().exists() {
             self.link_served(&base)?;
         }
         let server = if self.once { None } else { Some(self.serve(&steps)?) };
-        let json = if self.data().join("logs.ndjson").exists() {
-            let served = self.learn(&steps, &config, &base, server.is_some())?;
-            results::show(&self.measured(), TABLE_SPLIT, &served)?
+        let json = if has_log(&config) {
+            let learner = Learner { shop: self, steps: &steps, config: &config, is_serving: server.is_some() };
+            let measured = learner.learn(&base)?;
+            results::show(&self.measured(), TABLE_SPLIT, &measured)?
         } else {
             say(
                 "\nThere is no log, so there is nothing to learn from. A log of searches (time, session, query, item, position, event)",
@@ -139,36 +143,63 @@ impl StartCommand {
         self.out.join("shop.toml")
     }
 
-    /// Converts catalogue and log to a data folder.
+    /// Converts catalogue and log to a data folder. A log may come later than the catalogue.
     fn import(&self, steps: &Steps) -> anyhow::Result<()> {
-        if self.data().exists() {
+        let (data, catalogue) = (self.data(), self.out.join("catalogue"));
+        let log_is_new = !self.log.is_empty() && !data.join(LOG).exists();
+        if data.exists() && !log_is_new {
             return Ok(());
         }
-        let Some(items) = &self.items else {
-            let problem = format!("{} has no catalogue yet: give it with --items", self.out.display());
-            return Err(Error::input(problem).into());
-        };
-        fs::create_dir_all(&self.out).with_context(|| format!("cannot create {}", self.out.display()))?;
         let read = |format: &str, from: &Path, out: &Path, columns: &Option<String>| {
             let mut arguments = words(&["import", "--format", format]);
             arguments.extend(["--from".into(), from.into(), "--out".into(), out.into()]);
             arguments.extend(columns.iter().flat_map(|columns| ["--columns".into(), columns.into()]));
             arguments
         };
-        let Some(log) = &self.log else {
-            steps.run("Read the catalogue", None, read("items", items, &self.data(), &self.columns))?;
-            return Ok(());
-        };
-        let catalogue = self.out.join("catalogue");
-        let arguments = read("items", items, &catalogue, &self.columns);
-        steps.run("Read the catalogue", Some(&catalogue), arguments)?;
-        let mut arguments = read("log", log, &self.data(), &self.log_columns);
-        arguments.extend(["--catalogue".into(), catalogue.into()]);
-        steps.run("Read the log", None, arguments)?;
+        let out = if log_is_new { &catalogue } else { &data };
+        if data.exists() && !catalogue.exists() {
+            fs::rename(&data, &catalogue).with_context(|| format!("cannot rename {}", data.display()))?;
+        }
+        if !out.exists() {
+            let (shop, missing) = (
+                self.out.display(),
+                if catalogue.exists() { "log yet: give it with --log" } else { "catalogue yet: give it with --items" },
+            );
+            let problem = || Error::input(format!("{shop} has no {missing}"));
+            let items = self.items.as_ref().ok_or_else(problem)?;
+            fs::create_dir_all(&self.out).with_context(|| format!("cannot create {}", self.out.display()))?;
+            steps.run("Read the catalogue", None, read("items", items, out, &self.columns))?;
+        }
+        if log_is_new {
+            let mut arguments = read("log", &self.log_files()?, &data, &self.log_columns);
+            arguments.extend(["--catalogue".into(), catalogue.into()]);
+            steps.run("Read the log", None, arguments)?;
+        }
         Ok(())
     }
 
-    /// Opens `shop.toml`, and writes it first if there is none.
+    /// The log, or a folder of links to its files.
+    fn log_files(&self) -> anyhow::Result<PathBuf> {
+        if let [log] = &self.log[..] {
+            return Ok(log.clone());
+        }
+        let folder = self.out.join("logs");
+        drop(fs::remove_dir_all(&folder));
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        for (number, log) in self.log.iter().enumerate() {
+            let file = log.canonicalize().with_context(|| format!("cannot find {}", log.display()))?;
+            if !file.is_file() {
+                let problem = format!("{} is not a file: give files, or one folder or address", log.display());
+                return Err(Error::input(problem).into());
+            }
+            // files in different folders may have the same name
+            let name = format!("{number}-{}", file.file_name().unwrap_or_default().to_string_lossy());
+            symlink(&file, folder.join(name)).with_context(|| format!("cannot link to {}", file.display()))?;
+        }
+        Ok(folder)
+    }
+
+    /// Opens `shop.toml`. Writes it first if there is none, and adds the log if it names none.
     fn config(&self) -> anyhow::Result<Config> {
         let file = self.config_file();
         if !file.exists() {
@@ -182,6 +213,17 @@ impl StartCommand {
             let text = self.settings(&model);
             fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         }
+        let config = Config::load(Some(&file), &[])?;
+        let log = self.data().join(LOG);
+        let added = match &self.kafka {
+            _ if has_log(&config) => return Ok(config),
+            Some(brokers) => format!("brokers = {}\ntopics = {}", quoted(brokers), json!(self.topic)),
+            None if log.exists() => format!("paths = [{}]", quoted(&log.display().to_string())),
+            None => return Ok(config),
+        };
+        let mut text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        text += &format!("\n[log]\n{added}\n");
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         Ok(Config::load(Some(&file), &[])?)
     }
 
@@ -191,8 +233,10 @@ impl StartCommand {
         let database = quoted(&format!("sqlite:{}", self.out.join("souk.db").display()));
         let mut text = format!(
             "# Settings of this shop, used by `souk start --out {}` and all other commands (--config).\n\n\
-             [store]\ndatabase = {database}\n\n",
-            self.out.display()
+             [store]\ndatabase = {database}\n\n[trainer]\ndata = {}\nstate = {}\n\n",
+            self.out.display(),
+            place("data"),
+            place("trainer")
         );
         let mut section = "";
         for line in CONFIG.lines().skip_while(|line| line.starts_with('#') || line.is_empty()) {
@@ -232,104 +276,6 @@ impl StartCommand {
         steps.spawn("Serve", arguments)
     }
 
-    /// Measures, trains stage by stage, and serves each model that the gate passes. Returns the names of the evaluations for the last
-    /// table.
-    fn learn(&self, steps: &Steps, config: &Config, base: &Path, serving: bool) -> anyhow::Result<Vec<String>> {
-        let data = self.data();
-        let mut arguments = self.with_config(&["judgements", "--quality"]);
-        arguments.extend(["--data".into(), data.clone().into()]);
-        steps.run("Derive judgements from the log", None, arguments)?;
-        let mut arguments = self.with_config(&["ingest"]);
-        arguments.extend(["--from".into(), data.join("logs.ndjson").into(), "--data".into(), data.into()]);
-        steps.run("Collect training examples from the log", None, arguments)?;
-        self.evaluate(steps, LEXICAL, None, GATE_SPLIT)?;
-        let (mut before, _) = self.evaluate(steps, UNTRAINED, Some(base), GATE_SPLIT)?;
-        let mut best = base.to_path_buf();
-        let mut models = vec![(UNTRAINED.to_owned(), best.clone())];
-        for stage in &config.trainer.stage {
-            let (trained, is_new) = self.train(steps, config, stage, &best)?;
-            let (after, is_measured) = self.evaluate(steps, &stage.name, Some(&trained), GATE_SPLIT)?;
-            models.push((stage.name.clone(), trained.clone()));
-            let gate = config.trainer.gate.judge(&GateInput { served: &before, candidate: &after, drift: None })?;
-            if !gate.passed {
-                say(&format!("\nThe model of `{}` is not served: {}", stage.name, gate.reasons.join("; ")));
-                continue;
-            }
-            say(&format!(
-                "\nThe model of `{}` passed: no watched metric is significantly worse, and at least one is higher.",
-                stage.name
-            ));
-            if is_new || is_measured {
-                self.link_served(&trained)?;
-                if serving {
-                    offer(config, &stage.name, &trained, [&before, &after])?;
-                }
-            }
-            (before, best) = (after, trained);
-        }
-        if self.served().canonicalize().ok() != best.canonicalize().ok() {
-            self.link_served(&best)?;
-        }
-        self.evaluate(steps, LEXICAL, None, TABLE_SPLIT)?;
-        for (name, model) in &models {
-            self.evaluate(steps, name, Some(model), TABLE_SPLIT)?;
-        }
-        Ok([LEXICAL.to_owned()].into_iter().chain(models.into_iter().map(|(name, _)| name)).collect())
-    }
-
-    /// Trains a stage from `model`, and the judge before it if it needs one. True if it was trained now.
-    fn train(
-        &self,
-        steps: &Steps,
-        config: &Config,
-        stage: &StageSettings,
-        model: &Path,
-    ) -> anyhow::Result<(PathBuf, bool)> {
-        if stage.config.is_some() {
-            let problem = format!("the stage `{}` has a file: `souk start` needs its settings in `set`", stage.name);
-            return Err(Error::config("trainer.stage.config", problem).into());
-        }
-        let judged = config.of_stage(stage, &model.display().to_string())?.objective.needs().candidates;
-        if let (Some(Judge::Model(judge)), true) = (&config.judge, judged != Candidates::None) {
-            let mut arguments = self.with_config(&["relevance", "train"]);
-            arguments.extend(["--model".into(), model.into(), "--data".into(), self.data().into()]);
-            arguments.extend(["--out".into(), judge.path.clone().into()]);
-            steps.run("Train the judge on the log's judgements", Some(&judge.path), arguments)?;
-        }
-        let out = self.out.join("models").join(&stage.name);
-        let mut arguments = self.with_config(&["train", "--resume"]);
-        arguments.extend(stage.set.iter().flat_map(|set| ["--set".into(), set.into()]));
-        arguments.extend(["--model".into(), model.into(), "--data".into(), self.data().into()]);
-        arguments.extend(["--out".into(), out.clone().into()]);
-        let is_new = steps.run(&format!("Train: {}", stage.name), Some(&out.join("config.json")), arguments)?;
-        Ok((out, is_new))
-    }
-
-    /// Measures a model as it is served, or BM25. True if it was measured now.
-    fn evaluate(
-        &self,
-        steps: &Steps,
-        name: &str,
-        model: Option<&Path>,
-        split: &str,
-    ) -> anyhow::Result<(EvaluationRun, bool)> {
-        let out = self.measured().join(format!("{name}-{split}"));
-        let mut arguments =
-            self.with_config(&["evaluate", "--name", name, "--split", split, "--judge", "qrels", "--depth", "1000"]);
-        match model {
-            Some(model) => {
-                arguments.extend(["--model".into(), model.into(), "--precision".into(), precision().into()]);
-                let config = Config::load(Some(&self.config_file()), &[])?;
-                arguments.extend(config.search.hybrid.weights().map(|_| "--hybrid".into()));
-            }
-            None => arguments.push("--lexical".into()),
-        }
-        arguments.extend(["--data".into(), self.data().into(), "--out".into(), out.clone().into()]);
-        fs::create_dir_all(self.measured()).context("cannot create the folder of evaluations")?;
-        let is_new = steps.run(&format!("Measure {name} on {split}"), Some(&out), arguments)?;
-        Ok((EvaluationRun::load(&out)?, is_new))
-    }
-
     fn with_config(&self, arguments: &[&str]) -> Vec<OsString> {
         let mut arguments = words(arguments);
         arguments.extend(["--config".into(), self.config_file().into()]);
@@ -337,33 +283,8 @@ impl StartCommand {
     }
 }
 
-/// Registers a model that passed with its measurement, so that the running service swaps to it.
-fn offer(config: &Config, stage: &str, model: &Path, measured: [&EvaluationRun; 2]) -> anyhow::Result<()> {
-    let path = model.canonicalize().context("cannot find the trained model")?.display().to_string();
-    let mut opened = config.clone();
-    opened.model.path = Some(path.clone());
-    let fingerprint = opened.open_encoder()?.fingerprint()?;
-    let version = format!("{stage}-{fingerprint:.8}");
-    let metrics = json!({"gate": {"passed": true, "reasons": []}});
-    let [before, after] = measured.map(|run| serde_json::to_value(&run.metrics));
-    let (before, after) = (before.context("cannot write metrics")?, after.context("cannot write metrics")?);
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().context("cannot start a runtime")?;
-    runtime.block_on(async {
-        let ledger = config.store.open_own_ledger().await?;
-        if ledger.version(&version).await?.is_some() {
-            return Ok(());
-        }
-        let parent = ledger.served().await?.map(|served| served.version);
-        let new = NewVersion { version: version.clone(), path, fingerprint, parent: parent.clone(), metrics };
-        ledger.add_version(&new).await?;
-        if let Some(parent) = parent {
-            ledger.add_report(&parent, GATE_SPLIT, &before).await?;
-        }
-        // last: the service waits for it
-        ledger.add_report(&version, GATE_SPLIT, &after).await?;
-        Ok(())
-    })
+fn has_log(config: &Config) -> bool {
+    !config.log.paths.is_empty() || !config.log.brokers.is_empty()
 }
 
 /// Precision of measuring and serving: the fastest of this processor.

@@ -154,15 +154,15 @@ fn indexes_from_an_object_store() {
     }
     let path = |name: &str| home.path().join(name).display().to_string();
     let (here, there) = (path("here"), path("there"));
+    let with_store = |mut command: Command| {
+        command.env("AWS_ENDPOINT_URL", &server).env("AWS_ALLOW_HTTP", "true").env("AWS_REGION", "us-east-1");
+        command.env("AWS_ACCESS_KEY_ID", "souk").env("AWS_SECRET_ACCESS_KEY", "souk");
+        command.env("SOUK_CACHE", home.path().join("cache"));
+        command
+    };
     let of = |model: &str, from: &str, out: &str| {
         let index = ["index", "--model", model, "--from", from, "--out", out, "--shard-mb", "1"];
-        let mut command = souk(&[&index[..], &["--set", "index.type=exact", "--json"]].concat());
-        command
-            .env("AWS_ENDPOINT_URL", &server)
-            .env("AWS_ALLOW_HTTP", "true")
-            .env("SOUK_CACHE", home.path().join("cache"));
-        command.env("AWS_ACCESS_KEY_ID", "souk").env("AWS_SECRET_ACCESS_KEY", "souk").env("AWS_REGION", "us-east-1");
-        command
+        with_store(souk(&[&index[..], &["--set", "index.type=exact", "--json"]].concat()))
     };
     let remote = |path: &str| format!("s3://{bucket}/{path}");
     let built = run_ok(&of(&model().display().to_string(), &from, &here).output().unwrap());
@@ -176,6 +176,14 @@ fn indexes_from_an_object_store() {
     let mut unreachable = of(&remote("models/one"), &from, &path("away"));
     let cached = unreachable.env("AWS_ENDPOINT_URL", "http://127.0.0.1:1").output().unwrap();
     assert_eq!(run_ok(&cached)["model"], built["model"]);
+
+    // products as a shop has them, by the address of the file or of its folder
+    put(&server, &format!("{bucket}/files/products.csv"), b"sku,name\n7,Oak desk\n8,Floor lamp\n");
+    for (at, address) in ["files/products.csv", "files"].into_iter().enumerate() {
+        let out = path(&format!("items-{at}"));
+        let import = ["--json", "import", "--format", "items", "--from", &remote(address), "--out", &out];
+        assert_eq!(run_ok(&with_store(souk(&import)).output().unwrap())["items"], 2, "{address}");
+    }
 }
 
 #[cfg(feature = "milvus")]

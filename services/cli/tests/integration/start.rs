@@ -47,6 +47,15 @@ fn files(home: &Path) -> [String; 3] {
     [format!("{market}/corpus.jsonl"), format!("{market}/logs.ndjson"), model]
 }
 
+/// Removes the stages from a shop's settings, so that `souk start` only measures.
+fn without_stages(shop: &str) {
+    let file = Path::new(shop).join("shop.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let begin = text.find("# learns from clicks").unwrap();
+    let end = text.find("# `souk trainer` measures").unwrap();
+    fs::write(&file, [&text[..begin], &text[end..]].concat()).unwrap();
+}
+
 /// The last stage whose model passed.
 fn best_stage(printed: &str) -> Option<&'static str> {
     ["r-grpo", "supervised"].into_iter().find(|stage| printed.contains(&format!("The model of `{stage}` passed")))
@@ -121,18 +130,15 @@ fn two_files_become_a_measured_and_trained_model() {
     for expected in steps.into_iter().chain(["implicit judgements", "quality of "]) {
         assert!(printed.contains(expected), "{expected}: {printed}");
     }
-    let best = best_stage(&printed);
-    if let Some(stage) = best {
-        running.wait_until_served(stage);
-    }
+    let best = best_stage(&printed).expect("training helps a model with random weights");
+    running.wait_until_served(best);
     let json = running.stop();
     assert!(json["metrics"]["r-grpo"]["ndcg@10"].as_f64().is_some(), "{json}");
     let shop = Path::new(&shop);
     assert!(shop.join("served").join("config.json").exists() && shop.join("data/qrels/test.tsv").exists());
     let trained = shop.join("models/supervised").canonicalize().unwrap();
     let served = shop.join("served").canonicalize().unwrap();
-    let expected = best.map_or_else(|| model.clone().into(), |stage| shop.join("models").join(stage));
-    assert_eq!(served, expected.canonicalize().unwrap(), "{printed}");
+    assert_eq!(served, shop.join("models").join(best).canonicalize().unwrap(), "{printed}");
 
     // again: nothing is trained or measured twice, and the files are not needed
     let weights = fs::read(trained.join("model.safetensors")).unwrap();
@@ -143,13 +149,31 @@ fn two_files_become_a_measured_and_trained_model() {
 }
 
 #[test]
-fn a_catalogue_alone_is_served_and_a_missing_one_is_named() {
+fn a_catalogue_is_served_before_there_is_a_log_and_a_missing_one_is_named() {
     let home = tempfile::tempdir().unwrap();
-    let [items, _, model] = files(home.path());
+    let [items, log, model] = files(home.path());
     let shop = home.path().join("shop").display().to_string();
     let done = run_ok(&["start", "--items", &items, "--model", &model, "--out", &shop, "--once"]);
     assert!(String::from_utf8_lossy(&done.stderr).contains("There is no log"));
     assert!(Path::new(&shop).join("served/config.json").exists());
+
+    // the log comes later, in two files, and no stage learns from it
+    without_stages(&shop);
+    let text = fs::read_to_string(&log).unwrap();
+    let lines: Vec<&str> = text.split_inclusive('\n').collect();
+    let parts = ["a", "b"].map(|folder| home.path().join(folder).join("log.ndjson"));
+    for (part, lines) in parts.iter().zip(lines.chunks(lines.len().div_ceil(2))) {
+        fs::create_dir(part.parent().unwrap()).unwrap();
+        fs::write(part, lines.concat()).unwrap();
+    }
+    let [first, second] = parts.each_ref().map(|part| part.display().to_string());
+    let start = ["--json", "start", "--log", &first, &second, "--out", &shop, "--once"];
+    let done: Value = serde_json::from_slice(&run_ok(&start).stdout).unwrap();
+    assert!(done["metrics"]["untrained"]["ndcg@10"].as_f64().is_some(), "{done}");
+    let merged = fs::read_to_string(Path::new(&shop).join("data/logs.ndjson")).unwrap();
+    assert_eq!(merged.lines().count(), lines.len(), "nothing is lost");
+    let config = fs::read_to_string(Path::new(&shop).join("shop.toml")).unwrap();
+    assert!(config.ends_with("data/logs.ndjson\"]\n"), "the trainer finds the log: {config}");
     let nowhere = home.path().join("nowhere").display().to_string();
     let output = souk(&["start", "--out", &nowhere, "--once"]);
     let message = String::from_utf8_lossy(&output.stderr);

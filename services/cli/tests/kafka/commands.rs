@@ -5,6 +5,8 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use souk_testing::small_shop;
+
 use crate::{click, corpus, finish, ingest, query, stable_broker};
 
 #[test]
@@ -42,6 +44,25 @@ fn judgements_from_a_topic_are_those_from_its_file() {
     });
     assert_eq!(qrels[0], qrels[1]);
     assert_eq!(qrels[0][2].len(), 1, "{qrels:?}");
+
+    // the same from a catalogue and a topic alone, with settings that have no stage
+    let shop = homes[1].path().join("shop");
+    fs::create_dir(&shop).unwrap();
+    let settings = format!(
+        "[model]\npath = {:?}\n\n[store]\ndatabase = \"sqlite:{}\"\n",
+        small_shop::model(),
+        shop.join("souk.db").display()
+    );
+    fs::write(shop.join("shop.toml"), &settings).unwrap();
+    let [items, out] = ["products.csv", "shop"].map(|name| homes[1].path().join(name).display().to_string());
+    let products: String = (0..10).map(|number| format!("{number},Oak desk number {number}\n")).collect();
+    fs::write(&items, format!("sku,name\n{products}")).unwrap();
+    souk(&["start", "--items", &items, "--kafka", &brokers, "--topic", &topic, "--out", &out, "--once"]);
+    let text = fs::read_to_string(shop.join("data/qrels/test.tsv")).unwrap();
+    assert_eq!(text.lines().count(), 2, "{text}");
+    assert!(shop.join("data/examples").exists() && shop.join("measured/untrained-test/metrics.json").exists());
+    let written = fs::read_to_string(shop.join("shop.toml")).unwrap();
+    assert_eq!(written, format!("{settings}\n[log]\nbrokers = \"{brokers}\"\ntopics = [\"{topic}\"]\n"));
 }
 
 #[test]

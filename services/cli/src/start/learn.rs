@@ -1,0 +1,162 @@
+//! What `souk start` does with a log: judges and measures, trains stage by stage, and serves what passes the gate.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context;
+use serde_json::json;
+use souk::config::{Config, StageSettings};
+use souk::error::Error;
+use souk::objective::Candidates;
+use souk::report::{EvaluationRun, GateInput, Metrics};
+use souk::reward::Judge;
+use souk::store::NewVersion;
+use souk_trainer::{Offer, Registry};
+
+use super::steps::{Steps, say};
+use super::{StartCommand, precision};
+
+/// Queries of the gate, and those of the last table, which decided nothing.
+const GATE_SPLIT: &str = "dev";
+pub const TABLE_SPLIT: &str = "test";
+/// Names of the evaluations of what needs no training.
+const LEXICAL: &str = "BM25";
+const UNTRAINED: &str = "untrained";
+
+pub struct Learner<'a> {
+    pub shop: &'a StartCommand,
+    pub steps: &'a Steps,
+    pub config: &'a Config,
+    /// Whether a service runs that can swap to a trained model.
+    pub is_serving: bool,
+}
+
+impl Learner<'_> {
+    /// Measures, trains stage by stage, and serves each model that the gate passes. Returns the names of the evaluations for the last
+    /// table.
+    pub fn learn(&self, base: &Path) -> anyhow::Result<Vec<String>> {
+        let data = self.shop.data();
+        let mut arguments = self.shop.with_config(&["judgements", "--quality"]);
+        arguments.extend(["--data".into(), data.clone().into()]);
+        self.steps.run("Derive judgements from the log", None, arguments)?;
+        let mut arguments = self.shop.with_config(&["ingest"]);
+        arguments.extend(["--data".into(), data.into()]);
+        self.steps.run("Collect training examples from the log", None, arguments)?;
+        self.evaluate(LEXICAL, None, GATE_SPLIT)?;
+        let (run, _) = self.evaluate(UNTRAINED, Some(base), GATE_SPLIT)?;
+        let mut best = Candidate { stage: UNTRAINED.into(), model: base.into(), run, beaten: None };
+        let mut models = vec![(UNTRAINED.to_owned(), base.to_path_buf())];
+        for stage in &self.config.trainer.stage {
+            let (model, is_trained) = self.train(stage, &best.model)?;
+            let (run, is_measured) = self.evaluate(&stage.name, Some(&model), GATE_SPLIT)?;
+            models.push((stage.name.clone(), model.clone()));
+            let gate =
+                self.config.trainer.gate.judge(&GateInput { served: &best.run, candidate: &run, drift: None })?;
+            if !gate.passed {
+                say(&format!("\nThe model of `{}` is not served: {}", stage.name, gate.reasons.join("; ")));
+                continue;
+            }
+            say(&format!(
+                "\nThe model of `{}` passed: no watched metric is significantly worse, and at least one is higher.",
+                stage.name
+            ));
+            best = Candidate { stage: stage.name.clone(), model, run, beaten: Some(best.run.metrics) };
+            if is_trained || is_measured {
+                self.promote(&best)?;
+            }
+        }
+        // again, in case it was stopped before
+        self.promote(&best)?;
+        self.evaluate(LEXICAL, None, TABLE_SPLIT)?;
+        for (name, model) in &models {
+            self.evaluate(name, Some(model), TABLE_SPLIT)?;
+        }
+        Ok([LEXICAL.to_owned()].into_iter().chain(models.into_iter().map(|(name, _)| name)).collect())
+    }
+
+    /// Points `served` at a model and, if a service is running, offers it. Does nothing that is done already.
+    fn promote(&self, best: &Candidate) -> anyhow::Result<()> {
+        if self.shop.served().canonicalize().ok() != best.model.canonicalize().ok() {
+            self.shop.link_served(&best.model)?;
+        }
+        if self.is_serving && best.stage != UNTRAINED { offer(self.config, best) } else { Ok(()) }
+    }
+
+    /// Trains a stage from `model`, and the judge before it if it needs one. True if it was trained now.
+    fn train(&self, stage: &StageSettings, model: &Path) -> anyhow::Result<(PathBuf, bool)> {
+        if stage.config.is_some() {
+            let problem = format!("the stage `{}` has a file: `souk start` needs its settings in `set`", stage.name);
+            return Err(Error::config("trainer.stage.config", problem).into());
+        }
+        let judged = self.config.of_stage(stage, &model.display().to_string())?.objective.needs().candidates;
+        if let (Some(Judge::Model(judge)), true) = (&self.config.judge, judged != Candidates::None) {
+            let mut arguments = self.shop.with_config(&["relevance", "train"]);
+            arguments.extend(["--model".into(), model.into(), "--data".into(), self.shop.data().into()]);
+            arguments.extend(["--out".into(), judge.path.clone().into()]);
+            self.steps.run("Train the judge on the log's judgements", Some(&judge.path), arguments)?;
+        }
+        let out = self.shop.out.join("models").join(&stage.name);
+        let mut arguments = self.shop.with_config(&["train", "--resume"]);
+        arguments.extend(stage.set.iter().flat_map(|set| ["--set".into(), set.into()]));
+        arguments.extend(["--model".into(), model.into(), "--data".into(), self.shop.data().into()]);
+        arguments.extend(["--out".into(), out.clone().into()]);
+        let is_new = self.steps.run(&format!("Train: {}", stage.name), Some(&out.join("config.json")), arguments)?;
+        Ok((out, is_new))
+    }
+
+    /// Measures a model as it is served, or BM25. True if it was measured now.
+    fn evaluate(&self, name: &str, model: Option<&Path>, split: &str) -> anyhow::Result<(EvaluationRun, bool)> {
+        let out = self.shop.measured().join(format!("{name}-{split}"));
+        let mut arguments = self
+            .shop
+            .with_config(&["evaluate", "--name", name, "--split", split, "--judge", "qrels", "--depth", "1000"]);
+        match model {
+            Some(model) => {
+                arguments.extend(["--model".into(), model.into(), "--precision".into(), precision().into()]);
+                arguments.extend(self.config.search.hybrid.weights().map(|_| "--hybrid".into()));
+            }
+            None => arguments.push("--lexical".into()),
+        }
+        arguments.extend(["--data".into(), self.shop.data().into(), "--out".into(), out.clone().into()]);
+        fs::create_dir_all(self.shop.measured()).context("cannot create the folder of evaluations")?;
+        let is_new = self.steps.run(&format!("Measure {name} on {split}"), Some(&out), arguments)?;
+        Ok((EvaluationRun::load(&out)?, is_new))
+    }
+}
+
+/// A model and its measurement on the gate's split.
+struct Candidate {
+    stage: String,
+    model: PathBuf,
+    run: EvaluationRun,
+    /// Measurement of the model before it.
+    beaten: Option<Metrics>,
+}
+
+/// Registers a model that passed with its measurement, so that the running service swaps to it.
+fn offer(config: &Config, best: &Candidate) -> anyhow::Result<()> {
+    let path = best.model.canonicalize().context("cannot find the trained model")?.display().to_string();
+    let mut opened = config.clone();
+    opened.model.path = Some(path.clone());
+    let fingerprint = opened.open_encoder()?.fingerprint()?;
+    let report = |metrics: &Metrics| -> anyhow::Result<_> {
+        let metrics = serde_json::to_value(metrics).context("cannot write metrics as JSON")?;
+        Ok((GATE_SPLIT.to_owned(), metrics))
+    };
+    let reports = vec![report(&best.run.metrics)?];
+    let parent_reports = best.beaten.iter().map(report).collect::<anyhow::Result<_>>()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("cannot start a runtime")?;
+    let registry = Registry::new(config.store.clone(), runtime.handle().clone());
+    let version = NewVersion {
+        version: format!("{}-{fingerprint:.8}", best.stage),
+        path,
+        fingerprint,
+        parent: registry.served()?.map(|served| served.version),
+        metrics: json!({"gate": {"passed": true, "reasons": []}}),
+    };
+    Ok(registry.publish(&Offer { version, reports, parent_reports, passed: true })?)
+}
