@@ -4,6 +4,7 @@
 #   speed       texts/s, against sentence-transformers
 #   ranking     nDCG lost by int8
 #   lexical     BM25 against bm25s: same answers, speed
+#   from_log    what souk start learns from a log alone, by raters' labels (20 minutes)
 #   market      statistics of the simulated shop (docs/market.md), and BM25 on it
 #   sft         supervised training, against sentence-transformers' trainer: texts/s, memory, time per phase
 #   rewards     time of an R-GRPO step, against a supervised one: with an instant judge, a slow one, and a relevance model in
@@ -18,7 +19,8 @@
 #   collective  time of an exchange between 1, 2 and 4 processes, by size; fitted latency and bandwidth
 #   ingest      logs to examples, from a file and from Kafka, against a bare consumer; drawing examples; memory
 #
-#   SOUK_DATA=DIR       folder with the public datasets (docs/evaluation.md); ranking, lexical, nearest and served use DIR/home_depot
+#   SOUK_DATA=DIR       folder with the public datasets (docs/evaluation.md); ranking, lexical, from_log, nearest and served use
+#                       DIR/home_depot, from_log also DIR/click_shop
 #   BENCH_DATA=DIR      another BEIR folder for these stages; ranking and lexical need the split dev
 #   BENCH_EVENTS=N      number of events in the log that ingest reads (default: 10000000; 3 GB in the temporary folder)
 set -euo pipefail
@@ -26,7 +28,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-stages=(speed ranking lexical market sft rewards generation writing refine candidates nearest served growth collective ingest)
+stages=(speed ranking lexical from_log market sft rewards generation writing refine candidates nearest served growth collective ingest)
 data=${BENCH_DATA:-${SOUK_DATA:+$SOUK_DATA/home_depot}}
 work=$(mktemp -d)
 # not inside $work: PostgreSQL's user cannot enter a private folder
@@ -74,6 +76,16 @@ lexical() {
         "$(scripts/python.sh)" benches/lexical.py --lexical "$(bench_program lexical)" --data "$data"
     else
         skip qrels/dev.tsv
+    fi
+}
+
+from_log() {
+    local shop=${SOUK_DATA:-}/click_shop
+    if [ -f "$data/qrels/dev.tsv" ] && [ -f "$shop/log.csv.gz" ]; then
+        "$(scripts/python.sh)" benches/from_log.py --souk "$souk" --model "$MINILM" --items "$shop/items.csv" \
+            --log "$shop/log.csv.gz" --data "$data" --work "$work/from_log"
+    else
+        skip "qrels/dev.tsv, or SOUK_DATA no click_shop"
     fi
 }
 
