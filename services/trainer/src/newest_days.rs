@@ -9,6 +9,7 @@ use souk::atomic_dir::AtomicDir;
 use souk::beir::DataFolder;
 use souk::config::{Config, LogConfig};
 use souk::dataset::position_before;
+use souk::held_out::HELD_OUT;
 use souk::judgements::{JudgedLog, JudgementSource, Splits};
 use souk::log::{Lane, OnGap};
 use souk::{Error, Result, time};
@@ -32,10 +33,12 @@ impl NewestDays<'_> {
     /// Derives the judgements into the folder of a round, unless that was done before.
     pub fn judge(&self, round: &Path) -> Result<JudgedSplit> {
         let (out, split) = (round.join(FOLDER), self.split());
-        if !out.exists() {
-            let left = round.join(format!("{FOLDER}.part"));
-            if left.exists() {
-                std::fs::remove_dir_all(&left).map_err(Error::store(&left, "remove it"))?;
+        if !out.join(HELD_OUT).exists() {
+            // left by a killed process
+            for left in [&out, &round.join(format!("{FOLDER}.part"))] {
+                if left.exists() {
+                    std::fs::remove_dir_all(left).map_err(Error::store(left, "remove it"))?;
+                }
             }
             let folder = AtomicDir::new(&out)?;
             self.derive(&folder.staging, &split)?;
@@ -76,4 +79,35 @@ impl NewestDays<'_> {
 
 pub fn millis(days: f64) -> i64 {
     (days * DAY_MILLIS) as i64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use souk_testing::small_shop::{messages, shop};
+
+    use super::*;
+
+    #[test]
+    fn a_killed_derivation_begins_again_and_a_finished_one_stays() {
+        let home = shop();
+        let (log, round) = (home.path().join("log.ndjson"), home.path().join("round"));
+        fs::write(&log, messages(0..400).map(|(_, line)| line + "\n").collect::<String>()).unwrap();
+        for left in ["newest-days", "newest-days.part"] {
+            fs::create_dir_all(round.join(left)).unwrap();
+        }
+        let mut config = Config::default();
+        config.log.paths = vec![log.clone()];
+        let data = DataFolder::open(&home.path().join("data")).unwrap();
+        // 300 s after the first search
+        let from = 1_700_000_300_000;
+        let newest = NewestDays { config: &config, data: &data, examples: &home.path().join("none"), from };
+        let judged = newest.judge(&round).unwrap();
+        assert_eq!(judged.split, "log-2023-11-14T2218");
+        assert_eq!(judged.data.judgements(&judged.split).unwrap().count(), 60, "a hundred searches for sixty items");
+        assert!(!round.join("newest-days.part").exists());
+        fs::remove_file(&log).unwrap();
+        assert_eq!(newest.judge(&round).unwrap().split, judged.split, "the log is not read again");
+    }
 }

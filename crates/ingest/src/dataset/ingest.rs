@@ -75,6 +75,8 @@ struct Backlog {
     /// Messages given to the lanes, and those committed before.
     sent: u64,
     committed_before: u64,
+    /// When the end was reached.
+    ended: Option<Instant>,
 }
 
 /// Reason that reading stopped.
@@ -119,8 +121,8 @@ impl<'a> Ingest<'a> {
         report: &mut impl FnMut(&IngestProgress),
     ) -> Result<StopReason> {
         let mut lanes = BTreeMap::new();
-        let mut backlog =
-            Backlog { began: Instant::now(), changed: None, sent: 0, committed_before: progress.counts.messages };
+        let committed_before = progress.counts.messages;
+        let mut backlog = Backlog { began: Instant::now(), changed: None, sent: 0, committed_before, ended: None };
         loop {
             let is_stopped = self.stop.load(Ordering::Relaxed);
             let signal = if is_stopped { Some(Signal::Ended) } else { source.next(POLL_TIMEOUT)? };
@@ -229,14 +231,18 @@ fn publish(
 }
 
 impl Backlog {
-    fn is_read(&self, settings: &IngestSettings, progress: &IngestProgress, lag: u64) -> bool {
+    fn is_read(&mut self, settings: &IngestSettings, progress: &IngestProgress, lag: u64) -> bool {
         let Some(quiet) = self.changed.map(|changed| changed.elapsed()) else { return false };
+        let open = self.began.elapsed();
+        // a busy topic has always some messages that are not read yet
+        let a_second = self.sent as f64 / open.as_secs_f64();
+        if quiet > QUIET || (open > 4 * QUIET && lag as f64 <= a_second) {
+            self.ended.get_or_insert_with(Instant::now);
+        }
         let is_durable = progress.counts.messages - self.committed_before >= self.sent;
         // of a lane that starts a little early, fewer messages are committed than were sent
-        let is_overdue = quiet > Duration::from_secs(settings.commit_seconds) + QUIET;
-        // a source may know its lag only after a while
-        let is_at_end = quiet > QUIET || (lag == 0 && self.began.elapsed() > 4 * QUIET);
-        is_at_end && (is_durable || is_overdue) || self.began.elapsed() > LONGEST_BACKLOG
+        let is_overdue = |ended: Instant| ended.elapsed() > Duration::from_secs(settings.commit_seconds) + QUIET;
+        self.ended.is_some_and(|ended| is_durable || is_overdue(ended)) || open > LONGEST_BACKLOG
     }
 }
 

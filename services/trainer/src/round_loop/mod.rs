@@ -157,7 +157,8 @@ impl RoundLoop {
         let held_out_from = self.held_out_from();
         let to = held_out_from.map_or_else(|| self.counts.extent(), |time| self.counts.extent_before(time));
         let stages: Vec<(StageSettings, Due)> = self.due(&to);
-        if !self.status.shown().log.is_caught_up {
+        // a first round on the oldest part of a log would be wasted
+        if self.rounds.next() == 1 && !self.status.shown().log.is_caught_up {
             self.status.doing(Activity::Reading);
             return Ok(None);
         }
