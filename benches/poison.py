@@ -100,6 +100,8 @@ def run(options, of_brand, variant):
             days = (times[-1] - times[len(times) * 2 // 3]) / DAY
             sets.append(f"trainer.gate={{source='log', days={days}, splits=['log-dev'], depth=600, watched={metrics}}}")
             clicks //= 2
+            # the new log is read at once, and its newest third must be divided from the rest
+            sets.append("ingest.commit_log_hours=6")
         sets.append(f"trainer.pace={{examples={clicks - 100}, seconds=0, look_back=0}}")
         command = [options.souk, "trainer", "--config", "configs/trainer-market.toml", "--model", options.demo / "base"]
         command += ["--data", work / "shop", "--state", work / "trainer", "--from", work / "new.ndjson"]

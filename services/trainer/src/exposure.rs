@@ -1,5 +1,5 @@
-//! Whose items are found. Bought clicks on one seller's items make a model that shows them after any query. Judgements from the same
-//! log cannot tell it from a better model, but the seller's share of all hits can.
+//! Each seller's share of the hits. Bought clicks on one seller's items make a model that shows them after any query. Judgements from
+//! the same log cannot tell it from a better model, but the seller's share of all hits can.
 
 use std::collections::HashMap;
 use std::path::Path;

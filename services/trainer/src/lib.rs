@@ -1,9 +1,9 @@
 //! The trainer daemon: reads a shop's search log, trains on new examples in rounds, measures each candidate against the served
 //! model, and offers it to the search service if it passes the gate. After a kill it resumes where it was.
 //!
-//! `log_reader` reads the log, `round_loop` runs the rounds and their stages, `ranks` trains a stage on several processes, `newest_days` judges the
-//! log for the gate, `measure` compares a candidate with the served model, `exposure` whose
-//! items they find, `drift` compares new examples with older ones, and `registry` writes to the ledger.
+//! `log_reader` reads the log, `round_loop` runs the rounds and their stages, and `ranks` trains a stage on several processes.
+//! `newest_days` judges the log for the gate, `measure` compares a candidate with the served model, `exposure` finds sellers whose
+//! share of the hits has grown, `drift` compares new examples with older ones, and `registry` writes to the ledger.
 //! `watchdog` raises alarms, `status` holds what `routes` shows, and `serve` is the process. `rounds` defines when a round begins
 //! and records it; the gate itself is in `souk::report`.
 

@@ -23,7 +23,7 @@ impl Default for IngestSettings {
         Self {
             commit_messages: 1 << 18,
             commit_seconds: 10,
-            commit_log_hours: 6.0,
+            commit_log_hours: 24.0,
             window: Window::default(),
             strength: Strength::default(),
         }

@@ -89,6 +89,7 @@ pub struct StartCommand {
 impl StartCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let steps = Steps::begin();
+        self.check_log()?;
         self.import(&steps)?;
         let config = self.config()?;
         config.item_text().check(&DataFolder::open(&self.data())?)?;
@@ -143,6 +144,23 @@ impl StartCommand {
         self.out.join("shop.toml")
     }
 
+    /// A shop keeps the log that it began with.
+    fn check_log(&self) -> anyhow::Result<()> {
+        let file = self.config_file();
+        if !file.exists() {
+            return Ok(());
+        }
+        let known = Config::load(Some(&file), &[])?.log;
+        let is_other_topic =
+            self.kafka.as_ref().is_some_and(|brokers| (brokers, &self.topic) != (&known.brokers, &known.topics));
+        let is_file = !self.log.is_empty() && !known.brokers.is_empty();
+        if (!known.paths.is_empty() || !known.brokers.is_empty()) && (is_other_topic || is_file) {
+            let problem = "names another log: change it there, or give another --out";
+            return Err(Error::config(format!("[log] of {}", file.display()), problem).into());
+        }
+        Ok(())
+    }
+
     /// Converts catalogue and log to a data folder. A log may come later than the catalogue.
     fn import(&self, steps: &Steps) -> anyhow::Result<()> {
         let (data, catalogue) = (self.data(), self.out.join("catalogue"));
@@ -161,11 +179,9 @@ impl StartCommand {
             fs::rename(&data, &catalogue).with_context(|| format!("cannot rename {}", data.display()))?;
         }
         if !out.exists() {
-            let (shop, missing) = (
-                self.out.display(),
-                if catalogue.exists() { "log yet: give it with --log" } else { "catalogue yet: give it with --items" },
-            );
-            let problem = || Error::input(format!("{shop} has no {missing}"));
+            let missing =
+                if catalogue.exists() { "log yet: give it with --log" } else { "catalogue yet: give it with --items" };
+            let problem = || Error::input(format!("{} has no {missing}", self.out.display()));
             let items = self.items.as_ref().ok_or_else(problem)?;
             fs::create_dir_all(&self.out).with_context(|| format!("cannot create {}", self.out.display()))?;
             steps.run("Read the catalogue", None, read("items", items, out, &self.columns))?;

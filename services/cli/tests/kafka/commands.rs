@@ -61,6 +61,10 @@ fn judgements_from_a_topic_are_those_from_its_file() {
     let text = fs::read_to_string(shop.join("data/qrels/test.tsv")).unwrap();
     assert_eq!(text.lines().count(), 2, "{text}");
     assert!(shop.join("data/examples").exists() && shop.join("measured/untrained-test/metrics.json").exists());
+    let mut other = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
+    let other = other.args(["start", "--out", &out, "--once", "--log", &items]).output().unwrap();
+    let message = String::from_utf8_lossy(&other.stderr);
+    assert!(!other.status.success() && message.contains("shop.toml: names another log"), "{message}");
     let written = fs::read_to_string(shop.join("shop.toml")).unwrap();
     assert_eq!(written, format!("{settings}\n[log]\nbrokers = \"{brokers}\"\ntopics = [\"{topic}\"]\n"));
 }
