@@ -87,6 +87,11 @@ async fn promotes_under_load_and_rolls_back() {
     let rolled = running.ask("POST /models/rollback", json!({})).await;
     assert!(matches!(rolled.status, 200 | 202), "{}", rolled.body);
     running.until_served("first").await;
+    stop.store(true, Ordering::Relaxed);
+    for task in load {
+        task.await.unwrap();
+    }
+    assert!(num.load(Ordering::Relaxed) > 10);
     // changes written while the other version was served are present
     assert_eq!(running.get("/fields").await.json()["num_items"].as_u64(), Some(NUM as u64 + 20));
     assert_eq!(running.ids(json!({"query": "written 7", "k": 1, "hybrid": {"dense": 0}})).await, ["w7"]);
@@ -95,11 +100,6 @@ async fn promotes_under_load_and_rolls_back() {
         .await
         .json();
     assert_eq!(beside["hits"][0]["id"], "w7");
-    stop.store(true, Ordering::Relaxed);
-    for task in load {
-        task.await.unwrap();
-    }
-    assert!(num.load(Ordering::Relaxed) > 10);
     let again = running.ask("POST /models/second/promote", json!({})).await;
     assert_eq!(again.status, 409, "a version that was rolled back cannot be promoted again: {}", again.body);
     let models = running.get("/models").await.json();
