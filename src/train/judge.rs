@@ -160,7 +160,8 @@ impl AsyncJudge {
             asked.rewards[*at] = answer;
         }
         asked.open.retain(|at| asked.rewards[*at].is_none());
-        Ok(true)
+        // a judge that fails at once leaves no time to notice the stop while waiting
+        Ok(asked.open.is_empty() || !stop.load(Ordering::Relaxed))
     }
 }
 
@@ -193,5 +194,40 @@ impl Questions {
         };
         self.places.push(place);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_nn::collective::Solo;
+    use souk_reward::{RewardSettings, RewardSource, Verdict};
+
+    use super::*;
+
+    /// A judge that is down, and says so at once.
+    struct Down;
+
+    impl RewardSource for Down {
+        fn id(&self) -> &str {
+            "down"
+        }
+
+        fn judge(&self, questions: &[Question<'_>]) -> Result<Vec<Option<Verdict>>> {
+            Ok(vec![None; questions.len()])
+        }
+    }
+
+    #[test]
+    fn a_stop_ends_the_pause_of_a_judge_that_fails_at_once() {
+        let settings = RewardSettings { max_missing: 0.0, exclusivity: 0.0, ..RewardSettings::default() };
+        let judge = AsyncJudge::new(Blend::build(&settings, Arc::new(Down), || unreachable!("not asked for")).unwrap());
+        let mut questions = Questions::default();
+        let text = || Arc::<str>::from("desk");
+        let question =
+            || OwnedQuestion { query_id: text(), query: text(), item_id: text(), item: text(), row: 0, quality: None };
+        questions.add(0, 0, || Ok(question())).unwrap();
+        let mut asked = judge.ask(questions).unwrap();
+        let ended = judge.wait(&mut asked, &Solo, &AtomicBool::new(true)).unwrap();
+        assert!(ended.is_none(), "{ended:?}");
     }
 }
