@@ -39,10 +39,10 @@ def main():
     print("\nby the log's newest days:")
     show({name: overall(shop / f"measured/{name}-test") for name in ("BM25", "untrained", "supervised", "r-grpo")})
     print(f"\nby raters, split {options.split}:")
-    table = {"BM25 of bm25s": measure(options, "bm25s", "--run", bm25s_run(options)), "Souk's BM25": measure(options, "bm25", "--lexical")}
+    table = {"BM25 of bm25s": measure(options, "bm25s", "--run", bm25s_run(options)), "Souk's BM25": measure(options, "bm25", "--channel", "lexical")}
     models = {"untrained": options.model, "supervised": shop / "models/supervised", "served": shop / "served", "raters": rated}
     for name, model in models.items():
-        for kind, flags in (("vectors", ()), ("hybrid", ("--hybrid",))):
+        for kind, flags in (("vectors", ()), ("hybrid", ("--channel", "hybrid"))):
             table[f"{name}, {kind}"] = measure(options, f"{name}-{kind}", "--model", model, *flags)
     show(table)
     for kind in ("vectors", "hybrid"):
@@ -54,8 +54,8 @@ def main():
         ("served-vectors", ("untrained-vectors", "supervised-vectors")),
     ):
         runs = [options.work / "measured" / name for name in (first, *others)]
-        lines = run(options, "compare", *runs).splitlines()
-        print("\n" + "\n".join(line for line in lines if "against" in line or any(f" {metric} " in line for metric in METRICS)))
+        lines = run(options, "compare", *runs, "--metrics", ",".join(METRICS)).splitlines()
+        print("\n" + "\n".join(line for line in lines if "against" in line or line.startswith("overall")))
 
 
 def measure(options, name, *flags):

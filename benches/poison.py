@@ -44,7 +44,7 @@ def main():
     if options.source == "log":
         command = [options.souk, "judgements", "--data", options.demo / "shop", "--prefix", "log-"]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        print("| new clicks | stages | split | gate | hitrate@600 | ndcg@10 | the seller's items in the top 100 |")
+        print("| new clicks | stages | split | gate | hitrate@600 | ndcg_linear@10 | the seller's items in the top 100 |")
     else:
         print("| new clicks | stages | split | gate | hitrate@600 | goodrate@100 | the seller's items in the top 100 |")
     print("|---" * 7 + "|")
@@ -95,7 +95,7 @@ def run(options, of_brand, variant):
         clicks, metrics = len(log) // 2, ["hitrate@600", "goodrate@100"]
         sets = [f"trainer.stage=[{', '.join(stages)}]", f"store.database=sqlite:{work}/souk.db"]
         if options.source == "log":
-            metrics[1] = "ndcg@10"
+            metrics[1] = "ndcg_linear@10"
             times = [milliseconds(json.loads(line)["timestamp"]) for line in log]
             days = (times[-1] - times[len(times) * 2 // 3]) / DAY
             sets.append(f"trainer.gate={{source='log', days={days}, splits=['log-dev'], depth=600, watched={metrics}}}")

@@ -129,7 +129,7 @@ def quality(arguments) -> int:
         print(f"{name}: trained", flush=True)
     common = ["--data", str(arguments.data), "--split", "dev"]
     runs = [arguments.out / "run-bm25"]
-    subprocess.run([arguments.souk, "evaluate", "--lexical", *common, "--out", runs[0]], check=True)
+    subprocess.run([arguments.souk, "evaluate", "--channel", "lexical", *common, "--out", runs[0]], check=True)
     for name, model in models.items():
         runs.append(arguments.out / f"run-{name}")
         subprocess.run([arguments.souk, "evaluate", "--model", model, *common, "--out", runs[-1]], check=True)

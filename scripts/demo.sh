@@ -156,7 +156,7 @@ PYTHON
 
 measure() {
     local round=$out/trainer/rounds/000001
-    "$souk" evaluate --lexical --data "$out/shop" --depth 600 --out "$out/bm25" >/dev/null
+    "$souk" evaluate --channel lexical --data "$out/shop" --depth 600 --out "$out/bm25" >/dev/null
     "$souk" evaluate --model "$out/base" --name untrained --data "$out/shop" --depth 600 --out "$out/untrained" >/dev/null
     "$souk" evaluate --model "$round/1-sft" --name SFT --data "$out/shop" --depth 600 --out "$out/sft" >/dev/null
     "$souk" evaluate --model "$round/2-rgrpo" --name "SFT + R-GRPO" --data "$out/shop" --depth 600 --out "$out/report" \

@@ -52,9 +52,9 @@ check_metrics() {
     local souk real=${SOUK_DATA:+$SOUK_DATA/home_depot} runs=("$work/run")
     souk=$(programs)/souk
     "$souk" market --seed "$seed" --items 2000 --queries 400 --events 100 --out "$work/shop"
-    "$souk" evaluate --lexical --judge qrels --data "$work/shop" --out "$work/run"
+    "$souk" evaluate --channel lexical --judge qrels --data "$work/shop" --out "$work/run"
     if [ -n "$real" ] && [ -d "$real" ]; then
-        "$souk" evaluate --lexical --data "$real" --split dev --out "$work/real"
+        "$souk" evaluate --channel lexical --data "$real" --split dev --out "$work/real"
         runs+=("$work/real")
     else
         echo "skipped: metrics on real queries: no shared data: SOUK_DATA names no folder with home_depot"

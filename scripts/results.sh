@@ -24,7 +24,7 @@ market() {
     local clicks=(--set train.pairs=examples --set train.epochs=6 --set train.optimizer.learning_rate=5e-4)
     "$souk" "${stage[@]}" --out "$out/judgements"
     "$souk" "${stage[@]}" --out "$out/clicks" "${clicks[@]}"
-    "$souk" evaluate --lexical --data "$shop" --out "$out/run-bm25"
+    "$souk" evaluate --channel lexical --data "$shop" --out "$out/run-bm25"
     local model
     for model in base clicks judgements; do
         "$souk" evaluate --model "$out/$model" --data "$shop" --out "$out/run-$model"

@@ -22,16 +22,21 @@ from ir_measures import RR, Judged, P, R, nDCG
 from scipy import stats
 
 NUM_ITEMS, NUM_QUERIES, DEPTH = 400, 40, 150
+# gains of levels 1 to 4: 2^(level - 1) - 1
+GAINS = {1: 0, 2: 1, 3: 3, 4: 7}
 MEASURES = {
     f"hitrate@{DEPTH}": R(rel=3) @ DEPTH,
     "goodrate@100": P(rel=3) @ 100,
     "hitrate@100": R(rel=3) @ 100,
     "recall@100": R(rel=3) @ 100,
-    "ndcg@10": nDCG @ 10,
+    "ndcg@10": nDCG(gains=GAINS) @ 10,
+    "ndcg_linear@10": nDCG @ 10,
+    "ndcg_judged@10": nDCG(gains=GAINS, judged_only=True) @ 10,
     "mrr@10": RR(rel=3) @ 10,
     "judged@100": Judged @ 100,
+    "judged@10": Judged @ 10,
 }
-BY_TREC_EVAL = [name for name in MEASURES if name not in ("mrr@10", "judged@100")]
+BY_TREC_EVAL = [name for name in MEASURES if not name.startswith(("mrr", "judged"))]
 
 
 def main():
@@ -108,7 +113,21 @@ def measured(file, run, qrels, names):
         "mean": 100 * found.aggregated[measure],
         "queries": dict(sorted(by_query[str(measure)].items())),
     }
-    return {name: values(MEASURES[name]) for name in names}
+    return {name: values(MEASURES[name]) for name in names} | {f"ordered@{DEPTH}": ordered(run, qrels)}
+
+
+def ordered(run, qrels):
+    """Share of the pairs of different levels whose better item comes first, pair by pair; only queries that have such pairs."""
+    values = {}
+    for query, levels in sorted(qrels.items()):
+        hits = sorted(run.get(query, {}).items(), key=lambda hit: (hit[1], hit[0]), reverse=True)
+        rank = {item: at for at, (item, _) in enumerate(hits)}
+        pairs = [(a, b) for a in levels for b in levels if levels[a] > levels[b]]
+        place = lambda item: rank.get(item, DEPTH)
+        right = [1.0 if place(a) < place(b) else 0.5 if place(a) == place(b) else 0.0 for a, b in pairs]
+        if pairs:
+            values[query] = 100 * sum(right) / len(pairs)
+    return {"mean": sum(values.values()) / len(values), "queries": values}
 
 
 def pair(chance, num):

@@ -2,10 +2,11 @@
 //! paired tests. The same input gives the same output, byte for byte.
 //!
 //! `task` is the queries and judgements of a split, `engine` retrieves, `measure` evaluates, `metrics` defines the metrics and
-//! `significance` the statistics. A `run` is the result, `compare` compares runs, `gate` decides on promotions, `page` and
-//! `experiment_page` are the reports, and `relevance` is the report on a relevance model's calibration.
+//! `significance` the statistics. A `run` is the result, `compare` compares runs, `gate` decides on promotions, `page`,
+//! `compare_page` and `experiment_page` are the reports, and `relevance` is the report on a relevance model's calibration.
 
 mod compare;
+mod compare_page;
 mod engine;
 mod experiment_page;
 mod gate;
@@ -23,11 +24,14 @@ mod task;
 mod training_log;
 
 pub use compare::{ComparisonRow, CorrectedPValues, PairComparison, RunComparison};
+pub use compare_page::ComparePage;
 pub use engine::{Engine, EngineHit, pipeline_of};
 pub use experiment_page::{ExperimentPage, GroupLog, LoggedCandidate, LoggedGroup};
 pub use gate::{Gain, GateInput, GateSettings, GateSource, GateVerdict};
 pub use measure::{Measurement, RUN};
-pub use metrics::{DEPTH, HitGrades, NUM_METRICS, SHOWN, TOP, Values, WIDE, measure, names};
+pub use metrics::{
+    DEPTH, DETAILS, HitGrades, NDCG, NUM_METRICS, QueryGrades, SHOWN, TOP, Values, WIDE, measure, names,
+};
 pub use page::ReportPage;
 pub use relevance::relevance_page;
 pub use run::{EvaluationRun, MetricSummary, Metrics, OVERALL, QueryRow, RunSettings, Slice, TopHit};

@@ -1,13 +1,14 @@
 //! Evaluates an engine on a task: runs all queries, judges the hits, and writes the run, the judgements and per-query values as
 //! it goes. Memory holds one block of hits, plus each query's values and first hits.
 
+use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::ops::Range;
 use std::path::Path;
 
 use super::engine::{Engine, EngineHit};
-use super::metrics::{self, HitGrades, TOP, WIDE};
+use super::metrics::{self, HitGrades, QueryGrades, TOP, WIDE};
 use super::run::{EvaluationRun, METRICS, Metrics, QUERIES, QueryRow, RunSettings, TopHit};
 use super::run_file::{RunWriter, write_qrels};
 use super::task::{Task, TaskQuery};
@@ -85,7 +86,7 @@ impl Measurement<'_> {
     fn rows(&self, block: Range<usize>, answers: &[Vec<EngineHit>]) -> Result<Vec<QueryRow>> {
         let queries = &self.task.queries[block];
         let texts: Vec<&str> = queries.iter().map(|query| query.text.as_str()).collect();
-        let lexical = self.lexical.search_many(&texts, WIDE)?;
+        let lexical = self.lexical.search_many(&texts, self.depth)?;
         let graded = self.grade(queries, answers)?;
         let rows = queries.iter().zip(answers).zip(graded).zip(&lexical);
         Ok(rows.map(|(((query, hits), graded), lexical)| self.row(query, hits, &graded, lexical)).collect())
@@ -126,8 +127,7 @@ impl Measurement<'_> {
     }
 
     fn row(&self, query: &TaskQuery, hits: &[EngineHit], graded: &[Option<Level>], lexical: &[LexicalHit]) -> QueryRow {
-        let mut shared: Vec<u32> = lexical.iter().map(|hit| hit.row).collect();
-        shared.sort_unstable();
+        let places: HashMap<u32, usize> = lexical.iter().zip(0..).map(|(hit, place)| (hit.row, place)).collect();
         let seen: Vec<HitGrades> = hits
             .iter()
             .enumerate()
@@ -135,10 +135,13 @@ impl Measurement<'_> {
                 judged: query.levels.get(&hit.row).copied(),
                 graded: graded.get(rank).copied().flatten(),
                 quality: self.task.item(hit.row).quality,
-                lexical: shared.binary_search(&hit.row).is_ok(),
+                lexical: places.get(&hit.row).copied(),
             })
             .collect();
         let judged: Vec<Level> = query.judged.values().copied().collect();
+        let good = query.levels.iter().filter(|(_, level)| level.is_good());
+        let num_good_lexical = good.filter(|(row, _)| places.contains_key(row)).count();
+        let grades = QueryGrades { judged: &judged, num_good_lexical };
         let top = hits.iter().zip(graded).take(TOP).map(|(hit, level)| {
             let item = self.task.item(hit.row);
             TopHit { id: item.id.clone(), title: shown(&item.title, &item.text), score: hit.score, level: *level }
@@ -148,7 +151,7 @@ impl Measurement<'_> {
             text: query.text.clone(),
             slice: query.slice.clone(),
             num_good: query.num_good(),
-            values: metrics::measure(&seen, &judged),
+            values: metrics::measure(&seen, &grades),
             top: top.collect(),
         }
     }

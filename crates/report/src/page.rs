@@ -3,7 +3,7 @@
 
 use super::compare::{ComparisonRow, RunComparison};
 use super::html::{bdi, document, escape, table};
-use super::metrics::{NDCG, SHOWN, names};
+use super::metrics::{DETAILS, NDCG, SHOWN, names};
 use super::plots::{Bar, bars, curve, said};
 use super::run::{EvaluationRun, MetricSummary, QueryRow, Slice, TopHit};
 use super::training_log::TrainingLog;
@@ -99,7 +99,24 @@ impl ReportPage<'_> {
             ),
         };
         let caption = "In percent, with 95 % intervals over queries";
-        format!("{}{note}", table(caption, &head, &rows))
+        format!("{}{note}{}", table(caption, &head, &rows), self.details(summaries))
+    }
+
+    /// Metrics that say how much to trust the others. They are not tested: more tests would hide differences that matter.
+    fn details(&self, summaries: &[Vec<MetricSummary>]) -> String {
+        let mut head = String::from("<th scope=\"col\">Metric</th>");
+        for (at, run) in self.runs().enumerate() {
+            head += &format!("<th scope=\"col\">{} {}</th>", swatch(at), bdi(&run.metrics.model));
+        }
+        let names = names(self.run.metrics.asked.depth);
+        let rows = DETAILS.map(|metric| {
+            let cells = summaries.iter().map(|summaries| {
+                let MetricSummary { means, intervals } = &summaries[0];
+                format!("<td>{}</td>", said(means[metric], intervals[metric]))
+            });
+            format!("<tr><th scope=\"row\">{}</th>{}</tr>\n", names[metric], cells.collect::<String>())
+        });
+        table("Details, not tested", &head, &rows.concat())
     }
 
     fn slices(&self, slices: &[Slice], summaries: &[Vec<MetricSummary>]) -> String {
@@ -154,17 +171,9 @@ impl ReportPage<'_> {
 fn example(query: &QueryRow, names: &[String]) -> String {
     let value = |metric: usize| said(query.values[metric], None);
     let slice = query.slice.as_ref().map(|slice| format!("{}, ", escape(slice))).unwrap_or_default();
-    let hits: String = query.top.iter().enumerate().map(|(rank, hit)| hit_row(rank + 1, hit)).collect();
-    let hits = if query.top.is_empty() {
-        "<p>No hits.</p>\n".into()
-    } else {
-        let head = "<th scope=\"col\">Rank</th><th scope=\"col\">Level</th><th scope=\"col\">Item</th>\
-                        <th scope=\"col\">Title</th><th scope=\"col\">Score</th>";
-        table("First hits", head, &hits)
-    };
     format!(
         "<details><summary><b>{}</b> <span class=\"dim\">{slice}{} Good, {} {}, {} {}</span></summary>\n\
-         <p class=\"dim\">query <code>{}</code></p>\n{hits}</details>\n",
+         <p class=\"dim\">query <code>{}</code></p>\n{}</details>\n",
         bdi(&query.text),
         query.num_good,
         names[NDCG],
@@ -172,7 +181,19 @@ fn example(query: &QueryRow, names: &[String]) -> String {
         names[2],
         value(2),
         bdi(&query.id),
+        first_hits("First hits", query),
     )
+}
+
+/// Table of a query's first hits.
+pub fn first_hits(caption: &str, query: &QueryRow) -> String {
+    if query.top.is_empty() {
+        return format!("<p>{}: no hits.</p>\n", escape(caption));
+    }
+    let hits: String = query.top.iter().enumerate().map(|(rank, hit)| hit_row(rank + 1, hit)).collect();
+    let head = "<th scope=\"col\">Rank</th><th scope=\"col\">Level</th><th scope=\"col\">Item</th>\
+                <th scope=\"col\">Title</th><th scope=\"col\">Score</th>";
+    table(caption, head, &hits)
 }
 
 fn hit_row(rank: usize, hit: &TopHit) -> String {
@@ -187,7 +208,8 @@ fn hit_row(rank: usize, hit: &TopHit) -> String {
     )
 }
 
-fn difference(row: &ComparisonRow) -> String {
+/// Cells with the difference and its p-values.
+pub fn difference(row: &ComparisonRow) -> String {
     let Some((paired, p)) = row.paired.zip(row.corrected) else { return "<td>–</td><td>–</td>".into() };
     let [low, high] = paired.interval;
     let star = if row.is_significant() { " ★" } else { "" };
@@ -210,7 +232,7 @@ fn difference(row: &ComparisonRow) -> String {
     )
 }
 
-fn signed(value: f64) -> String {
+pub fn signed(value: f64) -> String {
     format!("{value:+.1}").replace('-', "−")
 }
 
@@ -232,11 +254,16 @@ fn reading(depth: usize) -> String {
         "<dl class=\"reading\">\n\
          <dt>hitrate@{depth}, hitrate@100</dt><dd>Fraction of a query's Good items (levels 3 and 4) among its first hits; a query without Good items counts as 0.</dd>\n\
          <dt>goodrate@100</dt><dd>Fraction of the first 100 ranks with a Good item, according to the data's judgements, else to the judge named above.</dd>\n\
-         <dt>ndcg@10</dt><dd>Quality of the order of the first ten hits; the gain is the level.</dd>\n\
+         <dt>ndcg@10</dt><dd>Quality of the order of the first ten hits. Levels 1 to 4 gain 0, 1, 3 and 7; an unjudged item gains 0.</dd>\n\
          <dt>mrr@10</dt><dd>One over the rank of the first Good item, if it is among the first ten.</dd>\n\
          <dt>judged@100</dt><dd>Fraction of the first 100 hits with a judgement in the data. If it is low, the other metrics are unreliable.</dd>\n\
          <dt>quality@100</dt><dd>Mean quality of those of the first 100 hits that have one.</dd>\n\
          <dt>overlap@100</dt><dd>Fraction of the first 100 hits that are also among the lexical channel's first 100.</dd>\n\
+         <dt>ndcg_linear@10</dt><dd>The same as ndcg@10, but the gain is the level: an item known to be irrelevant counts more than an unjudged one.</dd>\n\
+         <dt>ndcg_judged@10</dt><dd>ndcg@10 after the unjudged hits are taken out.</dd>\n\
+         <dt>ordered@{depth}</dt><dd>Fraction of the pairs of judged items with different levels whose better item comes first.</dd>\n\
+         <dt>judged@10</dt><dd>Fraction of the first ten hits with a judgement in the data.</dd>\n\
+         <dt>hitrate_exclusive@{depth}</dt><dd>Hitrate over the Good items that the lexical channel does not find among its first {depth}.</dd>\n\
          </dl>\n<p>Metrics that depend only on judgements equal <code>ir_measures</code> on <code>run.trec</code> and <code>qrels.trec</code> beside this page. \
          Intervals are percentile bootstraps over queries.</p>\n"
     )
@@ -249,6 +276,7 @@ fn swatch(run: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metrics::NUM_METRICS;
 
     #[test]
     fn nothing_from_data_is_read_as_html() {
@@ -257,7 +285,7 @@ mod tests {
             text: "</b><script>alert(1)</script>\u{0}".into(),
             slice: Some("<i>".into()),
             num_good: 1,
-            values: [Some(50.0); 9],
+            values: [Some(50.0); NUM_METRICS],
             top: vec![TopHit { id: "<a>".into(), title: "1 < 2 & 'x'".into(), score: 0.5, level: None }],
         };
         let html = example(&query, &names(6000));

@@ -71,11 +71,11 @@ pub struct QueryRow {
     pub slice: Option<String>,
     pub num_good: usize,
     pub values: Values,
-    /// First hits; not stored in the file.
+    /// First hits.
     pub top: Vec<TopHit>,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TopHit {
     pub id: String,
     pub title: String,
@@ -104,10 +104,11 @@ struct JsonRow {
     slice: Option<String>,
     num_good: usize,
     metrics: BTreeMap<String, Option<f64>>,
+    hits: Vec<TopHit>,
 }
 
 impl QueryRow {
-    /// Parses a line of `queries.jsonl`.
+    /// A line of `queries.jsonl`.
     pub fn json(&self, depth: usize) -> String {
         let row = JsonRow {
             id: self.id.clone(),
@@ -115,6 +116,7 @@ impl QueryRow {
             slice: self.slice.clone(),
             num_good: self.num_good,
             metrics: named(&self.values, depth),
+            hits: self.top.clone(),
         };
         serde_json::to_string(&row).expect("the names of metrics are text")
     }
@@ -192,8 +194,8 @@ impl EvaluationRun {
                 for (value, name) in values.iter_mut().zip(&names) {
                     *value = *row.metrics.get(name).ok_or_else(bad)?;
                 }
-                let JsonRow { id, text, slice, num_good, .. } = row;
-                Ok(QueryRow { id, text, slice, num_good, values, top: Vec::new() })
+                let JsonRow { id, text, slice, num_good, hits: top, .. } = row;
+                Ok(QueryRow { id, text, slice, num_good, values, top })
             })
             .collect::<Result<Vec<_>>>()?;
         if queries.len() != metrics.num_queries {

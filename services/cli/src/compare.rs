@@ -1,10 +1,10 @@
-//! `souk compare`: paired significance tests between evaluations.
+//! `souk compare`: paired significance tests between evaluations, and the queries that became worse.
 
 use std::path::PathBuf;
 
 use clap::Args;
 use souk::error::Error;
-use souk::report::{ComparisonRow, EvaluationRun, PairComparison, RunComparison};
+use souk::report::{ComparePage, ComparisonRow, EvaluationRun, NDCG, PairComparison, RunComparison, SHOWN, names};
 
 use crate::GlobalArgs;
 use crate::output::print;
@@ -16,11 +16,20 @@ use crate::output::print;
 /// All runs need the same data, split and judge.
 ///
 /// Example: souk compare BM25 BASE TUNED
+///
+/// Example: souk compare BASE TUNED --metrics ndcg@10 --html worse.html
 #[derive(Args)]
 pub struct CompareCommand {
     /// Evaluation folders (from `souk evaluate`), reference first
     #[arg(value_name = "RUN", num_args = 2.., required = true)]
     runs: Vec<PathBuf>,
+    /// Metrics to compare; fewer tests find smaller differences (default: those that `souk evaluate` prints first)
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    metrics: Vec<String>,
+    /// Write a page with the queries that became worse or better by the first of the metrics (default: ndcg@10), and the
+    /// first hits of both
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
 }
 
 impl CompareCommand {
@@ -28,8 +37,24 @@ impl CompareCommand {
         let runs = self.runs.iter().map(|folder| EvaluationRun::load(folder)).collect::<souk::Result<Vec<_>>>()?;
         let (reference, others) = runs.split_first().ok_or_else(|| Error::input("give two runs or more"))?;
         let pairs: Vec<(&EvaluationRun, &EvaluationRun)> = others.iter().map(|other| (reference, other)).collect();
-        let comparison = RunComparison::of(&pairs, true)?;
+        let metrics = self.places(&names(reference.metrics.asked.depth))?;
+        let comparison = RunComparison::of_metrics(&pairs, true, if metrics.is_empty() { &SHOWN } else { &metrics })?;
+        if let Some(file) = &self.html {
+            let metric = metrics.first().copied().unwrap_or(NDCG);
+            let page = ComparePage { reference, others, comparison: &comparison, metric };
+            std::fs::write(file, page.html()).map_err(Error::store(file, "write it"))?;
+        }
         print(globals, &serde_json::to_value(&comparison)?, table_of(&comparison).trim_end())
+    }
+
+    /// Indices of the named metrics.
+    fn places(&self, names: &[String]) -> souk::Result<Vec<usize>> {
+        let place = |metric: &String| {
+            let unknown =
+                || Error::input(format!("--metrics {metric}: not measured; choose from {}", names.join(", ")));
+            names.iter().position(|name| name == metric).ok_or_else(unknown)
+        };
+        self.metrics.iter().map(place).collect()
     }
 }
 
@@ -42,15 +67,16 @@ pub fn table_of(comparison: &RunComparison) -> String {
 
 fn pair(pair: &PairComparison) -> String {
     let width = pair.rows.iter().map(|row| row.slice.len()).max().unwrap_or(0).max(8);
+    let wide = pair.rows.iter().map(|row| row.metric.len()).max().unwrap_or(0).max(13);
     let mut text = format!("`{}` against `{}`\n", pair.other, pair.reference);
     text += &format!(
-        "{:<width$}  {:>7}  {:<13}{:>10}{:>8}{:>12}  {:<18}{:>9}{:>11}\n",
+        "{:<width$}  {:>7}  {:<wide$}{:>10}{:>8}{:>12}  {:<18}{:>9}{:>11}\n",
         "slice", "queries", "metric", "reference", "other", "difference", "95 % interval", "p (t)", "p (random)"
     );
     for row in &pair.rows {
         let (difference, interval, p_t, p_randomised) = cells(row);
         text += &format!(
-            "{:<width$}  {:>7}  {:<13}{:>10}{:>8}{difference:>12}  {interval:<18}{p_t:>9}{p_randomised:>11}{}\n",
+            "{:<width$}  {:>7}  {:<wide$}{:>10}{:>8}{difference:>12}  {interval:<18}{p_t:>9}{p_randomised:>11}{}\n",
             row.slice,
             row.num_queries,
             row.metric,

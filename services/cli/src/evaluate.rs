@@ -15,8 +15,8 @@ use souk::item_text::ItemText;
 use souk::lexical::Lexical;
 use souk::objective::Objective;
 use souk::report::{
-    DEPTH, Engine, EvaluationRun, Measurement, ReportPage, RunComparison, RunSettings, SHOWN, Task, TrainingLog, WIDE,
-    names,
+    DEPTH, DETAILS, Engine, EvaluationRun, Measurement, ReportPage, RunComparison, RunSettings, SHOWN, Task,
+    TrainingLog, WIDE, names,
 };
 use souk::reward::{self, QrelsJudge, RewardSource};
 use souk::train::perplexity;
@@ -32,26 +32,29 @@ use crate::{GlobalArgs, ModelArgs};
 /// similar tools), queries.jsonl (metrics of each query, for souk compare) and report.html. Searches the whole
 /// catalogue.
 ///
-/// Example: souk evaluate --lexical --data SHOP --out BM25
+/// Example: souk evaluate --channel lexical --data SHOP --out BM25
 ///
 /// Example: souk evaluate --model DIR --data SHOP --out MEASURED --baseline BM25
 ///
-/// Example: souk evaluate --model DIR --hybrid --data SHOP --out HYBRID --baseline BM25 MEASURED
+/// Example: souk evaluate --model DIR --channel hybrid --data SHOP --out HYBRID --baseline BM25 MEASURED
 #[derive(Args)]
 pub struct EvaluateCommand {
     #[command(flatten)]
     model: ModelArgs,
-    /// Evaluate BM25 instead of a model
-    #[arg(long, conflicts_with_all = ["model", "run"])]
+    /// What answers, as in `/search`
+    #[arg(long, value_enum, default_value_t = Channel::Dense, conflicts_with = "run")]
+    channel: Channel,
+    /// Former name of `--channel lexical`
+    #[arg(long, hide = true, conflicts_with_all = ["channel", "run"])]
     lexical: bool,
-    /// Evaluate hybrid search: the model and BM25, fused with the weights of search.hybrid (default: equal)
-    #[arg(long, conflicts_with_all = ["lexical", "run"])]
+    /// Former name of `--channel hybrid`
+    #[arg(long, hide = true, conflicts_with_all = ["channel", "lexical", "run"])]
     hybrid: bool,
     /// Evaluate a TREC run of any engine instead of a model
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     run: Option<PathBuf>,
-    /// Query rewrites for --lexical: a file like queries.jsonl (_id, text) that replaces the text of queries
-    #[arg(long, value_name = "FILE", requires = "lexical")]
+    /// Query rewrites for the lexical channel: a file like queries.jsonl (_id, text) that replaces the text of queries
+    #[arg(long, value_name = "FILE")]
     rewrites: Option<PathBuf>,
     /// Data folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv
     #[arg(long, value_name = "DIR")]
@@ -73,7 +76,7 @@ pub struct EvaluateCommand {
     #[arg(long, default_value_t = DEPTH)]
     depth: usize,
     /// Also measure perplexity: a next_token configuration, whose held-out items are scored by the decoder
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["lexical", "run"])]
+    #[arg(long, value_name = "FILE", conflicts_with = "run")]
     language: Option<PathBuf>,
     /// Display name (default: the model's folder name, with `+ BM25` if hybrid; BM25; or the run's file name)
     #[arg(long)]
@@ -81,6 +84,16 @@ pub struct EvaluateCommand {
 }
 
 const REPORT: &str = "report.html";
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Channel {
+    /// Vectors of the model
+    Dense,
+    /// BM25, without a model
+    Lexical,
+    /// Both, fused with the weights of search.hybrid (default: equal)
+    Hybrid,
+}
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Judge {
@@ -95,6 +108,14 @@ impl EvaluateCommand {
         if self.depth <= WIDE {
             return Err(Error::input(format!("--depth {}: set it to more than {WIDE}", self.depth)).into());
         }
+        if self.channel() == Channel::Lexical && (self.model.is_given() || self.language.is_some()) {
+            return Err(Error::input("--channel lexical: leave out --model and --language; BM25 has no model").into());
+        }
+        if self.rewrites.is_some() && self.channel() != Channel::Lexical {
+            return Err(
+                Error::input("--rewrites: add --channel lexical; other channels read the queries as they are").into()
+            );
+        }
         let config = globals.load(self.model.changes())?;
         let folder = DataFolder::open(&self.data)?;
         let item_text = self.item_text(&config)?;
@@ -108,11 +129,14 @@ impl EvaluateCommand {
         let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.text.clone())))?;
         let engine = match &self.run {
             Some(file) => Engine::run(&task, file)?,
-            None if self.lexical => Engine::lexical(&task, self.rewrites.as_deref())?,
-            None if self.hybrid => {
-                encode_task(&config, &task)?.hybrid(&task, config.search.hybrid.weights().unwrap_or_default())?
-            }
-            None => encode_task(&config, &task)?,
+            None => match self.channel() {
+                Channel::Dense => encode_task(&config, &task)?,
+                Channel::Lexical => Engine::lexical(&task, self.rewrites.as_deref())?,
+                Channel::Hybrid => {
+                    let weights = config.search.hybrid.weights().unwrap_or_default();
+                    encode_task(&config, &task)?.hybrid(&task, weights)?
+                }
+            },
         };
         let (name, judge, depth) = (self.name(&config), judge.as_ref(), self.depth);
         let (task, engine, lexical) = (&task, &engine, &lexical);
@@ -153,9 +177,22 @@ impl EvaluateCommand {
         self.baseline.iter().map(load).collect()
     }
 
+    fn channel(&self) -> Channel {
+        match (self.lexical, self.hybrid) {
+            (true, _) => Channel::Lexical,
+            (_, true) => Channel::Hybrid,
+            _ => self.channel,
+        }
+    }
+
+    /// Whether the hits need the vectors of a model.
+    fn has_model(&self) -> bool {
+        self.run.is_none() && self.channel() != Channel::Lexical
+    }
+
     /// Template of the items' texts: the model's, or the configured one without a model.
     fn item_text(&self, config: &Config) -> souk::Result<ItemText> {
-        if self.lexical || self.run.is_some() {
+        if !self.has_model() {
             return Ok(config.item_text());
         }
         Ok(config.open_reader()?.item_text().clone())
@@ -180,7 +217,7 @@ impl EvaluateCommand {
     /// Training log of the model, read before the slow work so that a bad line fails early.
     fn training_log(&self, config: &Config) -> anyhow::Result<Option<TrainingLog>> {
         match &config.model.path {
-            Some(path) if !self.lexical && self.run.is_none() => Ok(TrainingLog::load(&hub::resolve(path)?)?),
+            Some(path) if self.has_model() => Ok(TrainingLog::load(&hub::resolve(path)?)?),
             _ => Ok(None),
         }
     }
@@ -190,10 +227,10 @@ impl EvaluateCommand {
         match (&self.name, &self.run) {
             (Some(name), _) => name.clone(),
             (None, Some(file)) => last(file),
-            (None, None) if self.lexical => "BM25".into(),
+            (None, None) if self.channel() == Channel::Lexical => "BM25".into(),
             (None, None) => {
                 let model = config.model.path.as_deref().map_or("model".into(), |path| last(Path::new(path)));
-                if self.hybrid { format!("{model} + BM25") } else { model }
+                if self.channel() == Channel::Hybrid { format!("{model} + BM25") } else { model }
             }
         }
     }
@@ -262,5 +299,6 @@ fn table(run: &EvaluationRun) -> String {
     for (slice, values) in &run.metrics.slices {
         text += &row(slice, shown.iter().map(|name| number(values[*name])).collect());
     }
-    text
+    let details = DETAILS.map(|metric| format!("{} {}", all[metric], number(run.metrics.overall[&all[metric]])));
+    text + &format!("details: {}\n", details.join(", "))
 }

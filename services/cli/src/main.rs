@@ -90,6 +90,10 @@ pub struct ModelArgs {
 }
 
 impl ModelArgs {
+    fn is_given(&self) -> bool {
+        self.model.is_some()
+    }
+
     fn changes(&self) -> Vec<Change> {
         let flags = [
             ("model.path", "--model", &self.model),

@@ -81,15 +81,19 @@ fn metrics_are_those_of_ir_measures() {
         for (metric, Measured { mean, queries }) in expected {
             let found = run.metrics.overall[metric].unwrap();
             assert!((found - mean).abs() < 1e-6, "{name}, {metric}: {found} is not {mean}");
-            assert_eq!(queries.len(), run.queries.len());
             let at = names(run.metrics.asked.depth).iter().position(|name| name == metric).unwrap();
-            for query in &run.queries {
+            assert_eq!(
+                queries.len(),
+                run.queries.iter().filter(|query| query.values[at].is_some()).count(),
+                "{metric}"
+            );
+            for query in run.queries.iter().filter(|query| query.values[at].is_some()) {
                 let (found, expected) = (query.values[at].unwrap(), queries[&query.id]);
                 assert!((found - expected).abs() < 1e-6, "{name}, {metric}, {}: {found} is not {expected}", query.id);
             }
         }
     }
-    assert!(expected.run.len() == 7 && expected.tied.len() == 5);
+    assert!(expected.run.len() == 11 && expected.tied.len() == 8);
 }
 
 #[test]
@@ -113,9 +117,8 @@ fn a_written_run_is_measured_again_with_the_same_values() {
     );
     let read = |name: &str| fs::read(home.path().join(name).join("metrics.json")).unwrap();
     assert_eq!(read("first"), read("again"), "to the byte");
-    let mut loaded = EvaluationRun::load(&home.path().join("first")).unwrap();
+    let loaded = EvaluationRun::load(&home.path().join("first")).unwrap();
     assert_eq!(loaded.metrics, first.metrics);
-    loaded.queries.iter_mut().zip(&first.queries).for_each(|(query, first)| query.top.clone_from(&first.top));
     assert_eq!(loaded.queries, first.queries);
 }
 

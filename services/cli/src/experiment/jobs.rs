@@ -234,7 +234,7 @@ fn evaluate_args(plan: &ExperimentPlan, paths: &ExperimentPaths, row: &Experimen
     let settings = &plan.experiment;
     let mut args = vec!["evaluate".to_owned()];
     match row.kind {
-        RowKind::Lexical => args.push("--lexical".into()),
+        RowKind::Lexical => args.extend(["--channel".into(), "lexical".into()]),
         _ => args.extend(["--model".into(), text(&paths.model(row, seed))]),
     }
     if let Some(rewrites) = &row.rewrites {

@@ -113,9 +113,11 @@ impl Learner<'_> {
         match model {
             Some(model) => {
                 arguments.extend(["--model".into(), model.into(), "--precision".into(), precision().into()]);
-                arguments.extend(self.config.search.hybrid.weights().map(|_| "--hybrid".into()));
+                arguments.extend(
+                    self.config.search.hybrid.weights().iter().flat_map(|_| ["--channel".into(), "hybrid".into()]),
+                );
             }
-            None => arguments.push("--lexical".into()),
+            None => arguments.extend(["--channel".into(), "lexical".into()]),
         }
         arguments.extend(["--data".into(), self.shop.data().into(), "--out".into(), out.clone().into()]);
         fs::create_dir_all(self.shop.measured()).context("cannot create the folder of evaluations")?;

@@ -406,10 +406,10 @@ fn the_training_loop_survives_faults() {
 /// differ, because rounds begin at other moments with other examples, so the bound is a significance test. With 60
 /// queries, seven worse and none better would exceed it.
 fn compare(calm: &EvaluationRun, attacked: &EvaluationRun) {
-    let metric = names(calm.metrics.asked.depth).iter().position(|name| name == "ndcg@10").unwrap();
+    let metric = names(calm.metrics.asked.depth).iter().position(|name| name == "ndcg_linear@10").unwrap();
     let column = |run: &EvaluationRun| run.queries.iter().map(|query| query.values[metric]).collect::<Vec<_>>();
     let found = paired(&column(calm), &column(attacked), 1).unwrap();
-    let [before, after] = [calm, attacked].map(|run| run.metrics.overall["ndcg@10"].unwrap());
+    let [before, after] = [calm, attacked].map(|run| run.metrics.overall["ndcg_linear@10"].unwrap());
     println!(
         "nDCG@10 over {} queries: {after:.2} attacked, {before:.2} undisturbed (p = {:.2})",
         found.num_queries, found.p_randomised

@@ -61,7 +61,7 @@ fn read(folder: &str, name: &str) -> String {
 #[test]
 fn an_evaluation_writes_all_files_and_is_deterministic() {
     let shop = TestShop::new();
-    let one = shop.evaluated("one", &["--lexical"]);
+    let one = shop.evaluated("one", &["--channel", "lexical"]);
     let metrics = json(&read(&one, "metrics.json"));
     let keys = [
         "hitrate@6000",
@@ -73,6 +73,10 @@ fn an_evaluation_writes_all_files_and_is_deterministic() {
         "judged@100",
         "quality@100",
         "overlap@100",
+        "ndcg_linear@10",
+        "ndcg_judged@10",
+        "ordered@6000",
+        "judged@10",
     ];
     for name in keys {
         let value = metrics["overall"][name].as_f64().unwrap();
@@ -81,7 +85,12 @@ fn an_evaluation_writes_all_files_and_is_deterministic() {
         assert!(interval[0].as_f64().unwrap() <= value && value <= interval[1].as_f64().unwrap(), "{name}: {metrics}");
         assert!(metrics["slices"]["long_tail"][name].is_number(), "{name}: {metrics}");
     }
-    assert_eq!(metrics["overall"].as_object().unwrap().len(), keys.len());
+    assert_eq!(metrics["overall"].as_object().unwrap().len(), keys.len() + 1);
+    assert_eq!(
+        metrics["overall"]["hitrate_exclusive@6000"].as_f64().unwrap_or(0.0),
+        0.0,
+        "BM25 adds nothing to itself"
+    );
     assert_eq!(
         (&metrics["model"], &metrics["split"], &metrics["judge"]),
         (&"BM25".into(), &"test".into(), &"oracle".into())
@@ -89,7 +98,7 @@ fn an_evaluation_writes_all_files_and_is_deterministic() {
     assert_eq!((&metrics["num_queries"], &metrics["overall"]["overlap@100"]), (&60.into(), &100.0.into()));
     assert_eq!(read(&one, "queries.jsonl").lines().count(), 60);
     assert_eq!(read(&one, "qrels.trec").lines().count() + 1, read(&shop.data, "qrels/test.tsv").lines().count());
-    let again = shop.evaluated("again", &["--lexical"]);
+    let again = shop.evaluated("again", &["--channel", "lexical"]);
     for name in ["metrics.json", "queries.jsonl", "run.trec", "qrels.trec"] {
         assert_eq!(read(&one, name), read(&again, name), "{name}");
     }
@@ -113,13 +122,13 @@ fn an_evaluation_writes_all_files_and_is_deterministic() {
 fn hybrid_search_is_measured_as_it_is_served() {
     let shop = TestShop::new();
     let model = golden_model();
-    let hybrid = shop.evaluated("hybrid", &["--model", &model, "--hybrid"]);
+    let hybrid = shop.evaluated("hybrid", &["--model", &model, "--channel", "hybrid"]);
     let metrics = json(&read(&hybrid, "metrics.json"));
     assert_eq!(metrics["model"], "st_cls + BM25");
     assert_eq!(metrics["pipeline"], "hybrid (weights: dense 1, lexical 1; constant 60)");
-    let weighted = ["--model", &model, "--hybrid", "--set", "search.hybrid={dense=0,lexical=2}"];
+    let weighted = ["--model", &model, "--channel", "hybrid", "--set", "search.hybrid={dense=0,lexical=2}"];
     let lexical = shop.evaluated("weighted", &weighted);
-    let bm25 = shop.evaluated("bm25", &["--lexical"]);
+    let bm25 = shop.evaluated("bm25", &["--channel", "lexical"]);
     let values = |run: &str| json(&read(run, "metrics.json"))["overall"].clone();
     assert_eq!(values(&lexical), values(&bm25), "a channel without weight changes nothing");
     assert_ne!(values(&hybrid), values(&bm25));
@@ -128,7 +137,7 @@ fn hybrid_search_is_measured_as_it_is_served() {
 #[test]
 fn a_model_is_compared_with_baselines() {
     let shop = TestShop::new();
-    let bm25 = shop.evaluated("bm25", &["--lexical"]);
+    let bm25 = shop.evaluated("bm25", &["--channel", "lexical"]);
     let model = golden_model();
     let out = shop.place("model");
     let base = ["evaluate", "--data", &shop.data, "--out", &out, "--model", &model, "--baseline", &bm25];
@@ -146,6 +155,20 @@ fn a_model_is_compared_with_baselines() {
     assert!(row("long_tail", "hitrate@100")["num_queries"].as_u64().unwrap() < 60);
     let table = run_ok(&["compare", &bm25, &out]);
     assert_eq!(table.lines().filter(|line| line.starts_with("overall")).count(), 8, "{table}");
+
+    // fewer metrics are fewer tests; the page has the hits of both
+    let page = shop.place("changes.html");
+    let few = run_ok(&["compare", &bm25, &out, "--metrics", "ordered@6000,mrr@10", "--html", &page]);
+    assert_eq!(few.lines().filter(|line| line.starts_with("overall")).count(), 2, "{few}");
+    let html = fs::read_to_string(&page).unwrap();
+    let title = json(read(&bm25, "queries.jsonl").lines().next().unwrap())["hits"][0]["title"].clone();
+    assert!(html.contains("By ordered@6000, ") && html.contains("<h3>Worse</h3>") && html.contains("→"), "{html}");
+    assert!(html.contains(title.as_str().unwrap()) && html.contains("<caption>st_cls</caption>"), "{html}");
+    assert_fails(
+        2,
+        "--metrics ndcg: not measured; choose from hitrate@6000,",
+        &["compare", &bm25, &out, "--metrics", "ndcg"],
+    );
 }
 
 #[test]
@@ -153,15 +176,19 @@ fn usage_errors_exit_with_2_and_bad_files_with_1() {
     let shop = TestShop::new();
     let out = shop.place("out");
     let base = ["evaluate", "--data", &shop.data, "--out", &out];
-    let bm25 = shop.evaluated("bm25", &["--lexical"]);
+    let bm25 = shop.evaluated("bm25", &["--channel", "lexical"]);
     let run = shop.place("bad.trec");
     fs::write(&run, "q0 Q0 i1 1 0.5 t\nq0 Q0 i2 2 high t\n").unwrap();
     for (rest, code, expected) in [
-        (&["--lexical", "--depth", "100"][..], 2, "--depth 100: set it to more than 100"),
-        (&["--lexical", "--model", "x"], 2, "cannot be used with"),
-        (&["--lexical", "--split", "dev"], 1, "qrels/dev.tsv: cannot open it"),
-        (&["--lexical", "--baseline", "/nowhere"], 1, "/nowhere/metrics.json: cannot read it"),
-        (&["--lexical", "--depth", "200", "--baseline", &bm25], 2, "they differ in the depth (6000 and 200)"),
+        (&["--channel", "lexical", "--depth", "100"][..], 2, "--depth 100: set it to more than 100"),
+        (&["--channel", "lexical", "--model", "x"], 2, "BM25 has no model"),
+        (&["--channel", "lexical", "--split", "dev"], 1, "qrels/dev.tsv: cannot open it"),
+        (&["--channel", "lexical", "--baseline", "/nowhere"], 1, "/nowhere/metrics.json: cannot read it"),
+        (
+            &["--channel", "lexical", "--depth", "200", "--baseline", &bm25],
+            2,
+            "they differ in the depth (6000 and 200)",
+        ),
         (&["--run", &run], 1, "bad.trec, line 2: the score `high` is not a finite number"),
         (&[], 2, "no model: give --model DIR"),
     ] {
@@ -169,7 +196,7 @@ fn usage_errors_exit_with_2_and_bad_files_with_1() {
         assert!(!Path::new(&out).exists(), "a failed run leaves a folder behind");
     }
     fs::remove_file(Path::new(&shop.data).join("market.json")).unwrap();
-    assert_fails(2, "only those have an oracle", &[&base[..], &["--lexical", "--judge", "oracle"]].concat());
+    assert_fails(2, "only those have an oracle", &[&base[..], &["--channel", "lexical", "--judge", "oracle"]].concat());
     assert_fails(2, "required", &["compare", &out]);
 }
 
@@ -212,7 +239,8 @@ fn the_report_renders_in_a_real_browser() {
         return;
     };
     let shop = TestShop::new();
-    let bm25 = shop.evaluated("bm25", &["--lexical", "--name", "BM25 <b>with a name that is long & odd</b>"]);
+    let bm25 =
+        shop.evaluated("bm25", &["--channel", "lexical", "--name", "BM25 <b>with a name that is long & odd</b>"]);
     let report =
         PathBuf::from(shop.evaluated("model", &["--model", &model_with_training_log(&shop), "--baseline", &bm25]))
             .join("report.html");
@@ -236,9 +264,9 @@ fn the_report_renders_in_a_real_browser() {
         assert!(page["wide"].as_u64() <= page["width"].as_u64(), "the page is wider than its window: {page}");
         assert_eq!(page["outside"].as_array().unwrap().len(), 0, "{page}");
         assert_eq!((&page["emptyTables"], &page["emptyDrawings"]), (&0.into(), &0.into()), "{page}");
-        // tables: a summary and the hits of twenty queries; drawings: four figures of seven groups of two bars, three
+        // tables: a summary, the details and the hits of twenty queries; drawings: four figures of seven groups of two bars, three
         // curves
-        assert_eq!((page["tables"].as_u64(), page["details"].as_u64()), (Some(21), Some(20)), "{page}");
+        assert_eq!((page["tables"].as_u64(), page["details"].as_u64()), (Some(22), Some(20)), "{page}");
         assert_eq!(page["drawings"].as_u64(), Some(4 * 7 * 2 + 3), "{page}");
         assert!(page["marks"].as_u64() > Some(4 * 7 * 2), "{page}");
         assert!(page["title"].as_str().unwrap().starts_with("trained on "), "{page}");

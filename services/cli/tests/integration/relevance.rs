@@ -124,7 +124,7 @@ fn a_relevance_model_judges_the_text_it_was_trained_on() {
     assert_eq!(serde_json::from_slice::<Value>(&manifest).unwrap()["item_text"], "{title} {brand}");
     let evaluate = |out: &str, set: &str| {
         let judge = ["--set", "judge.type=model", "--set", "judge.path=judge", "--set", set];
-        let mut command = souk(home.path(), &["evaluate", "--lexical", "--data", "shop", "--out", out]);
+        let mut command = souk(home.path(), &["evaluate", "--channel", "lexical", "--data", "shop", "--out", out]);
         command.args(judge).output().unwrap()
     };
     let Output { status, stderr, .. } = evaluate("other", "encoder.item_text={title} {text}");

@@ -27,7 +27,7 @@ fn run_ok(arguments: &[&str]) -> Output {
 fn files(home: &Path) -> [String; 3] {
     let place = |name: &str| home.join(name).display().to_string();
     let (market, model) = (place("market"), place("model"));
-    run_ok(&["market", "--seed", "5", "--items", "400", "--queries", "100", "--events", "6000", "--out", &market]);
+    run_ok(&["market", "--seed", "5", "--items", "400", "--queries", "200", "--events", "20000", "--out", &market]);
     let config = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/scratch-bert.toml");
     let sizes = "scratch.architecture={model_type=\"bert\", hidden_size=32, num_hidden_layers=1, num_attention_heads=2, \
                  intermediate_size=64, max_position_embeddings=64}";
@@ -126,11 +126,12 @@ fn two_files_become_a_measured_and_trained_model() {
     let start = ["--json", "start", "--items", &items, "--log", &log, "--model", &model, "--out", &shop];
     let mut running = Running::start(home.path(), &start);
     let printed = running.wait_for("serving on");
-    let steps = ["souk judgements", "souk train", "souk relevance train", "--hybrid", "Measure r-grpo on test", "'"];
+    let steps =
+        ["souk judgements", "souk train", "souk relevance train", "--channel", "hybrid", "Measure r-grpo on test", "'"];
     for expected in steps.into_iter().chain(["implicit judgements", "quality of "]) {
         assert!(printed.contains(expected), "{expected}: {printed}");
     }
-    let best = best_stage(&printed).expect("training helps a model with random weights");
+    let best = best_stage(&printed).unwrap_or_else(|| panic!("training helps a model with random weights: {printed}"));
     running.wait_until_served(best);
     let json = running.stop();
     assert!(json["metrics"]["r-grpo"]["ndcg@10"].as_f64().is_some(), "{json}");
