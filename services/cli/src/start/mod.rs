@@ -42,9 +42,10 @@ const CONFIG: &str = include_str!("../../../../configs/shop.toml");
 
 /// Bring a shop's catalogue and log to a measured, trained and served search
 ///
-/// Serves the given or default model at once, with the lexical channel beside it. With a log, it derives judgements from the log's
-/// newest days, measures BM25 and the model, trains on the older days, and serves the trained model if the judgements say that it
-/// is better. Run again, it goes on where it was stopped. Delete a folder below SHOP to repeat its step.
+/// Serves the given or default model at once, hybrid with BM25. With a log, it derives judgements
+/// from the log's newest days, measures BM25 and the model, trains on the older days, and serves
+/// the trained model if the judgements say that it is better. Run again, it goes on where it was
+/// stopped. Delete a folder below SHOP to repeat its step.
 ///
 /// Examples:
 ///   souk start --items products.csv

@@ -1,5 +1,5 @@
-//! The commands of `docs/usage.md` and `README.md` work in the order in which they stand there. Each command in a `console` block is
-//! run, on a smaller shop and with fewer steps, or a comment above the block says why not:
+//! The commands of `README.md`, `docs/usage.md` and `docs/your-shop.md` work in the order in which they stand there. Each command
+//! in a `console` block is run, on a smaller shop and with fewer steps, or a comment above the block says why not:
 //! `<!-- not run: BEGINNING OF THE COMMAND: REASON -->`, where the beginning `*` means all commands of the block.
 
 use std::fs;
@@ -87,12 +87,12 @@ fn items() -> String {
         let (material, thing, size) = (MATERIALS[at % 5], THINGS[at / 5 % 8], 40 + 20 * (at / 40));
         format!("p{at},{material} {thing} {size} cm,Home,{}.90\n", 10 + at)
     };
-    ["sku,title,category,price\n".to_owned()].into_iter().chain((0..120).map(row)).collect()
+    ["sku,name,category,price\n".to_owned()].into_iter().chain((0..120).map(row)).collect()
 }
 
 /// A search log of twelve days: each search shows six items and ends with a click on one that has both words.
 fn log() -> String {
-    let mut text = String::from("time,session,query,item,position,event\n");
+    let mut text = String::from("time,session,phrase,product,position,event\n");
     for search in 0..600_usize {
         let (material, thing) = (search % 5, search / 5 % 8);
         let query = format!("{} {}", MATERIALS[material], THINGS[thing]);
@@ -249,6 +249,12 @@ fn the_commands_of_the_readme_work_in_their_order() {
         };
         assert!(makefile.contains(&format!("\n{target}: ")), "Makefile has no target {target}");
     }
+}
+
+#[test]
+fn the_commands_of_the_page_for_an_own_shop_work_in_their_order() {
+    let (path, text) = document("docs/your-shop.md");
+    assert_eq!(run_document(&path, &text), 2);
 }
 
 #[test]
