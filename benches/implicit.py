@@ -3,7 +3,8 @@
     implicit.py --souk BINARY --model DIR --work DIR [--searches N]
 
 Makes a shop, derives judgements from its log (with and without the correction for position), trains small models of different
-quality, and evaluates them, MiniLM and BM25 on both. Prints nDCG@10 of each, and Kendall's tau between the oracle's order and the log's.
+quality, and evaluates them, MiniLM, BM25 and hybrid search on the log's held-out queries: by the oracle and by the log. Prints nDCG@10
+of each, and Kendall's tau between the oracle's order and the log's.
 Also derives the quality of items, with and without the catalogue's sales figures, and prints Spearman's rank correlation with the
 simulated shop's own quality.
 """
@@ -15,7 +16,8 @@ import subprocess
 from itertools import combinations
 from pathlib import Path
 
-SPLIT = "test"
+# judgements of the same queries: by the oracle, by the log, by the log without the correction for position
+ORACLE, LOG, PLAIN = "oracle-test", "log-test", "plain-test"
 # steps of supervised training of the small models
 STEPS = (0, 40, 120)
 # Matryoshka prefixes of MiniLM's vectors: the shorter, the worse
@@ -36,9 +38,9 @@ def main():
     run(options, "judgements", "--data", shop, "--prefix", "plain-", "--set", "judgements.position_bias=0", "--set",
         "judgements.prior_clicks=1e12")
     run(options, "judgements", "--data", shop, "--prefix", "log-")
+    judge_by_oracle(shop)
     models = candidates(options, shop)
-    table = {name: [measure(options, shop, name, flags, split) for split in (SPLIT, f"log-{SPLIT}", f"plain-{SPLIT}")]
-             for name, flags in models.items()}
+    table = {name: [measure(options, shop, name, flags, split) for split in (ORACLE, LOG, PLAIN)] for name, flags in models.items()}
     print("\n| model | oracle | log | log, not corrected for position |\n|---|---|---|---|")
     for name, values in sorted(table.items(), key=lambda row: -row[1][0]):
         print(f"| {name} | " + " | ".join(f"{value:.2f}" for value in values) + " |")
@@ -49,9 +51,16 @@ def main():
         print(f"Spearman's correlation of quality, {name}: {correlation:.2f} ({num} items)")
 
 
+def judge_by_oracle(shop):
+    """Writes the oracle's judgements of the queries that the log has in its held-out days."""
+    queries = {line.split("\t")[0] for line in open(shop / f"qrels/{LOG}.tsv", encoding="utf-8")}
+    judged = open(shop / "qrels/train.tsv", encoding="utf-8")
+    (shop / f"qrels/{ORACLE}.tsv").write_text("".join(line for line in judged if line.split("\t")[0] in queries), encoding="utf-8")
+
+
 def candidates(options, shop):
     """Flags of `souk evaluate` by display name."""
-    models = {"BM25": ["--lexical"]}
+    models = {}
     for dimensions in DIMENSIONS:
         models[f"MiniLM, {dimensions} dimensions"] = ["--model", options.model, "--set", f"encoder.dimensions={dimensions}"]
     base = options.work / "base"
@@ -64,7 +73,9 @@ def candidates(options, shop):
             run(options, "train", "--config", "configs/sft-market.toml", "--set", f"train.max_steps={steps}", "--model", base,
                 "--data", shop, "--out", trained)
         models[f"small, {steps} steps"] = ["--model", trained if steps else base]
-    return models
+    hybrids = {f"hybrid of BM25 and {name}": [*flags, "--channel", "hybrid"] for name, flags in models.items()}
+    titles = ["--channel", "lexical", "--set", "encoder.item_text={title}"]
+    return {"BM25": ["--channel", "lexical"], "BM25 of titles": titles, **models, **hybrids}
 
 
 def measure(options, shop, name, flags, split):

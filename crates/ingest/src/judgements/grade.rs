@@ -9,8 +9,7 @@
 //! | chosen, rate of `good` or more | L3 |
 //! | chosen less often than that | L2 |
 //! | never chosen in `unchosen_looks` or more | L1 |
-//! | never chosen in fewer looks | L2 |
-//! | never chosen, shown less than `min_impressions` times | none |
+//! | never chosen in fewer looks, or shown less than `min_impressions` times | none |
 //!
 //! In a log without impressions, each chosen item is at least L3, and the others have no level.
 
@@ -45,8 +44,8 @@ impl Grades {
 fn level(pair: &Pair, evidence: &Evidence, settings: &JudgementSettings) -> Option<Level> {
     let average = evidence.average;
     if pair.gain == 0.0 {
-        let is_judged = evidence.has_impressions && pair.impressions >= settings.min_impressions;
-        return is_judged.then_some(if pair.looks < settings.unchosen_looks { Level::L2 } else { Level::L1 });
+        let is_seen = pair.impressions >= settings.min_impressions && pair.looks >= settings.unchosen_looks;
+        return (evidence.has_impressions && is_seen).then_some(Level::L1);
     }
     let rate = (pair.gain + settings.prior_looks * average) / (pair.looks + settings.prior_looks);
     let found = match rate / average {
@@ -91,7 +90,7 @@ mod tests {
                 (1, 1.0, 0.0), // shown only once
             ],
         );
-        assert_eq!(found, [Some(L3), Some(L4), Some(L2), Some(L2), Some(L1), None]);
+        assert_eq!(found, [Some(L3), Some(L4), Some(L2), None, Some(L1), None]);
     }
 
     #[test]

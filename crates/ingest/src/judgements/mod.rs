@@ -37,7 +37,7 @@ pub struct JudgementSettings {
     pub dev: f64,
     /// Number of times that an item must have been shown for a query before not being chosen says anything.
     pub min_impressions: u32,
-    /// Looks from which on an item that was never chosen is L1; with fewer it is L2.
+    /// Looks from which on an item that was never chosen is L1; with fewer it has no level.
     pub unchosen_looks: f64,
     /// Weight of the average item in an item's rate, in looks at the item.
     pub prior_looks: f64,
