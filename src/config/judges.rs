@@ -1,6 +1,7 @@
 //! Opens the judge of a configuration, with its cache and audit log, and the blend of its verdicts with quality and exclusivity.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::{Builder, Runtime};
@@ -79,6 +80,29 @@ impl Config {
         Self { judge, ..self.clone() }.open_judge(data, item_text)
     }
 
+    /// A relevance model that reranks hits.
+    pub fn open_reranker(&self, model: &Path, item_text: &ItemText) -> Result<Arc<dyn RewardSource>> {
+        self.open_model_judge(&ModelJudge::at(model), item_text)
+    }
+
+    /// A relevance model in this process. One that was trained on texts of another template is an error.
+    fn open_model_judge(&self, judge: &ModelJudge, item_text: &ItemText) -> Result<Arc<dyn RewardSource>> {
+        let mut placement = self.placement()?;
+        if judge.int8 {
+            placement.precision = Precision::Int8;
+        }
+        let opened = CrossEncoderJudge::open(&judge.path, placement, judge.batch_tokens)?;
+        if opened.item_text() != item_text {
+            let problem = format!(
+                "was trained on items as `{}`, but is asked about items as `{item_text}`: set encoder.item_text to the former, or \
+                 train the relevance model again with the latter",
+                opened.item_text()
+            );
+            return Err(Error::config(judge.path.display(), problem));
+        }
+        Ok(Arc::new(opened))
+    }
+
     /// The judge: the named one, or the data's default. It is asked about texts of the template `item_text`; a relevance model that
     /// was trained on others is an error.
     pub fn open_judge(&self, data: &DataFolder, item_text: &ItemText) -> Result<Arc<dyn RewardSource>> {
@@ -98,22 +122,7 @@ impl Config {
                 audits = Some((ledger, self.reward.audit_rate));
             }
         }
-        let model = |judge: &ModelJudge| -> Result<Arc<dyn RewardSource>> {
-            let mut placement = self.placement()?;
-            if judge.int8 {
-                placement.precision = Precision::Int8;
-            }
-            let opened = CrossEncoderJudge::open(&judge.path, placement, judge.batch_tokens)?;
-            if opened.item_text() != item_text {
-                let problem = format!(
-                    "was trained on items as `{}`, but is asked about items as `{item_text}`: set encoder.item_text to the \
-                     former, or train the relevance model again with the latter",
-                    opened.item_text()
-                );
-                return Err(Error::config(judge.path.display(), problem));
-            }
-            Ok(Arc::new(opened))
-        };
+        let model = |judge: &ModelJudge| -> Result<Arc<dyn RewardSource>> { self.open_model_judge(judge, item_text) };
         souk_reward::open(&judge, data, model, cache, audits)
     }
 }

@@ -1,9 +1,11 @@
 //! Engines under evaluation. An engine answers queries with catalogue rows, best first. Vectors are compared by brute force, a
-//! block of queries at a time, on all cores. A TREC run is ranked like trec_eval.
+//! block of queries at a time, on all cores. A TREC run is ranked like trec_eval. The first hits of any of them can be reranked by
+//! a judge.
 
 use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 use std::thread;
 
 use tch::Tensor;
@@ -15,11 +17,13 @@ use souk_io::domain::{Query, TextKind};
 use souk_io::error::{Error, Result};
 use souk_lexical::{Lexical, LexicalHit, Weights, fuse, fusion_depth};
 use souk_nn::encoder::{EncoderWorker, encode};
+use souk_reward::{Question, RewardSource};
 
 /// Limit on the scores of one block: 64 MB.
 const BLOCK_SCORES: usize = 1 << 24;
 /// Maximum queries per block.
 const BLOCK_QUERIES: usize = 256;
+const RERANKED_QUERIES: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineHit {
@@ -36,6 +40,8 @@ pub enum Engine {
     Lexical(Vec<String>),
     /// Hits by query.
     Run(Vec<Vec<EngineHit>>),
+    /// The first `depth` hits of an engine, ordered by a judge's scores.
+    Reranked { first: Box<Engine>, judge: Arc<dyn RewardSource>, depth: usize },
 }
 
 impl Engine {
@@ -90,9 +96,17 @@ impl Engine {
         }
     }
 
+    /// Lets a judge order the first `depth` hits.
+    pub fn reranked(self, judge: Arc<dyn RewardSource>, depth: usize) -> Self {
+        Self::Reranked { first: Box::new(self), judge, depth }
+    }
+
     /// What answers the queries, in words.
     pub fn pipeline(&self) -> String {
         match self {
+            Self::Reranked { first, judge, depth } => {
+                format!("{}, first {depth} reranked by {}", first.pipeline(), judge.id())
+            }
             Self::Dense { .. } => pipeline_of(None),
             Self::Hybrid { weights, .. } => pipeline_of(Some(*weights)),
             Self::Lexical(_) => "lexical".into(),
@@ -156,12 +170,25 @@ impl Engine {
         match self {
             Self::Dense { .. } | Self::Hybrid { .. } => (BLOCK_SCORES / task.items.len()).clamp(1, BLOCK_QUERIES),
             Self::Lexical(_) | Self::Run(_) => BLOCK_QUERIES,
+            // progress is shown by block
+            Self::Reranked { first, .. } => first.block(task).min(RERANKED_QUERIES),
         }
     }
 
     /// First `depth` hits for a block of queries.
-    pub fn hits(&self, lexical: &Lexical, block: Range<usize>, depth: usize) -> Result<Vec<Vec<EngineHit>>> {
+    pub fn hits(
+        &self,
+        task: &Task,
+        lexical: &Lexical,
+        block: Range<usize>,
+        depth: usize,
+    ) -> Result<Vec<Vec<EngineHit>>> {
         match self {
+            Self::Reranked { first, judge, depth: num } => {
+                let mut answers = first.hits(task, lexical, block.clone(), depth)?;
+                rerank(&task.queries[block], &mut answers, judge.as_ref(), task, *num)?;
+                Ok(answers)
+            }
             Self::Dense { items, queries } => nearest(items, queries, block, depth),
             Self::Hybrid { items, queries, texts, weights } => {
                 let each = fusion_depth(depth);
@@ -198,6 +225,36 @@ fn fused(dense: &[EngineHit], lexical: &[LexicalHit], weights: Weights, depth: u
         Some(EngineHit { row, score: hit.score })
     });
     found.collect()
+}
+
+/// Orders the first `num` hits of each query by the judge's scores; equal ones keep their order. A hit's score becomes the judge's, and
+/// those of the rest are moved below.
+fn rerank(
+    queries: &[TaskQuery],
+    answers: &mut [Vec<EngineHit>],
+    judge: &dyn RewardSource,
+    task: &Task,
+    num: usize,
+) -> Result<()> {
+    let asked = queries.iter().zip(&*answers).flat_map(|(query, hits)| {
+        hits.iter().take(num).map(|hit| {
+            let item = task.item(hit.row);
+            Question { query_id: &query.id, query: &query.text, item_id: &item.id, item: &item.text }
+        })
+    });
+    let mut verdicts = judge.judge(&asked.collect::<Vec<_>>())?.into_iter();
+    for (query, hits) in queries.iter().zip(answers) {
+        let num = num.min(hits.len());
+        let (first, rest) = hits.split_at_mut(num);
+        for hit in &mut *first {
+            let missing = || Error::input(format!("the judge `{}` has no verdict on query `{}`", judge.id(), query.id));
+            hit.score = verdicts.next().flatten().ok_or_else(missing)?.score;
+        }
+        first.sort_by(|a, b| b.score.total_cmp(&a.score));
+        let (last, next) = (first.last().map_or(0.0, |hit| hit.score), rest.first().map_or(0.0, |hit| hit.score));
+        rest.iter_mut().for_each(|hit| hit.score += last - next - 1.0);
+    }
+    Ok(())
 }
 
 fn found(hit: LexicalHit) -> EngineHit {
@@ -244,7 +301,9 @@ mod tests {
 
     use super::*;
     use souk_io::beir::DataFolder;
+    use souk_io::domain::Level;
     use souk_io::item_text::ItemText;
+    use souk_reward::Verdict;
 
     fn task(folder: &Path) -> Task {
         fs::create_dir(folder.join("qrels")).unwrap();
@@ -265,11 +324,11 @@ mod tests {
         let task = task(home.path());
         let lexical = Lexical::build(std::iter::empty()).unwrap();
         let engine = Engine::dense(&task, &[1.0, 0.0, 0.6, 0.8, 1.0, 0.0], &[1.0, 0.0, 0.0, 1.0]).unwrap();
-        let both = engine.hits(&lexical, 0..2, 10).unwrap();
+        let both = engine.hits(&task, &lexical, 0..2, 10).unwrap();
         assert_eq!((rows(&both[0]), rows(&both[1])), (vec![0, 2, 1], vec![1, 0, 2]));
         assert_eq!(both[1][0].score, 0.8);
-        assert_eq!(engine.hits(&lexical, 1..2, 10).unwrap()[0], both[1]);
-        assert_eq!(engine.hits(&lexical, 0..1, 2).unwrap()[0], both[0][..2]);
+        assert_eq!(engine.hits(&task, &lexical, 1..2, 10).unwrap()[0], both[1]);
+        assert_eq!(engine.hits(&task, &lexical, 0..1, 2).unwrap()[0], both[0][..2]);
         assert!(Engine::dense(&task, &[f32::NAN; 6], &[1.0; 4]).is_err());
         assert!(Engine::dense(&task, &[1.0; 6], &[1.0; 6]).is_err(), "2 and 3 dimensions");
         assert!(Engine::dense(&task, &[1.0; 5], &[1.0; 4]).is_err());
@@ -284,13 +343,43 @@ mod tests {
         let dense = Engine::dense(&task, &[1.0, 0.0, 0.6, 0.8, 0.8, 0.6], &[1.0, 0.0, 0.0, 1.0]).unwrap();
         let engine = dense.hybrid(&task, Weights { lexical: 2.0, ..Weights::default() }).unwrap();
         // query `x`: rows 0, 2, 1 by vectors; 1, 2 by terms
-        let hits = &engine.hits(&lexical, 0..1, 10).unwrap()[0];
+        let hits = &engine.hits(&task, &lexical, 0..1, 10).unwrap()[0];
         assert_eq!(rows(hits), [1, 2, 0]);
         let score = |dense: f32, lexical: f32| 1.0 / (60.0 + dense) + 2.0 / (60.0 + lexical);
         assert_eq!((hits[0].score, hits[1].score, hits[2].score), (score(3.0, 1.0), score(2.0, 2.0), 1.0 / 61.0));
-        assert_eq!(engine.hits(&lexical, 0..2, 2).unwrap()[0], hits[..2]);
+        assert_eq!(engine.hits(&task, &lexical, 0..2, 2).unwrap()[0], hits[..2]);
         assert_eq!(engine.pipeline(), "hybrid (weights: dense 1, lexical 2; constant 60)");
         assert!(Engine::lexical(&task, None).unwrap().hybrid(&task, Weights::default()).is_err());
+    }
+
+    /// Prefers items whose id is late in the alphabet.
+    struct ByName;
+
+    impl RewardSource for ByName {
+        fn id(&self) -> &str {
+            "by name"
+        }
+
+        fn judge(&self, questions: &[Question<'_>]) -> Result<Vec<Option<Verdict>>> {
+            let score = |question: &Question<'_>| f32::from(question.item_id.as_bytes()[0] - b'a') / 26.0;
+            Ok(questions.iter().map(|asked| Some(Verdict { score: score(asked), level: Level::L3 })).collect())
+        }
+    }
+
+    #[test]
+    fn a_judge_orders_the_first_hits_and_no_others() {
+        let home = tempfile::tempdir().unwrap();
+        let task = task(home.path());
+        let lexical = Lexical::build(std::iter::empty()).unwrap();
+        let dense = || Engine::dense(&task, &[1.0, 0.0, 0.6, 0.8, 0.8, 0.6], &[1.0, 0.0, 0.0, 1.0]).unwrap();
+        let hits = |engine: Engine| engine.hits(&task, &lexical, 0..2, 3).unwrap();
+        assert_eq!(hits(dense()).iter().map(|hits| rows(hits)).collect::<Vec<_>>(), [[0, 2, 1], [1, 2, 0]]);
+        let reranked = hits(dense().reranked(Arc::new(ByName), 2));
+        assert_eq!(reranked.iter().map(|hits| rows(hits)).collect::<Vec<_>>(), [[2, 0, 1], [2, 1, 0]]);
+        assert_eq!(reranked[0][0].score, 2.0 / 26.0);
+        assert!(reranked.iter().all(|hits| hits.is_sorted_by(|a, b| a.score >= b.score)), "{reranked:?}");
+        assert_eq!(rows(&hits(dense().reranked(Arc::new(ByName), 9))[0]), [2, 1, 0]);
+        assert_eq!(dense().reranked(Arc::new(ByName), 2).pipeline(), "dense, first 2 reranked by by name");
     }
 
     #[test]

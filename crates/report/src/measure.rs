@@ -51,7 +51,7 @@ impl Measurement<'_> {
         let mut queries = Vec::with_capacity(num);
         for start in (0..num).step_by(size) {
             let block = start..num.min(start + size);
-            let answers = self.engine.hits(self.lexical, block.clone(), self.depth)?;
+            let answers = self.engine.hits(task, self.lexical, block.clone(), self.depth)?;
             for (query, hits) in task.queries[block.clone()].iter().zip(&answers) {
                 run.query(&query.id, hits.iter().map(|hit| (task.item(hit.row).id.as_str(), hit.score)))?;
             }

@@ -1,7 +1,7 @@
 //! `[judge]`: which judge to use and its limits. `open` checks the settings and opens the judge with its cache and audits.
 //! Errors say what to write instead.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,13 @@ pub struct ModelJudge {
     /// weights are kept in both precisions.
     #[serde(default)]
     pub int8: bool,
+}
+
+impl ModelJudge {
+    /// With the default settings.
+    pub fn at(path: &Path) -> Self {
+        Self { path: path.into(), batch_tokens: batch_tokens(), int8: false }
+    }
 }
 
 /// Souk's relevance service.

@@ -37,6 +37,8 @@ use crate::{GlobalArgs, ModelArgs};
 /// Example: souk evaluate --model DIR --data SHOP --out MEASURED --baseline BM25
 ///
 /// Example: souk evaluate --model DIR --channel hybrid --data SHOP --out HYBRID --baseline BM25 MEASURED
+///
+/// Example: souk evaluate --model DIR --channel hybrid --rerank 50 --reranker JUDGE --data SHOP --out RERANKED
 #[derive(Args)]
 pub struct EvaluateCommand {
     #[command(flatten)]
@@ -44,6 +46,12 @@ pub struct EvaluateCommand {
     /// What answers, as in `/search`
     #[arg(long, value_enum, default_value_t = Channel::Dense, conflicts_with = "run")]
     channel: Channel,
+    /// Let a relevance model order the first DEPTH hits again
+    #[arg(long, value_name = "DEPTH", requires = "reranker", value_parser = clap::value_parser!(u32).range(1..))]
+    rerank: Option<u32>,
+    /// Folder of the relevance model (from `souk relevance train`)
+    #[arg(long, value_name = "DIR", requires = "rerank")]
+    reranker: Option<PathBuf>,
     /// Former name of `--channel lexical`
     #[arg(long, hide = true, conflicts_with_all = ["channel", "run"])]
     lexical: bool,
@@ -137,6 +145,10 @@ impl EvaluateCommand {
                     encode_task(&config, &task)?.hybrid(&task, weights)?
                 }
             },
+        };
+        let engine = match self.rerank.zip(self.reranker.as_deref()) {
+            Some((depth, model)) => engine.reranked(config.open_reranker(model, &item_text)?, depth as usize),
+            None => engine,
         };
         let (name, judge, depth) = (self.name(&config), judge.as_ref(), self.depth);
         let (task, engine, lexical) = (&task, &engine, &lexical);

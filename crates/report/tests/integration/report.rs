@@ -211,5 +211,5 @@ fn a_judge_is_asked_about_what_is_unjudged_only_and_changes_the_goodrate_only() 
 
 fn engine_hits(engine: &Engine, task: &Task, lexical: &Lexical, query: &str) -> usize {
     let at = task.queries.iter().position(|asked| asked.id == query).unwrap();
-    engine.hits(lexical, at..at + 1, usize::MAX).unwrap()[0].len()
+    engine.hits(task, lexical, at..at + 1, usize::MAX).unwrap()[0].len()
 }

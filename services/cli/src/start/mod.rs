@@ -7,7 +7,7 @@
 //! | `shop.toml` | settings; edit them and start again |
 //! | `data/` | catalogue, log, queries and judgements |
 //! | `models/` | trained models |
-//! | `measured/` | evaluations, each with a report |
+//! | `measured/` | evaluations, each with a report; `report.html` compares the last of them |
 //! | `served` | link to the model that is served |
 
 mod learn;

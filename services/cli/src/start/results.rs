@@ -3,14 +3,15 @@
 use std::path::Path;
 
 use serde_json::{Value, json};
-use souk::report::{EvaluationRun, RunComparison};
+use souk::error::Error;
+use souk::report::{EvaluationRun, ReportPage, RunComparison};
 
 use super::steps::say;
 use crate::compare::table_of;
 
 const SHOWN: [&str; 4] = ["ndcg@10", "hitrate@100", "mrr@10", "judged@100"];
 
-/// Prints the evaluations of `names`, and the last one's differences to the others. Returns their metrics.
+/// Prints the evaluations of `names`, and the last one's differences to the others, and writes them as a page. Returns their metrics.
 pub fn show(measured: &Path, split: &str, names: &[String]) -> souk::Result<Value> {
     let load = |name: &String| EvaluationRun::load(&measured.join(format!("{name}-{split}")));
     let runs = names.iter().map(load).collect::<souk::Result<Vec<_>>>()?;
@@ -26,10 +27,13 @@ pub fn show(measured: &Path, split: &str, names: &[String]) -> souk::Result<Valu
     if let Some(note) = runs.first().and_then(|run| run.metrics.asked.judgements.as_ref()) {
         say(note);
     }
-    if let Some((last, others)) = runs.split_last() {
-        let pairs: Vec<_> = others.iter().map(|other| (other, last)).collect();
-        say(&table_of(&RunComparison::of(&pairs, false)?));
-        let report = measured.join(format!("{}-{split}", last.metrics.model)).join("report.html");
+    if let Some((run, baselines)) = runs.split_last() {
+        let pairs: Vec<_> = baselines.iter().map(|other| (other, run)).collect();
+        let comparison = RunComparison::of(&pairs, false)?;
+        say(&table_of(&comparison));
+        let page = ReportPage { run, baselines, comparison: &comparison, training: None };
+        let report = measured.join("report.html");
+        std::fs::write(&report, page.html()).map_err(Error::store(&report, "write it"))?;
         say(&format!("report: {}", report.display()));
     }
     Ok(runs

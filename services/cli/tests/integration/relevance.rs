@@ -133,4 +133,22 @@ fn a_relevance_model_judges_the_text_it_was_trained_on() {
     assert!(message.contains("`{title} {brand}`") && message.contains("encoder.item_text"), "{message}");
     let Output { status, stderr, .. } = evaluate("same", template);
     assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+
+    // and it can order the first hits again
+    let rerank = |out: &str, depth: &str| {
+        let mut command = souk(home.path(), &["evaluate", "--channel", "lexical", "--data", "shop", "--out", out]);
+        command.args(["--rerank", depth, "--reranker", "judge", "--set", template]).output().unwrap()
+    };
+    let Output { status, stderr, .. } = rerank("reranked", "20");
+    assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+    let metrics = |out: &str| -> Value {
+        serde_json::from_slice(&fs::read(home.path().join(out).join("metrics.json")).unwrap()).unwrap()
+    };
+    let (plain, reranked) = (metrics("same"), metrics("reranked"));
+    let pipeline = reranked["pipeline"].as_str().unwrap();
+    assert!(pipeline.starts_with("lexical, first 20 reranked by judge-"), "{pipeline}");
+    assert_eq!(plain["overall"]["hitrate@100"], reranked["overall"]["hitrate@100"], "the same first 100 hits");
+    assert_ne!(plain["overall"]["ndcg@10"], reranked["overall"]["ndcg@10"]);
+    let Output { status, .. } = rerank("none", "0");
+    assert_eq!(status.code(), Some(2));
 }

@@ -118,6 +118,14 @@ impl Running {
     }
 }
 
+/// A failed test leaves no service behind.
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 #[test]
 fn two_files_become_a_measured_and_trained_model() {
     let home = tempfile::tempdir().unwrap();
@@ -136,6 +144,10 @@ fn two_files_become_a_measured_and_trained_model() {
     let json = running.stop();
     assert!(json["metrics"]["r-grpo"]["ndcg@10"].as_f64().is_some(), "{json}");
     let shop = Path::new(&shop);
+    let report = fs::read_to_string(shop.join("measured/report.html")).unwrap();
+    assert!(
+        ["BM25", "untrained", "supervised", "r-grpo"].iter().all(|name| report.contains(&format!("<bdi>{name}</bdi>")))
+    );
     assert!(shop.join("served").join("config.json").exists() && shop.join("data/qrels/test.tsv").exists());
     let trained = shop.join("models/supervised").canonicalize().unwrap();
     let served = shop.join("served").canonicalize().unwrap();
