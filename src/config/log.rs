@@ -36,22 +36,28 @@ pub struct LogConfig {
 const GROUP: &str = "souk";
 
 impl LogConfig {
-    /// Opens the files or the topics; an error if both or neither are given.
-    pub fn open(&self, resume: Resume) -> Result<Box<dyn LogSource>> {
+    /// An error if both files and topics are given, or neither.
+    pub fn check(&self) -> Result<()> {
         match (self.paths.is_empty(), self.brokers.is_empty()) {
             (true, true) => {
                 Err(Error::config("log", "no source: give --from FILE, or --kafka HOST:PORT with --topic NAME"))
             }
             (false, false) => Err(Error::config("log", "has both files and Kafka brokers: remove one of them")),
-            (false, true) => {
-                let (paths, follow, on_gap) = (self.paths.clone(), self.follow, self.on_gap);
-                Ok(Box::new(FileSource::open(FileSettings { paths, follow, on_gap }, resume)?))
-            }
             (true, false) if self.topics.is_empty() => {
                 Err(Error::config("log.topics", "has no topic: give --topic NAME"))
             }
-            (true, false) => Ok(Box::new(KafkaSource::open(&self.kafka_settings()?, resume)?)),
+            _ => Ok(()),
         }
+    }
+
+    /// Opens the files or the topics.
+    pub fn open(&self, resume: Resume) -> Result<Box<dyn LogSource>> {
+        self.check()?;
+        if self.brokers.is_empty() {
+            let (paths, follow, on_gap) = (self.paths.clone(), self.follow, self.on_gap);
+            return Ok(Box::new(FileSource::open(FileSettings { paths, follow, on_gap }, resume)?));
+        }
+        Ok(Box::new(KafkaSource::open(&self.kafka_settings()?, resume)?))
     }
 
     /// The same log, to be read once to its present end. A consumer group of its own, `GROUP-NAME`, leaves the partitions to the

@@ -84,8 +84,15 @@ pub struct LogArgs {
 }
 
 impl LogArgs {
+    /// Files or Kafka on the command line take the place of either in the configuration.
     pub fn changes(&self) -> Vec<Change> {
         let mut changes = Vec::new();
+        if self.kafka.is_some() {
+            changes.push(Change::texts("log.paths", "--kafka", &[]));
+        }
+        if !self.from.is_empty() {
+            changes.push(Change::text("log.brokers", "--from", ""));
+        }
         let texts = [("log.paths", "--from", &self.from), ("log.topics", "--topic", &self.topic)];
         let given = texts.into_iter().filter(|(_, _, texts)| !texts.is_empty());
         changes.extend(given.map(|(path, flag, texts)| Change::texts(path, flag, texts)));

@@ -81,6 +81,7 @@ fn follow_until_signal(config: &Config, data: &DataFolder) -> Result<()> {
 fn check(config: &Config) -> Result<DataFolder> {
     let settings = &config.trainer;
     check_stages(config)?;
+    config.log.check()?;
     let missing = || Error::config("trainer.data", "is not set: give --data DIR");
     let data = DataFolder::open(settings.data.as_deref().ok_or_else(missing)?)?;
     for split in &settings.gate.splits {

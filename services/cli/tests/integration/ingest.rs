@@ -46,7 +46,8 @@ fn usage_errors_exit_with_2_and_bad_paths_with_1() {
     let log = log.to_str().unwrap();
     let denied = home.path().join("denied");
     fs::write(&denied, "a file where a folder is expected").unwrap();
-    let both = ["ingest", "--data", data, "--from", log, "--set", "log.brokers=localhost:1"];
+    let paths = format!("log.paths=[{log:?}]");
+    let both = ["ingest", "--data", data, "--set", &paths, "--set", "log.brokers=localhost:1"];
     for (arguments, code, expected) in [
         (&["ingest", "--data", data][..], 2, "no source: give --from FILE"),
         (&both, 2, "has both files and Kafka"),

@@ -66,6 +66,10 @@ fn judgements_from_a_topic_are_those_from_its_file() {
     let message = String::from_utf8_lossy(&other.stderr);
     assert!(!other.status.success() && message.contains("shop.toml: names another log"), "{message}");
     let written = fs::read_to_string(shop.join("shop.toml")).unwrap();
+    // a file on the command line takes the place of the configured topic
+    let config = shop.join("shop.toml").display().to_string();
+    let (data, log) = (homes[0].path().display().to_string(), file.display().to_string());
+    souk(&["ingest", "--config", &config, "--data", &data, "--from", &log]);
     assert_eq!(written, format!("{settings}\n[log]\nbrokers = \"{brokers}\"\ntopics = [\"{topic}\"]\n"));
 }
 

@@ -465,6 +465,7 @@ fn configuration_errors_are_reported_at_the_start() {
     refused(&["trainer.stage=[{name=\"a\", set=[\"train.batch=0\"]}]"], "train.batch");
     refused(&["trainer.stage=[{name=\"a\", set=[\"train.batsch=1\"]}]"], "batsch");
     refused(&["trainer.gate.splits=[\"dev\"]"], "qrels/dev.tsv is not there");
+    refused(&["log.brokers=\"localhost:1\""], "has both files and Kafka brokers");
     refused(&["trainer.gate.watched=[\"hits\"]"], "names `hits`");
     let trainer = Trainer::start(home.path(), &[]);
     refused(&[], "another trainer uses this state folder");
