@@ -26,7 +26,7 @@ use analyser::Terms;
 use search::Searcher;
 use souk_io::error::{Error, Result};
 
-pub use fusion::{FusedHit, Hybrid, Weights, fuse, fusion_depth};
+pub use fusion::{ChannelHit, FusedHit, FusedPart, Hybrid, Weights, fuse, fusion_depth};
 pub use unindexed::UnindexedTexts;
 
 /// Upper bound of query terms, enough for any title; further terms are ignored.

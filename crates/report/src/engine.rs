@@ -15,7 +15,7 @@ use super::task::{Task, TaskQuery};
 use souk_io::beir::lines;
 use souk_io::domain::{Query, TextKind};
 use souk_io::error::{Error, Result};
-use souk_lexical::{Lexical, LexicalHit, Weights, fuse, fusion_depth};
+use souk_lexical::{ChannelHit, Lexical, LexicalHit, Weights, fuse, fusion_depth};
 use souk_nn::encoder::{EncoderWorker, encode};
 use souk_reward::{Question, RewardSource};
 
@@ -213,15 +213,16 @@ impl Engine {
 /// The pipeline of a model, alone or with the lexical channel, in words.
 pub fn pipeline_of(hybrid: Option<Weights>) -> String {
     hybrid.map_or("dense".into(), |Weights { dense, lexical, constant }| {
-        format!("hybrid (weights: dense {dense}, lexical {lexical}; constant {constant})")
+        let ranks = constant.map_or_else(String::new, |constant| format!("; ranks with constant {constant}"));
+        format!("hybrid (weights: dense {dense}, lexical {lexical}{ranks})")
     })
 }
 
 fn fused(dense: &[EngineHit], lexical: &[LexicalHit], weights: Weights, depth: usize) -> Vec<EngineHit> {
-    let dense: Vec<u32> = dense.iter().map(|hit| hit.row).collect();
-    let lexical: Vec<u32> = lexical.iter().map(|hit| hit.row).collect();
+    let dense: Vec<_> = dense.iter().map(|hit| ChannelHit { key: hit.row, score: hit.score }).collect();
+    let lexical: Vec<_> = lexical.iter().map(|hit| ChannelHit { key: hit.row, score: hit.score }).collect();
     let found = fuse(&dense, &lexical, weights, depth).into_iter().filter_map(|hit| {
-        let row = hit.dense.map(|at| dense[at]).or(hit.lexical.map(|at| lexical[at]))?;
+        let row = hit.dense.map(|part| dense[part.place].key).or(hit.lexical.map(|part| lexical[part.place].key))?;
         Some(EngineHit { row, score: hit.score })
     });
     found.collect()
@@ -341,14 +342,14 @@ mod tests {
         let texts = ["lamp", "x", "y x"];
         let lexical = Lexical::build(texts.iter().map(|text| Ok((*text).to_owned()))).unwrap();
         let dense = Engine::dense(&task, &[1.0, 0.0, 0.6, 0.8, 0.8, 0.6], &[1.0, 0.0, 0.0, 1.0]).unwrap();
-        let engine = dense.hybrid(&task, Weights { lexical: 2.0, ..Weights::default() }).unwrap();
+        let engine = dense.hybrid(&task, Weights { dense: 1.0, lexical: 2.0, constant: Some(60.0) }).unwrap();
         // query `x`: rows 0, 2, 1 by vectors; 1, 2 by terms
         let hits = &engine.hits(&task, &lexical, 0..1, 10).unwrap()[0];
         assert_eq!(rows(hits), [1, 2, 0]);
         let score = |dense: f32, lexical: f32| 1.0 / (60.0 + dense) + 2.0 / (60.0 + lexical);
         assert_eq!((hits[0].score, hits[1].score, hits[2].score), (score(3.0, 1.0), score(2.0, 2.0), 1.0 / 61.0));
         assert_eq!(engine.hits(&task, &lexical, 0..2, 2).unwrap()[0], hits[..2]);
-        assert_eq!(engine.pipeline(), "hybrid (weights: dense 1, lexical 2; constant 60)");
+        assert_eq!(engine.pipeline(), "hybrid (weights: dense 1, lexical 2; ranks with constant 60)");
         assert!(Engine::lexical(&task, None).unwrap().hybrid(&task, Weights::default()).is_err());
     }
 

@@ -303,7 +303,7 @@ function rangeWords({ gte, lte }) {
 
 const COUNTS = ["dense", "lexical", "constant"];
 const LAST_OFFSET = 10000;
-let search = { q: "", channel: "served", dense: 1, lexical: 1, constant: 60, model: "", k: 10, page: 1, explain: false, filter: [] };
+let search = { q: "", channel: "served", dense: 1, lexical: 1, constant: "", model: "", k: 10, page: 1, explain: false, filter: [] };
 const blank = { ...search };
 
 function searchFrom(params) {
@@ -536,7 +536,9 @@ function searchBody() {
   if (search.model) body.model = search.model;
   if (search.explain) body.explain = true;
   if (search.channel === "dense") body.hybrid = false;
-  if (search.channel === "hybrid") body.hybrid = Object.fromEntries(COUNTS.map((name) => [name, search[name]]));
+  // Without a constant, scores are fused.
+  const given = COUNTS.filter((name) => search[name] !== "");
+  if (search.channel === "hybrid") body.hybrid = Object.fromEntries(given.map((name) => [name, search[name]]));
   const facets = facetFields();
   if (facets.length) body.facets = facets;
   return body;

@@ -1,4 +1,4 @@
-//! Search by vectors, by terms, or hybrid with rank fusion. Each hit keeps the score of every channel.
+//! Search by vectors, by terms, or hybrid. Each hit keeps the score of every channel.
 
 use serde::Serialize;
 use tracing::Instrument;
@@ -6,7 +6,7 @@ use tracing::Instrument;
 use crate::index::{Filter, Index, IndexHit, VectorQuery};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
-use souk_lexical::{Weights, fuse, fusion_depth};
+use souk_lexical::{ChannelHit, FusedPart, Weights, fuse, fusion_depth};
 
 /// Search method.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -90,20 +90,20 @@ fn single_channel(found: Vec<IndexHit>, set: impl Fn(&mut RankedHit, ChannelScor
 }
 
 fn hybrid(dense: &[IndexHit], lexical: &[IndexHit], weights: Weights, k: usize) -> Vec<RankedHit> {
-    fn ids(hits: &[IndexHit]) -> Vec<&str> {
-        hits.iter().map(|hit| hit.item.id.as_str()).collect()
+    fn list(hits: &[IndexHit]) -> Vec<ChannelHit<&str>> {
+        hits.iter().map(|hit| ChannelHit { key: hit.item.id.as_str(), score: hit.score }).collect()
     }
-    let channel = |found: &[IndexHit], at: usize, weight: f32| {
-        let part = weights.part(weight, at);
-        ChannelScore { score: found[at].score, rank: at + 1, weight, part }
+    let channel = |found: &[IndexHit], fused: FusedPart, weight: f32| {
+        let FusedPart { place, part } = fused;
+        ChannelScore { score: found[place].score, rank: place + 1, weight, part }
     };
-    let fused = fuse(&ids(dense), &ids(lexical), weights, k).into_iter().filter_map(|hit| {
-        let item = hit.dense.map(|at| &dense[at]).or(hit.lexical.map(|at| &lexical[at]))?.item.clone();
+    let fused = fuse(&list(dense), &list(lexical), weights, k).into_iter().filter_map(|hit| {
+        let found = hit.dense.map(|part| &dense[part.place]).or(hit.lexical.map(|part| &lexical[part.place]));
         Some(RankedHit {
-            item,
+            item: found?.item.clone(),
             score: hit.score,
-            dense: hit.dense.map(|at| channel(dense, at, weights.dense)),
-            lexical: hit.lexical.map(|at| channel(lexical, at, weights.lexical)),
+            dense: hit.dense.map(|part| channel(dense, part, weights.dense)),
+            lexical: hit.lexical.map(|part| channel(lexical, part, weights.lexical)),
         })
     });
     fused.collect()
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn fused_hits_keep_the_scores_of_both_channels() {
-        let weights = Weights { dense: 1.0, lexical: 2.0, constant: 60.0 };
+        let weights = Weights { dense: 1.0, lexical: 2.0, constant: Some(60.0) };
         let hits = hybrid(&found(&["a", "b", "c"]), &found(&["c", "d"]), weights, 3);
         assert_eq!(hits.iter().map(|hit| hit.item.id.as_str()).collect::<Vec<_>>(), ["c", "d", "a"]);
         let (dense, lexical) = (hits[0].dense.unwrap(), hits[0].lexical.unwrap());

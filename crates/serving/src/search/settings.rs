@@ -28,7 +28,7 @@ pub struct SearchSettings {
     pub index: IndexBackend,
     /// Lexical index, which hybrid search needs; embedded index only.
     pub lexical: Option<LexicalOptions>,
-    /// Whether a search is hybrid if the request does not say; `true`, `false` or weights of rank fusion.
+    /// Whether a search is hybrid if the request does not say; `true`, `false` or weights of the channels.
     pub hybrid: Hybrid,
     /// Trainer's folder with steps.jsonl, for the curves in the console.
     pub training: Option<PathBuf>,

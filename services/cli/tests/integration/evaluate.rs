@@ -125,7 +125,7 @@ fn hybrid_search_is_measured_as_it_is_served() {
     let hybrid = shop.evaluated("hybrid", &["--model", &model, "--channel", "hybrid"]);
     let metrics = json(&read(&hybrid, "metrics.json"));
     assert_eq!(metrics["model"], "st_cls + BM25");
-    assert_eq!(metrics["pipeline"], "hybrid (weights: dense 1, lexical 1; constant 60)");
+    assert_eq!(metrics["pipeline"], "hybrid (weights: dense 1, lexical 1)");
     let weighted = ["--model", &model, "--channel", "hybrid", "--set", "search.hybrid={dense=0,lexical=2}"];
     let lexical = shop.evaluated("weighted", &weighted);
     let bm25 = shop.evaluated("bm25", &["--channel", "lexical"]);

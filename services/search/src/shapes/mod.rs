@@ -86,7 +86,7 @@ pub enum HybridShape {
     Weighted(WeightsShape),
 }
 
-/// Weights of rank fusion.
+/// Weights of the channels.
 #[derive(ToSchema)]
 #[schema(as = Weights)]
 #[expect(dead_code, reason = "describes what the library reads")]
@@ -95,9 +95,9 @@ pub struct WeightsShape {
     dense: f32,
     #[schema(minimum = 0, maximum = 1e6, default = 1.0)]
     lexical: f32,
-    /// Higher values flatten the advantage of the first ranks.
-    #[schema(minimum = 0, maximum = 1e6, default = 60.0)]
-    constant: f32,
+    /// Fuses ranks instead of scores. Higher values flatten the advantage of the first ranks; 60 is usual.
+    #[schema(minimum = 0, maximum = 1e6)]
+    constant: Option<f32>,
 }
 
 #[derive(Serialize, ToSchema)]
