@@ -131,6 +131,12 @@ fn two_files_become_a_measured_and_trained_model() {
     let home = tempfile::tempdir().unwrap();
     let [items, log, model] = files(home.path());
     let shop = home.path().join("my shop").display().to_string();
+    // the vectors of random weights are alike, and BM25 would decide alone
+    run_ok(&["start", "--items", &items, "--model", &model, "--out", &shop, "--once"]);
+    let settings = Path::new(&shop).join("shop.toml");
+    let text = fs::read_to_string(&settings).unwrap();
+    assert!(text.contains("hybrid = true"), "{text}");
+    fs::write(&settings, text.replace("hybrid = true", "hybrid = {dense = 1, lexical = 0.001}")).unwrap();
     let start = ["--json", "start", "--items", &items, "--log", &log, "--model", &model, "--out", &shop];
     let mut running = Running::start(home.path(), &start);
     let printed = running.wait_for("serving on");
