@@ -54,7 +54,7 @@ pub struct FusedHit {
     pub lexical: Option<FusedPart>,
 }
 
-/// What a channel contributes to an item.
+/// Contribution of a channel to an item.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FusedPart {
     /// Place in the channel's list, from 0.

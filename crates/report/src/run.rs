@@ -187,7 +187,8 @@ impl EvaluationRun {
         let queries = lines(&file)?
             .map(|line| {
                 let (number, line) = line?;
-                let problem = "not the values of a query: evaluate again";
+                let problem =
+                    "not the values of a query, or of an earlier version: delete the folder and evaluate again";
                 let bad = || Error::data(&file, Some(number), problem);
                 let row: JsonRow = serde_json::from_slice(&line).map_err(|e| bad().because(e))?;
                 let mut values = [None; NUM_METRICS];

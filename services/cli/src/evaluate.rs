@@ -43,7 +43,7 @@ use crate::{GlobalArgs, ModelArgs};
 pub struct EvaluateCommand {
     #[command(flatten)]
     model: ModelArgs,
-    /// What answers, as in `/search`
+    /// Channels that answer, as in `/search`
     #[arg(long, value_enum, default_value_t = Channel::Dense, conflicts_with = "run")]
     channel: Channel,
     /// Let a relevance model order the first DEPTH hits again

@@ -8,7 +8,7 @@ use serde_json::json;
 use souk::config::{Config, StageSettings};
 use souk::error::Error;
 use souk::objective::Candidates;
-use souk::report::{EvaluationRun, GateInput, Metrics};
+use souk::report::{EvaluationRun, GateInput, Metrics, pipeline_of};
 use souk::reward::Judge;
 use souk::store::NewVersion;
 use souk_trainer::{Offer, Registry};
@@ -120,6 +120,12 @@ impl Learner<'_> {
             None => arguments.extend(["--channel".into(), "lexical".into()]),
         }
         arguments.extend(["--data".into(), self.shop.data().into(), "--out".into(), out.clone().into()]);
+        // by an earlier version, or with other weights of hybrid search
+        let pipeline = pipeline_of(self.config.search.hybrid.weights());
+        let is_current = |run: &EvaluationRun| model.is_none() || run.metrics.pipeline == pipeline;
+        if out.exists() && !EvaluationRun::load(&out).is_ok_and(|run| is_current(&run)) {
+            fs::remove_dir_all(&out).with_context(|| format!("cannot remove {} to measure again", out.display()))?;
+        }
         fs::create_dir_all(self.shop.measured()).context("cannot create the folder of evaluations")?;
         let is_new = self.steps.run(&format!("Measure {name} on {split}"), Some(&out), arguments)?;
         Ok((EvaluationRun::load(&out)?, is_new))

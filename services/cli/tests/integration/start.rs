@@ -165,6 +165,13 @@ fn two_files_become_a_measured_and_trained_model() {
     let printed = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(printed.contains("Train: r-grpo: done before"), "{printed}");
     assert_eq!(fs::read(trained.join("model.safetensors")).unwrap(), weights);
+
+    // an evaluation by an earlier version, which lacks a metric, is made again
+    let queries = shop.join("measured/untrained-test/queries.jsonl");
+    let now = fs::read_to_string(&queries).unwrap();
+    fs::write(&queries, now.replace("\"ndcg_linear@10\"", "\"gone\"")).unwrap();
+    run_ok(&["start", "--out", &shop.display().to_string(), "--once"]);
+    assert_eq!(fs::read_to_string(&queries).unwrap(), now);
 }
 
 #[test]
