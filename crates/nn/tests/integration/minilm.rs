@@ -1,11 +1,13 @@
-//! all-MiniLM-L6-v2 (downloaded by `make setup`) against sentence-transformers on 1,000 texts, and independence of a text's
-//! vector from the rest of its batch.
+//! Pre-trained models: all-MiniLM-L6-v2 (downloaded by `make setup`) against sentence-transformers on 1,000 texts, independence of a
+//! text's vector from the rest of its batch, and the models of `scripts/setup.sh models` against the ONNX runtime.
 
 use std::path::PathBuf;
 
+use souk_io::domain::TextKind;
 use souk_nn::backbone::Precision;
 use souk_nn::backbone::weights::read_tensors;
 use souk_nn::encoder::{Encoder, EncoderWorker, Limits, Overrides, Placement, Text};
+use souk_testing::MINILM;
 use tch::{Device, Tensor};
 
 fn golden() -> PathBuf {
@@ -14,8 +16,13 @@ fn golden() -> PathBuf {
 }
 
 fn encoder(precision: Precision) -> Encoder {
+    open(MINILM, precision)
+}
+
+fn open(model: &str, precision: Precision) -> Encoder {
     let placement = Placement { device: Device::Cpu, precision, adapter: None, ignore_fields: Vec::new() };
-    Encoder::open(&souk_testing::minilm(), placement, Overrides::default()).expect("`make setup` downloads the model")
+    Encoder::open(&souk_testing::model(model), placement, Overrides::default())
+        .expect("scripts/setup.sh downloads the model")
 }
 
 fn texts(encoder: &Encoder) -> Vec<Text> {
@@ -30,6 +37,23 @@ fn expected() -> Tensor {
 
 fn largest_difference(found: &[Vec<f32>], expected: &Tensor) -> f64 {
     (Tensor::from_slice2(found) - expected).abs().max().double_value(&[])
+}
+
+/// Also covers the conversion from ONNX (`scripts/onnx_bert.py`) and the prompts.
+#[test]
+fn vectors_equal_the_onnx_runtime() {
+    let folder = souk_testing::golden("onnx");
+    let texts: Vec<String> = serde_json::from_slice(&std::fs::read(folder.join("texts.json")).unwrap()).unwrap();
+    for model in ["e5-small-v2", "bge-small-en-v1.5"] {
+        let encoder = open(model, Precision::F32).freeze().unwrap();
+        let expected = read_tensors(&folder.join(format!("{model}.safetensors"))).unwrap();
+        for (kind, name) in [(TextKind::Query, "query"), (TextKind::Item, "item")] {
+            let read: Vec<Text> = texts.iter().map(|text| encoder.reader().read(text, Some(kind)).unwrap()).collect();
+            let found = encoder.vectors(&read.iter().collect::<Vec<_>>()).unwrap();
+            let difference = largest_difference(&found, &expected[name]);
+            assert!(difference <= 1e-5, "{model}, {name}: {difference}");
+        }
+    }
 }
 
 #[test]
