@@ -251,7 +251,8 @@ impl Config {
         Reader::open(&self.model_dir()?, &self.encoder, &self.model.ignore_fields)
     }
 
-    fn model_dir(&self) -> Result<PathBuf> {
+    /// Folder of the model, which may have to be downloaded.
+    pub fn model_dir(&self) -> Result<PathBuf> {
         hub::resolve(self.model_name()?)
     }
 

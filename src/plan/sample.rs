@@ -21,7 +21,7 @@ const DRAWN: usize = 1 << 16;
 /// Measures the first batches. A drawn negative that is also a pair's item is counted twice.
 pub fn sample(data: &DataFolder, reader: &Reader, settings: &TrainSettings, negatives: usize) -> Result<TextLengths> {
     let catalogue = Catalogue::open(data)?.with_item_text(reader.item_text());
-    let pairs = Pairs::open(data, &catalogue, settings.pairs, settings.split.as_str(), None)?;
+    let pairs = Pairs::open(data, &catalogue, settings.pairs, settings.training_split(), None)?;
     let order = Order { seed: settings.seed, block: settings.shuffle_block };
     let batch = settings.batch.clamp(1, DRAWN);
     let rows: Vec<u64> = Draw::new(pairs.len(), order, 0).take(batch * SAMPLE.div_ceil(batch)).collect();

@@ -117,7 +117,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use souk_ingest::dataset::PairSource;
+    use souk_ingest::dataset::{PairSource, TrainingSplit};
     use souk_io::beir::DataFolder;
 
     #[test]
@@ -140,7 +140,7 @@ mod tests {
         fs::write(home.path().join("qrels/train.tsv"), qrels).unwrap();
         let data = DataFolder::open(home.path()).unwrap();
         let catalogue = Catalogue::open(&data).unwrap();
-        let pairs = Pairs::open(&data, &catalogue, PairSource::Qrels, "train", None).unwrap();
+        let pairs = Pairs::open(&data, &catalogue, PairSource::Qrels, TrainingSplit::whole("train"), None).unwrap();
         // x-a, y-b, x-b
         let batch = Batch::gather(&pairs, &[0, 2, 1], 0..3, &catalogue, &Negatives { seed: 3, draws: 0..50 });
         assert_eq!(batch.items[..2], [0, 1]);

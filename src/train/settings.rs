@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::writer::WriterSettings;
 use crate::objective::Needs;
-use souk_ingest::dataset::PairSource;
+use souk_ingest::dataset::{PairSource, TrainingSplit};
 use souk_io::error::{Error, Result};
 use souk_nn::backbone::lora::Lora;
 use souk_nn::optimizer::OptimizerSettings;
@@ -32,6 +32,9 @@ pub struct TrainSettings {
     pub pairs: PairSource,
     /// Split of the judgements.
     pub split: String,
+    /// Share of the judged queries that are not trained on, so that `souk fit-fusion` can fit to them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub held_out: f64,
     /// Weights pairs by their strength: carts above clicks, clicks deep in a list above those at its top.
     pub weigh_by_strength: bool,
     /// Shuffles within blocks of so many rows, for logs larger than memory; none: over all rows.
@@ -57,6 +60,11 @@ pub struct TrainSettings {
     pub keep_checkpoints: usize,
 }
 
+/// Stages of earlier versions, which lack a setting, can be resumed if it is 0.
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
+}
+
 /// A range of draws whose gradients are computed together, and its weight in the step's mean.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MicroBatch {
@@ -76,6 +84,7 @@ impl Default for TrainSettings {
             accumulate: 1,
             pairs: PairSource::Auto,
             split: "train".into(),
+            held_out: 0.0,
             weigh_by_strength: false,
             shuffle_block: None,
             optimizer: OptimizerSettings::default(),
@@ -104,6 +113,10 @@ impl TrainSettings {
         if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
             return Err(Error::config(format!("train.{name}"), "is 0: set it to 1 or more"));
         }
+        if !(0.0..1.0).contains(&self.held_out) {
+            let problem = format!("is {}: set it to 0 or a share below 1, such as 0.1", self.held_out);
+            return Err(Error::config("train.held_out", problem));
+        }
         if !self.epochs.is_finite() || self.epochs <= 0.0 {
             return Err(Error::config("train.epochs", format!("is {}: set it to a number above 0", self.epochs)));
         }
@@ -119,6 +132,11 @@ impl TrainSettings {
             return Err(Error::config("train.lora.dropout", problem));
         }
         Ok(())
+    }
+
+    /// The judgements that pairs come from.
+    pub fn training_split(&self) -> TrainingSplit<'_> {
+        TrainingSplit { name: &self.split, held_out: self.held_out }
     }
 
     /// Checks the settings against the number of pairs.

@@ -53,7 +53,7 @@ impl Stage {
         resumed: Option<&CheckpointState>,
         collective: &dyn Collective,
     ) -> Result<Pairs> {
-        let TrainSettings { pairs: source, split, .. } = &self.settings;
+        let (source, split) = (&self.settings.pairs, self.settings.training_split());
         let again = |span: Option<&Span>| {
             let source = match (span, source) {
                 (Some(_), _) => PairSource::Examples,

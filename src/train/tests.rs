@@ -17,7 +17,7 @@ use super::context::{StageContext, StepContext, StepSchedule};
 use super::metrics::StepMetrics;
 use crate::candidates::{BankSearch, CandidateSettings, CandidateSource};
 use crate::objective::{InfoNceSettings, Objective};
-use souk_ingest::dataset::{PairSource, Pairs};
+use souk_ingest::dataset::{PairSource, Pairs, TrainingSplit};
 use souk_io::beir::DataFolder;
 use souk_io::catalogue::Catalogue;
 use souk_nn::backbone::Precision;
@@ -65,7 +65,7 @@ impl TestShop {
         }
         let data = DataFolder::open(home.path()).unwrap();
         let catalogue = Arc::new(Catalogue::open(&data).unwrap());
-        let pairs = Pairs::open(&data, &catalogue, PairSource::Qrels, "train", None).unwrap();
+        let pairs = Pairs::open(&data, &catalogue, PairSource::Qrels, TrainingSplit::whole("train"), None).unwrap();
         Self { _home: home, data, objective, catalogue, pairs }
     }
 

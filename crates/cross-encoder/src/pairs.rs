@@ -4,13 +4,11 @@
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 
-use sha2::{Digest, Sha256};
-
 use super::RelevanceSettings;
 use souk_io::beir::DataFolder;
 use souk_io::catalogue::Catalogue;
 use souk_io::domain::Level;
-use souk_io::domain::normalized_query;
+use souk_io::domain::{normalized_query, query_place};
 use souk_io::error::{Error, Result};
 use souk_nn::encoder::digest_files;
 
@@ -147,14 +145,11 @@ impl GradedPairs {
     }
 }
 
-/// Depends on the normalised text only, so all models of a shop hold out the same queries.
+/// Part that a query's pairs are in; all models of a shop hold out the same queries.
 pub fn part_of(query: &str, held_out: f64) -> DataPart {
-    let digest = Sha256::digest(normalized_query(query));
-    let bytes: [u8; 8] = std::array::from_fn(|at| digest[at]);
-    let at = u64::from_le_bytes(bytes) as f64 / 2.0_f64.powi(64);
-    match at {
-        at if at < held_out / 2.0 => DataPart::Calibrate,
-        at if at < held_out => DataPart::Measure,
+    match query_place(query) {
+        place if place < held_out / 2.0 => DataPart::Calibrate,
+        place if place < held_out => DataPart::Measure,
         _ => DataPart::Learn,
     }
 }

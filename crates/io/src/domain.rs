@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use sha2::{Digest, Sha256};
 
 use crate::error::{Error, Result};
 
@@ -121,6 +122,14 @@ pub fn normalized_query(query: &str) -> String {
         normal.extend(word.chars().flat_map(char::to_lowercase));
     }
     normal
+}
+
+/// Place of a query in a random order of all queries, from 0 to 1. Depends on the normalised text only, so all spellings of a query
+/// are held out together, and by all models of a shop.
+pub fn query_place(query: &str) -> f64 {
+    let digest = Sha256::digest(normalized_query(query));
+    let bytes: [u8; 8] = std::array::from_fn(|at| digest[at]);
+    u64::from_le_bytes(bytes) as f64 / 2.0_f64.powi(64)
 }
 
 #[cfg(test)]

@@ -72,6 +72,11 @@ impl Terms {
         starts.zip(&self.ends).map(|(start, end)| &self.text[start..*end])
     }
 
+    /// The text in lower case, without accents.
+    pub fn folded(&self) -> &str {
+        &self.folded
+    }
+
     pub fn len(&self) -> usize {
         self.ends.len()
     }

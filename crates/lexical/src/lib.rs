@@ -7,6 +7,7 @@
 //! dictionary and the postings; its own scores are not used, because it rounds lengths above 40 terms.
 
 mod analyser;
+mod features;
 mod folder;
 mod fusion;
 mod search;
@@ -26,7 +27,11 @@ use analyser::Terms;
 use search::Searcher;
 use souk_io::error::{Error, Result};
 
-pub use fusion::{ChannelHit, FusedHit, FusedPart, Hybrid, Weights, fuse, fusion_depth};
+pub use features::{TermFeatures, TermMatcher};
+pub use fusion::{
+    ChannelHit, FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, FusedHit, FusedPart, Fusion, Hybrid,
+    JudgedCandidates, NUM_FEATURES, Weights, candidates, cross_validate, fit, fuse, fusion_depth,
+};
 pub use unindexed::UnindexedTexts;
 
 /// Upper bound of query terms, enough for any title; further terms are ignored.
@@ -124,43 +129,6 @@ impl Lexical {
     /// Searches many queries on all cores; results are in the order of the queries.
     pub fn search_many(&self, queries: &[&str], k: usize) -> Result<Vec<Vec<LexicalHit>>> {
         search::search_many(self, queries, k)
-    }
-
-    /// Fraction of the query's terms, weighted by idf, that the text has: 0 to 1. A term that no item has gets the
-    /// largest weight. 0 for a query without terms.
-    pub fn overlap(&self, query: &str, text: &str) -> f32 {
-        let (mut query_terms, mut text_terms) = (Terms::default(), Terms::default());
-        query_terms.read(query);
-        text_terms.read(text);
-        let mut text_terms: Vec<&str> = text_terms.iter().collect();
-        text_terms.sort_unstable();
-        let mut seen: Vec<&str> = Vec::new();
-        let (mut matched, mut total) = (0.0, 0.0);
-        for term in query_terms.iter().take(MAX_QUERY_TERMS) {
-            if seen.contains(&term) {
-                continue;
-            }
-            seen.push(term);
-            let (weight, is_match) = self.match_term(term, &text_terms);
-            total += weight;
-            matched += if is_match { weight } else { 0.0 };
-        }
-        if total > 0.0 { matched / total } else { 0.0 }
-    }
-
-    /// Weight of a query term, and whether the sorted `text_terms` have it or its correction.
-    fn match_term(&self, term: &str, text_terms: &[&str]) -> (f32, bool) {
-        let has = |term: &str| text_terms.binary_search(&term).is_ok();
-        match self.term_info(term) {
-            Some(info) => (self.idf(info.doc_freq), has(term)),
-            None if has(term) => (self.idf(0), true),
-            None => {
-                let corrected = self.correct(term).unwrap_or_default();
-                let known = corrected.iter().filter_map(|term| self.term_info(term));
-                let weight = known.map(|info| self.idf(info.doc_freq)).reduce(|a, b| a + b);
-                (weight.unwrap_or(self.idf(0)), !corrected.is_empty() && corrected.iter().all(|term| has(term)))
-            }
-        }
     }
 
     /// Location of a term's postings, if an item has the term.
@@ -261,23 +229,6 @@ mod tests {
         let shop = shop(&[]);
         assert_eq!(shop.num_items(), 0);
         assert_eq!(shop.search("oak", 3).unwrap(), []);
-    }
-
-    #[test]
-    fn overlap_weights_terms_by_idf() {
-        let shop = shop(&["oak desk lamp", "oak chair", "red red red chair"]);
-        let idf = |df: f32| (1.0 + (3.0 - df + 0.5) / (df + 0.5)).ln();
-        let (oak, desk, unknown) = (idf(2.0), idf(1.0), idf(0.0));
-        for (query, text, expected) in [
-            ("oak desk", "an oak table", oak / (oak + desk)),
-            ("oak oak desk", "oak desks, two", 1.0),
-            ("oak desk", "red chair", 0.0),
-            ("oak xylophone", "oak desk", oak / (oak + unknown)),
-            ("of the", "of the", 0.0),
-        ] {
-            let found = shop.overlap(query, text);
-            assert!((found - expected).abs() < 1e-6, "{query} in {text}: {found} is not {expected}");
-        }
     }
 
     #[test]

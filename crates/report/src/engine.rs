@@ -15,7 +15,7 @@ use super::task::{Task, TaskQuery};
 use souk_io::beir::lines;
 use souk_io::domain::{Query, TextKind};
 use souk_io::error::{Error, Result};
-use souk_lexical::{ChannelHit, Lexical, LexicalHit, Weights, fuse, fusion_depth};
+use souk_lexical::{ChannelHit, FusedHit, Fusion, Lexical, LexicalHit, fuse, fusion_depth};
 use souk_nn::encoder::{EncoderWorker, encode};
 use souk_reward::{Question, RewardSource};
 
@@ -35,7 +35,7 @@ pub enum Engine {
     /// Vectors `[items, d]` and `[queries, d]` in task order, compared by dot product.
     Dense { items: Tensor, queries: Tensor },
     /// Both channels, fused like hybrid searches of the search service.
-    Hybrid { items: Tensor, queries: Tensor, texts: Vec<String>, weights: Weights },
+    Hybrid { items: Tensor, queries: Tensor, texts: Vec<String>, fusion: Fusion },
     /// Lexical channel, queried with these texts.
     Lexical(Vec<String>),
     /// Hits by query.
@@ -87,11 +87,11 @@ impl Engine {
     }
 
     /// Adds the lexical channel to vectors.
-    pub fn hybrid(self, task: &Task, weights: Weights) -> Result<Self> {
-        weights.check()?;
+    pub fn hybrid(self, task: &Task, fusion: Fusion) -> Result<Self> {
+        fusion.check()?;
         let texts = task.queries.iter().map(|query| query.text.clone()).collect();
         match self {
-            Self::Dense { items, queries } => Ok(Self::Hybrid { items, queries, texts, weights }),
+            Self::Dense { items, queries } => Ok(Self::Hybrid { items, queries, texts, fusion }),
             _ => Err(Error::input("hybrid search needs the vectors of a model")),
         }
     }
@@ -108,7 +108,7 @@ impl Engine {
                 format!("{}, first {depth} reranked by {}", first.pipeline(), judge.id())
             }
             Self::Dense { .. } => pipeline_of(None),
-            Self::Hybrid { weights, .. } => pipeline_of(Some(*weights)),
+            Self::Hybrid { fusion, .. } => pipeline_of(Some(fusion)),
             Self::Lexical(_) => "lexical".into(),
             Self::Run(_) => "run file".into(),
         }
@@ -190,12 +190,19 @@ impl Engine {
                 Ok(answers)
             }
             Self::Dense { items, queries } => nearest(items, queries, block, depth),
-            Self::Hybrid { items, queries, texts, weights } => {
-                let each = fusion_depth(depth);
-                let dense = nearest(items, queries, block.clone(), each)?;
+            Self::Hybrid { items, queries, texts, fusion } => {
+                let dense = nearest(items, queries, block.clone(), fusion_depth(depth))?;
                 let texts: Vec<&str> = texts[block].iter().map(String::as_str).collect();
-                let lexical = lexical.search_many(&texts, each)?;
-                Ok(dense.iter().zip(&lexical).map(|(dense, lexical)| fused(dense, lexical, *weights, depth)).collect())
+                let found = lexical.search_many(&texts, fusion_depth(depth))?;
+                Ok(on_all_cores(texts.len(), |at| {
+                    let mut matcher = lexical.matcher(texts[at]);
+                    let (dense, lexical) = (of_vectors(&dense[at]), of_terms(&found[at]));
+                    let hits = fuse(&dense, &lexical, fusion, depth, |row| matcher.compare(&task.item(row).text));
+                    let row = |hit: &FusedHit| {
+                        hit.dense.map(|part| dense[part.place].key).or(hit.lexical.map(|part| lexical[part.place].key))
+                    };
+                    hits.iter().filter_map(|hit| Some(EngineHit { row: row(hit)?, score: hit.score })).collect()
+                }))
             }
             Self::Lexical(texts) => {
                 let texts: Vec<&str> = texts[block].iter().map(String::as_str).collect();
@@ -211,21 +218,32 @@ impl Engine {
 }
 
 /// The pipeline of a model, alone or with the lexical channel, in words.
-pub fn pipeline_of(hybrid: Option<Weights>) -> String {
-    hybrid.map_or("dense".into(), |Weights { dense, lexical, constant }| {
-        let ranks = constant.map_or_else(String::new, |constant| format!("; ranks with constant {constant}"));
-        format!("hybrid (weights: dense {dense}, lexical {lexical}{ranks})")
-    })
+pub fn pipeline_of(hybrid: Option<&Fusion>) -> String {
+    hybrid.map_or("dense".into(), |fusion| format!("hybrid ({})", fusion.describe()))
 }
 
-fn fused(dense: &[EngineHit], lexical: &[LexicalHit], weights: Weights, depth: usize) -> Vec<EngineHit> {
-    let dense: Vec<_> = dense.iter().map(|hit| ChannelHit { key: hit.row, score: hit.score }).collect();
-    let lexical: Vec<_> = lexical.iter().map(|hit| ChannelHit { key: hit.row, score: hit.score }).collect();
-    let found = fuse(&dense, &lexical, weights, depth).into_iter().filter_map(|hit| {
-        let row = hit.dense.map(|part| dense[part.place].key).or(hit.lexical.map(|part| lexical[part.place].key))?;
-        Some(EngineHit { row, score: hit.score })
-    });
-    found.collect()
+pub(super) fn of_vectors(hits: &[EngineHit]) -> Vec<ChannelHit<u32>> {
+    hits.iter().map(|hit| ChannelHit { key: hit.row, score: hit.score }).collect()
+}
+
+pub(super) fn of_terms(hits: &[LexicalHit]) -> Vec<ChannelHit<u32>> {
+    hits.iter().map(|hit| ChannelHit { key: hit.row, score: hit.score }).collect()
+}
+
+/// Results of `0..num`, in order.
+pub(super) fn on_all_cores<T: Send>(num: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let num_threads = thread::available_parallelism().map_or(1, usize::from);
+    let share = num.div_ceil(num_threads).max(1);
+    let work = &work;
+    thread::scope(|scope| {
+        let starts = (0..num).step_by(share);
+        let threads: Vec<_> =
+            starts.map(|start| scope.spawn(move || (start..num.min(start + share)).map(work).collect())).collect();
+        let parts = threads
+            .into_iter()
+            .flat_map(|thread| -> Vec<T> { thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) });
+        parts.collect()
+    })
 }
 
 /// Orders the first `num` hits of each query by the judge's scores; equal ones keep their order. A hit's score becomes the judge's, and
@@ -268,19 +286,7 @@ fn nearest(items: &Tensor, queries: &Tensor, block: Range<usize>, depth: usize) 
     let asked = queries.narrow(0, block.start as i64, block.len() as i64);
     let mut scores = vec![0_f32; block.len() * num_items];
     asked.matmul(&items.tr()).f_copy_data(&mut scores, block.len() * num_items)?;
-    let mut answers = vec![Vec::new(); block.len()];
-    let num_threads = thread::available_parallelism().map_or(1, usize::from);
-    let share = block.len().div_ceil(num_threads).max(1);
-    thread::scope(|scope| {
-        for (answers, scores) in answers.chunks_mut(share).zip(scores.chunks(share * num_items)) {
-            scope.spawn(move || {
-                for (answer, scores) in answers.iter_mut().zip(scores.chunks(num_items)) {
-                    *answer = best(scores, depth);
-                }
-            });
-        }
-    });
-    Ok(answers)
+    Ok(on_all_cores(block.len(), |at| best(&scores[at * num_items..(at + 1) * num_items], depth)))
 }
 
 /// First `depth` rows; ties go to the lower row.
@@ -304,6 +310,7 @@ mod tests {
     use souk_io::beir::DataFolder;
     use souk_io::domain::Level;
     use souk_io::item_text::ItemText;
+    use souk_lexical::Weights;
     use souk_reward::Verdict;
 
     fn task(folder: &Path) -> Task {
@@ -342,7 +349,8 @@ mod tests {
         let texts = ["lamp", "x", "y x"];
         let lexical = Lexical::build(texts.iter().map(|text| Ok((*text).to_owned()))).unwrap();
         let dense = Engine::dense(&task, &[1.0, 0.0, 0.6, 0.8, 0.8, 0.6], &[1.0, 0.0, 0.0, 1.0]).unwrap();
-        let engine = dense.hybrid(&task, Weights { dense: 1.0, lexical: 2.0, constant: Some(60.0) }).unwrap();
+        let ranks = Weights { dense: 1.0, lexical: 2.0, constant: Some(60.0) };
+        let engine = dense.hybrid(&task, Fusion::Weights(ranks)).unwrap();
         // query `x`: rows 0, 2, 1 by vectors; 1, 2 by terms
         let hits = &engine.hits(&task, &lexical, 0..1, 10).unwrap()[0];
         assert_eq!(rows(hits), [1, 2, 0]);
@@ -350,7 +358,7 @@ mod tests {
         assert_eq!((hits[0].score, hits[1].score, hits[2].score), (score(3.0, 1.0), score(2.0, 2.0), 1.0 / 61.0));
         assert_eq!(engine.hits(&task, &lexical, 0..2, 2).unwrap()[0], hits[..2]);
         assert_eq!(engine.pipeline(), "hybrid (weights: dense 1, lexical 2; ranks with constant 60)");
-        assert!(Engine::lexical(&task, None).unwrap().hybrid(&task, Weights::default()).is_err());
+        assert!(Engine::lexical(&task, None).unwrap().hybrid(&task, Fusion::default()).is_err());
     }
 
     /// Prefers items whose id is late in the alphabet.

@@ -9,6 +9,7 @@ mod compare;
 mod compare_page;
 mod engine;
 mod experiment_page;
+mod fit_fusion;
 mod gate;
 mod html;
 mod measure;
@@ -27,6 +28,7 @@ pub use compare::{ComparisonRow, CorrectedPValues, PairComparison, RunComparison
 pub use compare_page::ComparePage;
 pub use engine::{Engine, EngineHit, pipeline_of};
 pub use experiment_page::{ExperimentPage, GroupLog, LoggedCandidate, LoggedGroup};
+pub use fit_fusion::{Fitted, MIN_QUERIES, fit_fusion};
 pub use gate::{Gain, GateInput, GateSettings, GateSource, GateVerdict};
 pub use measure::{Measurement, RUN};
 pub use metrics::{

@@ -126,7 +126,8 @@ fn exclusive(hits: &[HitGrades], num: usize) -> Option<f64> {
     (num > 0).then(|| percent(hits.iter().filter(is_new).count(), num))
 }
 
-fn exponential(level: Level) -> f64 {
+/// Gain of a level in `ndcg@k`.
+pub(super) fn exponential(level: Level) -> f64 {
     2_f64.powi(i32::from(level.number()) - 1) - 1.0
 }
 

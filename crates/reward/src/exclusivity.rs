@@ -34,8 +34,9 @@ impl Exclusivity {
     pub fn of(&self, candidates: &[Candidate<'_>]) -> Result<Vec<f32>> {
         match self.kind {
             ExclusivityKind::Prior => {
-                let overlap =
-                    |candidate: &Candidate<'_>| self.lexical.overlap(candidate.question.query, candidate.question.item);
+                let overlap = |candidate: &Candidate<'_>| {
+                    self.lexical.matcher(candidate.question.query).compare(candidate.question.item).overlap
+                };
                 Ok(candidates.iter().map(|candidate| 1.0 - overlap(candidate)).collect())
             }
             ExclusivityKind::Posterior => self.posterior(candidates),

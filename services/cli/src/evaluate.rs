@@ -12,7 +12,7 @@ use souk::config::Config;
 use souk::encoder::EncoderWorker;
 use souk::error::Error;
 use souk::item_text::ItemText;
-use souk::lexical::Lexical;
+use souk::lexical::{FeatureWeights, Fusion, Hybrid, Lexical};
 use souk::objective::Objective;
 use souk::report::{
     DEPTH, DETAILS, Engine, EvaluationRun, Measurement, ReportPage, RunComparison, RunSettings, SHOWN, Task,
@@ -99,7 +99,7 @@ enum Channel {
     Dense,
     /// BM25, without a model
     Lexical,
-    /// Both, fused with the weights of search.hybrid (default: equal)
+    /// Both, fused with the weights of search.hybrid (default: those of `souk fit-fusion`, else equal ones)
     Hybrid,
 }
 
@@ -140,10 +140,7 @@ impl EvaluateCommand {
             None => match self.channel() {
                 Channel::Dense => encode_task(&config, &task)?,
                 Channel::Lexical => Engine::lexical(&task, self.rewrites.as_deref())?,
-                Channel::Hybrid => {
-                    let weights = config.search.hybrid.weights().unwrap_or_default();
-                    encode_task(&config, &task)?.hybrid(&task, weights)?
-                }
+                Channel::Hybrid => encode_task(&config, &task)?.hybrid(&task, fusion(&config)?)?,
             },
         };
         let engine = match self.rerank.zip(self.reranker.as_deref()) {
@@ -264,8 +261,16 @@ fn perplexity_of(config: &Config, file: &Path, folder: &DataFolder) -> souk::Res
     perplexity(&encoder, rule, &catalogue)
 }
 
+/// As served: the configured weights if there are any, else those fitted to the model, else equal ones.
+fn fusion(config: &Config) -> anyhow::Result<Fusion> {
+    let fitted = FeatureWeights::of_model(&config.model_dir()?)?;
+    let hybrid = config.search.hybrid;
+    let hybrid = if hybrid == Hybrid::Enabled(false) { Hybrid::Enabled(true) } else { hybrid };
+    Ok(hybrid.fusion(fitted).unwrap_or_default())
+}
+
 /// Engine from the vectors of the catalogue and of the queries.
-fn encode_task(config: &Config, task: &Task) -> anyhow::Result<Engine> {
+pub fn encode_task(config: &Config, task: &Task) -> anyhow::Result<Engine> {
     let encoder = config.open_encoder()?.for_search()?.freeze()?;
     let worker = EncoderWorker::start(encoder, config.worker)?;
     let progress = ProgressDisplay::start("texts encoded", Some((task.items.len() + task.queries.len()) as u64));

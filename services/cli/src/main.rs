@@ -8,6 +8,7 @@ mod embed;
 mod evaluate;
 mod experiment;
 mod export;
+mod fit_fusion;
 mod help;
 mod import;
 mod index;
@@ -113,6 +114,7 @@ enum Command {
     Evaluate(evaluate::EvaluateCommand),
     Experiment(experiment::ExperimentCommand),
     Export(export::ExportCommand),
+    FitFusion(fit_fusion::FitFusionCommand),
     Import(import::ImportCommand),
     Index(index::IndexCommand),
     Ingest(ingest::IngestCommand),
@@ -147,6 +149,7 @@ fn main() -> ExitCode {
         Some(Command::Evaluate(command)) => command.run(globals),
         Some(Command::Experiment(command)) => command.run(globals),
         Some(Command::Export(command)) => command.run(globals),
+        Some(Command::FitFusion(command)) => command.run(globals),
         Some(Command::Import(command)) => command.run(globals),
         Some(Command::Index(command)) => command.run(globals),
         Some(Command::Ingest(command)) => command.run(globals),

@@ -118,7 +118,7 @@ async fn run_search(
     request: &SearchRequest,
     k: usize,
 ) -> Result<Vec<RankedHit>, Fault> {
-    let vector = match (&request.vector, &request.query, target.channel) {
+    let vector = match (&request.vector, &request.query, &target.channel) {
         (_, _, Channel::Lexical) => None,
         (Some(vector), _, _) => Some(unit(vector)?),
         (None, Some(query), _) => target.generation.vectors(&[query.as_str()], Some(TextKind::Query)).await?.pop(),
@@ -141,7 +141,8 @@ async fn run_search(
         k,
         ef: request.ef,
         filter: request.filter.as_ref(),
-        channel: target.channel,
+        channel: &target.channel,
+        item_text: target.generation.item_text(),
     };
     Ok(find(target.generation.index(), &params).await?)
 }
@@ -156,16 +157,21 @@ fn unit(vector: &[f32]) -> Result<Vec<f32>, Fault> {
 }
 
 fn hit(target: &VersionChannel, ranked: RankedHit, rank: usize, explain: Option<&str>) -> HitShape {
-    let RankedHit { item, score, dense, lexical } = ranked;
+    let RankedHit { item, score, dense, lexical, terms } = ranked;
     let explain = explain.map(|query| Explanation {
         channels: Channels { dense, lexical },
-        overlap: target.generation.index().overlap(query, &target.generation.text_of(&item)),
+        terms,
+        overlap: overlap(&target.generation, query, &item),
     });
     let Item { id, title, text, fields } = item;
     let mut shown_fields = Map::from_iter([("text".to_owned(), Value::String(text))]);
     // a hit's own fields take precedence over catalogue fields of the same name
     shown_fields.extend(fields.into_iter().filter(|(name, _)| !RESERVED_FIELDS.contains(&name.as_str())));
     HitShape { id, score, rank, title, explain, side: None, fields: shown_fields }
+}
+
+fn overlap(generation: &OpenGeneration, query: &str, item: &Item) -> Option<f32> {
+    Some(generation.index().matcher(query)?.compare(&generation.text_of(item)).overlap)
 }
 
 const RESERVED_FIELDS: [&str; 7] = ["id", "score", "rank", "title", "text", "explain", "side"];
@@ -206,8 +212,8 @@ impl SearchRequest {
         if self.facets.len() > FACET_VALUES {
             return Err(Fault::unprocessable("facets", format!("has more than {FACET_VALUES} fields")));
         }
-        if let Some(weights) = self.hybrid.and_then(Hybrid::weights) {
-            weights.check().map_err(|e| Fault::unprocessable("hybrid", e.to_string()))?;
+        if let Some(fusion) = self.hybrid.and_then(|hybrid| hybrid.fusion(None)) {
+            fusion.check().map_err(|e| Fault::unprocessable("hybrid", e.to_string()))?;
             if self.query.is_none() {
                 let problem = "needs a query: lexical search does not work with a vector alone";
                 return Err(Fault::unprocessable("hybrid", problem));
@@ -217,23 +223,25 @@ impl SearchRequest {
     }
 
     async fn target(&self, service: &SearchService) -> Result<VersionChannel, Fault> {
-        let channel = match self.hybrid {
-            None if self.query.is_none() => Channel::Dense,
-            None => service.settings().hybrid.weights().map_or(Channel::Dense, Channel::Hybrid),
-            Some(Hybrid::Enabled(true)) => hybrid(service),
-            Some(hybrid) => hybrid.weights().map_or(Channel::Dense, Channel::Hybrid),
-        };
         let generation = match &self.model {
             None => service.serving.served(),
             Some(version) => open_version(service, version).await?,
         };
+        let configured = service.settings().hybrid;
+        let hybrid = match self.hybrid {
+            None if self.query.is_none() => Hybrid::Enabled(false),
+            None => configured,
+            Some(Hybrid::Enabled(true)) => enabled(configured),
+            Some(hybrid) => hybrid,
+        };
+        let channel = hybrid.fusion(generation.fusion()).map_or(Channel::Dense, Channel::Hybrid);
         Ok(VersionChannel { generation, channel })
     }
 }
 
-/// Hybrid search with the weights of the settings.
-fn hybrid(service: &SearchService) -> Channel {
-    Channel::Hybrid(service.settings().hybrid.weights().unwrap_or_default())
+/// The configured weights if hybrid search is configured, else those of the version.
+fn enabled(configured: Hybrid) -> Hybrid {
+    if configured == Hybrid::Enabled(false) { Hybrid::Enabled(true) } else { configured }
 }
 
 fn check_k(k: usize, max: usize) -> Result<(), Fault> {
@@ -257,20 +265,26 @@ async fn open_version(service: &SearchService, version: &str) -> Result<Arc<Open
 
 /// Parses `dense`, `VERSION/dense`, or a version alone.
 async fn parse_channel(service: &SearchService, name: &str) -> Result<VersionChannel, Fault> {
-    let channel = |name: &str| match name {
-        "dense" => Some(Channel::Dense),
-        "lexical" => Some(Channel::Lexical),
-        "hybrid" => Some(hybrid(service)),
-        _ => None,
+    let (version, channel) = match name.rsplit_once('/') {
+        Some((version, channel)) if is_channel(channel) => (Some(version), channel),
+        None if is_channel(name) => (None, name),
+        _ => (Some(name), "dense"),
     };
-    if let Some(channel) = channel(name) {
-        return Ok(VersionChannel { generation: service.serving.served(), channel });
-    }
-    let (version, channel) = match name.rsplit_once('/').and_then(|(version, last)| Some((version, channel(last)?))) {
-        Some(both) => both,
-        None => (name, Channel::Dense),
+    let generation = match version {
+        Some(version) => open_version(service, version).await?,
+        None => service.serving.served(),
     };
-    Ok(VersionChannel { generation: open_version(service, version).await?, channel })
+    let hybrid = || enabled(service.settings().hybrid).fusion(generation.fusion()).unwrap_or_default();
+    let channel = match channel {
+        "lexical" => Channel::Lexical,
+        "hybrid" => Channel::Hybrid(hybrid()),
+        _ => Channel::Dense,
+    };
+    Ok(VersionChannel { generation, channel })
+}
+
+fn is_channel(name: &str) -> bool {
+    ["dense", "lexical", "hybrid"].contains(&name)
 }
 
 /// Compare two channels on one query, blind

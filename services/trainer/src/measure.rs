@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -13,7 +14,7 @@ use souk::config::Config;
 use souk::domain::TextKind;
 use souk::encoder::{EncoderWorker, encode};
 use souk::item_text::ItemText;
-use souk::lexical::Lexical;
+use souk::lexical::{FeatureWeights, Lexical};
 use souk::report::{
     Engine, EvaluationRun, GateInput, GateVerdict, Measurement, RUN, ReportPage, RunComparison, RunSettings, Task,
     TrainingLog, pipeline_of,
@@ -72,7 +73,7 @@ pub struct Evaluator<'a> {
 /// Evaluation task of one split, with its judge.
 struct SplitTask {
     task: Task,
-    judge: std::sync::Arc<dyn RewardSource>,
+    judge: Arc<dyn RewardSource>,
     lexical: Lexical,
 }
 
@@ -175,13 +176,13 @@ impl Evaluator<'_> {
         let SplitTask { task, judge, lexical } = split;
         let depth = self.config.trainer.gate.depth;
         let encoder = self.config(&model.path).open_encoder()?.for_search()?.freeze()?;
+        let fusion = self.config.search.hybrid.fusion(FeatureWeights::of_model(encoder.dir())?);
         let worker = EncoderWorker::start(encoder, self.config.worker)?;
         let canaries = canaries(&worker, task)?;
         let place = self.place(model, &task.split);
         let asked = RunSettings::of(task, judge.as_ref(), depth);
-        let hybrid = self.config.search.hybrid.weights();
         let is_same = |run: &EvaluationRun| {
-            run.metrics.asked.differences(&asked).is_empty() && run.metrics.pipeline == pipeline_of(hybrid)
+            run.metrics.asked.differences(&asked).is_empty() && run.metrics.pipeline == pipeline_of(fusion.as_ref())
         };
         if let Some(known) = EvaluationRun::load(&place).ok().filter(is_same) {
             return Ok((known, canaries));
@@ -189,8 +190,8 @@ impl Evaluator<'_> {
         let engine = Engine::encode(task, &worker, || {
             if self.signals.stopped() { Err(Error::Busy { problem: "the trainer is stopping".into() }) } else { Ok(()) }
         })?;
-        let engine = match hybrid {
-            Some(weights) => engine.hybrid(task, weights)?,
+        let engine = match fusion {
+            Some(fusion) => engine.hybrid(task, fusion)?,
             None => engine,
         };
         fs::create_dir_all(self.folder()).map_err(Error::store(&place, "create its folder"))?;

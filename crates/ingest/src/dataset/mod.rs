@@ -21,7 +21,7 @@ pub use self::example_counts::ExampleCounts;
 pub use self::examples::{Example, Examples, Extent, Span};
 pub use self::ingest::{Ingest, IngestProgress, OpenSource};
 pub use self::join::{JoinCounts, Window};
-pub use self::pairs::{PairSource, Pairs, TrainingPair};
+pub use self::pairs::{PairSource, Pairs, TrainingPair, TrainingSplit};
 pub use self::settings::IngestSettings;
 pub use self::strength::Strength;
 

@@ -1,7 +1,7 @@
 //! Training pairs: queries with relevant items, from the search log, from judgements or from the catalogue itself. Also
 //! gives the known positives of each query, which a loss must not use as negatives.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::positives::Positives;
 use crate::log::Position;
 use souk_io::beir::DataFolder;
 use souk_io::catalogue::Catalogue;
-use souk_io::domain::normalized_query;
+use souk_io::domain::{normalized_query, query_place};
 use souk_io::error::{Error, Result};
 use souk_io::held_out::HeldOut;
 use souk_io::shuffle::Order;
@@ -30,6 +30,21 @@ pub enum PairSource {
     Qrels,
     /// Every item of the catalogue paired with itself, for objectives that learn from texts items.
     Items,
+}
+
+/// Judgements that pairs come from.
+#[derive(Clone, Copy, Debug)]
+pub struct TrainingSplit<'a> {
+    pub name: &'a str,
+    /// Share of the queries, by `query_place`, that give no pairs.
+    pub held_out: f64,
+}
+
+impl<'a> TrainingSplit<'a> {
+    /// All queries of a split.
+    pub fn whole(name: &'a str) -> Self {
+        Self { name, held_out: 0.0 }
+    }
 }
 
 /// Query with a relevant item.
@@ -73,7 +88,7 @@ impl Pairs {
         data: &DataFolder,
         catalogue: &Catalogue,
         source: PairSource,
-        split: &str,
+        split: TrainingSplit<'_>,
         span: Option<&Span>,
     ) -> Result<Self> {
         if source == PairSource::Items {
@@ -87,6 +102,10 @@ impl Pairs {
             pairs = (source == PairSource::Examples || !found.is_empty()).then_some(Self::Examples(found));
         }
         let pairs = match pairs {
+            Some(_) if split.held_out > 0.0 => {
+                let problem = "holds out judged queries, and these pairs come from the log: remove it, or set train.pairs to qrels";
+                return Err(Error::config("train.held_out", problem));
+            }
             Some(pairs) => pairs,
             None => Self::Judged(JudgedPairs::load(data, catalogue, split)?),
         };
@@ -187,17 +206,17 @@ impl ItemPairs {
 }
 
 impl JudgedPairs {
-    fn load(data: &DataFolder, catalogue: &Catalogue, split: &str) -> Result<Self> {
+    fn load(data: &DataFolder, catalogue: &Catalogue, split: TrainingSplit<'_>) -> Result<Self> {
         let mut texts: HashMap<String, String> = HashMap::new();
         for query in data.queries()? {
             let query = query?;
             texts.insert(query.id, query.text);
         }
         let (mut queries, mut indices, mut numbers) = (Vec::new(), HashMap::new(), HashMap::new());
-        let (mut pairs, mut unknown_items) = (Vec::new(), 0);
-        for judgement in data.judgements(split)? {
+        let (mut pairs, mut unknown_items, mut held_out) = (Vec::new(), 0, HashSet::new());
+        for judgement in data.judgements(split.name)? {
             let judgement = judgement?;
-            if !judgement.level.is_good() {
+            if !judgement.level.is_good() || held_out.contains(&judgement.query) {
                 continue;
             }
             let Some(item) = catalogue.row(&judgement.item) else {
@@ -210,8 +229,12 @@ impl JudgedPairs {
             }
             let Some(text) = texts.remove(&judgement.query) else {
                 let problem = format!("judges the query `{}`, which is missing from queries.jsonl", judgement.query);
-                return Err(Error::data(&data.qrels(split), None, problem));
+                return Err(Error::data(&data.qrels(split.name), None, problem));
             };
+            if query_place(&text) < split.held_out {
+                held_out.insert(judgement.query);
+                continue;
+            }
             let next = numbers.len() as u32;
             let number = *numbers.entry(normalized_query(&text)).or_insert(next);
             let index = queries.len() as u32;
@@ -221,7 +244,7 @@ impl JudgedPairs {
         }
         let known = pairs.iter().map(|(query, item)| (queries[*query as usize].1, *item));
         let positives = Positives::new(known, numbers.len() as u32);
-        let crc32 = crc_of(&[&data.qrels(split), &data.queries_file()])?;
+        let crc32 = crc_of(&[&data.qrels(split.name), &data.queries_file()])?;
         Ok(Self { queries, pairs, positives, unknown_items, crc32 })
     }
 }
@@ -248,12 +271,18 @@ mod tests {
         write("qrels/train.tsv", "query-id\tcorpus-id\tscore\n1\ta\t4\n1\tb\t2\n2\tc\t3\n2\tgone\t4\n");
         let data = DataFolder::open(home.path()).unwrap();
         let catalogue = Catalogue::open(&data).unwrap();
-        let open = |source| Pairs::open(&data, &catalogue, source, "train", None);
+        let open = |source| Pairs::open(&data, &catalogue, source, TrainingSplit::whole("train"), None);
         let pairs = open(PairSource::Auto).unwrap();
         assert_eq!((pairs.len(), pairs.num_unknown_items()), (2, 1));
         let rows: Vec<_> = (0..2).map(|row| (pairs.row(row).query, pairs.row(row).item)).collect();
         assert_eq!(rows, [("Oak  Desk", 0), ("oak desk", 2)]);
         assert_eq!(pairs.positives(pairs.row(0).query_number), [0, 2]);
+        // both spellings are held out, or none
+        let held_out = |held_out| TrainingSplit { name: "train", held_out };
+        let place = query_place("oak desk");
+        let open_part = |share| Pairs::open(&data, &catalogue, PairSource::Qrels, held_out(share), None);
+        assert_eq!(open_part(place - 1e-9).unwrap().len(), 2);
+        assert!(open_part(place + 1e-9).err().unwrap().to_string().contains("no training pairs"));
         fs::create_dir(home.path().join(EXAMPLES_FOLDER)).unwrap();
         assert_eq!(open(PairSource::Auto).unwrap().len(), 2, "no commits yet");
         fs::remove_dir(home.path().join(EXAMPLES_FOLDER)).unwrap();

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, LazyLock};
 
-use souk_ingest::dataset::{EXAMPLES_FOLDER, Ingest, IngestSettings, PairSource, Pairs, Strength};
+use souk_ingest::dataset::{EXAMPLES_FOLDER, Ingest, IngestSettings, PairSource, Pairs, Strength, TrainingSplit};
 use souk_ingest::judgements::{JudgedLog, JudgementReport, JudgementSettings, JudgementSource, Splits};
 use souk_ingest::log::file::{FileSettings, FileSource};
 use souk_ingest::log::{Lane, OnGap};
@@ -120,7 +120,7 @@ fn training_draws_nothing_of_the_held_out_days() {
         .run(|_| ())
         .unwrap();
     let catalogue = Catalogue::open(&data).unwrap();
-    let pairs = || Pairs::open(&data, &catalogue, PairSource::Examples, "train", None).unwrap();
+    let pairs = || Pairs::open(&data, &catalogue, PairSource::Examples, TrainingSplit::whole("train"), None).unwrap();
     let all = pairs();
     assert_eq!((all.len(), all.num_held_out()), (60, 0));
     judge(&data, "").unwrap();

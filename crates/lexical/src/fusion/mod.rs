@@ -3,41 +3,28 @@
 //! Ingber, 2023, compare such sums with ranks). An item that was not found has at most the score of the last hit, and counts with that.
 //! BM25 gives 0 to an item without the query's words, so its floor is 0 if it has fewer hits.
 //!
-//! With a constant it is reciprocal rank fusion instead: `weight / (constant + rank)` (Cormack, Clarke, Büttcher, 2009).
+//! With a constant it is reciprocal rank fusion instead: `weight / (constant + rank)` (Cormack, Clarke, Büttcher, 2009). With fitted
+//! weights it is their sum over the scores as they are and over `TermFeatures` (`fitted`).
+
+mod fit;
+mod fitted;
+mod weights;
 
 use std::collections::{HashMap, HashSet};
 use std::hash::Hash;
 use std::iter;
 
-use serde::{Deserialize, Serialize};
+use crate::TermFeatures;
 
-use souk_io::error::{Error, Result};
+pub use fit::{FitQuality, JudgedCandidates, cross_validate, fit};
+pub use fitted::{FUSION, FeatureWeights, FittedFusion, FittedOn, NUM_FEATURES};
+pub use weights::{Fusion, Hybrid, Weights};
 
 /// Hits per channel before fusion; ten or a hundred times as many when more are requested.
 const MIN_DEPTH: usize = 100;
 const DEPTH_FACTOR: usize = 10;
 /// Hits per channel for each hit shown: deeper hits of the other channel could still change the order.
 const HITS_PER_SHOWN: usize = 2;
-const MAX_WEIGHT: f32 = 1e6;
-
-/// Weights of the channels.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Weights {
-    pub dense: f32,
-    pub lexical: f32,
-    /// Fuses ranks instead of scores. Higher values flatten the advantage of the first ranks; 60 is usual.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub constant: Option<f32>,
-}
-
-/// Whether a search is hybrid, and with which weights.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected true, false, or weights: {\"dense\": 1, \"lexical\": 1}")]
-pub enum Hybrid {
-    Enabled(bool),
-    Weighted(Weights),
-}
 
 /// Item of a channel's list.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -52,6 +39,8 @@ pub struct FusedHit {
     pub score: f32,
     pub dense: Option<FusedPart>,
     pub lexical: Option<FusedPart>,
+    /// If the weights are fitted.
+    pub terms: Option<TermFeatures>,
 }
 
 /// Contribution of a channel to an item.
@@ -60,45 +49,6 @@ pub struct FusedPart {
     /// Place in the channel's list, from 0.
     pub place: usize,
     pub part: f32,
-}
-
-impl Default for Weights {
-    fn default() -> Self {
-        Self { dense: 1.0, lexical: 1.0, constant: None }
-    }
-}
-
-impl Default for Hybrid {
-    fn default() -> Self {
-        Self::Enabled(false)
-    }
-}
-
-impl Hybrid {
-    /// None if the search is not hybrid.
-    pub fn weights(self) -> Option<Weights> {
-        match self {
-            Self::Enabled(false) => None,
-            Self::Enabled(true) => Some(Weights::default()),
-            Self::Weighted(weights) => Some(weights),
-        }
-    }
-}
-
-impl Weights {
-    pub fn check(&self) -> Result<()> {
-        let is_valid = |x: f32| (0.0..=MAX_WEIGHT).contains(&x);
-        let are_valid = is_valid(self.dense) && is_valid(self.lexical) && self.constant.is_none_or(is_valid);
-        if are_valid && self.dense + self.lexical > 0.0 {
-            return Ok(());
-        }
-        Err(Error::input(format!(
-            "set weights and constant to 0 to {MAX_WEIGHT}, and at least one weight above 0: got {} and {}{}",
-            self.dense,
-            self.lexical,
-            self.constant.map_or_else(String::new, |constant| format!(", {constant}"))
-        )))
-    }
 }
 
 /// How a channel's hits become parts of scores.
@@ -115,13 +65,16 @@ struct Channel<'a, K> {
 
 impl<'a, K> Channel<'a, K> {
     /// `absent`: score of an item that a complete list lacks; None if a complete list has all items.
-    fn new(all: &'a [ChannelHit<K>], depth: usize, weight: f32, constant: Option<f32>, absent: Option<f32>) -> Self {
+    fn new(all: &'a [ChannelHit<K>], depth: usize, weight: f32, fusion: &Fusion, absent: Option<f32>) -> Self {
         let floor_at = |depth: usize| {
             let last = all[..depth.min(all.len())].last().map_or(0.0, |hit| hit.score);
             absent.filter(|_| all.len() < depth).unwrap_or(last)
         };
         let best = all.first().map_or(0.0, |hit| hit.score.abs()).max(f32::MIN_POSITIVE);
-        let floor = floor_at(MIN_DEPTH);
+        let (constant, floor, best) = match fusion {
+            Fusion::Weights(weights) => (weights.constant, floor_at(MIN_DEPTH), best),
+            Fusion::Fitted(_) => (None, 0.0, 1.0),
+        };
         let missing = if constant.is_some() { 0.0 } else { weight * (floor_at(depth) - floor) / best };
         Self { hits: &all[..depth.min(all.len())], weight, constant, floor, best, missing }
     }
@@ -144,26 +97,40 @@ fn depths() -> impl Iterator<Item = usize> {
     iter::successors(Some(MIN_DEPTH), |depth| depth.checked_mul(DEPTH_FACTOR))
 }
 
-/// First `k` fused hits of two lists of items, best first. Pages are consistent: the first hits do not depend on `k`, because each
-/// depth keeps the hits of the previous one and adds new ones.
+/// First `k` fused hits of two lists of items, best first. `compare` gives the terms of an item; it is called with fitted weights only.
+/// Pages are consistent: the first hits do not depend on `k`, because each depth keeps the hits of the previous one and adds new ones
+/// below them.
 pub fn fuse<K: Eq + Hash + Copy>(
     dense: &[ChannelHit<K>],
     lexical: &[ChannelHit<K>],
-    weights: Weights,
+    fusion: &Fusion,
     k: usize,
+    mut compare: impl FnMut(K) -> TermFeatures,
 ) -> Vec<FusedHit> {
     let place = |part: &Option<FusedPart>| part.map(|part| part.place);
     let key =
         |hit: &FusedHit| place(&hit.dense).map(|at| dense[at].key).or(place(&hit.lexical).map(|at| lexical[at].key));
+    let (dense_weight, lexical_weight) = fusion.channel_weights();
     let (mut hits, mut seen): (Vec<FusedHit>, HashSet<K>) = (Vec::new(), HashSet::new());
     for depth in depths() {
-        let fused = fuse_all(
-            &Channel::new(dense, depth, weights.dense, weights.constant, None),
-            &Channel::new(lexical, depth, weights.lexical, weights.constant, Some(0.0)),
+        let mut fused = merge(
+            &Channel::new(dense, depth, dense_weight, fusion, None),
+            &Channel::new(lexical, depth, lexical_weight, fusion, Some(0.0)),
         );
+        fused.retain(|hit| key(hit).is_some_and(|key| !seen.contains(&key)));
+        if let Fusion::Fitted(weights) = fusion {
+            for hit in &mut fused {
+                let terms = key(hit).map(&mut compare).unwrap_or_default();
+                hit.score += weights.of_terms(&terms);
+                hit.terms = Some(terms);
+            }
+        }
+        sort(&mut fused, lexical_weight > dense_weight);
         let is_all = depth >= dense.len().max(lexical.len());
         let room = if is_all { usize::MAX } else { depth / HITS_PER_SHOWN - hits.len() };
-        hits.extend(fused.into_iter().filter(|hit| key(hit).is_some_and(|key| !seen.contains(&key))).take(room));
+        let highest = hits.last().map_or(f32::INFINITY, |hit| hit.score);
+        fused.iter_mut().for_each(|hit| hit.score = hit.score.min(highest));
+        hits.extend(fused.into_iter().take(room));
         // hits cut off here can enter at the next depth
         seen = hits.iter().filter_map(key).collect();
         if is_all || hits.len() >= k {
@@ -174,12 +141,37 @@ pub fn fuse<K: Eq + Hash + Copy>(
     hits
 }
 
-/// On equal scores, the better rank in the channel with the higher weight comes first.
-fn fuse_all<K: Eq + Hash + Copy>(dense: &Channel<'_, K>, lexical: &Channel<'_, K>) -> Vec<FusedHit> {
+/// The candidates that a search for few hits would fuse, in the order of equal weights, with the features that fitted weights are
+/// multiplied with: an item's scores in both channels and its terms.
+pub fn candidates<K: Eq + Hash + Copy>(
+    dense: &[ChannelHit<K>],
+    lexical: &[ChannelHit<K>],
+    mut compare: impl FnMut(K) -> TermFeatures,
+) -> Vec<(K, [f32; NUM_FEATURES])> {
+    let (dense, lexical) = (&dense[..dense.len().min(MIN_DEPTH)], &lexical[..lexical.len().min(MIN_DEPTH)]);
+    let plain = Fusion::Fitted(FeatureWeights::default());
+    let missing = (
+        Channel::new(dense, MIN_DEPTH, 1.0, &plain, None).missing,
+        Channel::new(lexical, MIN_DEPTH, 1.0, &plain, Some(0.0)).missing,
+    );
+    let fused = fuse(dense, lexical, &Fusion::default(), usize::MAX, |_| TermFeatures::default());
+    let features = fused.into_iter().filter_map(|hit| {
+        let in_dense = hit.dense.map(|part| dense[part.place]);
+        let in_lexical = hit.lexical.map(|part| lexical[part.place]);
+        let key = in_dense.or(in_lexical)?.key;
+        let TermFeatures { overlap, trigrams, missing_numbers } = compare(key);
+        let scores = (in_dense.map_or(missing.0, |hit| hit.score), in_lexical.map_or(missing.1, |hit| hit.score));
+        Some((key, [scores.0, scores.1, overlap, trigrams, missing_numbers]))
+    });
+    features.collect()
+}
+
+/// Items of both channels, each once, with the channels' parts of its score.
+fn merge<K: Eq + Hash + Copy>(dense: &Channel<'_, K>, lexical: &Channel<'_, K>) -> Vec<FusedHit> {
     let places: HashMap<K, usize> = dense.hits.iter().map(|hit| hit.key).zip(0..).collect();
     let of_dense = (0..dense.hits.len()).map(|at| {
         let part = dense.part(at);
-        FusedHit { score: part.part + lexical.missing, dense: Some(part), lexical: None }
+        FusedHit { score: part.part + lexical.missing, dense: Some(part), lexical: None, terms: None }
     });
     let mut all: Vec<FusedHit> = of_dense.collect();
     for (at, hit) in lexical.hits.iter().enumerate() {
@@ -190,17 +182,24 @@ fn fuse_all<K: Eq + Hash + Copy>(dense: &Channel<'_, K>, lexical: &Channel<'_, K
                 hit.score = hit.dense.map_or(0.0, |dense| dense.part) + part.part;
                 hit.lexical = Some(part);
             }
-            None => all.push(FusedHit { score: dense.missing + part.part, dense: None, lexical: Some(part) }),
+            None => {
+                let score = dense.missing + part.part;
+                all.push(FusedHit { score, dense: None, lexical: Some(part), terms: None });
+            }
         }
     }
     // a channel without weight adds no hits
-    all.retain(|hit| hit.dense.is_some() && dense.weight > 0.0 || hit.lexical.is_some() && lexical.weight > 0.0);
+    all.retain(|hit| hit.dense.is_some() && dense.weight != 0.0 || hit.lexical.is_some() && lexical.weight != 0.0);
+    all
+}
+
+/// Best first. On equal scores, the better rank in the channel with the higher weight comes first.
+fn sort(hits: &mut [FusedHit], by_lexical: bool) {
     let rank = |hit: &FusedHit| {
-        let part = if lexical.weight > dense.weight { hit.lexical } else { hit.dense };
+        let part = if by_lexical { hit.lexical } else { hit.dense };
         part.map_or(usize::MAX, |part| part.place)
     };
-    all.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| rank(a).cmp(&rank(b))));
-    all
+    hits.sort_by(|a, b| b.score.total_cmp(&a.score).then_with(|| rank(a).cmp(&rank(b))));
 }
 
 #[cfg(test)]
@@ -215,29 +214,40 @@ mod tests {
         Some(FusedPart { place, part })
     }
 
+    fn by_weights<K: Eq + Hash + Copy>(
+        dense: &[ChannelHit<K>],
+        lexical: &[ChannelHit<K>],
+        weights: Weights,
+        k: usize,
+    ) -> Vec<FusedHit> {
+        fuse(dense, lexical, &Fusion::Weights(weights), k, |_| unreachable!("no terms are needed"))
+    }
+
     #[test]
     fn ranks_are_fused_by_the_formula() {
         let weights = Weights { dense: 1.0, lexical: 2.0, constant: Some(60.0) };
         let (dense, lexical) = (list(&[("a", 0.9), ("b", 0.8), ("c", 0.7)]), list(&[("c", 5.0), ("d", 4.0)]));
         let expected = [
-            FusedHit { score: 1.0 / 63.0 + 2.0 / 61.0, dense: part(2, 1.0 / 63.0), lexical: part(0, 2.0 / 61.0) },
-            FusedHit { score: 2.0 / 62.0, dense: None, lexical: part(1, 2.0 / 62.0) },
-            FusedHit { score: 1.0 / 61.0, dense: part(0, 1.0 / 61.0), lexical: None },
+            FusedHit {
+                score: 1.0 / 63.0 + 2.0 / 61.0,
+                dense: part(2, 1.0 / 63.0),
+                lexical: part(0, 2.0 / 61.0),
+                terms: None,
+            },
+            FusedHit { score: 2.0 / 62.0, dense: None, lexical: part(1, 2.0 / 62.0), terms: None },
+            FusedHit { score: 1.0 / 61.0, dense: part(0, 1.0 / 61.0), lexical: None, terms: None },
         ];
-        assert_eq!(fuse(&dense, &lexical, weights, 3), expected);
+        assert_eq!(by_weights(&dense, &lexical, weights, 3), expected);
         // a channel with weight 0 adds no hits
         let none = Weights { lexical: 0.0, ..weights };
-        assert_eq!(fuse(&list(&[("a", 1.0)]), &list(&[("b", 1.0)]), none, 3).len(), 1);
-        assert!(Weights { dense: 0.0, lexical: 0.0, constant: None }.check().is_err());
-        assert!(Weights { dense: f32::NAN, ..Weights::default() }.check().is_err());
-        assert!(Weights { constant: Some(-1.0), ..Weights::default() }.check().is_err());
+        assert_eq!(by_weights(&list(&[("a", 1.0)]), &list(&[("b", 1.0)]), none, 3).len(), 1);
     }
 
     #[test]
     fn scores_are_fused_by_the_formula() {
         let weights = Weights { dense: 1.0, lexical: 2.0, constant: None };
         let (dense, lexical) = (list(&[("a", 0.8), ("b", 0.6), ("c", 0.4)]), list(&[("c", 8.0), ("d", 3.0)]));
-        let found = fuse(&dense, &lexical, weights, 9);
+        let found = by_weights(&dense, &lexical, weights, 9);
         // dense: the floor is 0.4; lexical: both hits are all there are, so the floor is 0
         let expected = [("c", 2.0), ("d", 2.0 * 3.0 / 8.0), ("a", (0.8 - 0.4) / 0.8), ("b", (0.6 - 0.4) / 0.8)];
         let key = |hit: &FusedHit| hit.dense.map_or_else(|| "d", |at| dense[at.place].key);
@@ -247,13 +257,17 @@ mod tests {
         }
         // a list that was cut: what it lacks may have up to its last score
         let many: Vec<_> = (0..MIN_DEPTH).map(|at| (at, 100.0 - at as f32 / 2.0)).collect();
-        let cut = fuse(&list(&[(500, 1.0)]), &list(&many), weights, 1);
+        let cut = by_weights(&list(&[(500, 1.0)]), &list(&many), weights, 1);
         assert_eq!(cut[0].lexical, part(0, 2.0 * (100.0 - 50.5) / 100.0));
-        assert!(fuse(&list::<u32>(&[]), &list(&[]), weights, 3).is_empty());
-        assert_eq!(fuse(&list(&[(1, 0.0), (2, 0.0)]), &list(&[]), weights, 3).len(), 2, "no score is not a number");
+        assert!(by_weights(&list::<u32>(&[]), &list(&[]), weights, 3).is_empty());
+        assert_eq!(
+            by_weights(&list(&[(1, 0.0), (2, 0.0)]), &list(&[]), weights, 3).len(),
+            2,
+            "no score is not a number"
+        );
         // a channel without weight does not decide between equal scores
         let none = Weights { dense: 0.0, ..weights };
-        let lexical = fuse(&list(&[(2, 0.9), (1, 0.8)]), &list(&[(1, 3.0), (2, 3.0)]), none, 2);
+        let lexical = by_weights(&list(&[(2, 0.9), (1, 0.8)]), &list(&[(1, 3.0), (2, 3.0)]), none, 2);
         assert_eq!(lexical.iter().map(|hit| hit.lexical.unwrap().place).collect::<Vec<_>>(), [0, 1]);
     }
 
@@ -269,10 +283,10 @@ mod tests {
                 let item = |hit: FusedHit| {
                     hit.dense.map_or_else(|| lexical[hit.lexical.unwrap().place].key, |at| dense[at.place].key)
                 };
-                fuse(&dense, &lexical, weights, k).into_iter().map(item).collect()
+                by_weights(&dense, &lexical, weights, k).into_iter().map(item).collect()
             };
             let all = items(3000);
-            let scores: Vec<f32> = fuse(&dense, &lexical, weights, 3000).iter().map(|hit| hit.score).collect();
+            let scores: Vec<f32> = by_weights(&dense, &lexical, weights, 3000).iter().map(|hit| hit.score).collect();
             assert!(scores[..50].iter().all(|first| scores[500..].iter().all(|later| first > later)), "over pages");
             assert_eq!(all.iter().collect::<HashSet<_>>().len(), 3000);
             for k in [0, 1, 49, 50, 51, 300, 500, 501, 2000] {
@@ -283,13 +297,51 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_is_a_switch_or_weights() {
-        let read = |text: &str| serde_json::from_str::<Hybrid>(text).map(Hybrid::weights);
-        assert_eq!(read("false").unwrap(), None);
-        assert_eq!(read("true").unwrap(), Some(Weights::default()));
-        assert_eq!(read("{\"lexical\": 2}").unwrap(), Some(Weights { lexical: 2.0, ..Weights::default() }));
-        let ranks = Weights { constant: Some(60.0), ..Weights::default() };
-        assert_eq!(read("{\"constant\": 60}").unwrap(), Some(ranks));
-        assert!(read("\"yes\"").unwrap_err().to_string().contains("expected true, false, or weights"));
+    fn fitted_weights_add_scores_and_terms() {
+        let weights = FeatureWeights { dense: 2.0, lexical: 0.5, overlap: 3.0, trigrams: 1.0, missing_numbers: -4.0 };
+        let fusion = Fusion::Fitted(weights);
+        let (dense, lexical) = (list(&[("a", 0.8), ("b", 0.6)]), list(&[("b", 8.0), ("c", 3.0)]));
+        let terms = |key: &str| match key {
+            "c" => TermFeatures { overlap: 1.0, trigrams: 0.5, missing_numbers: 0.0 },
+            _ => TermFeatures { overlap: 0.0, trigrams: 0.0, missing_numbers: 1.0 },
+        };
+        let found = fuse(&dense, &lexical, &fusion, 9, terms);
+        // an item that vectors did not find counts with their last score, one without terms with 0
+        let expected = [2.0 * 0.6 + 0.5 * 3.0 + 3.0 + 0.5, 2.0 * 0.6 + 0.5 * 8.0 - 4.0, 2.0 * 0.8 - 4.0];
+        for (hit, expected) in found.iter().zip(expected) {
+            assert!((hit.score - expected).abs() < 1e-6, "{hit:?} is not {expected}");
+        }
+        assert_eq!(found[0].terms, Some(terms("c")));
+    }
+
+    #[test]
+    fn candidates_have_the_features_that_fitted_weights_multiply() {
+        let weights = FeatureWeights { dense: 2.0, lexical: 0.5, overlap: 3.0, trigrams: 1.0, missing_numbers: -4.0 };
+        let fusion = Fusion::Fitted(weights);
+        let dense: Vec<_> = (0..100).map(|at| (at, 1.0 - at as f32 / 200.0)).collect();
+        let lexical: Vec<_> = (50..90).map(|at| (3 * at, 90.0 - at as f32)).collect();
+        let terms = |key: i32| TermFeatures { overlap: 1.0 / (1 + key) as f32, trigrams: 0.5, missing_numbers: 1.0 };
+        let found = candidates(&list(&dense), &list(&lexical), terms);
+        let fused = fuse(&list(&dense), &list(&lexical), &fusion, usize::MAX, terms);
+        assert_eq!(found.len(), fused.len());
+        for hit in fused {
+            let key = hit.dense.map_or_else(|| lexical[hit.lexical.unwrap().place].0, |part| dense[part.place].0);
+            let (_, features) = found.iter().find(|(of, _)| *of == key).unwrap();
+            let score: f32 = weights.named().iter().zip(features).map(|((_, weight), x)| weight * x).sum();
+            assert!((score - hit.score).abs() < 1e-5, "{key}: {score} is not {}", hit.score);
+        }
+    }
+
+    #[test]
+    fn deeper_hits_stay_below_those_of_earlier_pages() {
+        let weights = FeatureWeights { dense: 1.0, trigrams: 1.0, ..FeatureWeights::default() };
+        let fusion = Fusion::Fitted(weights);
+        let dense: Vec<_> = (0..1000).map(|at| (at, 1.0 - at as f32 / 1000.0)).collect();
+        let terms = |key: usize| TermFeatures { trigrams: key as f32, ..TermFeatures::default() };
+        let found = |k| fuse(&list(&dense), &list::<usize>(&[]), &fusion, k, terms);
+        let all = found(1000);
+        assert_eq!(found(50), all[..50]);
+        assert!(all.is_sorted_by(|a, b| a.score >= b.score));
+        assert_eq!(all[0].dense.unwrap().place, 99, "the last of the first hundred has the best terms");
     }
 }

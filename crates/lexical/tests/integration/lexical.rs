@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde::Deserialize;
 use souk_io::beir::DataFolder;
 use souk_io::item_text::ItemText;
-use souk_lexical::{Lexical, LexicalHit, LexicalOptions, terms};
+use souk_lexical::{Lexical, LexicalHit, LexicalOptions, TermFeatures, terms};
 
 #[derive(Deserialize)]
 struct Expected {
@@ -74,15 +74,16 @@ proptest! {
     }
 
     #[test]
-    fn overlap_is_between_0_and_1(texts in texts(), query in "\\PC{0,30}", typos in any::<bool>()) {
+    fn features_are_in_their_ranges(texts in texts(), query in "\\PC{0,30}", typos in any::<bool>()) {
         let options = LexicalOptions { typos, ..LexicalOptions::default() };
         let shop = Lexical::build_with(options, texts.iter().cloned().map(Ok)).unwrap();
         for text in &texts {
-            let overlap = shop.overlap(&query, text);
-            prop_assert!((0.0..=1.0).contains(&overlap), "{}", overlap);
-            let own = shop.overlap(text, text);
-            prop_assert_eq!(own, if terms(text).is_empty() { 0.0 } else { 1.0 });
-            prop_assert_eq!(shop.overlap(text, ""), 0.0);
+            let TermFeatures { overlap, trigrams, .. } = shop.matcher(&query).compare(text);
+            prop_assert!((0.0..=1.0).contains(&overlap) && (0.0..=1.0).contains(&trigrams), "{} {}", overlap, trigrams);
+            let own = shop.matcher(text).compare(text);
+            prop_assert_eq!(own.overlap, if terms(text).is_empty() { 0.0 } else { 1.0 });
+            prop_assert_eq!(own.missing_numbers, 0.0);
+            prop_assert_eq!(shop.matcher(text).compare("").overlap, 0.0);
         }
     }
 }
@@ -92,7 +93,7 @@ fn very_long_queries_are_searched() {
     let shop = Lexical::build(["oak desk".to_owned(), "lamp".to_owned()].into_iter().map(Ok)).unwrap();
     let long = "desk qwertz ".repeat(100_000);
     assert_eq!(shop.search(&long, usize::MAX).unwrap().len(), 1);
-    assert!(shop.overlap(&long, "desk") < 1.0);
+    assert!(shop.matcher(&long).compare("desk").overlap < 1.0);
 }
 
 #[test]

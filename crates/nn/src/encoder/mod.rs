@@ -219,6 +219,11 @@ pub struct Encoder {
 }
 
 impl Encoder {
+    /// Folder it was opened from.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
     /// Opens a hub or sentence-transformers folder for training or export.
     pub fn open(dir: &Path, placement: Placement, mut overrides: Overrides) -> Result<Self> {
         let transformer = transformer_dir(dir)?;

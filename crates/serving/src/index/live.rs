@@ -18,7 +18,7 @@ use souk_io::domain::Item;
 use souk_io::error::Answer;
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
-use souk_lexical::{Lexical, LexicalOptions};
+use souk_lexical::{Lexical, LexicalOptions, TermMatcher};
 
 const LEXICAL: &str = "lexical";
 /// Factor by which a lexical search is widened when too few of its hits pass the filter.
@@ -310,8 +310,8 @@ impl Index for Live {
         Box::pin(async move { Ok(self.fields.get_or_init(|| self.columns.fields()).clone()) })
     }
 
-    fn overlap(&self, query: &str, text: &str) -> Option<f32> {
-        self.lexical.as_ref().map(|lexical| lexical.overlap(query, text))
+    fn matcher(&self, query: &str) -> Option<TermMatcher> {
+        self.lexical.as_ref().map(|lexical| lexical.matcher(query))
     }
 
     fn recall<'a>(&'a self, vectors: &'a [Vec<f32>], k: usize) -> Answer<'a, f64> {

@@ -19,6 +19,7 @@ mod vector_query;
 use souk_io::domain::Item;
 use souk_io::error::Answer;
 use souk_io::error::Result;
+use souk_lexical::TermMatcher;
 
 pub use self::builder::Builder;
 pub use self::columns::{Field, ValueCount};
@@ -76,8 +77,8 @@ pub trait Index: Send + Sync {
     /// Filterable fields with their most frequent values.
     fn fields(&self) -> Answer<'_, Vec<Field>>;
 
-    /// IDF-weighted fraction of the query's terms that a text contains; None if the index knows no terms.
-    fn overlap(&self, query: &str, text: &str) -> Option<f32>;
+    /// Prepares a query to be compared with texts; None if the index knows no terms.
+    fn matcher(&self, query: &str) -> Option<TermMatcher>;
 
     /// Fraction of the exact `k` nearest neighbors of these vectors that a search finds.
     fn recall<'a>(&'a self, vectors: &'a [Vec<f32>], k: usize) -> Answer<'a, f64>;

@@ -16,7 +16,9 @@ use crate::index::{Index, ItemChange, JournalReader};
 use souk_cache::Cache;
 use souk_io::domain::{Item, TextKind};
 use souk_io::error::{Error, Result};
+use souk_io::item_text::ItemText;
 use souk_io::telemetry::SEARCH;
+use souk_lexical::FeatureWeights;
 use souk_nn::encoder::{EncoderWorker, Text};
 
 /// Journal calls buffered while catching up.
@@ -25,6 +27,7 @@ const MAX_PENDING_CALLS: usize = 16;
 pub struct OpenGeneration {
     record: GenerationRecord,
     worker: Arc<EncoderWorker>,
+    fusion: Option<FeatureWeights>,
     open_index: OpenIndex,
     index: Arc<dyn Index>,
     cache: Arc<dyn Cache>,
@@ -52,11 +55,20 @@ impl OpenGeneration {
             return Err(Error::data(&dir.join(RECORD), None, problem));
         }
         let open_index = OpenIndex::open(dir, &record, settings, model.item_text())?;
-        let worker = model.worker.clone();
+        let (worker, fusion) = (model.worker.clone(), model.fusion);
         let (index, applied, is_cache_down) =
             (open_index.index(), AtomicU64::new(record.catalogue), AtomicBool::new(false));
-        let generation =
-            Self { record, worker, open_index, index, cache, is_cache_down, applied, catch_up_lock: Mutex::default() };
+        let generation = Self {
+            record,
+            worker,
+            fusion,
+            open_index,
+            index,
+            cache,
+            is_cache_down,
+            applied,
+            catch_up_lock: Mutex::default(),
+        };
         generation.check_canaries(settings.canary_tolerance)?;
         Ok(generation)
     }
@@ -99,9 +111,19 @@ impl OpenGeneration {
         &self.worker
     }
 
-    /// Text of an item, as this generation's model and lexical index read it.
+    /// Weights of hybrid search that were fitted to the model.
+    pub fn fusion(&self) -> Option<FeatureWeights> {
+        self.fusion
+    }
+
+    /// Template of the items' texts, as this generation's model and lexical index read them.
+    pub fn item_text(&self) -> &ItemText {
+        self.worker.reader().item_text()
+    }
+
+    /// Text of an item.
     pub fn text_of(&self, item: &Item) -> String {
-        self.worker.reader().item_text().render(item)
+        self.item_text().render(item)
     }
 
     /// Number of the last catalogue change that searches see.

@@ -17,7 +17,7 @@ pub use self::build::BuildProgress;
 pub use self::experiment::{Arm, Comparison, Experiment, ExperimentKind, interleave};
 pub use self::generation::OpenGeneration;
 pub use self::model::ModelLoader;
-pub use self::query::{Channel, ChannelScore, RankedHit, SearchParams, find};
+pub use self::query::{Channel, ChannelScore, RankedHit, SearchParams, TermScore, TermScores, find};
 pub use self::record::GenerationRecord;
 pub use self::service_deps::ServiceDeps;
 pub use self::serving_state::{Mutation, ServingState, WriteReceipt};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use souk_io::error::Result;
 use souk_io::item_text::ItemText;
+use souk_lexical::FeatureWeights;
 use souk_nn::encoder::{Encoder, EncoderWorker, Limits};
 
 /// Opens the model at a path for search.
@@ -14,13 +15,16 @@ pub struct LoadedModel {
     pub worker: Arc<EncoderWorker>,
     pub fingerprint: String,
     pub dimensions: i64,
+    /// Weights of hybrid search that were fitted to the model.
+    pub fusion: Option<FeatureWeights>,
 }
 
 impl LoadedModel {
     pub fn open(load_model: &ModelLoader, path: &str, limits: Limits) -> Result<Self> {
         let encoder = load_model(path)?;
         let (fingerprint, dimensions) = (encoder.fingerprint()?, encoder.dimensions());
-        Ok(Self { worker: Arc::new(EncoderWorker::start(encoder, limits)?), fingerprint, dimensions })
+        let fusion = FeatureWeights::of_model(encoder.dir())?;
+        Ok(Self { worker: Arc::new(EncoderWorker::start(encoder, limits)?), fingerprint, dimensions, fusion })
     }
 
     /// Template of the items' texts.

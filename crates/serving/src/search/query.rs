@@ -1,12 +1,15 @@
 //! Search by vectors, by terms, or hybrid. Each hit keeps the score of every channel.
 
+use std::hash::{Hash, Hasher};
+
 use serde::Serialize;
 use tracing::Instrument;
 
 use crate::index::{Filter, Index, IndexHit, VectorQuery};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
-use souk_lexical::{ChannelHit, FusedPart, Weights, fuse, fusion_depth};
+use souk_io::item_text::ItemText;
+use souk_lexical::{ChannelHit, FusedPart, Fusion, TermFeatures, TermMatcher, fuse, fusion_depth};
 
 /// Search method.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -14,7 +17,7 @@ pub enum Channel {
     #[default]
     Dense,
     Lexical,
-    Hybrid(Weights),
+    Hybrid(Fusion),
 }
 
 /// Parameters of a search.
@@ -26,7 +29,9 @@ pub struct SearchParams<'a> {
     pub k: usize,
     pub ef: Option<usize>,
     pub filter: Option<&'a Filter>,
-    pub channel: Channel,
+    pub channel: &'a Channel,
+    /// Template of the texts that fitted weights compare with the query.
+    pub item_text: &'a ItemText,
 }
 
 /// Score of one channel for a hit.
@@ -46,6 +51,25 @@ pub struct RankedHit {
     pub score: f32,
     pub dense: Option<ChannelScore>,
     pub lexical: Option<ChannelScore>,
+    /// If the weights of hybrid search are fitted.
+    pub terms: Option<TermScores>,
+}
+
+/// Terms of a hit, and their parts of its score.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TermScores {
+    pub overlap: TermScore,
+    pub trigrams: TermScore,
+    pub missing_numbers: TermScore,
+}
+
+/// A feature of the terms of a hit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct TermScore {
+    pub value: f32,
+    pub weight: f32,
+    /// Contribution to the hit's score.
+    pub part: f32,
 }
 
 /// The `k` best items of an index.
@@ -57,12 +81,13 @@ pub async fn find(index: &dyn Index, params: &SearchParams<'_>) -> Result<Vec<Ra
         Channel::Lexical => {
             Ok(single_channel(lexical(index, params, params.k).await?, |ranked, part| ranked.lexical = Some(part)))
         }
-        Channel::Hybrid(weights) => {
-            weights.check()?;
+        Channel::Hybrid(fusion) => {
+            fusion.check()?;
             let depth = fusion_depth(params.k);
             let dense = dense(index, params, depth).await?;
             let lexical = lexical(index, params, depth).await?;
-            Ok(hybrid(&dense, &lexical, weights, params.k))
+            let mut matcher = params.text.and_then(|text| index.matcher(text));
+            Ok(hybrid(&dense, &lexical, fusion, params.k, |item| compare(matcher.as_mut(), params.item_text, item)))
         }
     }
 }
@@ -82,35 +107,78 @@ async fn lexical(index: &dyn Index, params: &SearchParams<'_>, k: usize) -> Resu
 
 fn single_channel(found: Vec<IndexHit>, set: impl Fn(&mut RankedHit, ChannelScore)) -> Vec<RankedHit> {
     let ranked = found.into_iter().enumerate().map(|(at, IndexHit { score, item })| {
-        let mut ranked = RankedHit { item, score, dense: None, lexical: None };
+        let mut ranked = RankedHit { item, score, dense: None, lexical: None, terms: None };
         set(&mut ranked, ChannelScore { score, rank: at + 1, weight: 1.0, part: score });
         ranked
     });
     ranked.collect()
 }
 
-fn hybrid(dense: &[IndexHit], lexical: &[IndexHit], weights: Weights, k: usize) -> Vec<RankedHit> {
-    fn list(hits: &[IndexHit]) -> Vec<ChannelHit<&str>> {
-        hits.iter().map(|hit| ChannelHit { key: hit.item.id.as_str(), score: hit.score }).collect()
+fn compare(matcher: Option<&mut TermMatcher>, item_text: &ItemText, item: &Item) -> TermFeatures {
+    matcher.map(|matcher| matcher.compare(&item_text.render(item))).unwrap_or_default()
+}
+
+/// An item in a channel's list; items are the same if their ids are.
+#[derive(Clone, Copy)]
+struct ById<'a>(&'a Item);
+
+impl PartialEq for ById<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.id == other.0.id
+    }
+}
+
+impl Eq for ById<'_> {}
+
+impl Hash for ById<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.id.hash(state);
+    }
+}
+
+fn hybrid(
+    dense: &[IndexHit],
+    lexical: &[IndexHit],
+    fusion: &Fusion,
+    k: usize,
+    mut compare: impl FnMut(&Item) -> TermFeatures,
+) -> Vec<RankedHit> {
+    fn list(hits: &[IndexHit]) -> Vec<ChannelHit<ById<'_>>> {
+        hits.iter().map(|hit| ChannelHit { key: ById(&hit.item), score: hit.score }).collect()
     }
     let channel = |found: &[IndexHit], fused: FusedPart, weight: f32| {
         let FusedPart { place, part } = fused;
         ChannelScore { score: found[place].score, rank: place + 1, weight, part }
     };
-    let fused = fuse(&list(dense), &list(lexical), weights, k).into_iter().filter_map(|hit| {
+    let (dense_weight, lexical_weight) = fusion.channel_weights();
+    let fused = fuse(&list(dense), &list(lexical), fusion, k, |ById(item)| compare(item)).into_iter();
+    let ranked = fused.filter_map(|hit| {
         let found = hit.dense.map(|part| &dense[part.place]).or(hit.lexical.map(|part| &lexical[part.place]));
         Some(RankedHit {
             item: found?.item.clone(),
             score: hit.score,
-            dense: hit.dense.map(|part| channel(dense, part, weights.dense)),
-            lexical: hit.lexical.map(|part| channel(lexical, part, weights.lexical)),
+            dense: hit.dense.map(|part| channel(dense, part, dense_weight)),
+            lexical: hit.lexical.map(|part| channel(lexical, part, lexical_weight)),
+            terms: hit.terms.and_then(|terms| term_scores(fusion, &terms)),
         })
     });
-    fused.collect()
+    ranked.collect()
+}
+
+fn term_scores(fusion: &Fusion, terms: &TermFeatures) -> Option<TermScores> {
+    let Fusion::Fitted(weights) = fusion else { return None };
+    let score = |value: f32, weight: f32| TermScore { value, weight, part: weight * value };
+    Some(TermScores {
+        overlap: score(terms.overlap, weights.overlap),
+        trigrams: score(terms.trigrams, weights.trigrams),
+        missing_numbers: score(terms.missing_numbers, weights.missing_numbers),
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use souk_lexical::{FeatureWeights, Weights};
+
     use super::*;
 
     fn found(ids: &[&str]) -> Vec<IndexHit> {
@@ -125,12 +193,26 @@ mod tests {
 
     #[test]
     fn fused_hits_keep_the_scores_of_both_channels() {
-        let weights = Weights { dense: 1.0, lexical: 2.0, constant: Some(60.0) };
-        let hits = hybrid(&found(&["a", "b", "c"]), &found(&["c", "d"]), weights, 3);
+        let fusion = Fusion::Weights(Weights { dense: 1.0, lexical: 2.0, constant: Some(60.0) });
+        let none = |_: &Item| TermFeatures::default();
+        let hits = hybrid(&found(&["a", "b", "c"]), &found(&["c", "d"]), &fusion, 3, none);
         assert_eq!(hits.iter().map(|hit| hit.item.id.as_str()).collect::<Vec<_>>(), ["c", "d", "a"]);
         let (dense, lexical) = (hits[0].dense.unwrap(), hits[0].lexical.unwrap());
         assert_eq!((dense.rank, dense.score, dense.weight, dense.part), (3, 0.8, 1.0, 1.0 / 63.0));
         assert_eq!((lexical.rank, lexical.score, lexical.weight, lexical.part), (1, 1.0, 2.0, 2.0 / 61.0));
-        assert_eq!((hits[1].dense, hits[2].lexical), (None, None));
+        assert_eq!((hits[1].dense, hits[2].lexical, hits[0].terms), (None, None, None));
+    }
+
+    #[test]
+    fn fitted_weights_explain_each_part_of_the_score() {
+        let weights = FeatureWeights { dense: 2.0, lexical: 0.5, overlap: 3.0, trigrams: 1.0, missing_numbers: -4.0 };
+        let fusion = Fusion::Fitted(weights);
+        let terms = TermFeatures { overlap: 0.5, trigrams: 0.25, missing_numbers: 1.0 };
+        let hits = hybrid(&found(&["a"]), &found(&["a"]), &fusion, 3, |_| terms);
+        let scores = hits[0].terms.unwrap();
+        assert_eq!(scores.missing_numbers, TermScore { value: 1.0, weight: -4.0, part: -4.0 });
+        let channels = hits[0].dense.unwrap().part + hits[0].lexical.unwrap().part;
+        let parts = channels + scores.overlap.part + scores.trigrams.part + scores.missing_numbers.part;
+        assert_eq!((channels, parts), (2.5, hits[0].score));
     }
 }

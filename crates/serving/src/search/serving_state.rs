@@ -400,7 +400,7 @@ impl ServingState {
             let record = GenerationRecord { snapshot: snapshot_name(catalogue), ..from.record().clone() };
             let dir = state.deps.dir(&record.generation);
             let (fingerprint, dimensions) = (record.model.clone(), record.dimensions);
-            let model = LoadedModel { worker: from.worker().clone(), fingerprint, dimensions };
+            let model = LoadedModel { worker: from.worker().clone(), fingerprint, dimensions, fusion: from.fusion() };
             let source =
                 ItemSource::Index { index: from.open_index().index(), catalogue, same_model: true, prebuilt: None };
             let ServiceDeps { settings, index, .. } = &state.deps;

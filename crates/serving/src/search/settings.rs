@@ -180,8 +180,8 @@ impl SearchSettings {
             let problem = "set canary_tolerance to 0 or more, min_recall to 0 to 1, and rebuild_share above 0";
             return Err(Error::config("search", problem));
         }
-        if let Some(weights) = self.hybrid.weights() {
-            weights.check().map_err(|e| Error::config("search.hybrid", e.to_string()))?;
+        if let Some(fusion) = self.hybrid.fusion(None) {
+            fusion.check().map_err(|e| Error::config("search.hybrid", e.to_string()))?;
             if self.lexical.is_none() || self.index != (IndexBackend::Embedded {}) {
                 let problem =
                     "needs the lexical index of an embedded index: set search.lexical, or remove this setting";

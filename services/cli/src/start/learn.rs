@@ -1,12 +1,14 @@
 //! What `souk start` does with a log: judges and measures, trains stage by stage, and serves what passes the gate.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde_json::json;
 use souk::config::{Config, StageSettings};
 use souk::error::Error;
+use souk::lexical::{FeatureWeights, FittedFusion, Hybrid};
 use souk::objective::Candidates;
 use souk::report::{EvaluationRun, GateInput, Metrics, pipeline_of};
 use souk::reward::Judge;
@@ -43,11 +45,15 @@ impl Learner<'_> {
         arguments.extend(["--data".into(), data.into()]);
         self.steps.run("Collect training examples from the log", None, arguments)?;
         self.evaluate(LEXICAL, None, GATE_SPLIT)?;
+        let base = &self.own_copy(base)?;
+        self.fit(UNTRAINED, base)?;
         let (run, _) = self.evaluate(UNTRAINED, Some(base), GATE_SPLIT)?;
-        let mut best = Candidate { stage: UNTRAINED.into(), model: base.into(), run, beaten: None };
-        let mut models = vec![(UNTRAINED.to_owned(), base.to_path_buf())];
+        let mut best = Candidate { stage: UNTRAINED.into(), model: base.clone(), run, beaten: None };
+        let mut models = vec![(UNTRAINED.to_owned(), base.clone())];
+        self.promote(&best)?;
         for stage in &self.config.trainer.stage {
             let (model, is_trained) = self.train(stage, &best.model)?;
+            self.fit(&stage.name, &model)?;
             let (run, is_measured) = self.evaluate(&stage.name, Some(&model), GATE_SPLIT)?;
             models.push((stage.name.clone(), model.clone()));
             let gate =
@@ -79,7 +85,46 @@ impl Learner<'_> {
         if self.shop.served().canonicalize().ok() != best.model.canonicalize().ok() {
             self.shop.link_served(&best.model)?;
         }
-        if self.is_serving && best.stage != UNTRAINED { offer(self.config, best) } else { Ok(()) }
+        let is_new = best.stage != UNTRAINED || FeatureWeights::of_model(&best.model)?.is_some();
+        if self.is_serving && is_new { offer(self.config, best) } else { Ok(()) }
+    }
+
+    /// A folder of links to the base model's files, because the weights of hybrid search are written beside them.
+    fn own_copy(&self, base: &Path) -> anyhow::Result<PathBuf> {
+        let folder = self.shop.out.join("models").join(UNTRAINED);
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        for entry in fs::read_dir(base).with_context(|| format!("cannot list {}", base.display()))? {
+            let entry = entry.with_context(|| format!("cannot list {}", base.display()))?;
+            let link = folder.join(entry.file_name());
+            if !link.exists() {
+                // a link whose target is gone
+                drop(fs::remove_file(&link));
+                let file = entry.path().canonicalize().context("cannot find a file of the model")?;
+                symlink(&file, &link).with_context(|| format!("cannot link to {}", file.display()))?;
+            }
+        }
+        Ok(folder)
+    }
+
+    /// Fits the weights of hybrid search, unless they are configured or were fitted to this model.
+    fn fit(&self, name: &str, model: &Path) -> anyhow::Result<()> {
+        if self.config.search.hybrid != Hybrid::Enabled(true) {
+            return Ok(());
+        }
+        let fitted = FittedFusion::load(model)?;
+        if fitted.is_some_and(|fitted| Some(fitted.fitted_on.model) == self.fingerprint(model).ok()) {
+            return Ok(());
+        }
+        let mut arguments = self.shop.with_config(&["fit-fusion", "--split", GATE_SPLIT, "--precision", precision()]);
+        arguments.extend(["--model".into(), model.into(), "--data".into(), self.shop.data().into()]);
+        self.steps.run(&format!("Fit hybrid search with the model of {name}"), None, arguments)?;
+        Ok(())
+    }
+
+    fn fingerprint(&self, model: &Path) -> anyhow::Result<String> {
+        let mut config = self.config.clone();
+        config.model.path = Some(model.display().to_string());
+        Ok(config.open_encoder()?.fingerprint()?)
     }
 
     /// Trains a stage from `model`, and the judge before it if it needs one. True if it was trained now.
@@ -114,14 +159,15 @@ impl Learner<'_> {
             Some(model) => {
                 arguments.extend(["--model".into(), model.into(), "--precision".into(), precision().into()]);
                 arguments.extend(
-                    self.config.search.hybrid.weights().iter().flat_map(|_| ["--channel".into(), "hybrid".into()]),
+                    self.config.search.hybrid.fusion(None).iter().flat_map(|_| ["--channel".into(), "hybrid".into()]),
                 );
             }
             None => arguments.extend(["--channel".into(), "lexical".into()]),
         }
         arguments.extend(["--data".into(), self.shop.data().into(), "--out".into(), out.clone().into()]);
         // by an earlier version, or with other weights of hybrid search
-        let pipeline = pipeline_of(self.config.search.hybrid.weights());
+        let fitted = model.map_or(Ok(None), FeatureWeights::of_model)?;
+        let pipeline = pipeline_of(self.config.search.hybrid.fusion(fitted).as_ref());
         let is_current = |run: &EvaluationRun| model.is_none() || run.metrics.pipeline == pipeline;
         if out.exists() && !EvaluationRun::load(&out).is_ok_and(|run| is_current(&run)) {
             fs::remove_dir_all(&out).with_context(|| format!("cannot remove {} to measure again", out.display()))?;

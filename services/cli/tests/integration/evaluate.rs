@@ -135,6 +135,31 @@ fn hybrid_search_is_measured_as_it_is_served() {
 }
 
 #[test]
+fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
+    let shop = TestShop::new();
+    let model = shop.place("model");
+    copy_folder(Path::new(&golden_model()), Path::new(&model));
+    let fit = ["fit-fusion", "--model", &model, "--data", &shop.data, "--split"];
+    let text = run_ok(&[&fit[..], &["test"]].concat());
+    assert!(text.contains("nDCG@10 on 60 queries: equal weights ") && text.contains("trigrams"), "{text}");
+    let fitted = json(&read(&model, "fusion.json"));
+    assert_eq!((&fitted["fitted_on"]["split"], &fitted["fitted_on"]["queries"]), (&"test".into(), &60.into()));
+    let hybrid = ["--model", &model, "--channel", "hybrid"];
+    let run = shop.evaluated("fitted", &hybrid);
+    let metrics = json(&read(&run, "metrics.json"));
+    let pipeline = metrics["pipeline"].as_str().unwrap();
+    assert!(pipeline.starts_with("hybrid (fitted weights: dense "), "{pipeline}");
+    let equal = shop.evaluated("equal", &[&hybrid[..], &["--set", "search.hybrid={dense=1,lexical=1}"]].concat());
+    let ndcg = |run: &str| json(&read(run, "metrics.json"))["overall"]["ndcg@10"].as_f64().unwrap();
+    assert!(ndcg(&run) > ndcg(&equal), "{} is not above {}", ndcg(&run), ndcg(&equal));
+    // too few queries are left if only the held-out ones of the training split count
+    let held_out = ["test", "--set", "train.split=test", "--set", "train.held_out=0.1"];
+    let text = run_ok(&[&fit[..], &held_out].concat());
+    assert!(text.contains("50 or more queries"), "{text}");
+    assert!(json(&read(&model, "fusion.json"))["weights"].is_null());
+}
+
+#[test]
 fn a_model_is_compared_with_baselines() {
     let shop = TestShop::new();
     let bm25 = shop.evaluated("bm25", &["--channel", "lexical"]);
@@ -198,6 +223,19 @@ fn usage_errors_exit_with_2_and_bad_files_with_1() {
     fs::remove_file(Path::new(&shop.data).join("market.json")).unwrap();
     assert_fails(2, "only those have an oracle", &[&base[..], &["--channel", "lexical", "--judge", "oracle"]].concat());
     assert_fails(2, "required", &["compare", &out]);
+}
+
+fn copy_folder(from: &Path, to: &Path) {
+    fs::create_dir(to).unwrap();
+    for entry in fs::read_dir(from).unwrap() {
+        let from = entry.unwrap().path();
+        let to = to.join(from.file_name().unwrap());
+        if from.is_dir() {
+            copy_folder(&from, &to);
+        } else {
+            fs::copy(from, to).unwrap();
+        }
+    }
 }
 
 fn golden_model() -> String {

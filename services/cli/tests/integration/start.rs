@@ -194,8 +194,17 @@ fn a_catalogue_is_served_before_there_is_a_log_and_a_missing_one_is_named() {
     }
     let [first, second] = parts.each_ref().map(|part| part.display().to_string());
     let start = ["--json", "start", "--log", &first, &second, "--out", &shop, "--once"];
-    let done: Value = serde_json::from_slice(&run_ok(&start).stdout).unwrap();
+    let done = run_ok(&start);
+    let printed = String::from_utf8_lossy(&done.stderr).into_owned();
+    assert!(printed.contains("Fit hybrid search with the model of untrained"), "{printed}");
+    let done: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert!(done["metrics"]["untrained"]["ndcg@10"].as_f64().is_some(), "{done}");
+    let fitted = Path::new(&shop).join("served/fusion.json");
+    let fitted: Value = serde_json::from_slice(&fs::read(fitted).unwrap()).unwrap();
+    assert_eq!(fitted["fitted_on"]["split"], "dev", "{fitted}");
+    assert!(!Path::new(&model).join("fusion.json").exists(), "the given model is not changed");
+    let again = run_ok(&["start", "--out", &shop, "--once"]);
+    assert!(!String::from_utf8_lossy(&again.stderr).contains("Fit hybrid search"), "weights are fitted once");
     let merged = fs::read_to_string(Path::new(&shop).join("data/logs.ndjson")).unwrap();
     assert_eq!(merged.lines().count(), lines.len(), "nothing is lost");
     let config = fs::read_to_string(Path::new(&shop).join("shop.toml")).unwrap();

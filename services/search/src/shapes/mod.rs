@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value};
 use souk::index::Filter;
 use souk::lexical::Hybrid;
-use souk::search::{Arm, ChannelScore};
+use souk::search::{Arm, ChannelScore, TermScores};
 use utoipa::ToSchema;
 
 pub use self::embedding::*;
@@ -151,6 +151,10 @@ pub struct HitShape {
 #[schema(as = Explained)]
 pub struct Explanation {
     pub channels: Channels,
+    /// How well the item's text matches the query's terms, if the weights of hybrid search are fitted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<TermsShape>, nullable = false)]
+    pub terms: Option<TermScores>,
     /// IDF-weighted fraction of the query's terms in the item's text.
     pub overlap: Option<f32>,
 }
@@ -163,6 +167,28 @@ pub struct Channels {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<PartShape>, nullable = false)]
     pub lexical: Option<ChannelScore>,
+}
+
+/// Terms of a hit, and their parts of its score.
+#[derive(ToSchema)]
+#[schema(as = Terms)]
+#[expect(dead_code, reason = "describes what the library writes")]
+pub struct TermsShape {
+    /// IDF-weighted fraction of the query's terms in the item's text.
+    overlap: TermShape,
+    /// Fraction of the query's sequences of three letters in the item's text.
+    trigrams: TermShape,
+    /// Number of the query's numbers that the item's text lacks.
+    missing_numbers: TermShape,
+}
+
+#[derive(ToSchema)]
+#[schema(as = Term)]
+#[expect(dead_code, reason = "describes what the library writes")]
+pub struct TermShape {
+    value: f32,
+    weight: f32,
+    part: f32,
 }
 
 /// Score and rank in one channel, and the channel's part of the hit's score.

@@ -22,6 +22,7 @@ use crate::index::{Index, IndexHit, Page};
 use souk_io::domain::Item;
 use souk_io::error::Answer;
 use souk_io::error::{Error, Result};
+use souk_lexical::TermMatcher;
 
 /// Milvus' limit of hits per search.
 const MAX_HITS: usize = 16_384;
@@ -389,7 +390,7 @@ impl Index for Milvus {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    fn overlap(&self, _: &str, _: &str) -> Option<f32> {
+    fn matcher(&self, _: &str) -> Option<TermMatcher> {
         None
     }
 

@@ -1,0 +1,267 @@
+//! Fits the weights of hybrid search to judged queries: a listwise softmax over each query's candidates, whose targets are the gains
+//! of their levels.
+//!
+//! ```text
+//! L(w) = −1/Q Σ_q Σ_i g_i/Σg · log softmax(w·x)_i + λ/2 Σ_f (w_f σ_f)²
+//! ```
+//!
+//! `x`: features; `g`: gains; `σ_f`: the feature's deviation among the candidates of a query. The loss is convex; Newton's method finds
+//! its minimum in a few steps.
+
+use serde::{Deserialize, Serialize};
+
+use super::fitted::{FeatureWeights, NUM_FEATURES};
+
+/// λ: keeps weights small if there are few queries.
+const RIDGE: f64 = 2e-3;
+const MAX_STEPS: usize = 50;
+const MAX_HALVINGS: usize = 30;
+const TOLERANCE: f64 = 1e-10;
+const FOLDS: usize = 5;
+/// Rank at which nDCG is cut.
+const TOP: usize = 10;
+
+type Vector = [f64; NUM_FEATURES];
+
+/// The candidates of one query, in the order of equal weights.
+#[derive(Clone, Debug, Default)]
+pub struct JudgedCandidates {
+    /// Cosine, BM25, overlap, trigrams, missing numbers.
+    pub features: Vec<[f32; NUM_FEATURES]>,
+    /// Gain of each candidate's level; 0 for an unjudged one.
+    pub gains: Vec<f64>,
+    /// Gains of all judged items, found or not.
+    pub judged: Vec<f64>,
+}
+
+/// nDCG@10 over the queries that have a judged item with a gain.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FitQuality {
+    pub equal: f64,
+    /// By cross-validation: each fifth of the queries is ordered by weights that were fitted to the others.
+    pub fitted: f64,
+}
+
+/// The weights with the lowest loss; none if no query has a candidate with a gain.
+pub fn fit(queries: &[JudgedCandidates]) -> Option<FeatureWeights> {
+    let queries: Vec<&JudgedCandidates> = queries.iter().collect();
+    fit_among(&queries).map(|weights| FeatureWeights::from_array(weights.map(|weight| weight as f32)))
+}
+
+/// Compares fitted with equal weights; none if there is nothing to fit on.
+pub fn cross_validate(queries: &[JudgedCandidates]) -> Option<FitQuality> {
+    let (mut equal, mut fitted, mut num) = (0.0, 0.0, 0);
+    for fold in 0..FOLDS {
+        let is_out = |at: usize| at % FOLDS == fold;
+        let others: Vec<&JudgedCandidates> =
+            queries.iter().enumerate().filter(|(at, _)| !is_out(*at)).map(|(_, query)| query).collect();
+        let weights = fit_among(&others)?;
+        for (_, query) in queries.iter().enumerate().filter(|(at, _)| is_out(*at)) {
+            let as_given: Vec<usize> = (0..query.gains.len()).collect();
+            let mut by_weights = as_given.clone();
+            let score = |at: &usize| dot(&weights, &widen(&query.features[*at]));
+            by_weights.sort_by(|a, b| score(b).total_cmp(&score(a)));
+            if let (Some(before), Some(after)) = (query.ndcg(&as_given), query.ndcg(&by_weights)) {
+                equal += before;
+                fitted += after;
+                num += 1;
+            }
+        }
+    }
+    (num > 0).then(|| FitQuality { equal: equal / f64::from(num), fitted: fitted / f64::from(num) })
+}
+
+impl JudgedCandidates {
+    fn ndcg(&self, order: &[usize]) -> Option<f64> {
+        let dcg = |gains: &mut dyn Iterator<Item = f64>| -> f64 {
+            gains.take(TOP).enumerate().map(|(rank, gain)| gain / (rank as f64 + 2.0).log2()).sum()
+        };
+        let mut best = self.judged.clone();
+        best.sort_by(|a, b| b.total_cmp(a));
+        let ideal = dcg(&mut best.into_iter());
+        (ideal > 0.0).then(|| dcg(&mut order.iter().map(|at| self.gains[*at])) / ideal)
+    }
+}
+
+fn fit_among(queries: &[&JudgedCandidates]) -> Option<Vector> {
+    let queries: Vec<&JudgedCandidates> =
+        queries.iter().copied().filter(|query| query.gains.iter().sum::<f64>() > 0.0).collect();
+    if queries.is_empty() {
+        return None;
+    }
+    let ridge = variances(&queries).map(|variance| RIDGE * variance.max(f64::from(f32::EPSILON)));
+    let mut weights = [0.0; NUM_FEATURES];
+    let mut at = Loss::of(&queries, &weights, &ridge);
+    for _ in 0..MAX_STEPS {
+        let step = solve(at.curvature, at.slope);
+        let decrease = dot(&step, &at.slope);
+        if decrease < TOLERANCE {
+            break;
+        }
+        let mut share = 1.0;
+        for _ in 0..MAX_HALVINGS {
+            let moved: Vector = std::array::from_fn(|f| weights[f] - share * step[f]);
+            let there = Loss::of(&queries, &moved, &ridge);
+            if there.value < at.value {
+                (weights, at) = (moved, there);
+                break;
+            }
+            share /= 2.0;
+        }
+    }
+    Some(weights)
+}
+
+/// Mean variance of each feature among the candidates of a query.
+fn variances(queries: &[&JudgedCandidates]) -> Vector {
+    let mut sum = [0.0; NUM_FEATURES];
+    for query in queries {
+        let num = query.features.len() as f64;
+        let mean: Vector = std::array::from_fn(|f| query.features.iter().map(|x| f64::from(x[f])).sum::<f64>() / num);
+        for features in &query.features {
+            let features = widen(features);
+            (0..NUM_FEATURES).for_each(|f| sum[f] += (features[f] - mean[f]).powi(2) / num);
+        }
+    }
+    sum.map(|sum| sum / queries.len() as f64)
+}
+
+/// The loss at some weights, with its first and second derivatives.
+struct Loss {
+    value: f64,
+    slope: Vector,
+    curvature: [Vector; NUM_FEATURES],
+}
+
+impl Loss {
+    fn of(queries: &[&JudgedCandidates], weights: &Vector, ridge: &Vector) -> Self {
+        let mut loss = Self { value: 0.0, slope: [0.0; NUM_FEATURES], curvature: [[0.0; NUM_FEATURES]; NUM_FEATURES] };
+        for query in queries {
+            loss.add(query, weights, 1.0 / queries.len() as f64);
+        }
+        for f in 0..NUM_FEATURES {
+            loss.value += ridge[f] * weights[f] * weights[f] / 2.0;
+            loss.slope[f] += ridge[f] * weights[f];
+            loss.curvature[f][f] += ridge[f];
+        }
+        loss
+    }
+
+    fn add(&mut self, query: &JudgedCandidates, weights: &Vector, share: f64) {
+        let scores: Vec<f64> = query.features.iter().map(|features| dot(weights, &widen(features))).collect();
+        let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let total: f64 = scores.iter().map(|score| (score - highest).exp()).sum();
+        let gains: f64 = query.gains.iter().sum();
+        let mut mean = [0.0; NUM_FEATURES];
+        for ((features, score), gain) in query.features.iter().zip(&scores).zip(&query.gains) {
+            let (x, log_p) = (widen(features), score - highest - total.ln());
+            let (p, target) = (log_p.exp(), gain / gains);
+            self.value -= share * target * log_p;
+            for f in 0..NUM_FEATURES {
+                mean[f] += p * x[f];
+                self.slope[f] += share * (p - target) * x[f];
+                (0..NUM_FEATURES).for_each(|g| self.curvature[f][g] += share * p * x[f] * x[g]);
+            }
+        }
+        for f in 0..NUM_FEATURES {
+            (0..NUM_FEATURES).for_each(|g| self.curvature[f][g] -= share * mean[f] * mean[g]);
+        }
+    }
+}
+
+fn widen(features: &[f32; NUM_FEATURES]) -> Vector {
+    features.map(f64::from)
+}
+
+fn dot(a: &Vector, b: &Vector) -> f64 {
+    a.iter().zip(b).map(|(a, b)| a * b).sum()
+}
+
+/// x with a·x = b, for a positive definite matrix, by Gaussian elimination.
+fn solve(mut a: [Vector; NUM_FEATURES], mut b: Vector) -> Vector {
+    for column in 0..NUM_FEATURES {
+        let (pivot, pivot_b) = (a[column], b[column]);
+        for row in column + 1..NUM_FEATURES {
+            let factor = a[row][column] / pivot[column];
+            (column..NUM_FEATURES).for_each(|at| a[row][at] -= factor * pivot[at]);
+            b[row] -= factor * pivot_b;
+        }
+    }
+    for row in (0..NUM_FEATURES).rev() {
+        let known: f64 = (row + 1..NUM_FEATURES).map(|at| a[row][at] * b[at]).sum();
+        b[row] = (b[row] - known) / a[row][row];
+    }
+    b
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_io::splitmix::SplitMix64;
+
+    use super::*;
+
+    /// Queries whose gains follow known weights, with noise.
+    fn queries(num: usize) -> Vec<JudgedCandidates> {
+        let mut random = SplitMix64::new(5);
+        let mut uniform = || random.below(1 << 20) as f32 / (1 << 20) as f32;
+        let query = |_| {
+            let features: Vec<[f32; NUM_FEATURES]> = (0..20).map(|_| std::array::from_fn(|_| uniform())).collect();
+            let score = |x: &[f32; NUM_FEATURES]| 6.0 * x[0] + 3.0 * x[3] - 3.0 * x[4];
+            let best = (0..20).max_by(|a, b| score(&features[*a]).total_cmp(&score(&features[*b]))).unwrap();
+            let gains: Vec<f64> = (0..20).map(|at| if at == best { 7.0 } else { 0.0 }).collect();
+            JudgedCandidates { features, judged: gains.clone(), gains }
+        };
+        (0..num).map(query).collect()
+    }
+
+    #[test]
+    fn the_slope_is_zero_at_the_fitted_weights_and_equals_finite_differences() {
+        let queries = queries(50);
+        let all: Vec<&JudgedCandidates> = queries.iter().collect();
+        let ridge = variances(&all).map(|variance| RIDGE * variance);
+        let fitted = fit_among(&all).unwrap();
+        assert!(Loss::of(&all, &fitted, &ridge).slope.iter().all(|slope| slope.abs() < 1e-6));
+        let at = [0.5, -0.2, 0.1, 1.0, -0.7];
+        let Loss { slope, curvature, .. } = Loss::of(&all, &at, &ridge);
+        for f in 0..NUM_FEATURES {
+            let moved = |by: f64| {
+                let mut weights = at;
+                weights[f] += by;
+                Loss::of(&all, &weights, &ridge)
+            };
+            let (up, down) = (moved(1e-5), moved(-1e-5));
+            assert!(((up.value - down.value) / 2e-5 - slope[f]).abs() < 1e-7);
+            for (g, curvature) in curvature[f].iter().enumerate() {
+                assert!(((up.slope[g] - down.slope[g]) / 2e-5 - curvature).abs() < 1e-6);
+            }
+        }
+    }
+
+    #[test]
+    fn known_weights_are_found_and_cross_validation_says_what_they_bring() {
+        let queries = queries(400);
+        let weights = fit(&queries).unwrap();
+        let share = |weight: f32| weight / weights.dense;
+        assert!((share(weights.trigrams) - 0.5).abs() < 0.1, "{weights:?}");
+        assert!((share(weights.missing_numbers) + 0.5).abs() < 0.1, "{weights:?}");
+        assert!(share(weights.lexical).abs() < 0.1 && share(weights.overlap).abs() < 0.1, "{weights:?}");
+        let quality = cross_validate(&queries).unwrap();
+        assert!(quality.fitted > 0.9 && quality.equal < 0.4, "{quality:?}");
+    }
+
+    #[test]
+    fn ndcg_is_the_formula_and_nothing_is_fitted_without_gains() {
+        let query = JudgedCandidates {
+            features: vec![[0.0; NUM_FEATURES]; 3],
+            gains: vec![0.0, 3.0, 7.0],
+            judged: vec![7.0, 3.0, 7.0],
+        };
+        let ideal = 7.0 + 7.0 / 3.0_f64.log2() + 3.0 / 2.0;
+        assert!((query.ndcg(&[0, 1, 2]).unwrap() - (3.0 / 3.0_f64.log2() + 7.0 / 2.0) / ideal).abs() < 1e-12);
+        let none = JudgedCandidates { gains: vec![0.0; 3], judged: vec![0.0; 3], ..query };
+        assert_eq!(none.ndcg(&[0, 1, 2]), None);
+        assert_eq!((fit(std::slice::from_ref(&none)), fit(&[])), (None, None));
+        assert_eq!(cross_validate(&[none]), None);
+    }
+}

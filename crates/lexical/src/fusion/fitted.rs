@@ -1,0 +1,135 @@
+//! Weights of hybrid search that were fitted to a model on judged queries: an item's score is the weighted sum of its scores in both
+//! channels and of its `TermFeatures`. They are in `fusion.json` in the model's folder, so a version is promoted with its weights.
+
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use super::FitQuality;
+use crate::TermFeatures;
+use souk_io::atomic_dir::write_json_atomic;
+use souk_io::error::{Error, Result};
+
+/// File in a model's folder.
+pub const FUSION: &str = "fusion.json";
+const FORMAT: u32 = 1;
+/// Number of features.
+pub const NUM_FEATURES: usize = 5;
+
+/// Weight of each feature.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FeatureWeights {
+    /// Cosine.
+    pub dense: f32,
+    /// BM25.
+    pub lexical: f32,
+    pub overlap: f32,
+    pub trigrams: f32,
+    pub missing_numbers: f32,
+}
+
+/// Content of `fusion.json`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FittedFusion {
+    format: u32,
+    /// None if equal weights are as good.
+    pub weights: Option<FeatureWeights>,
+    pub fitted_on: FittedOn,
+}
+
+/// Queries that the weights were fitted on, and what they gained there.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FittedOn {
+    /// Fingerprint of the model.
+    pub model: String,
+    pub data: String,
+    pub split: String,
+    pub queries: usize,
+    /// None if there were too few queries.
+    pub quality: Option<FitQuality>,
+}
+
+impl FeatureWeights {
+    /// Weights that were fitted to the model in a folder.
+    pub fn of_model(dir: &Path) -> Result<Option<Self>> {
+        Ok(FittedFusion::load(dir)?.and_then(|fitted| fitted.weights))
+    }
+
+    pub const fn from_array(weights: [f32; NUM_FEATURES]) -> Self {
+        let [dense, lexical, overlap, trigrams, missing_numbers] = weights;
+        Self { dense, lexical, overlap, trigrams, missing_numbers }
+    }
+
+    pub const fn named(&self) -> [(&'static str, f32); NUM_FEATURES] {
+        [
+            ("dense", self.dense),
+            ("lexical", self.lexical),
+            ("overlap", self.overlap),
+            ("trigrams", self.trigrams),
+            ("missing_numbers", self.missing_numbers),
+        ]
+    }
+
+    /// Part of the score that the terms of an item contribute.
+    pub fn of_terms(&self, terms: &TermFeatures) -> f32 {
+        self.overlap * terms.overlap + self.trigrams * terms.trigrams + self.missing_numbers * terms.missing_numbers
+    }
+}
+
+impl FittedFusion {
+    pub fn new(weights: Option<FeatureWeights>, fitted_on: FittedOn) -> Self {
+        Self { format: FORMAT, weights, fitted_on }
+    }
+
+    /// None if nothing was fitted to the model.
+    pub fn load(dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(FUSION);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read(&path).map_err(Error::store(&path, "read it"))?;
+        let remedy = "fit the weights again with `souk fit-fusion`, or remove the file";
+        let fitted: Self = serde_json::from_slice(&text).map_err(|e| {
+            Error::data(&path, None, format!("is not written by `souk fit-fusion`: {remedy}")).because(e)
+        })?;
+        if fitted.format != FORMAT
+            || fitted.weights.is_some_and(|weights| weights.named().iter().any(|(_, weight)| !weight.is_finite()))
+        {
+            let problem = format!("has format {} or a weight that is no number: {remedy}", fitted.format);
+            return Err(Error::data(&path, None, problem));
+        }
+        Ok(Some(fitted))
+    }
+
+    pub fn save(&self, dir: &Path) -> Result<()> {
+        write_json_atomic(&dir.join(FUSION), self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_read_as_it_was_written_and_a_broken_one_is_an_error() {
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(FittedFusion::load(home.path()).unwrap(), None);
+        let weights = FeatureWeights::from_array([1.0, 0.5, 0.25, 2.0, -1.0]);
+        let fitted = FittedFusion::new(Some(weights), FittedOn { queries: 7, ..FittedOn::default() });
+        fitted.save(home.path()).unwrap();
+        assert_eq!(FittedFusion::load(home.path()).unwrap(), Some(fitted));
+        let terms = TermFeatures { overlap: 1.0, trigrams: 0.5, missing_numbers: 2.0 };
+        assert_eq!(weights.of_terms(&terms), 0.25 + 1.0 - 2.0);
+        assert_eq!(FeatureWeights::of_model(home.path()).unwrap(), Some(weights));
+        FittedFusion::new(None, FittedOn::default()).save(home.path()).unwrap();
+        assert_eq!(FeatureWeights::of_model(home.path()).unwrap(), None);
+        for text in ["{}", "{\"format\":2"] {
+            fs::write(home.path().join(FUSION), text).unwrap();
+            assert!(FittedFusion::load(home.path()).unwrap_err().to_string().contains("souk fit-fusion"));
+        }
+    }
+}

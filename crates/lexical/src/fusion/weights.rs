@@ -1,0 +1,144 @@
+//! Settings of hybrid search: whether a search is hybrid, and how its channels are fused.
+
+use serde::{Deserialize, Serialize};
+
+use super::FeatureWeights;
+use souk_io::error::{Error, Result};
+
+const MAX_WEIGHT: f32 = 1e6;
+
+/// Weights of the channels.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Weights {
+    pub dense: f32,
+    pub lexical: f32,
+    /// Fuses ranks instead of scores. Higher values flatten the advantage of the first ranks; 60 is usual.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub constant: Option<f32>,
+}
+
+/// Whether a search is hybrid, and with which weights.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected true, false, or weights: {\"dense\": 1, \"lexical\": 1}")]
+pub enum Hybrid {
+    /// True: with the weights that were fitted to the model, else with equal ones.
+    Enabled(bool),
+    Weighted(Weights),
+}
+
+/// How the hits of both channels become one list.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Fusion {
+    Weights(Weights),
+    Fitted(FeatureWeights),
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self { dense: 1.0, lexical: 1.0, constant: None }
+    }
+}
+
+impl Default for Hybrid {
+    fn default() -> Self {
+        Self::Enabled(false)
+    }
+}
+
+impl Default for Fusion {
+    fn default() -> Self {
+        Self::Weights(Weights::default())
+    }
+}
+
+impl Hybrid {
+    /// None if the search is not hybrid. `fitted`: the weights that were fitted to the model.
+    pub fn fusion(self, fitted: Option<FeatureWeights>) -> Option<Fusion> {
+        match self {
+            Self::Enabled(false) => None,
+            Self::Enabled(true) => Some(fitted.map_or_else(Fusion::default, Fusion::Fitted)),
+            Self::Weighted(weights) => Some(Fusion::Weights(weights)),
+        }
+    }
+}
+
+impl Weights {
+    pub fn check(&self) -> Result<()> {
+        let is_valid = |x: f32| (0.0..=MAX_WEIGHT).contains(&x);
+        let are_valid = is_valid(self.dense) && is_valid(self.lexical) && self.constant.is_none_or(is_valid);
+        if are_valid && self.dense + self.lexical > 0.0 {
+            return Ok(());
+        }
+        Err(Error::input(format!(
+            "set weights and constant to 0 to {MAX_WEIGHT}, and at least one weight above 0: got {} and {}{}",
+            self.dense,
+            self.lexical,
+            self.constant.map_or_else(String::new, |constant| format!(", {constant}"))
+        )))
+    }
+}
+
+impl Fusion {
+    pub fn check(&self) -> Result<()> {
+        match self {
+            Self::Weights(weights) => weights.check(),
+            Self::Fitted(_) => Ok(()),
+        }
+    }
+
+    /// Weights of the dense and of the lexical channel.
+    pub fn channel_weights(&self) -> (f32, f32) {
+        match self {
+            Self::Weights(weights) => (weights.dense, weights.lexical),
+            Self::Fitted(weights) => (weights.dense, weights.lexical),
+        }
+    }
+
+    /// The weights in words, for reports.
+    pub fn describe(&self) -> String {
+        match self {
+            Self::Weights(Weights { dense, lexical, constant }) => {
+                let ranks = constant.map_or_else(String::new, |constant| format!("; ranks with constant {constant}"));
+                format!("weights: dense {dense}, lexical {lexical}{ranks}")
+            }
+            Self::Fitted(weights) => {
+                let weights = weights.named().map(|(name, weight)| format!("{name} {weight}"));
+                format!("fitted weights: {}", weights.join(", "))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_a_switch_or_weights() {
+        let read = |text: &str| serde_json::from_str::<Hybrid>(text).map(|hybrid| hybrid.fusion(None));
+        assert_eq!(read("false").unwrap(), None);
+        assert_eq!(read("true").unwrap(), Some(Fusion::default()));
+        let weights = |weights| Some(Fusion::Weights(weights));
+        assert_eq!(read("{\"lexical\": 2}").unwrap(), weights(Weights { lexical: 2.0, ..Weights::default() }));
+        let ranks = Weights { constant: Some(60.0), ..Weights::default() };
+        assert_eq!(read("{\"constant\": 60}").unwrap(), weights(ranks));
+        assert!(read("\"yes\"").unwrap_err().to_string().contains("expected true, false, or weights"));
+    }
+
+    #[test]
+    fn fitted_weights_are_used_unless_weights_are_given() {
+        let fitted = Some(FeatureWeights::default());
+        assert_eq!(Hybrid::Enabled(true).fusion(fitted), fitted.map(Fusion::Fitted));
+        let given = Hybrid::Weighted(Weights::default());
+        assert_eq!(given.fusion(fitted), Some(Fusion::default()));
+        assert_eq!(Hybrid::Enabled(false).fusion(fitted), None);
+    }
+
+    #[test]
+    fn weights_must_be_positive() {
+        assert!(Weights { dense: 0.0, lexical: 0.0, constant: None }.check().is_err());
+        assert!(Weights { dense: f32::NAN, ..Weights::default() }.check().is_err());
+        assert!(Weights { constant: Some(-1.0), ..Weights::default() }.check().is_err());
+    }
+}

@@ -1,0 +1,92 @@
+//! `souk fit-fusion`: fits the weights of hybrid search to judged queries.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use souk::beir::DataFolder;
+use souk::domain::query_place;
+use souk::lexical::{FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, Lexical};
+use souk::report::{Fitted, MIN_QUERIES, Task, TaskQuery, fit_fusion};
+
+use crate::evaluate::encode_task;
+use crate::output::print;
+use crate::progress::ProgressDisplay;
+use crate::{GlobalArgs, ModelArgs};
+
+/// Fit the weights of hybrid search to judgements
+///
+/// An item's score becomes the weighted sum of its cosine, its BM25 score, the share of the query's terms and letter
+/// sequences that its text has, and the number of the query's numbers that it lacks. The weights are fitted to the order
+/// of judged items and written to fusion.json in the model's folder. Hybrid searches with this model use them, unless
+/// search.hybrid or the request has weights of its own. `souk train` copies the file to the models it trains.
+///
+/// Prints nDCG@10 of equal and of fitted weights (by cross-validation). If fitted weights are not better, hybrid search
+/// uses equal ones.
+///
+/// Fit to queries that the model was not trained on: another split, or the share train.held_out of the training split.
+///
+/// Example: souk fit-fusion --model DIR --data SHOP --split dev
+///
+/// Example: souk fit-fusion --model DIR --data SHOP --split train --set train.held_out=0.1
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub struct FitFusionCommand {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// Data folder with corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// Split with the judgements to fit to; of train.split, only the queries that train.held_out holds out
+    #[arg(long, default_value = "dev")]
+    split: String,
+}
+
+impl FitFusionCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        let config = globals.load(self.model.changes())?;
+        let dir = config.model_dir()?;
+        let reader = config.open_reader()?;
+        let task = Task::load(&DataFolder::open(&self.data)?, &self.split, reader.item_text())?;
+        let options = config.search.lexical.unwrap_or_default();
+        let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.text.clone())))?;
+        let engine = encode_task(&config, &task)?;
+        let held_out = if self.split == config.train.split { config.train.held_out } else { 0.0 };
+        let is_used = |query: &TaskQuery| held_out == 0.0 || query_place(&query.text) < held_out;
+        let progress = ProgressDisplay::start("queries", Some(task.queries.len() as u64));
+        let fitted = fit_fusion(&task, &engine, &lexical, is_used, |more| progress.add(more))?;
+        progress.finish();
+        let is_better = |fitted: &Fitted| fitted.quality.fitted > fitted.quality.equal;
+        let weights = fitted.as_ref().filter(|fitted| is_better(fitted)).map(|fitted| fitted.weights);
+        let fitted_on = FittedOn {
+            model: config.open_encoder()?.fingerprint()?,
+            data: self.data.display().to_string(),
+            split: self.split.clone(),
+            queries: fitted.as_ref().map_or(0, |fitted| fitted.queries),
+            quality: fitted.map(|fitted| fitted.quality),
+        };
+        let text = describe(&fitted_on, weights) + &format!("\nwrote {}", dir.join(FUSION).display());
+        let fusion = FittedFusion::new(weights, fitted_on);
+        fusion.save(&dir)?;
+        print(globals, &serde_json::to_value(&fusion)?, &text)
+    }
+}
+
+fn describe(fitted_on: &FittedOn, weights: Option<FeatureWeights>) -> String {
+    let Some(FitQuality { equal, fitted }) = fitted_on.quality else {
+        return format!(
+            "hybrid search uses equal weights: {MIN_QUERIES} or more queries with a hit above L1 are needed"
+        );
+    };
+    let (equal, fitted, queries) = (100.0 * equal, 100.0 * fitted, fitted_on.queries);
+    let mut text =
+        format!("nDCG@10 on {queries} queries: equal weights {equal:.2}, fitted {fitted:.2} (cross-validated)");
+    match weights {
+        Some(weights) => {
+            for (name, weight) in weights.named() {
+                text += &format!("\n  {name:<16}{weight:>10.3}");
+            }
+        }
+        None => text += "\nhybrid search uses equal weights: fitted ones are not better",
+    }
+    text
+}
