@@ -1,11 +1,12 @@
 """Measures by raters' labels what `souk start` learns from a log alone (the tables of docs/your-shop.md).
 
-    from_log.py --souk BINARY --model DIR --items FILE --log FILE --data RATED --work DIR [--split dev]
+    from_log.py --souk BINARY --model DIR --items FILE --log FILE --data RATED --work DIR [--split dev] [--precision int8]
 
 RATED is a BEIR folder with the same catalogue and judgements that the log does not contain. Runs `souk start` on the two files, trains
-the same model on RATED's own `train` judgements, and measures both on RATED's SPLIT, with vectors alone and as hybrid search,
-beside bm25s, Souk's BM25 and the untrained model. Prints nDCG@10 and hitrate@100 of each, the share of the raters' gain that the log
-brought, and paired tests against what `souk start` serves. Work that is done is not done again.
+the same model on seven eighths of RATED's own `train` judgements and fits hybrid search to the rest, and measures both on RATED's
+SPLIT, with vectors alone and as hybrid search, beside bm25s, Souk's BM25 and the untrained model with equal weights. Prints nDCG@10
+and hitrate@100 of each, the share of the raters' gain that the log brought, and paired tests against what `souk start` serves. Work
+that is done is not done again.
 """
 
 import argparse
@@ -17,6 +18,7 @@ from pathlib import Path
 import bm25s
 
 DEPTH = 1000
+HELD_OUT = 0.125
 METRICS = ("ndcg@10", "hitrate@100")
 
 
@@ -27,6 +29,7 @@ def main():
     for name in ("items", "log", "data", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--split", default="dev")
+    parser.add_argument("--precision", default="int8", help="of the measured models: int8, as served, or f32 without VNNI")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     shop, rated = options.work / "shop", options.work / "rated"
@@ -35,14 +38,20 @@ def main():
         run(options, "start", "--items", options.items, "--log", options.log, "--model", options.model, "--out", shop, "--once")
         print(f"souk start took {time.time() - began:.0f} s")
     if not rated.exists():
-        run(options, "train", "--config", "configs/home-depot.toml", "--model", options.model, "--data", options.data, "--out", rated)
+        held_out = ("--set", f"train.held_out={HELD_OUT}", "--data", options.data)
+        run(options, "train", "--config", "configs/home-depot.toml", "--model", options.model, *held_out, "--out", rated)
+        run(options, "fit-fusion", "--model", rated, "--split", "train", "--precision", options.precision, *held_out)
     print("\nby the log's newest days:")
     show({name: overall(shop / f"measured/{name}-test") for name in ("BM25", "untrained", "supervised", "r-grpo")})
     print(f"\nby raters, split {options.split}:")
     table = {"BM25 of bm25s": measure(options, "bm25s", "--run", bm25s_run(options)), "Souk's BM25": measure(options, "bm25", "--channel", "lexical")}
-    models = {"untrained": options.model, "supervised": shop / "models/supervised", "served": shop / "served", "raters": rated}
+    models = {
+        "untrained": options.model, "fitted": shop / "models/untrained", "supervised": shop / "models/supervised",
+        "served": shop / "served", "raters": rated,
+    }
     for name, model in models.items():
         for kind, flags in (("vectors", ()), ("hybrid", ("--channel", "hybrid"))):
+            flags = (*flags, "--precision", options.precision)
             table[f"{name}, {kind}"] = measure(options, f"{name}-{kind}", "--model", model, *flags)
     show(table)
     for kind in ("vectors", "hybrid"):
@@ -50,7 +59,7 @@ def main():
         shares = [f"{100 * (b - a) / (c - a):.0f} % of {metric}" for a, b, c, metric in zip(base, served, best, METRICS)]
         print(f"of the gain by raters' labels, the log brought with {kind}: {', '.join(shares)}")
     for first, others in (
-        ("served-hybrid", ("bm25s", "bm25", "untrained-vectors", "untrained-hybrid", "supervised-hybrid")),
+        ("served-hybrid", ("bm25s", "bm25", "untrained-vectors", "untrained-hybrid", "fitted-hybrid", "supervised-hybrid")),
         ("served-vectors", ("untrained-vectors", "supervised-vectors")),
     ):
         runs = [options.work / "measured" / name for name in (first, *others)]

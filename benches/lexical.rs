@@ -41,7 +41,7 @@ fn search(data: &Path, split: &str, k: usize, out: &Path) {
     let folder = DataFolder::open(data).unwrap();
     let start = Instant::now();
     let texts = || folder.items().unwrap().map(|item| Ok(ItemText::default().render(&item?.1)));
-    let lexical = Lexical::build(texts()).unwrap();
+    let lexical = Lexical::build_with(LexicalOptions::LUCENE, texts()).unwrap();
     let build_s = start.elapsed().as_secs_f64();
     let judged: HashSet<String> = folder.judgements(split).unwrap().map(|row| row.unwrap().query).collect();
     let queries = folder.queries().unwrap().map(Result::unwrap).filter(|query| judged.contains(&query.id));
@@ -55,7 +55,7 @@ fn search(data: &Path, split: &str, k: usize, out: &Path) {
     let one_thread = rate(asked.len(), thread_seconds, || one(&lexical));
     let clock = || start.elapsed().as_secs_f64();
     let all_threads = rate(asked.len(), clock, || drop(lexical.search_many(&asked, k).unwrap()));
-    let typos = LexicalOptions { typos: true, ..LexicalOptions::default() };
+    let typos = LexicalOptions { typos: true, ..LexicalOptions::LUCENE };
     let forgiving = Lexical::build_with(typos, texts()).unwrap();
     write_hits(&out.join("typos.jsonl"), &queries, &forgiving.search_many(&asked, k).unwrap());
     let typos_one_thread = rate(asked.len(), thread_seconds, || one(&forgiving));

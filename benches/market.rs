@@ -12,7 +12,7 @@ use std::time::Instant;
 use souk::beir::{DataFolder, lines};
 use souk::domain::Level;
 use souk::item_text::ItemText;
-use souk::lexical::Lexical;
+use souk::lexical::{Lexical, LexicalOptions};
 use souk::market::{Oracle, QuerySlice, Split};
 use souk::ubi::{Action, Record};
 
@@ -29,9 +29,8 @@ fn main() {
     let oracle = Oracle::load(&dir).unwrap();
     let num_items = oracle.catalogue().len();
     println!("{num_items} items, {} queries\n", oracle.requests().len());
-    let lexical =
-        Lexical::build(folder.items().unwrap().map(|item| item.map(|(_, item)| ItemText::default().render(&item))))
-            .unwrap();
+    let texts = folder.items().unwrap().map(|item| item.map(|(_, item)| ItemText::default().render(&item)));
+    let lexical = Lexical::build_with(LexicalOptions::LUCENE, texts).unwrap();
     slices(&oracle, &lexical);
     let pairs = log(&folder, &oracle);
     clicks(&oracle, &pairs);

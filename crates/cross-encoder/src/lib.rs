@@ -47,6 +47,8 @@ pub struct RelevanceSettings {
     pub held_out: f64,
     /// Random catalogue items per query that are added as L1, because judged pairs are all near misses.
     pub random_negatives: usize,
+    /// Unjudged hits of BM25 per query, drawn from the first 100, that are added as L1: a model that reranks hits must tell them apart.
+    pub lexical_negatives: usize,
     pub loss: Loss,
     /// Default: first token for BERT, last token for a decoder.
     pub pooling: Option<Reading>,
@@ -77,6 +79,7 @@ impl Default for RelevanceSettings {
             split: "train".into(),
             held_out: 0.1,
             random_negatives: 4,
+            lexical_negatives: 0,
             loss: Loss::Ordinal,
             pooling: None,
             num_layers: None,

@@ -1,7 +1,7 @@
 //! Graded pairs from a data folder, split into training and held-out queries. The split depends on the normalised text, so all
-//! spellings of a query are on one side. Random catalogue items are added as L1.
+//! spellings of a query are on one side. Random catalogue items, and unjudged hits of BM25, are added as L1.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::path::PathBuf;
 
 use super::RelevanceSettings;
@@ -10,7 +10,12 @@ use souk_io::catalogue::Catalogue;
 use souk_io::domain::Level;
 use souk_io::domain::{normalized_query, query_place};
 use souk_io::error::{Error, Result};
+use souk_io::shuffle::Permutation;
+use souk_lexical::Lexical;
 use souk_nn::encoder::digest_files;
+
+/// Hits of BM25 that lexical negatives are drawn from.
+const LEXICAL_DEPTH: usize = 100;
 
 /// Purpose of a query's pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +33,7 @@ pub struct GradedPair {
     /// Row in the catalogue.
     pub item: u32,
     pub level: Level,
-    /// True if judged, false if a random item taken as irrelevant.
+    /// True if judged, false if an unjudged item taken as irrelevant.
     pub judged: bool,
 }
 
@@ -60,7 +65,7 @@ impl GradedPairs {
             hash,
         };
         graded.add_judged(data, settings)?;
-        graded.draw_negatives(settings);
+        graded.draw_negatives(settings)?;
         graded.check(data, split)?;
         Ok(graded)
     }
@@ -106,27 +111,44 @@ impl GradedPairs {
         Ok(())
     }
 
-    /// Adds random items per query, skipping items that are judged for it or for another spelling.
-    fn draw_negatives(&mut self, settings: &RelevanceSettings) {
+    /// Adds random items and random lexical hits per query, skipping items that are judged for it or for another spelling.
+    fn draw_negatives(&mut self, settings: &RelevanceSettings) -> Result<()> {
         let normals: Vec<String> = self.queries.iter().map(|text| normalized_query(text)).collect();
         let all = [&self.learn, &self.calibrate, &self.measure];
         let known: HashSet<(&str, u32)> =
             all.into_iter().flatten().map(|pair| (normals[pair.query as usize].as_str(), pair.item)).collect();
+        let lexical = self.lexical_hits(settings)?;
         let each = settings.random_negatives as u64;
         let mut drawn: Vec<(DataPart, GradedPair)> = Vec::new();
         for (query, text) in (0_u32..).zip(&normals) {
             let part = part_of(text, settings.held_out);
+            let is_unknown = |item: &u32| !known.contains(&(text.as_str(), *item));
             let draws = u64::from(query) * each..(u64::from(query) + 1) * each;
-            let items: HashSet<u32> = draws.map(|draw| self.catalogue.negative(settings.seed, draw)).collect();
-            let mut items: Vec<u32> =
-                items.into_iter().filter(|item| !known.contains(&(text.as_str(), *item))).collect();
-            items.sort_unstable();
+            let random = draws.map(|draw| self.catalogue.negative(settings.seed, draw)).filter(is_unknown);
+            let near: Vec<u32> =
+                lexical.get(query as usize).into_iter().flatten().copied().filter(is_unknown).collect();
+            let order = Permutation::new(near.len() as u64, settings.seed ^ (u64::from(query) << 1));
+            let num_near = settings.lexical_negatives.min(near.len()) as u64;
+            let near = (0..num_near).map(|at| near[order.at(at) as usize]);
+            let items: BTreeSet<u32> = random.chain(near).collect();
             let pair = |item| GradedPair { query, item, level: Level::L1, judged: false };
             drawn.extend(items.into_iter().map(|item| (part, pair(item))));
         }
         for (part, pair) in drawn {
             self.part(part).push(pair);
         }
+        Ok(())
+    }
+
+    /// Rows of BM25's first hits for each query; empty if no lexical negatives are asked for.
+    fn lexical_hits(&self, settings: &RelevanceSettings) -> Result<Vec<Vec<u32>>> {
+        if settings.lexical_negatives == 0 {
+            return Ok(Vec::new());
+        }
+        let texts = (0..self.catalogue.len()).map(|row| Ok(self.catalogue.text_of(&self.catalogue.item(row)?)));
+        let queries: Vec<&str> = self.queries.iter().map(String::as_str).collect();
+        let hits = Lexical::build(texts)?.search_many(&queries, LEXICAL_DEPTH)?;
+        Ok(hits.into_iter().map(|hits| hits.into_iter().map(|hit| hit.row).collect()).collect())
     }
 
     fn check(&self, data: &DataFolder, split: &str) -> Result<()> {
@@ -169,6 +191,10 @@ mod tests {
     }
 
     fn load(held_out: f64, qrels: &str) -> Result<GradedPairs> {
+        load_with(RelevanceSettings { held_out, random_negatives: 3, ..RelevanceSettings::default() }, qrels)
+    }
+
+    fn load_with(settings: RelevanceSettings, qrels: &str) -> Result<GradedPairs> {
         let home = tempfile::tempdir().unwrap();
         let lines = |letter: char, num: usize| -> String {
             (0..num).map(|n| format!("{{\"_id\":\"{letter}{n}\",\"text\":\"text {n}\"}}\n")).collect()
@@ -179,7 +205,6 @@ mod tests {
         {
             fs::write(home.path().join(name), text).unwrap();
         }
-        let settings = RelevanceSettings { held_out, random_negatives: 3, ..RelevanceSettings::default() };
         GradedPairs::load(&DataFolder::open(home.path()).unwrap(), &settings)
     }
 
@@ -195,6 +220,26 @@ mod tests {
             assert_eq!(pair.judged, pair.item == pair.query % 20, "{pair:?}");
             assert_eq!(pair.level, if pair.judged { Level::L4 } else { Level::L1 });
         }
+    }
+
+    #[test]
+    fn lexical_negatives_are_unjudged_hits_of_bm25() {
+        let settings = RelevanceSettings {
+            held_out: 0.5,
+            random_negatives: 0,
+            lexical_negatives: 1,
+            ..RelevanceSettings::default()
+        };
+        // `text n` finds every item; the first hit, item n, is judged for the first twenty queries
+        let qrels: String = (0..40).map(|n| format!("q{n}\td{}\t4\n", n % 20)).collect();
+        let load = || load_with(settings.clone(), &qrels).unwrap();
+        let graded = load();
+        let all = [graded.learn.clone(), graded.calibrate.clone(), graded.measure.clone()].concat();
+        let negatives: Vec<GradedPair> = all.into_iter().filter(|pair| !pair.judged).collect();
+        assert_eq!(negatives.len(), 40, "one for each query");
+        assert!(negatives.iter().all(|pair| pair.level == Level::L1 && pair.item != pair.query % 20));
+        assert!(negatives.iter().map(|pair| pair.item).collect::<HashSet<u32>>().len() > 5, "drawn, not the first");
+        assert_eq!(load().learn, graded.learn);
     }
 
     #[test]

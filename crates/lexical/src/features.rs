@@ -117,7 +117,7 @@ mod tests {
     use crate::LexicalOptions;
 
     fn shop(texts: &[&str]) -> Lexical {
-        Lexical::build(texts.iter().map(|text| Ok((*text).to_owned()))).unwrap()
+        Lexical::build_with(LexicalOptions::LUCENE, texts.iter().map(|text| Ok((*text).to_owned()))).unwrap()
     }
 
     #[test]
@@ -140,8 +140,7 @@ mod tests {
     #[test]
     fn a_typo_counts_like_its_correction_or_as_itself() {
         let texts = ["toilet seat", "lawn mower", "oak desk"].into_iter().map(|text| Ok(text.to_owned()));
-        let typos = LexicalOptions { typos: true, ..LexicalOptions::default() };
-        let tolerant = Lexical::build_with(typos, texts).unwrap();
+        let tolerant = Lexical::build(texts).unwrap();
         let overlap = |shop: &Lexical, text: &str| shop.matcher("toliet seat").compare(text).overlap;
         assert_eq!(overlap(&tolerant, "toilet seat"), 1.0);
         assert_eq!(overlap(&tolerant, "toliet seat"), 1.0, "the text has the typo itself");

@@ -1,10 +1,12 @@
 //! Spelling correction. Takes a word that no item has; returns the nearest word of the dictionary, or two words if it
-//! was written without a space. Never changes a number, a model number or the first letter.
+//! was written without a space. Never changes a number, a model number, an everyday word or the first letter.
 
 use tantivy::Term;
 use tantivy::query::FuzzyTermQuery;
 use tantivy::schema::Field;
 use tantivy::termdict::TermDictionary;
+
+use super::words::is_everyday_word;
 
 /// Shortest word that is corrected; shorter words have too many unrelated neighbours.
 const MIN_LETTERS: usize = 4;
@@ -16,7 +18,7 @@ const MIN_LETTERS_OF_PART: usize = 3;
 /// Terms to search instead of `word`; empty if no term is near.
 pub fn correct(dictionary: &TermDictionary, word: &str) -> tantivy::Result<Vec<String>> {
     let num_letters = word.chars().count();
-    if num_letters < MIN_LETTERS || !word.chars().all(char::is_alphabetic) {
+    if num_letters < MIN_LETTERS || !word.chars().all(char::is_alphabetic) || is_everyday_word(word) {
         return Ok(Vec::new());
     }
     let max_distance = if num_letters > MAX_LETTERS_OF_ONE_EDIT { 2 } else { 1 };
@@ -67,11 +69,10 @@ fn split(dictionary: &TermDictionary, word: &str) -> tantivy::Result<Vec<String>
 
 #[cfg(test)]
 mod tests {
-    use crate::{Lexical, LexicalOptions};
+    use crate::Lexical;
 
     fn shop(texts: &[&str]) -> Lexical {
-        let options = LexicalOptions { typos: true, ..LexicalOptions::default() };
-        Lexical::build_with(options, texts.iter().map(|text| Ok((*text).to_owned()))).unwrap()
+        Lexical::build(texts.iter().map(|text| Ok((*text).to_owned()))).unwrap()
     }
 
     #[test]
@@ -87,6 +88,7 @@ mod tests {
         assert_eq!(correct("lawnmower"), ["lawn", "mower"]);
         assert_eq!(correct("wd41"), [""; 0], "model numbers are kept");
         assert_eq!(correct("oik"), [""; 0], "short words are kept");
+        assert_eq!(correct("more"), [""; 0], "an everyday word is no typo of `mower`");
     }
 
     #[test]

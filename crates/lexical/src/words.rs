@@ -51,6 +51,21 @@ pub fn is_stop_word(word: &str) -> bool {
     word.len() <= 5 && WORDS.binary_search(&word).is_ok()
 }
 
+/// Everyday English of four or more letters, in the singular.
+const EVERYDAY: &str = "
+    about above after again against alternative always another anybody anyone anything because before being
+    below best better between both bring cannot cheap cheaper could doing done down during each else enough even
+    ever every everything expensive find give good great have having help here instead just keep less like look
+    looking make many maybe more most much must need needed never nice only other ours over please same send
+    should similar some somebody someone something such take than thank them they thing things those through
+    under until upon very want wanted were what when where which while whole will within without work would your
+";
+
+/// Returns whether a word is everyday English: no typo, although no item may have it.
+pub fn is_everyday_word(word: &str) -> bool {
+    EVERYDAY.split_ascii_whitespace().any(|everyday| everyday == word)
+}
+
 /// Irregular plurals, and singular words that end like a plural.
 const IRREGULAR: [(&str, &str); 44] = [
     ("always", "always"),
@@ -132,6 +147,7 @@ mod tests {
         assert!(IRREGULAR.is_sorted());
         assert!(["a", "but", "their", "with"].into_iter().all(is_stop_word));
         assert!(!["no", "not", "desk"].into_iter().any(is_stop_word));
+        assert!(["about", "need", "which", "your"].into_iter().all(is_everyday_word));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use souk_io::beir::{Counts, DataWriter};
 use souk_io::domain::{Item, Judgement, Level, Query};
 use souk_io::error::Result;
 use souk_io::item_text::ItemText;
-use souk_lexical::Lexical;
+use souk_lexical::{Lexical, LexicalOptions};
 
 /// Step of writing a market, for progress reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,10 +67,14 @@ fn write_items(
         })
     });
     let item_text = ItemText::default();
-    Lexical::build(items.map(|item| {
-        writer.item(&item)?;
-        Ok(item_text.render(&item))
-    }))
+    // the shop's own search, which decides what shoppers see
+    Lexical::build_with(
+        LexicalOptions::LUCENE,
+        items.map(|item| {
+            writer.item(&item)?;
+            Ok(item_text.render(&item))
+        }),
+    )
 }
 
 fn write_queries(

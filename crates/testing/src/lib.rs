@@ -34,3 +34,17 @@ pub fn model(name: &str) -> PathBuf {
     let cache = std::env::var_os("SOUK_CACHE").map_or(cache, PathBuf::from);
     cache.join("models").join(name)
 }
+
+/// Copies a folder with all that is in it.
+pub fn copy_folder(from: &Path, to: &Path) {
+    std::fs::create_dir(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap() {
+        let from = entry.unwrap().path();
+        let to = to.join(from.file_name().unwrap());
+        if from.is_dir() {
+            copy_folder(&from, &to);
+        } else {
+            std::fs::copy(from, to).unwrap();
+        }
+    }
+}

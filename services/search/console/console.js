@@ -484,12 +484,17 @@ function allFields(hit, key) {
     el("dl", { class: "fields" }, rows.map(([name, value]) => [el("dt", {}, name), el("dd", { dir: "auto" }, value)])));
 }
 
+const TERMS = { overlap: "term overlap", trigrams: "letter trigrams", missing_numbers: "missing numbers" };
+
 function explanation(hit, most) {
-  const { channels, overlap } = hit.explain;
+  const { channels, terms, overlap } = hit.explain;
   const part = (words, share, kind) => cell(el("div", { class: "part" }, words, bar(share, kind)), null);
   const rows = Object.entries(channels ?? {}).filter(([, one]) => one).map(([name, one]) =>
     row(name, cell(whole(one.rank)), cell(score(one.score)), cell(short(one.weight)), part(score(one.part), one.part / most, name)));
-  if (isNumber(overlap)) {
+  for (const [name, one] of Object.entries(terms ?? {})) {
+    rows.push(row(TERMS[name] ?? name, cell(""), cell(score(one.value)), cell(short(one.weight)), part(score(one.part), Math.abs(one.part) / most, "overlap")));
+  }
+  if (!terms && isNumber(overlap)) {
     rows.push(el("tr", {}, el("th", { scope: "row", colspan: "4" }, "Term overlap with the query"), part(percent(100 * overlap), overlap, "overlap")));
   }
   const heads = [head("Channel"), ...["Rank", "Score", "Weight"].map((name) => head(name, "number")), head("Part")];
@@ -514,7 +519,8 @@ function drawMeta(answer) {
 }
 
 function drawHits(answer) {
-  const parts = answer.hits.flatMap((hit) => Object.values(hit.explain?.channels ?? {}).map((one) => one?.part ?? 0));
+  const explained = (hit) => Object.values({ ...hit.explain?.channels, ...hit.explain?.terms });
+  const parts = answer.hits.flatMap((hit) => explained(hit).map((one) => Math.abs(one?.part ?? 0)));
   // One scale per page, so that bars are comparable.
   const most = Math.max(...parts, 0) || 1;
   $("hits").replaceChildren(...answer.hits.map((hit) => hitCard(hit, most)));

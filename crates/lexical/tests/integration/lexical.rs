@@ -32,7 +32,7 @@ fn scores_and_order_equal_bm25s() {
     let golden = std::env::var_os("SOUK_GOLDEN").map_or(root().join("tests/golden"), PathBuf::from);
     let expected: Vec<Expected> =
         serde_json::from_slice(&fs::read(golden.join("bm25/expected.json")).unwrap()).unwrap();
-    let shop = built(&root().join("docs/demo"), LexicalOptions::default());
+    let shop = built(&root().join("docs/demo"), LexicalOptions::LUCENE);
     for Expected { query, terms: expected_terms, hits } in &expected {
         assert_eq!(&terms(query), expected_terms, "{query}");
         let found = shop.search(query, 1000).unwrap();
@@ -58,7 +58,7 @@ fn texts() -> impl Strategy<Value = Vec<String>> {
 proptest! {
     #[test]
     fn top_k_is_a_prefix_of_all_hits(texts in texts(), k in 0_usize..10) {
-        let shop = Lexical::build(texts.iter().cloned().map(Ok)).unwrap();
+        let shop = Lexical::build_with(LexicalOptions::LUCENE, texts.iter().cloned().map(Ok)).unwrap();
         for query in &texts {
             let all = shop.search(query, texts.len()).unwrap();
             prop_assert_eq!(&shop.search(query, k).unwrap()[..], &all[..k.min(all.len())]);
@@ -116,7 +116,7 @@ fn real_queries_reach_recall_and_typo_correction_raises_it() {
     let texts: Vec<&str> = queries.iter().map(|query| query.text.as_str()).collect();
     // recall of Good items at 100
     let recall = |typos: bool| {
-        let shop = built(&data, LexicalOptions { typos, ..LexicalOptions::default() });
+        let shop = built(&data, LexicalOptions { typos, ..LexicalOptions::LUCENE });
         let hits = shop.search_many(&texts, 100).unwrap();
         let pairs = queries.iter().zip(&hits).flat_map(|(query, hits)| hits.iter().map(move |hit| (&query.id, hit)));
         let found = pairs.filter(|(query, hit)| good.contains(&(*query, &ids[hit.row as usize]))).count();

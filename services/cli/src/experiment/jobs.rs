@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use souk::error::Error;
 
-use super::plan::{ExperimentPlan, ExperimentRow, RowKind};
+use super::plan::{ExperimentPlan, ExperimentRow, RowChannel, RowKind};
 
 const POLL: Duration = Duration::from_millis(100);
 
@@ -236,6 +236,13 @@ fn evaluate_args(plan: &ExperimentPlan, paths: &ExperimentPaths, row: &Experimen
     match row.kind {
         RowKind::Lexical => args.extend(["--channel".into(), "lexical".into()]),
         _ => args.extend(["--model".into(), text(&paths.model(row, seed))]),
+    }
+    if row.channel == RowChannel::Hybrid {
+        args.extend(["--channel".into(), "hybrid".into()]);
+    }
+    if let Some((rerank, by)) = row.rerank.as_ref().and_then(|rerank| Some((rerank, plan.row(&rerank.by)?))) {
+        args.extend(["--rerank".into(), rerank.depth.to_string()]);
+        args.extend(["--reranker".into(), text(&paths.model(by, seed))]);
     }
     if let Some(rewrites) = &row.rewrites {
         let file = match rewrites.strip_prefix("{data}") {

@@ -67,6 +67,24 @@ pub enum RowKind {
     Relevance,
 }
 
+/// Channels of a model's evaluation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RowChannel {
+    #[default]
+    Dense,
+    Hybrid,
+}
+
+/// Reranking of the first hits.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Rerank {
+    /// Id of a relevance row.
+    pub by: String,
+    pub depth: u32,
+}
+
 /// One row: a line of a table, or the base model of another row.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -84,6 +102,11 @@ pub struct ExperimentRow {
     /// `--set` values for evaluation.
     #[serde(default)]
     pub measured: Vec<String>,
+    /// Channels that answer, as in `/search`.
+    #[serde(default)]
+    pub channel: RowChannel,
+    /// Relevance model that orders the first hits again.
+    pub rerank: Option<Rerank>,
     /// Query rewrites for BM25; `{data}` expands to the experiment's data folder.
     pub rewrites: Option<PathBuf>,
     /// Whether to evaluate the row.
@@ -152,6 +175,15 @@ impl ExperimentPlan {
                     "row `{id}`: `from` is required for kind model, train and relevance, and not allowed for others"
                 ));
             }
+            let has_no_model = matches!(row.kind, RowKind::Lexical | RowKind::Relevance);
+            if row.channel == RowChannel::Hybrid && has_no_model {
+                return Err(format!("row `{id}`: `channel` is only for rows with an encoder"));
+            }
+            if let Some(rerank) = &row.rerank
+                && self.row(&rerank.by).is_none_or(|by| by.kind != RowKind::Relevance)
+            {
+                return Err(format!("row `{id}`: `rerank.by` is `{}`, which is no row of kind relevance", rerank.by));
+            }
             if row.rewrites.is_some() && row.kind != RowKind::Lexical {
                 return Err(format!("row `{id}`: `rewrites` is only for kind lexical"));
             }
@@ -213,7 +245,8 @@ impl ExperimentRow {
         let from = self.from.as_deref().filter(|from| plan.row(from).is_some());
         let named = self.set.iter().flat_map(|set| set.split('{').skip(1).filter_map(|rest| rest.split_once('}')));
         // braces may also be an inline TOML table
-        from.into_iter().chain(named.map(|(id, _)| id).filter(|id| is_id(id))).collect()
+        let named = named.map(|(id, _)| id).filter(|id| is_id(id));
+        from.into_iter().chain(named).chain(self.rerank.as_ref().map(|rerank| rerank.by.as_str())).collect()
     }
 
     /// Whether the result depends on the seed.

@@ -138,7 +138,7 @@ fn hybrid_search_is_measured_as_it_is_served() {
 fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
     let shop = TestShop::new();
     let model = shop.place("model");
-    copy_folder(Path::new(&golden_model()), Path::new(&model));
+    souk_testing::copy_folder(Path::new(&golden_model()), Path::new(&model));
     let fit = ["fit-fusion", "--model", &model, "--data", &shop.data, "--split"];
     let text = run_ok(&[&fit[..], &["test"]].concat());
     assert!(text.contains("nDCG@10 on 60 queries: equal weights ") && text.contains("trigrams"), "{text}");
@@ -223,19 +223,6 @@ fn usage_errors_exit_with_2_and_bad_files_with_1() {
     fs::remove_file(Path::new(&shop.data).join("market.json")).unwrap();
     assert_fails(2, "only those have an oracle", &[&base[..], &["--channel", "lexical", "--judge", "oracle"]].concat());
     assert_fails(2, "required", &["compare", &out]);
-}
-
-fn copy_folder(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let from = entry.unwrap().path();
-        let to = to.join(from.file_name().unwrap());
-        if from.is_dir() {
-            copy_folder(&from, &to);
-        } else {
-            fs::copy(from, to).unwrap();
-        }
-    }
 }
 
 fn golden_model() -> String {

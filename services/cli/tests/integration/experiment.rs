@@ -194,6 +194,8 @@ fn rejects_invalid_plans() {
         ("market = {", "# market = {", "--data DIR"),
         ("kind = \"lexical\"", "kind = \"model\"", "`from` is required for kind model"),
         ("depth = 150", "depth = 150\njudge = \"base\"", "`experiment.judge`"),
+        ("kind = \"lexical\"", "kind = \"lexical\"\nchannel = \"hybrid\"", "`channel` is only for rows"),
+        ("kind = \"init\"", "kind = \"init\"\nrerank = { by = \"bm25\", depth = 9 }", "no row of kind relevance"),
     ] {
         let home = new_experiment();
         fs::write(home.path().join("plan.toml"), PLAN.replacen(from, to, 1)).unwrap();
@@ -217,6 +219,19 @@ fn one_judge_evaluates_all_rows_and_may_set_its_own_seed() {
     assert!(measured.iter().all(|line| line.contains(judge)), "{out}");
     let judges: Vec<&str> = out.lines().filter(|line| line.starts_with("souk relevance train")).collect();
     assert!(judges.iter().all(|line| line.ends_with("--set relevance.seed=9")), "{out}");
+}
+
+#[test]
+fn a_row_is_measured_with_the_pipeline_that_it_names() {
+    let home = new_experiment();
+    let rows = "[[row]]\nid = \"judge\"\nname = \"Judge\"\nkind = \"relevance\"\nfrom = \"base\"\nconfig = \"stage.toml\"\n\n\
+                [[row]]\nid = \"served\"\nname = \"Served\"\nkind = \"model\"\nfrom = \"base\"\nchannel = \"hybrid\"\n\
+                rerank = { by = \"judge\", depth = 20 }\n\n[[table]]";
+    fs::write(home.path().join("plan.toml"), PLAN.replacen("[[table]]", rows, 1)).unwrap();
+    let (code, out, log) = experiment(home.path(), &["--dry-run"]);
+    assert_eq!(code, Some(0), "{log}");
+    let served = "--model out/base/seed-2/model --channel hybrid --rerank 20 --reranker out/judge/seed-2/model";
+    assert!(out.lines().any(|line| line.starts_with("souk evaluate") && line.contains(served)), "{out}");
 }
 
 /// A stop waits for the current step, however long it takes, and keeps its checkpoint.

@@ -10,6 +10,7 @@ use souk::backbone::Precision;
 use souk::dataset::{Ingest, IngestSettings, JoinCounts};
 use souk::domain::TextKind;
 use souk::encoder::{Encoder, Overrides, Placement};
+use souk::lexical::{FeatureWeights, FittedFusion, FittedOn};
 use souk::log::file::{FileSettings, FileSource};
 use souk::log::{LogSource, OnGap, Resume};
 use tch::Device;
@@ -40,6 +41,31 @@ async fn search_explains_and_pages() {
     assert_eq!(pages, whole);
     let all = running.ids(json!({"query": query, "k": 1000})).await;
     assert_eq!(all.len(), NUM);
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hybrid_search_uses_the_weights_that_were_fitted_to_the_model() {
+    let home = shop();
+    let model = home.path().join("model");
+    souk_testing::copy_folder(&golden("st_mean_dense"), &model);
+    let weights = FeatureWeights { dense: 1.0, lexical: 0.1, overlap: 2.0, trigrams: 1.0, missing_numbers: -3.0 };
+    FittedFusion::new(Some(weights), FittedOn::default()).save(&model).unwrap();
+    let running = Running::start(home.path(), &[&format!("model.path={}", model.display())]).await;
+    let mut body = json!({"query": "oak lamp number 7", "k": 5, "explain": true, "hybrid": true});
+    let found = running.ask("POST /search", body.clone()).await.json();
+    let first = &found["hits"][0];
+    let explained = &first["explain"];
+    let parts = [&explained["channels"], &explained["terms"]].map(|parts| parts.as_object().unwrap().values());
+    let parts: Vec<f64> = parts.into_iter().flatten().map(|part| part["part"].as_f64().unwrap()).collect();
+    assert_eq!((first["id"].as_str(), parts.len()), (Some("i7"), 5), "{first}");
+    assert!((parts.iter().sum::<f64>() - first["score"].as_f64().unwrap()).abs() < 1e-5, "{first}");
+    let second = &found["hits"][1]["explain"]["terms"]["missing_numbers"];
+    assert_eq!((second["value"].as_f64(), second["part"].as_f64()), (Some(1.0), Some(-3.0)), "{found}");
+    // weights in the request take precedence
+    body["hybrid"] = json!({"dense": 1, "lexical": 1});
+    let weighted = running.ask("POST /search", body).await.json();
+    assert!(weighted["hits"][0]["explain"]["terms"].is_null(), "{weighted}");
     running.stop().await;
 }
 
