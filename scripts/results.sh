@@ -16,7 +16,7 @@ main() {
 }
 
 market() {
-    local out=$1 shop=$1/shop base=$1/base
+    local out=$1 shop=$1/shop base=$1/base lucene=(--set "search.lexical={k1=1.2,typos=false}")
     "$souk" market --seed 7 --items 20000 --queries 5000 --out "$shop"
     "$souk" ingest --from "$shop/logs.ndjson" --data "$shop"
     "$souk" init --config configs/scratch-bert.toml --data "$shop" --out "$base"
@@ -24,10 +24,10 @@ market() {
     local clicks=(--set train.pairs=examples --set train.epochs=6 --set train.optimizer.learning_rate=5e-4)
     "$souk" "${stage[@]}" --out "$out/judgements"
     "$souk" "${stage[@]}" --out "$out/clicks" "${clicks[@]}"
-    "$souk" evaluate --channel lexical --data "$shop" --out "$out/run-bm25"
+    "$souk" evaluate --channel lexical "${lucene[@]}" --data "$shop" --out "$out/run-bm25"
     local model
     for model in base clicks judgements; do
-        "$souk" evaluate --model "$out/$model" --data "$shop" --out "$out/run-$model"
+        "$souk" evaluate --model "$out/$model" "${lucene[@]}" --data "$shop" --out "$out/run-$model"
     done
     "$souk" compare "$out"/run-{bm25,base,clicks,judgements}
 }

@@ -34,7 +34,9 @@ fn runtime() -> Result<&'static Runtime> {
 impl Config {
     pub(super) fn open_blend(&self, data: &DataFolder, item_text: &ItemText) -> Result<Blend> {
         let texts = || data.items().map(|items| items.map(|item| Ok(item_text.render(&item?.1))));
-        let blend = Blend::build(&self.reward, self.open_judge(data, item_text)?, || Lexical::build(texts()?))?;
+        let options = self.search.lexical.unwrap_or_default();
+        let lexical = || Lexical::build_with(options, texts()?);
+        let blend = Blend::build(&self.reward, self.open_judge(data, item_text)?, lexical)?;
         let qualities = if self.reward.quality > 0.0 { self.qualities(data)? } else { HashMap::new() };
         Ok(blend.with_qualities(qualities))
     }
