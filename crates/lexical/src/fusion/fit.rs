@@ -8,9 +8,7 @@
 //! `x`: features; `g`: gains; `σ_f`: the feature's deviation among the candidates of a query. The loss is convex; Newton's method finds
 //! its minimum in a few steps.
 
-use serde::{Deserialize, Serialize};
-
-use super::fitted::{FeatureWeights, NUM_FEATURES};
+use super::fitted::{FeatureWeights, FitQuality, NUM_FEATURES};
 
 /// λ: keeps weights small if there are few queries.
 const RIDGE: f64 = 2e-3;
@@ -32,15 +30,6 @@ pub struct JudgedCandidates {
     pub gains: Vec<f64>,
     /// Gains of all judged items, found or not.
     pub judged: Vec<f64>,
-}
-
-/// nDCG@10 over the queries that have a judged item with a gain.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FitQuality {
-    pub equal: f64,
-    /// By cross-validation: each fifth of the queries is ordered by weights that were fitted to the others.
-    pub fitted: f64,
 }
 
 /// The weights with the lowest loss; none if no query has a candidate with a gain.

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::FitQuality;
 use crate::TermFeatures;
 use souk_io::atomic_dir::write_json_atomic;
 use souk_io::error::{Error, Result};
@@ -51,6 +50,15 @@ pub struct FittedOn {
     pub queries: usize,
     /// None if there were too few queries.
     pub quality: Option<FitQuality>,
+}
+
+/// nDCG@10 over the queries that have a judged item with a gain.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FitQuality {
+    pub equal: f64,
+    /// By cross-validation: each fifth of the queries is ordered by weights that were fitted to the others.
+    pub fitted: f64,
 }
 
 impl FeatureWeights {

@@ -16,8 +16,8 @@ use std::iter;
 
 use crate::TermFeatures;
 
-pub use fit::{FitQuality, JudgedCandidates, cross_validate, fit};
-pub use fitted::{FUSION, FeatureWeights, FittedFusion, FittedOn, NUM_FEATURES};
+pub use fit::{JudgedCandidates, cross_validate, fit};
+pub use fitted::{FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, NUM_FEATURES};
 pub use weights::{Fusion, Hybrid, Weights};
 
 /// Hits per channel before fusion; ten or a hundred times as many when more are requested.
