@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 use souk::beir::DataFolder;
 use souk::domain::query_place;
+use souk::error::Error;
 use souk::lexical::{FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, Lexical};
+use souk::objects;
 use souk::report::{Fitted, MIN_QUERIES, Task, TaskQuery, fit_fusion};
 
 use crate::evaluate::encode_task;
@@ -44,6 +46,11 @@ pub struct FitFusionCommand {
 impl FitFusionCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let config = globals.load(self.model.changes())?;
+        if let Some(path) = config.model.path.as_deref().filter(|path| objects::is_remote(path)) {
+            let problem =
+                format!("`{path}` is remote, and fusion.json is written beside the model: copy it to a folder first");
+            return Err(Error::config("model.path", problem).into());
+        }
         let dir = config.model_dir()?;
         let reader = config.open_reader()?;
         let task = Task::load(&DataFolder::open(&self.data)?, &self.split, reader.item_text())?;

@@ -13,7 +13,7 @@ use super::fitted::{FeatureWeights, FitQuality, NUM_FEATURES};
 /// λ: keeps weights small if there are few queries.
 const RIDGE: f64 = 2e-3;
 const MAX_STEPS: usize = 50;
-const MAX_HALVINGS: usize = 30;
+const MAX_HALVINGS: i32 = 30;
 const TOLERANCE: f64 = 1e-10;
 const FOLDS: usize = 5;
 /// Rank at which nDCG is cut.
@@ -88,16 +88,14 @@ fn fit_among(queries: &[&JudgedCandidates]) -> Option<Vector> {
         if decrease < TOLERANCE {
             break;
         }
-        let mut share = 1.0;
-        for _ in 0..MAX_HALVINGS {
+        let halved = (0..MAX_HALVINGS).map(|halvings| 2.0_f64.powi(-halvings)).find_map(|share| {
             let moved: Vector = std::array::from_fn(|f| weights[f] - share * step[f]);
             let there = Loss::of(&queries, &moved, &ridge);
-            if there.value < at.value {
-                (weights, at) = (moved, there);
-                break;
-            }
-            share /= 2.0;
-        }
+            (there.value < at.value).then_some((moved, there))
+        });
+        // no lower loss within rounding: the minimum
+        let Some(lower) = halved else { break };
+        (weights, at) = lower;
     }
     Some(weights)
 }

@@ -45,12 +45,16 @@ impl Learner<'_> {
         arguments.extend(["--data".into(), data.into()]);
         self.steps.run("Collect training examples from the log", None, arguments)?;
         self.evaluate(LEXICAL, None, GATE_SPLIT)?;
+        // a model that passed the gate before stays served meanwhile
+        let is_first = self.shop.served().canonicalize().ok() == base.canonicalize().ok();
         let base = &self.own_copy(base)?;
         self.fit(UNTRAINED, base)?;
         let (run, _) = self.evaluate(UNTRAINED, Some(base), GATE_SPLIT)?;
         let mut best = Candidate { stage: UNTRAINED.into(), model: base.clone(), run, beaten: None };
         let mut models = vec![(UNTRAINED.to_owned(), base.clone())];
-        self.promote(&best)?;
+        if is_first {
+            self.promote(&best)?;
+        }
         for stage in &self.config.trainer.stage {
             let (model, is_trained) = self.train(stage, &best.model)?;
             self.fit(&stage.name, &model)?;
@@ -84,6 +88,7 @@ impl Learner<'_> {
     fn promote(&self, best: &Candidate) -> anyhow::Result<()> {
         if self.shop.served().canonicalize().ok() != best.model.canonicalize().ok() {
             self.shop.link_served(&best.model)?;
+            say(&format!("\nServed from now on: the model of `{}`", best.stage));
         }
         let is_new = best.stage != UNTRAINED || FeatureWeights::of_model(&best.model)?.is_some();
         if self.is_serving && is_new { offer(self.config, best) } else { Ok(()) }

@@ -164,6 +164,7 @@ fn two_files_become_a_measured_and_trained_model() {
     let again = run_ok(&["start", "--out", &shop.display().to_string(), "--once"]);
     let printed = String::from_utf8_lossy(&again.stderr).into_owned();
     assert!(printed.contains("Train: r-grpo: done before"), "{printed}");
+    assert!(!printed.contains("Served from now on"), "the trained model stays served: {printed}");
     assert_eq!(fs::read(trained.join("model.safetensors")).unwrap(), weights);
 
     // an evaluation by an earlier version, which lacks a metric, is made again
