@@ -39,7 +39,7 @@ use souk_nn::collective;
 use souk_nn::encoder::{Encoder, Limits, Outline, Overrides, Placement, Reader, Scratch};
 use souk_reward::{Judge, RewardSettings};
 use souk_serving::index::IndexSettings;
-use souk_serving::search::{ModelLoader, SearchSettings, ServiceDeps};
+use souk_serving::search::{ModelLoader, SearchSettings, ServiceDeps, VersionModels};
 
 /// Every section of a configuration file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -266,7 +266,10 @@ impl Config {
         let config = self.clone();
         let load_model: ModelLoader = Arc::new(move |path| {
             let model = ModelConfig { path: Some(path.into()), ..config.model.clone() };
-            Self { model, ..config.clone() }.open_encoder()?.for_search()?.freeze()
+            let config = Self { model, ..config.clone() };
+            let encoder = config.open_encoder()?.for_search()?.freeze()?;
+            let reranker = config.open_version_reranker(encoder.dir(), encoder.item_text())?;
+            Ok(VersionModels { encoder, reranker })
         });
         let (settings, index, limits) = (self.search.clone(), self.index.clone(), self.worker);
         Ok(ServiceDeps { settings, index, limits, load_model, cache: self.store.open_cache()? })

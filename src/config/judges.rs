@@ -4,16 +4,19 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
+use tch::Device;
 use tokio::runtime::{Builder, Runtime};
 
 use super::Config;
-use souk_cross_encoder::CrossEncoderJudge;
+use souk_cross_encoder::{CrossEncoder, CrossEncoderJudge, PairScorer, RERANKER, RerankFit, Reranker};
 use souk_io::audit::AuditLog;
 use souk_io::beir::DataFolder;
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
-use souk_lexical::Lexical;
+use souk_lexical::{FeatureWeights, Fusion, Hybrid, Lexical};
 use souk_nn::backbone::Precision;
+use souk_nn::encoder::Placement;
+use souk_report::Reranking;
 use souk_reward::{Blend, Judge, ModelJudge, QrelsJudge, RewardSource};
 use souk_store::{MAX_PAGE, SqlLedger};
 
@@ -87,21 +90,54 @@ impl Config {
         self.open_model_judge(&ModelJudge::at(model), item_text)
     }
 
+    /// The reranker in a model's folder.
+    pub(super) fn open_version_reranker(&self, dir: &Path, item_text: &ItemText) -> Result<Option<Reranker>> {
+        Reranker::of_model(dir, self.reranking()?, self.worker, item_text)
+    }
+
+    /// What `/search` reranks the hits of the model in a folder with, and how many, if its channel is `fusion`.
+    pub fn open_served_reranker(
+        &self,
+        dir: &Path,
+        fusion: Option<&Fusion>,
+        item_text: &ItemText,
+    ) -> Result<Option<(Reranking, usize)>> {
+        let own = Hybrid::Enabled(true).fusion(FeatureWeights::of_model(dir)?);
+        let Some(fit) = RerankFit::of_model(dir)?.filter(|_| fusion.is_some() && fusion == own.as_ref()) else {
+            return Ok(None);
+        };
+        let depth = self.search.rerank.depth(&fit);
+        if depth == 0 {
+            return Ok(None);
+        }
+        let scorer = Box::new(self.open_pair_scorer(&dir.join(RERANKER), item_text)?);
+        Ok(Some((Reranking::Version { scorer, weight: fit.weight }, depth)))
+    }
+
+    /// The relevance model at a path, as it reranks the hits of a search.
+    pub fn open_pair_scorer(&self, dir: &Path, item_text: &ItemText) -> Result<PairScorer> {
+        PairScorer::open(dir, self.reranking()?, item_text)
+    }
+
+    /// Reranking is in int8 where the CPU has it: it is twice as fast, and the order hardly differs.
+    fn reranking(&self) -> Result<Placement> {
+        let mut placement = self.placement()?;
+        placement.adapter = None;
+        if placement.device == Device::Cpu && souk_native::supports_int8() {
+            placement.precision = Precision::Int8;
+        }
+        Ok(placement)
+    }
+
     /// A relevance model in this process. One that was trained on texts of another template is an error.
     fn open_model_judge(&self, judge: &ModelJudge, item_text: &ItemText) -> Result<Arc<dyn RewardSource>> {
         let mut placement = self.placement()?;
         if judge.int8 {
             placement.precision = Precision::Int8;
         }
-        let opened = CrossEncoderJudge::open(&judge.path, placement, judge.batch_tokens)?;
-        if opened.item_text() != item_text {
-            let problem = format!(
-                "was trained on items as `{}`, but is asked about items as `{item_text}`: set encoder.item_text to the former, or \
-                 train the relevance model again with the latter",
-                opened.item_text()
-            );
-            return Err(Error::config(judge.path.display(), problem));
-        }
+        let model = CrossEncoder::open(&judge.path, placement)?;
+        model.check_item_text(&judge.path, item_text)?;
+        let opened = CrossEncoderJudge::new(model.freeze()?, judge.batch_tokens);
         Ok(Arc::new(opened))
     }
 

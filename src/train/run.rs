@@ -23,6 +23,7 @@ use super::policy_metrics::PolicyMetrics;
 use super::resume_check::{ContentHashes, Resumable, check_resumes, without_place};
 use super::step_log::StepLog;
 use crate::checkpoint::{CheckpointState, Checkpoints};
+use souk_cross_encoder::copy_reranker;
 use souk_ingest::dataset::Pairs;
 use souk_io::atomic_dir::{create_empty_dir, fsync};
 use souk_io::beir::DataFolder;
@@ -374,10 +375,11 @@ fn export(encoder: &mut Encoder, out: &Path) -> Result<()> {
         }
     }
     encoder.export(&whole)?;
-    // hybrid search goes on with the weights of the model that training began with
+    // hybrid search goes on with the weights and the reranker of the model that training began with
     if let Some(fusion) = FittedFusion::load(encoder.dir())? {
         fusion.save(&whole)?;
     }
+    copy_reranker(encoder.dir(), &whole)?;
     let entries = fs::read_dir(&whole).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
     let mut entries: Vec<PathBuf> = entries.map_err(Error::store(&whole, "list it"))?;
     entries.sort_by_key(|path| path.file_name().is_some_and(|name| name == "config.json"));

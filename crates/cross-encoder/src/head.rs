@@ -15,7 +15,7 @@ use souk_reward::Verdict;
 
 pub const NUM_LEVELS: usize = 4;
 /// Finite stand-in for infinity; infinity would give NaN gradients.
-const FAR: f64 = 1e4;
+pub(super) const FAR: f64 = 1e4;
 const INIT_STD: f64 = 0.02;
 /// Tensor of the cutpoints: the first, then the inverse softplus of each distance to the next.
 const CUTPOINTS: &str = "ordinal.cutpoints";
@@ -195,6 +195,17 @@ impl Grading {
     pub fn score(&self, outputs: &[f32]) -> f64 {
         let [_, second, third, fourth] = self.probabilities(outputs);
         ((second + 2.0 * third + 3.0 * fourth) / 3.0).clamp(0.0, 1.0)
+    }
+
+    /// One number that rises with the relevance: an ordinal loss's output, else the logit of the score.
+    pub fn output(&self, outputs: &[f32]) -> f32 {
+        match (self.loss, outputs) {
+            (Loss::Ordinal, [output, ..]) => *output,
+            _ => {
+                let score = self.score(outputs).clamp(1e-6, 1.0 - 1e-6);
+                (score / (1.0 - score)).ln() as f32
+            }
+        }
     }
 
     /// Probability of L3 or L4.

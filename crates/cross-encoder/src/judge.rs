@@ -6,14 +6,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use super::model::CrossEncoder;
 use super::reader::{PairReader, PairText};
 use souk_io::error::Result;
-use souk_io::item_text::ItemText;
 use souk_nn::encoder::Placement;
 use souk_nn::worker::Model;
 use souk_reward::{Question, RewardSource, Verdict};
 
 pub struct CrossEncoderJudge {
     id: String,
-    item_text: ItemText,
     reader: Arc<PairReader>,
     // libtorch tensors are not shared between threads
     model: Mutex<CrossEncoder>,
@@ -23,13 +21,8 @@ pub struct CrossEncoderJudge {
 impl CrossEncoderJudge {
     /// Tokens per batch; verdicts do not depend on it.
     pub fn new(model: CrossEncoder, batch_tokens: usize) -> Self {
-        let (id, item_text, reader) = (model.id().into(), model.item_text().clone(), model.reader());
-        Self { id, item_text, reader, model: Mutex::new(model), batch_tokens }
-    }
-
-    /// Template of the items' texts that the model was trained on.
-    pub fn item_text(&self) -> &ItemText {
-        &self.item_text
+        let (id, reader) = (model.id().into(), model.reader());
+        Self { id, reader, model: Mutex::new(model), batch_tokens }
     }
 
     /// Opens a folder written by `souk relevance train`.

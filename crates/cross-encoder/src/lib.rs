@@ -2,19 +2,21 @@
 //! graded pairs and calibrated on held-out queries.
 //!
 //! `pairs` draws and splits the data, `reader` tokenizes pairs, `reading` says which states are read, `head` has losses and
-//! levels, `model` is the complete model with its folder, `train` trains, `calibration` and `agreement` evaluate, and `judge`
-//! implements the judge interface.
+//! levels, `model` is the complete model with its folder, `lists` is the listwise loss, `train` trains, `calibration` and `agreement` evaluate, and `judge`
+//! implements the judge interface, and `reranker` makes a relevance model a part of a version.
 
 mod agreement;
 mod calibration;
 mod folder;
 mod head;
 mod judge;
+mod lists;
 mod manifest;
 mod model;
 mod pairs;
 mod reader;
 mod reading;
+mod reranker;
 mod train;
 
 use std::path::PathBuf;
@@ -30,6 +32,10 @@ pub use self::model::{CrossEncoder, EncoderShape};
 pub use self::pairs::{DataPart, GradedPair, GradedPairs, part_of};
 pub use self::reader::{PairReader, PairSide, PairText};
 pub use self::reading::Reading;
+pub use self::reranker::{
+    MAX_RERANKED, PairScorer, RERANKER, Reordered, RerankFit, RerankQuality, Reranker, copy_reranker, disable_reranker,
+    reorder,
+};
 pub use self::train::{JudgeMeasurement, JudgeReport, METRICS, TrainProgress, Training};
 use souk_io::error::{Error, Result};
 use souk_nn::optimizer::OptimizerSettings;
@@ -50,6 +56,9 @@ pub struct RelevanceSettings {
     /// Unjudged hits of BM25 per query, drawn from the first 100, that are added as L1: a model that reranks hits must tell them apart.
     pub lexical_negatives: usize,
     pub loss: Loss,
+    /// Weight of a listwise softmax over the pairs of a query, added to the loss of their levels; 0: pairs are learned one by one. For a
+    /// model that reranks hits.
+    pub list_weight: f64,
     /// Default: first token for BERT, last token for a decoder.
     pub pooling: Option<Reading>,
     /// Starts from only the lowest layers of the model.
@@ -81,6 +90,7 @@ impl Default for RelevanceSettings {
             random_negatives: 4,
             lexical_negatives: 0,
             loss: Loss::Ordinal,
+            list_weight: 0.0,
             pooling: None,
             num_layers: None,
             max_tokens: None,
@@ -104,6 +114,13 @@ impl RelevanceSettings {
         }
         if !self.epochs.is_finite() || self.epochs <= 0.0 {
             return Err(Error::config("relevance.epochs", format!("is {}: use a number above 0", self.epochs)));
+        }
+        if !self.list_weight.is_finite() || self.list_weight < 0.0 {
+            return Err(Error::config("relevance.list_weight", format!("is {}: use 0 or more", self.list_weight)));
+        }
+        if self.list_weight > 0.0 && self.loss == Loss::FourWay {
+            let problem = "needs one score per pair, and `four_way` has four: use relevance.loss = \"ordinal\"";
+            return Err(Error::config("relevance.list_weight", problem));
         }
         if !(self.held_out > 0.0 && self.held_out < 1.0) {
             let problem = format!("is {}: use a fraction between 0 and 1", self.held_out);

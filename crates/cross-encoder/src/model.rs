@@ -112,6 +112,25 @@ impl CrossEncoder {
         Ok(model)
     }
 
+    /// Without the copy in f32 that judges pairs near a threshold.
+    pub(super) fn without_exact(mut self) -> Self {
+        self.exact = None;
+        self
+    }
+
+    /// An error if the model, in the folder `dir`, was trained on texts of another template.
+    pub fn check_item_text(&self, dir: &Path, item_text: &ItemText) -> Result<()> {
+        if self.item_text == *item_text {
+            return Ok(());
+        }
+        let problem = format!(
+            "was trained on items as `{}`, but is asked about items as `{item_text}`: set encoder.item_text to the former, or \
+             train the relevance model again with the latter",
+            self.item_text
+        );
+        Err(Error::config(dir.display(), problem))
+    }
+
     /// Freezes the model for inference: packs weights where the CPU has a packed format.
     pub fn freeze(mut self) -> Result<Self> {
         let Placement { device, precision, .. } = self.placement;
@@ -190,10 +209,9 @@ impl CrossEncoder {
         Ok(self.head.outputs(&self.pooling.pool(starts, pairs, self.placement.device, states)?))
     }
 
-    /// Mean loss of pairs with known levels, counted from 0.
-    pub fn loss(&self, pairs: &[&PairText], levels: &[i64], dropout: bool) -> Result<Tensor> {
-        let levels = Tensor::from_slice(levels).to_device(self.placement.device);
-        Ok(self.head.loss(&self.outputs(pairs, dropout)?, &levels))
+    /// Mean loss of `outputs` for known levels, counted from 0.
+    pub fn loss(&self, outputs: &Tensor, levels: &[i64]) -> Tensor {
+        self.head.loss(outputs, &Tensor::from_slice(levels).to_device(self.placement.device))
     }
 
     /// Like `outputs`, without a graph; one `Vec` per pair.

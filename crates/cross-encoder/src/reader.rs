@@ -92,6 +92,12 @@ impl PairReader {
         self.join(&self.query(query)?, &self.item(item)?)
     }
 
+    /// Reads the query once for all items.
+    pub fn read_all(&self, query: &str, items: &[&str]) -> Result<Vec<PairText>> {
+        let query = self.query(query)?;
+        items.iter().map(|item| self.join(&query, &self.item(item)?)).collect()
+    }
+
     pub(super) fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
     }

@@ -1,6 +1,7 @@
 //! Trains a relevance model from a base model and graded pairs, calibrates and evaluates it on held-out queries, and saves its
 //! folder. Deterministic on a CPU. Training is short and cannot be resumed: if stopped, nothing is saved.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -13,6 +14,7 @@ use super::agreement::Agreement;
 use super::calibration::{Calibration, Reliability};
 use super::head::Grading;
 use super::judge::batches;
+use super::lists;
 use super::manifest::{Base, CrossEncoderManifest, TrainedOn, write_json};
 use super::model::{CrossEncoder, EncoderShape};
 use super::pairs::{GradedPair, GradedPairs};
@@ -179,30 +181,44 @@ impl Training {
         stop: &AtomicBool,
         report: &mut impl FnMut(TrainProgress),
     ) -> Result<u64> {
-        let (seed, num) = (self.settings.seed, self.pairs.learn.len() as u64);
-        let mut order = Draw::new(num, Order { seed, block: None }, 0).take(draws as usize);
-        let (mut step, mut seen) = (0, 0);
+        let seed = self.settings.seed;
+        let mut learn = self.pairs.learn.clone();
+        let lists = (self.settings.list_weight > 0.0).then(|| lists::by_query(&mut learn));
+        let num = lists.as_ref().map_or(learn.len(), Vec::len) as u64;
+        let mut order = Draw::new(num, Order { seed, block: None }, 0);
+        let (mut step, mut drawn_pairs, mut seen) = (0, 0, 0);
         for block in 0_u64.. {
-            let drawn: Vec<GradedPair> =
-                order.by_ref().take(self.settings.block_pairs).map(|row| self.pairs.learn[row as usize]).collect();
+            let left = ((draws - drawn_pairs) as usize).min(self.settings.block_pairs);
+            let (mut drawn, mut of_block): (Vec<GradedPair>, Vec<Range<usize>>) = (Vec::new(), Vec::new());
+            while drawn.len() < left
+                && let Some(row) = order.next()
+            {
+                let from = drawn.len();
+                drawn.extend(match &lists {
+                    Some(lists) => &learn[lists[row as usize].clone()],
+                    None => &learn[row as usize..=row as usize],
+                });
+                of_block.push(from..drawn.len());
+            }
             if drawn.is_empty() {
                 break;
             }
+            drawn_pairs = (drawn_pairs + drawn.len() as u64).min(draws);
             let texts = self.read(&drawn)?;
-            let batches = batches(&texts, self.settings.batch_tokens);
+            let batches = match &lists {
+                Some(_) => lists::batches(&of_block, |place| texts[place].ids.len(), self.settings.batch_tokens),
+                None => batches(&texts, self.settings.batch_tokens),
+            };
             let shuffled = Permutation::new(batches.len() as u64, seed ^ (block + 1));
             for at in 0..batches.len() as u64 {
                 check_stop(stop)?;
                 let batch = &batches[shuffled.at(at) as usize];
                 let rate = self.settings.optimizer.rate(seen, draws);
-                let loss = {
-                    let chosen: Vec<&PairText> = batch.iter().map(|place| &texts[*place]).collect();
-                    let levels: Vec<i64> =
-                        batch.iter().map(|place| i64::from(drawn[*place].level.number()) - 1).collect();
-                    self.step(optimizer, &chosen, &levels, rate)?
-                };
+                let chosen: Vec<(&PairText, GradedPair)> =
+                    batch.iter().map(|place| (&texts[*place], drawn[*place])).collect();
+                let loss = self.step(optimizer, &chosen, rate)?;
                 step += 1;
-                seen += batch.len() as u64;
+                seen = (seen + batch.len() as u64).min(draws);
                 if !loss.is_finite() {
                     let problem = format!("the loss of step {step} is {loss}: use a smaller one");
                     return Err(Error::config("relevance.optimizer.learning_rate", problem));
@@ -218,12 +234,21 @@ impl Training {
     }
 
     /// One update; returns the loss before it.
-    fn step(&self, optimizer: &mut Optimizer, texts: &[&PairText], levels: &[i64], rate: f64) -> Result<f64> {
+    fn step(&self, optimizer: &mut Optimizer, batch: &[(&PairText, GradedPair)], rate: f64) -> Result<f64> {
         optimizer.zero();
         if self.settings.dropout {
             tch::manual_seed((self.settings.seed ^ rate.to_bits()) as i64);
         }
-        let loss = self.model.loss(texts, levels, self.settings.dropout)?;
+        let texts: Vec<&PairText> = batch.iter().map(|(text, _)| *text).collect();
+        let levels: Vec<i64> = batch.iter().map(|(_, pair)| i64::from(pair.level.number()) - 1).collect();
+        let outputs = self.model.outputs(&texts, self.settings.dropout)?;
+        let mut loss = self.model.loss(&outputs, &levels);
+        if self.settings.list_weight > 0.0 {
+            let queries: Vec<u32> = batch.iter().map(|(_, pair)| pair.query).collect();
+            if let Some(of_lists) = lists::loss(&outputs, &queries, &levels) {
+                loss += of_lists * self.settings.list_weight;
+            }
+        }
         loss.f_backward()?;
         let mut gradients = optimizer.gradients();
         let norm = optimizer.clip(&mut gradients);

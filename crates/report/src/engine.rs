@@ -12,6 +12,7 @@ use tch::Tensor;
 
 use super::run_file::{RunLine, read_run};
 use super::task::{Task, TaskQuery};
+use souk_cross_encoder::{PairScorer, Reordered, reorder};
 use souk_io::beir::lines;
 use souk_io::domain::{Query, TextKind};
 use souk_io::error::{Error, Result};
@@ -23,7 +24,7 @@ use souk_reward::{Question, RewardSource};
 const BLOCK_SCORES: usize = 1 << 24;
 /// Maximum queries per block.
 const BLOCK_QUERIES: usize = 256;
-const RERANKED_QUERIES: usize = 16;
+pub(super) const RERANKED_QUERIES: usize = 16;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EngineHit {
@@ -40,8 +41,28 @@ pub enum Engine {
     Lexical(Vec<String>),
     /// Hits by query.
     Run(Vec<Vec<EngineHit>>),
-    /// The first `depth` hits of an engine, ordered by a judge's scores.
-    Reranked { first: Box<Engine>, judge: Arc<dyn RewardSource>, depth: usize },
+    /// The first `depth` hits of an engine, ordered again.
+    Reranked { first: Box<Engine>, by: Reranking, depth: usize },
+}
+
+/// What orders the first hits again.
+pub enum Reranking {
+    /// A judge's scores.
+    Judge(Arc<dyn RewardSource>),
+    /// The relevance model of a version, as in `/search`: the weighted sum of the hit's score and the model's output.
+    Version { scorer: Box<PairScorer>, weight: f32 },
+}
+
+impl Reranking {
+    /// The pipeline `first` with its first `depth` hits reranked, in words.
+    pub fn pipeline(&self, first: &str, depth: usize) -> String {
+        match self {
+            Self::Judge(judge) => format!("{first}, first {depth} reranked by {}", judge.id()),
+            Self::Version { scorer, weight } => {
+                format!("{first}, first {depth} reranked by {} with weight {weight}", scorer.id())
+            }
+        }
+    }
 }
 
 impl Engine {
@@ -96,17 +117,15 @@ impl Engine {
         }
     }
 
-    /// Lets a judge order the first `depth` hits.
-    pub fn reranked(self, judge: Arc<dyn RewardSource>, depth: usize) -> Self {
-        Self::Reranked { first: Box::new(self), judge, depth }
+    /// Orders the first `depth` hits again.
+    pub fn reranked(self, by: Reranking, depth: usize) -> Self {
+        Self::Reranked { first: Box::new(self), by, depth }
     }
 
     /// What answers the queries, in words.
     pub fn pipeline(&self) -> String {
         match self {
-            Self::Reranked { first, judge, depth } => {
-                format!("{}, first {depth} reranked by {}", first.pipeline(), judge.id())
-            }
+            Self::Reranked { first, by, depth } => by.pipeline(&first.pipeline(), *depth),
             Self::Dense { .. } => pipeline_of(None),
             Self::Hybrid { fusion, .. } => pipeline_of(Some(fusion)),
             Self::Lexical(_) => "lexical".into(),
@@ -184,9 +203,19 @@ impl Engine {
         depth: usize,
     ) -> Result<Vec<Vec<EngineHit>>> {
         match self {
-            Self::Reranked { first, judge, depth: num } => {
-                let mut answers = first.hits(task, lexical, block.clone(), depth)?;
-                rerank(&task.queries[block], &mut answers, judge.as_ref(), task, *num)?;
+            Self::Reranked { first, by, depth: num } => {
+                let mut answers = first.hits(task, lexical, block.clone(), depth.max(*num))?;
+                match by {
+                    Reranking::Judge(judge) => {
+                        judge_first(&task.queries[block], &mut answers, judge.as_ref(), task, *num)?
+                    }
+                    Reranking::Version { scorer, weight } => {
+                        let scorer = WeightedScorer { scorer, weight: *weight, depth: *num };
+                        let mut answered = task.queries[block].iter().zip(&mut answers);
+                        answered.try_for_each(|(query, hits)| scorer.reorder(task, query, hits))?;
+                    }
+                }
+                answers.iter_mut().for_each(|hits| hits.truncate(depth));
                 Ok(answers)
             }
             Self::Dense { items, queries } => nearest(items, queries, block, depth),
@@ -248,7 +277,7 @@ pub(super) fn on_all_cores<T: Send>(num: usize, work: impl Fn(usize) -> T + Sync
 
 /// Orders the first `num` hits of each query by the judge's scores; equal ones keep their order. A hit's score becomes the judge's, and
 /// those of the rest are moved below.
-fn rerank(
+fn judge_first(
     queries: &[TaskQuery],
     answers: &mut [Vec<EngineHit>],
     judge: &dyn RewardSource,
@@ -274,6 +303,30 @@ fn rerank(
         rest.iter_mut().for_each(|hit| hit.score += last - next - 1.0);
     }
     Ok(())
+}
+
+/// A relevance model that reads the first `depth` hits, and the weight of its output.
+struct WeightedScorer<'a> {
+    scorer: &'a PairScorer,
+    weight: f32,
+    depth: usize,
+}
+
+impl WeightedScorer<'_> {
+    /// Orders the first hits of a query by the weighted sum.
+    fn reorder(&self, task: &Task, query: &TaskQuery, hits: &mut [EngineHit]) -> Result<()> {
+        let (first, rest) = hits.split_at_mut(self.depth.min(hits.len()));
+        let texts: Vec<&str> = first.iter().map(|hit| task.item(hit.row).text.as_str()).collect();
+        let outputs = self.scorer.outputs(&query.text, &texts)?;
+        let (rows, fused): (Vec<u32>, Vec<f32>) = first.iter().map(|hit| (hit.row, hit.score)).unzip();
+        let next = rest.first().map(|hit| hit.score);
+        let Reordered { hits: order, shift } = reorder(&fused, &outputs, self.weight, next);
+        for (hit, (place, score)) in first.iter_mut().zip(order) {
+            *hit = EngineHit { row: rows[place], score };
+        }
+        rest.iter_mut().for_each(|hit| hit.score += shift);
+        Ok(())
+    }
 }
 
 fn found(hit: LexicalHit) -> EngineHit {
@@ -383,12 +436,15 @@ mod tests {
         let dense = || Engine::dense(&task, &[1.0, 0.0, 0.6, 0.8, 0.8, 0.6], &[1.0, 0.0, 0.0, 1.0]).unwrap();
         let hits = |engine: Engine| engine.hits(&task, &lexical, 0..2, 3).unwrap();
         assert_eq!(hits(dense()).iter().map(|hits| rows(hits)).collect::<Vec<_>>(), [[0, 2, 1], [1, 2, 0]]);
-        let reranked = hits(dense().reranked(Arc::new(ByName), 2));
+        let reranked = hits(dense().reranked(Reranking::Judge(Arc::new(ByName)), 2));
         assert_eq!(reranked.iter().map(|hits| rows(hits)).collect::<Vec<_>>(), [[2, 0, 1], [2, 1, 0]]);
         assert_eq!(reranked[0][0].score, 2.0 / 26.0);
         assert!(reranked.iter().all(|hits| hits.is_sorted_by(|a, b| a.score >= b.score)), "{reranked:?}");
-        assert_eq!(rows(&hits(dense().reranked(Arc::new(ByName), 9))[0]), [2, 1, 0]);
-        assert_eq!(dense().reranked(Arc::new(ByName), 2).pipeline(), "dense, first 2 reranked by by name");
+        assert_eq!(rows(&hits(dense().reranked(Reranking::Judge(Arc::new(ByName)), 9))[0]), [2, 1, 0]);
+        assert_eq!(
+            dense().reranked(Reranking::Judge(Arc::new(ByName)), 2).pipeline(),
+            "dense, first 2 reranked by by name"
+        );
     }
 
     #[test]

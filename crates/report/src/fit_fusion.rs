@@ -1,14 +1,15 @@
-//! Fits the weights of hybrid search to a task's judgements. Takes a model's vectors as an engine; gives the weights, and what they
+//! Fits the weights of hybrid search, and of a reranker of its hits, to a task's judgements. Takes a model's vectors as an engine; gives the weights, and what they
 //! gain over equal ones.
 
 use std::ops::Range;
 
-use super::engine::{Engine, of_terms, of_vectors, on_all_cores};
+use super::engine::{Engine, RERANKED_QUERIES, of_terms, of_vectors, on_all_cores};
 use super::metrics::exponential;
 use super::task::{Task, TaskQuery};
+use souk_cross_encoder::{PairScorer, RerankFit, RerankQuality};
 use souk_io::error::Result;
 use souk_lexical::{
-    FeatureWeights, FitQuality, JudgedCandidates, Lexical, candidates, cross_validate, fit, fusion_depth,
+    FeatureWeights, FitQuality, JudgedCandidates, Lexical, NUM_FEATURES, candidates, cross_validate, fit, fusion_depth,
 };
 
 /// Weights are not fitted to fewer queries.
@@ -38,12 +39,16 @@ pub fn fit_fusion(
         queries.extend(task.queries[block.clone()].iter().zip(judged).filter(|(query, _)| is_used(query)));
         progress(block.len() as u64);
     }
-    let queries: Vec<JudgedCandidates> = queries.into_iter().map(|(_, judged)| judged).collect();
+    let queries: Vec<JudgedCandidates<NUM_FEATURES>> = queries.into_iter().map(|(_, judged)| judged).collect();
     if queries.len() < MIN_QUERIES {
         return Ok(None);
     }
     let fitted = fit(&queries).zip(cross_validate(&queries));
-    Ok(fitted.map(|(weights, quality)| Fitted { weights, queries: queries.len(), quality }))
+    Ok(fitted.map(|(weights, quality)| Fitted {
+        weights: FeatureWeights::from_array(weights),
+        queries: queries.len(),
+        quality,
+    }))
 }
 
 /// The hits of both channels for a block of queries, with features and gains.
@@ -52,7 +57,7 @@ fn judged_candidates(
     dense: &Engine,
     lexical: &Lexical,
     block: Range<usize>,
-) -> Result<Vec<JudgedCandidates>> {
+) -> Result<Vec<JudgedCandidates<NUM_FEATURES>>> {
     let depth = fusion_depth(1);
     let nearest = dense.hits(task, lexical, block.clone(), depth)?;
     let texts: Vec<&str> = task.queries[block.clone()].iter().map(|query| query.text.as_str()).collect();
@@ -66,7 +71,49 @@ fn judged_candidates(
         JudgedCandidates {
             gains: found.iter().map(|(row, _)| gain(row)).collect(),
             features: found.into_iter().map(|(_, features)| features).collect(),
-            judged: query.judged.values().map(|level| exponential(*level)).collect(),
+            judged: all_gains(query),
         }
     }))
+}
+
+fn all_gains(query: &TaskQuery) -> Vec<f64> {
+    query.judged.values().map(|level| exponential(*level)).collect()
+}
+
+/// Fits the weight of a relevance model that reranks the first `depth` hits of hybrid search to the same judgements; none if it brings
+/// nothing.
+pub fn fit_reranker(
+    task: &Task,
+    search: (&Engine, &Lexical),
+    reranker: (&PairScorer, usize),
+    is_used: impl Fn(&TaskQuery) -> bool,
+    progress: impl Fn(u64),
+) -> Result<Option<RerankFit>> {
+    let ((hybrid, lexical), (scorer, depth)) = (search, reranker);
+    let (mut queries, num) = (Vec::new(), task.queries.len());
+    for start in (0..num).step_by(RERANKED_QUERIES) {
+        let block = start..num.min(start + RERANKED_QUERIES);
+        let found = hybrid.hits(task, lexical, block.clone(), depth)?;
+        for (query, hits) in task.queries[block.clone()].iter().zip(found).filter(|(query, _)| is_used(query)) {
+            let texts: Vec<&str> = hits.iter().map(|hit| task.item(hit.row).text.as_str()).collect();
+            let outputs = scorer.outputs(&query.text, &texts)?;
+            queries.push(JudgedCandidates {
+                features: hits.iter().zip(outputs).map(|(hit, output)| [hit.score, output]).collect(),
+                gains: hits
+                    .iter()
+                    .map(|hit| query.levels.get(&hit.row).map_or(0.0, |level| exponential(*level)))
+                    .collect(),
+                judged: all_gains(query),
+            });
+        }
+        progress(block.len() as u64);
+    }
+    if queries.len() < MIN_QUERIES {
+        return Ok(None);
+    }
+    let Some(([fused, output], quality)) = fit(&queries).zip(cross_validate(&queries)) else { return Ok(None) };
+    let FitQuality { equal, fitted } = quality;
+    let quality = RerankQuality { fused: equal, reranked: fitted };
+    let pays = fitted > equal && fused > 0.0 && output > 0.0;
+    Ok(pays.then(|| RerankFit::new(depth, output / fused, queries.len(), quality)))
 }

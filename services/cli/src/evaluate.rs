@@ -9,13 +9,14 @@ use souk::backbone::hub;
 use souk::beir::DataFolder;
 use souk::catalogue::Catalogue;
 use souk::config::Config;
+use souk::cross_encoder::{RERANKER, RerankFit};
 use souk::encoder::EncoderWorker;
 use souk::error::Error;
 use souk::item_text::ItemText;
 use souk::lexical::{FeatureWeights, Fusion, Hybrid, Lexical};
 use souk::objective::Objective;
 use souk::report::{
-    DEPTH, DETAILS, Engine, EvaluationRun, Measurement, ReportPage, RunComparison, RunSettings, SHOWN, Task,
+    DEPTH, DETAILS, Engine, EvaluationRun, Measurement, ReportPage, Reranking, RunComparison, RunSettings, SHOWN, Task,
     TrainingLog, WIDE, names,
 };
 use souk::reward::{self, QrelsJudge, RewardSource};
@@ -38,7 +39,7 @@ use crate::{GlobalArgs, ModelArgs};
 ///
 /// Example: souk evaluate --model DIR --channel hybrid --data SHOP --out HYBRID --baseline BM25 MEASURED
 ///
-/// Example: souk evaluate --model DIR --channel hybrid --rerank 50 --reranker JUDGE --data SHOP --out RERANKED
+/// Example: souk evaluate --model DIR --channel hybrid --rerank 50 --data SHOP --out RERANKED --baseline HYBRID
 #[derive(Args)]
 pub struct EvaluateCommand {
     #[command(flatten)]
@@ -46,8 +47,8 @@ pub struct EvaluateCommand {
     /// Channels that answer, as in `/search`
     #[arg(long, value_enum, default_value_t = Channel::Dense, conflicts_with = "run")]
     channel: Channel,
-    /// Let a relevance model order the first DEPTH hits again
-    #[arg(long, value_name = "DEPTH", requires = "reranker", value_parser = clap::value_parser!(u32).range(1..))]
+    /// Let a relevance model order the first DEPTH hits again: the model's own reranker, as in `/search`, or --reranker alone
+    #[arg(long, value_name = "DEPTH", value_parser = clap::value_parser!(u32).range(1..))]
     rerank: Option<u32>,
     /// Folder of the relevance model (from `souk relevance train`)
     #[arg(long, value_name = "DIR", requires = "rerank")]
@@ -143,8 +144,8 @@ impl EvaluateCommand {
                 Channel::Hybrid => encode_task(&config, &task)?.hybrid(&task, fusion(&config)?)?,
             },
         };
-        let engine = match self.rerank.zip(self.reranker.as_deref()) {
-            Some((depth, model)) => engine.reranked(config.open_reranker(model, &item_text)?, depth as usize),
+        let engine = match self.rerank {
+            Some(depth) => engine.reranked(self.reranking(&config, &item_text)?, depth as usize),
             None => engine,
         };
         let (name, judge, depth) = (self.name(&config), judge.as_ref(), self.depth);
@@ -166,6 +167,18 @@ impl EvaluateCommand {
         }
         text += &format!("\nmeasured {} queries; report in {}", run.queries.len(), self.out.join(REPORT).display());
         print(globals, &serde_json::to_value(&run.metrics)?, &text)
+    }
+
+    fn reranking(&self, config: &Config, item_text: &ItemText) -> anyhow::Result<Reranking> {
+        if let Some(model) = &self.reranker {
+            return Ok(Reranking::Judge(config.open_reranker(model, item_text)?));
+        }
+        let dir = (self.channel() == Channel::Hybrid).then(|| config.model_dir()).transpose()?;
+        let fit = dir.as_deref().map(RerankFit::of_model).transpose()?.flatten();
+        let problem = "--rerank: needs --channel hybrid and a model with a reranker (souk fit-fusion --reranker), or --reranker JUDGE";
+        let (dir, fit) = dir.zip(fit).ok_or_else(|| Error::input(problem))?;
+        let scorer = Box::new(config.open_pair_scorer(&dir.join(RERANKER), item_text)?);
+        Ok(Reranking::Version { scorer, weight: fit.weight })
     }
 
     /// Loads the baselines. Fails before the slow work if one of them is not comparable.

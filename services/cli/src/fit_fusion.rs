@@ -1,19 +1,23 @@
 //! `souk fit-fusion`: fits the weights of hybrid search to judged queries.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use souk::beir::DataFolder;
+use souk::cross_encoder::{MAX_RERANKED, RERANKER, RerankFit, RerankQuality, disable_reranker};
 use souk::domain::query_place;
 use souk::error::Error;
-use souk::lexical::{FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, Lexical};
+use souk::lexical::{FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, Hybrid, Lexical};
 use souk::objects;
-use souk::report::{Fitted, MIN_QUERIES, Task, TaskQuery, fit_fusion};
+use souk::report::{Fitted, MIN_QUERIES, Task, TaskQuery, fit_fusion, fit_reranker};
 
 use crate::evaluate::encode_task;
 use crate::output::print;
 use crate::progress::ProgressDisplay;
 use crate::{GlobalArgs, ModelArgs};
+
+/// Hits that a new reranker reads.
+const DEFAULT_DEPTH: usize = 50;
 
 /// Fit the weights of hybrid search to judgements
 ///
@@ -25,9 +29,15 @@ use crate::{GlobalArgs, ModelArgs};
 /// Prints nDCG@10 of equal and of fitted weights (by cross-validation). If fitted weights are not better, hybrid search
 /// uses equal ones.
 ///
+/// With --reranker, a relevance model (`souk relevance train`) also reads the first hits of a search, and the weight of its
+/// output is fitted. If that brings something, the relevance model is copied to reranker/ in the model's folder, and
+/// `/search` reranks with it. A model that has a reranker keeps it; its weight is fitted again.
+///
 /// Fit to queries that the model was not trained on: another split, or the share train.held_out of the training split.
 ///
 /// Example: souk fit-fusion --model DIR --data SHOP --split dev
+///
+/// Example: souk fit-fusion --model DIR --data SHOP --split dev --reranker JUDGE --depth 50
 ///
 /// Example: souk fit-fusion --model DIR --data SHOP --split train --set train.held_out=0.1
 #[derive(Args)]
@@ -41,6 +51,12 @@ pub struct FitFusionCommand {
     /// Split with the judgements to fit to; of train.split, only the queries that train.held_out holds out
     #[arg(long, default_value = "dev")]
     split: String,
+    /// Folder of a relevance model that is to rerank the first hits
+    #[arg(long, value_name = "DIR")]
+    reranker: Option<PathBuf>,
+    /// Number of hits that it reranks; by default as before, else 50
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_RERANKED as i64))]
+    depth: Option<u32>,
 }
 
 impl FitFusionCommand {
@@ -71,11 +87,45 @@ impl FitFusionCommand {
             queries: fitted.as_ref().map_or(0, |fitted| fitted.queries),
             quality: fitted.map(|fitted| fitted.quality),
         };
-        let text = describe(&fitted_on, weights) + &format!("\nwrote {}", dir.join(FUSION).display());
+        let mut text = describe(&fitted_on, weights) + &format!("\nwrote {}", dir.join(FUSION).display());
         let fusion = FittedFusion::new(weights, fitted_on);
         fusion.save(&dir)?;
-        print(globals, &serde_json::to_value(&fusion)?, &text)
+        let mut json = serde_json::to_value(&fusion)?;
+        let own = Some(dir.join(RERANKER)).filter(|own| own.exists());
+        if let Some(judge) = self.reranker.clone().or(own) {
+            let scorer = config.open_pair_scorer(&judge, reader.item_text())?;
+            let hybrid = engine.hybrid(&task, Hybrid::Enabled(true).fusion(weights).unwrap_or_default())?;
+            let progress = ProgressDisplay::start("queries reranked", Some(task.queries.len() as u64));
+            let before = RerankFit::of_model(&dir)?.map(|fit| fit.depth);
+            let depth = self.depth.map(|depth| depth as usize).or(before).unwrap_or(DEFAULT_DEPTH);
+            let reranker = (&scorer, depth);
+            let fit = fit_reranker(&task, (&hybrid, &lexical), reranker, is_used, |more| progress.add(more))?;
+            progress.finish();
+            match &fit {
+                Some(fit) => fit.install(&judge, &dir)?,
+                None => disable_reranker(&dir)?,
+            }
+            text += &describe_reranker(fit.as_ref(), &dir.join(RERANKER));
+            json["reranker"] = serde_json::to_value(&fit)?;
+        }
+        print(globals, &json, &text)
     }
+}
+
+fn describe_reranker(fit: Option<&RerankFit>, dir: &Path) -> String {
+    let Some(fit) = fit else {
+        return "\nno reranker: it brings nothing, or there are too few judged queries".into();
+    };
+    let RerankQuality { fused, reranked } = fit.quality;
+    format!(
+        "\nnDCG@10 on {} queries: fused {:.2}, first {} reranked {:.2} (cross-validated); weight {:.3}\nwrote {}",
+        fit.queries,
+        100.0 * fused,
+        fit.depth,
+        100.0 * reranked,
+        fit.weight,
+        dir.display()
+    )
 }
 
 fn describe(fitted_on: &FittedOn, weights: Option<FeatureWeights>) -> String {

@@ -484,15 +484,18 @@ function allFields(hit, key) {
     el("dl", { class: "fields" }, rows.map(([name, value]) => [el("dt", {}, name), el("dd", { dir: "auto" }, value)])));
 }
 
-const TERMS = { overlap: "term overlap", trigrams: "letter trigrams", missing_numbers: "missing numbers" };
+const FEATURES = { overlap: "term overlap", trigrams: "letter trigrams", missing_numbers: "missing numbers" };
+
+// What the score is made of beside the channels.
+const features = ({ terms, reranker }) => ({ ...terms, ...(reranker && { reranker }) });
 
 function explanation(hit, most) {
   const { channels, terms, overlap } = hit.explain;
   const part = (words, share, kind) => cell(el("div", { class: "part" }, words, bar(share, kind)), null);
   const rows = Object.entries(channels ?? {}).filter(([, one]) => one).map(([name, one]) =>
     row(name, cell(whole(one.rank)), cell(score(one.score)), cell(short(one.weight)), part(score(one.part), one.part / most, name)));
-  for (const [name, one] of Object.entries(terms ?? {})) {
-    rows.push(row(TERMS[name] ?? name, cell(""), cell(score(one.value)), cell(short(one.weight)), part(score(one.part), Math.abs(one.part) / most, "overlap")));
+  for (const [name, one] of Object.entries(features(hit.explain))) {
+    rows.push(row(FEATURES[name] ?? name, cell(""), cell(score(one.value)), cell(short(one.weight)), part(score(one.part), Math.abs(one.part) / most, "overlap")));
   }
   if (!terms && isNumber(overlap)) {
     rows.push(el("tr", {}, el("th", { scope: "row", colspan: "4" }, "Term overlap with the query"), part(percent(100 * overlap), overlap, "overlap")));
@@ -513,13 +516,14 @@ function hitCard(hit, most) {
 
 function drawMeta(answer) {
   const pairs = [["took", isNumber(answer.took_ms) ? `${answer.took_ms.toFixed(1)} ms` : "–"], ["model", answer.model], ["index", answer.index], ["catalogue", whole(answer.catalogue)]];
+  if (isNumber(answer.reranked)) pairs.push(["reranked", answer.reranked ? `first ${whole(answer.reranked)}` : "no: not in time"]);
   if (answer.experiment) pairs.push(["experiment", `${plain(answer.experiment.name)}, arm ${plain(answer.experiment.arm)}`]);
   $("search-meta").replaceChildren(...pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, plain(value)))));
   $("search-meta").hidden = false;
 }
 
 function drawHits(answer) {
-  const explained = (hit) => Object.values({ ...hit.explain?.channels, ...hit.explain?.terms });
+  const explained = (hit) => Object.values({ ...hit.explain?.channels, ...features(hit.explain ?? {}) });
   const parts = answer.hits.flatMap((hit) => explained(hit).map((one) => Math.abs(one?.part ?? 0)));
   // One scale per page, so that bars are comparable.
   const most = Math.max(...parts, 0) || 1;

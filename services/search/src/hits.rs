@@ -2,15 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
 use axum::response::Response;
 use serde_json::{Map, Value};
+use souk::cross_encoder::Reranker;
 use souk::domain::{Item, TextKind};
 use souk::index::Filter;
 use souk::lexical::Hybrid;
-use souk::search::{Arm, Channel, Comparison, Experiment, OpenGeneration, RankedHit, SearchParams, find, interleave};
+use souk::search::{
+    Arm, Channel, Comparison, Experiment, OpenGeneration, RankedHit, Rerank, Reranking, SearchParams, find, interleave,
+};
 use souk_http::{Fault, json_body, read};
 
 use crate::SearchService;
@@ -24,10 +27,11 @@ use crate::shapes::{
 /// Number of hits that facets count, and number of values reported.
 const FACET_HITS: usize = 200;
 const FACET_VALUES: usize = 20;
-/// A version and the channel to search.
+/// A version, the channel to search, and whether the version's reranker orders the first hits.
 struct VersionChannel {
     generation: Arc<OpenGeneration>,
     channel: Channel,
+    rerank: Rerank,
 }
 
 /// Search for items
@@ -44,11 +48,11 @@ async fn answer(service: &SearchService, request: SearchRequest, began: Instant)
     let experiment = assign_experiment(service, &request);
     let end = request.offset + request.k;
     let depth = if request.facets.is_empty() { end } else { end.max(FACET_HITS) };
-    let (target, ranked, sides) = match &experiment {
+    let (target, Found { hits: ranked, reranked }, sides) = match &experiment {
         None => {
             let target = request.target(service).await?;
-            let ranked = run_search(service, &target, &request, depth).await?;
-            (target, ranked, Vec::new())
+            let found = run_search(service, &target, &request, depth).await?;
+            (target, found, Vec::new())
         }
         Some((experiment, arm)) => experiment_hits(service, &request, experiment, *arm, depth).await?,
     };
@@ -71,6 +75,7 @@ async fn answer(service: &SearchService, request: SearchRequest, began: Instant)
         index: record.generation.clone(),
         catalogue: target.generation.catalogue(),
         took_ms: began.elapsed().as_secs_f64() * 1e3,
+        reranked,
         experiment,
         hits,
         facets,
@@ -94,7 +99,7 @@ async fn experiment_hits(
     experiment: &Experiment,
     arm: Arm,
     k: usize,
-) -> Result<(VersionChannel, Vec<RankedHit>, Vec<Arm>), Fault> {
+) -> Result<(VersionChannel, Found, Vec<Arm>), Fault> {
     let name = if arm == Arm::Right { &experiment.right } else { &experiment.left };
     let target = parse_channel(service, name).await?;
     let left = run_search(service, &target, request, k).await?;
@@ -102,14 +107,21 @@ async fn experiment_hits(
         return Ok((target, left, Vec::new()));
     }
     let right = run_search(service, &parse_channel(service, &experiment.right).await?, request, k).await?;
-    let left_ids: Vec<&str> = left.iter().map(|ranked| ranked.item.id.as_str()).collect();
-    let right_ids: Vec<&str> = right.iter().map(|ranked| ranked.item.id.as_str()).collect();
+    let left_ids: Vec<&str> = left.hits.iter().map(|ranked| ranked.item.id.as_str()).collect();
+    let right_ids: Vec<&str> = right.hits.iter().map(|ranked| ranked.item.id.as_str()).collect();
     let (client, query) =
         (request.client_id.as_deref().unwrap_or_default(), request.query.as_deref().unwrap_or_default());
     let mixed = interleave(&left_ids, &right_ids, k, &format!("{client}\0{query}"));
     let sides = mixed.iter().map(|(arm, _)| *arm).collect();
-    let ranked = mixed.into_iter().map(|(arm, at)| if arm == Arm::Left { left[at].clone() } else { right[at].clone() });
-    Ok((target, ranked.collect(), sides))
+    let side = |arm| if arm == Arm::Left { &left } else { &right };
+    let hits = mixed.into_iter().map(|(arm, at)| side(arm).hits[at].clone()).collect();
+    Ok((target, Found { hits, reranked: left.reranked.or(right.reranked) }, sides))
+}
+
+/// Hits of a search, and how many of them were reranked; None if that was not tried.
+struct Found {
+    hits: Vec<RankedHit>,
+    reranked: Option<usize>,
 }
 
 async fn run_search(
@@ -117,7 +129,7 @@ async fn run_search(
     target: &VersionChannel,
     request: &SearchRequest,
     k: usize,
-) -> Result<Vec<RankedHit>, Fault> {
+) -> Result<Found, Fault> {
     let vector = match (&request.vector, &request.query, &target.channel) {
         (_, _, Channel::Lexical) => None,
         (Some(vector), _, _) => Some(unit(vector)?),
@@ -135,16 +147,37 @@ async fn run_search(
         };
         target.generation.index().check(filter).await.map_err(unprocessable)?;
     }
+    let query = request.query.as_deref();
+    let reranker =
+        target.reranker().zip(query).map(|(reranker, query)| (reranker, query, target.rerank.depth(reranker.fit())));
     let params = SearchParams {
-        text: request.query.as_deref(),
+        text: query,
         vector: vector.as_deref(),
-        k,
+        k: reranker.map_or(k, |(_, _, depth)| k.max(depth)),
         ef: request.ef,
         filter: request.filter.as_ref(),
         channel: &target.channel,
         item_text: target.generation.item_text(),
     };
-    Ok(find(target.generation.index(), &params).await?)
+    let mut hits = find(target.generation.index(), &params).await?;
+    let mut reranked = None;
+    if let Some((reranker, query, depth)) = reranker {
+        let time = Duration::from_millis(service.settings().bounds.rerank_ms);
+        let reranking = Reranking { generation: &target.generation, reranker, depth, time };
+        let found = reranking.apply(query, hits).await;
+        (hits, reranked) = (found.hits, Some(found.num));
+        hits.truncate(k);
+    }
+    Ok(Found { hits, reranked })
+}
+
+impl VersionChannel {
+    /// The reranker, whose weight was fitted to the scores of the version's own hybrid search.
+    fn reranker(&self) -> Option<&Arc<Reranker>> {
+        let own = Hybrid::Enabled(true).fusion(self.generation.fusion()).map(Channel::Hybrid);
+        let is_own = own.is_some_and(|own| own == self.channel) && self.rerank != Rerank::Enabled(false);
+        self.generation.reranker().filter(|_| is_own)
+    }
 }
 
 /// Normalizes a vector from a request; rejects one without a direction.
@@ -157,10 +190,11 @@ fn unit(vector: &[f32]) -> Result<Vec<f32>, Fault> {
 }
 
 fn hit(target: &VersionChannel, ranked: RankedHit, rank: usize, explain: Option<&str>) -> HitShape {
-    let RankedHit { item, score, dense, lexical, terms } = ranked;
+    let RankedHit { item, score, dense, lexical, terms, reranker } = ranked;
     let explain = explain.map(|query| Explanation {
         channels: Channels { dense, lexical },
         terms,
+        reranker,
         overlap: overlap(&target.generation, query, &item),
     });
     let Item { id, title, text, fields } = item;
@@ -219,6 +253,9 @@ impl SearchRequest {
                 return Err(Fault::unprocessable("hybrid", problem));
             }
         }
+        if let Some(rerank) = self.rerank {
+            rerank.check().map_err(|problem| Fault::unprocessable("rerank", problem))?;
+        }
         self.filter.as_ref().map_or(Ok(()), check_filter)
     }
 
@@ -235,7 +272,14 @@ impl SearchRequest {
             Some(hybrid) => hybrid,
         };
         let channel = hybrid.fusion(generation.fusion()).map_or(Channel::Dense, Channel::Hybrid);
-        Ok(VersionChannel { generation, channel })
+        let target = VersionChannel { generation, channel, rerank: self.rerank.unwrap_or(service.settings().rerank) };
+        let is_asked = self.rerank.is_some_and(|rerank| rerank != Rerank::Enabled(false));
+        if is_asked && target.reranker().is_none() {
+            let problem = "needs a version with a reranker (souk fit-fusion --reranker), a query, and hybrid search with the \
+                           version's own weights";
+            return Err(Fault::unprocessable("rerank", problem));
+        }
+        Ok(target)
     }
 }
 
@@ -280,7 +324,7 @@ async fn parse_channel(service: &SearchService, name: &str) -> Result<VersionCha
         "hybrid" => Channel::Hybrid(hybrid()),
         _ => Channel::Dense,
     };
-    Ok(VersionChannel { generation, channel })
+    Ok(VersionChannel { generation, channel, rerank: service.settings().rerank })
 }
 
 fn is_channel(name: &str) -> bool {
@@ -314,13 +358,14 @@ async fn compare_channels(service: &SearchService, request: CompareRequest) -> R
         model: None,
         explain: false,
         hybrid: None,
+        rerank: None,
         facets: Vec::new(),
         client_id: None,
     };
     let mut pages = Vec::new();
     for target in [first, second] {
-        let ranked = run_search(service, &target, &request, k).await?;
-        let hits = ranked.into_iter().enumerate().map(|(at, ranked)| hit(&target, ranked, at + 1, None));
+        let found = run_search(service, &target, &request, k).await?;
+        let hits = found.hits.into_iter().enumerate().map(|(at, ranked)| hit(&target, ranked, at + 1, None));
         // a score would reveal the channel
         pages.push(HitPage { hits: hits.map(|hit| HitShape { score: 0.0, ..hit }).collect() });
     }

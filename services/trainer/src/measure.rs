@@ -177,13 +177,18 @@ impl Evaluator<'_> {
         let depth = self.config.trainer.gate.depth;
         let encoder = self.config(&model.path).open_encoder()?.for_search()?.freeze()?;
         let fusion = self.config.search.hybrid.fusion(FeatureWeights::of_model(encoder.dir())?);
+        let item_text = encoder.item_text();
+        let reranker = self.config.open_served_reranker(encoder.dir(), fusion.as_ref(), item_text)?;
+        let mut pipeline = pipeline_of(fusion.as_ref());
+        if let Some((by, num)) = &reranker {
+            pipeline = by.pipeline(&pipeline, *num);
+        }
         let worker = EncoderWorker::start(encoder, self.config.worker)?;
         let canaries = canaries(&worker, task)?;
         let place = self.place(model, &task.split);
         let asked = RunSettings::of(task, judge.as_ref(), depth);
-        let is_same = |run: &EvaluationRun| {
-            run.metrics.asked.differences(&asked).is_empty() && run.metrics.pipeline == pipeline_of(fusion.as_ref())
-        };
+        let is_same =
+            |run: &EvaluationRun| run.metrics.asked.differences(&asked).is_empty() && run.metrics.pipeline == pipeline;
         if let Some(known) = EvaluationRun::load(&place).ok().filter(is_same) {
             return Ok((known, canaries));
         }
@@ -192,6 +197,10 @@ impl Evaluator<'_> {
         })?;
         let engine = match fusion {
             Some(fusion) => engine.hybrid(task, fusion)?,
+            None => engine,
+        };
+        let engine = match reranker {
+            Some((by, num)) => engine.reranked(by, num),
             None => engine,
         };
         fs::create_dir_all(self.folder()).map_err(Error::store(&place, "create its folder"))?;

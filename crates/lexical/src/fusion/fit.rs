@@ -1,4 +1,4 @@
-//! Fits the weights of hybrid search to judged queries: a listwise softmax over each query's candidates, whose targets are the gains
+//! Fits the weights of features, such as those of hybrid search, to judged queries: a listwise softmax over each query's candidates, whose targets are the gains
 //! of their levels.
 //!
 //! ```text
@@ -8,7 +8,7 @@
 //! `x`: features; `g`: gains; `σ_f`: the feature's deviation among the candidates of a query. The loss is convex; Newton's method finds
 //! its minimum in a few steps.
 
-use super::fitted::{FeatureWeights, FitQuality, NUM_FEATURES};
+use super::fitted::FitQuality;
 
 /// λ: keeps weights small if there are few queries.
 const RIDGE: f64 = 2e-3;
@@ -19,13 +19,10 @@ const FOLDS: usize = 5;
 /// Rank at which nDCG is cut.
 const TOP: usize = 10;
 
-type Vector = [f64; NUM_FEATURES];
-
-/// The candidates of one query, in the order of equal weights.
+/// The candidates of one query, in the order that fitted weights are compared with.
 #[derive(Clone, Debug, Default)]
-pub struct JudgedCandidates {
-    /// Cosine, BM25, overlap, trigrams, missing numbers.
-    pub features: Vec<[f32; NUM_FEATURES]>,
+pub struct JudgedCandidates<const N: usize> {
+    pub features: Vec<[f32; N]>,
     /// Gain of each candidate's level; 0 for an unjudged one.
     pub gains: Vec<f64>,
     /// Gains of all judged items, found or not.
@@ -33,17 +30,17 @@ pub struct JudgedCandidates {
 }
 
 /// The weights with the lowest loss; none if no query has a candidate with a gain.
-pub fn fit(queries: &[JudgedCandidates]) -> Option<FeatureWeights> {
-    let queries: Vec<&JudgedCandidates> = queries.iter().collect();
-    fit_among(&queries).map(|weights| FeatureWeights::from_array(weights.map(|weight| weight as f32)))
+pub fn fit<const N: usize>(queries: &[JudgedCandidates<N>]) -> Option<[f32; N]> {
+    let queries: Vec<&JudgedCandidates<N>> = queries.iter().collect();
+    fit_among(&queries).map(|weights| weights.map(|weight| weight as f32))
 }
 
-/// Compares fitted with equal weights; none if there is nothing to fit on.
-pub fn cross_validate(queries: &[JudgedCandidates]) -> Option<FitQuality> {
+/// Compares fitted weights with the given order; none if there is nothing to fit on.
+pub fn cross_validate<const N: usize>(queries: &[JudgedCandidates<N>]) -> Option<FitQuality> {
     let (mut equal, mut fitted, mut num) = (0.0, 0.0, 0);
     for fold in 0..FOLDS {
         let is_out = |at: usize| at % FOLDS == fold;
-        let others: Vec<&JudgedCandidates> =
+        let others: Vec<&JudgedCandidates<N>> =
             queries.iter().enumerate().filter(|(at, _)| !is_out(*at)).map(|(_, query)| query).collect();
         let weights = fit_among(&others)?;
         for (_, query) in queries.iter().enumerate().filter(|(at, _)| is_out(*at)) {
@@ -61,7 +58,7 @@ pub fn cross_validate(queries: &[JudgedCandidates]) -> Option<FitQuality> {
     (num > 0).then(|| FitQuality { equal: equal / f64::from(num), fitted: fitted / f64::from(num) })
 }
 
-impl JudgedCandidates {
+impl<const N: usize> JudgedCandidates<N> {
     fn ndcg(&self, order: &[usize]) -> Option<f64> {
         let dcg = |gains: &mut dyn Iterator<Item = f64>| -> f64 {
             gains.take(TOP).enumerate().map(|(rank, gain)| gain / (rank as f64 + 2.0).log2()).sum()
@@ -73,14 +70,14 @@ impl JudgedCandidates {
     }
 }
 
-fn fit_among(queries: &[&JudgedCandidates]) -> Option<Vector> {
-    let queries: Vec<&JudgedCandidates> =
+fn fit_among<const N: usize>(queries: &[&JudgedCandidates<N>]) -> Option<[f64; N]> {
+    let queries: Vec<&JudgedCandidates<N>> =
         queries.iter().copied().filter(|query| query.gains.iter().sum::<f64>() > 0.0).collect();
     if queries.is_empty() {
         return None;
     }
     let ridge = variances(&queries).map(|variance| RIDGE * variance.max(f64::from(f32::EPSILON)));
-    let mut weights = [0.0; NUM_FEATURES];
+    let mut weights = [0.0; N];
     let mut at = Loss::of(&queries, &weights, &ridge);
     for _ in 0..MAX_STEPS {
         let step = solve(at.curvature, at.slope);
@@ -89,7 +86,7 @@ fn fit_among(queries: &[&JudgedCandidates]) -> Option<Vector> {
             break;
         }
         let halved = (0..MAX_HALVINGS).map(|halvings| 2.0_f64.powi(-halvings)).find_map(|share| {
-            let moved: Vector = std::array::from_fn(|f| weights[f] - share * step[f]);
+            let moved: [f64; N] = std::array::from_fn(|f| weights[f] - share * step[f]);
             let there = Loss::of(&queries, &moved, &ridge);
             (there.value < at.value).then_some((moved, there))
         });
@@ -101,33 +98,33 @@ fn fit_among(queries: &[&JudgedCandidates]) -> Option<Vector> {
 }
 
 /// Mean variance of each feature among the candidates of a query.
-fn variances(queries: &[&JudgedCandidates]) -> Vector {
-    let mut sum = [0.0; NUM_FEATURES];
+fn variances<const N: usize>(queries: &[&JudgedCandidates<N>]) -> [f64; N] {
+    let mut sum = [0.0; N];
     for query in queries {
         let num = query.features.len() as f64;
-        let mean: Vector = std::array::from_fn(|f| query.features.iter().map(|x| f64::from(x[f])).sum::<f64>() / num);
+        let mean: [f64; N] = std::array::from_fn(|f| query.features.iter().map(|x| f64::from(x[f])).sum::<f64>() / num);
         for features in &query.features {
             let features = widen(features);
-            (0..NUM_FEATURES).for_each(|f| sum[f] += (features[f] - mean[f]).powi(2) / num);
+            (0..N).for_each(|f| sum[f] += (features[f] - mean[f]).powi(2) / num);
         }
     }
     sum.map(|sum| sum / queries.len() as f64)
 }
 
 /// The loss at some weights, with its first and second derivatives.
-struct Loss {
+struct Loss<const N: usize> {
     value: f64,
-    slope: Vector,
-    curvature: [Vector; NUM_FEATURES],
+    slope: [f64; N],
+    curvature: [[f64; N]; N],
 }
 
-impl Loss {
-    fn of(queries: &[&JudgedCandidates], weights: &Vector, ridge: &Vector) -> Self {
-        let mut loss = Self { value: 0.0, slope: [0.0; NUM_FEATURES], curvature: [[0.0; NUM_FEATURES]; NUM_FEATURES] };
+impl<const N: usize> Loss<N> {
+    fn of(queries: &[&JudgedCandidates<N>], weights: &[f64; N], ridge: &[f64; N]) -> Self {
+        let mut loss = Self { value: 0.0, slope: [0.0; N], curvature: [[0.0; N]; N] };
         for query in queries {
             loss.add(query, weights, 1.0 / queries.len() as f64);
         }
-        for f in 0..NUM_FEATURES {
+        for f in 0..N {
             loss.value += ridge[f] * weights[f] * weights[f] / 2.0;
             loss.slope[f] += ridge[f] * weights[f];
             loss.curvature[f][f] += ridge[f];
@@ -135,48 +132,48 @@ impl Loss {
         loss
     }
 
-    fn add(&mut self, query: &JudgedCandidates, weights: &Vector, share: f64) {
+    fn add(&mut self, query: &JudgedCandidates<N>, weights: &[f64; N], share: f64) {
         let scores: Vec<f64> = query.features.iter().map(|features| dot(weights, &widen(features))).collect();
         let highest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         let total: f64 = scores.iter().map(|score| (score - highest).exp()).sum();
         let gains: f64 = query.gains.iter().sum();
-        let mut mean = [0.0; NUM_FEATURES];
+        let mut mean = [0.0; N];
         for ((features, score), gain) in query.features.iter().zip(&scores).zip(&query.gains) {
             let (x, log_p) = (widen(features), score - highest - total.ln());
             let (p, target) = (log_p.exp(), gain / gains);
             self.value -= share * target * log_p;
-            for f in 0..NUM_FEATURES {
+            for f in 0..N {
                 mean[f] += p * x[f];
                 self.slope[f] += share * (p - target) * x[f];
-                (0..NUM_FEATURES).for_each(|g| self.curvature[f][g] += share * p * x[f] * x[g]);
+                (0..N).for_each(|g| self.curvature[f][g] += share * p * x[f] * x[g]);
             }
         }
-        for f in 0..NUM_FEATURES {
-            (0..NUM_FEATURES).for_each(|g| self.curvature[f][g] -= share * mean[f] * mean[g]);
+        for f in 0..N {
+            (0..N).for_each(|g| self.curvature[f][g] -= share * mean[f] * mean[g]);
         }
     }
 }
 
-fn widen(features: &[f32; NUM_FEATURES]) -> Vector {
+fn widen<const N: usize>(features: &[f32; N]) -> [f64; N] {
     features.map(f64::from)
 }
 
-fn dot(a: &Vector, b: &Vector) -> f64 {
+fn dot<const N: usize>(a: &[f64; N], b: &[f64; N]) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 /// x with a·x = b, for a positive definite matrix, by Gaussian elimination.
-fn solve(mut a: [Vector; NUM_FEATURES], mut b: Vector) -> Vector {
-    for column in 0..NUM_FEATURES {
+fn solve<const N: usize>(mut a: [[f64; N]; N], mut b: [f64; N]) -> [f64; N] {
+    for column in 0..N {
         let (pivot, pivot_b) = (a[column], b[column]);
-        for row in column + 1..NUM_FEATURES {
+        for row in column + 1..N {
             let factor = a[row][column] / pivot[column];
-            (column..NUM_FEATURES).for_each(|at| a[row][at] -= factor * pivot[at]);
+            (column..N).for_each(|at| a[row][at] -= factor * pivot[at]);
             b[row] -= factor * pivot_b;
         }
     }
-    for row in (0..NUM_FEATURES).rev() {
-        let known: f64 = (row + 1..NUM_FEATURES).map(|at| a[row][at] * b[at]).sum();
+    for row in (0..N).rev() {
+        let known: f64 = (row + 1..N).map(|at| a[row][at] * b[at]).sum();
         b[row] = (b[row] - known) / a[row][row];
     }
     b
@@ -186,10 +183,11 @@ fn solve(mut a: [Vector; NUM_FEATURES], mut b: Vector) -> Vector {
 mod tests {
     use souk_io::splitmix::SplitMix64;
 
+    use super::super::fitted::{FeatureWeights, NUM_FEATURES};
     use super::*;
 
     /// Queries whose gains follow known weights, with noise.
-    fn queries(num: usize) -> Vec<JudgedCandidates> {
+    fn queries(num: usize) -> Vec<JudgedCandidates<NUM_FEATURES>> {
         let mut random = SplitMix64::new(5);
         let mut uniform = || random.below(1 << 20) as f32 / (1 << 20) as f32;
         let query = |_| {
@@ -205,7 +203,7 @@ mod tests {
     #[test]
     fn the_slope_is_zero_at_the_fitted_weights_and_equals_finite_differences() {
         let queries = queries(50);
-        let all: Vec<&JudgedCandidates> = queries.iter().collect();
+        let all: Vec<&JudgedCandidates<NUM_FEATURES>> = queries.iter().collect();
         let ridge = variances(&all).map(|variance| RIDGE * variance);
         let fitted = fit_among(&all).unwrap();
         assert!(Loss::of(&all, &fitted, &ridge).slope.iter().all(|slope| slope.abs() < 1e-6));
@@ -228,7 +226,7 @@ mod tests {
     #[test]
     fn known_weights_are_found_and_cross_validation_says_what_they_bring() {
         let queries = queries(400);
-        let weights = fit(&queries).unwrap();
+        let weights = FeatureWeights::from_array(fit(&queries).unwrap());
         let share = |weight: f32| weight / weights.dense;
         assert!((share(weights.trigrams) - 0.5).abs() < 0.1, "{weights:?}");
         assert!((share(weights.missing_numbers) + 0.5).abs() < 0.1, "{weights:?}");
@@ -248,7 +246,7 @@ mod tests {
         assert!((query.ndcg(&[0, 1, 2]).unwrap() - (3.0 / 3.0_f64.log2() + 7.0 / 2.0) / ideal).abs() < 1e-12);
         let none = JudgedCandidates { gains: vec![0.0; 3], judged: vec![0.0; 3], ..query };
         assert_eq!(none.ndcg(&[0, 1, 2]), None);
-        assert_eq!((fit(std::slice::from_ref(&none)), fit(&[])), (None, None));
+        assert_eq!((fit(std::slice::from_ref(&none)), fit::<NUM_FEATURES>(&[])), (None, None));
         assert_eq!(cross_validate(&[none]), None);
     }
 }

@@ -5,17 +5,19 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use souk_cross_encoder::{
-    CrossEncoder, CrossEncoderJudge, CrossEncoderManifest, Loss, PairText, Reading, RelevanceSettings, TrainProgress,
-    Training,
+    CrossEncoder, CrossEncoderJudge, CrossEncoderManifest, Loss, PairScorer, PairText, Reading, RelevanceSettings,
+    RerankQuality, TrainProgress, Training,
 };
 use souk_io::beir::DataFolder;
 use souk_io::item_text::ItemText;
+use souk_io::splitmix::SplitMix64;
+use souk_lexical::Lexical;
 use souk_market::{self, MarketSpec};
 use souk_nn::backbone::Precision;
 use souk_nn::backbone::weights::read_tensors;
 use souk_nn::encoder::{Placement, Pooling, Scratch};
 use souk_nn::optimizer::OptimizerSettings;
-use souk_report::relevance_page;
+use souk_report::{Engine, EngineHit, Reranking, Task, fit_reranker, relevance_page};
 use souk_reward::{Question, RewardSource, Verdict};
 use tch::{Device, Kind, Tensor};
 
@@ -167,6 +169,7 @@ fn a_small_judge_learns_a_shop_and_survives_its_folder() {
     assert!((0.0..=1.0).contains(&judge.judge(&[asked]).unwrap()[0].unwrap().score));
 
     int8_levels_are_those_of_f32(&out, &data);
+    reranking_a_random_order_pays(&out, &data);
 
     // the same seed gives the same model, to the bit
     let short = RelevanceSettings { max_pairs: 500, ..settings };
@@ -203,6 +206,73 @@ fn int8_levels_are_those_of_f32(judge: &Path, data: &DataFolder) {
     let apart = |(a, b): (&Verdict, &Verdict)| (a.score - b.score).abs();
     assert!(pairs().any(|pair| apart(pair) > 1e-4), "int8 was not used");
     assert!(pairs().filter(|pair| apart(*pair) < 1e-6).count() > 10, "no score was near a threshold");
+}
+
+/// Items have random vectors, so that any judge is better than their order.
+fn reranking_a_random_order_pays(judge: &Path, data: &DataFolder) {
+    let task = Task::load(data, "train", &ItemText::default()).unwrap();
+    let mut random = SplitMix64::new(1);
+    let mut vectors = |num: usize| -> Vec<f32> { (0..8 * num).map(|_| random.below(2000) as f32 - 1000.0).collect() };
+    let (items, queries) = (vectors(task.items.len()), vectors(task.queries.len()));
+    let lexical = Lexical::build(task.items.iter().map(|item| Ok(item.text.clone()))).unwrap();
+    let engine = Engine::dense(&task, &items, &queries).unwrap();
+    let scorer = PairScorer::open(judge, placement(), &ItemText::default()).unwrap();
+    let fit = fit_reranker(&task, (&engine, &lexical), (&scorer, 40), |_| true, |_| {}).unwrap().unwrap();
+    let RerankQuality { fused, reranked } = fit.quality;
+    assert!(reranked > 1.2 * fused && fit.weight > 0.0 && fit.queries == task.queries.len(), "{fit:?}");
+    assert!(
+        fit_reranker(&task, (&engine, &lexical), (&scorer, 40), |query| query.id == "q1", |_| {}).unwrap().is_none()
+    );
+
+    let before = engine.hits(&task, &lexical, 0..1, 60).unwrap().remove(0);
+    let texts: Vec<&str> = before[..40].iter().map(|hit| task.item(hit.row).text.as_str()).collect();
+    let outputs = scorer.outputs(&task.queries[0].text, &texts).unwrap();
+    let engine = engine.reranked(Reranking::Version { scorer: Box::new(scorer), weight: fit.weight }, 40);
+    assert!(engine.pipeline().starts_with("dense, first 40 reranked by judge-"), "{}", engine.pipeline());
+    let after = engine.hits(&task, &lexical, 0..1, 60).unwrap().remove(0);
+    for (hit, output) in before.iter().zip(outputs) {
+        let reranked = after[..40].iter().find(|other| other.row == hit.row).unwrap();
+        assert!((reranked.score - (hit.score + fit.weight * output)).abs() < 1e-3 * hit.score.abs(), "{reranked:?}");
+    }
+    assert!(after.is_sorted_by(|a, b| a.score >= b.score));
+    let rows = |hits: &[EngineHit]| hits.iter().map(|hit| hit.row).collect::<Vec<_>>();
+    assert_eq!(rows(&after[40..]), rows(&before[40..]));
+    // fewer hits than are reranked are the first of them
+    assert_eq!(rows(&engine.hits(&task, &lexical, 0..1, 10).unwrap()[0]), rows(&after[..10]));
+}
+
+#[test]
+fn a_judge_learns_whole_lists() {
+    tch::set_num_threads(1);
+    let home = tempfile::tempdir().unwrap();
+    let (data, base) = shop(home.path());
+    let settings = RelevanceSettings {
+        held_out: 0.3,
+        pooling: Some(Reading::Sides),
+        list_weight: 1.0,
+        lexical_negatives: 4,
+        epochs: 2.0,
+        batch_tokens: 1024,
+        optimizer: OptimizerSettings { learning_rate: 3e-3, ..OptimizerSettings::default() },
+        ..RelevanceSettings::default()
+    };
+    let out = home.path().join("judge");
+    std::fs::create_dir(&out).unwrap();
+    let training = Training::open(&settings, &base, placement(), &data, ItemText::default()).unwrap();
+    let pairs = training.pairs().learn.len() as u64;
+    let mut last = None;
+    let measured = training.run(&out, &AtomicBool::new(false), |progress| {
+        if let TrainProgress::Learning { pairs, of, .. } = progress {
+            last = Some((pairs, of));
+        }
+    });
+    let measured = measured.unwrap();
+    assert_eq!((last, measured.draws), (Some((2 * pairs, 2 * pairs)), 2 * pairs));
+    let auc = measured.judged.agreement.auc_good.unwrap();
+    assert!(auc > 0.6, "the AUC of Good on queries never seen is {auc}");
+    let bad = |settings: RelevanceSettings| settings.check().unwrap_err().to_string();
+    assert!(bad(RelevanceSettings { list_weight: -1.0, ..settings.clone() }).contains("use 0 or more"));
+    assert!(bad(RelevanceSettings { loss: Loss::FourWay, ..settings }).contains("relevance.loss"));
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::record::{GenerationRecord, RECORD};
 use super::settings::SearchSettings;
 use crate::index::{Index, ItemChange, JournalReader};
 use souk_cache::Cache;
+use souk_cross_encoder::Reranker;
 use souk_io::domain::{Item, TextKind};
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
@@ -28,6 +29,7 @@ pub struct OpenGeneration {
     record: GenerationRecord,
     worker: Arc<EncoderWorker>,
     fusion: Option<FeatureWeights>,
+    reranker: Option<Arc<Reranker>>,
     open_index: OpenIndex,
     index: Arc<dyn Index>,
     cache: Arc<dyn Cache>,
@@ -55,13 +57,14 @@ impl OpenGeneration {
             return Err(Error::data(&dir.join(RECORD), None, problem));
         }
         let open_index = OpenIndex::open(dir, &record, settings, model.item_text())?;
-        let (worker, fusion) = (model.worker.clone(), model.fusion);
+        let (worker, fusion, reranker) = (model.worker.clone(), model.fusion, model.reranker.clone());
         let (index, applied, is_cache_down) =
             (open_index.index(), AtomicU64::new(record.catalogue), AtomicBool::new(false));
         let generation = Self {
             record,
             worker,
             fusion,
+            reranker,
             open_index,
             index,
             cache,
@@ -114,6 +117,11 @@ impl OpenGeneration {
     /// Weights of hybrid search that were fitted to the model.
     pub fn fusion(&self) -> Option<FeatureWeights> {
         self.fusion
+    }
+
+    /// Relevance model that reranks the first hits of hybrid search.
+    pub fn reranker(&self) -> Option<&Arc<Reranker>> {
+        self.reranker.as_ref()
     }
 
     /// Template of the items' texts, as this generation's model and lexical index read them.

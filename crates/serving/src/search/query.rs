@@ -53,6 +53,8 @@ pub struct RankedHit {
     pub lexical: Option<ChannelScore>,
     /// If the weights of hybrid search are fitted.
     pub terms: Option<TermScores>,
+    /// If the hit was reranked.
+    pub reranker: Option<TermScore>,
 }
 
 /// Terms of a hit, and their parts of its score.
@@ -63,7 +65,7 @@ pub struct TermScores {
     pub missing_numbers: TermScore,
 }
 
-/// A feature of the terms of a hit.
+/// A feature of a hit.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct TermScore {
     pub value: f32,
@@ -107,7 +109,7 @@ async fn lexical(index: &dyn Index, params: &SearchParams<'_>, k: usize) -> Resu
 
 fn single_channel(found: Vec<IndexHit>, set: impl Fn(&mut RankedHit, ChannelScore)) -> Vec<RankedHit> {
     let ranked = found.into_iter().enumerate().map(|(at, IndexHit { score, item })| {
-        let mut ranked = RankedHit { item, score, dense: None, lexical: None, terms: None };
+        let mut ranked = RankedHit { item, score, dense: None, lexical: None, terms: None, reranker: None };
         set(&mut ranked, ChannelScore { score, rank: at + 1, weight: 1.0, part: score });
         ranked
     });
@@ -160,6 +162,7 @@ fn hybrid(
             dense: hit.dense.map(|part| channel(dense, part, dense_weight)),
             lexical: hit.lexical.map(|part| channel(lexical, part, lexical_weight)),
             terms: hit.terms.and_then(|terms| term_scores(fusion, &terms)),
+            reranker: None,
         })
     });
     ranked.collect()

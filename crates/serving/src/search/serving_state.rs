@@ -334,7 +334,7 @@ impl ServingState {
 
     /// Fingerprint of the model at a path. Blocks.
     pub fn fingerprint(&self, path: &str) -> Result<String> {
-        (self.deps.load_model)(path)?.fingerprint()
+        (self.deps.load_model)(path)?.encoder.fingerprint()
     }
 
     /// Open generations, the served one first.
@@ -400,7 +400,8 @@ impl ServingState {
             let record = GenerationRecord { snapshot: snapshot_name(catalogue), ..from.record().clone() };
             let dir = state.deps.dir(&record.generation);
             let (fingerprint, dimensions) = (record.model.clone(), record.dimensions);
-            let model = LoadedModel { worker: from.worker().clone(), fingerprint, dimensions, fusion: from.fusion() };
+            let (worker, fusion, reranker) = (from.worker().clone(), from.fusion(), from.reranker().cloned());
+            let model = LoadedModel { worker, fingerprint, dimensions, fusion, reranker };
             let source =
                 ItemSource::Index { index: from.open_index().index(), catalogue, same_model: true, prebuilt: None };
             let ServiceDeps { settings, index, .. } = &state.deps;

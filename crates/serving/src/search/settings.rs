@@ -2,10 +2,12 @@
 
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::experiment::Experiment;
 use crate::index::MilvusSettings;
+use souk_cross_encoder::{MAX_RERANKED, RerankFit};
 use souk_io::error::{Error, Result};
 use souk_lexical::{Hybrid, LexicalOptions};
 
@@ -30,6 +32,9 @@ pub struct SearchSettings {
     pub lexical: Option<LexicalOptions>,
     /// Whether a search is hybrid if the request does not say; `true`, `false` or weights of the channels.
     pub hybrid: Hybrid,
+    /// Whether the first hits of hybrid search are reranked if the version has a reranker and the request does not say; `true`, `false` or
+    /// `{ depth = N }`.
+    pub rerank: Rerank,
     /// Trainer's folder with steps.jsonl, for the curves in the console.
     pub training: Option<PathBuf>,
     pub experiments: Vec<Experiment>,
@@ -49,6 +54,54 @@ pub struct SearchSettings {
     pub recall_seconds: u64,
     /// Fraction of changed items that triggers a new snapshot in the background.
     pub rebuild_share: f64,
+}
+
+/// Whether the first hits are reranked: `true`, `false`, or how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected true, false, or how many hits: {\"depth\": 20}")]
+pub enum Rerank {
+    Enabled(bool),
+    First(RerankDepth),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RerankDepth {
+    #[serde(deserialize_with = "whole")]
+    depth: usize,
+}
+
+/// `10` and `10.0` are equal in JSON.
+fn whole<'de, D: Deserializer<'de>>(value: D) -> std::result::Result<usize, D::Error> {
+    let number = f64::deserialize(value)?;
+    let whole = Some(number).filter(|number| number.fract() == 0.0 && (0.0..9e15).contains(number));
+    whole.map(|number| number as usize).ok_or_else(|| D::Error::custom("expected a whole number of 0 or more"))
+}
+
+impl Default for Rerank {
+    fn default() -> Self {
+        Self::Enabled(true)
+    }
+}
+
+impl Rerank {
+    pub fn check(self) -> std::result::Result<(), String> {
+        match self {
+            Self::First(RerankDepth { depth }) if !(1..=MAX_RERANKED).contains(&depth) => {
+                Err(format!("has depth {depth}: set it to 1 to {MAX_RERANKED}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Number of hits that a reranker reads.
+    pub fn depth(self, fit: &RerankFit) -> usize {
+        match self {
+            Self::Enabled(false) => 0,
+            Self::Enabled(true) => fit.depth,
+            Self::First(RerankDepth { depth }) => depth,
+        }
+    }
 }
 
 /// Certificate chain and key, both PEM.
@@ -106,6 +159,8 @@ pub struct Bounds {
     pub body_seconds: u64,
     /// Deadline of a request in milliseconds; unfinished work is dropped.
     pub deadline_ms: u64,
+    /// Milliseconds that reranking may take; after that, hits keep their fused order.
+    pub rerank_ms: u64,
 }
 
 impl Default for SearchSettings {
@@ -120,6 +175,7 @@ impl Default for SearchSettings {
             index: IndexBackend::default(),
             lexical: Some(LexicalOptions::default()),
             hybrid: Hybrid::default(),
+            rerank: Rerank::default(),
             training: None,
             experiments: Vec::new(),
             events: Events::default(),
@@ -148,6 +204,7 @@ impl Default for Bounds {
             slowdown: 1.5,
             body_seconds: 10,
             deadline_ms: 5000,
+            rerank_ms: 500,
         }
     }
 }
@@ -188,6 +245,7 @@ impl SearchSettings {
                 return Err(Error::config("search.hybrid", problem));
             }
         }
+        self.rerank.check().map_err(|problem| Error::config("search.rerank", problem))?;
         if self.events.path.is_some() && self.events.topic.is_some() {
             return Err(Error::config("search.events", "has both a file and a topic: set one of them"));
         }

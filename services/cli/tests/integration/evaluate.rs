@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
+use souk::cross_encoder::{RerankFit, RerankQuality};
 
 fn souk(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
@@ -152,6 +153,22 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
     let equal = shop.evaluated("equal", &[&hybrid[..], &["--set", "search.hybrid={dense=1,lexical=1}"]].concat());
     let ndcg = |run: &str| json(&read(run, "metrics.json"))["overall"]["ndcg@10"].as_f64().unwrap();
     assert!(ndcg(&run) > ndcg(&equal), "{} is not above {}", ndcg(&run), ndcg(&equal));
+    let rerank = ["--rerank", "10"];
+    let evaluate = ["evaluate", "--data", &shop.data, "--out", &shop.place("none"), "--judge", "qrels"];
+    assert_fails(2, "needs --channel hybrid and a model with a reranker", &[&evaluate[..], &hybrid, &rerank].concat());
+    // an untrained relevance model brings nothing, so it is not installed
+    let judge = souk_testing::golden("rel_bert").display().to_string();
+    let text = run_ok(&[&fit[..], &["test", "--reranker", &judge]].concat());
+    assert!(text.contains("no reranker: it brings nothing"), "{text}");
+    assert!(RerankFit::of_model(Path::new(&model)).unwrap().is_none());
+    let quality = RerankQuality { fused: 0.4, reranked: 0.5 };
+    RerankFit::new(10, 1.5, 60, quality).install(Path::new(&judge), Path::new(&model)).unwrap();
+    let reranked = shop.evaluated("reranked", &[&hybrid[..], &rerank].concat());
+    let pipeline = json(&read(&reranked, "metrics.json"))["pipeline"].as_str().unwrap().to_owned();
+    assert!(
+        pipeline.contains(", first 10 reranked by reranker-") && pipeline.ends_with("with weight 1.5"),
+        "{pipeline}"
+    );
     // too few queries are left if only the held-out ones of the training split count
     let held_out = ["test", "--set", "train.split=test", "--set", "train.held_out=0.1"];
     let text = run_ok(&[&fit[..], &held_out].concat());

@@ -10,7 +10,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Number, Value};
 use souk::index::Filter;
 use souk::lexical::Hybrid;
-use souk::search::{Arm, ChannelScore, TermScores};
+use souk::search::{Arm, ChannelScore, Rerank, TermScore, TermScores};
 use utoipa::ToSchema;
 
 pub use self::embedding::*;
@@ -50,6 +50,9 @@ pub struct SearchRequest {
     /// Add lexical search; by default as in the service's settings.
     #[schema(value_type = Option<HybridShape>)]
     pub hybrid: Option<Hybrid>,
+    /// Whether the version's reranker orders the first hits of hybrid search; by default as in the service's settings.
+    #[schema(value_type = Option<RerankShape>)]
+    pub rerank: Option<Rerank>,
     /// Fields whose values are counted over the first hits.
     #[serde(default)]
     #[schema(max_items = 20)]
@@ -89,6 +92,7 @@ pub enum HybridShape {
 /// Weights of the channels.
 #[derive(ToSchema)]
 #[schema(as = Weights)]
+#[serde(deny_unknown_fields)]
 #[expect(dead_code, reason = "describes what the library reads")]
 pub struct WeightsShape {
     #[schema(minimum = 0, maximum = 1e6, default = 1.0)]
@@ -98,6 +102,25 @@ pub struct WeightsShape {
     /// Fuses ranks instead of scores. Higher values flatten the advantage of the first ranks; 60 is usual.
     #[schema(minimum = 0, maximum = 1e6)]
     constant: Option<f32>,
+}
+
+/// True, false, or how many hits are reranked.
+#[derive(ToSchema)]
+#[schema(as = Rerank)]
+#[serde(untagged)]
+#[expect(dead_code, reason = "describes what the library reads")]
+pub enum RerankShape {
+    Enabled(bool),
+    First(RerankDepthShape),
+}
+
+#[derive(ToSchema)]
+#[schema(as = RerankDepth)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "describes what the library reads")]
+pub struct RerankDepthShape {
+    #[schema(minimum = 1, maximum = 200)]
+    depth: usize,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -110,6 +133,10 @@ pub struct SearchAnswer {
     pub index: String,
     pub catalogue: u64,
     pub took_ms: f64,
+    /// Number of first hits that were reranked; 0 if that took too long, absent if it was not tried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    pub reranked: Option<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(nullable = false)]
     pub experiment: Option<ExperimentArm>,
@@ -155,6 +182,10 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<TermsShape>, nullable = false)]
     pub terms: Option<TermScores>,
+    /// The reranker's output, if the hit was reranked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<TermShape>, nullable = false)]
+    pub reranker: Option<TermScore>,
     /// IDF-weighted fraction of the query's terms in the item's text.
     pub overlap: Option<f32>,
 }

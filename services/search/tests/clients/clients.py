@@ -37,7 +37,7 @@ KNOWN = 0.7
 # may be refused with 422, and nothing else that the document allows.
 UNSAID = {
     ("POST /models", "path"), ("POST /models", "parent"), ("POST /search", "vector"), ("POST /search", "filter"),
-    ("POST /search", "hybrid"), ("POST /compare", "filter"), ("POST /votes", "comparison"),
+    ("POST /search", "hybrid"), ("POST /search", "rerank"), ("POST /compare", "filter"), ("POST /votes", "comparison"),
 }
 # What may be said to a request that fits the document: names may be unknown, and a version may not be one to promote.
 # The tester's own list has 401, 403, 429 and 5xx as well; the key is an admin's, and cases come one at a time.

@@ -6,6 +6,7 @@ mod clients;
 mod crash;
 mod item_text;
 mod milvus;
+mod rerank;
 mod routes;
 mod start;
 mod swap;
