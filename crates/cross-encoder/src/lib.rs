@@ -2,8 +2,8 @@
 //! graded pairs and calibrated on held-out queries.
 //!
 //! `pairs` draws and splits the data, `reader` tokenizes pairs, `reading` says which states are read, `head` has losses and
-//! levels, `model` is the complete model with its folder, `lists` is the listwise loss, `train` trains, `calibration` and `agreement` evaluate, and `judge`
-//! implements the judge interface, and `reranker` makes a relevance model a part of a version.
+//! levels, `model` is the complete model with its folder, `lists` is the listwise loss, `train` trains, `calibration` and
+//! `agreement` evaluate, `judge` implements the judge interface, and `reranker` makes a relevance model a part of a version.
 
 mod agreement;
 mod calibration;

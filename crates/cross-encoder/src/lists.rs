@@ -14,8 +14,13 @@ const GAINS: [f32; NUM_LEVELS] = [0.0, 1.0, 3.0, 7.0];
 /// Sorts pairs by query and returns the range of each query.
 pub(super) fn by_query(pairs: &mut [GradedPair]) -> Vec<Range<usize>> {
     pairs.sort_by_key(|pair| pair.query);
+    ranges(&pairs.iter().map(|pair| pair.query).collect::<Vec<_>>())
+}
+
+/// Ranges of equal queries that lie side by side.
+fn ranges(queries: &[u32]) -> Vec<Range<usize>> {
     let mut from = 0;
-    let lists = pairs.chunk_by(|a, b| a.query == b.query).map(|list| {
+    let lists = queries.chunk_by(|a, b| a == b).map(|list| {
         from += list.len();
         from - list.len()..from
     });
@@ -42,15 +47,8 @@ pub(super) fn batches(lists: &[Range<usize>], tokens: impl Fn(usize) -> usize, m
 /// Mean over the lists of −Σ gain_i / Σ gain · log softmax(s)_i. `outputs [b, 1]` are the scores of pairs, the pairs of a query side by
 /// side; `queries` and `levels` (counted from 0) are theirs. A list without a gain teaches nothing; none if no list has one.
 pub(super) fn loss(outputs: &Tensor, queries: &[u32], levels: &[i64]) -> Option<Tensor> {
-    let mut from = 0;
-    let lists: Vec<Range<usize>> = queries
-        .chunk_by(|a, b| a == b)
-        .map(|list| {
-            from += list.len();
-            from - list.len()..from
-        })
-        .filter(|list| levels[list.clone()].iter().any(|level| *level > 0))
-        .collect();
+    let mut lists = ranges(queries);
+    lists.retain(|list| levels[list.clone()].iter().any(|level| *level > 0));
     let longest = lists.iter().map(ExactSizeIterator::len).max()?;
     let size = [lists.len() as i64, longest as i64];
     let num = lists.len() * longest;

@@ -199,7 +199,7 @@ impl Reranker {
 pub struct Reordered {
     /// Old places and new scores of the hits that were read, best first; equal ones keep their order.
     pub hits: Vec<(usize, f32)>,
-    /// What to add to the scores of the other hits, so that they stay below.
+    /// Added to the scores of the other hits, so that they stay below.
     pub shift: f32,
 }
 

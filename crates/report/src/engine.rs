@@ -45,7 +45,7 @@ pub enum Engine {
     Reranked { first: Box<Engine>, by: Reranking, depth: usize },
 }
 
-/// What orders the first hits again.
+/// A way to order the first hits again.
 pub enum Reranking {
     /// A judge's scores.
     Judge(Arc<dyn RewardSource>),

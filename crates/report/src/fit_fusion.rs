@@ -1,5 +1,5 @@
-//! Fits the weights of hybrid search, and of a reranker of its hits, to a task's judgements. Takes a model's vectors as an engine; gives the weights, and what they
-//! gain over equal ones.
+//! Fits the weights of hybrid search, and of a reranker of its hits, to a task's judgements. Takes a model's vectors as an engine; gives
+//! the weights, and the gain over equal ones or over the fused order.
 
 use std::ops::Range;
 

@@ -34,6 +34,7 @@ pub struct OpenGeneration {
     index: Arc<dyn Index>,
     cache: Arc<dyn Cache>,
     is_cache_down: AtomicBool,
+    is_reranker_down: AtomicBool,
     /// Number of the last change applied to the index.
     applied: AtomicU64,
     catch_up_lock: Mutex<()>,
@@ -58,8 +59,7 @@ impl OpenGeneration {
         }
         let open_index = OpenIndex::open(dir, &record, settings, model.item_text())?;
         let (worker, fusion, reranker) = (model.worker.clone(), model.fusion, model.reranker.clone());
-        let (index, applied, is_cache_down) =
-            (open_index.index(), AtomicU64::new(record.catalogue), AtomicBool::new(false));
+        let (index, applied) = (open_index.index(), AtomicU64::new(record.catalogue));
         let generation = Self {
             record,
             worker,
@@ -68,7 +68,8 @@ impl OpenGeneration {
             open_index,
             index,
             cache,
-            is_cache_down,
+            is_cache_down: AtomicBool::new(false),
+            is_reranker_down: AtomicBool::new(false),
             applied,
             catch_up_lock: Mutex::default(),
         };
@@ -171,6 +172,17 @@ impl OpenGeneration {
                 tracing::warn!(?error, "the cache is down: queries are encoded without it");
             }
             (None, true) => tracing::info!("the cache is back"),
+            _ => {}
+        }
+    }
+
+    /// Logs when reranking stops or goes on, not on every request in between.
+    pub(super) fn log_reranker_state(&self, problem: Option<&Error>) {
+        match (problem, self.is_reranker_down.swap(problem.is_some(), Ordering::Relaxed)) {
+            (Some(error), false) => {
+                tracing::warn!(?error, "the reranker is late or fails: hits keep their fused order")
+            }
+            (None, true) => tracing::info!("the reranker is back"),
             _ => {}
         }
     }

@@ -35,12 +35,13 @@ impl Reranking<'_> {
         let texts: Vec<String> = hits[..depth].iter().map(|hit| self.generation.text_of(&hit.item)).collect();
         let problem = match timeout(self.time, outputs(self.reranker, query.to_owned(), texts)).await {
             Ok(Ok(outputs)) => {
+                self.generation.log_reranker_state(None);
                 return RerankedHits { hits: reordered(hits, &outputs, self.reranker.fit().weight), num: depth };
             }
             Ok(Err(error)) => error,
             Err(_) => Error::device(format!("reranking took more than {} ms", self.time.as_millis())),
         };
-        tracing::warn!(error = ?problem, "hits keep their fused order");
+        self.generation.log_reranker_state(Some(&problem));
         RerankedHits { hits, num: 0 }
     }
 }

@@ -223,8 +223,10 @@ impl SearchSettings {
         if let Some((name, _)) = counts.into_iter().find(|(_, count)| *count == 0) {
             return Err(Error::config(format!("search.bounds.{name}"), "is 0: set it to 1 or more"));
         }
-        for (name, seconds) in [("body_seconds", self.bounds.body_seconds), ("deadline_ms", self.bounds.deadline_ms)] {
-            if seconds == 0 {
+        let Bounds { body_seconds, deadline_ms, rerank_ms, .. } = self.bounds;
+        let times = [("body_seconds", body_seconds), ("deadline_ms", deadline_ms), ("rerank_ms", rerank_ms)];
+        for (name, time) in times {
+            if time == 0 {
                 return Err(Error::config(format!("search.bounds.{name}"), "is 0: set it to 1 or more"));
             }
         }
