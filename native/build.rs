@@ -24,7 +24,7 @@ fn build() -> Result<(), String> {
 
     compile_kernels();
     let api = include.join("torch/csrc/api/include");
-    let files = ["shim", "linear", "training_linear", "attention", "training"];
+    let files = ["shim", "linear", "training_linear", "attention", "attention_cuda", "training"];
     shim(&include).include(&api).files(files.map(|name| format!("csrc/{name}.cpp"))).compile("souk_shim");
     // libtorch contains Gloo; these definitions make its header declare the class.
     shim(&include)

@@ -1,9 +1,9 @@
 //! Attention within the segments of a packed batch.
 
 use crate::NativeResult;
-use crate::ffi::{self, SoukSegments, pointer};
+use crate::ffi::{self, SoukGpuTexts, SoukSegments, pointer};
 use crate::tensor::{bad, heads, matrix, segments};
-use tch::Tensor;
+use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
 
 /// Mask within a segment; default: every token sees all of its segment.
@@ -71,4 +71,42 @@ fn run(
     let segments = SoukSegments { starts: starts.as_ptr(), segments, window, causal: i32::from(visible.causal), scale };
     // SAFETY: tensors and offsets were checked, and the shim writes one tensor on success.
     ffi::tensor(|out| unsafe { ffi::souk_attention(q, k, v, query, shared, &segments, out) })
+}
+
+/// The texts of a packed batch on a GPU, made once for all layers.
+#[derive(Debug)]
+pub struct GpuTexts {
+    /// Offsets, i32, on the GPU.
+    starts: Tensor,
+    longest: i64,
+}
+
+impl GpuTexts {
+    /// Copies the offsets `[0, l0, l0 + l1, ..., T]` to a GPU.
+    pub fn new(starts: &[i64], device: Device) -> Self {
+        let longest = starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+        Self { starts: Tensor::from_slice(starts).to_kind(Kind::Int).to_device(device), longest }
+    }
+}
+
+/// Attention on a GPU, `[T, Hq * D]`, by libtorch's kernels for texts of different lengths, with `dropout` of the weights. `q` is
+/// `[T, Hq, D]`, `k` and `v` are `[T, Hkv, D]`, all bf16 or f16, or all f32 without a window; `D` is a multiple of 8, at most 256.
+/// libtorch records the gradients.
+pub fn gpu_attention(
+    [q, k, v]: [&Tensor; 3],
+    texts: &GpuTexts,
+    visible: Visibility,
+    scale: f64,
+    dropout: f64,
+) -> NativeResult<Tensor> {
+    let texts = SoukGpuTexts {
+        starts: texts.starts.as_ptr(),
+        longest: texts.longest,
+        window: visible.window.unwrap_or(0),
+        causal: i32::from(visible.causal),
+        scale,
+        dropout,
+    };
+    // SAFETY: all pointers are valid for the call; libtorch checks shapes, kinds and devices; one tensor is written on success.
+    ffi::tensor(|out| unsafe { ffi::souk_gpu_attention(q.as_ptr(), k.as_ptr(), v.as_ptr(), &texts, out) })
 }

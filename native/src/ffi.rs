@@ -93,6 +93,17 @@ pub(crate) struct SoukAdamW {
 }
 
 #[repr(C)]
+pub(crate) struct SoukGpuTexts {
+    pub starts: *const C_tensor,
+    pub longest: i64,
+    /// 0: none.
+    pub window: i64,
+    pub causal: i32,
+    pub scale: f64,
+    pub dropout: f64,
+}
+
+#[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct SoukAutocast {
     pub device: i32,
@@ -186,6 +197,13 @@ unsafe extern "C" {
         heads: i64,
         shared: i64,
         segments: *const SoukSegments,
+        out: *mut *mut C_tensor,
+    ) -> c_int;
+    pub(crate) fn souk_gpu_attention(
+        q: *const C_tensor,
+        k: *const C_tensor,
+        v: *const C_tensor,
+        texts: *const SoukGpuTexts,
         out: *mut *mut C_tensor,
     ) -> c_int;
     pub(crate) fn souk_embed_norm(

@@ -285,8 +285,8 @@ impl Training {
 
     /// The error that four of five scores in int8 do not exceed.
     fn int8_error(&self, graded: &[(Vec<f32>, Level)], saved: &Path) -> Result<Option<f64>> {
-        let placement = Placement { precision: Precision::Int8, ..self.model.placement().clone() };
-        let (int8, grading) = (CrossEncoder::open(saved, placement)?.freeze()?, self.model.grading());
+        let on_cpu = Placement { device: Device::Cpu, precision: Precision::Int8, ..self.model.placement().clone() };
+        let (int8, grading) = (CrossEncoder::open(saved, on_cpu)?.freeze()?, self.model.grading());
         let texts = self.read(&self.pairs.calibrate[..self.pairs.calibrate.len().min(MAX_INT8_PAIRS)])?;
         let mut errors = Vec::with_capacity(texts.len());
         for batch in batches(&texts, self.settings.batch_tokens) {

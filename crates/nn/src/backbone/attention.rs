@@ -1,8 +1,10 @@
 //! Attention over packed or padded tokens, with grouped-query heads, causal or bidirectional, with or without a sliding
-//! window: `softmax(q kᵀ / √e) v`. Packed tokens on the CPU in f32 run in our own kernel, in training too; everything else
-//! uses libtorch's `scaled_dot_product_attention`, with texts grouped by length so that no padding is computed.
+//! window: `softmax(q kᵀ / √e) v`. Packed tokens run in our own kernel on the CPU in f32, and in libtorch's kernels for texts of
+//! different lengths on a GPU, in training too. Everything else uses libtorch's `scaled_dot_product_attention`, with texts
+//! grouped by length so that no padding is computed.
 
 pub(super) use souk_native::Visibility;
+use souk_native::{Autocast, GpuTexts};
 use tch::{Device, Kind, Tensor};
 
 use souk_io::error::Result;
@@ -12,6 +14,7 @@ pub(super) enum AttentionPlan<'a> {
     Packed {
         starts: &'a [i64],
         seen: Visibility,
+        on_gpu: Option<GpuTexts>,
     },
     /// `[b, 1, l, s]`, true where a query may attend to a key.
     Padded {
@@ -19,7 +22,12 @@ pub(super) enum AttentionPlan<'a> {
     },
 }
 
-impl AttentionPlan<'_> {
+impl<'a> AttentionPlan<'a> {
+    pub(super) fn packed(starts: &'a [i64], seen: Visibility, device: Device) -> Self {
+        let on_gpu = matches!(device, Device::Cuda(_)).then(|| GpuTexts::new(starts, device));
+        Self::Packed { starts, seen, on_gpu }
+    }
+
     /// Builds the mask; `mask` `[b, s]` covers the cached tokens and the `num_new` tokens at its end.
     pub(super) fn padded(mask: &Tensor, num_new: i64, seen: Visibility) -> Self {
         let slots = mask.size()[1];
@@ -53,7 +61,12 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &AttentionPlan, d
             let out = attend_heads([&heads(q), &heads(k), &heads(v)], Some(mask), false, dropout);
             Ok(out.transpose(1, 2).flatten(-2, -1))
         }
-        AttentionPlan::Packed { starts, seen } => {
+        AttentionPlan::Packed { seen, on_gpu: Some(texts), .. } if has_gpu_kernel(q, *seen) => {
+            let kind = gpu_kind(q);
+            let [q, k, v] = [q, k, v].map(|x| x.to_kind(kind));
+            Ok(souk_native::gpu_attention([&q, &k, &v], texts, *seen, scale(q.size()[2]), dropout)?)
+        }
+        AttentionPlan::Packed { starts, seen, .. } => {
             // under autocast, q and k are f32 after the rotation, but v is not
             if dropout == 0.0 && [q, k, v].iter().all(|x| has_kernel(x)) {
                 return Ok(souk_native::attention([q, k, v], starts, *seen, scale(q.size()[2]))?);
@@ -65,7 +78,7 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &AttentionPlan, d
 
 /// The same for a projection `[.., 3·h·e]` that holds queries, keys and values of h heads side by side.
 pub(super) fn attend_joined(qkv: &Tensor, heads: i64, plan: &AttentionPlan, dropout: f64) -> Result<Tensor> {
-    if let AttentionPlan::Packed { starts, seen } = plan
+    if let AttentionPlan::Packed { starts, seen, .. } = plan
         && dropout == 0.0
         && has_kernel(qkv)
     {
@@ -79,6 +92,16 @@ pub(super) fn attend_joined(qkv: &Tensor, heads: i64, plan: &AttentionPlan, drop
 
 fn has_kernel(x: &Tensor) -> bool {
     x.device() == Device::Cpu && x.kind() == Kind::Float
+}
+
+/// Kind that attention on a GPU computes in.
+fn gpu_kind(q: &Tensor) -> Kind {
+    if Autocast::is_on(q.device()) { Kind::BFloat16 } else { q.kind() }
+}
+
+fn has_gpu_kernel(q: &Tensor, seen: Visibility) -> bool {
+    let width = q.size()[2];
+    width % 8 == 0 && width <= 256 && (gpu_kind(q) != Kind::Float || seen.window.is_none())
 }
 
 fn scale(width: i64) -> f64 {

@@ -370,8 +370,11 @@ impl RmsNorm {
         Ok(Self { weight: parameters.tensor(&format!("{name}.weight"), &[width], Init::Ones)?, eps })
     }
 
-    /// Computes statistics in f32 for any kind, as in training.
+    /// Computes statistics in f32 for any kind, as in training. On a GPU in one pass over the memory.
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
+        if matches!(x.device(), Device::Cuda(_)) {
+            return x.rms_norm(self.weight.size().as_slice(), Some(&self.weight), self.eps);
+        }
         let single = x.to_kind(Kind::Float);
         let scale = (single.square().mean_dim(-1, true, Kind::Float) + self.eps).rsqrt();
         (single * scale).to_kind(x.kind()) * &self.weight

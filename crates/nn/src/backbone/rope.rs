@@ -3,7 +3,8 @@
 
 use std::f64::consts::PI;
 
-use tch::{Kind, Tensor};
+use souk_native::Autocast;
+use tch::{Device, Kind, Tensor};
 
 use super::fields::Fields;
 use souk_io::error::Result;
@@ -79,8 +80,11 @@ impl Rope {
         }
     }
 
-    /// Cosine and sine for `positions` (any shape p), each `[p, 1, e]` in `kind`, shared by all heads.
+    /// Cosine and sine for `positions` (any shape p), each `[p, 1, e]`, shared by all heads. In `kind`, or under a GPU's autocast in
+    /// bf16, as the queries and keys are: rotating in f32 moves twice the memory.
     pub(super) fn angles(&self, positions: &Tensor, head: i64, kind: Kind) -> Angles {
+        let device = positions.device();
+        let kind = if device != Device::Cpu && Autocast::is_on(device) { Kind::BFloat16 } else { kind };
         let frequencies: Vec<f32> = self.frequencies(head).iter().map(|&f| f as f32).collect();
         let frequencies = Tensor::from_slice(&frequencies).to_device(positions.device());
         let half = positions.to_kind(Kind::Float).unsqueeze(-1) * frequencies;

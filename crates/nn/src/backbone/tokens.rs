@@ -107,7 +107,7 @@ impl Tokens {
     /// Attention plan for these tokens.
     pub(super) fn plan(&self, seen: Visibility) -> AttentionPlan<'_> {
         match &self.layout {
-            Layout::Packed { starts } => AttentionPlan::Packed { starts, seen },
+            Layout::Packed { starts } => AttentionPlan::packed(starts, seen, self.ids.device()),
             Layout::Padded { mask } => AttentionPlan::padded(mask, self.ids.size()[1], seen),
         }
     }
