@@ -10,7 +10,7 @@ use crate::{GlobalArgs, Souk};
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Your shop", &["start"]),
     ("Data", &["import", "market", "ingest", "produce", "db migrate"]),
-    ("Models", &["init", "train", "relevance train", "fit-fusion", "launch", "plan", "export"]),
+    ("Models", &["init", "train", "relevance train", "average", "fit-fusion", "launch", "plan", "export"]),
     ("Vectors and search", &["embed", "index", "search"]),
     ("Measuring", &["judgements", "evaluate", "compare", "experiment"]),
     ("Services", &["serve", "trainer", "relevance serve", "doctor"]),

@@ -1,6 +1,7 @@
 //! The `souk` command line, one file per command. Exit codes: 0 success, 2 usage or configuration, 1 failure.
 //! Results go to standard output, everything else to standard error.
 
+mod average;
 mod compare;
 mod db;
 mod doctor;
@@ -107,6 +108,7 @@ impl ModelArgs {
 
 #[derive(Subcommand)]
 enum Command {
+    Average(average::AverageCommand),
     Compare(compare::CompareCommand),
     Db(db::DbCommand),
     Doctor(doctor::DoctorCommand),
@@ -142,6 +144,7 @@ fn main() -> ExitCode {
     }
     let outcome = match &souk.command {
         _ if souk.version => version::run(globals),
+        Some(Command::Average(command)) => command.run(globals),
         Some(Command::Compare(command)) => command.run(globals),
         Some(Command::Db(command)) => command.run(globals),
         Some(Command::Doctor(command)) => command.run(globals),

@@ -1,6 +1,7 @@
 //! Texts to vectors: backbone, pooling, projections, truncation to the requested dimensions, normalisation. An embedding
 //! depends only on text, model and dimensions: batches are packed, so no text is affected by another's padding.
 
+mod average;
 mod export;
 mod fingerprint;
 mod folder;

@@ -230,6 +230,39 @@ fn an_exported_model_gives_the_same_vectors() {
     assert_fails(2, &["is not empty"], &["export", "--model", &model("st_last"), "--out", &out], b"");
 }
 
+#[test]
+fn an_average_is_the_weighted_mean_of_all_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let base = model("st_last");
+    run_ok(&["export", "--model", &base, "--out", &path("moved")], b"");
+    let file = Path::new(&path("moved")).join("model.safetensors");
+    let before = read_tensors(&file).unwrap();
+    let moved = before.iter().map(|(name, tensor)| (name.clone(), tensor + tensor.rand_like())).collect();
+    write_tensors(&file, &moved).unwrap();
+
+    run_ok(&["average", &base, &format!("{}=3", path("moved")), "--out", &path("mean")], b"");
+    let mean = read_tensors(&Path::new(&path("mean")).join("model.safetensors")).unwrap();
+    assert_eq!(mean.len(), before.len());
+    for (name, tensor) in &mean {
+        let expected = &before[name] * 0.25 + &moved[name] * 0.75;
+        assert!((tensor - expected).abs().max().double_value(&[]) < 1e-6, "{name}");
+    }
+    assert_ne!(
+        run_ok(&["embed", "--model", &path("mean")], b"oak desk\n"),
+        run_ok(&["embed", "--model", &base], b"oak desk\n")
+    );
+
+    let fails = |words: &[&str], models: [&str; 2]| {
+        assert_fails(2, words, &["average", models[0], models[1], "--out", &path("none")], b"");
+        assert!(!Path::new(&path("none")).exists());
+    };
+    fails(&["different tokenizers"], [&base, &model("st_cls")]);
+    fails(&["greater than 0"], [&base, &format!("{base}=0")]);
+    fails(&["`half`", "DIR=SHARE"], [&base, &format!("{base}=half")]);
+    assert_fails(2, &["DIR=SHARE"], &["average", &base, "--out", &path("none")], b"");
+}
+
 /// Writes a LoRA adapter without zero weights for a golden model.
 fn write_adapter(base: &str, out: &Path) {
     let dir = Path::new(base);
