@@ -2,6 +2,7 @@
 //! tensor code for it. No objective knows about texts, devices, processes or optimizers; `train::algorithms` makes steps of them.
 
 mod advantage;
+mod distil;
 mod dpo;
 mod grace;
 mod icr;
@@ -16,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
 pub use self::advantage::{Advantages, Scaling, group_advantages};
+pub use self::distil::{DistilSettings, DistilTargets};
 pub use self::dpo::DpoSettings;
 pub use self::grace::{ContrastiveRewards, Estimator, GraceSettings, Hard, RationaleVectors, Sides};
 pub use self::icr::IcrSettings;
@@ -38,6 +40,8 @@ pub enum Objective {
     Pairwise(PairwiseSettings),
     /// DPO on mined hard negatives.
     Dpo(DpoSettings),
+    /// Distillation of the ranking in a run.
+    Distil(DistilSettings),
     /// GIRCSE: iterative contrastive refinement over soft tokens.
     Icr(IcrSettings),
     /// GRACE: rationales trained by contrastive rewards.
@@ -76,6 +80,8 @@ pub struct Needs {
     pub next_tokens: bool,
     /// Candidates of each query, with rewards.
     pub candidates: Candidates,
+    /// Hits of each query in a run.
+    pub hits: usize,
     /// The scores of the reference policy.
     pub reference: bool,
 }
@@ -178,6 +184,7 @@ impl Objective {
             Self::RGrpo(settings) => settings,
             Self::Pairwise(settings) => settings,
             Self::Dpo(settings) => settings,
+            Self::Distil(settings) => settings,
             Self::Icr(settings) => settings,
             Self::Grace(settings) => settings,
             Self::NextToken(settings) => settings,
@@ -198,6 +205,7 @@ impl Objective {
     pub fn prefixes(&self) -> &[i64] {
         match self {
             Self::InfoNce(settings) => &settings.dimensions,
+            Self::Distil(settings) => &settings.dimensions,
             _ => &[],
         }
     }

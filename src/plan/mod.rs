@@ -181,12 +181,12 @@ impl Job<'_> {
     /// Distinct items of a batch of all processes.
     fn num_items(&self) -> u64 {
         let chosen = (self.settings.batch as f64 * self.texts.distinct).ceil();
-        let Needs { global_negatives, candidates, .. } = self.objective.needs();
+        let Needs { global_negatives, candidates, hits, .. } = self.objective.needs();
         let mined = match candidates {
             Candidates::Mined { shown, .. } => self.settings.batch * shown,
             Candidates::None | Candidates::Retrieved(_) => 0,
         };
-        chosen as u64 + (global_negatives + mined) as u64
+        chosen as u64 + (global_negatives + mined + self.settings.batch * hits) as u64
     }
 
     fn load(&self) -> Load {

@@ -50,12 +50,17 @@ impl<'a> Batch<'a> {
         for draw in negatives.draws.clone() {
             batch.add(catalogue.negative(negatives.seed, draw));
         }
-        let known = batch.pairs.iter().zip(&batch.chosen).map(|(pair, own)| {
-            let found = pairs.positives(pair.query_number).iter().filter_map(|item| batch.place(*item));
+        batch.find_known(pairs);
+        batch
+    }
+
+    /// Finds the items that each query is known to have found, again after items were added.
+    pub fn find_known(&mut self, pairs: &Pairs) {
+        let known = self.pairs.iter().zip(&self.chosen).map(|(pair, own)| {
+            let found = pairs.positives(pair.query_number).iter().filter_map(|item| self.place(*item));
             found.filter(|place| place != own).collect()
         });
-        batch.known = known.collect();
-        batch
+        self.known = known.collect();
     }
 
     /// The place of an item in `items`; adds it if it is not there yet.

@@ -17,7 +17,7 @@ use souk_ingest::dataset::Pairs;
 use souk_io::catalogue::Catalogue;
 use souk_io::domain::TextKind;
 use souk_io::error::{Error, Result};
-use souk_io::shuffle::{Draw, Order};
+use souk_io::shuffle::{Draw, Order, Permutation};
 use souk_nn::collective::{Collective, Rows, gather_rows, return_rows};
 use souk_nn::encoder::{Encoder, Reader, Text};
 use souk_nn::optimizer::Optimizer;
@@ -133,6 +133,12 @@ impl<'a> StageContext<'a> {
     /// This process's shard of `num` things.
     pub fn shard(&self, num: usize) -> Range<usize> {
         shard_range(num, self.collective.rank(), self.collective.size())
+    }
+
+    /// `wanted` of `num` places, different ones for each draw.
+    pub fn sample(&self, num: usize, wanted: usize, draw: u64) -> impl Iterator<Item = usize> + use<> {
+        let order = Permutation::new(num as u64, self.settings.seed ^ draw.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        (0..num.min(wanted) as u64).map(move |at| order.at(at) as usize)
     }
 
     /// Chunking for vectors that are not trained on.

@@ -75,16 +75,22 @@ impl GroupRewards {
     }
 }
 
+/// Ids of the queries in `queries.jsonl`, by normalised text.
+pub fn query_ids(data: &DataFolder) -> Result<HashMap<String, Arc<str>>> {
+    let mut ids = HashMap::new();
+    if data.queries_file().exists() {
+        for query in data.queries()? {
+            let query = query?;
+            ids.insert(normalized_query(&query.text), query.id.into());
+        }
+    }
+    Ok(ids)
+}
+
 impl JudgeContext {
     /// Reads the ids of `queries.jsonl`, for judges that look queries up by id.
     pub fn new(data: &DataFolder, blend: Blend, reference: Option<Reference>) -> Result<Self> {
-        let mut ids = HashMap::new();
-        if data.queries_file().exists() {
-            for query in data.queries()? {
-                let query = query?;
-                ids.insert(normalized_query(&query.text), query.id.into());
-            }
-        }
+        let ids = query_ids(data)?;
         Ok(Self { judge: AsyncJudge::new(blend), reference: reference.map(RefCell::new), ids })
     }
 

@@ -24,7 +24,6 @@ use souk_ingest::dataset::TrainingPair;
 use souk_io::atomic_dir::fsync;
 use souk_io::beir;
 use souk_io::error::{Error, Result};
-use souk_io::shuffle::Permutation;
 use souk_nn::collective::gather_json;
 use souk_reward::Reward;
 
@@ -202,9 +201,7 @@ impl MinedNegatives {
     /// The part of a query's candidates that one draw trains on.
     fn draw_candidates(&self, stage: &StageContext, query: u32, draw: u64) -> Vec<(u32, Option<Reward>)> {
         let Some(mined) = self.by_query.get(&query) else { return Vec::new() };
-        let num = mined.items.len() as u64;
-        let order = Permutation::new(num, stage.settings.seed ^ draw.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let places = (0..num.min(self.settings.group as u64)).map(|at| order.at(at) as usize);
+        let places = stage.sample(mined.items.len(), self.settings.group, draw);
         places.map(|place| (mined.items[place], mined.rewards[place])).collect()
     }
 }

@@ -1,6 +1,7 @@
 //! The training algorithms, one file each. The trainer (`run`) knows none of them: it asks for the next step, writes down what it
 //! reports, and keeps its state in checkpoints.
 
+mod distil;
 mod grace;
 mod info_nce;
 mod mined;
@@ -16,7 +17,9 @@ use std::sync::atomic::AtomicBool;
 use tch::Tensor;
 
 pub use self::next_token::perplexity;
-use self::{grace::Grace, info_nce::InfoNce, mined::MinedNegatives, next_token::NextToken, r_grpo::RGrpo};
+use self::{
+    distil::Distil, grace::Grace, info_nce::InfoNce, mined::MinedNegatives, next_token::NextToken, r_grpo::RGrpo,
+};
 use super::StageRewards;
 use super::catalogue_candidates::CatalogueCandidates;
 use super::context::{Outcome, StageContext, StepContext};
@@ -95,6 +98,7 @@ pub fn build(
         }
         Objective::Pairwise(settings) => Box::new(MinedNegatives::pairwise(settings.clone(), judge(rewards)?.0)),
         Objective::Dpo(settings) => Box::new(MinedNegatives::dpo(settings.clone(), judge(rewards)?.0)),
+        Objective::Distil(settings) => Box::new(Distil::new(settings.clone(), data)?),
         Objective::Grace(rule) => Box::new(Grace::new(rule.clone(), Writer::open(settings.writer.as_ref())?)),
         Objective::NextToken(settings) => Box::new(NextToken::new(settings.clone())),
     })

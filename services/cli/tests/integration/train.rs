@@ -62,6 +62,52 @@ fn a_stage_lowers_the_loss_and_writes_a_model_folder() {
     assert_fails(&mut train(home.path(), "run", &[]), 2, &["is not empty", "--resume"]);
 }
 
+/// A run for every training query: its item first, then the five items after it.
+fn write_run(home: &Path) {
+    let mut run = String::new();
+    for (item, form) in (0..60).flat_map(|item| [(item, ""), (item, "cheap")]) {
+        for rank in 0..6 {
+            run += &format!("q{item}{form} Q0 d{} {} {} made\n", (item + rank) % 60, rank + 1, 5.0 - rank as f64);
+        }
+    }
+    fs::write(home.join("run.trec"), run).unwrap();
+}
+
+#[test]
+fn distillation_learns_the_ranking_of_a_run() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    write_run(home.path());
+    let distil = |out: &str, more: &[&str]| {
+        let objective = "objective={type=\"distil\", run=\"run.trec\", depth=6, group=4, dimensions=[16, 8]}";
+        train(home.path(), out, &[&["train.epochs=4"], more, &[objective]].concat())
+    };
+    run_ok(&mut distil("one", &[]));
+    let found = losses(&home.path().join("one"));
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    assert!(mean(&found[35..]) < 0.8 * mean(&found[..3]), "{found:?}");
+
+    run_ok(&mut launch(home.path(), 2, &distil("two", &[])));
+    let difference = worst_difference(&home.path().join("one"), &home.path().join("two"));
+    assert!(difference < 1e-4, "two processes make other updates: {difference}");
+    run_ok(&mut distil("stopped", &["train.max_steps=40"]));
+    fs::remove_dir_all(home.path().join("stopped/checkpoints/step-000000040")).unwrap();
+    run_ok(distil("stopped", &["train.max_steps=40"]).arg("--resume"));
+    assert_eq!(weights(&home.path().join("stopped")), weights(&home.path().join("one")), "resumed");
+
+    let text = fs::read_to_string(home.path().join("run.trec")).unwrap();
+    fs::write(home.path().join("run.trec"), text.replace("q7 Q0 d9", "q7x Q0 d9").replace("q7 Q0 d10", "q7x Q0 d10"))
+        .unwrap();
+    run_ok(&mut distil("enough", &["train.max_steps=1"]));
+    let less = text.lines().filter(|line| !line.starts_with("q7 ")).collect::<Vec<_>>().join("\n");
+    fs::write(home.path().join("run.trec"), less).unwrap();
+    assert_fails(&mut distil("missing", &[]), 1, &["0 hits of the training query `lamp 7`", "souk evaluate"]);
+    fs::write(home.path().join("run.trec"), "q7 Q0 nothing 1 0.5 made\n").unwrap();
+    assert_fails(&mut distil("unknown", &[]), 1, &["line 1", "no item `nothing`"]);
+    let unset = ["objective={type=\"distil\"}"];
+    assert_fails(&mut train(home.path(), "unset", &unset), 2, &["objective.run", "TREC run"]);
+}
+
 #[test]
 fn killed_at_random_and_resumed_gives_the_same_bits() {
     let home = tempfile::tempdir().unwrap();
