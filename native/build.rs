@@ -83,6 +83,8 @@ fn compile_kernels() {
         kernels("avx_vnni", "int8", &["-mavx2", "-mfma", "-mavxvnni"]);
         kernels("avx512_vnni", "int8", &[&wide[..], &["-mavx512vnni"]].concat());
         kernels("avx512_bf16", "bf16", &[&wide[..], &["-mavx512bf16"]].concat());
+        kernels("amx_int8", "int8", &[&wide[..], &["-mavx512vnni", "-mamx-tile", "-mamx-int8"]].concat());
+        kernels("amx_bf16", "bf16", &[&wide[..], &["-mavx512bf16", "-mamx-tile", "-mamx-bf16"]].concat());
     }
 }
 

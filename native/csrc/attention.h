@@ -44,33 +44,6 @@ void product_wide(float* c, int64_t c_stride, const float* a, int64_t a_stride, 
   }
 }
 
-// Transposes W rows of W floats; rows from `count` on are zero and not read.
-INLINE void transpose_block(float* out, int64_t out_stride, const float* in, int64_t in_stride, int64_t count) {
-  vf v[W];
-#pragma GCC unroll 16
-  for (int i = 0; i < W; i++) v[i] = i < count ? load(in + i * in_stride) : vf{};
-#if defined(__clang__)
-  for (int i = 0; i < W; i++)
-    for (int j = 0; j < W; j++) out[j * out_stride + i] = v[i][j];
-#else
-#pragma GCC unroll 4
-  for (int s = 1; s < W; s *= 2) {
-    const vi upper = (iota() & s) != 0;
-    const vi first = upper ? iota() - s + W : iota();
-    const vi second = upper ? iota() + W : iota() + s;
-#pragma GCC unroll 16
-    for (int i = 0; i < W; i++) {
-      if (i & s) continue;
-      const vf a = v[i], b = v[i + s];
-      v[i] = __builtin_shuffle(a, b, first);
-      v[i + s] = __builtin_shuffle(a, b, second);
-    }
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < W; i++) store(out + i * out_stride, v[i]);
-#endif
-}
-
 // Transposes keys[count][dim] to out[dim][kKeyBlock], zero-padded to whole vectors of keys.
 void transpose(float* out, const float* keys, int64_t stride, int64_t count, int64_t dim) {
   for (int64_t i = 0; i < count; i += W) {

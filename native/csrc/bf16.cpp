@@ -1,14 +1,18 @@
-// Products of bf16 with sums in f32, for training on processors that have AVX512_BF16. The rules of kernels.cpp apply.
+// Products of bf16 with sums in f32, for training on processors that have AVX512_BF16, in a second compilation also AMX. The rules of
+// kernels.cpp apply.
 #include <immintrin.h>
 
 #include "kernels.h"
 
 namespace souk {
-namespace avx512_bf16 {
+namespace SOUK_ISA {
 namespace {
 
 #include "vector.h"
 #include "product.h"
+#if defined(__AMX_BF16__)
+#include "tiles.h"
+#endif
 
 struct Bf16Dot : FloatSums {
   static INLINE vi broadcast(const float* x) {
@@ -17,9 +21,26 @@ struct Bf16Dot : FloatSums {
     return vi{} + word;
   }
   static INLINE vf add(vf sum, vi x, vf m) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)m); }
+#if defined(__AMX_BF16__)
+  template <int R>
+  static INLINE void add_tiles() {
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_dpbf16ps(1, 4, 7);
+    if constexpr (R == 2) {
+      _tile_dpbf16ps(2, 5, 6);
+      _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+#endif
 };
 
-void multiply(const Product& p, int64_t first, int64_t last) { multiply_any(Bf16Dot{{p.bias}}, p, first, last); }
+void multiply(const Product& p, int64_t first, int64_t last) {
+#if defined(__AMX_BF16__)
+  multiply_tiles(Bf16Dot{{p.bias}}, p, first, last);
+#else
+  multiply_any(Bf16Dot{{p.bias}}, p, first, last);
+#endif
+}
 
 typedef uint16_t vh __attribute__((vector_size(W * 2)));
 
@@ -49,5 +70,5 @@ void pair_rows(int32_t* out, const float* x, int64_t stride, int64_t rows, int64
 
 const Bf16Kernels kernels = {multiply, round_rows, pair_rows};
 
-}  // namespace avx512_bf16
+}  // namespace SOUK_ISA
 }  // namespace souk

@@ -13,13 +13,15 @@ namespace souk {
 // The kernels of this processor, or those that a test has chosen for this thread: call it on the caller's thread, because
 // workers get the table passed.
 const Kernels& kernels();
+// Whether products of int8 and bf16 use AMX tiles; everything else is then as with AVX-512.
+bool uses_tiles();
 // The int8 products of this processor, chosen as above; null without any.
 Int8Multiply* int8_multiply();
 // The bf16 products of this processor; null without any.
 const Bf16Kernels* bf16_kernels();
 
 // Rows in a chunk: enough to use a panel often, and few enough that the rows between two layers stay in the cache.
-constexpr int64_t kMostRows = 192, kMostRowsFused = 96, kLeastRows = 32, kRowStep = 12;
+constexpr int64_t kMostRows = 192, kMostRowsFused = 96, kLeastRows = 32, kRowStep = 12, kTileStep = 16;
 
 // Number of chunks, the same for each thread; one if there are too few rows to give each thread kLeastRows.
 inline int64_t num_chunks(int64_t rows, int64_t threads, int64_t most) {

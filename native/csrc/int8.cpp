@@ -9,6 +9,9 @@ namespace {
 
 #include "vector.h"
 #include "product.h"
+#if defined(__AMX_INT8__)
+#include "tiles.h"
+#endif
 
 struct Int8Dot {
   using Sum = vi;
@@ -40,11 +43,25 @@ struct Int8Dot {
     const vf y = product * factors.row_scale[row] + of.column * factors.row_shift[row];
     store_some(out, factors.bias ? y + of.bias : y, n);
   }
+#if defined(__AMX_INT8__)
+  template <int R>
+  static INLINE void add_tiles() {
+    _tile_dpbusd(0, 4, 6);
+    _tile_dpbusd(1, 4, 7);
+    if constexpr (R == 2) {
+      _tile_dpbusd(2, 5, 6);
+      _tile_dpbusd(3, 5, 7);
+    }
+  }
+#endif
 };
 
 }  // namespace
 
 void multiply_int8(const Product& product, const Dequantization& factors, int64_t first, int64_t last) {
+#if defined(__AMX_INT8__)
+  if (product.rows >= kFewestRows) return multiply_tiles(Int8Dot{factors}, product, first, last);
+#endif
   multiply_as<Int8Dot, false>({factors}, product, first, last);
 }
 

@@ -144,7 +144,13 @@ Int8Multiply multiply_int8;
 namespace avx512_vnni {
 Int8Multiply multiply_int8;
 }
+namespace amx_int8 {
+Int8Multiply multiply_int8;
+}
 namespace avx512_bf16 {
+extern const Bf16Kernels kernels;
+}
+namespace amx_bf16 {
 extern const Bf16Kernels kernels;
 }
 #endif

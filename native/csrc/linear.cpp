@@ -80,7 +80,8 @@ Tensor forward(const Layer* layers, int64_t num_layers, int32_t between, const T
   const auto* from = x.const_data_ptr<float>();
   const Kernels& table = kernels();
   Int8Multiply* const int8 = int8_multiply();
-  for_chunks(rows, num_layers > 1 ? kMostRowsFused : kMostRows, kRowStep, [&](int64_t at, int64_t count) {
+  const int64_t step = (first.bf16 || first.scale.defined()) && uses_tiles() ? kTileStep : kRowStep;
+  for_chunks(rows, num_layers > 1 ? kMostRowsFused : kMostRows, step, [&](int64_t at, int64_t count) {
     const float* input = from + at * first.depth;
     Tensor wide;
     const auto product = [&](const Layer& layer, float* out) {

@@ -4,6 +4,12 @@
 #include <ATen/ATen.h>
 #include <ATen/Version.h>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
 #include <algorithm>
 #include <string>
 
@@ -23,6 +29,23 @@ thread_local int forced_isa = -1;
 
 // ---- which kernels ----
 
+// Whether the processor has AMX for int8 and bf16, and the kernel lets this process use it. It must be asked first, because tiles
+// make the saved state of a thread larger.
+bool has_amx() {
+#if defined(__x86_64__) && defined(__linux__)
+  static const bool has = [] {
+    constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25, kAll = kBf16 | kTile | kInt8;
+    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & kAll) == kAll &&
+           syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+  }();
+  return has;
+#else
+  return false;
+#endif
+}
+
 bool isa_supported(int isa) {
   if (isa == 0) return true;
 #if defined(__x86_64__)
@@ -31,13 +54,15 @@ bool isa_supported(int isa) {
   if (isa == 2)
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (isa == 3)
+    return isa_supported(2) && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16") && has_amx();
 #endif
   return false;
 }
 
 const Kernels& table(int isa) {
 #if defined(__x86_64__)
-  if (isa == 2) return souk::avx512::kernels;
+  if (isa >= 2) return souk::avx512::kernels;
   if (isa == 1) return souk::avx2::kernels;
 #endif
   (void)isa;
@@ -51,10 +76,16 @@ const Kernels& souk::kernels() {
   return table(forced_isa >= 0 ? forced_isa : best);
 }
 
+bool souk::uses_tiles() {
+  static const bool has = isa_supported(3);
+  return has && (forced_isa < 0 || forced_isa == 3);
+}
+
 souk::Int8Multiply* souk::int8_multiply() {
 #if defined(__x86_64__)
   const bool wide = isa_supported(2) && __builtin_cpu_supports("avx512vnni");
   const bool narrow = isa_supported(1) && __builtin_cpu_supports("avxvnni");
+  if (uses_tiles()) return amx_int8::multiply_int8;
   if (wide && (!narrow || forced_isa < 0 || forced_isa == 2)) return avx512_vnni::multiply_int8;
   if (narrow) return avx_vnni::multiply_int8;
 #endif
@@ -64,6 +95,7 @@ souk::Int8Multiply* souk::int8_multiply() {
 const souk::Bf16Kernels* souk::bf16_kernels() {
 #if defined(__x86_64__)
   static const bool has = isa_supported(2) && __builtin_cpu_supports("avx512bf16");
+  if (uses_tiles()) return &amx_bf16::kernels;
   if (has) return &avx512_bf16::kernels;
 #endif
   return nullptr;

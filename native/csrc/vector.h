@@ -79,6 +79,33 @@ INLINE float largest(vf v) {
   return v[0];
 }
 
+// Transposes W rows of W floats; rows from `count` on are zero and not read.
+INLINE void transpose_block(float* out, int64_t out_stride, const float* in, int64_t in_stride, int64_t count) {
+  vf v[W];
+#pragma GCC unroll 16
+  for (int i = 0; i < W; i++) v[i] = i < count ? load(in + i * in_stride) : vf{};
+#if defined(__clang__)
+  for (int i = 0; i < W; i++)
+    for (int j = 0; j < W; j++) out[j * out_stride + i] = v[i][j];
+#else
+#pragma GCC unroll 4
+  for (int s = 1; s < W; s *= 2) {
+    const vi upper = (iota() & s) != 0;
+    const vi first = upper ? iota() - s + W : iota();
+    const vi second = upper ? iota() + W : iota() + s;
+#pragma GCC unroll 16
+    for (int i = 0; i < W; i++) {
+      if (i & s) continue;
+      const vf a = v[i], b = v[i + s];
+      v[i] = __builtin_shuffle(a, b, first);
+      v[i + s] = __builtin_shuffle(a, b, second);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < W; i++) store(out + i * out_stride, v[i]);
+#endif
+}
+
 // exp(y) for y from -87 to 88, to about one ulp.
 INLINE vf exponential_within(vf y) {
   const float round = 12582912.0f;  // 1.5 * 2^23: adding it leaves the nearest integer in the low bits

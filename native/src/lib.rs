@@ -81,6 +81,8 @@ pub mod testing {
         Avx2,
         /// AVX-512 F, BW, VL and DQ.
         Avx512,
+        /// The same with products of int8 and bf16 in AMX tiles.
+        Amx,
     }
 
     /// Selects the kernels of the calling thread; false if the processor lacks the instructions.
