@@ -69,7 +69,7 @@ postgres_programs() {
 # bench_program NAME [-p PACKAGE]: builds benches/NAME.rs and prints the path of the program.
 bench_program() {
     cargo bench --quiet "${@:2}" --bench "$1" --no-run --message-format=json |
-        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
+        sed -n '/"kind":\["bench"\]/s/.*"executable":"\([^"]*\)".*/\1/p' | tail -n 1
 }
 
 say() {

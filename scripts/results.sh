@@ -1,21 +1,37 @@
 #!/usr/bin/env bash
-# Reproduces a table of docs/results.md in a new folder:
+# Reproduces tables of docs/results.md:
 #
-#   scripts/results.sh market OUT       supervised stage on a simulated shop: BM25, untrained, SFT on clicks, SFT on judgements
+#   scripts/results.sh real OUT         pipelines on Home Depot: BM25, vectors, hybrid search, reranking; SOUK_DATA=DIR: docs/evaluation.md.
+#                                       Goes on where it was stopped. DEVICE=cuda uses a GPU, PRECISION=bf16 trains encoders in it
+#   scripts/results.sh market OUT       supervised stage on a simulated shop: BM25, untrained, SFT on clicks, SFT on judgements; OUT is new
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
 main() {
-    [ $# -eq 2 ] && [ "$1" = market ] || fail "give the table and a new folder" "scripts/results.sh market OUT"
+    case $#:${1:-} in
+    2:real | 2:market) ;;
+    *) fail "give the tables and a folder" "scripts/results.sh real OUT" "scripts/results.sh market OUT" ;;
+    esac
     cargo build --release --workspace --bins
-    souk=$(programs)/souk
-    mkdir "$2"
-    market "$2"
+    souk=$(realpath "$(programs)/souk")
+    "$1" "$2"
+}
+
+real() {
+    local data out=$1 options=(--device "${DEVICE:-auto}" --precision "${PRECISION:-f32}")
+    data=$(realpath "${SOUK_DATA:-.}")/home_depot
+    [ -f "$data/corpus.jsonl" ] || fail "SOUK_DATA names no folder with home_depot" "docs/evaluation.md describes the folder."
+    scripts/setup.sh models e5-small-v2
+    mkdir -p "$out/models"
+    ln -sfn "$MINILM" "$CACHE/models/e5-small-v2" "$out/models/"
+    local plan=$PWD/configs/experiment-pipelines.toml
+    (cd "$out" && "$souk" experiment --config "$plan" --data "$data" --out pipelines --jobs 1 "${options[@]}")
 }
 
 market() {
+    mkdir "$1"
     local out=$1 shop=$1/shop base=$1/base lucene=(--set "search.lexical={k1=1.2,typos=false}")
     "$souk" market --seed 7 --items 20000 --queries 5000 --out "$shop"
     "$souk" ingest --from "$shop/logs.ndjson" --data "$shop"

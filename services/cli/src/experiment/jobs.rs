@@ -2,7 +2,7 @@
 //! order of their dependencies. An output file marks a command as done. A failed command ends the experiment with its
 //! log's path.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -16,6 +16,8 @@ use souk::error::Error;
 
 use super::plan::{ExperimentPlan, ExperimentRow, RowChannel, RowKind};
 
+/// File of a finished evaluation.
+const METRICS: &str = "metrics.json";
 const POLL: Duration = Duration::from_millis(100);
 
 /// One command.
@@ -33,6 +35,14 @@ struct Job {
 }
 
 pub struct Jobs(Vec<Job>);
+
+/// Options of all commands.
+#[derive(Default)]
+pub struct JobOptions {
+    pub device: Option<String>,
+    /// Precision in which encoders are trained.
+    pub precision: Option<String>,
+}
 
 /// Paths of an experiment's files.
 pub struct ExperimentPaths<'a> {
@@ -80,18 +90,21 @@ fn text(path: &Path) -> String {
 }
 
 impl Jobs {
-    pub fn new(plan: &ExperimentPlan, out: &Path) -> anyhow::Result<Self> {
+    pub fn new(plan: &ExperimentPlan, out: &Path, options: &JobOptions) -> Self {
         let paths = ExperimentPaths::new(plan, out);
         let mut jobs = Self(Vec::new());
         jobs.add_shop(plan, &paths);
+        // evaluations after which hybrid search was fitted, by model
+        let mut fitted = HashMap::new();
         for row in &plan.row {
             let seeds =
                 if row.is_seeded(plan) { plan.experiment.seeds.as_slice() } else { &plan.experiment.seeds[..1] };
             for seed in seeds {
-                jobs.add_row(plan, &paths, row, *seed);
+                jobs.add_row(plan, &paths, (row, *seed), &mut fitted);
             }
         }
-        Ok(jobs)
+        jobs.0.iter_mut().for_each(|job| job.add(options));
+        jobs
     }
 
     /// Adds the commands that generate the simulated shop and ingest its log.
@@ -110,29 +123,43 @@ impl Jobs {
         self.0.push(Job::new("search log of the simulated shop", args, output, &stem, vec![manifest]));
     }
 
-    /// Adds the commands that train and evaluate a row.
-    fn add_row(&mut self, plan: &ExperimentPlan, paths: &ExperimentPaths, row: &ExperimentRow, seed: u64) {
+    /// Adds the commands that train, fit and evaluate a row.
+    fn add_row(
+        &mut self,
+        plan: &ExperimentPlan,
+        paths: &ExperimentPaths,
+        of: (&ExperimentRow, u64),
+        fitted: &mut Fitted,
+    ) {
+        let (row, seed) = of;
         let (home, model) = (paths.home(row, seed), paths.model(row, seed));
         let mut needs: Vec<PathBuf> = Vec::new();
         if plan.experiment.market.is_some() {
             needs.push(paths.out.join("shop.ingested"));
         }
-        for id in row.needs(plan) {
-            needs.extend(plan.row(id).map(|row| paths.model(row, seed).join("config.json")));
-        }
+        needs.extend(plan.rows(row.needs_models(plan)).map(|row| paths.model(row, seed).join("config.json")));
+        needs.extend(plan.rows(row.needs_runs()).map(|row| paths.run(row, seed).join(METRICS)));
         let name = if row.is_seeded(plan) { format!("{} (seed {seed})", row.name) } else { row.name.clone() };
         if !matches!(row.kind, RowKind::Lexical | RowKind::Model) {
             let args = train_args(plan, paths, row, seed);
             self.0.push(Job::new(&name, args, model.join("config.json"), &home.join("train"), needs));
             needs = vec![model.join("config.json")];
         }
-        if row.measure && row.kind != RowKind::Relevance {
-            let run = paths.run(row, seed);
-            let args = evaluate_args(plan, paths, row, seed);
-            needs.extend(paths.judge().map(|judge| judge.join("config.json")));
-            let (name, stem) = (format!("{name}, evaluation"), home.join("measure"));
-            self.0.push(Job::new(&name, args, run.join("metrics.json"), &stem, needs));
+        if !row.is_measured() {
+            return;
         }
+        let metrics = paths.run(row, seed).join(METRICS);
+        // a model's folder has one set of weights
+        needs.extend(fitted.get(&model).cloned());
+        if let Some(args) = fit_args(plan, paths, row, seed) {
+            let (name, output) = (format!("{name}, fit of hybrid search"), home.join("fitted"));
+            self.0.push(Job::new(&name, args, output.clone(), &home.join("fit"), needs));
+            needs = vec![output];
+            fitted.insert(model, metrics.clone());
+        }
+        needs.extend(paths.judge().map(|judge| judge.join("config.json")));
+        let args = evaluate_args(plan, paths, row, seed);
+        self.0.push(Job::new(&format!("{name}, evaluation"), args, metrics, &home.join("measure"), needs));
     }
 
     pub fn commands(&self) -> Vec<String> {
@@ -197,6 +224,9 @@ impl Jobs {
     }
 }
 
+/// Evaluations before which a model was fitted, by the model's folder.
+type Fitted = HashMap<PathBuf, PathBuf>;
+
 /// Arguments of the command that makes a row's model.
 fn train_args(plan: &ExperimentPlan, paths: &ExperimentPaths, row: &ExperimentRow, seed: u64) -> Vec<String> {
     let (command, seed_key): (&[&str], &str) = match row.kind {
@@ -217,16 +247,30 @@ fn train_args(plan: &ExperimentPlan, paths: &ExperimentPaths, row: &ExperimentRo
     // first, so that a row may override it
     set(format!("{seed_key}={seed}"));
     for value in &row.set {
-        let expand = |value: String, id: &str| match plan.row(id) {
-            Some(row) => value.replace(&format!("{{{id}}}"), &text(&paths.model(row, seed))),
-            None => value,
-        };
-        set(row.needs(plan).into_iter().fold(value.clone(), expand));
+        let mut value = value.clone();
+        for row in plan.rows(row.needs(plan)) {
+            value = value.replace(&format!("{{{}}}", row.id), &text(&paths.model(row, seed)));
+            value = value.replace(&format!("{{{}.run}}", row.id), &text(&paths.run(row, seed)));
+        }
+        set(value);
     }
     if row.kind == RowKind::Train {
         args.push("--resume".into());
     }
     args
+}
+
+/// Arguments of the command that fits hybrid search and the reranker's weight.
+fn fit_args(plan: &ExperimentPlan, paths: &ExperimentPaths, row: &ExperimentRow, seed: u64) -> Option<Vec<String>> {
+    let fit = row.fit.as_ref()?;
+    let mut args = vec!["fit-fusion".into(), "--model".into(), text(&paths.model(row, seed))];
+    args.extend(["--data".into(), text(&paths.data()), "--split".into(), fit.split.clone()]);
+    args.extend(["--set".into(), format!("train.held_out={}", fit.held_out)]);
+    if let Some((rerank, by)) = row.rerank.as_ref().and_then(|rerank| Some((rerank, plan.row(&rerank.by)?))) {
+        args.extend(["--reranker".into(), text(&paths.model(by, seed)), "--depth".into(), rerank.depth.to_string()]);
+    }
+    args.extend(row.measured.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
+    Some(args)
 }
 
 /// Arguments of the command that evaluates a row.
@@ -242,7 +286,9 @@ fn evaluate_args(plan: &ExperimentPlan, paths: &ExperimentPaths, row: &Experimen
     }
     if let Some((rerank, by)) = row.rerank.as_ref().and_then(|rerank| Some((rerank, plan.row(&rerank.by)?))) {
         args.extend(["--rerank".into(), rerank.depth.to_string()]);
-        args.extend(["--reranker".into(), text(&paths.model(by, seed))]);
+        if row.fit.is_none() {
+            args.extend(["--reranker".into(), text(&paths.model(by, seed))]);
+        }
     }
     if let Some(rewrites) = &row.rewrites {
         let file = match rewrites.strip_prefix("{data}") {
@@ -251,8 +297,9 @@ fn evaluate_args(plan: &ExperimentPlan, paths: &ExperimentPaths, row: &Experimen
         };
         args.extend(["--rewrites".into(), text(&file)]);
     }
-    args.extend(["--data".into(), text(&paths.data()), "--split".into(), settings.split.clone()]);
-    args.extend(["--depth".into(), settings.depth.to_string(), "--name".into(), row.name.clone()]);
+    args.extend(["--data".into(), text(&paths.data()), "--split".into()]);
+    args.push(row.split.as_ref().unwrap_or(&settings.split).clone());
+    args.extend(["--depth".into(), row.depth.unwrap_or(settings.depth).to_string(), "--name".into(), row.name.clone()]);
     if let Some(judge) = paths.judge() {
         args.extend([
             "--set".into(),
@@ -274,6 +321,19 @@ impl Job {
     fn new(name: &str, args: Vec<String>, output: PathBuf, stem: &Path, needs: Vec<PathBuf>) -> Self {
         let (record, log) = (stem.with_extension("command"), stem.with_extension("log"));
         Self { name: name.into(), args, output, record, log, needs }
+    }
+
+    /// Adds the options that the command takes.
+    fn add(&mut self, options: &JobOptions) {
+        let command = self.args[0].as_str();
+        let is_training = matches!(command, "train" | "relevance");
+        let is_lexical = self.args.iter().any(|arg| arg == "lexical");
+        let has_model = is_training || matches!(command, "fit-fusion" | "evaluate") && !is_lexical;
+        let device = options.device.iter().filter(|_| has_model).map(|device| ["--device", device]);
+        let precision =
+            options.precision.iter().filter(|_| command == "train").map(|precision| ["--precision", precision]);
+        let more: Vec<String> = device.chain(precision).flatten().map(str::to_owned).collect();
+        self.args.extend(more);
     }
 
     /// Command line, quoted for a shell.
@@ -329,8 +389,8 @@ impl Job {
 
     /// Whether the command wrote its output file.
     fn finish(&self) -> anyhow::Result<bool> {
-        if self.args[0] == "ingest" {
-            // ingest writes into the shop's folder, so its output file is made here
+        if matches!(self.args[0].as_str(), "ingest" | "fit-fusion") {
+            // these write into a folder that exists, so their output file is made here
             fs::write(&self.output, "").map_err(Error::store(&self.output, "write it"))?;
         }
         Ok(self.output.exists())

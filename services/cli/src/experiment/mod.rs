@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use self::jobs::Jobs;
+use self::jobs::{JobOptions, Jobs};
 use self::plan::ExperimentPlan;
 use crate::GlobalArgs;
 use crate::output::print;
@@ -33,6 +33,12 @@ pub struct ExperimentCommand {
     /// Number of parallel commands (default: one per core, each with one thread)
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
+    /// Device of all commands: auto, cpu, cuda or cuda:N
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<String>,
+    /// Precision in which encoders are trained: f32 or bf16
+    #[arg(long, value_name = "PRECISION")]
+    precision: Option<String>,
     /// Print the commands without running them
     #[arg(long)]
     dry_run: bool,
@@ -43,7 +49,8 @@ impl ExperimentCommand {
         let missing = || souk::Error::input("no experiment file: run `souk experiment --config FILE --out DIR`");
         let file = globals.config.as_ref().ok_or_else(missing)?;
         let plan = ExperimentPlan::load(file, &globals.sets, self.data.as_deref())?;
-        let jobs = Jobs::new(&plan, &self.out)?;
+        let options = JobOptions { device: self.device.clone(), precision: self.precision.clone() };
+        let jobs = Jobs::new(&plan, &self.out, &options);
         if self.dry_run {
             let commands = jobs.commands();
             return print(globals, &serde_json::json!(commands), &commands.join("\n"));

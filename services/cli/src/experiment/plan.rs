@@ -85,6 +85,16 @@ pub struct Rerank {
     pub depth: u32,
 }
 
+/// Judgements that hybrid search is fitted to (`souk fit-fusion`).
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Fit {
+    pub split: String,
+    /// As in `train.held_out`, if the split is that of training.
+    #[serde(default)]
+    pub held_out: f64,
+}
+
 /// One row: a line of a table, or the base model of another row.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -96,7 +106,7 @@ pub struct ExperimentRow {
     pub from: Option<String>,
     /// Configuration file.
     pub config: Option<PathBuf>,
-    /// `--set` values for training. `{ID}` expands to the model folder of row ID with the same seed.
+    /// `--set` values for training. `{ID}` expands to the model folder of row ID with the same seed, `{ID.run}` to its evaluation.
     #[serde(default)]
     pub set: Vec<String>,
     /// `--set` values for evaluation.
@@ -107,6 +117,12 @@ pub struct ExperimentRow {
     pub channel: RowChannel,
     /// Relevance model that orders the first hits again.
     pub rerank: Option<Rerank>,
+    /// Fits hybrid search, and the weight of `rerank`, before the evaluation.
+    pub fit: Option<Fit>,
+    /// Split of the evaluation, for a run that another row learns from; such a row is in no table. Default: the experiment's.
+    pub split: Option<String>,
+    /// Hits per query of such a run.
+    pub depth: Option<usize>,
     /// Query rewrites for BM25; `{data}` expands to the experiment's data folder.
     pub rewrites: Option<PathBuf>,
     /// Whether to evaluate the row.
@@ -184,6 +200,9 @@ impl ExperimentPlan {
             {
                 return Err(format!("row `{id}`: `rerank.by` is `{}`, which is no row of kind relevance", rerank.by));
             }
+            if row.fit.is_some() && (has_no_model || row.kind == RowKind::Model && row.base(self).is_none()) {
+                return Err(format!("row `{id}`: `fit` writes into the model's folder, which must be that of a row"));
+            }
             if row.rewrites.is_some() && row.kind != RowKind::Lexical {
                 return Err(format!("row `{id}`: `rewrites` is only for kind lexical"));
             }
@@ -217,9 +236,12 @@ impl ExperimentPlan {
         metrics.extend(self.experiment.language.as_ref().map(|_| "perplexity".to_owned()));
         for table in &self.table {
             let title = &table.title;
-            let measured = |id: &&String| self.row(id).is_some_and(|row| row.measure && row.kind != RowKind::Relevance);
+            let is_compared = |row: &ExperimentRow| row.is_measured() && row.split.is_none() && row.depth.is_none();
+            let measured = |id: &&String| self.row(id).is_some_and(is_compared);
             if let Some(id) = table.rows.iter().chain(&table.against).find(|id| !measured(id)) {
-                return Err(format!("table `{title}`: row `{id}` does not exist or is not evaluated"));
+                return Err(format!(
+                    "table `{title}`: row `{id}` does not exist, is not evaluated, or has a split or depth of its own"
+                ));
             }
             let metric = |column: &String| column.split('/').next().unwrap_or_default().to_owned();
             if let Some(column) = table.columns.iter().find(|column| !metrics.contains(&metric(column))) {
@@ -233,6 +255,10 @@ impl ExperimentPlan {
     pub fn row(&self, id: &str) -> Option<&ExperimentRow> {
         self.row.iter().find(|row| row.id == id)
     }
+
+    pub fn rows<'a>(&'a self, ids: Vec<&'a str>) -> impl Iterator<Item = &'a ExperimentRow> {
+        ids.into_iter().filter_map(|id| self.row(id))
+    }
 }
 
 fn is_id(text: &str) -> bool {
@@ -240,13 +266,32 @@ fn is_id(text: &str) -> bool {
 }
 
 impl ExperimentRow {
-    /// Ids of the rows whose models this row uses.
+    /// Ids of the rows whose models or runs this row uses.
     pub fn needs<'a>(&'a self, plan: &'a ExperimentPlan) -> Vec<&'a str> {
+        let mut ids = self.needs_models(plan);
+        ids.extend(self.needs_runs());
+        ids
+    }
+
+    pub fn needs_models<'a>(&'a self, plan: &'a ExperimentPlan) -> Vec<&'a str> {
         let from = self.from.as_deref().filter(|from| plan.row(from).is_some());
-        let named = self.set.iter().flat_map(|set| set.split('{').skip(1).filter_map(|rest| rest.split_once('}')));
         // braces may also be an inline TOML table
-        let named = named.map(|(id, _)| id).filter(|id| is_id(id));
+        let named = self.placeholders().filter(|id| is_id(id));
         from.into_iter().chain(named).chain(self.rerank.as_ref().map(|rerank| rerank.by.as_str())).collect()
+    }
+
+    pub fn needs_runs(&self) -> Vec<&str> {
+        self.placeholders().filter_map(|name| name.strip_suffix(".run")).filter(|id| is_id(id)).collect()
+    }
+
+    /// Texts between an opening brace and the next closing one.
+    fn placeholders(&self) -> impl Iterator<Item = &str> {
+        let parts = self.set.iter().flat_map(|set| set.split('{').skip(1));
+        parts.filter_map(|rest| rest.split_once('}')).map(|(name, _)| name)
+    }
+
+    pub fn is_measured(&self) -> bool {
+        self.measure && self.kind != RowKind::Relevance
     }
 
     /// Whether the result depends on the seed.

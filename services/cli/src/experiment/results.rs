@@ -7,7 +7,7 @@ use souk::error::{Error, Result};
 use souk::report::{Contender, EvaluationRun, ExperimentPage, GroupLog, ResultsTable, TrainingLog};
 
 use super::jobs::ExperimentPaths;
-use super::plan::{ExperimentPlan, RowKind};
+use super::plan::ExperimentPlan;
 
 pub struct Results {
     title: String,
@@ -20,7 +20,7 @@ pub struct Results {
 pub fn gather(plan: &ExperimentPlan, out: &Path) -> Result<Results> {
     let paths = ExperimentPaths::new(plan, out);
     let mut contenders = Vec::new();
-    for row in plan.row.iter().filter(|row| row.measure && row.kind != RowKind::Relevance) {
+    for row in plan.row.iter().filter(|row| row.is_measured()) {
         let seeds = if row.is_seeded(plan) { plan.experiment.seeds.as_slice() } else { &plan.experiment.seeds[..1] };
         let runs = seeds.iter().map(|seed| EvaluationRun::load(&paths.run(row, *seed))).collect::<Result<Vec<_>>>()?;
         contenders.push(Contender { id: row.id.clone(), name: row.name.clone(), runs });
