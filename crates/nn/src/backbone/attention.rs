@@ -61,7 +61,7 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &AttentionPlan, d
             let out = attend_heads([&heads(q), &heads(k), &heads(v)], Some(mask), false, dropout);
             Ok(out.transpose(1, 2).flatten(-2, -1))
         }
-        AttentionPlan::Packed { seen, on_gpu: Some(texts), .. } if has_gpu_kernel(q, *seen) => {
+        AttentionPlan::Packed { seen, on_gpu: Some(texts), .. } if has_gpu_kernel(q, *seen, dropout) => {
             let kind = gpu_kind(q);
             let [q, k, v] = [q, k, v].map(|x| x.to_kind(kind));
             Ok(souk_native::gpu_attention([&q, &k, &v], texts, *seen, scale(q.size()[2]), dropout)?)
@@ -99,9 +99,11 @@ fn gpu_kind(q: &Tensor) -> Kind {
     if Autocast::is_on(q.device()) { Kind::BFloat16 } else { q.kind() }
 }
 
-fn has_gpu_kernel(q: &Tensor, seen: Visibility) -> bool {
+/// In f32, training with the kernel's dropout made the loss rise (`docs/gpu-checks.md`).
+fn has_gpu_kernel(q: &Tensor, seen: Visibility, dropout: f64) -> bool {
     let width = q.size()[2];
-    width % 8 == 0 && width <= 256 && (gpu_kind(q) != Kind::Float || seen.window.is_none())
+    let in_f32 = seen.window.is_none() && dropout == 0.0;
+    width % 8 == 0 && width <= 256 && (gpu_kind(q) != Kind::Float || in_f32)
 }
 
 fn scale(width: i64) -> f64 {
