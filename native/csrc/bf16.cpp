@@ -11,6 +11,7 @@ namespace {
 #include "vector.h"
 #include "product.h"
 #if defined(__AMX_BF16__)
+#define TILE_DOT _tile_dpbf16ps
 #include "tiles.h"
 #endif
 
@@ -21,17 +22,6 @@ struct Bf16Dot : FloatSums {
     return vi{} + word;
   }
   static INLINE vf add(vf sum, vi x, vf m) { return (vf)_mm512_dpbf16_ps((__m512)sum, (__m512bh)x, (__m512bh)m); }
-#if defined(__AMX_BF16__)
-  template <int R>
-  static INLINE void add_tiles() {
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    if constexpr (R == 2) {
-      _tile_dpbf16ps(2, 5, 6);
-      _tile_dpbf16ps(3, 5, 7);
-    }
-  }
-#endif
 };
 
 void multiply(const Product& p, int64_t first, int64_t last) {

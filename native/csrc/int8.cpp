@@ -10,6 +10,7 @@ namespace {
 #include "vector.h"
 #include "product.h"
 #if defined(__AMX_INT8__)
+#define TILE_DOT _tile_dpbusd
 #include "tiles.h"
 #endif
 
@@ -43,17 +44,6 @@ struct Int8Dot {
     const vf y = product * factors.row_scale[row] + of.column * factors.row_shift[row];
     store_some(out, factors.bias ? y + of.bias : y, n);
   }
-#if defined(__AMX_INT8__)
-  template <int R>
-  static INLINE void add_tiles() {
-    _tile_dpbusd(0, 4, 6);
-    _tile_dpbusd(1, 4, 7);
-    if constexpr (R == 2) {
-      _tile_dpbusd(2, 5, 6);
-      _tile_dpbusd(3, 5, 7);
-    }
-  }
-#endif
 };
 
 }  // namespace

@@ -1,6 +1,5 @@
 // Matrix products in AMX tiles of 16 rows of 16 words. Included only by bf16.cpp and int8.cpp, after product.h, where the compiler may
-// use AMX. A `Dot` of product.h has one more function for them:
-//   add_tiles<R>()       adds the products of tiles 4 and, if R is 2, 5 with tiles 6 and 7 to tiles 0 and 1, and 2 and 3
+// use AMX. TILE_DOT is the instruction that multiplies two tiles: a macro, because it takes the tiles' numbers as literals.
 //
 // Rows of x are copied to whole tiles first, with zeros around them, so that every tile has the same shape. That costs little beside
 // a product, and also turns an x that is stored across its rows.
@@ -25,6 +24,17 @@ struct TileShapes {
     }
   }
 };
+
+// Adds the products of tiles 4 and, if R is 2, 5 with tiles 6 and 7 to tiles 0 and 1, and 2 and 3.
+template <int R>
+INLINE void add_tiles() {
+  TILE_DOT(0, 4, 6);
+  TILE_DOT(1, 4, 7);
+  if constexpr (R == 2) {
+    TILE_DOT(2, 5, 6);
+    TILE_DOT(3, 5, 7);
+  }
+}
 
 // Copies `rows` rows of x and `depth` words from each to tiles, those of the same rows one after another.
 template <bool Turned>
@@ -81,7 +91,7 @@ INLINE void tile_block(const Dot& dot, const Product& p, const float* x, Sums& s
     _tile_loadd(7, c.data + k * kEdge * c.stride + kEdge, bytes);
     _tile_loadd(4, x + k * kTileWords, 64);
     if constexpr (R == 2) _tile_loadd(5, x + (tiles + k) * kTileWords, 64);
-    Dot::template add_tiles<R>();
+    add_tiles<R>();
   }
   _tile_stored(0, sums.tiles[0], 64);
   _tile_stored(1, sums.tiles[1], 64);

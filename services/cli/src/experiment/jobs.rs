@@ -94,13 +94,12 @@ impl Jobs {
         let paths = ExperimentPaths::new(plan, out);
         let mut jobs = Self(Vec::new());
         jobs.add_shop(plan, &paths);
-        // evaluations after which hybrid search was fitted, by model
-        let mut fitted = HashMap::new();
+        let mut hybrid = HybridRuns::new();
         for row in &plan.row {
             let seeds =
                 if row.is_seeded(plan) { plan.experiment.seeds.as_slice() } else { &plan.experiment.seeds[..1] };
             for seed in seeds {
-                jobs.add_row(plan, &paths, (row, *seed), &mut fitted);
+                jobs.add_row(plan, &paths, (row, *seed), &mut hybrid);
             }
         }
         jobs.0.iter_mut().for_each(|job| job.add(options));
@@ -129,7 +128,7 @@ impl Jobs {
         plan: &ExperimentPlan,
         paths: &ExperimentPaths,
         of: (&ExperimentRow, u64),
-        fitted: &mut Fitted,
+        hybrid: &mut HybridRuns,
     ) {
         let (row, seed) = of;
         let (home, model) = (paths.home(row, seed), paths.model(row, seed));
@@ -149,13 +148,14 @@ impl Jobs {
             return;
         }
         let metrics = paths.run(row, seed).join(METRICS);
-        // a model's folder has one set of weights
-        needs.extend(fitted.get(&model).cloned());
+        if row.channel == RowChannel::Hybrid {
+            // a model's folder has one set of weights: its hybrid searches are fitted and measured in the order of their rows
+            needs.extend(hybrid.insert(model, metrics.clone()));
+        }
         if let Some(args) = fit_args(plan, paths, row, seed) {
             let (name, output) = (format!("{name}, fit of hybrid search"), home.join("fitted"));
             self.0.push(Job::new(&name, args, output.clone(), &home.join("fit"), needs));
             needs = vec![output];
-            fitted.insert(model, metrics.clone());
         }
         needs.extend(paths.judge().map(|judge| judge.join("config.json")));
         let args = evaluate_args(plan, paths, row, seed);
@@ -224,8 +224,8 @@ impl Jobs {
     }
 }
 
-/// Evaluations before which a model was fitted, by the model's folder.
-type Fitted = HashMap<PathBuf, PathBuf>;
+/// Last evaluation of hybrid search with a model, by the model's folder.
+type HybridRuns = HashMap<PathBuf, PathBuf>;
 
 /// Arguments of the command that makes a row's model.
 fn train_args(plan: &ExperimentPlan, paths: &ExperimentPaths, row: &ExperimentRow, seed: u64) -> Vec<String> {
@@ -327,7 +327,7 @@ impl Job {
     fn add(&mut self, options: &JobOptions) {
         let command = self.args[0].as_str();
         let is_training = matches!(command, "train" | "relevance");
-        let is_lexical = self.args.iter().any(|arg| arg == "lexical");
+        let is_lexical = self.args.windows(2).any(|pair| pair == ["--channel", "lexical"]);
         let has_model = is_training || matches!(command, "fit-fusion" | "evaluate") && !is_lexical;
         let device = options.device.iter().filter(|_| has_model).map(|device| ["--device", device]);
         let precision =

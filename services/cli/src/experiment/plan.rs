@@ -200,7 +200,10 @@ impl ExperimentPlan {
             {
                 return Err(format!("row `{id}`: `rerank.by` is `{}`, which is no row of kind relevance", rerank.by));
             }
-            if row.fit.is_some() && (has_no_model || row.kind == RowKind::Model && row.base(self).is_none()) {
+            if row.fit.is_some() && row.channel != RowChannel::Hybrid {
+                return Err(format!("row `{id}`: `fit` is for hybrid search: add `channel = \"hybrid\"`"));
+            }
+            if row.fit.is_some() && row.kind == RowKind::Model && row.base(self).is_none() {
                 return Err(format!("row `{id}`: `fit` writes into the model's folder, which must be that of a row"));
             }
             if row.rewrites.is_some() && row.kind != RowKind::Lexical {

@@ -195,7 +195,12 @@ fn rejects_invalid_plans() {
         ("kind = \"lexical\"", "kind = \"model\"", "`from` is required for kind model"),
         ("depth = 150", "depth = 150\njudge = \"base\"", "`experiment.judge`"),
         ("kind = \"lexical\"", "kind = \"lexical\"\nchannel = \"hybrid\"", "`channel` is only for rows"),
-        ("kind = \"lexical\"", "kind = \"lexical\"\nfit = { split = \"train\" }", "`fit` writes into"),
+        ("kind = \"lexical\"", "kind = \"lexical\"\nfit = { split = \"train\" }", "add `channel = \"hybrid\"`"),
+        (
+            "kind = \"init\"\nconfig = \"base.toml\"",
+            "kind = \"model\"\nfrom = \"a/b\"\nchannel = \"hybrid\"\nfit = { split = \"train\" }",
+            "`fit` writes into",
+        ),
         ("id = \"words\"", "id = \"words\"\nsplit = \"train\"", "a split or depth of its own"),
         ("kind = \"init\"", "kind = \"init\"\nrerank = { by = \"bm25\", depth = 9 }", "no row of kind relevance"),
     ] {
