@@ -23,6 +23,8 @@ pub struct CandidateSettings {
     pub refresh_steps: u64,
     /// Search method of the catalogue's vectors.
     pub search: BankSearch,
+    /// Split whose judged items join the candidates of their query, as at most half of a group.
+    pub judged_split: Option<String>,
 }
 
 /// Source of candidates.
@@ -38,7 +40,13 @@ pub enum CandidateSource {
 
 impl Default for CandidateSettings {
     fn default() -> Self {
-        Self { source: CandidateSource::Batch, num_neighbors: 16, refresh_steps: 50, search: BankSearch::Auto }
+        Self {
+            source: CandidateSource::Batch,
+            num_neighbors: 16,
+            refresh_steps: 50,
+            search: BankSearch::Auto,
+            judged_split: None,
+        }
     }
 }
 

@@ -8,14 +8,17 @@ use tch::Device;
 use tokio::runtime::{Builder, Runtime};
 
 use super::Config;
-use souk_cross_encoder::{CrossEncoder, CrossEncoderJudge, PairScorer, RERANKER, RerankFit, Reranker};
+use souk_cross_encoder::{
+    CrossEncoder, CrossEncoderJudge, HybridGrading, HybridJudge, HybridScorer, PairScorer, RERANKER, RerankFit,
+    Reranker,
+};
 use souk_io::audit::AuditLog;
 use souk_io::beir::DataFolder;
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
 use souk_lexical::{FeatureWeights, Fusion, Hybrid, Lexical};
 use souk_nn::backbone::Precision;
-use souk_nn::encoder::Placement;
+use souk_nn::encoder::{Encoder, Overrides, Placement};
 use souk_report::Reranking;
 use souk_reward::{Blend, Judge, ModelJudge, QrelsJudge, RewardSource};
 use souk_store::{MAX_PAGE, SqlLedger};
@@ -36,9 +39,7 @@ fn runtime() -> Result<&'static Runtime> {
 
 impl Config {
     pub(super) fn open_blend(&self, data: &DataFolder, item_text: &ItemText) -> Result<Blend> {
-        let texts = || data.items().map(|items| items.map(|item| Ok(item_text.render(&item?.1))));
-        let options = self.search.lexical.unwrap_or_default();
-        let lexical = || Lexical::build_with(options, texts()?);
+        let lexical = || self.open_lexical(data, item_text);
         let blend = Blend::build(&self.reward, self.open_judge(data, item_text)?, lexical)?;
         let qualities = if self.reward.quality > 0.0 { self.qualities(data)? } else { HashMap::new() };
         Ok(blend.with_qualities(qualities))
@@ -85,9 +86,14 @@ impl Config {
         Self { judge, ..self.clone() }.open_judge(data, item_text)
     }
 
-    /// A relevance model that reranks hits.
-    pub fn open_reranker(&self, model: &Path, item_text: &ItemText) -> Result<Arc<dyn RewardSource>> {
-        self.open_model_judge(&ModelJudge::at(model), item_text)
+    /// A relevance model, or hybrid search with a model, that reranks hits.
+    pub fn open_reranker(
+        &self,
+        model: &Path,
+        data: &DataFolder,
+        item_text: &ItemText,
+    ) -> Result<Arc<dyn RewardSource>> {
+        self.open_model_judge(&ModelJudge::at(model), data, item_text)
     }
 
     /// The reranker in a model's folder.
@@ -114,6 +120,47 @@ impl Config {
         Ok(Some((Reranking::Version { scorer, weight: fit.weight }, depth)))
     }
 
+    /// Hybrid search with the model at a path, as a judge of the catalogue's items.
+    fn open_hybrid_judge(
+        &self,
+        judge: &ModelJudge,
+        grading: &HybridGrading,
+        data: &DataFolder,
+        item_text: &ItemText,
+    ) -> Result<Arc<dyn RewardSource>> {
+        let dir = &judge.path;
+        let encoder = Encoder::open(dir, self.judge_placement(judge)?, Overrides::default())?;
+        if encoder.item_text() != item_text {
+            let problem = format!(
+                "was trained on items as `{}`, but is asked about items as `{item_text}`: set encoder.item_text to the former",
+                encoder.item_text()
+            );
+            return Err(Error::config(dir.display(), problem));
+        }
+        let scorer = self.hybrid_scorer(dir, encoder, self.open_lexical(data, item_text)?)?;
+        let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
+        Ok(Arc::new(HybridJudge::new(&name.unwrap_or_default(), scorer, grading)))
+    }
+
+    /// Scores of hybrid search with the model in a folder, its fitted weights and its reranker.
+    pub fn hybrid_scorer(&self, dir: &Path, encoder: Encoder, lexical: Lexical) -> Result<HybridScorer> {
+        let weights = FeatureWeights::of_model(dir)?.ok_or_else(|| {
+            let problem = "has no fitted weights of hybrid search, which a judge needs: run `souk fit-fusion`";
+            Error::config(dir.display(), problem)
+        })?;
+        let reranker = match RerankFit::of_model(dir)? {
+            Some(fit) => Some((self.open_pair_scorer(&dir.join(RERANKER), encoder.item_text())?, fit.weight)),
+            None => None,
+        };
+        HybridScorer::new(encoder, lexical, weights, reranker)
+    }
+
+    /// BM25 over the items of a data folder.
+    fn open_lexical(&self, data: &DataFolder, item_text: &ItemText) -> Result<Lexical> {
+        let texts = data.items()?.map(|item| Ok(item_text.render(&item?.1)));
+        Lexical::build_with(self.search.lexical.unwrap_or_default(), texts)
+    }
+
     /// The relevance model at a path, as it reranks the hits of a search.
     pub fn open_pair_scorer(&self, dir: &Path, item_text: &ItemText) -> Result<PairScorer> {
         PairScorer::open(dir, self.reranking()?, item_text)
@@ -129,13 +176,26 @@ impl Config {
         Ok(placement)
     }
 
-    /// A relevance model in this process. One that was trained on texts of another template is an error.
-    fn open_model_judge(&self, judge: &ModelJudge, item_text: &ItemText) -> Result<Arc<dyn RewardSource>> {
+    fn judge_placement(&self, judge: &ModelJudge) -> Result<Placement> {
         let mut placement = self.placement()?;
+        placement.adapter = None;
         if judge.int8 {
             placement.precision = Precision::Int8;
         }
-        let model = CrossEncoder::open(&judge.path, placement)?;
+        Ok(placement)
+    }
+
+    /// A model in this process. One that was trained on texts of another template is an error.
+    fn open_model_judge(
+        &self,
+        judge: &ModelJudge,
+        data: &DataFolder,
+        item_text: &ItemText,
+    ) -> Result<Arc<dyn RewardSource>> {
+        if let Some(grading) = HybridGrading::of_model(&judge.path)? {
+            return self.open_hybrid_judge(judge, &grading, data, item_text);
+        }
+        let model = CrossEncoder::open(&judge.path, self.judge_placement(judge)?)?;
         model.check_item_text(&judge.path, item_text)?;
         let opened = CrossEncoderJudge::new(model.freeze()?, judge.batch_tokens);
         Ok(Arc::new(opened))
@@ -151,6 +211,10 @@ impl Config {
             Error::config("judge", problem)
         })?;
         let (mut cache, mut audits) = (None, None);
+        if judge.model().is_some() && self.reward.cache {
+            // in memory: a verdict from elsewhere would be of another model with the same name
+            cache = Some(self.store.memory_cache()?);
+        }
         if judge.is_remote() {
             let runtime = runtime()?;
             let _entered = runtime.enter();
@@ -160,7 +224,7 @@ impl Config {
                 audits = Some((ledger, self.reward.audit_rate));
             }
         }
-        let model = |judge: &ModelJudge| -> Result<Arc<dyn RewardSource>> { self.open_model_judge(judge, item_text) };
+        let model = |judge: &ModelJudge| self.open_model_judge(judge, data, item_text);
         souk_reward::open(&judge, data, model, cache, audits)
     }
 }

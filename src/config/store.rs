@@ -49,6 +49,11 @@ impl StoreConfig {
         self.open_ledger().await
     }
 
+    /// A cache for this process alone.
+    pub fn memory_cache(&self) -> Result<Arc<dyn Cache>> {
+        open_cache(&Address::new("memory"), self.cache_bytes, None)
+    }
+
     /// Opens the cache.
     pub fn open_cache(&self) -> Result<Arc<dyn Cache>> {
         let lifetime = (self.cache_seconds > 0).then(|| Duration::from_secs(self.cache_seconds));

@@ -1,5 +1,6 @@
 //! Group-relative advantages (GRPO; Retrieval-GRPO, eq. 7): `A_j = (r_j − mean) / (std + ε)` over the known rewards of a group (`std`),
-//! or the difference alone (`mean`, GRACE). Missing rewards are left out of mean and deviation, and have an advantage of 0.
+//! or the difference alone (`mean`, GRACE). A deviation below `min_std` counts as `min_std`, so that small differences of a judge with
+//! continuous scores do not become large advantages. Missing rewards are left out of mean and deviation, and have an advantage of 0.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
@@ -27,7 +28,7 @@ pub struct Advantages {
 }
 
 /// Advantages of rewards `[b, g]`; a reward that is not `known` may be any number.
-pub fn group_advantages(reward: &Tensor, known: &Tensor, scaling: Scaling) -> Advantages {
+pub fn group_advantages(reward: &Tensor, known: &Tensor, scaling: Scaling, min_std: f64) -> Advantages {
     let reward = reward.where_self(known, &reward.zeros_like());
     let known = known.to_kind(Kind::Float);
     let row = |x: &Tensor| x.sum_dim_intlist(1, true, Kind::Float);
@@ -36,7 +37,7 @@ pub fn group_advantages(reward: &Tensor, known: &Tensor, scaling: Scaling) -> Ad
     let std = (row(&centred.square()) / num.clamp_min(1.0)).sqrt();
     let has_spread = std.gt(EPSILON);
     let values = match scaling {
-        Scaling::Std => centred / (std + EPSILON),
+        Scaling::Std => centred / (std.clamp_min(min_std) + EPSILON),
         Scaling::Mean => centred,
     };
     let values = values.where_self(&has_spread, &values.zeros_like());
@@ -50,10 +51,15 @@ mod tests {
     use super::*;
 
     fn of(rewards: &[f32], known: &[bool], scaling: Scaling) -> (Vec<f32>, bool) {
+        at_least(0.0, rewards, known, scaling)
+    }
+
+    fn at_least(min_std: f64, rewards: &[f32], known: &[bool], scaling: Scaling) -> (Vec<f32>, bool) {
         let found = group_advantages(
             &Tensor::from_slice(rewards).unsqueeze(0),
             &Tensor::from_slice(known).unsqueeze(0),
             scaling,
+            min_std,
         );
         let values = Vec::<f32>::try_from(found.values.view([-1])).unwrap();
         (values, found.has_spread.int64_value(&[0]) == 1)
@@ -68,6 +74,18 @@ mod tests {
         assert!(has_spread && values.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-4), "{values:?}");
         let (values, _) = of(&[1.0, 0.5, 9.0, 0.0], &[true, true, false, true], Scaling::Mean);
         assert_eq!(values, [0.5, 0.0, 0.0, -0.5]);
+    }
+
+    #[test]
+    fn a_small_deviation_counts_as_the_least_one() {
+        // deviation 0.01
+        let rewards = [0.91, 0.89];
+        let (values, _) = at_least(0.05, &rewards, &[true; 2], Scaling::Std);
+        assert!((values[0] - 0.2).abs() < 1e-4 && (values[1] + 0.2).abs() < 1e-4, "{values:?}");
+        let (values, _) = at_least(0.005, &rewards, &[true; 2], Scaling::Std);
+        assert!((values[0] - 1.0).abs() < 1e-3, "{values:?}");
+        let (values, _) = at_least(0.05, &rewards, &[true; 2], Scaling::Mean);
+        assert!((values[0] - 0.01).abs() < 1e-4, "{values:?}");
     }
 
     #[test]

@@ -232,7 +232,7 @@ impl GraceSettings {
         let rollouts = self.rollouts as i64;
         let own = reward.narrow(1, 0, rollouts);
         let known = own.ones_like().to_kind(Kind::Bool);
-        let group = |scaling| group_advantages(&own, &known, scaling);
+        let group = |scaling| group_advantages(&own, &known, scaling, 0.0);
         match self.estimator {
             Estimator::Grpo => group(Scaling::Mean),
             Estimator::Dapo => group(Scaling::Std),

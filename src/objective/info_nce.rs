@@ -6,12 +6,19 @@
 //!
 //! `B̂`: the distinct items of all pairs of all processes. `𝒢`: items drawn from the whole catalogue. Items that the query is
 //! known to have found are not negatives: they are left out of the query's sum. `s` is the cosine.
+//!
+//! With judgements, the judged items of a query join the batch, so that those of L1 and L2 are its negatives, and a listwise softmax over
+//! them learns their order (as ListNet, with the gains 0, 1, 3 and 7 of L1 to L4):
+//!
+//! ```text
+//! L + w · Σ_d −g(d)/Σg · log  exp(s(q,d)/τ) / Σ_{d'∈judged} exp(s(q,d')/τ)
+//! ```
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use super::{Needs, ObjectiveSettings, PairTargets, Vectors, matryoshka, positive};
-use souk_io::error::Result;
+use super::{JudgedTargets, Needs, ObjectiveSettings, PairTargets, Vectors, matryoshka, positive};
+use souk_io::error::{Error, Result};
 
 /// Settings of InfoNCE.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -25,17 +32,41 @@ pub struct InfoNceSettings {
     pub dimensions: Vec<i64>,
     /// Symmetric loss: averages with the loss of finding the query among all queries, given the item.
     pub symmetric: bool,
+    /// Split whose judged items join their query's batch.
+    pub judged_split: Option<String>,
+    /// Judged items of a query in one batch; others come in the next visit.
+    pub judged: usize,
+    /// w: weight of the order of the judged items; 0: they are negatives only.
+    pub list_weight: f64,
 }
 
 impl Default for InfoNceSettings {
     fn default() -> Self {
-        Self { temperature: 0.05, global_negatives: 0, dimensions: Vec::new(), symmetric: false }
+        Self {
+            temperature: 0.05,
+            global_negatives: 0,
+            dimensions: Vec::new(),
+            symmetric: false,
+            judged_split: None,
+            judged: 8,
+            list_weight: 0.0,
+        }
     }
 }
 
 impl ObjectiveSettings for InfoNceSettings {
     fn check(&self, dimensions: i64) -> Result<()> {
         positive("temperature", self.temperature)?;
+        if !self.list_weight.is_finite() || self.list_weight < 0.0 {
+            return Err(Error::config("objective.list_weight", format!("is {}: use 0 or more", self.list_weight)));
+        }
+        if self.list_weight > 0.0 && self.judged_split.is_none() {
+            let problem = "has no effect without objective.judged_split, the split with the judgements";
+            return Err(Error::config("objective.list_weight", problem));
+        }
+        if self.judged == 0 {
+            return Err(Error::config("objective.judged", "is 0: use 1 or more, or leave out objective.judged_split"));
+        }
         matryoshka::check(&self.dimensions, dimensions)
     }
 
@@ -58,9 +89,24 @@ impl InfoNceSettings {
                 }
                 _ => forward,
             };
+            let rows = match pairs.judged {
+                Some(judged) if self.list_weight > 0.0 => {
+                    rows + order_loss(&own.matmul(&items.tr()), self.temperature, judged) * self.list_weight
+                }
+                _ => rows,
+            };
             (rows * pairs.weight).sum(Kind::Float)
         })
     }
+}
+
+/// Listwise softmax of each query over its judged items; 0 for a query that has none with a gain.
+fn order_loss(scores: &Tensor, temperature: f64, judged: &JudgedTargets) -> Tensor {
+    let logits = scores.gather(1, judged.places, false) / temperature;
+    let logits = logits.masked_fill(&judged.known.logical_not(), -1e9);
+    let log_share = logits.log_softmax(1, Kind::Float);
+    let total = judged.gains.sum_dim_intlist(1, true, Kind::Float).clamp_min(f64::from(f32::MIN_POSITIVE));
+    -(log_share * judged.gains / total).sum_dim_intlist(1, false, Kind::Float)
 }
 
 /// −log softmax of `chosen` per row, over the entries that are not masked.
@@ -111,6 +157,7 @@ mod tests {
                 known: &self.known,
                 known_queries: Some(&known_queries),
                 weight: &self.weight,
+                judged: None,
             };
             rule.loss(&Vectors { queries: &self.queries, items: &self.items, steps: 1 }, &pairs)
         }
@@ -169,7 +216,13 @@ mod tests {
     fn gradients_are_those_of_finite_differences() {
         let mut batch = Batch::new();
         batch.weight = Tensor::from_slice(&[1.0_f32, 0.5, 2.0]);
-        let rule = InfoNceSettings { temperature: 0.5, symmetric: true, dimensions: vec![4, 3], global_negatives: 2 };
+        let rule = InfoNceSettings {
+            temperature: 0.5,
+            symmetric: true,
+            dimensions: vec![4, 3],
+            global_negatives: 2,
+            ..InfoNceSettings::default()
+        };
         for items in [false, true] {
             let mut leaf = if items { &batch.items } else { &batch.queries }.detach().set_requires_grad(true);
             let with = |vectors: Tensor, batch: &mut Batch| {
@@ -195,6 +248,47 @@ mod tests {
     }
 
     #[test]
+    fn the_order_of_judged_items_is_learned_by_their_gains() {
+        let batch = Batch::new();
+        let plain = InfoNceSettings { temperature: 0.3, ..InfoNceSettings::default() };
+        let rule = InfoNceSettings { judged_split: Some("train".into()), list_weight: 0.5, ..plain.clone() };
+        // the second query has one judged item less, the third none with a gain
+        let places = [[0_i64, 2, 4], [1, 3, 0], [1, 2, 3]];
+        let gains = [[7.0_f32, 0.0, 1.0], [3.0, 7.0, 0.0], [0.0, 0.0, 0.0]];
+        let known = [[true, true, true], [true, true, false], [true, true, true]];
+        let judged = JudgedTargets {
+            places: &Tensor::from_slice(places.as_flattened()).view([3, 3]),
+            gains: &Tensor::from_slice(gains.as_flattened()).view([3, 3]),
+            known: &Tensor::from_slice(known.as_flattened()).view([3, 3]),
+        };
+        let (queries, items) = (Batch::rows(&batch.queries, 4), Batch::rows(&batch.items, 4));
+        let mut expected = batch.by_hand(&plain, 4);
+        for query in 0..3 {
+            let power = |at: usize| {
+                let item = &items[places[query][at] as usize];
+                (queries[query].iter().zip(item).map(|(a, b)| a * b).sum::<f64>() / rule.temperature).exp()
+            };
+            let all: f64 = (0..3).filter(|at| known[query][*at]).map(power).sum();
+            let gain: f32 = gains[query].iter().sum();
+            for at in (0..3).filter(|at| gains[query][*at] > 0.0) {
+                expected -= 0.5 * f64::from(gains[query][at] / gain) * (power(at) / all).ln();
+            }
+        }
+        let known_queries = batch.known_queries();
+        let pairs = PairTargets {
+            query: &batch.query,
+            item: &batch.item,
+            known: &batch.known,
+            known_queries: Some(&known_queries),
+            weight: &batch.weight,
+            judged: Some(&judged),
+        };
+        let vectors = Vectors { queries: &batch.queries, items: &batch.items, steps: 1 };
+        let found = rule.loss(&vectors, &pairs).double_value(&[]);
+        assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+    }
+
+    #[test]
     fn a_known_item_gets_no_push_and_the_order_of_items_does_not_matter() {
         let mut batch = Batch::new();
         let rule = InfoNceSettings::default();
@@ -217,6 +311,8 @@ mod tests {
             InfoNceSettings { temperature: 0.0, ..InfoNceSettings::default() },
             InfoNceSettings { dimensions: vec![8, 8], ..InfoNceSettings::default() },
             InfoNceSettings { dimensions: vec![16], ..InfoNceSettings::default() },
+            InfoNceSettings { list_weight: 1.0, ..InfoNceSettings::default() },
+            InfoNceSettings { judged: 0, ..InfoNceSettings::default() },
         ] {
             assert!(rule.check(8).is_err(), "{rule:?}");
         }

@@ -132,9 +132,21 @@ pub struct PairTargets<'a> {
     pub known_queries: Option<&'a Tensor>,
     /// `[b]`: weights.
     pub weight: &'a Tensor,
+    /// The judged items of their queries.
+    pub judged: Option<&'a JudgedTargets<'a>>,
 }
 
-/// The judged candidates of this process's queries.
+/// The judged items of this process's queries, j of each; queries that have fewer have columns without a meaning.
+pub struct JudgedTargets<'a> {
+    /// `[b, j]`: rows of `items`.
+    pub places: &'a Tensor,
+    /// `[b, j]`: gains of their levels, 0 where there is no item.
+    pub gains: &'a Tensor,
+    /// `[b, j]`: whether there is an item.
+    pub known: &'a Tensor,
+}
+
+/// The judged candidates of this process's queries. The columns of the p prefixes of a vector stand one after another.
 pub struct Group<'a> {
     /// `[b, g]`: rows of `items`.
     pub candidates: &'a Tensor,
@@ -142,9 +154,9 @@ pub struct Group<'a> {
     pub reward: &'a Tensor,
     /// `[b, g]`: whether there is a reward.
     pub known: &'a Tensor,
-    /// `[b, g]`: log-probabilities under the policy that retrieved them; none: those of the present policy.
+    /// `[b, p·g]`: log-probabilities under the policy that retrieved them; none: those of the present policy.
     pub old: Option<&'a Tensor>,
-    /// `[b, n]`: scores of the reference policy.
+    /// `[b, p·n]`: scores of the reference policy.
     pub reference: Option<&'a Tensor>,
 }
 
@@ -205,10 +217,18 @@ impl Objective {
     pub fn prefixes(&self) -> &[i64] {
         match self {
             Self::InfoNce(settings) => &settings.dimensions,
+            Self::RGrpo(settings) => &settings.dimensions,
             Self::Distil(settings) => &settings.dimensions,
             _ => &[],
         }
     }
+}
+
+/// Cosine similarities of queries and items, `[b, n]` for each prefix.
+pub fn prefix_cosines(prefixes: &[i64], queries: &Tensor, items: &Tensor) -> Vec<Tensor> {
+    let whole = [queries.size()[1]];
+    let widths = if prefixes.is_empty() { &whole } else { prefixes };
+    widths.iter().map(|n| cosines(&queries.narrow(1, 0, *n), &items.narrow(1, 0, *n))).collect()
 }
 
 /// Cosine similarities `[b, n]` of queries and items.

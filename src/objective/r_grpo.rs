@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Candidates, Needs, ObjectiveSettings, Scaling, positive};
+use super::{Candidates, Needs, ObjectiveSettings, Scaling, matryoshka, positive};
 use souk_io::error::{Error, Result};
 
 /// Settings of Retrieval-GRPO; the defaults are the paper's.
@@ -19,6 +19,8 @@ pub struct RGrpoSettings {
     pub support: Support,
     /// Scaling of advantages.
     pub advantage: Scaling,
+    /// Smaller deviations of a group's rewards count as this, with `advantage = "std"`.
+    pub min_std: f64,
     /// ε of the clip.
     pub clip: f64,
     /// β, the weight of the KL divergence; 0: no reference policy.
@@ -27,6 +29,8 @@ pub struct RGrpoSettings {
     pub kl: Kl,
     /// Updates with one set of rewards. The clip has an effect from the second on.
     pub inner_epochs: usize,
+    /// Prefixes of the vector over which the loss is averaged; none: the whole vector, with which candidates are retrieved.
+    pub dimensions: Vec<i64>,
 }
 
 /// The set of items that the policy picks from.
@@ -59,20 +63,25 @@ impl Default for RGrpoSettings {
             global_negatives: 0,
             support: Support::Batch,
             advantage: Scaling::Std,
+            min_std: 0.02,
             clip: 0.2,
             beta: 0.2,
             kl: Kl::Exact,
             inner_epochs: 1,
+            dimensions: Vec::new(),
         }
     }
 }
 
 impl ObjectiveSettings for RGrpoSettings {
-    fn check(&self, _: i64) -> Result<()> {
+    fn check(&self, dimensions: i64) -> Result<()> {
+        matryoshka::check(&self.dimensions, dimensions)?;
         positive("temperature", self.temperature)?;
         positive("clip", self.clip)?;
-        if !self.beta.is_finite() || self.beta < 0.0 {
-            return Err(Error::config("objective.beta", format!("is {}: set it to 0 or more", self.beta)));
+        for (name, value) in [("beta", self.beta), ("min_std", self.min_std)] {
+            if !value.is_finite() || value < 0.0 {
+                return Err(Error::config(format!("objective.{name}"), format!("is {value}: set it to 0 or more")));
+            }
         }
         if self.group < 2 {
             let problem = format!("is {}: an advantage compares candidates, so set it to 2 or more", self.group);

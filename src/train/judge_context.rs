@@ -13,7 +13,7 @@ use super::batch::Batch;
 use super::context::{StageContext, read_item, read_query};
 use super::judge::{AsyncJudge, OwnedQuestion, PendingRewards, Questions};
 use super::reference::{Reference, TextKey};
-use crate::objective::{Group, Scaling, cosines, group_advantages};
+use crate::objective::{Group, RGrpoSettings, group_advantages, prefix_cosines};
 use souk_ingest::dataset::TrainingPair;
 use souk_io::beir::DataFolder;
 use souk_io::domain::{Item, normalized_query};
@@ -61,8 +61,8 @@ impl GroupRewards {
     }
 
     /// `[b, g]`
-    pub fn advantages(&self, scaling: Scaling) -> Tensor {
-        group_advantages(&self.reward, &self.known, scaling).values
+    pub fn advantages(&self, settings: &RGrpoSettings) -> Tensor {
+        group_advantages(&self.reward, &self.known, settings.advantage, settings.min_std).values
     }
 
     pub fn as_group<'a>(
@@ -151,8 +151,14 @@ impl JudgeContext {
         self.judge.wait(pending, collective, stop)
     }
 
-    /// `[b, n]`: scores under the reference policy, if the objective has one.
-    pub fn reference_scores(&self, stage: &StageContext, encoder: &Encoder, batch: &Batch) -> Result<Option<Tensor>> {
+    /// `[b, p·n]`: scores under the reference policy by each prefix, if the objective has one.
+    pub fn reference_scores(
+        &self,
+        stage: &StageContext,
+        encoder: &Encoder,
+        batch: &Batch,
+        prefixes: &[i64],
+    ) -> Result<Option<Tensor>> {
         let Some(reference) = &self.reference else { return Ok(None) };
         let mut reference =
             reference.try_borrow_mut().map_err(|e| Error::device("the reference is in use").because(e))?;
@@ -164,6 +170,6 @@ impl JudgeContext {
         let keys: Vec<TextKey> = rows.iter().map(|row| TextKey::Item(*row)).collect();
         let items = reference.vectors(&keys, |at| read_item(stage.catalogue, &reader, rows[at]))?;
         let items = gather_rows(stage.collective, &items)?;
-        Ok(Some(cosines(&queries, &items.all)))
+        Ok(Some(Tensor::cat(&prefix_cosines(prefixes, &queries, &items.all), 1)))
     }
 }

@@ -33,7 +33,7 @@ pub struct RetrievedGroup {
     pub joined: Vec<u32>,
     /// `[b, g]`: places among the batch's items.
     pub candidates: Tensor,
-    /// `[b, g]`: log-probabilities under the policy that retrieved them.
+    /// `[b, p·g]`: log-probabilities under the policy that retrieved them, by each of p prefixes.
     pub old: Tensor,
 }
 

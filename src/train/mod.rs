@@ -9,6 +9,7 @@ mod context;
 mod grad_cache;
 mod judge;
 mod judge_context;
+mod judged_items;
 mod lookahead;
 mod metrics;
 mod policy_metrics;

@@ -3,12 +3,14 @@
 //!
 //! `pairs` draws and splits the data, `reader` tokenizes pairs, `reading` says which states are read, `head` has losses and
 //! levels, `model` is the complete model with its folder, `lists` is the listwise loss, `train` trains, `calibration` and
-//! `agreement` evaluate, `judge` implements the judge interface, and `reranker` makes a relevance model a part of a version.
+//! `agreement` evaluate, `judge` implements the judge interface, `reranker` makes a relevance model a part of a version, and `hybrid`
+//! makes a judge of a version's hybrid search.
 
 mod agreement;
 mod calibration;
 mod folder;
 mod head;
+mod hybrid;
 mod judge;
 mod lists;
 mod manifest;
@@ -26,6 +28,7 @@ use serde::{Deserialize, Serialize};
 pub use self::agreement::Agreement;
 pub use self::calibration::{Bin, Calibration, Choice, NUM_BINS, Reliability};
 pub use self::head::{Grading, Loss};
+pub use self::hybrid::{HYBRID_JUDGE, HybridGrading, HybridJudge, HybridScorer};
 pub use self::judge::CrossEncoderJudge;
 pub use self::manifest::{Base, CrossEncoderManifest, MANIFEST, TrainedOn};
 pub use self::model::{CrossEncoder, EncoderShape};

@@ -88,7 +88,8 @@ impl CrossEncoderManifest {
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST);
         if !path.exists() {
-            let problem = "is missing: this is not a relevance model; train one with `souk relevance train`";
+            let problem = "is missing: this is not a relevance model; train one with `souk relevance train` (or make a judge of a \
+                           model's hybrid search with `souk fit-fusion --as-judge`)";
             return Err(Error::config(path.display(), problem));
         }
         let text = fs::read(&path).map_err(Error::store(&path, "read it"))?;

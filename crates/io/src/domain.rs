@@ -90,6 +90,11 @@ impl Level {
         self as u8
     }
 
+    /// Gain in `ndcg@k` and in listwise losses: 0, 1, 3 and 7.
+    pub fn gain(self) -> f64 {
+        f64::from((1_u32 << (self.number() - 1)) - 1)
+    }
+
     pub fn from_number(number: i64) -> Option<Self> {
         Self::ALL.into_iter().find(|level| i64::from(level.number()) == number)
     }

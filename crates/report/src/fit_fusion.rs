@@ -4,7 +4,6 @@
 use std::ops::Range;
 
 use super::engine::{Engine, RERANKED_QUERIES, of_terms, of_vectors, on_all_cores};
-use super::metrics::exponential;
 use super::task::{Task, TaskQuery};
 use souk_cross_encoder::{PairScorer, RerankFit, RerankQuality};
 use souk_io::error::Result;
@@ -67,7 +66,7 @@ fn judged_candidates(
         let mut matcher = lexical.matcher(&query.text);
         let compare = |row| matcher.compare(&task.item(row).text);
         let found = candidates(&of_vectors(&nearest[at]), &of_terms(&by_terms[at]), compare);
-        let gain = |row| query.levels.get(row).map_or(0.0, |level| exponential(*level));
+        let gain = |row| query.levels.get(row).map_or(0.0, |level| level.gain());
         JudgedCandidates {
             gains: found.iter().map(|(row, _)| gain(row)).collect(),
             features: found.into_iter().map(|(_, features)| features).collect(),
@@ -77,7 +76,7 @@ fn judged_candidates(
 }
 
 fn all_gains(query: &TaskQuery) -> Vec<f64> {
-    query.judged.values().map(|level| exponential(*level)).collect()
+    query.judged.values().map(|level| level.gain()).collect()
 }
 
 /// Fits the weight of a relevance model that reranks the first `depth` hits of hybrid search to the same judgements; none if it brings
@@ -99,10 +98,7 @@ pub fn fit_reranker(
             let outputs = scorer.outputs(&query.text, &texts)?;
             queries.push(JudgedCandidates {
                 features: hits.iter().zip(outputs).map(|(hit, output)| [hit.score, output]).collect(),
-                gains: hits
-                    .iter()
-                    .map(|hit| query.levels.get(&hit.row).map_or(0.0, |level| exponential(*level)))
-                    .collect(),
+                gains: hits.iter().map(|hit| query.levels.get(&hit.row).map_or(0.0, |level| level.gain())).collect(),
                 judged: all_gains(query),
             });
         }

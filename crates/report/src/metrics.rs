@@ -93,13 +93,13 @@ pub fn measure(hits: &[HitGrades], query: &QueryGrades<'_>) -> Values {
         Some(percent(wide.iter().filter(|seen| seen.graded.is_some_and(Level::is_good)).count(), WIDE)),
         Some(found),
         Some(found),
-        Some(ndcg(&gains, query.judged, exponential)),
+        Some(ndcg(&gains, query.judged, Level::gain)),
         Some(reciprocal_rank(hits)),
         Some(judged_share(wide)),
         quality(wide),
         (!wide.is_empty()).then(|| percent(wide.iter().filter(|seen| seen.is_lexical(WIDE)).count(), wide.len())),
         Some(ndcg(&gains, query.judged, linear)),
-        Some(ndcg(&condensed, query.judged, exponential)),
+        Some(ndcg(&condensed, query.judged, Level::gain)),
         ordered(&gains, query.judged),
         Some(judged_share(top)),
         exclusive(hits, num_good.saturating_sub(query.num_good_lexical)),
@@ -124,11 +124,6 @@ fn hitrate(hits: &[HitGrades], num_good: usize) -> f64 {
 fn exclusive(hits: &[HitGrades], num: usize) -> Option<f64> {
     let is_new = |seen: &&HitGrades| seen.judged.is_some_and(Level::is_good) && seen.lexical.is_none();
     (num > 0).then(|| percent(hits.iter().filter(is_new).count(), num))
-}
-
-/// Gain of a level in `ndcg@k`.
-pub(super) fn exponential(level: Level) -> f64 {
-    2_f64.powi(i32::from(level.number()) - 1) - 1.0
 }
 
 fn linear(level: Level) -> f64 {

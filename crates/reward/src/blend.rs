@@ -42,7 +42,7 @@ pub struct RewardSettings {
     pub max_attempts: usize,
     /// First pause before retrying a judge that is down; doubles up to a minute.
     pub pause_seconds: f64,
-    /// Cache the verdicts of a remote judge in `store.cache`.
+    /// Cache verdicts: of a remote judge in `store.cache`, of a relevance model in this process in memory.
     pub cache: bool,
     /// Fraction of a remote judge's verdicts that is recorded in the ledger, 0 to 1. Above 0 it needs `store.database`, set up with
     /// `souk db migrate`.

@@ -6,6 +6,7 @@ mod blend;
 mod cached;
 mod exclusivity;
 mod judgements;
+mod known_else;
 mod oracle;
 mod resilient;
 mod settings;
@@ -16,9 +17,11 @@ pub use blend::{Blend, Reward, RewardComponent, RewardSettings};
 pub use cached::CachedJudge;
 pub use exclusivity::ExclusivityKind;
 pub use judgements::Judgements;
+pub use known_else::KnownElse;
 pub use oracle::MarketOracle;
 pub use settings::{
-    Judge, JudgeLimits, ModelJudge, OpenaiJudge, QrelsJudge, RerankJudge, RerankShape, SoukJudge, open,
+    Judge, JudgeLimits, KnownElseModelJudge, ModelJudge, OpenaiJudge, QrelsJudge, RerankJudge, RerankShape, SoukJudge,
+    open,
 };
 pub use wire::Thresholds;
 pub use wire::{Failure, FailureKind, Http};

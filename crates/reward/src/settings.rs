@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::resilient::{ResilientJudge, within};
 use super::wire::{ChatSettings, Http, JudgeClient, Openai, Prompt, Rerank, Souk, Thresholds};
-use super::{AuditedJudge, CachedJudge, Judgements, MarketOracle, RewardSource};
+use super::{AuditedJudge, CachedJudge, Judgements, KnownElse, MarketOracle, RewardSource};
 use souk_cache::Cache;
 use souk_io::address::Address;
 use souk_io::audit::AuditLog;
@@ -28,6 +28,7 @@ pub enum Judge {
     Qrels(QrelsJudge),
     /// Relevance model in this process.
     Model(ModelJudge),
+    KnownElseModel(KnownElseModelJudge),
     Souk(SoukJudge),
     Openai(OpenaiJudge),
     Rerank(RerankJudge),
@@ -42,11 +43,12 @@ pub struct QrelsJudge {
 
 impl Default for QrelsJudge {
     fn default() -> Self {
-        Self { split: "train".into() }
+        Self { split: train_split() }
     }
 }
 
-/// Folder written by `souk relevance train`. The model reads texts, so it has a verdict on every pair.
+/// Folder written by `souk relevance train`, or a model whose hybrid search is a judge (`souk fit-fusion --as-judge`). It reads texts, so
+/// it has a verdict on every pair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelJudge {
@@ -65,6 +67,21 @@ impl ModelJudge {
     pub fn at(path: &Path) -> Self {
         Self { path: path.into(), batch_tokens: batch_tokens(), int8: false }
     }
+}
+
+/// Judgements in the data folder, and a relevance model in this process for the pairs that have none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KnownElseModelJudge {
+    /// Split of the judgements.
+    #[serde(default = "train_split")]
+    pub split: String,
+    /// As in `ModelJudge`.
+    pub path: PathBuf,
+    #[serde(default = "batch_tokens")]
+    pub batch_tokens: usize,
+    #[serde(default)]
+    pub int8: bool,
 }
 
 /// Souk's relevance service.
@@ -141,6 +158,10 @@ pub struct RerankJudge {
     pub limits: JudgeLimits,
 }
 
+fn train_split() -> String {
+    "train".into()
+}
+
 fn yes() -> bool {
     true
 }
@@ -189,12 +210,15 @@ pub fn open(
     cache: Option<Arc<dyn Cache>>,
     audits: Option<Audits>,
 ) -> Result<Arc<dyn RewardSource>> {
-    let mut source = match judge {
-        Judge::Model(judge) => model(judge)?,
-        other => other.open(data)?,
+    let mut source = match judge.model() {
+        Some(judge) => model(&judge)?,
+        None => judge.open(data)?,
     };
     if let Some(cache) = cache {
         source = Arc::new(CachedJudge::start(source, cache)?);
+    }
+    if let Judge::KnownElseModel(judge) = judge {
+        source = Arc::new(KnownElse::new(judgements(data, &judge.split)?, source));
     }
     if let Some((ledger, rate)) = audits {
         source = Arc::new(AuditedJudge::start(source, ledger, rate)?);
@@ -205,17 +229,28 @@ pub fn open(
 impl Judge {
     /// True if the judge is a remote service.
     pub fn is_remote(&self) -> bool {
-        !matches!(self, Self::Oracle {} | Self::Qrels(_) | Self::Model(_))
+        !matches!(self, Self::Oracle {} | Self::Qrels(_)) && self.model().is_none()
+    }
+
+    /// The relevance model that it runs in this process.
+    pub fn model(&self) -> Option<ModelJudge> {
+        match self {
+            Self::Model(judge) => Some(judge.clone()),
+            Self::KnownElseModel(judge) => {
+                let KnownElseModelJudge { path, batch_tokens, int8, .. } = judge.clone();
+                Some(ModelJudge { path, batch_tokens, int8 })
+            }
+            _ => None,
+        }
     }
 
     fn open(&self, data: &DataFolder) -> Result<Arc<dyn RewardSource>> {
         match self {
             Self::Oracle {} => Ok(Arc::new(MarketOracle::load(data.path())?)),
-            Self::Model(_) => Err(Error::input("a relevance model must be opened by its caller")),
-            Self::Qrels(QrelsJudge { split }) => {
-                let rows = data.judgements(split)?;
-                Ok(Arc::new(Judgements::gather("qrels", rows)?))
+            Self::Model(_) | Self::KnownElseModel(_) => {
+                Err(Error::input("a relevance model must be opened by its caller"))
             }
+            Self::Qrels(QrelsJudge { split }) => Ok(Arc::new(judgements(data, split)?)),
             Self::Souk(judge) => {
                 let http = Http::open(&judge.url, Souk::ROUTE, judge.key_env.as_deref())?;
                 resilient(Souk::new(http, named(&judge.model)?), &judge.limits, judge.batch)
@@ -254,6 +289,10 @@ impl OpenaiJudge {
             body: self.body.clone(),
         })
     }
+}
+
+fn judgements(data: &DataFolder, split: &str) -> Result<Judgements> {
+    Judgements::gather("qrels", data.judgements(split)?)
 }
 
 fn resilient(client: impl JudgeClient + 'static, limits: &JudgeLimits, batch: usize) -> Result<Arc<dyn RewardSource>> {

@@ -145,7 +145,7 @@ impl EvaluateCommand {
             },
         };
         let engine = match self.rerank {
-            Some(depth) => engine.reranked(self.reranking(&config, &item_text)?, depth as usize),
+            Some(depth) => engine.reranked(self.reranking(&config, &folder, &item_text)?, depth as usize),
             None => engine,
         };
         let (name, judge, depth) = (self.name(&config), judge.as_ref(), self.depth);
@@ -169,9 +169,9 @@ impl EvaluateCommand {
         print(globals, &serde_json::to_value(&run.metrics)?, &text)
     }
 
-    fn reranking(&self, config: &Config, item_text: &ItemText) -> anyhow::Result<Reranking> {
+    fn reranking(&self, config: &Config, data: &DataFolder, item_text: &ItemText) -> anyhow::Result<Reranking> {
         if let Some(model) = &self.reranker {
-            return Ok(Reranking::Judge(config.open_reranker(model, item_text)?));
+            return Ok(Reranking::Judge(config.open_reranker(model, data, item_text)?));
         }
         let dir = (self.channel() == Channel::Hybrid).then(|| config.model_dir()).transpose()?;
         let fit = dir.as_deref().map(RerankFit::of_model).transpose()?.flatten();

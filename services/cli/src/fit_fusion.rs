@@ -4,12 +4,15 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use souk::beir::DataFolder;
-use souk::cross_encoder::{MAX_RERANKED, RERANKER, RerankFit, RerankQuality, disable_reranker};
-use souk::domain::query_place;
+use souk::config::Config;
+use souk::cross_encoder::{
+    HYBRID_JUDGE, HybridGrading, MAX_RERANKED, RERANKER, RerankFit, RerankQuality, disable_reranker,
+};
+use souk::domain::{Level, query_place};
 use souk::error::Error;
 use souk::lexical::{FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, Hybrid, Lexical};
 use souk::objects;
-use souk::report::{Fitted, MIN_QUERIES, Task, TaskQuery, fit_fusion, fit_reranker};
+use souk::report::{Engine, Fitted, MIN_QUERIES, Task, TaskQuery, fit_fusion, fit_reranker};
 
 use crate::evaluate::encode_task;
 use crate::output::print;
@@ -18,6 +21,8 @@ use crate::{GlobalArgs, ModelArgs};
 
 /// Hits that a new reranker reads.
 const DEFAULT_DEPTH: usize = 50;
+/// A judge is calibrated on no more pairs.
+const MAX_JUDGED_PAIRS: usize = 20_000;
 
 /// Fit the weights of hybrid search to judgements
 ///
@@ -33,13 +38,16 @@ const DEFAULT_DEPTH: usize = 50;
 /// output is fitted. If that brings something, the relevance model is copied to reranker/ in the model's folder, and
 /// `/search` reranks with it. A model that has a reranker keeps it; its weight is fitted again.
 ///
+/// With --as-judge, hybrid search also becomes a judge: its scores are calibrated to the levels of the judged pairs and the
+/// result is written to hybrid-judge.json. `[judge] type = "model"` with this model as `path` then teaches another one.
+///
 /// Fit to queries that the model was not trained on: another split, or the share train.held_out of the training split.
 ///
 /// Example: souk fit-fusion --model DIR --data SHOP --split dev
 ///
 /// Example: souk fit-fusion --model DIR --data SHOP --split dev --reranker JUDGE --depth 50
 ///
-/// Example: souk fit-fusion --model DIR --data SHOP --split train --set train.held_out=0.1
+/// Example: souk fit-fusion --model DIR --data SHOP --split train --set train.held_out=0.1 --as-judge
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct FitFusionCommand {
@@ -57,6 +65,9 @@ pub struct FitFusionCommand {
     /// Number of hits that it reranks; by default as before, else 50
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_RERANKED as i64))]
     depth: Option<u32>,
+    /// Make hybrid search with this model a judge
+    #[arg(long)]
+    as_judge: bool,
 }
 
 impl FitFusionCommand {
@@ -91,25 +102,74 @@ impl FitFusionCommand {
         let fusion = FittedFusion::new(weights, fitted_on);
         fusion.save(&dir)?;
         let mut json = serde_json::to_value(&fusion)?;
+        let fit = JudgedShop { config: &config, dir: &dir, task: &task, lexical, is_used: &is_used };
         let own = Some(dir.join(RERANKER)).filter(|own| own.exists());
         if let Some(judge) = self.reranker.clone().or(own) {
-            let scorer = config.open_pair_scorer(&judge, reader.item_text())?;
             let hybrid = engine.hybrid(&task, Hybrid::Enabled(true).fusion(weights).unwrap_or_default())?;
-            let progress = ProgressDisplay::start("queries reranked", Some(task.queries.len() as u64));
-            let before = RerankFit::of_model(&dir)?.map(|fit| fit.depth);
-            let depth = self.depth.map(|depth| depth as usize).or(before).unwrap_or(DEFAULT_DEPTH);
-            let reranker = (&scorer, depth);
-            let fit = fit_reranker(&task, (&hybrid, &lexical), reranker, is_used, |more| progress.add(more))?;
-            progress.finish();
-            match &fit {
-                Some(fit) => fit.install(&judge, &dir)?,
-                None => disable_reranker(&dir)?,
-            }
-            text += &describe_reranker(fit.as_ref(), &dir.join(RERANKER));
-            json["reranker"] = serde_json::to_value(&fit)?;
+            let fitted = fit.install_reranker(&judge, &hybrid, self.depth)?;
+            text += &describe_reranker(fitted.as_ref(), &dir.join(RERANKER));
+            json["reranker"] = serde_json::to_value(&fitted)?;
+        }
+        if self.as_judge {
+            let grading = fit.calibrate(fusion.fitted_on.model)?;
+            text += &describe_judge(&grading, &dir.join(HYBRID_JUDGE));
+            json["judge"] = serde_json::to_value(&grading)?;
         }
         print(globals, &json, &text)
     }
+}
+
+/// A model's folder, and the judgements that are fitted to.
+struct JudgedShop<'a> {
+    config: &'a Config,
+    dir: &'a Path,
+    task: &'a Task,
+    lexical: Lexical,
+    is_used: &'a dyn Fn(&TaskQuery) -> bool,
+}
+
+impl JudgedShop<'_> {
+    /// Fits the weight of a relevance model as the reranker, and installs it if it brings something.
+    fn install_reranker(&self, judge: &Path, hybrid: &Engine, depth: Option<u32>) -> anyhow::Result<Option<RerankFit>> {
+        let Self { config, dir, task, lexical, is_used } = self;
+        let scorer = config.open_pair_scorer(judge, config.open_reader()?.item_text())?;
+        let progress = ProgressDisplay::start("queries reranked", Some(task.queries.len() as u64));
+        let before = RerankFit::of_model(dir)?.map(|fit| fit.depth);
+        let depth = depth.map(|depth| depth as usize).or(before).unwrap_or(DEFAULT_DEPTH);
+        let fit = fit_reranker(task, (hybrid, lexical), (&scorer, depth), is_used, |more| progress.add(more))?;
+        progress.finish();
+        match &fit {
+            Some(fit) => fit.install(judge, dir)?,
+            None => disable_reranker(dir)?,
+        }
+        Ok(fit)
+    }
+
+    /// Calibrates the scores of hybrid search on the judged pairs, and makes it a judge. `model`: the model's fingerprint.
+    fn calibrate(self, model: String) -> anyhow::Result<HybridGrading> {
+        let Self { config, dir, task, lexical, is_used } = self;
+        let scorer = config.hybrid_scorer(dir, config.open_encoder()?, lexical)?;
+        let progress = ProgressDisplay::start("queries judged", Some(task.queries.len() as u64));
+        let mut pairs = Vec::new();
+        for query in task.queries.iter().filter(|query| is_used(query)) {
+            let (rows, levels): (Vec<u32>, Vec<Level>) = query.levels.iter().map(|(row, level)| (*row, *level)).unzip();
+            let texts: Vec<&str> = rows.iter().map(|row| task.item(*row).text.as_str()).collect();
+            pairs.extend(scorer.scores(&query.text, &texts)?.into_iter().zip(levels));
+            progress.add(1);
+            if pairs.len() >= MAX_JUDGED_PAIRS {
+                break;
+            }
+        }
+        progress.finish();
+        let grading = HybridGrading::fit(model, &pairs);
+        grading.save(dir)?;
+        Ok(grading)
+    }
+}
+
+fn describe_judge(grading: &HybridGrading, file: &Path) -> String {
+    let auc = grading.auc_good.map_or_else(String::new, |auc| format!(": AUC of Good {auc:.3}"));
+    format!("\njudge, calibrated on {} judged pairs{auc}\nwrote {}", grading.pairs, file.display())
 }
 
 fn describe_reranker(fit: Option<&RerankFit>, dir: &Path) -> String {

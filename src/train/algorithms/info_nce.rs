@@ -4,18 +4,49 @@
 //! The large batch `B̂` is gathered over all processes by gradient caching: vectors first, then the loss over all of them, then a
 //! second, chunked forward pass that back-propagates the vectors' gradients.
 
-use std::ops::Range;
-
-use tch::{Kind, Tensor};
+use tch::{Device, Kind, Tensor};
 
 use super::Algorithm;
-use crate::objective::{IcrSettings, InfoNceSettings, PairTargets, Vectors};
+use crate::objective::{IcrSettings, InfoNceSettings, JudgedTargets, PairTargets, Vectors};
 use crate::train::batch::Batch;
 use crate::train::context::{Outcome, StageContext, StepContext};
+use crate::train::judged_items::{JudgedItems, JudgedPlaces};
+use souk_io::beir::DataFolder;
 use souk_io::error::Result;
 
 pub struct InfoNce {
     loss: PairLoss,
+    /// Judged items that join the batch, so many of each query.
+    judged: Option<(JudgedItems, usize)>,
+}
+
+/// The judged items of one process's queries as tensors `[b, j]`.
+struct JudgedLists {
+    places: Tensor,
+    gains: Tensor,
+    known: Tensor,
+}
+
+impl JudgedLists {
+    fn new(judged: &JudgedPlaces, device: Device) -> Self {
+        let width = judged.iter().map(Vec::len).max().unwrap_or(0);
+        let shape = [judged.len() as i64, width as i64];
+        let (mut places, mut gains, mut known) = (Vec::new(), Vec::new(), Vec::new());
+        for of_query in judged {
+            for at in 0..width {
+                let item = of_query.get(at);
+                places.push(item.map_or(0, |(place, _)| *place));
+                gains.push(item.map_or(0.0, |(_, level)| level.gain() as f32));
+                known.push(item.is_some());
+            }
+        }
+        let tensor = |x: Tensor| x.view(shape).to_device(device);
+        Self {
+            places: tensor(Tensor::from_slice(&places)),
+            gains: tensor(Tensor::from_slice(&gains)),
+            known: tensor(Tensor::from_slice(&known)),
+        }
+    }
 }
 
 enum PairLoss {
@@ -24,16 +55,26 @@ enum PairLoss {
 }
 
 impl InfoNce {
-    pub fn new(settings: InfoNceSettings) -> Self {
-        Self { loss: PairLoss::InfoNce(settings) }
+    pub fn new(settings: InfoNceSettings, data: &DataFolder) -> Result<Self> {
+        let open = |split: &String| JudgedItems::open(data, split, "objective.judged_split");
+        let judged = settings.judged_split.as_ref().map(open).transpose()?.map(|judged| (judged, settings.judged));
+        Ok(Self { loss: PairLoss::InfoNce(settings), judged })
     }
 
     pub fn refined(settings: IcrSettings) -> Self {
-        Self { loss: PairLoss::Icr(settings) }
+        Self { loss: PairLoss::Icr(settings), judged: None }
     }
 
     /// This process's part of the weighted mean loss over all pairs of the batch.
-    fn mean_loss(&self, stage: &StageContext, batch: &Batch, own: &Range<usize>, vectors: &Vectors) -> Tensor {
+    fn mean_loss(
+        &self,
+        stage: &StageContext,
+        batch: &Batch,
+        judged: Option<&JudgedLists>,
+        vectors: &Vectors,
+    ) -> Tensor {
+        let own = &stage.own_pairs(batch);
+        let judged = judged.map(|JudgedLists { places, gains, known }| JudgedTargets { places, gains, known });
         let (device, all_queries) = (vectors.items.device(), stage.needs.all_queries);
         let first = if all_queries { own.start as i64 } else { 0 };
         let weights = batch.weights(stage.settings.weigh_by_strength).to_device(device);
@@ -44,6 +85,7 @@ impl InfoNce {
             known: &batch.known(own, device),
             known_queries: known_queries.as_ref(),
             weight: &weights.narrow(0, own.start as i64, own.len() as i64),
+            judged: judged.as_ref(),
         };
         // weights that are all zero must not divide by zero
         let total_weight = weights.sum(Kind::Float).clamp_min(f64::from(f32::MIN_POSITIVE));
@@ -60,12 +102,19 @@ impl Algorithm for InfoNce {
         let stage = cx.stage;
         cx.zero_grad();
         for micro in cx.micro_batches() {
-            let batch = cx.draw_batch(micro.draws);
+            let mut batch = cx.draw_batch(micro.draws);
+            let judged = self.judged.as_ref().map(|(judged, limit)| {
+                let places = judged.join(&stage, &mut batch, *limit);
+                batch.find_known(stage.pairs);
+                JudgedLists::new(&places, stage.device)
+            });
             cx.metrics.masked += batch.num_masked();
             cx.metrics.pairs += batch.pairs.len();
             let encoded = cx.encode(&batch)?;
-            let own = stage.own_pairs(&batch);
-            cx.backward(encoded, |vectors| Ok(self.mean_loss(&stage, &batch, &own, vectors) * micro.weight))?;
+            cx.backward(
+                encoded,
+                |vectors| Ok(self.mean_loss(&stage, &batch, judged.as_ref(), vectors) * micro.weight),
+            )?;
         }
         cx.optimizer_step()?;
         Ok(Outcome::Done)

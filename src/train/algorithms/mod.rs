@@ -24,6 +24,7 @@ use super::StageRewards;
 use super::catalogue_candidates::CatalogueCandidates;
 use super::context::{Outcome, StageContext, StepContext};
 use super::judge_context::JudgeContext;
+use super::judged_items::JudgedItems;
 use super::reference::Reference;
 use super::writer::Writer;
 use crate::objective::Objective;
@@ -82,6 +83,7 @@ pub fn build(
         return Err(Error::config("train.writer", problem));
     }
     let needs = objective.needs();
+    let judged = rewards.as_ref().and_then(|rewards| rewards.candidates.judged_split.clone());
     let judge = |rewards: Option<StageRewards>| -> Result<(JudgeContext, Option<CatalogueCandidates>)> {
         let rewards =
             rewards.ok_or_else(|| Error::config("judge", "is missing: this objective needs a [judge] section"))?;
@@ -90,11 +92,12 @@ pub fn build(
         Ok((JudgeContext::new(data, rewards.blend, reference)?, candidates))
     };
     Ok(match objective {
-        Objective::InfoNce(settings) => Box::new(InfoNce::new(settings.clone())),
+        Objective::InfoNce(settings) => Box::new(InfoNce::new(settings.clone(), data)?),
         Objective::Icr(settings) => Box::new(InfoNce::refined(settings.clone())),
         Objective::RGrpo(settings) => {
             let (judge, candidates) = judge(rewards)?;
-            Box::new(RGrpo::new(settings.clone(), judge, candidates))
+            let judged = judged.map(|split| JudgedItems::open(data, &split, "candidates.judged_split")).transpose()?;
+            Box::new(RGrpo::new(settings.clone(), judge, candidates, judged))
         }
         Objective::Pairwise(settings) => Box::new(MinedNegatives::pairwise(settings.clone(), judge(rewards)?.0)),
         Objective::Dpo(settings) => Box::new(MinedNegatives::dpo(settings.clone(), judge(rewards)?.0)),

@@ -11,7 +11,8 @@
 //! out of the mean, the deviation and the loss: `G` counts the others.
 //!
 //! While the judge is at work on one step, candidates of later steps may be retrieved (`reward.lookahead`); the log-probabilities
-//! they were retrieved with are kept, so that the ratio stays right.
+//! they were retrieved with are kept, so that the ratio stays right. With nested prefixes, the loss is their mean, each prefix being a
+//! policy of its own over the same candidates.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -22,12 +23,13 @@ use super::Algorithm;
 use crate::candidates::top;
 use crate::objective::{
     Group, GroupLoss, Kl, RGrpoSettings, Support, Tally, Vectors, clipped_surrogate, cosines, entropy, exact_kl,
-    group_advantages, k3_kl, log_softmax,
+    group_advantages, k3_kl, log_softmax, prefix_cosines,
 };
 use crate::train::batch::Batch;
 use crate::train::catalogue_candidates::CatalogueCandidates;
 use crate::train::context::{EncodedBatch, Outcome, StageContext, StepContext};
 use crate::train::judge_context::JudgeContext;
+use crate::train::judged_items::{JudgedItems, JudgedPlaces};
 use crate::train::lookahead::{Lookahead, PendingGroup, RetrievedGroup, RewardedGroup};
 use crate::train::policy_metrics::{PolicySums, ShownCandidate, ShownGroup};
 use souk_io::error::Result;
@@ -36,6 +38,7 @@ pub struct RGrpo {
     settings: RGrpoSettings,
     judge: JudgeContext,
     catalogue: Option<CatalogueCandidates>,
+    judged: Option<JudgedItems>,
     lookahead: Lookahead,
 }
 
@@ -54,7 +57,8 @@ impl Algorithm for RGrpo {
                     Some(encoded) => encoded,
                     None => cx.encode(&batch)?,
                 };
-                let reference = self.judge.reference_scores(&cx.stage, cx.encoder, &batch)?;
+                let prefixes = &self.settings.dimensions;
+                let reference = self.judge.reference_scores(&cx.stage, cx.encoder, &batch, prefixes)?;
                 let weight = group.num_pairs() as f64 / num_pairs as f64 / batch.pairs.len() as f64;
                 cx.backward(encoded, |vectors| {
                     let GroupLoss { loss, tally } = loss(&self.settings, vectors, &group.as_group(reference.as_ref()));
@@ -85,12 +89,25 @@ impl Algorithm for RGrpo {
     }
 }
 
-/// Eq. 7, summed over this process's queries.
+/// The mean of eq. 7 over the prefixes, summed over this process's queries. The tally is that of the first prefix.
 pub(super) fn loss(settings: &RGrpoSettings, vectors: &Vectors, group: &Group) -> GroupLoss {
-    let scores = cosines(vectors.queries, vectors.items);
-    let (log_pi, log_pi_group) = log_policy(settings, &scores, group.candidates);
+    let scores = prefix_cosines(&settings.dimensions, vectors.queries, vectors.items);
+    let num = scores.len() as i64;
+    let of_prefix = |(at, scores): (usize, &Tensor)| {
+        let part = |x: &Tensor| x.chunk(num, 1).swap_remove(at);
+        let (old, reference) = (group.old.map(part), group.reference.map(part));
+        loss_of_scores(settings, scores, &Group { old: old.as_ref(), reference: reference.as_ref(), ..*group })
+    };
+    let losses: Vec<GroupLoss> = scores.iter().enumerate().map(of_prefix).collect();
+    let tally = losses.first().map_or_else(Tally::default, |first| first.tally);
+    let losses: Vec<&Tensor> = losses.iter().map(|of| &of.loss).collect();
+    GroupLoss { loss: Tensor::stack(&losses, 0).mean(Kind::Float), tally }
+}
+
+fn loss_of_scores(settings: &RGrpoSettings, scores: &Tensor, group: &Group) -> GroupLoss {
+    let (log_pi, log_pi_group) = log_policy(settings, scores, group.candidates);
     let log_pi_old = group.old.map_or_else(|| log_pi_group.detach(), Tensor::shallow_clone);
-    let advantages = group_advantages(group.reward, group.known, settings.advantage);
+    let advantages = group_advantages(group.reward, group.known, settings.advantage, settings.min_std);
     let (surrogate, clipped) = clipped_surrogate(&log_pi_group, &log_pi_old, &advantages.values, settings.clip);
 
     let known = group.known.to_kind(Kind::Float);
@@ -136,9 +153,25 @@ pub(super) fn log_policy(settings: &RGrpoSettings, scores: &Tensor, candidates: 
     }
 }
 
+/// Cosines `[b, n]`, raised above all others at these places of each row.
+fn put_first(scores: &Tensor, judged: &JudgedPlaces) -> Tensor {
+    let raised = scores.copy();
+    for (row, judged) in judged.iter().enumerate().filter(|(_, judged)| !judged.is_empty()) {
+        let places: Vec<i64> = judged.iter().map(|(place, _)| *place).collect();
+        let places = Tensor::from_slice(&places).to_device(scores.device());
+        let _ = raised.get(row as i64).index_fill_(0, &places, 2.0);
+    }
+    raised
+}
+
 impl RGrpo {
-    pub fn new(settings: RGrpoSettings, judge: JudgeContext, catalogue: Option<CatalogueCandidates>) -> Self {
-        Self { settings, judge, catalogue, lookahead: Lookahead::default() }
+    pub fn new(
+        settings: RGrpoSettings,
+        judge: JudgeContext,
+        catalogue: Option<CatalogueCandidates>,
+        judged: Option<JudgedItems>,
+    ) -> Self {
+        Self { settings, judge, catalogue, judged, lookahead: Lookahead::default() }
     }
 
     /// Retrieves for this step and up to `reward.lookahead` later ones. A batch that is trained on at once keeps its graphs.
@@ -158,9 +191,12 @@ impl RGrpo {
                 if let Some(catalogue) = &self.catalogue {
                     catalogue.join(&cx.stage, cx.encoder, &mut batch)?;
                 }
+                // at most half of a group, so that the policy still retrieves the rest
+                let limit = self.settings.group / 2;
+                let judged = self.judged.as_ref().map(|judged| judged.join(&cx.stage, &mut batch, limit));
                 let keep_tokens = if at_once { cx.stage.settings.keep_tokens } else { 0 };
                 let encoded = cx.encode_keeping(&batch, keep_tokens)?;
-                groups.push(self.retrieve_top_g(&cx.stage, &batch, &encoded, num_own)?);
+                groups.push(self.retrieve(&cx.stage, &batch, &encoded, (num_own, judged))?);
                 fresh = (keep_tokens > 0).then_some(encoded);
             }
             self.lookahead.push(groups);
@@ -168,18 +204,22 @@ impl RGrpo {
         Ok(fresh)
     }
 
-    /// The top G items of the batch under the policy being trained now, handed to the judge.
-    fn retrieve_top_g(
+    /// G items of the batch, handed to the judge: the judged ones, then the first under the policy being trained now.
+    fn retrieve(
         &self,
         stage: &StageContext,
         batch: &Batch,
         encoded: &EncodedBatch,
-        num_own: usize,
+        more: (usize, Option<JudgedPlaces>),
     ) -> Result<PendingGroup> {
         let _guard = tch::no_grad_guard();
+        let (num_own, judged) = more;
         let scores = cosines(&encoded.queries, &encoded.items.all);
-        let candidates = top(&scores, self.settings.group);
-        let (_, old) = log_policy(&self.settings, &scores, &candidates);
+        let candidates = top(&put_first(&scores, &judged.unwrap_or_default()), self.settings.group);
+        let by_prefix = prefix_cosines(&self.settings.dimensions, &encoded.queries, &encoded.items.all);
+        let old: Vec<Tensor> =
+            by_prefix.iter().map(|scores| log_policy(&self.settings, scores, &candidates).1).collect();
+        let old = Tensor::cat(&old, 1);
         let rewards = self.judge.ask(stage, batch, &candidates)?;
         let (draws, joined) = (batch.draws.clone(), batch.items[num_own..].to_vec());
         Ok(PendingGroup { retrieved: RetrievedGroup { draws, joined, candidates, old }, rewards })
@@ -195,7 +235,7 @@ impl RGrpo {
         let first = |x: &Tensor| Vec::<f32>::try_from(x.get(0).to_kind(Kind::Float));
         let places = Vec::<i64>::try_from(group.retrieved.candidates.get(0))?;
         let old = first(&group.retrieved.old)?;
-        let advantages = first(&group.tensors.advantages(self.settings.advantage))?;
+        let advantages = first(&group.tensors.advantages(&self.settings))?;
         let mut candidates = Vec::with_capacity(places.len());
         for (at, place) in places.iter().enumerate() {
             let item = stage.catalogue.item(batch.items[*place as usize])?;

@@ -140,6 +140,27 @@ fn r_grpo_is_equation_7() {
     }
 }
 
+#[test]
+fn nested_prefixes_have_the_mean_of_their_losses() {
+    let (whole, mut case) = (Case::new(), Case::new());
+    let prefix = |x: &Tensor| x.narrow(1, 0, 2);
+    let short = Case {
+        queries: prefix(&whole.queries),
+        items: prefix(&whole.items),
+        old: &whole.old - 0.1,
+        reference: &whole.reference * 0.5,
+        ..Case::new()
+    };
+    case.old = Tensor::cat(&[&whole.old, &short.old], 1);
+    case.reference = Tensor::cat(&[&whole.reference, &short.reference], 1);
+    for rule in variants() {
+        let found = case.loss(&Objective::RGrpo(RGrpoSettings { dimensions: vec![4, 2], ..rule.clone() }));
+        let expected = (by_hand(&whole, &rule) + by_hand(&short, &rule)) / 2.0;
+        assert!((found.loss.double_value(&[]) - expected).abs() < 1e-4, "{rule:?}: {} {expected}", found.loss);
+        assert_eq!(found.tally, whole.loss(&Objective::RGrpo(rule)).tally);
+    }
+}
+
 /// Gradient of the queries or items, under any objective that learns from groups.
 fn gradient(case: &mut Case, rule: &Objective, items: bool) -> Tensor {
     let leaf = if items { &case.items } else { &case.queries }.detach().set_requires_grad(true);
@@ -274,6 +295,8 @@ fn settings_that_cannot_be_meant_are_refused() {
         RGrpoSettings { beta: -1.0, ..RGrpoSettings::default() },
         RGrpoSettings { clip: 0.0, ..RGrpoSettings::default() },
         RGrpoSettings { inner_epochs: 0, ..RGrpoSettings::default() },
+        RGrpoSettings { min_std: f64::NAN, ..RGrpoSettings::default() },
+        RGrpoSettings { dimensions: vec![4, 4], ..RGrpoSettings::default() },
     ] {
         assert!(Objective::RGrpo(rule.clone()).check(8).is_err(), "{rule:?}");
     }

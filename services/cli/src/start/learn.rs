@@ -139,7 +139,7 @@ impl Learner<'_> {
             return Err(Error::config("trainer.stage.config", problem).into());
         }
         let judged = self.config.of_stage(stage, &model.display().to_string())?.objective.needs().candidates;
-        if let (Some(Judge::Model(judge)), true) = (&self.config.judge, judged != Candidates::None) {
+        if let (Some(judge), true) = (self.config.judge.as_ref().and_then(Judge::model), judged != Candidates::None) {
             let mut arguments = self.shop.with_config(&["relevance", "train"]);
             arguments.extend(["--model".into(), model.into(), "--data".into(), self.shop.data().into()]);
             arguments.extend(["--out".into(), judge.path.clone().into()]);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
-use souk::cross_encoder::{RerankFit, RerankQuality};
+use souk::cross_encoder::{RerankFit, RerankQuality, disable_reranker};
 
 fn souk(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
@@ -42,6 +42,17 @@ impl TestShop {
 
     fn place(&self, name: &str) -> String {
         self.home.path().join(name).display().to_string()
+    }
+
+    /// The same shop with the first items of its catalogue only.
+    fn with_first_items(&self, num: usize) -> Self {
+        let home = tempfile::tempdir().unwrap();
+        souk_testing::copy_folder(Path::new(&self.data), &home.path().join("shop"));
+        let corpus = home.path().join("shop/corpus.jsonl");
+        let items: Vec<String> = fs::read_to_string(&corpus).unwrap().lines().take(num).map(str::to_owned).collect();
+        fs::write(&corpus, items.join("\n")).unwrap();
+        let data = home.path().join("shop").display().to_string();
+        Self { home, data }
     }
 
     fn evaluated(&self, name: &str, rest: &[&str]) -> String {
@@ -169,11 +180,29 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
         pipeline.contains(", first 10 reranked by reranker-") && pipeline.ends_with("with weight 1.5"),
         "{pipeline}"
     );
+    let text = run_ok(&[&fit[..], &["test", "--as-judge"]].concat());
+    assert!(text.contains("judge, calibrated on ") && text.contains("AUC of Good 0."), "{text}");
+    disable_reranker(Path::new(&model)).unwrap();
+    let text = run_ok(&[&fit[..], &["test", "--as-judge"]].concat());
+    assert!(text.contains("hybrid-judge.json"), "{text}");
+    // where both channels list all items, the same scores pair by pair leave the order as it is
+    let small = shop.with_first_items(90);
+    let searched = small.evaluated("searched", &hybrid);
+    let by_judge = small.evaluated("by-judge", &[&hybrid[..], &["--reranker", &model, "--rerank", "10"]].concat());
+    let pipeline = json(&read(&by_judge, "metrics.json"))["pipeline"].as_str().unwrap().to_owned();
+    assert!(pipeline.contains("first 10 reranked by hybrid search of model-"), "{pipeline}");
+    let hits = |run: &str| -> Vec<String> {
+        let columns = |line: &str| line.split(' ').take(4).collect::<Vec<_>>().join(" ");
+        read(run, "run.trec").lines().map(columns).collect()
+    };
+    assert_eq!(hits(&by_judge), hits(&searched));
     // too few queries are left if only the held-out ones of the training split count
     let held_out = ["test", "--set", "train.split=test", "--set", "train.held_out=0.1"];
     let text = run_ok(&[&fit[..], &held_out].concat());
     assert!(text.contains("50 or more queries"), "{text}");
     assert!(json(&read(&model, "fusion.json"))["weights"].is_null());
+    let judge = [&fit[..], &held_out, &["--as-judge"]].concat();
+    assert_fails(2, "has no fitted weights of hybrid search", &judge);
 }
 
 #[test]

@@ -175,8 +175,13 @@ fn killed_and_resumed_gives_the_same_bits_with_and_without_lookahead() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
     let judge = FakeJudge::start(|_, seen| JudgeReply::Json(verdicts(seen)));
-    for (name, lookahead) in [("strict", "reward.lookahead=0"), ("ahead", "reward.lookahead=2")] {
-        let more = [lookahead, "train.accumulate=2", "train.epochs=4", "train.max_steps=12"];
+    let kinds: [(&str, &[&str]); 3] = [
+        ("strict", &[]),
+        ("ahead", &["reward.lookahead=2"]),
+        ("nested", &["reward.lookahead=1", "objective.dimensions=[16, 8]", "candidates.judged_split=train"]),
+    ];
+    for (name, more) in kinds {
+        let more = [more, &["train.accumulate=2", "train.epochs=4", "train.max_steps=12"]].concat();
         run_ok(&mut train_r_grpo(home.path(), name, &judge.url(), &more));
         let killed = format!("{name}-killed");
         let out = home.path().join(&killed);
@@ -212,10 +217,11 @@ fn several_processes_make_the_same_updates() {
         "candidates.refresh_steps=3",
         "candidates.search=hnsw",
     ];
-    let kinds: [(&str, &[&str]); 4] = [
+    let kinds: [(&str, &[&str]); 5] = [
         ("batch", &["objective.kl=k3", "reward.lookahead=1"]),
         ("catalogue", &["candidates.source=catalogue", "candidates.num_neighbors=4", "candidates.refresh_steps=3"]),
         ("graph", &graph),
+        ("judged", &["candidates.judged_split=train", "objective.dimensions=[16, 8]", "reward.lookahead=1"]),
         ("mined", &["objective={type=\"dpo\", depth=9, group=5}"]),
     ];
     for (name, more) in kinds {
@@ -236,6 +242,32 @@ fn several_processes_make_the_same_updates() {
             assert!(difference.abs() < 1e-4, "{name}: {metric} differs by {difference}");
         }
     }
+}
+
+#[test]
+fn judged_items_join_the_candidates_of_their_query() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    // items that the model would not retrieve, for half of the queries
+    let far = |item: usize| (item + 31) % 60;
+    let qrels: String = (0..60).map(|item| format!("q{item}\td{}\t1\n", far(item))).collect();
+    fs::write(home.path().join("data/qrels/far.tsv"), qrels).unwrap();
+    let judge = FakeJudge::start(|_, seen| JudgeReply::Json(verdicts(seen)));
+    run_ok(&mut train_r_grpo(home.path(), "run", &judge.url(), &["candidates.judged_split=far"]));
+    let groups = fs::read_to_string(home.path().join("run/groups.jsonl")).unwrap();
+    let mut num_judged = 0;
+    for line in groups.lines() {
+        let group: Value = serde_json::from_str(line).unwrap();
+        let (query, candidates) = (group["query"].as_str().unwrap(), group["candidates"].as_array().unwrap());
+        assert_eq!(candidates.len(), 6);
+        if !query.starts_with("cheap") {
+            let item = query.split(' ').next_back().unwrap().parse().unwrap();
+            let judged = format!("d{}", far(item));
+            assert!(candidates.iter().any(|candidate| candidate["item"] == judged), "{judged} is missing: {line}");
+            num_judged += 1;
+        }
+    }
+    assert!(num_judged > 0, "{groups}");
 }
 
 #[test]
@@ -285,6 +317,8 @@ fn permanent_errors_stop_the_stage_at_once() {
         ("reward.max_missing=1", "reward.max_missing"),
         ("reward.relevance=-1", "reward.relevance"),
         ("candidates.num_neighbors=0", "candidates.num_neighbors"),
+        ("candidates.judged_split=nothing", "nothing"),
+        ("objective.dimensions=[99]", "objective.dimensions"),
         ("judge.type=guess", "guess"),
         ("judge.limits={retries=-1}", "-1"),
     ] {

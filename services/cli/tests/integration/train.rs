@@ -109,6 +109,34 @@ fn distillation_learns_the_ranking_of_a_run() {
 }
 
 #[test]
+fn judged_items_join_the_batch_and_are_learned_in_order() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let mut qrels = String::new();
+    for item in 0..60 {
+        for (other, level) in [(item, 4), ((item + 6) % 60, 2), ((item + 12) % 60, 1)] {
+            qrels += &format!("q{item}\td{other}\t{level}\n");
+        }
+    }
+    fs::write(home.path().join("data/qrels/judged.tsv"), qrels).unwrap();
+    let judged = ["objective.judged_split=judged", "objective.judged=2", "objective.list_weight=1"];
+    for (out, more) in [("plain", &[][..]), ("one", &judged)] {
+        run_ok(&mut train(home.path(), out, more));
+    }
+    run_ok(&mut train_with_ranks(home.path(), "two", 2, &judged));
+    let [plain, one, two] = ["plain", "one", "two"].map(|out| home.path().join(out));
+    let texts = |out: &Path| steps(out).iter().map(|step| step["texts"].as_u64().unwrap()).sum::<u64>();
+    assert!(texts(&one) > texts(&plain), "{} {}", texts(&one), texts(&plain));
+    let found = losses(&one);
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    assert!(mean(&found[15..]) < 0.8 * mean(&found[..3]), "{found:?}");
+    let difference = worst_difference(&one, &two);
+    assert!(difference < 1e-4, "two processes make other updates: {difference}");
+    assert_fails(&mut train(home.path(), "unset", &["objective.list_weight=1"]), 2, &["objective.judged_split"]);
+    assert_fails(&mut train(home.path(), "unset", &["objective.judged_split=no"]), 2, &["no"]);
+}
+
+#[test]
 fn killed_at_random_and_resumed_gives_the_same_bits() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());

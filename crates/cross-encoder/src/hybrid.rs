@@ -1,0 +1,224 @@
+//! Hybrid search as a judge: it sees words as well as meaning. The fused score of an item, by the weights that were fitted to a model
+//! (`fusion.json`) and by the model's reranker if it has one, becomes a verdict. `hybrid-judge.json` in the model's folder says how.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde::{Deserialize, Serialize};
+
+use super::agreement::Agreement;
+use super::calibration::{Calibration, Choice};
+use super::head::{Grading, Loss};
+use super::reranker::PairScorer;
+use souk_io::atomic_dir::write_json_atomic;
+use souk_io::domain::{Level, TextKind};
+use souk_io::error::{Error, Result};
+use souk_lexical::{FeatureWeights, Lexical, UnindexedTexts};
+use souk_nn::encoder::{Encoder, Reader, Text};
+use souk_reward::{Question, RewardSource, Verdict};
+
+/// File in a model's folder.
+pub const HYBRID_JUDGE: &str = "hybrid-judge.json";
+const FORMAT: u32 = 1;
+/// Texts of one forward pass.
+const BATCH: usize = 32;
+
+/// Content of `hybrid-judge.json`: what fused scores mean.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HybridGrading {
+    format: u32,
+    /// Fingerprint of the model.
+    model: String,
+    /// Judged pairs that it was calibrated on.
+    pub pairs: usize,
+    /// Probability that a Good pair has a higher score than another judged pair.
+    pub auc_good: Option<f64>,
+    cutpoints: [f64; 3],
+    temperature: f64,
+    thresholds: [f64; 3],
+}
+
+impl HybridGrading {
+    /// Calibrates the fused scores of judged pairs.
+    pub fn fit(model: String, pairs: &[(f32, Level)]) -> Self {
+        let mut scores: Vec<f64> = pairs.iter().map(|(score, _)| f64::from(*score)).collect();
+        scores.sort_by(f64::total_cmp);
+        let quarter = |part: usize| scores.get(scores.len() * part / 4).copied().unwrap_or_default();
+        let mut grading = Grading::plain(Loss::Ordinal, [quarter(1), quarter(2), quarter(3)]);
+        let outputs: Vec<(Vec<f32>, Level)> = pairs.iter().map(|(score, level)| (vec![*score], *level)).collect();
+        Calibration::fit(&mut grading, &outputs, Choice::Agreement);
+        let graded: Vec<_> =
+            pairs.iter().map(|(score, level)| (*level, f64::from(*score), grading.verdict(&[*score]).level)).collect();
+        let Grading { cutpoints, temperature, thresholds, .. } = grading;
+        let auc_good = Agreement::of(&graded).auc_good;
+        Self { format: FORMAT, model, pairs: pairs.len(), auc_good, cutpoints, temperature, thresholds }
+    }
+
+    /// None if the model in a folder is no judge.
+    pub fn of_model(dir: &Path) -> Result<Option<Self>> {
+        let path = dir.join(HYBRID_JUDGE);
+        if !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read(&path).map_err(Error::store(&path, "read it"))?;
+        let remedy = "is not written by `souk fit-fusion --as-judge`: run that again, or remove the file";
+        let grading: Self =
+            serde_json::from_slice(&text).map_err(|e| Error::data(&path, None, remedy.to_owned()).because(e))?;
+        let numbers = [grading.cutpoints, grading.thresholds].concat();
+        if grading.format != FORMAT || grading.temperature <= 0.0 || !numbers.iter().all(|number| number.is_finite()) {
+            return Err(Error::data(&path, None, remedy.to_owned()));
+        }
+        Ok(Some(grading))
+    }
+
+    pub fn save(&self, dir: &Path) -> Result<()> {
+        write_json_atomic(&dir.join(HYBRID_JUDGE), self)
+    }
+
+    fn grading(&self) -> Grading {
+        let Self { cutpoints, temperature, thresholds, .. } = *self;
+        Grading { loss: Loss::Ordinal, cutpoints, temperature, thresholds }
+    }
+}
+
+/// Scores texts for a query as hybrid search does.
+pub struct HybridScorer {
+    // libtorch tensors are not shared between threads
+    models: Mutex<Models>,
+    reader: Arc<Reader>,
+    lexical: Lexical,
+    weights: FeatureWeights,
+}
+
+struct Models {
+    encoder: Encoder,
+    /// With the weight of its output.
+    reranker: Option<(PairScorer, f32)>,
+}
+
+impl HybridScorer {
+    pub fn new(
+        encoder: Encoder,
+        lexical: Lexical,
+        weights: FeatureWeights,
+        reranker: Option<(PairScorer, f32)>,
+    ) -> Result<Self> {
+        let encoder = encoder.freeze()?;
+        let reader = encoder.reader();
+        Ok(Self { models: Mutex::new(Models { encoder, reranker }), reader, lexical, weights })
+    }
+
+    /// The fused score of each text.
+    pub fn scores(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>> {
+        let mut unindexed = UnindexedTexts::default();
+        texts.iter().for_each(|text| unindexed.push(text));
+        let mut scores = vec![0.0; texts.len()];
+        for hit in self.lexical.search_unindexed(query, &unindexed)? {
+            scores[hit.row as usize] = self.weights.lexical * hit.score;
+        }
+        let mut matcher = self.lexical.matcher(query);
+        // a panic in a forward pass leaves the models unchanged
+        let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let cosines = self.cosines(&models.encoder, query, texts)?;
+        for ((score, text), cosine) in scores.iter_mut().zip(texts).zip(cosines) {
+            *score += self.weights.dense * cosine + self.weights.of_terms(&matcher.compare(text));
+        }
+        if let Some((reranker, weight)) = &models.reranker {
+            for (score, output) in scores.iter_mut().zip(reranker.outputs(query, texts)?) {
+                *score += weight * output;
+            }
+        }
+        Ok(scores)
+    }
+
+    fn cosines(&self, encoder: &Encoder, query: &str, texts: &[&str]) -> Result<Vec<f32>> {
+        let unit = |vector: &Vec<f32>| vector.iter().map(|x| x * x).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
+        let read = self.reader.read(query, Some(TextKind::Query))?;
+        let query = encoder.vectors(&[&read])?.swap_remove(0);
+        let mut cosines = Vec::with_capacity(texts.len());
+        for batch in texts.chunks(BATCH) {
+            let read = batch.iter().map(|text| self.reader.read(text, Some(TextKind::Item)));
+            let read = read.collect::<Result<Vec<Text>>>()?;
+            for vector in encoder.vectors(&read.iter().collect::<Vec<_>>())? {
+                let dot: f32 = vector.iter().zip(&query).map(|(a, b)| a * b).sum();
+                cosines.push(dot / unit(&vector) / unit(&query));
+            }
+        }
+        Ok(cosines)
+    }
+}
+
+/// A judge that reads only texts, so it has a verdict on every pair.
+pub struct HybridJudge {
+    id: String,
+    scorer: HybridScorer,
+    grading: Grading,
+}
+
+impl HybridJudge {
+    /// Judges with the scores of the model named `name`.
+    pub fn new(name: &str, scorer: HybridScorer, grading: &HybridGrading) -> Self {
+        let short: String = grading.model.chars().take(12).collect();
+        Self { id: format!("hybrid search of {name}-{short}"), scorer, grading: grading.grading() }
+    }
+}
+
+impl RewardSource for HybridJudge {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn judge(&self, asked: &[Question<'_>]) -> Result<Vec<Option<Verdict>>> {
+        let mut by_query: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for (at, question) in asked.iter().enumerate() {
+            by_query.entry(question.query).or_default().push(at);
+        }
+        let mut verdicts = vec![None; asked.len()];
+        for (query, places) in by_query {
+            let texts: Vec<&str> = places.iter().map(|at| asked[*at].item).collect();
+            for (at, score) in places.into_iter().zip(self.scorer.scores(query, &texts)?) {
+                verdicts[at] = Some(self.grading.verdict(&[score]));
+            }
+        }
+        Ok(verdicts)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use souk_io::domain::Level::{L1, L2, L3, L4};
+
+    use super::*;
+
+    #[test]
+    fn scores_become_the_levels_they_were_judged_as() {
+        let pairs: Vec<(f32, Level)> = (0..400)
+            .map(|at| (at as f32 * 0.1 - 50.0, [L1, L2, L3, L4][at / 100]))
+            .chain([(-45.0, L2), (-20.0, L1)])
+            .collect();
+        let fitted = HybridGrading::fit("abc".into(), &pairs);
+        let grading = fitted.grading();
+        let levels: Vec<Level> = [-48.0, -35.0, -25.0, -12.0].iter().map(|at| grading.verdict(&[*at]).level).collect();
+        assert_eq!(levels, [L1, L2, L3, L4]);
+        assert!(fitted.auc_good.unwrap() > 0.99 && fitted.pairs == 402);
+        let scores: Vec<f32> = (-50..-10).map(|at| grading.verdict(&[at as f32]).score).collect();
+        assert!(scores.is_sorted() && scores[0] < 0.1 && scores[39] > 0.9, "{scores:?}");
+    }
+
+    #[test]
+    fn a_file_is_read_as_it_was_written_and_a_broken_one_is_an_error() {
+        let home = tempfile::tempdir().unwrap();
+        assert_eq!(HybridGrading::of_model(home.path()).unwrap(), None);
+        let fitted = HybridGrading::fit("abc".into(), &[(1.0, L1), (2.0, L4), (3.0, L3)]);
+        fitted.save(home.path()).unwrap();
+        assert_eq!(HybridGrading::of_model(home.path()).unwrap(), Some(fitted.clone()));
+        for broken in [HybridGrading { format: 9, ..fitted.clone() }, HybridGrading { temperature: 0.0, ..fitted }] {
+            broken.save(home.path()).unwrap();
+            let error = HybridGrading::of_model(home.path()).unwrap_err().to_string();
+            assert!(error.contains("souk fit-fusion --as-judge"), "{error}");
+        }
+    }
+}
