@@ -3,6 +3,7 @@
 #
 #   scripts/results.sh real OUT         pipelines on Home Depot: BM25, vectors, hybrid search, reranking; SOUK_DATA=DIR: docs/evaluation.md.
 #                                       Goes on where it was stopped. DEVICE=cuda uses a GPU, PRECISION=bf16 trains encoders in it
+#   scripts/results.sh icecat OUT       the same on the 87 queries of Icecat, without training; PRECISION=int8 is faster
 #   scripts/results.sh market OUT       supervised stage on a simulated shop: BM25, untrained, SFT on clicks, SFT on judgements; OUT is new
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -11,8 +12,8 @@ cd "$(dirname "$0")/.."
 
 main() {
     case $#:${1:-} in
-    2:real | 2:market) ;;
-    *) fail "give the tables and a folder" "scripts/results.sh real OUT" "scripts/results.sh market OUT" ;;
+    2:real | 2:icecat | 2:market) ;;
+    *) fail "give the tables and a folder" "scripts/results.sh real OUT" "scripts/results.sh icecat OUT" "scripts/results.sh market OUT" ;;
     esac
     cargo build --release --workspace --bins
     souk=$(realpath "$(programs)/souk")
@@ -28,6 +29,26 @@ real() {
     ln -sfn "$MINILM" "$CACHE/models/e5-small-v2" "$out/models/"
     local plan=$PWD/configs/experiment-pipelines.toml
     (cd "$out" && "$souk" experiment --config "$plan" --data "$data" --out pipelines --jobs 1 "${options[@]}")
+}
+
+icecat() {
+    local data out=$1 shop=$1/shop
+    data=$(realpath "${SOUK_DATA:-.}")/icecat
+    [ -f "$data/queries.jsonl" ] || fail "SOUK_DATA names no folder with icecat" "docs/evaluation.md describes the folder."
+    scripts/setup.sh models e5-small-v2
+    [ -d "$shop" ] || "$souk" import --format icecat --from "$data" --out "$shop"
+    local measure=(evaluate --data "$shop" --split train --judge qrels --depth 1000)
+    [ -d "$out/bm25" ] || "$souk" "${measure[@]}" --channel lexical --name BM25 --out "$out/bm25"
+    local model channel run runs=()
+    for model in "$MINILM" "$CACHE/models/e5-small-v2"; do
+        for channel in dense hybrid; do
+            run=$out/$(basename "$model")-$channel
+            [ -d "$run" ] || "$souk" "${measure[@]}" --model "$model" --device "${DEVICE:-auto}" --precision "${PRECISION:-f32}" \
+                --channel "$channel" --name "$(basename "$run")" --out "$run"
+            runs+=("$run")
+        done
+    done
+    "$souk" compare "$out/bm25" "${runs[@]}"
 }
 
 market() {
