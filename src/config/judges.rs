@@ -16,7 +16,7 @@ use souk_io::audit::AuditLog;
 use souk_io::beir::DataFolder;
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
-use souk_lexical::{FeatureWeights, Fusion, Hybrid, Lexical};
+use souk_lexical::{FeatureWeights, FittedFusion, Fusion, Hybrid, Lexical};
 use souk_nn::backbone::Precision;
 use souk_nn::encoder::{Encoder, Overrides, Placement};
 use souk_report::Reranking;
@@ -135,6 +135,13 @@ impl Config {
                 "was trained on items as `{}`, but is asked about items as `{item_text}`: set encoder.item_text to the former",
                 encoder.item_text()
             );
+            return Err(Error::config(dir.display(), problem));
+        }
+        if FittedFusion::load(dir)?
+            .is_none_or(|fitted| encoder.fingerprint().is_ok_and(|of| of != fitted.fitted_on.model))
+        {
+            let problem =
+                "became a judge with other weights: run `souk fit-fusion --as-judge` again, without [encoder] settings";
             return Err(Error::config(dir.display(), problem));
         }
         let scorer = self.hybrid_scorer(dir, encoder, self.open_lexical(data, item_text)?)?;

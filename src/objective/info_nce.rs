@@ -80,7 +80,8 @@ impl InfoNceSettings {
     pub fn loss(&self, vectors: &Vectors, pairs: &PairTargets) -> Tensor {
         matryoshka::mean(&self.dimensions, [vectors.queries, vectors.items], |queries, items| {
             let own = queries.index_select(0, pairs.query);
-            let forward = among(&own.matmul(&items.tr()), self.temperature, pairs.known, pairs.item);
+            let scores = own.matmul(&items.tr());
+            let forward = among(&scores, self.temperature, pairs.known, pairs.item);
             let rows = match pairs.known_queries {
                 Some(known) if self.symmetric => {
                     let chosen = items.index_select(0, pairs.item);
@@ -91,7 +92,7 @@ impl InfoNceSettings {
             };
             let rows = match pairs.judged {
                 Some(judged) if self.list_weight > 0.0 => {
-                    rows + order_loss(&own.matmul(&items.tr()), self.temperature, judged) * self.list_weight
+                    rows + order_loss(&scores, self.temperature, judged) * self.list_weight
                 }
                 _ => rows,
             };

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Candidates, Needs, ObjectiveSettings, Scaling, matryoshka, positive};
 use souk_io::error::{Error, Result};
 
-/// Settings of Retrieval-GRPO; the defaults are the paper's.
+/// Settings of Retrieval-GRPO; the defaults are the paper's, which has no `min_std`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RGrpoSettings {

@@ -39,7 +39,7 @@ const MAX_JUDGED_PAIRS: usize = 20_000;
 /// `/search` reranks with it. A model that has a reranker keeps it; its weight is fitted again.
 ///
 /// With --as-judge, hybrid search also becomes a judge: its scores are calibrated to the levels of the judged pairs and the
-/// result is written to hybrid-judge.json. `[judge] type = "model"` with this model as `path` then teaches another one.
+/// result is written to hybrid-judge.json. A model that is a judge is calibrated again. `[judge] type = "model"` with this model as `path` then teaches another one.
 ///
 /// Fit to queries that the model was not trained on: another split, or the share train.held_out of the training split.
 ///
@@ -110,7 +110,12 @@ impl FitFusionCommand {
             text += &describe_reranker(fitted.as_ref(), &dir.join(RERANKER));
             json["reranker"] = serde_json::to_value(&fitted)?;
         }
-        if self.as_judge {
+        let is_judge = dir.join(HYBRID_JUDGE).exists();
+        if is_judge && !self.as_judge && weights.is_none() {
+            let file = dir.join(HYBRID_JUDGE);
+            std::fs::remove_file(&file).map_err(Error::store(&file, "remove it"))?;
+            text += "\nno judge any more: it needs fitted weights";
+        } else if self.as_judge || is_judge {
             let grading = fit.calibrate(fusion.fitted_on.model)?;
             text += &describe_judge(&grading, &dir.join(HYBRID_JUDGE));
             json["judge"] = serde_json::to_value(&grading)?;

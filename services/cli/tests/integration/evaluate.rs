@@ -196,11 +196,16 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
         read(run, "run.trec").lines().map(columns).collect()
     };
     assert_eq!(hits(&by_judge), hits(&searched));
+    let scores: Vec<String> =
+        read(&by_judge, "run.trec").lines().take(10).map(|line| line.split(' ').nth(4).unwrap().into()).collect();
+    let different: std::collections::BTreeSet<&String> = scores.iter().collect();
+    assert!(different.len() > 5, "an order of ties proves nothing: {scores:?}");
     // too few queries are left if only the held-out ones of the training split count
     let held_out = ["test", "--set", "train.split=test", "--set", "train.held_out=0.1"];
     let text = run_ok(&[&fit[..], &held_out].concat());
     assert!(text.contains("50 or more queries"), "{text}");
     assert!(json(&read(&model, "fusion.json"))["weights"].is_null());
+    assert!(!Path::new(&model).join("hybrid-judge.json").exists(), "a judge of other weights");
     let judge = [&fit[..], &held_out, &["--as-judge"]].concat();
     assert_fails(2, "has no fitted weights of hybrid search", &judge);
 }

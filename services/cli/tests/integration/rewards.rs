@@ -317,7 +317,7 @@ fn permanent_errors_stop_the_stage_at_once() {
         ("reward.max_missing=1", "reward.max_missing"),
         ("reward.relevance=-1", "reward.relevance"),
         ("candidates.num_neighbors=0", "candidates.num_neighbors"),
-        ("candidates.judged_split=nothing", "nothing"),
+        ("candidates.judged_split=nothing", "candidates.judged_split"),
         ("objective.dimensions=[99]", "objective.dimensions"),
         ("judge.type=guess", "guess"),
         ("judge.limits={retries=-1}", "-1"),

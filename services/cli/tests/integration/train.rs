@@ -133,7 +133,16 @@ fn judged_items_join_the_batch_and_are_learned_in_order() {
     let difference = worst_difference(&one, &two);
     assert!(difference < 1e-4, "two processes make other updates: {difference}");
     assert_fails(&mut train(home.path(), "unset", &["objective.list_weight=1"]), 2, &["objective.judged_split"]);
-    assert_fails(&mut train(home.path(), "unset", &["objective.judged_split=no"]), 2, &["no"]);
+    assert_fails(
+        &mut train(home.path(), "unset", &["objective.judged_split=no"]),
+        2,
+        &["objective.judged_split", "no.tsv"],
+    );
+    // batches in which no query has a judged item
+    fs::write(home.path().join("data/qrels/one.tsv"), "q7\td7\t4\nq7\td13\t1\n").unwrap();
+    let one_query = ["objective.judged_split=one", "objective.list_weight=1"];
+    run_ok(&mut train(home.path(), "one-query", &one_query));
+    assert!(losses(&home.path().join("one-query")).iter().all(|loss| loss.is_finite()));
 }
 
 #[test]
