@@ -137,9 +137,8 @@ impl Config {
             );
             return Err(Error::config(dir.display(), problem));
         }
-        if FittedFusion::load(dir)?
-            .is_none_or(|fitted| encoder.fingerprint().is_ok_and(|of| of != fitted.fitted_on.model))
-        {
+        let fingerprint = encoder.fingerprint()?;
+        if FittedFusion::load(dir)?.is_none_or(|fitted| fitted.fitted_on.model != fingerprint) {
             let problem =
                 "became a judge with other weights: run `souk fit-fusion --as-judge` again, without [encoder] settings";
             return Err(Error::config(dir.display(), problem));

@@ -5,7 +5,8 @@
 //! ```
 //!
 //! `B̂`: the distinct items of all pairs of all processes. `𝒢`: items drawn from the whole catalogue. Items that the query is
-//! known to have found are not negatives: they are left out of the query's sum. `s` is the cosine.
+//! known to have found are not negatives: they are left out of the query's sum. So are, with a margin, items that score above `d⁺` by more
+//! than that: they are probably answers that nobody chose. `s` is the cosine.
 //!
 //! With judgements, the judged items of a query join the batch, so that those of L1 and L2 are its negatives, and a listwise softmax over
 //! them learns their order (as ListNet, with the gains 0, 1, 3 and 7 of L1 to L4):
@@ -32,12 +33,23 @@ pub struct InfoNceSettings {
     pub dimensions: Vec<i64>,
     /// Symmetric loss: averages with the loss of finding the query among all queries, given the item.
     pub symmetric: bool,
+    /// Items that score above the pair's item by more than this are left out of its negatives, as probable answers; none: no item is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mask_margin: Option<f64>,
+    /// Share of the queries that are read with a typing error, another one in each visit.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub mistyped: f64,
     /// Split whose judged items join their query's batch.
     pub judged_split: Option<String>,
     /// Judged items of a query in one batch; others come in the next visit.
     pub judged: usize,
     /// w: weight of the order of the judged items; 0: they are negatives only.
     pub list_weight: f64,
+}
+
+/// Stages of earlier versions, which lack a setting, can be resumed if it is 0.
+fn is_zero(number: &f64) -> bool {
+    *number == 0.0
 }
 
 impl Default for InfoNceSettings {
@@ -47,6 +59,8 @@ impl Default for InfoNceSettings {
             global_negatives: 0,
             dimensions: Vec::new(),
             symmetric: false,
+            mask_margin: None,
+            mistyped: 0.0,
             judged_split: None,
             judged: 8,
             list_weight: 0.0,
@@ -59,6 +73,14 @@ impl ObjectiveSettings for InfoNceSettings {
         positive("temperature", self.temperature)?;
         if !self.list_weight.is_finite() || self.list_weight < 0.0 {
             return Err(Error::config("objective.list_weight", format!("is {}: use 0 or more", self.list_weight)));
+        }
+        if self.mask_margin.is_some_and(|margin| !(0.0..2.0).contains(&margin)) {
+            let problem = "is a difference of two cosines: use 0 or more and less than 2, such as 0.1";
+            return Err(Error::config("objective.mask_margin", problem));
+        }
+        if !(0.0..=1.0).contains(&self.mistyped) {
+            let problem = format!("is {}: use a share from 0 to 1, such as 0.2", self.mistyped);
+            return Err(Error::config("objective.mistyped", problem));
         }
         if self.list_weight > 0.0 && self.judged_split.is_none() {
             let problem = "has no effect without objective.judged_split, the split with the judgements";
@@ -81,12 +103,13 @@ impl InfoNceSettings {
         matryoshka::mean(&self.dimensions, [vectors.queries, vectors.items], |queries, items| {
             let own = queries.index_select(0, pairs.query);
             let scores = own.matmul(&items.tr());
-            let forward = among(&scores, self.temperature, pairs.known, pairs.item);
+            let left_out = self.left_out(&scores, pairs.known, pairs.item, pairs.judged);
+            let forward = among(&scores, self.temperature, &left_out, pairs.item);
             let rows = match pairs.known_queries {
                 Some(known) if self.symmetric => {
-                    let chosen = items.index_select(0, pairs.item);
-                    let backward = among(&chosen.matmul(&queries.tr()), self.temperature, &known.tr(), pairs.query);
-                    (forward + backward) / 2.0
+                    let scores = items.index_select(0, pairs.item).matmul(&queries.tr());
+                    let left_out = self.left_out(&scores, &known.tr(), pairs.query, None);
+                    (forward + among(&scores, self.temperature, &left_out, pairs.query)) / 2.0
                 }
                 _ => forward,
             };
@@ -98,6 +121,22 @@ impl InfoNceSettings {
             };
             (rows * pairs.weight).sum(Kind::Float)
         })
+    }
+
+    /// Entries of each row of scores that are no negatives of the `chosen` one: the known ones, and those above it by more than the
+    /// margin, unless they are judged.
+    fn left_out(&self, scores: &Tensor, known: &Tensor, chosen: &Tensor, judged: Option<&JudgedTargets>) -> Tensor {
+        let Some(margin) = self.mask_margin else { return known.shallow_clone() };
+        let scores = scores.detach();
+        let likely = scores.gt_tensor(&(scores.gather(1, &chosen.unsqueeze(1), false) + margin));
+        let likely = match judged {
+            Some(judged) => {
+                let times = scores.zeros_like().scatter_add(1, judged.places, &judged.known.to_kind(scores.kind()));
+                likely.logical_and(&times.eq(0.0))
+            }
+            None => likely,
+        };
+        known.logical_or(&likely)
     }
 }
 
@@ -184,16 +223,17 @@ mod tests {
         fn by_hand(&self, rule: &InfoNceSettings, width: usize) -> f64 {
             let (queries, items) = (Self::rows(&self.queries, width), Self::rows(&self.items, width));
             let chosen = [0, 1, 1];
-            let power =
-                |q: &[f64], d: &[f64]| (q.iter().zip(d).map(|(a, b)| a * b).sum::<f64>() / rule.temperature).exp();
+            let score = |q: &[f64], d: &[f64]| q.iter().zip(d).map(|(a, b)| a * b).sum::<f64>();
+            let power = |q: &[f64], d: &[f64]| (score(q, d) / rule.temperature).exp();
             let mut sum = 0.0;
             for (i, query) in queries.iter().enumerate() {
-                let known = |j: usize| i == 1 && j == 3;
-                let all: f64 = (0..5).filter(|j| !known(*j)).map(|j| power(query, &items[j])).sum();
-                let forward = -(power(query, &items[chosen[i]]) / all).ln();
                 let item = &items[chosen[i]];
-                let same = |k: usize| k == i || chosen[k] != chosen[i];
-                let all: f64 = (0..3).filter(|k| same(*k)).map(|k| power(&queries[k], item)).sum();
+                let limit = rule.mask_margin.map_or(f64::INFINITY, |margin| score(query, item) + margin);
+                let left = |j: usize| (i != 1 || j != 3) && score(query, &items[j]) <= limit;
+                let all: f64 = (0..5).filter(|j| left(*j)).map(|j| power(query, &items[j])).sum();
+                let forward = -(power(query, item) / all).ln();
+                let left = |k: usize| (k == i || chosen[k] != chosen[i]) && score(&queries[k], item) <= limit;
+                let all: f64 = (0..3).filter(|k| left(*k)).map(|k| power(&queries[k], item)).sum();
                 let backward = -(power(query, item) / all).ln();
                 sum += if rule.symmetric { (forward + backward) / 2.0 } else { forward };
             }
@@ -207,6 +247,10 @@ mod tests {
         for symmetric in [false, true] {
             let rule = InfoNceSettings { temperature: 0.3, symmetric, ..InfoNceSettings::default() };
             assert!((batch.loss(&rule).double_value(&[]) - batch.by_hand(&rule, 4)).abs() < 1e-5);
+            let masked = InfoNceSettings { mask_margin: Some(0.2), ..rule.clone() };
+            let expected = batch.by_hand(&masked, 4);
+            assert!((expected - batch.by_hand(&rule, 4)).abs() > 0.01, "nothing was masked");
+            assert!((batch.loss(&masked).double_value(&[]) - expected).abs() < 1e-5);
             let nested = InfoNceSettings { dimensions: vec![4, 2], ..rule.clone() };
             let mean = (batch.by_hand(&rule, 4) + batch.by_hand(&rule, 2)) / 2.0;
             assert!((batch.loss(&nested).double_value(&[]) - mean).abs() < 1e-5);
@@ -287,6 +331,15 @@ mod tests {
         let vectors = Vectors { queries: &batch.queries, items: &batch.items, steps: 1 };
         let found = rule.loss(&vectors, &pairs).double_value(&[]);
         assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+
+        // what is judged stays a negative, however near it is
+        let scores = Tensor::from_slice(&[0.1_f32, 0.9, 0.9, 0.2, 0.9]).view([1, 5]).repeat([3, 1]);
+        let rule = InfoNceSettings { mask_margin: Some(0.1), ..rule };
+        let none = batch.known.zeros_like();
+        let left_out = rule.left_out(&scores, &none, &Tensor::from_slice(&[0_i64, 0, 0]), Some(&judged));
+        let expected =
+            [[false, true, false, false, false], [false, false, true, false, true], [false, false, false, false, true]];
+        assert_eq!(Vec::<Vec<bool>>::try_from(left_out).unwrap(), expected);
     }
 
     #[test]
@@ -314,6 +367,8 @@ mod tests {
             InfoNceSettings { dimensions: vec![16], ..InfoNceSettings::default() },
             InfoNceSettings { list_weight: 1.0, ..InfoNceSettings::default() },
             InfoNceSettings { judged: 0, ..InfoNceSettings::default() },
+            InfoNceSettings { mask_margin: Some(-0.1), ..InfoNceSettings::default() },
+            InfoNceSettings { mistyped: 1.5, ..InfoNceSettings::default() },
         ] {
             assert!(rule.check(8).is_err(), "{rule:?}");
         }

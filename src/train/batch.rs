@@ -8,6 +8,8 @@ use tch::{Device, Kind, Tensor};
 
 use souk_ingest::dataset::{Pairs, TrainingPair};
 use souk_io::catalogue::Catalogue;
+use souk_io::splitmix::{SplitMix64, mix};
+use souk_io::typo::mistype;
 
 /// Items of the whole catalogue that join a batch, by the numbers of their draws.
 pub struct Negatives {
@@ -29,6 +31,8 @@ pub struct Batch<'a> {
     places: HashMap<u32, i64>,
     /// For each pair, places in `items` of other items that its query is known to have found.
     known: Vec<Vec<i64>>,
+    /// Queries with a typing error, by their pair; the others are read as they are.
+    mistyped: HashMap<usize, String>,
 }
 
 impl<'a> Batch<'a> {
@@ -42,7 +46,15 @@ impl<'a> Batch<'a> {
     ) -> Self {
         let drawn: Vec<TrainingPair<'a>> = rows.iter().map(|row| pairs.row(*row)).collect();
         let (places, items) = (HashMap::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
-        let mut batch = Self { draws, pairs: drawn, items, chosen: Vec::new(), places, known: Vec::new() };
+        let mut batch = Self {
+            draws,
+            pairs: drawn,
+            items,
+            chosen: Vec::new(),
+            places,
+            known: Vec::new(),
+            mistyped: HashMap::new(),
+        };
         for at in 0..batch.pairs.len() {
             let place = batch.add(batch.pairs[at].item);
             batch.chosen.push(place);
@@ -61,6 +73,21 @@ impl<'a> Batch<'a> {
             found.filter(|place| place != own).collect()
         });
         self.known = known.collect();
+    }
+
+    /// Adds a typing error to a share of the queries: to other ones, and another error, in each visit.
+    pub fn mistype(&mut self, share: f64, seed: u64) {
+        for (at, pair) in self.pairs.iter().enumerate() {
+            let mut random = SplitMix64::new(mix(seed ^ mix(self.draws.start + at as u64)));
+            if random.unit() < share {
+                self.mistyped.insert(at, mistype(&mut random, pair.query));
+            }
+        }
+    }
+
+    /// The query of a pair as the encoder reads it.
+    pub fn query(&self, pair: usize) -> &str {
+        self.mistyped.get(&pair).map_or(self.pairs[pair].query, String::as_str)
     }
 
     /// The place of an item in `items`; adds it if it is not there yet.
@@ -147,7 +174,7 @@ mod tests {
         let catalogue = Catalogue::open(&data).unwrap();
         let pairs = Pairs::open(&data, &catalogue, PairSource::Qrels, TrainingSplit::whole("train"), None).unwrap();
         // x-a, y-b, x-b
-        let batch = Batch::gather(&pairs, &[0, 2, 1], 0..3, &catalogue, &Negatives { seed: 3, draws: 0..50 });
+        let mut batch = Batch::gather(&pairs, &[0, 2, 1], 0..3, &catalogue, &Negatives { seed: 3, draws: 0..50 });
         assert_eq!(batch.items[..2], [0, 1]);
         assert_eq!(batch.items.len(), 4, "fifty draws find the rest, each once");
         assert_eq!(batch.chosen, [0, 1, 1]);
@@ -159,5 +186,34 @@ mod tests {
         let queries = Vec::<Vec<bool>>::try_from(batch.known_queries(&(0..3), Device::Cpu)).unwrap();
         // the item of the pair in each column, found by the query in each row
         assert_eq!(queries, [[false, true, true], [false, false, true], [true, true, false]]);
+        batch.mistype(1.0, 3);
+        assert_eq!(batch.query(0), "x", "too short for an error");
+    }
+
+    #[test]
+    fn another_share_of_the_queries_has_an_error_in_each_visit() {
+        let home = tempfile::tempdir().unwrap();
+        fs::write(home.path().join("corpus.jsonl"), "{\"_id\":\"a\",\"text\":\"a\"}\n").unwrap();
+        let queries = (0..200).map(|at| format!("{{\"_id\":\"{at}\",\"text\":\"kettle {at}\"}}\n"));
+        fs::write(home.path().join("queries.jsonl"), queries.collect::<String>()).unwrap();
+        fs::create_dir(home.path().join("qrels")).unwrap();
+        let lines = (0..200).map(|at| format!("{at}\ta\t4\n")).collect::<String>();
+        fs::write(home.path().join("qrels/train.tsv"), format!("query-id\tcorpus-id\tscore\n{lines}")).unwrap();
+        let data = DataFolder::open(home.path()).unwrap();
+        let catalogue = Catalogue::open(&data).unwrap();
+        let pairs = Pairs::open(&data, &catalogue, PairSource::Qrels, TrainingSplit::whole("train"), None).unwrap();
+        let rows: Vec<u64> = (0..200).collect();
+        let visit = |first: u64| {
+            let mut batch =
+                Batch::gather(&pairs, &rows, first..first + 200, &catalogue, &Negatives { seed: 3, draws: 0..0 });
+            batch.mistype(0.25, 3);
+            (0..200).map(|at| batch.query(at).to_owned()).collect::<Vec<_>>()
+        };
+        let (one, again, other) = (visit(0), visit(0), visit(200));
+        assert_eq!(one, again);
+        let is_mistyped = |at: &usize| one[*at] != format!("kettle {at}");
+        let mistyped: Vec<usize> = (0..200).filter(is_mistyped).collect();
+        assert!((30..70).contains(&mistyped.len()), "{}", mistyped.len());
+        assert!(mistyped.iter().any(|at| one[*at] != other[*at]));
     }
 }

@@ -150,8 +150,8 @@ impl<'a> StageContext<'a> {
     fn read(&self, reader: &Reader, batch: &Batch) -> Result<Vec<Text>> {
         let (pairs, items) = (self.own_pairs(batch), self.own_items(batch));
         let mut texts = Vec::with_capacity(pairs.len() + items.len());
-        for pair in &batch.pairs[pairs] {
-            texts.push(read_query(reader, pair.query)?);
+        for pair in pairs {
+            texts.push(read_query(reader, batch.query(pair))?);
         }
         for row in &batch.items[items] {
             texts.push(read_item(self.catalogue, reader, *row)?);

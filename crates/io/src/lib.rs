@@ -18,6 +18,7 @@ pub mod shuffle;
 pub mod splitmix;
 pub mod telemetry;
 pub mod time;
+pub mod typo;
 pub mod ubi;
 
 pub use error::{Error, Result};

@@ -20,6 +20,11 @@ impl SplitMix64 {
         finalize(self.state)
     }
 
+    /// Uniform number in [0, 1).
+    pub fn unit(&mut self) -> f64 {
+        (self.next_bits() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     /// Uniform number in `0..num`; biased by less than `num / 2^64`.
     pub fn below(&mut self, num: usize) -> usize {
         scale(self.next_bits(), num as u64) as usize

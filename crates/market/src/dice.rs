@@ -37,13 +37,18 @@ impl Dice {
         Self { stream: SplitMix64::new(hash(key)) }
     }
 
+    /// The random bits themselves.
+    pub fn stream(&mut self) -> &mut SplitMix64 {
+        &mut self.stream
+    }
+
     pub fn next(&mut self) -> u64 {
         self.stream.next_bits()
     }
 
     /// Uniform number in [0, 1).
     pub fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+        self.stream.unit()
     }
 
     pub fn chance(&mut self, probability: f64) -> bool {

@@ -18,7 +18,6 @@ mod sessions;
 mod shop_search;
 mod shopper;
 mod slice;
-mod typo;
 mod world;
 mod write;
 

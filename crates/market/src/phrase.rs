@@ -3,7 +3,7 @@
 
 use super::dice::Dice;
 use super::slice::QuerySlice;
-use super::typo;
+use souk_io::typo::mistype;
 
 /// Words of one query; a template uses those it has placeholders for.
 #[derive(Default)]
@@ -156,7 +156,7 @@ impl Words {
             .replace(",,", ",")
             .replace(" - -", " -");
         let text = article(tidy.trim_matches([' ', ',', '-'])).to_lowercase();
-        if self.has_typo { typo::mistype(dice, &text) } else { text }
+        if self.has_typo { mistype(dice.stream(), &text) } else { text }
     }
 
     fn templates(&self, dice: &mut Dice, slice: QuerySlice) -> Templates {

@@ -6,9 +6,9 @@ use serde_json::{Map, Value, json};
 use super::catalogue::Traits;
 use super::dice::{Dice, STREAM_SALES, STREAM_TEXT, hash};
 use super::quality::{Maker, Sales};
-use super::typo;
 use super::world::{Category, NONE, World, world};
 use souk_io::domain::Item;
+use souk_io::typo::mistype;
 
 /// Identifier of a row.
 pub fn item_id(row: u32) -> String {
@@ -147,13 +147,13 @@ impl Seller<'_> {
     fn finish(&mut self, title: String) -> String {
         let mut title = tidy(&title);
         if self.dice.chance(0.06) {
-            title = typo::mistype(&mut self.dice, &title);
+            title = mistype(self.dice.stream(), &title);
         }
         match self.dice.below(20) {
             0 => title.to_uppercase(),
             1..4 => title.to_lowercase(),
             4..12 => title_case(&title),
-            _ => typo::capitalize(&title),
+            _ => capitalize(&title),
         }
     }
 
@@ -186,15 +186,13 @@ impl Seller<'_> {
         self.dice.shuffle(&mut sentences);
         let name = self.dice.pick(&category.names).clone();
         let opening = match self.dice.below(4) {
-            0 => format!("{} from {}", typo::capitalize(&name), world.brands[usize::from(self.traits.brand)].name),
+            0 => format!("{} from {}", capitalize(&name), world.brands[usize::from(self.traits.brand)].name),
             1 => format!("New in: {name}"),
             2 => format!("Our {name} for you"),
             _ => String::new(),
         };
         let all = std::iter::once(opening).filter(|opening| !opening.is_empty()).chain(sentences);
-        all.map(|sentence| format!("{}.", typo::capitalize(sentence.trim_end_matches('.'))))
-            .collect::<Vec<_>>()
-            .join(" ")
+        all.map(|sentence| format!("{}.", capitalize(sentence.trim_end_matches('.')))).collect::<Vec<_>>().join(" ")
     }
 }
 
@@ -222,8 +220,13 @@ fn tidy(text: &str) -> String {
 /// Title case, except for units and short words.
 fn title_case(text: &str) -> String {
     let small = ["for", "with", "of", "by", "and", "ml", "cm", "kg", "l", "mm", "g", "pcs", "not", "in"];
-    let word = |word: &str| if small.contains(&word) { word.to_owned() } else { typo::capitalize(word) };
+    let word = |word: &str| if small.contains(&word) { word.to_owned() } else { capitalize(word) };
     text.split(' ').map(word).collect::<Vec<_>>().join(" ")
+}
+
+fn capitalize(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 #[cfg(test)]

@@ -16,6 +16,8 @@ use souk_io::error::Result;
 
 pub struct InfoNce {
     loss: PairLoss,
+    /// Share of the queries that get a typing error.
+    mistyped: f64,
     /// Judged items that join the batch, so many of each query.
     judged: Option<(JudgedItems, usize)>,
 }
@@ -58,11 +60,11 @@ impl InfoNce {
     pub fn new(settings: InfoNceSettings, data: &DataFolder) -> Result<Self> {
         let open = |split: &String| JudgedItems::open(data, split, "objective.judged_split");
         let judged = settings.judged_split.as_ref().map(open).transpose()?.map(|judged| (judged, settings.judged));
-        Ok(Self { loss: PairLoss::InfoNce(settings), judged })
+        Ok(Self { mistyped: settings.mistyped, loss: PairLoss::InfoNce(settings), judged })
     }
 
     pub fn refined(settings: IcrSettings) -> Self {
-        Self { loss: PairLoss::Icr(settings), judged: None }
+        Self { loss: PairLoss::Icr(settings), mistyped: 0.0, judged: None }
     }
 
     /// This process's part of the weighted mean loss over all pairs of the batch.
@@ -103,6 +105,7 @@ impl Algorithm for InfoNce {
         cx.zero_grad();
         for micro in cx.micro_batches() {
             let mut batch = cx.draw_batch(micro.draws);
+            batch.mistype(self.mistyped, stage.settings.seed);
             let judged = self.judged.as_ref().map(|(judged, limit)| {
                 let places = judged.join(&stage, &mut batch, *limit);
                 batch.find_known(stage.pairs);

@@ -119,7 +119,13 @@ fn judged_items_join_the_batch_and_are_learned_in_order() {
         }
     }
     fs::write(home.path().join("data/qrels/judged.tsv"), qrels).unwrap();
-    let judged = ["objective.judged_split=judged", "objective.judged=2", "objective.list_weight=1"];
+    let judged = [
+        "objective.judged_split=judged",
+        "objective.judged=2",
+        "objective.list_weight=1",
+        "objective.mask_margin=0.1",
+        "objective.mistyped=0.3",
+    ];
     for (out, more) in [("plain", &[][..]), ("one", &judged)] {
         run_ok(&mut train(home.path(), out, more));
     }
