@@ -4,7 +4,7 @@
 
 RATED is a BEIR folder with the same catalogue and judgements that the log does not contain. Runs `souk start` on the two files, trains
 the same model on seven eighths of RATED's own `train` judgements and fits hybrid search to the rest, and measures both on RATED's
-SPLIT, with vectors alone and as hybrid search, beside bm25s, Souk's BM25 and the untrained model with equal weights. Prints nDCG@10
+SPLIT, with vectors alone and as hybrid search, beside bm25s, Souk's BM25 and the untrained model with default weights. Prints nDCG@10
 and hitrate@100 of each, the share of the raters' gain that the log brought, and paired tests against what `souk start` serves. Work
 that is done is not done again.
 """

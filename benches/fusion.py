@@ -15,7 +15,10 @@ from pathlib import Path
 
 METRICS = ("ndcg@10", "hitrate@100", "mrr@10")
 LUCENE = ("--set", "search.lexical={k1=1.2,typos=false}")
-SETTINGS = ("{constant=60}", "{constant=20}", "{constant=5}", "{dense=1,lexical=2}", "{dense=1,lexical=1}", "{dense=2,lexical=1}")
+SETTINGS = (
+    *("{constant=60}", "{constant=20}", "{constant=5}"),
+    *("{dense=1,lexical=2}", "{dense=1,lexical=1}", "{dense=2,lexical=1}", "{dense=1,lexical=1,terms=1}"),
+)
 
 
 def main():

@@ -17,7 +17,8 @@ class Server:
         model, data, state = folders
         command = [souk, "serve", "--config", "configs/search-embedded.toml", "--model", model.resolve(), "--data", data]
         command += ["--state", state, "--listen", f"127.0.0.1:{port}"]
-        for setting in (f"store.database=sqlite:{state}.db", *settings):
+        # vectors alone, like the other side, unless a search says otherwise
+        for setting in (f"store.database=sqlite:{state}.db", "search.hybrid=false", *settings):
             command += ["--set", setting]
         begin = time.monotonic()
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)

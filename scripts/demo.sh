@@ -50,8 +50,9 @@ main() {
         --data "$out/shop" --out "$out/base"
     step "search service with an untrained model; trainer reading the log"
     places
+    # vectors alone: the demo shows what they learn
     start serve --config configs/search-embedded.toml --model "$out/base" --data "$out/shop" --state "$out/search" \
-        --listen "127.0.0.1:$port" --set search.version=untrained --set "search.training=$out/trainer/training" "${stores[@]}" "${index[@]}"
+        --listen "127.0.0.1:$port" --set search.hybrid=false --set search.version=untrained --set "search.training=$out/trainer/training" "${stores[@]}" "${index[@]}"
     until_ready "127.0.0.1:$port/readyz"
     start trainer --config configs/trainer-market.toml --model "$out/base" --data "$out/shop" --state "$out/trainer" \
         --listen 127.0.0.1:$((port - 10)) --set 'trainer.pace={examples=4000, seconds=15, min_examples=1000}' \

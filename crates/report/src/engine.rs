@@ -402,7 +402,7 @@ mod tests {
         let texts = ["lamp", "x", "y x"];
         let lexical = Lexical::build(texts.iter().map(|text| Ok((*text).to_owned()))).unwrap();
         let dense = Engine::dense(&task, &[1.0, 0.0, 0.6, 0.8, 0.8, 0.6], &[1.0, 0.0, 0.0, 1.0]).unwrap();
-        let ranks = Weights { dense: 1.0, lexical: 2.0, constant: Some(60.0) };
+        let ranks = Weights { lexical: 2.0, constant: Some(60.0), ..Weights::default() };
         let engine = dense.hybrid(&task, Fusion::Weights(ranks)).unwrap();
         // query `x`: rows 0, 2, 1 by vectors; 1, 2 by terms
         let hits = &engine.hits(&task, &lexical, 0..1, 10).unwrap()[0];

@@ -1,5 +1,5 @@
 //! Fits the weights of hybrid search, and of a reranker of its hits, to a task's judgements. Takes a model's vectors as an engine; gives
-//! the weights, and the gain over equal ones or over the fused order.
+//! the weights, and the gain over the default ones or over the fused order.
 
 use std::ops::Range;
 
@@ -108,8 +108,8 @@ pub fn fit_reranker(
         return Ok(None);
     }
     let Some(([fused, output], quality)) = fit(&queries).zip(cross_validate(&queries)) else { return Ok(None) };
-    let FitQuality { equal, fitted } = quality;
-    let quality = RerankQuality { fused: equal, reranked: fitted };
-    let pays = fitted > equal && fused > 0.0 && output > 0.0;
+    let FitQuality { default: before, fitted } = quality;
+    let quality = RerankQuality { fused: before, reranked: fitted };
+    let pays = fitted > before && fused > 0.0 && output > 0.0;
     Ok(pays.then(|| RerankFit::new(depth, output / fused, queries.len(), quality)))
 }

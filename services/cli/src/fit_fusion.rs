@@ -31,8 +31,8 @@ const MAX_JUDGED_PAIRS: usize = 20_000;
 /// of judged items and written to fusion.json in the model's folder. Hybrid searches with this model use them, unless
 /// search.hybrid or the request has weights of its own. `souk train` copies the file to the models it trains.
 ///
-/// Prints nDCG@10 of equal and of fitted weights (by cross-validation). If fitted weights are not better, hybrid search
-/// uses equal ones.
+/// Prints nDCG@10 of the default and of fitted weights (by cross-validation). If fitted weights are not better, hybrid
+/// search uses the default ones.
 ///
 /// With --reranker, a relevance model (`souk relevance train`) also reads the first hits of a search, and the weight of its
 /// output is fitted. If that brings something, the relevance model is copied to reranker/ in the model's folder, and
@@ -89,7 +89,7 @@ impl FitFusionCommand {
         let progress = ProgressDisplay::start("queries", Some(task.queries.len() as u64));
         let fitted = fit_fusion(&task, &engine, &lexical, is_used, |more| progress.add(more))?;
         progress.finish();
-        let is_better = |fitted: &Fitted| fitted.quality.fitted > fitted.quality.equal;
+        let is_better = |fitted: &Fitted| fitted.quality.fitted > fitted.quality.default;
         let weights = fitted.as_ref().filter(|fitted| is_better(fitted)).map(|fitted| fitted.weights);
         let fitted_on = FittedOn {
             model: config.open_encoder()?.fingerprint()?,
@@ -194,21 +194,21 @@ fn describe_reranker(fit: Option<&RerankFit>, dir: &Path) -> String {
 }
 
 fn describe(fitted_on: &FittedOn, weights: Option<FeatureWeights>) -> String {
-    let Some(FitQuality { equal, fitted }) = fitted_on.quality else {
+    let Some(FitQuality { default, fitted }) = fitted_on.quality else {
         return format!(
-            "hybrid search uses equal weights: {MIN_QUERIES} or more queries with a hit above L1 are needed"
+            "hybrid search uses the default weights: {MIN_QUERIES} or more queries with a hit above L1 are needed"
         );
     };
-    let (equal, fitted, queries) = (100.0 * equal, 100.0 * fitted, fitted_on.queries);
+    let (default, fitted, queries) = (100.0 * default, 100.0 * fitted, fitted_on.queries);
     let mut text =
-        format!("nDCG@10 on {queries} queries: equal weights {equal:.2}, fitted {fitted:.2} (cross-validated)");
+        format!("nDCG@10 on {queries} queries: default weights {default:.2}, fitted {fitted:.2} (cross-validated)");
     match weights {
         Some(weights) => {
             for (name, weight) in weights.named() {
                 text += &format!("\n  {name:<16}{weight:>10.3}");
             }
         }
-        None => text += "\nhybrid search uses equal weights: fitted ones are not better",
+        None => text += "\nhybrid search uses the default weights: fitted ones are not better",
     }
     text
 }

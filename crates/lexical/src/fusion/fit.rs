@@ -37,7 +37,7 @@ pub fn fit<const N: usize>(queries: &[JudgedCandidates<N>]) -> Option<[f32; N]> 
 
 /// Compares fitted weights with the given order; none if there is nothing to fit on.
 pub fn cross_validate<const N: usize>(queries: &[JudgedCandidates<N>]) -> Option<FitQuality> {
-    let (mut equal, mut fitted, mut num) = (0.0, 0.0, 0);
+    let (mut default, mut fitted, mut num) = (0.0, 0.0, 0);
     for fold in 0..FOLDS {
         let is_out = |at: usize| at % FOLDS == fold;
         let others: Vec<&JudgedCandidates<N>> =
@@ -49,13 +49,13 @@ pub fn cross_validate<const N: usize>(queries: &[JudgedCandidates<N>]) -> Option
             let score = |at: &usize| dot(&weights, &widen(&query.features[*at]));
             by_weights.sort_by(|a, b| score(b).total_cmp(&score(a)));
             if let (Some(before), Some(after)) = (query.ndcg(&as_given), query.ndcg(&by_weights)) {
-                equal += before;
+                default += before;
                 fitted += after;
                 num += 1;
             }
         }
     }
-    (num > 0).then(|| FitQuality { equal: equal / f64::from(num), fitted: fitted / f64::from(num) })
+    (num > 0).then(|| FitQuality { default: default / f64::from(num), fitted: fitted / f64::from(num) })
 }
 
 impl<const N: usize> JudgedCandidates<N> {
@@ -232,7 +232,7 @@ mod tests {
         assert!((share(weights.missing_numbers) + 0.5).abs() < 0.1, "{weights:?}");
         assert!(share(weights.lexical).abs() < 0.1 && share(weights.overlap).abs() < 0.1, "{weights:?}");
         let quality = cross_validate(&queries).unwrap();
-        assert!(quality.fitted > 0.9 && quality.equal < 0.4, "{quality:?}");
+        assert!(quality.fitted > 0.9 && quality.default < 0.4, "{quality:?}");
     }
 
     #[test]

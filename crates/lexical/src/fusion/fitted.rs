@@ -34,7 +34,7 @@ pub struct FeatureWeights {
 #[serde(deny_unknown_fields)]
 pub struct FittedFusion {
     format: u32,
-    /// None if equal weights are as good.
+    /// None if the default weights are as good.
     pub weights: Option<FeatureWeights>,
     pub fitted_on: FittedOn,
 }
@@ -56,7 +56,9 @@ pub struct FittedOn {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FitQuality {
-    pub equal: f64,
+    /// Of the default weights.
+    #[serde(alias = "equal")]
+    pub default: f64,
     /// By cross-validation: each fifth of the queries is ordered by weights that were fitted to the others.
     pub fitted: f64,
 }
@@ -80,6 +82,11 @@ impl FeatureWeights {
             ("trigrams", self.trigrams),
             ("missing_numbers", self.missing_numbers),
         ]
+    }
+
+    /// All weights, multiplied.
+    pub fn scaled(&self, by: f32) -> Self {
+        Self::from_array(self.named().map(|(_, weight)| weight * by))
     }
 
     /// Part of the score that the terms of an item contribute.

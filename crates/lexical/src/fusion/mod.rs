@@ -1,7 +1,8 @@
 //! Fusion of the dense and the lexical channel. An item's score is the sum over the channels of `weight * (s - floor) / best`, with
 //! its score `s` in the channel, the channel's best score, and the score of the channel's hundredth hit as the floor (Bruch, Gai,
 //! Ingber, 2023, compare such sums with ranks). An item that was not found has at most the score of the last hit, and counts with that.
-//! BM25 gives 0 to an item without the query's words, so its floor is 0 if it has fewer hits.
+//! BM25 gives 0 to an item without the query's words, so its floor is 0 if it has fewer hits. By default, the item's `TermFeatures` are
+//! added with constant weights.
 //!
 //! With a constant it is reciprocal rank fusion instead: `weight / (constant + rank)` (Cormack, Clarke, Büttcher, 2009). With fitted
 //! weights it is their sum over the scores as they are and over `TermFeatures` (`fitted`).
@@ -39,7 +40,7 @@ pub struct FusedHit {
     pub score: f32,
     pub dense: Option<FusedPart>,
     pub lexical: Option<FusedPart>,
-    /// If the weights are fitted.
+    /// If they are a part of the score.
     pub terms: Option<TermFeatures>,
 }
 
@@ -97,7 +98,7 @@ fn depths() -> impl Iterator<Item = usize> {
     iter::successors(Some(MIN_DEPTH), |depth| depth.checked_mul(DEPTH_FACTOR))
 }
 
-/// First `k` fused hits of two lists of items, best first. `compare` gives the terms of an item; it is called with fitted weights only.
+/// First `k` fused hits of two lists of items, best first. `compare` gives the terms of an item; it is called if they have a weight.
 /// Pages are consistent: the first hits do not depend on `k`, because each depth keeps the hits of the previous one and adds new ones
 /// below them.
 pub fn fuse<K: Eq + Hash + Copy>(
@@ -118,7 +119,7 @@ pub fn fuse<K: Eq + Hash + Copy>(
             &Channel::new(lexical, depth, lexical_weight, fusion, Some(0.0)),
         );
         fused.retain(|hit| key(hit).is_some_and(|key| !seen.contains(&key)));
-        if let Fusion::Fitted(weights) = fusion {
+        if let Some(weights) = fusion.term_weights() {
             for hit in &mut fused {
                 let terms = key(hit).map(&mut compare).unwrap_or_default();
                 hit.score += weights.of_terms(&terms);
@@ -141,12 +142,12 @@ pub fn fuse<K: Eq + Hash + Copy>(
     hits
 }
 
-/// The candidates that a search for few hits would fuse, in the order of equal weights, with the features that fitted weights are
+/// The candidates that a search for few hits would fuse, in the order of the default weights, with the features that fitted weights are
 /// multiplied with: an item's scores in both channels and its terms.
 pub fn candidates<K: Eq + Hash + Copy>(
     dense: &[ChannelHit<K>],
     lexical: &[ChannelHit<K>],
-    mut compare: impl FnMut(K) -> TermFeatures,
+    compare: impl FnMut(K) -> TermFeatures,
 ) -> Vec<(K, [f32; NUM_FEATURES])> {
     let (dense, lexical) = (&dense[..dense.len().min(MIN_DEPTH)], &lexical[..lexical.len().min(MIN_DEPTH)]);
     let plain = Fusion::Fitted(FeatureWeights::default());
@@ -154,12 +155,12 @@ pub fn candidates<K: Eq + Hash + Copy>(
         Channel::new(dense, MIN_DEPTH, 1.0, &plain, None).missing,
         Channel::new(lexical, MIN_DEPTH, 1.0, &plain, Some(0.0)).missing,
     );
-    let fused = fuse(dense, lexical, &Fusion::default(), usize::MAX, |_| TermFeatures::default());
+    let fused = fuse(dense, lexical, &Fusion::default(), usize::MAX, compare);
     let features = fused.into_iter().filter_map(|hit| {
         let in_dense = hit.dense.map(|part| dense[part.place]);
         let in_lexical = hit.lexical.map(|part| lexical[part.place]);
         let key = in_dense.or(in_lexical)?.key;
-        let TermFeatures { overlap, trigrams, missing_numbers } = compare(key);
+        let TermFeatures { overlap, trigrams, missing_numbers } = hit.terms.unwrap_or_default();
         let scores = (in_dense.map_or(missing.0, |hit| hit.score), in_lexical.map_or(missing.1, |hit| hit.score));
         Some((key, [scores.0, scores.1, overlap, trigrams, missing_numbers]))
     });
@@ -225,7 +226,7 @@ mod tests {
 
     #[test]
     fn ranks_are_fused_by_the_formula() {
-        let weights = Weights { dense: 1.0, lexical: 2.0, constant: Some(60.0) };
+        let weights = Weights { lexical: 2.0, constant: Some(60.0), ..Weights::default() };
         let (dense, lexical) = (list(&[("a", 0.9), ("b", 0.8), ("c", 0.7)]), list(&[("c", 5.0), ("d", 4.0)]));
         let expected = [
             FusedHit {
@@ -245,7 +246,7 @@ mod tests {
 
     #[test]
     fn scores_are_fused_by_the_formula() {
-        let weights = Weights { dense: 1.0, lexical: 2.0, constant: None };
+        let weights = Weights { lexical: 2.0, ..Weights::default() };
         let (dense, lexical) = (list(&[("a", 0.8), ("b", 0.6), ("c", 0.4)]), list(&[("c", 8.0), ("d", 3.0)]));
         let found = by_weights(&dense, &lexical, weights, 9);
         // dense: the floor is 0.4; lexical: both hits are all there are, so the floor is 0
@@ -312,6 +313,19 @@ mod tests {
             assert!((hit.score - expected).abs() < 1e-6, "{hit:?} is not {expected}");
         }
         assert_eq!(found[0].terms, Some(terms("c")));
+    }
+
+    #[test]
+    fn the_default_adds_terms_to_scaled_scores() {
+        let terms = TermFeatures { overlap: 0.5, trigrams: 0.25, missing_numbers: 1.0 };
+        let compare = |key| if key == "b" { terms } else { TermFeatures::default() };
+        let (dense, lexical) = (list(&[("a", 0.8), ("b", 0.4)]), list(&[("a", 8.0), ("b", 2.0)]));
+        let found = fuse(&dense, &lexical, &Fusion::default(), 9, compare);
+        let expected = [(0.8 - 0.4) / 0.8 + 1.0, 2.0 / 8.0 + 0.5 * 0.5 + 0.7 * 0.25 - 0.2];
+        for (hit, expected) in found.iter().zip(expected) {
+            assert!((hit.score - expected).abs() < 1e-6, "{hit:?} is not {expected}");
+        }
+        assert_eq!(found[1].terms, Some(terms));
     }
 
     #[test]

@@ -6,13 +6,18 @@ use super::FeatureWeights;
 use souk_io::error::{Error, Result};
 
 const MAX_WEIGHT: f32 = 1e6;
+/// Parts of a hit's terms beside scores that are scaled by the channel's best (decision 0027).
+const TERMS: FeatureWeights =
+    FeatureWeights { dense: 0.0, lexical: 0.0, overlap: 0.5, trigrams: 0.7, missing_numbers: -0.2 };
 
-/// Weights of the channels.
+/// Weights of the channels and of the terms. The default is both channels alone.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Weights {
     pub dense: f32,
     pub lexical: f32,
+    /// Weight of how well an item's text matches the query's terms, letters and numbers.
+    pub terms: f32,
     /// Fuses ranks instead of scores. Higher values flatten the advantage of the first ranks; 60 is usual.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub constant: Option<f32>,
@@ -20,9 +25,9 @@ pub struct Weights {
 
 /// Whether a search is hybrid, and with which weights.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(untagged, expecting = "expected true, false, or weights: {\"dense\": 1, \"lexical\": 1}")]
+#[serde(untagged, expecting = "expected true, false, or weights: {\"dense\": 1, \"lexical\": 1, \"terms\": 1}")]
 pub enum Hybrid {
-    /// True: with the weights that were fitted to the model, else with equal ones.
+    /// True: with the weights that were fitted to the model, else with the default ones.
     Enabled(bool),
     Weighted(Weights),
 }
@@ -36,7 +41,7 @@ pub enum Fusion {
 
 impl Default for Weights {
     fn default() -> Self {
-        Self { dense: 1.0, lexical: 1.0, constant: None }
+        Self { dense: 1.0, lexical: 1.0, terms: 0.0, constant: None }
     }
 }
 
@@ -48,7 +53,7 @@ impl Default for Hybrid {
 
 impl Default for Fusion {
     fn default() -> Self {
-        Self::Weights(Weights::default())
+        Self::Weights(Weights { terms: 1.0, ..Weights::default() })
     }
 }
 
@@ -66,14 +71,18 @@ impl Hybrid {
 impl Weights {
     pub fn check(&self) -> Result<()> {
         let is_valid = |x: f32| (0.0..=MAX_WEIGHT).contains(&x);
-        let are_valid = is_valid(self.dense) && is_valid(self.lexical) && self.constant.is_none_or(is_valid);
+        let are_valid = [self.dense, self.lexical, self.terms].into_iter().chain(self.constant).all(is_valid);
+        if self.terms > 0.0 && self.constant.is_some() {
+            return Err(Error::input("terms cannot be added to ranks: leave out `terms` or `constant`"));
+        }
         if are_valid && self.dense + self.lexical > 0.0 {
             return Ok(());
         }
         Err(Error::input(format!(
-            "set weights and constant to 0 to {MAX_WEIGHT}, and at least one weight above 0: got {} and {}{}",
+            "set weights and constant to 0 to {MAX_WEIGHT}, and dense or lexical above 0: got {}, {}, {}{}",
             self.dense,
             self.lexical,
+            self.terms,
             self.constant.map_or_else(String::new, |constant| format!(", {constant}"))
         )))
     }
@@ -95,12 +104,21 @@ impl Fusion {
         }
     }
 
+    /// Weights of a hit's terms; none if they count nothing.
+    pub fn term_weights(&self) -> Option<FeatureWeights> {
+        match self {
+            Self::Weights(Weights { terms, .. }) => (*terms > 0.0).then(|| TERMS.scaled(*terms)),
+            Self::Fitted(weights) => Some(*weights),
+        }
+    }
+
     /// The weights in words, for reports.
     pub fn describe(&self) -> String {
         match self {
-            Self::Weights(Weights { dense, lexical, constant }) => {
+            Self::Weights(Weights { dense, lexical, terms, constant }) => {
+                let terms = if *terms > 0.0 { format!(", terms {terms}") } else { String::new() };
                 let ranks = constant.map_or_else(String::new, |constant| format!("; ranks with constant {constant}"));
-                format!("weights: dense {dense}, lexical {lexical}{ranks}")
+                format!("weights: dense {dense}, lexical {lexical}{terms}{ranks}")
             }
             Self::Fitted(weights) => {
                 let weights = weights.named().map(|(name, weight)| format!("{name} {weight}"));
@@ -120,6 +138,7 @@ mod tests {
         assert_eq!(read("false").unwrap(), None);
         assert_eq!(read("true").unwrap(), Some(Fusion::default()));
         let weights = |weights| Some(Fusion::Weights(weights));
+        assert_eq!(read("{\"dense\": 1, \"lexical\": 1, \"terms\": 1}").unwrap(), Some(Fusion::default()));
         assert_eq!(read("{\"lexical\": 2}").unwrap(), weights(Weights { lexical: 2.0, ..Weights::default() }));
         let ranks = Weights { constant: Some(60.0), ..Weights::default() };
         assert_eq!(read("{\"constant\": 60}").unwrap(), weights(ranks));
@@ -131,13 +150,14 @@ mod tests {
         let fitted = Some(FeatureWeights::default());
         assert_eq!(Hybrid::Enabled(true).fusion(fitted), fitted.map(Fusion::Fitted));
         let given = Hybrid::Weighted(Weights::default());
-        assert_eq!(given.fusion(fitted), Some(Fusion::default()));
+        assert_eq!(given.fusion(fitted), Some(Fusion::Weights(Weights::default())));
         assert_eq!(Hybrid::Enabled(false).fusion(fitted), None);
     }
 
     #[test]
     fn weights_must_be_positive() {
-        assert!(Weights { dense: 0.0, lexical: 0.0, constant: None }.check().is_err());
+        assert!(Weights { dense: 0.0, lexical: 0.0, terms: 1.0, constant: None }.check().is_err());
+        assert!(Weights { terms: 1.0, constant: Some(60.0), ..Weights::default() }.check().is_err());
         assert!(Weights { dense: f32::NAN, ..Weights::default() }.check().is_err());
         assert!(Weights { constant: Some(-1.0), ..Weights::default() }.check().is_err());
     }

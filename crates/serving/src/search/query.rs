@@ -169,8 +169,9 @@ fn hybrid(
 }
 
 fn term_scores(fusion: &Fusion, terms: &TermFeatures) -> Option<TermScores> {
-    let Fusion::Fitted(weights) = fusion else { return None };
-    let score = |value: f32, weight: f32| TermScore { value, weight, part: weight * value };
+    let weights = fusion.term_weights()?;
+    // adding 0 turns -0 into 0
+    let score = |value: f32, weight: f32| TermScore { value, weight, part: weight * value + 0.0 };
     Some(TermScores {
         overlap: score(terms.overlap, weights.overlap),
         trigrams: score(terms.trigrams, weights.trigrams),
@@ -196,7 +197,7 @@ mod tests {
 
     #[test]
     fn fused_hits_keep_the_scores_of_both_channels() {
-        let fusion = Fusion::Weights(Weights { dense: 1.0, lexical: 2.0, constant: Some(60.0) });
+        let fusion = Fusion::Weights(Weights { lexical: 2.0, constant: Some(60.0), ..Weights::default() });
         let none = |_: &Item| TermFeatures::default();
         let hits = hybrid(&found(&["a", "b", "c"]), &found(&["c", "d"]), &fusion, 3, none);
         assert_eq!(hits.iter().map(|hit| hit.item.id.as_str()).collect::<Vec<_>>(), ["c", "d", "a"]);

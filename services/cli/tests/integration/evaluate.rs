@@ -34,9 +34,13 @@ struct TestShop {
 
 impl TestShop {
     fn new() -> Self {
+        Self::with_queries("120")
+    }
+
+    fn with_queries(num: &str) -> Self {
         let home = tempfile::tempdir().unwrap();
         let data = home.path().join("shop").display().to_string();
-        run_ok(&["market", "--seed", "3", "--items", "600", "--queries", "120", "--events", "100", "--out", &data]);
+        run_ok(&["market", "--seed", "3", "--items", "600", "--queries", num, "--events", "100", "--out", &data]);
         Self { home, data }
     }
 
@@ -137,7 +141,7 @@ fn hybrid_search_is_measured_as_it_is_served() {
     let hybrid = shop.evaluated("hybrid", &["--model", &model, "--channel", "hybrid"]);
     let metrics = json(&read(&hybrid, "metrics.json"));
     assert_eq!(metrics["model"], "st_cls + BM25");
-    assert_eq!(metrics["pipeline"], "hybrid (weights: dense 1, lexical 1)");
+    assert_eq!(metrics["pipeline"], "hybrid (weights: dense 1, lexical 1, terms 1)");
     let weighted = ["--model", &model, "--channel", "hybrid", "--set", "search.hybrid={dense=0,lexical=2}"];
     let lexical = shop.evaluated("weighted", &weighted);
     let bm25 = shop.evaluated("bm25", &["--channel", "lexical"]);
@@ -148,14 +152,15 @@ fn hybrid_search_is_measured_as_it_is_served() {
 
 #[test]
 fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
-    let shop = TestShop::new();
+    // with fewer queries the default weights are as good
+    let shop = TestShop::with_queries("400");
     let model = shop.place("model");
     souk_testing::copy_folder(Path::new(&golden_model()), Path::new(&model));
     let fit = ["fit-fusion", "--model", &model, "--data", &shop.data, "--split"];
-    let text = run_ok(&[&fit[..], &["test"]].concat());
-    assert!(text.contains("nDCG@10 on 60 queries: equal weights ") && text.contains("trigrams"), "{text}");
+    let text = run_ok(&[&fit[..], &["train"]].concat());
+    assert!(text.contains("nDCG@10 on 320 queries: default weights ") && text.contains("trigrams"), "{text}");
     let fitted = json(&read(&model, "fusion.json"));
-    assert_eq!((&fitted["fitted_on"]["split"], &fitted["fitted_on"]["queries"]), (&"test".into(), &60.into()));
+    assert_eq!((&fitted["fitted_on"]["split"], &fitted["fitted_on"]["queries"]), (&"train".into(), &320.into()));
     let hybrid = ["--model", &model, "--channel", "hybrid"];
     let run = shop.evaluated("fitted", &hybrid);
     let metrics = json(&read(&run, "metrics.json"));
@@ -169,7 +174,7 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
     assert_fails(2, "needs --channel hybrid and a model with a reranker", &[&evaluate[..], &hybrid, &rerank].concat());
     // an untrained relevance model brings nothing, so it is not installed
     let judge = souk_testing::golden("rel_bert").display().to_string();
-    let text = run_ok(&[&fit[..], &["test", "--reranker", &judge]].concat());
+    let text = run_ok(&[&fit[..], &["train", "--reranker", &judge, "--depth", "10"]].concat());
     assert!(text.contains("no reranker: it brings nothing"), "{text}");
     assert!(RerankFit::of_model(Path::new(&model)).unwrap().is_none());
     let quality = RerankQuality { fused: 0.4, reranked: 0.5 };
@@ -180,10 +185,10 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
         pipeline.contains(", first 10 reranked by reranker-") && pipeline.ends_with("with weight 1.5"),
         "{pipeline}"
     );
-    let text = run_ok(&[&fit[..], &["test", "--as-judge"]].concat());
+    let text = run_ok(&[&fit[..], &["train", "--as-judge"]].concat());
     assert!(text.contains("judge, calibrated on ") && text.contains("AUC of Good 0."), "{text}");
     disable_reranker(Path::new(&model)).unwrap();
-    let text = run_ok(&[&fit[..], &["test", "--as-judge"]].concat());
+    let text = run_ok(&[&fit[..], &["train", "--as-judge"]].concat());
     assert!(text.contains("hybrid-judge.json"), "{text}");
     // where both channels list all items, the same scores pair by pair leave the order as it is
     let small = shop.with_first_items(90);
@@ -201,7 +206,7 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
     let different: std::collections::BTreeSet<&String> = scores.iter().collect();
     assert!(different.len() > 5, "an order of ties proves nothing: {scores:?}");
     // too few queries are left if only the held-out ones of the training split count
-    let held_out = ["test", "--set", "train.split=test", "--set", "train.held_out=0.1"];
+    let held_out = ["train", "--set", "train.held_out=0.1"];
     let text = run_ok(&[&fit[..], &held_out].concat());
     assert!(text.contains("50 or more queries"), "{text}");
     assert!(json(&read(&model, "fusion.json"))["weights"].is_null());

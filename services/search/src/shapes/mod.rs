@@ -89,7 +89,7 @@ pub enum HybridShape {
     Weighted(WeightsShape),
 }
 
-/// Weights of the channels.
+/// Weights of the channels and of the terms. `true` has the weights fitted to the model, else 1 for all three.
 #[derive(ToSchema)]
 #[schema(as = Weights)]
 #[serde(deny_unknown_fields)]
@@ -99,7 +99,10 @@ pub struct WeightsShape {
     dense: f32,
     #[schema(minimum = 0, maximum = 1e6, default = 1.0)]
     lexical: f32,
-    /// Fuses ranks instead of scores. Higher values flatten the advantage of the first ranks; 60 is usual.
+    /// Weight of how well an item's text matches the query's terms, letters and numbers.
+    #[schema(minimum = 0, maximum = 1e6, default = 0.0)]
+    terms: f32,
+    /// Fuses ranks instead of scores; without `terms`. Higher values flatten the advantage of the first ranks; 60 is usual.
     #[schema(minimum = 0, maximum = 1e6)]
     constant: Option<f32>,
 }
@@ -178,7 +181,7 @@ pub struct HitShape {
 #[schema(as = Explained)]
 pub struct Explanation {
     pub channels: Channels,
-    /// How well the item's text matches the query's terms, if the weights of hybrid search are fitted.
+    /// How well the item's text matches the query's terms, if they are a part of the score.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<TermsShape>, nullable = false)]
     pub terms: Option<TermScores>,

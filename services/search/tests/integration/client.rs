@@ -65,7 +65,7 @@ pub struct Running {
     pub service: Arc<SearchService>,
     stop: Option<oneshot::Sender<()>>,
     ended: JoinHandle<std::io::Result<()>>,
-    _chores: JoinSet<()>,
+    chores: JoinSet<()>,
 }
 
 impl Running {
@@ -86,7 +86,7 @@ impl Running {
         let router = router(service.clone());
         let ended =
             tokio::spawn(async move { souk_http::run(listener, router, None, async { drop(asked.await) }).await });
-        Ok(Self { address, service, stop: Some(stop), ended, _chores: chores })
+        Ok(Self { address, service, stop: Some(stop), ended, chores })
     }
 
     pub async fn ask(&self, method_and_path: &str, body: Value) -> HttpResponse {
@@ -111,6 +111,8 @@ impl Running {
     pub async fn stop(mut self) {
         drop(self.stop.take());
         timeout(TIMEOUT, &mut self.ended).await.unwrap().unwrap().unwrap();
+        // a chore that still runs would hold the state folder
+        self.chores.shutdown().await;
     }
 }
 

@@ -30,9 +30,7 @@ async fn search_explains_and_pages() {
     let first = &found["hits"][0];
     assert_eq!((first["id"].as_str(), first["rank"].as_u64()), (Some("i7"), Some(1)), "{found}");
     assert_eq!((first["price"].as_u64(), first["text"].as_str()), (Some(7), Some("for a desk")));
-    let explained = &first["explain"]["channels"];
-    let part = |channel: &str| explained[channel]["part"].as_f64().unwrap();
-    assert!((part("dense") + part("lexical") - first["score"].as_f64().unwrap()).abs() < 1e-6, "{first}");
+    assert!((parts(first).iter().sum::<f64>() - first["score"].as_f64().unwrap()).abs() < 1e-6, "{first}");
     assert_eq!(first["explain"]["overlap"].as_f64(), Some(1.0));
     // two pages equal one page of twice the size
     let whole = running.ids(json!({"query": query, "k": 8})).await;
@@ -42,6 +40,12 @@ async fn search_explains_and_pages() {
     let all = running.ids(json!({"query": query, "k": 1000})).await;
     assert_eq!(all.len(), NUM);
     running.stop().await;
+}
+
+/// Parts of a hit's score: of both channels and of its terms.
+fn parts(hit: &Value) -> Vec<f64> {
+    let of = |name: &str| hit["explain"][name].as_object().unwrap().values();
+    of("channels").chain(of("terms")).map(|part| part["part"].as_f64().unwrap()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -55,17 +59,19 @@ async fn hybrid_search_uses_the_weights_that_were_fitted_to_the_model() {
     let mut body = json!({"query": "oak lamp number 7", "k": 5, "explain": true, "hybrid": true});
     let found = running.ask("POST /search", body.clone()).await.json();
     let first = &found["hits"][0];
-    let explained = &first["explain"];
-    let parts = [&explained["channels"], &explained["terms"]].map(|parts| parts.as_object().unwrap().values());
-    let parts: Vec<f64> = parts.into_iter().flatten().map(|part| part["part"].as_f64().unwrap()).collect();
+    let parts = parts(first);
     assert_eq!((first["id"].as_str(), parts.len()), (Some("i7"), 5), "{first}");
     assert!((parts.iter().sum::<f64>() - first["score"].as_f64().unwrap()).abs() < 1e-5, "{first}");
     let second = &found["hits"][1]["explain"]["terms"]["missing_numbers"];
     assert_eq!((second["value"].as_f64(), second["part"].as_f64()), (Some(1.0), Some(-3.0)), "{found}");
     // weights in the request take precedence
     body["hybrid"] = json!({"dense": 1, "lexical": 1});
-    let weighted = running.ask("POST /search", body).await.json();
+    let weighted = running.ask("POST /search", body.clone()).await.json();
     assert!(weighted["hits"][0]["explain"]["terms"].is_null(), "{weighted}");
+    body["hybrid"] = json!({"terms": 2});
+    let weighted = running.ask("POST /search", body).await.json();
+    let letters = &weighted["hits"][0]["explain"]["terms"]["trigrams"];
+    assert!((letters["weight"].as_f64().unwrap() - 1.4).abs() < 1e-6, "{weighted}");
     running.stop().await;
 }
 
@@ -175,6 +181,7 @@ async fn rejects_invalid_requests() {
         ("POST /search", json!({"query": "a", "k": 1001}), 422, "k"),
         ("POST /search", json!({"query": "a", "offset": 10_001}), 422, "offset"),
         ("POST /search", json!({"query": "a", "hybrid": {"dense": -1}}), 422, "hybrid"),
+        ("POST /search", json!({"query": "a", "hybrid": {"terms": 1, "constant": 60}}), 422, "hybrid"),
         ("POST /search", json!({"query": "a", "filter": {"must": [{"field": "price"}]}}), 422, "filter"),
         ("POST /search", json!({"query": "a", "model": "none"}), 404, ""),
         ("POST /search", json!({"vector": [1.0]}), 422, ""),
