@@ -15,10 +15,8 @@ from pathlib import Path
 
 METRICS = ("ndcg@10", "hitrate@100", "mrr@10")
 LUCENE = ("--set", "search.lexical={k1=1.2,typos=false}")
-SETTINGS = (
-    *("{constant=60}", "{constant=20}", "{constant=5}"),
-    *("{dense=1,lexical=2}", "{dense=1,lexical=1}", "{dense=2,lexical=1}", "{dense=1,lexical=1,terms=1}"),
-)
+RANKS = ("{constant=60}", "{constant=20}", "{constant=5}")
+SCORES = ("{dense=1,lexical=2}", "{dense=1,lexical=1}", "{dense=2,lexical=1}", "{dense=1,lexical=1,terms=1}")
 
 
 def main():
@@ -35,7 +33,7 @@ def main():
     print("| | " + " | ".join(METRICS) + " |\n|---" + "|---" * len(METRICS) + "|")
     measure(options, held, "BM25", "--channel", "lexical")
     measure(options, held, "vectors", "--model", trained)
-    for setting in SETTINGS:
+    for setting in RANKS + SCORES:
         measure(options, held, setting, "--model", trained, "--channel", "hybrid", "--set", f"search.hybrid={setting}")
     print(run(options, "fit-fusion", "--model", trained, "--data", held, "--split", "held", *LUCENE))
 

@@ -37,7 +37,7 @@ pub struct InfoNceSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mask_margin: Option<f64>,
     /// Share of the queries that are read with a typing error, another one in each visit.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "super::is_zero")]
     pub mistyped: f64,
     /// Split whose judged items join their query's batch.
     pub judged_split: Option<String>,
@@ -45,11 +45,6 @@ pub struct InfoNceSettings {
     pub judged: usize,
     /// w: weight of the order of the judged items; 0: they are negatives only.
     pub list_weight: f64,
-}
-
-/// Stages of earlier versions, which lack a setting, can be resumed if it is 0.
-fn is_zero(number: &f64) -> bool {
-    *number == 0.0
 }
 
 impl Default for InfoNceSettings {

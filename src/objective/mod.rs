@@ -28,6 +28,11 @@ pub use self::policy::{clipped_surrogate, entropy, exact_kl, k3_kl, log_softmax}
 pub use self::r_grpo::{Kl, RGrpoSettings, Support};
 use souk_io::error::{Error, Result};
 
+/// Stages of earlier versions, which lack a setting, can be resumed if it is 0.
+pub(crate) fn is_zero(number: &f64) -> bool {
+    *number == 0.0
+}
+
 /// Which objective, with its settings. The defaults of each are the vetted ones.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]

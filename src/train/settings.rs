@@ -33,7 +33,7 @@ pub struct TrainSettings {
     /// Split of the judgements.
     pub split: String,
     /// Share of the judged queries that are not trained on, so that `souk fit-fusion` can fit to them.
-    #[serde(skip_serializing_if = "is_zero")]
+    #[serde(skip_serializing_if = "crate::objective::is_zero")]
     pub held_out: f64,
     /// Weights pairs by their strength: carts above clicks, clicks deep in a list above those at its top.
     pub weigh_by_strength: bool,
@@ -58,11 +58,6 @@ pub struct TrainSettings {
     pub checkpoint_steps: u64,
     /// Number of checkpoints to keep.
     pub keep_checkpoints: usize,
-}
-
-/// Stages of earlier versions, which lack a setting, can be resumed if it is 0.
-fn is_zero(number: &f64) -> bool {
-    *number == 0.0
 }
 
 /// A range of draws whose gradients are computed together, and its weight in the step's mean.

@@ -243,6 +243,7 @@ mod tests {
         assert_eq!(title_case("kettle with keep warm 500 ml"), "Kettle with Keep Warm 500 ml");
         assert_eq!(item_row(&item_id(12)), Some(12));
         assert_eq!(item_row("12"), None);
+        assert_eq!(capitalize("élan vital"), "Élan vital");
     }
 
     #[test]

@@ -56,7 +56,7 @@ pub struct FittedOn {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FitQuality {
-    /// Of the default weights.
+    /// With the default weights.
     #[serde(alias = "equal")]
     pub default: f64,
     /// By cross-validation: each fifth of the queries is ordered by weights that were fitted to the others.

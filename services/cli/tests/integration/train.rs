@@ -126,9 +126,15 @@ fn judged_items_join_the_batch_and_are_learned_in_order() {
         "objective.mask_margin=0.1",
         "objective.mistyped=0.3",
     ];
-    for (out, more) in [("plain", &[][..]), ("one", &judged)] {
+    // words that are long enough for a typing error
+    let queries = home.path().join("data/queries.jsonl");
+    let text = fs::read_to_string(&queries).unwrap().replace("lamp", "lantern");
+    assert!(text.contains("lantern"), "{text}");
+    fs::write(&queries, text).unwrap();
+    for (out, more) in [("plain", &[][..]), ("mistyped", &["objective.mistyped=1"]), ("one", &judged)] {
         run_ok(&mut train(home.path(), out, more));
     }
+    assert_ne!(losses(&home.path().join("mistyped")), losses(&home.path().join("plain")), "no query had an error");
     run_ok(&mut train_with_ranks(home.path(), "two", 2, &judged));
     let [plain, one, two] = ["plain", "one", "two"].map(|out| home.path().join(out));
     let texts = |out: &Path| steps(out).iter().map(|step| step["texts"].as_u64().unwrap()).sum::<u64>();
