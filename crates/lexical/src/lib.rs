@@ -11,6 +11,7 @@ mod features;
 mod folder;
 mod fusion;
 mod search;
+mod spellings;
 mod typos;
 mod unindexed;
 mod words;
@@ -53,7 +54,7 @@ pub struct LexicalOptions {
     pub k1: f32,
     /// Length normalization, 0 (none) to 1 (full).
     pub b: f32,
-    /// Replace a term that no item has by the nearest term of the index.
+    /// Replace a term that no item has by the nearest term of the index, and search other spellings of words too (`spellings`).
     pub typos: bool,
 }
 

@@ -1,18 +1,19 @@
 //! Top-k search over the postings (MaxScore). Takes a query, gives rows and scores. Rows are scored term by term, in
 //! windows that fit the CPU cache. Once `k` rows have scores that common terms alone cannot reach, those terms are only
 //! looked up for rows that have a rarer term. Scores always add up in the same term order, so equal texts get equal
-//! scores. Never reads more than `MAX_QUERY_TERMS` of a query.
+//! scores.
 
 use std::cmp::Ordering;
 use std::sync::atomic::{self, AtomicUsize};
 use std::thread;
 
 use tantivy::TERMINATED;
-use tantivy::postings::{BlockSegmentPostings, TermInfo};
+use tantivy::postings::BlockSegmentPostings;
 use tantivy::schema::IndexRecordOption;
 
 use super::analyser::Terms;
-use super::{Lexical, LexicalHit, MAX_QUERY_TERMS, unreadable};
+use super::spellings::SearchTerm;
+use super::{Lexical, LexicalHit, unreadable};
 use souk_io::error::Result;
 
 const WINDOW: usize = 8192;
@@ -80,25 +81,8 @@ impl<'a> Searcher<'a> {
     }
 
     fn cursors(&self) -> Result<Vec<Cursor>> {
-        let mut counts: Vec<(&str, f32)> = Vec::new();
-        for term in self.terms.iter().take(MAX_QUERY_TERMS) {
-            match counts.iter_mut().find(|(known, _)| *known == term) {
-                Some((_, count)) => *count += 1.0,
-                None => counts.push((term, 1.0)),
-            }
-        }
-        let mut cursors = Vec::with_capacity(counts.len());
-        for (term, count) in counts {
-            if let Some(info) = self.lexical.term_info(term) {
-                cursors.push(self.cursor(&info, count)?);
-                continue;
-            }
-            for term in self.lexical.correct(term)? {
-                if let Some(info) = self.lexical.term_info(&term) {
-                    cursors.push(self.cursor(&info, count)?);
-                }
-            }
-        }
+        let terms = self.lexical.search_terms(&self.terms)?;
+        let mut cursors: Vec<Cursor> = terms.iter().map(|term| self.cursor(term)).collect::<Result<_>>()?;
         cursors.sort_by(|a, b| b.weight.total_cmp(&a.weight));
         let mut max_rest = 0.0;
         for cursor in cursors.iter_mut().rev() {
@@ -108,7 +92,7 @@ impl<'a> Searcher<'a> {
         Ok(cursors)
     }
 
-    fn cursor(&self, info: &TermInfo, count: f32) -> Result<Cursor> {
+    fn cursor(&self, SearchTerm { info, count, .. }: &SearchTerm) -> Result<Cursor> {
         let postings = &self.lexical.postings;
         let blocks = postings.read_block_postings_from_terminfo(info, IndexRecordOption::WithFreqs);
         let weight = count * self.lexical.idf(info.doc_freq);

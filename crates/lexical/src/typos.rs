@@ -1,5 +1,5 @@
-//! Spelling correction. Takes a word that no item has; returns the nearest word of the dictionary, or two words if it
-//! was written without a space. Never changes a number, a model number, an everyday word or the first letter.
+//! Spelling correction. Takes a word that no item or hardly any has; returns the nearest word of the dictionary, or two words if
+//! it was written without a space. Never changes a number, a model number, an everyday word or the first letter.
 
 use tantivy::Term;
 use tantivy::query::FuzzyTermQuery;
@@ -12,6 +12,8 @@ use super::words::is_everyday_word;
 const MIN_LETTERS: usize = 4;
 /// Longest word with an edit distance of at most 1; longer words allow 2.
 const MAX_LETTERS_OF_ONE_EDIT: usize = 5;
+/// Shortest word that some items have and that may still be a typing error.
+const MIN_LETTERS_OF_KNOWN: usize = 5;
 /// Minimum letters of each part of a word that is split in two.
 const MIN_LETTERS_OF_PART: usize = 3;
 
@@ -23,15 +25,25 @@ pub fn correct(dictionary: &TermDictionary, word: &str) -> tantivy::Result<Vec<S
     }
     let max_distance = if num_letters > MAX_LETTERS_OF_ONE_EDIT { 2 } else { 1 };
     for distance in 1..=max_distance {
-        if let Some(near) = nearest(dictionary, word, distance)? {
+        if let Some((_, near)) = nearest(dictionary, word, distance)? {
             return Ok(vec![near]);
         }
     }
-    split(dictionary, word)
+    split(dictionary, word, 1)
 }
 
-/// Most common word within an edit distance; of two equally common, the first in alphabetical order.
-fn nearest(dictionary: &TermDictionary, word: &str, distance: u8) -> tantivy::Result<Option<String>> {
+/// The word that was probably meant by a rare one: one edit away, in at least `min_items` items.
+pub fn common(dictionary: &TermDictionary, word: &str, min_items: u32) -> tantivy::Result<Option<String>> {
+    if word.chars().count() < MIN_LETTERS_OF_KNOWN {
+        return Ok(None);
+    }
+    let near = nearest(dictionary, word, 1)?;
+    Ok(near.filter(|(num_items, near)| *num_items >= min_items && near != word).map(|(_, near)| near))
+}
+
+/// Most common word within an edit distance, and the number of items that have it; of two equally common words, the first in
+/// alphabetical order.
+fn nearest(dictionary: &TermDictionary, word: &str, distance: u8) -> tantivy::Result<Option<(u32, String)>> {
     // the automaton only uses the text, so any field works
     let term = Term::from_field_text(Field::from_field_id(0), word);
     let automaton = FuzzyTermQuery::new(term, distance, true).automaton()?;
@@ -47,11 +59,11 @@ fn nearest(dictionary: &TermDictionary, word: &str, distance: u8) -> tantivy::Re
             best = Some((df, found.to_owned()));
         }
     }
-    Ok(best.map(|(_, found)| found))
+    Ok(best)
 }
 
-/// Splits `word` into two known words; of all splits, the one whose rarer word is most common.
-fn split(dictionary: &TermDictionary, word: &str) -> tantivy::Result<Vec<String>> {
+/// Splits `word` into two words that at least `min_items` items have each; of all splits, the one whose rarer word is most common.
+pub fn split(dictionary: &TermDictionary, word: &str, min_items: u32) -> tantivy::Result<Vec<String>> {
     let num_letters = word.chars().count();
     let mut best = None;
     for (number, (at, _)) in word.char_indices().enumerate() {
@@ -60,7 +72,7 @@ fn split(dictionary: &TermDictionary, word: &str) -> tantivy::Result<Vec<String>
         }
         let (Some(left), Some(right)) = (dictionary.get(&word[..at])?, dictionary.get(&word[at..])?) else { continue };
         let rarer = left.doc_freq.min(right.doc_freq);
-        if best.is_none_or(|(most, _)| rarer > most) {
+        if rarer >= min_items && best.is_none_or(|(most, _)| rarer > most) {
             best = Some((rarer, at));
         }
     }

@@ -51,30 +51,20 @@ impl Lexical {
         Ok(hits)
     }
 
-    /// Weights of the terms of a query.
+    /// Weights of the terms of a query. A term that no item has may be in one of the texts.
     fn weights(&self, query: &str) -> Result<Vec<(String, f32)>> {
         let mut terms = Terms::default();
         terms.read(query);
-        let mut weights: Vec<(String, f32)> = Vec::new();
-        for term in terms.iter().take(MAX_QUERY_TERMS) {
-            let known = self.term_info(term).map(|info| self.idf(info.doc_freq));
-            add(&mut weights, term, known.unwrap_or(self.idf(0)));
-            if known.is_none() {
-                for corrected in self.correct(term)? {
-                    if let Some(info) = self.term_info(&corrected) {
-                        add(&mut weights, &corrected, self.idf(info.doc_freq));
-                    }
-                }
+        let found = self.search_terms(&terms)?;
+        let mut weights: Vec<(String, f32)> =
+            found.into_iter().map(|found| (found.term, found.count * self.idf(found.info.doc_freq))).collect();
+        for term in terms.iter().take(MAX_QUERY_TERMS).filter(|term| self.term_info(term).is_none()) {
+            match weights.iter_mut().find(|(known, _)| known == term) {
+                Some((_, sum)) => *sum += self.idf(0),
+                None => weights.push((term.to_owned(), self.idf(0))),
             }
         }
         Ok(weights)
-    }
-}
-
-fn add(weights: &mut Vec<(String, f32)>, term: &str, weight: f32) {
-    match weights.iter_mut().find(|(known, _)| known == term) {
-        Some((_, sum)) => *sum += weight,
-        None => weights.push((term.to_owned(), weight)),
     }
 }
 
