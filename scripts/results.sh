@@ -44,7 +44,7 @@ icecat() {
         for channel in dense hybrid; do
             run=$out/$(basename "$model")-$channel
             [ -d "$run" ] || "$souk" "${measure[@]}" --model "$model" --device "${DEVICE:-auto}" --precision "${PRECISION:-f32}" \
-                --channel "$channel" --name "$(basename "$run")" --out "$run"
+                --channel "$channel" --name "$(basename "$run")" --vectors "$out/vectors" --out "$run"
             runs+=("$run")
         done
     done

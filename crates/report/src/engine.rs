@@ -89,22 +89,26 @@ impl Engine {
 
     /// Encodes the task's items and queries with a model. `progress` is called for each text and can stop.
     pub fn encode(task: &Task, worker: &EncoderWorker, mut progress: impl FnMut() -> Result<()>) -> Result<Self> {
-        let mut texts = |texts: &mut dyn Iterator<Item = (String, String)>, kind| -> Result<Vec<f32>> {
-            let mut flat = Vec::new();
-            let of = (
-                |(_, text): &(String, String)| text.clone(),
-                |(id, _): &(String, String)| format!("`{id}` of {}", task.data),
-            );
-            encode(worker, Some(kind), texts.map(Ok), of, |_, vector| {
-                flat.extend(vector);
-                progress()
-            })?;
-            Ok(flat)
-        };
-        let items = texts(&mut task.items.iter().map(|item| (item.id.clone(), item.text.clone())), TextKind::Item)?;
-        let queries = task.queries.iter().map(|query| (query.id.clone(), query.text.clone()));
-        let queries = texts(&mut { queries }, TextKind::Query)?;
-        Self::dense(task, &items, &queries)
+        let items = Self::encode_items(task, worker, &mut progress)?;
+        Self::encode_queries(task, worker, &items, progress)
+    }
+
+    /// Vectors of the task's items.
+    pub fn encode_items(task: &Task, worker: &EncoderWorker, progress: impl FnMut() -> Result<()>) -> Result<Vec<f32>> {
+        let texts = task.items.iter().map(|item| (item.id.as_str(), item.text.as_str()));
+        vectors(task, worker, TextKind::Item, texts, progress)
+    }
+
+    /// From the items' vectors.
+    pub fn encode_queries(
+        task: &Task,
+        worker: &EncoderWorker,
+        items: &[f32],
+        progress: impl FnMut() -> Result<()>,
+    ) -> Result<Self> {
+        let texts = task.queries.iter().map(|query| (query.id.as_str(), query.text.as_str()));
+        let queries = vectors(task, worker, TextKind::Query, texts, progress)?;
+        Self::dense(task, items, &queries)
     }
 
     /// Adds the lexical channel to vectors.
@@ -257,6 +261,24 @@ pub(super) fn of_vectors(hits: &[EngineHit]) -> Vec<ChannelHit<u32>> {
 
 pub(super) fn of_terms(hits: &[LexicalHit]) -> Vec<ChannelHit<u32>> {
     hits.iter().map(|hit| ChannelHit { key: hit.row, score: hit.score }).collect()
+}
+
+/// Vectors of texts, given with the ids that errors name.
+fn vectors<'a>(
+    task: &Task,
+    worker: &EncoderWorker,
+    kind: TextKind,
+    texts: impl Iterator<Item = (&'a str, &'a str)>,
+    mut progress: impl FnMut() -> Result<()>,
+) -> Result<Vec<f32>> {
+    let mut flat = Vec::new();
+    let text_of = |named: &(&str, &str)| named.1.to_owned();
+    let location_of = |named: &(&str, &str)| format!("`{}` of {}", named.0, task.data);
+    encode(worker, Some(kind), texts.map(Ok), (text_of, location_of), |_, vector| {
+        flat.extend(vector);
+        progress()
+    })?;
+    Ok(flat)
 }
 
 /// Results of `0..num`, in order.

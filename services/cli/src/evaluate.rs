@@ -25,6 +25,7 @@ use souk::train::perplexity;
 use crate::compare::table_of;
 use crate::output::print;
 use crate::progress::ProgressDisplay;
+use crate::vectors::VectorFile;
 use crate::{GlobalArgs, ModelArgs};
 
 /// Evaluate a model, BM25 or a TREC run on a split of a data folder
@@ -87,6 +88,9 @@ pub struct EvaluateCommand {
     /// Also measure perplexity: a next_token configuration, whose held-out items are scored by the decoder
     #[arg(long, value_name = "FILE", conflicts_with = "run")]
     language: Option<PathBuf>,
+    /// Folder that keeps the catalogue's vectors for the next command that measures the same model
+    #[arg(long, value_name = "DIR", conflicts_with = "run")]
+    vectors: Option<PathBuf>,
     /// Display name (default: the model's folder name, with `+ BM25` if hybrid; BM25; or the run's file name)
     #[arg(long)]
     name: Option<String>,
@@ -139,9 +143,11 @@ impl EvaluateCommand {
         let engine = match &self.run {
             Some(file) => Engine::run(&task, file)?,
             None => match self.channel() {
-                Channel::Dense => encode_task(&config, &task)?,
+                Channel::Dense => encode_task(&config, &task, self.vectors.as_deref())?,
                 Channel::Lexical => Engine::lexical(&task, self.rewrites.as_deref())?,
-                Channel::Hybrid => encode_task(&config, &task)?.hybrid(&task, fusion(&config)?)?,
+                Channel::Hybrid => {
+                    encode_task(&config, &task, self.vectors.as_deref())?.hybrid(&task, fusion(&config)?)?
+                }
             },
         };
         let engine = match self.rerank {
@@ -282,15 +288,28 @@ fn fusion(config: &Config) -> anyhow::Result<Fusion> {
     Ok(hybrid.fusion(fitted).unwrap_or_default())
 }
 
-/// Engine from the vectors of the catalogue and of the queries.
-pub fn encode_task(config: &Config, task: &Task) -> anyhow::Result<Engine> {
-    let encoder = config.open_encoder()?.for_search()?.freeze()?;
-    let worker = EncoderWorker::start(encoder, config.worker)?;
-    let progress = ProgressDisplay::start("texts encoded", Some((task.items.len() + task.queries.len()) as u64));
-    let engine = Engine::encode(task, &worker, || {
+/// Engine from the vectors of the catalogue and of the queries. `kept`: folder where earlier commands may have left the catalogue's.
+pub fn encode_task(config: &Config, task: &Task, kept: Option<&Path>) -> anyhow::Result<Engine> {
+    let encoder = config.open_encoder()?.for_search()?;
+    let fingerprint = kept.map(|_| encoder.fingerprint()).transpose()?;
+    let file = kept.zip(fingerprint).map(|(folder, model)| VectorFile::of(folder, &model, config, task));
+    let known = file.as_ref().map(VectorFile::load).transpose()?.flatten();
+    let worker = EncoderWorker::start(encoder.freeze()?, config.worker)?;
+    let num_items = if known.is_some() { 0 } else { task.items.len() };
+    let progress = ProgressDisplay::start("texts encoded", Some((num_items + task.queries.len()) as u64));
+    let count = || {
         progress.add(1);
         Ok(())
-    })?;
+    };
+    let items = match known {
+        Some(items) => items,
+        None => {
+            let items = Engine::encode_items(task, &worker, count)?;
+            file.map_or(Ok(()), |file| file.save(&items))?;
+            items
+        }
+    };
+    let engine = Engine::encode_queries(task, &worker, &items, count)?;
     progress.finish();
     Ok(engine)
 }

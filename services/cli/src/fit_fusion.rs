@@ -65,6 +65,9 @@ pub struct FitFusionCommand {
     /// Number of hits that it reranks; by default as before, else 50
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_RERANKED as i64))]
     depth: Option<u32>,
+    /// Folder that keeps the catalogue's vectors for the next command that measures the same model
+    #[arg(long, value_name = "DIR")]
+    vectors: Option<PathBuf>,
     /// Make hybrid search with this model a judge
     #[arg(long)]
     as_judge: bool,
@@ -83,7 +86,7 @@ impl FitFusionCommand {
         let task = Task::load(&DataFolder::open(&self.data)?, &self.split, reader.item_text())?;
         let options = config.search.lexical.unwrap_or_default();
         let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.text.clone())))?;
-        let engine = encode_task(&config, &task)?;
+        let engine = encode_task(&config, &task, self.vectors.as_deref())?;
         let held_out = if self.split == config.train.split { config.train.held_out } else { 0.0 };
         let is_used = |query: &TaskQuery| held_out == 0.0 || query_place(&query.text) < held_out;
         let progress = ProgressDisplay::start("queries", Some(task.queries.len() as u64));

@@ -30,6 +30,7 @@ mod start;
 mod stop;
 mod train;
 mod trainer;
+mod vectors;
 mod version;
 
 use std::path::PathBuf;

@@ -81,6 +81,8 @@ impl Learner<'_> {
         for (name, model) in &models {
             self.evaluate(name, Some(model), TABLE_SPLIT)?;
         }
+        // of the whole catalogue for each model, and no longer needed
+        drop(fs::remove_dir_all(self.shop.vectors()));
         Ok([LEXICAL.to_owned()].into_iter().chain(models.into_iter().map(|(name, _)| name)).collect())
     }
 
@@ -122,6 +124,7 @@ impl Learner<'_> {
         }
         let mut arguments = self.shop.with_config(&["fit-fusion", "--split", GATE_SPLIT, "--precision", precision()]);
         arguments.extend(["--model".into(), model.into(), "--data".into(), self.shop.data().into()]);
+        arguments.extend(["--vectors".into(), self.shop.vectors().into()]);
         self.steps.run(&format!("Fit hybrid search with the model of {name}"), None, arguments)?;
         Ok(())
     }
@@ -163,6 +166,7 @@ impl Learner<'_> {
         match model {
             Some(model) => {
                 arguments.extend(["--model".into(), model.into(), "--precision".into(), precision().into()]);
+                arguments.extend(["--vectors".into(), self.shop.vectors().into()]);
                 arguments.extend(
                     self.config.search.hybrid.fusion(None).iter().flat_map(|_| ["--channel".into(), "hybrid".into()]),
                 );

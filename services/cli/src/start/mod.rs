@@ -137,6 +137,11 @@ impl StartCommand {
         self.out.join("measured")
     }
 
+    /// The catalogue's vectors by each model, until all is measured.
+    fn vectors(&self) -> PathBuf {
+        self.out.join("vectors")
+    }
+
     fn served(&self) -> PathBuf {
         self.out.join("served")
     }

@@ -1,6 +1,7 @@
 //! `souk evaluate` and `souk compare` on a small simulated shop, and the report in a real browser (`SOUK_CHROMIUM`;
 //! scripts/browser.sh finds one).
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -148,6 +149,35 @@ fn hybrid_search_is_measured_as_it_is_served() {
     let values = |run: &str| json(&read(run, "metrics.json"))["overall"].clone();
     assert_eq!(values(&lexical), values(&bm25), "a channel without weight changes nothing");
     assert_ne!(values(&hybrid), values(&bm25));
+}
+
+#[test]
+fn the_catalogue_is_encoded_once_for_a_model_and_its_texts() {
+    let shop = TestShop::new();
+    let vectors = PathBuf::from(shop.place("vectors"));
+    let files = || {
+        let entries = fs::read_dir(&vectors).unwrap().map(|entry| entry.unwrap().path());
+        entries.collect::<BTreeSet<_>>()
+    };
+    let model = golden_model();
+    let arguments = ["--model", &model, "--vectors", vectors.to_str().unwrap()];
+    let hits = |run: &str| read(run, "run.trec");
+    let first = hits(&shop.evaluated("first", &arguments));
+    let file = files().pop_first().unwrap();
+    assert_eq!(hits(&shop.evaluated("second", &arguments)), first);
+    assert_eq!(files().len(), 1, "the same file, and no other");
+    // vectors that are all alike show that the file is read
+    let bytes = fs::read(&file).unwrap();
+    fs::write(&file, bytes[..bytes.len() / 600].repeat(600)).unwrap();
+    assert_ne!(hits(&shop.evaluated("alike", &arguments)), first);
+    let other = souk_testing::golden("st_max").display().to_string();
+    shop.evaluated("other-model", &["--model", &other, "--vectors", arguments[3]]);
+    assert_eq!(files().len(), 2, "another model has its own");
+    shop.with_first_items(500).evaluated("fewer", &arguments);
+    assert_eq!(files().len(), 3, "other texts, too");
+    fs::write(&file, &bytes[1..]).unwrap();
+    let evaluate = ["evaluate", "--data", &shop.data, "--out", &shop.place("broken")];
+    assert_fails(1, "is not one vector for each of 600 items: delete it", &[&evaluate[..], &arguments].concat());
 }
 
 #[test]

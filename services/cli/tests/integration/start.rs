@@ -155,6 +155,7 @@ fn two_files_become_a_measured_and_trained_model() {
         ["BM25", "untrained", "supervised", "r-grpo"].iter().all(|name| report.contains(&format!("<bdi>{name}</bdi>")))
     );
     assert!(shop.join("served").join("config.json").exists() && shop.join("data/qrels/test.tsv").exists());
+    assert!(printed.contains("--vectors '") && !shop.join("vectors").exists(), "needed until all is measured");
     let trained = shop.join("models/supervised").canonicalize().unwrap();
     let served = shop.join("served").canonicalize().unwrap();
     assert_eq!(served, shop.join("models").join(best).canonicalize().unwrap(), "{printed}");
