@@ -95,7 +95,11 @@ impl Error {
 
 impl From<souk_native::NativeError> for Error {
     fn from(error: souk_native::NativeError) -> Self {
-        Self::device("a native kernel rejected its input").because(error)
+        match error {
+            // what the processor lacks, and what to use instead
+            souk_native::NativeError::Unsupported(problem) => Self::config("precision", problem),
+            error => Self::device("a native kernel rejected its input").because(error),
+        }
     }
 }
 
@@ -125,6 +129,12 @@ mod tests {
     fn libtorch_stack_frames_are_removed() {
         let error = Error::from(tch::TchError::Torch("out of memory\nframe #0: c10::f()\n".into()));
         assert_eq!(error.to_string(), "libtorch: Internal torch error: out of memory");
+    }
+
+    #[test]
+    fn what_a_processor_lacks_is_named_with_what_to_use_instead() {
+        let error = Error::from(souk_native::NativeError::Unsupported("int8 needs VNNI; use f32"));
+        assert_eq!(error.to_string(), "precision: int8 needs VNNI; use f32");
     }
 
     #[test]
