@@ -233,7 +233,7 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
     assert_eq!(hits(&by_judge), hits(&searched));
     let scores: Vec<String> =
         read(&by_judge, "run.trec").lines().take(10).map(|line| line.split(' ').nth(4).unwrap().into()).collect();
-    let different: std::collections::BTreeSet<&String> = scores.iter().collect();
+    let different: BTreeSet<&String> = scores.iter().collect();
     assert!(different.len() > 5, "an order of ties proves nothing: {scores:?}");
     // too few queries are left if only the held-out ones of the training split count
     let held_out = ["train", "--set", "train.held_out=0.1"];
