@@ -42,7 +42,9 @@ impl TrainedLinear {
         let bf16 = match factors {
             Kind::Float => false,
             Kind::BFloat16 if supports_bf16() => true,
-            Kind::BFloat16 => return Err(NativeError::Unsupported("bf16 products need a processor with avx512_bf16")),
+            Kind::BFloat16 => {
+                return Err(NativeError::Unsupported("bf16 products need a processor with avx512_bf16; use f32"));
+            }
             other => return bad("factors", format!("are of kind {other:?}: use Float or BFloat16")),
         };
         if weights.is_empty() || weights.len() != biases.len() {

@@ -96,7 +96,7 @@ impl Error {
 impl From<souk_native::NativeError> for Error {
     fn from(error: souk_native::NativeError) -> Self {
         match error {
-            // what the processor lacks, and what to use instead
+            // its text names the missing feature and what to use instead
             souk_native::NativeError::Unsupported(problem) => Self::config("precision", problem),
             error => Self::device("a native kernel rejected its input").because(error),
         }
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_processor_lacks_is_named_with_what_to_use_instead() {
+    fn a_missing_feature_of_the_processor_is_named_with_what_to_use_instead() {
         let error = Error::from(souk_native::NativeError::Unsupported("int8 needs VNNI; use f32"));
         assert_eq!(error.to_string(), "precision: int8 needs VNNI; use f32");
     }

@@ -36,7 +36,7 @@ pub struct SearchTerm {
 }
 
 impl Lexical {
-    /// Terms to search for a query, each once.
+    /// Terms to search for the first `MAX_QUERY_TERMS` of a query, each once.
     pub fn search_terms(&self, terms: &Terms) -> Result<Vec<SearchTerm>> {
         let num_terms = terms.len().min(MAX_QUERY_TERMS);
         let mut found = Vec::with_capacity(num_terms);
@@ -71,7 +71,7 @@ impl Lexical {
         (num_items(&joined) >= num_items(left).min(num_items(right)).max(1)).then_some(joined)
     }
 
-    /// What a rare word may mean: a more common one, or two.
+    /// Words that a rare one may stand for: a more common one, or two.
     fn meant(&self, term: &str, num_items: u32) -> Result<Vec<(String, f32)>> {
         let mut meant = Vec::new();
         if num_items <= MAX_ITEMS_OF_TYPO {

@@ -121,8 +121,10 @@ impl EvaluateCommand {
         if self.depth <= WIDE {
             return Err(Error::input(format!("--depth {}: set it to more than {WIDE}", self.depth)).into());
         }
-        if self.channel() == Channel::Lexical && (self.model.is_given() || self.language.is_some()) {
-            return Err(Error::input("--channel lexical: leave out --model and --language; BM25 has no model").into());
+        let needs_model = self.model.is_given() || self.language.is_some() || self.vectors.is_some();
+        if self.channel() == Channel::Lexical && needs_model {
+            let problem = "--channel lexical: leave out --model, --language and --vectors; BM25 has no model";
+            return Err(Error::input(problem).into());
         }
         if self.rewrites.is_some() && self.channel() != Channel::Lexical {
             return Err(

@@ -17,7 +17,7 @@ pub struct VectorFile {
 }
 
 impl VectorFile {
-    /// `fingerprint`: of the model.
+    /// File for the model with this fingerprint; it need not exist.
     pub fn of(folder: &Path, fingerprint: &str, config: &Config, task: &Task) -> Self {
         let mut hash = Sha256::new();
         let mut feed = |bytes: &[u8]| {

@@ -81,7 +81,7 @@ impl Learner<'_> {
         for (name, model) in &models {
             self.evaluate(name, Some(model), TABLE_SPLIT)?;
         }
-        // of the whole catalogue for each model, and no longer needed
+        // they are large, and nothing is measured any more
         drop(fs::remove_dir_all(self.shop.vectors()));
         Ok([LEXICAL.to_owned()].into_iter().chain(models.into_iter().map(|(name, _)| name)).collect())
     }

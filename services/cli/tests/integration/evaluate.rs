@@ -177,6 +177,8 @@ fn the_catalogue_is_encoded_once_for_a_model_and_its_texts() {
     assert_eq!(files().len(), 3, "other texts, too");
     fs::write(&file, &bytes[1..]).unwrap();
     let evaluate = ["evaluate", "--data", &shop.data, "--out", &shop.place("broken")];
+    let lexical = ["--channel", "lexical", "--vectors", arguments[3]];
+    assert_fails(2, "leave out --model, --language and --vectors", &[&evaluate[..], &lexical].concat());
     assert_fails(1, "is not one vector for each of 600 items: delete it", &[&evaluate[..], &arguments].concat());
 }
 

@@ -197,11 +197,11 @@ fn killed_at_random_and_resumed_gives_the_same_bits() {
 
 #[test]
 fn one_two_and_four_processes_make_the_same_updates() {
-    // 20 steps at 5e-4 move a weight by up to 1e-2
-    const SAME_WEIGHTS: f64 = 2e-5;
+    const SAME_WEIGHTS: f64 = 3e-6;
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    let real = ["train.optimizer.learning_rate=5e-4", "train.max_steps=20"];
+    // with a smaller epsilon, noise moves key biases by 1e-5 on processors without AVX-512, and other weights by less than 1e-6
+    let real = ["train.optimizer.learning_rate=5e-4", "train.max_steps=20", "train.optimizer.epsilon=1e-5"];
     run_ok(&mut train(home.path(), "one", &real));
     let one = home.path().join("one");
     for processes in [2, 4] {
