@@ -16,7 +16,7 @@ use souk_io::audit::AuditLog;
 use souk_io::beir::DataFolder;
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
-use souk_lexical::{FeatureWeights, FittedFusion, Fusion, Hybrid, Lexical};
+use souk_lexical::{FittedFusion, Fusion, Hybrid, Lexical, ModelFusion};
 use souk_nn::backbone::Precision;
 use souk_nn::encoder::{Encoder, Overrides, Placement};
 use souk_report::Reranking;
@@ -108,7 +108,7 @@ impl Config {
         fusion: Option<&Fusion>,
         item_text: &ItemText,
     ) -> Result<Option<(Reranking, usize)>> {
-        let own = Hybrid::Enabled(true).fusion(FeatureWeights::of_model(dir)?);
+        let own = Hybrid::Enabled(true).fusion(ModelFusion::load(dir)?);
         let Some(fit) = RerankFit::of_model(dir)?.filter(|_| fusion.is_some() && fusion == own.as_ref()) else {
             return Ok(None);
         };
@@ -150,7 +150,7 @@ impl Config {
 
     /// Scores of hybrid search with the model in a folder, its fitted weights and its reranker.
     pub fn hybrid_scorer(&self, dir: &Path, encoder: Encoder, lexical: Lexical) -> Result<HybridScorer> {
-        let weights = FeatureWeights::of_model(dir)?.ok_or_else(|| {
+        let fusion = ModelFusion::load(dir)?.ok_or_else(|| {
             let problem = "has no fitted weights of hybrid search, which a judge needs: run `souk fit-fusion`";
             Error::config(dir.display(), problem)
         })?;
@@ -158,7 +158,7 @@ impl Config {
             Some(fit) => Some((self.open_pair_scorer(&dir.join(RERANKER), encoder.item_text())?, fit.weight)),
             None => None,
         };
-        HybridScorer::new(encoder, lexical, weights, reranker)
+        HybridScorer::new(encoder, lexical, fusion, reranker)
     }
 
     /// BM25 over the items of a data folder.

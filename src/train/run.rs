@@ -30,7 +30,7 @@ use souk_io::beir::DataFolder;
 use souk_io::catalogue::Catalogue;
 use souk_io::error::{Error, Result};
 use souk_io::telemetry::TRAIN;
-use souk_lexical::FittedFusion;
+use souk_lexical::ModelFusion;
 use souk_nn::collective::{Collective, gather_json};
 use souk_nn::encoder::Encoder;
 use souk_nn::optimizer::Optimizer;
@@ -376,9 +376,7 @@ fn export(encoder: &mut Encoder, out: &Path) -> Result<()> {
     }
     encoder.export(&whole)?;
     // hybrid search goes on with the weights and the reranker of the model that training began with
-    if let Some(fusion) = FittedFusion::load(encoder.dir())? {
-        fusion.save(&whole)?;
-    }
+    ModelFusion::copy(encoder.dir(), &whole)?;
     copy_reranker(encoder.dir(), &whole)?;
     let entries = fs::read_dir(&whole).and_then(|entries| entries.map(|entry| Ok(entry?.path())).collect());
     let mut entries: Vec<PathBuf> = entries.map_err(Error::store(&whole, "list it"))?;

@@ -15,7 +15,7 @@ use super::reranker::PairScorer;
 use souk_io::atomic_dir::write_json_atomic;
 use souk_io::domain::{Level, TextKind};
 use souk_io::error::{Error, Result};
-use souk_lexical::{FeatureWeights, Lexical, UnindexedTexts};
+use souk_lexical::{Lexical, ModelFusion, UnindexedTexts};
 use souk_nn::encoder::{Encoder, Reader, Text};
 use souk_reward::{Question, RewardSource, Verdict};
 
@@ -90,7 +90,7 @@ pub struct HybridScorer {
     models: Mutex<Models>,
     reader: Arc<Reader>,
     lexical: Lexical,
-    weights: FeatureWeights,
+    fusion: ModelFusion,
 }
 
 struct Models {
@@ -103,28 +103,29 @@ impl HybridScorer {
     pub fn new(
         encoder: Encoder,
         lexical: Lexical,
-        weights: FeatureWeights,
+        fusion: ModelFusion,
         reranker: Option<(PairScorer, f32)>,
     ) -> Result<Self> {
         let encoder = encoder.freeze()?;
         let reader = encoder.reader();
-        Ok(Self { models: Mutex::new(Models { encoder, reranker }), reader, lexical, weights })
+        Ok(Self { models: Mutex::new(Models { encoder, reranker }), reader, lexical, fusion })
     }
 
     /// The fused score of each text.
     pub fn scores(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>> {
+        let ModelFusion { weights, translations } = &self.fusion;
         let mut unindexed = UnindexedTexts::default();
         texts.iter().for_each(|text| unindexed.push(text));
         let mut scores = vec![0.0; texts.len()];
         for hit in self.lexical.search_unindexed(query, &unindexed)? {
-            scores[hit.row as usize] = self.weights.lexical * hit.score;
+            scores[hit.row as usize] = weights.lexical * hit.score;
         }
-        let mut matcher = self.lexical.matcher(query);
+        let mut matcher = self.lexical.matcher(query).with_translations(translations);
         // a panic in a forward pass leaves the models unchanged
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
         let cosines = self.cosines(&models.encoder, query, texts)?;
         for ((score, text), cosine) in scores.iter_mut().zip(texts).zip(cosines) {
-            *score += self.weights.dense * cosine + self.weights.of_terms(&matcher.compare(text));
+            *score += weights.dense * cosine + weights.of_terms(&matcher.compare(text));
         }
         if let Some((reranker, weight)) = &models.reranker {
             for (score, output) in scores.iter_mut().zip(reranker.outputs(query, texts)?) {

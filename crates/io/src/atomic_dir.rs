@@ -79,9 +79,13 @@ fn fsync_all(folder: &Path) -> Result<()> {
 
 /// Replaces a JSON file atomically and durably.
 pub fn write_json_atomic(path: &Path, value: &impl Serialize) -> Result<()> {
+    write_atomic(path, &serde_json::to_vec_pretty(value).expect("JSON written here has string keys"))
+}
+
+/// Replaces a file atomically and durably.
+pub fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
     let staging = path.with_extension("part");
-    let text = serde_json::to_vec_pretty(value).expect("JSON written here has string keys");
-    fs::write(&staging, text).map_err(Error::store(&staging, "write it"))?;
+    fs::write(&staging, content).map_err(Error::store(&staging, "write it"))?;
     fsync(&staging)?;
     fs::rename(&staging, path).map_err(Error::store(path, "rename it into place"))?;
     path.parent().map_or(Ok(()), fsync)

@@ -1,12 +1,16 @@
-//! How well a text matches the words of a query: features between 0 and 1 (a count for numbers) that `fitted` weighs. Takes a query
-//! once and any number of texts. Knows nothing of scores or ranks.
+//! How well a text matches the words of a query: features that `fitted` weighs. Takes a query once and any number of texts. Knows
+//! nothing of scores or ranks.
 
 use super::analyser::Terms;
-use super::{Lexical, MAX_QUERY_TERMS};
+use super::{Lexical, MAX_QUERY_TERMS, QueryTranslations, Translations};
 
 /// Letters of a trigram, 21 bits each.
 const LETTER_BITS: u32 = 21;
 const TRIGRAM: usize = 3;
+/// Share of a query's terms that the item itself has, against translations of its terms.
+const OWN_TERMS: f32 = 0.5;
+/// Share of a query's terms that no item explains.
+const BACKGROUND: f32 = 0.02;
 
 /// How well a text matches a query.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -18,6 +22,9 @@ pub struct TermFeatures {
     pub trigrams: f32,
     /// Number of the query's numbers that the text lacks.
     pub missing_numbers: f32,
+    /// How much likelier the query's terms are from the text's terms, and from their translations, than from all items: the mean of
+    /// ln(1 + 0.98 p / (0.02 b)). 0 without translations.
+    pub translation: f32,
 }
 
 /// A query, prepared to be compared with texts.
@@ -27,6 +34,8 @@ pub struct TermMatcher {
     /// Sorted.
     trigrams: Vec<u64>,
     text: Terms,
+    /// Whether there are any translations.
+    translates: bool,
 }
 
 #[derive(Clone)]
@@ -37,6 +46,9 @@ struct QueryTerm {
     /// Terms that stand for a misspelled one, and the weight if the text lacks the term itself.
     corrected: Vec<String>,
     corrected_weight: f32,
+    translations: QueryTranslations,
+    /// The term's share of the terms of all items.
+    background: f32,
 }
 
 impl TermMatcher {
@@ -52,7 +64,14 @@ impl TermMatcher {
         let mut trigrams: Vec<u64> = trigrams(text.folded()).collect();
         trigrams.sort_unstable();
         trigrams.dedup();
-        Self { terms, trigrams, text }
+        Self { terms, trigrams, text, translates: false }
+    }
+
+    /// Compares with translations of the text's terms too.
+    pub fn with_translations(mut self, translations: &Translations) -> Self {
+        self.translates = !translations.is_empty();
+        self.terms.iter_mut().for_each(|term| term.translations = translations.of(&term.term));
+        self
     }
 
     pub fn compare(&mut self, text: &str) -> TermFeatures {
@@ -61,7 +80,7 @@ impl TermMatcher {
         of_text.sort_unstable();
         let has = |term: &str| of_text.binary_search(&term).is_ok();
         let (mut matched, mut total, mut missing_numbers) = (0.0, 0.0, 0.0);
-        for QueryTerm { term, weight, corrected, corrected_weight } in &self.terms {
+        for QueryTerm { term, weight, corrected, corrected_weight, .. } in &self.terms {
             let has_term = has(term);
             let has_any = has_term || !corrected.is_empty() && corrected.iter().all(|term| has(term));
             let weight = if has_term { *weight } else { *corrected_weight };
@@ -70,7 +89,8 @@ impl TermMatcher {
             missing_numbers += f32::from(!has_term && term.starts_with(|letter: char| letter.is_ascii_digit()));
         }
         let overlap = if total > 0.0 { matched / total } else { 0.0 };
-        TermFeatures { overlap, trigrams: self.trigram_share(), missing_numbers }
+        let translation = if self.translates { translation(&self.terms, of_text) } else { 0.0 };
+        TermFeatures { overlap, trigrams: self.trigram_share(), missing_numbers, translation }
     }
 
     /// Share of the query's trigrams that the text just read has.
@@ -93,13 +113,35 @@ impl Lexical {
     }
 
     fn query_term(&self, term: &str) -> QueryTerm {
-        let known = self.term_info(term).map(|info| self.idf(info.doc_freq));
-        let weight = known.unwrap_or(self.idf(0));
-        let corrected = if known.is_some() { Vec::new() } else { self.correct(term).unwrap_or_default() };
+        let doc_freq = self.term_info(term).map_or(0, |info| info.doc_freq);
+        let weight = self.idf(doc_freq);
+        let corrected = if doc_freq > 0 { Vec::new() } else { self.correct(term).unwrap_or_default() };
         let weights = corrected.iter().filter_map(|term| self.term_info(term)).map(|info| self.idf(info.doc_freq));
         let corrected_weight = weights.reduce(|a, b| a + b).unwrap_or(weight);
-        QueryTerm { term: term.to_owned(), weight, corrected, corrected_weight }
+        let num_terms = (self.mean * f64::from(self.num_items())).max(1.0);
+        let background = ((f64::from(doc_freq) + 0.5) / num_terms) as f32;
+        let translations = QueryTranslations::default();
+        QueryTerm { term: term.to_owned(), weight, corrected, corrected_weight, translations, background }
     }
+}
+
+/// The feature `translation` of a text with these sorted terms.
+fn translation(query: &[QueryTerm], mut of_text: Vec<&str>) -> f32 {
+    of_text.dedup();
+    let (num_terms, num_query_terms) = (of_text.len().max(1) as f32, query.len().max(1) as f32);
+    let log_ratio = |QueryTerm { term, translations, background, .. }: &QueryTerm| {
+        let (mut own, mut translated) = (0.0, 0.0);
+        for of_item in &of_text {
+            if of_item == term {
+                own = 1.0;
+            } else if let Ok(at) = translations.binary_search_by(|(known, _)| (**known).cmp(of_item)) {
+                translated += translations[at].1;
+            }
+        }
+        let p = (OWN_TERMS * own + (1.0 - OWN_TERMS) * translated) / num_terms;
+        ((1.0 - BACKGROUND) * p / (BACKGROUND * background)).ln_1p()
+    };
+    query.iter().map(log_ratio).sum::<f32>() / num_query_terms
 }
 
 /// Each three neighbouring letters, spaces included.
@@ -145,6 +187,30 @@ mod tests {
         assert_eq!(overlap(&tolerant, "toilet seat"), 1.0);
         assert_eq!(overlap(&tolerant, "toliet seat"), 1.0, "the text has the typo itself");
         assert!(overlap(&shop(&["toilet seat", "lawn mower", "oak desk"]), "toilet seat") < 0.5);
+    }
+
+    #[test]
+    fn translation_by_hand() {
+        // 6 terms in all, of which oak has 2 and desk 1
+        let shop = shop(&["oak desk lamp", "oak chair table"]);
+        let home = tempfile::tempdir().unwrap();
+        let text = "query\titem\tprobability\ndesk\ttable\t0.25\ndesk\toak\t0.125\nsofa\tchair\t0.5\n";
+        std::fs::write(home.path().join(crate::TRANSLATIONS), text).unwrap();
+        let translations = Translations::load(home.path()).unwrap();
+        let part = |p: f32, df: f32| (1.0 + 0.98 * p / (0.02 * (df + 0.5) / 6.0)).ln();
+        for (query, text, expected) in [
+            ("desk", "oak chair table", part(0.5 * (0.25 + 0.125) / 3.0, 1.0)),
+            ("desk", "desk", part(0.5, 1.0)),
+            ("desk desk", "oak oak desk", part((0.5 + 0.5 * 0.125) / 2.0, 1.0)),
+            ("oak desk", "table", part(0.5 * 0.25, 1.0) / 2.0),
+            ("sofa", "red chair", part(0.5 * 0.5 / 2.0, 0.0)),
+            ("oak", "", 0.0),
+            ("", "oak", 0.0),
+        ] {
+            let found = shop.matcher(query).with_translations(&translations).compare(text).translation;
+            assert!((found - expected).abs() < 1e-5, "{query} in {text}: {found} is not {expected}");
+            assert_eq!(shop.matcher(query).compare(text).translation, 0.0);
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod folder;
 mod fusion;
 mod search;
 mod spellings;
+mod translations;
 mod typos;
 mod unindexed;
 mod words;
@@ -31,8 +32,10 @@ use souk_io::error::{Error, Result};
 pub use features::{TermFeatures, TermMatcher};
 pub use fusion::{
     ChannelHit, FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, FusedHit, FusedPart, Fusion, Hybrid,
-    JudgedCandidates, NUM_FEATURES, Weights, candidates, cross_validate, fit, fuse, fusion_depth,
+    JudgedCandidates, ModelFusion, NUM_FEATURES, TRANSLATION, Weights, candidates, cross_validate, fit, fuse,
+    fusion_depth,
 };
+pub use translations::{QueryTranslations, TRANSLATIONS, TranslationPairs, Translations};
 pub use unindexed::UnindexedTexts;
 
 /// Upper bound of query terms, enough for any title; further terms are ignored.

@@ -227,8 +227,9 @@ impl Engine {
                 let dense = nearest(items, queries, block.clone(), fusion_depth(depth))?;
                 let texts: Vec<&str> = texts[block].iter().map(String::as_str).collect();
                 let found = lexical.search_many(&texts, fusion_depth(depth))?;
+                let translations = fusion.translations();
                 Ok(on_all_cores(texts.len(), |at| {
-                    let mut matcher = lexical.matcher(texts[at]);
+                    let mut matcher = lexical.matcher(texts[at]).with_translations(&translations);
                     let (dense, lexical) = (of_vectors(&dense[at]), of_terms(&found[at]));
                     let hits = fuse(&dense, &lexical, fusion, depth, |row| matcher.compare(&task.item(row).text));
                     let row = |hit: &FusedHit| {

@@ -8,7 +8,8 @@ use super::task::{Task, TaskQuery};
 use souk_cross_encoder::{PairScorer, RerankFit, RerankQuality};
 use souk_io::error::Result;
 use souk_lexical::{
-    FeatureWeights, FitQuality, JudgedCandidates, Lexical, NUM_FEATURES, candidates, cross_validate, fit, fusion_depth,
+    FeatureWeights, FitQuality, JudgedCandidates, Lexical, ModelFusion, NUM_FEATURES, TRANSLATION, Translations,
+    candidates, cross_validate, fit, fusion_depth,
 };
 
 /// Weights are not fitted to fewer queries.
@@ -17,53 +18,73 @@ pub const MIN_QUERIES: usize = 50;
 /// Weights, and their gain on the queries they were fitted to.
 #[derive(Debug)]
 pub struct Fitted {
-    pub weights: FeatureWeights,
+    /// Without translations if they bring nothing.
+    pub fusion: ModelFusion,
     pub queries: usize,
     pub quality: FitQuality,
+    /// `quality.fitted` of weights without translations; none if there were none.
+    pub without_translations: Option<f64>,
 }
 
-/// Fits to the judgements of the queries that `is_used` selects; none if they are too few, or none has a hit better than L1. `dense`: the
-/// vectors of a model; `progress` is called with the number of queries that were searched.
+/// Inputs of hybrid search.
+pub struct FusionInputs<'a> {
+    /// Vectors of a model.
+    pub dense: &'a Engine,
+    pub lexical: &'a Lexical,
+    pub translations: Translations,
+}
+
+/// Fits to the judgements of the queries that `is_used` selects; none if they are too few, or none has a hit better than L1. `progress` is
+/// called with the number of queries that were searched.
 pub fn fit_fusion(
     task: &Task,
-    dense: &Engine,
-    lexical: &Lexical,
+    inputs: &FusionInputs<'_>,
     is_used: impl Fn(&TaskQuery) -> bool,
     progress: impl Fn(u64),
 ) -> Result<Option<Fitted>> {
     let (mut queries, num) = (Vec::new(), task.queries.len());
-    for start in (0..num).step_by(dense.block(task)) {
-        let block = start..num.min(start + dense.block(task));
-        let judged = judged_candidates(task, dense, lexical, block.clone())?;
+    for start in (0..num).step_by(inputs.dense.block(task)) {
+        let block = start..num.min(start + inputs.dense.block(task));
+        let judged = judged_candidates(task, inputs, block.clone())?;
         queries.extend(task.queries[block.clone()].iter().zip(judged).filter(|(query, _)| is_used(query)));
         progress(block.len() as u64);
     }
-    let queries: Vec<JudgedCandidates<NUM_FEATURES>> = queries.into_iter().map(|(_, judged)| judged).collect();
+    let mut queries: Vec<JudgedCandidates<NUM_FEATURES>> = queries.into_iter().map(|(_, judged)| judged).collect();
     if queries.len() < MIN_QUERIES {
         return Ok(None);
     }
-    let fitted = fit(&queries).zip(cross_validate(&queries));
-    Ok(fitted.map(|(weights, quality)| Fitted {
-        weights: FeatureWeights::from_array(weights),
-        queries: queries.len(),
-        quality,
-    }))
+    let Some(mut fitted) = fit_weights(&queries) else { return Ok(None) };
+    if inputs.translations.is_empty() {
+        return Ok(Some(fitted));
+    }
+    queries.iter_mut().flat_map(|query| &mut query.features).for_each(|features| features[TRANSLATION] = 0.0);
+    let Some(without) = fit_weights(&queries) else { return Ok(Some(fitted)) };
+    let pays = fitted.quality.fitted > without.quality.fitted && fitted.fusion.weights.translation > 0.0;
+    fitted.fusion.translations = inputs.translations.clone();
+    fitted.without_translations = Some(without.quality.fitted);
+    Ok(Some(if pays { fitted } else { without }))
+}
+
+fn fit_weights(queries: &[JudgedCandidates<NUM_FEATURES>]) -> Option<Fitted> {
+    let (weights, quality) = fit(queries).zip(cross_validate(queries))?;
+    let fusion = ModelFusion { weights: FeatureWeights::from_array(weights), ..ModelFusion::default() };
+    Some(Fitted { fusion, queries: queries.len(), quality, without_translations: None })
 }
 
 /// The hits of both channels for a block of queries, with features and gains.
 fn judged_candidates(
     task: &Task,
-    dense: &Engine,
-    lexical: &Lexical,
+    inputs: &FusionInputs<'_>,
     block: Range<usize>,
 ) -> Result<Vec<JudgedCandidates<NUM_FEATURES>>> {
+    let FusionInputs { dense, lexical, translations } = inputs;
     let depth = fusion_depth(1);
     let nearest = dense.hits(task, lexical, block.clone(), depth)?;
     let texts: Vec<&str> = task.queries[block.clone()].iter().map(|query| query.text.as_str()).collect();
     let by_terms = lexical.search_many(&texts, depth)?;
     Ok(on_all_cores(block.len(), |at| {
         let query = &task.queries[block.start + at];
-        let mut matcher = lexical.matcher(&query.text);
+        let mut matcher = lexical.matcher(&query.text).with_translations(translations);
         let compare = |row| matcher.compare(&task.item(row).text);
         let found = candidates(&of_vectors(&nearest[at]), &of_terms(&by_terms[at]), compare);
         let gain = |row| query.levels.get(row).map_or(0.0, |level| level.gain());
@@ -112,4 +133,60 @@ pub fn fit_reranker(
     let quality = RerankQuality { fused: before, reranked: fitted };
     let pays = fitted > before && fused > 0.0 && output > 0.0;
     Ok(pays.then(|| RerankFit::new(depth, output / fused, queries.len(), quality)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use souk_io::beir::DataFolder;
+    use souk_io::item_text::ItemText;
+    use souk_lexical::TranslationPairs;
+
+    use super::*;
+
+    const NUM: usize = 60;
+
+    /// Each query asks for a sofa in one colour, and each item is a couch or a bench in it.
+    fn shop() -> Task {
+        let home = tempfile::tempdir().unwrap();
+        let lines = |line: &dyn Fn(usize) -> String| (0..NUM).map(line).collect::<String>();
+        let item = |at| {
+            let line = |kind: &str| format!("{{\"_id\":\"{kind}{at}\",\"title\":\"{kind} colour{at}\"}}\n");
+            line("bench") + &line("couch")
+        };
+        fs::write(home.path().join("corpus.jsonl"), lines(&item)).unwrap();
+        let query = |at| format!("{{\"_id\":\"q{at}\",\"text\":\"sofa colour{at}\"}}\n");
+        fs::write(home.path().join("queries.jsonl"), lines(&query)).unwrap();
+        fs::create_dir(home.path().join("qrels")).unwrap();
+        fs::write(home.path().join("qrels/dev.tsv"), lines(&|at| format!("q{at}\tcouch{at}\t4\n"))).unwrap();
+        Task::load(&DataFolder::open(home.path()).unwrap(), "dev", &ItemText::default()).unwrap()
+    }
+
+    fn learned(query: &str, item: &str) -> Translations {
+        let mut pairs = TranslationPairs::default();
+        (0..10).for_each(|_| pairs.add(query, item, 1.0));
+        pairs.learn()
+    }
+
+    #[test]
+    fn translations_are_kept_if_they_order_hits_better() {
+        let task = shop();
+        let texts = task.items.iter().map(|item| Ok(item.text.clone()));
+        let lexical = Lexical::build(texts).unwrap();
+        let dense = Engine::dense(&task, &[1.0; 2 * NUM], &[1.0; NUM]).unwrap();
+        let fitted = |translations| {
+            let inputs = FusionInputs { dense: &dense, lexical: &lexical, translations };
+            fit_fusion(&task, &inputs, |_| true, |_| {}).unwrap().unwrap()
+        };
+        let none = fitted(Translations::default());
+        assert_eq!((none.without_translations, none.fusion.weights.translation), (None, 0.0));
+        assert!(none.quality.fitted < 0.7, "the bench is listed first: {:?}", none.quality);
+        let helpful = fitted(learned("sofa", "couch"));
+        assert_eq!((helpful.quality.fitted, helpful.without_translations), (1.0, Some(none.quality.fitted)));
+        assert!(helpful.fusion.weights.translation > 0.0 && helpful.fusion.translations.len() == 1);
+        let useless = fitted(learned("sofa", "bench"));
+        assert!(useless.fusion.translations.is_empty(), "they would need a negative weight");
+        assert_eq!((useless.fusion.weights, useless.quality), (none.fusion.weights, none.quality));
+    }
 }

@@ -33,12 +33,13 @@ const MIN_FREE: u64 = 2 << 30;
 
 /// Check a deployment, and say what to do about each failure
 ///
-/// Checks libtorch, device, model, data, log, ledger, cache, Milvus, the judge of each stage, the gate's judgements,
-/// disks, clock and ports.
+/// Checks libtorch, device, model, data, log, ledger, cache, Milvus, the judge of each stage, the
+/// gate's judgements, disks, clock and ports.
 ///
-/// Tests every part of the configuration as `souk trainer` and `souk serve` would use it, and changes nothing they use:
-/// the log is read with a separate consumer group, the cache is tested with a separate key, and test collections and
-/// folders are deleted. Prints what to do about each failure; the exit code is then 1.
+/// Tests every part of the configuration as `souk trainer` and `souk serve` would use it, and
+/// changes nothing they use: the log is read with a separate consumer group, the cache is tested
+/// with a separate key, and test collections and folders are deleted. Prints what to do about each
+/// failure; the exit code is then 1.
 ///
 /// Example: souk doctor --config configs/trainer-market.toml --data SHOP
 #[derive(Args)]

@@ -13,7 +13,7 @@ use souk::cross_encoder::{RERANKER, RerankFit};
 use souk::encoder::EncoderWorker;
 use souk::error::Error;
 use souk::item_text::ItemText;
-use souk::lexical::{FeatureWeights, Fusion, Hybrid, Lexical};
+use souk::lexical::{Fusion, Hybrid, Lexical, ModelFusion};
 use souk::objective::Objective;
 use souk::report::{
     DEPTH, DETAILS, Engine, EvaluationRun, Measurement, ReportPage, Reranking, RunComparison, RunSettings, SHOWN, Task,
@@ -284,7 +284,7 @@ fn perplexity_of(config: &Config, file: &Path, folder: &DataFolder) -> souk::Res
 
 /// As served: the configured weights if there are any, else those fitted to the model, else equal ones.
 fn fusion(config: &Config) -> anyhow::Result<Fusion> {
-    let fitted = FeatureWeights::of_model(&config.model_dir()?)?;
+    let fitted = ModelFusion::load(&config.model_dir()?)?;
     let hybrid = config.search.hybrid;
     let hybrid = if hybrid == Hybrid::Enabled(false) { Hybrid::Enabled(true) } else { hybrid };
     Ok(hybrid.fusion(fitted).unwrap_or_default())

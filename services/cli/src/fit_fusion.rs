@@ -9,14 +9,18 @@ use souk::cross_encoder::{
     HYBRID_JUDGE, HybridGrading, MAX_RERANKED, RERANKER, RerankFit, RerankQuality, disable_reranker,
 };
 use souk::domain::{Level, query_place};
-use souk::error::Error;
-use souk::lexical::{FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, Hybrid, Lexical};
+use souk::error::{Error, Result};
+use souk::lexical::{
+    FUSION, FitQuality, FittedFusion, FittedOn, Fusion, Lexical, ModelFusion, TRANSLATIONS, TranslationPairs,
+    Translations,
+};
 use souk::objects;
-use souk::report::{Engine, Fitted, MIN_QUERIES, Task, TaskQuery, fit_fusion, fit_reranker};
+use souk::report::{Engine, Fitted, FusionInputs, MIN_QUERIES, Task, TaskQuery, fit_fusion, fit_reranker};
 
 use crate::evaluate::encode_task;
 use crate::output::print;
 use crate::progress::ProgressDisplay;
+use crate::translations::translation_pairs;
 use crate::{GlobalArgs, ModelArgs};
 
 /// Hits that a new reranker reads.
@@ -27,9 +31,14 @@ const MAX_JUDGED_PAIRS: usize = 20_000;
 /// Fit the weights of hybrid search to judgements
 ///
 /// An item's score becomes the weighted sum of its cosine, its BM25 score, the share of the query's terms and letter
-/// sequences that its text has, and the number of the query's numbers that it lacks. The weights are fitted to the order
-/// of judged items and written to fusion.json in the model's folder. Hybrid searches with this model use them, unless
-/// search.hybrid or the request has weights of its own. `souk train` copies the file to the models it trains.
+/// sequences that its text has, the number of the query's numbers that it lacks, and how well translations of its words
+/// explain the query. The weights are fitted to the order of judged items and written to fusion.json in the model's
+/// folder. Hybrid searches with this model use them, unless search.hybrid or the request has weights of its own.
+/// `souk train` copies what is fitted to the models it trains.
+///
+/// Translations say which words of items answer which words of queries: `duplex` answers `outlet`. They are learned from
+/// the training pairs of the data folder (train.pairs, train.split) and written to translations.tsv, if weights with them
+/// are better.
 ///
 /// Prints nDCG@10 of the default and of fitted weights (by cross-validation). If fitted weights are not better, hybrid
 /// search uses the default ones.
@@ -39,7 +48,8 @@ const MAX_JUDGED_PAIRS: usize = 20_000;
 /// `/search` reranks with it. A model that has a reranker keeps it; its weight is fitted again.
 ///
 /// With --as-judge, hybrid search also becomes a judge: its scores are calibrated to the levels of the judged pairs and the
-/// result is written to hybrid-judge.json. A model that is a judge is calibrated again. `[judge] type = "model"` with this model as `path` then teaches another one.
+/// result is written to hybrid-judge.json. A model that is a judge is calibrated again. `[judge] type = "model"` with
+/// this model as `path` then teaches another one.
 ///
 /// Fit to queries that the model was not trained on: another split, or the share train.held_out of the training split.
 ///
@@ -49,7 +59,6 @@ const MAX_JUDGED_PAIRS: usize = 20_000;
 ///
 /// Example: souk fit-fusion --model DIR --data SHOP --split train --set train.held_out=0.1 --as-judge
 #[derive(Args)]
-#[command(verbatim_doc_comment)]
 pub struct FitFusionCommand {
     #[command(flatten)]
     model: ModelArgs,
@@ -83,32 +92,46 @@ impl FitFusionCommand {
         }
         let dir = config.model_dir()?;
         let reader = config.open_reader()?;
-        let task = Task::load(&DataFolder::open(&self.data)?, &self.split, reader.item_text())?;
+        let data = DataFolder::open(&self.data)?;
+        let task = Task::load(&data, &self.split, reader.item_text())?;
+        let pairs = translation_pairs(&config, &data, reader.item_text(), &self.split);
         let options = config.search.lexical.unwrap_or_default();
         let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.text.clone())))?;
         let engine = encode_task(&config, &task, self.vectors.as_deref())?;
         let held_out = if self.split == config.train.split { config.train.held_out } else { 0.0 };
         let is_used = |query: &TaskQuery| held_out == 0.0 || query_place(&query.text) < held_out;
+        let (translations, learned_from) = learn(pairs);
+        let inputs = FusionInputs { dense: &engine, lexical: &lexical, translations };
         let progress = ProgressDisplay::start("queries", Some(task.queries.len() as u64));
-        let fitted = fit_fusion(&task, &engine, &lexical, is_used, |more| progress.add(more))?;
+        let fitted = fit_fusion(&task, &inputs, is_used, |more| progress.add(more))?;
         progress.finish();
-        let is_better = |fitted: &Fitted| fitted.quality.fitted > fitted.quality.default;
-        let weights = fitted.as_ref().filter(|fitted| is_better(fitted)).map(|fitted| fitted.weights);
+        let is_better = |fitted: &&Fitted| fitted.quality.fitted > fitted.quality.default;
+        let used = fitted.as_ref().filter(is_better).map(|fitted| fitted.fusion.clone());
+        let weights = used.as_ref().map(|fusion| fusion.weights);
         let fitted_on = FittedOn {
             model: config.open_encoder()?.fingerprint()?,
             data: self.data.display().to_string(),
             split: self.split.clone(),
             queries: fitted.as_ref().map_or(0, |fitted| fitted.queries),
-            quality: fitted.map(|fitted| fitted.quality),
+            quality: fitted.as_ref().map(|fitted| fitted.quality),
+            without_translations: fitted.and_then(|fitted| fitted.without_translations),
         };
-        let mut text = describe(&fitted_on, weights) + &format!("\nwrote {}", dir.join(FUSION).display());
+        let translations = used.as_ref().map(|fusion| fusion.translations.clone()).unwrap_or_default();
+        let mut text = describe(&fitted_on, used.as_ref()) + &format!("\ntranslations: {learned_from}");
+        if !translations.is_empty() {
+            text += &format!("\nwrote {}", dir.join(TRANSLATIONS).display());
+        } else if !inputs.translations.is_empty() {
+            text += ", not used: they bring nothing";
+        }
+        text += &format!("\nwrote {}", dir.join(FUSION).display());
         let fusion = FittedFusion::new(weights, fitted_on);
+        translations.save(&dir)?;
         fusion.save(&dir)?;
         let mut json = serde_json::to_value(&fusion)?;
         let fit = JudgedShop { config: &config, dir: &dir, task: &task, lexical, is_used: &is_used };
         let own = Some(dir.join(RERANKER)).filter(|own| own.exists());
         if let Some(judge) = self.reranker.clone().or(own) {
-            let hybrid = engine.hybrid(&task, Hybrid::Enabled(true).fusion(weights).unwrap_or_default())?;
+            let hybrid = engine.hybrid(&task, used.map_or_else(Fusion::default, Fusion::Fitted))?;
             let fitted = fit.install_reranker(&judge, &hybrid, self.depth)?;
             text += &describe_reranker(fitted.as_ref(), &dir.join(RERANKER));
             json["reranker"] = serde_json::to_value(&fitted)?;
@@ -196,7 +219,24 @@ fn describe_reranker(fit: Option<&RerankFit>, dir: &Path) -> String {
     )
 }
 
-fn describe(fitted_on: &FittedOn, weights: Option<FeatureWeights>) -> String {
+/// The translations that pairs teach, and what they were learned from, in words.
+fn learn(pairs: Result<TranslationPairs>) -> (Translations, String) {
+    match pairs {
+        // weights can be fitted without them
+        Err(error) => (Translations::default(), format!("none: {error}")),
+        Ok(pairs) if pairs.is_empty() => {
+            (Translations::default(), "none: all training pairs are of the queries that weights are fitted to".into())
+        }
+        Ok(pairs) => {
+            let num_pairs = pairs.len();
+            let translations = pairs.learn();
+            let text = format!("{} pairs of words, learned from {num_pairs} training pairs", translations.len());
+            (translations, text)
+        }
+    }
+}
+
+fn describe(fitted_on: &FittedOn, fusion: Option<&ModelFusion>) -> String {
     let Some(FitQuality { default, fitted }) = fitted_on.quality else {
         return format!(
             "hybrid search uses the default weights: {MIN_QUERIES} or more queries with a hit above L1 are needed"
@@ -205,9 +245,12 @@ fn describe(fitted_on: &FittedOn, weights: Option<FeatureWeights>) -> String {
     let (default, fitted, queries) = (100.0 * default, 100.0 * fitted, fitted_on.queries);
     let mut text =
         format!("nDCG@10 on {queries} queries: default weights {default:.2}, fitted {fitted:.2} (cross-validated)");
-    match weights {
-        Some(weights) => {
-            for (name, weight) in weights.named() {
+    if let Some(without) = fitted_on.without_translations {
+        text += &format!(", without translations {:.2}", 100.0 * without);
+    }
+    match fusion {
+        Some(fusion) => {
+            for (name, weight) in fusion.weights.named() {
                 text += &format!("\n  {name:<16}{weight:>10.3}");
             }
         }

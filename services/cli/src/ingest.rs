@@ -13,9 +13,10 @@ use crate::stop::{end, listen};
 
 /// Turn a search log into training examples
 ///
-/// Joins clicks, carts and purchases to their queries and writes them to DIR/examples, exactly once: after a stop or a
-/// crash, the same command continues where it left off. Invalid messages go to dead.jsonl next to the examples, with
-/// the reason. Several processes may share a Kafka topic and a folder.
+/// Joins clicks, carts and purchases to their queries and writes them to DIR/examples, exactly
+/// once: after a stop or a crash, the same command continues where it left off. Invalid messages go
+/// to dead.jsonl next to the examples, with the reason. Several processes may share a Kafka topic
+/// and a folder.
 ///
 /// Examples:
 ///   souk ingest --from shop/logs.ndjson --data shop

@@ -19,9 +19,11 @@ use crate::progress::ProgressDisplay;
 
 /// Derive judgements from a search log, to measure models without raters
 ///
-/// Reads the log (by default DIR/logs.ndjson) to its end. The newest days become the splits test and dev, the days before them train. Training draws nothing from the
-/// held-out days. An item's level (L1 to L4) comes from how often it was chosen for a query, compared with how often it was looked
-/// at: the position bias is estimated from the log. Carts and purchases count more than clicks ([ingest.strength]).
+/// Reads the log (by default DIR/logs.ndjson) to its end. The newest days become the splits test
+/// and dev, the days before them train. Training draws nothing from the held-out days. An item's
+/// level (L1 to L4) comes from how often it was chosen for a query, compared with how often it was
+/// looked at: the position bias is estimated from the log. Carts and purchases count more than
+/// clicks ([ingest.strength]).
 ///
 /// Examples:
 ///   souk judgements --data SHOP

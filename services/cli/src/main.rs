@@ -30,6 +30,7 @@ mod start;
 mod stop;
 mod train;
 mod trainer;
+mod translations;
 mod vectors;
 mod version;
 

@@ -17,12 +17,13 @@ const GB: f64 = 1e9;
 ///
 /// Prints memory, FLOPs, communication and time of a step of one training stage.
 ///
-/// Reads the configuration of `souk train` and the model's dimensions, from [model] path or --model (weights are not
-/// read and may be missing), else from [scratch]. Runs nothing. Text lengths come from --data, counted with the model's
-/// tokenizer, or from --query-tokens and --item-tokens.
+/// Reads the configuration of `souk train` and the model's dimensions, from [model] path or --model
+/// (weights are not read and may be missing), else from [scratch]. Runs nothing. Text lengths come
+/// from --data, counted with the model's tokenizer, or from --query-tokens and --item-tokens.
 ///
-/// A device is a GPU, or one process on one core (cpu). Device data comes from datasheets. That matrix products reach
-/// --mfu of the peak is an assumption; docs/scale.md compares predictions with measurements.
+/// A device is a GPU, or one process on one core (cpu). Device data comes from datasheets. That
+/// matrix products reach --mfu of the peak is an assumption; docs/scale.md compares predictions
+/// with measurements.
 ///
 /// Examples:
 ///   souk plan --config configs/plan-3b.toml --gpus 256 --gpu h200 --item-tokens 256

@@ -15,8 +15,8 @@ const BATCH: usize = 10_000;
 
 /// Write a search log from standard input to a Kafka topic
 ///
-/// Input: UBI 1.3, one JSON object per line. The message key is the query_id, so a query and its events stay in order
-/// whatever the number of partitions.
+/// Input: UBI 1.3, one JSON object per line. The message key is the query_id, so a query and its
+/// events stay in order whatever the number of partitions.
 ///
 /// Example: souk produce --kafka localhost:9092 --topic ubi --partitions 4 < SHOP/logs.ndjson
 #[derive(Args)]

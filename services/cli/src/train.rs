@@ -14,9 +14,10 @@ use crate::{GlobalArgs, ModelArgs};
 
 /// Train an encoder on click examples or relevance judgements
 ///
-/// Writes a model folder that every other command and SentenceTransformer(DIR) can load, with steps.jsonl (one line per
-/// step) and checkpoints. After a stop or a crash, --resume continues from the last checkpoint and gives the same
-/// result. Data parallel: set torchrun's variables, or run `souk launch --nproc N -- train ...`.
+/// Writes a model folder that every other command and SentenceTransformer(DIR) can load, with
+/// steps.jsonl (one line per step) and checkpoints. After a stop or a crash, --resume continues
+/// from the last checkpoint and gives the same result. Data parallel: set torchrun's variables, or
+/// run `souk launch --nproc N -- train ...`.
 ///
 /// Examples:
 ///   souk train --config configs/sft-market.toml --data SHOP --out RUN

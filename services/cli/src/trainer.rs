@@ -9,9 +9,10 @@ use crate::{GlobalArgs, ModelArgs};
 
 /// Train on the log continuously, publish models that pass the gate
 ///
-/// Configuration: [trainer] sets the stages of a round, its pace and its gate; [log] the source of searches and clicks;
-/// [store] the ledger shared with `souk serve`, which deploys published models. GET /status reports the state, /metrics
-/// the counters. Crash-safe: a restart continues where it left off. Ctrl-C or SIGTERM stops after the current step.
+/// Configuration: [trainer] sets the stages of a round, its pace and its gate; [log] the source of
+/// searches and clicks; [store] the ledger shared with `souk serve`, which deploys published
+/// models. GET /status reports the state, /metrics the counters. Crash-safe: a restart continues
+/// where it left off. Ctrl-C or SIGTERM stops after the current step.
 ///
 /// Example: souk trainer --config configs/trainer-market.toml --from SHOP/logs.ndjson --data SHOP
 #[derive(Args)]

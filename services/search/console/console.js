@@ -484,7 +484,7 @@ function allFields(hit, key) {
     el("dl", { class: "fields" }, rows.map(([name, value]) => [el("dt", {}, name), el("dd", { dir: "auto" }, value)])));
 }
 
-const FEATURES = { overlap: "term overlap", trigrams: "letter trigrams", missing_numbers: "missing numbers" };
+const FEATURES = { overlap: "term overlap", trigrams: "letter trigrams", missing_numbers: "missing numbers", translation: "translations" };
 
 // What the score is made of beside the channels.
 const features = ({ terms, reranker }) => ({ ...terms, ...(reranker && { reranker }) });

@@ -14,7 +14,7 @@ use souk::config::Config;
 use souk::domain::TextKind;
 use souk::encoder::{EncoderWorker, encode};
 use souk::item_text::ItemText;
-use souk::lexical::{FeatureWeights, Lexical};
+use souk::lexical::{Lexical, ModelFusion};
 use souk::report::{
     Engine, EvaluationRun, GateInput, GateVerdict, Measurement, RUN, ReportPage, RunComparison, RunSettings, Task,
     TrainingLog, pipeline_of,
@@ -176,7 +176,7 @@ impl Evaluator<'_> {
         let SplitTask { task, judge, lexical } = split;
         let depth = self.config.trainer.gate.depth;
         let encoder = self.config(&model.path).open_encoder()?.for_search()?.freeze()?;
-        let fusion = self.config.search.hybrid.fusion(FeatureWeights::of_model(encoder.dir())?);
+        let fusion = self.config.search.hybrid.fusion(ModelFusion::load(encoder.dir())?);
         let item_text = encoder.item_text();
         let reranker = self.config.open_served_reranker(encoder.dir(), fusion.as_ref(), item_text)?;
         let mut pipeline = pipeline_of(fusion.as_ref());

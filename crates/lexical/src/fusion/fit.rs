@@ -207,7 +207,7 @@ mod tests {
         let ridge = variances(&all).map(|variance| RIDGE * variance);
         let fitted = fit_among(&all).unwrap();
         assert!(Loss::of(&all, &fitted, &ridge).slope.iter().all(|slope| slope.abs() < 1e-6));
-        let at = [0.5, -0.2, 0.1, 1.0, -0.7];
+        let at = [0.5, -0.2, 0.1, 1.0, -0.7, 0.3];
         let Loss { slope, curvature, .. } = Loss::of(&all, &at, &ridge);
         for f in 0..NUM_FEATURES {
             let moved = |by: f64| {

@@ -1,20 +1,24 @@
 //! Weights of hybrid search that were fitted to a model on judged queries: an item's score is the weighted sum of its scores in both
-//! channels and of its `TermFeatures`. They are in `fusion.json` in the model's folder, so a version is promoted with its weights.
+//! channels and of its `TermFeatures`. They are in `fusion.json` in the model's folder, with the translations beside it, so a version is
+//! promoted with its weights.
 
 use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use crate::TermFeatures;
+use crate::{TRANSLATIONS, TermFeatures, Translations};
 use souk_io::atomic_dir::write_json_atomic;
 use souk_io::error::{Error, Result};
 
 /// File in a model's folder.
 pub const FUSION: &str = "fusion.json";
 const FORMAT: u32 = 1;
+const REMEDY: &str = "fit the weights again with `souk fit-fusion`, or remove the file";
 /// Number of features.
-pub const NUM_FEATURES: usize = 5;
+pub const NUM_FEATURES: usize = 6;
+/// Place of `translation` among them.
+pub const TRANSLATION: usize = 5;
 
 /// Weight of each feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -27,6 +31,15 @@ pub struct FeatureWeights {
     pub overlap: f32,
     pub trigrams: f32,
     pub missing_numbers: f32,
+    #[serde(default)]
+    pub translation: f32,
+}
+
+/// The weights that were fitted to a model, and the translations that one of them multiplies.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ModelFusion {
+    pub weights: FeatureWeights,
+    pub translations: Translations,
 }
 
 /// Content of `fusion.json`.
@@ -50,6 +63,9 @@ pub struct FittedOn {
     pub queries: usize,
     /// None if there were too few queries.
     pub quality: Option<FitQuality>,
+    /// `quality.fitted` of weights that were fitted without translations; none if there were no translations.
+    #[serde(default)]
+    pub without_translations: Option<f64>,
 }
 
 /// nDCG@10 over the queries that have a judged item with a gain.
@@ -63,15 +79,35 @@ pub struct FitQuality {
     pub fitted: f64,
 }
 
-impl FeatureWeights {
-    /// Weights that were fitted to the model in a folder.
-    pub fn of_model(dir: &Path) -> Result<Option<Self>> {
-        Ok(FittedFusion::load(dir)?.and_then(|fitted| fitted.weights))
+impl ModelFusion {
+    /// None if the model in a folder has no fitted weights.
+    pub fn load(dir: &Path) -> Result<Option<Self>> {
+        let Some(weights) = FittedFusion::load(dir)?.and_then(|fitted| fitted.weights) else { return Ok(None) };
+        if weights.translation == 0.0 {
+            return Ok(Some(Self { weights, translations: Translations::default() }));
+        }
+        let translations = Translations::load(dir)?;
+        if translations.is_empty() {
+            let problem = format!("has a weight for translations, and {TRANSLATIONS} beside it is missing or empty");
+            return Err(Error::data(&dir.join(FUSION), None, format!("{problem}: {REMEDY}")));
+        }
+        Ok(Some(Self { weights, translations }))
     }
 
+    /// Copies what was fitted to the model in a folder, if anything was, into the folder of another.
+    pub fn copy(from: &Path, to: &Path) -> Result<()> {
+        if let Some(fitted) = FittedFusion::load(from)? {
+            Translations::load(from)?.save(to)?;
+            fitted.save(to)?;
+        }
+        Ok(())
+    }
+}
+
+impl FeatureWeights {
     pub const fn from_array(weights: [f32; NUM_FEATURES]) -> Self {
-        let [dense, lexical, overlap, trigrams, missing_numbers] = weights;
-        Self { dense, lexical, overlap, trigrams, missing_numbers }
+        let [dense, lexical, overlap, trigrams, missing_numbers, translation] = weights;
+        Self { dense, lexical, overlap, trigrams, missing_numbers, translation }
     }
 
     pub const fn named(&self) -> [(&'static str, f32); NUM_FEATURES] {
@@ -81,6 +117,7 @@ impl FeatureWeights {
             ("overlap", self.overlap),
             ("trigrams", self.trigrams),
             ("missing_numbers", self.missing_numbers),
+            ("translation", self.translation),
         ]
     }
 
@@ -91,7 +128,11 @@ impl FeatureWeights {
 
     /// Part of the score that the terms of an item contribute.
     pub fn of_terms(&self, terms: &TermFeatures) -> f32 {
-        self.overlap * terms.overlap + self.trigrams * terms.trigrams + self.missing_numbers * terms.missing_numbers
+        let TermFeatures { overlap, trigrams, missing_numbers, translation } = *terms;
+        self.overlap * overlap
+            + self.trigrams * trigrams
+            + self.missing_numbers * missing_numbers
+            + self.translation * translation
     }
 }
 
@@ -107,14 +148,13 @@ impl FittedFusion {
             return Ok(None);
         }
         let text = fs::read(&path).map_err(Error::store(&path, "read it"))?;
-        let remedy = "fit the weights again with `souk fit-fusion`, or remove the file";
         let fitted: Self = serde_json::from_slice(&text).map_err(|e| {
-            Error::data(&path, None, format!("is not written by `souk fit-fusion`: {remedy}")).because(e)
+            Error::data(&path, None, format!("is not written by `souk fit-fusion`: {REMEDY}")).because(e)
         })?;
         if fitted.format != FORMAT
             || fitted.weights.is_some_and(|weights| weights.named().iter().any(|(_, weight)| !weight.is_finite()))
         {
-            let problem = format!("has format {} or a weight that is no number: {remedy}", fitted.format);
+            let problem = format!("has format {} or a weight that is no number: {REMEDY}", fitted.format);
             return Err(Error::data(&path, None, problem));
         }
         Ok(Some(fitted))
@@ -133,15 +173,22 @@ mod tests {
     fn a_file_is_read_as_it_was_written_and_a_broken_one_is_an_error() {
         let home = tempfile::tempdir().unwrap();
         assert_eq!(FittedFusion::load(home.path()).unwrap(), None);
-        let weights = FeatureWeights::from_array([1.0, 0.5, 0.25, 2.0, -1.0]);
+        let weights = FeatureWeights::from_array([1.0, 0.5, 0.25, 2.0, -1.0, 0.5]);
         let fitted = FittedFusion::new(Some(weights), FittedOn { queries: 7, ..FittedOn::default() });
         fitted.save(home.path()).unwrap();
         assert_eq!(FittedFusion::load(home.path()).unwrap(), Some(fitted));
-        let terms = TermFeatures { overlap: 1.0, trigrams: 0.5, missing_numbers: 2.0 };
-        assert_eq!(weights.of_terms(&terms), 0.25 + 1.0 - 2.0);
-        assert_eq!(FeatureWeights::of_model(home.path()).unwrap(), Some(weights));
+        let terms = TermFeatures { overlap: 1.0, trigrams: 0.5, missing_numbers: 2.0, translation: 8.0 };
+        assert_eq!(weights.of_terms(&terms), 0.25 + 1.0 - 2.0 + 4.0);
+        let error = ModelFusion::load(home.path()).unwrap_err().to_string();
+        assert!(error.contains("translations.tsv beside it is missing or empty: fit the weights again"), "{error}");
+        fs::write(home.path().join(TRANSLATIONS), "query\titem\tprobability\nsofa\tcouch\t0.5\n").unwrap();
+        let loaded = ModelFusion::load(home.path()).unwrap().unwrap();
+        assert_eq!((loaded.weights, loaded.translations.len()), (weights, 1));
+        let other = tempfile::tempdir().unwrap();
+        ModelFusion::copy(home.path(), other.path()).unwrap();
+        assert_eq!(ModelFusion::load(other.path()).unwrap(), Some(loaded));
         FittedFusion::new(None, FittedOn::default()).save(home.path()).unwrap();
-        assert_eq!(FeatureWeights::of_model(home.path()).unwrap(), None);
+        assert_eq!(ModelFusion::load(home.path()).unwrap(), None);
         for text in ["{}", "{\"format\":2"] {
             fs::write(home.path().join(FUSION), text).unwrap();
             assert!(FittedFusion::load(home.path()).unwrap_err().to_string().contains("souk fit-fusion"));

@@ -18,7 +18,7 @@ use std::iter;
 use crate::TermFeatures;
 
 pub use fit::{JudgedCandidates, cross_validate, fit};
-pub use fitted::{FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, NUM_FEATURES};
+pub use fitted::{FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, ModelFusion, NUM_FEATURES, TRANSLATION};
 pub use weights::{Fusion, Hybrid, Weights};
 
 /// Hits per channel before fusion; ten or a hundred times as many when more are requested.
@@ -150,7 +150,7 @@ pub fn candidates<K: Eq + Hash + Copy>(
     compare: impl FnMut(K) -> TermFeatures,
 ) -> Vec<(K, [f32; NUM_FEATURES])> {
     let (dense, lexical) = (&dense[..dense.len().min(MIN_DEPTH)], &lexical[..lexical.len().min(MIN_DEPTH)]);
-    let plain = Fusion::Fitted(FeatureWeights::default());
+    let plain = Fusion::Fitted(ModelFusion::default());
     let missing = (
         Channel::new(dense, MIN_DEPTH, 1.0, &plain, None).missing,
         Channel::new(lexical, MIN_DEPTH, 1.0, &plain, Some(0.0)).missing,
@@ -160,9 +160,9 @@ pub fn candidates<K: Eq + Hash + Copy>(
         let in_dense = hit.dense.map(|part| dense[part.place]);
         let in_lexical = hit.lexical.map(|part| lexical[part.place]);
         let key = in_dense.or(in_lexical)?.key;
-        let TermFeatures { overlap, trigrams, missing_numbers } = hit.terms.unwrap_or_default();
+        let TermFeatures { overlap, trigrams, missing_numbers, translation } = hit.terms.unwrap_or_default();
         let scores = (in_dense.map_or(missing.0, |hit| hit.score), in_lexical.map_or(missing.1, |hit| hit.score));
-        Some((key, [scores.0, scores.1, overlap, trigrams, missing_numbers]))
+        Some((key, [scores.0, scores.1, overlap, trigrams, missing_numbers, translation]))
     });
     features.collect()
 }
@@ -213,6 +213,10 @@ mod tests {
 
     fn part(place: usize, part: f32) -> Option<FusedPart> {
         Some(FusedPart { place, part })
+    }
+
+    fn fitted(weights: FeatureWeights) -> Fusion {
+        Fusion::Fitted(ModelFusion { weights, ..ModelFusion::default() })
     }
 
     fn by_weights<K: Eq + Hash + Copy>(
@@ -299,16 +303,23 @@ mod tests {
 
     #[test]
     fn fitted_weights_add_scores_and_terms() {
-        let weights = FeatureWeights { dense: 2.0, lexical: 0.5, overlap: 3.0, trigrams: 1.0, missing_numbers: -4.0 };
-        let fusion = Fusion::Fitted(weights);
+        let weights = FeatureWeights {
+            dense: 2.0,
+            lexical: 0.5,
+            overlap: 3.0,
+            trigrams: 1.0,
+            missing_numbers: -4.0,
+            translation: 0.5,
+        };
+        let fusion = fitted(weights);
         let (dense, lexical) = (list(&[("a", 0.8), ("b", 0.6)]), list(&[("b", 8.0), ("c", 3.0)]));
         let terms = |key: &str| match key {
-            "c" => TermFeatures { overlap: 1.0, trigrams: 0.5, missing_numbers: 0.0 },
-            _ => TermFeatures { overlap: 0.0, trigrams: 0.0, missing_numbers: 1.0 },
+            "c" => TermFeatures { overlap: 1.0, trigrams: 0.5, translation: 4.0, ..TermFeatures::default() },
+            _ => TermFeatures { missing_numbers: 1.0, ..TermFeatures::default() },
         };
         let found = fuse(&dense, &lexical, &fusion, 9, terms);
         // an item that vectors did not find counts with their last score, one without terms with 0
-        let expected = [2.0 * 0.6 + 0.5 * 3.0 + 3.0 + 0.5, 2.0 * 0.6 + 0.5 * 8.0 - 4.0, 2.0 * 0.8 - 4.0];
+        let expected = [2.0 * 0.6 + 0.5 * 3.0 + 3.0 + 0.5 + 2.0, 2.0 * 0.6 + 0.5 * 8.0 - 4.0, 2.0 * 0.8 - 4.0];
         for (hit, expected) in found.iter().zip(expected) {
             assert!((hit.score - expected).abs() < 1e-6, "{hit:?} is not {expected}");
         }
@@ -317,7 +328,7 @@ mod tests {
 
     #[test]
     fn the_default_adds_terms_to_scaled_scores() {
-        let terms = TermFeatures { overlap: 0.5, trigrams: 0.25, missing_numbers: 1.0 };
+        let terms = TermFeatures { overlap: 0.5, trigrams: 0.25, missing_numbers: 1.0, translation: 9.0 };
         let compare = |key| if key == "b" { terms } else { TermFeatures::default() };
         let (dense, lexical) = (list(&[("a", 0.8), ("b", 0.4)]), list(&[("a", 8.0), ("b", 2.0)]));
         let found = fuse(&dense, &lexical, &Fusion::default(), 9, compare);
@@ -330,11 +341,23 @@ mod tests {
 
     #[test]
     fn candidates_have_the_features_that_fitted_weights_multiply() {
-        let weights = FeatureWeights { dense: 2.0, lexical: 0.5, overlap: 3.0, trigrams: 1.0, missing_numbers: -4.0 };
-        let fusion = Fusion::Fitted(weights);
+        let weights = FeatureWeights {
+            dense: 2.0,
+            lexical: 0.5,
+            overlap: 3.0,
+            trigrams: 1.0,
+            missing_numbers: -4.0,
+            translation: 0.5,
+        };
+        let fusion = fitted(weights);
         let dense: Vec<_> = (0..100).map(|at| (at, 1.0 - at as f32 / 200.0)).collect();
         let lexical: Vec<_> = (50..90).map(|at| (3 * at, 90.0 - at as f32)).collect();
-        let terms = |key: i32| TermFeatures { overlap: 1.0 / (1 + key) as f32, trigrams: 0.5, missing_numbers: 1.0 };
+        let terms = |key: i32| TermFeatures {
+            overlap: 1.0 / (1 + key) as f32,
+            trigrams: 0.5,
+            missing_numbers: 1.0,
+            translation: (key % 7) as f32,
+        };
         let found = candidates(&list(&dense), &list(&lexical), terms);
         let fused = fuse(&list(&dense), &list(&lexical), &fusion, usize::MAX, terms);
         assert_eq!(found.len(), fused.len());
@@ -349,7 +372,7 @@ mod tests {
     #[test]
     fn deeper_hits_stay_below_those_of_earlier_pages() {
         let weights = FeatureWeights { dense: 1.0, trigrams: 1.0, ..FeatureWeights::default() };
-        let fusion = Fusion::Fitted(weights);
+        let fusion = fitted(weights);
         let dense: Vec<_> = (0..1000).map(|at| (at, 1.0 - at as f32 / 1000.0)).collect();
         let terms = |key: usize| TermFeatures { trigrams: key as f32, ..TermFeatures::default() };
         let found = |k| fuse(&list(&dense), &list::<usize>(&[]), &fusion, k, terms);

@@ -2,13 +2,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::FeatureWeights;
+use super::{FeatureWeights, ModelFusion};
+use crate::Translations;
 use souk_io::error::{Error, Result};
 
 const MAX_WEIGHT: f32 = 1e6;
 /// Parts of a hit's terms beside scores that are scaled by the channel's best (decision 0027).
 const TERMS: FeatureWeights =
-    FeatureWeights { dense: 0.0, lexical: 0.0, overlap: 0.5, trigrams: 0.7, missing_numbers: -0.2 };
+    FeatureWeights { dense: 0.0, lexical: 0.0, overlap: 0.5, trigrams: 0.7, missing_numbers: -0.2, translation: 0.0 };
 
 /// Weights of the channels and of the terms. The default is both channels alone.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -33,10 +34,10 @@ pub enum Hybrid {
 }
 
 /// How the hits of both channels become one list.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Fusion {
     Weights(Weights),
-    Fitted(FeatureWeights),
+    Fitted(ModelFusion),
 }
 
 impl Default for Weights {
@@ -59,7 +60,7 @@ impl Default for Fusion {
 
 impl Hybrid {
     /// None if the search is not hybrid. `fitted`: the weights that were fitted to the model.
-    pub fn fusion(self, fitted: Option<FeatureWeights>) -> Option<Fusion> {
+    pub fn fusion(self, fitted: Option<ModelFusion>) -> Option<Fusion> {
         match self {
             Self::Enabled(false) => None,
             Self::Enabled(true) => Some(fitted.map_or_else(Fusion::default, Fusion::Fitted)),
@@ -100,7 +101,7 @@ impl Fusion {
     pub fn channel_weights(&self) -> (f32, f32) {
         match self {
             Self::Weights(weights) => (weights.dense, weights.lexical),
-            Self::Fitted(weights) => (weights.dense, weights.lexical),
+            Self::Fitted(ModelFusion { weights, .. }) => (weights.dense, weights.lexical),
         }
     }
 
@@ -108,7 +109,15 @@ impl Fusion {
     pub fn term_weights(&self) -> Option<FeatureWeights> {
         match self {
             Self::Weights(Weights { terms, .. }) => (*terms > 0.0).then(|| TERMS.scaled(*terms)),
-            Self::Fitted(weights) => Some(*weights),
+            Self::Fitted(ModelFusion { weights, .. }) => Some(*weights),
+        }
+    }
+
+    /// What the terms of hits are compared with, besides the query.
+    pub fn translations(&self) -> Translations {
+        match self {
+            Self::Weights(_) => Translations::default(),
+            Self::Fitted(ModelFusion { translations, .. }) => translations.clone(),
         }
     }
 
@@ -120,7 +129,7 @@ impl Fusion {
                 let ranks = constant.map_or_else(String::new, |constant| format!("; ranks with constant {constant}"));
                 format!("weights: dense {dense}, lexical {lexical}{terms}{ranks}")
             }
-            Self::Fitted(weights) => {
+            Self::Fitted(ModelFusion { weights, .. }) => {
                 let weights = weights.named().map(|(name, weight)| format!("{name} {weight}"));
                 format!("fitted weights: {}", weights.join(", "))
             }
@@ -147,10 +156,10 @@ mod tests {
 
     #[test]
     fn fitted_weights_are_used_unless_weights_are_given() {
-        let fitted = Some(FeatureWeights::default());
-        assert_eq!(Hybrid::Enabled(true).fusion(fitted), fitted.map(Fusion::Fitted));
+        let fitted = Some(ModelFusion::default());
+        assert_eq!(Hybrid::Enabled(true).fusion(fitted.clone()), fitted.clone().map(Fusion::Fitted));
         let given = Hybrid::Weighted(Weights::default());
-        assert_eq!(given.fusion(fitted), Some(Fusion::Weights(Weights::default())));
+        assert_eq!(given.fusion(fitted.clone()), Some(Fusion::Weights(Weights::default())));
         assert_eq!(Hybrid::Enabled(false).fusion(fitted), None);
     }
 

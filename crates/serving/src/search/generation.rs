@@ -19,7 +19,7 @@ use souk_io::domain::{Item, TextKind};
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
 use souk_io::telemetry::SEARCH;
-use souk_lexical::FeatureWeights;
+use souk_lexical::ModelFusion;
 use souk_nn::encoder::{EncoderWorker, Text};
 
 /// Journal calls buffered while catching up.
@@ -28,7 +28,7 @@ const MAX_PENDING_CALLS: usize = 16;
 pub struct OpenGeneration {
     record: GenerationRecord,
     worker: Arc<EncoderWorker>,
-    fusion: Option<FeatureWeights>,
+    fusion: Option<ModelFusion>,
     reranker: Option<Arc<Reranker>>,
     open_index: OpenIndex,
     index: Arc<dyn Index>,
@@ -58,7 +58,7 @@ impl OpenGeneration {
             return Err(Error::data(&dir.join(RECORD), None, problem));
         }
         let open_index = OpenIndex::open(dir, &record, settings, model.item_text())?;
-        let (worker, fusion, reranker) = (model.worker.clone(), model.fusion, model.reranker.clone());
+        let (worker, fusion, reranker) = (model.worker.clone(), model.fusion.clone(), model.reranker.clone());
         let (index, applied) = (open_index.index(), AtomicU64::new(record.catalogue));
         let generation = Self {
             record,
@@ -116,8 +116,8 @@ impl OpenGeneration {
     }
 
     /// Weights of hybrid search that were fitted to the model.
-    pub fn fusion(&self) -> Option<FeatureWeights> {
-        self.fusion
+    pub fn fusion(&self) -> Option<ModelFusion> {
+        self.fusion.clone()
     }
 
     /// Relevance model that reranks the first hits of hybrid search.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use souk_cross_encoder::Reranker;
 use souk_io::error::Result;
 use souk_io::item_text::ItemText;
-use souk_lexical::FeatureWeights;
+use souk_lexical::ModelFusion;
 use souk_nn::encoder::{Encoder, EncoderWorker, Limits};
 
 /// Opens the model at a path for search.
@@ -23,7 +23,7 @@ pub struct LoadedModel {
     pub fingerprint: String,
     pub dimensions: i64,
     /// Weights of hybrid search that were fitted to the model.
-    pub fusion: Option<FeatureWeights>,
+    pub fusion: Option<ModelFusion>,
     pub reranker: Option<Arc<Reranker>>,
 }
 
@@ -32,7 +32,7 @@ impl LoadedModel {
         let VersionModels { encoder, reranker } = load_model(path)?;
         let reranker = reranker.map(Arc::new);
         let (fingerprint, dimensions) = (encoder.fingerprint()?, encoder.dimensions());
-        let fusion = FeatureWeights::of_model(encoder.dir())?;
+        let fusion = ModelFusion::load(encoder.dir())?;
         let worker = Arc::new(EncoderWorker::start(encoder, limits)?);
         Ok(Self { worker, fingerprint, dimensions, fusion, reranker })
     }

@@ -12,7 +12,7 @@ use souk_io::item_text::ItemText;
 use souk_lexical::{ChannelHit, FusedPart, Fusion, TermFeatures, TermMatcher, fuse, fusion_depth};
 
 /// Search method.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub enum Channel {
     #[default]
     Dense,
@@ -63,6 +63,9 @@ pub struct TermScores {
     pub overlap: TermScore,
     pub trigrams: TermScore,
     pub missing_numbers: TermScore,
+    /// If the weights were fitted with translations.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub translation: Option<TermScore>,
 }
 
 /// A feature of a hit.
@@ -88,7 +91,8 @@ pub async fn find(index: &dyn Index, params: &SearchParams<'_>) -> Result<Vec<Ra
             let depth = fusion_depth(params.k);
             let dense = dense(index, params, depth).await?;
             let lexical = lexical(index, params, depth).await?;
-            let mut matcher = params.text.and_then(|text| index.matcher(text));
+            let matcher = params.text.and_then(|text| index.matcher(text));
+            let mut matcher = matcher.map(|matcher| matcher.with_translations(&fusion.translations()));
             Ok(hybrid(&dense, &lexical, fusion, params.k, |item| compare(matcher.as_mut(), params.item_text, item)))
         }
     }
@@ -176,12 +180,13 @@ fn term_scores(fusion: &Fusion, terms: &TermFeatures) -> Option<TermScores> {
         overlap: score(terms.overlap, weights.overlap),
         trigrams: score(terms.trigrams, weights.trigrams),
         missing_numbers: score(terms.missing_numbers, weights.missing_numbers),
+        translation: (weights.translation != 0.0).then(|| score(terms.translation, weights.translation)),
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use souk_lexical::{FeatureWeights, Weights};
+    use souk_lexical::{FeatureWeights, ModelFusion, Weights};
 
     use super::*;
 
@@ -209,14 +214,22 @@ mod tests {
 
     #[test]
     fn fitted_weights_explain_each_part_of_the_score() {
-        let weights = FeatureWeights { dense: 2.0, lexical: 0.5, overlap: 3.0, trigrams: 1.0, missing_numbers: -4.0 };
-        let fusion = Fusion::Fitted(weights);
-        let terms = TermFeatures { overlap: 0.5, trigrams: 0.25, missing_numbers: 1.0 };
+        let weights = FeatureWeights {
+            dense: 2.0,
+            lexical: 0.5,
+            overlap: 3.0,
+            trigrams: 1.0,
+            missing_numbers: -4.0,
+            translation: 0.5,
+        };
+        let fusion = Fusion::Fitted(ModelFusion { weights, ..ModelFusion::default() });
+        let terms = TermFeatures { overlap: 0.5, trigrams: 0.25, missing_numbers: 1.0, translation: 3.0 };
         let hits = hybrid(&found(&["a"]), &found(&["a"]), &fusion, 3, |_| terms);
         let scores = hits[0].terms.unwrap();
         assert_eq!(scores.missing_numbers, TermScore { value: 1.0, weight: -4.0, part: -4.0 });
         let channels = hits[0].dense.unwrap().part + hits[0].lexical.unwrap().part;
-        let parts = channels + scores.overlap.part + scores.trigrams.part + scores.missing_numbers.part;
+        let of_terms = [scores.overlap, scores.trigrams, scores.missing_numbers, scores.translation.unwrap()];
+        let parts = channels + of_terms.iter().map(|score| score.part).sum::<f32>();
         assert_eq!((channels, parts), (2.5, hits[0].score));
     }
 }

@@ -8,7 +8,7 @@ use anyhow::Context;
 use serde_json::json;
 use souk::config::{Config, StageSettings};
 use souk::error::Error;
-use souk::lexical::{FeatureWeights, FittedFusion, Hybrid};
+use souk::lexical::{FittedFusion, Hybrid, ModelFusion};
 use souk::objective::Candidates;
 use souk::report::{EvaluationRun, GateInput, Metrics, pipeline_of};
 use souk::reward::Judge;
@@ -92,7 +92,7 @@ impl Learner<'_> {
             self.shop.link_served(&best.model)?;
             say(&format!("\nServed from now on: the model of `{}`", best.stage));
         }
-        let is_new = best.stage != UNTRAINED || FeatureWeights::of_model(&best.model)?.is_some();
+        let is_new = best.stage != UNTRAINED || ModelFusion::load(&best.model)?.is_some();
         if self.is_serving && is_new { offer(self.config, best) } else { Ok(()) }
     }
 
@@ -175,7 +175,7 @@ impl Learner<'_> {
         }
         arguments.extend(["--data".into(), self.shop.data().into(), "--out".into(), out.clone().into()]);
         // by an earlier version, or with other weights of hybrid search
-        let fitted = model.map_or(Ok(None), FeatureWeights::of_model)?;
+        let fitted = model.map_or(Ok(None), ModelFusion::load)?;
         let pipeline = pipeline_of(self.config.search.hybrid.fusion(fitted).as_ref());
         let is_current = |run: &EvaluationRun| model.is_none() || run.metrics.pipeline == pipeline;
         if out.exists() && !EvaluationRun::load(&out).is_ok_and(|run| is_current(&run)) {

@@ -214,6 +214,9 @@ pub struct TermsShape {
     trigrams: TermShape,
     /// Number of the query's numbers that the item's text lacks.
     missing_numbers: TermShape,
+    /// How likely the query's terms are, given the item's terms and their translations; only with weights that were fitted with translations.
+    #[schema(nullable = false)]
+    translation: Option<TermShape>,
 }
 
 #[derive(ToSchema)]

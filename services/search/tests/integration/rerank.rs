@@ -88,8 +88,8 @@ fn measured_as_it_is_served(home: &Path, model: &str) {
         })
     };
     let own = Some(Fusion::default());
-    assert_eq!(depth(own, &[]), Some(20));
-    assert_eq!(depth(own, &["search.rerank={depth=5}"]), Some(5));
+    assert_eq!(depth(own.clone(), &[]), Some(20));
+    assert_eq!(depth(own.clone(), &["search.rerank={depth=5}"]), Some(5));
     assert_eq!(depth(own, &["search.rerank=false"]), None);
     assert_eq!(depth(None, &[]), None);
     assert_eq!(depth(Some(Fusion::Weights(Weights { dense: 2.0, ..Weights::default() })), &[]), None);

@@ -10,7 +10,7 @@ use souk::backbone::Precision;
 use souk::dataset::{Ingest, IngestSettings, JoinCounts};
 use souk::domain::TextKind;
 use souk::encoder::{Encoder, Overrides, Placement};
-use souk::lexical::{FeatureWeights, FittedFusion, FittedOn};
+use souk::lexical::{FeatureWeights, FittedFusion, FittedOn, TRANSLATIONS};
 use souk::log::file::{FileSettings, FileSource};
 use souk::log::{LogSource, OnGap, Resume};
 use tch::Device;
@@ -53,17 +53,34 @@ async fn hybrid_search_uses_the_weights_that_were_fitted_to_the_model() {
     let home = shop();
     let model = home.path().join("model");
     souk_testing::copy_folder(&golden("st_mean_dense"), &model);
-    let weights = FeatureWeights { dense: 1.0, lexical: 0.1, overlap: 2.0, trigrams: 1.0, missing_numbers: -3.0 };
+    let weights = FeatureWeights {
+        dense: 1.0,
+        lexical: 0.1,
+        overlap: 2.0,
+        trigrams: 1.0,
+        missing_numbers: -3.0,
+        translation: 0.5,
+    };
     FittedFusion::new(Some(weights), FittedOn::default()).save(&model).unwrap();
+    std::fs::write(model.join(TRANSLATIONS), "query\titem\tprobability\nlight\tlamp\t0.5\n").unwrap();
     let running = Running::start(home.path(), &[&format!("model.path={}", model.display())]).await;
     let mut body = json!({"query": "oak lamp number 7", "k": 5, "explain": true, "hybrid": true});
     let found = running.ask("POST /search", body.clone()).await.json();
     let first = &found["hits"][0];
     let parts = parts(first);
-    assert_eq!((first["id"].as_str(), parts.len()), (Some("i7"), 5), "{first}");
+    assert_eq!((first["id"].as_str(), parts.len()), (Some("i7"), 6), "{first}");
     assert!((parts.iter().sum::<f64>() - first["score"].as_f64().unwrap()).abs() < 1e-5, "{first}");
     let second = &found["hits"][1]["explain"]["terms"]["missing_numbers"];
     assert_eq!((second["value"].as_f64(), second["part"].as_f64()), (Some(1.0), Some(-3.0)), "{found}");
+    assert!(first["explain"]["terms"]["translation"]["value"].as_f64().unwrap() > 0.0, "{found}");
+    let translated =
+        running.ask("POST /search", json!({"query": "light", "k": 300, "explain": true, "hybrid": true})).await;
+    let hits = translated.json()["hits"].as_array().unwrap().clone();
+    for hit in hits {
+        let is_lamp = hit["title"].as_str().unwrap().contains("lamp");
+        let value = hit["explain"]["terms"]["translation"]["value"].as_f64().unwrap();
+        assert_eq!(value > 0.0, is_lamp, "a lamp is a light: {hit}");
+    }
     // weights in the request take precedence
     body["hybrid"] = json!({"dense": 1, "lexical": 1});
     let weighted = running.ask("POST /search", body.clone()).await.json();
