@@ -100,35 +100,9 @@ impl FitFusionCommand {
         let engine = encode_task(&config, &task, self.vectors.as_deref())?;
         let held_out = if self.split == config.train.split { config.train.held_out } else { 0.0 };
         let is_used = |query: &TaskQuery| held_out == 0.0 || query_place(&query.text) < held_out;
-        let (translations, learned_from) = learn(pairs);
-        let inputs = FusionInputs { dense: &engine, lexical: &lexical, translations };
-        let progress = ProgressDisplay::start("queries", Some(task.queries.len() as u64));
-        let fitted = fit_fusion(&task, &inputs, is_used, |more| progress.add(more))?;
-        progress.finish();
-        let is_better = |fitted: &&Fitted| fitted.quality.fitted > fitted.quality.default;
-        let used = fitted.as_ref().filter(is_better).map(|fitted| fitted.fusion.clone());
-        let weights = used.as_ref().map(|fusion| fusion.weights);
-        let fitted_on = FittedOn {
-            model: config.open_encoder()?.fingerprint()?,
-            data: self.data.display().to_string(),
-            split: self.split.clone(),
-            queries: fitted.as_ref().map_or(0, |fitted| fitted.queries),
-            quality: fitted.as_ref().map(|fitted| fitted.quality),
-            without_translations: fitted.and_then(|fitted| fitted.without_translations),
-        };
-        let translations = used.as_ref().map(|fusion| fusion.translations.clone()).unwrap_or_default();
-        let mut text = describe(&fitted_on, used.as_ref()) + &format!("\ntranslations: {learned_from}");
-        if !translations.is_empty() {
-            text += &format!("\nwrote {}", dir.join(TRANSLATIONS).display());
-        } else if !inputs.translations.is_empty() {
-            text += ", not used: they bring nothing";
-        }
-        text += &format!("\nwrote {}", dir.join(FUSION).display());
-        let fusion = FittedFusion::new(weights, fitted_on);
-        translations.save(&dir)?;
-        fusion.save(&dir)?;
-        let mut json = serde_json::to_value(&fusion)?;
         let fit = JudgedShop { config: &config, dir: &dir, task: &task, lexical, is_used: &is_used };
+        let FittedFiles { fusion, used, mut text } = self.fit_weights(&fit, &engine, pairs)?;
+        let mut json = serde_json::to_value(&fusion)?;
         let own = Some(dir.join(RERANKER)).filter(|own| own.exists());
         if let Some(judge) = self.reranker.clone().or(own) {
             let hybrid = engine.hybrid(&task, used.map_or_else(Fusion::default, Fusion::Fitted))?;
@@ -137,7 +111,7 @@ impl FitFusionCommand {
             json["reranker"] = serde_json::to_value(&fitted)?;
         }
         let is_judge = dir.join(HYBRID_JUDGE).exists();
-        if is_judge && !self.as_judge && weights.is_none() {
+        if is_judge && !self.as_judge && fusion.weights.is_none() {
             let file = dir.join(HYBRID_JUDGE);
             std::fs::remove_file(&file).map_err(Error::store(&file, "remove it"))?;
             text += "\nno judge any more: it needs fitted weights";
@@ -148,6 +122,51 @@ impl FitFusionCommand {
         }
         print(globals, &json, &text)
     }
+
+    /// Fits the weights, with translations if they are better, and writes both beside the model.
+    fn fit_weights(
+        &self,
+        shop: &JudgedShop<'_>,
+        engine: &Engine,
+        pairs: Result<TranslationPairs>,
+    ) -> anyhow::Result<FittedFiles> {
+        let JudgedShop { config, dir, task, lexical, is_used } = shop;
+        let (translations, learned_from) = learn(pairs);
+        let inputs = FusionInputs { dense: engine, lexical, translations };
+        let progress = ProgressDisplay::start("queries", Some(task.queries.len() as u64));
+        let fitted = fit_fusion(task, &inputs, is_used, |more| progress.add(more))?;
+        progress.finish();
+        let is_better = |fitted: &&Fitted| fitted.quality.fitted > fitted.quality.default;
+        let used = fitted.as_ref().filter(is_better).map(|fitted| fitted.fusion.clone());
+        let fitted_on = FittedOn {
+            model: config.open_encoder()?.fingerprint()?,
+            data: self.data.display().to_string(),
+            split: self.split.clone(),
+            queries: fitted.as_ref().map_or(0, |fitted| fitted.queries),
+            quality: fitted.as_ref().map(|fitted| fitted.quality),
+            without_translations: fitted.and_then(|fitted| fitted.without_translations),
+        };
+        let kept = used.as_ref().map(|fusion| fusion.translations.clone()).unwrap_or_default();
+        let mut text = describe(&fitted_on, used.as_ref()) + &format!("\ntranslations: {learned_from}");
+        match (kept.is_empty(), inputs.translations.is_empty()) {
+            (true, false) => text += ", not used: they bring nothing",
+            (true, true) => {}
+            (false, _) => text += &format!("\nwrote {}", dir.join(TRANSLATIONS).display()),
+        }
+        text += &format!("\nwrote {}", dir.join(FUSION).display());
+        let fusion = FittedFusion::new(used.as_ref().map(|fusion| fusion.weights), fitted_on);
+        fusion.save(&kept, dir)?;
+        Ok(FittedFiles { fusion, used, text })
+    }
+}
+
+/// Fitted weights as they were written.
+struct FittedFiles {
+    fusion: FittedFusion,
+    /// None if the default weights are as good.
+    used: Option<ModelFusion>,
+    /// Description for the terminal.
+    text: String,
 }
 
 /// A model's folder, and the judgements that are fitted to.

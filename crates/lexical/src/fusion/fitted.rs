@@ -97,8 +97,7 @@ impl ModelFusion {
     /// Copies what was fitted to the model in a folder, if anything was, into the folder of another.
     pub fn copy(from: &Path, to: &Path) -> Result<()> {
         if let Some(fitted) = FittedFusion::load(from)? {
-            Translations::load(from)?.save(to)?;
-            fitted.save(to)?;
+            fitted.save(&Translations::load(from)?, to)?;
         }
         Ok(())
     }
@@ -160,8 +159,15 @@ impl FittedFusion {
         Ok(Some(fitted))
     }
 
-    pub fn save(&self, dir: &Path) -> Result<()> {
-        write_json_atomic(&dir.join(FUSION), self)
+    /// Writes the file, and the translations that one of the weights multiplies beside it.
+    pub fn save(&self, translations: &Translations, dir: &Path) -> Result<()> {
+        let write = || write_json_atomic(&dir.join(FUSION), self);
+        // a killed process leaves no weight without its translations
+        if translations.is_empty() {
+            write().and_then(|()| translations.save(dir))
+        } else {
+            translations.save(dir).and_then(|()| write())
+        }
     }
 }
 
@@ -175,7 +181,7 @@ mod tests {
         assert_eq!(FittedFusion::load(home.path()).unwrap(), None);
         let weights = FeatureWeights::from_array([1.0, 0.5, 0.25, 2.0, -1.0, 0.5]);
         let fitted = FittedFusion::new(Some(weights), FittedOn { queries: 7, ..FittedOn::default() });
-        fitted.save(home.path()).unwrap();
+        fitted.save(&Translations::default(), home.path()).unwrap();
         assert_eq!(FittedFusion::load(home.path()).unwrap(), Some(fitted));
         let terms = TermFeatures { overlap: 1.0, trigrams: 0.5, missing_numbers: 2.0, translation: 8.0 };
         assert_eq!(weights.of_terms(&terms), 0.25 + 1.0 - 2.0 + 4.0);
@@ -187,7 +193,8 @@ mod tests {
         let other = tempfile::tempdir().unwrap();
         ModelFusion::copy(home.path(), other.path()).unwrap();
         assert_eq!(ModelFusion::load(other.path()).unwrap(), Some(loaded));
-        FittedFusion::new(None, FittedOn::default()).save(home.path()).unwrap();
+        FittedFusion::new(None, FittedOn::default()).save(&Translations::default(), home.path()).unwrap();
+        assert!(!home.path().join(TRANSLATIONS).exists());
         assert_eq!(ModelFusion::load(home.path()).unwrap(), None);
         for text in ["{}", "{\"format\":2"] {
             fs::write(home.path().join(FUSION), text).unwrap();

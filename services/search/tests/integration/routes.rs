@@ -10,7 +10,7 @@ use souk::backbone::Precision;
 use souk::dataset::{Ingest, IngestSettings, JoinCounts};
 use souk::domain::TextKind;
 use souk::encoder::{Encoder, Overrides, Placement};
-use souk::lexical::{FeatureWeights, FittedFusion, FittedOn, TRANSLATIONS};
+use souk::lexical::{FeatureWeights, FittedFusion, FittedOn, TRANSLATIONS, Translations};
 use souk::log::file::{FileSettings, FileSource};
 use souk::log::{LogSource, OnGap, Resume};
 use tch::Device;
@@ -61,7 +61,7 @@ async fn hybrid_search_uses_the_weights_that_were_fitted_to_the_model() {
         missing_numbers: -3.0,
         translation: 0.5,
     };
-    FittedFusion::new(Some(weights), FittedOn::default()).save(&model).unwrap();
+    FittedFusion::new(Some(weights), FittedOn::default()).save(&Translations::default(), &model).unwrap();
     std::fs::write(model.join(TRANSLATIONS), "query\titem\tprobability\nlight\tlamp\t0.5\n").unwrap();
     let running = Running::start(home.path(), &[&format!("model.path={}", model.display())]).await;
     let mut body = json!({"query": "oak lamp number 7", "k": 5, "explain": true, "hybrid": true});
