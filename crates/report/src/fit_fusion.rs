@@ -1,19 +1,23 @@
 //! Fits the weights of hybrid search, and of a reranker of its hits, to a task's judgements. Takes a model's vectors as an engine; gives
 //! the weights, and the gain over the default ones or over the fused order.
 
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
 use super::engine::{Engine, RERANKED_QUERIES, of_terms, of_vectors, on_all_cores};
 use super::task::{Task, TaskQuery};
 use souk_cross_encoder::{PairScorer, RerankFit, RerankQuality};
+use souk_io::domain::normalized_query;
 use souk_io::error::Result;
 use souk_lexical::{
-    FeatureWeights, FitQuality, JudgedCandidates, Lexical, ModelFusion, NUM_FEATURES, TRANSLATION, Translations,
-    candidates, cross_validate, fit, fusion_depth,
+    FeatureWeights, FitQuality, JudgedCandidates, Lexical, ModelFusion, NUM_FEATURES, TRANSLATION, TranslationPairs,
+    Translations, candidates, cross_validate, fit, fusion_depth,
 };
 
 /// Weights are not fitted to fewer queries.
 pub const MIN_QUERIES: usize = 50;
+/// Parts of the queries with training pairs.
+const FOLDS: usize = 5;
 
 /// Weights, and their gain on the queries they were fitted to.
 #[derive(Debug)]
@@ -31,7 +35,34 @@ pub struct FusionInputs<'a> {
     /// Vectors of a model.
     pub dense: &'a Engine,
     pub lexical: &'a Lexical,
-    pub translations: Translations,
+    /// What translations are learned from.
+    pub pairs: &'a TranslationPairs,
+}
+
+/// Translations for fitting. Those of a query that also has training pairs are learned without these pairs, so that the weight is right for
+/// new queries, too.
+struct CrossFitted {
+    /// By the fold of a query.
+    folds: Vec<Translations>,
+    fold_of: HashMap<String, usize>,
+    /// From all pairs.
+    all: Translations,
+}
+
+impl CrossFitted {
+    fn learn(pairs: &TranslationPairs, queries: &[TaskQuery]) -> Self {
+        let paired: HashSet<&str> = pairs.queries().collect();
+        let texts: BTreeSet<String> = queries.iter().map(|query| normalized_query(&query.text)).collect();
+        let texts = texts.into_iter().filter(|text| paired.contains(text.as_str()));
+        let fold_of: HashMap<String, usize> = texts.enumerate().map(|(at, text)| (text, at % FOLDS)).collect();
+        let num_folds = fold_of.len().min(FOLDS);
+        let folds = on_all_cores(num_folds, |fold| pairs.learn(|query| fold_of.get(query) != Some(&fold)));
+        Self { folds, all: pairs.learn(|_| true), fold_of }
+    }
+
+    fn of(&self, query: &TaskQuery) -> &Translations {
+        self.fold_of.get(&normalized_query(&query.text)).map_or(&self.all, |fold| &self.folds[*fold])
+    }
 }
 
 /// Fits to the judgements of the queries that `is_used` selects; none if they are too few, or none has a hit better than L1. `progress` is
@@ -42,10 +73,11 @@ pub fn fit_fusion(
     is_used: impl Fn(&TaskQuery) -> bool,
     progress: impl Fn(u64),
 ) -> Result<Option<Fitted>> {
+    let translations = CrossFitted::learn(inputs.pairs, &task.queries);
     let (mut queries, num) = (Vec::new(), task.queries.len());
     for start in (0..num).step_by(inputs.dense.block(task)) {
         let block = start..num.min(start + inputs.dense.block(task));
-        let judged = judged_candidates(task, inputs, block.clone())?;
+        let judged = judged_candidates(task, inputs, &translations, block.clone())?;
         queries.extend(task.queries[block.clone()].iter().zip(judged).filter(|(query, _)| is_used(query)));
         progress(block.len() as u64);
     }
@@ -54,13 +86,13 @@ pub fn fit_fusion(
         return Ok(None);
     }
     let Some(mut fitted) = fit_weights(&queries) else { return Ok(None) };
-    if inputs.translations.is_empty() {
+    if translations.all.is_empty() {
         return Ok(Some(fitted));
     }
     queries.iter_mut().flat_map(|query| &mut query.features).for_each(|features| features[TRANSLATION] = 0.0);
     let Some(without) = fit_weights(&queries) else { return Ok(Some(fitted)) };
     let pays = fitted.quality.fitted > without.quality.fitted && fitted.fusion.weights.translation > 0.0;
-    fitted.fusion.translations = inputs.translations.clone();
+    fitted.fusion.translations = translations.all;
     fitted.without_translations = Some(without.quality.fitted);
     Ok(Some(if pays { fitted } else { without }))
 }
@@ -75,16 +107,17 @@ fn fit_weights(queries: &[JudgedCandidates<NUM_FEATURES>]) -> Option<Fitted> {
 fn judged_candidates(
     task: &Task,
     inputs: &FusionInputs<'_>,
+    translations: &CrossFitted,
     block: Range<usize>,
 ) -> Result<Vec<JudgedCandidates<NUM_FEATURES>>> {
-    let FusionInputs { dense, lexical, translations } = inputs;
+    let FusionInputs { dense, lexical, .. } = inputs;
     let depth = fusion_depth(1);
     let nearest = dense.hits(task, lexical, block.clone(), depth)?;
     let texts: Vec<&str> = task.queries[block.clone()].iter().map(|query| query.text.as_str()).collect();
     let by_terms = lexical.search_many(&texts, depth)?;
     Ok(on_all_cores(block.len(), |at| {
         let query = &task.queries[block.start + at];
-        let mut matcher = lexical.matcher(&query.text).with_translations(translations);
+        let mut matcher = lexical.matcher(&query.text).with_translations(translations.of(query));
         let compare = |row| matcher.compare(&task.item(row).text);
         let found = candidates(&of_vectors(&nearest[at]), &of_terms(&by_terms[at]), compare);
         let gain = |row| query.levels.get(row).map_or(0.0, |level| level.gain());
@@ -141,7 +174,6 @@ mod tests {
 
     use souk_io::beir::DataFolder;
     use souk_io::item_text::ItemText;
-    use souk_lexical::TranslationPairs;
 
     use super::*;
 
@@ -163,10 +195,10 @@ mod tests {
         Task::load(&DataFolder::open(home.path()).unwrap(), "dev", &ItemText::default()).unwrap()
     }
 
-    fn learned(query: &str, item: &str) -> Translations {
+    fn pairs(query: &str, item: &str) -> TranslationPairs {
         let mut pairs = TranslationPairs::default();
         (0..10).for_each(|_| pairs.add(query, item, 1.0));
-        pairs.learn()
+        pairs
     }
 
     #[test]
@@ -175,18 +207,35 @@ mod tests {
         let texts = task.items.iter().map(|item| Ok(item.text.clone()));
         let lexical = Lexical::build(texts).unwrap();
         let dense = Engine::dense(&task, &[1.0; 2 * NUM], &[1.0; NUM]).unwrap();
-        let fitted = |translations| {
-            let inputs = FusionInputs { dense: &dense, lexical: &lexical, translations };
+        let fitted = |pairs: &TranslationPairs| {
+            let inputs = FusionInputs { dense: &dense, lexical: &lexical, pairs };
             fit_fusion(&task, &inputs, |_| true, |_| {}).unwrap().unwrap()
         };
-        let none = fitted(Translations::default());
+        let none = fitted(&TranslationPairs::default());
         assert_eq!((none.without_translations, none.fusion.weights.translation), (None, 0.0));
         assert!(none.quality.fitted < 0.7, "the bench is listed first: {:?}", none.quality);
-        let helpful = fitted(learned("sofa", "couch"));
+        let helpful = fitted(&pairs("sofa", "couch"));
         assert_eq!((helpful.quality.fitted, helpful.without_translations), (1.0, Some(none.quality.fitted)));
         assert!(helpful.fusion.weights.translation > 0.0 && helpful.fusion.translations.len() == 1);
-        let useless = fitted(learned("sofa", "bench"));
+        let useless = fitted(&pairs("sofa", "bench"));
         assert!(useless.fusion.translations.is_empty(), "they would need a negative weight");
         assert_eq!((useless.fusion.weights, useless.quality), (none.fusion.weights, none.quality));
+    }
+
+    #[test]
+    fn a_query_is_fitted_with_translations_that_did_not_see_its_pairs() {
+        let task = shop();
+        let mut pairs = TranslationPairs::default();
+        for at in (0..NUM).flat_map(|at| [at; 5]) {
+            pairs.add(&format!("Sofa colour{at}"), &format!("couch colour{at}"), 1.0);
+        }
+        let translations = CrossFitted::learn(&pairs, &task.queries[..7]);
+        assert_eq!(translations.folds.len(), FOLDS);
+        for (at, query) in task.queries[..9].iter().enumerate() {
+            let own = translations.of(query).of(&format!("colour{at}"));
+            assert_eq!(own.is_empty(), at < 7, "{at}: {own:?}");
+            assert!(!translations.of(query).of("sofa").is_empty(), "other queries teach it");
+            assert!(!translations.all.of(&format!("colour{at}")).is_empty());
+        }
     }
 }

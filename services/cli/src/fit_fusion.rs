@@ -12,7 +12,6 @@ use souk::domain::{Level, query_place};
 use souk::error::{Error, Result};
 use souk::lexical::{
     FUSION, FitQuality, FittedFusion, FittedOn, Fusion, Lexical, ModelFusion, TRANSLATIONS, TranslationPairs,
-    Translations,
 };
 use souk::objects;
 use souk::report::{Engine, Fitted, FusionInputs, MIN_QUERIES, Task, TaskQuery, fit_fusion, fit_reranker};
@@ -94,7 +93,7 @@ impl FitFusionCommand {
         let reader = config.open_reader()?;
         let data = DataFolder::open(&self.data)?;
         let task = Task::load(&data, &self.split, reader.item_text())?;
-        let pairs = translation_pairs(&config, &data, reader.item_text(), &self.split);
+        let pairs = translation_pairs(&config, &data, reader.item_text());
         let options = config.search.lexical.unwrap_or_default();
         let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.text.clone())))?;
         let engine = encode_task(&config, &task, self.vectors.as_deref())?;
@@ -131,8 +130,12 @@ impl FitFusionCommand {
         pairs: Result<TranslationPairs>,
     ) -> anyhow::Result<FittedFiles> {
         let JudgedShop { config, dir, task, lexical, is_used } = shop;
-        let (translations, learned_from) = learn(pairs);
-        let inputs = FusionInputs { dense: engine, lexical, translations };
+        let (pairs, problem) = match pairs {
+            Ok(pairs) => (pairs, None),
+            // weights can be fitted without them
+            Err(error) => (TranslationPairs::default(), Some(error)),
+        };
+        let inputs = FusionInputs { dense: engine, lexical, pairs: &pairs };
         let progress = ProgressDisplay::start("queries", Some(task.queries.len() as u64));
         let fitted = fit_fusion(task, &inputs, is_used, |more| progress.add(more))?;
         progress.finish();
@@ -147,12 +150,17 @@ impl FitFusionCommand {
             without_translations: fitted.and_then(|fitted| fitted.without_translations),
         };
         let kept = used.as_ref().map(|fusion| fusion.translations.clone()).unwrap_or_default();
-        let mut text = describe(&fitted_on, used.as_ref()) + &format!("\ntranslations: {learned_from}");
-        match (kept.is_empty(), inputs.translations.is_empty()) {
-            (true, false) => text += ", not used: they bring nothing",
-            (true, true) => {}
-            (false, _) => text += &format!("\nwrote {}", dir.join(TRANSLATIONS).display()),
-        }
+        let mut text = describe(&fitted_on, used.as_ref());
+        text += &match problem {
+            Some(error) => format!("\ntranslations: not used: {error}"),
+            None if kept.is_empty() => "\ntranslations: not used".into(),
+            None => format!(
+                "\ntranslations: {} pairs of words, learned from {} training pairs\nwrote {}",
+                kept.len(),
+                pairs.len(),
+                dir.join(TRANSLATIONS).display()
+            ),
+        };
         text += &format!("\nwrote {}", dir.join(FUSION).display());
         let fusion = FittedFusion::new(used.as_ref().map(|fusion| fusion.weights), fitted_on);
         fusion.save(&kept, dir)?;
@@ -236,23 +244,6 @@ fn describe_reranker(fit: Option<&RerankFit>, dir: &Path) -> String {
         fit.weight,
         dir.display()
     )
-}
-
-/// The translations that pairs teach, and what they were learned from, in words.
-fn learn(pairs: Result<TranslationPairs>) -> (Translations, String) {
-    match pairs {
-        // weights can be fitted without them
-        Err(error) => (Translations::default(), format!("none: {error}")),
-        Ok(pairs) if pairs.is_empty() => {
-            (Translations::default(), "none: all training pairs are of the queries that weights are fitted to".into())
-        }
-        Ok(pairs) => {
-            let num_pairs = pairs.len();
-            let translations = pairs.learn();
-            let text = format!("{} pairs of words, learned from {num_pairs} training pairs", translations.len());
-            (translations, text)
-        }
-    }
 }
 
 fn describe(fitted_on: &FittedOn, fusion: Option<&ModelFusion>) -> String {

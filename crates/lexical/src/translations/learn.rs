@@ -10,6 +10,8 @@
 
 use std::collections::HashMap;
 
+use souk_io::domain::normalized_query;
+
 use super::Translations;
 use crate::analyser::Terms;
 
@@ -34,7 +36,10 @@ pub struct TranslationPairs {
     text: Terms,
 }
 
+#[derive(Clone)]
 struct Pair {
+    /// Normalized.
+    text: String,
     query: Vec<u32>,
     item: Vec<u32>,
     weight: f64,
@@ -59,6 +64,7 @@ impl Default for TranslationPairs {
 impl TranslationPairs {
     /// Adds a pair; `weight` is above 0.
     pub fn add(&mut self, query: &str, item: &str, weight: f32) {
+        let text = normalized_query(query);
         let query = self.read(query).take(MAX_QUERY_TERMS).collect();
         let mut distinct = Vec::new();
         for term in self.read(item) {
@@ -69,7 +75,7 @@ impl TranslationPairs {
                 }
             }
         }
-        self.pairs.push(Pair { query, item: distinct, weight: f64::from(weight) });
+        self.pairs.push(Pair { text, query, item: distinct, weight: f64::from(weight) });
     }
 
     pub fn len(&self) -> usize {
@@ -93,11 +99,17 @@ impl TranslationPairs {
         })
     }
 
-    pub fn learn(mut self) -> Translations {
-        self.drop_rare_terms();
-        let mut rows = self.rows();
+    /// The queries, normalized; one that has several pairs is repeated.
+    pub fn queries(&self) -> impl Iterator<Item = &str> {
+        self.pairs.iter().map(|pair| pair.text.as_str())
+    }
+
+    /// Learns from the pairs whose normalized query `is_used` selects.
+    pub fn learn(&self, is_used: impl Fn(&str) -> bool) -> Translations {
+        let pairs = self.without_rare_terms(is_used);
+        let mut rows = self.rows(&pairs);
         for _ in 0..ROUNDS {
-            self.count(&mut rows);
+            count(&pairs, &mut rows);
             for row in &mut rows {
                 let total = row.counts.iter().sum::<f64>().max(f64::MIN_POSITIVE);
                 row.probabilities = row.counts.iter().map(|count| count / total).collect();
@@ -114,24 +126,26 @@ impl TranslationPairs {
         }))
     }
 
-    fn drop_rare_terms(&mut self) {
+    fn without_rare_terms(&self, is_used: impl Fn(&str) -> bool) -> Vec<Pair> {
+        let mut pairs: Vec<Pair> = self.pairs.iter().filter(|pair| is_used(&pair.text)).cloned().collect();
         let (mut in_items, mut in_queries) = (vec![0_u32; self.numbers.len()], vec![0_u32; self.numbers.len()]);
-        for pair in &self.pairs {
+        for pair in &pairs {
             pair.item.iter().for_each(|term| in_items[*term as usize] += 1);
             pair.query.iter().for_each(|term| in_queries[*term as usize] += 1);
         }
-        for pair in &mut self.pairs {
+        for pair in &mut pairs {
             pair.item.retain(|term| in_items[*term as usize] >= MIN_ITEM_PAIRS);
             pair.query.retain(|term| in_queries[*term as usize] >= MIN_QUERY_PAIRS);
             pair.item.push(NONE);
         }
-        self.pairs.retain(|pair| !pair.query.is_empty());
+        pairs.retain(|pair| !pair.query.is_empty());
+        pairs
     }
 
     /// A row for each term, with all terms of the queries of its pairs as likely.
-    fn rows(&self) -> Vec<Row> {
+    fn rows(&self, pairs: &[Pair]) -> Vec<Row> {
         let mut rows: Vec<Row> = std::iter::repeat_with(Row::default).take(self.numbers.len()).collect();
-        for pair in &self.pairs {
+        for pair in pairs {
             for item in &pair.item {
                 let row = &mut rows[*item as usize];
                 row.queries.extend(&pair.query);
@@ -146,26 +160,26 @@ impl TranslationPairs {
         }
         rows
     }
+}
 
-    /// The E step.
-    fn count(&self, rows: &mut [Row]) {
-        for row in &mut *rows {
-            row.counts = vec![0.0; row.queries.len()];
-        }
-        let mut places = Vec::with_capacity(MAX_ITEM_TERMS + 1);
-        for Pair { query, item, weight } in &self.pairs {
-            for term in query {
-                places.clear();
-                let mut total = 0.0;
-                for item in item {
-                    let row = &rows[*item as usize];
-                    let Ok(place) = row.queries.binary_search(term) else { continue };
-                    places.push((*item as usize, place));
-                    total += row.probabilities[place];
-                }
-                for (item, place) in &places {
-                    rows[*item].counts[*place] += weight * rows[*item].probabilities[*place] / total;
-                }
+/// The E step.
+fn count(pairs: &[Pair], rows: &mut [Row]) {
+    for row in &mut *rows {
+        row.counts = vec![0.0; row.queries.len()];
+    }
+    let mut places = Vec::with_capacity(MAX_ITEM_TERMS + 1);
+    for Pair { query, item, weight, .. } in pairs {
+        for term in query {
+            places.clear();
+            let mut total = 0.0;
+            for item in item {
+                let row = &rows[*item as usize];
+                let Ok(place) = row.queries.binary_search(term) else { continue };
+                places.push((*item as usize, place));
+                total += row.probabilities[place];
+            }
+            for (item, place) in &places {
+                rows[*item].counts[*place] += weight * rows[*item].probabilities[*place] / total;
             }
         }
     }
@@ -180,7 +194,7 @@ mod tests {
         for (query, item, weight) in std::iter::repeat_n(pairs, repeats).flatten() {
             all.add(query, item, *weight);
         }
-        all.learn()
+        all.learn(|_| true)
     }
 
     fn probability(translations: &Translations, query: &str, item: &str) -> Option<f32> {
@@ -201,8 +215,21 @@ mod tests {
         let mut rare_query = TranslationPairs::default();
         rare_query.add("settee", "couch", 1.0);
         (0..5).for_each(|_| rare_query.add("sofa", "couch", 1.0));
-        let learned = rare_query.learn();
+        let learned = rare_query.learn(|_| true);
         assert!(probability(&learned, "settee", "couch").is_none() && learned.len() == 1);
+    }
+
+    #[test]
+    fn only_the_selected_queries_are_learned_from() {
+        let mut pairs = TranslationPairs::default();
+        for _ in 0..5 {
+            pairs.add("Sofa ", "couch", 1.0);
+            pairs.add("settee", "couch", 1.0);
+        }
+        assert_eq!(pairs.queries().collect::<Vec<_>>()[..2], ["sofa", "settee"]);
+        let learned = pairs.learn(|query| query != "settee");
+        assert!(probability(&learned, "settee", "couch").is_none() && learned.len() == 1);
+        assert_eq!(pairs.learn(|_| true).len(), 2);
     }
 
     /// Against an implementation with NumPy that lists all pairs of words.
