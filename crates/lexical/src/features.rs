@@ -2,6 +2,7 @@
 //! nothing of scores or ranks.
 
 use super::analyser::Terms;
+use super::translations::{hash, probability};
 use super::{Lexical, MAX_QUERY_TERMS, QueryTranslations, Translations};
 
 /// Letters of a trigram, 21 bits each.
@@ -128,14 +129,15 @@ impl Lexical {
 /// The feature `translation` of a text with these sorted terms.
 fn translation(query: &[QueryTerm], mut of_text: Vec<&str>) -> f32 {
     of_text.dedup();
+    let hashes: Vec<u64> = of_text.iter().map(|term| hash(term)).collect();
     let (num_terms, num_query_terms) = (of_text.len().max(1) as f32, query.len().max(1) as f32);
     let log_ratio = |QueryTerm { term, translations, background, .. }: &QueryTerm| {
         let (mut own, mut translated) = (0.0, 0.0);
-        for of_item in &of_text {
+        for (of_item, hash) in of_text.iter().zip(&hashes) {
             if of_item == term {
                 own = 1.0;
-            } else if let Ok(at) = translations.binary_search_by(|(known, _)| (**known).cmp(of_item)) {
-                translated += translations[at].1;
+            } else {
+                translated += probability(translations, of_item, *hash).unwrap_or(0.0);
             }
         }
         let p = (OWN_TERMS * own + (1.0 - OWN_TERMS) * translated) / num_terms;

@@ -198,7 +198,7 @@ mod tests {
     }
 
     fn probability(translations: &Translations, query: &str, item: &str) -> Option<f32> {
-        translations.of(query).iter().find(|(term, _)| &**term == item).map(|(_, t)| *t)
+        translations.of(query).iter().find(|known| &*known.item == item).map(|known| known.probability)
     }
 
     #[test]

@@ -25,8 +25,28 @@ pub struct Translations {
     by_query: Arc<HashMap<Box<str>, QueryTranslations>>,
 }
 
-/// The terms of items that translate to one term of a query, in ascending order, with T(query term | item term).
-pub type QueryTranslations = Arc<[(Box<str>, f32)]>;
+/// The terms of items that translate to one term of a query, by hash, because search looks up thousands.
+pub type QueryTranslations = Arc<[Translation]>;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Translation {
+    hash: u64,
+    pub item: Box<str>,
+    /// T(query term | item term).
+    pub probability: f32,
+}
+
+/// T of an item's term, whose hash is `hash`.
+pub fn probability(translations: &[Translation], item: &str, hash: u64) -> Option<f32> {
+    let at = translations.partition_point(|known| known.hash < hash);
+    let same = translations[at..].iter().take_while(|known| known.hash == hash);
+    same.filter(|known| &*known.item == item).map(|known| known.probability).next()
+}
+
+/// FNV-1a.
+pub fn hash(term: &str) -> u64 {
+    term.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
 
 impl PartialEq for Translations {
     fn eq(&self, other: &Self) -> bool {
@@ -38,12 +58,12 @@ impl PartialEq for Translations {
 impl Translations {
     /// From terms of queries, terms of items and T. A pair of terms must not occur twice.
     fn new(entries: impl Iterator<Item = (Box<str>, Box<str>, f32)>) -> Self {
-        let mut by_query: HashMap<Box<str>, Vec<(Box<str>, f32)>> = HashMap::new();
+        let mut by_query: HashMap<Box<str>, Vec<Translation>> = HashMap::new();
         for (query, item, probability) in entries {
-            by_query.entry(query).or_default().push((item, probability));
+            by_query.entry(query).or_default().push(Translation { hash: hash(&item), item, probability });
         }
         let sorted = by_query.into_iter().map(|(query, mut of_query)| {
-            of_query.sort_by(|(a, _), (b, _)| a.cmp(b));
+            of_query.sort_by(|a, b| a.hash.cmp(&b.hash).then_with(|| a.item.cmp(&b.item)));
             (query, of_query.into())
         });
         Self { by_query: Arc::new(sorted.collect()) }
@@ -111,7 +131,8 @@ impl Translations {
         }
         let mut text = format!("{HEADER}\n");
         for (query, of_query) in self.by_query.iter().collect::<BTreeMap<_, _>>() {
-            for (item, probability) in of_query.iter() {
+            let by_item: BTreeMap<&str, f32> = of_query.iter().map(|of| (&*of.item, of.probability)).collect();
+            for (item, probability) in by_item {
                 text += &format!("{query}\t{item}\t{probability}\n");
             }
         }
