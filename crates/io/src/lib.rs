@@ -10,6 +10,7 @@ pub mod catalogue;
 pub mod checksummed;
 pub mod domain;
 pub mod error;
+pub mod fnv;
 pub mod held_out;
 pub mod item_text;
 pub mod objects;

@@ -2,8 +2,9 @@
 //! nothing of scores or ranks.
 
 use super::analyser::Terms;
-use super::translations::{hash, probability};
+use super::translations::probability;
 use super::{Lexical, MAX_QUERY_TERMS, QueryTranslations, Translations};
+use souk_io::fnv::hash_text;
 
 /// Letters of a trigram, 21 bits each.
 const LETTER_BITS: u32 = 21;
@@ -129,7 +130,7 @@ impl Lexical {
 /// The feature `translation` of a text with these sorted terms.
 fn translation(query: &[QueryTerm], mut of_text: Vec<&str>) -> f32 {
     of_text.dedup();
-    let hashes: Vec<u64> = of_text.iter().map(|term| hash(term)).collect();
+    let hashes: Vec<u64> = of_text.iter().map(|term| hash_text(term)).collect();
     let (num_terms, num_query_terms) = (of_text.len().max(1) as f32, query.len().max(1) as f32);
     let log_ratio = |QueryTerm { term, translations, background, .. }: &QueryTerm| {
         let (mut own, mut translated) = (0.0, 0.0);

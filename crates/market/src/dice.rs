@@ -26,11 +26,6 @@ pub fn hash(parts: &[u64]) -> u64 {
     parts.iter().fold(GOLDEN_GAMMA, |sum, part| finalize(sum.wrapping_add(*part).wrapping_mul(0xd6e8_feb8_6659_fd93)))
 }
 
-/// Hash of a text (FNV-1a).
-pub fn hash_text(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
 impl Dice {
     /// Starts a stream; `key` is usually seed, stream constant and index.
     pub fn new(key: &[u64]) -> Self {

@@ -7,11 +7,12 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::catalogue::MarketCatalogue;
-use super::dice::{hash, hash_text};
+use super::dice::hash;
 use super::requests::{self, Request, query_at};
 use super::seller::item_row;
 use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
+use souk_io::fnv::hash_text;
 
 /// File of a market's folder with its seed and counts.
 pub const MANIFEST: &str = "market.json";

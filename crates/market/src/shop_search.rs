@@ -2,10 +2,11 @@
 //! the query's function. Takes query texts and the catalogue; never uses relevance levels.
 
 use super::catalogue::{MarketCatalogue, in_order};
-use super::dice::{Dice, STREAM_CHANNEL, hash_text};
+use super::dice::{Dice, STREAM_CHANNEL};
 use super::requests::Request;
 use super::world::world;
 use souk_io::error::Result;
+use souk_io::fnv::hash_text;
 use souk_lexical::Lexical;
 
 /// Hits of BM25.

@@ -35,7 +35,7 @@ pub struct FusionInputs<'a> {
     /// Vectors of a model.
     pub dense: &'a Engine,
     pub lexical: &'a Lexical,
-    /// What translations are learned from.
+    /// Pairs that translations are learned from; empty for none.
     pub pairs: &'a TranslationPairs,
 }
 

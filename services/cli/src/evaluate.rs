@@ -104,7 +104,7 @@ enum Channel {
     Dense,
     /// BM25, without a model
     Lexical,
-    /// Both, fused with the weights of search.hybrid (default: those of `souk fit-fusion`, else equal ones)
+    /// Both, fused with the weights of search.hybrid (default: those of `souk fit-fusion`, else the default ones)
     Hybrid,
 }
 
@@ -282,7 +282,7 @@ fn perplexity_of(config: &Config, file: &Path, folder: &DataFolder) -> souk::Res
     perplexity(&encoder, rule, &catalogue)
 }
 
-/// As served: the configured weights if there are any, else those fitted to the model, else equal ones.
+/// As served: the configured weights if there are any, else those fitted to the model, else the default ones.
 fn fusion(config: &Config) -> anyhow::Result<Fusion> {
     let fitted = ModelFusion::load(&config.model_dir()?)?;
     let hybrid = config.search.hybrid;

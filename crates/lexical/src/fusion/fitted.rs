@@ -97,7 +97,9 @@ impl ModelFusion {
     /// Copies what was fitted to the model in a folder, if anything was, into the folder of another.
     pub fn copy(from: &Path, to: &Path) -> Result<()> {
         if let Some(fitted) = FittedFusion::load(from)? {
-            fitted.save(&Translations::load(from)?, to)?;
+            // a file that no weight multiplies is not copied
+            let translations = Self::load(from)?.unwrap_or_default().translations;
+            fitted.save(&translations, to)?;
         }
         Ok(())
     }

@@ -303,14 +303,7 @@ mod tests {
 
     #[test]
     fn fitted_weights_add_scores_and_terms() {
-        let weights = FeatureWeights {
-            dense: 2.0,
-            lexical: 0.5,
-            overlap: 3.0,
-            trigrams: 1.0,
-            missing_numbers: -4.0,
-            translation: 0.5,
-        };
+        let weights = FeatureWeights::from_array([2.0, 0.5, 3.0, 1.0, -4.0, 0.5]);
         let fusion = fitted(weights);
         let (dense, lexical) = (list(&[("a", 0.8), ("b", 0.6)]), list(&[("b", 8.0), ("c", 3.0)]));
         let terms = |key: &str| match key {
@@ -341,14 +334,7 @@ mod tests {
 
     #[test]
     fn candidates_have_the_features_that_fitted_weights_multiply() {
-        let weights = FeatureWeights {
-            dense: 2.0,
-            lexical: 0.5,
-            overlap: 3.0,
-            trigrams: 1.0,
-            missing_numbers: -4.0,
-            translation: 0.5,
-        };
+        let weights = FeatureWeights::from_array([2.0, 0.5, 3.0, 1.0, -4.0, 0.5]);
         let fusion = fitted(weights);
         let dense: Vec<_> = (0..100).map(|at| (at, 1.0 - at as f32 / 200.0)).collect();
         let lexical: Vec<_> = (50..90).map(|at| (3 * at, 90.0 - at as f32)).collect();

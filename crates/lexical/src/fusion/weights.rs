@@ -113,7 +113,7 @@ impl Fusion {
         }
     }
 
-    /// What the terms of hits are compared with, besides the query.
+    /// Translations that the terms of hits are compared with, besides the query; empty without fitted weights.
     pub fn translations(&self) -> Translations {
         match self {
             Self::Weights(_) => Translations::default(),

@@ -62,8 +62,11 @@ impl Default for TranslationPairs {
 }
 
 impl TranslationPairs {
-    /// Adds a pair; `weight` is above 0.
+    /// Adds a pair. One without weight teaches nothing.
     pub fn add(&mut self, query: &str, item: &str, weight: f32) {
+        if weight <= 0.0 {
+            return;
+        }
         let text = normalized_query(query);
         let query = self.read(query).take(MAX_QUERY_TERMS).collect();
         let mut distinct = Vec::new();
@@ -206,6 +209,12 @@ mod tests {
         let learned = learned(&[("sofa", "couch", 1.0)], 10);
         assert_eq!(probability(&learned, "sofa", "couch"), Some(10.0 / 15.0));
         assert_eq!(learned.len(), 1, "a term translates to itself, and none to nothing");
+    }
+
+    #[test]
+    fn a_pair_without_weight_changes_nothing() {
+        let weighted = [("sofa", "couch", 1.0)];
+        assert_eq!(learned(&[weighted[0], ("bench", "couch seat", 0.0)], 10), learned(&weighted, 10));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use souk_io::atomic_dir::write_atomic;
 use souk_io::beir::lines;
 use souk_io::error::{Error, Result};
+use souk_io::fnv::hash_text;
 
 pub use learn::TranslationPairs;
 
@@ -31,9 +32,9 @@ pub type QueryTranslations = Arc<[Translation]>;
 #[derive(Clone, Debug, PartialEq)]
 pub struct Translation {
     hash: u64,
-    pub item: Box<str>,
+    item: Box<str>,
     /// T(query term | item term).
-    pub probability: f32,
+    probability: f32,
 }
 
 /// T of an item's term, whose hash is `hash`.
@@ -41,11 +42,6 @@ pub fn probability(translations: &[Translation], item: &str, hash: u64) -> Optio
     let at = translations.partition_point(|known| known.hash < hash);
     let same = translations[at..].iter().take_while(|known| known.hash == hash);
     same.filter(|known| &*known.item == item).map(|known| known.probability).next()
-}
-
-/// FNV-1a.
-pub fn hash(term: &str) -> u64 {
-    term.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 impl PartialEq for Translations {
@@ -60,7 +56,7 @@ impl Translations {
     fn new(entries: impl Iterator<Item = (Box<str>, Box<str>, f32)>) -> Self {
         let mut by_query: HashMap<Box<str>, Vec<Translation>> = HashMap::new();
         for (query, item, probability) in entries {
-            by_query.entry(query).or_default().push(Translation { hash: hash(&item), item, probability });
+            by_query.entry(query).or_default().push(Translation { hash: hash_text(&item), item, probability });
         }
         let sorted = by_query.into_iter().map(|(query, mut of_query)| {
             of_query.sort_by(|a, b| a.hash.cmp(&b.hash).then_with(|| a.item.cmp(&b.item)));
@@ -78,7 +74,7 @@ impl Translations {
         self.by_query.is_empty()
     }
 
-    /// What translates to a term of a query.
+    /// Terms of items that translate to a term of a query.
     pub fn of(&self, query_term: &str) -> QueryTranslations {
         self.by_query.get(query_term).cloned().unwrap_or_default()
     }

@@ -9,9 +9,10 @@ use super::{
     Attribute, AttributeValue, Brand, Category, Department, Fact, Facts, Function, FunctionTask, MAX_SLOTS, NONE,
     Series, Slot, World,
 };
-use crate::dice::{Dice, hash_text};
+use crate::dice::Dice;
 use crate::world::units;
 use souk_io::error::{Error, Result};
+use souk_io::fnv::hash_text;
 
 const FILES: [(&str, &str); 10] = [
     ("shared.toml", include_str!("shared.toml")),

@@ -214,14 +214,7 @@ mod tests {
 
     #[test]
     fn fitted_weights_explain_each_part_of_the_score() {
-        let weights = FeatureWeights {
-            dense: 2.0,
-            lexical: 0.5,
-            overlap: 3.0,
-            trigrams: 1.0,
-            missing_numbers: -4.0,
-            translation: 0.5,
-        };
+        let weights = FeatureWeights::from_array([2.0, 0.5, 3.0, 1.0, -4.0, 0.5]);
         let fusion = Fusion::Fitted(ModelFusion { weights, ..ModelFusion::default() });
         let terms = TermFeatures { overlap: 0.5, trigrams: 0.25, missing_numbers: 1.0, translation: 3.0 };
         let hits = hybrid(&found(&["a"]), &found(&["a"]), &fusion, 3, |_| terms);

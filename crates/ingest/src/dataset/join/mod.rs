@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use self::seen::SeenKeys;
 use super::strength::Strength;
 use crate::log::{DeadLetter, Lane, Message};
+use souk_io::fnv;
 use souk_io::ubi::{Action, EventRecord, QueryRecord, Record, RecordReader};
 
 /// Upper bound of the remembered query texts.
@@ -397,17 +398,12 @@ fn payload_text(payload: &[u8]) -> String {
 /// FNV-1a over the parts, each ended by a byte that never occurs in UTF-8. Stable across builds, because keys are
 /// stored.
 fn key(parts: &[&[u8]]) -> u64 {
-    extended(0xcbf2_9ce4_8422_2325, parts)
+    extended(fnv::START, parts)
 }
 
 /// Key of the parts that `hash` stands for and of these.
-fn extended(mut hash: u64, parts: &[&[u8]]) -> u64 {
-    for part in parts {
-        for byte in part.iter().chain(&[0xff]) {
-            hash = (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
-    hash
+fn extended(hash: u64, parts: &[&[u8]]) -> u64 {
+    parts.iter().fold(hash, |hash, part| fnv::extended(hash, part.iter().chain(&[0xff]).copied()))
 }
 
 /// Keys of the latest event's search. Events of one search mostly come together.
