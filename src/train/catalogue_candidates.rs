@@ -13,7 +13,7 @@ use tch::{Device, Kind, Tensor};
 
 use super::TrainSettings;
 use super::batch::Batch;
-use super::context::{StageContext, StepContext, read_item, read_query};
+use super::context::{StageContext, StepContext, read_items, read_queries};
 use super::grad_cache::{Chunking, GradCache};
 use crate::candidates::{Bank, BankSearch, CandidateSettings, CandidateSource};
 use souk_io::catalogue::Catalogue;
@@ -72,10 +72,8 @@ impl CatalogueCandidates {
     pub fn join(&self, stage: &StageContext, encoder: &Encoder, batch: &mut Batch) -> Result<()> {
         let Some(bank) = &self.bank else { return Ok(()) };
         let own = stage.own_pairs(batch);
-        let mut texts = Vec::with_capacity(own.len());
-        for pair in &batch.pairs[own] {
-            texts.push(read_query(&encoder.reader(), pair.query)?);
-        }
+        let queries: Vec<&str> = batch.pairs[own].iter().map(|pair| pair.query).collect();
+        let texts = read_queries(&encoder.reader(), &queries)?;
         let _guard = tch::no_grad_guard();
         let (_, queries) = GradCache::encode(encoder, texts, stage.inference_chunking())?;
         let nearest = nearest(stage, bank, &queries, self.settings.num_neighbors)?.all;
@@ -137,10 +135,8 @@ impl BankSpec {
             if stop.load(Ordering::Relaxed) {
                 return Err(Error::input("building the bank was cancelled"));
             }
-            let mut texts = Vec::with_capacity(BLOCK);
-            for row in start..self.rows.end.min(start + BLOCK) {
-                texts.push(read_item(catalogue, &encoder.reader(), row as u32)?);
-            }
+            let rows: Vec<u32> = (start..self.rows.end.min(start + BLOCK)).map(|row| row as u32).collect();
+            let texts = read_items(catalogue, &encoder.reader(), &rows)?;
             blocks.push(GradCache::encode(encoder, texts, self.chunking)?.1);
         }
         Bank::build(self.rows.start, Tensor::cat(&blocks, 0), self.search, stop)

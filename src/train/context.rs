@@ -15,6 +15,7 @@ use super::settings::{MicroBatch, TrainSettings};
 use crate::objective::{Needs, Vectors};
 use souk_ingest::dataset::Pairs;
 use souk_io::catalogue::Catalogue;
+use souk_io::cores::on_all_cores;
 use souk_io::domain::TextKind;
 use souk_io::error::{Error, Result};
 use souk_io::shuffle::{Draw, Order, Permutation};
@@ -148,14 +149,9 @@ impl<'a> StageContext<'a> {
 
     /// The texts of this process: the queries of its pairs, then its items.
     fn read(&self, reader: &Reader, batch: &Batch) -> Result<Vec<Text>> {
-        let (pairs, items) = (self.own_pairs(batch), self.own_items(batch));
-        let mut texts = Vec::with_capacity(pairs.len() + items.len());
-        for pair in pairs {
-            texts.push(read_query(reader, batch.query(pair))?);
-        }
-        for row in &batch.items[items] {
-            texts.push(read_item(self.catalogue, reader, *row)?);
-        }
+        let queries: Vec<&str> = self.own_pairs(batch).map(|pair| batch.query(pair)).collect();
+        let mut texts = read_queries(reader, &queries)?;
+        texts.extend(read_items(self.catalogue, reader, &batch.items[self.own_items(batch)])?);
         Ok(texts)
     }
 }
@@ -163,6 +159,14 @@ impl<'a> StageContext<'a> {
 pub fn read_query(reader: &Reader, query: &str) -> Result<Text> {
     let named = |e: Error| Error::input(format!("the query `{query}` cannot be trained on")).because(e);
     reader.read(query, Some(TextKind::Query)).map_err(named)
+}
+
+pub fn read_queries(reader: &Reader, queries: &[&str]) -> Result<Vec<Text>> {
+    on_all_cores(queries.len(), |at| read_query(reader, queries[at])).into_iter().collect()
+}
+
+pub fn read_items(catalogue: &Catalogue, reader: &Reader, rows: &[u32]) -> Result<Vec<Text>> {
+    on_all_cores(rows.len(), |at| read_item(catalogue, reader, rows[at])).into_iter().collect()
 }
 
 pub fn read_item(catalogue: &Catalogue, reader: &Reader, row: u32) -> Result<Text> {

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use tch::{Device, Tensor};
 
 use super::batch::Batch;
-use super::context::{StageContext, read_item, read_query};
+use super::context::{StageContext, read_items, read_queries};
 use super::judge::{AsyncJudge, OwnedQuestion, PendingRewards, Questions};
 use super::reference::{Reference, TextKey};
 use crate::objective::{Group, RGrpoSettings, group_advantages, prefix_cosines};
@@ -162,13 +162,17 @@ impl JudgeContext {
         let Some(reference) = &self.reference else { return Ok(None) };
         let mut reference =
             reference.try_borrow_mut().map_err(|e| Error::device("the reference is in use").because(e))?;
-        let reader = encoder.reader();
+        let (reader, chunking) = (encoder.reader(), stage.inference_chunking());
         let pairs = &batch.pairs[stage.own_pairs(batch)];
         let keys: Vec<TextKey> = pairs.iter().map(|pair| TextKey::Query(pair.query.into())).collect();
-        let queries = reference.vectors(&keys, |at| read_query(&reader, pairs[at].query))?;
+        let queries = reference.vectors(&keys, chunking, |fresh| {
+            read_queries(&reader, &fresh.iter().map(|at| pairs[*at].query).collect::<Vec<_>>())
+        })?;
         let rows = &batch.items[stage.own_items(batch)];
         let keys: Vec<TextKey> = rows.iter().map(|row| TextKey::Item(*row)).collect();
-        let items = reference.vectors(&keys, |at| read_item(stage.catalogue, &reader, rows[at]))?;
+        let items = reference.vectors(&keys, chunking, |fresh| {
+            read_items(stage.catalogue, &reader, &fresh.iter().map(|at| rows[*at]).collect::<Vec<_>>())
+        })?;
         let items = gather_rows(stage.collective, &items)?;
         Ok(Some(Tensor::cat(&prefix_cosines(prefixes, &queries, &items.all), 1)))
     }

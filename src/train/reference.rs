@@ -18,8 +18,8 @@ pub enum TextKey {
 
 /// Size of the cache; a full cache is cleared.
 const MAX_BYTES: usize = 2 << 30;
-/// Tokens of one forward pass.
-const CHUNK_TOKENS: usize = 2048;
+const CPU_CHUNKING: Chunking =
+    Chunking { chunk_tokens: 2048, keep_tokens: 0, steps: false, dropout: false, bf16: false, seed: 0 };
 
 pub struct Reference {
     encoder: Encoder,
@@ -33,30 +33,37 @@ impl Reference {
         Ok(Self { encoder: encoder.freeze()?, places: HashMap::new(), vectors: Vec::new() })
     }
 
-    /// `[n, d]` in the order of `keys`, on the model's device; `text` is called for texts that are not cached.
-    pub fn vectors(&mut self, keys: &[TextKey], text: impl Fn(usize) -> Result<Text>) -> Result<Tensor> {
+    /// `[n, d]` in the order of `keys`, on the model's device; `read` reads the texts of the keys that are not cached, by their places.
+    /// A GPU encodes in chunks as the policy's, with the same rounding.
+    pub fn vectors(
+        &mut self,
+        keys: &[TextKey],
+        of_policy: Chunking,
+        read: impl FnOnce(&[usize]) -> Result<Vec<Text>>,
+    ) -> Result<Tensor> {
         let _guard = tch::no_grad_guard();
         let width = self.encoder.dimensions() as usize;
         if self.vectors.len() * size_of::<f32>() > MAX_BYTES {
             self.places.clear();
             self.vectors.clear();
         }
-        let (mut texts, mut next) = (Vec::new(), self.vectors.len() / width);
+        let (mut missing, mut next) = (Vec::new(), self.vectors.len() / width);
         for (at, key) in keys.iter().enumerate() {
             if !self.places.contains_key(key) {
-                texts.push(text(at)?);
+                missing.push(at);
                 self.places.insert(key.clone(), next);
                 next += 1;
             }
         }
-        if !texts.is_empty() {
+        if !missing.is_empty() {
             // one text a pass gives the same bits in any batch, so that a resumed stage is exact; a GPU would idle, and is not
             // exact to the bit anyway
-            let alone = self.encoder.device() == Device::Cpu && !self.encoder.is_exact_in_any_batch();
-            let chunk_tokens = if alone { 1 } else { CHUNK_TOKENS };
-            let chunking =
-                Chunking { chunk_tokens, keep_tokens: 0, steps: false, dropout: false, bf16: false, seed: 0 };
-            let (_, fresh) = GradCache::encode(&self.encoder, texts, chunking)?;
+            let chunking = match self.encoder.device() {
+                Device::Cpu if self.encoder.is_exact_in_any_batch() => CPU_CHUNKING,
+                Device::Cpu => Chunking { chunk_tokens: 1, ..CPU_CHUNKING },
+                _ => of_policy,
+            };
+            let (_, fresh) = GradCache::encode(&self.encoder, read(&missing)?, chunking)?;
             self.vectors.extend(Vec::<f32>::try_from(fresh.to_kind(Kind::Float).contiguous().view([-1]))?);
         }
         let mut rows = Vec::with_capacity(keys.len() * width);

@@ -261,6 +261,10 @@ impl Model for CrossEncoder {
     fn metrics() -> &'static WorkerMetrics {
         &RELEVANCE
     }
+
+    fn device(&self) -> Device {
+        Self::device(self)
+    }
 }
 
 /// Parts of a model.

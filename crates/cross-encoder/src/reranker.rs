@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use tch::Device;
 
 use super::judge::batches;
 use super::model::CrossEncoder;
@@ -160,6 +161,10 @@ impl Model for PairScorer {
 
     fn metrics() -> &'static WorkerMetrics {
         &RELEVANCE
+    }
+
+    fn device(&self) -> Device {
+        self.0.device()
     }
 }
 

@@ -1,5 +1,5 @@
 //! Foundation of all crates of Souk: the error type, items and levels, data folders, search-log records, object stores,
-//! atomic and checksummed files, and telemetry.
+//! atomic and checksummed files, work on all cores, and telemetry.
 
 pub mod address;
 pub mod atomic_dir;
@@ -8,6 +8,7 @@ pub mod backoff;
 pub mod beir;
 pub mod catalogue;
 pub mod checksummed;
+pub mod cores;
 pub mod domain;
 pub mod error;
 pub mod fnv;

@@ -1,11 +1,10 @@
 //! Catalogue of a market: the traits of each item, a function of seed and row only. Never holds texts; `seller` generates
 //! them on demand.
 
-use std::thread;
-
 use super::dice::{Dice, STREAM_TRAITS, hash};
 use super::quality::{Maker, Sales};
 use super::world::{Facts, MAX_SLOTS, NONE, world};
+use souk_io::cores::on_all_cores;
 
 /// Properties of an item that the oracle judges by.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -48,12 +47,11 @@ pub struct MarketCatalogue {
 
 impl MarketCatalogue {
     pub fn build(seed: u64, num_items: u32) -> Self {
-        let rows: Vec<u32> = (0..num_items).collect();
-        let traits = in_order(&rows, |row| draw(seed, *row));
+        let traits = on_all_cores(num_items as usize, |row| draw(seed, row as u32));
         let world = world();
         let mut by_function = vec![Vec::new(); world.functions.len()];
-        for (row, item) in rows.iter().zip(&traits) {
-            by_function[world.categories[usize::from(item.category)].function].push(*row);
+        for (row, item) in (0..num_items).zip(&traits) {
+            by_function[world.categories[usize::from(item.category)].function].push(row);
         }
         Self { seed, traits, by_function }
     }
@@ -84,28 +82,6 @@ impl MarketCatalogue {
         let rows = self.of_function(function).iter().take_while(|row| **row < SAMPLE);
         rows.filter_map(|row| self.get(*row))
     }
-}
-
-/// Parallel map on all cores; results in input order.
-pub fn in_order<T: Sync, R: Send>(input: &[T], make: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    on_threads(thread::available_parallelism().map_or(1, usize::from), input, make)
-}
-
-fn on_threads<T: Sync, R: Send>(threads: usize, input: &[T], make: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let part = input.len().div_ceil(threads).max(1);
-    thread::scope(|scope| {
-        let make = &make;
-        let parts: Vec<_> =
-            input.chunks(part).map(|rows| scope.spawn(move || rows.iter().map(make).collect::<Vec<R>>())).collect();
-        let mut all = Vec::with_capacity(input.len());
-        for part in parts {
-            match part.join() {
-                Ok(made) => all.extend(made),
-                Err(panic) => std::panic::resume_unwind(panic),
-            }
-        }
-        all
-    })
 }
 
 fn draw(seed: u64, row: u32) -> Traits {
@@ -155,16 +131,6 @@ mod tests {
         assert!(few.iter().all(|(row, item)| many.get(row) == Some(item)));
         let other = MarketCatalogue::build(4, 50);
         assert!(few.iter().any(|(row, item)| other.get(row) != Some(item)));
-    }
-
-    #[test]
-    fn results_are_independent_of_the_number_of_threads() {
-        let rows: Vec<u32> = (0..101).collect();
-        let alone: Vec<Traits> = rows.iter().map(|row| draw(9, *row)).collect();
-        for threads in [1, 2, 3, 7, 200] {
-            assert_eq!(on_threads(threads, &rows, |row| draw(9, *row)), alone);
-        }
-        assert!(on_threads(2, &[], |row: &u32| *row).is_empty());
     }
 
     #[test]

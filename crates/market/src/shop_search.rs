@@ -1,10 +1,11 @@
 //! Simulated production search, the source of the log: BM25 with a popularity boost, plus a few items from a noisy guess of
 //! the query's function. Takes query texts and the catalogue; never uses relevance levels.
 
-use super::catalogue::{MarketCatalogue, in_order};
+use super::catalogue::MarketCatalogue;
 use super::dice::{Dice, STREAM_CHANNEL};
 use super::requests::Request;
 use super::world::world;
+use souk_io::cores::on_all_cores;
 use souk_io::error::Result;
 use souk_io::fnv::hash_text;
 use souk_lexical::Lexical;
@@ -51,8 +52,8 @@ impl<'a> ShopSearch<'a> {
     pub fn pools(&self, requests: &[Request]) -> Result<Vec<Vec<ShopHit>>> {
         let texts: Vec<&str> = requests.iter().map(|request| request.text.as_str()).collect();
         let found = self.lexical.search_many(&texts, BM25_HITS)?;
-        let both: Vec<_> = requests.iter().zip(found).collect();
-        Ok(in_order(&both, |(request, hits)| {
+        Ok(on_all_cores(requests.len(), |at| {
+            let (request, hits) = (&requests[at], &found[at]);
             let best = hits.first().map_or(1.0, |hit| hit.score);
             let mut pool: Vec<ShopHit> = hits
                 .iter()

@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use super::catalogue::{MarketCatalogue, in_order};
+use super::catalogue::MarketCatalogue;
 use super::oracle::{MANIFEST, MarketSpec, Oracle};
 use super::requests::{Split, query_id};
 use super::rewrite::rewrite;
@@ -11,6 +11,7 @@ use super::seller::{self, item_id};
 use super::sessions::Sessions;
 use super::shop_search::{ShopHit, ShopSearch};
 use souk_io::beir::{Counts, DataWriter};
+use souk_io::cores::on_all_cores;
 use souk_io::domain::{Item, Judgement, Level, Query};
 use souk_io::error::Result;
 use souk_io::item_text::ItemText;
@@ -61,8 +62,9 @@ fn write_items(
     let batches = (0..num_items).step_by(BATCH as usize).map(|from| (from..num_items.min(from + BATCH)).collect());
     let items = batches.flat_map(|rows: Vec<u32>| {
         progress(WriteStep::Items, rows.len() as u64);
-        in_order(&rows, |row| {
-            let item: Option<Item> = catalogue.get(*row).map(|traits| seller::item(catalogue.seed, *row, traits));
+        on_all_cores(rows.len(), |at| {
+            let row = rows[at];
+            let item: Option<Item> = catalogue.get(row).map(|traits| seller::item(catalogue.seed, row, traits));
             item.expect("every row of the catalogue has an item")
         })
     });

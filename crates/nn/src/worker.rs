@@ -8,6 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tch::Device;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -28,20 +29,30 @@ pub trait Model: Send + 'static {
     fn run(&self, inputs: &[&Self::Input]) -> Result<Vec<Self::Output>>;
 
     fn metrics() -> &'static WorkerMetrics;
+
+    /// Device that it runs on.
+    fn device(&self) -> Device;
 }
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// Token budget of one batch; a longer text is a batch of its own.
-    pub batch_tokens: usize,
+    /// Token budget of one batch; a longer text is a batch of its own. Default: 1,024 on a CPU, 16,384 on a GPU.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub batch_tokens: Option<usize>,
     /// Maximum number of texts queued or running.
     pub queue_texts: usize,
 }
 
+impl Limits {
+    fn batch_tokens_on(&self, device: Device) -> usize {
+        self.batch_tokens.unwrap_or(if device == Device::Cpu { 1 << 10 } else { 1 << 14 })
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Self { batch_tokens: 1024, queue_texts: 4096 }
+        Self { batch_tokens: None, queue_texts: 4096 }
     }
 }
 
@@ -56,7 +67,8 @@ const WAIT_DIVISOR: u32 = 8;
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
 
 pub struct Worker<M: Model> {
-    limits: Limits,
+    queue_texts: usize,
+    batch_tokens: usize,
     capacity: Arc<Semaphore>,
     /// `None` only while dropping, so that the thread sees the end of the queue.
     queue: Option<UnboundedSender<Job<M>>>,
@@ -90,7 +102,8 @@ impl Drop for QueuePermit {
 
 impl<M: Model> Worker<M> {
     pub fn start(model: M, limits: Limits) -> Result<Self> {
-        for (name, value) in [("batch_tokens", limits.batch_tokens), ("queue_texts", limits.queue_texts)] {
+        let (batch_tokens, queue_texts) = (limits.batch_tokens_on(model.device()), limits.queue_texts);
+        for (name, value) in [("batch_tokens", batch_tokens), ("queue_texts", queue_texts)] {
             if !(1..=MAX_LIMIT).contains(&value) {
                 return Err(Error::config("worker", format!("`{name}` is {value}: set it to 1 to {MAX_LIMIT}")));
             }
@@ -98,19 +111,25 @@ impl<M: Model> Worker<M> {
         let (queue, jobs) = unbounded_channel();
         let thread = std::thread::Builder::new()
             .name(format!("souk-{}", M::NAME))
-            .spawn(move || run(&model, jobs, limits.batch_tokens))
+            .spawn(move || run(&model, jobs, batch_tokens))
             .map_err(|e| Error::device(format!("cannot start the {}'s thread", M::NAME)).because(e))?;
-        let capacity = Arc::new(Semaphore::new(limits.queue_texts));
-        Ok(Self { limits, capacity, queue: Some(queue), thread: Some(thread) })
+        let capacity = Arc::new(Semaphore::new(queue_texts));
+        Ok(Self { queue_texts, batch_tokens, capacity, queue: Some(queue), thread: Some(thread) })
     }
 
-    pub fn limits(&self) -> Limits {
-        self.limits
+    /// Maximum number of texts queued or running.
+    pub fn queue_texts(&self) -> usize {
+        self.queue_texts
+    }
+
+    /// Token budget of one batch.
+    pub fn batch_tokens(&self) -> usize {
+        self.batch_tokens
     }
 
     /// Reserves capacity for `texts` texts, all or none. Never waits: `Busy` if the queue is full.
     pub fn reserve(&self, texts: usize) -> Result<QueuePermit> {
-        let max_texts = self.limits.queue_texts;
+        let max_texts = self.queue_texts;
         if texts > max_texts {
             return Err(Error::input(format!("{texts} texts at once, but the queue holds {max_texts}: send fewer")));
         }

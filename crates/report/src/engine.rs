@@ -6,7 +6,6 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
-use std::thread;
 
 use tch::Tensor;
 
@@ -14,6 +13,7 @@ use super::run_file::{RunLine, read_run};
 use super::task::{Task, TaskQuery};
 use souk_cross_encoder::{PairScorer, Reordered, reorder};
 use souk_io::beir::lines;
+use souk_io::cores::on_all_cores;
 use souk_io::domain::{Query, TextKind};
 use souk_io::error::{Error, Result};
 use souk_lexical::{ChannelHit, FusedHit, Fusion, Lexical, LexicalHit, fuse, fusion_depth};
@@ -280,22 +280,6 @@ fn vectors<'a>(
         progress()
     })?;
     Ok(flat)
-}
-
-/// Results of `0..num`, in order.
-pub(super) fn on_all_cores<T: Send>(num: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let num_threads = thread::available_parallelism().map_or(1, usize::from);
-    let share = num.div_ceil(num_threads).max(1);
-    let work = &work;
-    thread::scope(|scope| {
-        let starts = (0..num).step_by(share);
-        let threads: Vec<_> =
-            starts.map(|start| scope.spawn(move || (start..num.min(start + share)).map(work).collect())).collect();
-        let parts = threads
-            .into_iter()
-            .flat_map(|thread| -> Vec<T> { thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)) });
-        parts.collect()
-    })
 }
 
 /// Orders the first `num` hits of each query by the judge's scores; equal ones keep their order. A hit's score becomes the judge's, and

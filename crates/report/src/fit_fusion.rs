@@ -4,9 +4,10 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ops::Range;
 
-use super::engine::{Engine, RERANKED_QUERIES, of_terms, of_vectors, on_all_cores};
+use super::engine::{Engine, RERANKED_QUERIES, of_terms, of_vectors};
 use super::task::{Task, TaskQuery};
 use souk_cross_encoder::{PairScorer, RerankFit, RerankQuality};
+use souk_io::cores::on_all_cores;
 use souk_io::domain::normalized_query;
 use souk_io::error::Result;
 use souk_lexical::{

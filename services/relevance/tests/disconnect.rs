@@ -28,7 +28,7 @@ async fn until(holds: impl Fn() -> bool) {
 
 #[tokio::test]
 async fn callers_that_leave_cost_nothing_more() {
-    let worker = Limits { batch_tokens: 32, queue_texts: PAIRS as usize };
+    let worker = Limits { batch_tokens: Some(32), queue_texts: PAIRS as usize };
     let running = Running::of_model(ServeSettings { worker, ..ServeSettings::default() }).await;
     let item = |at: u64| json!({"id": at.to_string(), "text": "oak lamp ".repeat(20)});
     let items: Vec<Value> = (0..PAIRS).map(item).collect();

@@ -16,7 +16,7 @@ use crate::candidates::{Bank, BankSearch};
 use crate::objective::{DpoSettings, Group, GroupLoss, MinedSettings, PairwiseSettings, Vectors};
 use crate::train::batch::Batch;
 use crate::train::catalogue_candidates::{BankSpec, nearest};
-use crate::train::context::{Outcome, StageContext, StepContext, read_query};
+use crate::train::context::{Outcome, StageContext, StepContext, read_queries};
 use crate::train::grad_cache::GradCache;
 use crate::train::judge_context::{GroupRewards, JudgeContext};
 use crate::train::policy_metrics::PolicySums;
@@ -148,10 +148,8 @@ impl MinedNegatives {
     /// Finds and judges the nearest items of this process's queries; none if the stage was asked to stop.
     fn mine(&self, at: &Preparation, bank: &Bank, queries: &[TrainingPair<'_>]) -> Result<Option<Vec<MinedQuery>>> {
         let (stage, encoder, _guard) = (&at.stage, at.encoder, tch::no_grad_guard());
-        let mut texts = Vec::with_capacity(queries.len());
-        for pair in queries {
-            texts.push(read_query(&encoder.reader(), pair.query)?);
-        }
+        let read: Vec<&str> = queries.iter().map(|pair| pair.query).collect();
+        let texts = read_queries(&encoder.reader(), &read)?;
         let (_, vectors) = GradCache::encode(encoder, texts, stage.inference_chunking())?;
         let found = nearest(stage, bank, &vectors, self.settings.depth)?;
         let rows = found.all[found.own].to_vec();

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tch::Device;
+
 use super::{Encoder, Reader, Text};
 use crate::worker::{self, Limits, Model, QueuePermit};
 use souk_io::error::{Error, Result};
@@ -29,8 +31,14 @@ impl EncoderWorker {
         &self.reader
     }
 
-    pub fn limits(&self) -> Limits {
-        self.worker.limits()
+    /// Maximum number of texts queued or running.
+    pub fn queue_texts(&self) -> usize {
+        self.worker.queue_texts()
+    }
+
+    /// Token budget of one batch.
+    pub fn batch_tokens(&self) -> usize {
+        self.worker.batch_tokens()
     }
 
     /// Reserves capacity for `texts` texts, all or none. Never waits: `Busy` if the queue is full.
@@ -75,5 +83,9 @@ impl Model for Encoder {
 
     fn metrics() -> &'static WorkerMetrics {
         &ENCODER
+    }
+
+    fn device(&self) -> Device {
+        Self::device(self)
     }
 }

@@ -14,7 +14,7 @@ fn encoder() -> Encoder {
 }
 
 fn worker(batch_tokens: usize, queue_texts: usize) -> EncoderWorker {
-    EncoderWorker::start(encoder(), Limits { batch_tokens, queue_texts }).unwrap()
+    EncoderWorker::start(encoder(), Limits { batch_tokens: Some(batch_tokens), queue_texts }).unwrap()
 }
 
 fn read(worker: &EncoderWorker, texts: usize) -> Vec<Text> {
@@ -47,7 +47,8 @@ fn a_full_queue_is_an_immediate_error_and_recovers() {
 #[test]
 fn rejects_limits_out_of_range() {
     for (batch_tokens, queue_texts) in [(0, 8), (8, 0), (usize::MAX, 8), (8, usize::MAX)] {
-        let error = EncoderWorker::start(encoder(), Limits { batch_tokens, queue_texts }).err().unwrap();
+        let error =
+            EncoderWorker::start(encoder(), Limits { batch_tokens: Some(batch_tokens), queue_texts }).err().unwrap();
         assert!(matches!(error, Error::Config { .. }), "{error}");
     }
 }

@@ -110,7 +110,7 @@ async fn what_is_too_much_is_refused_or_cut() {
 
 #[tokio::test]
 async fn overload_is_answered_at_once_and_passes() {
-    let worker = Limits { batch_tokens: 256, queue_texts: 1000 };
+    let worker = Limits { batch_tokens: Some(256), queue_texts: 1000 };
     let running = std::sync::Arc::new(Running::of_model(ServeSettings { worker, ..ServeSettings::default() }).await);
     let items: Vec<Value> = (0..800).map(|at| json!({"id": at.to_string(), "text": "oak lamp ".repeat(10)})).collect();
     let body = std::sync::Arc::new(bytes(&json!({"query": "lamp", "items": items})));
