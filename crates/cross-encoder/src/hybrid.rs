@@ -7,12 +7,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde::{Deserialize, Serialize};
+use tch::Device;
 
 use super::agreement::Agreement;
 use super::calibration::{Calibration, Choice};
 use super::head::{Grading, Loss};
 use super::reranker::PairScorer;
 use souk_io::atomic_dir::write_json_atomic;
+use souk_io::cores::on_all_cores;
 use souk_io::domain::{Level, TextKind};
 use souk_io::error::{Error, Result};
 use souk_lexical::{Lexical, ModelFusion, UnindexedTexts};
@@ -23,7 +25,8 @@ use souk_reward::{Question, RewardSource, Verdict};
 pub const HYBRID_JUDGE: &str = "hybrid-judge.json";
 const FORMAT: u32 = 1;
 /// Texts of one forward pass.
-const BATCH: usize = 32;
+const CPU_BATCH: usize = 32;
+const GPU_BATCH: usize = 1024;
 
 /// Content of `hybrid-judge.json`: what fused scores mean.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -84,7 +87,13 @@ impl HybridGrading {
     }
 }
 
-/// Scores texts for a query as hybrid search does.
+/// A query, and the texts that are scored for it.
+pub struct AskedTexts<'a> {
+    pub query: &'a str,
+    pub texts: Vec<&'a str>,
+}
+
+/// Scores texts for queries as hybrid search does.
 pub struct HybridScorer {
     // libtorch tensors are not shared between threads
     models: Mutex<Models>,
@@ -111,44 +120,60 @@ impl HybridScorer {
         Ok(Self { models: Mutex::new(Models { encoder, reranker }), reader, lexical, fusion })
     }
 
-    /// The fused score of each text.
-    pub fn scores(&self, query: &str, texts: &[&str]) -> Result<Vec<f32>> {
-        let ModelFusion { weights, translations } = &self.fusion;
-        let mut unindexed = UnindexedTexts::default();
-        texts.iter().for_each(|text| unindexed.push(text));
-        let mut scores = vec![0.0; texts.len()];
-        for hit in self.lexical.search_unindexed(query, &unindexed)? {
-            scores[hit.row as usize] = weights.lexical * hit.score;
-        }
-        let mut matcher = self.lexical.matcher(query).with_translations(translations);
+    /// The fused score of each of these texts, for each query.
+    pub fn scores(&self, asked: &[AskedTexts<'_>]) -> Result<Vec<Vec<f32>>> {
         // a panic in a forward pass leaves the models unchanged
         let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        let cosines = self.cosines(&models.encoder, query, texts)?;
-        for ((score, text), cosine) in scores.iter_mut().zip(texts).zip(cosines) {
-            *score += weights.dense * cosine + weights.of_terms(&matcher.compare(text));
+        let cosines = self.cosines(&models.encoder, asked)?;
+        let mut scores = Vec::with_capacity(asked.len());
+        for of_terms in on_all_cores(asked.len(), |at| self.of_terms(&asked[at])) {
+            scores.push(of_terms?);
         }
+        let cosines = scores.iter_mut().flatten().zip(cosines);
+        cosines.for_each(|(score, cosine)| *score += self.fusion.weights.dense * cosine);
         if let Some((reranker, weight)) = &models.reranker {
-            for (score, output) in scores.iter_mut().zip(reranker.outputs(query, texts)?) {
-                *score += weight * output;
+            for (AskedTexts { query, texts }, scores) in asked.iter().zip(&mut scores) {
+                for (score, output) in scores.iter_mut().zip(reranker.outputs(query, texts)?) {
+                    *score += weight * output;
+                }
             }
         }
         Ok(scores)
     }
 
-    fn cosines(&self, encoder: &Encoder, query: &str, texts: &[&str]) -> Result<Vec<f32>> {
-        let unit = |vector: &Vec<f32>| vector.iter().map(|x| x * x).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
-        let read = self.reader.read(query, Some(TextKind::Query))?;
-        let query = encoder.vectors(&[&read])?.swap_remove(0);
-        let mut cosines = Vec::with_capacity(texts.len());
-        for batch in texts.chunks(BATCH) {
-            let read = batch.iter().map(|text| self.reader.read(text, Some(TextKind::Item)));
-            let read = read.collect::<Result<Vec<Text>>>()?;
-            for vector in encoder.vectors(&read.iter().collect::<Vec<_>>())? {
-                let dot: f32 = vector.iter().zip(&query).map(|(a, b)| a * b).sum();
-                cosines.push(dot / unit(&vector) / unit(&query));
-            }
+    /// The parts of the scores that are not the model's.
+    fn of_terms(&self, AskedTexts { query, texts }: &AskedTexts<'_>) -> Result<Vec<f32>> {
+        let ModelFusion { weights, translations } = &self.fusion;
+        let mut unindexed = UnindexedTexts::default();
+        texts.iter().for_each(|text| unindexed.push(text));
+        let mut matcher = self.lexical.matcher(query).with_translations(translations);
+        let mut scores: Vec<f32> = texts.iter().map(|text| weights.of_terms(&matcher.compare(text))).collect();
+        for hit in self.lexical.search_unindexed(query, &unindexed)? {
+            scores[hit.row as usize] += weights.lexical * hit.score;
         }
-        Ok(cosines)
+        Ok(scores)
+    }
+
+    /// The cosine of every text with its query, one query after another.
+    fn cosines(&self, encoder: &Encoder, asked: &[AskedTexts<'_>]) -> Result<Vec<f32>> {
+        let queries = asked.iter().map(|asked| (asked.query, TextKind::Query));
+        let items = asked.iter().flat_map(|asked| asked.texts.iter().map(|text| (*text, TextKind::Item)));
+        let all: Vec<(&str, TextKind)> = queries.chain(items).collect();
+        let read = on_all_cores(all.len(), |at| self.reader.read(all[at].0, Some(all[at].1)));
+        let read = read.into_iter().collect::<Result<Vec<Text>>>()?;
+        let batch = if encoder.device() == Device::Cpu { CPU_BATCH } else { GPU_BATCH };
+        let mut vectors = Vec::with_capacity(read.len());
+        for batch in read.chunks(batch) {
+            vectors.extend(encoder.vectors(&batch.iter().collect::<Vec<_>>())?);
+        }
+        let unit = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
+        let (queries, items) = vectors.split_at(asked.len());
+        let of_item = queries.iter().zip(asked).flat_map(|(query, asked)| asked.texts.iter().map(move |_| query));
+        let cosine = |query: &[f32], item: &[f32]| {
+            let dot: f32 = item.iter().zip(query).map(|(a, b)| a * b).sum();
+            dot / unit(item) / unit(query)
+        };
+        Ok(of_item.zip(items).map(|(query, item)| cosine(query, item)).collect())
     }
 }
 
@@ -177,12 +202,14 @@ impl RewardSource for HybridJudge {
         for (at, question) in asked.iter().enumerate() {
             by_query.entry(question.query).or_default().push(at);
         }
+        let texts = by_query.iter().map(|(query, places)| {
+            let texts = places.iter().map(|at| asked[*at].item).collect();
+            AskedTexts { query, texts }
+        });
+        let scores = self.scorer.scores(&texts.collect::<Vec<_>>())?;
         let mut verdicts = vec![None; asked.len()];
-        for (query, places) in by_query {
-            let texts: Vec<&str> = places.iter().map(|at| asked[*at].item).collect();
-            for (at, score) in places.into_iter().zip(self.scorer.scores(query, &texts)?) {
-                verdicts[at] = Some(self.grading.verdict(&[score]));
-            }
+        for (at, score) in by_query.into_values().flatten().zip(scores.into_iter().flatten()) {
+            verdicts[at] = Some(self.grading.verdict(&[score]));
         }
         Ok(verdicts)
     }

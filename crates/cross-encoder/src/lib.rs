@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 pub use self::agreement::Agreement;
 pub use self::calibration::{Bin, Calibration, Choice, NUM_BINS, Reliability};
 pub use self::head::{Grading, Loss};
-pub use self::hybrid::{HYBRID_JUDGE, HybridGrading, HybridJudge, HybridScorer};
+pub use self::hybrid::{AskedTexts, HYBRID_JUDGE, HybridGrading, HybridJudge, HybridScorer};
 pub use self::judge::CrossEncoderJudge;
 pub use self::manifest::{Base, CrossEncoderManifest, MANIFEST, TrainedOn};
 pub use self::model::{CrossEncoder, EncoderShape};

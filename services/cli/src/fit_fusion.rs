@@ -6,7 +6,7 @@ use clap::Args;
 use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::cross_encoder::{
-    HYBRID_JUDGE, HybridGrading, MAX_RERANKED, RERANKER, RerankFit, RerankQuality, disable_reranker,
+    AskedTexts, HYBRID_JUDGE, HybridGrading, MAX_RERANKED, RERANKER, RerankFit, RerankQuality, disable_reranker,
 };
 use souk::domain::{Level, query_place};
 use souk::error::{Error, Result};
@@ -110,11 +110,17 @@ impl FitFusionCommand {
             json["reranker"] = serde_json::to_value(&fitted)?;
         }
         let is_judge = dir.join(HYBRID_JUDGE).exists();
-        if is_judge && !self.as_judge && fusion.weights.is_none() {
+        if is_judge && fusion.weights.is_none() {
             let file = dir.join(HYBRID_JUDGE);
             std::fs::remove_file(&file).map_err(Error::store(&file, "remove it"))?;
             text += "\nno judge any more: it needs fitted weights";
-        } else if self.as_judge || is_judge {
+        }
+        if self.as_judge && fusion.weights.is_none() {
+            let problem = "--as-judge: a judge needs fitted weights, and here they are no better than the default ones, or too few \
+                           queries are judged: judge more of them, or use another model";
+            return Err(Error::input(problem).into());
+        }
+        if fusion.weights.is_some() && (self.as_judge || is_judge) {
             let grading = fit.calibrate(fusion.fitted_on.model)?;
             text += &describe_judge(&grading, &dir.join(HYBRID_JUDGE));
             json["judge"] = serde_json::to_value(&grading)?;
@@ -212,7 +218,8 @@ impl JudgedShop<'_> {
         for query in task.queries.iter().filter(|query| is_used(query)) {
             let (rows, levels): (Vec<u32>, Vec<Level>) = query.levels.iter().map(|(row, level)| (*row, *level)).unzip();
             let texts: Vec<&str> = rows.iter().map(|row| task.item(*row).text.as_str()).collect();
-            pairs.extend(scorer.scores(&query.text, &texts)?.into_iter().zip(levels));
+            let scores = scorer.scores(&[AskedTexts { query: &query.text, texts }])?;
+            pairs.extend(scores.into_iter().flatten().zip(levels));
             progress.add(1);
             if pairs.len() >= MAX_JUDGED_PAIRS {
                 break;

@@ -75,6 +75,11 @@ impl<'a> ExperimentPaths<'a> {
         }
     }
 
+    /// The file that marks a fit as done.
+    fn fitted(&self, row: &ExperimentRow, seed: u64) -> PathBuf {
+        self.home(row, seed).join("fitted")
+    }
+
     pub fn run(&self, row: &ExperimentRow, seed: u64) -> PathBuf {
         self.home(row, seed).join("run")
     }
@@ -137,6 +142,8 @@ impl Jobs {
             needs.push(paths.out.join("shop.ingested"));
         }
         needs.extend(plan.rows(row.needs_models(plan)).map(|row| paths.model(row, seed).join("config.json")));
+        let fitted = plan.rows(row.needs_models(plan)).filter(|row| row.fit.is_some());
+        needs.extend(fitted.map(|row| paths.fitted(row, seed)));
         needs.extend(plan.rows(row.needs_runs()).map(|row| paths.run(row, seed).join(METRICS)));
         let name = if row.is_seeded(plan) { format!("{} (seed {seed})", row.name) } else { row.name.clone() };
         if !matches!(row.kind, RowKind::Lexical | RowKind::Model) {
@@ -153,7 +160,7 @@ impl Jobs {
             needs.extend(hybrid.insert(model, metrics.clone()));
         }
         if let Some(args) = fit_args(plan, paths, row, seed) {
-            let (name, output) = (format!("{name}, fit of hybrid search"), home.join("fitted"));
+            let (name, output) = (format!("{name}, fit of hybrid search"), paths.fitted(row, seed));
             self.0.push(Job::new(&name, args, output.clone(), &home.join("fit"), needs));
             needs = vec![output];
         }
@@ -268,6 +275,9 @@ fn fit_args(plan: &ExperimentPlan, paths: &ExperimentPaths, row: &ExperimentRow,
     args.extend(["--set".into(), format!("train.held_out={}", fit.held_out)]);
     if let Some((rerank, by)) = row.rerank.as_ref().and_then(|rerank| Some((rerank, plan.row(&rerank.by)?))) {
         args.extend(["--reranker".into(), text(&paths.model(by, seed)), "--depth".into(), rerank.depth.to_string()]);
+    }
+    if fit.as_judge {
+        args.push("--as-judge".into());
     }
     args.extend(row.measured.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
     Some(args)

@@ -93,6 +93,9 @@ pub struct Fit {
     /// As in `train.held_out`, if the split is that of training.
     #[serde(default)]
     pub held_out: f64,
+    /// Makes hybrid search a judge (`--as-judge`); a row that learns from it names this row in its `set`.
+    #[serde(default)]
+    pub as_judge: bool,
 }
 
 /// One row: a line of a table, or the base model of another row.

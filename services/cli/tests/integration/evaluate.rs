@@ -246,7 +246,7 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
     assert!(!Path::new(&model).join("translations.tsv").exists(), "translations without a weight");
     assert!(!Path::new(&model).join("hybrid-judge.json").exists(), "a judge of other weights");
     let judge = [&fit[..], &held_out, &["--as-judge"]].concat();
-    assert_fails(2, "has no fitted weights of hybrid search", &judge);
+    assert_fails(2, "--as-judge: a judge needs fitted weights", &judge);
 }
 
 #[test]

@@ -245,24 +245,29 @@ fn a_row_is_measured_with_the_pipeline_that_it_names() {
 fn a_row_learns_from_what_fitted_hybrid_search_finds_for_training_queries() {
     let home = new_experiment();
     let rows = "[[row]]\nid = \"hybrid\"\nname = \"Hybrid\"\nkind = \"model\"\nfrom = \"base\"\nchannel = \"hybrid\"\n\
-                fit = { split = \"train\", held_out = 0.5 }\n\n\
+                fit = { split = \"train\", held_out = 0.5, as_judge = true }\n\n\
                 [[row]]\nid = \"teacher\"\nname = \"Teacher\"\nkind = \"model\"\nfrom = \"base\"\nchannel = \"hybrid\"\n\
                 split = \"train\"\ndepth = 120\n\n\
                 [[row]]\nid = \"distilled\"\nname = \"Distilled\"\nkind = \"train\"\nfrom = \"base\"\nconfig = \"stage.toml\"\n\
-                set = [\"objective={type='distil', run='{teacher.run}/run.trec', group=4}\"]\n\n[[table]]";
-    let plan = PLAN.replacen("[[table]]", rows, 1).replace("\"rgrpo\"]", "\"hybrid\", \"distilled\"]");
+                set = [\"objective={type='distil', run='{teacher.run}/run.trec', group=4}\"]\n\n\
+                [[row]]\nid = \"judged\"\nname = \"Judged\"\nkind = \"train\"\nfrom = \"base\"\nconfig = \"stage.toml\"\n\
+                set = [\"model.path={hybrid}\"]\n\n[[table]]";
+    let plan = PLAN.replacen("[[table]]", rows, 1).replace("\"rgrpo\"]", "\"hybrid\", \"distilled\", \"judged\"]");
     fs::write(home.path().join("plan.toml"), plan.replace("seeds = [1, 2]", "seeds = [1]")).unwrap();
     let (code, out, log) = experiment(home.path(), &["--dry-run", "--device", "cpu", "--precision", "f32"]);
     assert_eq!(code, Some(0), "{log}");
     let line =
         |start: &str| out.lines().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{start}: {out}"));
     assert!(
-        line("souk fit-fusion --model out/base/seed-1/model").ends_with("train.held_out=0.5 --device cpu"),
+        line("souk fit-fusion --model out/base/seed-1/model").ends_with("train.held_out=0.5 --as-judge --device cpu"),
         "{out}"
     );
     assert!(line("souk train").ends_with("--device cpu --precision f32"), "{out}");
     assert!(!line("souk evaluate --channel lexical").contains("--device"), "{out}");
 
+    // fitted weights are no better here, so they make no judge
+    let plan = fs::read_to_string(home.path().join("plan.toml")).unwrap().replace(", as_judge = true", "");
+    fs::write(home.path().join("plan.toml"), plan).unwrap();
     let (code, out, log) = experiment(home.path(), &[]);
     assert_eq!(code, Some(0), "{log}");
     assert!(out.contains("| Distilled |") && out.contains("| Hybrid |"), "{out}");
@@ -270,6 +275,7 @@ fn a_row_learns_from_what_fitted_hybrid_search_finds_for_training_queries() {
     let fitted = place("Hybrid (seed 1), evaluation: done");
     assert!(fitted < place("] Teacher (seed 1), evaluation") && fitted > place("fit of hybrid search: done"), "{log}");
     assert!(place("Teacher (seed 1), evaluation: done") < place("] Distilled (seed 1)\n"), "{log}");
+    assert!(place("fit of hybrid search: done") < place("] Judged (seed 1)\n"), "{log}");
     assert!(home.path().join("out/base/seed-1/model/fusion.json").exists());
     let (code, _, log) = experiment(home.path(), &[]);
     assert_eq!((code, log.as_str()), (Some(0), ""), "a second run has nothing to do");
