@@ -50,6 +50,14 @@ pub enum NativeError {
         /// Problem.
         problem: String,
     },
+    /// An environment variable has a value that is not known.
+    #[error("{name}: {problem}")]
+    Setting {
+        /// Name of the variable.
+        name: &'static str,
+        /// Problem.
+        problem: String,
+    },
     /// The processor lacks a required feature.
     #[error("{0}")]
     Unsupported(&'static str),

@@ -165,21 +165,31 @@ pub fn supports_bf16() -> bool {
     unsafe { ffi::souk_supports_bf16() != 0 }
 }
 
+const PRODUCTS: &str = "SOUK_PRODUCTS";
+
 /// False if libtorch's products of such factors are faster here than the packed ones. Measured once per process and kind, unless
 /// the environment variable `SOUK_PRODUCTS` says `packed` or `libtorch`; anything else there is an error.
 pub fn packed_products_are_faster(factors: Kind) -> NativeResult<bool> {
-    static FASTER: [OnceLock<Result<bool, String>>; 2] = [OnceLock::new(), OnceLock::new()];
+    static FASTER: [OnceLock<bool>; 2] = [OnceLock::new(), OnceLock::new()];
     let bf16 = factors == Kind::BFloat16;
     if bf16 && !supports_bf16() {
         return Ok(false);
     }
-    let chosen = FASTER[usize::from(bf16)].get_or_init(|| match std::env::var_os("SOUK_PRODUCTS") {
-        None => measured_gain(factors).map(|gain| gain > MIN_GAIN).map_err(|error| error.to_string()),
-        Some(name) if name == "packed" => Ok(true),
-        Some(name) if name == "libtorch" => Ok(false),
-        Some(name) => Err(format!("is `{}`: use packed or libtorch, or unset it to measure", name.display())),
-    });
-    chosen.clone().or_else(|problem| bad("SOUK_PRODUCTS", problem))
+    match std::env::var_os(PRODUCTS) {
+        None => {}
+        Some(name) if name == "packed" => return Ok(true),
+        Some(name) if name == "libtorch" => return Ok(false),
+        Some(name) => {
+            let problem = format!("is `{}`: use packed or libtorch, or unset it to measure", name.display());
+            return Err(NativeError::Setting { name: PRODUCTS, problem });
+        }
+    }
+    let measured = &FASTER[usize::from(bf16)];
+    if let Some(faster) = measured.get() {
+        return Ok(*faster);
+    }
+    let faster = measured_gain(factors)? > MIN_GAIN;
+    Ok(*measured.get_or_init(|| faster))
 }
 
 /// Below one, because training with packed products needs less memory and fewer passes over it.

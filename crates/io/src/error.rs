@@ -98,6 +98,7 @@ impl From<souk_native::NativeError> for Error {
         match error {
             // its text names the missing feature and what to use instead
             souk_native::NativeError::Unsupported(problem) => Self::config("precision", problem),
+            souk_native::NativeError::Setting { name, problem } => Self::config(name, problem),
             error => Self::device("a native kernel rejected its input").because(error),
         }
     }

@@ -130,6 +130,10 @@ fn packed_products_train_like_those_of_libtorch() {
         });
         assert!(are_near(&packed, &plain, 1e-5), "{objective}: losses {packed:?} and {plain:?}");
     }
+    let output = train(home.path(), "unknown", "bert", 1, INFO_NCE).env("SOUK_PRODUCTS", "mkl").output().unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(message.contains("SOUK_PRODUCTS: is `mkl`: use packed or libtorch"), "{message}");
+    assert_eq!(output.status.code(), Some(2), "{message}");
 }
 
 #[test]
