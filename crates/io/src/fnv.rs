@@ -4,11 +4,13 @@
 pub const START: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;
 
+#[inline]
 pub fn hash_text(text: &str) -> u64 {
     extended(START, text.bytes())
 }
 
 /// Hash of the bytes that `hash` stands for and of these.
+#[inline]
 pub fn extended(hash: u64, bytes: impl Iterator<Item = u8>) -> u64 {
     bytes.fold(hash, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(PRIME))
 }

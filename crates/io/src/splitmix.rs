@@ -32,11 +32,13 @@ impl SplitMix64 {
 }
 
 /// Hash of a number: the first output of the generator with this seed.
+#[inline]
 pub fn mix(seed: u64) -> u64 {
     finalize(seed.wrapping_add(GOLDEN_GAMMA))
 }
 
 /// Mixes all bits of a number.
+#[inline]
 pub fn finalize(bits: u64) -> u64 {
     let bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

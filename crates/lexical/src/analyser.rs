@@ -287,6 +287,12 @@ fn latin(letter: char) -> &'static str {
 /// Appends `text` in lower case, without accents, and with one sign for each of quotes, dashes, fractions and
 /// multiplication.
 fn fold(text: &str, folded: &mut String) {
+    if text.is_ascii() {
+        let start = folded.len();
+        folded.push_str(text);
+        folded[start..].make_ascii_lowercase();
+        return;
+    }
     for letter in text.chars() {
         match letter {
             '\0'..='\x7f' => folded.push(letter.to_ascii_lowercase()),

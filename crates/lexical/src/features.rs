@@ -5,6 +5,7 @@ use super::analyser::Terms;
 use super::translations::probability;
 use super::{Lexical, MAX_QUERY_TERMS, QueryTranslations, Translations};
 use souk_io::fnv::hash_text;
+use souk_io::splitmix::mix;
 
 /// Letters of a trigram, 21 bits each.
 const LETTER_BITS: u32 = 21;
@@ -35,18 +36,29 @@ pub struct TermMatcher {
     terms: Vec<QueryTerm>,
     /// Sorted.
     trigrams: Vec<u64>,
+    /// A bit for each of them, by `filter_bit`: most of a text's trigrams need no search.
+    trigram_filter: [u64; 4],
     text: Terms,
+    /// Hashes of the terms of the text just read.
+    hashes: Vec<u64>,
     /// Whether there are any translations.
     translates: bool,
 }
 
+/// A term and its hash, which is compared first.
+#[derive(Clone)]
+struct HashedTerm {
+    hash: u64,
+    text: String,
+}
+
 #[derive(Clone)]
 struct QueryTerm {
-    term: String,
+    term: HashedTerm,
     /// Weight if the text has the term.
     weight: f32,
     /// Terms that stand for a misspelled one, and the weight if the text lacks the term itself.
-    corrected: Vec<String>,
+    corrected: Vec<HashedTerm>,
     corrected_weight: f32,
     translations: QueryTranslations,
     /// The term's share of the terms of all items.
@@ -59,39 +71,47 @@ impl TermMatcher {
         text.read(query);
         let mut terms: Vec<QueryTerm> = Vec::new();
         for term in text.iter().take(MAX_QUERY_TERMS) {
-            if terms.iter().all(|known| known.term != term) {
+            if terms.iter().all(|known| known.term.text != term) {
                 terms.push(lexical.query_term(term));
             }
         }
         let mut trigrams: Vec<u64> = trigrams(text.folded()).collect();
         trigrams.sort_unstable();
         trigrams.dedup();
-        Self { terms, trigrams, text, translates: false }
+        let mut trigram_filter = [0; 4];
+        for trigram in &trigrams {
+            let (word, bit) = filter_bit(*trigram);
+            trigram_filter[word] |= bit;
+        }
+        Self { terms, trigrams, trigram_filter, text, hashes: Vec::new(), translates: false }
     }
 
     /// Compares with translations of the text's terms too.
     pub fn with_translations(mut self, translations: &Translations) -> Self {
         self.translates = !translations.is_empty();
-        self.terms.iter_mut().for_each(|term| term.translations = translations.of(&term.term));
+        self.terms.iter_mut().for_each(|term| term.translations = translations.of(&term.term.text));
         self
     }
 
     pub fn compare(&mut self, text: &str) -> TermFeatures {
         self.text.read(text);
-        let mut of_text: Vec<&str> = self.text.iter().collect();
-        of_text.sort_unstable();
-        let has = |term: &str| of_text.binary_search(&term).is_ok();
+        self.hashes.clear();
+        self.hashes.extend(self.text.iter().map(hash_text));
+        let has = |HashedTerm { hash, text }: &HashedTerm| {
+            let same = self.hashes.iter().enumerate().filter(|(_, of_text)| *of_text == hash);
+            same.map(|(at, _)| self.text.get(at)).any(|term| term == text)
+        };
         let (mut matched, mut total, mut missing_numbers) = (0.0, 0.0, 0.0);
         for QueryTerm { term, weight, corrected, corrected_weight, .. } in &self.terms {
             let has_term = has(term);
-            let has_any = has_term || !corrected.is_empty() && corrected.iter().all(|term| has(term));
+            let has_any = has_term || !corrected.is_empty() && corrected.iter().all(has);
             let weight = if has_term { *weight } else { *corrected_weight };
             total += weight;
             matched += if has_any { weight } else { 0.0 };
-            missing_numbers += f32::from(!has_term && term.starts_with(|letter: char| letter.is_ascii_digit()));
+            missing_numbers += f32::from(!has_term && term.text.starts_with(|letter: char| letter.is_ascii_digit()));
         }
         let overlap = if total > 0.0 { matched / total } else { 0.0 };
-        let translation = if self.translates { translation(&self.terms, of_text) } else { 0.0 };
+        let translation = if self.translates { self.translation() } else { 0.0 };
         TermFeatures { overlap, trigrams: self.trigram_share(), missing_numbers, translation }
     }
 
@@ -99,12 +119,37 @@ impl TermMatcher {
     fn trigram_share(&self) -> f32 {
         let mut found = vec![false; self.trigrams.len()];
         for trigram in trigrams(self.text.folded()) {
-            if let Ok(at) = self.trigrams.binary_search(&trigram) {
+            let (word, bit) = filter_bit(trigram);
+            if self.trigram_filter[word] & bit != 0
+                && let Ok(at) = self.trigrams.binary_search(&trigram)
+            {
                 found[at] = true;
             }
         }
         let num = found.iter().filter(|found| **found).count();
         num as f32 / self.trigrams.len().max(1) as f32
+    }
+
+    /// The feature `translation` of the text just read.
+    fn translation(&self) -> f32 {
+        let of_text = self.hashes.iter().enumerate().map(|(at, hash)| (*hash, self.text.get(at)));
+        let mut of_text: Vec<(u64, &str)> = of_text.collect();
+        of_text.sort_unstable();
+        of_text.dedup();
+        let (num_terms, num_query_terms) = (of_text.len().max(1) as f32, self.terms.len().max(1) as f32);
+        let log_ratio = |QueryTerm { term, translations, background, .. }: &QueryTerm| {
+            let (mut own, mut translated) = (0.0, 0.0);
+            for (hash, of_item) in &of_text {
+                if *hash == term.hash && *of_item == term.text {
+                    own = 1.0;
+                } else {
+                    translated += probability(translations, of_item, *hash).unwrap_or(0.0);
+                }
+            }
+            let p = (OWN_TERMS * own + (1.0 - OWN_TERMS) * translated) / num_terms;
+            ((1.0 - BACKGROUND) * p / (BACKGROUND * background)).ln_1p()
+        };
+        self.terms.iter().map(log_ratio).sum::<f32>() / num_query_terms
     }
 }
 
@@ -123,28 +168,22 @@ impl Lexical {
         let num_terms = (self.mean * f64::from(self.num_items())).max(1.0);
         let background = ((f64::from(doc_freq) + 0.5) / num_terms) as f32;
         let translations = QueryTranslations::default();
-        QueryTerm { term: term.to_owned(), weight, corrected, corrected_weight, translations, background }
+        let corrected = corrected.into_iter().map(HashedTerm::new).collect();
+        let term = HashedTerm::new(term.to_owned());
+        QueryTerm { term, weight, corrected, corrected_weight, translations, background }
     }
 }
 
-/// The feature `translation` of a text with these sorted terms.
-fn translation(query: &[QueryTerm], mut of_text: Vec<&str>) -> f32 {
-    of_text.dedup();
-    let hashes: Vec<u64> = of_text.iter().map(|term| hash_text(term)).collect();
-    let (num_terms, num_query_terms) = (of_text.len().max(1) as f32, query.len().max(1) as f32);
-    let log_ratio = |QueryTerm { term, translations, background, .. }: &QueryTerm| {
-        let (mut own, mut translated) = (0.0, 0.0);
-        for (of_item, hash) in of_text.iter().zip(&hashes) {
-            if of_item == term {
-                own = 1.0;
-            } else {
-                translated += probability(translations, of_item, *hash).unwrap_or(0.0);
-            }
-        }
-        let p = (OWN_TERMS * own + (1.0 - OWN_TERMS) * translated) / num_terms;
-        ((1.0 - BACKGROUND) * p / (BACKGROUND * background)).ln_1p()
-    };
-    query.iter().map(log_ratio).sum::<f32>() / num_query_terms
+impl HashedTerm {
+    fn new(text: String) -> Self {
+        Self { hash: hash_text(&text), text }
+    }
+}
+
+/// A bit of the filter: the word that it is in, and its mask.
+fn filter_bit(trigram: u64) -> (usize, u64) {
+    let hash = mix(trigram);
+    ((hash >> 62) as usize, 1 << (hash >> 56 & 63))
 }
 
 /// Each three neighbouring letters, spaces included.

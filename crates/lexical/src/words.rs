@@ -42,13 +42,15 @@ pub fn unit(word: &str, is_spaced: bool) -> Option<&'static str> {
     })
 }
 
+const STOP_WORDS: [&str; 29] = [
+    "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "from", "if", "in", "into", "is", "it", "of", "on",
+    "or", "that", "the", "their", "then", "there", "these", "this", "to", "was", "with",
+];
+
 /// Returns whether a word is a stop word. `no` and `not` are not, because they change the meaning.
 pub fn is_stop_word(word: &str) -> bool {
-    const WORDS: [&str; 29] = [
-        "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "from", "if", "in", "into", "is", "it", "of",
-        "on", "or", "that", "the", "their", "then", "there", "these", "this", "to", "was", "with",
-    ];
-    word.len() <= 5 && WORDS.binary_search(&word).is_ok()
+    // most words need no search
+    word.len() <= 5 && word.starts_with(['a', 'b', 'f', 'i', 'o', 't', 'w']) && STOP_WORDS.binary_search(&word).is_ok()
 }
 
 /// Everyday English of four or more letters, in the singular.
@@ -114,6 +116,11 @@ const IRREGULAR: [(&str, &str); 44] = [
     ("womens", "woman"),
 ];
 
+/// Last letters of the words in `IRREGULAR`: most words need no search.
+fn may_be_irregular(word: &str) -> bool {
+    ["s", "en", "eet", "eeth", "ice", "eese", "ople"].iter().any(|end| word.ends_with(end))
+}
+
 /// Singular of a lower-case word, as the prefix to keep and the ending to append.
 pub fn singular(word: &str) -> (&str, &'static str) {
     if word.len() <= 3 || !word.is_ascii() {
@@ -122,7 +129,9 @@ pub fn singular(word: &str) -> (&str, &'static str) {
             _ => (word, ""),
         };
     }
-    if let Ok(at) = IRREGULAR.binary_search_by(|(plural, _)| (*plural).cmp(word)) {
+    if may_be_irregular(word)
+        && let Ok(at) = IRREGULAR.binary_search_by(|(plural, _)| (*plural).cmp(word))
+    {
         return ("", IRREGULAR[at].1);
     }
     let ends = |ending: &str| word.ends_with(ending);
@@ -144,8 +153,9 @@ mod tests {
 
     #[test]
     fn lists_are_sorted_for_binary_search() {
-        assert!(IRREGULAR.is_sorted());
-        assert!(["a", "but", "their", "with"].into_iter().all(is_stop_word));
+        assert!(IRREGULAR.is_sorted() && STOP_WORDS.is_sorted());
+        assert!(IRREGULAR.iter().all(|(plural, _)| may_be_irregular(plural)));
+        assert!(STOP_WORDS.into_iter().all(is_stop_word));
         assert!(!["no", "not", "desk"].into_iter().any(is_stop_word));
         assert!(["about", "need", "which", "your"].into_iter().all(is_everyday_word));
     }
