@@ -32,6 +32,8 @@ def main():
     parser.add_argument("--precision", default="int8", help="of the measured models: int8, as served, or f32 without VNNI")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
+    # a model's vectors of the catalogue are computed once
+    vectors = ("--precision", options.precision, "--vectors", options.work / "vectors")
     shop, rated = options.work / "shop", options.work / "rated"
     if not (shop / "served").exists():
         began = time.time()
@@ -40,7 +42,7 @@ def main():
     if not rated.exists():
         held_out = ("--set", f"train.held_out={HELD_OUT}", "--data", options.data)
         run(options, "train", "--config", "configs/home-depot.toml", "--model", options.model, *held_out, "--out", rated)
-        run(options, "fit-fusion", "--model", rated, "--split", "train", "--precision", options.precision, *held_out)
+        run(options, "fit-fusion", "--model", rated, "--split", "train", *vectors, *held_out)
     print("\nby the log's newest days:")
     show({name: overall(shop / f"measured/{name}-test") for name in ("BM25", "untrained", "supervised", "r-grpo")})
     print(f"\nby raters, split {options.split}:")
@@ -50,8 +52,7 @@ def main():
         "served": shop / "served", "raters": rated,
     }
     for name, model in models.items():
-        for kind, flags in (("vectors", ()), ("hybrid", ("--channel", "hybrid"))):
-            flags = (*flags, "--precision", options.precision)
+        for kind, flags in (("vectors", vectors), ("hybrid", ("--channel", "hybrid", *vectors))):
             table[f"{name}, {kind}"] = measure(options, f"{name}-{kind}", "--model", model, *flags)
     show(table)
     for kind in ("vectors", "hybrid"):
