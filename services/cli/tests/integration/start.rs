@@ -172,8 +172,18 @@ fn two_files_become_a_measured_and_trained_model() {
     let queries = shop.join("measured/untrained-test/queries.jsonl");
     let now = fs::read_to_string(&queries).unwrap();
     fs::write(&queries, now.replace("\"ndcg_linear@10\"", "\"gone\"")).unwrap();
+    // a machine that lost its power leaves unfinished folders, which are made anew
+    let [judge, measured] = ["models/judge", "measured/untrained-test"].map(|name| shop.join(name));
+    fs::remove_dir_all(&judge).unwrap();
+    fs::create_dir(&judge).unwrap();
+    for folder in [&judge, &measured] {
+        let part = folder.with_extension("part");
+        fs::create_dir(&part).unwrap();
+        fs::write(part.join("model.safetensors"), "half").unwrap();
+    }
     run_ok(&["start", "--out", &shop.display().to_string(), "--once"]);
     assert_eq!(fs::read_to_string(&queries).unwrap(), now);
+    assert!(judge.join("config.json").exists() && !judge.with_extension("part").exists());
 }
 
 #[test]
