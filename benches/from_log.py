@@ -32,9 +32,9 @@ def main():
     parser.add_argument("--precision", default="int8", help="of the measured models: int8, as served, or f32 without VNNI")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
-    # a model's vectors of the catalogue are computed once
-    vectors = ("--precision", options.precision, "--vectors", options.work / "vectors")
     shop, rated = options.work / "shop", options.work / "rated"
+    # where `souk start` keeps its models' vectors of the catalogue, in the precision that it measures in
+    vectors = ("--precision", options.precision, "--vectors", shop / "vectors")
     if not (shop / "served").exists():
         began = time.time()
         run(options, "start", "--items", options.items, "--log", options.log, "--model", options.model, "--out", shop, "--once")
