@@ -34,6 +34,8 @@ pub fn shop(home: &Path) {
 pub fn stage(home: &Path, out: &str, sets: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
     command.current_dir(home).env("HF_HUB_OFFLINE", "1").env_remove("RUST_LOG").env("OMP_NUM_THREADS", "1");
+    // not measured: another test may be running
+    command.env("SOUK_PRODUCTS", "packed");
     command.args(["train", "--data", "data", "--out", out, "--json", "--model"]).arg(model());
     for set in sets {
         command.args(["--set", set]);
@@ -45,7 +47,7 @@ pub fn stage(home: &Path, out: &str, sets: &[&str]) -> Command {
 /// The same command under `souk launch`, as several processes.
 pub fn launch(home: &Path, processes: usize, single: &Command) -> Command {
     let mut command = Command::new(single.get_program());
-    command.current_dir(home).env("OMP_NUM_THREADS", "1").env_remove("RUST_LOG");
+    command.current_dir(home).env("OMP_NUM_THREADS", "1").env_remove("RUST_LOG").env("SOUK_PRODUCTS", "packed");
     command.args(["launch", "--nproc", &processes.to_string(), "--"]).args(single.get_args());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
