@@ -1,7 +1,9 @@
 //! Atomic writes: a folder or file is written under a temporary name, synced and renamed. Readers never see a partial
 //! one.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -13,30 +15,20 @@ use crate::error::{Error, Result};
 pub struct AtomicDir {
     /// Folder to write to until then.
     pub staging: PathBuf,
+    /// The staging folder, locked: what has no lock was left by a killed process.
+    _lock: File,
     out: PathBuf,
     /// `out` did not exist before; removed on drop.
     is_new: bool,
 }
 
 impl AtomicDir {
-    /// Checks that `out` is new or empty, and creates the staging folder `out.part` beside it.
+    /// Checks that `out` is new or empty, and creates the staging folder `out.souk.part` beside it. One that a killed process left is emptied.
     pub fn new(out: &Path) -> Result<Self> {
         let is_new = create_empty_dir(out)?;
         let out = out.canonicalize().map_err(Error::store(out, "find the folder"))?;
-        let staging = Self::create_staging(&out).inspect_err(|_| remove_if_new(is_new, &out))?;
-        Ok(Self { staging, out, is_new })
-    }
-
-    fn create_staging(out: &Path) -> Result<PathBuf> {
-        let mut name = out.file_name().unwrap_or_default().to_os_string();
-        name.push(".part");
-        let staging = out.with_file_name(name);
-        if staging.exists() {
-            let problem = "is in the way: if an interrupted run left it, remove it";
-            return Err(Error::config(staging.display(), problem));
-        }
-        fs::create_dir(&staging).map_err(Error::store(&staging, "create the folder"))?;
-        Ok(staging)
+        let (staging, lock) = create_staging(&out).inspect_err(|_| remove_if_new(is_new, &out))?;
+        Ok(Self { staging, _lock: lock, out, is_new })
     }
 
     /// Renames the folder into place. Durable: it survives a power failure from then on.
@@ -54,6 +46,41 @@ impl Drop for AtomicDir {
         drop(fs::remove_dir_all(&self.staging));
         remove_if_new(self.is_new, &self.out);
     }
+}
+
+/// Creates and locks the staging folder of `out`.
+fn create_staging(out: &Path) -> Result<(PathBuf, File)> {
+    let mut name = out.file_name().unwrap_or_default().to_os_string();
+    name.push(".souk.part");
+    let staging = out.with_file_name(name);
+    let exists = |error: &std::io::Error| error.kind() == ErrorKind::AlreadyExists;
+    let is_left = match fs::create_dir(&staging) {
+        Err(error) if !exists(&error) => return Err(Error::store(&staging, "create the folder")(error)),
+        created => created.is_err(),
+    };
+    let folder = File::open(&staging).map_err(Error::store(&staging, "open the folder"))?;
+    let busy =
+        || Error::config(out.display(), "is being written by another process: wait for it, or give another folder");
+    match folder.try_lock() {
+        Err(TryLockError::WouldBlock) => return Err(busy()),
+        // a file system without locks
+        Err(TryLockError::Error(_)) if is_left => {
+            return Err(Error::config(staging.display(), "is in the way: if an interrupted run left it, remove it"));
+        }
+        Ok(()) | Err(TryLockError::Error(_)) => {}
+    }
+    // its writer may have renamed or removed it before this lock
+    let locked = folder.metadata().map_err(Error::store(&staging, "open the folder"))?;
+    if !fs::metadata(&staging).is_ok_and(|found| (found.dev(), found.ino()) == (locked.dev(), locked.ino())) {
+        return Err(busy());
+    }
+    for entry in fs::read_dir(&staging).map_err(Error::store(&staging, "list the folder"))? {
+        let path = entry.map_err(Error::store(&staging, "list the folder"))?.path();
+        let is_folder = path.is_dir() && !path.is_symlink();
+        let removed = if is_folder { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+        removed.map_err(Error::store(&path, "remove what a killed process left"))?;
+    }
+    Ok((staging, folder))
 }
 
 /// Removes a folder created here, unless it has entries by now.
@@ -93,7 +120,7 @@ pub fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
 
 /// Syncs one file, or the entries of one folder, to disk.
 pub fn fsync(path: &Path) -> Result<()> {
-    fs::File::open(path).and_then(|file| file.sync_all()).map_err(Error::store(path, "write it to disk"))
+    File::open(path).and_then(|file| file.sync_all()).map_err(Error::store(path, "write it to disk"))
 }
 
 /// Creates the folder; returns whether it is new. A folder with entries is an error and stays as it is.
@@ -109,6 +136,8 @@ pub fn create_empty_dir(out: &Path) -> Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
@@ -117,18 +146,20 @@ mod tests {
         let out = home.path().join("out");
         let unfinished = AtomicDir::new(&out).unwrap();
         fs::write(unfinished.staging.join("half"), "x").unwrap();
-        assert!(AtomicDir::new(&out).is_err(), "one writer per folder");
+        assert!(AtomicDir::new(&out).unwrap_err().to_string().contains("another process"), "one writer per folder");
+        assert!(unfinished.staging.join("half").exists(), "and the other one goes on");
         drop(unfinished);
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0, "nothing is left behind");
         fs::create_dir(&out).unwrap();
         drop(AtomicDir::new(&out).unwrap());
         assert!(out.exists(), "a folder that existed before stays");
         fs::remove_dir(&out).unwrap();
-        fs::create_dir(home.path().join("out.part")).unwrap();
-        assert!(AtomicDir::new(&out).unwrap_err().to_string().contains("is in the way"));
-        assert!(!out.exists() && home.path().join("out.part").exists(), "a folder of another writer stays");
-        fs::remove_dir(home.path().join("out.part")).unwrap();
+        let left = home.path().join("out.souk.part");
+        fs::create_dir_all(left.join("left")).unwrap();
+        fs::write(left.join("left/half"), "x").unwrap();
+        symlink(home.path(), left.join("link")).unwrap();
         let atomic_dir = AtomicDir::new(&out).unwrap();
+        assert_eq!(fs::read_dir(&atomic_dir.staging).unwrap().count(), 0, "what a killed process left is gone");
         fs::create_dir(atomic_dir.staging.join("inner")).unwrap();
         fs::write(atomic_dir.staging.join("inner/whole"), "x").unwrap();
         atomic_dir.finish().unwrap();

@@ -255,11 +255,9 @@ pub fn fetch_folder(address: &str) -> Result<PathBuf> {
         (Err(error), _) => return Err(error),
     };
     if known.as_ref() != Some(&listed) {
-        // left by a process that was killed, or outdated
-        for old in [folder.clone(), folder.with_extension("part")] {
-            if old.exists() {
-                fs::remove_dir_all(&old).map_err(Error::store(&old, "remove it"))?;
-            }
+        if folder.exists() {
+            // left by a process that was killed, or outdated
+            fs::remove_dir_all(&folder).map_err(Error::store(&folder, "remove it"))?;
         }
         tracing::info!(address, "fetching");
         let atomic_dir = AtomicDir::new(&folder)?;

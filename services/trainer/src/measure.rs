@@ -204,11 +204,9 @@ impl Evaluator<'_> {
             None => engine,
         };
         fs::create_dir_all(self.folder()).map_err(Error::store(&place, "create its folder"))?;
-        // measured with other settings, or left by a killed process
-        for old in [&place, &place.with_file_name(format!("{}-{}.part", model.fingerprint, task.split))] {
-            if old.exists() {
-                fs::remove_dir_all(old).map_err(Error::store(old, "remove it"))?;
-            }
+        if place.exists() {
+            // measured with other settings
+            fs::remove_dir_all(&place).map_err(Error::store(&place, "remove it"))?;
         }
         let atomic_dir = AtomicDir::new(&place)?;
         let measurement = Measurement {

@@ -34,12 +34,6 @@ impl NewestDays<'_> {
     pub fn judge(&self, round: &Path) -> Result<JudgedSplit> {
         let (out, split) = (round.join(FOLDER), self.split());
         if !out.join(HELD_OUT).exists() {
-            // left by a killed process
-            for left in [&out, &round.join(format!("{FOLDER}.part"))] {
-                if left.exists() {
-                    std::fs::remove_dir_all(left).map_err(Error::store(left, "remove it"))?;
-                }
-            }
             let folder = AtomicDir::new(&out)?;
             self.derive(&folder.staging, &split)?;
             folder.finish()?;
@@ -94,7 +88,7 @@ mod tests {
         let home = shop();
         let (log, round) = (home.path().join("log.ndjson"), home.path().join("round"));
         fs::write(&log, messages(0..400).map(|(_, line)| line + "\n").collect::<String>()).unwrap();
-        for left in ["newest-days", "newest-days.part"] {
+        for left in ["newest-days", "newest-days.souk.part/qrels"] {
             fs::create_dir_all(round.join(left)).unwrap();
         }
         let mut config = Config::default();
@@ -106,7 +100,7 @@ mod tests {
         let judged = newest.judge(&round).unwrap();
         assert_eq!(judged.split, "log-2023-11-14T2218");
         assert_eq!(judged.data.judgements(&judged.split).unwrap().count(), 60, "a hundred searches for sixty items");
-        assert!(!round.join("newest-days.part").exists());
+        assert!(!round.join("newest-days.souk.part").exists());
         fs::remove_file(&log).unwrap();
         assert_eq!(newest.judge(&round).unwrap().split, judged.split, "the log is not read again");
     }

@@ -15,7 +15,7 @@ use souk::reward::Judge;
 use souk::store::NewVersion;
 use souk_trainer::{Offer, Registry};
 
-use super::steps::{Steps, remove_unfinished, say};
+use super::steps::{Steps, say};
 use super::{StartCommand, precision};
 
 /// Queries of the gate, and those of the last table, which decided nothing.
@@ -147,9 +147,6 @@ impl Learner<'_> {
             arguments.extend(["--model".into(), model.into(), "--data".into(), self.shop.data().into()]);
             arguments.extend(["--out".into(), judge.path.clone().into()]);
             let done = judge.path.join("config.json");
-            if !done.exists() {
-                remove_unfinished(&judge.path)?;
-            }
             self.steps.run("Train the judge on the log's judgements", Some(&done), arguments)?;
         }
         let out = self.shop.out.join("models").join(&stage.name);
@@ -185,7 +182,6 @@ impl Learner<'_> {
         if out.exists() && !EvaluationRun::load(&out).is_ok_and(|run| is_current(&run)) {
             fs::remove_dir_all(&out).with_context(|| format!("cannot remove {} to measure again", out.display()))?;
         }
-        remove_unfinished(&out)?;
         fs::create_dir_all(self.shop.measured()).context("cannot create the folder of evaluations")?;
         let is_new = self.steps.run(&format!("Measure {name} on {split}"), Some(&out), arguments)?;
         Ok((EvaluationRun::load(&out)?, is_new))

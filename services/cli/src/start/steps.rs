@@ -1,8 +1,6 @@
 //! Steps of `souk start`. Each is one souk command, printed so that it can be repeated by hand, and skipped if its result exists.
 
 use std::ffi::OsString;
-use std::fs;
-use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -49,18 +47,6 @@ impl Steps {
         let seconds = self.elapsed().as_secs();
         let words: Vec<_> = arguments.iter().map(|argument| quoted(&argument.to_string_lossy())).collect();
         say(&format!("\n[{}:{:02}] {title}\n$ souk {}", seconds / 60, seconds % 60, words.join(" ")));
-    }
-}
-
-/// Removes what a step that was killed left of the folder it writes: `OUT.part`, which would be in its way.
-pub fn remove_unfinished(out: &Path) -> anyhow::Result<()> {
-    let mut name = out.file_name().unwrap_or_default().to_os_string();
-    name.push(".part");
-    match fs::remove_dir_all(out.with_file_name(name)) {
-        Err(error) if error.kind() != ErrorKind::NotFound => {
-            Err(error).with_context(|| format!("cannot remove what a killed step left of {}", out.display()))
-        }
-        _ => Ok(()),
     }
 }
 

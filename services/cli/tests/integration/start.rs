@@ -177,13 +177,13 @@ fn two_files_become_a_measured_and_trained_model() {
     fs::remove_dir_all(&judge).unwrap();
     fs::create_dir(&judge).unwrap();
     for folder in [&judge, &measured] {
-        let part = folder.with_extension("part");
+        let part = folder.with_extension("souk.part");
         fs::create_dir(&part).unwrap();
         fs::write(part.join("model.safetensors"), "half").unwrap();
     }
     run_ok(&["start", "--out", &shop.display().to_string(), "--once"]);
     assert_eq!(fs::read_to_string(&queries).unwrap(), now);
-    assert!(judge.join("config.json").exists() && !judge.with_extension("part").exists());
+    assert!(judge.join("config.json").exists() && !judge.with_extension("souk.part").exists());
 }
 
 #[test]
