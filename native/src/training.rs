@@ -5,7 +5,7 @@ use crate::ffi::{self, SoukTrainedLinear, pointer};
 use crate::linear::{check_epilogue, check_weight, code};
 use crate::tensor::{bad, matrix};
 use crate::{Activation, Epilogue, NativeError, NativeResult, Norm};
-use std::sync::OnceLock;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
@@ -170,7 +170,7 @@ const PRODUCTS: &str = "SOUK_PRODUCTS";
 /// False if libtorch's products of such factors are faster here than the packed ones. Measured once per process and kind, unless
 /// the environment variable `SOUK_PRODUCTS` says `packed` or `libtorch`; anything else there is an error.
 pub fn packed_products_are_faster(factors: Kind) -> NativeResult<bool> {
-    static FASTER: [OnceLock<bool>; 2] = [OnceLock::new(), OnceLock::new()];
+    static FASTER: Mutex<[Option<bool>; 2]> = Mutex::new([None; 2]);
     let bf16 = factors == Kind::BFloat16;
     if bf16 && !supports_bf16() {
         return Ok(false);
@@ -184,12 +184,12 @@ pub fn packed_products_are_faster(factors: Kind) -> NativeResult<bool> {
             return Err(NativeError::Setting { name: PRODUCTS, problem });
         }
     }
-    let measured = &FASTER[usize::from(bf16)];
-    if let Some(faster) = measured.get() {
-        return Ok(*faster);
+    // held meanwhile: two threads that measure at once would disturb each other
+    let measured = &mut FASTER.lock().unwrap_or_else(PoisonError::into_inner)[usize::from(bf16)];
+    match measured {
+        Some(faster) => Ok(*faster),
+        None => Ok(*measured.insert(measured_gain(factors)? > MIN_GAIN)),
     }
-    let faster = measured_gain(factors)? > MIN_GAIN;
-    Ok(*measured.get_or_init(|| faster))
 }
 
 /// Below one, because training with packed products needs less memory and fewer passes over it.

@@ -3,6 +3,7 @@
 //! log's path.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -32,6 +33,8 @@ struct Job {
     log: PathBuf,
     /// Output files of other jobs that must exist first.
     needs: Vec<PathBuf>,
+    /// Folder where commands that measure the same model leave its vectors of the catalogue. Not in the record: it changes no result.
+    vectors: Option<PathBuf>,
 }
 
 pub struct Jobs(Vec<Job>);
@@ -84,6 +87,11 @@ impl<'a> ExperimentPaths<'a> {
         self.home(row, seed).join("run")
     }
 
+    /// Vectors of the catalogue, until all is measured.
+    pub fn vectors(&self) -> PathBuf {
+        self.out.join("vectors")
+    }
+
     /// Relevance model that judges the evaluations. One for all seeds, so that results stay comparable.
     fn judge(&self) -> Option<PathBuf> {
         Some(self.model(self.plan.judge()?, self.plan.experiment.seeds[0]))
@@ -108,7 +116,19 @@ impl Jobs {
             }
         }
         jobs.0.iter_mut().for_each(|job| job.add(options));
+        jobs.share_vectors(&paths.vectors());
         jobs
+    }
+
+    /// Lets the commands share the vectors of models that more than one of them measures.
+    fn share_vectors(&mut self, folder: &Path) {
+        let mut uses: HashMap<String, usize> = HashMap::new();
+        for model in self.0.iter().filter_map(Job::measured_model) {
+            *uses.entry(model.to_owned()).or_default() += 1;
+        }
+        for job in &mut self.0 {
+            job.vectors = job.measured_model().filter(|model| uses[*model] > 1).map(|_| folder.to_owned());
+        }
     }
 
     /// Adds the commands that generate the simulated shop and ingest its log.
@@ -330,7 +350,14 @@ impl Job {
     /// A job whose record and log are `stem.command` and `stem.log`.
     fn new(name: &str, args: Vec<String>, output: PathBuf, stem: &Path, needs: Vec<PathBuf>) -> Self {
         let (record, log) = (stem.with_extension("command"), stem.with_extension("log"));
-        Self { name: name.into(), args, output, record, log, needs }
+        Self { name: name.into(), args, output, record, log, needs, vectors: None }
+    }
+
+    /// Folder of the model whose vectors the command computes.
+    fn measured_model(&self) -> Option<&str> {
+        let is_measuring = matches!(self.args[0].as_str(), "fit-fusion" | "evaluate");
+        let at = self.args.iter().position(|arg| arg == "--model").filter(|_| is_measuring)?;
+        self.args.get(at + 1).map(String::as_str)
     }
 
     /// Adds the options that the command takes.
@@ -393,6 +420,7 @@ impl Job {
             command.env("OMP_NUM_THREADS", (cores / num_parallel).max(1).to_string());
         }
         command.args(&self.args).stdin(std::process::Stdio::null());
+        command.args(self.vectors.iter().flat_map(|folder| [OsStr::new("--vectors"), folder.as_os_str()]));
         command.stdout(log.try_clone().context("cannot duplicate the log file handle")?).stderr(log);
         command.spawn().with_context(|| format!("cannot start {}", self.command()))
     }
@@ -410,4 +438,36 @@ impl Job {
 #[expect(clippy::print_stderr, reason = "progress goes to standard error")]
 fn print_progress(line: &str) {
     eprintln!("{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_share_the_vectors_of_a_model_that_several_measure() {
+        let plan: ExperimentPlan = toml::from_str(
+            r#"
+            experiment = { title = "Small", seeds = [1], data = "shop", depth = 100 }
+            row = [
+                { id = "bm25", name = "BM25", kind = "lexical" },
+                { id = "alone", name = "Alone", kind = "model", from = "one" },
+                { id = "dense", name = "Dense", kind = "model", from = "two" },
+                { id = "hybrid", name = "Hybrid", kind = "model", from = "two", channel = "hybrid", fit = { split = "dev" } },
+            ]"#,
+        )
+        .unwrap();
+        let jobs = Jobs::new(&plan, Path::new("out"), &JobOptions::default());
+        let shared = |job: &Job| job.vectors.as_deref() == Some(Path::new("out/vectors"));
+        let found: Vec<(&str, bool)> = jobs.0.iter().map(|job| (job.name.as_str(), shared(job))).collect();
+        let expected = [
+            ("BM25, evaluation", false),
+            ("Alone, evaluation", false),
+            ("Dense, evaluation", true),
+            ("Hybrid, fit of hybrid search", true),
+            ("Hybrid, evaluation", true),
+        ];
+        assert_eq!(found, expected);
+        assert!(jobs.commands().iter().all(|command| !command.contains("--vectors")), "another command for one result");
+    }
 }

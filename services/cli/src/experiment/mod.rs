@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use self::jobs::{JobOptions, Jobs};
+use self::jobs::{ExperimentPaths, JobOptions, Jobs};
 use self::plan::ExperimentPlan;
 use crate::GlobalArgs;
 use crate::output::print;
@@ -58,6 +58,8 @@ impl ExperimentCommand {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let stop = listen(end)?;
         jobs.run(self.jobs.unwrap_or(cores).clamp(1, cores), &stop)?;
+        // they are large, and nothing is measured any more
+        drop(std::fs::remove_dir_all(ExperimentPaths::new(&plan, &self.out).vectors()));
         let results = results::gather(&plan, &self.out)?;
         let text = results.write(&self.out)?;
         print(globals, &serde_json::json!(results.tables), text.trim_end())
