@@ -63,6 +63,7 @@ pub fn run(model: &Path, home: &Path, mut report: impl FnMut(f64)) -> Result<Sta
         objective: Objective::default(),
         bf16: false,
         rewards: None,
+        guide: None,
         span: None,
         config: Value::Null,
     };

@@ -203,8 +203,16 @@ impl Config {
             let (blend, candidates) = (self.open_blend(data, encoder.item_text())?, self.candidates.clone());
             rewards = Some(StageRewards { blend, candidates, reference, model_copy });
         }
+        let guide = self.objective.guide().map(|guide| plain.open_guide(guide)).transpose()?;
         let (settings, objective) = (self.train.clone(), self.objective.clone());
-        Ok(Stage { encoder, settings, objective, bf16, rewards, span: None, config })
+        Ok(Stage { encoder, settings, objective, bf16, rewards, guide, span: None, config })
+    }
+
+    /// Opens the encoder that a supervised stage is guided by, with the settings of its own folder.
+    fn open_guide(&self, name: &str) -> Result<Encoder> {
+        let named = |e: Error| Error::config("objective.guide", format!("`{name}` cannot be opened")).because(e);
+        let dir = hub::resolve(name).map_err(named)?;
+        Encoder::open(&dir, Placement { adapter: None, ..self.placement()? }, Overrides::default()).map_err(named)
     }
 
     /// Opens the training of `souk relevance train`: a model folder to start from, weights in f32.

@@ -6,7 +6,8 @@
 //!
 //! `B̂`: the distinct items of all pairs of all processes. `𝒢`: items drawn from the whole catalogue. Items that the query is
 //! known to have found are not negatives: they are left out of the query's sum. So are, with a margin, items that score above `d⁺` by more
-//! than that: they are probably answers that nobody chose. `s` is the cosine.
+//! than that: they are probably answers that nobody chose. The scores are the model's own, or a guide's (GISTEmbed, Solatorio 2024). `s` is
+//! the cosine.
 //!
 //! With judgements, the judged items of a query join the batch, so that those of L1 and L2 are its negatives, and a listwise softmax over
 //! them learns their order (as ListNet, with the gains 0, 1, 3 and 7 of L1 to L4):
@@ -18,7 +19,7 @@
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use super::{JudgedTargets, Needs, ObjectiveSettings, PairTargets, Vectors, matryoshka, positive};
+use super::{JudgedTargets, Needs, ObjectiveSettings, PairTargets, Vectors, cosines, matryoshka, positive};
 use souk_io::error::{Error, Result};
 
 /// Settings of InfoNCE.
@@ -36,6 +37,9 @@ pub struct InfoNceSettings {
     /// Items that score above the pair's item by more than this are left out of its negatives, as probable answers; none: no item is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mask_margin: Option<f64>,
+    /// Another encoder whose scores decide that: a model folder or a name of the Hugging Face hub; none: the model that learns.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub guide: Option<String>,
     /// Share of the queries that are read with a typing error, another one in each visit.
     #[serde(skip_serializing_if = "super::is_zero")]
     pub mistyped: f64,
@@ -55,6 +59,7 @@ impl Default for InfoNceSettings {
             dimensions: Vec::new(),
             symmetric: false,
             mask_margin: None,
+            guide: None,
             mistyped: 0.0,
             judged_split: None,
             judged: 8,
@@ -72,6 +77,10 @@ impl ObjectiveSettings for InfoNceSettings {
         if self.mask_margin.is_some_and(|margin| !(0.0..2.0).contains(&margin)) {
             let problem = "is a difference of two cosines: use 0 or more and less than 2, such as 0.1";
             return Err(Error::config("objective.mask_margin", problem));
+        }
+        if self.guide.is_some() && self.mask_margin.is_none() {
+            let problem = "has no effect without objective.mask_margin, such as 0.0";
+            return Err(Error::config("objective.guide", problem));
         }
         if !(0.0..=1.0).contains(&self.mistyped) {
             let problem = format!("is {}: use a share from 0 to 1, such as 0.2", self.mistyped);
@@ -98,12 +107,15 @@ impl InfoNceSettings {
         matryoshka::mean(&self.dimensions, [vectors.queries, vectors.items], |queries, items| {
             let own = queries.index_select(0, pairs.query);
             let scores = own.matmul(&items.tr());
-            let left_out = self.left_out(&scores, pairs.known, pairs.item, pairs.judged);
+            let guide = pairs.guide.map(|guide| cosines(&guide.queries.index_select(0, pairs.query), guide.items));
+            let left_out = self.left_out(guide.as_ref().unwrap_or(&scores), pairs.known, pairs.item, pairs.judged);
             let forward = among(&scores, self.temperature, &left_out, pairs.item);
             let rows = match pairs.known_queries {
                 Some(known) if self.symmetric => {
                     let scores = items.index_select(0, pairs.item).matmul(&queries.tr());
-                    let left_out = self.left_out(&scores, &known.tr(), pairs.query, None);
+                    let guide =
+                        pairs.guide.map(|guide| cosines(&guide.items.index_select(0, pairs.item), guide.queries));
+                    let left_out = self.left_out(guide.as_ref().unwrap_or(&scores), &known.tr(), pairs.query, None);
                     (forward + among(&scores, self.temperature, &left_out, pairs.query)) / 2.0
                 }
                 _ => forward,
@@ -185,6 +197,10 @@ mod tests {
         }
 
         fn loss(&self, rule: &InfoNceSettings) -> Tensor {
+            self.guided_loss(rule, None)
+        }
+
+        fn guided_loss(&self, rule: &InfoNceSettings, guide: Option<&Vectors>) -> Tensor {
             let known_queries = self.known_queries();
             let pairs = PairTargets {
                 query: &self.query,
@@ -193,6 +209,7 @@ mod tests {
                 known_queries: Some(&known_queries),
                 weight: &self.weight,
                 judged: None,
+                guide,
             };
             rule.loss(&Vectors { queries: &self.queries, items: &self.items, steps: 1 }, &pairs)
         }
@@ -216,6 +233,12 @@ mod tests {
 
         /// The formula, term by term.
         fn by_hand(&self, rule: &InfoNceSettings, width: usize) -> f64 {
+            let own = [&self.queries, &self.items].map(|vectors| Self::rows(vectors, width));
+            self.guided_by_hand(rule, width, &own)
+        }
+
+        /// The same, where the queries and items of `guide` decide what is left out.
+        fn guided_by_hand(&self, rule: &InfoNceSettings, width: usize, guide: &[Vec<Vec<f64>>; 2]) -> f64 {
             let (queries, items) = (Self::rows(&self.queries, width), Self::rows(&self.items, width));
             let chosen = [0, 1, 1];
             let score = |q: &[f64], d: &[f64]| q.iter().zip(d).map(|(a, b)| a * b).sum::<f64>();
@@ -223,11 +246,13 @@ mod tests {
             let mut sum = 0.0;
             for (i, query) in queries.iter().enumerate() {
                 let item = &items[chosen[i]];
-                let limit = rule.mask_margin.map_or(f64::INFINITY, |margin| score(query, item) + margin);
-                let left = |j: usize| (i != 1 || j != 3) && score(query, &items[j]) <= limit;
+                let [asked, found] = guide;
+                let seen = |k: usize, j: usize| score(&asked[k], &found[j]);
+                let limit = rule.mask_margin.map_or(f64::INFINITY, |margin| seen(i, chosen[i]) + margin);
+                let left = |j: usize| (i != 1 || j != 3) && seen(i, j) <= limit;
                 let all: f64 = (0..5).filter(|j| left(*j)).map(|j| power(query, &items[j])).sum();
                 let forward = -(power(query, item) / all).ln();
-                let left = |k: usize| (k == i || chosen[k] != chosen[i]) && score(&queries[k], item) <= limit;
+                let left = |k: usize| (k == i || chosen[k] != chosen[i]) && seen(k, chosen[i]) <= limit;
                 let all: f64 = (0..3).filter(|k| left(*k)).map(|k| power(&queries[k], item)).sum();
                 let backward = -(power(query, item) / all).ln();
                 sum += if rule.symmetric { (forward + backward) / 2.0 } else { forward };
@@ -246,6 +271,11 @@ mod tests {
             let expected = batch.by_hand(&masked, 4);
             assert!((expected - batch.by_hand(&rule, 4)).abs() > 0.01, "nothing was masked");
             assert!((batch.loss(&masked).double_value(&[]) - expected).abs() < 1e-5);
+            let guide = [3, 5].map(|rows| Tensor::randn([rows, 6], (Kind::Double, Device::Cpu)));
+            let found = batch.guided_loss(&masked, Some(&Vectors { queries: &guide[0], items: &guide[1], steps: 1 }));
+            let guided = batch.guided_by_hand(&masked, 4, &guide.map(|vectors| Batch::rows(&vectors, 6)));
+            assert!((expected - guided).abs() > 0.01, "the guide changed nothing");
+            assert!((found.double_value(&[]) - guided).abs() < 1e-5);
             let nested = InfoNceSettings { dimensions: vec![4, 2], ..rule.clone() };
             let mean = (batch.by_hand(&rule, 4) + batch.by_hand(&rule, 2)) / 2.0;
             assert!((batch.loss(&nested).double_value(&[]) - mean).abs() < 1e-5);
@@ -322,6 +352,7 @@ mod tests {
             known_queries: Some(&known_queries),
             weight: &batch.weight,
             judged: Some(&judged),
+            guide: None,
         };
         let vectors = Vectors { queries: &batch.queries, items: &batch.items, steps: 1 };
         let found = rule.loss(&vectors, &pairs).double_value(&[]);
@@ -364,6 +395,7 @@ mod tests {
             InfoNceSettings { judged: 0, ..InfoNceSettings::default() },
             InfoNceSettings { mask_margin: Some(-0.1), ..InfoNceSettings::default() },
             InfoNceSettings { mistyped: 1.5, ..InfoNceSettings::default() },
+            InfoNceSettings { guide: Some("e5".into()), ..InfoNceSettings::default() },
         ] {
             assert!(rule.check(8).is_err(), "{rule:?}");
         }

@@ -139,6 +139,8 @@ pub struct PairTargets<'a> {
     pub weight: &'a Tensor,
     /// The judged items of their queries.
     pub judged: Option<&'a JudgedTargets<'a>>,
+    /// The same queries and items, by the encoder that decides which items are left out; none: the model itself.
+    pub guide: Option<&'a Vectors<'a>>,
 }
 
 /// The judged items of this process's queries, j of each; queries that have fewer have columns without a meaning.
@@ -216,6 +218,14 @@ impl Objective {
     /// Inputs that its steps need.
     pub fn needs(&self) -> Needs {
         self.settings().needs()
+    }
+
+    /// Name of the encoder that decides which items are no negatives, if it is not the one that learns.
+    pub fn guide(&self) -> Option<&str> {
+        match self {
+            Self::InfoNce(settings) => settings.guide.as_deref(),
+            _ => None,
+        }
     }
 
     /// The prefixes of a vector that the loss is averaged over; none: the whole vector.

@@ -10,22 +10,21 @@ use std::sync::atomic::AtomicBool;
 use tch::{Device, Tensor};
 
 use super::batch::Batch;
-use super::context::{StageContext, read_items, read_queries};
+use super::context::StageContext;
+use super::frozen::FrozenEncoder;
 use super::judge::{AsyncJudge, OwnedQuestion, PendingRewards, Questions};
-use super::reference::{Reference, TextKey};
 use crate::objective::{Group, RGrpoSettings, group_advantages, prefix_cosines};
 use souk_ingest::dataset::TrainingPair;
 use souk_io::beir::DataFolder;
 use souk_io::domain::{Item, normalized_query};
 use souk_io::error::{Error, Result};
-use souk_nn::collective::{Collective, gather_rows};
-use souk_nn::encoder::Encoder;
+use souk_nn::collective::Collective;
 use souk_reward::{Blend, Reward, RewardSettings};
 
 /// The judge, the reference policy, and the ids of queries.
 pub struct JudgeContext {
     judge: AsyncJudge,
-    reference: Option<RefCell<Reference>>,
+    reference: Option<RefCell<FrozenEncoder>>,
     /// Query ids by normalised text.
     ids: HashMap<String, Arc<str>>,
 }
@@ -89,7 +88,7 @@ pub fn query_ids(data: &DataFolder) -> Result<HashMap<String, Arc<str>>> {
 
 impl JudgeContext {
     /// Reads the ids of `queries.jsonl`, for judges that look queries up by id.
-    pub fn new(data: &DataFolder, blend: Blend, reference: Option<Reference>) -> Result<Self> {
+    pub fn new(data: &DataFolder, blend: Blend, reference: Option<FrozenEncoder>) -> Result<Self> {
         let ids = query_ids(data)?;
         Ok(Self { judge: AsyncJudge::new(blend), reference: reference.map(RefCell::new), ids })
     }
@@ -152,28 +151,11 @@ impl JudgeContext {
     }
 
     /// `[b, p·n]`: scores under the reference policy by each prefix, if the objective has one.
-    pub fn reference_scores(
-        &self,
-        stage: &StageContext,
-        encoder: &Encoder,
-        batch: &Batch,
-        prefixes: &[i64],
-    ) -> Result<Option<Tensor>> {
+    pub fn reference_scores(&self, stage: &StageContext, batch: &Batch, prefixes: &[i64]) -> Result<Option<Tensor>> {
         let Some(reference) = &self.reference else { return Ok(None) };
         let mut reference =
             reference.try_borrow_mut().map_err(|e| Error::device("the reference is in use").because(e))?;
-        let (reader, chunking) = (encoder.reader(), stage.inference_chunking());
-        let pairs = &batch.pairs[stage.own_pairs(batch)];
-        let keys: Vec<TextKey> = pairs.iter().map(|pair| TextKey::Query(pair.query.into())).collect();
-        let queries = reference.vectors(&keys, chunking, |fresh| {
-            read_queries(&reader, &fresh.iter().map(|at| pairs[*at].query).collect::<Vec<_>>())
-        })?;
-        let rows = &batch.items[stage.own_items(batch)];
-        let keys: Vec<TextKey> = rows.iter().map(|row| TextKey::Item(*row)).collect();
-        let items = reference.vectors(&keys, chunking, |fresh| {
-            read_items(stage.catalogue, &reader, &fresh.iter().map(|at| rows[*at]).collect::<Vec<_>>())
-        })?;
-        let items = gather_rows(stage.collective, &items)?;
-        Ok(Some(Tensor::cat(&prefix_cosines(prefixes, &queries, &items.all), 1)))
+        let (queries, items) = reference.encode(stage, batch)?;
+        Ok(Some(Tensor::cat(&prefix_cosines(prefixes, &queries, &items), 1)))
     }
 }

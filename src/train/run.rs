@@ -84,7 +84,7 @@ impl Run {
     ) -> Result<Self> {
         let folder = StageFolder { out, resume };
         Self::start(stage, data, &folder, collective, |stage| {
-            algorithms::build(&stage.objective, &stage.settings, stage.rewards.take(), data)
+            algorithms::build(&stage.objective, &stage.settings, stage.rewards.take(), stage.guide.take(), data)
         })
     }
 

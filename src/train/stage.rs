@@ -26,6 +26,8 @@ pub struct Stage {
     pub bf16: bool,
     /// For objectives that learn from rewards.
     pub rewards: Option<StageRewards>,
+    /// The encoder that decides which items are no negatives (`objective.guide`).
+    pub guide: Option<Encoder>,
     /// The range of examples to train on; none: all there are when the stage begins.
     pub span: Option<Span>,
     /// The resolved configuration, kept with every checkpoint.

@@ -78,7 +78,7 @@ impl TestShop {
     fn step(&self, encoder: &Encoder, weights: Weights, settings: &TrainSettings, step: u64) -> StepMetrics {
         let objective = &Objective::InfoNce(self.objective.clone());
         let optimizer = &mut Optimizer::new(&settings.optimizer, weights).unwrap();
-        let mut algorithm = algorithms::build(objective, settings, None, &self.data).unwrap();
+        let mut algorithm = algorithms::build(objective, settings, None, None, &self.data).unwrap();
         let schedule = StepSchedule { step, num_steps: 2, learning_rate: 1e-9 };
         let stop = AtomicBool::new(false);
         let context = self.context(settings, objective);

@@ -212,8 +212,15 @@ fn the_loss_of_all_steps_and_its_gradients_are_those_of_the_paper() {
         let (own, known) =
             (Tensor::arange(5, (Kind::Int64, Device::Cpu)), Tensor::zeros([5, 5], (Kind::Bool, Device::Cpu)));
         let weight = Tensor::ones([5], (Kind::Float, Device::Cpu));
-        let pairs =
-            PairTargets { query: &own, item: &own, known: &known, known_queries: None, weight: &weight, judged: None };
+        let pairs = PairTargets {
+            query: &own,
+            item: &own,
+            known: &known,
+            known_queries: None,
+            weight: &weight,
+            judged: None,
+            guide: None,
+        };
         let rule = IcrSettings { temperature: 0.1, ..IcrSettings::default() };
         let vectors = Vectors { queries: &queries, items: &items, steps: STEPS as i64 };
         let loss = rule.loss(&vectors, &pairs) / 5.0;

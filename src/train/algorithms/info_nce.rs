@@ -10,9 +10,12 @@ use super::Algorithm;
 use crate::objective::{IcrSettings, InfoNceSettings, JudgedTargets, PairTargets, Vectors};
 use crate::train::batch::Batch;
 use crate::train::context::{Outcome, StageContext, StepContext};
+use crate::train::frozen::FrozenEncoder;
 use crate::train::judged_items::{JudgedItems, JudgedPlaces};
 use souk_io::beir::DataFolder;
 use souk_io::error::Result;
+use souk_nn::collective::gather_rows;
+use souk_nn::encoder::Encoder;
 
 pub struct InfoNce {
     loss: PairLoss,
@@ -20,6 +23,16 @@ pub struct InfoNce {
     mistyped: f64,
     /// Judged items that join the batch, so many of each query.
     judged: Option<(JudgedItems, usize)>,
+    /// The encoder that decides which items are no negatives, if it is not the one that learns.
+    guide: Option<FrozenEncoder>,
+}
+
+/// Besides vectors, what the loss of a batch needs.
+struct LossInputs<'a> {
+    batch: &'a Batch<'a>,
+    judged: Option<JudgedLists>,
+    /// Queries and items by the guide.
+    guide: Option<(Tensor, Tensor)>,
 }
 
 /// The judged items of one process's queries as tensors `[b, j]`.
@@ -57,26 +70,24 @@ enum PairLoss {
 }
 
 impl InfoNce {
-    pub fn new(settings: InfoNceSettings, data: &DataFolder) -> Result<Self> {
+    pub fn new(settings: InfoNceSettings, data: &DataFolder, guide: Option<Encoder>) -> Result<Self> {
         let open = |split: &String| JudgedItems::open(data, split, "objective.judged_split");
         let judged = settings.judged_split.as_ref().map(open).transpose()?.map(|judged| (judged, settings.judged));
-        Ok(Self { mistyped: settings.mistyped, loss: PairLoss::InfoNce(settings), judged })
+        let guide = guide.map(FrozenEncoder::new).transpose()?;
+        Ok(Self { mistyped: settings.mistyped, loss: PairLoss::InfoNce(settings), judged, guide })
     }
 
     pub fn refined(settings: IcrSettings) -> Self {
-        Self { loss: PairLoss::Icr(settings), mistyped: 0.0, judged: None }
+        Self { loss: PairLoss::Icr(settings), mistyped: 0.0, judged: None, guide: None }
     }
 
     /// This process's part of the weighted mean loss over all pairs of the batch.
-    fn mean_loss(
-        &self,
-        stage: &StageContext,
-        batch: &Batch,
-        judged: Option<&JudgedLists>,
-        vectors: &Vectors,
-    ) -> Tensor {
+    fn mean_loss(&self, stage: &StageContext, inputs: &LossInputs, vectors: &Vectors) -> Tensor {
+        let batch = inputs.batch;
         let own = &stage.own_pairs(batch);
+        let judged = inputs.judged.as_ref();
         let judged = judged.map(|JudgedLists { places, gains, known }| JudgedTargets { places, gains, known });
+        let guide = inputs.guide.as_ref().map(|(queries, items)| Vectors { queries, items, steps: 1 });
         let (device, all_queries) = (vectors.items.device(), stage.needs.all_queries);
         let first = if all_queries { own.start as i64 } else { 0 };
         let weights = batch.weights(stage.settings.weigh_by_strength).to_device(device);
@@ -88,6 +99,7 @@ impl InfoNce {
             known_queries: known_queries.as_ref(),
             weight: &weights.narrow(0, own.start as i64, own.len() as i64),
             judged: judged.as_ref(),
+            guide: guide.as_ref(),
         };
         // weights that are all zero must not divide by zero
         let total_weight = weights.sum(Kind::Float).clamp_min(f64::from(f32::MIN_POSITIVE));
@@ -114,10 +126,15 @@ impl Algorithm for InfoNce {
             cx.metrics.masked += batch.num_masked();
             cx.metrics.pairs += batch.pairs.len();
             let encoded = cx.encode(&batch)?;
-            cx.backward(
-                encoded,
-                |vectors| Ok(self.mean_loss(&stage, &batch, judged.as_ref(), vectors) * micro.weight),
-            )?;
+            let guide = self.guide.as_mut().map(|guide| guide.encode(&stage, &batch)).transpose()?;
+            let guide = match guide {
+                Some((queries, items)) if stage.needs.all_queries => {
+                    Some((gather_rows(stage.collective, &queries)?.all, items))
+                }
+                guide => guide,
+            };
+            let inputs = LossInputs { batch: &batch, judged, guide };
+            cx.backward(encoded, |vectors| Ok(self.mean_loss(&stage, &inputs, vectors) * micro.weight))?;
         }
         cx.optimizer_step()?;
         Ok(Outcome::Done)

@@ -93,7 +93,7 @@ impl Algorithm for MinedNegatives {
             cx.metrics.pairs += batch.pairs.len();
             sums.add_rewards(&shown.rewards);
             let encoded = cx.encode(&batch)?;
-            let reference = self.judge.reference_scores(&cx.stage, cx.encoder, &batch, &[])?;
+            let reference = self.judge.reference_scores(&cx.stage, &batch, &[])?;
             let weight = micro.weight / batch.pairs.len() as f64;
             cx.backward(encoded, |vectors| {
                 let GroupLoss { loss, tally } =

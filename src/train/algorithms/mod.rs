@@ -23,9 +23,9 @@ use self::{
 use super::StageRewards;
 use super::catalogue_candidates::CatalogueCandidates;
 use super::context::{Outcome, StageContext, StepContext};
+use super::frozen::FrozenEncoder;
 use super::judge_context::JudgeContext;
 use super::judged_items::JudgedItems;
-use super::reference::Reference;
 use super::writer::Writer;
 use crate::objective::Objective;
 use crate::train::TrainSettings;
@@ -76,6 +76,7 @@ pub fn build(
     objective: &Objective,
     settings: &TrainSettings,
     rewards: Option<StageRewards>,
+    guide: Option<Encoder>,
     data: &DataFolder,
 ) -> Result<Box<dyn Algorithm>> {
     if settings.writer.is_some() && !matches!(objective, Objective::Grace(_)) {
@@ -87,12 +88,12 @@ pub fn build(
     let judge = |rewards: Option<StageRewards>| -> Result<(JudgeContext, Option<CatalogueCandidates>)> {
         let rewards =
             rewards.ok_or_else(|| Error::config("judge", "is missing: this objective needs a [judge] section"))?;
-        let reference = rewards.reference.filter(|_| needs.reference).map(Reference::new).transpose()?;
+        let reference = rewards.reference.filter(|_| needs.reference).map(FrozenEncoder::new).transpose()?;
         let candidates = CatalogueCandidates::open(rewards.candidates, rewards.model_copy, settings)?;
         Ok((JudgeContext::new(data, rewards.blend, reference)?, candidates))
     };
     Ok(match objective {
-        Objective::InfoNce(settings) => Box::new(InfoNce::new(settings.clone(), data)?),
+        Objective::InfoNce(settings) => Box::new(InfoNce::new(settings.clone(), data, guide)?),
         Objective::Icr(settings) => Box::new(InfoNce::refined(settings.clone())),
         Objective::RGrpo(settings) => {
             let (judge, candidates) = judge(rewards)?;

@@ -58,7 +58,7 @@ impl Algorithm for RGrpo {
                     None => cx.encode(&batch)?,
                 };
                 let prefixes = &self.settings.dimensions;
-                let reference = self.judge.reference_scores(&cx.stage, cx.encoder, &batch, prefixes)?;
+                let reference = self.judge.reference_scores(&cx.stage, &batch, prefixes)?;
                 let weight = group.num_pairs() as f64 / num_pairs as f64 / batch.pairs.len() as f64;
                 cx.backward(encoded, |vectors| {
                     let GroupLoss { loss, tally } = loss(&self.settings, vectors, &group.as_group(reference.as_ref()));

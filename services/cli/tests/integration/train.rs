@@ -158,6 +158,29 @@ fn judged_items_join_the_batch_and_are_learned_in_order() {
 }
 
 #[test]
+fn a_guide_leaves_out_what_it_finds_better() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    let guide = format!("objective.guide={}", model().display());
+    let margin = ["objective.dimensions=[]", "objective.mask_margin=0"];
+    let guided = [&margin[..], &[&guide]].concat();
+    run_ok(&mut train(home.path(), "plain", &margin[..1]));
+    run_ok(&mut train(home.path(), "own", &margin));
+    run_ok(&mut train(home.path(), "guided", &guided));
+    run_ok(&mut train_with_ranks(home.path(), "two", 2, &guided));
+    let [plain, own, guided] = ["plain", "own", "guided"].map(|out| losses(&home.path().join(out)));
+    assert!((plain[0] - own[0]).abs() > 1e-3, "nothing was left out");
+    // the guide is the model that the stage begins with
+    assert!((own[0] - guided[0]).abs() < 1e-4, "{} {}", own[0], guided[0]);
+    assert!(own.iter().zip(&guided).any(|(own, guided)| (own - guided).abs() > 1e-3), "the guide has learned, too");
+    let difference = worst_difference(&home.path().join("guided"), &home.path().join("two"));
+    assert!(difference < 1e-4, "two processes make other updates: {difference}");
+    assert_fails(&mut train(home.path(), "unset", &[&guide]), 2, &["objective.guide", "objective.mask_margin"]);
+    let missing = ["objective.mask_margin=0", "objective.guide=./no-model"];
+    assert_fails(&mut train(home.path(), "missing", &missing), 2, &["objective.guide", "no-model"]);
+}
+
+#[test]
 fn killed_at_random_and_resumed_gives_the_same_bits() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
