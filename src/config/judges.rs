@@ -93,7 +93,14 @@ impl Config {
         data: &DataFolder,
         item_text: &ItemText,
     ) -> Result<Arc<dyn RewardSource>> {
-        self.open_model_judge(&ModelJudge::at(model), data, item_text)
+        let judge = &ModelJudge::at(model);
+        match HybridGrading::of_model(model)? {
+            Some(grading) => self.open_hybrid_judge(judge, &grading, data, item_text),
+            None => Ok(Arc::new(CrossEncoderJudge::new(
+                self.open_cross_encoder(judge, item_text)?.freeze()?,
+                judge.batch_tokens,
+            ))),
+        }
     }
 
     /// The reranker in a model's folder.
@@ -201,10 +208,15 @@ impl Config {
         if let Some(grading) = HybridGrading::of_model(&judge.path)? {
             return self.open_hybrid_judge(judge, &grading, data, item_text);
         }
+        let model = self.open_cross_encoder(judge, item_text)?;
+        model.check_calibrated(&judge.path)?;
+        Ok(Arc::new(CrossEncoderJudge::new(model.freeze()?, judge.batch_tokens)))
+    }
+
+    fn open_cross_encoder(&self, judge: &ModelJudge, item_text: &ItemText) -> Result<CrossEncoder> {
         let model = CrossEncoder::open(&judge.path, self.judge_placement(judge)?)?;
         model.check_item_text(&judge.path, item_text)?;
-        let opened = CrossEncoderJudge::new(model.freeze()?, judge.batch_tokens);
-        Ok(Arc::new(opened))
+        Ok(model)
     }
 
     /// The judge: the named one, or the data's default. It is asked about texts of the template `item_text`; a relevance model that

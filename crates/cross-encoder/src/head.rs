@@ -76,10 +76,10 @@ impl HeadShape {
 }
 
 impl Head {
-    /// Loads all tensors from `weights`. With `fresh`, only an existing pooler is loaded, and the rest is initialised.
+    /// Loads all tensors from `weights`. With `fresh`, it initialises those that `weights` do not have, or have for another head.
     pub fn build(shape: &HeadShape, weights: &mut Parameters, mut fresh: Option<&mut Parameters>) -> Result<Self> {
-        let mut take = |name: &str, size: &[i64], init, is_pooler: bool| match &mut fresh {
-            Some(fresh) if !(is_pooler && weights.has(name)) => fresh.tensor(name, size, init),
+        let mut take = |name: &str, size: &[i64], init| match &mut fresh {
+            Some(fresh) if !weights.fits(name, size) => fresh.tensor(name, size, init),
             _ => weights.tensor(name, size, init),
         };
         let (name, width, outputs) = (shape.name(), shape.width, shape.loss.num_outputs());
@@ -92,16 +92,16 @@ impl Head {
         let mut hidden = None;
         if let Some(at) = before {
             let size = [width, shape.pooling.width(width)];
-            let weight = take(&format!("{at}.weight"), &size, Init::Normal(INIT_STD), !sides)?;
-            hidden = Some((weight, take(&format!("{at}.bias"), &[width], Init::Zeros, !sides)?));
+            let weight = take(&format!("{at}.weight"), &size, Init::Normal(INIT_STD))?;
+            hidden = Some((weight, take(&format!("{at}.bias"), &[width], Init::Zeros)?));
         }
-        let weight = take(&format!("{name}.weight"), &[outputs, width], Init::Normal(INIT_STD), false)?;
+        let weight = take(&format!("{name}.weight"), &[outputs, width], Init::Normal(INIT_STD))?;
         let bias = match name {
             "score" => None,
-            _ => Some(take(&format!("{name}.bias"), &[outputs], Init::Zeros, false)?),
+            _ => Some(take(&format!("{name}.bias"), &[outputs], Init::Zeros)?),
         };
         let cutpoints = match shape.loss {
-            Loss::Ordinal => Some(take(CUTPOINTS, &[NUM_LEVELS as i64 - 1], Init::Zeros, false)?),
+            Loss::Ordinal => Some(take(CUTPOINTS, &[NUM_LEVELS as i64 - 1], Init::Zeros)?),
             Loss::FourWay => None,
         };
         Ok(Self { loss: shape.loss, hidden, sides, weight, bias, cutpoints })

@@ -85,11 +85,17 @@ impl CrossEncoderManifest {
         }
     }
 
+    /// Manifest of a cross-encoder that Souk did not train. Its score is the sigmoid of its output; its levels mean nothing.
+    pub(super) fn uncalibrated(max_tokens: usize) -> Self {
+        Self::new(&Grading::plain(Loss::Ordinal, [0.0; 3]), Reading::Cls, max_tokens)
+    }
+
     pub fn open(dir: &Path) -> Result<Self> {
         let path = dir.join(MANIFEST);
         if !path.exists() {
-            let problem = "is missing: this is not a relevance model; train one with `souk relevance train` (or make a judge of a \
-                           model's hybrid search with `souk fit-fusion --as-judge`)";
+            let problem = "is missing: this is not a relevance model; train one with `souk relevance train`, take a cross-encoder from \
+                           the Hugging Face hub as the reranker, or make a judge of a model's hybrid search with `souk fit-fusion \
+                           --as-judge`";
             return Err(Error::config(path.display(), problem));
         }
         let text = fs::read(&path).map_err(Error::store(&path, "read it"))?;

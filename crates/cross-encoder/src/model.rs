@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 use super::head::{Grading, Head, HeadShape, Loss};
-use super::manifest::{CrossEncoderManifest, fingerprint};
+use super::manifest::{CrossEncoderManifest, MANIFEST, fingerprint};
 use super::reader::{PairReader, PairText};
 use super::reading::Reading;
 use souk_io::error::{Error, Result};
@@ -27,6 +28,8 @@ const USUAL_TOKENS: usize = 512;
 const VOCABULARY: &str = "lm_head.weight";
 /// Usual difference between a score in int8 and in f32, for a model whose manifest has none.
 const USUAL_INT8_ERROR: f64 = 0.01;
+/// The output layer of a BERT for sequence classification.
+const CLASSIFIER: &str = "classifier.weight";
 /// Digits of the content hash in a model's name.
 const NAME_DIGITS: usize = 12;
 
@@ -53,6 +56,8 @@ pub struct CrossEncoder {
     placement: Placement,
     max_tokens: usize,
     item_text: ItemText,
+    /// Trained by `souk relevance train`. Other cross-encoders order items, but their levels mean nothing.
+    is_calibrated: bool,
     id: String,
     /// In int8: the same model in f32, which judges the pairs whose score is near a threshold.
     exact: Option<Box<Self>>,
@@ -90,15 +95,27 @@ impl CrossEncoder {
         Ok(model)
     }
 
-    /// Loads a folder written by `souk relevance train`.
+    /// Loads a folder written by `souk relevance train`, or a BERT for sequence classification with one label, as the hub has them.
     pub fn open(dir: &Path, placement: Placement) -> Result<Self> {
-        let manifest = CrossEncoderManifest::open(dir)?;
+        let is_calibrated = dir.join(MANIFEST).exists() || !is_ranking_bert(dir)?;
+        let trained = is_calibrated.then(|| CrossEncoderManifest::open(dir)).transpose()?;
         let architecture = Architecture::open(&dir.join("config.json"), &placement.ignore_fields)?;
-        let tokenizer = Tokenizer::open(dir)?;
+        let usual = || CrossEncoderManifest::uncalibrated(USUAL_TOKENS.min(architecture.max_tokens()));
+        let manifest = trained.unwrap_or_else(usual);
+        let mut tokenizer = Tokenizer::open(dir)?;
         let mut weights = Parameters::open(dir, placement.device, placement.precision.kind())?;
+        // cutpoints, which only a relevance model has
+        let mut none = Parameters::seeded(0, placement.device, placement.precision.kind());
+        if !is_calibrated {
+            tokenizer.add_pair_template()?;
+            if !weights.has(CLASSIFIER) {
+                return Err(Error::weights(dir, format!("tensor `{CLASSIFIER}` is missing: this is no cross-encoder")));
+            }
+        }
         let CrossEncoderManifest { pooling, max_tokens, loss, int8_error, .. } = manifest;
         let parts = ModelParts { architecture, tokenizer, pooling, max_tokens, loss, placement };
-        let mut model = parts.build(&mut weights, None, &[])?;
+        let mut model = parts.build(&mut weights, (!is_calibrated).then_some(&mut none), &[])?;
+        model.is_calibrated = is_calibrated;
         model.grading = manifest.grading(model.head.cutpoints()?);
         model.item_text = manifest.item_text;
         if model.placement.precision == Precision::Int8 {
@@ -120,7 +137,7 @@ impl CrossEncoder {
 
     /// An error if the model, in the folder `dir`, was trained on texts of another template.
     pub fn check_item_text(&self, dir: &Path, item_text: &ItemText) -> Result<()> {
-        if self.item_text == *item_text {
+        if self.item_text == *item_text || !self.is_calibrated {
             return Ok(());
         }
         let problem = format!(
@@ -128,6 +145,16 @@ impl CrossEncoder {
              train the relevance model again with the latter",
             self.item_text
         );
+        Err(Error::config(dir.display(), problem))
+    }
+
+    /// An error for a cross-encoder, in the folder `dir`, whose levels mean nothing.
+    pub fn check_calibrated(&self, dir: &Path) -> Result<()> {
+        if self.is_calibrated {
+            return Ok(());
+        }
+        let problem = "has no calibrated levels, so it can rerank, but not judge: train it on judgements first, with `souk relevance \
+                       train --model` and this folder";
         Err(Error::config(dir.display(), problem))
     }
 
@@ -267,6 +294,15 @@ impl Model for CrossEncoder {
     }
 }
 
+/// Whether a folder has a cross-encoder for ranking as sentence-transformers writes it.
+fn is_ranking_bert(dir: &Path) -> Result<bool> {
+    let path = dir.join("config.json");
+    let text = std::fs::read(&path).map_err(Error::store(&path, "read it"))?;
+    let json: Value = serde_json::from_slice(&text).map_err(|e| Error::data(&path, None, "is not JSON").because(e))?;
+    let labels = json["id2label"].as_object().map(|labels| labels.len() as u64).or_else(|| json["num_labels"].as_u64());
+    Ok(json["architectures"][0] == "BertForSequenceClassification" && labels == Some(1))
+}
+
 /// Parts of a model.
 struct ModelParts {
     architecture: Architecture,
@@ -315,6 +351,7 @@ impl ModelParts {
             placement,
             max_tokens,
             item_text: ItemText::default(),
+            is_calibrated: true,
             id,
             exact: None,
             int8_error: 0.0,

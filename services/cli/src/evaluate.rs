@@ -51,9 +51,9 @@ pub struct EvaluateCommand {
     /// Let a relevance model order the first DEPTH hits again: the model's own reranker, as in `/search`, or --reranker alone
     #[arg(long, value_name = "DEPTH", value_parser = clap::value_parser!(u32).range(1..))]
     rerank: Option<u32>,
-    /// Folder of the relevance model (from `souk relevance train`)
-    #[arg(long, value_name = "DIR", requires = "rerank")]
-    reranker: Option<PathBuf>,
+    /// Relevance model (from `souk relevance train`) or cross-encoder of the Hugging Face hub: a folder or a hub name
+    #[arg(long, value_name = "MODEL", requires = "rerank")]
+    reranker: Option<String>,
     /// Former name of `--channel lexical`
     #[arg(long, hide = true, conflicts_with_all = ["channel", "run"])]
     lexical: bool,
@@ -179,7 +179,7 @@ impl EvaluateCommand {
 
     fn reranking(&self, config: &Config, data: &DataFolder, item_text: &ItemText) -> anyhow::Result<Reranking> {
         if let Some(model) = &self.reranker {
-            return Ok(Reranking::Judge(config.open_reranker(model, data, item_text)?));
+            return Ok(Reranking::Judge(config.open_reranker(&hub::resolve(model)?, data, item_text)?));
         }
         let dir = (self.channel() == Channel::Hybrid).then(|| config.model_dir()).transpose()?;
         let fit = dir.as_deref().map(RerankFit::of_model).transpose()?.flatten();

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use souk::backbone::hub;
 use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::cross_encoder::{
@@ -42,9 +43,10 @@ const MAX_JUDGED_PAIRS: usize = 20_000;
 /// Prints nDCG@10 of the default and of fitted weights (by cross-validation). If fitted weights are not better, hybrid
 /// search uses the default ones.
 ///
-/// With --reranker, a relevance model (`souk relevance train`) also reads the first hits of a search, and the weight of its
-/// output is fitted. If that brings something, the relevance model is copied to reranker/ in the model's folder, and
-/// `/search` reranks with it. A model that has a reranker keeps it; its weight is fitted again.
+/// With --reranker, a relevance model (`souk relevance train`) or a cross-encoder as the Hugging Face hub has them also
+/// reads the first hits of a search, and the weight of its output is fitted. If that brings something, it is copied to
+/// reranker/ in the model's folder, and `/search` reranks with it. A model that has a reranker keeps it; its weight is
+/// fitted again.
 ///
 /// With --as-judge, hybrid search also becomes a judge: its scores are calibrated to the levels of the judged pairs and the
 /// result is written to hybrid-judge.json. A model that is a judge is calibrated again. `[judge] type = "model"` with
@@ -55,6 +57,8 @@ const MAX_JUDGED_PAIRS: usize = 20_000;
 /// Example: souk fit-fusion --model DIR --data SHOP --split dev
 ///
 /// Example: souk fit-fusion --model DIR --data SHOP --split dev --reranker JUDGE --depth 50
+///
+/// Example: souk fit-fusion --model DIR --data SHOP --split dev --reranker cross-encoder/ms-marco-MiniLM-L6-v2
 ///
 /// Example: souk fit-fusion --model DIR --data SHOP --split train --set train.held_out=0.1 --as-judge
 #[derive(Args)]
@@ -67,9 +71,9 @@ pub struct FitFusionCommand {
     /// Split with the judgements to fit to; of train.split, only the queries that train.held_out holds out
     #[arg(long, default_value = "dev")]
     split: String,
-    /// Folder of a relevance model that is to rerank the first hits
-    #[arg(long, value_name = "DIR")]
-    reranker: Option<PathBuf>,
+    /// Relevance model, or cross-encoder of the Hugging Face hub, that is to rerank the first hits: a folder or a hub name
+    #[arg(long, value_name = "MODEL")]
+    reranker: Option<String>,
     /// Number of hits that it reranks; by default as before, else 50
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_RERANKED as i64))]
     depth: Option<u32>,
@@ -103,7 +107,8 @@ impl FitFusionCommand {
         let FittedFiles { fusion, used, mut text } = self.fit_weights(&fit, &engine, pairs)?;
         let mut json = serde_json::to_value(&fusion)?;
         let own = Some(dir.join(RERANKER)).filter(|own| own.exists());
-        if let Some(judge) = self.reranker.clone().or(own) {
+        let given = self.reranker.as_deref().map(hub::resolve).transpose()?;
+        if let Some(judge) = given.or(own) {
             let hybrid = engine.hybrid(&task, used.map_or_else(Fusion::default, Fusion::Fitted))?;
             let fitted = fit.install_reranker(&judge, &hybrid, self.depth)?;
             text += &describe_reranker(fitted.as_ref(), &dir.join(RERANKER));

@@ -76,6 +76,16 @@ impl Parameters {
         }
     }
 
+    /// Whether the folder has this tensor in this shape; always true with a seed.
+    pub fn fits(&self, name: &str, shape: &[i64]) -> bool {
+        match &self.source {
+            Source::Seed(_) => true,
+            Source::Folder(folder) => folder
+                .locate(name)
+                .is_some_and(|(_, info, _)| info.shape.iter().map(|size| *size as i64).eq(shape.iter().copied())),
+        }
+    }
+
     /// Returns one tensor, checked against the architecture's shape.
     pub fn tensor(&mut self, name: &str, shape: &[i64], init: Init) -> Result<Tensor> {
         let tensor = match &self.source {

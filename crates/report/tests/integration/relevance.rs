@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
 use souk_cross_encoder::{
-    CrossEncoder, CrossEncoderJudge, CrossEncoderManifest, Loss, PairScorer, PairText, Reading, RelevanceSettings,
-    RerankQuality, TrainProgress, Training,
+    CrossEncoder, CrossEncoderJudge, CrossEncoderManifest, EncoderShape, Loss, PairScorer, PairText, Reading,
+    RelevanceSettings, RerankQuality, TrainProgress, Training,
 };
 use souk_io::beir::DataFolder;
 use souk_io::item_text::ItemText;
@@ -38,7 +38,7 @@ fn texts(dir: &Path) -> Vec<(String, String)> {
 
 #[test]
 fn pairs_and_logits_are_those_of_transformers() {
-    for name in ["rel_bert", "rel_last"] {
+    for name in ["rel_bert", "rel_last", "rel_hub"] {
         let dir = golden(name);
         let expected = read_tensors(&dir.join("expected.safetensors")).unwrap();
         let numbers = |name: &str| Vec::<i64>::try_from(&expected[name]).unwrap();
@@ -97,6 +97,44 @@ fn a_verdict_is_a_function_of_the_pair() {
 fn what_is_no_relevance_model_is_refused_with_what_to_do() {
     let error = CrossEncoder::open(&golden("bert"), placement()).err().unwrap().to_string();
     assert!(error.contains("relevance.json") && error.contains("souk relevance train"), "{error}");
+}
+
+#[test]
+fn a_cross_encoder_of_the_hub_reranks_and_is_a_base_but_no_judge() {
+    let dir = golden("rel_hub");
+    let logits = read_tensors(&dir.join("expected.safetensors")).unwrap().remove("logits").unwrap();
+    let pairs = texts(&dir);
+    let apart = |found: &[f32]| (Tensor::from_slice(found) - logits.view([-1])).abs().max().double_value(&[]);
+    // it was trained on no template of ours, so any is as good
+    let brand: ItemText = "{title} {brand}".parse().unwrap();
+    let scorer = PairScorer::open(&dir, placement(), &brand).unwrap();
+    let outputs: Vec<f32> =
+        pairs.iter().flat_map(|(query, item)| scorer.outputs(query, &[item.as_str()]).unwrap()).collect();
+    assert!(apart(&outputs) <= EXACT, "{:.2e}", apart(&outputs));
+    let model = CrossEncoder::open(&dir, placement()).unwrap();
+    assert!(model.check_calibrated(&dir).unwrap_err().to_string().contains("souk relevance train --model"));
+    let question = Question { query_id: "", query: &pairs[1].0, item_id: "", item: &pairs[1].1 };
+    let verdict = CrossEncoderJudge::new(model, 64).judge(&[question]).unwrap()[0].unwrap();
+    assert!((verdict.score - 1.0 / (1.0 + (-outputs[1]).exp())).abs() < 1e-6, "{verdict:?} {}", outputs[1]);
+
+    // training begins with all of its weights, the output layer included
+    let base = CrossEncoder::begin(&dir, placement(), &EncoderShape::default()).unwrap();
+    let read: Vec<PairText> = pairs.iter().map(|(query, item)| base.reader().read(query, item).unwrap()).collect();
+    let outputs = base.outputs_of(&read.iter().collect::<Vec<_>>()).unwrap().concat();
+    assert!(apart(&outputs) <= EXACT, "{:.2e}", apart(&outputs));
+    // but not with one for other outputs
+    let four = EncoderShape { loss: Loss::FourWay, ..EncoderShape::default() };
+    assert_eq!(CrossEncoder::begin(&dir, placement(), &four).unwrap().outputs_of(&[&read[0]]).unwrap()[0].len(), 4);
+
+    let home = tempfile::tempdir().unwrap();
+    let copied = |name: &str, files: &[&str]| {
+        let folder = home.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        files.iter().for_each(|file| drop(std::fs::copy(golden(name).join(file), folder.join(file)).unwrap()));
+        CrossEncoder::open(&folder, placement()).err().unwrap().to_string()
+    };
+    let files = ["config.json", "model.safetensors", "tokenizer.json"];
+    assert!(copied("rel_bert", &files).contains("relevance.json"), "four outputs of an unknown kind");
 }
 
 /// A shop and a base model.
