@@ -38,14 +38,14 @@ def main():
     print(run(options, "fit-fusion", "--model", trained, "--data", held, "--split", "held", *LUCENE))
 
 
-def hold_out(data, held):
-    """A folder with the same items and queries whose split `held` has an eighth of the queries of `train`."""
+def hold_out(data, held, parts=8):
+    """A folder with the same items and queries whose split `held` has one of `parts` parts of the queries of `train`."""
     (held / "qrels").mkdir(parents=True, exist_ok=True)
     for name in ("corpus.jsonl", "queries.jsonl"):
         if not (held / name).exists():
             (held / name).symlink_to((data / name).resolve())
     head, *lines = (data / "qrels/train.tsv").read_text(encoding="utf-8").splitlines(keepends=True)
-    is_held = lambda line: int(hashlib.sha256(line.split("\t")[0].encode()).hexdigest(), 16) % 8 == 0  # noqa: E731
+    is_held = lambda line: int(hashlib.sha256(line.split("\t")[0].encode()).hexdigest(), 16) % parts == 0  # noqa: E731
     for split, wanted in (("held", True), ("train", False)):
         text = head + "".join(line for line in lines if is_held(line) == wanted)
         (held / f"qrels/{split}.tsv").write_text(text, encoding="utf-8")

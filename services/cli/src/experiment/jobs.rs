@@ -446,17 +446,18 @@ mod tests {
 
     #[test]
     fn commands_share_the_vectors_of_a_model_that_several_measure() {
-        let plan: ExperimentPlan = toml::from_str(
-            r#"
+        let home = tempfile::tempdir().unwrap();
+        let file = home.path().join("plan.toml");
+        let text = r#"
             experiment = { title = "Small", seeds = [1], data = "shop", depth = 100 }
             row = [
                 { id = "bm25", name = "BM25", kind = "lexical" },
                 { id = "alone", name = "Alone", kind = "model", from = "one" },
                 { id = "dense", name = "Dense", kind = "model", from = "two" },
                 { id = "hybrid", name = "Hybrid", kind = "model", from = "two", channel = "hybrid", fit = { split = "dev" } },
-            ]"#,
-        )
-        .unwrap();
+            ]"#;
+        fs::write(&file, text).unwrap();
+        let plan = ExperimentPlan::load(&file, &[], None).unwrap();
         let jobs = Jobs::new(&plan, Path::new("out"), &JobOptions::default());
         let shared = |job: &Job| job.vectors.as_deref() == Some(Path::new("out/vectors"));
         let found: Vec<(&str, bool)> = jobs.0.iter().map(|job| (job.name.as_str(), shared(job))).collect();
