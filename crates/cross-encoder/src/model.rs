@@ -97,24 +97,22 @@ impl CrossEncoder {
 
     /// Loads a folder written by `souk relevance train`, or a BERT for sequence classification with one label, as the hub has them.
     pub fn open(dir: &Path, placement: Placement) -> Result<Self> {
-        let is_calibrated = dir.join(MANIFEST).exists() || !is_ranking_bert(dir)?;
+        let is_calibrated = dir.join(MANIFEST).exists() || !is_ranking_bert(dir);
         let trained = is_calibrated.then(|| CrossEncoderManifest::open(dir)).transpose()?;
         let architecture = Architecture::open(&dir.join("config.json"), &placement.ignore_fields)?;
         let usual = || CrossEncoderManifest::uncalibrated(USUAL_TOKENS.min(architecture.max_tokens()));
         let manifest = trained.unwrap_or_else(usual);
         let mut tokenizer = Tokenizer::open(dir)?;
+        tokenizer.add_pair_template()?;
         let mut weights = Parameters::open(dir, placement.device, placement.precision.kind())?;
-        // cutpoints, which only a relevance model has
-        let mut none = Parameters::seeded(0, placement.device, placement.precision.kind());
-        if !is_calibrated {
-            tokenizer.add_pair_template()?;
-            if !weights.has(CLASSIFIER) {
-                return Err(Error::weights(dir, format!("tensor `{CLASSIFIER}` is missing: this is no cross-encoder")));
-            }
+        if !is_calibrated && !weights.has(CLASSIFIER) {
+            return Err(Error::weights(dir, format!("tensor `{CLASSIFIER}` is missing: this is no cross-encoder")));
         }
+        // a cross-encoder of the hub has no cutpoints
+        let mut others = (!is_calibrated).then(|| Parameters::seeded(0, placement.device, placement.precision.kind()));
         let CrossEncoderManifest { pooling, max_tokens, loss, int8_error, .. } = manifest;
         let parts = ModelParts { architecture, tokenizer, pooling, max_tokens, loss, placement };
-        let mut model = parts.build(&mut weights, (!is_calibrated).then_some(&mut none), &[])?;
+        let mut model = parts.build(&mut weights, others.as_mut(), &[])?;
         model.is_calibrated = is_calibrated;
         model.grading = manifest.grading(model.head.cutpoints()?);
         model.item_text = manifest.item_text;
@@ -295,12 +293,11 @@ impl Model for CrossEncoder {
 }
 
 /// Whether a folder has a cross-encoder for ranking as sentence-transformers writes it.
-fn is_ranking_bert(dir: &Path) -> Result<bool> {
-    let path = dir.join("config.json");
-    let text = std::fs::read(&path).map_err(Error::store(&path, "read it"))?;
-    let json: Value = serde_json::from_slice(&text).map_err(|e| Error::data(&path, None, "is not JSON").because(e))?;
+fn is_ranking_bert(dir: &Path) -> bool {
+    let text = std::fs::read(dir.join("config.json")).unwrap_or_default();
+    let json: Value = serde_json::from_slice(&text).unwrap_or_default();
     let labels = json["id2label"].as_object().map(|labels| labels.len() as u64).or_else(|| json["num_labels"].as_u64());
-    Ok(json["architectures"][0] == "BertForSequenceClassification" && labels == Some(1))
+    json["architectures"][0] == "BertForSequenceClassification" && labels == Some(1)
 }
 
 /// Parts of a model.

@@ -130,7 +130,9 @@ fn a_cross_encoder_of_the_hub_reranks_and_is_a_base_but_no_judge() {
     let copied = |name: &str, files: &[&str]| {
         let folder = home.path().join(name);
         std::fs::create_dir(&folder).unwrap();
-        files.iter().for_each(|file| drop(std::fs::copy(golden(name).join(file), folder.join(file)).unwrap()));
+        for file in files {
+            std::fs::copy(golden(name).join(file), folder.join(file)).unwrap();
+        }
         CrossEncoder::open(&folder, placement()).err().unwrap().to_string()
     };
     let files = ["config.json", "model.safetensors", "tokenizer.json"];
