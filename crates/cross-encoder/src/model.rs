@@ -103,10 +103,12 @@ impl CrossEncoder {
         let usual = || CrossEncoderManifest::uncalibrated(USUAL_TOKENS.min(architecture.max_tokens()));
         let manifest = trained.unwrap_or_else(usual);
         let mut tokenizer = Tokenizer::open(dir)?;
-        tokenizer.add_pair_template()?;
         let mut weights = Parameters::open(dir, placement.device, placement.precision.kind())?;
-        if !is_calibrated && !weights.has(CLASSIFIER) {
-            return Err(Error::weights(dir, format!("tensor `{CLASSIFIER}` is missing: this is no cross-encoder")));
+        if !is_calibrated {
+            tokenizer.add_pair_template()?;
+            if !weights.has(CLASSIFIER) {
+                return Err(Error::weights(dir, format!("tensor `{CLASSIFIER}` is missing: this is no cross-encoder")));
+            }
         }
         // a cross-encoder of the hub has no cutpoints
         let mut others = (!is_calibrated).then(|| Parameters::seeded(0, placement.device, placement.precision.kind()));
@@ -144,6 +146,11 @@ impl CrossEncoder {
             self.item_text
         );
         Err(Error::config(dir.display(), problem))
+    }
+
+    /// Whether its levels mean something.
+    pub fn is_calibrated(&self) -> bool {
+        self.is_calibrated
     }
 
     /// An error for a cross-encoder, in the folder `dir`, whose levels mean nothing.

@@ -44,6 +44,12 @@ impl JudgeBackend {
     /// Starts the model's thread.
     pub fn of_model(model: CrossEncoder, limits: Limits) -> souk::Result<Self> {
         let (id, reader) = (model.id().to_owned(), model.reader());
+        if !model.is_calibrated() {
+            tracing::warn!(
+                model = id,
+                "the model can rerank, but the levels of /score mean nothing: it is not calibrated"
+            );
+        }
         Ok(Self::Model(QueuedModel { id, reader, worker: Worker::start(model, limits)? }))
     }
 

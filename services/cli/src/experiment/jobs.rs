@@ -454,7 +454,7 @@ mod tests {
                 { id = "bm25", name = "BM25", kind = "lexical" },
                 { id = "alone", name = "Alone", kind = "model", from = "one" },
                 { id = "dense", name = "Dense", kind = "model", from = "two" },
-                { id = "hybrid", name = "Hybrid", kind = "model", from = "two", channel = "hybrid", fit = { split = "dev" } },
+                { id = "hybrid", name = "Hybrid", kind = "model", from = "dense", channel = "hybrid", fit = { split = "dev" } },
             ]"#;
         fs::write(&file, text).unwrap();
         let plan = ExperimentPlan::load(&file, &[], None).unwrap();

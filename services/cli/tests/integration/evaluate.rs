@@ -205,13 +205,6 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
     let rerank = ["--rerank", "10"];
     let evaluate = ["evaluate", "--data", &shop.data, "--out", &shop.place("none"), "--judge", "qrels"];
     assert_fails(2, "needs --channel hybrid and a model with a reranker", &[&evaluate[..], &hybrid, &rerank].concat());
-    let hub = souk_testing::golden("rel_hub").display().to_string();
-    let reranked = shop.evaluated("hub", &[&hybrid[..], &rerank, &["--reranker", &hub]].concat());
-    let pipeline = json(&read(&reranked, "metrics.json"))["pipeline"].as_str().unwrap().to_owned();
-    assert!(pipeline.contains(", first 10 reranked by rel_hub-"), "{pipeline}");
-    let judge = ["--set", "judge.type=model", "--set", &format!("judge.path={hub}")];
-    let evaluate = ["evaluate", "--data", &shop.data, "--out", &shop.place("none"), "--model", &model];
-    assert_fails(2, "can rerank, but not judge", &[&evaluate[..], &judge].concat());
     // an untrained relevance model brings nothing, so it is not installed
     let judge = souk_testing::golden("rel_bert").display().to_string();
     let text = run_ok(&[&fit[..], &["train", "--reranker", &judge, "--depth", "10"]].concat());
@@ -254,6 +247,18 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
     assert!(!Path::new(&model).join("hybrid-judge.json").exists(), "a judge of other weights");
     let judge = [&fit[..], &held_out, &["--as-judge"]].concat();
     assert_fails(2, "--as-judge: a judge needs fitted weights", &judge);
+}
+
+#[test]
+fn a_cross_encoder_of_the_hub_reranks_and_does_not_judge() {
+    let shop = TestShop::new();
+    let (model, hub) = (golden_model(), souk_testing::golden("rel_hub").display().to_string());
+    let reranked = shop.evaluated("hub", &["--model", &model, "--rerank", "10", "--reranker", &hub]);
+    let pipeline = json(&read(&reranked, "metrics.json"))["pipeline"].as_str().unwrap().to_owned();
+    assert!(pipeline.contains(", first 10 reranked by rel_hub-"), "{pipeline}");
+    let judge = ["--set", "judge.type=model", "--set", &format!("judge.path={hub}")];
+    let evaluate = ["evaluate", "--data", &shop.data, "--out", &shop.place("none"), "--model", &model];
+    assert_fails(2, "can rerank, but not judge", &[&evaluate[..], &judge].concat());
 }
 
 #[test]
