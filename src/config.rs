@@ -204,6 +204,10 @@ impl Config {
             rewards = Some(StageRewards { blend, candidates, reference, model_copy });
         }
         let guide = self.objective.guide().map(|guide| plain.open_guide(guide)).transpose()?;
+        if let Some(guide) = &guide {
+            // a resumed stage needs the same one
+            config["guide"] = guide.fingerprint()?.into();
+        }
         let (settings, objective) = (self.train.clone(), self.objective.clone());
         Ok(Stage { encoder, settings, objective, bf16, rewards, guide, span: None, config })
     }

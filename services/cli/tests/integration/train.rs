@@ -175,6 +175,19 @@ fn a_guide_leaves_out_what_it_finds_better() {
     assert!(own.iter().zip(&guided).any(|(own, guided)| (own - guided).abs() > 1e-3), "the guide has learned, too");
     let difference = worst_difference(&home.path().join("guided"), &home.path().join("two"));
     assert!(difference < 1e-4, "two processes make other updates: {difference}");
+    // the place is the same, the model is not
+    let other = home.path().join("other");
+    fs::create_dir(&other).unwrap();
+    for file in fs::read_dir(model()).unwrap().map(|entry| entry.unwrap().path()) {
+        std::os::unix::fs::symlink(&file, other.join(file.file_name().unwrap())).unwrap();
+    }
+    let guide = format!("objective.guide={}", other.display());
+    let guided = [&margin[..], &[&guide, "train.max_steps=4"]].concat();
+    run_ok(&mut train(home.path(), "resumed", &guided));
+    fs::remove_file(other.join("model.safetensors")).unwrap();
+    fs::copy(home.path().join("two/model.safetensors"), other.join("model.safetensors")).unwrap();
+    let mut resumed = train(home.path(), "resumed", &guided);
+    assert_fails(resumed.arg("--resume"), 2, &["guide", "when the stage began"]);
     assert_fails(&mut train(home.path(), "unset", &[&guide]), 2, &["objective.guide", "objective.mask_margin"]);
     let missing = ["objective.mask_margin=0", "objective.guide=./no-model"];
     assert_fails(&mut train(home.path(), "missing", &missing), 2, &["objective.guide", "no-model"]);
