@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Long reliability tests of the search service (results: docs/reliability.md):
 #
-#   1. 50 SIGKILLs during writes; after each, every acknowledged write must be found
+#   1. 50 SIGKILLs during writes; after each, every acknowledged write must be found. Then 50 among three replicas with 20,000
+#      changes, on PostgreSQL and on Kafka
 #   2. at least 2,000 requests that schemathesis generates from the OpenAPI document
 #   3. minutes of load on 100,000 items: 20 swaps, 1,000 writes a minute, Redis and PostgreSQL killed in turn, then five
 #      times the sustainable load
@@ -42,6 +43,9 @@ main() {
 kills() {
     echo "== kills"
     SOUK_KILLS=50 cargo test --release "${features[@]}" --test integration crash:: -- --nocapture
+    echo "== replicas"
+    start_services
+    SOUK_KILLS=50 SOUK_CHANGES=20000 cargo test --release "${features[@]}" --test integration replicas:: -- --nocapture --test-threads 1
 }
 
 made_up() {
@@ -73,10 +77,14 @@ on_milvus() {
 build() {
     cargo build --release "${features[@]}" --bins
     souk=$(programs)/souk
+    start_services
+    "$souk" db migrate --database "$DATABASE_URL"
+}
+
+start_services() {
     [ -f "$services/env" ] || scripts/services.sh up "$services" >/dev/null
     # shellcheck source=/dev/null
     . "$services/env"
-    "$souk" db migrate --database "$DATABASE_URL"
 }
 
 shop() {

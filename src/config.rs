@@ -1,11 +1,13 @@
 //! The configuration: TOML in, opened models, data and services out. Every command and service reads the same file; `--set a.b=c`
 //! overrides one value of it.
 
+mod catalogue;
 mod change;
 mod judges;
 mod log;
 mod model;
 mod renamed;
+mod shared_ledger;
 mod store;
 #[cfg(test)]
 mod tests;
@@ -18,10 +20,12 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
+pub use self::catalogue::CatalogueConfig;
 pub use self::change::Change;
 use self::change::overlay;
 pub use self::log::LogConfig;
 pub use self::model::ModelConfig;
+pub use self::shared_ledger::{LedgerStream, SharedLedger};
 pub use self::store::StoreConfig;
 pub use self::trainer::{Alarms, Pace, StageSettings, TrainerSettings};
 use crate::candidates::{CandidateSettings, CandidateSource};
@@ -32,6 +36,7 @@ use souk_ingest::dataset::IngestSettings;
 use souk_ingest::judgements::JudgementSettings;
 use souk_io::address::masked;
 use souk_io::beir::DataFolder;
+use souk_io::catalogue_stream::CatalogueStream;
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
 use souk_nn::backbone::{Precision, hub};
@@ -53,6 +58,8 @@ pub struct Config {
     pub worker: Limits,
     /// `[store]`: database and cache.
     pub store: StoreConfig,
+    /// `[catalogue]`: the stream of catalogue changes.
+    pub catalogue: CatalogueConfig,
     /// A model made from scratch by `souk init`.
     pub scratch: Option<Scratch>,
     /// `[log]`: the search log.
@@ -274,7 +281,7 @@ impl Config {
     }
 
     /// The dependencies of a search service. Models at any path are opened with the settings of `[model]`.
-    pub fn service_deps(&self) -> Result<ServiceDeps> {
+    pub fn service_deps(&self, stream: Arc<dyn CatalogueStream>) -> Result<ServiceDeps> {
         let config = self.clone();
         let load_model: ModelLoader = Arc::new(move |path| {
             let model = ModelConfig { path: Some(path.into()), ..config.model.clone() };
@@ -284,7 +291,12 @@ impl Config {
             Ok(VersionModels { encoder, reranker })
         });
         let (settings, index, limits) = (self.search.clone(), self.index.clone(), self.worker);
-        Ok(ServiceDeps { settings, index, limits, load_model, cache: self.store.open_cache()? })
+        Ok(ServiceDeps { settings, index, limits, load_model, cache: self.store.open_cache()?, stream })
+    }
+
+    /// The stream of catalogue changes that all processes of the shop follow. Does not connect yet.
+    pub fn open_catalogue_stream(&self, ledger: Arc<SharedLedger>) -> Result<Arc<dyn CatalogueStream>> {
+        self.catalogue.open_stream(ledger, &self.log)
     }
 
     /// Opens the model for training or export.

@@ -7,6 +7,8 @@ pub mod audit;
 pub mod backoff;
 pub mod beir;
 pub mod catalogue;
+pub mod catalogue_stream;
+pub mod changed_catalogue;
 pub mod checksummed;
 pub mod cores;
 pub mod domain;

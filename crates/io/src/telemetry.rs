@@ -240,6 +240,9 @@ pub struct SearchMetrics {
     pub items: IntGauge,
     pub changed: IntGauge,
     pub catalogue: IntGauge,
+    pub stream_end: IntGauge,
+    pub stream_lag: Gauge,
+    pub changes_skipped: IntCounter,
     pub recall: Gauge,
     pub events_dropped: IntCounter,
 }
@@ -255,13 +258,18 @@ impl SearchMetrics {
 pub static SEARCH: LazyLock<SearchMetrics> = LazyLock::new(|| {
     let cache = Opts::new("souk_search_cache_total", "Vectors looked up in the cache, by hit or miss");
     let recall = Gauge::new("souk_index_recall", "Recall of the nearest items at the last check");
+    let lag = "Seconds since all changes of the catalogue stream were served; -1 if never since the start";
+    let lag = Gauge::new("souk_catalogue_lag_seconds", lag);
     SearchMetrics {
         cache: register(IntCounterVec::new(cache, &["outcome"]).expect("metric names are constants")),
         swaps: counter("souk_search_swaps_total", "Generations swapped in"),
         rebuilds: counter("souk_index_rebuilds_total", "Snapshots built from changes"),
         items: gauge("souk_index_items", "Items in the index"),
         changed: gauge("souk_index_changed_items", "Changes since the served snapshot"),
-        catalogue: gauge("souk_index_catalogue", "Number of the last catalogue change that is served"),
+        catalogue: gauge("souk_index_catalogue", "Position of the last catalogue change that is served"),
+        stream_end: gauge("souk_catalogue_end", "Position of the catalogue stream's last change, as far as known"),
+        stream_lag: register(lag.expect("metric names are constants")),
+        changes_skipped: counter("souk_catalogue_skipped_total", "Catalogue changes that the index does not accept"),
         recall: register(recall.expect("metric names are constants")),
         events_dropped: counter("souk_search_events_dropped_total", "Searches and clicks that could not be logged"),
     }

@@ -85,9 +85,10 @@ mod tests {
     use serde_json::Map;
 
     use super::super::database::{Database, OpenMode};
-    use super::super::{items, migration};
+    use super::super::{changes, migration};
     use super::*;
     use souk_io::address::Address;
+    use souk_io::catalogue_stream::Mutation;
     use souk_io::domain::Item;
 
     async fn open(folder: &tempfile::TempDir) -> Database {
@@ -101,26 +102,30 @@ mod tests {
         sqlx::raw_sql(pragma).execute(&database.writes).await.unwrap();
     }
 
-    fn large_item() -> Item {
-        Item { id: "a".into(), title: "x".repeat(1 << 19), text: String::new(), fields: Map::new() }
+    fn put(title: String) -> Mutation {
+        Mutation::Put(Item { id: "a".into(), title, text: String::new(), fields: Map::new() })
+    }
+
+    fn large_item() -> Mutation {
+        put("x".repeat(1 << 19))
     }
 
     #[tokio::test]
     async fn a_full_disk_and_a_read_only_file_are_named_and_lose_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let database = open(&folder).await;
-        let small = Item { title: "desk".into(), ..large_item() };
-        items::put(&database, std::slice::from_ref(&small)).await.unwrap();
+        let small = put("desk".into());
+        changes::append(&database, std::slice::from_ref(&small)).await.unwrap();
         for (pragma, expected) in [
             ("PRAGMA max_page_count = 1", io::ErrorKind::StorageFull),
             ("PRAGMA query_only = ON", io::ErrorKind::PermissionDenied),
         ] {
             tell(&database, pragma).await;
-            let error = items::put(&database, &[large_item()]).await.unwrap_err();
+            let error = changes::append(&database, &[large_item()]).await.unwrap_err();
             let Error::Store { file, source, .. } = &error else { panic!("{error:?}") };
             assert!(file.ends_with("shop.db") && source.kind() == expected, "{error:?}");
         }
-        assert_eq!(items::get(&database, &["a".into()]).await.unwrap(), [Some(small)]);
+        assert_eq!(changes::page(&database, 0, 10).await.unwrap(), [(1, small)]);
     }
 
     #[tokio::test]
@@ -129,9 +134,9 @@ mod tests {
         let (database, other) = (open(&folder).await, open(&folder).await);
         tell(&database, "PRAGMA busy_timeout = 1").await;
         let held = other.begin().await.unwrap();
-        let error = items::put(&database, &[large_item()]).await.unwrap_err();
+        let error = changes::append(&database, &[large_item()]).await.unwrap_err();
         assert!(matches!(&error, Error::Busy { problem } if problem.contains("shop.db")), "{error:?}");
         held.rollback().await.unwrap();
-        items::put(&database, &[large_item()]).await.unwrap();
+        changes::append(&database, &[large_item()]).await.unwrap();
     }
 }

@@ -6,15 +6,16 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::audit::{self, AuditMark};
+use super::changes;
 use super::database::{Database, DatabaseKind, OpenMode};
-use super::items::{self, Quality};
 use super::migration::{self, AppliedMigration};
 use super::offsets::{self, Offset};
+use super::quality::{self, Quality};
 use super::registry::{self, Generation, NewGeneration, NewVersion, Report, ServedVersion, Version, VersionState};
 use super::votes::{self, PairVotes, Vote};
 use souk_io::address::Address;
 use souk_io::audit::{Audit, AuditLog};
-use souk_io::domain::Item;
+use souk_io::catalogue_stream::Mutation;
 use souk_io::error::{Answer, Error, Result};
 
 pub const MAX_PAGE: usize = 10_000;
@@ -23,13 +24,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Persistent state of a shop.
 pub trait Ledger: AuditLog {
-    fn put_items<'a>(&'a self, items: &'a [Item]) -> Answer<'a, ()>;
-    /// In the order of `ids`.
-    fn get_items<'a>(&'a self, ids: &'a [String]) -> Answer<'a, Vec<Option<Item>>>;
-    /// Returns how many of them existed.
-    fn delete_items<'a>(&'a self, ids: &'a [String]) -> Answer<'a, u64>;
-    /// Items after an id, in byte order of ids.
-    fn page_items<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<Item>>;
+    /// Appends catalogue changes in order, all or none; returns the position of the last.
+    fn append_changes<'a>(&'a self, mutations: &'a [Mutation]) -> Answer<'a, u64>;
+    /// Catalogue changes after a position, with their positions, in order. Of several with one key, only the latest is there.
+    fn page_changes(&self, after: u64, limit: usize) -> Answer<'_, Vec<(u64, Mutation)>>;
+    /// Position of the last catalogue change, 0 if there is none. All changes up to it can be read.
+    fn last_change(&self) -> Answer<'_, u64>;
 
     fn put_quality<'a>(&'a self, quality: &'a [Quality]) -> Answer<'a, ()>;
     /// In the order of `items`.
@@ -131,28 +131,24 @@ impl SqlLedger {
 }
 
 impl Ledger for SqlLedger {
-    fn put_items<'a>(&'a self, items: &'a [Item]) -> Answer<'a, ()> {
-        self.answer(items::put(&self.database, items))
+    fn append_changes<'a>(&'a self, mutations: &'a [Mutation]) -> Answer<'a, u64> {
+        self.answer(changes::append(&self.database, mutations))
     }
 
-    fn get_items<'a>(&'a self, ids: &'a [String]) -> Answer<'a, Vec<Option<Item>>> {
-        self.answer(items::get(&self.database, ids))
+    fn page_changes(&self, after: u64, limit: usize) -> Answer<'_, Vec<(u64, Mutation)>> {
+        self.answer(changes::page(&self.database, after, page(limit)))
     }
 
-    fn delete_items<'a>(&'a self, ids: &'a [String]) -> Answer<'a, u64> {
-        self.answer(items::delete(&self.database, ids))
-    }
-
-    fn page_items<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Vec<Item>> {
-        self.answer(items::page(&self.database, after, page(limit)))
+    fn last_change(&self) -> Answer<'_, u64> {
+        self.answer(changes::last(&self.database))
     }
 
     fn put_quality<'a>(&'a self, quality: &'a [Quality]) -> Answer<'a, ()> {
-        self.answer(items::put_quality(&self.database, quality))
+        self.answer(quality::put(&self.database, quality))
     }
 
     fn get_quality<'a>(&'a self, items: &'a [String]) -> Answer<'a, Vec<Option<Quality>>> {
-        self.answer(items::get_quality(&self.database, items))
+        self.answer(quality::get(&self.database, items))
     }
 
     fn add_version<'a>(&'a self, version: &'a NewVersion) -> Answer<'a, ()> {

@@ -1,21 +1,23 @@
-//! The ledger: items, quality, model versions, index generations, reports, votes, offsets and audited judgements, in SQLite or
+//! The ledger: catalogue changes, quality, model versions, index generations, reports, votes, offsets and audited judgements, in SQLite or
 //! PostgreSQL with the same migrations. An acknowledged write is on disk. No error or log shows a password.
 
 mod audit;
+mod changes;
 mod database;
 mod failure;
-mod items;
 mod ledger;
 mod migration;
 mod offsets;
+mod quality;
 mod registry;
 mod votes;
 
 pub use audit::AuditMark;
-pub use items::{MAX_ITEM, Quality};
+pub use changes::MAX_ITEM;
 pub use ledger::{Ledger, MAX_PAGE, SqlLedger, newest_offer};
 pub use migration::AppliedMigration;
 pub use offsets::Offset;
+pub use quality::Quality;
 pub use registry::{
     Generation, GenerationState, NewGeneration, NewVersion, Report, ServedVersion, Version, VersionState,
 };

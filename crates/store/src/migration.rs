@@ -14,8 +14,10 @@ pub(super) struct Migration {
     pub sql: &'static str,
 }
 
-pub(super) const ALL: &[Migration] =
-    &[Migration { number: 1, name: "0001_ledger", sql: include_str!("../../../migrations/0001_ledger.sql") }];
+pub(super) const ALL: &[Migration] = &[
+    Migration { number: 1, name: "0001_ledger", sql: include_str!("../../../migrations/0001_ledger.sql") },
+    Migration { number: 2, name: "0002_catalogue", sql: include_str!("../../../migrations/0002_catalogue.sql") },
+];
 
 /// Migration that `souk db migrate` has applied.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]

@@ -14,17 +14,17 @@ use crate::front::Front;
 
 /// Reads and parses the body.
 pub async fn read<T: DeserializeOwned>(front: &Arc<Front>, request: Request) -> Result<T, Fault> {
-    parse(&bytes(front, request).await?)
+    parse(&read_bytes(front, request).await?)
 }
 
 /// Like `read`; an empty body or null gives the default.
 pub async fn read_optional<T: DeserializeOwned + Default>(front: &Arc<Front>, request: Request) -> Result<T, Fault> {
-    let body = bytes(front, request).await?;
+    let body = read_bytes(front, request).await?;
     if body.is_empty() { Ok(T::default()) } else { Ok(parse::<Option<T>>(&body)?.unwrap_or_default()) }
 }
 
 /// Reads the raw body.
-pub(crate) async fn bytes(front: &Front, request: Request) -> Result<Bytes, Fault> {
+pub async fn read_bytes(front: &Front, request: Request) -> Result<Bytes, Fault> {
     let limit = front.max_bytes;
     // reject by Content-Length without reading
     if request.body().size_hint().lower() > limit as u64 {

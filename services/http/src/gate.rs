@@ -11,7 +11,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::task::yield_now;
 
-use crate::body::bytes;
+use crate::body::read_bytes;
 use crate::fault::Fault;
 use crate::front::Front;
 
@@ -138,7 +138,7 @@ impl Drop for Slot {
 /// measured.
 pub async fn shed_load(State((front, gate)): State<(Arc<Front>, Arc<Gate>)>, request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
-    let body = match bytes(&front, Request::from_parts(parts.clone(), body)).await {
+    let body = match read_bytes(&front, Request::from_parts(parts.clone(), body)).await {
         Ok(body) => body,
         Err(fault) => return fault.into_response(),
     };

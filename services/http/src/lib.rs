@@ -17,7 +17,7 @@ mod process;
 mod starting;
 mod tls;
 
-pub use self::body::{read, read_optional};
+pub use self::body::{read, read_bytes, read_optional};
 pub use self::fault::Fault;
 pub use self::front::{Front, admit, record};
 pub use self::gate::{Gate, shed_load};

@@ -1,4 +1,4 @@
-//! Background tasks: apply journaled changes, rebuild snapshots, follow the registry, adopt a trainer's versions,
+//! Background tasks: follow the catalogue stream, rebuild snapshots, follow the registry, adopt a trainer's versions,
 //! measure recall. A task that fails is retried later and does not affect the others.
 
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use tokio::time::sleep;
 use crate::SearchService;
 
 const RECALL_K: usize = 10;
+/// Time before a failed read of the catalogue stream is tried again.
+const STREAM_RETRY: Duration = Duration::from_millis(300);
 /// Maximum seconds between retries of a failing task.
 const MAX_PAUSE: u64 = 60;
 
@@ -19,6 +21,7 @@ const MAX_PAUSE: u64 = 60;
 pub fn start(service: &Arc<SearchService>) -> JoinSet<()> {
     let settings = service.settings();
     let mut tasks = JoinSet::new();
+    tasks.spawn(follow_stream(service.clone()));
     tasks.spawn(every(service.clone(), 1, "maintaining the index", maintain));
     tasks.spawn(every(service.clone(), settings.registry_seconds, "following the registry", follow));
     if settings.adopt {
@@ -52,9 +55,31 @@ async fn every(
     }
 }
 
+/// Applies changes of the catalogue as they come.
+async fn follow_stream(service: Arc<SearchService>) {
+    let mut last_problem = None;
+    loop {
+        let problem = match service.serving.follow_stream().await {
+            Ok(()) => None,
+            Err(error) => {
+                let problem = error.with_causes();
+                // logged when it changes, not on every attempt
+                if last_problem.as_ref() != Some(&problem) {
+                    tracing::warn!(?error, "cannot follow the catalogue stream: searches continue");
+                }
+                sleep(STREAM_RETRY).await;
+                Some(problem)
+            }
+        };
+        if problem.is_none() && last_problem.is_some() {
+            tracing::info!("following the catalogue stream again");
+        }
+        last_problem = problem;
+    }
+}
+
 async fn maintain(service: &Arc<SearchService>) -> souk::Result<()> {
     let serving = &service.serving;
-    serving.catch_up().await?;
     let served = serving.served();
     SEARCH.items.set(served.index().num_items().await? as i64);
     SEARCH.catalogue.set(served.catalogue() as i64);

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use axum::extract::{Request, State};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Query, Request, State};
 use axum::response::Response;
 use serde_json::{Map, Value};
 use souk::cross_encoder::Reranker;
@@ -18,10 +19,11 @@ use souk_http::{Fault, json_body, read};
 
 use crate::SearchService;
 use crate::events::{ShownHits, fresh_id, log_search};
+use crate::items::at_least;
 use crate::limits::check_text;
 use crate::shapes::{
     Channels, CompareAnswer, CompareRequest, ErrorResponses, ExperimentArm, Explanation, Facet, FacetValue, FieldShape,
-    FieldsAnswer, HitPage, HitShape, SearchAnswer, SearchRequest,
+    FieldsAnswer, HitPage, HitShape, ReadParams, SearchAnswer, SearchRequest,
 };
 
 /// Number of hits that facets count, and number of values reported.
@@ -35,12 +37,17 @@ struct VersionChannel {
 }
 
 /// Search for items
-#[utoipa::path(post, path = "/search", tag = "search", request_body = SearchRequest,
+#[utoipa::path(post, path = "/search", tag = "search", params(ReadParams), request_body = SearchRequest,
     responses((status = 200, body = SearchAnswer), ErrorResponses), security(("key" = [])))]
-pub async fn search(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
+pub async fn search(
+    State(service): State<Arc<SearchService>>,
+    params: Result<Query<ReadParams>, QueryRejection>,
+    request: Request,
+) -> Result<Response, Fault> {
     let began = Instant::now();
     let request: SearchRequest = read(&service.front, request).await?;
     request.check(&service)?;
+    service.see_at_least(at_least(params)?).await?;
     service.in_time(answer(&service, request, began)).await
 }
 

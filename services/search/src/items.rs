@@ -1,21 +1,28 @@
-//! `/items`: add, change, delete and read catalogue items. A write is answered once it is on disk, and the next search
-//! sees it.
+//! `/items`: add, change, delete and read catalogue items. A write is answered once it is durable in the catalogue stream and the
+//! next search here sees it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, Request, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{Path, Query, Request, State};
 use axum::response::Response;
 use serde_json::{Map, Value};
+use souk::catalogue_stream::Mutation;
 use souk::domain::Item;
-use souk::search::{Mutation, WriteReceipt};
-use souk_http::{Fault, json_body, read};
+use souk::search::WriteReceipt;
+use souk_http::{Fault, json_body, read, read_bytes};
 use tokio::time::timeout;
 
 use crate::SearchService;
 use crate::limits::{MAX_NAME, is_longer};
-use crate::shapes::{DeleteAnswer, ErrorResponses, ItemShape, ItemsAnswer, ItemsRequest};
+use crate::shapes::{
+    BulkAnswer, DeleteAnswer, ErrorResponses, ItemFields, ItemShape, ItemsAnswer, ItemsPage, ItemsRequest, ListParams,
+    ReadParams, UpdateAnswer,
+};
+
+/// Maximum items of one page.
+const LIST_PAGE: usize = 1000;
 
 /// Add or replace items
 #[utoipa::path(put, path = "/items", tag = "items", request_body = ItemsRequest,
@@ -40,6 +47,38 @@ pub async fn put(State(service): State<Arc<SearchService>>, request: Request) ->
     Ok(json_body(&ItemsAnswer { upserted, new: upserted.saturating_sub(num_existing), catalogue }))
 }
 
+/// Update fields of an item
+///
+/// Replaces the named fields, such as price and stock, and removes those that are null. The item is encoded again only if
+/// its text changes.
+#[utoipa::path(patch, path = "/items/{id}", tag = "items", params(("id" = String, Path)), request_body = ItemFields,
+    responses((status = 200, body = UpdateAnswer), ErrorResponses), security(("key" = [])))]
+pub async fn update(
+    State(service): State<Arc<SearchService>>,
+    id: Result<Path<String>, PathRejection>,
+    request: Request,
+) -> Result<Response, Fault> {
+    let id = path_name(id)?;
+    let fields: Map<String, Value> = read(&service.front, request).await?;
+    let of_text = ["title", "text"].into_iter();
+    if let Some(name) =
+        of_text.into_iter().find(|name| fields.get(*name).is_some_and(|value| !value.is_string() && !value.is_null()))
+    {
+        return Err(Fault::malformed(Some(name.into()), "expected a string"));
+    }
+    check_exists(&service, &id).await?;
+    let WriteReceipt { catalogue, .. } = write(&service, vec![Mutation::Update(id, fields)]).await?;
+    Ok(json_body(&UpdateAnswer { catalogue }))
+}
+
+async fn check_exists(service: &SearchService, id: &str) -> Result<(), Fault> {
+    let found = service.serving.served().index().get(&[id.to_owned()]).await?;
+    if found.iter().all(Option::is_none) {
+        return Err(Fault::not_found(format!("no item `{id}`")));
+    }
+    Ok(())
+}
+
 /// Delete an item
 #[utoipa::path(delete, path = "/items/{id}", tag = "items", params(("id" = String, Path)),
     responses((status = 200, body = DeleteAnswer), ErrorResponses), security(("key" = [])))]
@@ -48,25 +87,88 @@ pub async fn delete(
     id: Result<Path<String>, PathRejection>,
 ) -> Result<Response, Fault> {
     let id = path_name(id)?;
-    if service.serving.served().index().get(std::slice::from_ref(&id)).await?.iter().all(Option::is_none) {
-        return Err(Fault::not_found(format!("no item `{id}`")));
-    }
+    check_exists(&service, &id).await?;
     let WriteReceipt { num_existing, catalogue } = write(&service, vec![Mutation::Delete(id)]).await?;
     Ok(json_body(&DeleteAnswer { deleted: num_existing > 0, catalogue }))
 }
 
+/// List items
+///
+/// In byte order of ids. Ask for the next page with `after`, the last id of this one; an empty page is the last.
+#[utoipa::path(get, path = "/items", tag = "items", params(ListParams),
+    responses((status = 200, body = ItemsPage), ErrorResponses), security(("key" = [])))]
+pub async fn list(
+    State(service): State<Arc<SearchService>>,
+    params: Result<Query<ListParams>, QueryRejection>,
+) -> Result<Response, Fault> {
+    let Query(ListParams { after, limit, at_least }) =
+        params.map_err(|rejection| Fault::malformed(None, rejection.body_text()))?;
+    let limit = limit.unwrap_or(LIST_PAGE);
+    if !(1..=LIST_PAGE).contains(&limit) {
+        return Err(Fault::unprocessable("limit", format!("is {limit}: give 1 to {LIST_PAGE}")));
+    }
+    service.see_at_least(at_least).await?;
+    let served = service.serving.served();
+    let catalogue = served.catalogue();
+    let found = served.index().items_after(&after.unwrap_or_default(), limit).await?;
+    Ok(json_body(&ItemsPage { items: found.into_iter().map(shape_of).collect(), catalogue }))
+}
+
+/// Change many items
+///
+/// One JSON object per line: an item, `{"id": ..., "_update": {...}}` to replace fields, or `{"id": ..., "_deleted": true}`. Answers when all
+/// are durable in the catalogue stream; searches see them as they are encoded (`at_least` waits for it).
+#[utoipa::path(post, path = "/items/bulk", tag = "items", request_body(content = Vec<ItemShape>, content_type = "application/x-ndjson"),
+    responses((status = 200, body = BulkAnswer), ErrorResponses), security(("key" = [])))]
+pub async fn bulk(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
+    let body = read_bytes(&service.front, request).await?;
+    let mut mutations = Vec::new();
+    for (number, line) in (1..).zip(body.split(|byte| *byte == b'\n')).filter(|(_, line)| !line.trim_ascii().is_empty())
+    {
+        let place = format!("line {number}");
+        let fields = serde_json::from_slice(line).map_err(|e| Fault::malformed(Some(place.clone()), e.to_string()))?;
+        mutations.push(mutation_of(fields, &place)?);
+    }
+    if mutations.is_empty() {
+        return Err(Fault::malformed(None, "the body has no lines: send one JSON object per line"));
+    }
+    let mut answer = BulkAnswer::default();
+    for mutation in &mutations {
+        *match mutation {
+            Mutation::Put(_) => &mut answer.put,
+            Mutation::Update(..) => &mut answer.updated,
+            Mutation::Delete(_) => &mut answer.deleted,
+        } += 1;
+    }
+    answer.catalogue = service.in_time(async { Ok(service.serving.append(&mutations).await?) }).await?;
+    Ok(json_body(&answer))
+}
+
 /// Get an item
-#[utoipa::path(get, path = "/items/{id}", tag = "items", params(("id" = String, Path)),
+#[utoipa::path(get, path = "/items/{id}", tag = "items", params(("id" = String, Path), ReadParams),
     responses((status = 200, body = ItemShape), ErrorResponses), security(("key" = [])))]
 pub async fn get(
     State(service): State<Arc<SearchService>>,
     id: Result<Path<String>, PathRejection>,
+    params: Result<Query<ReadParams>, QueryRejection>,
 ) -> Result<Response, Fault> {
     let id = path_name(id)?;
+    service.see_at_least(at_least(params)?).await?;
     let found = service.serving.served().index().get(std::slice::from_ref(&id)).await?.pop().flatten();
-    let Item { id, title, text, mut fields } = found.ok_or_else(|| Fault::not_found(format!("no item `{id}`")))?;
+    let found = found.ok_or_else(|| Fault::not_found(format!("no item `{id}`")))?;
+    Ok(json_body(&shape_of(found)))
+}
+
+fn shape_of(item: Item) -> Map<String, Value> {
+    let Item { id, title, text, mut fields } = item;
     fields.extend([("id", id), ("title", title), ("text", text)].map(|(name, value)| (name.to_owned(), value.into())));
-    Ok(json_body(&fields))
+    fields
+}
+
+/// The catalogue position that a reader asks for.
+pub fn at_least(params: Result<Query<ReadParams>, QueryRejection>) -> Result<Option<u64>, Fault> {
+    let malformed = |rejection: QueryRejection| Fault::malformed(None, rejection.body_text());
+    params.map(|Query(params)| params.at_least).map_err(malformed)
 }
 
 /// Name in a path; invalid UTF-8 is a fault like any other.
@@ -90,18 +192,31 @@ async fn write(service: &Arc<SearchService>, mutations: Vec<Mutation>) -> Result
     Ok(written.map_err(ended)??)
 }
 
-/// Parses an item; `id` is the name in this API, `_id` the name in data folders.
-fn item_of(mut fields: Map<String, Value>, at: usize) -> Result<Item, Fault> {
+/// Parses an item.
+fn item_of(fields: Map<String, Value>, at: usize) -> Result<Item, Fault> {
+    let place = format!("items[{at}]");
+    match mutation_of(fields, &place)? {
+        Mutation::Put(item) => Ok(item),
+        Mutation::Update(..) | Mutation::Delete(_) => {
+            Err(Fault::unprocessable(place, "is not an item: send updates and deletions to POST /items/bulk"))
+        }
+    }
+}
+
+/// Parses a mutation; `id` is the name in this API, `_id` the name in data folders.
+fn mutation_of(mut fields: Map<String, Value>, place: &str) -> Result<Mutation, Fault> {
     if !fields.contains_key("_id")
         && let Some(id) = fields.remove("id")
     {
         fields.insert("_id".into(), id);
     }
-    let wrong = |problem: String| Fault::unprocessable(format!("items[{at}]"), problem);
-    let malformed = |e: serde_json::Error| Fault::malformed(Some(format!("items[{at}]")), e.to_string());
-    let item: Item = serde_json::from_value(Value::Object(fields)).map_err(malformed)?;
-    if item.id.is_empty() || is_longer(&item.id, MAX_NAME) || item.id.contains('\0') {
-        return Err(wrong(format!("needs an id of 1 to {MAX_NAME} characters without NUL")));
+    let malformed = |problem: String| Fault::malformed(Some(place.to_owned()), problem);
+    let id = fields.get("_id").and_then(Value::as_str).ok_or_else(|| malformed("needs an `id`, a string".into()))?;
+    if id.is_empty() || is_longer(id, MAX_NAME) || id.contains('\0') {
+        let problem = format!("needs an id of 1 to {MAX_NAME} characters without NUL");
+        return Err(Fault::unprocessable(place, problem));
     }
-    Ok(item)
+    let mutation = Mutation::from_fields(fields).map_err(|e| malformed(e.with_causes()))?;
+    mutation.check().map_err(|e| Fault::unprocessable(place, e.to_string()))?;
+    Ok(mutation)
 }

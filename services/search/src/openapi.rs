@@ -53,6 +53,8 @@ pub fn document(openapi: &utoipa::openapi::OpenApi, bounds: &Bounds, dimensions:
         let methods = paths.filter_map(Value::as_object_mut).flat_map(|methods| methods.values_mut());
         methods.filter_map(Value::as_object_mut).for_each(|operation| drop(operation.remove("security")));
     }
+    let lines = &mut document["paths"]["/items/bulk"]["post"]["requestBody"]["content"]["application/x-ndjson"];
+    lines["schema"]["minItems"] = json!(1);
     let schemas = &mut document["components"]["schemas"];
     let text = json!({"type": "string", "minLength": 1, "maxLength": bounds.max_text});
     let texts = json!({"type": "array", "items": text, "minItems": 1, "maxItems": bounds.max_texts});

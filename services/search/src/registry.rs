@@ -3,24 +3,18 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use serde_json::json;
-use souk::config::StoreConfig;
+use souk::config::SharedLedger;
 use souk::search::{OpenGeneration, ServingState};
 use souk::store::{Generation, Ledger, NewGeneration, NewVersion, Report, ServedVersion, Version, newest_offer};
 use souk::{Error, Result};
-use tokio::sync::{Mutex as AsyncMutex, OnceCell, OwnedMutexGuard};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
 pub const MAX_VERSIONS: usize = 200;
-/// Time before an unreachable ledger is tried again.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub struct ModelRegistry {
-    store: StoreConfig,
-    ledger: OnceCell<Arc<dyn Ledger>>,
-    /// Time of the last failure to connect, the server's name, and the problem.
-    last_outage: Mutex<Option<(Instant, String, String)>>,
+    ledger: Arc<SharedLedger>,
     /// Serializes changes of the served version, in the ledger and here; never held during a build.
     change_lock: AsyncMutex<()>,
     /// Allows one promotion at a time, including its build.
@@ -38,33 +32,13 @@ pub struct VersionEntry {
 }
 
 impl ModelRegistry {
-    pub fn new(store: StoreConfig) -> Self {
-        Self {
-            store,
-            ledger: OnceCell::new(),
-            last_outage: Mutex::default(),
-            change_lock: AsyncMutex::default(),
-            promotion_lock: Arc::default(),
-            failures: Mutex::default(),
-        }
+    pub fn new(ledger: Arc<SharedLedger>) -> Self {
+        Self { ledger, change_lock: AsyncMutex::default(), promotion_lock: Arc::default(), failures: Mutex::default() }
     }
 
-    /// Connects on first use. Concurrent callers share one attempt.
+    /// Connects on first use.
     pub async fn ledger(&self) -> Result<&Arc<dyn Ledger>> {
-        let started = Instant::now();
-        let open = async || {
-            if let Some((at, service, problem)) = lock_ignoring_poison(&self.last_outage).clone()
-                && at + RETRY_AFTER > started
-            {
-                return Err(Error::Upstream { service, problem, retryable: true, source: None });
-            }
-            let opened = self.store.open_own_ledger().await;
-            if let Err(Error::Upstream { service, problem, retryable: true, .. }) = &opened {
-                *lock_ignoring_poison(&self.last_outage) = Some((Instant::now(), service.clone(), problem.clone()));
-            }
-            opened
-        };
-        self.ledger.get_or_try_init(open).await
+        self.ledger.open().await
     }
 
     /// Version that should be served, with its model; None before the first promotion.
@@ -247,28 +221,4 @@ fn is_served(serving: &ServingState, version: &str) -> bool {
 
 fn lock_ignoring_poison<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use souk::config::{Change, Config};
-
-    use super::*;
-
-    #[tokio::test]
-    async fn concurrent_callers_share_one_connection_timeout() {
-        // accepts connections and never answers
-        let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("postgres://nobody@{}/nothing", silent.local_addr().unwrap());
-        let config = Config::load(None, &[Change::text("store.database", "test", &url)]).unwrap();
-        let registry = ModelRegistry::new(config.store);
-        let began = Instant::now();
-        let (first, second, third) = tokio::join!(registry.ledger(), registry.ledger(), registry.ledger());
-        let one = began.elapsed();
-        for found in [first.err(), second.err(), third.err(), registry.ledger().await.err()] {
-            assert!(matches!(found, Some(Error::Upstream { retryable: true, .. })), "{found:?}");
-        }
-        assert!(began.elapsed() - one < RETRY_AFTER, "no new attempt so soon");
-        assert!(one < Duration::from_secs(9), "three attempts take 15 s, these took {one:?}");
-    }
 }

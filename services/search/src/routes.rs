@@ -11,6 +11,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use souk::domain::TextKind;
 use souk::index::VectorQuery;
+use souk::search::StreamLag;
 use souk_http::{Fault, Gate, Role, admit, json_body, record, shed_load};
 use tokio::time::timeout;
 use utoipa::OpenApi;
@@ -44,11 +45,14 @@ pub fn router(service: Arc<SearchService>) -> Router {
         .routes(routes!(voting::cast))
         .routes(routes!(voting::summary))
         .routes(routes!(items::get))
+        .routes(routes!(items::list))
         .routes(routes!(models::list))
         .routes(routes!(models::training))
         .route_layer(from_fn_with_state((service.front.clone(), Role::Read), admit));
     let for_admins = OpenApiRouter::new()
         .routes(routes!(items::put))
+        .routes(routes!(items::update))
+        .routes(routes!(items::bulk))
         .routes(routes!(items::delete))
         .routes(routes!(models::register))
         .routes(routes!(models::promote))
@@ -85,13 +89,30 @@ async fn alive() -> &'static str {
     "ok\n"
 }
 
-/// Readiness: a search would succeed
+/// Readiness: a search would succeed, and the catalogue is up to date
 #[utoipa::path(get, path = "/readyz", tag = "operation", responses((status = 200, body = ReadyAnswer), ErrorResponses))]
 async fn ready(State(service): State<Arc<SearchService>>) -> Result<Response, Fault> {
     let store = service.probe.get(probe_search(&service)).await.map_err(Fault::not_ready)?;
+    let lag = service.serving.stream_lag();
+    check_lag(&lag, service.settings().max_behind_seconds).map_err(Fault::not_ready)?;
     let served = service.serving.served();
     let (model, index) = (served.record().version.clone(), served.record().generation.clone());
-    Ok(json_body(&ReadyAnswer { ready: true, model, index, store }))
+    let (catalogue, catalogue_end) = (lag.position, lag.end);
+    Ok(json_body(&ReadyAnswer { ready: true, model, index, store, catalogue, catalogue_end }))
+}
+
+/// Whether a service that is so far behind the catalogue stream may answer.
+fn check_lag(lag: &StreamLag, max_seconds: u64) -> Result<(), String> {
+    let StreamLag { position, end, seconds, problem } = lag;
+    let problem = problem.as_ref().map_or(String::new(), |problem| format!(": {problem}"));
+    match seconds {
+        _ if max_seconds == 0 => Ok(()),
+        None => Err(format!("catching up with the catalogue, at change {position} of {end}{problem}")),
+        Some(seconds) if *seconds > max_seconds as f64 => {
+            Err(format!("behind the catalogue for {seconds:.0} s, at change {position} of {end}{problem}"))
+        }
+        Some(_) => Ok(()),
+    }
 }
 
 /// Runs a search. Returns whether the ledger answers, or why a search would fail.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::Context;
-use souk::config::Config;
+use souk::config::{Config, SharedLedger};
 use souk::search::{BuildProgress, OpenGeneration, ServingState};
 use souk_http::{Endpoint, Keys};
 use tokio::task::{JoinSet, spawn_blocking};
@@ -57,9 +57,10 @@ impl SearchService {
     ) -> anyhow::Result<Arc<Self>> {
         config.search.check()?;
         let event_writer = EventWriter::open(&config.search.events, &config.log)?;
-        let registry = Arc::new(ModelRegistry::new(config.store.clone()));
+        let ledger = Arc::new(SharedLedger::new(config.store.clone()));
+        let registry = Arc::new(ModelRegistry::new(ledger.clone()));
         let (version, path) = initial_model(config, &registry).await?;
-        let deps = config.service_deps()?;
+        let deps = config.service_deps(config.open_catalogue_stream(ledger)?)?;
         let opening = spawn_blocking(move || ServingState::open(deps, &version, &path, on_build));
         let serving = Arc::new(opening.await.context("cannot open the serving state")??);
         if let Some(note) = ignored_model_note(config.model.path.as_deref(), &serving.served().record().path) {

@@ -14,6 +14,8 @@ use tokio::time::timeout;
 use crate::events::EventWriter;
 use crate::registry::ModelRegistry;
 
+/// Time that a read waits for a catalogue change.
+const MAX_CATCH_UP: Duration = Duration::from_secs(2);
 /// Number of recent queries kept to measure recall.
 const NUM_RECENT: usize = 64;
 
@@ -63,6 +65,19 @@ impl SearchService {
         let max_ms = self.settings().bounds.deadline_ms;
         let late = |_| Fault::too_late(format!("not done in {max_ms} ms: ask for less, or try again"));
         timeout(Duration::from_millis(max_ms), work).await.map_err(late)?
+    }
+
+    /// Waits until searches see the catalogue change that the caller asks for.
+    pub async fn see_at_least(&self, position: Option<u64>) -> Result<(), Fault> {
+        let Some(position) = position else { return Ok(()) };
+        let behind = |_| {
+            let at = self.serving.stream_lag().position;
+            let problem = format!(
+                "this replica is at catalogue change {at}, not yet at {position}: try again, or another replica"
+            );
+            Fault::conflict(problem)
+        };
+        timeout(MAX_CATCH_UP, self.serving.wait_for(position)).await.map_err(behind)
     }
 
     pub fn remember(&self, model: &str, vector: &[f32]) {

@@ -80,8 +80,18 @@ impl Delta {
         self.items[at].as_ref()
     }
 
+    /// Items present, in no particular order.
+    pub fn items(&self) -> impl Iterator<Item = &Item> {
+        self.ids.values().filter_map(|at| self.get(*at as usize))
+    }
+
     pub fn find(&self, id: &str) -> Option<&Item> {
         self.get(*self.ids.get(id)? as usize)
+    }
+
+    pub fn find_with_vector(&self, id: &str) -> Option<(&Item, &[f32])> {
+        let at = *self.ids.get(id)? as usize;
+        Some((self.get(at)?, self.vector(at)))
     }
 
     pub fn vector(&self, at: usize) -> &[f32] {

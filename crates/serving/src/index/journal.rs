@@ -1,67 +1,38 @@
-//! Journal of catalogue changes, written to disk before a change is acknowledged. Changes are numbered; each call is
-//! one frame, which is applied entirely or not at all. Frames are stored in segments, files named by the number of
-//! their first change, so that old segments can be deleted.
+//! A replica's own copy of the catalogue stream, with vectors, on disk before a change is applied. A frame holds the changes from one
+//! position of the stream to another. Frames are stored in segments, files named by the position after which they start,
+//! plus one, so that old segments can be deleted.
 //!
-//! A frame is its length, its checksum, a checksum of both, and the payload. A crash can tear the last frame of the
-//! last segment; it was never acknowledged, so it is cut off and saved to a file next to the folder. Any other broken
-//! or missing frame is damage and an error.
+//! A crash can tear the last frame of the last segment; it was never acknowledged, so it is cut off and saved to a file next
+//! to the folder. Any other broken or missing frame is damage and an error.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
+use super::frame::{Frame, Frames, ItemChange, frame};
 use souk_io::atomic_dir::fsync;
-use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
-#[derive(Clone, Debug, PartialEq)]
-pub enum ItemChange {
-    /// Replaces the item with the same id. The vector is from the model named in the frame.
-    Put(Item, Vec<f32>),
-    Delete(String),
-}
-
-impl ItemChange {
-    /// Item of a put.
-    pub fn item(&self) -> Option<&Item> {
-        match self {
-            Self::Put(item, _) => Some(item),
-            Self::Delete(_) => None,
-        }
-    }
-
-    pub fn id(&self) -> &str {
-        match self {
-            Self::Put(item, _) => &item.id,
-            Self::Delete(id) => id,
-        }
-    }
-}
-
-/// Bytes of a frame's length, its checksum, and the checksum of both.
-const HEADER_BYTES: usize = 12;
-/// Upper bound of a frame, above any allowed call.
-const MAX_FRAME: usize = 1 << 30;
 const SEGMENT_BYTES: u64 = 64 << 20;
-const PUT: u8 = 1;
-const DELETE: u8 = 2;
-const EXTENSION: &str = "log";
+const EXTENSION: &str = "changes";
+/// Extension of earlier versions, whose changes are in no stream.
+const OLD_EXTENSION: &str = "log";
 
 pub struct Journal {
     dir: PathBuf,
-    /// Number of each segment's first change, ascending; the last segment is written to.
+    /// Position after which each segment starts, plus one, ascending; the last segment is written to.
     segments: Vec<u64>,
     file: File,
     /// End of the last frame in the last segment.
     end: u64,
-    /// Number of the last change.
+    /// Position that was reached.
     last: u64,
     /// Set when a failed write could not be rolled back.
     is_broken: bool,
 }
 
 impl Journal {
-    /// Opens the journal in `dir`, or creates one that starts after change `applied`. Reads and checks every frame.
+    /// Opens the journal in `dir`, or creates one that starts after position `applied`. Reads and checks every frame.
     pub fn open(dir: &Path, applied: u64) -> Result<Self> {
         fs::create_dir_all(dir).map_err(Error::store(dir, "create the folder"))?;
         let mut segments = Vec::new();
@@ -72,6 +43,14 @@ impl Journal {
                 .filter(|number| *number > 0 && path.extension().is_some_and(|extension| extension == EXTENSION))
             {
                 Some(number) => segments.push(number),
+                None if is_old(&path) && fs::metadata(&path).is_ok_and(|found| found.len() == 0) => {
+                    fs::remove_file(&path).map_err(Error::store(&path, "remove it"))?;
+                }
+                None if is_old(&path) => {
+                    let problem = "has changes that an earlier version of Souk wrote and that are in no stream: move the state folder \
+                                   away, start from the data folder, and put the changed items again";
+                    return Err(Error::data(&path, None, problem));
+                }
                 None => return Err(Error::data(&path, None, "is not a journal segment: move it out of the folder")),
             }
         }
@@ -129,27 +108,23 @@ impl Journal {
         self.cut()
     }
 
-    /// Number of the last change that was trimmed.
-    pub fn trimmed_until(&self) -> u64 {
-        self.segments[0] - 1
-    }
-
-    /// Number of the last change, 0 if there is none.
+    /// Position that was reached, 0 at the start.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Writes the changes of one call, with vectors of `model`; returns the last change's number once they are on disk.
-    pub fn append(&mut self, model: &str, changes: &[ItemChange]) -> Result<u64> {
-        if changes.is_empty() {
-            return Ok(self.last);
+    /// Writes the changes up to position `last` of the stream, with vectors of `model`. They are on disk when it returns.
+    pub fn append(&mut self, model: &str, changes: &[ItemChange], last: u64) -> Result<()> {
+        if last <= self.last {
+            let problem = format!("the changes up to {last} were written before: the journal is at {}", self.last);
+            return Err(Error::input(problem));
         }
         if self.is_broken {
             let problem =
                 std::io::Error::other("an earlier failed write could not be rolled back: restart the service");
             return Err(Error::store(&self.path(), "write to the journal")(problem));
         }
-        let frame = frame(self.last + 1, model, changes)?;
+        let frame = frame(self.last, last, model, changes)?;
         if self.end > 0 && self.end + frame.len() as u64 > SEGMENT_BYTES {
             self.roll()?;
         }
@@ -157,8 +132,8 @@ impl Journal {
         match written.and_then(|()| self.file.sync_data()) {
             Ok(()) => {
                 self.end += frame.len() as u64;
-                self.last += changes.len() as u64;
-                Ok(self.last)
+                self.last = last;
+                Ok(())
             }
             Err(error) => {
                 // an unacknowledged change must not reappear
@@ -204,6 +179,10 @@ impl Journal {
     }
 }
 
+fn is_old(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == OLD_EXTENSION)
+}
+
 /// Snapshot of a journal for reading.
 pub struct JournalReader {
     dir: PathBuf,
@@ -213,13 +192,13 @@ pub struct JournalReader {
 }
 
 impl JournalReader {
-    /// Number of the last change to read.
+    /// Position that a replay reaches.
     pub fn last(&self) -> u64 {
         self.last
     }
 
-    /// Calls `visit` with the model and changes of each call, starting after change `after`.
-    pub fn replay(&self, after: u64, visit: &mut dyn FnMut(&str, Vec<ItemChange>) -> Result<()>) -> Result<()> {
+    /// Calls `visit` with each frame that reaches beyond position `after`: its model, its changes, and the position it reaches.
+    pub fn replay(&self, after: u64, visit: &mut dyn FnMut(Frame) -> Result<()>) -> Result<()> {
         if after + 1 < self.segments[0] {
             let problem =
                 format!("the changes from {} to {} are gone, but this index needs them", after + 1, self.segments[0]);
@@ -236,11 +215,9 @@ impl JournalReader {
             let max_bytes = if next.is_none() { self.end } else { u64::MAX };
             file.take(max_bytes).read_to_end(&mut bytes).map_err(Error::store(&path, "read the journal"))?;
             let mut frames = Frames { path: &path, bytes: &bytes, at: 0, next: *first };
-            while let Some((model, mut changes)) = frames.next()? {
-                let applied = (after + 1 + changes.len() as u64).saturating_sub(frames.next);
-                changes.drain(..changes.len().min(applied as usize));
-                if !changes.is_empty() {
-                    visit(&model, changes)?;
+            while let Some(frame) = frames.next()? {
+                if frame.last > after {
+                    visit(frame)?;
                 }
             }
             if frames.at < bytes.len() {
@@ -263,111 +240,11 @@ fn create_segment(dir: &Path, first: u64) -> Result<File> {
     Ok(file)
 }
 
-/// Reader of the frames of one segment.
-struct Frames<'a> {
-    path: &'a Path,
-    bytes: &'a [u8],
-    at: usize,
-    /// Number of the next change.
-    next: u64,
-}
-
-impl Frames<'_> {
-    /// Next frame, or None at the end or at a torn frame.
-    fn next(&mut self) -> Result<Option<(String, Vec<ItemChange>)>> {
-        let rest = &self.bytes[self.at..];
-        let Some((head, rest)) = rest.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
-        if *head == [0; HEADER_BYTES] {
-            // after a crash, a file system can extend the file before it has written the bytes
-            return Ok(None);
-        }
-        let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let (length, sum) = (number(0) as usize, number(4));
-        if crc32fast::hash(&head[..8]) != number(8) {
-            return Err(self.damage_error());
-        }
-        let Some((frame, after)) = rest.split_at_checked(length) else { return Ok(None) };
-        if crc32fast::hash(frame) != sum {
-            return if after.is_empty() { Ok(None) } else { Err(self.damage_error()) };
-        }
-        let (first, model, changes) = read_frame(frame).ok_or_else(|| self.damage_error())?;
-        if first != self.next {
-            return Err(self.damage_error());
-        }
-        self.at += HEADER_BYTES + length;
-        self.next += changes.len() as u64;
-        Ok(Some((model, changes)))
-    }
-
-    fn damage_error(&self) -> Error {
-        let problem = format!(
-            "is damaged at byte {}: restore the file, or move the folder away to continue from the index",
-            self.at
-        );
-        Error::data(self.path, None, problem)
-    }
-}
-
-fn frame(first: u64, model: &str, changes: &[ItemChange]) -> Result<Vec<u8>> {
-    let mut frame = vec![0; HEADER_BYTES];
-    frame.extend(first.to_le_bytes());
-    write_bytes(model.as_bytes(), &mut frame);
-    for change in changes {
-        let (kind, text, vector): (u8, Vec<u8>, &[f32]) = match change {
-            ItemChange::Put(item, vector) => (PUT, serde_json::to_vec(item).expect("an item has a JSON form"), vector),
-            ItemChange::Delete(id) => (DELETE, id.as_bytes().to_vec(), &[]),
-        };
-        frame.push(kind);
-        write_bytes(&text, &mut frame);
-        let vector: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-        write_bytes(&vector, &mut frame);
-    }
-    let length = frame.len() - HEADER_BYTES;
-    if length > MAX_FRAME {
-        return Err(Error::input(format!("{length} bytes of items in one call exceed the limit: send fewer")));
-    }
-    let sum = crc32fast::hash(&frame[HEADER_BYTES..]);
-    frame[..4].copy_from_slice(&(length as u32).to_le_bytes());
-    frame[4..8].copy_from_slice(&sum.to_le_bytes());
-    let sum = crc32fast::hash(&frame[..8]);
-    frame[8..HEADER_BYTES].copy_from_slice(&sum.to_le_bytes());
-    Ok(frame)
-}
-
-fn write_bytes(bytes: &[u8], to: &mut Vec<u8>) {
-    to.extend((bytes.len() as u32).to_le_bytes());
-    to.extend(bytes);
-}
-
-/// First number, model and changes of a frame; None if malformed.
-fn read_frame(frame: &[u8]) -> Option<(u64, String, Vec<ItemChange>)> {
-    let (first, rest) = frame.split_first_chunk()?;
-    let (model, mut rest) = read_bytes(rest)?;
-    let mut changes = Vec::new();
-    while let Some((kind, after)) = rest.split_first() {
-        let (text, after) = read_bytes(after)?;
-        let (vector, after) = read_bytes(after)?;
-        changes.push(match *kind {
-            PUT => {
-                let vector = vector.chunks_exact(4).map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).collect();
-                ItemChange::Put(serde_json::from_slice(text).ok()?, vector)
-            }
-            DELETE => ItemChange::Delete(String::from_utf8(text.to_vec()).ok()?),
-            _ => return None,
-        });
-        rest = after;
-    }
-    Some((u64::from_le_bytes(*first), String::from_utf8(model.to_vec()).ok()?, changes))
-}
-
-fn read_bytes(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk()?;
-    rest.split_at_checked(u32::from_le_bytes(*length) as usize)
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::frame::HEADER_BYTES;
     use super::*;
+    use souk_io::domain::Item;
 
     fn put(id: &str) -> ItemChange {
         let item = Item {
@@ -381,8 +258,8 @@ mod tests {
 
     fn all(journal: &Journal, after: u64) -> Vec<(String, ItemChange)> {
         let mut all = Vec::new();
-        let mut visit = |model: &str, changes: Vec<ItemChange>| {
-            all.extend(changes.into_iter().map(|change| (model.to_owned(), change)));
+        let mut visit = |frame: Frame| {
+            all.extend(frame.changes.into_iter().map(|change| (frame.model.clone(), change)));
             Ok(())
         };
         journal.reader().replay(after, &mut visit).unwrap();
@@ -393,31 +270,37 @@ mod tests {
     fn replays_acknowledged_frames_and_drops_a_torn_one() {
         let home = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(&home.path().join("journal"), 0).unwrap();
-        assert_eq!(journal.append("m1", &[put("a"), put("b")]).unwrap(), 2);
-        assert_eq!(journal.append("m2", &[ItemChange::Delete("a".into())]).unwrap(), 3);
-        assert_eq!(journal.append("m2", &[]).unwrap(), 3);
+        journal.append("m1", &[put("a"), put("b")], 5).unwrap();
+        journal.append("m2", &[], 6).unwrap();
+        journal.append("m2", &[ItemChange::Delete("a".into())], 9).unwrap();
+        assert_eq!(journal.last(), 9);
+        assert!(journal.append("m2", &[], 9).is_err(), "no position is written twice");
         let expected = [("m1", put("a")), ("m1", put("b")), ("m2", ItemChange::Delete("a".into()))]
             .map(|(m, c)| (m.to_owned(), c));
-        for after in 0..=3 {
-            assert_eq!(all(&journal, after), expected[after as usize..]);
+        // a frame is applied entirely
+        for (after, skipped) in [(0, 0), (4, 0), (5, 2), (6, 2), (8, 2), (9, 3)] {
+            assert_eq!(all(&journal, after), expected[skipped..]);
         }
         let path = journal.path();
         drop(journal);
         let whole = fs::read(&path).unwrap();
-        let before_last = {
-            let length = u32::from_le_bytes(whole[..4].try_into().unwrap()) as usize;
-            HEADER_BYTES + length
+        let frame_end = |start: usize| {
+            let length = u32::from_le_bytes(whole[start..start + 4].try_into().unwrap()) as usize;
+            start + HEADER_BYTES + length
         };
+        let ends = [0, frame_end(0), frame_end(frame_end(0))];
         for end in 0..whole.len() {
             fs::write(&path, &whole[..end]).unwrap();
             let mut journal = Journal::open(&home.path().join("journal"), 0).unwrap();
-            let left = if end < before_last { 0 } else { 2 };
+            let whole_frames = ends.iter().rposition(|frame| *frame <= end).unwrap();
+            let left = if whole_frames == 0 { 0 } else { 2 };
             assert_eq!(all(&journal, 0), expected[..left], "cut at {end}");
-            let torn = end - if left == 0 { 0 } else { before_last };
+            assert_eq!(journal.last(), [0, 5, 6][whole_frames]);
+            let torn = end - ends[whole_frames];
             let copy = home.path().join("journal.torn");
             assert_eq!(fs::read(&copy).map_or(0, |copy| copy.len()), torn, "the torn bytes are saved");
             drop(fs::remove_file(copy));
-            assert_eq!(journal.append("m1", &[put("c")]).unwrap(), left as u64 + 1);
+            journal.append("m1", &[put("c")], 12).unwrap();
             assert_eq!(all(&Journal::open(&home.path().join("journal"), 0).unwrap(), 0).len(), left + 1);
         }
     }
@@ -426,9 +309,9 @@ mod tests {
     fn reports_the_position_of_damage() {
         let home = tempfile::tempdir().unwrap();
         let mut journal = Journal::open(&home.path().join("journal"), 0).unwrap();
-        journal.append("m1", &[put("a")]).unwrap();
+        journal.append("m1", &[put("a")], 1).unwrap();
         let second = journal.end;
-        journal.append("m1", &[put("b")]).unwrap();
+        journal.append("m1", &[put("b")], 2).unwrap();
         let path = journal.path();
         let mut bytes = fs::read(&path).unwrap();
         bytes[HEADER_BYTES + 3] ^= 1;
@@ -449,31 +332,43 @@ mod tests {
     }
 
     #[test]
+    fn changes_of_an_earlier_version_are_named_and_an_empty_journal_of_one_is_used() {
+        let home = tempfile::tempdir().unwrap();
+        let old = home.path().join("00000000000000000001.log");
+        fs::write(&old, []).unwrap();
+        assert_eq!(Journal::open(home.path(), 0).unwrap().last(), 0);
+        assert!(!old.exists());
+        fs::write(&old, "changes").unwrap();
+        let error = Journal::open(home.path(), 0).err().unwrap().to_string();
+        assert!(error.contains("that are in no stream") && error.contains(".log"), "{error}");
+    }
+
+    #[test]
     fn trims_old_segments_and_detects_missing_ones() {
         let home = tempfile::tempdir().unwrap();
         let dir = home.path().join("journal");
         let mut journal = Journal::open(&home.path().join("journal"), 0).unwrap();
-        for id in ["a", "b", "c"] {
-            journal.append("m1", &[put(id)]).unwrap();
+        for (last, id) in (1..).zip(["a", "b", "c"]) {
+            journal.append("m1", &[put(id)], last).unwrap();
             journal.roll().unwrap();
         }
         assert_eq!(journal.segments, [1, 2, 3, 4]);
         journal.trim(1).unwrap();
         assert_eq!(journal.segments, [2, 3, 4]);
         assert_eq!(all(&journal, 1).len(), 2);
-        let error = journal.reader().replay(0, &mut |_, _| Ok(())).unwrap_err().to_string();
+        let error = journal.reader().replay(0, &mut |_| Ok(())).unwrap_err().to_string();
         assert!(error.contains("the changes from 1 to 2 are gone"), "{error}");
-        journal.append("m1", &[put("d")]).unwrap();
+        journal.append("m1", &[put("d")], 4).unwrap();
         journal.trim(4).unwrap();
         assert_eq!((journal.segments.as_slice(), journal.last()), ([5].as_slice(), 4));
         let journal = Journal::open(&home.path().join("journal"), 0).unwrap();
-        assert_eq!((journal.last(), journal.trimmed_until()), (4, 4));
+        assert_eq!(journal.last(), 4);
         drop(journal);
         // an index that is ahead of the journal would miss the next writes
         let behind = Journal::open(&dir, 9).err().unwrap().to_string();
         assert!(behind.contains("ends at change 4, but the index has applied 9"), "{behind}");
         let mut after = Journal::open(&home.path().join("other"), 9).unwrap();
-        assert_eq!(after.append("m1", &[put("a")]).unwrap(), 10);
+        after.append("m1", &[put("a")], 10).unwrap();
         fs::rename(segment(&dir, 5), segment(&dir, 7)).unwrap();
         fs::write(segment(&dir, 5), []).unwrap();
         assert!(

@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWri
 use super::columns::{Columns, Field, FilterCache, ItemSet};
 use super::delta::Delta;
 use super::filter::Filter;
-use super::journal::ItemChange;
+use super::frame::ItemChange;
 use super::manifest::IndexKind;
 use super::snapshot::Snapshot;
 use super::vector_query::VectorQuery;
@@ -34,6 +34,8 @@ pub struct Live {
     fields: OnceLock<Vec<Field>>,
     /// Item number in the snapshot by id.
     id_to_item: HashMap<Box<str>, u32>,
+    /// Items of the snapshot in byte order of ids, once somebody lists them.
+    by_id: OnceLock<Vec<u32>>,
     state: RwLock<LiveState>,
     /// Ensures that one thread at a time grows the graph.
     growing: Mutex<()>,
@@ -74,7 +76,8 @@ impl Live {
         let state = RwLock::new(LiveState { present: ItemSet::all(num), num_removed: 0, delta });
         let (filter_cache, fields, growing) = (FilterCache::default(), OnceLock::new(), Mutex::default());
         let item_text = item_text.clone();
-        Ok(Self { snapshot, lexical, columns, filter_cache, fields, id_to_item, state, growing, item_text })
+        let by_id = OnceLock::new();
+        Ok(Self { snapshot, lexical, columns, filter_cache, fields, id_to_item, by_id, state, growing, item_text })
     }
 
     pub fn snapshot(&self) -> &Snapshot {
@@ -86,6 +89,17 @@ impl Live {
         let Some(at) = self.id_to_item.get(item.id.as_str()).map(|at| *at as usize) else { return Ok(None) };
         let same = self.item_text.render(&self.snapshot.item(at)?) == self.item_text.render(item);
         Ok(same.then(|| self.snapshot.vector(at)))
+    }
+
+    /// Vector of the item with the same id and text, whether it is in the delta, in the snapshot, or was replaced there.
+    fn known_vector(&self, state: &LiveState, item: &Item, template: &ItemText) -> Result<Option<Vec<f32>>> {
+        let text = template.render(item);
+        if let Some((newer, vector)) = state.delta.find_with_vector(&item.id)
+            && template.render(newer) == text
+        {
+            return Ok(Some(vector.to_vec()));
+        }
+        self.vector_of(item).map(|vector| vector.map(<[f32]>::to_vec))
     }
 
     /// Whether every item was removed.
@@ -226,6 +240,30 @@ impl Live {
         Ok(Page { items, next: (at < end).then(|| at.to_string()) })
     }
 
+    /// Items of the snapshot in byte order of ids.
+    fn snapshot_order(&self) -> &[u32] {
+        self.by_id.get_or_init(|| {
+            let mut ids: Vec<(&str, u32)> = self.id_to_item.iter().map(|(id, item)| (&**id, *item)).collect();
+            ids.sort_unstable();
+            ids.into_iter().map(|(_, item)| item).collect()
+        })
+    }
+
+    fn list_after(&self, id: &str, limit: usize) -> Result<Vec<Item>> {
+        let (state, order) = (self.state(), self.snapshot_order());
+        let (mut low, mut high) = (0, order.len());
+        while low < high {
+            let middle = usize::midpoint(low, high);
+            if self.snapshot.item(order[middle] as usize)?.id.as_str() <= id { low = middle + 1 } else { high = middle }
+        }
+        let old = order[low..].iter().filter(|item| state.present.has(**item as usize)).take(limit);
+        let mut items: Vec<Item> = old.map(|item| self.snapshot.item(*item as usize)).collect::<Result<_>>()?;
+        items.extend(state.delta.items().filter(|item| item.id.as_str() > id).cloned());
+        items.sort_unstable_by(|a, b| a.id.cmp(&b.id));
+        items.truncate(limit);
+        Ok(items)
+    }
+
     fn apply_changes(&self, changes: &[ItemChange]) -> Result<usize> {
         self.check_changes(changes)?;
         let mut state = self.write();
@@ -284,6 +322,13 @@ impl Index for Live {
         })
     }
 
+    fn known_vectors<'a>(&'a self, items: &'a [Item], template: &'a ItemText) -> Answer<'a, Vec<Option<Vec<f32>>>> {
+        Box::pin(async move {
+            let state = self.state();
+            items.iter().map(|item| self.known_vector(&state, item, template)).collect()
+        })
+    }
+
     fn check_changes(&self, changes: &[ItemChange]) -> Result<()> {
         changes.iter().try_for_each(|apply_changes| {
             let ItemChange::Put(item, vector) = apply_changes else { return Ok(()) };
@@ -304,6 +349,10 @@ impl Index for Live {
 
     fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Page> {
         Box::pin(async move { self.read_page(after, limit) })
+    }
+
+    fn items_after<'a>(&'a self, id: &'a str, limit: usize) -> Answer<'a, Vec<Item>> {
+        Box::pin(async move { self.list_after(id, limit) })
     }
 
     fn fields(&self) -> Answer<'_, Vec<Field>> {

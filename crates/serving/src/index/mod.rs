@@ -6,6 +6,7 @@ mod builder;
 mod columns;
 mod delta;
 mod filter;
+mod frame;
 mod graph;
 mod item_file;
 mod journal;
@@ -19,12 +20,14 @@ mod vector_query;
 use souk_io::domain::Item;
 use souk_io::error::Answer;
 use souk_io::error::Result;
+use souk_io::item_text::ItemText;
 use souk_lexical::TermMatcher;
 
 pub use self::builder::Builder;
 pub use self::columns::{Field, ValueCount};
 pub use self::filter::{Condition, Filter, field_texts};
-pub use self::journal::{ItemChange, Journal, JournalReader};
+pub use self::frame::{Frame, ItemChange};
+pub use self::journal::{Journal, JournalReader};
 pub use self::live::Live;
 pub use self::manifest::{IndexKind, IndexSettings, Manifest};
 #[cfg(feature = "milvus")]
@@ -62,6 +65,9 @@ pub trait Index: Send + Sync {
 
     fn get<'a>(&'a self, ids: &'a [String]) -> Answer<'a, Vec<Option<Item>>>;
 
+    /// Vectors of items that the index has with the same id and text; the others have to be encoded.
+    fn known_vectors<'a>(&'a self, items: &'a [Item], template: &'a ItemText) -> Answer<'a, Vec<Option<Vec<f32>>>>;
+
     /// Checks that `apply` would accept these changes.
     fn check_changes(&self, changes: &[ItemChange]) -> Result<()>;
 
@@ -73,6 +79,9 @@ pub trait Index: Send + Sync {
 
     /// Page of up to `limit` items with their vectors. An item that changes meanwhile can appear twice.
     fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Page>;
+
+    /// Up to `limit` items after an id, in byte order of ids.
+    fn items_after<'a>(&'a self, id: &'a str, limit: usize) -> Answer<'a, Vec<Item>>;
 
     /// Filterable fields with their most frequent values.
     fn fields(&self) -> Answer<'_, Vec<Field>>;

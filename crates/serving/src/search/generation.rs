@@ -12,7 +12,7 @@ use super::backend::OpenIndex;
 use super::model::LoadedModel;
 use super::record::{GenerationRecord, RECORD};
 use super::settings::SearchSettings;
-use crate::index::{Index, ItemChange, JournalReader};
+use crate::index::{Frame, Index, ItemChange, JournalReader};
 use souk_cache::Cache;
 use souk_cross_encoder::Reranker;
 use souk_io::domain::{Item, TextKind};
@@ -22,8 +22,8 @@ use souk_io::telemetry::SEARCH;
 use souk_lexical::ModelFusion;
 use souk_nn::encoder::{EncoderWorker, Text};
 
-/// Journal calls buffered while catching up.
-const MAX_PENDING_CALLS: usize = 16;
+/// Frames of the journal buffered while catching up.
+const MAX_PENDING_FRAMES: usize = 16;
 
 pub struct OpenGeneration {
     record: GenerationRecord,
@@ -35,7 +35,7 @@ pub struct OpenGeneration {
     cache: Arc<dyn Cache>,
     is_cache_down: AtomicBool,
     is_reranker_down: AtomicBool,
-    /// Number of the last change applied to the index.
+    /// Position of the last change applied to the index.
     applied: AtomicU64,
     catch_up_lock: Mutex<()>,
 }
@@ -135,7 +135,7 @@ impl OpenGeneration {
         self.item_text().render(item)
     }
 
-    /// Number of the last catalogue change that searches see.
+    /// Position of the last catalogue change that searches see.
     pub fn catalogue(&self) -> u64 {
         self.applied.load(Ordering::Acquire)
     }
@@ -250,33 +250,43 @@ impl OpenGeneration {
         if after >= last {
             return Ok(());
         }
-        let (sender, mut calls) = mpsc::channel::<(String, Vec<ItemChange>)>(MAX_PENDING_CALLS);
+        let (sender, mut frames) = mpsc::channel::<Frame>(MAX_PENDING_FRAMES);
         let read = tokio::task::spawn_blocking(move || {
-            journal.replay(after, &mut |model, changes| {
+            journal.replay(after, &mut |frame| {
                 // if the receiver is gone, it has failed and reports its own error
-                drop(sender.blocking_send((model.to_owned(), changes)));
+                drop(sender.blocking_send(frame));
                 Ok(())
             })
         });
-        let mut known = after;
-        while let Some((model, changes)) = calls.recv().await {
+        while let Some(Frame { model, changes, last }) = frames.recv().await {
             let changes = if model == self.record.model { changes } else { self.reencode(changes).await? };
-            known += changes.len() as u64;
-            self.apply(&changes, known).await?;
+            self.apply(&changes, last).await?;
         }
         read.await.map_err(worker_lost)??;
         Ok(())
     }
 
     /// Same changes with vectors of this model.
-    async fn reencode(&self, changes: Vec<ItemChange>) -> Result<Vec<ItemChange>> {
-        let texts: Vec<String> = changes.iter().filter_map(ItemChange::item).map(|item| self.text_of(item)).collect();
-        let mut vectors = self.encode(texts, Some(TextKind::Item)).await?.into_iter();
-        let with_vector = |change| match change {
-            ItemChange::Put(item, _) => ItemChange::Put(item, vectors.next().unwrap_or_default()),
-            delete => delete,
-        };
-        Ok(changes.into_iter().map(with_vector).collect())
+    async fn reencode(&self, mut changes: Vec<ItemChange>) -> Result<Vec<ItemChange>> {
+        let items: Vec<Item> = changes.iter().filter_map(ItemChange::item).cloned().collect();
+        let mut vectors = self.item_vectors(&items).await?.into_iter();
+        for change in &mut changes {
+            if let ItemChange::Put(_, vector) = change {
+                *vector = vectors.next().unwrap_or_default();
+            }
+        }
+        Ok(changes)
+    }
+
+    /// Vectors of items: from the index if it has the same text, else from the cache or the model.
+    pub(super) async fn item_vectors(&self, items: &[Item]) -> Result<Vec<Vec<f32>>> {
+        let known = self.index.known_vectors(items, self.item_text()).await?;
+        let unknown = items.iter().zip(&known).filter(|(_, vector)| vector.is_none());
+        let texts: Vec<String> = unknown.map(|(item, _)| self.text_of(item)).collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let mut made =
+            if texts.is_empty() { Vec::new() } else { self.vectors(&texts, Some(TextKind::Item)).await? }.into_iter();
+        Ok(known.into_iter().map(|vector| vector.unwrap_or_else(|| made.next().unwrap_or_default())).collect())
     }
 }
 

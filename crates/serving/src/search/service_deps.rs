@@ -17,6 +17,7 @@ use super::settings::SearchSettings;
 use crate::index::IndexSettings;
 use souk_cache::Cache;
 use souk_io::atomic_dir::write_json_atomic;
+use souk_io::catalogue_stream::CatalogueStream;
 use souk_io::error::{Error, Result};
 use souk_nn::encoder::Limits;
 
@@ -24,6 +25,7 @@ const LOCK: &str = "lock";
 const SERVED: &str = "served.json";
 const GENERATIONS: &str = "generations";
 const JOURNAL: &str = "journal";
+const LOST: &str = "lost-stream";
 
 #[derive(Serialize, Deserialize)]
 struct Pointer {
@@ -45,6 +47,7 @@ pub struct ServiceDeps {
     pub limits: Limits,
     pub load_model: ModelLoader,
     pub cache: Arc<dyn Cache>,
+    pub stream: Arc<dyn CatalogueStream>,
 }
 
 impl ServiceDeps {
@@ -63,6 +66,21 @@ impl ServiceDeps {
 
     pub(super) fn journal(&self) -> PathBuf {
         self.settings.state.join(JOURNAL)
+    }
+
+    pub(super) fn remove_journal(&self) -> Result<()> {
+        let journal = self.journal();
+        match fs::remove_dir_all(&journal) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::store(&journal, "remove it")(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// File that says why this catalogue cannot follow the stream any more.
+    pub(super) fn lost_note(&self) -> PathBuf {
+        self.settings.state.join(LOST)
     }
 
     pub(super) fn dir(&self, generation: &str) -> PathBuf {

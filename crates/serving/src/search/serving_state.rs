@@ -1,15 +1,14 @@
-//! State of a search service: the served generation, standby generations, and the journal of item changes. A change is
-//! on disk before it is acknowledged, and the next search sees it. A new generation is built in the background, catches
-//! up, and replaces the served one in one step.
+//! State of a search service: the served generation, standby generations, and the journal of catalogue changes, which
+//! `follow` fills from the stream. A new generation is built in the background, catches up from the journal, and replaces
+//! the served one in one step.
 
 use std::fs::File;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use serde::Serialize;
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::spawn_blocking;
 
 use super::backend::point_alias;
@@ -19,9 +18,9 @@ use super::model::LoadedModel;
 use super::record::GenerationRecord;
 use super::service_deps::{BuildRequest, ServiceDeps, remove_others, snapshot_name};
 use super::settings::SearchSettings;
-use crate::index::{ItemChange, Journal};
+use super::stream_position::StreamPosition;
+use crate::index::Journal;
 use souk_io::beir::DataFolder;
-use souk_io::domain::{Item, TextKind};
 use souk_io::error::{Error, Result};
 use souk_io::telemetry::SEARCH;
 
@@ -30,28 +29,15 @@ const NUM_KEPT_GENERATIONS: usize = 3;
 /// Fewest changes that justify a rebuild.
 const MIN_CHANGED: u64 = 1000;
 
-/// Requested change to an item.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Mutation {
-    Put(Item),
-    Delete(String),
-}
-
-/// Result of applying mutations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct WriteReceipt {
-    /// Number of ids that were present before.
-    pub num_existing: usize,
-    /// Number of the last change.
-    pub catalogue: u64,
-}
-
 pub struct ServingState {
-    deps: ServiceDeps,
+    pub(super) deps: ServiceDeps,
     served: RwLock<Arc<OpenGeneration>>,
     /// Other open generations, least recently used first.
     standby: Mutex<Vec<Arc<OpenGeneration>>>,
-    journal: Arc<AsyncMutex<Journal>>,
+    pub(super) journal: Arc<AsyncMutex<Journal>>,
+    pub(super) position: StreamPosition,
+    /// Ensures that one task follows the stream.
+    pub(super) follow_lock: AsyncMutex<()>,
     /// Allows one build at a time, of any kind.
     build_lock: AsyncMutex<()>,
     /// Allows one version to be opened at a time, and none while unused generations are deleted.
@@ -81,13 +67,14 @@ impl ServingState {
                 let missing =
                     || Error::config("search.data", "is not set, and there is no index yet: set it to a data folder");
                 let data = DataFolder::open(deps.settings.data.as_deref().ok_or_else(missing)?)?;
+                // a copy of the stream, which is replayed from its start
+                deps.remove_journal()?;
                 let journal = Journal::open(&deps.journal(), 0)?;
                 let building = Arc::new(BuildProgress { version: version.into(), ..BuildProgress::default() });
                 on_build(building.clone());
                 let model = LoadedModel::open(&deps.load_model, path, deps.limits)?;
-                // an existing journal has changes to these items: they follow
-                let (source, catalogue) = (ItemSource::Data(data), journal.trimmed_until());
-                let request = BuildRequest { version, path, source: &source, catalogue };
+                let source = ItemSource::Data(data);
+                let request = BuildRequest { version, path, source: &source, catalogue: 0 };
                 let (dir, record) = deps.build_new(&request, &model, &building)?;
                 (journal, deps.open(&dir, record, &model)?)
             }
@@ -100,6 +87,8 @@ impl ServingState {
             deps,
             served: RwLock::new(Arc::new(generation)),
             standby: Mutex::default(),
+            position: StreamPosition::new(journal.last()),
+            follow_lock: AsyncMutex::default(),
             journal: Arc::new(AsyncMutex::new(journal)),
             build_lock: AsyncMutex::default(),
             open_lock: AsyncMutex::default(),
@@ -131,40 +120,7 @@ impl ServingState {
         self.all_open().iter().map(|generation| generation.record().version.clone()).collect()
     }
 
-    /// Applies all mutations in order, or none.
-    pub async fn apply(&self, mutations: Vec<Mutation>) -> Result<WriteReceipt> {
-        loop {
-            let generation = self.served();
-            let changes = self.changes(&generation, &mutations).await?;
-            let journal = self.journal.clone().lock_owned().await;
-            // vectors must be from the model that is served when the change is written
-            if !Arc::ptr_eq(&generation, &self.served()) {
-                continue;
-            }
-            generation.catch_up(journal.reader()).await?;
-            // never write a change that cannot be applied: every replay would fail on it
-            generation.index().check_changes(&changes)?;
-            let (_journal, changes, last) =
-                append_to_journal(journal, generation.record().model.clone(), changes).await?;
-            let num_existing = generation.apply(&changes, last).await?;
-            return Ok(WriteReceipt { num_existing, catalogue: last });
-        }
-    }
-
-    async fn changes(&self, generation: &OpenGeneration, mutations: &[Mutation]) -> Result<Vec<ItemChange>> {
-        let texts = mutations.iter().filter_map(|mutation| match mutation {
-            Mutation::Put(item) => Some(generation.text_of(item)),
-            Mutation::Delete(_) => None,
-        });
-        let mut vectors = generation.encode(texts.collect(), Some(TextKind::Item)).await?.into_iter();
-        let change = |mutation: &Mutation| match mutation {
-            Mutation::Put(item) => ItemChange::Put(item.clone(), vectors.next().unwrap_or_default()),
-            Mutation::Delete(id) => ItemChange::Delete(id.clone()),
-        };
-        Ok(mutations.iter().map(change).collect())
-    }
-
-    /// Applies changes that were written but never applied because their caller was gone.
+    /// Applies changes that were written to the journal but not applied.
     pub async fn catch_up(&self) -> Result<()> {
         let journal = self.journal.lock().await;
         self.served().catch_up(journal.reader()).await
@@ -456,21 +412,6 @@ impl ServingState {
         }
         Ok(kept.iter().map(|(_, record)| record.catalogue).min().unwrap_or(0))
     }
-}
-
-type JournalWrite = (OwnedMutexGuard<Journal>, Vec<ItemChange>, u64);
-
-/// Writes to the journal on a blocking thread; the journal stays locked even if the caller stops waiting.
-async fn append_to_journal(
-    mut journal: OwnedMutexGuard<Journal>,
-    model: String,
-    changes: Vec<ItemChange>,
-) -> Result<JournalWrite> {
-    let write = move || {
-        let last = journal.append(&model, &changes)?;
-        Ok((journal, changes, last))
-    };
-    spawn_blocking(write).await.map_err(worker_lost)?
 }
 
 fn lock_ignoring_poison<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

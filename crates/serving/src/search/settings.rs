@@ -54,6 +54,8 @@ pub struct SearchSettings {
     pub recall_seconds: u64,
     /// Fraction of changed items that triggers a new snapshot in the background.
     pub rebuild_share: f64,
+    /// Seconds that the service may lack changes of the catalogue stream and still be ready; 0: any.
+    pub max_behind_seconds: u64,
 }
 
 /// Whether the first hits are reranked: `true`, `false`, or how many.
@@ -187,6 +189,7 @@ impl Default for SearchSettings {
             registry_seconds: 5,
             recall_seconds: 300,
             rebuild_share: 0.05,
+            max_behind_seconds: 300,
         }
     }
 }

@@ -9,7 +9,7 @@ use souk_store::{Ledger, SqlLedger, VoteVerdict};
 use sqlx::any::install_default_drivers;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, PgConnection};
 
-use crate::ledgers::{item, vote};
+use crate::ledgers::{put, vote};
 use souk_testing::databases::{ledger, runtime};
 
 async fn open(url: &str) -> Error {
@@ -51,7 +51,7 @@ pub async fn wrong_addresses(url: String) {
 pub async fn cut_connections(url: String) {
     let ledger = ledger(&url).await;
     for round in 0..3 {
-        ledger.put_items(&[item("a", "")]).await.unwrap();
+        ledger.append_changes(&[put("a", "")]).await.unwrap();
         let mut connection = PgConnection::connect(&url).await.unwrap();
         let sql = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                    WHERE application_name = current_setting('application_name') AND pid <> pg_backend_pid()";
@@ -122,12 +122,12 @@ fn a_file_that_is_missing_or_broken_is_named() {
         is_broken(open(&url("noise.db")).await, "noise.db");
 
         let whole = ledger(&url("shop.db")).await;
-        let items: Vec<_> = (0..3000).map(|n| item(&format!("item-{n:05}"), &"x".repeat(200))).collect();
-        whole.put_items(&items).await.unwrap();
+        let items: Vec<_> = (0..3000).map(|n| put(&format!("item-{n:05}"), &"x".repeat(200))).collect();
+        whole.append_changes(&items).await.unwrap();
         drop(whole);
         overwrite(&home.path().join("shop.db")).await;
         let torn = SqlLedger::open(&Address::new(url("shop.db"))).await.unwrap();
-        is_broken(torn.page_items(None, 10_000).await.unwrap_err(), "shop.db");
+        is_broken(torn.page_changes(0, 10_000).await.unwrap_err(), "shop.db");
     });
 }
 

@@ -2,6 +2,7 @@
 
 use serde_json::{Map, json};
 use souk_io::audit::Audit;
+use souk_io::catalogue_stream::Mutation;
 use souk_io::domain::{Item, Level};
 use souk_io::error::Error;
 use souk_store::{
@@ -13,7 +14,7 @@ use souk_testing::databases::ledger;
 
 pub async fn conform(url: String) {
     let ledger = ledger(&url).await;
-    items(&ledger).await;
+    changes(&ledger).await;
     quality(&ledger).await;
     versions(&ledger).await;
     promotions(&ledger).await;
@@ -27,9 +28,7 @@ pub async fn conform(url: String) {
 /// All ledgers reject NUL, because PostgreSQL cannot store it.
 async fn nul(ledger: &dyn Ledger) {
     let names = texts(&["a", "a\0b"]);
-    refused(ledger.get_items(&names).await, "NUL");
-    refused(ledger.delete_items(&names).await, "NUL");
-    refused(ledger.page_items(Some("a\0b"), 1).await, "NUL");
+    refused(ledger.append_changes(&names.iter().cloned().map(Mutation::Delete).collect::<Vec<_>>()).await, "NUL");
     refused(ledger.get_quality(&names).await, "NUL");
     refused(ledger.version("a\0b").await, "NUL");
     refused(ledger.reject_version("a\0b").await, "NUL");
@@ -47,7 +46,7 @@ fn texts(texts: &[&str]) -> Vec<String> {
     texts.iter().map(ToString::to_string).collect()
 }
 
-pub fn item(id: &str, title: &str) -> Item {
+fn item(id: &str, title: &str) -> Item {
     Item { id: id.into(), title: title.into(), text: String::new(), fields: Map::new() }
 }
 
@@ -56,54 +55,72 @@ fn refused<T>(outcome: souk_io::Result<T>, says: &str) {
     assert!(matches!(error, Error::Input { .. }) && error.to_string().contains(says), "{error}");
 }
 
-async fn items(ledger: &dyn Ledger) {
-    assert_eq!(ledger.page_items(None, 10).await.unwrap(), []);
-    let ids = ["a", "B", "Ä", "it's", "\"", "%_", "\\u0000", "🪑", "a b", "{rows}$1"];
-    let mut items: Vec<Item> = ids.iter().map(|id| item(id, "nul \0 and \u{1F6CB}")).collect();
-    items[0].fields.insert("price".into(), json!(0.1));
-    items[0].fields.insert("attributes".into(), json!({"wood": ["oak", null], "big": u64::MAX}));
-    ledger.put_items(&items).await.unwrap();
-    let asked = texts(&["🪑", "none", "a", "", "no\u{1}", "a"]);
-    let found = ledger.get_items(&asked).await.unwrap();
-    assert_eq!(found, [Some(items[7].clone()), None, Some(items[0].clone()), None, None, Some(items[0].clone())]);
+pub fn put(id: &str, title: &str) -> Mutation {
+    Mutation::Put(item(id, title))
+}
 
-    let newer = [item("a", "old"), item("c", "new"), item("a", "newer")];
-    ledger.put_items(&newer).await.unwrap();
-    assert_eq!(ledger.get_items(&texts(&["a"])).await.unwrap()[0].as_ref().unwrap().title, "newer");
+fn update(id: &str, fields: serde_json::Value) -> Mutation {
+    let serde_json::Value::Object(fields) = fields else { panic!("not an object") };
+    Mutation::Update(id.into(), fields)
+}
 
-    let mut expected: Vec<&str> = ids.into_iter().chain(["c"]).collect();
-    expected.sort_unstable();
-    let mut seen: Vec<String> = Vec::new();
+/// All changes after a position, read in small pages.
+async fn changes_after(ledger: &dyn Ledger, mut after: u64) -> Vec<(u64, Mutation)> {
+    let mut all = Vec::new();
     loop {
-        let page = ledger.page_items(seen.last().map(String::as_str), 4).await.unwrap();
+        let page = ledger.page_changes(after, 4).await.unwrap();
         assert!(page.len() <= 4);
-        if page.is_empty() {
-            break;
-        }
-        seen.extend(page.into_iter().map(|item| item.id));
+        let Some((last, _)) = page.last() else { return all };
+        after = *last;
+        all.extend(page);
     }
-    assert_eq!(seen, expected, "in the order of bytes");
+}
 
-    assert_eq!(ledger.delete_items(&texts(&["a", "none", "c", "a"])).await.unwrap(), 2);
-    assert_eq!(ledger.get_items(&texts(&["a", "c", "B"])).await.unwrap()[..2], [None, None]);
-    refused(ledger.put_items(&[item("kept?", ""), item("", "")]).await, "an item's id");
-    refused(ledger.put_items(&[item("a\0", "")]).await, "NUL");
-    refused(ledger.put_items(&[item(&"x".repeat(2000), "")]).await, "2000 bytes");
-    assert_eq!(ledger.get_items(&texts(&["kept?"])).await.unwrap(), [None], "all of a batch or nothing");
-    ledger.put_items(&[]).await.unwrap();
+async fn changes(ledger: &dyn Ledger) {
+    assert_eq!((ledger.last_change().await.unwrap(), changes_after(ledger, 0).await), (0, Vec::new()));
+    assert_eq!(ledger.append_changes(&[]).await.unwrap(), 0);
+    let ids = ["a", "B", "Ä", "it's", "\"", "%_", "\\u0000", "🪑", "a b", "{rows}$1"];
+    let mut puts: Vec<Mutation> = ids.iter().map(|id| put(id, "nul \0 and \u{1F6CB}")).collect();
+    if let Mutation::Put(item) = &mut puts[0] {
+        item.fields.insert("price".into(), json!(0.1));
+        item.fields.insert("attributes".into(), json!({"wood": ["oak", null], "big": u64::MAX}));
+    }
+    assert_eq!(ledger.append_changes(&puts).await.unwrap(), 10);
+    let expected: Vec<_> = (1..).zip(puts.clone()).collect();
+    assert_eq!(changes_after(ledger, 0).await, expected);
+    assert_eq!(changes_after(ledger, 7).await, expected[7..]);
 
-    let large: Vec<Item> = (0..20).map(|n| item(&format!("large-{n:02}"), &"\"".repeat(MAX_ITEM / 2 - 50))).collect();
-    ledger.put_items(&large).await.unwrap();
-    assert_eq!(ledger.page_items(Some("large-"), 20).await.unwrap(), large);
-    refused(ledger.put_items(&[item("larger", &"x".repeat(MAX_ITEM))]).await, "`larger` has");
+    // a later mutation takes the key over, within a call and across calls
+    let call = [put("a", "old"), update("a", json!({"price": 1})), put("a", "new"), Mutation::Delete("B".into())];
+    assert_eq!(ledger.append_changes(&call).await.unwrap(), 14);
+    assert_eq!(changes_after(ledger, 10).await, [(13, put("a", "new")), (14, Mutation::Delete("B".into()))]);
+    assert_eq!(changes_after(ledger, 0).await[0], (3, puts[2].clone()));
+    let call = [
+        update("a", json!({"price": 1})),
+        update("a", json!({"stock": 1, "price": 2})),
+        update("a", json!({"price": 3})),
+    ];
+    assert_eq!(ledger.append_changes(&call).await.unwrap(), 17);
+    assert_eq!(changes_after(ledger, 13).await[1..], [(16, call[1].clone()), (17, call[2].clone())]);
+    assert_eq!(ledger.append_changes(&[update("a", json!({"price": 4}))]).await.unwrap(), 18);
+    assert_eq!(changes_after(ledger, 15).await, [(16, call[1].clone()), (18, update("a", json!({"price": 4})))]);
+    // a whole item replaces what was updated before
+    assert_eq!(ledger.append_changes(&[put("a", "newest")]).await.unwrap(), 19);
+    assert_eq!(changes_after(ledger, 13).await, [(14, Mutation::Delete("B".into())), (19, put("a", "newest"))]);
 
-    let many: Vec<Item> = (0..2500).map(|n| item(&format!("many-{n:05}"), "")).collect();
-    ledger.put_items(&many).await.unwrap();
-    let ids: Vec<String> = many.iter().rev().map(|item| item.id.clone()).collect();
-    let found: Vec<Item> = ledger.get_items(&ids).await.unwrap().into_iter().flatten().rev().collect();
-    assert_eq!(found, many);
-    assert_eq!(ledger.page_items(Some("many-"), MAX_PAGE * 2).await.unwrap()[..2500], many);
-    assert_eq!(ledger.delete_items(&ids).await.unwrap(), 2500);
+    refused(ledger.append_changes(&[put("kept?", ""), put("", "")]).await, "an item's id");
+    refused(ledger.append_changes(&[put(&"x".repeat(2000), "")]).await, "2000 bytes");
+    refused(ledger.append_changes(&[put("larger", &"x".repeat(MAX_ITEM))]).await, "`larger` has");
+    refused(ledger.append_changes(&[update("a", json!({"_deleted": true}))]).await, "`_deleted` cannot be a field");
+    assert_eq!(ledger.last_change().await.unwrap(), 19, "all of a call or nothing");
+
+    let large: Vec<Mutation> =
+        (0..20).map(|n| put(&format!("large-{n:02}"), &"\"".repeat(MAX_ITEM / 2 - 50))).collect();
+    assert_eq!(ledger.append_changes(&large).await.unwrap(), 39);
+    let many: Vec<Mutation> = (0..2500).map(|n| put(&format!("many-{n:05}"), "")).collect();
+    assert_eq!(ledger.append_changes(&many).await.unwrap(), 2539);
+    let expected: Vec<_> = (20..).zip(large.into_iter().chain(many)).collect();
+    assert_eq!(ledger.page_changes(19, MAX_PAGE * 2).await.unwrap(), expected);
 }
 
 async fn quality(ledger: &dyn Ledger) {

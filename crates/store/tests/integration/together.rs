@@ -1,16 +1,19 @@
 //! Concurrent writers on one database, through several connections: nothing is lost, nothing counts twice.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use souk_io::address::Address;
-use souk_store::{GenerationState, Ledger, NewGeneration, NewVersion, Offset, SqlLedger, VoteVerdict};
+use souk_io::catalogue_stream::Mutation;
+use souk_store::{GenerationState, Ledger, MAX_PAGE, NewGeneration, NewVersion, Offset, SqlLedger, VoteVerdict};
 use tokio::task::JoinSet;
 
-use crate::ledgers::{item, vote};
+use crate::ledgers::{put, vote};
 use souk_testing::databases::ledger;
 
 const WRITERS: usize = 12;
 const ROUNDS: usize = 20;
+const NUM_ITEMS: usize = 40;
 
 pub async fn many_migrate(url: String) {
     let mut running = JoinSet::new();
@@ -48,8 +51,13 @@ pub async fn many_writers(url: String) {
         running.spawn(write(ledgers[writer % 2].clone(), writer));
     }
     let reader = tokio::spawn(read_votes(ledgers[0].clone()));
+    let replica = tokio::spawn(follow_changes(ledgers[1].clone()));
     running.join_all().await;
     assert_eq!(reader.await.unwrap(), WRITERS * ROUNDS, "who reads along misses none");
+    let latest = ledgers[0].page_changes(0, MAX_PAGE).await.unwrap();
+    let latest: HashMap<String, Mutation> =
+        latest.into_iter().map(|(_, change)| (change.id().to_owned(), change)).collect();
+    assert_eq!(replica.await.unwrap(), latest, "a replica that follows ends where a new one does");
 
     let ledger = &ledgers[0];
     let pairs = ledger.summarise_votes().await.unwrap();
@@ -72,9 +80,10 @@ async fn write(ledger: Arc<SqlLedger>, writer: usize) {
     for round in 0..ROUNDS {
         assert_eq!(ledger.append_votes(&[vote(&format!("{writer}/{round}"), VoteVerdict::Good)]).await.unwrap(), 1);
         // the same items, in another order for each
-        let mut items: Vec<_> = (0..40).map(|n| item(&format!("item-{n}"), "")).collect();
-        items.rotate_left((writer * 7 + round) % 40);
-        ledger.put_items(&items).await.unwrap();
+        let mut items: Vec<_> =
+            (0..NUM_ITEMS).map(|n| put(&format!("item-{n}"), &format!("{writer}/{round}"))).collect();
+        items.rotate_left((writer * 7 + round) % NUM_ITEMS);
+        ledger.append_changes(&items).await.unwrap();
         loop {
             let last = ledger.offsets("clicks").await.unwrap().pop();
             let (position, revision) =
@@ -97,4 +106,18 @@ async fn read_votes(ledger: Arc<SqlLedger>) -> usize {
         tokio::task::yield_now().await;
     }
     num_seen
+}
+
+/// Applies the catalogue changes while they are being written, as a replica does.
+async fn follow_changes(ledger: Arc<SqlLedger>) -> HashMap<String, Mutation> {
+    let (mut items, mut reached) = (HashMap::new(), 0);
+    while reached < (WRITERS * ROUNDS * NUM_ITEMS) as u64 {
+        for (position, change) in ledger.page_changes(reached, 7).await.unwrap() {
+            assert!(position > reached);
+            reached = position;
+            items.insert(change.id().to_owned(), change);
+        }
+        tokio::task::yield_now().await;
+    }
+    items
 }

@@ -11,7 +11,7 @@ use serde_json::{Map, Number, Value};
 use souk::index::Filter;
 use souk::lexical::Hybrid;
 use souk::search::{Arm, ChannelScore, Rerank, TermScore, TermScores};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, ToSchema};
 
 pub use self::embedding::*;
 pub use self::models::*;
@@ -131,7 +131,7 @@ pub struct SearchAnswer {
     pub query: Option<String>,
     /// Id for later events.
     pub query_id: String,
-    /// The version, its index, and the last catalogue change in that index.
+    /// The version, its index, and the position of the last catalogue change in that index.
     pub model: String,
     pub index: String,
     pub catalogue: u64,
@@ -327,8 +327,64 @@ pub struct ItemsAnswer {
     pub upserted: usize,
     /// Number of items whose id is new.
     pub new: usize,
-    /// Number of the last catalogue change.
+    /// Position of the last catalogue change, for `at_least`.
     pub catalogue: u64,
+}
+
+/// Fields to replace, and null for fields to remove.
+#[derive(ToSchema)]
+#[schema(as = ItemFields)]
+#[expect(dead_code, reason = "describes what the library reads")]
+pub struct ItemFields {
+    title: Option<String>,
+    text: Option<String>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct UpdateAnswer {
+    /// Position of the change, for `at_least`.
+    pub catalogue: u64,
+}
+
+#[derive(Default, Serialize, ToSchema)]
+pub struct BulkAnswer {
+    pub put: usize,
+    pub updated: usize,
+    pub deleted: usize,
+    /// Position of the last change, for `at_least`.
+    pub catalogue: u64,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct ItemsPage {
+    #[schema(value_type = Vec<ItemShape>)]
+    pub items: Vec<Map<String, Value>>,
+    /// Position of the last catalogue change that the page includes.
+    pub catalogue: u64,
+}
+
+/// Which items to list.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ListParams {
+    /// Lists the items after this id.
+    pub after: Option<String>,
+    /// Maximum number of items.
+    #[param(minimum = 1, maximum = 1000, default = 1000)]
+    pub limit: Option<usize>,
+    /// Waits until the answer includes the catalogue change at this position.
+    pub at_least: Option<u64>,
+}
+
+/// What a reader wants to see.
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct ReadParams {
+    /// Waits until the answer includes the catalogue change at this position, which every write returns. Use it to read
+    /// your own writes from another replica.
+    pub at_least: Option<u64>,
 }
 
 #[derive(Serialize, ToSchema)]
@@ -383,4 +439,7 @@ pub struct ReadyAnswer {
     pub index: String,
     /// Whether the ledger answers; without it, versions and votes cannot change.
     pub store: bool,
+    /// Position of the last catalogue change that searches see, and that of the stream's last one, as far as known.
+    pub catalogue: u64,
+    pub catalogue_end: u64,
 }

@@ -213,6 +213,13 @@ def prove_tei(base, key, vectors):
 # ---- The document, and whether the service does what it says ----
 
 
+@schemathesis.serializer("application/x-ndjson")
+def lines_of(ctx, value):
+    """JSON lines of a list; of anything else, which the tester sends to be refused, its JSON."""
+    values = value if isinstance(value, list) else [value]
+    return "\n".join(json.dumps(one) for one in values).encode()
+
+
 @schemathesis.check
 def only_what_the_document_cannot_say_is_unprocessable(ctx, response, case):
     """Runs inside the tester, which takes this file as its extension."""

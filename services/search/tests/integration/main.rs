@@ -1,11 +1,13 @@
 //! The search service over real sockets.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
 
+mod catalogue;
 mod client;
 mod clients;
 mod crash;
 mod item_text;
 mod milvus;
+mod replicas;
 mod rerank;
 mod routes;
 mod start;

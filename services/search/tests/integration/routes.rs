@@ -440,8 +440,12 @@ async fn openapi_document_has_routes_and_limits() {
     assert_eq!(schemas["SearchRequest"]["properties"]["k"]["maximum"].as_u64(), Some(77));
     let vector = running.ask("POST /embed", json!({"inputs": "a"})).await.json()[0].as_array().unwrap().len();
     assert_eq!(schemas["SearchRequest"]["properties"]["vector"]["maxItems"].as_u64(), Some(vector as u64));
+    // the catalogue's stream is looked at once before
+    while running.get("/readyz").await.status != 200 {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
     let routes: Vec<&String> = document["paths"].as_object().unwrap().keys().collect();
-    assert_eq!(routes.len(), 17, "{routes:?}");
+    assert_eq!(routes.len(), 18, "{routes:?}");
     for (path, methods) in document["paths"].as_object().unwrap() {
         for method in methods.as_object().unwrap().keys().filter(|key| *key != "parameters") {
             let route = format!("{} {}", method.to_uppercase(), path.replace(['{', '}'], ""));

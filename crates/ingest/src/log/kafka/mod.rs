@@ -5,6 +5,7 @@
 //! there. Topics of one source are read together: partition 3 of each is one lane, so records with the same key must
 //! share a partition (for example, both keyed by the query id).
 
+mod catalogue_topic;
 mod member;
 mod poll;
 mod topic;
@@ -20,6 +21,7 @@ use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
+pub use self::catalogue_topic::CatalogueTopic;
 use self::member::GroupMember;
 use self::poll::{Command, Poller};
 pub use self::topic::Topic;

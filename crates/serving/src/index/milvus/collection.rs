@@ -15,13 +15,14 @@ use super::layout::{ID, ITEM, MAX_TEXT, UpsertRow, VECTOR, check_collection, cre
 use super::settings::MilvusSettings;
 use crate::index::columns::Field;
 use crate::index::filter::Filter;
-use crate::index::journal::ItemChange;
+use crate::index::frame::ItemChange;
 use crate::index::manifest::IndexSettings;
 use crate::index::vector_query::VectorQuery;
 use crate::index::{Index, IndexHit, Page};
 use souk_io::domain::Item;
 use souk_io::error::Answer;
 use souk_io::error::{Error, Result};
+use souk_io::item_text::ItemText;
 use souk_lexical::TermMatcher;
 
 /// Milvus' limit of hits per search.
@@ -184,20 +185,20 @@ impl Milvus {
             items.insert(item.id.clone(), item);
             Ok(())
         };
-        self.rows(wanted, ITEM, &mut visit).await?;
+        self.rows(wanted, &[ITEM], &mut visit).await?;
         Ok(items)
     }
 
-    /// Calls `visit` with one field of each stored item.
+    /// Calls `visit` with some fields of each stored item.
     async fn rows(
         &self,
         wanted: &[&str],
-        field: &str,
+        fields: &[&str],
         visit: &mut (dyn FnMut(&ResultRow<'_>) -> Result<()> + Send),
     ) -> Result<()> {
         let mut rest: Vec<&[&str]> = wanted.chunks(READ_CHUNK).collect();
         while let Some(chunk) = rest.pop() {
-            let query = RowQuery { expression: id_in(ID, chunk), fields: &[field], limit: None };
+            let query = RowQuery { expression: id_in(ID, chunk), fields, limit: None };
             match self.client.query(&query).await? {
                 Some(results) => self.each(&results, visit)?,
                 None if chunk.len() > 1 => {
@@ -225,6 +226,25 @@ impl Milvus {
 
     fn item(&self, row: &ResultRow<'_>) -> Result<Item> {
         Item::parse(self.text(row, ITEM)?.as_bytes(), Path::new(&self.client.location()), row.index() as u64)
+    }
+
+    /// Vectors of stored items with the same id and text.
+    async fn vectors_of(&self, items: &[Item], template: &ItemText) -> Result<Vec<Option<Vec<f32>>>> {
+        let texts: HashMap<&str, String> = items.iter().map(|item| (item.id.as_str(), template.render(item))).collect();
+        let mut known = HashMap::new();
+        let mut visit = |row: &ResultRow<'_>| {
+            let item = self.item(row)?;
+            if texts.get(item.id.as_str()).is_some_and(|text| *text == template.render(&item)) {
+                let vector = row.get_float_vector(VECTOR).map_err(|e| self.client.failed("read items", e))?;
+                known.insert(item.id, vector.to_vec());
+            }
+            Ok(())
+        };
+        let wanted: Vec<&str> = texts.keys().copied().collect();
+        self.rows(&wanted, &[ITEM, VECTOR], &mut visit).await?;
+        // of several items with one id, the last has its text compared
+        let same = |item: &&Item| texts[item.id.as_str()] == template.render(item);
+        Ok(items.iter().map(|item| Some(item).filter(same).and_then(|item| known.get(&item.id).cloned())).collect())
     }
 
     /// Row of a put.
@@ -260,7 +280,7 @@ impl Milvus {
             there.insert(self.text(row, ID)?.to_owned());
             Ok(())
         };
-        self.rows(wanted, ID, &mut visit).await?;
+        self.rows(wanted, &[ID], &mut visit).await?;
         Ok(there)
     }
 
@@ -317,6 +337,19 @@ impl Milvus {
         Ok(Page { items, next })
     }
 
+    async fn list_after(&self, id: &str, limit: usize) -> Result<Vec<Item>> {
+        let mut items = Vec::new();
+        let mut after = Some(id.to_owned());
+        while items.len() < limit
+            && let Some(mark) = after
+        {
+            let page = self.read_page(Some(&mark), limit - items.len()).await?;
+            items.extend(page.items.into_iter().map(|(item, _)| item));
+            after = page.next;
+        }
+        Ok(items)
+    }
+
     /// Recall against brute force over all vectors, which are downloaded.
     async fn measure_recall(&self, vectors: &[Vec<f32>], k: usize) -> Result<f64> {
         let num = self.count().await?;
@@ -369,6 +402,10 @@ impl Index for Milvus {
         })
     }
 
+    fn known_vectors<'a>(&'a self, items: &'a [Item], template: &'a ItemText) -> Answer<'a, Vec<Option<Vec<f32>>>> {
+        Box::pin(self.vectors_of(items, template))
+    }
+
     fn check_changes(&self, changes: &[ItemChange]) -> Result<()> {
         changes.iter().try_for_each(|change| self.row(change).map(drop))
     }
@@ -383,6 +420,10 @@ impl Index for Milvus {
 
     fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Page> {
         Box::pin(self.read_page(after, limit))
+    }
+
+    fn items_after<'a>(&'a self, id: &'a str, limit: usize) -> Answer<'a, Vec<Item>> {
+        Box::pin(self.list_after(id, limit))
     }
 
     /// Milvus does not list fields.

@@ -1,0 +1,85 @@
+//! The stream of catalogue changes. Numbers are given inside the transaction that writes them, and their counter stays locked until it
+//! ends, so they become visible in order: a reader that has reached a position has missed nothing before it.
+
+use std::collections::HashSet;
+use std::path::Path;
+
+use serde_json::json;
+use sqlx::Row;
+use sqlx::any::AnyRow;
+
+use super::database::{Database, checked_key};
+use souk_io::catalogue_stream::Mutation;
+use souk_io::error::{Error, Result};
+
+/// Maximum bytes of an item as JSON.
+pub const MAX_ITEM: usize = 1 << 20;
+
+/// Appends all mutations or none, and drops those that they make superfluous. Returns the position of the last.
+pub(super) async fn append(database: &Database, mutations: &[Mutation]) -> Result<u64> {
+    if mutations.is_empty() {
+        return last(database).await;
+    }
+    let mut rows = Vec::with_capacity(mutations.len());
+    let (mut whole, mut updated) = (HashSet::new(), HashSet::new());
+    for (at, mutation) in mutations.iter().enumerate().rev() {
+        let (id, fields, text) = (mutation.id(), mutation.updated_fields(), mutation.to_json());
+        mutation.check()?;
+        checked_key("an item's id", id)?;
+        if !fields.is_empty() {
+            checked_key("the updated fields' names", &fields)?;
+        }
+        if text.len() > MAX_ITEM {
+            return Err(Error::input(format!("the item `{id}` has {} bytes as JSON: at most {MAX_ITEM}", text.len())));
+        }
+        let is_latest = !whole.contains(id)
+            && if fields.is_empty() { whole.insert(id) } else { updated.insert((id, fields.clone())) };
+        if is_latest {
+            rows.push((at as i64, json!({"id": id, "fields": fields, "json": text})));
+        }
+    }
+    let mut transaction = database.begin().await?;
+    let last = database.reserve_numbers(&mut transaction, "change", mutations.len()).await?;
+    let first = last + 1 - mutations.len() as i64;
+    for (at, row) in &mut rows {
+        row["position"] = json!(first + *at);
+    }
+    let whole: Vec<_> = whole.into_iter().map(|id| json!(id)).collect();
+    let updated: Vec<_> = updated.into_iter().map(|(id, fields)| json!({"id": id, "fields": fields})).collect();
+    let rows: Vec<_> = rows.into_iter().map(|(_, row)| row).collect();
+    let statements = [
+        ("DELETE FROM changes WHERE id IN (SELECT value FROM {texts})", whole),
+        ("DELETE FROM changes WHERE (id, fields) IN (SELECT value->>'id', value->>'fields' FROM {rows})", updated),
+        (
+            "INSERT INTO changes (position, id, fields, json) SELECT CAST(value->>'position' AS BIGINT), value->>'id', \
+             value->>'fields', value->>'json' FROM {rows} WHERE true",
+            rows,
+        ),
+    ];
+    for (sql, rows) in statements {
+        database.execute_batch(&mut transaction, "write catalogue changes", sql, &rows).await?;
+    }
+    database.commit(transaction).await?;
+    Ok(last as u64)
+}
+
+/// Mutations after a position, each with its own, in order.
+pub(super) async fn page(database: &Database, after: u64, limit: i64) -> Result<Vec<(u64, Mutation)>> {
+    let failed = database.failed("read catalogue changes");
+    let query = sqlx::query("SELECT position, json FROM changes WHERE position > $1 ORDER BY position LIMIT $2");
+    let query = query.bind(i64::try_from(after).unwrap_or(i64::MAX)).bind(limit);
+    let rows = query.fetch_all(&database.reads).await.map_err(&failed)?;
+    let read = |row: &AnyRow| {
+        let (position, text): (i64, String) = (row.try_get(0).map_err(&failed)?, row.try_get(1).map_err(&failed)?);
+        let position = position as u64;
+        Ok((position, Mutation::parse(text.as_bytes(), Path::new("changes"), position)?))
+    };
+    rows.iter().map(read).collect()
+}
+
+/// Position of the last mutation, 0 if there is none.
+pub(super) async fn last(database: &Database) -> Result<u64> {
+    let query = sqlx::query_scalar::<_, i64>("SELECT last FROM counters WHERE name = 'change'");
+    let last = query.fetch_one(&database.reads).await.map_err(database.failed("read the last catalogue change"))?;
+    Ok(last as u64)
+}
