@@ -9,7 +9,7 @@ use crate::{GlobalArgs, Souk};
 /// Commands by task, in the order in which a newcomer needs them.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Your shop", &["start"]),
-    ("Data", &["import", "market", "ingest", "produce", "db migrate"]),
+    ("Data", &["import", "market", "ingest", "produce", "items sync", "db migrate"]),
     ("Models", &["init", "train", "relevance train", "average", "fit-fusion", "launch", "plan", "export"]),
     ("Vectors and search", &["embed", "index", "search"]),
     ("Measuring", &["judgements", "evaluate", "compare", "experiment"]),

@@ -139,6 +139,6 @@ fn show(progress: &ProgressDisplay, event: &IndexProgress<'_>) {
 }
 
 #[expect(clippy::print_stderr, reason = "notes go to standard error")]
-fn print_note(note: &str) {
+pub fn print_note(note: &str) {
     eprintln!("{note}");
 }

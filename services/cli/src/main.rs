@@ -15,6 +15,7 @@ mod import;
 mod index;
 mod ingest;
 mod init;
+mod items;
 mod judgements;
 mod launch;
 mod lines;
@@ -123,6 +124,7 @@ enum Command {
     Index(index::IndexCommand),
     Ingest(ingest::IngestCommand),
     Init(init::InitCommand),
+    Items(items::ItemsCommand),
     Judgements(judgements::JudgementsCommand),
     Launch(launch::LaunchCommand),
     Market(market::MarketCommand),
@@ -159,6 +161,7 @@ fn main() -> ExitCode {
         Some(Command::Index(command)) => command.run(globals),
         Some(Command::Ingest(command)) => command.run(globals),
         Some(Command::Init(command)) => command.run(globals),
+        Some(Command::Items(command)) => command.run(globals),
         Some(Command::Judgements(command)) => command.run(globals),
         Some(Command::Launch(command)) => command.run(globals),
         Some(Command::Market(command)) => command.run(globals),

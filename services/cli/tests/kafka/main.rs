@@ -3,6 +3,7 @@
 
 #[path = "../broker/mod.rs"]
 mod broker;
+mod catalogue;
 mod commands;
 
 use std::collections::BTreeMap;

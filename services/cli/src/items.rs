@@ -1,0 +1,231 @@
+//! `souk items sync`: brings the catalogue to the state of a product feed, through the stream that all replicas follow.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::ensure;
+use clap::{Args, CommandFactory, Subcommand};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+use souk::beir::DataFolder;
+use souk::catalogue_stream::{CatalogueStream, Mutation};
+use souk::changed_catalogue::ChangedCatalogue;
+use souk::config::SharedLedger;
+use souk::domain::Item;
+use souk::import::{Column, ItemFiles};
+use tokio::runtime::Runtime;
+
+use crate::index::print_note;
+use crate::output::print;
+use crate::progress::ProgressDisplay;
+use crate::{GlobalArgs, Souk};
+
+/// Mutations written at once.
+const BATCH: usize = 1000;
+const SHARD_BYTES: u64 = 64 << 20;
+
+/// Change the catalogue that the services serve
+#[derive(Args)]
+pub struct ItemsCommand {
+    #[command(subcommand)]
+    action: Option<Action>,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    Sync(SyncCommand),
+}
+
+/// Bring the catalogue to the state of a complete product feed
+///
+/// Compares each item of the feed with the catalogue, writes new and changed items to the catalogue stream, and deletes those that
+/// the feed no longer has. Services and the trainer follow the stream. An item whose text is the same is not encoded
+/// again. Examples:
+///
+///   souk items sync --data SHOP --from feed.jsonl --dry-run
+///   souk items sync --config shop.toml --data SHOP --from s3://BUCKET/nightly
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+struct SyncCommand {
+    /// Data folder that the services began with
+    #[arg(long, value_name = "DIR")]
+    data: PathBuf,
+    /// The feed: a file or folder of .jsonl, .parquet or .arrow files: a local path, s3://, gs:// or az://
+    #[arg(long, value_name = "ADDRESS")]
+    from: String,
+    /// Column mapping, for columns without a standard name: id=sku,title=name,text=description
+    #[arg(long, value_name = "FIELD=COLUMN", value_delimiter = ',')]
+    columns: Vec<Column>,
+    /// Largest share of the catalogue to delete; a feed that lacks more is an error
+    #[arg(long, value_name = "SHARE", default_value_t = 0.1)]
+    max_deleted: f64,
+    /// Only count what would change
+    #[arg(long)]
+    dry_run: bool,
+}
+
+impl ItemsCommand {
+    pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        match &self.action {
+            Some(Action::Sync(sync)) => sync.run(globals),
+            None => {
+                let mut souk = Souk::command();
+                souk.build();
+                let help = souk.find_subcommand_mut("items").map(|items| items.render_help().to_string());
+                let help = help.unwrap_or_default();
+                let text = help.trim_end();
+                print(globals, &json!({"help": text}), text)
+            }
+        }
+    }
+}
+
+/// Items of a feed beside those of the catalogue.
+#[derive(Default)]
+struct Difference {
+    new: u64,
+    changed: u64,
+    unchanged: u64,
+    vanished: Vec<String>,
+}
+
+impl SyncCommand {
+    fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        ensure!((0.0..=1.0).contains(&self.max_deleted), "--max-deleted is {}: give 0 to 1", self.max_deleted);
+        let config = globals.load(Vec::new())?;
+        let stream = config.open_catalogue_stream(Arc::new(SharedLedger::new(config.store.clone())))?;
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+        let changed = runtime.block_on(ChangedCatalogue::read(&*stream))?;
+        let items = DataFolder::open(&self.data)?.items()?.map(|item| item.map(|(_, item)| item));
+        let mut known = HashMap::new();
+        for item in changed.over(items) {
+            let item = item?;
+            let hash = hash(&item);
+            known.insert(item.id, hash);
+        }
+        let position = changed.position;
+        drop(changed);
+        let files = ItemFiles::open(&self.from, self.columns.clone())?;
+        let difference = self.compare(&files, &known)?;
+        let mut last = position;
+        if !self.dry_run {
+            last = self
+                .write(&files, &known, &difference, &Writer { runtime: &runtime, stream: &*stream })?
+                .unwrap_or(last);
+        }
+        let Difference { new, changed, unchanged, vanished } = difference;
+        let deleted = vanished.len();
+        let json = json!({
+            "new": new, "changed": changed, "deleted": deleted, "unchanged": unchanged, "catalogue": last,
+            "dry_run": self.dry_run,
+        });
+        let place =
+            if self.dry_run { "nothing was written".into() } else { format!("the catalogue is at change {last}") };
+        print(
+            globals,
+            &json,
+            &format!("{new} new, {changed} changed, {deleted} deleted, {unchanged} unchanged items: {place}"),
+        )
+    }
+
+    /// Reads the feed once. An error if it lacks too many items.
+    fn compare(&self, files: &ItemFiles, known: &HashMap<String, u128>) -> anyhow::Result<Difference> {
+        let (mut difference, mut seen) = (Difference::default(), HashMap::with_capacity(known.len()));
+        self.each(files, "items compared", &mut |item, place| {
+            ensure!(
+                seen.insert(item.id.clone(), ()).is_none(),
+                "{}: the id came before: each item needs its own",
+                place()
+            );
+            match known.get(&item.id) {
+                None => difference.new += 1,
+                Some(known) if *known == hash(&item) => difference.unchanged += 1,
+                Some(_) => difference.changed += 1,
+            }
+            Ok(())
+        })?;
+        difference.vanished = known.keys().filter(|id| !seen.contains_key(*id)).cloned().collect();
+        difference.vanished.sort_unstable();
+        let (num, all) = (difference.vanished.len(), known.len());
+        if num as f64 > self.max_deleted * all as f64 {
+            let problem = format!(
+                "the feed has {} items, and {num} of the catalogue's {all} are not among them, more than --max-deleted {} \
+                 allows: check that the feed is complete; if so many have left, raise --max-deleted",
+                seen.len(),
+                self.max_deleted
+            );
+            return Err(souk::Error::input(problem).into());
+        }
+        Ok(difference)
+    }
+
+    /// Writes what differs; returns the position of the last change, if any.
+    fn write(
+        &self,
+        files: &ItemFiles,
+        known: &HashMap<String, u128>,
+        difference: &Difference,
+        writer: &Writer<'_>,
+    ) -> anyhow::Result<Option<u64>> {
+        let (mut batch, mut last) = (Vec::with_capacity(BATCH), None);
+        if difference.new + difference.changed > 0 {
+            self.each(files, "items written or unchanged", &mut |item, _| {
+                if known.get(&item.id).is_none_or(|known| *known != hash(&item)) {
+                    batch.push(Mutation::Put(item));
+                }
+                if batch.len() == BATCH {
+                    last = writer.write(&mut batch)?;
+                }
+                Ok(())
+            })?;
+        }
+        for chunk in difference.vanished.chunks(BATCH) {
+            last = writer.write(&mut batch)?.or(last);
+            batch.extend(chunk.iter().cloned().map(Mutation::Delete));
+        }
+        Ok(writer.write(&mut batch)?.or(last))
+    }
+
+    fn each(
+        &self,
+        files: &ItemFiles,
+        what: &'static str,
+        visit: &mut dyn FnMut(Item, &dyn Fn() -> String) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        let progress = ProgressDisplay::start(what, None);
+        for shard in files.shards(SHARD_BYTES, &mut print_note)? {
+            for item in files.items(&shard)? {
+                let (number, item) = item?;
+                let id = item.id.clone();
+                visit(item, &|| files.place(&shard, number, &id))?;
+                progress.add(1);
+            }
+        }
+        progress.finish();
+        Ok(())
+    }
+}
+
+struct Writer<'a> {
+    runtime: &'a Runtime,
+    stream: &'a dyn CatalogueStream,
+}
+
+impl Writer<'_> {
+    /// Writes and clears a batch; returns the position of its last mutation.
+    fn write(&self, batch: &mut Vec<Mutation>) -> anyhow::Result<Option<u64>> {
+        if batch.is_empty() {
+            return Ok(None);
+        }
+        let last = self.runtime.block_on(self.stream.append(batch))?;
+        batch.clear();
+        Ok(Some(last))
+    }
+}
+
+/// Hash of an item's content.
+fn hash(item: &Item) -> u128 {
+    let digest = Sha256::digest(serde_json::to_vec(item).expect("an item has a JSON form"));
+    u128::from_le_bytes(std::array::from_fn(|at| digest[at]))
+}
