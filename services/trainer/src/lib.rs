@@ -2,6 +2,7 @@
 //! model, and offers it to the search service if it passes the gate. After a kill it resumes where it was.
 //!
 //! `log_reader` reads the log, `round_loop` runs the rounds and their stages, and `ranks` trains a stage on several processes.
+//! `round_catalogue` gives each round the items as they are when it begins,
 //! `newest_days` judges the log for the gate, `measure` compares a candidate with the served model, `exposure` finds sellers whose
 //! share of the hits has grown, `drift` compares new examples with older ones, and `registry` writes to the ledger.
 //! `watchdog` raises alarms, `status` holds what `routes` shows, and `serve` is the process. `rounds` defines when a round begins
@@ -14,6 +15,7 @@ mod measure;
 mod newest_days;
 mod ranks;
 mod registry;
+mod round_catalogue;
 mod round_loop;
 mod rounds;
 mod routes;

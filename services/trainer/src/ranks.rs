@@ -30,7 +30,8 @@ pub struct StageOrder {
     /// Model to start from.
     pub model: String,
     pub span: Span,
-    /// Output folder, relative to the state folder.
+    /// Data folder and output folder, relative to the state folder.
+    pub data: PathBuf,
     pub out: PathBuf,
     /// Number of times the learning rate was halved after a non-finite weight.
     pub halved: i32,
@@ -61,21 +62,22 @@ impl Ranks {
     }
 
     /// Opens a stage on all ranks; the others start to train it at once.
-    pub fn open_stage(&mut self, order: StageOrder, config: &Config, data: &DataFolder) -> Result<Run> {
+    pub fn open_stage(&mut self, order: StageOrder, config: &Config) -> Result<Run> {
         self.number += 1;
         let order = StageOrder { number: self.number, ..order };
         if self.are_several() {
             write_json_atomic(&self.state.join(ORDER), &order)?;
         }
-        order.open(config, data, &self.collective)
+        order.open(config, &self.collective)
     }
 }
 
 impl StageOrder {
-    fn open(&self, config: &Config, data: &DataFolder, collective: &SharedCollective) -> Result<Run> {
+    fn open(&self, config: &Config, collective: &SharedCollective) -> Result<Run> {
         let mut stage = config.of_stage(&self.stage, &self.model)?;
         stage.train.skip_diverged = config.trainer.alarms.max_diverged;
         stage.train.optimizer.learning_rate /= 2_f64.powi(self.halved);
+        let data = &DataFolder::open(&config.trainer.state.join(&self.data))?;
         let stage = Stage { span: Some(self.span.clone()), ..stage.open_stage(data)? };
         let out = config.trainer.state.join(&self.out);
         Run::open(stage, data, &out, true, Box::new(collective.clone()))
@@ -83,7 +85,7 @@ impl StageOrder {
 }
 
 /// Loop of every rank but 0: trains what rank 0 orders, until asked to stop.
-pub fn follow(config: &Config, data: &DataFolder, stop: &Arc<AtomicBool>) -> Result<()> {
+pub fn follow(config: &Config, stop: &Arc<AtomicBool>) -> Result<()> {
     let collective = SharedCollective::open(&config.collective)?;
     // rank 0 has removed an old order by now
     collective.barrier()?;
@@ -98,7 +100,7 @@ pub fn follow(config: &Config, data: &DataFolder, stop: &Arc<AtomicBool>) -> Res
             continue;
         };
         last = order.number;
-        match order.open(config, data, &collective).and_then(|run| run.train(stop, |_| ())) {
+        match order.open(config, &collective).and_then(|run| run.train(stop, |_| ())) {
             Ok(_) => {}
             // rank 0 has the same error and handles it
             Err(error) if is_final(&error) => tracing::warn!(problem = error.with_causes(), "the stage failed"),

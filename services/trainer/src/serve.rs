@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use souk::beir::DataFolder;
 use souk::collective::Rendezvous;
-use souk::config::Config;
+use souk::config::{Config, SharedLedger};
 use souk::report::GateSource;
 use souk::telemetry::TRAINER_REQUESTS;
 use souk::{Error, Result};
@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use crate::log_reader::LogReader;
 use crate::ranks::{Ranks, follow};
 use crate::registry::Registry;
-use crate::round_loop::{RoundContext, RoundLoop, check_stages};
+use crate::round_loop::{RoundContext, RoundLoop, Shop, check_stages};
 use crate::routes::{AppState, router};
 use crate::signals::Signals;
 use crate::status::Status;
@@ -40,7 +40,7 @@ pub fn serve(config: &Config, ready: impl FnOnce(Endpoint) -> anyhow::Result<()>
     let settings = &config.trainer;
     let data = check(config)?;
     if Rendezvous::from_environment()?.is_some_and(|place| place.rank > 0) {
-        return Ok(follow_until_signal(config, &data)?);
+        return Ok(follow_until_signal(config)?);
     }
     let keys = Keys::open(settings.key_file.as_deref(), KEYS)?;
     let _lock = lock(&settings.state)?;
@@ -63,7 +63,7 @@ pub fn serve(config: &Config, ready: impl FnOnce(Endpoint) -> anyhow::Result<()>
 }
 
 /// Runs a rank other than 0, which has no HTTP server.
-fn follow_until_signal(config: &Config, data: &DataFolder) -> Result<()> {
+fn follow_until_signal(config: &Config) -> Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = stop.clone();
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
@@ -72,7 +72,7 @@ fn follow_until_signal(config: &Config, data: &DataFolder) -> Result<()> {
         souk_http::shutdown_signal().await;
         stopped.store(true, Ordering::Relaxed);
     });
-    let followed = follow(config, data, &stop);
+    let followed = follow(config, &stop);
     runtime.shutdown_background();
     followed
 }
@@ -133,8 +133,10 @@ impl Threads {
         let watchdog = Watchdog { alarms, folders, status: status.clone(), signals: signals.clone() };
         let log_reader = LogReader::new(data.path(), config, status.clone(), signals.clone());
         let ranks = Ranks::open(config)?;
+        let stream = config.open_catalogue_stream(Arc::new(SharedLedger::new(config.store.clone())))?;
+        let shop = Shop { data, stream, runtime: runtime.clone() };
         let shared = RoundContext { registry: registry.clone(), status: status.clone(), signals: signals.clone() };
-        let round_loop = RoundLoop::open(config, data, ranks, shared)?;
+        let round_loop = RoundLoop::open(config, shop, ranks, shared)?;
         let running = vec![
             spawn("souk-watchdog", move || watchdog.run())?,
             spawn("souk-log", move || log_reader.run())?,

@@ -14,6 +14,7 @@ use souk::atomic_dir::write_json_atomic;
 use souk::backbone::hub;
 use souk::backoff::Backoff;
 use souk::beir::DataFolder;
+use souk::catalogue_stream::CatalogueStream;
 use souk::config::{Config, StageSettings, TrainerSettings};
 use souk::dataset::{EXAMPLES_FOLDER, ExampleCounts, Extent, Span, prune};
 use souk::objects::Objects;
@@ -21,12 +22,14 @@ use souk::report::GateSource;
 use souk::store::NewVersion;
 use souk::telemetry::TRAINER;
 use souk::{Error, Result};
+use tokio::runtime::Handle;
 
 use crate::drift;
 use crate::measure::{BASE, Evaluator, GateDecision, JudgedSplit, MeasuredModel};
 use crate::newest_days::{self, NewestDays};
 use crate::ranks::Ranks;
 use crate::registry::{Offer, Registry};
+use crate::round_catalogue::RoundCatalogue;
 use crate::signals::Signals;
 use crate::status::{Activity, LastRound, StageWait, Status, seconds_now};
 
@@ -42,7 +45,7 @@ use self::stages::StagesOutcome;
 
 pub struct RoundLoop {
     config: Config,
-    data: DataFolder,
+    shop: Shop,
     home: PathBuf,
     rounds: Rounds,
     counts: ExampleCounts,
@@ -66,6 +69,13 @@ struct Decision {
     gated: GateDecision,
 }
 
+/// The shop's data folder, and the stream of later changes of its catalogue.
+pub struct Shop {
+    pub data: DataFolder,
+    pub stream: Arc<dyn CatalogueStream>,
+    pub runtime: Handle,
+}
+
 /// Services that the loop shares with the other threads.
 pub struct RoundContext {
     pub registry: Arc<Registry>,
@@ -74,16 +84,16 @@ pub struct RoundContext {
 }
 
 impl RoundLoop {
-    pub fn open(config: &Config, data: DataFolder, ranks: Ranks, shared: RoundContext) -> Result<Self> {
+    pub fn open(config: &Config, shop: Shop, ranks: Ranks, shared: RoundContext) -> Result<Self> {
         let RoundContext { registry, status, signals } = shared;
         let rounds = Rounds::open(&config.trainer.state)?;
-        let home = data.path().join(EXAMPLES_FOLDER);
+        let home = shop.data.path().join(EXAMPLES_FOLDER);
         let mut counts = ExampleCounts::default();
         counts.refresh(&home)?;
         let last = rounds.ended().next().map(|(round, ended)| LastRound { round: round.number, ended: ended.clone() });
         status.change(|shown| shown.last_round = last);
         let (config, read_at, began_at) = (config.clone(), config.changed_at(), seconds_now());
-        Ok(Self { config, data, home, rounds, counts, registry, ranks, status, signals, read_at, began_at })
+        Ok(Self { config, shop, home, rounds, counts, registry, ranks, status, signals, read_at, began_at })
     }
 
     /// Runs until asked to stop. Errors raise an alarm and are retried with back-off.
@@ -257,7 +267,7 @@ impl RoundLoop {
         let known = self.rounds.learned(round.parent.as_deref()).remove(&span.stage).unwrap_or_default();
         let before = Span { from: self.counts.rewind(&known, span.fresh), to: known.clone() };
         let after = Span { from: self.counts.rewind(&known, 0), to: span.span.to.clone() };
-        let moved = drift::mixes(&self.data, &before, &after)?;
+        let moved = drift::mixes(&self.shop.data, &before, &after)?;
         self.status.drift("drift", &moved, self.config.trainer.alarms.max_drift);
         Ok(())
     }
@@ -280,7 +290,10 @@ impl RoundLoop {
     }
 
     fn resume(&mut self, round: &Round) -> Result<()> {
-        let model = match self.train_stages(round)? {
+        let Shop { data, stream, runtime } = &self.shop;
+        let catalogue = RoundCatalogue { data, stream: &**stream, runtime };
+        let data = catalogue.open(&self.rounds.place(round.number))?;
+        let model = match self.train_stages(round, &data)? {
             StagesOutcome::Model(model) => model,
             StagesOutcome::Stopped => return Ok(()),
             StagesOutcome::Failed(reason) => {
@@ -297,7 +310,7 @@ impl RoundLoop {
             None => {
                 self.status.doing(Activity::Measuring);
                 self.report_judge_drift(round)?;
-                let decision = self.decide(round, &model, &evaluator)?;
+                let decision = self.decide(round, &model, &data, &evaluator)?;
                 write_json_atomic(&file, &decision)?;
                 decision
             }
@@ -313,12 +326,12 @@ impl RoundLoop {
     }
 
     /// Compares the round's model with the served one.
-    fn decide(&self, round: &Round, model: &str, evaluator: &Evaluator<'_>) -> Result<Decision> {
+    fn decide(&self, round: &Round, model: &str, data: &DataFolder, evaluator: &Evaluator<'_>) -> Result<Decision> {
         let candidate = evaluator.model("candidate", model)?;
         let name = format!("round-{}-{:.8}", round.number, candidate.fingerprint);
         let candidate = MeasuredModel { name, ..candidate };
         let place = self.rounds.place(round.number);
-        let judged = self.judged(round, &place)?;
+        let judged = self.judged(round, data, &place)?;
         loop {
             let now = self.registry.served()?;
             let (parent, path) = now.map_or((None, round.model.clone()), |now| (Some(now.version), now.path));
@@ -332,12 +345,12 @@ impl RoundLoop {
     }
 
     /// Judgements that the round's candidate is measured with.
-    fn judged(&self, round: &Round, place: &Path) -> Result<Vec<JudgedSplit>> {
-        let of_folder = |split: &String| JudgedSplit { data: self.data.clone(), split: split.clone() };
+    fn judged(&self, round: &Round, data: &DataFolder, place: &Path) -> Result<Vec<JudgedSplit>> {
+        let of_folder = |split: &String| JudgedSplit { data: data.clone(), split: split.clone() };
         let splits = &self.config.trainer.gate.splits;
         let Some(from) = round.held_out_from else { return Ok(splits.iter().map(of_folder).collect()) };
-        let newest = NewestDays { config: &self.config, data: &self.data, examples: &self.home, from };
-        let beside = splits.iter().filter(|split| self.data.qrels(split).exists()).map(of_folder);
+        let newest = NewestDays { config: &self.config, data, examples: &self.home, from };
+        let beside = splits.iter().filter(|split| data.qrels(split).exists()).map(of_folder);
         Ok([newest.judge(place)?].into_iter().chain(beside).collect())
     }
 

@@ -4,6 +4,7 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
+use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::train::Progress;
 use souk::{Error, Result};
@@ -25,14 +26,22 @@ pub enum StagesOutcome {
     Stopped,
 }
 
+/// Where a stage finds the shop, and where its model goes.
+#[derive(Clone, Copy)]
+struct StagePlace<'a> {
+    data: &'a DataFolder,
+    out: &'a Path,
+}
+
 impl RoundLoop {
     /// Trains all stages, each from the model of the one before.
-    pub(super) fn train_stages(&mut self, round: &Round) -> Result<StagesOutcome> {
+    pub(super) fn train_stages(&mut self, round: &Round, data: &DataFolder) -> Result<StagesOutcome> {
         let mut model = round.model.clone();
         for (at, span) in round.stages.iter().enumerate() {
             let out = self.stage_folder(round, at, &span.stage);
             if !out.join(MODEL_CONFIG).exists() {
-                match self.train_stage(round, span, &model, &out) {
+                let place = StagePlace { data, out: &out };
+                match self.train_stage(round, span, &model, place) {
                     Ok(true) => {}
                     Ok(false) => return Ok(StagesOutcome::Stopped),
                     Err(error) if is_final(&error) => {
@@ -52,7 +61,7 @@ impl RoundLoop {
 
     /// Trains one stage; false if asked to stop before its end. After a non-finite weight it resumes from the last checkpoint
     /// with half the learning rate.
-    fn train_stage(&mut self, round: &Round, span: &StageSpan, model: &str, out: &Path) -> Result<bool> {
+    fn train_stage(&mut self, round: &Round, span: &StageSpan, model: &str, place: StagePlace<'_>) -> Result<bool> {
         let settings = &self.config.trainer;
         let known = settings.stage.iter().find(|stage| stage.name == span.stage).cloned();
         let missing = || {
@@ -62,8 +71,9 @@ impl RoundLoop {
             )
         };
         let (stage, max_diverged) = (known.ok_or_else(missing)?, settings.alarms.max_diverged);
-        self.link(out)?;
-        let within = out.strip_prefix(&settings.state).unwrap_or(out).to_path_buf();
+        self.link(place.out)?;
+        let within = |path: &Path| path.strip_prefix(&settings.state).unwrap_or(path).to_path_buf();
+        let (data, out) = (within(place.data.path()), within(place.out));
         for halved in 0.. {
             self.status.begin_stage(round.number, &span.stage);
             let status = self.status.clone();
@@ -77,10 +87,11 @@ impl RoundLoop {
                 stage: stage.clone(),
                 model: model.into(),
                 span: span.span.clone(),
-                out: within.clone(),
+                data: data.clone(),
+                out: out.clone(),
                 halved,
             };
-            let run = self.ranks.open_stage(order, &self.config, &self.data);
+            let run = self.ranks.open_stage(order, &self.config);
             match run.and_then(|run| run.train(&self.signals.stop, report)) {
                 Ok(summary) => return Ok(summary.finished),
                 Err(error @ Error::Diverged { .. }) if (halved as u64) < max_diverged => {

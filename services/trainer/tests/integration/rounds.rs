@@ -15,10 +15,11 @@ use serde_json::{Value, json};
 use souk::address::Address;
 use souk::beir::DataFolder;
 use souk::catalogue::Catalogue;
+use souk::catalogue_stream::Mutation;
 use souk::dataset::{Examples, Span};
 use souk::store::{Ledger, NewGeneration, SqlLedger, Version, VersionState};
 
-use souk_testing::small_shop::{messages, model, shop};
+use souk_testing::small_shop::{ITEMS, messages, model, shop};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -166,6 +167,12 @@ fn rounds_follow_the_log_and_start_from_the_served_model() {
     assert!(state.join("rounds/000001/report-test.html").exists());
     // no later round needs these; they are removed after the round has ended
     trainer.until("checkpoints stay", |_| !state.join("rounds/000001/1-sft/checkpoints").exists());
+    // a search service has added an item and deleted one
+    ledger(home.path(), async |ledger| {
+        let changes = [r#"{"_id":"new","title":"canoe"}"#, r#"{"_id":"d7","_deleted":true}"#]
+            .map(|line| Mutation::parse(line.as_bytes(), "test".as_ref(), 1).unwrap());
+        ledger.append_changes(&changes).await.unwrap();
+    });
     // the trainer waits for its offer to be promoted
     search(home.path(), 240..480);
     trainer.until("it does not wait", |status| status["doing"] == "offering");
@@ -174,6 +181,12 @@ fn rounds_follow_the_log_and_start_from_the_served_model() {
     let round: Value = serde_json::from_slice(&fs::read(state.join("rounds/000002/round.json")).unwrap()).unwrap();
     assert_eq!((&round["parent"], &round["lessons"][0]["fresh"]), (&json!(name), &json!(240)), "{second:#}");
     assert_eq!(trainer.status()["served"], json!(name));
+    let items = |round: &str| {
+        let shop = DataFolder::open(&state.join("rounds").join(round).join("shop")).unwrap();
+        let ids: Vec<String> = shop.items().unwrap().map(|item| item.unwrap().1.id).collect();
+        (ids.len(), ids.contains(&"new".to_owned()), ids.contains(&"d7".to_owned()))
+    };
+    assert_eq!((items("000001"), items("000002")), ((ITEMS, false, true), (ITEMS, true, false)));
     let metrics = trainer.get("/metrics");
     for metric in
         ["souk_trainer_rounds_total{outcome=\"passed\"}", "souk_loss ", "souk_events_total{state=\"example\"} 480"]
