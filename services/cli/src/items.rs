@@ -1,6 +1,6 @@
 //! `souk items sync`: brings the catalogue to the state of a product feed, through the stream that all replicas follow.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use souk::catalogue_stream::{CatalogueStream, Mutation};
 use souk::changed_catalogue::ChangedCatalogue;
 use souk::config::SharedLedger;
 use souk::domain::Item;
-use souk::import::{Column, ItemFiles};
+use souk::import::{Column, ItemFiles, Shard};
 use tokio::runtime::Runtime;
 
 use crate::index::print_note;
@@ -131,21 +131,18 @@ impl SyncCommand {
 
     /// Reads the feed once. An error if it lacks too many items.
     fn compare(&self, files: &ItemFiles, known: &HashMap<String, u128>) -> anyhow::Result<Difference> {
-        let (mut difference, mut seen) = (Difference::default(), HashMap::with_capacity(known.len()));
-        self.each(files, "items compared", &mut |item, place| {
-            ensure!(
-                seen.insert(item.id.clone(), ()).is_none(),
-                "{}: the id came before: each item needs its own",
-                place()
-            );
-            match known.get(&item.id) {
+        let (mut difference, mut seen) = (Difference::default(), HashSet::with_capacity(known.len()));
+        self.each(files, "items compared", &mut |row| {
+            let id = &row.item.id;
+            ensure!(seen.insert(id.clone()), "{}: the id came before: each item needs its own", row.place());
+            match known.get(id) {
                 None => difference.new += 1,
-                Some(known) if *known == hash(&item) => difference.unchanged += 1,
+                Some(known) if *known == hash(&row.item) => difference.unchanged += 1,
                 Some(_) => difference.changed += 1,
             }
             Ok(())
         })?;
-        difference.vanished = known.keys().filter(|id| !seen.contains_key(*id)).cloned().collect();
+        difference.vanished = known.keys().filter(|id| !seen.contains(*id)).cloned().collect();
         difference.vanished.sort_unstable();
         let (num, all) = (difference.vanished.len(), known.len());
         if num as f64 > self.max_deleted * all as f64 {
@@ -170,9 +167,9 @@ impl SyncCommand {
     ) -> anyhow::Result<Option<u64>> {
         let (mut batch, mut last) = (Vec::with_capacity(BATCH), None);
         if difference.new + difference.changed > 0 {
-            self.each(files, "items written or unchanged", &mut |item, _| {
-                if known.get(&item.id).is_none_or(|known| *known != hash(&item)) {
-                    batch.push(Mutation::Put(item));
+            self.each(files, "items written or unchanged", &mut |row| {
+                if known.get(&row.item.id).is_none_or(|known| *known != hash(&row.item)) {
+                    batch.push(Mutation::Put(row.item));
                 }
                 if batch.len() == BATCH {
                     last = writer.write(&mut batch)?;
@@ -191,19 +188,32 @@ impl SyncCommand {
         &self,
         files: &ItemFiles,
         what: &'static str,
-        visit: &mut dyn FnMut(Item, &dyn Fn() -> String) -> anyhow::Result<()>,
+        visit: &mut dyn FnMut(FeedRow<'_>) -> anyhow::Result<()>,
     ) -> anyhow::Result<()> {
         let progress = ProgressDisplay::start(what, None);
-        for shard in files.shards(SHARD_BYTES, &mut print_note)? {
-            for item in files.items(&shard)? {
+        for shard in &files.shards(SHARD_BYTES, &mut print_note)? {
+            for item in files.items(shard)? {
                 let (number, item) = item?;
-                let id = item.id.clone();
-                visit(item, &|| files.place(&shard, number, &id))?;
+                visit(FeedRow { item, files, shard, number })?;
                 progress.add(1);
             }
         }
         progress.finish();
         Ok(())
+    }
+}
+
+/// An item of the feed, and where it stands.
+struct FeedRow<'a> {
+    item: Item,
+    files: &'a ItemFiles,
+    shard: &'a Shard,
+    number: u64,
+}
+
+impl FeedRow<'_> {
+    fn place(&self) -> String {
+        self.files.place(self.shard, self.number, &self.item.id)
     }
 }
 
