@@ -7,6 +7,7 @@ mod clients;
 mod crash;
 mod item_text;
 mod milvus;
+mod partition;
 mod replicas;
 mod rerank;
 mod routes;
