@@ -117,7 +117,8 @@ pub async fn list(
 /// Change many items
 ///
 /// One JSON object per line: an item, `{"id": ..., "_update": {...}}` to replace fields, or `{"id": ..., "_deleted": true}`. Answers when all
-/// are durable in the catalogue stream; searches see them as they are encoded (`at_least` waits for it).
+/// are durable in the catalogue stream; searches see them as they are encoded (`at_least` waits for it). After an error the first lines may
+/// have been written: send all of them again.
 #[utoipa::path(post, path = "/items/bulk", tag = "items", request_body(content = Vec<ItemShape>, content_type = "application/x-ndjson"),
     responses((status = 200, body = BulkAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn bulk(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
@@ -140,7 +141,10 @@ pub async fn bulk(State(service): State<Arc<SearchService>>, request: Request) -
             Mutation::Delete(_) => &mut answer.deleted,
         } += 1;
     }
-    answer.catalogue = service.in_time(async { Ok(service.serving.append(&mutations).await?) }).await?;
+    // a stream takes a limited number at once
+    for chunk in mutations.chunks(service.settings().bounds.max_items) {
+        answer.catalogue = service.in_time(async { Ok(service.serving.append(chunk).await?) }).await?;
+    }
     Ok(json_body(&answer))
 }
 

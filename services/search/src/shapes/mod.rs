@@ -363,7 +363,7 @@ pub struct ItemsPage {
     pub catalogue: u64,
 }
 
-/// Which items to list.
+/// Parameters of a list.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -377,7 +377,7 @@ pub struct ListParams {
     pub at_least: Option<u64>,
 }
 
-/// What a reader wants to see.
+/// Parameters of a read.
 #[derive(Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]

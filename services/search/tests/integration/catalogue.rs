@@ -111,7 +111,8 @@ async fn updates_are_checked() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_changes_are_written_and_listed() {
     let home = shop();
-    let replica = replica(home.path(), "a", &[]).await;
+    // more lines than one write takes
+    let replica = replica(home.path(), "a", &["search.bounds.max_items=3"]).await;
     let lines = [
         json!({"id": "n1", "title": "green canoe"}),
         json!({"id": "i10", "_deleted": true}),
