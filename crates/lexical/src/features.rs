@@ -66,13 +66,25 @@ struct QueryTerm {
 }
 
 impl TermMatcher {
-    fn new(lexical: &Lexical, query: &str) -> Self {
+    /// Prepares a query for an index that does not tell how common its terms are: all weigh the same, and translations say nothing.
+    pub fn unweighted(query: &str) -> Self {
+        Self::new(query, |term| QueryTerm {
+            term: HashedTerm::new(term.to_owned()),
+            weight: 1.0,
+            corrected: Vec::new(),
+            corrected_weight: 1.0,
+            translations: QueryTranslations::default(),
+            background: 1.0,
+        })
+    }
+
+    fn new(query: &str, query_term: impl Fn(&str) -> QueryTerm) -> Self {
         let mut text = Terms::default();
         text.read(query);
         let mut terms: Vec<QueryTerm> = Vec::new();
         for term in text.iter().take(MAX_QUERY_TERMS) {
             if terms.iter().all(|known| known.term.text != term) {
-                terms.push(lexical.query_term(term));
+                terms.push(query_term(term));
             }
         }
         let mut trigrams: Vec<u64> = trigrams(text.folded()).collect();
@@ -156,7 +168,7 @@ impl TermMatcher {
 impl Lexical {
     /// Prepares a query to be compared with texts.
     pub fn matcher(&self, query: &str) -> TermMatcher {
-        TermMatcher::new(self, query)
+        TermMatcher::new(query, |term| self.query_term(term))
     }
 
     fn query_term(&self, term: &str) -> QueryTerm {
@@ -219,6 +231,12 @@ mod tests {
             let found = shop.matcher(query).compare(text).overlap;
             assert!((found - expected).abs() < 1e-6, "{query} in {text}: {found} is not {expected}");
         }
+    }
+
+    #[test]
+    fn terms_without_weights_count_alike() {
+        let compared = TermMatcher::unweighted("oak desk 120").compare("an oak table, 120 cm");
+        assert_eq!((compared.overlap, compared.missing_numbers), (2.0 / 3.0, 0.0));
     }
 
     #[test]

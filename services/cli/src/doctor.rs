@@ -15,7 +15,11 @@ use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::index::MilvusSettings;
 #[cfg(feature = "milvus")]
-use souk::index::{IndexSettings, Milvus};
+use souk::index::{CollectionContent, IndexSettings, Milvus};
+#[cfg(feature = "milvus")]
+use souk::item_text::ItemText;
+#[cfg(feature = "milvus")]
+use souk::lexical::LexicalOptions;
 use souk::log::Signal;
 use souk::objects::Objects;
 use souk::search::IndexBackend;
@@ -226,7 +230,9 @@ fn milvus(settings: &MilvusSettings) -> anyhow::Result<String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let name = format!("doctor_{}", std::process::id());
     runtime.block_on(async {
-        Milvus::create(settings, &name, "doctor", 2, &IndexSettings::default()).await?;
+        let (item_text, lexical) = (ItemText::default(), Some(LexicalOptions::default()));
+        let content = CollectionContent { model: "doctor", dimensions: 2, item_text: &item_text, lexical };
+        Milvus::create(settings, &name, content, &IndexSettings::default()).await?;
         Milvus::remove(settings, &name).await
     })?;
     Ok(format!("{}: creating a collection works", settings.address))

@@ -102,7 +102,7 @@ async fn adopt(service: &Arc<SearchService>) -> souk::Result<()> {
     service.registry.adopt(&service.serving).await
 }
 
-/// Measures recall with recent queries.
+/// Measures recall with recent queries, and widens searches if it is too low.
 async fn measure(service: &Arc<SearchService>) -> souk::Result<()> {
     let served = service.serving.served();
     let recent = service.recent(&served.record().model);
@@ -110,7 +110,8 @@ async fn measure(service: &Arc<SearchService>) -> souk::Result<()> {
     if !recent.is_empty() && served.record().recall.is_some() {
         // brute force over all items for each query: run it outside of the request threads
         let runtime = Handle::current();
-        let recall = spawn_blocking(move || runtime.block_on(served.index().recall(&recent, RECALL_K)));
+        let asked = service.settings().recall;
+        let recall = spawn_blocking(move || runtime.block_on(served.index().hold_recall(&recent, RECALL_K, asked)));
         SEARCH
             .recall
             .set(recall.await.map_err(|e| souk::Error::input("recall measurement was interrupted").because(e))??);

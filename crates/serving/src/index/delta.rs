@@ -153,12 +153,12 @@ impl Delta {
     }
 
     /// Nearest of the allowed items, best first.
-    pub fn nearest(&self, query: &VectorQuery, allowed: &ItemSet) -> Vec<(f32, usize)> {
+    pub fn nearest(&self, query: &VectorQuery, allowed: &ItemSet, base_ef: usize) -> Vec<(f32, usize)> {
         let num_kept = allowed.num();
         let joined = self.graph.num_nodes();
         if joined > 0 {
             let not_joined = joined as u32..self.items_of_row.len() as u32;
-            let from_graph = query.search_widening(self.num_slots(), num_kept, |ef| {
+            let from_graph = query.search_widening(self.num_slots(), num_kept, base_ef, |ef| {
                 let mut rows = self
                     .beams
                     .with(|beam_search| self.graph.nearest(self.space(), query.vector, beam_search, ef).to_vec());

@@ -140,7 +140,7 @@ impl Live {
         let state = self.state();
         let (old, new) = self.select(&state, filter)?;
         let old = self.snapshot.nearest_filtered(query, old.as_ref())?;
-        let new = state.delta.nearest(query, &new);
+        let new = state.delta.nearest(query, &new, self.snapshot.base_ef());
         self.merge(&state, query.k, old, new)
     }
 
@@ -365,5 +365,9 @@ impl Index for Live {
 
     fn recall<'a>(&'a self, vectors: &'a [Vec<f32>], k: usize) -> Answer<'a, f64> {
         Box::pin(async move { self.snapshot.recall(vectors, k) })
+    }
+
+    fn hold_recall<'a>(&'a self, vectors: &'a [Vec<f32>], k: usize, asked: f64) -> Answer<'a, f64> {
+        Box::pin(async move { self.snapshot.hold_recall(vectors, k, asked) })
     }
 }

@@ -30,9 +30,9 @@ pub use self::frame::{Frame, ItemChange};
 pub use self::journal::{Journal, JournalReader};
 pub use self::live::Live;
 pub use self::manifest::{IndexKind, IndexSettings, Manifest};
-#[cfg(feature = "milvus")]
-pub use self::milvus::Milvus;
 pub use self::milvus::MilvusSettings;
+#[cfg(feature = "milvus")]
+pub use self::milvus::{CollectionContent, Milvus};
 pub use self::snapshot::Snapshot;
 pub use self::vector_query::VectorQuery;
 
@@ -91,4 +91,7 @@ pub trait Index: Send + Sync {
 
     /// Fraction of the exact `k` nearest neighbors of these vectors that a search finds.
     fn recall<'a>(&'a self, vectors: &'a [Vec<f32>], k: usize) -> Answer<'a, f64>;
+
+    /// Measures it, and makes searches as wide as the asked recall needs. Returns the recall from then on.
+    fn hold_recall<'a>(&'a self, vectors: &'a [Vec<f32>], k: usize, asked: f64) -> Answer<'a, f64>;
 }

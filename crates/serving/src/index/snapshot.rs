@@ -3,6 +3,7 @@
 
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use souk_native::{Number, Numbers};
 
@@ -11,7 +12,7 @@ use super::graph::{BeamSearchPool, HnswGraph};
 use super::item_file::ItemFile;
 use super::manifest::{IndexKind, Manifest};
 use super::space::{Floats, Int8Codes, Space};
-use super::vector_query::VectorQuery;
+use super::vector_query::{MIN_EF, VectorQuery};
 use souk_io::checksummed::read_numbers;
 use souk_io::domain::{Hit, Item};
 use souk_io::error::{Error, Result};
@@ -24,6 +25,13 @@ pub(super) const STARTS: &str = "starts.u32";
 pub(super) const PLACES: &str = "places.u32";
 pub(super) const CODES: &str = "codes.i8";
 pub(super) const STEPS: &str = "steps.f32";
+
+/// Search widths that are tried until the asked recall is measured.
+const BASE_EFS: [usize; 12] = [MIN_EF, 125, 150, 200, 250, 300, 400, 500, 600, 800, 1000, 1600];
+/// Rows scored at a time by brute force over codes, and candidates scored again by their vectors: four for each hit, and some.
+const SCAN_BLOCK: usize = 256;
+const CANDIDATES_PER_HIT: usize = 4;
+const MORE_CANDIDATES: usize = 200;
 
 /// File of one graph layer.
 pub(super) fn links_file(layer: usize) -> String {
@@ -40,6 +48,8 @@ pub struct Snapshot {
     items: ItemFile,
     places: Numbers<u32>,
     beams: BeamSearchPool,
+    /// Usual width of a graph search for few hits.
+    base_ef: AtomicUsize,
 }
 
 enum SearchMethod {
@@ -66,7 +76,8 @@ impl Snapshot {
             IndexKind::Hnsw => SearchMethod::Hnsw { graph: files.graph()?, codes: files.codes(width)? },
             IndexKind::Exact | IndexKind::Auto => SearchMethod::Exact,
         };
-        Ok(Self { manifest, vectors, starts, method, items, places, beams: BeamSearchPool::default() })
+        let (beams, base_ef) = (BeamSearchPool::default(), AtomicUsize::new(MIN_EF));
+        Ok(Self { manifest, vectors, starts, method, items, places, beams, base_ef })
     }
 
     /// Items nearest to a unit vector, best first; ties are in catalogue order.
@@ -90,21 +101,70 @@ impl Snapshot {
         let SearchMethod::Hnsw { graph, codes } = &self.method else {
             return Ok(self.best(query.k, self.exact(query, allowed), allowed));
         };
-        let from_graph = query.search_widening(self.manifest.num_items, num_allowed, |ef| {
+        let from_graph = query.search_widening(self.manifest.num_items, num_allowed, self.base_ef(), |ef| {
             self.best(query.k, self.search_graph(graph, codes.as_ref(), query.vector, ef), allowed)
         });
-        Ok(from_graph.unwrap_or_else(|| self.best(query.k, self.exact(query, allowed), allowed)))
+        let brute_force = || match codes {
+            Some(codes) => self.scan(query, codes, &self.rows(allowed)),
+            None => self.exact(query, allowed),
+        };
+        Ok(from_graph.unwrap_or_else(|| self.best(query.k, brute_force(), allowed)))
+    }
+
+    /// Usual width of a graph search for few hits.
+    pub fn base_ef(&self) -> usize {
+        self.base_ef.load(Ordering::Relaxed)
+    }
+
+    pub fn set_base_ef(&self, base_ef: usize) {
+        self.base_ef.store(base_ef, Ordering::Relaxed);
+    }
+
+    /// Makes searches as wide as these queries need for the asked recall, and returns their recall from then on.
+    pub fn hold_recall(&self, vectors: &[Vec<f32>], k: usize, asked: f64) -> Result<f64> {
+        let exact = self.exact_neighbors(vectors, k)?;
+        let mut recall = 1.0;
+        for base_ef in BASE_EFS {
+            recall = self.measure(vectors, &exact, |vector| VectorQuery {
+                vector,
+                k,
+                ef: Some(VectorQuery::usual_ef(k, base_ef)),
+            })?;
+            if recall >= asked || base_ef == BASE_EFS[BASE_EFS.len() - 1] {
+                self.set_base_ef(base_ef);
+                break;
+            }
+        }
+        Ok(recall)
     }
 
     /// Fraction of the exact `k` nearest neighbors that a search finds.
     pub fn recall(&self, vectors: &[Vec<f32>], k: usize) -> Result<f64> {
+        let exact = self.exact_neighbors(vectors, k)?;
+        self.measure(vectors, &exact, |vector| VectorQuery::new(vector, k))
+    }
+
+    /// The exact `k` nearest neighbors of each vector.
+    fn exact_neighbors(&self, vectors: &[Vec<f32>], k: usize) -> Result<Vec<HashSet<usize>>> {
+        let neighbors = |vector: &Vec<f32>| {
+            self.check(vector)?;
+            let exact = self.best(k, self.exact(&VectorQuery::new(vector, k), None), None);
+            Ok(exact.into_iter().map(|(_, item)| item).collect())
+        };
+        vectors.iter().map(neighbors).collect()
+    }
+
+    /// Fraction of the exact neighbors that searches find.
+    fn measure<'a>(
+        &self,
+        vectors: &'a [Vec<f32>],
+        exact: &[HashSet<usize>],
+        query: impl Fn(&'a [f32]) -> VectorQuery<'a>,
+    ) -> Result<f64> {
         let (mut num_found, mut num_exact) = (0, 0);
-        for vector in vectors {
-            let query = VectorQuery::new(vector, k);
-            let found: HashSet<usize> = self.nearest(&query)?.into_iter().map(|(_, item)| item).collect();
-            let exact = self.best(k, self.exact(&query, None), None);
+        for (vector, exact) in vectors.iter().zip(exact) {
             num_exact += exact.len();
-            num_found += exact.iter().filter(|(_, item)| found.contains(item)).count();
+            num_found += self.nearest(&query(vector))?.iter().filter(|(_, item)| exact.contains(item)).count();
         }
         Ok(if num_exact == 0 { 1.0 } else { num_found as f64 / num_exact as f64 })
     }
@@ -156,16 +216,7 @@ impl Snapshot {
 
     /// Brute force: the `k` best rows that have an allowed item.
     fn exact(&self, query: &VectorQuery, allowed: Option<&ItemSet>) -> Vec<(f32, u32)> {
-        let rows = match allowed {
-            None => (0..self.manifest.num_rows as u32).collect(),
-            Some(allowed) => {
-                // items are ordered by row, so duplicates are adjacent
-                let mut rows: Vec<u32> = allowed.iter().map(|item| self.row_of(item)).collect();
-                rows.dedup();
-                rows
-            }
-        };
-        let mut best = self.score_rows(query.vector, rows);
+        let mut best = self.score_rows(query.vector, self.rows(allowed));
         if query.k < best.len() {
             let is_allowed = |item: &usize| allowed.is_none_or(|allowed| allowed.has(*item));
             let place = |row: u32| self.items_of_row(row).find(is_allowed).map(|item| self.places[item]);
@@ -173,6 +224,49 @@ impl Snapshot {
             best.truncate(query.k);
         }
         best
+    }
+
+    /// Rows that have an allowed item.
+    fn rows(&self, allowed: Option<&ItemSet>) -> Vec<u32> {
+        let Some(allowed) = allowed else { return (0..self.manifest.num_rows as u32).collect() };
+        let (mut rows, mut row) = (Vec::new(), 0);
+        // items are ordered by row: the next row is near the last one
+        for item in allowed.iter() {
+            let mut step = 1;
+            while self.starts.get(row + step).is_some_and(|start| *start as usize <= item) {
+                row += step;
+                step *= 2;
+            }
+            let end = (row + step).min(self.starts.len());
+            row += self.starts[row..end].partition_point(|start| *start as usize <= item) - 1;
+            if rows.last() != Some(&(row as u32)) {
+                rows.push(row as u32);
+            }
+        }
+        rows
+    }
+
+    /// Brute force by codes, whose best rows are scored again by their vectors.
+    fn scan(&self, query: &VectorQuery, codes: &Int8Codes, rows: &[u32]) -> Vec<(f32, u32)> {
+        let num = query.k.saturating_mul(CANDIDATES_PER_HIT).saturating_add(MORE_CANDIDATES);
+        let coded = codes.query(query.vector);
+        let (mut best, mut least): (Vec<(f32, u32)>, f32) = (Vec::new(), f32::NEG_INFINITY);
+        let mut scores = [0.0; SCAN_BLOCK];
+        for rows in rows.chunks(SCAN_BLOCK) {
+            let scores = &mut scores[..rows.len()];
+            codes.scores(&coded, rows, scores);
+            best.extend(scores.iter().copied().zip(rows.iter().copied()).filter(|(score, _)| *score > least));
+            if best.len() > num.saturating_mul(2) {
+                best.select_nth_unstable_by(num - 1, |a, b| b.0.total_cmp(&a.0));
+                best.truncate(num);
+                least = best[num - 1].0;
+            }
+        }
+        if best.len() > num {
+            best.select_nth_unstable_by(num - 1, |a, b| b.0.total_cmp(&a.0));
+            best.truncate(num);
+        }
+        self.score_rows(query.vector, best.into_iter().map(|(_, row)| row).collect())
     }
 
     fn score_rows(&self, vector: &[f32], rows: Vec<u32>) -> Vec<(f32, u32)> {

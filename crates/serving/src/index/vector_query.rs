@@ -1,12 +1,12 @@
 //! A nearest-neighbor query, and how wide a graph search for it is (`ef`).
 
-/// Default search width: `k` plus a quarter, and at least `MIN_EF`.
+/// Search width without measured recall: `k` plus a quarter, and at least this.
+pub(super) const MIN_EF: usize = 100;
 const MARGIN: usize = 4;
-const MIN_EF: usize = 100;
-/// Approximate number of rows scored per unit of `ef`; if that exceeds the number of items, brute force is faster.
-const ROWS_PER_EF: usize = 20;
-/// Factor by which a search is widened when too few of its hits are allowed.
-const WIDEN: usize = 4;
+/// Rows that brute force scores in the time that a graph search takes per unit of `ef`; it scores fewer, but all over memory.
+const ROWS_PER_EF: usize = 40;
+/// Least factor by which a search is widened when too few of its hits are allowed.
+const WIDEN: usize = 2;
 
 #[derive(Clone, Copy)]
 pub struct VectorQuery<'a> {
@@ -22,17 +22,23 @@ impl<'a> VectorQuery<'a> {
         Self { vector, k, ef: None }
     }
 
-    /// Runs graph searches of growing width over `num` items, of which `num_kept` are allowed. Returns None when brute
-    /// force over the allowed items would be faster.
+    /// Usual search width for `k` hits.
+    pub(super) fn usual_ef(k: usize, base_ef: usize) -> usize {
+        MIN_EF.max(k.saturating_add(k / MARGIN)).saturating_mul(base_ef) / MIN_EF
+    }
+
+    /// Runs graph searches of growing width over `num` items, of which `num_kept` are allowed; `base_ef` is the usual width for
+    /// few hits. Returns None when brute force over the allowed items would be faster.
     pub(super) fn search_widening(
         &self,
         num: usize,
         num_kept: usize,
+        base_ef: usize,
         mut search: impl FnMut(usize) -> Vec<(f32, usize)>,
     ) -> Option<Vec<(f32, usize)>> {
-        let usual = MIN_EF.max(self.k.saturating_add(self.k / MARGIN));
+        let usual = || Self::usual_ef(self.k, base_ef);
         // widen in proportion to the items that the filter skips
-        let scaled = self.ef.unwrap_or(usual).max(self.k).saturating_mul(num) / num_kept.max(1);
+        let scaled = self.ef.unwrap_or_else(usual).max(self.k).saturating_mul(num) / num_kept.max(1);
         let mut ef = scaled.max(self.k.min(num_kept));
         while ef.saturating_mul(ROWS_PER_EF) < num_kept {
             let best = search(ef);
@@ -40,7 +46,8 @@ impl<'a> VectorQuery<'a> {
             if best.len() == self.k {
                 return Some(best);
             }
-            ef = ef.saturating_mul(WIDEN);
+            // the width at which there would be enough, if the allowed items are as rare further out
+            ef = (ef.saturating_mul(self.k) / best.len().max(1)).max(ef.saturating_mul(WIDEN));
         }
         None
     }

@@ -21,6 +21,7 @@ use souk_ingest::import::{ItemFiles, Shard};
 use souk_io::atomic_dir::write_json_atomic;
 use souk_io::domain::{Item, TextKind};
 use souk_io::error::{Error, Result};
+use souk_io::item_text::ItemText;
 use souk_nn::collective::Rendezvous;
 use souk_nn::encoder::{Encoder, EncoderWorker, Limits, encode};
 
@@ -117,7 +118,7 @@ impl IndexJob<'_> {
             return Ok(None);
         }
         let folder = ShardFolder { home: &home, model: plan.model.clone(), dimensions: plan.dimensions };
-        let remote = self.open_remote(&plan, rank)?;
+        let remote = self.open_remote(&plan, rank, encoder.item_text())?;
         let mut before = BTreeMap::new();
         folder.refresh(&plan.shards, &mut before)?;
         let mine = || plan.shards.iter().enumerate().skip(rank).step_by(size);
@@ -158,13 +159,14 @@ impl IndexJob<'_> {
         }))
     }
 
-    fn open_remote(&self, plan: &IndexPlan, rank: usize) -> Result<Option<RemoteCollection>> {
+    fn open_remote(&self, plan: &IndexPlan, rank: usize, item_text: &ItemText) -> Result<Option<RemoteCollection>> {
         let IndexTarget::Milvus { settings, collection, .. } = &self.target else { return Ok(None) };
         let spec = CollectionSpec {
             settings,
             name: collection,
             model: &plan.model,
             dimensions: plan.dimensions,
+            item_text,
             index: &self.index,
             is_first_rank: rank == 0,
         };

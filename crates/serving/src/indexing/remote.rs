@@ -1,6 +1,7 @@
 //! Milvus collection that ranks fill in parallel. Upserts are idempotent, so a shard can be sent again.
 
 use crate::index::{IndexSettings, MilvusSettings};
+use souk_io::item_text::ItemText;
 
 /// Collection to fill: its server, name, model and index settings.
 #[cfg_attr(not(feature = "milvus"), allow(dead_code, reason = "used by the Milvus client only"))]
@@ -9,6 +10,7 @@ pub struct CollectionSpec<'a> {
     pub name: &'a str,
     pub model: &'a str,
     pub dimensions: i64,
+    pub item_text: &'a ItemText,
     pub index: &'a IndexSettings,
     /// Whether this rank creates the collection; the others wait for it.
     pub is_first_rank: bool,
@@ -21,11 +23,12 @@ mod collection {
     use tokio::runtime::Runtime;
 
     use super::CollectionSpec;
-    use crate::index::{Index, ItemChange, Milvus, MilvusSettings};
+    use crate::index::{CollectionContent, Index, ItemChange, Milvus, MilvusSettings};
     use crate::indexing::ShardWriter;
     use crate::indexing::shard_files::ShardResult;
     use souk_io::domain::Item;
     use souk_io::error::{Error, Result};
+    use souk_lexical::LexicalOptions;
 
     const BATCH: usize = 500;
     const POLL: Duration = Duration::from_millis(200);
@@ -34,32 +37,36 @@ mod collection {
     pub struct RemoteCollection {
         runtime: Runtime,
         settings: MilvusSettings,
+        /// Without the prefix.
+        name: String,
         index: Milvus,
     }
 
     impl RemoteCollection {
         /// The first rank creates the collection unless an earlier run did; other ranks wait for it.
         pub fn open(spec: CollectionSpec<'_>) -> Result<Self> {
-            let CollectionSpec { settings, name, model, dimensions, index, is_first_rank } = spec;
+            let CollectionSpec { settings, name, model, dimensions, item_text, index, is_first_rank } = spec;
+            let lexical = Some(LexicalOptions::default());
+            let content = CollectionContent { model, dimensions, item_text, lexical };
             settings.check()?;
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
             let runtime = runtime.map_err(|e| Error::device("cannot start a thread for calls to Milvus").because(e))?;
             let started = Instant::now();
             let opened = loop {
                 if is_first_rank {
-                    let made = runtime.block_on(Milvus::create(settings, name, model, dimensions, index));
+                    let made = runtime.block_on(Milvus::create(settings, name, content, index));
                     // it exists: from an earlier run, or foreign, which `finish` detects
                     break match made {
-                        Err(Error::Config { .. }) => runtime.block_on(Milvus::open(settings, name, model, dimensions)),
+                        Err(Error::Config { .. }) => runtime.block_on(Milvus::open(settings, name, content)),
                         made => made,
                     };
                 }
-                match runtime.block_on(Milvus::open(settings, name, model, dimensions)) {
+                match runtime.block_on(Milvus::open(settings, name, content)) {
                     Err(_) if started.elapsed() < TIMEOUT => std::thread::sleep(POLL),
                     opened => break opened,
                 }
             };
-            Ok(Self { index: opened?, settings: settings.clone(), runtime })
+            Ok(Self { index: opened?, settings: settings.clone(), name: name.into(), runtime })
         }
 
         pub fn writer(&self) -> Box<dyn ShardWriter + '_> {
@@ -77,7 +84,7 @@ mod collection {
                 return Err(Error::config(format!("Milvus collection `{name}`"), problem));
             }
             if let Some(alias) = alias {
-                self.runtime.block_on(self.index.point_alias(&self.settings, alias))?;
+                self.runtime.block_on(Milvus::point_alias(&self.settings, &self.name, alias))?;
             }
             Ok(name)
         }

@@ -11,6 +11,7 @@ use crate::index::{Builder, Index, IndexSettings, Live, Snapshot};
 use souk_io::domain::Item;
 use souk_io::error::Result;
 use souk_io::item_text::ItemText;
+use souk_lexical::LexicalOptions;
 
 /// An open index.
 pub enum OpenIndex {
@@ -30,9 +31,12 @@ impl OpenIndex {
         match &settings.index {
             IndexBackend::Embedded {} => {
                 let live = Live::open(&dir.join(&record.snapshot), &record.model, record.dimensions, item_text)?;
+                if let Some(base_ef) = record.base_ef {
+                    live.snapshot().set_base_ef(base_ef);
+                }
                 Ok(Self::Embedded(Arc::new(live)))
             }
-            IndexBackend::Milvus(milvus) => remote::open(milvus, record).map(Self::Remote),
+            IndexBackend::Milvus(milvus) => remote::open(milvus, record, settings, item_text).map(Self::Remote),
         }
     }
 
@@ -76,7 +80,8 @@ impl IndexWriter {
                 Ok(Self::Embedded(Box::new(builder)))
             }
             IndexBackend::Milvus(milvus) => {
-                remote::CollectionWriter::open(milvus, record, model, index).map(Self::Remote)
+                let content = RemoteContent { record, model, lexical: settings.lexical };
+                remote::CollectionWriter::open(milvus, content, index).map(Self::Remote)
             }
         }
     }
@@ -94,6 +99,14 @@ impl IndexWriter {
             Self::Remote(writer) => writer.finish(),
         }
     }
+}
+
+/// What a new collection on a server is for.
+#[cfg_attr(not(feature = "milvus"), allow(dead_code, reason = "used by the Milvus client only"))]
+pub struct RemoteContent<'a> {
+    record: &'a GenerationRecord,
+    model: &'a LoadedModel,
+    lexical: Option<LexicalOptions>,
 }
 
 /// Points the server's alias to the served collection.
@@ -118,7 +131,7 @@ mod remote {
     use tokio::runtime::Handle;
 
     use super::*;
-    use crate::index::{ItemChange, Milvus, MilvusSettings};
+    use crate::index::{CollectionContent, ItemChange, Milvus, MilvusSettings};
 
     const BATCH: usize = 500;
 
@@ -128,14 +141,12 @@ mod remote {
     }
 
     impl CollectionWriter {
-        pub fn open(
-            settings: &MilvusSettings,
-            record: &GenerationRecord,
-            model: &LoadedModel,
-            index: &IndexSettings,
-        ) -> Result<Self> {
-            let name = collection(&record.generation);
-            let create = Milvus::create(settings, &name, &model.fingerprint, model.dimensions, index);
+        pub fn open(settings: &MilvusSettings, content: RemoteContent<'_>, index: &IndexSettings) -> Result<Self> {
+            let RemoteContent { record, model, lexical } = content;
+            let (name, item_text) = (collection(&record.generation), model.item_text());
+            let (model, dimensions) = (model.fingerprint.as_str(), model.dimensions);
+            let content = CollectionContent { model, dimensions, item_text, lexical };
+            let create = Milvus::create(settings, &name, content, index);
             Ok(Self { index: Handle::current().block_on(create)?, pending: Vec::new() })
         }
 
@@ -154,20 +165,24 @@ mod remote {
         }
     }
 
-    pub fn open(settings: &MilvusSettings, record: &GenerationRecord) -> Result<Arc<dyn Index>> {
-        Ok(Arc::new(Handle::current().block_on(find(settings, record))?))
+    pub fn open(
+        milvus: &MilvusSettings,
+        record: &GenerationRecord,
+        settings: &SearchSettings,
+        item_text: &ItemText,
+    ) -> Result<Arc<dyn Index>> {
+        let (model, dimensions, lexical) = (record.model.as_str(), record.dimensions, settings.lexical);
+        let (name, content) =
+            (collection(&record.generation), CollectionContent { model, dimensions, item_text, lexical });
+        Ok(Arc::new(Handle::current().block_on(Milvus::open(milvus, &name, content))?))
     }
 
     pub async fn point_alias(settings: &MilvusSettings, record: &GenerationRecord) -> Result<()> {
-        find(settings, record).await?.point_alias(settings, &settings.alias).await
+        Milvus::point_alias(settings, &collection(&record.generation), &settings.alias).await
     }
 
     pub async fn remove_remote(settings: &MilvusSettings, generation: &str) -> Result<()> {
         Milvus::remove(settings, &collection(generation)).await
-    }
-
-    async fn find(settings: &MilvusSettings, record: &GenerationRecord) -> Result<Milvus> {
-        Milvus::open(settings, &collection(&record.generation), &record.model, record.dimensions).await
     }
 
     fn collection(generation: &str) -> String {
@@ -185,7 +200,7 @@ mod remote {
     pub enum CollectionWriter {}
 
     impl CollectionWriter {
-        pub fn open(_: &MilvusSettings, _: &GenerationRecord, _: &LoadedModel, _: &IndexSettings) -> Result<Self> {
+        pub fn open(_: &MilvusSettings, _: RemoteContent<'_>, _: &IndexSettings) -> Result<Self> {
             Err(missing())
         }
 
@@ -198,7 +213,7 @@ mod remote {
         }
     }
 
-    pub fn open(_: &MilvusSettings, _: &GenerationRecord) -> Result<Arc<dyn Index>> {
+    pub fn open(_: &MilvusSettings, _: &GenerationRecord, _: &SearchSettings, _: &ItemText) -> Result<Arc<dyn Index>> {
         Err(missing())
     }
 

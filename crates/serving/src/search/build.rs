@@ -28,7 +28,7 @@ use souk_nn::encoder::encode;
 /// Subfolder of the model with a prebuilt index.
 const PREBUILT: &str = "index";
 const NUM_CANARIES: usize = 8;
-const RECALL_QUERIES: usize = 64;
+const RECALL_QUERIES: usize = 256;
 const RECALL_K: usize = 10;
 const MAX_WORDS: usize = 6;
 const PAGE: usize = 1000;
@@ -123,6 +123,7 @@ fn build_inner(
         let sample = snapshot.sample(NUM_CANARIES)?.into_iter();
         canaries = sample.map(|(item, _)| model.item_text().render(&item)).collect();
         record.recall = Some(check_recall(&snapshot, model, settings)?);
+        record.base_ef = Some(snapshot.base_ef());
     }
     let canaries = vectors(canaries, TextKind::Item, model)?;
     record.canaries = canaries.into_iter().map(|(text, vector)| Canary { text, vector }).collect();
@@ -229,7 +230,7 @@ fn from_index(
     }
 }
 
-/// Measures recall with the first words of items as queries, which resemble what shoppers type.
+/// Makes searches as wide as `search.recall` needs, with the first words of items as queries, which resemble what shoppers type.
 fn check_recall(snapshot: &Snapshot, model: &LoadedModel, settings: &SearchSettings) -> Result<f64> {
     let first_words = |item: Item| {
         let text = model.item_text().render(&item);
@@ -239,7 +240,7 @@ fn check_recall(snapshot: &Snapshot, model: &LoadedModel, settings: &SearchSetti
     let texts: Vec<String> = snapshot.sample(RECALL_QUERIES)?.into_iter().map(|(item, _)| first_words(item)).collect();
     let queries: Vec<Vec<f32>> =
         vectors(texts, TextKind::Query, model)?.into_iter().map(|(_, vector)| vector).collect();
-    let recall = snapshot.recall(&queries, RECALL_K)?;
+    let recall = snapshot.hold_recall(&queries, RECALL_K, settings.recall)?;
     if recall < settings.min_recall {
         let problem = format!(
             "the new index has recall {recall:.3}, below the required {}: raise index.links or index.build_reach",

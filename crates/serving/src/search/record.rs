@@ -29,6 +29,9 @@ pub struct GenerationRecord {
     pub canaries: Vec<Canary>,
     /// Recall measured when the index was built; None on a server.
     pub recall: Option<f64>,
+    /// Search width that this recall needed; None on a server.
+    #[serde(default)]
+    pub base_ef: Option<usize>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -137,6 +137,7 @@ impl ServiceDeps {
             catalogue,
             canaries: Vec::new(),
             recall: None,
+            base_ef: None,
         };
         let dir = self.dir(&record.generation);
         // left by an interrupted build

@@ -28,7 +28,7 @@ pub struct SearchSettings {
     pub version: Option<String>,
     /// Where items and vectors are stored.
     pub index: IndexBackend,
-    /// Lexical index, which hybrid search needs; embedded index only.
+    /// Search by terms (BM25), which hybrid search needs.
     pub lexical: Option<LexicalOptions>,
     /// Whether a search is hybrid if the request does not say; `true`, `false` or weights of the channels.
     pub hybrid: Hybrid,
@@ -47,7 +47,9 @@ pub struct SearchSettings {
     pub promote_unmeasured: bool,
     /// Allowed relative distance between a canary's vector now and when the index was built.
     pub canary_tolerance: f32,
-    /// Required recall of a new index against brute force.
+    /// Recall of the ten nearest items against brute force: searches are as wide as it needs, by what is measured.
+    pub recall: f64,
+    /// Recall below which a new index is an error.
     pub min_recall: f64,
     /// Seconds between checks of the registry, and of the index's recall; 0 disables them.
     pub registry_seconds: u64,
@@ -188,6 +190,7 @@ impl Default for SearchSettings {
             min_recall: 0.9,
             registry_seconds: 5,
             recall_seconds: 300,
+            recall: 0.98,
             rebuild_share: 0.05,
             max_behind_seconds: 300,
         }
@@ -238,15 +241,19 @@ impl SearchSettings {
             let problem = format!("is {slowdown}: set it above 1 (1 is the time of a search without load)");
             return Err(Error::config("search.bounds.slowdown", problem));
         }
-        if !(self.canary_tolerance >= 0.0 && (0.0..=1.0).contains(&self.min_recall) && self.rebuild_share > 0.0) {
-            let problem = "set canary_tolerance to 0 or more, min_recall to 0 to 1, and rebuild_share above 0";
+        let recalls = [self.recall, self.min_recall];
+        if !(self.canary_tolerance >= 0.0
+            && recalls.iter().all(|x| (0.0..=1.0).contains(x))
+            && self.rebuild_share > 0.0)
+        {
+            let problem =
+                "set canary_tolerance to 0 or more, recall and min_recall to 0 to 1, and rebuild_share above 0";
             return Err(Error::config("search", problem));
         }
         if let Some(fusion) = self.hybrid.fusion(None) {
             fusion.check().map_err(|e| Error::config("search.hybrid", e.to_string()))?;
-            if self.lexical.is_none() || self.index != (IndexBackend::Embedded {}) {
-                let problem =
-                    "needs the lexical index of an embedded index: set search.lexical, or remove this setting";
+            if self.lexical.is_none() {
+                let problem = "needs search by terms: set search.lexical, or remove this setting";
                 return Err(Error::config("search.hybrid", problem));
             }
         }

@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,11 @@ use serde_json::json;
 use souk_io::address::Address;
 use souk_io::domain::Item;
 use souk_io::error::Error;
-use souk_serving::index::{Index, IndexKind, IndexSettings, ItemChange, Milvus, MilvusSettings, VectorQuery};
+use souk_io::item_text::ItemText;
+use souk_lexical::{Lexical, LexicalOptions};
+use souk_serving::index::{
+    CollectionContent, Index, IndexKind, IndexSettings, ItemChange, Milvus, MilvusSettings, VectorQuery,
+};
 use tokio::sync::{RwLock, RwLockReadGuard};
 
 use crate::questions::{MODEL, NUM, conforms, filter, ids, item, nearest, put, vector};
@@ -50,9 +55,16 @@ async fn steady(test: &str) -> Option<(MilvusSettings, RwLockReadGuard<'static, 
     Some((settings, UP.read().await))
 }
 
+/// Vectors of two numbers, and texts searched by terms.
+fn content() -> CollectionContent<'static> {
+    static ITEM_TEXT: LazyLock<ItemText> = LazyLock::new(ItemText::default);
+    let lexical = Some(LexicalOptions { typos: false, ..LexicalOptions::default() });
+    CollectionContent { model: MODEL, dimensions: 2, item_text: &ITEM_TEXT, lexical }
+}
+
 async fn filled(settings: &MilvusSettings, name: &str, kind: IndexKind, num: usize) -> Milvus {
     let index = IndexSettings { kind, ..IndexSettings::default() };
-    let milvus = Milvus::create(settings, name, MODEL, 2, &index).await.unwrap();
+    let milvus = Milvus::create(settings, name, content(), &index).await.unwrap();
     assert_eq!(milvus.num_items().await.unwrap(), 0);
     let puts: Vec<ItemChange> = (0..num).map(|i| put(i, i)).collect();
     assert_eq!(milvus.apply(&puts).await.unwrap(), 0);
@@ -92,12 +104,56 @@ async fn pages(milvus: &Milvus, num: usize) {
     assert!(met.is_sorted() && met.windows(2).all(|two| two[0] != two[1]), "each once, in the order of ids");
 }
 
+/// The server scores terms as the index in the process does.
+#[tokio::test]
+async fn finds_terms_as_the_embedded_index_does() {
+    let Some((settings, _up)) = steady("finds_terms_as_the_embedded_index_does").await else { return };
+    let milvus = Milvus::create(&settings, "terms", content(), &IndexSettings::default()).await.unwrap();
+    let titles = ["oak desks 120 cm", "Oak Chair, for a desk", "steel lamp lamp 3/4 in.", "Lamps & chairs", ""];
+    let titled = |i: usize, title: &str| Item { title: title.into(), ..item(i) };
+    let puts: Vec<ItemChange> =
+        titles.iter().enumerate().map(|(i, title)| ItemChange::Put(titled(i, title), vector(i))).collect();
+    milvus.apply(&puts).await.unwrap();
+    let options = content().lexical.unwrap();
+    let own = Lexical::build_with(options, titles.iter().map(|title| Ok((*title).to_owned()))).unwrap();
+    for query in ["desk", "oak chairs", "lamps 3/4 in.", "lamp lamp desk", "a purple one", "of the", ""] {
+        let found = milvus.lexical(query, 10, None).await.unwrap().unwrap();
+        let expected = own.search(query, 10).unwrap();
+        assert_eq!(found.len(), expected.len(), "{query}");
+        for (found, expected) in found.iter().zip(&expected) {
+            assert_eq!(found.item.id, format!("i{}", expected.row), "{query}");
+            assert!((found.score - expected.score).abs() < 1e-4, "{query}: {} {}", found.score, expected.score);
+        }
+    }
+    let even = filter(json!([{"field": "stock.here", "eq": true}]));
+    assert_eq!(ids(&milvus.lexical("chair", 10, Some(&even)).await.unwrap().unwrap()), Vec::<&str>::new());
+    assert_eq!(ids(&milvus.lexical("lamp", 10, Some(&even)).await.unwrap().unwrap()), ["i2"]);
+    assert_eq!(milvus.matcher("oak desk").unwrap().compare("an oak table").overlap, 0.5);
+    milvus
+        .apply(&[ItemChange::Put(titled(0, "purple sofa"), vector(0)), ItemChange::Delete("i1".into())])
+        .await
+        .unwrap();
+    assert_eq!(ids(&milvus.lexical("sofa", 10, None).await.unwrap().unwrap()), ["i0"]);
+    assert!(milvus.lexical("desk", 10, None).await.unwrap().unwrap().is_empty());
+    let fields = milvus.fields().await.unwrap();
+    assert!(fields.iter().any(|field| field.name == "stock.here" && field.num_items == 4), "{fields:?}");
+    Milvus::remove(&settings, "terms").await.unwrap();
+    // a collection without terms, such as one of an earlier version
+    let without = CollectionContent { lexical: None, ..content() };
+    let milvus = Milvus::create(&settings, "plain", without, &IndexSettings::default()).await.unwrap();
+    milvus.apply(&puts).await.unwrap();
+    let milvus = Milvus::open(&settings, "plain", content()).await.unwrap();
+    assert!(milvus.lexical("desk", 10, None).await.unwrap().is_none() && milvus.matcher("desk").is_none());
+    assert_eq!(milvus.apply(&puts).await.unwrap(), titles.len());
+    Milvus::remove(&settings, "plain").await.unwrap();
+}
+
 /// Special characters and numbers in names and values.
 #[tokio::test]
 async fn returns_items_unchanged_and_filters_special_values() {
     let name = "returns_items_unchanged_and_filters_special_values";
     let Some((settings, _up)) = steady(name).await else { return };
-    let milvus = Milvus::create(&settings, "odd", MODEL, 2, &IndexSettings::default()).await.unwrap();
+    let milvus = Milvus::create(&settings, "odd", content(), &IndexSettings::default()).await.unwrap();
     let odd = json!({"_id": "a'b\"c\\d\n\u{e4}\u{1f600}", "title": "", "text": "line\nline", "none": null, "z": 1,
         "a": 2.0, "big": u64::MAX, "small": 5e-324, "tenth": 0.1, "minus": -3,
         "deep": {"er": {"list": [1, "two", {"three": [true]}]}},
@@ -149,7 +205,7 @@ async fn returns_items_unchanged_and_filters_special_values() {
 #[tokio::test]
 async fn splits_answers_of_long_items() {
     let Some((settings, _up)) = steady("splits_answers_of_long_items").await else { return };
-    let milvus = Milvus::create(&settings, "long", MODEL, 2, &IndexSettings::default()).await.unwrap();
+    let milvus = Milvus::create(&settings, "long", content(), &IndexSettings::default()).await.unwrap();
     let long = |i: usize| Item { text: "x".repeat(60_000), ..item(i) };
     let puts: Vec<ItemChange> = (0..150).map(|i| ItemChange::Put(long(i), vector(i))).collect();
     assert_eq!(milvus.apply(&puts).await.unwrap(), 0);
@@ -166,13 +222,13 @@ async fn alias_moves_between_collections() {
     let Some((settings, _up)) = steady("alias_moves_between_collections").await else { return };
     let old = filled(&settings, "old", IndexKind::Auto, 10).await;
     let new = filled(&settings, "new", IndexKind::Exact, 20).await;
-    let served = async || Milvus::open(&settings, &settings.alias, MODEL, 2).await;
+    let served = async || Milvus::open(&settings, &settings.alias, content()).await;
     assert!(served().await.is_err());
-    old.point_alias(&settings, &settings.alias).await.unwrap();
+    Milvus::point_alias(&settings, "old", &settings.alias).await.unwrap();
     let before = served().await.unwrap();
     assert_eq!((before.name(), before.num_items().await.unwrap()), (old.name(), 10));
-    new.point_alias(&settings, &settings.alias).await.unwrap();
-    new.point_alias(&settings, &settings.alias).await.unwrap();
+    Milvus::point_alias(&settings, "new", &settings.alias).await.unwrap();
+    Milvus::point_alias(&settings, "new", &settings.alias).await.unwrap();
     let after = served().await.unwrap();
     assert_eq!((after.name(), after.num_items().await.unwrap()), (new.name(), 20));
     assert_eq!(before.num_items().await.unwrap(), 10, "an open collection does not change");
@@ -186,7 +242,10 @@ async fn rejects_another_model_or_vector_size() {
     let Some((settings, _up)) = steady("rejects_another_model_or_vector_size").await else { return };
     let milvus = filled(&settings, "mine", IndexKind::Auto, 1).await;
     let open = async |name: &str, model: &str, dimensions: i64| {
-        Milvus::open(&settings, name, model, dimensions).await.err().map(|error| error.to_string())
+        Milvus::open(&settings, name, CollectionContent { model, dimensions, ..content() })
+            .await
+            .err()
+            .map(|error| error.to_string())
     };
     assert_eq!(open("mine", MODEL, 2).await, None);
     let error = open("mine", "m2", 2).await.unwrap();
@@ -195,7 +254,7 @@ async fn rejects_another_model_or_vector_size() {
     assert!(error.contains("2 entries") && error.contains('3'), "{error}");
     assert!(open("mine", MODEL, 0).await.is_some());
     assert!(open("nobodys", MODEL, 2).await.is_some());
-    let again = Milvus::create(&settings, "mine", MODEL, 2, &IndexSettings::default()).await;
+    let again = Milvus::create(&settings, "mine", content(), &IndexSettings::default()).await;
     let error = again.err().unwrap().to_string();
     assert!(error.contains("exists already"), "a collection is not made twice: {error}");
     Milvus::remove(&settings, "mine").await.unwrap();
@@ -210,7 +269,7 @@ async fn reports_an_unreachable_server_in_time() {
         let address = Address::new(format!("http://root:secret@{place}"));
         let settings = MilvusSettings { address, timeout_seconds: 1, ..MilvusSettings::default() };
         let begun = Instant::now();
-        let error = Milvus::open(&settings, "any", MODEL, 2).await.err().unwrap();
+        let error = Milvus::open(&settings, "any", content()).await.err().unwrap();
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
         assert!(matches!(error, Error::Upstream { retryable: true, .. }), "{error:?}");
         let shown = format!("{error} {error:?}");
@@ -248,7 +307,7 @@ async fn reconnects_after_a_restart() {
     let _down = UP.write().await;
     let server = Server { services };
     let milvus = filled(&settings, "lasting", IndexKind::Hnsw, 50).await;
-    milvus.point_alias(&settings, &settings.alias).await.unwrap();
+    Milvus::point_alias(&settings, "lasting", &settings.alias).await.unwrap();
     server.does("stop");
     let error = milvus.num_items().await.unwrap_err();
     assert!(matches!(error, Error::Upstream { retryable: true, .. }), "{error:?}");
@@ -272,7 +331,7 @@ async fn reconnects_after_a_restart() {
     assert_eq!(milvus.apply(&[put(20, 0), put(50, 20)]).await.unwrap(), 1);
     server.does("restart");
     assert_eq!(milvus.apply(&[ItemChange::Delete("i50".into()), put(51, 20)]).await.unwrap(), 1);
-    let again = Milvus::open(&settings, &settings.alias, MODEL, 2).await.unwrap();
+    let again = Milvus::open(&settings, &settings.alias, content()).await.unwrap();
     assert_eq!(ids(&nearest(&again, 20, 1, None).await), ["i51"]);
     Milvus::remove(&settings, "lasting").await.unwrap();
 }

@@ -110,7 +110,7 @@ fn ranks_share_the_work_and_resume_after_a_kill() {
 }
 
 /// Unsigned PUT request to an object store.
-fn put(server: &str, path: &str, body: &[u8]) {
+pub fn put(server: &str, path: &str, body: &[u8]) {
     let host = server.strip_prefix("http://").unwrap();
     let mut stream = TcpStream::connect(host).unwrap();
     write!(
@@ -190,7 +190,8 @@ fn indexes_from_an_object_store() {
 #[test]
 fn ranks_fill_one_milvus_collection() {
     use souk::address::Address;
-    use souk::index::{Index, Milvus, MilvusSettings};
+    use souk::index::{CollectionContent, Index, Milvus, MilvusSettings};
+    use souk::item_text::ItemText;
 
     let Some(server) = server_url("MILVUS_URL", "an index in Milvus", |url| !url.is_empty()) else { return };
     let home = tempfile::tempdir().unwrap();
@@ -210,7 +211,9 @@ fn ranks_fill_one_milvus_collection() {
     let (fingerprint, dimensions) =
         (fingerprint["model"].as_str().unwrap().to_owned(), fingerprint["dimensions"].as_i64().unwrap());
     souk_testing::databases::runtime().block_on(async {
-        let collection = Milvus::open(&settings, "now", &fingerprint, dimensions).await.unwrap();
+        let (model, item_text) = (fingerprint.as_str(), ItemText::default());
+        let content = CollectionContent { model, dimensions, item_text: &item_text, lexical: None };
+        let collection = Milvus::open(&settings, "now", content).await.unwrap();
         assert_eq!(collection.num_items().await.unwrap(), ITEMS);
     });
     // another catalogue is rejected

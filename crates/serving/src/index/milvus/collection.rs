@@ -8,11 +8,13 @@ use milvus::v2::prelude::{
     AlterAliasRequest, ConsistencyLevel, CreateAliasRequest, DeleteRequest, DropCollectionRequest,
     HasCollectionRequest, QueryResults, ResultRow, SearchRequest, SearchVectors, SingleResult,
 };
+use tokio::sync::OnceCell;
 
 use super::client::{MilvusClient, RowQuery, call};
-use super::expression::{expression, id_in, quoted};
-use super::layout::{ID, ITEM, MAX_TEXT, UpsertRow, VECTOR, check_collection, create_request, upserts, vector_width};
+use super::expression::{expression, id_in};
+use super::layout::{ID, ITEM, UpsertRow, VECTOR, check_collection, create_request, has_terms, upserts, vector_width};
 use super::settings::MilvusSettings;
+use super::terms::{MAX_TEXT, SPARSE, TermSearch, joined_terms};
 use crate::index::columns::Field;
 use crate::index::filter::Filter;
 use crate::index::frame::ItemChange;
@@ -23,7 +25,7 @@ use souk_io::domain::Item;
 use souk_io::error::Answer;
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
-use souk_lexical::TermMatcher;
+use souk_lexical::{LexicalOptions, TermMatcher};
 
 /// Milvus' limit of hits per search.
 const MAX_HITS: usize = 16_384;
@@ -36,48 +38,67 @@ const ANSWER_BYTES: usize = 4 << 20;
 /// Number of items of any size that fit in one answer.
 const ITEMS_PER_ANSWER: usize = ANSWER_BYTES / (MAX_TEXT + 2048);
 /// Items requested at once; halved when the answer would be too large.
-const READ_CHUNK: usize = 500;
-/// Largest collection whose recall is measured: every vector is downloaded.
-const MAX_RECALL_ITEMS: usize = 100_000;
+pub(super) const READ_CHUNK: usize = 500;
 
 pub struct Milvus {
-    client: MilvusClient,
+    pub(super) client: MilvusClient,
     width: u32,
+    terms: Option<TermSearch>,
+    /// Read once, from a part of the items.
+    pub(super) fields: OnceCell<Vec<Field>>,
+}
+
+/// What a collection has: vectors of a model, and terms of items' texts if they are searched by terms.
+#[derive(Clone, Copy)]
+pub struct CollectionContent<'a> {
+    /// Fingerprint.
+    pub model: &'a str,
+    pub dimensions: i64,
+    pub item_text: &'a ItemText,
+    pub lexical: Option<LexicalOptions>,
+}
+
+impl CollectionContent<'_> {
+    fn terms(&self, options: Option<LexicalOptions>) -> Option<TermSearch> {
+        options.map(|options| TermSearch { item_text: self.item_text.clone(), options })
+    }
 }
 
 impl Milvus {
-    /// Opens a collection, or what an alias points to, built by `model`.
-    pub async fn open(settings: &MilvusSettings, collection: &str, model: &str, dimensions: i64) -> Result<Self> {
-        let width = vector_width(dimensions)?;
+    /// Opens a collection, or what an alias points to, which has this content.
+    pub async fn open(settings: &MilvusSettings, collection: &str, content: CollectionContent<'_>) -> Result<Self> {
+        let width = vector_width(content.dimensions)?;
         let mut client = MilvusClient::open(settings, collection).await?;
         let found = client.describe().await?;
-        check_collection(&client.location(), &found, model, width)?;
+        check_collection(&client.location(), &found, content.model, width)?;
         // an alias can move: keep the collection's own name
         client.name = found.get_collection_name().to_owned();
         client.load().await?;
-        Ok(Self { client, width })
+        // each row needs the field if the collection has it
+        let options = has_terms(&found).then(|| content.lexical.unwrap_or_default());
+        Ok(Self { client, width, terms: content.terms(options), fields: OnceCell::new() })
     }
 
-    /// Creates an empty collection for vectors of `model`. Uses kind, links and build_reach of `index`.
+    /// Creates an empty collection. Uses kind, links and build_reach of `index`.
     pub async fn create(
         settings: &MilvusSettings,
         collection: &str,
-        model: &str,
-        dimensions: i64,
+        content: CollectionContent<'_>,
         index: &IndexSettings,
     ) -> Result<Self> {
         index.check()?;
-        let width = vector_width(dimensions)?;
+        let width = vector_width(content.dimensions)?;
+        let terms = content.terms(content.lexical);
         let client = MilvusClient::open(settings, collection).await?;
         // some servers accept a second create of the same collection
         let request = HasCollectionRequest::builder().collection_name(&client.name).build();
         if client.request("look for the collection", request, call!(has_collection)).await?.exists() {
             return Err(Error::config(client.location(), "exists already: choose another name"));
         }
-        let request = create_request(&client.name, model, width, index);
+        let request = create_request(&client.name, content.model, width, index, terms.as_ref());
         client.request("create the collection", request, call!(create_collection)).await?;
         client.load().await?;
-        Ok(Self { client, width })
+        Ok(Self { client, width, terms, fields: OnceCell::new() })
     }
 
     /// Name on the server.
@@ -85,16 +106,16 @@ impl Milvus {
         &self.client.name
     }
 
-    /// Moves the alias to this collection in one step.
-    pub async fn point_alias(&self, settings: &MilvusSettings, alias: &str) -> Result<()> {
-        let alias = settings.name(alias)?;
-        let alter = AlterAliasRequest::builder().collection_name(self.name()).alias(&alias).build();
-        let Err(failure) = self.client.request("change the alias", alter, call!(alter_alias)).await else {
+    /// Moves an alias to a collection in one step.
+    pub async fn point_alias(settings: &MilvusSettings, collection: &str, alias: &str) -> Result<()> {
+        let (client, alias) = (MilvusClient::open(settings, collection).await?, settings.name(alias)?);
+        let alter = AlterAliasRequest::builder().collection_name(&client.name).alias(&alias).build();
+        let Err(failure) = client.request("change the alias", alter, call!(alter_alias)).await else {
             return Ok(());
         };
         // servers return different errors for a missing alias
-        let create = CreateAliasRequest::builder().collection_name(self.name()).alias(&alias).build();
-        self.client.request("create the alias", create, call!(create_alias)).await.map_err(|_| failure)
+        let create = CreateAliasRequest::builder().collection_name(&client.name).alias(&alias).build();
+        client.request("create the alias", create, call!(create_alias)).await.map_err(|_| failure)
     }
 
     /// Deletes a collection, whichever model made it.
@@ -104,7 +125,7 @@ impl Milvus {
         client.request("drop the collection", request, call!(drop_collection)).await
     }
 
-    fn check(&self, vector: &[f32]) -> Result<()> {
+    pub(super) fn check(&self, vector: &[f32]) -> Result<()> {
         if vector.len() != self.width as usize {
             let problem = format!("the vector has {} entries, but the index has {}", vector.len(), self.width);
             return Err(Error::input(problem));
@@ -115,19 +136,38 @@ impl Milvus {
         Ok(())
     }
 
-    async fn find(&self, query: &VectorQuery<'_>, filter: Option<&Filter>) -> Result<Vec<IndexHit>> {
+    pub(super) async fn find(&self, query: &VectorQuery<'_>, filter: Option<&Filter>) -> Result<Vec<IndexHit>> {
         self.check(query.vector)?;
-        if query.k > MAX_HITS {
-            return Err(Error::input(format!("{} hits in one search: Milvus returns at most {MAX_HITS}", query.k)));
+        let ef = query.ef.unwrap_or(DEFAULT_EF);
+        let ask = Ask { field: VECTOR, vectors: SearchVectors::Float(vec![query.vector.to_vec()]), ef: Some(ef) };
+        self.find_by(&ask, query.k, filter).await
+    }
+
+    async fn find_terms(&self, text: &str, k: usize, filter: Option<&Filter>) -> Result<Option<Vec<IndexHit>>> {
+        let Some(terms) = &self.terms else { return Ok(None) };
+        let joined = joined_terms(text);
+        if joined.is_empty() {
+            return Ok(Some(Vec::new()));
+        }
+        let ask = Ask { field: SPARSE, vectors: SearchVectors::EmbeddedText(vec![joined]), ef: None };
+        let mut hits = self.find_by(&ask, k, filter).await?;
+        hits.iter_mut().for_each(|hit| hit.score = terms.own_score(hit.score));
+        hits.retain(|hit| hit.score > 0.0);
+        Ok(Some(hits))
+    }
+
+    async fn find_by(&self, ask: &Ask, wanted: usize, filter: Option<&Filter>) -> Result<Vec<IndexHit>> {
+        if wanted > MAX_HITS {
+            return Err(Error::input(format!("{wanted} hits in one search: Milvus returns at most {MAX_HITS}")));
         }
         filter.map_or(Ok(()), Filter::check)?;
         let Some(expression) = filter.map_or(Some(String::new()), expression) else { return Ok(Vec::new()) };
-        let mut k = query.k;
+        let mut k = wanted;
         while k > 0 {
-            let (met, mut found) = self.search(&VectorQuery { k, ..*query }, &expression).await?;
+            let (met, mut found) = self.search(ask, k, &expression).await?;
             found.retain(|found| filter.is_none_or(|filter| filter.matches(&found.item)));
-            if found.len() >= query.k || met < k || k == MAX_HITS {
-                found.truncate(query.k);
+            if found.len() >= wanted || met < k || k == MAX_HITS {
+                found.truncate(wanted);
                 return Ok(found);
             }
             k = (k * WIDEN).min(MAX_HITS);
@@ -136,14 +176,14 @@ impl Milvus {
     }
 
     /// Number of hits before filtering, and the hits whose items still exist.
-    async fn search(&self, query: &VectorQuery<'_>, expression: &str) -> Result<(usize, Vec<IndexHit>)> {
-        let met = self.request_hits(query, expression, if query.k <= ITEMS_PER_ANSWER { ITEM } else { ID }).await?;
+    async fn search(&self, ask: &Ask, k: usize, expression: &str) -> Result<(usize, Vec<IndexHit>)> {
+        let met = self.request_hits(ask, k, expression).await?;
         let rows: Vec<ResultRow<'_>> = met.rows().map_err(|e| self.client.failed("search", e))?.collect();
         let mut hits = Vec::with_capacity(rows.len());
         for row in &rows {
             hits.push((self.text(row, ID)?, self.score(row)?));
         }
-        let found: Result<Vec<IndexHit>> = if query.k <= ITEMS_PER_ANSWER {
+        let found: Result<Vec<IndexHit>> = if k <= ITEMS_PER_ANSWER {
             let items =
                 rows.iter().zip(&hits).map(|(row, (_, score))| Ok(IndexHit { score: *score, item: self.item(row)? }));
             items.collect()
@@ -159,16 +199,16 @@ impl Milvus {
         Ok((rows.len(), found?))
     }
 
-    async fn request_hits(&self, query: &VectorQuery<'_>, expression: &str, field: &str) -> Result<SingleResult> {
-        let ef = query.ef.unwrap_or(DEFAULT_EF).max(query.k);
+    async fn request_hits(&self, ask: &Ask, k: usize, expression: &str) -> Result<SingleResult> {
+        let params = ask.ef.map(|ef| ("ef".to_owned(), ef.max(k).to_string()));
         let request = SearchRequest::builder()
             .collection_name(self.name())
-            .vector_field(VECTOR)
-            .vectors(SearchVectors::Float(vec![query.vector.to_vec()]))
+            .vector_field(ask.field)
+            .vectors(ask.vectors.clone())
             .filter(expression)
-            .output_fields([field])
-            .limit(query.k as i64)
-            .extra_params(HashMap::from([("ef".into(), ef.to_string())]))
+            .output_fields([if k <= ITEMS_PER_ANSWER { ITEM } else { ID }])
+            .limit(k as i64)
+            .extra_params(params.into_iter().collect::<HashMap<String, String>>())
             .consistency_level(ConsistencyLevel::Strong);
         let found = self.client.request("search", request.build(), call!(search)).await?;
         let [single] = found.results().get_results() else {
@@ -190,7 +230,7 @@ impl Milvus {
     }
 
     /// Calls `visit` with some fields of each stored item.
-    async fn rows(
+    pub(super) async fn rows(
         &self,
         wanted: &[&str],
         fields: &[&str],
@@ -211,7 +251,11 @@ impl Milvus {
         Ok(())
     }
 
-    fn each(&self, results: &QueryResults, visit: &mut (dyn FnMut(&ResultRow<'_>) -> Result<()> + Send)) -> Result<()> {
+    pub(super) fn each(
+        &self,
+        results: &QueryResults,
+        visit: &mut (dyn FnMut(&ResultRow<'_>) -> Result<()> + Send),
+    ) -> Result<()> {
         let mut rows = results.rows().map_err(|e| self.client.failed("read items", e))?;
         rows.try_for_each(|row| visit(&row))
     }
@@ -224,7 +268,7 @@ impl Milvus {
         row.get_f32("score").map_err(|e| self.client.failed("search", e))
     }
 
-    fn item(&self, row: &ResultRow<'_>) -> Result<Item> {
+    pub(super) fn item(&self, row: &ResultRow<'_>) -> Result<Item> {
         Item::parse(self.text(row, ITEM)?.as_bytes(), Path::new(&self.client.location()), row.index() as u64)
     }
 
@@ -251,7 +295,7 @@ impl Milvus {
     fn row<'a>(&self, change: &'a ItemChange) -> Result<Option<UpsertRow<'a>>> {
         let ItemChange::Put(item, vector) = change else { return Ok(None) };
         let named = |e| Error::input(format!("the item `{}`", item.id)).because(e);
-        self.check(vector).and_then(|()| UpsertRow::new(item, vector)).map(Some).map_err(named)
+        self.check(vector).and_then(|()| UpsertRow::new(item, vector, self.terms.as_ref())).map(Some).map_err(named)
     }
 
     async fn apply_changes(&self, changes: &[ItemChange]) -> Result<usize> {
@@ -300,7 +344,7 @@ impl Milvus {
         Ok(())
     }
 
-    async fn count(&self) -> Result<usize> {
+    pub(super) async fn count(&self) -> Result<usize> {
         const COUNT: &str = "count(*)";
         let query = RowQuery { expression: String::new(), fields: &[COUNT], limit: None };
         let mut num = None;
@@ -313,76 +357,14 @@ impl Milvus {
         }
         num.ok_or_else(|| self.client.unexpected("did not return its number of items"))
     }
+}
 
-    /// Page of items; the mark is the last id of the previous page.
-    async fn read_page(&self, after: Option<&str>, limit: usize) -> Result<Page> {
-        let expression = after.map_or(String::new(), |mark| format!("{ID} > {}", quoted(mark)));
-        let mut limit = limit.clamp(1, READ_CHUNK);
-        let results = loop {
-            let query = RowQuery { expression: expression.clone(), fields: &[ITEM, VECTOR], limit: Some(limit) };
-            match self.client.query(&query).await? {
-                Some(results) => break results,
-                None if limit > 1 => limit /= 2,
-                None => return Err(self.client.unexpected("returned an item longer than the client accepts")),
-            }
-        };
-        let mut items = Vec::with_capacity(limit);
-        let mut visit = |row: &ResultRow<'_>| {
-            let vector = row.get_float_vector(VECTOR).map_err(|e| self.client.failed("read items", e))?;
-            items.push((self.item(row)?, vector.to_vec()));
-            Ok(())
-        };
-        self.each(&results, &mut visit)?;
-        let next = (items.len() >= limit).then(|| items.last().map(|(item, _)| item.id.clone())).flatten();
-        Ok(Page { items, next })
-    }
-
-    async fn list_after(&self, id: &str, limit: usize) -> Result<Vec<Item>> {
-        let mut items = Vec::new();
-        let mut after = Some(id.to_owned());
-        while items.len() < limit
-            && let Some(mark) = after
-        {
-            let page = self.read_page(Some(&mark), limit - items.len()).await?;
-            items.extend(page.items.into_iter().map(|(item, _)| item));
-            after = page.next;
-        }
-        Ok(items)
-    }
-
-    /// Recall against brute force over all vectors, which are downloaded.
-    async fn measure_recall(&self, vectors: &[Vec<f32>], k: usize) -> Result<f64> {
-        let num = self.count().await?;
-        if num > MAX_RECALL_ITEMS {
-            let problem =
-                format!("the collection has {num} items: recall on Milvus is measured for at most {MAX_RECALL_ITEMS}");
-            return Err(Error::input(problem));
-        }
-        vectors.iter().try_for_each(|vector| self.check(vector))?;
-        let mut best: Vec<Vec<(f32, String)>> = vec![Vec::new(); vectors.len()];
-        let mut after = None;
-        loop {
-            let page = self.read_page(after.as_deref(), READ_CHUNK).await?;
-            for (best, vector) in best.iter_mut().zip(vectors) {
-                let score = |other: &[f32]| vector.iter().zip(other).map(|(a, b)| a * b).sum::<f32>();
-                best.extend(page.items.iter().map(|(item, other)| (score(other), item.id.clone())));
-                best.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
-                best.truncate(k);
-            }
-            after = page.next;
-            if after.is_none() {
-                break;
-            }
-        }
-        let (mut num_found, mut num_exact) = (0, 0);
-        for (best, vector) in best.iter().zip(vectors) {
-            let hits = self.find(&VectorQuery::new(vector, k), None).await?;
-            let hits: HashSet<&str> = hits.iter().map(|hit| hit.item.id.as_str()).collect();
-            num_exact += best.len();
-            num_found += best.iter().filter(|(_, id)| hits.contains(id.as_str())).count();
-        }
-        Ok(if num_exact == 0 { 1.0 } else { num_found as f64 / num_exact as f64 })
-    }
+/// A search on the server: by a vector, or by terms.
+struct Ask {
+    field: &'static str,
+    vectors: SearchVectors,
+    /// Width of a graph search.
+    ef: Option<usize>,
 }
 
 impl Index for Milvus {
@@ -390,8 +372,13 @@ impl Index for Milvus {
         Box::pin(async move { self.find(&query, filter).await })
     }
 
-    fn lexical<'a>(&'a self, _: &'a str, _: usize, _: Option<&'a Filter>) -> Answer<'a, Option<Vec<IndexHit>>> {
-        Box::pin(async { Ok(None) })
+    fn lexical<'a>(
+        &'a self,
+        query: &'a str,
+        k: usize,
+        filter: Option<&'a Filter>,
+    ) -> Answer<'a, Option<Vec<IndexHit>>> {
+        Box::pin(self.find_terms(query, k, filter))
     }
 
     fn get<'a>(&'a self, ids: &'a [String]) -> Answer<'a, Vec<Option<Item>>> {
@@ -426,16 +413,21 @@ impl Index for Milvus {
         Box::pin(self.list_after(id, limit))
     }
 
-    /// Milvus does not list fields.
     fn fields(&self) -> Answer<'_, Vec<Field>> {
-        Box::pin(async { Ok(Vec::new()) })
+        Box::pin(async { self.fields.get_or_try_init(|| self.read_fields()).await.cloned() })
     }
 
-    fn matcher(&self, _: &str) -> Option<TermMatcher> {
-        None
+    /// The server does not tell how many items have a term: all terms weigh the same.
+    fn matcher(&self, query: &str) -> Option<TermMatcher> {
+        self.terms.as_ref().map(|_| TermMatcher::unweighted(query))
     }
 
     fn recall<'a>(&'a self, vectors: &'a [Vec<f32>], k: usize) -> Answer<'a, f64> {
+        Box::pin(self.measure_recall(vectors, k))
+    }
+
+    /// The width of a search is the server's.
+    fn hold_recall<'a>(&'a self, vectors: &'a [Vec<f32>], k: usize, _asked: f64) -> Answer<'a, f64> {
         Box::pin(self.measure_recall(vectors, k))
     }
 }

@@ -13,6 +13,7 @@ use milvus::v2::prelude::{
 use milvus::v2::request::dml::InsertRequest;
 
 use super::expression::{FACETS, Facets};
+use super::terms::{MAX_TEXT, TERMS, TermSearch, joined_terms};
 use crate::index::manifest::{IndexKind, IndexSettings};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
@@ -22,9 +23,8 @@ pub const VECTOR: &str = "vector";
 pub const ITEM: &str = "item";
 /// Collection property with the model's fingerprint.
 const MODEL: &str = "souk.model";
-/// Length limits in bytes; the second is Milvus' maximum.
+/// Length limit in bytes.
 const MAX_ID: usize = 1024;
-pub const MAX_TEXT: usize = 65_535;
 const MAX_DIMENSIONS: i64 = 32_768;
 /// Limits of one upsert call; the server accepts 64 MiB.
 const CHUNK: usize = 1000;
@@ -38,16 +38,17 @@ pub fn vector_width(dimensions: i64) -> Result<u32> {
     })
 }
 
-/// Request to create an empty collection for vectors of `model`.
+/// Request to create an empty collection for vectors of `model`, with a field to search by terms if asked.
 pub fn create_request(
     name: &str,
     model: &str,
     width: u32,
     settings: &IndexSettings,
+    terms: Option<&TermSearch>,
 ) -> SdkResult<CreateCollectionRequest> {
     let text =
         |name: &str, bytes: usize| FieldSchema::new().name(name).data_type(DataType::VarChar).max_length(bytes as u32);
-    let schema = CollectionSchema::new()
+    let mut schema = CollectionSchema::new()
         .enable_dynamic_field(false)
         .add_field(text(ID, MAX_ID).primary_key(true))
         .add_field(FieldSchema::new().name(VECTOR).data_type(DataType::FloatVector).dimension(width))
@@ -61,12 +62,23 @@ pub fn create_request(
             ("efConstruction".into(), settings.build_reach.to_string()),
         ])),
     };
+    let mut indexes = vec![index];
+    if let Some(terms) = terms {
+        schema = TermSearch::fields().into_iter().fold(schema, CollectionSchema::add_field);
+        schema = schema.add_function(TermSearch::function());
+        indexes.push(terms.index());
+    }
     CreateCollectionRequest::builder()
         .collection_name(name)
         .schema(schema)
-        .index_param(index)
+        .index_params(indexes)
         .properties(HashMap::from([(MODEL.into(), model.into())]))
         .build()
+}
+
+/// Whether a collection has a field to search by terms; those of earlier versions have none.
+pub fn has_terms(found: &CollectionDesc) -> bool {
+    found.get_schema().get_fields().iter().any(|field| field.get_name() == TERMS)
 }
 
 /// Checks that a collection has the expected schema, model and vector size.
@@ -96,18 +108,22 @@ pub struct UpsertRow<'a> {
     vector: &'a [f32],
     item: String,
     facets: serde_json::Value,
+    /// Terms of its text, if the collection has the field.
+    terms: Option<String>,
     num_bytes: usize,
 }
 
 impl<'a> UpsertRow<'a> {
-    pub fn new(item: &'a Item, vector: &'a [f32]) -> Result<Self> {
+    pub fn new(item: &'a Item, vector: &'a [f32], terms: Option<&TermSearch>) -> Result<Self> {
         let text = serde_json::to_string(item).expect("an item has a JSON form");
         let facets = serde_json::to_value(Facets::of(item)).expect("facet keys are strings");
         let too_long = |part: &str, bytes: usize, max: usize| {
             Err(Error::input(format!("{part} has {bytes} bytes: Milvus allows at most {max}")))
         };
         let facet_bytes = facets.to_string().len();
-        let num_bytes = item.id.len() + size_of_val(vector) + text.len() + facet_bytes;
+        let terms = terms.map(|terms| joined_terms(&terms.item_text.render(item)));
+        let term_bytes = terms.as_ref().map_or(0, String::len);
+        let num_bytes = item.id.len() + size_of_val(vector) + text.len() + facet_bytes + term_bytes;
         if item.id.len() > MAX_ID {
             return too_long("its id", item.id.len(), MAX_ID);
         }
@@ -117,7 +133,7 @@ impl<'a> UpsertRow<'a> {
         if facet_bytes > MAX_TEXT {
             return too_long("its filter fields", facet_bytes, MAX_TEXT);
         }
-        Ok(Self { id: &item.id, vector, item: text, facets, num_bytes })
+        Ok(Self { id: &item.id, vector, item: text, facets, terms, num_bytes })
     }
 }
 
@@ -132,12 +148,16 @@ pub fn upserts(name: &str, rows: &[UpsertRow<'_>]) -> SdkResult<Vec<UpsertReques
         };
         let num = rest.iter().take(CHUNK).take_while(fits).count().max(1);
         let (chunk, after) = rest.split_at(num);
-        let columns = vec![
+        let mut columns = vec![
             FieldData::varchar(ID, chunk.iter().map(|row| row.id.to_owned()).collect()),
             FieldData::float_vector(VECTOR, chunk.iter().map(|row| row.vector.to_vec()).collect()),
             FieldData::varchar(ITEM, chunk.iter().map(|row| row.item.clone()).collect()),
             FieldData::json(FACETS, chunk.iter().map(|row| row.facets.clone()).collect()),
         ];
+        let terms: Vec<String> = chunk.iter().filter_map(|row| row.terms.clone()).collect();
+        if !terms.is_empty() {
+            columns.push(FieldData::varchar(TERMS, terms));
+        }
         let insert = InsertRequest::builder().collection_name(name).columns(columns).build()?;
         calls.push(UpsertRequest::builder().insert(insert).build()?);
         rest = after;
