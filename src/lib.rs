@@ -1,11 +1,12 @@
 //! Souk trains and serves the dense retriever of an online shop.
 //!
-//! This crate holds the method: [`objective`]s, [`candidates`], the training loop ([`train`]), [`plan`] and the configuration
-//! that builds everything ([`config`]). The other crates are re-exported here, so that `souk` is the only dependency a
+//! This crate holds the method: [`objective`]s, [`candidates`], the training loop ([`train`]), [`plan`], the configuration that
+//! builds everything ([`config`]), and what concerns all of it ([`backup`]). The other crates are re-exported here, so that `souk` is the only dependency a
 //! program needs. `ARCHITECTURE.md` draws them all.
 
 #![warn(missing_docs)]
 
+pub mod backup;
 pub mod candidates;
 pub mod checkpoint;
 pub mod config;
@@ -17,7 +18,7 @@ pub use souk_cache as cache;
 pub use souk_cross_encoder as cross_encoder;
 pub use souk_ingest::{dataset, import, judgements, log};
 pub use souk_io::{
-    Error, Result, address, atomic_dir, audit, backoff, beir, catalogue, catalogue_stream, changed_catalogue,
+    Error, Result, address, atomic_dir, audit, backoff, backups, beir, catalogue, catalogue_stream, changed_catalogue,
     checksummed, domain, error, held_out, item_text, objects, shuffle, telemetry, time, ubi,
 };
 pub use souk_lexical as lexical;

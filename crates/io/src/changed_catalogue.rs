@@ -25,25 +25,13 @@ pub struct ChangedCatalogue {
 impl ChangedCatalogue {
     /// Reads the stream to its present end.
     pub async fn read(stream: &dyn CatalogueStream) -> Result<Self> {
-        let (mut read, mut progress) = (Self::default(), Instant::now());
-        loop {
-            let page = stream.read(read.position, PAGE, PATIENCE).await?;
-            if page.reached > read.position {
-                progress = Instant::now();
-            }
-            for (_, mutation) in page.mutations {
-                read.add(mutation);
-            }
-            read.position = page.reached.max(read.position);
-            if read.position >= page.end {
-                return Ok(read);
-            }
-            if progress.elapsed() > MAX_SILENCE {
-                let problem = format!("did not deliver the changes from {} to {}", read.position + 1, page.end);
-                let service = "the catalogue stream".into();
-                return Err(Error::Upstream { service, problem, retryable: true, source: None });
-            }
-        }
+        let mut read = Self::default();
+        read.position = read_to_end(stream, &mut |mutation| {
+            read.add(mutation);
+            Ok(())
+        })
+        .await?;
+        Ok(read)
     }
 
     fn add(&mut self, mutation: Mutation) {
@@ -91,6 +79,30 @@ impl ChangedCatalogue {
 
 fn result(changes: &[Mutation], before: Option<Item>) -> Option<Item> {
     changes.iter().fold(before, |item, mutation| mutation.apply(item))
+}
+
+/// Reads a stream to its present end, whose position it returns.
+pub async fn read_to_end(
+    stream: &dyn CatalogueStream,
+    visit: &mut (dyn FnMut(Mutation) -> Result<()> + Send),
+) -> Result<u64> {
+    let (mut position, mut progress) = (0, Instant::now());
+    loop {
+        let page = stream.read(position, PAGE, PATIENCE).await?;
+        if page.reached > position {
+            progress = Instant::now();
+        }
+        page.mutations.into_iter().try_for_each(|(_, mutation)| visit(mutation))?;
+        position = page.reached.max(position);
+        if position >= page.end {
+            return Ok(position);
+        }
+        if progress.elapsed() > MAX_SILENCE {
+            let problem = format!("did not deliver the changes from {} to {}", position + 1, page.end);
+            let service = "the catalogue stream".into();
+            return Err(Error::Upstream { service, problem, retryable: true, source: None });
+        }
+    }
 }
 
 #[cfg(test)]

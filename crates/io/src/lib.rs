@@ -1,10 +1,11 @@
 //! Foundation of all crates of Souk: the error type, items and levels, data folders, search-log records, object stores,
-//! atomic and checksummed files, work on all cores, and telemetry.
+//! atomic and checksummed files, backups, work on all cores, and telemetry.
 
 pub mod address;
 pub mod atomic_dir;
 pub mod audit;
 pub mod backoff;
+pub mod backups;
 pub mod beir;
 pub mod catalogue;
 pub mod catalogue_stream;

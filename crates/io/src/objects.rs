@@ -84,6 +84,15 @@ impl Objects {
 
     /// All files below the address, sorted by name. If the address is a file, its name is empty.
     pub fn list(&self) -> Result<Vec<Object>> {
+        let found = self.list_or_empty()?;
+        if found.is_empty() {
+            return Err(Error::config(&self.address, "has no files: check the address"));
+        }
+        Ok(found)
+    }
+
+    /// The same, without an error if an object store has no files there.
+    pub fn list_or_empty(&self) -> Result<Vec<Object>> {
         let mut found = Vec::new();
         match &self.location {
             Location::Local(root) => walk(root, "", &mut found)?,
@@ -104,9 +113,6 @@ impl Objects {
                     found.push(Object { name, bytes: meta.size, changed: meta.last_modified.timestamp_millis() });
                 }
             }
-        }
-        if found.is_empty() {
-            return Err(Error::config(&self.address, "has no files: check the address"));
         }
         found.sort_by(|a, b| a.name.cmp(&b.name));
         // some tools create an empty object named like the folder
@@ -148,15 +154,21 @@ impl Objects {
             let created = path.parent().map_or(Ok(()), fs::create_dir_all);
             created.map_err(Error::store(&path, "create its folder"))?;
             let mut file = File::create(&path).map_err(Error::store(&path, "create it"))?;
-            let mut at = 0;
-            while at < *bytes {
-                let part = self.read(name, at..(at + PART_BYTES).min(*bytes))?;
-                if part.is_empty() {
-                    return Err(Error::data(Path::new(&self.name(name)), None, "was truncated while it was read"));
-                }
-                file.write_all(&part).map_err(Error::store(&path, "write it"))?;
-                at += part.len() as u64;
+            self.read_parts(name, *bytes, |part| file.write_all(part).map_err(Error::store(&path, "write it")))?;
+        }
+        Ok(())
+    }
+
+    /// Passes on the bytes of a file, in order, in parts.
+    pub fn read_parts(&self, object: &str, bytes: u64, mut pass_on: impl FnMut(&[u8]) -> Result<()>) -> Result<()> {
+        let mut at = 0;
+        while at < bytes {
+            let part = self.read(object, at..(at + PART_BYTES).min(bytes))?;
+            if part.is_empty() {
+                return Err(Error::data(Path::new(&self.name(object)), None, "was truncated while it was read"));
             }
+            pass_on(&part)?;
+            at += part.len() as u64;
         }
         Ok(())
     }

@@ -1,12 +1,14 @@
 //! The [`Ledger`] trait, and its SQL implementation. Writes are atomic per call; send thousands of rows at a time, because a
 //! PostgreSQL call times out after a minute. Pages have at most [`MAX_PAGE`] rows, and an empty page is the last.
 
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::audit::{self, AuditMark};
 use super::changes;
+use super::copy::{self, LedgerCopy};
 use super::database::{Database, DatabaseKind, OpenMode};
 use super::migration::{self, AppliedMigration};
 use super::offsets::{self, Offset};
@@ -113,6 +115,26 @@ impl SqlLedger {
         let applied = migration::apply(&database, migration::ALL).await;
         database.close().await;
         applied
+    }
+
+    /// Copies all rows, as of one moment, to a file.
+    pub async fn save(&self, path: &Path) -> Result<LedgerCopy> {
+        copy::save(&self.database, path).await
+    }
+
+    /// Checks that this ledger has no rows.
+    pub async fn check_empty(&self) -> Result<()> {
+        copy::check_empty(&self.database).await
+    }
+
+    /// Reads such a file into this ledger, which must have no rows. `moved` is a version whose model is at another path now.
+    pub async fn load(&self, path: &Path, moved: Option<(&str, &str)>) -> Result<LedgerCopy> {
+        copy::load(&self.database, path, moved).await
+    }
+
+    #[cfg(test)]
+    pub(super) fn database(&self) -> &Database {
+        &self.database
     }
 
     /// Adds a timeout for PostgreSQL; SQLite needs none.

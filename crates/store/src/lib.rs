@@ -3,6 +3,7 @@
 
 mod audit;
 mod changes;
+mod copy;
 mod database;
 mod failure;
 mod ledger;
@@ -14,6 +15,7 @@ mod votes;
 
 pub use audit::AuditMark;
 pub use changes::MAX_ITEM;
+pub use copy::LedgerCopy;
 pub use ledger::{Ledger, MAX_PAGE, SqlLedger, newest_offer};
 pub use migration::AppliedMigration;
 pub use offsets::Offset;

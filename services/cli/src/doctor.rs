@@ -11,8 +11,9 @@ use anyhow::Context;
 use clap::Args;
 use nix::sys::statvfs::statvfs;
 use serde::Serialize;
+use souk::backups::Backups;
 use souk::beir::DataFolder;
-use souk::config::Config;
+use souk::config::{Config, SharedLedger};
 use souk::index::MilvusSettings;
 #[cfg(feature = "milvus")]
 use souk::index::{CollectionContent, IndexSettings, Milvus};
@@ -118,12 +119,18 @@ impl DoctorCommand {
             add("log", log(config));
         }
         add("ledger", ledger(config));
+        if let Some(topic) = &config.catalogue.topic {
+            add("catalogue", stream(config, topic));
+        }
         add("cache", cache(config));
         if let IndexBackend::Milvus(settings) = &config.search.index {
             add("milvus", milvus(settings));
         }
         if let Some(home) = &config.trainer.publish {
             add("models", models(home));
+        }
+        if let Some(address) = &config.search.backups {
+            add("backups", backups(address));
         }
         if let Ok(Some(folder)) = &folder {
             training::checks(config, folder).into_iter().for_each(|(part, outcome)| add(&part, outcome));
@@ -208,6 +215,21 @@ fn ledger(config: &Config) -> anyhow::Result<String> {
     let served = runtime.block_on(async { store.open_ledger().await?.served().await })?;
     let served = served.map_or("no model is served yet".into(), |served| format!("serves {}", served.version));
     Ok(format!("{}: {served}", store.database))
+}
+
+/// Creates the topic unless it exists, as a service would.
+fn stream(config: &Config, topic: &str) -> anyhow::Result<String> {
+    let stream = config.open_catalogue_stream(Arc::new(SharedLedger::new(config.store.clone())))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let end = runtime.block_on(stream.read(0, 1, Duration::ZERO))?.end;
+    Ok(format!("topic {topic}: {end} changes, one partition, compacted"))
+}
+
+fn backups(address: &str) -> anyhow::Result<String> {
+    Ok(match Backups::new(address).newest()? {
+        Some(newest) => format!("the newest is {}", newest.address()),
+        None => format!("{address}: none yet: souk backup makes one"),
+    })
 }
 
 fn cache(config: &Config) -> anyhow::Result<String> {

@@ -13,7 +13,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Models", &["init", "train", "relevance train", "average", "fit-fusion", "launch", "plan", "export"]),
     ("Vectors and search", &["embed", "index", "search"]),
     ("Measuring", &["judgements", "evaluate", "compare", "experiment"]),
-    ("Services", &["serve", "trainer", "relevance serve", "doctor"]),
+    ("Services", &["serve", "trainer", "relevance serve", "backup", "restore", "doctor"]),
 ];
 
 /// The command line with its grouped help.

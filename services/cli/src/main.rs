@@ -2,6 +2,7 @@
 //! Results go to standard output, everything else to standard error.
 
 mod average;
+mod backup;
 mod compare;
 mod db;
 mod doctor;
@@ -112,6 +113,7 @@ impl ModelArgs {
 #[derive(Subcommand)]
 enum Command {
     Average(average::AverageCommand),
+    Backup(backup::BackupCommand),
     Compare(compare::CompareCommand),
     Db(db::DbCommand),
     Doctor(doctor::DoctorCommand),
@@ -131,6 +133,7 @@ enum Command {
     Plan(plan::PlanCommand),
     Produce(produce::ProduceCommand),
     Relevance(relevance::RelevanceCommand),
+    Restore(backup::RestoreCommand),
     Search(search::SearchCommand),
     Serve(serve::ServeCommand),
     Start(start::StartCommand),
@@ -149,6 +152,7 @@ fn main() -> ExitCode {
     let outcome = match &souk.command {
         _ if souk.version => version::run(globals),
         Some(Command::Average(command)) => command.run(globals),
+        Some(Command::Backup(command)) => command.run(globals),
         Some(Command::Compare(command)) => command.run(globals),
         Some(Command::Db(command)) => command.run(globals),
         Some(Command::Doctor(command)) => command.run(globals),
@@ -168,6 +172,7 @@ fn main() -> ExitCode {
         Some(Command::Plan(command)) => command.run(globals),
         Some(Command::Produce(command)) => command.run(globals),
         Some(Command::Relevance(command)) => command.run(globals),
+        Some(Command::Restore(command)) => command.run(globals),
         Some(Command::Search(command)) => command.run(globals),
         Some(Command::Serve(command)) => command.run(globals),
         Some(Command::Start(command)) => command.run(globals),

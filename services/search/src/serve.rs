@@ -63,7 +63,13 @@ impl SearchService {
         let deps = config.service_deps(config.open_catalogue_stream(ledger)?)?;
         let opening = spawn_blocking(move || ServingState::open(deps, &version, &path, on_build));
         let serving = Arc::new(opening.await.context("cannot open the serving state")??);
-        if let Some(note) = ignored_model_note(config.model.path.as_deref(), &serving.served().record().path) {
+        let served = serving.served().record().path.clone();
+        // a model that came with a backup is another copy of it
+        let is_copy =
+            std::path::absolute(&config.search.state).is_ok_and(|state| Path::new(&served).starts_with(state));
+        if let Some(note) = ignored_model_note(config.model.path.as_deref(), &served)
+            && !is_copy
+        {
             tracing::warn!("{note}");
         }
         if let Err(error) = registry.introduce(&serving.served()).await {

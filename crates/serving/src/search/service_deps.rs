@@ -52,7 +52,7 @@ pub struct ServiceDeps {
 
 impl ServiceDeps {
     /// Locks the folder for this process while the returned file is open.
-    pub(super) fn lock(&self) -> Result<File> {
+    pub fn lock(&self) -> Result<File> {
         let state = &self.settings.state;
         fs::create_dir_all(state).map_err(Error::store(state, "create the folder"))?;
         let lock = File::create(state.join(LOCK)).map_err(Error::store(state, "lock the folder"))?;
@@ -88,7 +88,7 @@ impl ServiceDeps {
     }
 
     /// Stores which generation the next start opens.
-    pub(super) fn point_to(&self, record: &GenerationRecord) -> Result<()> {
+    pub fn point_to(&self, record: &GenerationRecord) -> Result<()> {
         write_json_atomic(&self.settings.state.join(SERVED), &Pointer { generation: record.generation.clone() })
     }
 
@@ -97,7 +97,7 @@ impl ServiceDeps {
     }
 
     /// Generation that was served last, if any.
-    pub(super) fn last_served(&self) -> Result<Option<(PathBuf, GenerationRecord)>> {
+    pub fn last_served(&self) -> Result<Option<(PathBuf, GenerationRecord)>> {
         let pointer = self.settings.state.join(SERVED);
         let text = match fs::read(&pointer) {
             Ok(text) => text,

@@ -49,8 +49,8 @@ pub struct ServingState {
 }
 
 impl ServingState {
-    /// Opens the generation that was served last and applies all changes; on the first start, indexes the data folder
-    /// with the model at `path`. `on_build` gets the progress of that build. Blocks; needs a Tokio runtime.
+    /// Opens the generation that was served last and applies all changes; on the first start, begins with a backup, or indexes
+    /// the data folder with the model at `path`. `on_build` gets the progress of that build. Blocks; needs a Tokio runtime.
     pub fn open(
         deps: ServiceDeps,
         version: &str,
@@ -58,14 +58,18 @@ impl ServingState {
         on_build: impl FnOnce(Arc<BuildProgress>),
     ) -> Result<Self> {
         let lock = deps.lock()?;
-        let (journal, generation) = match deps.last_served()? {
+        let begun = match deps.last_served()? {
+            None => deps.begin_from_backup()?,
+            served => served,
+        };
+        let (journal, generation) = match begun {
             Some((dir, record)) => {
                 let journal = Journal::open(&deps.journal(), record.catalogue)?;
                 (journal, deps.open_with_model(&dir, record)?)
             }
             None => {
-                let missing =
-                    || Error::config("search.data", "is not set, and there is no index yet: set it to a data folder");
+                let problem = "is not set, and there is neither an index nor a backup yet: set it to a data folder";
+                let missing = || Error::config("search.data", problem);
                 let data = DataFolder::open(deps.settings.data.as_deref().ok_or_else(missing)?)?;
                 // a copy of the stream, which is replayed from its start
                 deps.remove_journal()?;

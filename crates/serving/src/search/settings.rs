@@ -24,6 +24,8 @@ pub struct SearchSettings {
     pub state: PathBuf,
     /// Data folder to index on the first start.
     pub data: Option<PathBuf>,
+    /// Address of backups: on the first start, the service begins with the newest one instead of the data folder, if there is one.
+    pub backups: Option<String>,
     /// Name of [model] path in the registry; defaults to its folder's name.
     pub version: Option<String>,
     /// Where items and vectors are stored.
@@ -175,6 +177,7 @@ impl Default for SearchSettings {
             tls: None,
             state: "souk-search".into(),
             data: None,
+            backups: None,
             version: None,
             index: IndexBackend::default(),
             lexical: Some(LexicalOptions::default()),
@@ -187,10 +190,10 @@ impl Default for SearchSettings {
             adopt: true,
             promote_unmeasured: false,
             canary_tolerance: 1e-3,
+            recall: 0.98,
             min_recall: 0.9,
             registry_seconds: 5,
             recall_seconds: 300,
-            recall: 0.98,
             rebuild_share: 0.05,
             max_behind_seconds: 300,
         }

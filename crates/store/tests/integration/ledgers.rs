@@ -1,13 +1,16 @@
 //! Conformance test of `Ledger`: every method, with valid and invalid input.
 
+use std::fs;
+
 use serde_json::{Map, json};
+use souk_io::address::Address;
 use souk_io::audit::Audit;
 use souk_io::catalogue_stream::Mutation;
 use souk_io::domain::{Item, Level};
 use souk_io::error::Error;
 use souk_store::{
     AuditMark, GenerationState, Grade, Grades, Ledger, MAX_ITEM, MAX_PAGE, NewGeneration, NewVersion, Offset,
-    PairVotes, Quality, Side, VersionState, Vote, VoteVerdict,
+    PairVotes, Quality, Side, SqlLedger, VersionState, Vote, VoteVerdict,
 };
 
 use souk_testing::databases::ledger;
@@ -23,6 +26,44 @@ pub async fn conform(url: String) {
     offsets(&ledger).await;
     audits(&ledger).await;
     nul(&ledger).await;
+    copies(&ledger).await;
+}
+
+/// PostgreSQL has the same rows after reading a copy of SQLite.
+pub async fn copied_from_sqlite(url: String) {
+    let home = tempfile::tempdir().unwrap();
+    let from = format!("sqlite:{}", home.path().join("first.db").display());
+    conform(from.clone()).await;
+    let (from, to) = (ledger(&from).await, ledger(&url).await);
+    let path = |name: &str| home.path().join(name);
+    let copy = from.save(&path("first.jsonl")).await.unwrap();
+    assert_eq!(to.load(&path("first.jsonl"), None).await.unwrap(), copy);
+    assert_eq!(to.save(&path("second.jsonl")).await.unwrap(), copy);
+    let lines = |name: &str| fs::read_to_string(path(name)).unwrap();
+    assert_eq!(lines("first.jsonl"), lines("second.jsonl"));
+}
+
+/// A copy read into an empty ledger has the same rows, and numbers go on.
+async fn copies(ledger: &SqlLedger) {
+    let home = tempfile::tempdir().unwrap();
+    let path = |name: &str| home.path().join(name);
+    let copy = ledger.save(&path("first.jsonl")).await.unwrap();
+    assert_eq!(copy.last_change, ledger.last_change().await.unwrap());
+    assert_eq!(copy.served, ledger.served().await.unwrap().map(|served| served.version));
+    assert!(copy.num_rows > 50, "{copy:?}: the tests before have written rows to all tables");
+    let address = Address::new(&format!("sqlite:{}", path("second.db").display()));
+    SqlLedger::migrate(&address).await.unwrap();
+    let second = SqlLedger::open(&address).await.unwrap();
+    second.check_empty().await.unwrap();
+    assert_eq!(second.load(&path("first.jsonl"), None).await.unwrap(), copy);
+    assert_eq!(second.save(&path("second.jsonl")).await.unwrap(), copy);
+    let lines = |name: &str| fs::read_to_string(path(name)).unwrap();
+    assert_eq!(lines("first.jsonl"), lines("second.jsonl"));
+    assert_eq!(second.append_changes(&[put("x", "x")]).await.unwrap(), copy.last_change + 1);
+    for problem in [second.check_empty().await.err(), second.load(&path("first.jsonl"), None).await.err()] {
+        let problem = problem.unwrap().to_string();
+        assert!(problem.contains("has rows in the table counters: restore into a new database"), "{problem}");
+    }
 }
 
 /// All ledgers reject NUL, because PostgreSQL cannot store it.

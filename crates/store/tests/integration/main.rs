@@ -63,6 +63,11 @@ mod postgres {
     }
 
     #[test]
+    fn reads_a_copy_of_sqlite() {
+        on_postgres("postgres::reads_a_copy_of_sqlite", ledgers::copied_from_sqlite);
+    }
+
+    #[test]
     fn says_what_is_wrong_with_an_address() {
         on_postgres("postgres::says_what_is_wrong_with_an_address", faults::wrong_addresses);
     }

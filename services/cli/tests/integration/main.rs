@@ -1,6 +1,7 @@
 //! Integration tests of the command line.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 
+mod backup;
 mod commands;
 mod doctor;
 mod documents;

@@ -17,7 +17,7 @@ use souk_http::Keys;
 use souk_search::{SearchService, router, start};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
+use tokio::sync::{RwLock, oneshot};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
@@ -25,6 +25,8 @@ use souk_testing::http_client::ask;
 #[allow(unused_imports, reason = "each test uses its part")]
 pub use souk_testing::http_client::{HttpResponse, TIMEOUT, try_ask, try_ask_with};
 
+/// Read-locked by tests that need the broker or the database all the time, write-locked while one is restarted.
+pub static SERVERS: RwLock<()> = RwLock::const_new(());
 pub const NUM: usize = 60;
 const BRANDS: [&str; 2] = ["A", "B"];
 pub const COLOURS: [&str; 3] = ["red", "oak", "blue"];

@@ -1,6 +1,7 @@
 //! The search service over real sockets.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
 
+mod backup;
 mod catalogue;
 mod client;
 mod clients;

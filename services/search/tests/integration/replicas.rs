@@ -1,4 +1,4 @@
-//! Three replicas behind one stream of catalogue changes, killed, replaced and written to all the time, while the broker or
+//! Three replicas behind one stream of catalogue changes, killed, replaced from backups and written to all the time, while the broker or
 //! the database is restarted. Every acknowledged change is in every replica in the end, and searches never fail.
 //! SOUK_KILLS and SOUK_CHANGES set the size; `make soak` runs the long form.
 
@@ -11,8 +11,10 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::client::{Process, shop, try_ask};
+use crate::client::{Process, SERVERS, config, shop, try_ask};
 use serde_json::{Value, json};
+use souk::backup::back_up;
+use souk::backups::Backups;
 use souk_testing::databases::{ledger, on_postgres, runtime, server_url, unique};
 use tokio::time::sleep;
 
@@ -111,22 +113,41 @@ impl Scene {
         self.home.join(format!("replica-{replica}"))
     }
 
-    fn start(&self, replica: usize) {
+    /// Settings of a replica. With an empty state folder it begins with the newest backup.
+    fn settings(&self, replica: usize) -> Vec<String> {
         let state = format!("search.state={}", self.state(replica).display());
-        let sets: Vec<&str> = self.sets.iter().map(String::as_str).chain([state.as_str()]).collect();
+        let backups = format!("search.backups={}", self.home.join("backups").display());
+        self.sets.iter().cloned().chain([state, backups]).collect()
+    }
+
+    fn start(&self, replica: usize) {
+        let settings = self.settings(replica);
+        let sets: Vec<&str> = settings.iter().map(String::as_str).collect();
         let started = Process::start(&self.home, &sets, "");
         *self.replicas[replica].lock().unwrap() = Some(started);
+    }
+
+    /// Makes a backup beside a running replica.
+    fn back_up(&self, replica: usize) {
+        let settings = self.settings(replica);
+        let config = config(&self.home, &settings.iter().map(String::as_str).collect::<Vec<_>>());
+        let backups = Backups::new(config.search.backups.as_deref().unwrap());
+        back_up(&config, &backups, &runtime()).unwrap();
     }
 
     /// Kills a replica, sometimes loses its disk, sometimes restarts the service that has the stream, and starts it again.
     fn disturb(&self, kill: usize, service: Option<&str>) {
         let replica = kill % REPLICAS;
+        if kill % 5 == 3 {
+            self.back_up((kill + 1) % REPLICAS);
+        }
         let killed = self.replicas[replica].lock().unwrap().take();
         killed.unwrap().kill();
         if kill % 5 == 4 {
             std::fs::remove_dir_all(self.state(replica)).unwrap();
         }
         if let Some((service, services)) = service.and_then(|service| Some((service, started_by_tests(service)?))) {
+            let _down = SERVERS.blocking_write();
             let script = souk_testing::repository().join("scripts/services.sh");
             let done = Command::new(script).args(["restart", service]).arg(services).output().unwrap();
             assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
