@@ -165,6 +165,7 @@ fn restore_parts(content: &BackupContent, backup: &Backup, target: Target<'_>, r
     let (path, record) = deps.install(backup, at)?;
     let moved = Some((content.search.version.as_str(), path.as_str()));
     runtime.block_on(ledger.load(&fetched.join(LEDGER_FILE), moved))?;
+    deps.note_stream(&runtime.block_on(stream.id())?)?;
     record.map_or(Ok(()), |record| deps.point_to(&record))
 }
 

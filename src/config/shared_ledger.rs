@@ -79,6 +79,10 @@ impl LedgerStream {
 }
 
 impl CatalogueStream for LedgerStream {
+    fn id(&self) -> Answer<'_, String> {
+        Box::pin(async move { Ok(format!("ledger {}", self.ledger.open().await?.stream_id().await?)) })
+    }
+
     fn append<'a>(&'a self, mutations: &'a [Mutation]) -> Answer<'a, u64> {
         Box::pin(async move {
             let began = Instant::now();

@@ -122,6 +122,9 @@ pub struct StreamPage {
 }
 
 pub trait CatalogueStream: Send + Sync {
+    /// Tells this stream from others. Positions of different streams have nothing to do with each other.
+    fn id(&self) -> Answer<'_, String>;
+
     /// Appends mutations in order; returns the position of the last once all are durable. After an error, some or all may
     /// have been appended.
     fn append<'a>(&'a self, mutations: &'a [Mutation]) -> Answer<'a, u64>;

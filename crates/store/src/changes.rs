@@ -2,16 +2,19 @@
 //! ends, so they become visible in order: a reader that has reached a position has missed nothing before it.
 
 use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 
 use serde_json::json;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::database::{Database, checked_key};
+use super::database::{Database, checked_key, now};
 use souk_io::catalogue_stream::Mutation;
 use souk_io::error::{Error, Result};
 
+/// The counter that holds the stream's id.
+pub(super) const STREAM_ID: &str = "stream_id";
 /// Maximum bytes of an item as JSON.
 pub const MAX_ITEM: usize = 1 << 20;
 
@@ -75,6 +78,26 @@ pub(super) async fn page(database: &Database, after: u64, limit: i64) -> Result<
         Ok((position, Mutation::parse(text.as_bytes(), Path::new("changes"), position)?))
     };
     rows.iter().map(read).collect()
+}
+
+/// Number that tells this stream from others, such as the one before a backup was restored. Drawn on first use.
+pub(super) async fn stream_id(database: &Database) -> Result<i64> {
+    let failed = database.failed("read which catalogue stream it has");
+    let find = async || {
+        let query = sqlx::query_scalar::<_, i64>("SELECT last FROM counters WHERE name = $1").bind(STREAM_ID);
+        query.fetch_optional(&database.writes).await.map_err(&failed)
+    };
+    if let Some(known) = find().await? {
+        return Ok(known);
+    }
+    let drawn = i64::from(RandomState::new().hash_one(now()) as u32);
+    let mut transaction = database.begin().await?;
+    let sql = "INSERT INTO counters (name, last) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
+    let query = sqlx::query(sql).bind(STREAM_ID).bind(drawn);
+    query.execute(&mut *transaction).await.map_err(&failed)?;
+    database.commit(transaction).await?;
+    // another process may have been first
+    Ok(find().await?.unwrap_or(drawn))
 }
 
 /// Position of the last mutation, 0 if there is none.

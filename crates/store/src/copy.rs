@@ -10,6 +10,7 @@ use serde_json::{Map, Value, json};
 use sqlx::any::AnyRow;
 use sqlx::{Any, AssertSqlSafe, Executor, Row, Transaction};
 
+use super::changes::STREAM_ID;
 use super::database::{Database, DatabaseKind};
 use souk_io::error::{Error, Result};
 
@@ -32,7 +33,8 @@ struct Table {
     columns: &'static [(&'static str, ColumnKind)],
 }
 
-/// All tables but `migrations`. A row refers only to rows before it.
+/// All tables but `migrations`. A row refers only to rows before it. The stream's id is not copied: changes that follow in the copy
+/// are others than those that follow in the original.
 const TABLES: [Table; 10] = [
     Table { name: "counters", num_keys: 1, columns: &[("name", Text), ("last", Integer)] },
     Table {
@@ -178,6 +180,10 @@ pub(super) async fn save(database: &Database, path: &Path) -> Result<LedgerCopy>
             let rows = page(database, &mut transaction, table, last.as_ref()).await?;
             let is_last = rows.len() < PAGE;
             for row in rows {
+                if row.get("name").is_some_and(|name| name == STREAM_ID) {
+                    last = Some(row);
+                    continue;
+                }
                 copy.see(table.name, &row);
                 let line = Line { table: table.name.into(), row };
                 let text = serde_json::to_string(&line).expect("texts and numbers have a JSON form");
@@ -240,7 +246,8 @@ pub(super) async fn check_empty(database: &Database) -> Result<()> {
 
 async fn check_no_rows(database: &Database, transaction: &mut Transaction<'static, Any>) -> Result<()> {
     for table in &TABLES {
-        let used = if table.name == "counters" { "WHERE last > 0" } else { "" };
+        let used =
+            if table.name == "counters" { format!("WHERE last > 0 AND name <> '{STREAM_ID}'") } else { String::new() };
         let sql = format!("SELECT count(*) FROM (SELECT 1 FROM {} {used} LIMIT 1) AS found", table.name);
         let query = sqlx::query_scalar::<_, i64>(AssertSqlSafe(sql));
         if query.fetch_one(&mut **transaction).await.map_err(database.failed("read a table"))? > 0 {
@@ -316,7 +323,7 @@ mod tests {
     #[tokio::test]
     async fn every_column_of_every_table_is_copied() {
         let home = tempfile::tempdir().unwrap();
-        let address = Address::new(&format!("sqlite:{}", home.path().join("souk.db").display()));
+        let address = Address::new(format!("sqlite:{}", home.path().join("souk.db").display()));
         SqlLedger::migrate(&address).await.unwrap();
         let ledger = SqlLedger::open(&address).await.unwrap();
         let sql = "SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type = 'table' \

@@ -32,6 +32,8 @@ pub trait Ledger: AuditLog {
     fn page_changes(&self, after: u64, limit: usize) -> Answer<'_, Vec<(u64, Mutation)>>;
     /// Position of the last catalogue change, 0 if there is none. All changes up to it can be read.
     fn last_change(&self) -> Answer<'_, u64>;
+    /// Tells this ledger's catalogue changes from those of others, such as one that was restored from a backup.
+    fn stream_id(&self) -> Answer<'_, i64>;
 
     fn put_quality<'a>(&'a self, quality: &'a [Quality]) -> Answer<'a, ()>;
     /// In the order of `items`.
@@ -163,6 +165,10 @@ impl Ledger for SqlLedger {
 
     fn last_change(&self) -> Answer<'_, u64> {
         self.answer(changes::last(&self.database))
+    }
+
+    fn stream_id(&self) -> Answer<'_, i64> {
+        self.answer(changes::stream_id(&self.database))
     }
 
     fn put_quality<'a>(&'a self, quality: &'a [Quality]) -> Answer<'a, ()> {

@@ -7,7 +7,7 @@ use clap::Args;
 use serde_json::json;
 use souk::backup::{FinishedBackup, back_up, restore};
 use souk::backups::{BackupSize, Backups};
-use souk::config::Config;
+use souk::config::{Change, Config};
 use tokio::runtime::Runtime;
 
 use crate::GlobalArgs;
@@ -31,6 +31,8 @@ pub struct BackupCommand {
     /// Delete all but the newest N backups afterwards (default: keep all)
     #[arg(long, value_name = "N")]
     keep: Option<usize>,
+    #[command(flatten)]
+    state: StateArgs,
 }
 
 /// Restore a backup on an empty machine
@@ -50,11 +52,26 @@ pub struct RestoreCommand {
     /// Only read the backup and compare it with its checksums
     #[arg(long)]
     check: bool,
+    #[command(flatten)]
+    state: StateArgs,
+}
+
+#[derive(Args)]
+struct StateArgs {
+    /// State folder of the search service (default: souk-search)
+    #[arg(long, value_name = "DIR")]
+    state: Option<String>,
+}
+
+impl StateArgs {
+    fn changes(&self) -> Vec<Change> {
+        self.state.iter().map(|state| Change::text("search.state", "--state", state)).collect()
+    }
 }
 
 impl BackupCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
-        let config = globals.load(Vec::new())?;
+        let config = globals.load(self.state.changes())?;
         ensure!(self.keep != Some(0), "--keep is 0: keep at least 1 backup");
         let backups = Backups::new(address(self.to.as_ref(), &config)?);
         let (runtime, began) = (runtime()?, Instant::now());
@@ -77,7 +94,7 @@ impl BackupCommand {
 
 impl RestoreCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
-        let config = globals.load(Vec::new())?;
+        let config = globals.load(self.state.changes())?;
         let from = address(self.from.as_ref(), &config)?;
         let missing = || souk::Error::config(from, "has no complete backup: check the address");
         let backup = Backups::new(from).newest()?.ok_or_else(missing)?;

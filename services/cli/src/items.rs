@@ -4,16 +4,18 @@ use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use anyhow::ensure;
-use clap::{Args, CommandFactory, Subcommand};
+use anyhow::{bail, ensure};
+use clap::{ArgGroup, Args, CommandFactory, Subcommand};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use souk::beir::DataFolder;
 use souk::catalogue_stream::{CatalogueStream, Mutation};
 use souk::changed_catalogue::ChangedCatalogue;
-use souk::config::SharedLedger;
+use souk::config::{Config, LogConfig, SharedLedger};
 use souk::domain::Item;
 use souk::import::{Column, ItemFiles, Shard};
+use souk::log::kafka::save_feed;
+use tempfile::NamedTempFile;
 use tokio::runtime::Runtime;
 
 use crate::index::print_note;
@@ -45,15 +47,22 @@ enum Action {
 ///
 ///   souk items sync --data SHOP --from feed.jsonl --dry-run
 ///   souk items sync --config shop.toml --data SHOP --from s3://BUCKET/nightly
+///   souk items sync --config shop.toml --data SHOP --kafka localhost:9092 --topic products
 #[derive(Args)]
-#[command(verbatim_doc_comment)]
+#[command(verbatim_doc_comment, group(ArgGroup::new("feed").required(true).args(["from", "kafka"])))]
 struct SyncCommand {
     /// Data folder that the services began with
     #[arg(long, value_name = "DIR")]
     data: PathBuf,
     /// The feed: a file or folder of .jsonl, .parquet or .arrow files: a local path, s3://, gs:// or az://
     #[arg(long, value_name = "ADDRESS")]
-    from: String,
+    from: Option<String>,
+    /// The feed in a Kafka topic, keyed by the item's id: the last record of each key counts. These are its brokers
+    #[arg(long, value_name = "HOST:PORT,...", requires = "topic")]
+    kafka: Option<String>,
+    /// Topic of the feed
+    #[arg(long, value_name = "NAME", requires = "kafka")]
+    topic: Option<String>,
     /// Column mapping, for columns without a standard name: id=sku,title=name,text=description
     #[arg(long, value_name = "FIELD=COLUMN", value_delimiter = ',')]
     columns: Vec<Column>,
@@ -77,6 +86,20 @@ impl ItemsCommand {
                 let text = help.trim_end();
                 print(globals, &json!({"help": text}), text)
             }
+        }
+    }
+}
+
+enum Feed {
+    Given(String),
+    Copy(NamedTempFile),
+}
+
+impl Feed {
+    fn address(&self) -> &str {
+        match self {
+            Self::Given(address) => address,
+            Self::Copy(file) => file.path().to_str().unwrap_or_default(),
         }
     }
 }
@@ -106,7 +129,8 @@ impl SyncCommand {
         }
         let position = changed.position;
         drop(changed);
-        let files = ItemFiles::open(&self.from, self.columns.clone())?;
+        let feed = self.feed(&config)?;
+        let files = ItemFiles::open(feed.address(), self.columns.clone())?;
         let difference = self.compare(&files, &known)?;
         let mut last = position;
         if !self.dry_run {
@@ -127,6 +151,21 @@ impl SyncCommand {
             &json,
             &format!("{new} new, {changed} changed, {deleted} deleted, {unchanged} unchanged items: {place}"),
         )
+    }
+
+    /// The feed as files: those given, or a copy of the topic.
+    fn feed(&self, config: &Config) -> anyhow::Result<Feed> {
+        if let Some(address) = &self.from {
+            return Ok(Feed::Given(address.clone()));
+        }
+        let (Some(brokers), Some(topic)) = (&self.kafka, &self.topic) else {
+            bail!("no feed: give --from, or --kafka and --topic");
+        };
+        let settings = LogConfig { brokers: brokers.clone(), ..config.log.clone() }.kafka_settings()?;
+        let copy = tempfile::Builder::new().prefix("souk-feed-").suffix(".jsonl").tempfile()?;
+        let num = save_feed(&settings, topic, copy.path())?;
+        print_note(&format!("{num} items in topic {topic}"));
+        Ok(Feed::Copy(copy))
     }
 
     /// Reads the feed once. An error if it lacks too many items.

@@ -110,6 +110,10 @@ mod tests {
     struct Fixed(Vec<Mutation>);
 
     impl CatalogueStream for Fixed {
+        fn id(&self) -> Answer<'_, String> {
+            Box::pin(async { Ok("fixed".into()) })
+        }
+
         fn append<'a>(&'a self, _: &'a [Mutation]) -> Answer<'a, u64> {
             unreachable!("the trainer writes no items")
         }

@@ -14,6 +14,7 @@ use super::manifest::{IndexKind, Manifest};
 use super::space::{Floats, Int8Codes, Space};
 use super::vector_query::{MIN_EF, VectorQuery};
 use souk_io::checksummed::read_numbers;
+use souk_io::cores::on_all_cores;
 use souk_io::domain::{Hit, Item};
 use souk_io::error::{Error, Result};
 
@@ -30,6 +31,8 @@ pub(super) const STEPS: &str = "steps.f32";
 const BASE_EFS: [usize; 12] = [MIN_EF, 125, 150, 200, 250, 300, 400, 500, 600, 800, 1000, 1600];
 /// Rows scored at a time by brute force over codes, and candidates scored again by their vectors: four for each hit, and some.
 const SCAN_BLOCK: usize = 256;
+/// Rows that one thread scans at least.
+const SCAN_SHARE: usize = 16_384;
 const CANDIDATES_PER_HIT: usize = 4;
 const MORE_CANDIDATES: usize = 200;
 
@@ -229,16 +232,18 @@ impl Snapshot {
     /// Rows that have an allowed item.
     fn rows(&self, allowed: Option<&ItemSet>) -> Vec<u32> {
         let Some(allowed) = allowed else { return (0..self.manifest.num_rows as u32).collect() };
-        let (mut rows, mut row) = (Vec::new(), 0);
+        let (starts, mut rows, mut row): (&[u32], Vec<u32>, usize) = (&self.starts, Vec::new(), 0);
         // items are ordered by row: the next row is near the last one
         for item in allowed.iter() {
             let mut step = 1;
-            while self.starts.get(row + step).is_some_and(|start| *start as usize <= item) {
+            while starts.get(row + step).is_some_and(|start| *start as usize <= item) {
                 row += step;
                 step *= 2;
             }
-            let end = (row + step).min(self.starts.len());
-            row += self.starts[row..end].partition_point(|start| *start as usize <= item) - 1;
+            if step > 1 {
+                let end = (row + step).min(starts.len());
+                row += starts[row..end].partition_point(|start| *start as usize <= item) - 1;
+            }
             if rows.last() != Some(&(row as u32)) {
                 rows.push(row as u32);
             }
@@ -246,27 +251,26 @@ impl Snapshot {
         rows
     }
 
-    /// Brute force by codes, whose best rows are scored again by their vectors.
+    /// Brute force by codes, whose best rows are scored again by their vectors. Many rows are read by all cores.
     fn scan(&self, query: &VectorQuery, codes: &Int8Codes, rows: &[u32]) -> Vec<(f32, u32)> {
         let num = query.k.saturating_mul(CANDIDATES_PER_HIT).saturating_add(MORE_CANDIDATES);
         let coded = codes.query(query.vector);
-        let (mut best, mut least): (Vec<(f32, u32)>, f32) = (Vec::new(), f32::NEG_INFINITY);
-        let mut scores = [0.0; SCAN_BLOCK];
-        for rows in rows.chunks(SCAN_BLOCK) {
-            let scores = &mut scores[..rows.len()];
-            codes.scores(&coded, rows, scores);
-            best.extend(scores.iter().copied().zip(rows.iter().copied()).filter(|(score, _)| *score > least));
-            if best.len() > num.saturating_mul(2) {
-                best.select_nth_unstable_by(num - 1, |a, b| b.0.total_cmp(&a.0));
-                best.truncate(num);
-                least = best[num - 1].0;
+        let shares: Vec<&[u32]> = rows.chunks(SCAN_SHARE).collect();
+        let scan = |share: usize| {
+            let (mut best, mut scores) = (BestRows::new(num), [0.0; SCAN_BLOCK]);
+            for rows in shares[share].chunks(SCAN_BLOCK) {
+                let scores = &mut scores[..rows.len()];
+                codes.scores(&coded, rows, scores);
+                best.add(scores, rows);
             }
+            best.finish()
+        };
+        let mut best = BestRows::new(num);
+        for (scores, rows) in on_all_cores(shares.len(), scan) {
+            best.add(&scores, &rows);
         }
-        if best.len() > num {
-            best.select_nth_unstable_by(num - 1, |a, b| b.0.total_cmp(&a.0));
-            best.truncate(num);
-        }
-        self.score_rows(query.vector, best.into_iter().map(|(_, row)| row).collect())
+        let (_, rows) = best.finish();
+        self.score_rows(query.vector, rows)
     }
 
     fn score_rows(&self, vector: &[f32], rows: Vec<u32>) -> Vec<(f32, u32)> {
@@ -303,6 +307,45 @@ impl Snapshot {
 
     fn row_of(&self, item: usize) -> u32 {
         (self.starts.partition_point(|start| *start as usize <= item) - 1) as u32
+    }
+}
+
+/// The best of many scored rows.
+struct BestRows {
+    num: usize,
+    /// The best so far, and some that may not be among them.
+    rows: Vec<(f32, u32)>,
+    /// Score that a row must exceed.
+    least: f32,
+}
+
+impl BestRows {
+    fn new(num: usize) -> Self {
+        Self { num: num.max(1), rows: Vec::new(), least: f32::NEG_INFINITY }
+    }
+
+    fn add(&mut self, scores: &[f32], rows: &[u32]) {
+        let least = self.least;
+        let scored = scores.iter().copied().zip(rows.iter().copied());
+        self.rows.extend(scored.filter(|(score, _)| *score > least));
+        if self.rows.len() > self.num.saturating_mul(2) {
+            self.cut();
+            self.least = self.rows[self.num - 1].0;
+        }
+    }
+
+    /// Leaves the best in front, the last of them at the end.
+    fn cut(&mut self) {
+        if self.rows.len() > self.num {
+            self.rows.select_nth_unstable_by(self.num - 1, |a, b| b.0.total_cmp(&a.0));
+            self.rows.truncate(self.num);
+        }
+    }
+
+    /// The best, in no particular order.
+    fn finish(mut self) -> (Vec<f32>, Vec<u32>) {
+        self.cut();
+        self.rows.into_iter().unzip()
     }
 }
 
@@ -353,5 +396,28 @@ impl IndexFiles<'_> {
             HnswGraph::from_layers(layers.collect::<Result<_>>()?).map_err(|problem| self.broken("", problem))?;
         self.check(&links_file(0), self.manifest.layers[0], self.manifest.num_rows)?;
         Ok(graph)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use souk_io::splitmix::mix;
+
+    #[test]
+    fn the_best_rows_are_those_of_a_sort() {
+        let scores: Vec<f32> = (0..5000).map(|row| (mix(row) % 1000) as f32).collect();
+        let rows: Vec<u32> = (0..5000).collect();
+        for num in [1, 7, 300, 4999, 6000] {
+            let mut best = BestRows::new(num);
+            scores.chunks(64).zip(rows.chunks(64)).for_each(|(scores, rows)| best.add(scores, rows));
+            let (mut found, of_rows) = best.finish();
+            assert!(found.iter().zip(&of_rows).all(|(score, row)| scores[*row as usize] == *score));
+            let mut expected = scores.clone();
+            expected.sort_unstable_by(|a, b| b.total_cmp(a));
+            expected.truncate(num);
+            found.sort_unstable_by(|a, b| b.total_cmp(a));
+            assert_eq!(found, expected, "{num}");
+        }
     }
 }

@@ -82,12 +82,12 @@ impl Space for Int8Codes {
     type Query = QuantizedQuery;
 
     fn scores(&self, query: &QuantizedQuery, rows: &[u32], out: &mut [f32]) {
-        let mut exact = [0; BLOCK];
+        let (mut exact, codes, steps): (_, &[i8], &[f32]) = ([0; BLOCK], &self.codes, &self.steps);
         for (rows, out) in rows.chunks(BLOCK).zip(out.chunks_mut(BLOCK)) {
             let exact = &mut exact[..rows.len()];
-            code_products(&query.codes, &self.codes, rows, exact);
+            code_products(&query.codes, codes, rows, exact);
             for ((to, product), row) in out.iter_mut().zip(exact).zip(rows) {
-                *to = *product as f32 * query.step * self.steps[*row as usize];
+                *to = *product as f32 * query.step * steps[*row as usize];
             }
         }
     }

@@ -4,7 +4,7 @@
 pub(super) const MIN_EF: usize = 100;
 const MARGIN: usize = 4;
 /// Rows that brute force scores in the time that a graph search takes per unit of `ef`; it scores fewer, but all over memory.
-const ROWS_PER_EF: usize = 40;
+const ROWS_PER_EF: usize = 60;
 /// Least factor by which a search is widened when too few of its hits are allowed.
 const WIDEN: usize = 2;
 

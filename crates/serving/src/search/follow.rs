@@ -4,6 +4,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -73,6 +74,8 @@ impl ServingState {
         let followed = self.apply_page().await;
         if let Err(error) = &followed {
             self.position.note_problem(error);
+            // a database that comes back may be another one
+            self.is_stream_known.store(false, Ordering::Relaxed);
         }
         let lag = self.stream_lag();
         SEARCH.stream_end.set(lag.end as i64);
@@ -86,14 +89,11 @@ impl ServingState {
         self.catch_up().await?;
         let after = self.journal.lock().await.last();
         self.position.see(after);
+        self.check_stream(after).await?;
         let page = self.deps.stream.read(after, PAGE, PATIENCE).await?;
         if page.end < after {
-            let problem = format!("the catalogue stream ends at change {}", page.end);
-            let lost = lost_stream("catalogue", after, &problem);
-            // the stream may grow beyond this position again, with other changes
-            let note = self.deps.lost_note();
-            fs::write(&note, lost.to_string()).map_err(Error::store(&note, "write it"))?;
-            return Err(lost);
+            // it may grow beyond this position again, with other changes
+            return Err(self.lose_stream(after, &format!("the catalogue stream ends at change {}", page.end))?);
         }
         let mutations: Vec<Mutation> = page.mutations.iter().map(|(_, mutation)| mutation.clone()).collect();
         match self.apply_mutations(&mutations, page.reached).await {
@@ -102,6 +102,31 @@ impl ServingState {
         }
         self.position.note_end(page.reached, page.end);
         Ok(())
+    }
+
+    /// Finds out whether the stream is the one that this catalogue is a copy of.
+    async fn check_stream(&self, position: u64) -> Result<()> {
+        if self.is_stream_known.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        let id = self.deps.stream.id().await?;
+        match self.deps.noted_stream()? {
+            None => self.deps.note_stream(&id)?,
+            Some(noted) if noted == id => {}
+            Some(noted) => {
+                let problem = format!("the catalogue stream is `{id}`, and this catalogue's was `{noted}`");
+                return Err(self.lose_stream(position, &problem)?);
+            }
+        }
+        self.is_stream_known.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Notes that this catalogue cannot follow the stream; returns the error that says so from now on.
+    fn lose_stream(&self, position: u64, problem: &str) -> Result<Error> {
+        let (lost, note) = (lost_stream("catalogue", position, problem), self.deps.lost_note());
+        fs::write(&note, lost.to_string()).map_err(Error::store(&note, "write it"))?;
+        Ok(lost)
     }
 
     fn check_not_lost(&self) -> Result<()> {

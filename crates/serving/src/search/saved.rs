@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
 
 use super::record::GenerationRecord;
 use super::service_deps::{ServiceDeps, snapshot_name};
@@ -35,6 +36,8 @@ pub struct SavedVersion {
     pub path: String,
     /// Last catalogue change in the saved index; None if the index is on a server, which has its own backups.
     pub catalogue: Option<u64>,
+    /// Stream that it counts the changes of; None before the service has reached it.
+    pub stream: Option<String>,
 }
 
 /// The part of a backup's description that a service reads.
@@ -96,6 +99,7 @@ impl ServiceDeps {
             generation: record.generation.clone(),
             path: record.path.clone(),
             catalogue: is_embedded.then_some(record.catalogue),
+            stream: self.noted_stream()?,
         })
     }
 
@@ -109,7 +113,7 @@ impl ServiceDeps {
             install_part(backup, MODEL, &dir, |_| Ok(()))?;
             dir.to_string_lossy().into_owned()
         } else {
-            search.path
+            search.path.clone()
         };
         if search.catalogue.is_none() || self.settings.index != (IndexBackend::Embedded {}) {
             return Ok((path, None));
@@ -128,6 +132,9 @@ impl ServiceDeps {
             }
             record.save(part)
         })?;
+        if let (InstalledAt::SavedPosition, Some(stream)) = (at, &search.stream) {
+            self.note_stream(stream)?;
+        }
         Ok((path, GenerationRecord::load(&dir)?))
     }
 
@@ -138,6 +145,18 @@ impl ServiceDeps {
             tracing::warn!(address, "no backup yet: beginning with the data folder");
             return Ok(None);
         };
+        let About { search } = backup.about()?;
+        match Handle::current().block_on(self.stream.id()) {
+            Ok(id) if search.stream.is_some_and(|saved| saved != id) => {
+                let backup = backup.address();
+                tracing::warn!(backup, "was made beside another catalogue stream: beginning with the data folder");
+                return Ok(None);
+            }
+            Ok(_) => {}
+            // it is compared again when it answers
+            Err(error @ Error::Upstream { .. }) => tracing::warn!(?error, "cannot reach the catalogue stream"),
+            Err(error) => return Err(error),
+        }
         tracing::info!(backup = backup.address(), "beginning with a backup");
         let (_, record) = self.install(&backup, InstalledAt::SavedPosition)?;
         Ok(record.map(|record| (self.dir(&record.generation), record)))

@@ -16,7 +16,7 @@ use super::record::GenerationRecord;
 use super::settings::SearchSettings;
 use crate::index::IndexSettings;
 use souk_cache::Cache;
-use souk_io::atomic_dir::write_json_atomic;
+use souk_io::atomic_dir::{write_atomic, write_json_atomic};
 use souk_io::catalogue_stream::CatalogueStream;
 use souk_io::error::{Error, Result};
 use souk_nn::encoder::Limits;
@@ -26,6 +26,7 @@ const SERVED: &str = "served.json";
 const GENERATIONS: &str = "generations";
 const JOURNAL: &str = "journal";
 const LOST: &str = "lost-stream";
+const STREAM: &str = "stream";
 
 #[derive(Serialize, Deserialize)]
 struct Pointer {
@@ -68,14 +69,32 @@ impl ServiceDeps {
         self.settings.state.join(JOURNAL)
     }
 
+    /// Removes the copy of a stream.
     pub(super) fn remove_journal(&self) -> Result<()> {
-        let journal = self.journal();
-        match fs::remove_dir_all(&journal) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(Error::store(&journal, "remove it")(error))
+        let (journal, stream) = (self.journal(), self.settings.state.join(STREAM));
+        let is_failure = |error: &std::io::Error| error.kind() != std::io::ErrorKind::NotFound;
+        for (path, removed) in [(&journal, fs::remove_dir_all(&journal)), (&stream, fs::remove_file(&stream))] {
+            if let Err(error) = removed
+                && is_failure(&error)
+            {
+                return Err(Error::store(path, "remove it")(error));
             }
-            _ => Ok(()),
         }
+        Ok(())
+    }
+
+    /// Id of the stream that the catalogue here is a copy of; None before it was known.
+    pub(super) fn noted_stream(&self) -> Result<Option<String>> {
+        let path = self.settings.state.join(STREAM);
+        match fs::read_to_string(&path) {
+            Ok(id) => Ok(Some(id)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(Error::store(&path, "read it")(error)),
+        }
+    }
+
+    pub fn note_stream(&self, id: &str) -> Result<()> {
+        write_atomic(&self.settings.state.join(STREAM), id.as_bytes())
     }
 
     /// File that says why this catalogue cannot follow the stream any more.

@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use tokio::runtime::Handle;
@@ -38,6 +38,8 @@ pub struct ServingState {
     pub(super) position: StreamPosition,
     /// Ensures that one task follows the stream.
     pub(super) follow_lock: AsyncMutex<()>,
+    /// Whether the stream was found to be the one that the journal is a copy of.
+    pub(super) is_stream_known: AtomicBool,
     /// Allows one build at a time, of any kind.
     build_lock: AsyncMutex<()>,
     /// Allows one version to be opened at a time, and none while unused generations are deleted.
@@ -93,6 +95,7 @@ impl ServingState {
             standby: Mutex::default(),
             position: StreamPosition::new(journal.last()),
             follow_lock: AsyncMutex::default(),
+            is_stream_known: AtomicBool::new(false),
             journal: Arc::new(AsyncMutex::new(journal)),
             build_lock: AsyncMutex::default(),
             open_lock: AsyncMutex::default(),

@@ -49,17 +49,22 @@ async fn copies(ledger: &SqlLedger) {
     let path = |name: &str| home.path().join(name);
     let copy = ledger.save(&path("first.jsonl")).await.unwrap();
     assert_eq!(copy.last_change, ledger.last_change().await.unwrap());
+    let stream = ledger.stream_id().await.unwrap();
+    assert_eq!(ledger.stream_id().await.unwrap(), stream);
+    assert_eq!(ledger.save(&path("again.jsonl")).await.unwrap(), copy, "the stream's id is not copied");
     assert_eq!(copy.served, ledger.served().await.unwrap().map(|served| served.version));
     assert!(copy.num_rows > 50, "{copy:?}: the tests before have written rows to all tables");
-    let address = Address::new(&format!("sqlite:{}", path("second.db").display()));
+    let address = Address::new(format!("sqlite:{}", path("second.db").display()));
     SqlLedger::migrate(&address).await.unwrap();
     let second = SqlLedger::open(&address).await.unwrap();
+    second.stream_id().await.unwrap();
     second.check_empty().await.unwrap();
     assert_eq!(second.load(&path("first.jsonl"), None).await.unwrap(), copy);
     assert_eq!(second.save(&path("second.jsonl")).await.unwrap(), copy);
     let lines = |name: &str| fs::read_to_string(path(name)).unwrap();
     assert_eq!(lines("first.jsonl"), lines("second.jsonl"));
     assert_eq!(second.append_changes(&[put("x", "x")]).await.unwrap(), copy.last_change + 1);
+    assert_ne!(second.stream_id().await.unwrap(), stream);
     for problem in [second.check_empty().await.err(), second.load(&path("first.jsonl"), None).await.err()] {
         let problem = problem.unwrap().to_string();
         assert!(problem.contains("has rows in the table counters: restore into a new database"), "{problem}");

@@ -15,6 +15,7 @@ mod judge;
 mod scene;
 mod shopper;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -370,8 +371,35 @@ fn run(running: &Loop, kills: u64, restarts: u64, min_events: usize) -> (usize, 
     client.join().unwrap();
     let evaluation = running.evaluation(&served);
     audit(running, num, &shopper);
+    check_items(running, &attack.searches, &shopper);
     println!("{kills} kills, {restarts} restarts of each service: {num} events counted once; {}", shopper.summary());
     (num, evaluation)
+}
+
+/// Both search processes have every acknowledged item, and the newest round had all that were there when it began.
+fn check_items(running: &Loop, searches: &[Daemon; 2], shopper: &Shopper) {
+    let items = shopper.items.lock().unwrap();
+    let last = *items.keys().next_back().expect("a new item was acknowledged");
+    for (search, id) in searches.iter().flat_map(|search| items.values().map(move |id| (search, id))) {
+        let began = Instant::now();
+        let route = format!("GET /items/{id}?at_least={last}");
+        let answer = loop {
+            match ask(&search.address, &route, "") {
+                Some((409 | 503, _)) if began.elapsed() < DEADLINE => sleep(Duration::from_millis(100)),
+                answer => break answer,
+            }
+        };
+        assert!(matches!(answer, Some((200, _))), "{id}: {answer:?}");
+    }
+    let rounds = std::fs::read_dir(running.state().join("rounds")).unwrap();
+    let number = |path: PathBuf| path.file_name()?.to_str()?.parse::<u64>().ok();
+    let newest = rounds.filter_map(|round| number(round.unwrap().path())).max().unwrap();
+    let round = DataFolder::open(&running.state().join(format!("rounds/{newest}/shop"))).unwrap();
+    let known: BTreeSet<String> = round.items().unwrap().map(|item| item.unwrap().1.id).collect();
+    let in_round: Vec<bool> = items.values().map(|id| known.contains(id)).collect();
+    let num = in_round.iter().filter(|known| **known).count();
+    assert!(num > 0 && in_round[..num].iter().all(|known| *known), "the round misses items: {in_round:?}");
+    println!("{} new items are in both search processes, {num} were in the last round", items.len());
 }
 
 #[test]

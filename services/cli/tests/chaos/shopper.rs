@@ -1,7 +1,7 @@
 //! A client that searches continuously on two search processes, as a load balancer would: it skips a process that
-//! cannot be reached. Checks that every response is complete, and counts them.
+//! cannot be reached. Checks that every response is complete, and counts them. Now and then it puts a new item.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 
 use crate::daemon::ask;
 use souk_testing::small_shop;
+
+/// Searches for each new item.
+const SEARCHES_PER_ITEM: usize = 25;
 
 #[derive(Default)]
 pub struct Shopper {
@@ -23,6 +26,8 @@ pub struct Shopper {
     pub num_rejected: AtomicU64,
     pub failed: AtomicU64,
     pub versions: Mutex<BTreeSet<String>>,
+    /// Acknowledged new items, by their position in the catalogue stream.
+    pub items: Mutex<BTreeMap<u64, String>>,
 }
 
 impl Shopper {
@@ -32,6 +37,9 @@ impl Shopper {
                 return;
             }
             self.search(number);
+            if number % SEARCHES_PER_ITEM == 0 {
+                self.put_item(number / SEARCHES_PER_ITEM);
+            }
             sleep(Duration::from_millis(40));
         }
     }
@@ -61,6 +69,16 @@ impl Shopper {
             }
         }
         self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn put_item(&self, number: usize) {
+        let id = format!("spare-{number}");
+        let body = json!({"items": [{"id": id, "title": format!("spare part {number}")}]}).to_string();
+        let address = self.addresses[number % 2].lock().unwrap().clone();
+        if let Some((200, answer)) = ask(&address, "PUT /items", &body) {
+            let answer: Value = serde_json::from_str(&answer).unwrap();
+            self.items.lock().unwrap().insert(answer["catalogue"].as_u64().unwrap(), id);
+        }
     }
 
     pub fn summary(&self) -> String {

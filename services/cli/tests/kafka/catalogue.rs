@@ -126,10 +126,9 @@ fn a_feed_is_synced_through_the_topic() {
     let lines = |items: &[Value]| items.iter().map(|item| item.to_string() + "\n").collect::<String>();
     let item = |n: usize, price: f64| json!({"_id": format!("i{n}"), "title": format!("desk {n}"), "price": price});
     fs::write(data.join("corpus.jsonl"), lines(&(0..20).map(|n| item(n, 1.0)).collect::<Vec<_>>())).unwrap();
-    let sync = |items: &[Value], more: &[&str]| {
-        fs::write(&feed, lines(items)).unwrap();
+    let sync_from = |more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
-        command.args(["items", "sync", "--json", "--data"]).arg(&data).arg("--from").arg(&feed);
+        command.args(["items", "sync", "--json", "--data"]).arg(&data);
         command.args(["--set", &format!("log.brokers={brokers}"), "--set", &format!("catalogue.topic={topic}")]);
         let done = command.args(more).output().unwrap();
         let error = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -139,6 +138,10 @@ fn a_feed_is_synced_through_the_topic() {
             })
             .map_err(|_| error)
     };
+    let sync = |items: &[Value], more: &[&str]| {
+        fs::write(&feed, lines(items)).unwrap();
+        sync_from(&[&["--from", feed.to_str().unwrap()], more].concat())
+    };
     let feeds: Vec<Value> = (1..22).map(|n| item(n, if n < 4 { 2.0 } else { 1.0 })).collect();
     assert_eq!(sync(&feeds, &["--dry-run"]).unwrap(), [2, 3, 1, 16, 0]);
     assert_eq!(sync(&feeds, &[]).unwrap(), [2, 3, 1, 16, 6]);
@@ -147,6 +150,26 @@ fn a_feed_is_synced_through_the_topic() {
     assert!(halved.contains("11 of the catalogue's 21 are not among them"), "{halved}");
     assert!(sync(&[], &[]).is_err(), "an empty feed deletes nothing");
     assert_eq!(sync(&feeds[..10], &["--max-deleted", "0.6"]).unwrap(), [0, 0, 11, 10, 17]);
+    // the feed in a topic of several partitions: the last record of each key counts, and an empty one deletes
+    let products = unique("products");
+    create(&brokers, &products, 3, "compact");
+    let producer: BaseProducer = client(&brokers).create().unwrap();
+    let send = |n: usize, price: Option<f64>| {
+        let (key, line) = (format!("i{n}"), price.map(|price| item(n, price).to_string()));
+        let record = BaseRecord::to(&products).key(&key);
+        let record = if let Some(line) = &line { record.payload(line) } else { record };
+        producer.send(record).unwrap_or_else(|(e, _)| panic!("{e}"));
+    };
+    (1..20).for_each(|n| send(n, Some(9.0)));
+    (1..12).for_each(|n| send(n, Some(if n < 4 { 2.0 } else { 1.0 })));
+    (12..20).for_each(|n| send(n, None));
+    producer.flush(Duration::from_secs(10)).unwrap();
+    let from_topic = ["--kafka", &brokers, "--topic", &products];
+    let synced = sync_from(&from_topic).unwrap();
+    assert_eq!(synced, [1, 0, 0, 10, 18], "item i11 is new");
+    assert_eq!(sync_from(&from_topic).unwrap(), [0, 0, 0, 11, 18]);
+    let unknown = sync_from(&["--kafka", &brokers, "--topic", "nothing-here"]).unwrap_err();
+    assert!(unknown.contains("nothing-here") && unknown.contains("check its name"), "{unknown}");
     let twice = sync(&[item(1, 1.0), item(1, 2.0)], &["--max-deleted", "1"]).unwrap_err();
     assert!(twice.contains("feed.jsonl, line 2, item `i1`: the id came before"), "{twice}");
 }

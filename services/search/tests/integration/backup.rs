@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use souk::backup::{BackupContent, back_up, restore};
@@ -15,7 +15,7 @@ use souk_testing::databases::{ledger, on_postgres, on_sqlite, runtime, server_ur
 use tokio::task::spawn_blocking;
 use tokio::time::sleep;
 
-use crate::client::{COLOURS, HttpResponse, NUM, Running, SERVERS, config, shop};
+use crate::client::{COLOURS, HttpResponse, NUM, Running, SERVERS, TIMEOUT, config, shop};
 
 const IDS: usize = 50;
 /// Changes before the backup, and after it.
@@ -115,6 +115,26 @@ async fn run(sets: &[String], sets_after: &[String]) {
     let again = restored(&new_config, &address).await.unwrap_err().to_string();
     assert!(again.contains("has an index: give a new folder"), "{again}");
     begins_from_backup(home.path(), &sets, &address, &service).await;
+    if !is_kept {
+        let state = format!("search.state={}", home.path().join("second").display());
+        new_sets.push(&state);
+        refuses_another_stream(&config(new_home.path(), &new_sets)).await;
+    }
+}
+
+/// A replica of the lost shop does not follow the restored one, whose next changes are others.
+async fn refuses_another_stream(config: &Config) {
+    let lost = Running::of(config, "").await.unwrap();
+    let began = Instant::now();
+    loop {
+        let ready = lost.get("/readyz").await;
+        if ready.status == 503 && ready.body.contains("this catalogue's was") {
+            break;
+        }
+        assert!(began.elapsed() < TIMEOUT, "{}", ready.body);
+        sleep(Duration::from_millis(10)).await;
+    }
+    lost.stop().await;
 }
 
 /// A new replica begins with the newest backup, without the data folder, and follows the stream from there.

@@ -91,6 +91,11 @@ impl CatalogueTopic {
 }
 
 impl CatalogueStream for CatalogueTopic {
+    /// A topic that was deleted and created again under its name is not told apart.
+    fn id(&self) -> Answer<'_, String> {
+        Box::pin(async move { Ok(format!("topic {}", self.0.topic)) })
+    }
+
     fn append<'a>(&'a self, mutations: &'a [Mutation]) -> Answer<'a, u64> {
         Box::pin(async move {
             mutations.iter().try_for_each(Mutation::check)?;

@@ -6,6 +6,7 @@
 //! share a partition (for example, both keyed by the query id).
 
 mod catalogue_topic;
+mod feed;
 mod member;
 mod poll;
 mod topic;
@@ -22,6 +23,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 
 pub use self::catalogue_topic::CatalogueTopic;
+pub use self::feed::save_feed;
 use self::member::GroupMember;
 use self::poll::{Command, Poller};
 pub use self::topic::Topic;
