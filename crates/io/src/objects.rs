@@ -246,8 +246,8 @@ impl Objects {
     }
 }
 
-/// Path of a local copy of a folder in an object store, or of a folder with the one file that is there. Downloads it unless the cached copy has the same files. If the
-/// store is unreachable, returns the last copy.
+/// Path of a local copy of a folder in an object store, or of a folder with the one file that is there. Downloads it unless the cached copy has the same files. If they
+/// cannot be listed, returns the last copy.
 pub fn fetch_folder(address: &str) -> Result<PathBuf> {
     let objects = Objects::open(address)?;
     let home = cache_folder()?;
@@ -260,8 +260,9 @@ pub fn fetch_folder(address: &str) -> Result<PathBuf> {
     let known = fs::read(folder.join(LISTING)).ok().and_then(|text| serde_json::from_slice::<Vec<Object>>(&text).ok());
     let listed = match (objects.list(), &known) {
         (Ok(listed), _) => listed,
-        (Err(error @ Error::Upstream { .. }), Some(_)) => {
-            tracing::warn!(?error, address, "object store unreachable: using the copy fetched before");
+        // unreachable, or it does not let this process in any more
+        (Err(error), Some(_)) => {
+            tracing::warn!(?error, address, "cannot list the object store: using the copy fetched before");
             return Ok(folder);
         }
         (Err(error), _) => return Err(error),

@@ -244,6 +244,7 @@ pub struct SearchMetrics {
     pub stream_lag: Gauge,
     pub changes_skipped: IntCounter,
     pub recall: Gauge,
+    pub version_failing: IntGauge,
     pub events_dropped: IntCounter,
 }
 
@@ -271,6 +272,7 @@ pub static SEARCH: LazyLock<SearchMetrics> = LazyLock::new(|| {
         stream_lag: register(lag.expect("metric names are constants")),
         changes_skipped: counter("souk_catalogue_skipped_total", "Catalogue changes that the index does not accept"),
         recall: register(recall.expect("metric names are constants")),
+        version_failing: gauge("souk_version_failing", "1 if the last version to be served here could not be"),
         events_dropped: counter("souk_search_events_dropped_total", "Searches and clicks that could not be logged"),
     }
 });

@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde_json::json;
 use souk::config::SharedLedger;
-use souk::search::{OpenGeneration, ServingState};
+use souk::search::{OpenGeneration, ServingState, Unprepared};
 use souk::store::{Generation, Ledger, NewGeneration, NewVersion, Report, ServedVersion, Version, newest_offer};
+use souk::telemetry::SEARCH;
 use souk::{Error, Result};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
@@ -135,7 +136,8 @@ impl ModelRegistry {
         serving.swap(&version.version).await
     }
 
-    /// Serves a version that a trainer offers, if any. Rejects a version that cannot be served, and logs the reason.
+    /// Serves a version that a trainer offers, if any. Rejects a version that no replica could serve. Trouble of this replica alone, such
+    /// as a folder that it cannot see, is an error, and the version is tried again.
     pub async fn adopt(&self, serving: &Arc<ServingState>) -> Result<()> {
         let ledger = self.ledger().await?;
         let Some(version) = newest_offer(ledger.as_ref()).await? else { return Ok(()) };
@@ -145,23 +147,19 @@ impl ModelRegistry {
         }
         let Some(permit) = self.try_start_promotion() else { return Ok(()) };
         tracing::info!(version = version.version, "a trainer offers a version: building and serving it");
-        let outcome = match prepare_index(serving, &version).await {
+        let unprepared = match prepare_index(serving, &version).await {
             // while the index was built, another process may have served it, or a newer one: `follow` handles that
             Ok(_) if !is_offered(ledger.as_ref(), &version).await? => return Ok(()),
-            Ok(_) => self.promote(serving, &version, permit).await,
-            Err(error) => {
-                let outcome = Err(error);
-                self.record_outcome(&version.version, &outcome);
-                outcome
-            }
+            Ok(_) => return self.promote(serving, &version, permit).await,
+            Err(unprepared) => unprepared,
         };
-        match outcome {
-            Err(error @ (Error::Config { .. } | Error::Input { .. } | Error::Data { .. } | Error::Weights { .. })) => {
-                ledger.reject_version(&version.version).await?;
-                Err(error)
-            }
-            outcome => outcome,
+        let is_unfit = matches!(unprepared, Unprepared::Unfit(_));
+        let outcome = Err(unprepared.into());
+        self.record_outcome(&version.version, &outcome);
+        if is_unfit {
+            ledger.reject_version(&version.version).await?;
         }
+        outcome
     }
 
     /// Rolls back to the version served before `version`, if `version` is served. Does not wait for a running build.
@@ -203,11 +201,15 @@ impl ModelRegistry {
                 lock_ignoring_poison(&self.failures).insert(version.into(), error.to_string());
             }
         }
+        SEARCH.version_failing.set(i64::from(outcome.is_err()));
     }
 }
 
 /// Generation with an index of the version, built if missing.
-async fn prepare_index(serving: &Arc<ServingState>, version: &Version) -> Result<Arc<OpenGeneration>> {
+async fn prepare_index(
+    serving: &Arc<ServingState>,
+    version: &Version,
+) -> std::result::Result<Arc<OpenGeneration>, Unprepared> {
     serving.prepare(&version.version, &version.path, &version.fingerprint).await
 }
 

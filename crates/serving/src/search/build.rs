@@ -30,6 +30,8 @@ const PREBUILT: &str = "index";
 const NUM_CANARIES: usize = 8;
 const RECALL_QUERIES: usize = 256;
 const RECALL_K: usize = 10;
+/// The setting that a recall is compared with.
+const MIN_RECALL: &str = "search.min_recall";
 const MAX_WORDS: usize = 6;
 const PAGE: usize = 1000;
 
@@ -246,9 +248,14 @@ fn check_recall(snapshot: &Snapshot, model: &LoadedModel, settings: &SearchSetti
             "the new index has recall {recall:.3}, below the required {}: raise index.links or index.build_reach",
             settings.min_recall
         );
-        return Err(Error::config("search.min_recall", problem));
+        return Err(Error::config(MIN_RECALL, problem));
     }
     Ok(recall)
+}
+
+/// Whether a build failed because the new index finds too little.
+pub fn is_low_recall(error: &Error) -> bool {
+    matches!(error, Error::Config { place, .. } if place == MIN_RECALL)
 }
 
 fn vectors(texts: Vec<String>, kind: TextKind, model: &LoadedModel) -> Result<Vec<(String, Vec<f32>)>> {

@@ -114,7 +114,7 @@ impl ServingState {
             None => self.deps.note_stream(&id)?,
             Some(noted) if noted == id => {}
             Some(noted) => {
-                let problem = format!("the catalogue stream is `{id}`, and this catalogue's was `{noted}`");
+                let problem = format!("the catalogue stream was replaced by another one (`{id}` instead of `{noted}`)");
                 return Err(self.lose_stream(position, &problem)?);
             }
         }

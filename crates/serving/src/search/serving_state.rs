@@ -12,7 +12,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::task::spawn_blocking;
 
 use super::backend::point_alias;
-use super::build::{BuildContext, BuildProgress, ItemSource, build, prebuilt_index, run_in_background};
+use super::build::{BuildContext, BuildProgress, ItemSource, build, is_low_recall, prebuilt_index, run_in_background};
 use super::generation::{OpenGeneration, worker_lost};
 use super::model::LoadedModel;
 use super::record::GenerationRecord;
@@ -199,15 +199,20 @@ impl ServingState {
 
     /// Generation with the served items for a version, whose model is at `path` with this fingerprint; built if
     /// missing.
-    pub async fn prepare(self: &Arc<Self>, version: &str, path: &str, model: &str) -> Result<Arc<OpenGeneration>> {
+    pub async fn prepare(
+        self: &Arc<Self>,
+        version: &str,
+        path: &str,
+        model: &str,
+    ) -> std::result::Result<Arc<OpenGeneration>, Unprepared> {
         let check = |found: &str, path: &str| {
             if found == model {
                 return Ok(());
             }
-            Err(Error::input(format!(
+            Err(Unprepared::Unfit(Error::input(format!(
                 "version `{version}` was registered as model {model}, but {path} holds model {found}: register that \
                  model under another name"
-            )))
+            ))))
         };
         if let Some(generation) = self.version(version).await? {
             check(&generation.record().model, &generation.record().path)?;
@@ -219,8 +224,10 @@ impl ServingState {
         let build = async {
             // check the model before the long build
             let (state, place) = (self.clone(), path.to_owned());
-            check(&spawn_blocking(move || state.fingerprint(&place)).await.map_err(worker_lost)??, path)?;
-            self.build_generation(version, path, &building).await
+            let found = spawn_blocking(move || state.fingerprint(&place)).await.map_err(worker_lost)??;
+            check(&found, path)?;
+            let built = self.build_generation(version, path, &building).await;
+            built.map_err(|error| if is_low_recall(&error) { Unprepared::Unfit(error) } else { error.into() })
         };
         let built = build.await;
         *lock_ignoring_poison(&self.building) = None;
@@ -418,6 +425,29 @@ impl ServingState {
             remove_others(dir, &record.snapshot)?;
         }
         Ok(kept.iter().map(|(_, record)| record.catalogue).min().unwrap_or(0))
+    }
+}
+
+/// Why no index of a version can be served.
+#[derive(Debug)]
+pub enum Unprepared {
+    /// The version is another model than was registered, or its index finds too little: it will not be served anywhere.
+    Unfit(Error),
+    /// Trouble of this process, a disk, a network or a server, which may pass.
+    Trouble(Error),
+}
+
+impl From<Error> for Unprepared {
+    fn from(error: Error) -> Self {
+        Self::Trouble(error)
+    }
+}
+
+impl From<Unprepared> for Error {
+    fn from(unprepared: Unprepared) -> Self {
+        match unprepared {
+            Unprepared::Unfit(error) | Unprepared::Trouble(error) => error,
+        }
     }
 }
 

@@ -392,9 +392,8 @@ fn check_items(running: &Loop, searches: &[Daemon; 2], shopper: &Shopper) {
         assert!(matches!(answer, Some((200, _))), "{id}: {answer:?}");
     }
     let rounds = std::fs::read_dir(running.state().join("rounds")).unwrap();
-    let number = |path: PathBuf| path.file_name()?.to_str()?.parse::<u64>().ok();
-    let newest = rounds.filter_map(|round| number(round.unwrap().path())).max().unwrap();
-    let round = DataFolder::open(&running.state().join(format!("rounds/{newest}/shop"))).unwrap();
+    let shops = rounds.map(|round| round.unwrap().path().join("shop")).filter(|shop| shop.exists());
+    let round = DataFolder::open(&shops.max().unwrap()).unwrap();
     let known: BTreeSet<String> = round.items().unwrap().map(|item| item.unwrap().1.id).collect();
     let in_round: Vec<bool> = items.values().map(|id| known.contains(id)).collect();
     let num = in_round.iter().filter(|known| **known).count();

@@ -128,7 +128,7 @@ async fn refuses_another_stream(config: &Config) {
     let began = Instant::now();
     loop {
         let ready = lost.get("/readyz").await;
-        if ready.status == 503 && ready.body.contains("this catalogue's was") {
+        if ready.status == 503 && ready.body.contains("was replaced by another one") {
             break;
         }
         assert!(began.elapsed() < TIMEOUT, "{}", ready.body);

@@ -111,9 +111,14 @@ async fn promotes_under_load_and_rolls_back() {
 
 /// Offers a version as a trainer does.
 async fn offer(running: &Running, version: &str, model: &Path, passed: bool) {
+    offer_at(running, version, model, model, passed).await;
+}
+
+/// Offers a model as if it were in another folder.
+async fn offer_at(running: &Running, version: &str, model: &Path, folder: &Path, passed: bool) {
     let ledger = running.service.registry.ledger().await.unwrap();
     let fingerprint = running.service.serving.fingerprint(&model.to_string_lossy()).unwrap();
-    let (path, metrics) = (model.display().to_string(), json!({"gate": {"passed": passed}}));
+    let (path, metrics) = (folder.display().to_string(), json!({"gate": {"passed": passed}}));
     let (version, parent) = (version.to_owned(), None);
     let new = souk::store::NewVersion { version: version.clone(), path, fingerprint, parent, metrics };
     ledger.add_version(&new).await.unwrap();
@@ -149,6 +154,17 @@ async fn serves_offered_versions_but_not_rolled_back_ones() {
     assert_eq!(running.service.serving.served().record().version, "first");
     assert_eq!(state_of(&running, "passed").await, VersionState::RolledBack);
     assert_eq!(state_of(&running, "refused").await, VersionState::Candidate);
+    // a folder that this replica cannot see for a while
+    let unseen = home.path().join("unseen");
+    offer_at(&running, "unseen", &golden("st_last"), &unseen, true).await;
+    let began = Instant::now();
+    while !running.get("/metrics").await.body.contains("souk_version_failing 1") {
+        assert!(began.elapsed() < TIMEOUT, "{}", running.get("/models").await.body);
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(state_of(&running, "unseen").await, VersionState::Candidate, "the others may see it");
+    copy(&golden("st_last"), &unseen);
+    running.until_served("unseen").await;
     offer(&running, "next", &golden("st_last"), true).await;
     running.until_served("next").await;
     running.stop().await;
