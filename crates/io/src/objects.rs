@@ -173,37 +173,43 @@ impl Objects {
         Ok(())
     }
 
-    /// Uploads a local folder to the address.
+    /// Copies a local folder to the address, in the place of what is there. On a local disk it appears whole and durable, or not at all.
     pub fn send(&self, folder: &Path) -> Result<()> {
         let mut files = Vec::new();
         walk(folder, "", &mut files)?;
-        for Object { name, .. } in files {
-            let (from, failed) = (folder.join(&name), |e| self.failed(&name, "write it", e));
-            let mut file = File::open(&from).map_err(Error::store(&from, "open it"))?;
-            match &self.location {
-                Location::Local(root) => {
-                    let to = root.join(&name);
+        match &self.location {
+            Location::Local(root) => {
+                root.parent().map_or(Ok(()), fs::create_dir_all).map_err(Error::store(root, "create its folder"))?;
+                self.remove()?;
+                let out = AtomicDir::new(root)?;
+                for Object { name, .. } in files {
+                    let (from, to) = (folder.join(&name), out.staging.join(&name));
                     let copied = to.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::copy(&from, &to));
                     copied.map_err(Error::store(&to, "write it"))?;
                 }
-                Location::Remote { store, prefix } => {
-                    let key = key(prefix, &name);
-                    let upload = wait(store.put_multipart(&key))?.map_err(failed)?;
-                    let mut upload = WriteMultipart::new_with_chunk_size(upload, PART_BYTES as usize);
-                    loop {
-                        let mut part = Vec::new();
-                        let read = Read::by_ref(&mut file).take(PART_BYTES).read_to_end(&mut part);
-                        if read.map_err(Error::store(&from, "read it"))? == 0 {
-                            break;
-                        }
-                        wait(upload.wait_for_capacity(PARALLEL_UPLOADS))?.map_err(failed)?;
-                        wait(async { upload.put(part.into()) })?;
-                    }
-                    wait(upload.finish())?.map_err(failed)?;
-                }
+                out.finish()
+            }
+            Location::Remote { store, prefix } => {
+                files.iter().try_for_each(|file| self.upload(store.as_ref(), prefix, folder, &file.name))
             }
         }
-        Ok(())
+    }
+
+    fn upload(&self, store: &dyn ObjectStore, prefix: &Key, folder: &Path, name: &str) -> Result<()> {
+        let (from, failed) = (folder.join(name), |e| self.failed(name, "write it", e));
+        let mut file = File::open(&from).map_err(Error::store(&from, "open it"))?;
+        let upload = wait(store.put_multipart(&key(prefix, name)))?.map_err(failed)?;
+        let mut upload = WriteMultipart::new_with_chunk_size(upload, PART_BYTES as usize);
+        loop {
+            let mut part = Vec::new();
+            let read = Read::by_ref(&mut file).take(PART_BYTES).read_to_end(&mut part);
+            if read.map_err(Error::store(&from, "read it"))? == 0 {
+                break;
+            }
+            wait(upload.wait_for_capacity(PARALLEL_UPLOADS))?.map_err(failed)?;
+            wait(async { upload.put(part.into()) })?;
+        }
+        wait(upload.finish())?.map_err(failed).map(drop)
     }
 
     /// Deletes all files below the address, if any.
@@ -408,6 +414,10 @@ mod tests {
         assert_eq!(objects.read("inner/x.txt", 3..99).unwrap(), "lo");
         Objects::open(to.to_str().unwrap()).unwrap().send(&from).unwrap();
         assert_eq!(fs::read_to_string(to.join("inner/x.txt")).unwrap(), "hello");
+        // sent again, without a file: nothing of the first time is left
+        fs::remove_file(from.join("y.txt")).unwrap();
+        Objects::open(to.to_str().unwrap()).unwrap().send(&from).unwrap();
+        assert!(!to.join("y.txt").exists() && to.join("inner/x.txt").exists());
         let file = Objects::open(to.join("inner/x.txt").to_str().unwrap()).unwrap();
         assert_eq!((file.list().unwrap()[0].name.as_str(), file.read("", 0..2).unwrap()), ("", "he".into()));
         Objects::open(to.to_str().unwrap()).unwrap().remove().unwrap();

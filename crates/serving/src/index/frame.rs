@@ -60,8 +60,8 @@ impl Frames<'_> {
         let rest = &self.bytes[self.at..];
         let Some((head, rest)) = rest.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         if *head == [0; HEADER_BYTES] {
-            // after a crash, a file system can extend the file before it has written the bytes
-            return Ok(None);
+            // after a crash, a file system can extend the file before it has written the bytes; zeros before other bytes are damage
+            return if rest.iter().all(|byte| *byte == 0) { Ok(None) } else { Err(self.damage_error()) };
         }
         let number = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         let (length, sum) = (number(0) as usize, number(4));

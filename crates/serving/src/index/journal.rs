@@ -59,21 +59,7 @@ impl Journal {
             create_segment(dir, applied + 1)?;
             segments.push(applied + 1);
         }
-        let (mut end, mut last) = (0, segments[0] - 1);
-        for (at, first) in segments.iter().enumerate() {
-            let path = segment(dir, *first);
-            if *first != last + 1 {
-                return Err(Error::data(&path, None, format!("the changes from {} to {first} are missing", last + 1)));
-            }
-            let bytes = fs::read(&path).map_err(Error::store(&path, "read the journal"))?;
-            let mut frames = Frames { path: &path, bytes: &bytes, at: 0, next: *first };
-            while frames.next()?.is_some() {}
-            last = frames.next - 1;
-            end = frames.at as u64;
-            if end < bytes.len() as u64 && at + 1 < segments.len() {
-                return Err(frames.damage_error());
-            }
-        }
+        let Frontier { segments, end, last } = read_segments(dir, &segments)?;
         let path = segment(dir, segments[segments.len() - 1]);
         let file = OpenOptions::new().read(true).write(true).open(&path);
         let file = file.map_err(Error::store(&path, "open the journal"))?;
@@ -179,6 +165,39 @@ impl Journal {
     }
 }
 
+/// Where the segments of a journal end.
+struct Frontier {
+    segments: Vec<u64>,
+    end: u64,
+    last: u64,
+}
+
+/// Reads and checks all frames, and removes empty segments that a failed roll left.
+fn read_segments(dir: &Path, found: &[u64]) -> Result<Frontier> {
+    let mut frontier = Frontier { segments: Vec::new(), end: 0, last: found[0] - 1 };
+    let mut torn: Option<Error> = None;
+    for first in found {
+        let (path, last) = (segment(dir, *first), frontier.last);
+        let bytes = fs::read(&path).map_err(Error::store(&path, "read the journal"))?;
+        if bytes.is_empty() && *first <= last {
+            fs::remove_file(&path).map_err(Error::store(&path, "remove an empty segment"))?;
+            continue;
+        }
+        // only the last segment can have a torn frame
+        torn.take().map_or(Ok(()), Err)?;
+        if *first != last + 1 {
+            return Err(Error::data(&path, None, format!("the changes from {} to {first} are missing", last + 1)));
+        }
+        let mut frames = Frames { path: &path, bytes: &bytes, at: 0, next: *first };
+        while frames.next()?.is_some() {}
+        frontier.last = frames.next - 1;
+        frontier.end = frames.at as u64;
+        frontier.segments.push(*first);
+        torn = (frames.at < bytes.len()).then(|| frames.damage_error());
+    }
+    Ok(frontier)
+}
+
 fn is_old(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == OLD_EXTENSION)
 }
@@ -232,10 +251,15 @@ fn segment(dir: &Path, first: u64) -> PathBuf {
     dir.join(format!("{first:020}.{EXTENSION}"))
 }
 
+/// Creates a segment, or takes an empty one that was created in vain.
 fn create_segment(dir: &Path, first: u64) -> Result<File> {
     let path = segment(dir, first);
-    let file = File::options().read(true).write(true).create_new(true).open(&path);
+    let file = File::options().read(true).write(true).create(true).truncate(false).open(&path);
     let file = file.map_err(Error::store(&path, "create a journal segment"))?;
+    let bytes = file.metadata().map_err(Error::store(&path, "read its metadata"))?.len();
+    if bytes > 0 {
+        return Err(Error::data(&path, None, "has changes that no segment should have yet: move it out of the folder"));
+    }
     fsync(dir)?;
     Ok(file)
 }
@@ -329,6 +353,53 @@ mod tests {
         bytes.extend(again);
         fs::write(&path, &bytes).unwrap();
         assert!(Journal::open(&home.path().join("journal"), 0).err().unwrap().to_string().contains("damaged"));
+    }
+
+    #[test]
+    fn zeros_before_other_bytes_are_damage_and_zeros_at_the_end_are_a_torn_frame() {
+        let home = tempfile::tempdir().unwrap();
+        let dir = home.path().join("journal");
+        let mut journal = Journal::open(&dir, 0).unwrap();
+        journal.append("m1", &[put("a")], 1).unwrap();
+        let first = journal.end as usize;
+        journal.append("m1", &[put("b")], 2).unwrap();
+        let path = journal.path();
+        drop(journal);
+        let whole = fs::read(&path).unwrap();
+        let mut extended = whole.clone();
+        extended.extend([0; 100]);
+        fs::write(&path, &extended).unwrap();
+        assert_eq!(Journal::open(&dir, 0).unwrap().last(), 2);
+        let mut erased = whole.clone();
+        erased[..HEADER_BYTES].fill(0);
+        fs::write(&path, &erased).unwrap();
+        let error = Journal::open(&dir, 0).err().unwrap().to_string();
+        assert!(error.contains("damaged at byte 0"), "an acknowledged change was lost in silence: {error}");
+        erased = whole;
+        erased[first..first + HEADER_BYTES].fill(0);
+        fs::write(&path, &erased).unwrap();
+        assert!(Journal::open(&dir, 0).is_err());
+    }
+
+    #[test]
+    fn a_failed_roll_stops_neither_the_next_one_nor_the_next_start() {
+        let home = tempfile::tempdir().unwrap();
+        let mut journal = Journal::open(home.path(), 0).unwrap();
+        journal.append("m1", &[put("a")], 1).unwrap();
+        // what a roll leaves that could not sync the folder
+        fs::write(segment(home.path(), 2), []).unwrap();
+        journal.roll().unwrap();
+        journal.append("m1", &[put("b")], 2).unwrap();
+        fs::write(segment(home.path(), 3), []).unwrap();
+        journal.append("m1", &[put("c")], 4).unwrap();
+        drop(journal);
+        let mut journal = Journal::open(home.path(), 0).unwrap();
+        assert_eq!((journal.last(), journal.segments.as_slice()), (4, [1, 2].as_slice()));
+        assert!(!segment(home.path(), 3).exists());
+        journal.append("m1", &[put("d")], 5).unwrap();
+        assert_eq!(all(&Journal::open(home.path(), 0).unwrap(), 0).len(), 4);
+        fs::write(segment(home.path(), 6), "not a frame").unwrap();
+        assert!(journal.roll().unwrap_err().to_string().contains("has changes that no segment should have yet"));
     }
 
     #[test]
