@@ -16,6 +16,9 @@ use souk::search::{
     Arm, Channel, Comparison, Experiment, OpenGeneration, RankedHit, Rerank, Reranking, SearchParams, find, interleave,
 };
 use souk_http::{Fault, json_body, read};
+use tokio::runtime::Handle;
+use tokio::task::spawn_blocking;
+use tracing::{Instrument, Span};
 
 use crate::SearchService;
 use crate::events::{ShownHits, fresh_id, log_search};
@@ -29,6 +32,11 @@ use crate::shapes::{
 /// Number of hits that facets count, and number of values reported.
 const FACET_HITS: usize = 200;
 const FACET_VALUES: usize = 20;
+/// Deepest hit of hybrid search: it fuses two such lists in memory for each request.
+const MAX_FUSED: usize = 5000;
+/// Hits of a page without a filter that take less time than changing threads is worth.
+const MAX_SMALL_PAGE: usize = 200;
+
 /// A version, the channel to search, and whether the version's reranker orders the first hits.
 struct VersionChannel {
     generation: Arc<OpenGeneration>,
@@ -137,6 +145,13 @@ async fn run_search(
     request: &SearchRequest,
     k: usize,
 ) -> Result<Found, Fault> {
+    if matches!(target.channel, Channel::Hybrid(_)) && k > MAX_FUSED {
+        let problem = format!(
+            "and `k` ask for hit {k}, and hybrid search goes to hit {MAX_FUSED}: ask for less, narrow it with a filter, or search by vectors \
+             alone (\"hybrid\": false)"
+        );
+        return Err(Fault::unprocessable("offset", problem));
+    }
     let vector = match (&request.vector, &request.query, &target.channel) {
         (_, _, Channel::Lexical) => None,
         (Some(vector), _, _) => Some(unit(vector)?),
@@ -166,7 +181,12 @@ async fn run_search(
         channel: &target.channel,
         item_text: target.generation.item_text(),
     };
-    let mut hits = find(target.generation.index(), &params).await?;
+    let is_much = request.filter.is_some() || params.k > MAX_SMALL_PAGE;
+    let mut hits = if is_much {
+        find_aside(&target.generation, params).await?
+    } else {
+        find(target.generation.index(), &params).await?
+    };
     let mut reranked = None;
     if let Some((reranker, query, depth)) = reranker {
         let time = Duration::from_millis(service.settings().bounds.rerank_ms);
@@ -176,6 +196,29 @@ async fn run_search(
         hits.truncate(k);
     }
     Ok(Found { hits, reranked })
+}
+
+/// Searches on a thread of its own: so much work would hold up the other requests, and no deadline could end the wait for it.
+async fn find_aside(generation: &Arc<OpenGeneration>, params: SearchParams<'_>) -> Result<Vec<RankedHit>, Fault> {
+    let (generation, span, runtime) = (generation.clone(), Span::current(), Handle::current());
+    let (text, vector) = (params.text.map(str::to_owned), params.vector.map(<[f32]>::to_vec));
+    let (filter, channel) = (params.filter.cloned(), params.channel.clone());
+    let SearchParams { k, ef, .. } = params;
+    let work = move || {
+        let params = SearchParams {
+            text: text.as_deref(),
+            vector: vector.as_deref(),
+            k,
+            ef,
+            filter: filter.as_ref(),
+            channel: &channel,
+            item_text: generation.item_text(),
+        };
+        runtime.block_on(find(generation.index(), &params).instrument(span))
+    };
+    let found =
+        spawn_blocking(work).await.map_err(|e| souk::Error::device("a search ended without a result").because(e))?;
+    Ok(found?)
 }
 
 impl VersionChannel {

@@ -22,6 +22,8 @@ use souk_io::telemetry::SEARCH;
 use souk_lexical::ModelFusion;
 use souk_nn::encoder::{EncoderWorker, Text};
 
+/// Texts of one request that are encoded at once. A query that arrives meanwhile waits for a slice, not for a thousand items.
+const SLICE: usize = 32;
 /// Frames of the journal buffered while catching up.
 const MAX_PENDING_FRAMES: usize = 16;
 
@@ -150,7 +152,7 @@ impl OpenGeneration {
             known.iter().map(|value| self.decode_cached(value.as_deref()?)).collect();
         let missing: Vec<usize> = (0..texts.len()).filter(|at| vectors[*at].is_none()).collect();
         SEARCH.record_cache(texts.len() - missing.len(), missing.len());
-        if !missing.is_empty() {
+        for missing in missing.chunks(SLICE) {
             let made = self.encode(missing.iter().map(|at| texts[*at].to_owned()).collect(), kind).await?;
             let bytes = |vector: &[f32]| vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>().into();
             let entries: Vec<_> =
@@ -158,8 +160,8 @@ impl OpenGeneration {
             if let Err(error) = self.cache.put_many(&entries).await {
                 tracing::debug!(?error, "cannot write to the cache");
             }
-            for (at, vector) in missing.into_iter().zip(made) {
-                vectors[at] = Some(vector);
+            for (at, vector) in missing.iter().zip(made) {
+                vectors[*at] = Some(vector);
             }
         }
         Ok(vectors.into_iter().flatten().collect())

@@ -214,3 +214,21 @@ async fn a_lost_stream_is_named() {
     assert!(running.ids(json!({"query": "green canoe", "k": NUM + 2})).await.contains(&"n1".to_owned()));
     running.stop().await;
 }
+
+/// Items are encoded in slices, between which queries have their turn: a write never fills the encoder's queue.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_write_takes_little_of_the_queue() {
+    let home = shop();
+    let running = replica(home.path(), "a", &["worker.queue_texts=40"]).await;
+    let items: Vec<Value> = (0..500).map(|n| json!({"id": format!("n{n}"), "title": format!("canoe {n}")})).collect();
+    let (written, found) = tokio::join!(running.ask("PUT /items", json!({"items": items})), async {
+        let mut found = Vec::new();
+        for n in 0..20 {
+            found.push(running.ask("POST /search", json!({"query": format!("lamp {n}"), "k": 1})).await.status);
+        }
+        found
+    });
+    assert_eq!(written.status, 200, "{}", written.body);
+    assert_eq!(found, [200; 20]);
+    running.stop().await;
+}

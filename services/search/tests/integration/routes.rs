@@ -192,6 +192,7 @@ async fn rejects_invalid_requests() {
         ("POST /search", json!({"query": "a", "k": 0}), 422, "k"),
         ("POST /search", json!({"query": "a", "k": 1001}), 422, "k"),
         ("POST /search", json!({"query": "a", "offset": 10_001}), 422, "offset"),
+        ("POST /search", json!({"query": "a", "offset": 4_991, "hybrid": true}), 422, "offset"),
         ("POST /search", json!({"query": "a", "hybrid": {"dense": -1}}), 422, "hybrid"),
         ("POST /search", json!({"query": "a", "hybrid": {"terms": 1, "constant": 60}}), 422, "hybrid"),
         ("POST /search", json!({"query": "a", "filter": {"must": [{"field": "price"}]}}), 422, "filter"),
