@@ -58,7 +58,7 @@ impl OpenIndex {
 /// Writer of a new generation's items.
 pub enum IndexWriter {
     Embedded(Box<Builder>),
-    Remote(remote::CollectionWriter),
+    Remote(Box<remote::CollectionWriter>),
 }
 
 impl IndexWriter {
@@ -81,7 +81,7 @@ impl IndexWriter {
             }
             IndexBackend::Milvus(milvus) => {
                 let content = RemoteContent { record, model, lexical: settings.lexical };
-                remote::CollectionWriter::open(milvus, content, index).map(Self::Remote)
+                remote::CollectionWriter::open(milvus, content, index).map(|writer| Self::Remote(Box::new(writer)))
             }
         }
     }
