@@ -30,7 +30,8 @@ impl RoundCatalogue<'_> {
     /// The data folder of the round in this folder; written when the round begins.
     pub fn open(&self, round: &Path) -> Result<DataFolder> {
         let out = round.join(FOLDER);
-        if !out.exists() {
+        // a killed process leaves an empty folder
+        if !out.join(CORPUS).exists() {
             let changed = self.runtime.block_on(ChangedCatalogue::read(self.stream))?;
             let folder = AtomicDir::new(&out)?;
             self.write(&changed, &folder.staging)?;
@@ -145,7 +146,8 @@ mod tests {
             (ids.join(" "), judged.join(" "))
         };
         for round in ["1", "2"] {
-            fs::create_dir(home.path().join(round)).unwrap();
+            // as a process leaves it that was killed while it wrote the folder
+            fs::create_dir_all(home.path().join(round).join(FOLDER)).unwrap();
         }
         assert_eq!(open(&[], "1"), ("a b".into(), "a b".into()));
         let changes = [put("{\"_id\":\"c\"}"), Mutation::Delete("a".into())];
