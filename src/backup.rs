@@ -31,7 +31,7 @@ const BATCH: usize = 1000;
 /// Time that a question for the stream's end may take; a read without news waits for it.
 const NO_PATIENCE: Duration = Duration::ZERO;
 
-/// What a backup holds.
+/// Description of a backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackupContent {
     /// The served version.
@@ -53,7 +53,7 @@ impl BackupContent {
 pub struct FinishedBackup {
     /// Its address.
     pub address: String,
-    /// What it holds.
+    /// Its description.
     pub content: BackupContent,
     /// Its files.
     pub size: BackupSize,
@@ -137,8 +137,9 @@ fn restore_parts(content: &BackupContent, backup: &Backup, target: Target<'_>, r
     let at = match (content.topic, &config.catalogue.topic) {
         (None, None) => InstalledAt::SavedPosition,
         (Some(saved), Some(topic)) => {
-            let end = runtime.block_on(stream.read(0, 1, NO_PATIENCE))?.end;
-            if end >= saved {
+            let (id, end) = (runtime.block_on(stream.id())?, runtime.block_on(stream.read(0, 1, NO_PATIENCE))?.end);
+            let is_same = content.search.stream.as_ref().is_none_or(|saved| *saved == id);
+            if is_same && end >= saved && end > 0 {
                 tracing::info!(topic, end, "the topic has the changes of the backup");
                 InstalledAt::SavedPosition
             } else if end == 0 {
@@ -147,7 +148,8 @@ fn restore_parts(content: &BackupContent, backup: &Backup, target: Target<'_>, r
                 InstalledAt::Start
             } else {
                 let problem = format!(
-                    "`{topic}` has {end} changes, but the backup was made after {saved}: name the topic of the backup, or a new one"
+                    "`{topic}` has {end} changes already, which are not those of the backup ({saved} changes of another topic, or of this one \
+                     before it was deleted): name the topic of the backup, or a new one"
                 );
                 return Err(Error::config("catalogue.topic", problem));
             }

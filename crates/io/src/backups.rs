@@ -107,7 +107,7 @@ impl Backups {
         Ok(self.files()?.into_iter().filter_map(name_of).collect())
     }
 
-    /// Files below the address, by name.
+    /// Names of the files below the address, sorted.
     fn files(&self) -> Result<Vec<String>> {
         if !is_remote(&self.address) && !Path::new(&self.address).exists() {
             return Ok(Vec::new());

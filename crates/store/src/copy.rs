@@ -136,7 +136,7 @@ const TABLES: [Table; 10] = [
     },
 ];
 
-/// What a copy of a ledger holds.
+/// Summary of a ledger's copy.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LedgerCopy {
     pub num_rows: u64,

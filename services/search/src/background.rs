@@ -10,6 +10,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::sleep;
 
 use crate::SearchService;
+use crate::state::NUM_RECENT;
 
 const RECALL_K: usize = 10;
 /// Time before a failed read of the catalogue stream is tried again.
@@ -110,7 +111,8 @@ async fn measure(service: &Arc<SearchService>) -> souk::Result<()> {
     if !recent.is_empty() && served.record().recall.is_some() {
         // brute force over all items for each query: run it outside of the request threads
         let runtime = Handle::current();
-        let asked = service.settings().recall;
+        // a few queries measure too little to change anything by them
+        let asked = if recent.len() < NUM_RECENT { 0.0 } else { service.settings().recall };
         let recall = spawn_blocking(move || runtime.block_on(served.index().hold_recall(&recent, RECALL_K, asked)));
         SEARCH
             .recall

@@ -158,6 +158,7 @@ impl ModelRegistry {
         self.record_outcome(&version.version, &outcome);
         if is_unfit {
             ledger.reject_version(&version.version).await?;
+            SEARCH.version_failing.set(0);
         }
         outcome
     }

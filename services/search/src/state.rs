@@ -17,7 +17,7 @@ use crate::registry::ModelRegistry;
 /// Time that a read waits for a catalogue change.
 const MAX_CATCH_UP: Duration = Duration::from_secs(2);
 /// Number of recent queries kept to measure recall.
-const NUM_RECENT: usize = 64;
+pub const NUM_RECENT: usize = 64;
 
 pub struct SearchService {
     pub front: Arc<Front>,

@@ -123,11 +123,12 @@ impl Snapshot {
         self.base_ef.store(base_ef, Ordering::Relaxed);
     }
 
-    /// Makes searches as wide as these queries need for the asked recall, and returns their recall from then on.
+    /// Widens searches until these queries have the asked recall, and returns their recall from then on. Never narrows them: a few easy
+    /// queries say little about the others.
     pub fn hold_recall(&self, vectors: &[Vec<f32>], k: usize, asked: f64) -> Result<f64> {
-        let exact = self.exact_neighbors(vectors, k)?;
+        let (exact, least) = (self.exact_neighbors(vectors, k)?, self.base_ef());
         let mut recall = 1.0;
-        for base_ef in BASE_EFS {
+        for base_ef in BASE_EFS.into_iter().filter(|base_ef| *base_ef >= least) {
             recall = self.measure(vectors, &exact, |vector| VectorQuery {
                 vector,
                 k,

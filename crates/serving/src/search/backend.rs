@@ -80,8 +80,8 @@ impl IndexWriter {
                 Ok(Self::Embedded(Box::new(builder)))
             }
             IndexBackend::Milvus(milvus) => {
-                let content = RemoteContent { record, model, lexical: settings.lexical };
-                remote::CollectionWriter::open(milvus, content, index).map(|writer| Self::Remote(Box::new(writer)))
+                let writer = remote::CollectionWriter::open(milvus, record, model, settings.lexical, index)?;
+                Ok(Self::Remote(Box::new(writer)))
             }
         }
     }
@@ -99,14 +99,6 @@ impl IndexWriter {
             Self::Remote(writer) => writer.finish(),
         }
     }
-}
-
-/// What a new collection on a server is for.
-#[cfg_attr(not(feature = "milvus"), allow(dead_code, reason = "used by the Milvus client only"))]
-pub struct RemoteContent<'a> {
-    record: &'a GenerationRecord,
-    model: &'a LoadedModel,
-    lexical: Option<LexicalOptions>,
 }
 
 /// Points the server's alias to the served collection.
@@ -141,8 +133,13 @@ mod remote {
     }
 
     impl CollectionWriter {
-        pub fn open(settings: &MilvusSettings, content: RemoteContent<'_>, index: &IndexSettings) -> Result<Self> {
-            let RemoteContent { record, model, lexical } = content;
+        pub fn open(
+            settings: &MilvusSettings,
+            record: &GenerationRecord,
+            model: &LoadedModel,
+            lexical: Option<LexicalOptions>,
+            index: &IndexSettings,
+        ) -> Result<Self> {
             let (name, item_text) = (collection(&record.generation), model.item_text());
             let (model, dimensions) = (model.fingerprint.as_str(), model.dimensions);
             let content = CollectionContent { model, dimensions, item_text, lexical };
@@ -200,7 +197,13 @@ mod remote {
     pub enum CollectionWriter {}
 
     impl CollectionWriter {
-        pub fn open(_: &MilvusSettings, _: RemoteContent<'_>, _: &IndexSettings) -> Result<Self> {
+        pub fn open(
+            _: &MilvusSettings,
+            _: &GenerationRecord,
+            _: &LoadedModel,
+            _: Option<LexicalOptions>,
+            _: &IndexSettings,
+        ) -> Result<Self> {
             Err(missing())
         }
 

@@ -55,7 +55,7 @@ fn a_shop_with_a_kafka_topic_is_restored() {
     });
 }
 
-/// What a writer knows of each id after each acknowledged change.
+/// Each acknowledged change of a writer: its position, the id, and the item, unless it was deleted.
 type History = Vec<(u64, String, Option<Value>)>;
 
 async fn run(sets: &[String], sets_after: &[String]) {
@@ -116,9 +116,19 @@ async fn run(sets: &[String], sets_after: &[String]) {
     assert!(again.contains("has an index: give a new folder"), "{again}");
     begins_from_backup(home.path(), &sets, &address, &service).await;
     if !is_kept {
+        refuses_a_used_topic(&new_sets, &address).await;
         let state = format!("search.state={}", home.path().join("second").display());
         new_sets.push(&state);
         refuses_another_stream(&config(new_home.path(), &new_sets)).await;
+    }
+}
+
+/// If the restored shop has a topic, it has the restored changes now, which another restored shop must not take for its own.
+async fn refuses_a_used_topic(sets: &[&str], address: &str) {
+    if sets.iter().any(|set| set.starts_with("catalogue.topic")) {
+        let home = tempfile::tempdir().unwrap();
+        let error = restored(&config(home.path(), sets), address).await.unwrap_err().to_string();
+        assert!(error.contains("name the topic of the backup, or a new one"), "{error}");
     }
 }
 

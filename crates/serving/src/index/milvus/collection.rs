@@ -48,7 +48,7 @@ pub struct Milvus {
     pub(super) fields: OnceCell<Vec<Field>>,
 }
 
-/// What a collection has: vectors of a model, and terms of items' texts if they are searched by terms.
+/// Content of a collection: vectors of a model, and the terms of items' texts if they are searched by terms.
 #[derive(Clone, Copy)]
 pub struct CollectionContent<'a> {
     /// Fingerprint.
@@ -423,11 +423,6 @@ impl Index for Milvus {
     }
 
     fn recall<'a>(&'a self, vectors: &'a [Vec<f32>], k: usize) -> Answer<'a, f64> {
-        Box::pin(self.measure_recall(vectors, k))
-    }
-
-    /// The width of a search is the server's.
-    fn hold_recall<'a>(&'a self, vectors: &'a [Vec<f32>], k: usize, _asked: f64) -> Answer<'a, f64> {
         Box::pin(self.measure_recall(vectors, k))
     }
 }

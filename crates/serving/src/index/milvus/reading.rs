@@ -9,7 +9,7 @@ use super::layout::{ID, ITEM, VECTOR};
 use crate::index::Page;
 use crate::index::columns::{Columns, Field};
 use crate::index::vector_query::VectorQuery;
-use milvus::v2::prelude::ResultRow;
+use milvus::v2::prelude::{QueryResults, ResultRow};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
@@ -19,18 +19,23 @@ const MAX_RECALL_ITEMS: usize = 100_000;
 const FIELD_ITEMS: usize = 10_000;
 
 impl Milvus {
-    /// Page of items; the mark is the last id of the previous page.
-    pub(super) async fn read_page(&self, after: Option<&str>, limit: usize) -> Result<Page> {
+    /// Some fields of the rows after an id, and how many rows were asked for in the end: as many as fit in one answer.
+    async fn rows_after(&self, after: Option<&str>, fields: &[&str], limit: usize) -> Result<(QueryResults, usize)> {
         let expression = after.map_or(String::new(), |mark| format!("{ID} > {}", quoted(mark)));
         let mut limit = limit.clamp(1, READ_CHUNK);
-        let results = loop {
-            let query = RowQuery { expression: expression.clone(), fields: &[ITEM, VECTOR], limit: Some(limit) };
+        loop {
+            let query = RowQuery { expression: expression.clone(), fields, limit: Some(limit) };
             match self.client.query(&query).await? {
-                Some(results) => break results,
+                Some(results) => return Ok((results, limit)),
                 None if limit > 1 => limit /= 2,
                 None => return Err(self.client.unexpected("returned an item longer than the client accepts")),
             }
-        };
+        }
+    }
+
+    /// Page of items; the mark is the last id of the previous page.
+    pub(super) async fn read_page(&self, after: Option<&str>, limit: usize) -> Result<Page> {
+        let (results, limit) = self.rows_after(after, &[ITEM, VECTOR], limit).await?;
         let mut items = Vec::with_capacity(limit);
         let mut visit = |row: &ResultRow<'_>| {
             let vector = row.get_float_vector(VECTOR).map_err(|e| self.client.failed("read items", e))?;
@@ -93,16 +98,7 @@ impl Milvus {
     pub(super) async fn read_fields(&self) -> Result<Vec<Field>> {
         let (mut columns, mut after, mut num): (Columns, Option<String>, usize) = (Columns::default(), None, 0);
         while num < FIELD_ITEMS {
-            let expression = after.as_deref().map_or(String::new(), |mark| format!("{ID} > {}", quoted(mark)));
-            let mut limit = READ_CHUNK;
-            let results = loop {
-                let query = RowQuery { expression: expression.clone(), fields: &[ITEM], limit: Some(limit) };
-                match self.client.query(&query).await? {
-                    Some(results) => break results,
-                    None if limit > 1 => limit /= 2,
-                    None => return Err(self.client.unexpected("returned an item longer than the client accepts")),
-                }
-            };
+            let (results, limit) = self.rows_after(after.as_deref(), &[ITEM], READ_CHUNK).await?;
             let before = num;
             let mut visit = |row: &ResultRow<'_>| {
                 let item = self.item(row)?;
