@@ -91,7 +91,7 @@ fn remove_if_new(is_new: bool, out: &Path) {
 }
 
 /// Syncs a folder and everything in it to disk.
-fn fsync_all(folder: &Path) -> Result<()> {
+pub fn fsync_all(folder: &Path) -> Result<()> {
     for entry in fs::read_dir(folder).map_err(Error::store(folder, "list the folder"))? {
         let entry = entry.map_err(Error::store(folder, "list the folder"))?;
         match entry.file_type().map_err(Error::store(folder, "list the folder"))? {
@@ -118,6 +118,18 @@ pub fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
     path.parent().map_or(Ok(()), fsync)
 }
 
+/// Creates a folder and those above it that are missing, durably.
+pub fn create_folder(path: &Path) -> Result<()> {
+    let missing = path.ancestors().take_while(|folder| !folder.as_os_str().is_empty() && !folder.exists()).count();
+    fs::create_dir_all(path).map_err(Error::store(path, "create the folder"))?;
+    for folder in path.ancestors().take(missing) {
+        // a new entry of the folder above
+        let above = folder.parent().filter(|above| !above.as_os_str().is_empty());
+        fsync(above.unwrap_or(Path::new(".")))?;
+    }
+    Ok(())
+}
+
 /// Syncs one file, or the entries of one folder, to disk.
 pub fn fsync(path: &Path) -> Result<()> {
     File::open(path).and_then(|file| file.sync_all()).map_err(Error::store(path, "write it to disk"))
@@ -126,7 +138,7 @@ pub fn fsync(path: &Path) -> Result<()> {
 /// Creates the folder; returns whether it is new. A folder with entries is an error and stays as it is.
 pub fn create_empty_dir(out: &Path) -> Result<bool> {
     let is_new = !out.exists();
-    fs::create_dir_all(out).map_err(Error::store(out, "create the folder"))?;
+    create_folder(out)?;
     let mut entries = fs::read_dir(out).map_err(Error::store(out, "list the folder"))?;
     match entries.next() {
         Some(_) => Err(Error::config(out.display(), "is not empty: give a new folder")),

@@ -5,13 +5,12 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::atomic_dir::{AtomicDir, write_json_atomic};
+use crate::atomic_dir::{AtomicDir, create_folder, fsync_all, write_json_atomic};
 use crate::checksummed::Checksum;
 use crate::error::{Error, Result};
 use crate::objects::{Objects, is_remote};
@@ -61,11 +60,10 @@ impl Backups {
 
     /// Begins a backup. What goes to an object store is collected in a folder of `workspace` first.
     pub fn begin(&self, workspace: &Path) -> Result<NewBackup> {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |now| now.as_millis() as i64);
-        let name = time::format(now).replace(['-', ':'], "");
+        let name = time::format(time::now()).replace(['-', ':'], "");
         let address = format!("{}/{name}", self.address);
         let home = if is_remote(&address) { workspace } else { Path::new(&self.address) };
-        fs::create_dir_all(home).map_err(Error::store(home, "create the folder"))?;
+        create_folder(home)?;
         let dir = AtomicDir::new(&home.join(name))?;
         let backup = NewBackup { address, dir };
         let files = backup.files();
@@ -189,15 +187,14 @@ impl Backup {
 
     /// Copies a folder of the backup to `to`, durably, and checks each file.
     pub fn fetch(&self, part: &str, to: &Path) -> Result<()> {
-        fs::create_dir_all(to).map_err(Error::store(to, "create the folder"))?;
+        create_folder(to)?;
         for (name, rest, expected) in self.part(part) {
             let path = to.join(rest);
             path.parent().map_or(Ok(()), fs::create_dir_all).map_err(Error::store(&path, "create its folder"))?;
             let mut file = File::create(&path).map_err(Error::store(&path, "create it"))?;
             self.check_file(name, expected, |part| file.write_all(part).map_err(Error::store(&path, "write it")))?;
-            file.sync_all().map_err(Error::store(&path, "write it to disk"))?;
         }
-        Ok(())
+        fsync_all(to)
     }
 
     /// Reads all files and compares them with their checksums.

@@ -129,6 +129,13 @@ pub trait CatalogueStream: Send + Sync {
     /// have been appended.
     fn append<'a>(&'a self, mutations: &'a [Mutation]) -> Answer<'a, u64>;
 
+    /// Appends mutations if none of their items has changed after the position `unchanged_since`; returns none if one has.
+    fn append_if<'a>(&'a self, _mutations: &'a [Mutation], _unchanged_since: u64) -> Answer<'a, Option<u64>> {
+        let problem = "conditional writes need the catalogue's changes in the ledger, and here they are in a Kafka topic: leave out \
+                       `if_position`";
+        Box::pin(async move { Err(Error::input(problem)) })
+    }
+
     /// Reads about `limit` mutations after a position. Waits up to `patience` for the first one.
     fn read(&self, after: u64, limit: usize, patience: Duration) -> Answer<'_, StreamPage>;
 }

@@ -12,6 +12,7 @@ pub mod catalogue_stream;
 pub mod changed_catalogue;
 pub mod checksummed;
 pub mod cores;
+pub mod disk;
 pub mod domain;
 pub mod error;
 pub mod fnv;
@@ -23,6 +24,7 @@ pub mod shuffle;
 pub mod splitmix;
 pub mod telemetry;
 pub mod time;
+pub mod tls;
 pub mod typo;
 pub mod ubi;
 

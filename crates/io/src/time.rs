@@ -2,6 +2,7 @@
 //! `2026-01-31T10:00:00.000Z`, `...+0000`, `2026-01-31 10:00:00.5`, or a date alone. Without an offset, UTC is assumed.
 
 use std::ops::Range;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use jiff::SignedDuration;
 use jiff::civil::{DateTime, Time, date};
@@ -10,6 +11,11 @@ use jiff::fmt::temporal::Pieces;
 const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 /// Years 0000 to 9999: those of four digits.
 const WRITABLE: Range<i64> = -62_167_219_200_000..253_402_300_800_000;
+
+/// The present time.
+pub fn now() -> i64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_millis() as i64)
+}
 
 /// Whether `format` writes this time in a form that `parse` reads back.
 pub fn is_writable(time: i64) -> bool {

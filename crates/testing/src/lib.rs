@@ -5,6 +5,7 @@
 pub mod databases;
 pub mod fake_judge;
 pub mod http_client;
+pub mod power_loss;
 pub mod small_shop;
 
 use std::path::{Path, PathBuf};
@@ -35,9 +36,9 @@ pub fn model(name: &str) -> PathBuf {
     cache.join("models").join(name)
 }
 
-/// Copies a folder with all that is in it.
+/// Copies all that is in a folder into another one.
 pub fn copy_folder(from: &Path, to: &Path) {
-    std::fs::create_dir(to).unwrap();
+    std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let from = entry.unwrap().path();
         let to = to.join(from.file_name().unwrap());

@@ -133,6 +133,14 @@ impl<'a> Fetched<'a> {
         name.to_str().unwrap_or_default()
     }
 
+    /// Time at which the broker appended the message, in milliseconds since 1970, if the topic keeps that instead of the producer's time.
+    pub fn append_time(&self) -> Option<i64> {
+        let mut kind = rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_NOT_AVAILABLE;
+        // SAFETY: the message is valid, and the function writes the kind of its time.
+        let time = unsafe { rd::rd_kafka_message_timestamp(self.message, &raw mut kind) };
+        (kind == rd::rd_kafka_timestamp_type_t::RD_KAFKA_TIMESTAMP_LOG_APPEND_TIME).then_some(time)
+    }
+
     /// The message; empty if it has no payload.
     pub fn payload(&self) -> &'a [u8] {
         let (start, length): (*const c_void, usize) = (self.message.payload, self.message.len);

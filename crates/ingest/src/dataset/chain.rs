@@ -16,7 +16,7 @@ use super::join::{JoinCounts, Joiner, JoinerState, WaitingEvent, Window};
 use super::shard::{CommitBuffer, QUERIES, SEEN, WAITING, read_queries, read_seen};
 use super::strength::Strength;
 use crate::log::{Lane, Position};
-use souk_io::atomic_dir::write_json_atomic;
+use souk_io::atomic_dir::{create_folder, write_json_atomic};
 use souk_io::checksummed::{Checksum, read_json_lines};
 use souk_io::error::{Error, Result};
 
@@ -240,7 +240,7 @@ impl Chain {
     /// Opens the chain at its end and restores the joiner's state.
     pub fn open(home: &Path, lane: &Lane, window: &Window, strength: &Strength) -> Result<(Self, Joiner)> {
         let folder = home.join(lane.name());
-        fs::create_dir_all(&folder).map_err(Error::store(&folder, "create the folder"))?;
+        create_folder(&folder)?;
         remove_abandoned(&folder)?;
         let commits = Commits::list(&folder)?;
         let mut joiner = Joiner::new(lane.clone(), window.clone(), strength.clone());

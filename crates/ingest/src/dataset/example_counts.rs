@@ -50,7 +50,9 @@ impl ExampleCounts {
             let known = counts.end();
             for (_, folder) in commits.numbered().filter(|(number, _)| *number >= known) {
                 let commit = Commit::load(folder)?;
-                counts.commits.push((commit.state.now, commit.counts.examples));
+                // log time also moves back, if some records had a wrong time
+                let latest = counts.commits.last().map_or(i64::MIN, |(now, _)| *now);
+                counts.commits.push((commit.state.now.max(latest), commit.counts.examples));
             }
         }
         Ok(())

@@ -4,7 +4,6 @@
 //! the joiner's state at that point, and later messages are read again.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +19,7 @@ use super::lane_threads::{LaneReport, LaneTask, LaneThreads};
 use super::settings::IngestSettings;
 use super::shard::DEAD;
 use crate::log::{DeadLetter, Lane, LogSource, Position, Resume, Signal};
+use souk_io::atomic_dir::create_folder;
 use souk_io::checksummed::read_json_lines;
 use souk_io::error::{Error, Result};
 use souk_io::telemetry::LOG;
@@ -92,7 +92,7 @@ impl<'a> Ingest<'a> {
     /// commit.
     pub fn new(home: &Path, settings: IngestSettings, open: OpenSource<'a>, stop: Arc<AtomicBool>) -> Result<Self> {
         settings.check()?;
-        fs::create_dir_all(home).map_err(Error::store(home, "create the folder"))?;
+        create_folder(home)?;
         Ok(Self { home: home.into(), settings, open, stop })
     }
 

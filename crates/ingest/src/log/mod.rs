@@ -15,6 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use souk_io::error::{Error, Result};
+use souk_io::time;
 
 /// One ordered stream within a source: a file with its rotations, or one partition of a topic.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -89,6 +90,8 @@ pub struct MessageBatch {
     parts: Arc<[String]>,
     bytes: Vec<u8>,
     entries: Vec<Entry>,
+    /// When this process began to fill it, in milliseconds since 1970.
+    read_at: i64,
 }
 
 struct Entry {
@@ -97,6 +100,8 @@ struct Entry {
     part: usize,
     offset: u64,
     next: u64,
+    /// When the broker appended it, if known.
+    appended_at: Option<i64>,
 }
 
 /// Raw message from the log.
@@ -107,11 +112,14 @@ pub struct Message<'a> {
     pub offset: u64,
     /// Offset of the message after this one.
     pub next: u64,
+    /// When the broker appended it, or else when it was read: nothing in it happened later, unless a clock is wrong.
+    pub logged_at: i64,
 }
 
 impl MessageBatch {
     fn new(lane: Lane, parts: Arc<[String]>) -> Self {
-        Self { lane, finishes_earlier_parts: false, parts, bytes: Vec::new(), entries: Vec::new() }
+        let read_at = time::now();
+        Self { lane, finishes_earlier_parts: false, parts, bytes: Vec::new(), entries: Vec::new(), read_at }
     }
 
     /// Makes room for messages of so many bytes together.
@@ -119,10 +127,10 @@ impl MessageBatch {
         Self { bytes: Vec::with_capacity(num_bytes), ..Self::new(lane, parts.clone()) }
     }
 
-    fn push(&mut self, payload: &[u8], part: usize, offset: u64, next: u64) {
+    fn push(&mut self, payload: &[u8], part: usize, offset: u64, appended_at: Option<i64>) {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(payload);
-        self.entries.push(Entry { start, end: self.bytes.len(), part, offset, next });
+        self.entries.push(Entry { start, end: self.bytes.len(), part, offset, next: offset + 1, appended_at });
     }
 
     pub fn len(&self) -> usize {
@@ -143,6 +151,7 @@ impl MessageBatch {
             part: &self.parts[entry.part],
             offset: entry.offset,
             next: entry.next,
+            logged_at: entry.appended_at.unwrap_or(self.read_at),
         })
     }
 }

@@ -18,6 +18,7 @@ use souk_io::catalogue::Catalogue;
 use souk_io::error::Result;
 use souk_io::shuffle::{Draw, Order};
 use souk_io::ubi::{Action, EventRecord, QueryRecord};
+use souk_testing::copy_folder;
 
 const ITEMS: u64 = 50;
 
@@ -415,4 +416,41 @@ fn examples_of_unknown_items_are_counted_and_dropped() {
     assert_eq!(items, [1, 0, 1, 0]);
     let order = Order { seed: 0, block: None };
     assert_eq!(draw(&examples, order, 0).take(8).count(), 8);
+}
+
+/// Commits that an earlier version wrote are read and continued: `tests/golden/formats/ingest` has some. To write them anew, remove that
+/// folder and set `REGENERATE=1`.
+#[test]
+fn commits_of_an_earlier_version_are_continued() {
+    let home = tempfile::tempdir().unwrap();
+    let (kept, lane) = (souk_testing::golden("formats/ingest"), "examples/file-logs.ndjson");
+    if std::env::var_os("REGENERATE").is_some() && !kept.exists() {
+        shop(home.path(), 30);
+        ingest(home.path(), 40).unwrap();
+        copy_folder(&home.path().join(lane), &kept.join(lane));
+    }
+    shop(home.path(), 0);
+    copy_folder(&kept.join(lane), &home.path().join(lane));
+    assert_eq!(examples(home.path()).len(), 30);
+    // a click on a search of that time, in another file
+    let click = EventRecord {
+        action: Action::Click,
+        query_id: "q29".into(),
+        client_id: "c".into(),
+        item: "i7".into(),
+        position: Some(2),
+        time: 1_700_000_040_000,
+        text: None,
+    };
+    let mut log = Vec::new();
+    click.write("shop", &mut log);
+    log.push(b'\n');
+    let path = home.path().join("logs.ndjson");
+    fs::write(&path, log).unwrap();
+    let files = FileSettings { paths: vec![path], follow: false, on_gap: OnGap::Skip };
+    let open = move |resume| -> Result<Box<dyn LogSource>> { Ok(Box::new(FileSource::open(files.clone(), resume)?)) };
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut ingest = Ingest::new(&home.path().join("examples"), settings(1), Box::new(open), stop).unwrap();
+    assert_eq!(ingest.run(|_| ()).unwrap().counts.examples, 1, "its query is known");
+    assert_eq!(examples(home.path()).len(), 31);
 }

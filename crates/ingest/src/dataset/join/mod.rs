@@ -1,8 +1,8 @@
 //! Join of events to their queries, in one lane, in log order.
 //!
 //! Takes raw messages and gives examples, queries and dead letters. Drops repeated records; an event that comes before
-//! its query waits for it. Memory is bounded by a time window and by counts. The output depends only on the messages,
-//! never on the clock or the batching, so re-reading a part of the log gives the same output.
+//! its query waits for it. Memory is bounded by a time window and by counts. The output depends only on the messages and
+//! when they were logged, never on the batching, so re-reading a part of the log gives the same output.
 
 mod seen;
 
@@ -16,14 +16,17 @@ use self::seen::SeenKeys;
 use super::strength::Strength;
 use crate::log::{DeadLetter, Lane, Message};
 use souk_io::fnv;
+use souk_io::time;
 use souk_io::ubi::{Action, EventRecord, QueryRecord, Record, RecordReader};
 
 /// Upper bound of the remembered query texts.
 const MAX_QUERY_BYTES: usize = 64 << 20;
 /// Upper bound of the waiting events.
 const MAX_WAITING_BYTES: usize = 64 << 20;
-/// Records per advance of the log time.
+/// Records whose median is one look at the log's clock.
 const TICK_RECORDS: usize = 255;
+/// Looks at the log's clock whose median is the log time.
+const NUM_TICKS: usize = 3;
 /// Bytes kept of an unusable message.
 const MAX_PAYLOAD_BYTES: usize = 64 << 10;
 
@@ -33,6 +36,8 @@ const MAX_PAYLOAD_BYTES: usize = 64 << 10;
 pub struct Window {
     /// Maximum distance in minutes of log time between a query and its events, in either direction.
     pub minutes: u32,
+    /// Maximum time in minutes by which a record may be ahead of the clock. The default is more than any time zone is ahead of UTC.
+    pub ahead_minutes: u32,
     /// Maximum number of remembered queries.
     pub queries: usize,
     /// Maximum number of events waiting for their query.
@@ -43,7 +48,7 @@ pub struct Window {
 
 impl Default for Window {
     fn default() -> Self {
-        Self { minutes: 24 * 60, queries: 1 << 18, waiting: 1 << 16, seen: 1 << 20 }
+        Self { minutes: 24 * 60, ahead_minutes: 15 * 60, queries: 1 << 18, waiting: 1 << 16, seen: 1 << 20 }
     }
 }
 
@@ -107,8 +112,11 @@ pub struct WaitingEvent {
 pub struct JoinerState {
     /// Log time: the median of many records, so that a client with a wrong clock does not move it.
     pub now: i64,
-    /// Times of the records since the last advance.
+    /// Times of the records since the last look at the clock.
     pub times: Vec<i64>,
+    /// The last looks at the clock, oldest first.
+    #[serde(default)]
+    pub ticks: VecDeque<i64>,
     /// Number of latest queries remembered.
     pub queries: u64,
     /// Number of latest event keys remembered.
@@ -135,6 +143,7 @@ pub struct Joiner {
     strength: Strength,
     now: i64,
     times: Vec<i64>,
+    ticks: VecDeque<i64>,
     queries: HashMap<u64, RememberedQuery, KeyHasherBuilder>,
     /// Keys and times of the remembered queries, in arrival order.
     order: VecDeque<(u64, i64)>,
@@ -165,6 +174,7 @@ impl Joiner {
             strength,
             now: i64::MIN,
             times: Vec::with_capacity(TICK_RECORDS),
+            ticks: VecDeque::with_capacity(NUM_TICKS),
             queries: HashMap::default(),
             order: VecDeque::new(),
             seen: SeenKeys::default(),
@@ -187,7 +197,7 @@ impl Joiner {
         keys: &[u64],
         waiting: &[WaitingEvent],
     ) {
-        (self.now, self.times) = (state.now, state.times.clone());
+        (self.now, self.times, self.ticks) = (state.now, state.times.clone(), state.ticks.clone());
         for (id, text, time) in &queries[queries.len().saturating_sub(state.queries as usize)..] {
             self.remember_query(id, text, *time);
         }
@@ -209,7 +219,7 @@ impl Joiner {
     /// State that `restore` needs to continue from here.
     pub fn state(&self) -> JoinerState {
         let (queries, seen) = (self.order.len() as u64, self.seen.len() as u64);
-        JoinerState { now: self.now, times: self.times.clone(), queries, seen }
+        JoinerState { now: self.now, times: self.times.clone(), ticks: self.ticks.clone(), queries, seen }
     }
 
     fn remember_query(&mut self, query_id: &str, text: &str, time: i64) {
@@ -237,7 +247,12 @@ impl Joiner {
             self.counts.passed_over += 1;
             return;
         }
+        let latest = message.logged_at.saturating_add_unsigned(millis(self.window.ahead_minutes));
         match self.reader.read(message.payload) {
+            Ok(Record::Query(QueryRecord { time, .. }) | Record::Event(EventRecord { time, .. })) if time > latest => {
+                let reason = ahead(time, message.logged_at);
+                self.reject(MessageOrigin::of(message), reason, payload_text(message.payload), sink);
+            }
             Ok(Record::Query(query)) => self.take_query(&query, sink),
             Ok(Record::Event(event)) => self.take_event(&event, message, sink),
             Ok(Record::Other | Record::Bulk) => self.counts.passed_over += 1,
@@ -332,13 +347,20 @@ impl Joiner {
         sink.dead(DeadLetter { lane, part, offset: origin.offset, reason: reason.into_owned(), payload });
     }
 
-    /// Advances the log time.
+    /// Moves the log time. It also moves back, so that records with a wrong time do not move it for good.
     fn tick(&mut self, time: i64, sink: &mut impl Sink) {
         self.times.push(time);
         if self.times.len() == TICK_RECORDS {
             let (_, middle, _) = self.times.select_nth_unstable(TICK_RECORDS / 2);
-            self.now = self.now.max(*middle);
+            if self.ticks.len() == NUM_TICKS {
+                self.ticks.pop_front();
+            }
+            self.ticks.push_back(*middle);
             self.times.clear();
+            let mut sorted: Vec<i64> = self.ticks.iter().copied().collect();
+            sorted.sort_unstable();
+            // the earlier one of two in the middle: it forgets less
+            self.now = sorted[(sorted.len() - 1) / 2];
         }
         self.evict(sink);
     }
@@ -352,7 +374,7 @@ impl Joiner {
     }
 
     fn window_millis(&self) -> u64 {
-        u64::from(self.window.minutes) * 60_000
+        millis(self.window.minutes)
     }
 
     /// Drops everything outside the window. A waiting event that is dropped becomes a dead letter.
@@ -388,6 +410,17 @@ impl Joiner {
             self.reject(origin, reason, event.payload, sink);
         }
     }
+}
+
+fn millis(minutes: u32) -> u64 {
+    u64::from(minutes) * 60_000
+}
+
+#[cold]
+fn ahead(time: i64, logged_at: i64) -> Cow<'static, str> {
+    let (hours, logged_at) = (time.abs_diff(logged_at) / 3_600_000, time::format(logged_at));
+    format!("its time is {hours} hours after {logged_at}, when it was logged: the clock of whoever wrote it is wrong")
+        .into()
 }
 
 /// Beginning of a message, with invalid UTF-8 replaced.

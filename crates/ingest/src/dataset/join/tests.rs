@@ -44,15 +44,18 @@ fn event(action: &str, query: &str, item: &str, minute: i64) -> String {
 }
 
 fn joiner(minutes: u32) -> Joiner {
-    let window = Window { minutes, queries: 50, waiting: 10, seen: 500 };
+    let window = Window { minutes, ahead_minutes: 900, queries: 50, waiting: 10, seen: 500 };
     Joiner::new(Lane::new("lane"), window, Strength::default())
 }
 
 fn feed(joiner: &mut Joiner, output: &mut RecordingSink, lines: &[String], first: u64) {
     for (line, offset) in lines.iter().zip(first..) {
-        let message = Message { payload: line.as_bytes(), part: "log", offset, next: offset + 1 };
-        joiner.take(&message, output);
+        joiner.take(&message(line.as_bytes(), offset), output);
     }
+}
+
+fn message(payload: &[u8], offset: u64) -> Message<'_> {
+    Message { payload, part: "log", offset, next: offset + 1, logged_at: 3_000 * 60_000 }
 }
 
 fn join(minutes: u32, lines: &[String]) -> (RecordingSink, JoinCounts) {
@@ -100,6 +103,36 @@ fn a_client_whose_clock_is_wrong_does_not_empty_the_window() {
     lines.extend((0..2 * TICK_RECORDS as i64).map(|n| event("impression", "q", &n.to_string(), 1)));
     lines.extend([query("r", "lamp", 2), event("click", "r", "7", 3), event("click", "q", "7", 1)]);
     assert_eq!(join(60, &lines).0.examples.len(), 2);
+}
+
+#[test]
+fn records_from_the_future_are_buried() {
+    // most of the log is dated a month after it was logged
+    let mut lines = vec![query("q", "desk", 2_990)];
+    lines.extend((0..6 * TICK_RECORDS as i64).map(|n| event("impression", "wild", &n.to_string(), 3_000 + 30 * 1440)));
+    lines.extend([query("wild", "lamp", 3_901), event("click", "q", "7", 3_000)]);
+    let (output, counts) = join(60, &lines);
+    assert_eq!((output.examples.len(), counts.impressions), (1, 0));
+    assert_eq!(counts.dead, 6 * TICK_RECORDS as u64 + 1, "900 minutes ahead is the bound");
+    let reason = "its time is 720 hours after 1970-01-03T02:00:00.000Z, when it was logged: the clock of whoever wrote it is wrong";
+    assert_eq!(output.dead[0].1, reason);
+}
+
+#[test]
+fn log_time_that_wrong_clocks_moved_moves_back() {
+    let (mut joiner, mut output) = (joiner(60), RecordingSink::default());
+    let mut now = |joiner: &mut Joiner, num_ticks: usize, minute: i64| {
+        let first = joiner.counts.messages;
+        let item = |n: usize| event("impression", "q", &format!("{first}-{n}"), minute);
+        let lines: Vec<String> = (0..num_ticks * TICK_RECORDS).map(item).collect();
+        feed(joiner, &mut output, &lines, first);
+        joiner.log_time().unwrap() / 60_000
+    };
+    assert_eq!(now(&mut joiner, 5, 100), 100);
+    assert_eq!(now(&mut joiner, 1, 900), 100, "a burst of 255 records");
+    assert_eq!(now(&mut joiner, 1, 900), 900);
+    assert_eq!(now(&mut joiner, 1, 101), 900);
+    assert_eq!(now(&mut joiner, 1, 101), 101, "as many right ones");
 }
 
 #[test]
@@ -155,7 +188,7 @@ proptest! {
     fn any_bytes_are_accounted_for(payloads in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..80), 0..40)) {
         let (mut joiner, mut output) = (joiner(60), RecordingSink::default());
         for (payload, offset) in payloads.iter().zip(0..) {
-            joiner.take(&Message { payload, part: "log", offset, next: offset + 1 }, &mut output);
+            joiner.take(&message(payload, offset), &mut output);
         }
         prop_assert_eq!(joiner.counts.passed_over + joiner.counts.dead, payloads.len() as u64);
     }
@@ -168,7 +201,7 @@ proptest! {
         }
         payload.truncate(payload.len().min(cut.max(1)));
         let (mut joiner, mut output) = (joiner(60), RecordingSink::default());
-        joiner.take(&Message { payload: &payload, part: "log", offset: 0, next: 1 }, &mut output);
+        joiner.take(&message(&payload, 0), &mut output);
         let counts = &joiner.counts;
         prop_assert_eq!(counts.passed_over + counts.dead + counts.examples + joiner.waiting().len() as u64 + counts.impressions, 1);
     }

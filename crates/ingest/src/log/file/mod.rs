@@ -282,12 +282,13 @@ impl OpenFile {
         let overlong = self.overlong.take();
         let mut start = 0;
         if bytes.is_empty() && overlong.is_some() {
-            batch.entries.push(Entry { start, end: start, part: 0, offset: self.offset, next: self.offset });
+            let (offset, next) = (self.offset, self.offset);
+            batch.entries.push(Entry { start, end: start, part: 0, offset, next, appended_at: None });
         }
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
             let (end, offset) = (start + line.trim_ascii_end().len(), self.offset);
             self.offset += line.len() as u64;
-            batch.entries.push(Entry { start, end, part: 0, offset, next: self.offset });
+            batch.entries.push(Entry { start, end, part: 0, offset, next: self.offset, appended_at: None });
             start += line.len();
         }
         batch.bytes = bytes;

@@ -124,7 +124,7 @@ impl Poller {
                 topics => topics.iter().position(|topic| topic == fetched.topic()).unwrap_or_default(),
             };
             let offset = u64::try_from(fetched.offset()).unwrap_or_default();
-            batch.push(fetched.payload(), part, offset, offset + 1);
+            batch.push(fetched.payload(), part, offset, fetched.append_time());
         });
         if !self.filling.is_empty() {
             self.oldest.get_or_insert_with(Instant::now);
