@@ -9,19 +9,25 @@ use serde_json::json;
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::database::{Database, checked_key, now};
+use super::database::{Database, checked_key};
 use souk_io::catalogue_stream::Mutation;
 use souk_io::error::{Error, Result};
+use souk_io::time;
 
 /// The counter that holds the stream's id.
 pub(super) const STREAM_ID: &str = "stream_id";
 /// Maximum bytes of an item as JSON.
 pub const MAX_ITEM: usize = 1 << 20;
 
-/// Appends all mutations or none, and drops those that they make superfluous. Returns the position of the last.
-pub(super) async fn append(database: &Database, mutations: &[Mutation]) -> Result<u64> {
+/// Appends all mutations or none, and drops those that they make superfluous. Returns the position of the last. Appends none and returns
+/// none if an item has changed after the position `unchanged_since`.
+pub(super) async fn append(
+    database: &Database,
+    mutations: &[Mutation],
+    unchanged_since: Option<u64>,
+) -> Result<Option<u64>> {
     if mutations.is_empty() {
-        return last(database).await;
+        return last(database).await.map(Some);
     }
     let mut rows = Vec::with_capacity(mutations.len());
     let (mut whole, mut updated) = (HashSet::new(), HashSet::new());
@@ -43,6 +49,16 @@ pub(super) async fn append(database: &Database, mutations: &[Mutation]) -> Resul
     }
     let mut transaction = database.begin().await?;
     let last = database.reserve_numbers(&mut transaction, "change", mutations.len()).await?;
+    if let Some(position) = unchanged_since {
+        // counts later changes of these items, and changes nothing
+        let later = format!(
+            "UPDATE changes SET position = position WHERE id IN (SELECT value FROM {{texts}}) AND position > {position}"
+        );
+        let ids: Vec<_> = mutations.iter().map(|mutation| json!(mutation.id())).collect();
+        if database.execute_batch(&mut transaction, "read catalogue changes", &later, &ids).await? > 0 {
+            return Ok(None);
+        }
+    }
     let first = last + 1 - mutations.len() as i64;
     for (at, row) in &mut rows {
         row["position"] = json!(first + *at);
@@ -63,7 +79,7 @@ pub(super) async fn append(database: &Database, mutations: &[Mutation]) -> Resul
         database.execute_batch(&mut transaction, "write catalogue changes", sql, &rows).await?;
     }
     database.commit(transaction).await?;
-    Ok(last as u64)
+    Ok(Some(last as u64))
 }
 
 /// Mutations after a position, each with its own, in order.
@@ -90,7 +106,7 @@ pub(super) async fn stream_id(database: &Database) -> Result<i64> {
     if let Some(known) = find().await? {
         return Ok(known);
     }
-    let drawn = i64::from(RandomState::new().hash_one(now()) as u32);
+    let drawn = i64::from(RandomState::new().hash_one(time::now()) as u32);
     let mut transaction = database.begin().await?;
     let sql = "INSERT INTO counters (name, last) VALUES ($1, $2) ON CONFLICT (name) DO NOTHING";
     let query = sqlx::query(sql).bind(STREAM_ID).bind(drawn);

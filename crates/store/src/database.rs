@@ -2,7 +2,7 @@
 //! instead of at the file's lock; every commit is synced. Never changes a table's definition.
 
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use sqlx::any::{AnyConnectOptions, AnyPoolOptions, AnyRow};
 use sqlx::{Any, AnyConnection, AnyPool, AssertSqlSafe, ConnectOptions, Connection, Executor, Row, Transaction};
@@ -325,9 +325,4 @@ pub(super) fn checked_text(what: &str, text: &str) -> Result<()> {
 
 pub(super) fn checked_texts(what: &str, texts: &[String]) -> Result<()> {
     texts.iter().try_for_each(|text| checked_text(what, text))
-}
-
-/// Milliseconds since 1970.
-pub(super) fn now() -> i64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_millis() as i64)
 }

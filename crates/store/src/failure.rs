@@ -115,13 +115,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let database = open(&folder).await;
         let small = put("desk".into());
-        changes::append(&database, std::slice::from_ref(&small)).await.unwrap();
+        changes::append(&database, std::slice::from_ref(&small), None).await.unwrap();
         for (pragma, expected) in [
             ("PRAGMA max_page_count = 1", io::ErrorKind::StorageFull),
             ("PRAGMA query_only = ON", io::ErrorKind::PermissionDenied),
         ] {
             tell(&database, pragma).await;
-            let error = changes::append(&database, &[large_item()]).await.unwrap_err();
+            let error = changes::append(&database, &[large_item()], None).await.unwrap_err();
             let Error::Store { file, source, .. } = &error else { panic!("{error:?}") };
             assert!(file.ends_with("shop.db") && source.kind() == expected, "{error:?}");
         }
@@ -134,9 +134,9 @@ mod tests {
         let (database, other) = (open(&folder).await, open(&folder).await);
         tell(&database, "PRAGMA busy_timeout = 1").await;
         let held = other.begin().await.unwrap();
-        let error = changes::append(&database, &[large_item()]).await.unwrap_err();
+        let error = changes::append(&database, &[large_item()], None).await.unwrap_err();
         assert!(matches!(&error, Error::Busy { problem } if problem.contains("shop.db")), "{error:?}");
         held.rollback().await.unwrap();
-        changes::append(&database, &[large_item()]).await.unwrap();
+        changes::append(&database, &[large_item()], None).await.unwrap();
     }
 }

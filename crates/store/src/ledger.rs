@@ -28,6 +28,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub trait Ledger: AuditLog {
     /// Appends catalogue changes in order, all or none; returns the position of the last.
     fn append_changes<'a>(&'a self, mutations: &'a [Mutation]) -> Answer<'a, u64>;
+    /// Appends them if none of their items has changed after the position `unchanged_since`, else none; returns none then.
+    fn append_changes_if<'a>(&'a self, mutations: &'a [Mutation], unchanged_since: u64) -> Answer<'a, Option<u64>>;
     /// Catalogue changes after a position, with their positions, in order. Of several with one key, only the latest is there.
     fn page_changes(&self, after: u64, limit: usize) -> Answer<'_, Vec<(u64, Mutation)>>;
     /// Position of the last catalogue change, 0 if there is none. All changes up to it can be read.
@@ -60,6 +62,9 @@ pub trait Ledger: AuditLog {
     /// rollbacks go back only one step.
     fn roll_back<'a>(&'a self, version: &'a str) -> Answer<'a, ServedVersion>;
     fn served(&self) -> Answer<'_, Option<ServedVersion>>;
+    /// Versions that were live and not rolled back, latest first, each once as it was last served. The first is live, and a rollback
+    /// goes back to the second.
+    fn served_versions(&self, limit: usize) -> Answer<'_, Vec<ServedVersion>>;
     fn add_report<'a>(&'a self, version: &'a str, split: &'a str, metrics: &'a Value) -> Answer<'a, ()>;
     /// Reports of a version, newest first; `before` is the number of the last report seen.
     fn page_reports<'a>(&'a self, version: &'a str, before: Option<i64>, limit: usize) -> Answer<'a, Vec<Report>>;
@@ -156,7 +161,14 @@ impl SqlLedger {
 
 impl Ledger for SqlLedger {
     fn append_changes<'a>(&'a self, mutations: &'a [Mutation]) -> Answer<'a, u64> {
-        self.answer(changes::append(&self.database, mutations))
+        self.answer(async {
+            let last = changes::append(&self.database, mutations, None).await?;
+            Ok(last.expect("appended without a condition"))
+        })
+    }
+
+    fn append_changes_if<'a>(&'a self, mutations: &'a [Mutation], unchanged_since: u64) -> Answer<'a, Option<u64>> {
+        self.answer(changes::append(&self.database, mutations, Some(unchanged_since)))
     }
 
     fn page_changes(&self, after: u64, limit: usize) -> Answer<'_, Vec<(u64, Mutation)>> {
@@ -218,6 +230,10 @@ impl Ledger for SqlLedger {
 
     fn served(&self) -> Answer<'_, Option<ServedVersion>> {
         self.answer(registry::served(&self.database))
+    }
+
+    fn served_versions(&self, limit: usize) -> Answer<'_, Vec<ServedVersion>> {
+        self.answer(registry::served_versions(&self.database, page(limit)))
     }
 
     fn add_report<'a>(&'a self, version: &'a str, split: &'a str, metrics: &'a Value) -> Answer<'a, ()> {

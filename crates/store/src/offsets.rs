@@ -4,8 +4,9 @@
 use sqlx::Row;
 use sqlx::any::AnyRow;
 
-use super::database::{Database, checked_key, checked_text, now};
+use super::database::{Database, checked_key, checked_text};
 use souk_io::error::Result;
+use souk_io::time;
 
 /// Read position of one lane, such as a partition or a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,7 +38,7 @@ pub(super) async fn move_all(database: &Database, source: &str, offsets: &[Offse
                   WHERE source = $1 AND lane = $2 AND revision = $5"
             }
         };
-        let query = sqlx::query(sql).bind(source).bind(&offset.lane).bind(&offset.position).bind(now());
+        let query = sqlx::query(sql).bind(source).bind(&offset.lane).bind(&offset.position).bind(time::now());
         let done = query.bind(offset.revision).execute(&mut *transaction).await.map_err(&failed)?;
         if done.rows_affected() == 0 {
             transaction.rollback().await.map_err(&failed)?;

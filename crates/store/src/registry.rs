@@ -6,8 +6,9 @@ use serde_json::Value;
 use sqlx::any::AnyRow;
 use sqlx::{Any, Row, Transaction};
 
-use super::database::{Database, checked_key, checked_text, now};
+use super::database::{Database, checked_key, checked_text};
 use souk_io::error::{Error, Result};
+use souk_io::time;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -112,7 +113,7 @@ pub(super) async fn add_version(database: &Database, new: &NewVersion) -> Result
     let sql = "INSERT INTO versions (version, number, path, fingerprint, parent, metrics, state, created_at) \
                VALUES ($1, $2, $3, $4, $5, $6, 'candidate', $7) ON CONFLICT (version) DO NOTHING";
     let query = sqlx::query(sql).bind(&new.version).bind(number).bind(&new.path).bind(&new.fingerprint);
-    let query = query.bind(new.parent.as_deref()).bind(new.metrics.to_string()).bind(now());
+    let query = query.bind(new.parent.as_deref()).bind(new.metrics.to_string()).bind(time::now());
     let done = query.execute(&mut *transaction).await.map_err(database.failed("add a version"))?;
     if done.rows_affected() == 0 {
         return Err(Error::input(format!("the version `{}` already exists: use another name", new.version)));
@@ -155,7 +156,7 @@ pub(super) async fn add_generation(database: &Database, new: &NewGeneration) -> 
     let sql = "INSERT INTO generations (generation, version, path, manifest, state, created_at) \
                VALUES ($1, $2, $3, $4, 'built', $5) ON CONFLICT (generation) DO NOTHING";
     let query = sqlx::query(sql).bind(&new.generation).bind(&new.version).bind(&new.path);
-    let query = query.bind(new.manifest.to_string()).bind(now());
+    let query = query.bind(new.manifest.to_string()).bind(time::now());
     let done = query.execute(&mut *transaction).await.map_err(database.failed("add a generation"))?;
     if done.rows_affected() == 0 {
         return Err(Error::input(format!("the generation `{}` already exists: use another name", new.generation)));
@@ -209,7 +210,7 @@ pub(super) async fn promote(database: &Database, version: &str, generation: &str
     move_version(database, &mut transaction, version, VersionState::Promoted).await?;
     move_generation(database, &mut transaction, generation, GenerationState::Served).await?;
     let sql = "INSERT INTO promotions (number, version, generation, promoted_at) VALUES ($1, $2, $3, $4)";
-    let query = sqlx::query(sql).bind(number).bind(version).bind(generation).bind(now());
+    let query = sqlx::query(sql).bind(number).bind(version).bind(generation).bind(time::now());
     query.execute(&mut *transaction).await.map_err(&failed)?;
     database.commit(transaction).await
 }
@@ -226,7 +227,7 @@ pub(super) async fn roll_back(database: &Database, version: &str) -> Result<Serv
         return Err(Error::input(format!("`{version}` is not live, `{}` is: check again", served.version)));
     }
     let sql = "UPDATE promotions SET undone_at = $1 WHERE version = $2 AND undone_at IS NULL";
-    sqlx::query(sql).bind(now()).bind(version).execute(&mut *transaction).await.map_err(&failed)?;
+    sqlx::query(sql).bind(time::now()).bind(version).execute(&mut *transaction).await.map_err(&failed)?;
     let first = || Error::input(format!("no version was live before `{version}`: promote another version"));
     let before = standing(database, &mut transaction).await?.ok_or_else(first)?;
     move_version(database, &mut transaction, version, VersionState::RolledBack).await?;
@@ -242,13 +243,21 @@ pub(super) async fn served(database: &Database) -> Result<Option<ServedVersion>>
     row.map(|row| read_served(&row).map_err(failed)).transpose()
 }
 
+pub(super) async fn served_versions(database: &Database, limit: i64) -> Result<Vec<ServedVersion>> {
+    let failed = database.failed("read what was served");
+    let sql = "SELECT version, generation, promoted_at FROM promotions WHERE number IN \
+               (SELECT MAX(number) FROM promotions WHERE undone_at IS NULL GROUP BY version) ORDER BY number DESC LIMIT $1";
+    let rows = sqlx::query(sql).bind(limit).fetch_all(&database.reads).await.map_err(&failed)?;
+    rows.iter().map(|row| read_served(row).map_err(&failed)).collect()
+}
+
 pub(super) async fn add_report(database: &Database, version: &str, split: &str, metrics: &Value) -> Result<()> {
     checked_text("a split's name", split)?;
     let mut transaction = database.begin().await?;
     let number = database.reserve_numbers(&mut transaction, "report", 1).await?;
     state_of(database, &mut transaction, version).await?;
     let sql = "INSERT INTO reports (number, version, split, metrics, created_at) VALUES ($1, $2, $3, $4, $5)";
-    let query = sqlx::query(sql).bind(number).bind(version).bind(split).bind(metrics.to_string()).bind(now());
+    let query = sqlx::query(sql).bind(number).bind(version).bind(split).bind(metrics.to_string()).bind(time::now());
     query.execute(&mut *transaction).await.map_err(database.failed("add a report"))?;
     database.commit(transaction).await
 }

@@ -63,7 +63,7 @@ fn memory_conforms() {
 
 #[test]
 fn rejects_invalid_addresses() {
-    for url in ["memcached://a", "redis://:secret@host:port/x", "rediss://:secret@cache/0"] {
+    for url in ["memcached://a", "redis://:secret@host:port/x", "valkey://:secret@cache/0"] {
         let error = open_cache(&Address::new(url), 0, None).err().unwrap();
         assert!(matches!(error, Error::Config { .. }) && !format!("{error:?}").contains("secret"), "{error:?}");
     }

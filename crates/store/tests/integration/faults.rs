@@ -30,7 +30,7 @@ pub async fn another_program(url: String) {
     };
     is_config(open(&url).await, "souk db migrate");
     drop(ledger(&url).await);
-    sql("INSERT INTO migrations VALUES (9999, '9999_future', 'x', 0)").await;
+    sql("INSERT INTO migrations (number, name, checksum, applied_at) VALUES (9999, '9999_future', 'x', 0)").await;
     is_config(open(&url).await, "migration 9999 (`9999_future`)");
     is_config(SqlLedger::migrate(&Address::new(&url)).await.unwrap_err(), "use a newer Souk");
     sql("DELETE FROM migrations WHERE number = 9999").await;

@@ -134,6 +134,9 @@ async fn changes(ledger: &dyn Ledger) {
     assert_eq!(ledger.append_changes(&puts).await.unwrap(), 10);
     let expected: Vec<_> = (1..).zip(puts.clone()).collect();
     assert_eq!(changes_after(ledger, 0).await, expected);
+    assert_eq!(ledger.append_changes_if(&[put("new", ""), put("it's", "")], 3).await.unwrap(), None, "changed at 4");
+    assert_eq!(ledger.append_changes_if(&[put("%_", "")], 5).await.unwrap(), None);
+    assert_eq!(changes_after(ledger, 0).await, expected, "nothing was written");
     assert_eq!(changes_after(ledger, 7).await, expected[7..]);
 
     // a later mutation takes the key over, within a call and across calls
@@ -250,10 +253,17 @@ async fn promotions(ledger: &dyn Ledger) {
     ledger.promote("v2", "v2-b").await.unwrap();
     assert_eq!((index("v2", 0).await, index("v2", 1).await), (GenerationState::Retired, GenerationState::Served));
     ledger.promote("v3", "v3-a").await.unwrap();
+    let history = async |limit: usize| {
+        let versions = ledger.served_versions(limit).await.unwrap().into_iter();
+        versions.map(|served| served.generation).collect::<Vec<_>>()
+    };
+    assert_eq!(history(9).await, ["v3-a", "v2-b", "v1-a"]);
+    assert_eq!(history(2).await, ["v3-a", "v2-b"]);
     refused(ledger.roll_back("v2").await, "`v3` is");
 
     assert_eq!(ledger.roll_back("v3").await.unwrap().generation, "v2-b", "as it was last served");
     assert_eq!((served().await, state("v3").await), (pair("v2", "v2-b"), VersionState::RolledBack));
+    assert_eq!(history(9).await, ["v2-b", "v1-a"], "what was rolled back is left out");
     assert_eq!((index("v2", 1).await, index("v3", 0).await), (GenerationState::Served, GenerationState::Retired));
     refused(ledger.promote("v3", "v3-b").await, "rolled_back");
     assert_eq!(ledger.roll_back("v2").await.unwrap().version, "v1", "a new index of it is not a step");
