@@ -2,7 +2,7 @@
 # Long reliability tests of the search service (results: docs/reliability.md):
 #
 #   1. 50 SIGKILLs during writes; after each, every acknowledged write must be found. Then 50 among three replicas with 20,000
-#      changes, on PostgreSQL and on Kafka
+#      changes, on PostgreSQL and on Kafka. Then 2,000 random schedules of writes, promotions, rollbacks and crashes
 #   2. at least 2,000 requests that schemathesis generates from the OpenAPI document
 #   3. minutes of load on 100,000 items: 20 swaps, 1,000 writes a minute, Redis and PostgreSQL killed in turn, then five
 #      times the sustainable load
@@ -46,6 +46,8 @@ kills() {
     echo "== replicas"
     start_services
     SOUK_KILLS=50 SOUK_CHANGES=20000 cargo test --release "${features[@]}" --test integration replicas:: -- --nocapture --test-threads 1
+    echo "== schedules"
+    SOUK_SCHEDULES=2000 cargo test --release "${features[@]}" --test integration schedules:: -- --nocapture
 }
 
 made_up() {

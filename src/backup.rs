@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::runtime::Runtime;
 
 use crate::config::{Config, SharedLedger};
+use souk_io::atomic_dir::create_folder;
 use souk_io::backups::{Backup, BackupSize, Backups};
 use souk_io::catalogue_stream::{CatalogueStream, Mutation};
 use souk_io::changed_catalogue::read_to_end;
@@ -70,7 +71,7 @@ pub fn back_up(config: &Config, backups: &Backups, runtime: &Runtime) -> Result<
         let search = deps.save_served(&files)?;
         let topic = config.catalogue.topic.as_ref().map(|_| save_stream(&*stream, &files, runtime)).transpose()?;
         let folder = files.join(LEDGER);
-        fs::create_dir_all(&folder).map_err(Error::store(&folder, "create the folder"))?;
+        create_folder(&folder)?;
         let ledger = runtime.block_on(ledger.save(&folder.join(LEDGER_FILE)))?;
         match &ledger.served {
             Some(live) if *live != search.version => {
@@ -180,7 +181,7 @@ fn open(config: &Config) -> Result<(ServiceDeps, Arc<dyn CatalogueStream>)> {
 fn save_stream(stream: &dyn CatalogueStream, files: &Path, runtime: &Runtime) -> Result<u64> {
     let folder = files.join(STREAM);
     let path = folder.join(STREAM_FILE);
-    fs::create_dir_all(&folder).map_err(Error::store(&folder, "create the folder"))?;
+    create_folder(&folder)?;
     let mut out = BufWriter::new(File::create(&path).map_err(Error::store(&path, "create it"))?);
     let mut write =
         |mutation: Mutation| writeln!(out, "{}", mutation.to_json()).map_err(Error::store(&path, "write it"));

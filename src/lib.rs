@@ -19,7 +19,7 @@ pub use souk_cross_encoder as cross_encoder;
 pub use souk_ingest::{dataset, import, judgements, log};
 pub use souk_io::{
     Error, Result, address, atomic_dir, audit, backoff, backups, beir, catalogue, catalogue_stream, changed_catalogue,
-    checksummed, domain, error, held_out, item_text, objects, shuffle, telemetry, time, ubi,
+    checksummed, disk, domain, error, held_out, item_text, objects, shuffle, telemetry, time, ubi,
 };
 pub use souk_lexical as lexical;
 pub use souk_market as market;

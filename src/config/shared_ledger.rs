@@ -83,6 +83,15 @@ impl CatalogueStream for LedgerStream {
         Box::pin(async move { Ok(format!("ledger {}", self.ledger.open().await?.stream_id().await?)) })
     }
 
+    fn append_if<'a>(&'a self, mutations: &'a [Mutation], unchanged_since: u64) -> Answer<'a, Option<u64>> {
+        Box::pin(async move {
+            // not repeated: after a lost answer it would take its own change for another one
+            let appended = self.ledger.open().await?.append_changes_if(mutations, unchanged_since).await;
+            self.written.notify_one();
+            appended
+        })
+    }
+
     fn append<'a>(&'a self, mutations: &'a [Mutation]) -> Answer<'a, u64> {
         Box::pin(async move {
             let began = Instant::now();

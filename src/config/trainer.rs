@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 use souk_io::error::{Error, Result};
+use souk_io::tls::Tls;
 use souk_report::GateSettings;
 
 /// The `[trainer]` section.
@@ -14,8 +15,15 @@ use souk_report::GateSettings;
 pub struct TrainerSettings {
     /// Address and port of /status, /metrics, /healthz and /readyz.
     pub listen: String,
-    /// A file with one API key on each line; `/status` then requires one. SOUK_TRAINER_KEYS does the same.
+    /// File with one key per line, as `[[NAME=]ROLE+ROLE[@RATE]:]KEY`; `/status` then needs one with the role `search`. It is read
+    /// again when it changes. The variable SOUK_TRAINER_KEYS adds keys too.
     pub key_file: Option<PathBuf>,
+    /// Whether others may reach `listen` although there are no keys.
+    pub allow_no_keys: bool,
+    /// Address of `/metrics`, if it is another one than `listen`, where it needs no key.
+    pub metrics_listen: Option<String>,
+    /// Certificate and key; without them the service speaks plain HTTP.
+    pub tls: Option<Tls>,
     /// State folder: rounds and their models. Locked by one process.
     pub state: PathBuf,
     /// Data folder: the catalogue, and the judgements that candidates are evaluated on. Examples from the log are written to it.
@@ -89,6 +97,9 @@ impl Default for TrainerSettings {
         Self {
             listen: "127.0.0.1:8070".into(),
             key_file: None,
+            allow_no_keys: false,
+            metrics_listen: None,
+            tls: None,
             state: "souk-trainer".into(),
             data: None,
             pace: Pace::default(),

@@ -110,6 +110,32 @@ fn probes_ask_for_routes_that_exist() {
     }
 }
 
+/// Whoever starts a manifest as it is gets an error, not a service with a password that everybody knows.
+#[test]
+fn there_are_no_default_secrets() {
+    let settings = read("docker/kubernetes/settings.yaml");
+    let secret = settings.split("stringData:").nth(1).unwrap().split("---").next().unwrap();
+    let values: Vec<&str> =
+        secret.lines().filter_map(|line| line.trim().split_once(": ")).map(|(_, value)| value).collect();
+    assert_eq!(values.len(), 3);
+    assert!(values.iter().all(|value| *value == "\"\""), "{values:?}");
+    let compose = read("docker/compose.yaml");
+    let is_secret = |name: &str| ["PASSWORD", "KEYS", "ACCESS_KEY"].iter().any(|end| name.ends_with(end));
+    let mut num = 0;
+    for line in compose.lines().filter(|line| !line.trim().starts_with('#')) {
+        let fields = line.split(['{', '}', ',']).chain([line]).filter_map(|field| field.split_once(": "));
+        for (name, value) in fields.filter(|(name, _)| is_secret(name.trim())) {
+            let value = value.trim().trim_matches('"');
+            assert!(value.starts_with('$') || value.is_empty(), "{name}: {value}");
+            num += 1;
+        }
+    }
+    assert!(num >= 6, "{num}");
+    for default in compose.split(":-").skip(1).map(|rest| rest.split('}').next().unwrap()) {
+        assert!(["", "unset"].contains(&default), "a default that would work: {default}");
+    }
+}
+
 /// Hosts in `http://host`, `postgres://user@host/database`, `host:9092` and the like, without this machine's own.
 fn hosts(text: &str) -> BTreeSet<String> {
     let is_name = |letter: char| letter.is_ascii_alphanumeric() || "-.".contains(letter);

@@ -41,6 +41,7 @@ pub use self::reranker::{
 };
 pub use self::train::{JudgeMeasurement, JudgeReport, METRICS, TrainProgress, Training};
 use souk_io::error::{Error, Result};
+use souk_io::tls::Tls;
 use souk_nn::optimizer::OptimizerSettings;
 use souk_nn::worker::Limits;
 
@@ -139,8 +140,15 @@ impl RelevanceSettings {
 pub struct ServeSettings {
     /// Address and port.
     pub listen: String,
-    /// File with one API key per line; judging then requires a key. The variable SOUK_RELEVANCE_KEYS does the same.
+    /// File with one key per line, as `[[NAME=]ROLE+ROLE[@RATE]:]KEY`; judging then needs one with the role `search`. It is read
+    /// again when it changes. The variable SOUK_RELEVANCE_KEYS adds keys too.
     pub key_file: Option<PathBuf>,
+    /// Whether others may reach `listen` although there are no keys.
+    pub allow_no_keys: bool,
+    /// Address of `/metrics`, if it is another one than `listen`, where it needs no key.
+    pub metrics_listen: Option<String>,
+    /// Certificate and key; without them the service speaks plain HTTP.
+    pub tls: Option<Tls>,
     /// Maximum items per request.
     pub max_items: usize,
     /// Maximum bytes per request.
@@ -157,6 +165,9 @@ impl Default for ServeSettings {
         Self {
             listen: "127.0.0.1:8090".into(),
             key_file: None,
+            allow_no_keys: false,
+            metrics_listen: None,
+            tls: None,
             max_items: 1000,
             max_bytes: 2 << 20,
             max_requests: 256,

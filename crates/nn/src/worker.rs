@@ -1,18 +1,21 @@
 //! Runs a model on its own thread behind a bounded queue. Callers submit tokenized texts and await one output for each; the
-//! worker sorts queued texts by length and runs them in batches with a token budget. A full queue is an immediate error,
-//! and cancelled requests are dropped without running. Never looks into a text.
+//! worker sorts queued texts by length and runs them in batches with a token budget. Urgent requests overtake the others. A
+//! full queue is an immediate error, and cancelled requests are dropped without running. Never looks into a text.
+
+mod job_queue;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tch::Device;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use self::job_queue::JobQueue;
 use souk_io::error::{Error, Result, without_frames};
 use souk_io::telemetry::WorkerMetrics;
 
@@ -62,6 +65,9 @@ const MAX_LIMIT: usize = 1 << 24;
 /// Batches sorted together in one round: more wastes no tokens, but makes the first caller wait for the last.
 const BATCHES_PER_ROUND: usize = 4;
 
+/// Fraction (1/4) of a batch's tokens in a round of patient requests: an urgent one that arrives meanwhile waits for it.
+const PATIENT_DIVISOR: usize = 4;
+
 /// Under load, the worker waits this fraction (1/8) of the last round's time for more requests.
 const WAIT_DIVISOR: u32 = 8;
 const POLL_INTERVAL: Duration = Duration::from_micros(50);
@@ -73,6 +79,17 @@ pub struct Worker<M: Model> {
     /// `None` only while dropping, so that the thread sees the end of the queue.
     queue: Option<UnboundedSender<Job<M>>>,
     thread: Option<JoinHandle<()>>,
+    /// When the last batch ended without an error.
+    last_success: Arc<Mutex<Option<Instant>>>,
+}
+
+/// Order of a request among those that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Urgency {
+    /// Somebody waits for a search.
+    Urgent,
+    /// Bulk work, such as items that are written: done in small rounds between urgent requests, and never left undone.
+    Patient,
 }
 
 type Outputs<M> = Result<Vec<<M as Model>::Output>>;
@@ -82,6 +99,7 @@ pub type Reply<M> = oneshot::Receiver<Outputs<M>>;
 
 struct Job<M: Model> {
     texts: Vec<M::Input>,
+    urgency: Urgency,
     reply: oneshot::Sender<Outputs<M>>,
     /// Capacity in the queue, released when the job is dropped.
     permit: QueuePermit,
@@ -109,12 +127,16 @@ impl<M: Model> Worker<M> {
             }
         }
         let (queue, jobs) = unbounded_channel();
+        let last_success = Arc::<Mutex<Option<Instant>>>::default();
         let thread = std::thread::Builder::new()
             .name(format!("souk-{}", M::NAME))
-            .spawn(move || run(&model, jobs, batch_tokens))
+            .spawn({
+                let last_success = last_success.clone();
+                move || run(&model, JobQueue::new(jobs), batch_tokens, &last_success)
+            })
             .map_err(|e| Error::device(format!("cannot start the {}'s thread", M::NAME)).because(e))?;
         let capacity = Arc::new(Semaphore::new(queue_texts));
-        Ok(Self { queue_texts, batch_tokens, capacity, queue: Some(queue), thread: Some(thread) })
+        Ok(Self { queue_texts, batch_tokens, capacity, queue: Some(queue), thread: Some(thread), last_success })
     }
 
     /// Maximum number of texts queued or running.
@@ -125,6 +147,12 @@ impl<M: Model> Worker<M> {
     /// Token budget of one batch.
     pub fn batch_tokens(&self) -> usize {
         self.batch_tokens
+    }
+
+    /// Time since the last batch ended without an error.
+    pub fn since_success(&self) -> Option<Duration> {
+        let last = self.last_success.lock().unwrap_or_else(PoisonError::into_inner);
+        last.map(|last| last.elapsed())
     }
 
     /// Reserves capacity for `texts` texts, all or none. Never waits: `Busy` if the queue is full.
@@ -147,17 +175,17 @@ impl<M: Model> Worker<M> {
     /// Queues texts, all or none. Never waits: `Busy` if the queue is full.
     pub fn submit(&self, texts: Vec<M::Input>) -> Result<Reply<M>> {
         let permit = self.reserve(texts.len())?;
-        self.submit_into(permit, texts)
+        self.submit_into(permit, texts, Urgency::Urgent)
     }
 
     /// Queues texts into capacity reserved before.
-    pub fn submit_into(&self, permit: QueuePermit, texts: Vec<M::Input>) -> Result<Reply<M>> {
+    pub fn submit_into(&self, permit: QueuePermit, texts: Vec<M::Input>, urgency: Urgency) -> Result<Reply<M>> {
         if texts.len() != permit.texts {
             let problem = format!("{} texts submitted, but {} reserved in the queue", texts.len(), permit.texts);
             return Err(Error::input(problem));
         }
         let (reply, receiver) = oneshot::channel();
-        let job = Job { texts, reply, permit };
+        let job = Job { texts, urgency, reply, permit };
         let gone = || Error::device(format!("the {}'s thread has ended", M::NAME));
         self.queue.as_ref().ok_or_else(gone)?.send(job).map_err(|_| gone())?;
         Ok(receiver)
@@ -181,31 +209,37 @@ struct PendingJob<M: Model> {
     missing: usize,
 }
 
-fn run<M: Model>(model: &M, mut jobs: UnboundedReceiver<Job<M>>, batch_tokens: usize) {
+fn run<M: Model>(model: &M, mut jobs: JobQueue<M>, batch_tokens: usize, last_success: &Mutex<Option<Instant>>) {
     let mut last_round = Duration::ZERO;
-    while let Some((first, waited)) =
-        jobs.try_recv().ok().map(|job| (job, true)).or_else(|| Some((jobs.blocking_recv()?, false)))
-    {
+    while let Some((first, waited)) = jobs.next() {
+        let urgency = first.urgency;
+        let max_tokens = match urgency {
+            Urgency::Urgent => BATCHES_PER_ROUND * batch_tokens,
+            Urgency::Patient => batch_tokens / PATIENT_DIVISOR,
+        };
         let mut waiting = 0;
         let mut round: Vec<Option<PendingJob<M>>> = Vec::new();
         let began = Instant::now();
         // a caller that was just answered may send again soon: one batch costs hardly more than each request alone
-        let max_wait = if waited { last_round / WAIT_DIVISOR } else { Duration::ZERO };
+        let waits = waited && urgency == Urgency::Urgent;
+        let max_wait = if waits { last_round / WAIT_DIVISOR } else { Duration::ZERO };
         let mut next = Some(first);
         while let Some(job) = next {
             waiting += job.texts.iter().map(M::num_tokens).sum::<usize>();
             let missing = job.texts.len();
             let outputs = (0..missing).map(|_| None).collect();
             round.push(Some(PendingJob { job, outputs, missing }));
-            next = if waiting < BATCHES_PER_ROUND * batch_tokens { jobs.try_recv().ok() } else { None };
+            next = if waiting < max_tokens { jobs.try_next(urgency) } else { None };
             while next.is_none() && waiting < batch_tokens && began.elapsed() < max_wait {
                 std::thread::sleep(POLL_INTERVAL);
-                next = jobs.try_recv().ok();
+                next = jobs.try_next(urgency);
             }
         }
         let began = Instant::now();
         for batch in batches(&round, batch_tokens) {
-            run_batch(model, &mut round, &batch);
+            if run_batch(model, &mut round, &batch) {
+                *last_success.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+            }
         }
         last_round = began.elapsed();
         // jobs left over are requests without texts
@@ -243,7 +277,8 @@ fn batches<M: Model>(round: &[Option<PendingJob<M>>], batch_tokens: usize) -> Ve
     batches
 }
 
-fn run_batch<M: Model>(model: &M, round: &mut [Option<PendingJob<M>>], batch: &[(usize, usize)]) {
+/// Returns whether texts were run without an error.
+fn run_batch<M: Model>(model: &M, round: &mut [Option<PendingJob<M>>], batch: &[(usize, usize)]) -> bool {
     let active: Vec<(usize, usize)> = batch
         .iter()
         .copied()
@@ -252,7 +287,7 @@ fn run_batch<M: Model>(model: &M, round: &mut [Option<PendingJob<M>>], batch: &[
     let metrics = M::metrics();
     metrics.cancelled.inc_by((batch.len() - active.len()) as u64);
     if active.is_empty() {
-        return;
+        return false;
     }
     let texts: Vec<&M::Input> =
         active.iter().filter_map(|&(job, text)| round[job].as_ref().map(|pending| &pending.job.texts[text])).collect();
@@ -264,6 +299,7 @@ fn run_batch<M: Model>(model: &M, round: &mut [Option<PendingJob<M>>], batch: &[
     metrics.batches.inc();
     metrics.texts.inc_by(texts.len() as u64);
     metrics.tokens.inc_by(texts.iter().map(|text| M::num_tokens(text) as u64).sum());
+    let is_success = outcome.is_ok();
     match outcome {
         Ok(outputs) => {
             for ((job, text), output) in active.into_iter().zip(outputs) {
@@ -282,6 +318,7 @@ fn run_batch<M: Model>(model: &M, round: &mut [Option<PendingJob<M>>], batch: &[
             }
         }
     }
+    is_success
 }
 
 fn deliver<M: Model>(slot: &mut Option<PendingJob<M>>, text: usize, output: M::Output) {

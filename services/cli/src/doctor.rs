@@ -9,11 +9,11 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context;
 use clap::Args;
-use nix::sys::statvfs::statvfs;
 use serde::Serialize;
 use souk::backups::Backups;
 use souk::beir::DataFolder;
 use souk::config::{Config, SharedLedger};
+use souk::disk::free_bytes;
 use souk::index::MilvusSettings;
 #[cfg(feature = "milvus")]
 use souk::index::{CollectionContent, IndexSettings, Milvus};
@@ -167,8 +167,7 @@ fn clock() -> anyhow::Result<String> {
 fn disk(place: &Path) -> anyhow::Result<String> {
     let there = place.ancestors().find(|folder| folder.exists() && !folder.as_os_str().is_empty());
     let there = there.unwrap_or(Path::new("."));
-    let disk = statvfs(there).with_context(|| format!("{}: cannot read the free space", there.display()))?;
-    let free = disk.blocks_available() * disk.fragment_size();
+    let free = free_bytes(there)?;
     let summary = format!("{}: {:.1} GiB free", place.display(), free as f64 / (1_u64 << 30) as f64);
     anyhow::ensure!(free >= MIN_FREE, "{summary}, less than 2: free some space, or move the state folder");
     let probe = there.join(format!(".souk-doctor-{}", std::process::id()));

@@ -7,6 +7,7 @@ use serde_json::json;
 use souk_io::Error;
 
 use crate::json::json_body;
+use crate::role::Role;
 
 #[derive(Debug)]
 pub struct Fault {
@@ -47,8 +48,9 @@ impl Fault {
         Self::new(StatusCode::UNAUTHORIZED, "invalid_api_key", message)
     }
 
-    pub fn forbidden() -> Self {
-        let message = "this route needs an admin key";
+    /// The key lacks a role.
+    pub fn forbidden(key: &str, role: Role) -> Self {
+        let message = format!("the key `{key}` has no role `{role}`, which this route needs");
         Self::new(StatusCode::FORBIDDEN, "forbidden", message)
     }
 
@@ -76,6 +78,11 @@ impl Fault {
 
     pub fn not_ready(message: impl Into<String>) -> Self {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", message)
+    }
+
+    /// Changes are refused for now.
+    pub fn read_only(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "read_only", message)
     }
 
     /// `routes` lists the valid routes.

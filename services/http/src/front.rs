@@ -1,22 +1,24 @@
 //! Middleware: a request id, a timer and metrics around every request; key and concurrency checks around those that cost
-//! something, before their bodies are read.
+//! something. A request takes a place when its body is here, so slow clients keep nobody out.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::extract::{MatchedPath, Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use souk_io::telemetry::{RequestMetrics, join};
+use souk_io::telemetry::{self, RequestMetrics, join};
 use tokio::sync::Semaphore;
 use tracing::Instrument;
 use tracing::field::Empty;
 
+use crate::body::BodyReceiver;
 use crate::fault::Fault;
-use crate::keys::{Keys, Role};
+use crate::keys::Keys;
 use crate::origin;
+use crate::role::Role;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Milliseconds from request to response headers, as in TEI.
@@ -25,15 +27,36 @@ const MAX_ID: usize = 128;
 
 /// Limits and keys of a service.
 pub struct Front {
-    pub keys: Keys,
+    pub(crate) keys: Keys,
     /// A permit per concurrent request.
-    pub room: Arc<Semaphore>,
+    room: Arc<Semaphore>,
+    max_requests: usize,
+    bodies: BodyReceiver,
+    metrics: &'static RequestMetrics,
+}
+
+/// Limits of requests.
+#[derive(Clone, Copy, Debug)]
+pub struct FrontLimits {
+    /// Concurrent requests.
     pub max_requests: usize,
-    /// Limit of a request body.
+    /// Bytes of a body.
     pub max_bytes: usize,
-    /// Time limit for a body to arrive.
-    pub body_time: Duration,
-    pub metrics: &'static RequestMetrics,
+    /// Seconds for a body to arrive.
+    pub body_seconds: u64,
+}
+
+impl Front {
+    pub fn new(keys: Keys, limits: FrontLimits, metrics: &'static RequestMetrics) -> Self {
+        let FrontLimits { max_requests, max_bytes, body_seconds } = limits;
+        let bodies = BodyReceiver::new(max_bytes, Duration::from_secs(body_seconds), max_requests);
+        Self { keys, room: Arc::new(Semaphore::new(max_requests)), max_requests, bodies, metrics }
+    }
+
+    /// Whether requests need a key.
+    pub fn has_keys(&self) -> bool {
+        !self.keys.is_empty()
+    }
 }
 
 /// Logs and counts every request, known route or not.
@@ -52,7 +75,8 @@ pub async fn record(State(front): State<Arc<Front>>, request: Request, next: Nex
         otel.status_code = Empty,
         http.response.status_code = Empty,
         route,
-        id = shown
+        id = shown,
+        key = Empty
     );
     join(&span, |name| Some(request.headers().get(name)?.to_str().ok()?.to_owned()));
     let mut response = next.run(request).instrument(span.clone()).await;
@@ -85,7 +109,7 @@ fn request_id(headers: &HeaderMap) -> HeaderValue {
     }
 }
 
-/// Checks the key's role and takes a permit.
+/// Checks the key and its role, receives the body and takes a permit. What operators do is logged under the target `audit`.
 pub async fn admit(State((front, role)): State<(Arc<Front>, Role)>, request: Request, next: Next) -> Response {
     // without keys, only own pages
     if front.keys.is_empty()
@@ -93,14 +117,29 @@ pub async fn admit(State((front, role)): State<(Arc<Front>, Role)>, request: Req
     {
         return fault.into_response();
     }
-    match front.keys.role(request.headers()) {
-        None => return Fault::unknown_key().into_response(),
-        Some(known) if known < role => return Fault::forbidden().into_response(),
-        Some(_) => {}
-    }
+    let key = match front.keys.check(request.headers(), role) {
+        Ok(key) => key,
+        Err(fault) => return fault.into_response(),
+    };
+    tracing::Span::current().record("key", &key);
+    let request = match front.bodies.receive(request).await {
+        Ok(request) => request,
+        Err(fault) => return fault.into_response(),
+    };
     let Ok(_permit) = front.room.clone().try_acquire_owned() else {
         let limit = front.max_requests;
         return Fault::busy(format!("{limit} requests are in progress: try again")).into_response();
     };
-    next.run(request).await
+    if role != Role::Operate {
+        return next.run(request).await;
+    }
+    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let response = next.run(request).await;
+    tracing::info!(target: "audit", key, %method, path, status = response.status().as_u16(), "an operator's request");
+    response
+}
+
+/// Metrics in Prometheus' format.
+pub async fn metrics() -> Response {
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], telemetry::render()).into_response()
 }

@@ -5,15 +5,12 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use tokio::task::yield_now;
 
-use crate::body::read_bytes;
 use crate::fault::Fault;
-use crate::front::Front;
 
 /// Weight of the newest latency without concurrency.
 const NEWEST: f64 = 0.05;
@@ -134,14 +131,8 @@ impl Drop for Slot {
     }
 }
 
-/// Middleware that answers fast or rejects. Time counts from when the body is complete: a slow upload takes no slot and is not
-/// measured.
-pub async fn shed_load(State((front, gate)): State<(Arc<Front>, Arc<Gate>)>, request: Request, next: Next) -> Response {
-    let (parts, body) = request.into_parts();
-    let body = match read_bytes(&front, Request::from_parts(parts.clone(), body)).await {
-        Ok(body) => body,
-        Err(fault) => return fault.into_response(),
-    };
+/// Middleware that answers fast or rejects, inside of `admit`: a slow upload takes no slot and is not measured.
+pub async fn shed_load(State(gate): State<Arc<Gate>>, request: Request, next: Next) -> Response {
     let Some(ticket) = gate.enter() else {
         return Fault::busy("the service is overloaded: try again").into_response();
     };
@@ -149,7 +140,7 @@ pub async fn shed_load(State((front, gate)): State<(Arc<Front>, Arc<Gate>)>, req
     let began = Instant::now();
     // lets other arrived requests reach the gate first: a search that never waits would delay their rejection
     yield_now().await;
-    let response = next.run(Request::from_parts(parts, Body::from(body))).await;
+    let response = next.run(request).await;
     if response.status().is_success() {
         slot.seconds = Some(began.elapsed().as_secs_f64());
     }

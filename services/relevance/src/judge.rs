@@ -6,7 +6,7 @@ use std::sync::Arc;
 use souk::Error;
 use souk::cross_encoder::{CrossEncoder, PairReader, PairText};
 use souk::reward::Verdict;
-use souk::worker::{Limits, Worker};
+use souk::worker::{Limits, Urgency, Worker};
 use souk_http::Fault;
 use tokio::task::spawn_blocking;
 
@@ -103,7 +103,7 @@ impl QueuedModel {
             let problem = "does not fit with the query, and `truncate` is false";
             return Err(Fault::unprocessable(format!("{list}[{at}]"), problem));
         }
-        let verdicts = self.worker.submit_into(places, pairs)?.await.map_err(gone)??;
+        let verdicts = self.worker.submit_into(places, pairs, Urgency::Urgent)?.await.map_err(gone)??;
         Ok(verdicts.into_iter().map(Some).collect())
     }
 }

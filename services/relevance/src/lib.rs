@@ -12,13 +12,11 @@ mod shapes;
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use souk::cross_encoder::ServeSettings;
 use souk::telemetry::RELEVANCE_REQUESTS;
-use souk_http::{Front, Keys, Probe};
+use souk_http::{Front, FrontLimits, Keys, Probe};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 
 pub use self::judge::JudgeBackend;
 pub use self::oracle::OracleJudge;
@@ -31,20 +29,17 @@ pub struct Service {
     /// Error if the judge cannot answer.
     probe: Probe<Result<(), &'static str>>,
     max_items: usize,
+    /// Whether `/metrics` is here, not at an address of its own.
+    has_metrics: bool,
 }
 
 impl Service {
     pub fn new(judge: JudgeBackend, keys: Keys, settings: &ServeSettings) -> souk::Result<Self> {
         settings.check()?;
-        let front = Front {
-            keys,
-            room: Arc::new(Semaphore::new(settings.max_requests)),
-            max_requests: settings.max_requests,
-            max_bytes: settings.max_bytes,
-            body_time: Duration::from_secs(settings.body_seconds),
-            metrics: &RELEVANCE_REQUESTS,
-        };
-        Ok(Self { judge, front: Arc::new(front), probe: Probe::default(), max_items: settings.max_items })
+        let ServeSettings { max_requests, max_bytes, body_seconds, .. } = *settings;
+        let front = Front::new(keys, FrontLimits { max_requests, max_bytes, body_seconds }, &RELEVANCE_REQUESTS);
+        let has_metrics = settings.metrics_listen.is_none();
+        Ok(Self { judge, front: Arc::new(front), probe: Probe::default(), max_items: settings.max_items, has_metrics })
     }
 }
 

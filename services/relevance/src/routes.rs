@@ -4,14 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::header;
+use axum::extract::{Request, State};
 use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
 use serde_json::json;
 use souk::reward::Verdict;
-use souk_http::{Fault, Role, admit, json_body, read, record};
+use souk_http::{Fault, Role, admit, json_body, metrics, read, record};
 use tokio::time::timeout;
 
 use crate::Service;
@@ -26,17 +25,17 @@ const ROUTES: &str = "there is POST /score, /rerank and /v1/rerank, GET /healthz
 const PROBE: Duration = Duration::from_secs(5);
 
 pub fn router(service: Arc<Service>) -> Router {
-    let judging = Router::new()
+    let mut routes = Router::new()
         .route("/score", post(score))
         .route("/rerank", post(rerank))
         .route("/v1/rerank", post(documents))
-        .route_layer(from_fn_with_state((service.front.clone(), Role::Read), admit))
-        .layer(DefaultBodyLimit::max(service.front.max_bytes));
-    Router::new()
+        .route_layer(from_fn_with_state((service.front.clone(), Role::Search), admit));
+    if service.has_metrics {
+        routes = routes.route("/metrics", get(metrics));
+    }
+    routes
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .merge(judging)
         .fallback(async || Fault::no_route(ROUTES))
         .method_not_allowed_fallback(async || Fault::wrong_method())
         .layer(from_fn_with_state(service.front.clone(), record))
@@ -44,7 +43,7 @@ pub fn router(service: Arc<Service>) -> Router {
 }
 
 async fn score(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
-    let ScoreRequest { query, query_id, items } = read(&service.front, request).await?;
+    let ScoreRequest { query, query_id, items } = read(request).await?;
     check_number(&service, "items", items.len())?;
     let items = items.into_iter().map(|item| JudgeItem { id: item.id, text: item.text }).collect();
     let asked = JudgeRequest { query, query_id, items, truncate: true, list: "items" };
@@ -58,7 +57,7 @@ async fn score(State(service): State<Arc<Service>>, request: Request) -> Result<
 }
 
 async fn rerank(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
-    let asked: RerankRequest = read(&service.front, request).await?;
+    let asked: RerankRequest = read(request).await?;
     asked.check()?;
     let RerankRequest { query, texts, raw_scores, return_text, truncate, .. } = asked;
     let verdicts = judge_texts(&service, query, &texts, "texts", truncate).await?;
@@ -71,7 +70,7 @@ async fn rerank(State(service): State<Arc<Service>>, request: Request) -> Result
 }
 
 async fn documents(State(service): State<Arc<Service>>, request: Request) -> Result<Response, Fault> {
-    let DocumentsRequest { query, documents, top_n, return_documents } = read(&service.front, request).await?;
+    let DocumentsRequest { query, documents, top_n, return_documents } = read(request).await?;
     let texts: Vec<String> = documents.iter().map(|document| document.text().to_owned()).collect();
     let verdicts = judge_texts(&service, query, &texts, "documents", true).await?;
     let results = ranked(&verdicts).into_iter().take(top_n.unwrap_or(usize::MAX)).map(|(index, score)| {
@@ -120,8 +119,4 @@ async fn ready(State(service): State<Arc<Service>>) -> Result<Response, Fault> {
     };
     service.probe.get(look).await.map_err(Fault::not_ready)?;
     Ok(json_body(&json!({"ready": true, "model": service.judge.id()})))
-}
-
-async fn metrics() -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], souk::telemetry::render()).into_response()
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use souk::config::Config;
-use souk_http::{Endpoint, Keys};
+use souk_http::{Endpoint, Entrance, Keys};
 
 use crate::routes::router;
 use crate::{JudgeBackend, OracleJudge, Service};
@@ -22,12 +22,17 @@ pub fn serve(
 ) -> anyhow::Result<()> {
     let settings = &config.relevance.serve;
     settings.check()?;
-    let keys = Keys::open(settings.key_file.as_deref(), KEYS)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
-    let open = async |endpoint: Endpoint| {
-        if keys.is_empty() && !endpoint.address.ip().is_loopback() {
-            tracing::warn!(%endpoint, "no API keys are set: anyone who can reach this address can use the service");
-        }
+    let entrance = Entrance {
+        section: "relevance.serve",
+        listen: &settings.listen,
+        metrics_listen: settings.metrics_listen.as_deref(),
+        tls: settings.tls.as_ref(),
+        key_file: settings.key_file.as_deref(),
+        key_variable: KEYS,
+        allow_no_keys: settings.allow_no_keys,
+    };
+    let open = async |_: Endpoint, keys: Keys| {
         // no other thread runs yet
         let judge = match oracle {
             Some(shop) => JudgeBackend::Oracle(Box::new(OracleJudge::load(shop, &config.item_text())?)),
@@ -37,5 +42,5 @@ pub fn serve(
         Ok((router(service.clone()), service))
     };
     let ready = |endpoint, service: &Arc<Service>| ready(endpoint, service.judge.id());
-    runtime.block_on(souk_http::serve(&settings.listen, "relevance.serve.listen", None, open, ready)).map(drop)
+    runtime.block_on(souk_http::serve(&entrance, open, ready)).map(drop)
 }

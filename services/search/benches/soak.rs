@@ -5,11 +5,12 @@
 //! ADDRESS as process PID; BODIES has one search per line; FIRST and SECOND are the versions to swap; COMMAND restarts
 //! one dependency after another and is run three times.
 
-#![expect(clippy::print_stdout, reason = "a bench prints its results")]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a bench prints its results")]
 
 mod requests;
 
 use std::net::SocketAddr;
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -41,11 +42,11 @@ impl SoakTest {
 }
 
 #[tokio::main]
-async fn main() {
+async fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let [address, pid, bodies, seconds, first, second, rest @ ..] = arguments.as_slice() else {
         println!("usage: ADDRESS PID BODIES SECONDS FIRST SECOND [COMMAND]");
-        return;
+        return ExitCode::from(2);
     };
     let bodies = std::fs::read_to_string(bodies).expect("the file of bodies").lines().map(str::to_owned).collect();
     let test = Arc::new(SoakTest {
@@ -75,12 +76,18 @@ async fn main() {
         println!("{}", task.await.expect("a background task does not panic"));
     }
     println!("{seconds} s of {rate:.0}/s   {}", outcome.summary());
-    println!("failed         {} of the accepted requests", num_failed(&outcome) + test.failed.load(Ordering::Relaxed));
+    let mut num_bad = num_failed(&outcome) + test.failed.load(Ordering::Relaxed);
+    println!("failed         {num_bad} of the accepted requests");
     sleep(Duration::from_secs(5)).await;
-    overload(&test, &alone, &full).await;
+    num_bad += num_failed(&overload(&test, &alone, &full).await);
+    if num_bad == 0 {
+        return ExitCode::SUCCESS;
+    }
+    eprintln!("soak: {num_bad} requests failed");
+    ExitCode::FAILURE
 }
 
-async fn overload(test: &SoakTest, alone: &Outcome, full: &Outcome) {
+async fn overload(test: &SoakTest, alone: &Outcome, full: &Outcome) -> Outcome {
     let over = run(&test.plan(64, Some(full.per_second() * OVERLOAD), PHASE)).await;
     println!("{OVERLOAD} times capacity  {}", over.summary());
     let sent = over.statuses.values().sum::<usize>() as f64 / over.seconds;
@@ -88,6 +95,7 @@ async fn overload(test: &SoakTest, alone: &Outcome, full: &Outcome) {
         "               {sent:.0}/s sent; p99 since sent is {:.2} times that of one connection",
         over.p99_since_sent() / alone.p99_since_sent()
     );
+    over
 }
 
 /// Requests that neither succeeded nor were rejected with 429.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use souk::disk::free_bytes;
 use souk::telemetry::SEARCH;
 use tokio::runtime::Handle;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -24,6 +25,7 @@ pub fn start(service: &Arc<SearchService>) -> JoinSet<()> {
     let mut tasks = JoinSet::new();
     tasks.spawn(follow_stream(service.clone()));
     tasks.spawn(every(service.clone(), 1, "maintaining the index", maintain));
+    tasks.spawn(every(service.clone(), 1, "rebuilding the index", rebuild));
     tasks.spawn(every(service.clone(), settings.registry_seconds, "following the registry", follow));
     if settings.adopt {
         tasks.spawn(every(service.clone(), settings.registry_seconds, "adopting a trainer's version", adopt));
@@ -85,9 +87,14 @@ async fn maintain(service: &Arc<SearchService>) -> souk::Result<()> {
     SEARCH.items.set(served.index().num_items().await? as i64);
     SEARCH.catalogue.set(served.catalogue() as i64);
     SEARCH.changed.set(serving.num_changed() as i64);
+    SEARCH.free_bytes.set(free_bytes(&serving.settings().state)? as i64);
     serving.grow_graphs().await?;
-    serving.trim_journal().await?;
-    if serving.rebuild().await? {
+    serving.trim_journal().await
+}
+
+/// Builds a new snapshot if there are many changes, which can take long.
+async fn rebuild(service: &Arc<SearchService>) -> souk::Result<()> {
+    if service.serving.rebuild().await? {
         SEARCH.rebuilds.inc();
     }
     Ok(())

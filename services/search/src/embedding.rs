@@ -21,7 +21,7 @@ use crate::shapes::{
 #[utoipa::path(post, path = "/embed", tag = "embedding", request_body = EmbedRequest,
     responses((status = 200, body = Vec<Vec<f32>>), ErrorResponses), security(("key" = [])))]
 pub async fn embed(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
-    let request: EmbedRequest = read(&service.front, request).await?;
+    let request: EmbedRequest = read(request).await?;
     service.in_time(embed_texts(&service, request)).await
 }
 
@@ -48,7 +48,7 @@ async fn embed_texts(service: &SearchService, request: EmbedRequest) -> Result<R
 #[utoipa::path(post, path = "/v1/embeddings", tag = "embedding", request_body = EmbeddingsRequest,
     responses((status = 200, body = EmbeddingsAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn embeddings(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
-    let request: EmbeddingsRequest = read(&service.front, request).await?;
+    let request: EmbeddingsRequest = read(request).await?;
     service.in_time(create_embeddings(&service, request)).await
 }
 

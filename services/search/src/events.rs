@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -180,13 +180,8 @@ fn is_torn(path: &Path) -> io::Result<bool> {
 /// Random id, hard to guess.
 pub fn fresh_id() -> String {
     static NEXT: AtomicU64 = AtomicU64::new(0);
-    let part = || RandomState::new().hash_one((NEXT.fetch_add(1, Ordering::Relaxed), now()));
+    let part = || RandomState::new().hash_one((NEXT.fetch_add(1, Ordering::Relaxed), time::now()));
     format!("{:016x}{:016x}", part(), part())
-}
-
-/// Milliseconds since 1970.
-fn now() -> i64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_millis() as i64
 }
 
 /// Hits of one answer, and what they came from.
@@ -206,7 +201,7 @@ pub fn log_search(service: &SearchService, request: &SearchRequest, shown: &Show
         query_id: query_id.into(),
         client_id: request.client_id.as_deref().unwrap_or(UNKNOWN_CLIENT).into(),
         text: query.as_str().into(),
-        time: now(),
+        time: time::now(),
         hits: hits.iter().map(|hit| hit.id.as_str().into()).collect(),
     };
     let mut line = Vec::new();
@@ -258,7 +253,7 @@ pub fn log_vote(service: &SearchService, vote: &Vote) {
 #[utoipa::path(post, path = "/events", tag = "events", request_body = EventsRequest,
     responses((status = 200, body = EventsAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn tell(State(service): State<Arc<SearchService>>, request: Request) -> std::result::Result<Response, Fault> {
-    let EventsRequest { events } = read(&service.front, request).await?;
+    let EventsRequest { events } = read(request).await?;
     let max = service.settings().bounds.max_items;
     if events.len() > max {
         let problem = format!("has {} events, more than the {max} of one request: send several requests", events.len());
@@ -293,7 +288,7 @@ pub async fn tell(State(service): State<Arc<SearchService>>, request: Request) -
             client_id: client.into(),
             item: item.into(),
             position: position.map(|position| position as u32),
-            time: now(),
+            time: time::now(),
             text: None,
         };
         let mut line = Vec::new();

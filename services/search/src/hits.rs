@@ -17,6 +17,7 @@ use souk::search::{
 };
 use souk_http::{Fault, json_body, read};
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tracing::{Instrument, Span};
 
@@ -53,7 +54,7 @@ pub async fn search(
     request: Request,
 ) -> Result<Response, Fault> {
     let began = Instant::now();
-    let request: SearchRequest = read(&service.front, request).await?;
+    let request: SearchRequest = read(request).await?;
     request.check(&service)?;
     service.see_at_least(at_least(params)?).await?;
     service.in_time(answer(&service, request, began)).await
@@ -180,6 +181,7 @@ async fn run_search(
         filter: request.filter.as_ref(),
         channel: &target.channel,
         item_text: target.generation.item_text(),
+        is_wanted: &|| true,
     };
     let is_much = request.filter.is_some() || params.k > MAX_SMALL_PAGE;
     let mut hits = if is_much {
@@ -198,12 +200,14 @@ async fn run_search(
     Ok(Found { hits, reranked })
 }
 
-/// Searches on a thread of its own: so much work would hold up the other requests, and no deadline could end the wait for it.
+/// Searches on a thread of its own: so much work would hold up the other requests, and no deadline could end the wait for it. Ends
+/// early if the caller stops waiting.
 async fn find_aside(generation: &Arc<OpenGeneration>, params: SearchParams<'_>) -> Result<Vec<RankedHit>, Fault> {
     let (generation, span, runtime) = (generation.clone(), Span::current(), Handle::current());
     let (text, vector) = (params.text.map(str::to_owned), params.vector.map(<[f32]>::to_vec));
     let (filter, channel) = (params.filter.cloned(), params.channel.clone());
     let SearchParams { k, ef, .. } = params;
+    let (reply, found) = oneshot::channel();
     let work = move || {
         let params = SearchParams {
             text: text.as_deref(),
@@ -213,11 +217,14 @@ async fn find_aside(generation: &Arc<OpenGeneration>, params: SearchParams<'_>) 
             filter: filter.as_ref(),
             channel: &channel,
             item_text: generation.item_text(),
+            is_wanted: &|| !reply.is_closed(),
         };
-        runtime.block_on(find(generation.index(), &params).instrument(span))
+        let found = runtime.block_on(find(generation.index(), &params).instrument(span));
+        // the caller may have left at the last moment
+        drop(reply.send(found));
     };
-    let found =
-        spawn_blocking(work).await.map_err(|e| souk::Error::device("a search ended without a result").because(e))?;
+    spawn_blocking(work);
+    let found = found.await.map_err(|e| souk::Error::device("a search ended without a result").because(e))?;
     Ok(found?)
 }
 
@@ -385,7 +392,7 @@ fn is_channel(name: &str) -> bool {
 #[utoipa::path(post, path = "/compare", tag = "search", request_body = CompareRequest,
     responses((status = 200, body = CompareAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn compare(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
-    let request: CompareRequest = read(&service.front, request).await?;
+    let request: CompareRequest = read(request).await?;
     let bounds = &service.settings().bounds;
     check_text("query", &request.query, 1, bounds.max_text)?;
     check_k(request.k, bounds.max_hits)?;

@@ -18,17 +18,22 @@ use crate::SearchService;
 use crate::limits::{MAX_NAME, is_longer};
 use crate::shapes::{
     BulkAnswer, DeleteAnswer, ErrorResponses, ItemFields, ItemShape, ItemsAnswer, ItemsPage, ItemsRequest, ListParams,
-    ReadParams, UpdateAnswer,
+    ReadParams, UpdateAnswer, WriteParams,
 };
 
 /// Maximum items of one page.
 const LIST_PAGE: usize = 1000;
 
 /// Add or replace items
-#[utoipa::path(put, path = "/items", tag = "items", request_body = ItemsRequest,
+#[utoipa::path(put, path = "/items", tag = "items", params(WriteParams), request_body = ItemsRequest,
     responses((status = 200, body = ItemsAnswer), ErrorResponses), security(("key" = [])))]
-pub async fn put(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
-    let request: ItemsRequest = read(&service.front, request).await?;
+pub async fn put(
+    State(service): State<Arc<SearchService>>,
+    params: Result<Query<WriteParams>, QueryRejection>,
+    request: Request,
+) -> Result<Response, Fault> {
+    let condition = if_position(params)?;
+    let request: ItemsRequest = read(request).await?;
     let max = service.settings().bounds.max_items;
     if request.items.len() > max {
         let problem =
@@ -43,7 +48,7 @@ pub async fn put(State(service): State<Arc<SearchService>>, request: Request) ->
     }
     let upserted = items.len();
     let WriteReceipt { num_existing, catalogue } =
-        write(&service, items.into_iter().map(Mutation::Put).collect()).await?;
+        write(&service, items.into_iter().map(Mutation::Put).collect(), condition).await?;
     Ok(json_body(&ItemsAnswer { upserted, new: upserted.saturating_sub(num_existing), catalogue }))
 }
 
@@ -51,15 +56,16 @@ pub async fn put(State(service): State<Arc<SearchService>>, request: Request) ->
 ///
 /// Replaces the named fields, such as price and stock, and removes those that are null. The item is encoded again only if
 /// its text changes.
-#[utoipa::path(patch, path = "/items/{id}", tag = "items", params(("id" = String, Path)), request_body = ItemFields,
+#[utoipa::path(patch, path = "/items/{id}", tag = "items", params(("id" = String, Path), WriteParams), request_body = ItemFields,
     responses((status = 200, body = UpdateAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn update(
     State(service): State<Arc<SearchService>>,
     id: Result<Path<String>, PathRejection>,
+    params: Result<Query<WriteParams>, QueryRejection>,
     request: Request,
 ) -> Result<Response, Fault> {
-    let id = path_name(id)?;
-    let fields: Map<String, Value> = read(&service.front, request).await?;
+    let (id, condition) = (path_name(id)?, if_position(params)?);
+    let fields: Map<String, Value> = read(request).await?;
     let of_text = ["title", "text"].into_iter();
     if let Some(name) =
         of_text.into_iter().find(|name| fields.get(*name).is_some_and(|value| !value.is_string() && !value.is_null()))
@@ -67,7 +73,7 @@ pub async fn update(
         return Err(Fault::malformed(Some(name.into()), "expected a string"));
     }
     check_exists(&service, &id).await?;
-    let WriteReceipt { catalogue, .. } = write(&service, vec![Mutation::Update(id, fields)]).await?;
+    let WriteReceipt { catalogue, .. } = write(&service, vec![Mutation::Update(id, fields)], condition).await?;
     Ok(json_body(&UpdateAnswer { catalogue }))
 }
 
@@ -80,15 +86,16 @@ async fn check_exists(service: &SearchService, id: &str) -> Result<(), Fault> {
 }
 
 /// Delete an item
-#[utoipa::path(delete, path = "/items/{id}", tag = "items", params(("id" = String, Path)),
+#[utoipa::path(delete, path = "/items/{id}", tag = "items", params(("id" = String, Path), WriteParams),
     responses((status = 200, body = DeleteAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn delete(
     State(service): State<Arc<SearchService>>,
     id: Result<Path<String>, PathRejection>,
+    params: Result<Query<WriteParams>, QueryRejection>,
 ) -> Result<Response, Fault> {
-    let id = path_name(id)?;
+    let (id, condition) = (path_name(id)?, if_position(params)?);
     check_exists(&service, &id).await?;
-    let WriteReceipt { num_existing, catalogue } = write(&service, vec![Mutation::Delete(id)]).await?;
+    let WriteReceipt { num_existing, catalogue } = write(&service, vec![Mutation::Delete(id)], condition).await?;
     Ok(json_body(&DeleteAnswer { deleted: num_existing > 0, catalogue }))
 }
 
@@ -122,7 +129,8 @@ pub async fn list(
 #[utoipa::path(post, path = "/items/bulk", tag = "items", request_body(content = Vec<ItemShape>, content_type = "application/x-ndjson"),
     responses((status = 200, body = BulkAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn bulk(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
-    let body = read_bytes(&service.front, request).await?;
+    check_disk(&service)?;
+    let body = read_bytes(request).await?;
     let mut mutations = Vec::new();
     for (number, line) in (1..).zip(body.split(|byte| *byte == b'\n')).filter(|(_, line)| !line.trim_ascii().is_empty())
     {
@@ -175,16 +183,51 @@ pub fn at_least(params: Result<Query<ReadParams>, QueryRejection>) -> Result<Opt
     params.map(|Query(params)| params.at_least).map_err(malformed)
 }
 
+/// The condition of a write.
+fn if_position(params: Result<Query<WriteParams>, QueryRejection>) -> Result<Option<u64>, Fault> {
+    let malformed = |rejection: QueryRejection| Fault::malformed(None, rejection.body_text());
+    let Query(WriteParams { if_position }) = params.map_err(malformed)?;
+    match if_position {
+        Some(position) if i64::try_from(position).is_err() => {
+            Err(Fault::unprocessable("if_position", format!("is {position}, which no catalogue reaches")))
+        }
+        condition => Ok(condition),
+    }
+}
+
 /// Name in a path; invalid UTF-8 is a fault like any other.
 pub fn path_name(name: Result<Path<String>, PathRejection>) -> Result<String, Fault> {
     let malformed = |rejection: PathRejection| Fault::malformed(None, rejection.body_text());
     name.map(|Path(name)| name).map_err(malformed)
 }
 
+/// Refuses changes while the disk is nearly full.
+fn check_disk(service: &SearchService) -> Result<(), Fault> {
+    service.serving.check_disk().map_err(|error| {
+        tracing::error!(?error, "refusing a change of items");
+        Fault::read_only("this replica is read-only, because its disk is nearly full: its log says where")
+    })
+}
+
 /// Applies mutations. The write continues if the caller disconnects: it must not stop halfway.
-async fn write(service: &Arc<SearchService>, mutations: Vec<Mutation>) -> Result<WriteReceipt, Fault> {
+async fn write(
+    service: &Arc<SearchService>,
+    mutations: Vec<Mutation>,
+    unchanged_since: Option<u64>,
+) -> Result<WriteReceipt, Fault> {
+    check_disk(service)?;
     let serving = service.serving.clone();
-    let writing = tokio::spawn(async move { serving.apply(mutations).await });
+    let busy = |_| {
+        let max = service.settings().bounds.max_requests;
+        Fault::busy(format!(
+            "{max} writes are in progress, some of which wait for the catalogue stream or the disk: try again"
+        ))
+    };
+    let permit = service.writes.clone().try_acquire_owned().map_err(busy)?;
+    let writing = tokio::spawn(async move {
+        let _permit = permit;
+        serving.apply(mutations, unchanged_since).await
+    });
     let ended = |e| souk::Error::device("the write was interrupted").because(e);
     let max_ms = service.settings().bounds.deadline_ms;
     let late = |_| {
@@ -193,7 +236,8 @@ async fn write(service: &Arc<SearchService>, mutations: Vec<Mutation>) -> Result
         ))
     };
     let written = timeout(Duration::from_millis(max_ms), writing).await.map_err(late)?;
-    Ok(written.map_err(ended)??)
+    let changed = || Fault::conflict("an item has changed after `if_position`: read it again, and decide anew");
+    written.map_err(ended)??.ok_or_else(changed)
 }
 
 /// Parses an item.

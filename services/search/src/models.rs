@@ -20,7 +20,7 @@ use crate::limits::{MAX_NAME, is_longer};
 use crate::registry::VersionEntry;
 use crate::shapes::{
     BuildingShape, EmptyBody, ErrorResponses, GenerationShape, ModelsAnswer, PromoteAnswer, RegisterRequest,
-    ReportShape, ServedShape, TrainingAnswer, VersionShape,
+    ReportShape, RollBackRequest, ServedShape, TrainingAnswer, VersionShape,
 };
 
 /// A promotion that takes longer continues in the background, answered with 202.
@@ -89,7 +89,7 @@ fn build_shape(service: &SearchService) -> Option<BuildingShape> {
 #[utoipa::path(post, path = "/models", tag = "models", request_body = RegisterRequest,
     responses((status = 200, body = VersionShape), ErrorResponses), security(("key" = [])))]
 pub async fn register(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
-    let request: RegisterRequest = read(&service.front, request).await?;
+    let request: RegisterRequest = read(request).await?;
     let (name, path) = (&request.version, request.path.clone());
     let is_valid = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
     if name.is_empty() || is_longer(name, MAX_NAME) || !name.chars().all(is_valid) {
@@ -155,7 +155,7 @@ pub async fn promote(
     request: Request,
 ) -> Result<Response, Fault> {
     let name = path_name(name)?;
-    let EmptyBody {} = read_optional(&service.front, request).await?;
+    let EmptyBody {} = read_optional(request).await?;
     let version = service.in_time(promotable(&service, &name)).await?;
     let busy = || Fault::conflict("another version is being promoted: try again later");
     let permit = service.registry.try_start_promotion().ok_or_else(busy)?;
@@ -184,16 +184,17 @@ async fn promotable(service: &SearchService, name: &str) -> Result<Version, Faul
 }
 
 /// Roll back to the previously served version
-#[utoipa::path(post, path = "/models/rollback", tag = "models", request_body(content = Option<EmptyBody>),
+#[utoipa::path(post, path = "/models/rollback", tag = "models", request_body(content = Option<RollBackRequest>),
     responses((status = 200, body = PromoteAnswer), (status = 202, body = PromoteAnswer), ErrorResponses),
     security(("key" = [])))]
 pub async fn roll_back(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
-    let EmptyBody {} = read_optional(&service.front, request).await?;
+    let RollBackRequest { version } = read_optional(request).await?;
     // roll back what is served now, whatever is promoted meanwhile
     let nothing = || Fault::conflict("no version is served: nothing to roll back");
     let (served, _) = served(&service).await?.ok_or_else(nothing)?;
+    let version = version.unwrap_or(served.version);
     let (registry, serving) = (service.registry.clone(), service.serving.clone());
-    let rolling = tokio::spawn(async move { registry.roll_back(&serving, &served.version).await });
+    let rolling = tokio::spawn(async move { registry.roll_back(&serving, &version).await });
     promote_answer(&service, rolling).await
 }
 

@@ -163,9 +163,16 @@ impl ModelRegistry {
         outcome
     }
 
-    /// Rolls back to the version served before `version`, if `version` is served. Does not wait for a running build.
+    /// Rolls back to the version served before `version`, if `version` is served. The other one is ready to be served here before
+    /// the ledger changes. Does not wait for a running build if there is an index of it.
     pub async fn roll_back(&self, serving: &Arc<ServingState>, version: &str) -> Result<()> {
         let ledger = self.ledger().await?;
+        if let [served, before] = &ledger.served_versions(2).await?[..]
+            && served.version == version
+            && let Some(before) = ledger.version(&before.version).await?
+        {
+            prepare_index(serving, &before).await?;
+        }
         {
             let _alone = self.change_lock.lock().await;
             ledger.roll_back(version).await?;

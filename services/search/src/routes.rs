@@ -4,12 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{DefaultBodyLimit, State};
-use axum::http::{StatusCode, header};
+use axum::extract::State;
+use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::get;
-use souk::domain::TextKind;
 use souk::index::VectorQuery;
 use souk::search::StreamLag;
 use souk_http::{Fault, Gate, Role, admit, json_body, record, shed_load};
@@ -23,7 +22,7 @@ use crate::shapes::{ErrorResponses, ReadyAnswer};
 use crate::{SearchService, console, embedding, events, hits, items, models, voting};
 
 const NO_ROUTE: &str = "no such route: GET /openapi.json lists the routes";
-/// Timeout of encoding one word and searching with it; a slower model is broken.
+/// Timeout of encoding one word and searching; a slower model is broken. The probes of docker/kubernetes/ wait longer.
 const PROBE: Duration = Duration::from_secs(5);
 /// Timeout of reading one row; short, because a search does not need the ledger, and probes often wait only a second.
 const STORE_PROBE: Duration = Duration::from_millis(300);
@@ -35,41 +34,44 @@ pub fn router(service: Arc<SearchService>) -> Router {
     let fast = OpenApiRouter::new()
         .routes(routes!(hits::search))
         .routes(routes!(hits::compare))
-        .route_layer(from_fn_with_state((service.front.clone(), gate), shed_load));
-    let for_readers = OpenApiRouter::new()
+        .route_layer(from_fn_with_state(gate, shed_load));
+    let admits = |role: Role| from_fn_with_state((service.front.clone(), role), admit);
+    let reading = OpenApiRouter::new()
         .merge(fast)
         .routes(routes!(hits::fields))
         .routes(routes!(embedding::embed))
         .routes(routes!(embedding::embeddings))
-        .routes(routes!(events::tell))
-        .routes(routes!(voting::cast))
         .routes(routes!(voting::summary))
         .routes(routes!(items::get))
         .routes(routes!(items::list))
         .routes(routes!(models::list))
         .routes(routes!(models::training))
-        .route_layer(from_fn_with_state((service.front.clone(), Role::Read), admit));
-    let for_admins = OpenApiRouter::new()
+        .route_layer(admits(Role::Search));
+    let writing = OpenApiRouter::new()
         .routes(routes!(items::put))
         .routes(routes!(items::update))
         .routes(routes!(items::bulk))
         .routes(routes!(items::delete))
+        .route_layer(admits(Role::Write));
+    let operating = OpenApiRouter::new()
         .routes(routes!(models::register))
         .routes(routes!(models::promote))
         .routes(routes!(models::roll_back))
-        .route_layer(from_fn_with_state((service.front.clone(), Role::Admin), admit));
-    let open = OpenApiRouter::new().routes(routes!(alive)).routes(routes!(ready)).routes(routes!(metrics));
+        .route_layer(admits(Role::Operate));
+    let mut open = OpenApiRouter::new().routes(routes!(alive)).routes(routes!(ready));
+    if service.settings().metrics_listen.is_none() {
+        open = open.routes(routes!(metrics));
+    }
     let (router, openapi) = OpenApiRouter::with_openapi(ApiDocument::openapi())
-        .merge(for_readers)
-        .merge(for_admins)
+        .merge(reading)
+        .merge(OpenApiRouter::new().routes(routes!(voting::cast)).route_layer(admits(Role::Vote)))
+        .merge(OpenApiRouter::new().routes(routes!(events::tell)).route_layer(admits(Role::Events)))
+        .merge(writing)
+        .merge(operating)
         .merge(open)
         .split_for_parts();
-    let document = Arc::new(document(
-        &openapi,
-        &bounds,
-        service.serving.served().record().dimensions,
-        !service.front.keys.is_empty(),
-    ));
+    let document =
+        Arc::new(document(&openapi, &bounds, service.serving.served().record().dimensions, service.front.has_keys()));
     router
         .route("/openapi.json", get(async move || json_body(&*document)))
         .route("/favicon.ico", get(async || StatusCode::NO_CONTENT))
@@ -78,7 +80,6 @@ pub fn router(service: Arc<SearchService>) -> Router {
         .route("/console.js", get(console::script))
         .fallback(async || Fault::no_route(NO_ROUTE))
         .method_not_allowed_fallback(async || Fault::wrong_method())
-        .layer(DefaultBodyLimit::max(bounds.max_bytes))
         .layer(from_fn_with_state(service.front.clone(), record))
         .with_state(service)
 }
@@ -119,7 +120,9 @@ fn check_lag(lag: &StreamLag, max_seconds: u64) -> Result<(), String> {
 async fn probe_search(service: &SearchService) -> Result<bool, &'static str> {
     let served = service.serving.served();
     let search = async {
-        let vector = served.probe("ready", TextKind::Query).await?;
+        served.check_encoder().await?;
+        let mut vector = vec![0.0; served.record().dimensions as usize];
+        vector[0] = 1.0;
         served.index().nearest(VectorQuery::new(&vector, 1), None).await
     };
     match timeout(PROBE, search).await {
@@ -137,5 +140,5 @@ async fn probe_search(service: &SearchService) -> Result<bool, &'static str> {
 /// Metrics in Prometheus' format
 #[utoipa::path(get, path = "/metrics", tag = "operation", responses((status = 200, body = String)))]
 async fn metrics() -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], souk::telemetry::render()).into_response()
+    souk_http::metrics().await
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use souk::config::{Config, SharedLedger};
 use souk::search::{BuildProgress, OpenGeneration, ServingState};
-use souk_http::{Endpoint, Keys};
+use souk_http::{Endpoint, Entrance, Keys};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::events::EventWriter;
@@ -25,19 +25,23 @@ pub fn serve(
     ready: impl FnOnce(Endpoint, &OpenGeneration) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     let settings = &config.search;
-    let keys = Keys::open(settings.key_file.as_deref(), KEYS)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
-    let open = async |endpoint: Endpoint| {
-        if keys.is_empty() && !endpoint.address.ip().is_loopback() {
-            tracing::warn!(%endpoint, "no keys are set: everybody who reaches this address has full access");
-        }
+    let entrance = Entrance {
+        section: "search",
+        listen: &settings.listen,
+        metrics_listen: settings.metrics_listen.as_deref(),
+        tls: settings.tls.as_ref(),
+        key_file: settings.key_file.as_deref(),
+        key_variable: KEYS,
+        allow_no_keys: settings.allow_no_keys,
+    };
+    let open = async |_: Endpoint, keys: Keys| {
         let service = SearchService::open(config, keys, on_build).await?;
         Ok((router(service.clone()), (background::start(&service), service)))
     };
     let ready = |endpoint, (_, service): &(JoinSet<()>, Arc<SearchService>)| ready(endpoint, &service.serving.served());
     let served = runtime.block_on(async {
-        let (background, service) =
-            souk_http::serve(&settings.listen, "search.listen", settings.tls.as_ref(), open, ready).await?;
+        let (background, service) = souk_http::serve(&entrance, open, ready).await?;
         drop(background);
         // write the accepted events
         service.event_writer.close().await;

@@ -5,9 +5,9 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use souk::search::{SearchSettings, ServingState};
+use souk::search::{Bounds, SearchSettings, ServingState};
 use souk::telemetry::SEARCH_REQUESTS;
-use souk_http::{Fault, Front, Keys, Probe};
+use souk_http::{Fault, Front, FrontLimits, Keys, Probe};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -24,6 +24,8 @@ pub struct SearchService {
     pub serving: Arc<ServingState>,
     pub registry: Arc<ModelRegistry>,
     pub event_writer: EventWriter,
+    /// A permit per write in progress. A write whose caller has left keeps its permit.
+    pub writes: Arc<Semaphore>,
     /// Whether the ledger answers, or why a search would fail.
     pub probe: Probe<Result<bool, &'static str>>,
     /// Recent query vectors, each with its model's fingerprint.
@@ -37,17 +39,11 @@ impl SearchService {
         event_writer: EventWriter,
         keys: Keys,
     ) -> Self {
-        let bounds = &serving.settings().bounds;
-        let front = Front {
-            keys,
-            room: Arc::new(Semaphore::new(bounds.max_requests)),
-            max_requests: bounds.max_requests,
-            max_bytes: bounds.max_bytes,
-            body_time: Duration::from_secs(bounds.body_seconds),
-            metrics: &SEARCH_REQUESTS,
-        };
+        let Bounds { max_requests, max_bytes, body_seconds, .. } = serving.settings().bounds;
+        let front = Front::new(keys, FrontLimits { max_requests, max_bytes, body_seconds }, &SEARCH_REQUESTS);
         Self {
             front: Arc::new(front),
+            writes: Arc::new(Semaphore::new(max_requests)),
             serving,
             registry,
             event_writer,

@@ -22,7 +22,7 @@ const Z: f64 = 1.959_964;
 #[utoipa::path(post, path = "/votes", tag = "votes", request_body = VoteRequest,
     responses((status = 200, body = VoteAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn cast(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
-    let request: VoteRequest = read(&service.front, request).await?;
+    let request: VoteRequest = read(request).await?;
     let max_text = service.settings().bounds.max_text;
     let texts = [
         ("query", &request.query, 1, max_text),

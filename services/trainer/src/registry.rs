@@ -9,9 +9,10 @@ use souk::config::StoreConfig;
 use souk::store::{Ledger, NewVersion, Version, VersionState, newest_offer};
 use tokio::runtime::Handle;
 
-/// Formerly served versions that are kept for rollbacks.
+/// Versions that were served last and are kept: the one that is served, and those that rollbacks go back to.
 const KEPT_VERSIONS: usize = 3;
-const MAX_VERSIONS: usize = 200;
+/// More reports than one version gets.
+const MAX_REPORTS: usize = 200;
 
 pub struct Registry {
     store: StoreConfig,
@@ -71,7 +72,7 @@ impl Registry {
             }
             let parent = offer.version.parent.iter().map(|parent| (parent, &offer.parent_reports));
             for (version, reports) in parent.chain([(name, &offer.reports)]) {
-                let known = ledger.page_reports(version, None, MAX_VERSIONS).await?;
+                let known = ledger.page_reports(version, None, MAX_REPORTS).await?;
                 for (split, metrics) in reports {
                     if !known.iter().any(|report| report.split == *split) {
                         ledger.add_report(version, split, metrics).await?;
@@ -99,13 +100,10 @@ impl Registry {
     /// Versions whose models are kept: served, offered, or recently served.
     pub fn needed(&self) -> Result<BTreeSet<String>> {
         let ledger = self.ledger()?;
-        let (served, versions, offer) = self.runtime.block_on(async {
-            let versions = ledger.page_versions(None, MAX_VERSIONS).await?;
-            Ok::<_, souk::Error>((ledger.served().await?, versions, newest_offer(ledger.as_ref()).await?))
+        let (served, offer) = self.runtime.block_on(async {
+            Ok::<_, souk::Error>((ledger.served_versions(KEPT_VERSIONS).await?, newest_offer(ledger.as_ref()).await?))
         })?;
-        let promoted =
-            versions.into_iter().filter(|version| version.state == VersionState::Promoted).take(KEPT_VERSIONS);
-        let names = promoted.chain(offer).map(|version| version.version);
-        Ok(names.chain(served.map(|served| served.version)).collect())
+        let served = served.into_iter().map(|served| served.version);
+        Ok(served.chain(offer.map(|offer| offer.version)).collect())
     }
 }

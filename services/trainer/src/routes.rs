@@ -4,12 +4,11 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
-use axum::http::header;
 use axum::middleware::from_fn_with_state;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::get;
 use serde_json::json;
-use souk_http::{Fault, Front, Probe, Role, admit, json_body, record};
+use souk_http::{Fault, Front, Probe, Role, admit, json_body, metrics, record};
 use tokio::task::spawn_blocking;
 
 use crate::registry::Registry;
@@ -25,14 +24,17 @@ pub struct AppState {
     pub served: Probe<Option<String>>,
 }
 
-pub fn router(state: Arc<AppState>) -> Router {
-    let shown = Router::new()
+/// `/metrics` may be at another address.
+pub fn router(state: Arc<AppState>, has_metrics: bool) -> Router {
+    let mut shown = Router::new()
         .route("/status", get(status))
-        .route_layer(from_fn_with_state((state.front.clone(), Role::Read), admit));
+        .route_layer(from_fn_with_state((state.front.clone(), Role::Search), admit));
+    if has_metrics {
+        shown = shown.route("/metrics", get(metrics));
+    }
     Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
         .merge(shown)
         .fallback(async || Fault::no_route(ROUTES))
         .method_not_allowed_fallback(async || Fault::wrong_method())
@@ -60,8 +62,4 @@ async fn ready(State(state): State<Arc<AppState>>) -> Result<Response, Fault> {
     state.probe.get(query).await.map_err(Fault::not_ready)?;
     let alarms: Vec<&str> = state.status.shown().alarms.into_keys().collect();
     Ok(json_body(&json!({"ready": true, "alarms": alarms})))
-}
-
-async fn metrics() -> Response {
-    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], souk::telemetry::render()).into_response()
 }

@@ -1,6 +1,6 @@
 //! The trainer process: locks the state folder, starts the threads and the HTTP server, and shuts down on a signal.
 
-use std::fs::{self, File, TryLockError};
+use std::fs::{File, TryLockError};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,15 +8,15 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use souk::atomic_dir::create_folder;
 use souk::beir::DataFolder;
 use souk::collective::Rendezvous;
 use souk::config::{Config, SharedLedger};
 use souk::report::GateSource;
 use souk::telemetry::TRAINER_REQUESTS;
 use souk::{Error, Result};
-use souk_http::{Endpoint, Front, Keys, Probe};
+use souk_http::{Endpoint, Entrance, Front, FrontLimits, Keys, Probe};
 use tokio::runtime::{Builder, Handle};
-use tokio::sync::Semaphore;
 
 use crate::log_reader::LogReader;
 use crate::ranks::{Ranks, follow};
@@ -42,21 +42,23 @@ pub fn serve(config: &Config, ready: impl FnOnce(Endpoint) -> anyhow::Result<()>
     if Rendezvous::from_environment()?.is_some_and(|place| place.rank > 0) {
         return Ok(follow_until_signal(config)?);
     }
-    let keys = Keys::open(settings.key_file.as_deref(), KEYS)?;
     let _lock = lock(&settings.state)?;
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build().context("cannot start threads")?;
     let handle = runtime.handle().clone();
-    let open = async |endpoint: Endpoint| {
-        if keys.is_empty() && !endpoint.address.ip().is_loopback() {
-            tracing::warn!(%endpoint, "anyone who reaches this address can read the trainer's status: set keys");
-        }
-        let (threads, state) = tokio::task::block_in_place(|| Threads::start(config, data, keys, &handle))?;
-        Ok((router(state), threads))
+    let entrance = Entrance {
+        section: "trainer",
+        listen: &settings.listen,
+        metrics_listen: settings.metrics_listen.as_deref(),
+        tls: settings.tls.as_ref(),
+        key_file: settings.key_file.as_deref(),
+        key_variable: KEYS,
+        allow_no_keys: settings.allow_no_keys,
     };
-    let threads =
-        runtime.block_on(souk_http::serve(&config.trainer.listen, "trainer.listen", None, open, |endpoint, _| {
-            ready(endpoint)
-        }))?;
+    let open = async |_: Endpoint, keys: Keys| {
+        let (threads, state) = tokio::task::block_in_place(|| Threads::start(config, data, keys, &handle))?;
+        Ok((router(state, settings.metrics_listen.is_none()), threads))
+    };
+    let threads = runtime.block_on(souk_http::serve(&entrance, open, |endpoint, _| ready(endpoint)))?;
     let failure = threads.stop();
     runtime.shutdown_background();
     failure.map_or(Ok(()), |problem| Err(anyhow::anyhow!("distributed training failed: {problem}")))
@@ -106,7 +108,7 @@ fn check(config: &Config) -> Result<DataFolder> {
 }
 
 fn lock(state: &Path) -> Result<File> {
-    fs::create_dir_all(state).map_err(Error::store(state, "create the folder"))?;
+    create_folder(state)?;
     let path = state.join(LOCK);
     let file = File::options().create(true).append(true).open(&path).map_err(Error::store(&path, "open it"))?;
     match file.try_lock() {
@@ -142,14 +144,8 @@ impl Threads {
             spawn("souk-log", move || log_reader.run())?,
             spawn("souk-rounds", move || round_loop.run())?,
         ];
-        let front = Front {
-            keys,
-            room: Arc::new(Semaphore::new(MAX_REQUESTS)),
-            max_requests: MAX_REQUESTS,
-            max_bytes: 1 << 16,
-            body_time: Duration::from_secs(10),
-            metrics: &TRAINER_REQUESTS,
-        };
+        let limits = FrontLimits { max_requests: MAX_REQUESTS, max_bytes: 1 << 16, body_seconds: 10 };
+        let front = Front::new(keys, limits, &TRAINER_REQUESTS);
         let (probe, served) = (Probe::default(), Probe::default());
         let state = AppState { front: Arc::new(front), status, registry, probe, served };
         Ok((Self { signals, running }, Arc::new(state)))

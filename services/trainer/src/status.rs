@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::rounds::RoundOutcome;
 use serde::Serialize;
 use souk::dataset::IngestProgress;
 use souk::telemetry::TRAINER;
+use souk::time;
 use souk::train::StepReport;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -216,5 +217,5 @@ fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 pub fn seconds_now() -> i64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as i64)
+    time::now() / 1000
 }

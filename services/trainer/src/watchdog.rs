@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use nix::sys::statvfs::statvfs;
 use souk::config::Alarms;
+use souk::disk::missing_space;
 
 use crate::signals::Signals;
 use crate::status::Status;
@@ -41,20 +41,10 @@ impl Watchdog {
         let stalled = late(self.status.since_step(), step_seconds);
         let problem = |since| format!("no training step for {since} s: check that the judge answers");
         self.status.alarm("step", stalled.map(problem));
-        let full = self.folders.iter().find_map(|folder| self.missing_space(folder.clone()));
+        let full = self.folders.iter().find_map(|folder| missing_space(folder, self.alarms.free_bytes));
+        let full = full.map(|problem| format!("{problem}: free some space, and the trainer resumes"));
         self.signals.full.store(full.is_some(), Ordering::Relaxed);
         self.signals.halt.store(full.is_some() || self.signals.stopped(), Ordering::Relaxed);
         self.status.alarm("disk", full);
-    }
-
-    fn missing_space(&self, folder: PathBuf) -> Option<String> {
-        let free = statvfs(&folder).ok().map(|disk| disk.blocks_available() * disk.fragment_size())?;
-        (free < self.alarms.free_bytes).then(|| {
-            let (free, needed) = (free >> 20, self.alarms.free_bytes >> 20);
-            format!(
-                "{}: {free} MiB are free, {needed} MiB are needed: free some space, and the trainer resumes",
-                folder.display()
-            )
-        })
     }
 }

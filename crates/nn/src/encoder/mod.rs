@@ -35,7 +35,7 @@ use crate::backbone::lora::Lora;
 use crate::backbone::tokenizer::{Frame, Tokenizer};
 use crate::backbone::weights::Parameters;
 use crate::backbone::{Architecture, Backbone, ForwardPass, Layout, Precision, Tokens};
-pub use crate::worker::Limits;
+pub use crate::worker::{Limits, Urgency};
 use souk_io::domain::TextKind;
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tch::Device;
 
 use super::{Encoder, Reader, Text};
-use crate::worker::{self, Limits, Model, QueuePermit};
+use crate::worker::{self, Limits, Model, QueuePermit, Urgency};
 use souk_io::error::{Error, Result};
 use souk_io::telemetry::{ENCODER, WorkerMetrics};
 
@@ -46,16 +46,21 @@ impl EncoderWorker {
         self.worker.reserve(texts)
     }
 
+    /// Time since the last batch ended without an error.
+    pub fn since_success(&self) -> Option<Duration> {
+        self.worker.since_success()
+    }
+
     /// Queues texts into capacity reserved before.
-    pub fn submit_into(&self, permit: QueuePermit, texts: Vec<Text>) -> Result<EncoderReply> {
-        self.worker.submit_into(permit, texts)
+    pub fn submit_into(&self, permit: QueuePermit, texts: Vec<Text>, urgency: Urgency) -> Result<EncoderReply> {
+        self.worker.submit_into(permit, texts, urgency)
     }
 
     /// Queues texts; blocks while the queue is full.
     pub fn submit_blocking(&self, texts: Vec<Text>) -> Result<EncoderReply> {
         loop {
             match self.reserve(texts.len()) {
-                Ok(permit) => return self.submit_into(permit, texts),
+                Ok(permit) => return self.submit_into(permit, texts, Urgency::Urgent),
                 Err(Error::Busy { .. }) => std::thread::sleep(RETRY_INTERVAL),
                 Err(error) => return Err(error),
             }

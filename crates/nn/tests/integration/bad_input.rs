@@ -9,6 +9,7 @@ use souk_nn::backbone::lora::Lora;
 use souk_nn::backbone::weights::{Parameters, read_tensors, write_tensors};
 use souk_nn::backbone::{Architecture, Backbone, Precision};
 use souk_nn::encoder::{Encoder, Overrides, Placement};
+use souk_testing::copy_folder;
 use tch::{Device, Kind};
 
 fn golden(name: &str) -> PathBuf {
@@ -24,22 +25,9 @@ fn open(dir: &Path) -> Result<Encoder, Error> {
 /// Copy of a valid folder with one change.
 fn changed(change: impl FnOnce(&Path)) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
-    copy(&golden("st_mean_dense"), dir.path());
+    copy_folder(&golden("st_mean_dense"), dir.path());
     change(dir.path());
     dir
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        let target = to.join(path.file_name().unwrap());
-        if path.is_dir() {
-            copy(&path, &target);
-        } else {
-            fs::copy(&path, &target).unwrap();
-        }
-    }
 }
 
 fn edit(path: &Path, from: &str, to: &str) {
@@ -199,7 +187,7 @@ fn rejects_adapters_that_change_the_base_model() {
         [("init_lora_weights", "\"pissa\""), ("use_dora", "true"), ("bias", "\"all\""), ("future", "1")]
     {
         let dir = tempfile::tempdir().unwrap();
-        copy(&golden("lora"), dir.path());
+        copy_folder(&golden("lora"), dir.path());
         let path = dir.path().join("adapter_config.json");
         let mut json: serde_json::Map<_, _> = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
         json.insert(field.into(), serde_json::from_str(value).unwrap());

@@ -10,7 +10,7 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::frame::{Frame, Frames, ItemChange, frame};
-use souk_io::atomic_dir::fsync;
+use souk_io::atomic_dir::{create_folder, fsync};
 use souk_io::error::{Error, Result};
 
 const SEGMENT_BYTES: u64 = 64 << 20;
@@ -34,7 +34,7 @@ pub struct Journal {
 impl Journal {
     /// Opens the journal in `dir`, or creates one that starts after position `applied`. Reads and checks every frame.
     pub fn open(dir: &Path, applied: u64) -> Result<Self> {
-        fs::create_dir_all(dir).map_err(Error::store(dir, "create the folder"))?;
+        create_folder(dir)?;
         let mut segments = Vec::new();
         for entry in fs::read_dir(dir).map_err(Error::store(dir, "read the folder"))? {
             let path = entry.map_err(Error::store(dir, "read the folder"))?.path();

@@ -18,7 +18,7 @@ use self::shard_files::{ShardFolder, ShardResult};
 pub use self::throughput::Throughput;
 use crate::index::{IndexSettings, Manifest, MilvusSettings, Snapshot};
 use souk_ingest::import::{ItemFiles, Shard};
-use souk_io::atomic_dir::write_json_atomic;
+use souk_io::atomic_dir::{create_folder, write_json_atomic};
 use souk_io::domain::{Item, TextKind};
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
@@ -185,7 +185,7 @@ impl IndexJob<'_> {
         if self.output_exists() {
             return Err(Error::config(self.out.display(), "is not empty: give a new folder"));
         }
-        fs::create_dir_all(home).map_err(Error::store(home, "create the folder"))?;
+        create_folder(home)?;
         let lock = home.join(LOCK);
         let file = File::create(&lock).map_err(Error::store(&lock, "create it"))?;
         if file.try_lock().is_err() {

@@ -17,7 +17,7 @@ use super::model::LoadedModel;
 use super::record::{Canary, GenerationRecord};
 use super::settings::SearchSettings;
 use crate::index::{Index, IndexSettings, Live, Snapshot};
-use souk_io::atomic_dir::fsync;
+use souk_io::atomic_dir::{create_folder, fsync};
 use souk_io::beir::DataFolder;
 use souk_io::domain::{Item, TextKind};
 use souk_io::error::{Error, Result};
@@ -86,7 +86,7 @@ pub fn build(
     source: &ItemSource,
     context: BuildContext<'_>,
 ) -> Result<GenerationRecord> {
-    std::fs::create_dir_all(dir).map_err(Error::store(dir, "create the folder"))?;
+    create_folder(dir)?;
     let out = dir.join(&record.snapshot);
     let built = build_inner(dir, record, model, source, context);
     if built.is_err() {

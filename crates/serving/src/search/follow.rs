@@ -35,9 +35,9 @@ pub struct WriteReceipt {
 }
 
 impl ServingState {
-    /// Appends mutations to the stream, in order, and waits until searches here see them. After an error they may be in the
-    /// stream.
-    pub async fn apply(&self, mutations: Vec<Mutation>) -> Result<WriteReceipt> {
+    /// Appends mutations to the stream, in order, and waits until searches here see them. Does nothing and returns none if one of
+    /// their items has changed after the position `unchanged_since`. After an error they may be in the stream.
+    pub async fn apply(&self, mutations: Vec<Mutation>, unchanged_since: Option<u64>) -> Result<Option<WriteReceipt>> {
         self.check_not_lost()?;
         mutations.iter().try_for_each(Mutation::check)?;
         let generation = self.served();
@@ -48,9 +48,13 @@ impl ServingState {
         let ids: Vec<String> = ids.into_iter().collect();
         let num_new = generation.index().get(&ids).await?.iter().filter(|found| found.is_none()).count();
         let num_existing = mutations.len() - num_new;
-        let catalogue = self.deps.stream.append(&mutations).await?;
+        let appended = match unchanged_since {
+            None => Some(self.deps.stream.append(&mutations).await?),
+            Some(position) => self.deps.stream.append_if(&mutations, position).await?,
+        };
+        let Some(catalogue) = appended else { return Ok(None) };
         self.wait_for(catalogue).await;
-        Ok(WriteReceipt { num_existing, catalogue })
+        Ok(Some(WriteReceipt { num_existing, catalogue }))
     }
 
     /// Appends mutations to the stream without encoding them first or waiting for them; returns the position of the last.

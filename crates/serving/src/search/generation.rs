@@ -4,6 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 use tokio::sync::{Mutex, mpsc};
@@ -20,10 +21,12 @@ use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
 use souk_io::telemetry::SEARCH;
 use souk_lexical::ModelFusion;
-use souk_nn::encoder::{EncoderWorker, Text};
+use souk_nn::encoder::{EncoderWorker, Text, Urgency};
 
-/// Texts of one request that are encoded at once. A query that arrives meanwhile waits for a slice, not for a thousand items.
-const SLICE: usize = 32;
+/// Texts of a large request that are encoded at once. A query that arrives meanwhile waits for a slice, not for a thousand items.
+const SLICE: usize = 8;
+/// Time after a success within which the encoder counts as working.
+const FRESH: Duration = Duration::from_secs(1);
 /// Frames of the journal buffered while catching up.
 const MAX_PENDING_FRAMES: usize = 16;
 
@@ -152,8 +155,11 @@ impl OpenGeneration {
             known.iter().map(|value| self.decode_cached(value.as_deref()?)).collect();
         let missing: Vec<usize> = (0..texts.len()).filter(|at| vectors[*at].is_none()).collect();
         SEARCH.record_cache(texts.len() - missing.len(), missing.len());
+        let is_query = kind != Some(TextKind::Item) && missing.len() <= SLICE;
+        let urgency = if is_query { Urgency::Urgent } else { Urgency::Patient };
         for missing in missing.chunks(SLICE) {
-            let made = self.encode(missing.iter().map(|at| texts[*at].to_owned()).collect(), kind).await?;
+            let slice = missing.iter().map(|at| texts[*at].to_owned()).collect();
+            let made = self.encode(slice, kind, urgency).await?;
             let bytes = |vector: &[f32]| vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>().into();
             let entries: Vec<_> =
                 missing.iter().zip(&made).map(|(at, vector)| (keys[*at].clone(), bytes(vector))).collect();
@@ -191,7 +197,12 @@ impl OpenGeneration {
 
     /// Encodes texts, bypassing the cache.
     #[tracing::instrument(level = "info", name = "encode", skip_all, fields(texts = texts.len()))]
-    pub(super) async fn encode(&self, texts: Vec<String>, kind: Option<TextKind>) -> Result<Vec<Vec<f32>>> {
+    pub(super) async fn encode(
+        &self,
+        texts: Vec<String>,
+        kind: Option<TextKind>,
+        urgency: Urgency,
+    ) -> Result<Vec<Vec<f32>>> {
         // reserve first, so that nothing is tokenized for a full queue
         let places = self.worker.reserve(texts.len())?;
         let worker = self.worker.clone();
@@ -202,12 +213,15 @@ impl OpenGeneration {
             texts.iter().enumerate().map(read).collect::<Result<Vec<Text>>>()
         };
         let texts = tokio::task::spawn_blocking(read).await.map_err(worker_lost)??;
-        self.worker.submit_into(places, texts)?.await.map_err(worker_lost)?
+        self.worker.submit_into(places, texts, urgency)?.await.map_err(worker_lost)?
     }
 
-    /// Encodes one text, bypassing the cache.
-    pub async fn probe(&self, text: &str, kind: TextKind) -> Result<Vec<f32>> {
-        Ok(self.encode(vec![text.to_owned()], Some(kind)).await?.pop().unwrap_or_default())
+    /// Fails unless the encoder works. Waits for other requests only if none has been answered for a second.
+    pub async fn check_encoder(&self) -> Result<()> {
+        if self.worker.since_success().is_some_and(|since| since < FRESH) {
+            return Ok(());
+        }
+        self.encode(vec!["ready".into()], Some(TextKind::Query), Urgency::Urgent).await.map(drop)
     }
 
     /// Number of tokens of all texts.

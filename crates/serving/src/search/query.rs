@@ -32,6 +32,8 @@ pub struct SearchParams<'a> {
     pub channel: &'a Channel,
     /// Template of the texts that fitted weights compare with the query.
     pub item_text: &'a ItemText,
+    /// Whether somebody still waits for the hits; a long search asks now and then.
+    pub is_wanted: &'a (dyn Fn() -> bool + Sync),
 }
 
 /// Score of one channel for a hit.
@@ -90,12 +92,22 @@ pub async fn find(index: &dyn Index, params: &SearchParams<'_>) -> Result<Vec<Ra
             fusion.check()?;
             let depth = fusion_depth(params.k);
             let dense = dense(index, params, depth).await?;
+            check_wanted(params)?;
             let lexical = lexical(index, params, depth).await?;
+            check_wanted(params)?;
             let matcher = params.text.and_then(|text| index.matcher(text));
             let mut matcher = matcher.map(|matcher| matcher.with_translations(&fusion.translations()));
-            Ok(hybrid(&dense, &lexical, fusion, params.k, |item| compare(matcher.as_mut(), params.item_text, item)))
+            let hits = hybrid(&dense, &lexical, fusion, params.k, |item| {
+                let matcher = matcher.as_mut().filter(|_| (params.is_wanted)());
+                compare(matcher, params.item_text, item)
+            });
+            check_wanted(params).map(|()| hits)
         }
     }
+}
+
+fn check_wanted(params: &SearchParams<'_>) -> Result<()> {
+    if (params.is_wanted)() { Ok(()) } else { Err(Error::input("nobody waits for this search any more")) }
 }
 
 async fn dense(index: &dyn Index, params: &SearchParams<'_>, k: usize) -> Result<Vec<IndexHit>> {

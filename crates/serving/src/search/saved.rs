@@ -11,7 +11,7 @@ use super::record::GenerationRecord;
 use super::service_deps::{ServiceDeps, snapshot_name};
 use super::settings::IndexBackend;
 use crate::index::Snapshot;
-use souk_io::atomic_dir::AtomicDir;
+use souk_io::atomic_dir::{AtomicDir, create_folder};
 use souk_io::backups::{Backup, Backups};
 use souk_io::error::{Error, Result};
 use souk_io::objects::is_remote;
@@ -177,7 +177,7 @@ fn install_part(backup: &Backup, part: &str, dir: &Path, change: impl FnOnce(&Pa
 
 /// Copies the files of a folder, following links, except those in one subfolder.
 fn copy_folder(from: &Path, to: &Path, except: Option<&str>) -> Result<()> {
-    fs::create_dir_all(to).map_err(Error::store(to, "create the folder"))?;
+    create_folder(to)?;
     for entry in fs::read_dir(from).map_err(Error::store(from, "list the folder"))? {
         let name = entry.map_err(Error::store(from, "list the folder"))?.file_name();
         let (source, copy) = (from.join(&name), to.join(&name));

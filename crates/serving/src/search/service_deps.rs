@@ -16,7 +16,7 @@ use super::record::GenerationRecord;
 use super::settings::SearchSettings;
 use crate::index::IndexSettings;
 use souk_cache::Cache;
-use souk_io::atomic_dir::{write_atomic, write_json_atomic};
+use souk_io::atomic_dir::{create_folder, write_atomic, write_json_atomic};
 use souk_io::catalogue_stream::CatalogueStream;
 use souk_io::error::{Error, Result};
 use souk_nn::encoder::Limits;
@@ -55,7 +55,7 @@ impl ServiceDeps {
     /// Locks the folder for this process while the returned file is open.
     pub fn lock(&self) -> Result<File> {
         let state = &self.settings.state;
-        fs::create_dir_all(state).map_err(Error::store(state, "create the folder"))?;
+        create_folder(state)?;
         let lock = File::create(state.join(LOCK)).map_err(Error::store(state, "lock the folder"))?;
         if lock.try_lock().is_err() {
             let problem =
@@ -123,7 +123,7 @@ impl ServiceDeps {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(Error::store(&pointer, "read it")(error)),
         };
-        let remedy = "restore it, or remove it to rebuild from the data folder and the journal";
+        let remedy = "restore it, or remove it to rebuild from the data folder and the catalogue stream";
         let broken = |e| Error::data(&pointer, None, format!("does not name a generation: {remedy}")).because(e);
         let Pointer { generation } = serde_json::from_slice(&text).map_err(broken)?;
         let dir = self.dir(&generation);
@@ -219,7 +219,7 @@ pub(super) fn remove_others(dir: &Path, name: &str) -> Result<()> {
 }
 
 fn folders(dir: &Path) -> Result<Vec<PathBuf>> {
-    fs::create_dir_all(dir).map_err(Error::store(dir, "create the folder"))?;
+    create_folder(dir)?;
     let mut folders = Vec::new();
     for entry in fs::read_dir(dir).map_err(Error::store(dir, "read the folder"))? {
         let path = entry.map_err(Error::store(dir, "read the folder"))?.path();

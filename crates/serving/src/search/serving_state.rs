@@ -21,6 +21,7 @@ use super::settings::SearchSettings;
 use super::stream_position::StreamPosition;
 use crate::index::Journal;
 use souk_io::beir::DataFolder;
+use souk_io::disk::missing_space;
 use souk_io::error::{Error, Result};
 use souk_io::telemetry::SEARCH;
 
@@ -115,6 +116,15 @@ impl ServingState {
     /// The served generation; a request keeps the one it started with.
     pub fn served(&self) -> Arc<OpenGeneration> {
         self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Fails while the disk is nearly full.
+    pub fn check_disk(&self) -> Result<()> {
+        let SearchSettings { state, free_bytes, .. } = &self.deps.settings;
+        match missing_space(state, *free_bytes) {
+            Some(problem) => Err(Error::device(format!("{problem}: free some space (search.free_bytes)"))),
+            None => Ok(()),
+        }
     }
 
     /// Progress of the running build, if any.
@@ -218,6 +228,7 @@ impl ServingState {
             check(&generation.record().model, &generation.record().path)?;
             return Ok(generation);
         }
+        self.check_disk()?;
         let _lock = self.build_lock.lock().await;
         let building = Arc::new(BuildProgress { version: version.into(), ..BuildProgress::default() });
         *lock_ignoring_poison(&self.building) = Some(building.clone());
@@ -360,9 +371,10 @@ impl ServingState {
     }
 
     /// Builds a new snapshot, with all changes, of a generation that needs one, and deletes what is unused. Returns
-    /// whether there was one.
+    /// whether there was one. Does nothing while another build runs.
     pub async fn rebuild(self: &Arc<Self>) -> Result<bool> {
-        let _lock = self.build_lock.lock().await;
+        let Ok(_lock) = self.build_lock.try_lock() else { return Ok(false) };
+        self.check_disk()?;
         let Some(old) = self.needs_rebuild().await else { return Ok(false) };
         let (old, catalogue) = self.catch_up_with_position(old).await?;
         let (state, from) = (self.clone(), old.clone());

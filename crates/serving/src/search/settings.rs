@@ -9,6 +9,7 @@ use super::experiment::Experiment;
 use crate::index::MilvusSettings;
 use souk_cross_encoder::{MAX_RERANKED, RerankFit};
 use souk_io::error::{Error, Result};
+use souk_io::tls::Tls;
 use souk_lexical::{Hybrid, LexicalOptions};
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -16,12 +17,19 @@ use souk_lexical::{Hybrid, LexicalOptions};
 pub struct SearchSettings {
     /// Address and port.
     pub listen: String,
-    /// File with one key per line, admin keys after `admin:`; every request then needs a key. The variable
-    /// SOUK_SEARCH_KEYS adds keys too.
+    /// File with one key per line, as `[[NAME=]ROLE+ROLE[@RATE]:]KEY`; every request then needs a key. It is read again when it
+    /// changes. The variable SOUK_SEARCH_KEYS adds keys too.
     pub key_file: Option<PathBuf>,
+    /// Whether others may reach `listen` although there are no keys.
+    pub allow_no_keys: bool,
+    /// Address of `/metrics`, if it is another one than `listen`, where it needs no key.
+    pub metrics_listen: Option<String>,
+    /// Certificate and key; without them the service speaks plain HTTP.
     pub tls: Option<Tls>,
     /// Folder of the service: indexes and the journal of changes. One process at a time can use it.
     pub state: PathBuf,
+    /// Free bytes required on the disk of `state`. With fewer, searches continue, but items are not changed and no index is built.
+    pub free_bytes: u64,
     /// Data folder to index on the first start.
     pub data: Option<PathBuf>,
     /// Address of backups: on the first start, the service begins with the newest one instead of the data folder, if there is one.
@@ -110,14 +118,6 @@ impl Rerank {
     }
 }
 
-/// Certificate chain and key, both PEM.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Tls {
-    pub certificate: PathBuf,
-    pub key: PathBuf,
-}
-
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum IndexBackend {
@@ -174,8 +174,11 @@ impl Default for SearchSettings {
         Self {
             listen: "127.0.0.1:8080".into(),
             key_file: None,
+            allow_no_keys: false,
+            metrics_listen: None,
             tls: None,
             state: "souk-search".into(),
+            free_bytes: 1 << 30,
             data: None,
             backups: None,
             version: None,

@@ -2,12 +2,15 @@
 //! `crates/serving/tests/integration/milvus.rs`.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use souk_io::domain::Item;
+use souk_io::error::Error;
 use souk_io::item_text::ItemText;
-use souk_lexical::LexicalOptions;
+use souk_lexical::{Fusion, LexicalOptions, Weights};
 use souk_serving::index::{Index, IndexHit, IndexKind, IndexSettings, ItemChange, Live, Snapshot, VectorQuery};
+use souk_serving::search::{Channel, SearchParams, find};
 
 use crate::questions::{MODEL, NUM, conforms, filter, ids, item, nearest, put, vector};
 
@@ -98,6 +101,33 @@ async fn nearest_of(
 }
 
 /// Checks of features that only the embedded index has.
+/// A hybrid search that nobody waits for ends after its next part.
+#[tokio::test]
+async fn a_search_that_nobody_waits_for_ends() {
+    let home = tempfile::tempdir().unwrap();
+    let index = live(&home.path().join("index"), IndexKind::Exact);
+    let vector = vector(3);
+    let channel = Channel::Hybrid(Fusion::Weights(Weights::default()));
+    for num_parts in 1..=3 {
+        let num_asked = AtomicUsize::new(0);
+        let is_wanted = || num_asked.fetch_add(1, Ordering::Relaxed) + 1 < num_parts;
+        let (item_text, text) = (ItemText::default(), Some("lamp"));
+        let params = SearchParams {
+            text,
+            vector: Some(&vector),
+            k: 5,
+            ef: None,
+            filter: None,
+            channel: &channel,
+            item_text: &item_text,
+            is_wanted: &is_wanted,
+        };
+        let found = find(&index, &params).await;
+        assert!(matches!(found, Err(Error::Input { .. })), "{num_parts}");
+        assert_eq!(num_asked.load(Ordering::Relaxed), num_parts);
+    }
+}
+
 async fn has_fields_and_lexical_search(index: &Live) {
     let fields = index.fields().await.unwrap();
     let price = fields.iter().find(|field| field.name == "price").unwrap();

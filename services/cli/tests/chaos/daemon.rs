@@ -5,6 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -41,7 +43,19 @@ impl Daemon {
         (status == 200).then(|| serde_json::from_str(&body).unwrap())
     }
 
-    /// Kills the process with SIGKILL, as a power cut would.
+    /// Waits until this search process builds an index, but no longer than `time`. Returns whether it does.
+    pub fn wait_for_build(&self, time: Duration) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < time {
+            if self.get("/models").is_some_and(|models| !models["building"].is_null()) {
+                return true;
+            }
+            sleep(Duration::from_millis(2));
+        }
+        false
+    }
+
+    /// Kills the process with SIGKILL.
     pub fn kill(&mut self) {
         drop(self.child.kill());
         drop(self.child.wait());

@@ -49,6 +49,8 @@ const CALM_PAUSE: Duration = Duration::from_millis(8);
 /// Number of kills from which the long form runs: five restarts of everything, on a simulated shop instead of a small
 /// one.
 const LONG_FORM: u64 = 30;
+/// Time that a kill of a search process waits for a promotion to be killed in.
+const BUILD_TIME: Duration = Duration::from_secs(10);
 /// Minimum time with a full disk.
 const FULL_DISK_TIME: Duration = Duration::from_secs(6);
 
@@ -166,10 +168,10 @@ impl<'a> Loop<'a> {
         ]
     }
 
-    /// Settings of a search process. Both use one ledger; each has its own folder and collections.
+    /// Settings of a search process, with the limits of a real one. Both use one ledger; each has its own folder, and an index of its own:
+    /// the first on a server, the second embedded.
     fn search(&self, number: usize) -> Vec<String> {
-        let prefix = format!("{}_{number}_", self.topic.replace('-', "_"));
-        vec![
+        let mut all = vec![
             format!("model.path={}", self.scene.model.display()),
             "search.version=first".into(),
             format!("store.database={}", self.database),
@@ -178,13 +180,15 @@ impl<'a> Loop<'a> {
             format!("search.state={}", self.folder.join(format!("search-{number}")).display()),
             "search.listen=127.0.0.1:0".into(),
             "search.registry_seconds=1".into(),
-            "search.index.type=milvus".into(),
-            format!("search.index.address={}", self.servers.milvus),
-            format!("search.index.collection_prefix={prefix}"),
-            // a single sequential client is no overload, however slow a restarted server is
-            "search.bounds.slowdown=1000".into(),
-            "search.bounds.deadline_ms=60000".into(),
-        ]
+            // the full disk is a small one
+            "search.free_bytes=0".into(),
+        ];
+        if number == 0 {
+            all.push("search.index.type=milvus".into());
+            all.push(format!("search.index.address={}", self.servers.milvus));
+            all.push(format!("search.index.collection_prefix={}_", self.topic.replace('-', "_")));
+        }
+        all
     }
 
     fn data(&self) -> PathBuf {
@@ -282,6 +286,8 @@ struct Attack<'a> {
     shopper: &'a Shopper,
     kills: u64,
     restarts: u64,
+    /// Search processes killed while they built an index for a new version.
+    num_killed_builds: usize,
 }
 
 impl Attack<'_> {
@@ -318,6 +324,7 @@ impl Attack<'_> {
             Some(name) => self.running.servers.restart(name),
             None => {
                 let number = turn - SERVERS.len();
+                self.num_killed_builds += usize::from(self.searches[number].wait_for_build(BUILD_TIME));
                 self.searches[number].kill();
                 self.searches[number] = self.running.start_search(number);
                 *self.shopper.addresses[number].lock().unwrap() = self.searches[number].address.clone();
@@ -362,7 +369,7 @@ fn run(running: &Loop, kills: u64, restarts: u64, min_events: usize) -> (usize, 
     let rate = EventRate { min_events, pause: if kills == 0 { CALM_PAUSE } else { PAUSE } };
     let producer = thread::spawn(move || produce(&brokers, &topic, &scene, rate, &stop_producer));
     let trainer = running.start_trainer();
-    let mut attack = Attack { running, trainer, searches, shopper: &shopper, kills, restarts };
+    let mut attack = Attack { running, trainer, searches, shopper: &shopper, kills, restarts, num_killed_builds: 0 };
     attack.run();
     is_over.store(true, Ordering::Relaxed);
     let num = producer.join().unwrap();
@@ -373,6 +380,7 @@ fn run(running: &Loop, kills: u64, restarts: u64, min_events: usize) -> (usize, 
     audit(running, num, &shopper);
     check_items(running, &attack.searches, &shopper);
     println!("{kills} kills, {restarts} restarts of each service: {num} events counted once; {}", shopper.summary());
+    println!("{} search processes were killed during a promotion", attack.num_killed_builds);
     (num, evaluation)
 }
 

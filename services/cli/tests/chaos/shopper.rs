@@ -1,5 +1,6 @@
-//! A client that searches continuously on two search processes, as a load balancer would: it skips a process that
-//! cannot be reached. Checks that every response is complete, and counts them. Now and then it puts a new item.
+//! A client that searches continuously on two search processes, as a load balancer would: it asks the other one if a process
+//! cannot be reached, or answers that it is busy or late. Checks that every response is complete, and counts them. Now and then it
+//! puts a new item.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
@@ -56,10 +57,7 @@ impl Shopper {
                     self.num_retried.fetch_add(tried as u64, Ordering::Relaxed);
                     return;
                 }
-                Some((429, _)) => {
-                    self.num_rejected.fetch_add(1, Ordering::Relaxed);
-                    return;
-                }
+                Some((429 | 503 | 504, _)) => drop(self.num_rejected.fetch_add(1, Ordering::Relaxed)),
                 Some(other) => {
                     println!("a search failed: {other:?}");
                     break;
@@ -86,8 +84,8 @@ impl Shopper {
             [self.num_answered(), self.num_rejected.load(Ordering::Relaxed), self.failed.load(Ordering::Relaxed)];
         let (retried, versions) = (self.num_retried.load(Ordering::Relaxed), self.versions.lock().unwrap().len());
         format!(
-            "{num} searches answered by {versions} versions, {retried} of them by the second process tried, {rejected} \
-             rejected, {failed} failed"
+            "{num} searches answered by {versions} versions, {retried} of them by the second process tried; one process was \
+             busy or late {rejected} times; {failed} failed"
         )
     }
 

@@ -111,3 +111,54 @@ fn reads_the_judgements_of_the_gate() {
     let message = failure(home.path(), "judgements", &[]);
     assert!(message.contains("judges 1 queries that are not in queries.jsonl, such as `gone`"), "{message}");
 }
+
+/// A server stopped on drop.
+struct Stopped(std::process::Child);
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        drop((self.0.kill(), self.0.wait()));
+    }
+}
+
+/// Redis with TLS; SSL_CERT_FILE names an authority of one's own.
+#[test]
+fn a_cache_with_tls_is_used() {
+    let home = shop();
+    let file = |name: &str| home.path().join(name);
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(file("certificate.pem"), made.cert.pem()).unwrap();
+    std::fs::write(file("key.pem"), made.signing_key.serialize_pem()).unwrap();
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut server = Command::new("redis-server");
+    server.args(["--port", "0", "--tls-port", &port.to_string(), "--tls-auth-clients", "no", "--save", ""]);
+    server.arg("--tls-cert-file").arg(file("certificate.pem")).arg("--tls-key-file").arg(file("key.pem"));
+    server.arg("--tls-ca-cert-file").arg(file("certificate.pem"));
+    let _server = Stopped(server.current_dir(home.path()).stdout(std::process::Stdio::null()).spawn().unwrap());
+    let began = std::time::Instant::now();
+    while std::net::TcpStream::connect(("localhost", port)).is_err() {
+        assert!(began.elapsed().as_secs() < 20, "the server does not start");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let checked = |trusted: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
+        command.current_dir(home.path()).env_remove("RUST_LOG").env("SSL_CERT_FILE", file(trusted));
+        command.args([
+            "doctor",
+            "--json",
+            "--data",
+            "data",
+            "--set",
+            &format!("store.cache=rediss://localhost:{port}/0"),
+        ]);
+        let found: Vec<Value> = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+        let cache = found.iter().find(|finding| finding["part"] == "cache").unwrap();
+        (cache["ok"].as_bool().unwrap(), cache["said"].to_string())
+    };
+    let (is_ok, said) = checked("certificate.pem");
+    assert!(is_ok, "{said}");
+    let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    std::fs::write(file("other.pem"), other.cert.pem()).unwrap();
+    let (is_ok, said) = checked("other.pem");
+    assert!(!is_ok, "a server that nobody vouches for: {said}");
+}

@@ -8,6 +8,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 use souk::cross_encoder::{RerankFit, RerankQuality, disable_reranker};
+use souk_testing::copy_folder;
 
 fn souk(arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
@@ -52,7 +53,7 @@ impl TestShop {
     /// The same shop with the first items of its catalogue only.
     fn with_first_items(&self, num: usize) -> Self {
         let home = tempfile::tempdir().unwrap();
-        souk_testing::copy_folder(Path::new(&self.data), &home.path().join("shop"));
+        copy_folder(Path::new(&self.data), &home.path().join("shop"));
         let corpus = home.path().join("shop/corpus.jsonl");
         let items: Vec<String> = fs::read_to_string(&corpus).unwrap().lines().take(num).map(str::to_owned).collect();
         fs::write(&corpus, items.join("\n")).unwrap();
@@ -187,7 +188,7 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
     // with fewer queries the default weights are as good
     let shop = TestShop::with_queries("400");
     let model = shop.place("model");
-    souk_testing::copy_folder(Path::new(&golden_model()), Path::new(&model));
+    copy_folder(Path::new(&golden_model()), Path::new(&model));
     let fit = ["fit-fusion", "--model", &model, "--data", &shop.data, "--split"];
     let text = run_ok(&[&fit[..], &["train"]].concat());
     assert!(text.contains("nDCG@10 on 320 queries: default weights ") && text.contains("trigrams"), "{text}");
@@ -404,7 +405,7 @@ fn the_report_renders_in_a_real_browser() {
 /// A model folder with a training log.
 fn model_with_training_log(shop: &TestShop) -> String {
     let model = shop.home.path().join("trained");
-    copy(Path::new(&golden_model()), &model);
+    copy_folder(Path::new(&golden_model()), &model);
     let step = |step: u32| {
         let (loss, rate) = (4.0 / f64::from(step).sqrt(), 1e-5 * f64::from(step.min(500 - step)) / 250.0);
         format!(
@@ -414,19 +415,6 @@ fn model_with_training_log(shop: &TestShop) -> String {
     };
     fs::write(model.join("steps.jsonl"), (1..=500).map(step).collect::<String>()).unwrap();
     model.display().to_string()
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let to = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &to);
-        } else {
-            fs::copy(entry.path(), to).unwrap();
-        }
-    }
 }
 
 /// Runs the browser with a fresh profile; returns its standard output and its log.

@@ -13,6 +13,7 @@ mod index;
 mod ingest;
 mod item_text;
 mod launch;
+mod power_loss;
 mod relevance;
 mod rewards;
 mod stage;

@@ -11,33 +11,26 @@ use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{get, post};
 use serde_json::{Value, json};
-use souk_http::{Fault, Front, Gate, Keys, Role, admit, json_body, read, record, run, shed_load};
+use souk_http::{
+    Endpoint, Entrance, Fault, Front, FrontLimits, Gate, Keys, Role, admit, json_body, read, record, run, serve,
+    shed_load,
+};
 use souk_io::telemetry::RELEVANCE_REQUESTS;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 
 use souk_testing::http_client::{answer, ask};
 
 /// Service with one slot behind the gate; it echoes its request.
 async fn service(keys: &str) -> SocketAddr {
-    let front = Arc::new(Front {
-        keys: Keys::parse(keys),
-        room: Arc::new(Semaphore::new(8)),
-        max_requests: 8,
-        max_bytes: 1000,
-        body_time: Duration::from_secs(10),
-        metrics: &RELEVANCE_REQUESTS,
-    });
-    let echoing = front.clone();
-    let echo = async move |request: Request| -> Result<Response, Fault> {
-        Ok(json_body(&read::<Value>(&echoing, request).await?))
-    };
+    let limits = FrontLimits { max_requests: 8, max_bytes: 1000, body_seconds: 10 };
+    let front = Arc::new(Front::new(Keys::parse(keys).unwrap(), limits, &RELEVANCE_REQUESTS));
+    let echo = async |request: Request| -> Result<Response, Fault> { Ok(json_body(&read::<Value>(request).await?)) };
     let fails = async || Fault::from(souk_io::Error::device("it is broken"));
     let router = Router::new()
         .route("/echo", post(echo))
-        .route_layer(from_fn_with_state((front.clone(), Arc::new(Gate::new(1, 1, 1.5))), shed_load))
-        .route_layer(from_fn_with_state((front.clone(), Role::Read), admit))
+        .route_layer(from_fn_with_state(Arc::new(Gate::new(1, 1, 1.5)), shed_load))
+        .route_layer(from_fn_with_state((front.clone(), Role::Search), admit))
         .route("/fails", get(fails))
         .layer(from_fn_with_state(front, record));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -67,17 +60,65 @@ async fn a_page_from_elsewhere_is_refused_where_no_key_is_asked_for() {
 async fn a_body_that_dawdles_keeps_nobody_who_is_in_a_hurry_waiting() {
     let address = service("").await;
     let body = br#"{"a": 1}"#;
-    let mut slow = TcpStream::connect(address).await.unwrap();
     let head = "POST /echo HTTP/1.1\r\nHost: souk\r\nConnection: close\r\nContent-Length: 8\r\n\r\n";
-    slow.write_all(&[head.as_bytes(), &body[..4]].concat()).await.unwrap();
+    let mut all_slow = Vec::new();
+    for _ in 0..20 {
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        slow.write_all(&[head.as_bytes(), &body[..4]].concat()).await.unwrap();
+        all_slow.push(slow);
+    }
     tokio::time::sleep(Duration::from_millis(100)).await;
-    assert_eq!(ask(address, "POST /echo", "", body).await.status, 200, "the only place is free");
+    assert_eq!(ask(address, "POST /echo", "", body).await.status, 200, "all eight places and the gate's one are free");
+    let mut slow = all_slow.remove(0);
     slow.write_all(&body[4..]).await.unwrap();
     let slow = answer(&mut slow).await;
     assert_eq!((slow.status, slow.json()), (200, json!({"a": 1})));
+    // bodies on their way have no more memory than those of eight requests
+    let head = "POST /echo HTTP/1.1\r\nHost: souk\r\nConnection: close\r\nContent-Length: 1000\r\n\r\n";
+    for _ in 0..8 {
+        let mut slow = TcpStream::connect(address).await.unwrap();
+        slow.write_all(&[head.as_bytes(), &[b' '; 980]].concat()).await.unwrap();
+        all_slow.push(slow);
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let busy = ask(address, "POST /echo", "", &[b' '; 900]).await;
+    assert_eq!((busy.status, busy.header("retry-after")), (429, Some("1")), "{}", busy.body);
+    drop(all_slow);
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(ask(address, "POST /echo", "", body).await.status, 200);
     // bodies that are too large or not JSON still get their own error
     assert_eq!(ask(address, "POST /echo", "", &[b'1'; 2000]).await.status, 413);
     assert_eq!(ask(address, "POST /echo", "", b"{").await.status, 400);
+}
+
+#[tokio::test]
+async fn metrics_can_have_an_address_of_their_own() {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let (sender, receiver) = tokio::sync::oneshot::channel();
+    let serving = tokio::spawn(async move {
+        let address = free.to_string();
+        let entrance = Entrance {
+            section: "test",
+            listen: "127.0.0.1:0",
+            metrics_listen: Some(&address),
+            tls: None,
+            key_file: None,
+            key_variable: "SOUK_NO_SUCH_KEYS",
+            allow_no_keys: false,
+        };
+        let open = async |_: Endpoint, _: Keys| Ok((Router::new().route("/", get(async || "here")), ()));
+        let ready = |endpoint: Endpoint, (): &()| {
+            sender.send(endpoint.address).unwrap();
+            Ok(())
+        };
+        serve(&entrance, open, ready).await
+    });
+    let address = receiver.await.unwrap();
+    assert_eq!(ask(address, "GET /metrics", "", b"").await.status, 404);
+    let metrics = ask(free, "GET /metrics", "", b"").await;
+    assert_eq!(metrics.status, 200, "{}", metrics.body);
+    assert_eq!(ask(free, "GET /", "", b"").await.status, 404, "nothing else is there");
+    serving.abort();
 }
 
 #[derive(Clone, Default)]

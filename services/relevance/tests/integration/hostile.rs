@@ -144,7 +144,7 @@ async fn overload_is_answered_at_once_and_passes() {
 }
 
 #[tokio::test]
-async fn slow_bodies_take_no_place_for_long() {
+async fn slow_bodies_take_no_place() {
     let settings = ServeSettings { max_requests: 1, body_seconds: 1, ..ServeSettings::default() };
     let running = Running::of_model(settings).await;
     let mut slow = TcpStream::connect(running.address).await.unwrap();
@@ -152,9 +152,7 @@ async fn slow_bodies_take_no_place_for_long() {
     slow.write_all(head.as_bytes()).await.unwrap();
     sleep(Duration::from_millis(200)).await;
     let body = br#"{"query": "lamp", "items": []}"#;
-    let busy = running.post("/score", body).await;
-    assert_eq!((busy.status, busy.header("retry-after")), (429, Some("1")));
-    assert_eq!(running.get("/healthz").await.status, 200, "a probe needs no place");
+    assert_eq!(running.post("/score", body).await.status, 200, "the only place is free");
     assert_eq!(answer(&mut slow).await.status, 408);
     works(&running).await;
     running.stop().await;

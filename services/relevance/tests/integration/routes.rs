@@ -97,7 +97,7 @@ async fn every_answer_has_a_name_and_a_time_and_is_counted() {
 async fn only_known_keys_may_ask() {
     let settings = ServeSettings::default();
     let judge = JudgeBackend::of_model(model(), settings.worker).unwrap();
-    let running = Running::start(judge, Keys::parse("first,second"), settings).await;
+    let running = Running::start(judge, Keys::parse("first,second").unwrap(), settings).await;
     let body = br#"{"query": "lamp", "items": [{"id": "1", "text": "red lamp"}]}"#;
     for headers in ["", "Authorization: Bearer wrong\r\n", "Authorization: first\r\n", "Authorization: Basic first\r\n"]
     {

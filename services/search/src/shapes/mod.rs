@@ -387,6 +387,15 @@ pub struct ReadParams {
     pub at_least: Option<u64>,
 }
 
+#[derive(Deserialize, IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct WriteParams {
+    /// Writes only if none of the items has changed after this position of the catalogue, else answers 409. Give the `catalogue`
+    /// that you read them at. Not with a Kafka topic of changes.
+    pub if_position: Option<u64>,
+}
+
 #[derive(Serialize, ToSchema)]
 pub struct DeleteAnswer {
     pub deleted: bool,

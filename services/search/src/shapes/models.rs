@@ -93,6 +93,13 @@ pub struct PromoteAnswer {
 #[serde(deny_unknown_fields)]
 pub struct EmptyBody {}
 
+#[derive(Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct RollBackRequest {
+    /// The version to roll back, by default the one that is served. With it, a request that is sent twice goes back one step.
+    pub version: Option<String>,
+}
+
 /// Training curves, each a list of step and value.
 #[derive(Serialize, ToSchema)]
 pub struct TrainingAnswer {

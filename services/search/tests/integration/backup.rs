@@ -95,20 +95,7 @@ async fn run(sets: &[String], sets_after: &[String]) {
             change(&restored_service, id, item.as_ref()).await;
         }
     }
-    for at in 0..SEARCHES {
-        let query = format!("{} lamp number {}", COLOURS[at % COLOURS.len()], at % NUM);
-        let body = json!({"query": query, "k": 10, "hybrid": at % 2 == 0});
-        let [old, new] = [&*service, &restored_service].map(|running| running.ask("POST /search", body.clone()));
-        let [old, new] = [scored(&old.await), scored(&new.await)];
-        assert!(old.len() == 10 && old.len() == new.len(), "{query}");
-        for ((old, old_score), (new, new_score)) in old.into_iter().zip(new) {
-            // a text is encoded among others here and there
-            assert!(
-                old == new && (old_score - new_score).abs() < 1e-5,
-                "{query}: {old} {old_score}, {new} {new_score}"
-            );
-        }
-    }
+    answers_alike(&service, &restored_service).await;
     let again = restored(&new_config, &address).await.unwrap_err().to_string();
     assert!(again.contains("another process serves from"), "{again}");
     restored_service.stop().await;
@@ -120,6 +107,24 @@ async fn run(sets: &[String], sets_after: &[String]) {
         let state = format!("search.state={}", home.path().join("second").display());
         new_sets.push(&state);
         refuses_another_stream(&config(new_home.path(), &new_sets)).await;
+    }
+}
+
+/// Both have the same hits for the same queries.
+async fn answers_alike(service: &Running, restored: &Running) {
+    for at in 0..SEARCHES {
+        let query = format!("{} lamp number {}", COLOURS[at % COLOURS.len()], at % NUM);
+        let body = json!({"query": query, "k": 10, "hybrid": at % 2 == 0});
+        let [old, new] = [service, restored].map(|running| running.ask("POST /search", body.clone()));
+        let [old, new] = [scored(&old.await), scored(&new.await)];
+        assert!(old.len() == 10 && old.len() == new.len(), "{query}");
+        for ((old, old_score), (new, new_score)) in old.into_iter().zip(new) {
+            // a text is encoded among others here and there
+            assert!(
+                old == new && (old_score - new_score).abs() < 1e-5,
+                "{query}: {old} {old_score}, {new} {new_score}"
+            );
+        }
     }
 }
 

@@ -232,3 +232,33 @@ async fn a_large_write_takes_little_of_the_queue() {
     assert_eq!(found, [200; 20]);
     running.stop().await;
 }
+
+/// Of two writers that read an item at the same state, the second is told that it has changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conditional_write_needs_an_unchanged_item() {
+    let home = shop();
+    let running = Running::start(home.path(), &[]).await;
+    let seen =
+        running.ask("PUT /items", json!({"items": [{"id": "a", "title": "lamp"}, {"id": "b", "title": "desk"}]})).await;
+    let at = seen.json()["catalogue"].as_u64().unwrap();
+    let price = |price: u64| json!({"price": price});
+    let first = running.ask(&format!("PATCH /items/a?if_position={at}"), price(1)).await;
+    assert_eq!(first.status, 200, "{}", first.body);
+    for (route, body) in [
+        (format!("PATCH /items/a?if_position={at}"), price(2)),
+        (
+            format!("PUT /items?if_position={at}"),
+            json!({"items": [{"id": "b", "title": "x"}, {"id": "a", "title": "x"}]}),
+        ),
+        (format!("DELETE /items/a?if_position={at}"), json!(null)),
+    ] {
+        let refused = running.ask(&route, body).await;
+        assert!(refused.status == 409 && refused.body.contains("read it again"), "{route}: {}", refused.body);
+    }
+    assert_eq!(running.get("/items/a").await.json()["price"], 1);
+    assert_eq!(running.get("/items/b").await.json()["title"], "desk");
+    // an item of the data folder has no change
+    assert_eq!(running.ask("PATCH /items/i5?if_position=0", price(3)).await.status, 200);
+    assert_eq!(running.ask("DELETE /items/b?if_position=2", json!(null)).await.status, 200);
+    running.stop().await;
+}

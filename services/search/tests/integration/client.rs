@@ -80,7 +80,7 @@ impl Running {
     }
 
     pub async fn of(config: &Config, keys: &str) -> anyhow::Result<Self> {
-        let service = SearchService::open(config, Keys::parse(keys), |_| ()).await?;
+        let service = SearchService::open(config, Keys::parse(keys)?, |_| ()).await?;
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let (stop, asked) = oneshot::channel();

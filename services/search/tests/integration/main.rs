@@ -1,16 +1,19 @@
 //! The search service over real sockets.
 #![expect(clippy::unwrap_used, reason = "a test stops at the first thing that is wrong")]
 
+mod access;
 mod backup;
 mod catalogue;
 mod client;
 mod clients;
 mod crash;
+mod formats;
 mod item_text;
 mod milvus;
 mod partition;
 mod replicas;
 mod rerank;
 mod routes;
+mod schedules;
 mod start;
 mod swap;

@@ -9,6 +9,7 @@ use souk::cross_encoder::{PairScorer, RerankFit, RerankQuality};
 use souk::encoder::Placement;
 use souk::item_text::ItemText;
 use souk::lexical::{Fusion, Weights};
+use souk_testing::copy_folder;
 use tch::Device;
 use tempfile::TempDir;
 
@@ -16,7 +17,7 @@ use tempfile::TempDir;
 fn reranked_shop() -> (TempDir, String) {
     let home = shop();
     let model = home.path().join("model");
-    souk_testing::copy_folder(&golden("st_mean_dense"), &model);
+    copy_folder(&golden("st_mean_dense"), &model);
     let fit = RerankFit::new(20, 2.0, 100, RerankQuality { fused: 0.4, reranked: 0.5 });
     fit.install(&golden("rel_bert"), &model).unwrap();
     let set = format!("model.path={}", model.display());

@@ -13,6 +13,7 @@ use souk::encoder::{Encoder, Overrides, Placement};
 use souk::lexical::{FeatureWeights, FittedFusion, FittedOn, TRANSLATIONS, Translations};
 use souk::log::file::{FileSettings, FileSource};
 use souk::log::{LogSource, OnGap, Resume};
+use souk_testing::copy_folder;
 use tch::Device;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,7 +53,7 @@ fn parts(hit: &Value) -> Vec<f64> {
 async fn hybrid_search_uses_the_weights_that_were_fitted_to_the_model() {
     let home = shop();
     let model = home.path().join("model");
-    souk_testing::copy_folder(&golden("st_mean_dense"), &model);
+    copy_folder(&golden("st_mean_dense"), &model);
     let weights = FeatureWeights::from_array([1.0, 0.1, 2.0, 1.0, -3.0, 0.5]);
     FittedFusion::new(Some(weights), FittedOn::default()).save(&Translations::default(), &model).unwrap();
     std::fs::write(model.join(TRANSLATIONS), "query\titem\tprobability\ntimber\toak\t0.5\n").unwrap();
@@ -148,33 +149,6 @@ fn near(found: &Value, expected: &[f32]) {
     let found: Vec<f64> = found.as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
     assert_eq!(found.len(), expected.len());
     assert!(found.iter().zip(expected).all(|(a, b)| (a - f64::from(*b)).abs() < 1e-5), "{found:?} {expected:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn roles_restrict_routes() {
-    let home = shop();
-    let running = Running::with_keys(home.path(), &[], "reader, admin:boss").await;
-    let status = async |method_and_path: &str, key: &str, body: &str| {
-        let header = if key.is_empty() { String::new() } else { format!("Authorization: Bearer {key}\r\n") };
-        let answer = running.ask_with(method_and_path, &header, body.as_bytes()).await;
-        if answer.status >= 400 {
-            answer.error();
-        }
-        answer.status
-    };
-    let search = r#"{"query": "lamp"}"#;
-    for (key, expected) in [("", 401), ("wrong", 401), ("admin:boss", 401), ("reader", 200), ("boss", 200)] {
-        assert_eq!(status("POST /search", key, search).await, expected, "{key}");
-    }
-    let put = r#"{"items": [{"id": "new", "title": "a new lamp"}]}"#;
-    for (key, expected) in [("", 401), ("reader", 403), ("boss", 200)] {
-        assert_eq!(status("PUT /items", key, put).await, expected, "{key}");
-        assert_eq!(status("POST /models/rollback", key, "").await, if expected == 200 { 409 } else { expected });
-    }
-    for open in ["GET /healthz", "GET /readyz", "GET /metrics", "GET /openapi.json", "GET /"] {
-        assert_eq!(status(open, "", "").await, 200, "{open}");
-    }
-    running.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

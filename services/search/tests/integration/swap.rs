@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use souk::beir::DataFolder;
 use souk::index::{IndexSettings, Snapshot};
 use souk::store::VersionState;
+use souk_testing::copy_folder;
 use tokio::time::{Instant, sleep};
 
 fn report() -> Value {
@@ -84,9 +85,11 @@ async fn promotes_under_load_and_rolls_back() {
     };
     running.promote("second").await;
     writing.await.unwrap();
-    let rolled = running.ask("POST /models/rollback", json!({})).await;
+    let rolled = running.ask("POST /models/rollback", json!({"version": "second"})).await;
     assert!(matches!(rolled.status, 200 | 202), "{}", rolled.body);
     running.until_served("first").await;
+    let again = running.ask("POST /models/rollback", json!({"version": "second"})).await;
+    assert!(again.status == 409 && again.body.contains("`second` is not live"), "{}", again.body);
     stop.store(true, Ordering::Relaxed);
     for task in load {
         task.await.unwrap();
@@ -142,10 +145,10 @@ async fn serves_offered_versions_but_not_rolled_back_ones() {
     running.until_served("first").await;
     // weights that differ from the offered ones are rejected permanently
     let folder = home.path().join("shuffled");
-    copy(&golden("st_cls"), &folder);
+    copy_folder(&golden("st_cls"), &folder);
     offer(&running, "shuffled", &folder, true).await;
     fs::remove_dir_all(&folder).unwrap();
-    copy(&golden("st_max"), &folder);
+    copy_folder(&golden("st_max"), &folder);
     let began = Instant::now();
     while state_of(&running, "shuffled").await != VersionState::Rejected {
         assert!(began.elapsed() < TIMEOUT, "{}", running.get("/models").await.body);
@@ -163,7 +166,7 @@ async fn serves_offered_versions_but_not_rolled_back_ones() {
         sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(state_of(&running, "unseen").await, VersionState::Candidate, "the others may see it");
-    copy(&golden("st_last"), &unseen);
+    copy_folder(&golden("st_last"), &unseen);
     running.until_served("unseen").await;
     offer(&running, "next", &golden("st_last"), true).await;
     running.until_served("next").await;
@@ -188,11 +191,11 @@ async fn rejects_unmeasured_and_changed_models() {
     assert_eq!((given.status, &given.json()["report"]["metrics"]), (200, &report()), "{}", given.body);
     // a folder whose weights differ from the registered ones
     let folder = home.path().join("copied");
-    copy(&golden("st_cls"), &folder);
+    copy_folder(&golden("st_cls"), &folder);
     let body = json!({"version": "changed", "path": folder, "report": report()});
     assert_eq!(running.ask("POST /models", body).await.status, 200);
     fs::remove_dir_all(&folder).unwrap();
-    copy(&golden("st_max"), &folder);
+    copy_folder(&golden("st_max"), &folder);
     let refused = running.ask("POST /models/changed/promote", json!({})).await;
     let message = refused.error()["message"].as_str().unwrap().to_owned();
     assert!(refused.status == 409 && message.contains("was registered as model"), "{message}");
@@ -208,7 +211,7 @@ async fn rollback_does_not_wait_for_a_build() {
     running.register("second", "st_cls", true).await;
     running.promote("second").await;
     let folder = home.path().join("third-model");
-    copy(&golden("st_max"), &folder);
+    copy_folder(&golden("st_max"), &folder);
     let body = json!({"version": "third", "path": folder, "report": report()});
     assert_eq!(running.ask("POST /models", body).await.status, 200);
     // reading the model blocks on a pipe until something is written to it
@@ -234,13 +237,39 @@ async fn rollback_does_not_wait_for_a_build() {
     running.stop().await;
 }
 
+/// A rollback changes nothing unless this replica can serve the version to go back to.
+#[tokio::test(flavor = "multi_thread")]
+async fn rollback_to_a_missing_model_changes_nothing() {
+    let home = shop();
+    let (folder, aside) = (home.path().join("first-model"), home.path().join("aside"));
+    copy_folder(&golden("st_mean_dense"), &folder);
+    let model = format!("model.path={}", folder.display());
+    let running = Running::start(home.path(), &[&model]).await;
+    running.register("second", "st_cls", true).await;
+    running.promote("second").await;
+    running.stop().await;
+    // a replica that has no index of the first version, and cannot see its model for a while
+    fs::remove_dir_all(home.path().join("state/generations/first-1")).unwrap();
+    fs::rename(&folder, &aside).unwrap();
+    let running = Running::start(home.path(), &[&model]).await;
+    let refused = running.ask("POST /models/rollback", json!({})).await;
+    assert!(refused.status == 409 && refused.body.contains("first-model"), "{} {}", refused.status, refused.body);
+    assert_eq!(state_of(&running, "second").await, VersionState::Promoted);
+    assert_eq!(running.get("/models").await.json()["served"]["version"], "second");
+    fs::rename(&aside, &folder).unwrap();
+    let rolled = running.ask("POST /models/rollback", json!({})).await;
+    assert!(matches!(rolled.status, 200 | 202), "{}", rolled.body);
+    running.until_served("first").await;
+    running.stop().await;
+}
+
 /// After a restart, the version served last is served, whatever the configuration says; an index of another model is an
 /// error that names both.
 #[tokio::test(flavor = "multi_thread")]
 async fn restart_serves_the_last_version_and_checks_its_model() {
     let home = shop();
     let folder = home.path().join("second-model");
-    copy(&golden("st_cls"), &folder);
+    copy_folder(&golden("st_cls"), &folder);
     {
         let running = Running::start(home.path(), &[]).await;
         let body = json!({"version": "second", "path": folder, "report": report()});
@@ -257,7 +286,7 @@ async fn restart_serves_the_last_version_and_checks_its_model() {
     assert_eq!(running.ids(json!({"query": "written", "k": 1, "hybrid": {"dense": 0}})).await, ["w"]);
     running.stop().await;
     fs::remove_dir_all(&folder).unwrap();
-    copy(&golden("st_max"), &folder);
+    copy_folder(&golden("st_max"), &folder);
     let refused = Running::of(&config(home.path(), &[]), "").await.err().unwrap();
     let message = format!("{refused:#}");
     assert!(message.contains("was built by model") && message.contains("holds model"), "{message}");
@@ -308,19 +337,6 @@ async fn changed_snapshot_is_rebuilt_while_served() {
     };
     assert_eq!(running.get("/fields").await.json()["num_items"].as_u64(), Some(NUM as u64 + 1200));
     running.stop().await;
-}
-
-fn copy(from: &Path, to: &Path) {
-    fs::create_dir_all(to).unwrap();
-    for entry in fs::read_dir(from).unwrap() {
-        let path = entry.unwrap().path();
-        let to = to.join(path.file_name().unwrap());
-        if path.is_dir() {
-            copy(&path, &to)
-        } else {
-            let _ = fs::copy(&path, &to).unwrap();
-        }
-    }
 }
 
 /// Promotes a model with a prebuilt index in which every item has the first axis as its vector; returns the items that

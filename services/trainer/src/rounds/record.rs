@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use souk::atomic_dir::{AtomicDir, write_json_atomic};
+use souk::atomic_dir::{AtomicDir, create_folder, write_json_atomic};
 use souk::dataset::{Extent, Span};
 use souk::error::{Error, Result};
 
@@ -70,7 +70,7 @@ pub struct Rounds {
 impl Rounds {
     pub fn open(state: &Path) -> Result<Self> {
         let folder = state.join(ROUNDS);
-        fs::create_dir_all(&folder).map_err(Error::store(&folder, "create the folder"))?;
+        create_folder(&folder)?;
         let mut numbers = Vec::new();
         for entry in fs::read_dir(&folder).map_err(Error::store(&folder, "list the rounds"))? {
             let entry = entry.map_err(Error::store(&folder, "list the rounds"))?;
