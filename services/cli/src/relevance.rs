@@ -95,8 +95,8 @@ impl TrainRelevance {
 /// Serve a relevance model or a simulated shop's oracle over HTTP
 ///
 /// POST /score, TEI's /rerank and Cohere's /v1/rerank; GET /healthz, /readyz and /metrics (docs/relevance.md). API keys
-/// come from SOUK_RELEVANCE_KEYS or [relevance.serve] key_file; without keys, access is open. Stops on Ctrl-C or
-/// SIGTERM.
+/// come from SOUK_RELEVANCE_KEYS or [relevance.serve] key_file; an address that other machines can reach needs them.
+/// Stops on Ctrl-C or SIGTERM.
 ///
 /// Example: souk relevance serve --model JUDGE
 ///

@@ -19,7 +19,7 @@ use crate::{GlobalArgs, ModelArgs};
 ///
 /// The first start indexes the catalogue of --data. Later starts ignore --model and reopen the last served index with
 /// all acknowledged changes. GET /openapi.json describes the routes. API keys come from SOUK_SEARCH_KEYS or [search]
-/// key_file; without keys, access is open. Stops on Ctrl-C or SIGTERM.
+/// key_file; an address that other machines can reach needs them. Stops on Ctrl-C or SIGTERM.
 ///
 /// Example: souk serve --model sentence-transformers/all-MiniLM-L6-v2 --data SHOP
 ///

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// What a key is for.
+/// Purpose of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Searches, embeds, judges, and reads items and the state of a service.
