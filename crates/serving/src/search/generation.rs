@@ -23,8 +23,10 @@ use souk_io::telemetry::SEARCH;
 use souk_lexical::ModelFusion;
 use souk_nn::encoder::{EncoderWorker, Text, Urgency};
 
-/// Texts of a large request that are encoded at once. A query that arrives meanwhile waits for a slice, not for a thousand items.
-const SLICE: usize = 8;
+/// Least texts of a large request that are encoded at once. A query that arrives meanwhile waits for them, not for a thousand items.
+const MIN_SLICE: usize = 8;
+/// Tokens of a batch for each text of a slice: a device with larger batches takes larger slices.
+const SLICE_TOKENS: usize = 256;
 /// Time after a success within which the encoder counts as working.
 const FRESH: Duration = Duration::from_secs(1);
 /// Frames of the journal buffered while catching up.
@@ -155,11 +157,12 @@ impl OpenGeneration {
             known.iter().map(|value| self.decode_cached(value.as_deref()?)).collect();
         let missing: Vec<usize> = (0..texts.len()).filter(|at| vectors[*at].is_none()).collect();
         SEARCH.record_cache(texts.len() - missing.len(), missing.len());
-        let is_query = kind != Some(TextKind::Item) && missing.len() <= SLICE;
+        let slice = (self.worker.batch_tokens() / SLICE_TOKENS).max(MIN_SLICE);
+        let is_query = kind != Some(TextKind::Item) && missing.len() <= slice;
         let urgency = if is_query { Urgency::Urgent } else { Urgency::Patient };
-        for missing in missing.chunks(SLICE) {
-            let slice = missing.iter().map(|at| texts[*at].to_owned()).collect();
-            let made = self.encode(slice, kind, urgency).await?;
+        for missing in missing.chunks(slice) {
+            let texts = missing.iter().map(|at| texts[*at].to_owned()).collect();
+            let made = self.encode(texts, kind, urgency).await?;
             let bytes = |vector: &[f32]| vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>().into();
             let entries: Vec<_> =
                 missing.iter().zip(&made).map(|(at, vector)| (keys[*at].clone(), bytes(vector))).collect();
