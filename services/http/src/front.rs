@@ -130,13 +130,11 @@ pub async fn admit(State((front, role)): State<(Arc<Front>, Role)>, request: Req
         let limit = front.max_requests;
         return Fault::busy(format!("{limit} requests are in progress: try again")).into_response();
     };
-    if role != Role::Operate {
-        return next.run(request).await;
+    if role == Role::Operate {
+        // before it runs: it may go on although the caller has left
+        tracing::info!(target: "audit", key, method = %request.method(), path = request.uri().path(), "an operator's request");
     }
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
-    let response = next.run(request).await;
-    tracing::info!(target: "audit", key, %method, path, status = response.status().as_u16(), "an operator's request");
-    response
+    next.run(request).await
 }
 
 /// Metrics in Prometheus' format.

@@ -220,7 +220,7 @@ async fn write(
     let busy = |_| {
         let max = service.settings().bounds.max_requests;
         Fault::busy(format!(
-            "{max} writes are in progress, some of which wait for the catalogue stream or the disk: try again"
+            "the limit of {max} writes in progress is reached: some wait for the catalogue stream or the disk, try again"
         ))
     };
     let permit = service.writes.clone().try_acquire_owned().map_err(busy)?;

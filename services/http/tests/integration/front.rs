@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use axum::Router;
@@ -23,6 +23,7 @@ use souk_testing::http_client::{answer, ask};
 
 /// Service with one slot behind the gate; it echoes its request.
 async fn service(keys: &str) -> SocketAddr {
+    LazyLock::force(&LOG);
     let limits = FrontLimits { max_requests: 8, max_bytes: 1000, body_seconds: 10 };
     let front = Arc::new(Front::new(Keys::parse(keys).unwrap(), limits, &RELEVANCE_REQUESTS));
     let echo = async |request: Request| -> Result<Response, Fault> { Ok(json_body(&read::<Value>(request).await?)) };
@@ -135,15 +136,20 @@ impl Write for Written {
     }
 }
 
-#[tokio::test]
-async fn logs_name_the_request_and_its_route() {
+/// Log of all tests, written from the first request on: a span that is entered before there is a log stays disabled.
+static LOG: LazyLock<Written> = LazyLock::new(|| {
     let written = Written::default();
     let writer = written.clone();
     let subscriber = tracing_subscriber::fmt().json().with_writer(move || writer.clone()).finish();
-    let _logged = tracing::subscriber::set_default(subscriber);
+    tracing::subscriber::set_global_default(subscriber).unwrap();
+    written
+});
+
+#[tokio::test]
+async fn logs_name_the_request_and_its_route() {
     let address = service("").await;
     assert_eq!(ask(address, "GET /fails", "X-Request-Id: mine-7\r\n", b"").await.status, 500);
-    let text = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    let text = String::from_utf8(LOG.0.lock().unwrap().clone()).unwrap();
     let line = text.lines().find(|line| line.contains("request failed")).unwrap();
     let line: Value = serde_json::from_str(line).unwrap();
     assert_eq!((&line["span"]["id"], &line["span"]["route"]), (&json!("mine-7"), &json!("/fails")));

@@ -343,11 +343,14 @@ async fn accepts_or_explains_third_party_formats() {
 #[tokio::test(flavor = "multi_thread")]
 async fn late_write_continues_in_the_background() {
     let home = shop();
-    let running = Running::start(home.path(), &["search.bounds.deadline_ms=1"]).await;
+    let running = Running::start(home.path(), &["search.bounds.deadline_ms=1", "search.bounds.max_requests=1"]).await;
     let items: Vec<Value> = (0..500).map(|number| json!({"id": format!("n{number}"), "title": "new"})).collect();
     let late = running.ask("PUT /items", json!({"items": items})).await;
     let message = late.error()["message"].as_str().unwrap().to_owned();
     assert!(late.status == 504 && message.contains("continues in the background"), "{message}");
+    // it still counts as one of the writes in progress
+    let next = running.ask("PUT /items", json!({"items": [{"id": "next", "title": "next"}]})).await;
+    assert!(next.status == 429 && next.body.contains("writes in progress"), "{} {}", next.status, next.body);
     let began = Instant::now();
     while running.get("/items/n499").await.status != 200 {
         assert!(began.elapsed() < TIMEOUT, "the write did not finish");
