@@ -1,4 +1,4 @@
-//! Who may do what: every route with every role. A nearly full disk makes the service read-only.
+//! Every route is asked with every role. A nearly full disk makes the service read-only.
 
 use serde_json::json;
 

@@ -233,7 +233,7 @@ async fn a_large_write_takes_little_of_the_queue() {
     running.stop().await;
 }
 
-/// Of two writers that read an item at the same state, the second is told that it has changed.
+/// Two writers read an item at the same state: the second one is told that it has changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_conditional_write_needs_an_unchanged_item() {
     let home = shop();

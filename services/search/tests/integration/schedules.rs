@@ -31,7 +31,7 @@ const STEPS: u64 = 14;
 const IDS: u64 = 4;
 /// Time that a read of the stream waits for news.
 const NEWS: Duration = Duration::from_millis(3);
-/// Time after which something waits for ever.
+/// Time limit of a schedule.
 const LONG: Duration = Duration::from_secs(60);
 
 /// Random numbers of one seed.
