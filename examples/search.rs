@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     let model = std::env::args().nth(1).unwrap_or_else(|| "tests/golden/st_mean_dense".into());
     let folder = std::env::temp_dir().join(format!("souk-example-{}", std::process::id()));
     for hit in run(Path::new(&model), &folder, "oak desk")? {
-        println!("{:.4}  {}", hit.score, hit.item.title);
+        println!("{:.4}  {}", hit.score, hit.item.load()?.title);
     }
     std::fs::remove_dir_all(&folder).map_err(Error::store(&folder, "remove the folder"))
 }

@@ -49,7 +49,7 @@ fn search_finds_the_item_that_a_query_means() {
     {
         let home = tempfile::tempdir().unwrap();
         let hits = search::run(&souk_testing::minilm(), &home.path().join("index"), query).unwrap();
-        assert_eq!((hits.len(), hits[0].item.title.as_str()), (2, title));
+        assert_eq!((hits.len(), hits[0].item.load().unwrap().title.as_str()), (2, title));
         assert!(hits[0].score > hits[1].score, "{hits:?}");
     }
 }

@@ -16,8 +16,9 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 const FRESH: Duration = Duration::from_secs(60);
 
 fn acceptor(tls: &Tls) -> Result<TlsAcceptor> {
-    let broken =
-        |file: &PathBuf, what: &str| Error::config(file.display(), format!("contains no {what} in PEM format"));
+    let broken = |file: &PathBuf, what: &str| {
+        Error::config(file.display(), format!("no {what} in PEM format can be read from it"))
+    };
     let chain = CertificateDer::pem_file_iter(&tls.certificate)
         .and_then(Iterator::collect::<std::result::Result<Vec<_>, _>>)
         .map_err(|e| broken(&tls.certificate, "certificates").because(e))?;

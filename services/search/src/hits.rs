@@ -72,14 +72,15 @@ async fn answer(service: &SearchService, request: SearchRequest, began: Instant)
         }
         Some((experiment, arm)) => experiment_hits(service, &request, experiment, *arm, depth).await?,
     };
-    let facets = request.facets.iter().map(|field| facet(field, &ranked)).collect();
+    let facets = facets(&request.facets, &ranked)?;
     let query_id = fresh_id();
     let record = target.generation.record();
     let explain = request.explain.then_some(request.query.as_deref().unwrap_or_default());
     let page = ranked.into_iter().enumerate().skip(request.offset).take(request.k);
-    let hits: Vec<HitShape> = page
-        .map(|(at, ranked)| HitShape { side: sides.get(at).copied(), ..hit(&target, ranked, at + 1, explain) })
+    let hits: souk::Result<Vec<HitShape>> = page
+        .map(|(at, ranked)| Ok(HitShape { side: sides.get(at).copied(), ..hit(&target, ranked, at + 1, explain)? }))
         .collect();
+    let hits = hits?;
     let experiment = experiment.map(|(experiment, arm)| ExperimentArm { name: experiment.name.clone(), arm });
     let shown =
         ShownHits { query_id: &query_id, version: &record.version, experiment: experiment.as_ref(), hits: &hits };
@@ -123,8 +124,7 @@ async fn experiment_hits(
         return Ok((target, left, Vec::new()));
     }
     let right = run_search(service, &parse_channel(service, &experiment.right).await?, request, k).await?;
-    let left_ids: Vec<&str> = left.hits.iter().map(|ranked| ranked.item.id.as_str()).collect();
-    let right_ids: Vec<&str> = right.hits.iter().map(|ranked| ranked.item.id.as_str()).collect();
+    let (left_ids, right_ids) = (ids(&left.hits)?, ids(&right.hits)?);
     let (client, query) =
         (request.client_id.as_deref().unwrap_or_default(), request.query.as_deref().unwrap_or_default());
     let mixed = interleave(&left_ids, &right_ids, k, &format!("{client}\0{query}"));
@@ -132,6 +132,10 @@ async fn experiment_hits(
     let side = |arm| if arm == Arm::Left { &left } else { &right };
     let hits = mixed.into_iter().map(|(arm, at)| side(arm).hits[at].clone()).collect();
     Ok((target, Found { hits, reranked: left.reranked.or(right.reranked) }, sides))
+}
+
+fn ids(hits: &[RankedHit]) -> souk::Result<Vec<String>> {
+    hits.iter().map(|ranked| Ok(ranked.item.load()?.id.clone())).collect()
 }
 
 /// Hits of a search, and how many of them were reranked; None if that was not tried.
@@ -185,7 +189,7 @@ async fn run_search(
     };
     let is_much = request.filter.is_some() || params.k > MAX_SMALL_PAGE;
     let mut hits = if is_much {
-        find_aside(&target.generation, params).await?
+        find_aside(&target.generation, params, request.offset).await?
     } else {
         find(target.generation.index(), &params).await?
     };
@@ -200,9 +204,13 @@ async fn run_search(
     Ok(Found { hits, reranked })
 }
 
-/// Searches on a thread of its own: so much work would hold up the other requests, and no deadline could end the wait for it. Ends
-/// early if the caller stops waiting.
-async fn find_aside(generation: &Arc<OpenGeneration>, params: SearchParams<'_>) -> Result<Vec<RankedHit>, Fault> {
+/// Searches on a thread of its own, and reads the items from `offset` on: so much work would hold up the other requests, and no
+/// deadline could end the wait for it. Ends early if the caller stops waiting.
+async fn find_aside(
+    generation: &Arc<OpenGeneration>,
+    params: SearchParams<'_>,
+    offset: usize,
+) -> Result<Vec<RankedHit>, Fault> {
     let (generation, span, runtime) = (generation.clone(), Span::current(), Handle::current());
     let (text, vector) = (params.text.map(str::to_owned), params.vector.map(<[f32]>::to_vec));
     let (filter, channel) = (params.filter.cloned(), params.channel.clone());
@@ -219,7 +227,11 @@ async fn find_aside(generation: &Arc<OpenGeneration>, params: SearchParams<'_>) 
             item_text: generation.item_text(),
             is_wanted: &|| !reply.is_closed(),
         };
-        let found = runtime.block_on(find(generation.index(), &params).instrument(span));
+        let mut found = runtime.block_on(find(generation.index(), &params).instrument(span));
+        let shown = found.as_mut().map_or(Default::default(), |hits| hits.get_mut(offset..).unwrap_or_default());
+        if let Err(error) = shown.iter_mut().try_for_each(|hit| hit.item.fetch()) {
+            found = Err(error);
+        }
         // the caller may have left at the last moment
         drop(reply.send(found));
     };
@@ -246,19 +258,20 @@ fn unit(vector: &[f32]) -> Result<Vec<f32>, Fault> {
     Ok(vector.iter().map(|x| (f64::from(*x) / length) as f32).collect())
 }
 
-fn hit(target: &VersionChannel, ranked: RankedHit, rank: usize, explain: Option<&str>) -> HitShape {
+fn hit(target: &VersionChannel, ranked: RankedHit, rank: usize, explain: Option<&str>) -> souk::Result<HitShape> {
     let RankedHit { item, score, dense, lexical, terms, reranker } = ranked;
+    let item = item.load()?;
     let explain = explain.map(|query| Explanation {
         channels: Channels { dense, lexical },
         terms,
         reranker,
         overlap: overlap(&target.generation, query, &item),
     });
-    let Item { id, title, text, fields } = item;
+    let Item { id, title, text, fields } = Arc::unwrap_or_clone(item);
     let mut shown_fields = Map::from_iter([("text".to_owned(), Value::String(text))]);
     // a hit's own fields take precedence over catalogue fields of the same name
     shown_fields.extend(fields.into_iter().filter(|(name, _)| !RESERVED_FIELDS.contains(&name.as_str())));
-    HitShape { id, score, rank, title, explain, side: None, fields: shown_fields }
+    Ok(HitShape { id, score, rank, title, explain, side: None, fields: shown_fields })
 }
 
 fn overlap(generation: &OpenGeneration, query: &str, item: &Item) -> Option<f32> {
@@ -267,12 +280,16 @@ fn overlap(generation: &OpenGeneration, query: &str, item: &Item) -> Option<f32>
 
 const RESERVED_FIELDS: [&str; 7] = ["id", "score", "rank", "title", "text", "explain", "side"];
 
-fn facet(field: &str, ranked: &[RankedHit]) -> Facet {
+fn facets(fields: &[String], ranked: &[RankedHit]) -> souk::Result<Vec<Facet>> {
+    let counted = if fields.is_empty() { &[] } else { &ranked[..ranked.len().min(FACET_HITS)] };
+    let items: Vec<Arc<Item>> = counted.iter().map(|ranked| ranked.item.load()).collect::<souk::Result<_>>()?;
+    Ok(fields.iter().map(|field| facet(field, &items)).collect())
+}
+
+fn facet(field: &str, items: &[Arc<Item>]) -> Facet {
     let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    for ranked in ranked.iter().take(FACET_HITS) {
-        for value in souk::index::field_texts(&ranked.item, field) {
-            *counts.entry(value).or_default() += 1;
-        }
+    for value in items.iter().flat_map(|item| souk::index::field_texts(item, field)) {
+        *counts.entry(value).or_default() += 1;
     }
     let mut values: Vec<FacetValue> = counts.into_iter().map(|(value, count)| FacetValue { value, count }).collect();
     values.sort_by_key(|value| std::cmp::Reverse(value.count));
@@ -422,9 +439,11 @@ async fn compare_channels(service: &SearchService, request: CompareRequest) -> R
     let mut pages = Vec::new();
     for target in [first, second] {
         let found = run_search(service, &target, &request, k).await?;
-        let hits = found.hits.into_iter().enumerate().map(|(at, ranked)| hit(&target, ranked, at + 1, None));
-        // a score would reveal the channel
-        pages.push(HitPage { hits: hits.map(|hit| HitShape { score: 0.0, ..hit }).collect() });
+        let hits = found.hits.into_iter().enumerate().map(|(at, ranked)| {
+            // a score would reveal the channel
+            Ok(HitShape { score: 0.0, ..hit(&target, ranked, at + 1, None)? })
+        });
+        pages.push(HitPage { hits: hits.collect::<souk::Result<_>>()? });
     }
     let (right, left) = (pages.pop(), pages.pop());
     let empty = || HitPage { hits: Vec::new() };

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
+use std::sync::Arc;
 
 use souk_native::products;
 
@@ -23,7 +24,7 @@ const PARAMS: HnswParams = HnswParams { links: 16, ef_construction: 100, threads
 /// Items are numbered by slot, in order of arrival.
 pub struct Delta {
     /// None where the item was removed again.
-    items: Vec<Option<Item>>,
+    items: Vec<Option<Arc<Item>>>,
     present: ItemSet,
     ids: HashMap<String, u32>,
     columns: Columns,
@@ -76,17 +77,17 @@ impl Delta {
         self.ids.len()
     }
 
-    pub fn get(&self, at: usize) -> Option<&Item> {
+    pub fn get(&self, at: usize) -> Option<&Arc<Item>> {
         self.items[at].as_ref()
     }
 
     /// Items present, in no particular order.
     pub fn items(&self) -> impl Iterator<Item = &Item> {
-        self.ids.values().filter_map(|at| self.get(*at as usize))
+        self.ids.values().filter_map(|at| self.get(*at as usize)).map(Arc::as_ref)
     }
 
     pub fn find(&self, id: &str) -> Option<&Item> {
-        self.get(*self.ids.get(id)? as usize)
+        self.get(*self.ids.get(id)? as usize).map(Arc::as_ref)
     }
 
     pub fn find_with_vector(&self, id: &str) -> Option<(&Item, &[f32])> {
@@ -116,7 +117,7 @@ impl Delta {
         self.columns.push(&item);
         self.texts.push(&self.item_text.render(&item));
         self.ids.insert(item.id.clone(), at);
-        self.items.push(Some(item));
+        self.items.push(Some(Arc::new(item)));
     }
 
     /// Row of a vector; equal vectors share one.

@@ -4,7 +4,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::{Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::columns::{Columns, Field, FilterCache, ItemSet};
 use super::delta::Delta;
@@ -13,7 +13,7 @@ use super::frame::ItemChange;
 use super::manifest::IndexKind;
 use super::snapshot::Snapshot;
 use super::vector_query::VectorQuery;
-use super::{Index, IndexHit, Page};
+use super::{HitItem, Index, IndexHit, Page};
 use souk_io::domain::Item;
 use souk_io::error::Answer;
 use souk_io::error::{Error, Result};
@@ -25,7 +25,7 @@ const LEXICAL: &str = "lexical";
 const WIDEN: usize = 4;
 
 pub struct Live {
-    snapshot: Snapshot,
+    snapshot: Arc<Snapshot>,
     /// Rows are the snapshot's items.
     lexical: Option<Lexical>,
     columns: Columns,
@@ -58,7 +58,7 @@ impl Live {
 
     /// Opens the snapshot in `dir`, and its lexical index if there is one. `item_text` is the model's template of the items' texts.
     pub fn open(dir: &Path, model: &str, dimensions: i64, item_text: &ItemText) -> Result<Self> {
-        let snapshot = Snapshot::open(dir, model, dimensions)?;
+        let snapshot = Arc::new(Snapshot::open(dir, model, dimensions)?);
         let num = snapshot.num_items();
         let path = dir.join(LEXICAL);
         let lexical = path.exists().then(|| Lexical::load(&path)).transpose()?;
@@ -141,7 +141,7 @@ impl Live {
         let (old, new) = self.select(&state, filter)?;
         let old = self.snapshot.nearest_filtered(query, old.as_ref())?;
         let new = state.delta.nearest(query, &new, self.snapshot.base_ef());
-        self.merge(&state, query.k, old, new)
+        Ok(self.merge(&state, query.k, old, new))
     }
 
     fn search_terms(&self, lexical: &Lexical, query: &str, k: usize, filter: Option<&Filter>) -> Result<Vec<IndexHit>> {
@@ -160,7 +160,7 @@ impl Live {
         };
         let hits = lexical.search_unindexed(query, state.delta.texts())?.into_iter();
         let new = hits.map(|hit| (hit.score, hit.row as usize)).filter(|(_, at)| new.has(*at)).collect();
-        self.merge(&state, k, old, new)
+        Ok(self.merge(&state, k, old, new))
     }
 
     /// Searchable items of the snapshot (None if all are) and of the delta.
@@ -188,25 +188,21 @@ impl Live {
     }
 
     /// Best hits of snapshot and delta; on equal scores the snapshot's come first.
-    fn merge(
-        &self,
-        state: &LiveState,
-        k: usize,
-        old: Vec<(f32, usize)>,
-        new: Vec<(f32, usize)>,
-    ) -> Result<Vec<IndexHit>> {
-        let intersect = old.into_iter().map(|(score, item)| (score, false, item));
-        let mut intersect: Vec<_> = intersect.chain(new.into_iter().map(|(score, at)| (score, true, at))).collect();
+    fn merge(&self, state: &LiveState, k: usize, old: Vec<(f32, usize)>, new: Vec<(f32, usize)>) -> Vec<IndexHit> {
+        let best = old.into_iter().map(|(score, item)| (score, false, item));
+        let mut best: Vec<_> = best.chain(new.into_iter().map(|(score, at)| (score, true, at))).collect();
         // a stable sort keeps the snapshot's hits in catalogue order
-        intersect.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
-        intersect.truncate(k);
-        let found = intersect.into_iter().map(|(score, is_new, at)| {
+        best.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        best.truncate(k);
+        let found = best.into_iter().map(|(score, is_new, at)| {
             let item = if is_new {
-                state.delta.get(at).cloned().expect("removed items are not searched")
+                let item = state.delta.get(at).cloned().expect("removed items are not searched");
+                let row = self.id_to_item.get(item.id.as_str()).copied();
+                HitItem::Loaded { item, row }
             } else {
-                self.snapshot.item(at)?
+                HitItem::Stored { snapshot: self.snapshot.clone(), row: at as u32 }
             };
-            Ok(IndexHit { score, item })
+            IndexHit { score, item }
         });
         found.collect()
     }
@@ -231,7 +227,7 @@ impl Live {
         while items.len() < limit && at < end {
             if at >= num {
                 let new = at - num;
-                items.extend(state.delta.get(new).map(|item| (item.clone(), state.delta.vector(new).to_vec())));
+                items.extend(state.delta.get(new).map(|item| ((**item).clone(), state.delta.vector(new).to_vec())));
             } else if state.present.has(at) {
                 items.push((self.snapshot.item(at)?, self.snapshot.vector(at).to_vec()));
             }

@@ -8,6 +8,7 @@ mod delta;
 mod filter;
 mod frame;
 mod graph;
+mod hit;
 mod item_file;
 mod journal;
 mod live;
@@ -27,6 +28,7 @@ pub use self::builder::Builder;
 pub use self::columns::{Field, ValueCount};
 pub use self::filter::{Condition, Filter, field_texts};
 pub use self::frame::{Frame, ItemChange};
+pub use self::hit::{HitItem, HitKey, IndexHit};
 pub use self::journal::{Journal, JournalReader};
 pub use self::live::Live;
 pub use self::manifest::{IndexKind, IndexSettings, Manifest};
@@ -35,13 +37,6 @@ pub use self::milvus::MilvusSettings;
 pub use self::milvus::{CollectionContent, Milvus};
 pub use self::snapshot::Snapshot;
 pub use self::vector_query::VectorQuery;
-
-/// An item that was found, with its similarity.
-#[derive(Clone, Debug, PartialEq)]
-pub struct IndexHit {
-    pub score: f32,
-    pub item: Item,
-}
 
 /// A page of items, and the mark to request the next one.
 pub struct Page {

@@ -127,7 +127,7 @@ impl Comparison {
 
 /// Interleaves two lists into `k` hits: in each round both sides add their best hit not yet listed, in an order drawn
 /// from `seed`. Returns positions in the lists: `(Left, 3)` is the fourth of the left.
-pub fn interleave(left: &[&str], right: &[&str], k: usize, seed: &str) -> Vec<(Arm, usize)> {
+pub fn interleave<S: AsRef<str>>(left: &[S], right: &[S], k: usize, seed: &str) -> Vec<(Arm, usize)> {
     let mut lists = [(Arm::Left, left, 0), (Arm::Right, right, 0)];
     let mut seen = HashSet::new();
     let mut mixed = Vec::new();
@@ -136,11 +136,11 @@ pub fn interleave(left: &[&str], right: &[&str], k: usize, seed: &str) -> Vec<(A
         let before = mixed.len();
         for side in [first, 1 - first] {
             let (arm, list, at) = &mut lists[side];
-            while *at < list.len() && seen.contains(list[*at]) {
+            while *at < list.len() && seen.contains(list[*at].as_ref()) {
                 *at += 1;
             }
             if *at < list.len() && mixed.len() < k {
-                seen.insert(list[*at]);
+                seen.insert(list[*at].as_ref());
                 mixed.push((*arm, *at));
             }
         }

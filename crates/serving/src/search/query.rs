@@ -5,8 +5,7 @@ use std::hash::{Hash, Hasher};
 use serde::Serialize;
 use tracing::Instrument;
 
-use crate::index::{Filter, Index, IndexHit, VectorQuery};
-use souk_io::domain::Item;
+use crate::index::{Filter, HitItem, Index, IndexHit, VectorQuery};
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
 use souk_lexical::{ChannelHit, FusedPart, Fusion, TermFeatures, TermMatcher, fuse, fusion_depth};
@@ -47,9 +46,9 @@ pub struct ChannelScore {
     pub part: f32,
 }
 
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub struct RankedHit {
-    pub item: Item,
+    pub item: HitItem,
     pub score: f32,
     pub dense: Option<ChannelScore>,
     pub lexical: Option<ChannelScore>,
@@ -101,7 +100,7 @@ pub async fn find(index: &dyn Index, params: &SearchParams<'_>) -> Result<Vec<Ra
                 let matcher = matcher.as_mut().filter(|_| (params.is_wanted)());
                 compare(matcher, params.item_text, item)
             });
-            check_wanted(params).map(|()| hits)
+            check_wanted(params).and(hits)
         }
     }
 }
@@ -132,45 +131,54 @@ fn single_channel(found: Vec<IndexHit>, set: impl Fn(&mut RankedHit, ChannelScor
     ranked.collect()
 }
 
-fn compare(matcher: Option<&mut TermMatcher>, item_text: &ItemText, item: &Item) -> TermFeatures {
-    matcher.map(|matcher| matcher.compare(&item_text.render(item))).unwrap_or_default()
+fn compare(matcher: Option<&mut TermMatcher>, item_text: &ItemText, item: &HitItem) -> Result<TermFeatures> {
+    matcher
+        .map_or_else(|| Ok(TermFeatures::default()), |matcher| Ok(matcher.compare(&item_text.render(&*item.load()?))))
 }
 
-/// An item in a channel's list; items are the same if their ids are.
+/// An item in a channel's list; items are the same if their keys are.
 #[derive(Clone, Copy)]
-struct ById<'a>(&'a Item);
+struct ByKey<'a>(&'a HitItem);
 
-impl PartialEq for ById<'_> {
+impl PartialEq for ByKey<'_> {
     fn eq(&self, other: &Self) -> bool {
-        self.0.id == other.0.id
+        self.0.key() == other.0.key()
     }
 }
 
-impl Eq for ById<'_> {}
+impl Eq for ByKey<'_> {}
 
-impl Hash for ById<'_> {
+impl Hash for ByKey<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.id.hash(state);
+        self.0.key().hash(state);
     }
 }
 
+/// Fuses both lists without reading their items, unless the weights compare their texts with the query.
 fn hybrid(
     dense: &[IndexHit],
     lexical: &[IndexHit],
     fusion: &Fusion,
     k: usize,
-    mut compare: impl FnMut(&Item) -> TermFeatures,
-) -> Vec<RankedHit> {
-    fn list(hits: &[IndexHit]) -> Vec<ChannelHit<ById<'_>>> {
-        hits.iter().map(|hit| ChannelHit { key: ById(&hit.item), score: hit.score }).collect()
+    mut compare: impl FnMut(&HitItem) -> Result<TermFeatures>,
+) -> Result<Vec<RankedHit>> {
+    fn list(hits: &[IndexHit]) -> Vec<ChannelHit<ByKey<'_>>> {
+        hits.iter().map(|hit| ChannelHit { key: ByKey(&hit.item), score: hit.score }).collect()
     }
     let channel = |found: &[IndexHit], fused: FusedPart, weight: f32| {
         let FusedPart { place, part } = fused;
         ChannelScore { score: found[place].score, rank: place + 1, weight, part }
     };
     let (dense_weight, lexical_weight) = fusion.channel_weights();
-    let fused = fuse(&list(dense), &list(lexical), fusion, k, |ById(item)| compare(item)).into_iter();
-    let ranked = fused.filter_map(|hit| {
+    let mut problem = Ok(());
+    let fused = fuse(&list(dense), &list(lexical), fusion, k, |ByKey(item)| {
+        compare(item).unwrap_or_else(|error| {
+            problem = Err(error);
+            TermFeatures::default()
+        })
+    });
+    problem?;
+    let ranked = fused.into_iter().filter_map(|hit| {
         let found = hit.dense.map(|part| &dense[part.place]).or(hit.lexical.map(|part| &lexical[part.place]));
         Some(RankedHit {
             item: found?.item.clone(),
@@ -181,7 +189,7 @@ fn hybrid(
             reranker: None,
         })
     });
-    ranked.collect()
+    Ok(ranked.collect())
 }
 
 fn term_scores(fusion: &Fusion, terms: &TermFeatures) -> Option<TermScores> {
@@ -198,6 +206,7 @@ fn term_scores(fusion: &Fusion, terms: &TermFeatures) -> Option<TermScores> {
 
 #[cfg(test)]
 mod tests {
+    use souk_io::domain::Item;
     use souk_lexical::{FeatureWeights, ModelFusion, Weights};
 
     use super::*;
@@ -209,15 +218,18 @@ mod tests {
             text: String::new(),
             fields: serde_json::Map::new(),
         };
-        ids.iter().enumerate().map(|(at, id)| IndexHit { score: 1.0 - at as f32 / 10.0, item: item(id) }).collect()
+        ids.iter()
+            .enumerate()
+            .map(|(at, id)| IndexHit { score: 1.0 - at as f32 / 10.0, item: HitItem::of(item(id)) })
+            .collect()
     }
 
     #[test]
     fn fused_hits_keep_the_scores_of_both_channels() {
         let fusion = Fusion::Weights(Weights { lexical: 2.0, constant: Some(60.0), ..Weights::default() });
-        let none = |_: &Item| TermFeatures::default();
-        let hits = hybrid(&found(&["a", "b", "c"]), &found(&["c", "d"]), &fusion, 3, none);
-        assert_eq!(hits.iter().map(|hit| hit.item.id.as_str()).collect::<Vec<_>>(), ["c", "d", "a"]);
+        let none = |_: &HitItem| -> Result<TermFeatures> { panic!("no text is needed") };
+        let hits = hybrid(&found(&["a", "b", "c"]), &found(&["c", "d"]), &fusion, 3, none).unwrap();
+        assert_eq!(hits.iter().map(|hit| hit.item.load().unwrap().id.clone()).collect::<Vec<_>>(), ["c", "d", "a"]);
         let (dense, lexical) = (hits[0].dense.unwrap(), hits[0].lexical.unwrap());
         assert_eq!((dense.rank, dense.score, dense.weight, dense.part), (3, 0.8, 1.0, 1.0 / 63.0));
         assert_eq!((lexical.rank, lexical.score, lexical.weight, lexical.part), (1, 1.0, 2.0, 2.0 / 61.0));
@@ -229,7 +241,7 @@ mod tests {
         let weights = FeatureWeights::from_array([2.0, 0.5, 3.0, 1.0, -4.0, 0.5]);
         let fusion = Fusion::Fitted(ModelFusion { weights, ..ModelFusion::default() });
         let terms = TermFeatures { overlap: 0.5, trigrams: 0.25, missing_numbers: 1.0, translation: 3.0 };
-        let hits = hybrid(&found(&["a"]), &found(&["a"]), &fusion, 3, |_| terms);
+        let hits = hybrid(&found(&["a"]), &found(&["a"]), &fusion, 3, |_| Ok(terms)).unwrap();
         let scores = hits[0].terms.unwrap();
         assert_eq!(scores.missing_numbers, TermScore { value: 1.0, weight: -4.0, part: -4.0 });
         let channels = hits[0].dense.unwrap().part + hits[0].lexical.unwrap().part;

@@ -32,8 +32,10 @@ impl Reranking<'_> {
     #[tracing::instrument(level = "info", name = "rerank", skip_all, fields(depth = self.depth))]
     pub async fn apply(&self, query: &str, hits: Vec<RankedHit>) -> RerankedHits {
         let depth = self.depth.min(hits.len());
-        let texts: Vec<String> = hits[..depth].iter().map(|hit| self.generation.text_of(&hit.item)).collect();
-        let problem = match timeout(self.time, outputs(self.reranker, query.to_owned(), texts)).await {
+        let texts: Result<Vec<String>> =
+            hits[..depth].iter().map(|hit| Ok(self.generation.text_of(&*hit.item.load()?))).collect();
+        let outputs = async { outputs(self.reranker, query.to_owned(), texts?).await };
+        let problem = match timeout(self.time, outputs).await {
             Ok(Ok(outputs)) => {
                 self.generation.log_reranker_state(None);
                 return RerankedHits { hits: reordered(hits, &outputs, self.reranker.fit().weight), num: depth };

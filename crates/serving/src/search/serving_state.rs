@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use tokio::runtime::Handle;
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, RwLock as AsyncRwLock};
 use tokio::task::spawn_blocking;
 
 use super::backend::point_alias;
@@ -41,8 +41,13 @@ pub struct ServingState {
     pub(super) follow_lock: AsyncMutex<()>,
     /// Whether the stream was found to be the one that the journal is a copy of.
     pub(super) is_stream_known: AtomicBool,
-    /// Allows one build at a time, of any kind.
+    /// Allows one new generation at a time to be built.
     build_lock: AsyncMutex<()>,
+    /// Allows one new snapshot at a time to be built.
+    rebuild_lock: AsyncMutex<()>,
+    /// Read-locked while something is built: its files look unused, and it needs the journal from where it began. Deleting files and
+    /// trimming the journal need the write lock, and are left to the next build if it is taken.
+    unfinished: AsyncRwLock<()>,
     /// Allows one version to be opened at a time, and none while unused generations are deleted.
     open_lock: AsyncMutex<()>,
     building: Mutex<Option<Arc<BuildProgress>>>,
@@ -99,6 +104,8 @@ impl ServingState {
             is_stream_known: AtomicBool::new(false),
             journal: Arc::new(AsyncMutex::new(journal)),
             build_lock: AsyncMutex::default(),
+            rebuild_lock: AsyncMutex::default(),
+            unfinished: AsyncRwLock::default(),
             open_lock: AsyncMutex::default(),
             building: Mutex::default(),
             saved_catalogue: AtomicU64::new(saved_catalogue),
@@ -230,6 +237,7 @@ impl ServingState {
         }
         self.check_disk()?;
         let _lock = self.build_lock.lock().await;
+        let unfinished = self.unfinished.read().await;
         let building = Arc::new(BuildProgress { version: version.into(), ..BuildProgress::default() });
         *lock_ignoring_poison(&self.building) = Some(building.clone());
         let build = async {
@@ -245,6 +253,7 @@ impl ServingState {
         let (state, (dir, record)) = (self.clone(), built?);
         let open = spawn_blocking(move || state.deps.open_with_model(&dir, record));
         let generation = self.add_standby(Arc::new(open.await.map_err(worker_lost)??));
+        drop(unfinished);
         self.remove_unused().await?;
         Ok(generation)
     }
@@ -281,20 +290,22 @@ impl ServingState {
     pub async fn swap(self: &Arc<Self>, version: &str) -> Result<()> {
         let missing = || Error::input(format!("version `{version}` has no index: promote it to build one"));
         let next = self.version(version).await?.ok_or_else(missing)?;
-        self.activate(next).await?;
-        // a running build will clean up
-        if let Ok(_lock) = self.build_lock.try_lock()
-            && let Err(error) = self.remove_unused().await
-        {
+        self.activate(next, None).await?;
+        if let Err(error) = self.remove_unused().await {
             tracing::warn!(?error, "cannot remove unused generations");
         }
         Ok(())
     }
 
-    async fn activate(&self, next: Arc<OpenGeneration>) -> Result<()> {
-        // the lock keeps out writes during the switch
+    /// Serves a generation, if `replaced` is the served one or is not given.
+    async fn activate(&self, next: Arc<OpenGeneration>, replaced: Option<&Arc<OpenGeneration>>) -> Result<()> {
+        // the lock keeps out writes and other switches
         let journal = self.journal.lock().await;
         next.catch_up(journal.reader()).await?;
+        if replaced.is_some_and(|replaced| !Arc::ptr_eq(replaced, &self.served())) {
+            self.add_standby(next);
+            return Ok(());
+        }
         self.deps.point_to(next.record())?;
         let previous = {
             let mut served = self.served.write().unwrap_or_else(PoisonError::into_inner);
@@ -339,13 +350,14 @@ impl ServingState {
     }
 
     /// Trims the journal for an index on a server, which stores changes itself: records the position, then drops older
-    /// changes.
+    /// changes, unless something is built that needs them.
     pub async fn trim_journal(self: &Arc<Self>) -> Result<()> {
         let served = self.served();
         let (known, saved_catalogue) = (served.catalogue(), self.saved_catalogue.load(Ordering::Relaxed));
         if served.open_index().live().is_some() || known < saved_catalogue + MIN_CHANGED {
             return Ok(());
         }
+        let Ok(_alone) = self.unfinished.try_write() else { return Ok(()) };
         let state = self.clone();
         let saving = spawn_blocking(move || {
             let dir = state.deps.dir(&served.record().generation);
@@ -370,10 +382,11 @@ impl ServingState {
         })
     }
 
-    /// Builds a new snapshot, with all changes, of a generation that needs one, and deletes what is unused. Returns
-    /// whether there was one. Does nothing while another build runs.
+    /// Builds a new snapshot, with all changes, of a generation that needs one, and deletes what is unused. Returns whether there was
+    /// one. Does not wait for a new generation that is being built.
     pub async fn rebuild(self: &Arc<Self>) -> Result<bool> {
-        let Ok(_lock) = self.build_lock.try_lock() else { return Ok(false) };
+        let _lock = self.rebuild_lock.lock().await;
+        let unfinished = self.unfinished.read().await;
         self.check_disk()?;
         let Some(old) = self.needs_rebuild().await else { return Ok(false) };
         let (old, catalogue) = self.catch_up_with_position(old).await?;
@@ -394,17 +407,15 @@ impl ServingState {
         let next = Arc::new(built.await?);
         let reader = self.journal.lock().await.reader();
         next.catch_up(reader).await?;
-        if Arc::ptr_eq(&old, &self.served()) {
-            self.activate(next).await?;
-        } else {
-            self.add_standby(next);
-        }
+        self.activate(next, Some(&old)).await?;
+        drop(unfinished);
         self.remove_unused().await?;
         Ok(true)
     }
 
-    /// Deletes unused generations. The caller must hold `build_lock`, because an unfinished build looks unused.
+    /// Deletes unused generations, unless something is being built.
     async fn remove_unused(self: &Arc<Self>) -> Result<()> {
+        let Ok(_alone) = self.unfinished.try_write() else { return Ok(()) };
         let _opening = self.open_lock.lock().await;
         let last = self.journal.lock().await.last();
         let state = self.clone();

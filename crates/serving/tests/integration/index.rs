@@ -9,7 +9,9 @@ use souk_io::domain::Item;
 use souk_io::error::Error;
 use souk_io::item_text::ItemText;
 use souk_lexical::{Fusion, LexicalOptions, Weights};
-use souk_serving::index::{Index, IndexHit, IndexKind, IndexSettings, ItemChange, Live, Snapshot, VectorQuery};
+use souk_serving::index::{
+    HitItem, HitKey, Index, IndexHit, IndexKind, IndexSettings, ItemChange, Live, Snapshot, VectorQuery,
+};
 use souk_serving::search::{Channel, SearchParams, find};
 
 use crate::questions::{MODEL, NUM, conforms, filter, ids, item, nearest, put, vector};
@@ -97,10 +99,9 @@ async fn nearest_of(
     k: usize,
     filter: Option<&souk_serving::index::Filter>,
 ) -> Vec<String> {
-    ids(&index.nearest(VectorQuery::new(vector, k), filter).await.unwrap()).into_iter().map(String::from).collect()
+    ids(&index.nearest(VectorQuery::new(vector, k), filter).await.unwrap())
 }
 
-/// Checks of features that only the embedded index has.
 /// A hybrid search that nobody waits for ends after its next part.
 #[tokio::test]
 async fn a_search_that_nobody_waits_for_ends() {
@@ -128,6 +129,25 @@ async fn a_search_that_nobody_waits_for_ends() {
     }
 }
 
+/// Hits of the snapshot are not read before they are loaded; a changed item has the key of the row that it replaced.
+#[tokio::test]
+async fn hits_are_read_when_they_are_loaded() {
+    let home = tempfile::tempdir().unwrap();
+    let index = live(&home.path().join("index"), IndexKind::Exact);
+    let before = index.nearest(VectorQuery::new(&vector(7), 2), None).await.unwrap();
+    assert!(before.iter().all(|hit| matches!(hit.item, HitItem::Stored { .. })), "{before:?}");
+    let changed = Item { title: "zebra".into(), ..item(7) };
+    let new = Item { id: "new".into(), ..item(8) };
+    index.apply(&[ItemChange::Put(changed.clone(), vector(7)), ItemChange::Put(new, vector(7))]).await.unwrap();
+    let after = index.nearest(VectorQuery::new(&vector(7), 2), None).await.unwrap();
+    assert_eq!((after[0].item.key(), after[1].item.key()), (before[0].item.key(), HitKey::Id("new")));
+    assert_eq!(*after[0].item.load().unwrap(), changed);
+    let mut old = before[0].item.clone();
+    old.fetch().unwrap();
+    assert_eq!((&*old.load().unwrap(), old.key()), (&item(7), before[0].item.key()), "hits outlive a change");
+}
+
+/// Checks of features that only the embedded index has.
 async fn has_fields_and_lexical_search(index: &Live) {
     let fields = index.fields().await.unwrap();
     let price = fields.iter().find(|field| field.name == "price").unwrap();
@@ -145,7 +165,7 @@ async fn has_fields_and_lexical_search(index: &Live) {
     assert!(found.is_empty(), "replaced texts do not match: {found:?}");
     let brand = filter(json!([{"field": "brand", "eq": "b5"}]));
     let found = index.lexical("oak", 3, Some(&brand)).await.unwrap().unwrap();
-    assert!(found.len() == 3 && found.iter().all(|found| found.item.fields["brand"] == "b5"));
+    assert!(found.len() == 3 && found.iter().all(|found| found.item.load().unwrap().fields["brand"] == "b5"));
     index.apply(&[put(1234, 1234)]).await.unwrap();
 }
 
@@ -175,7 +195,7 @@ async fn rebuilt_snapshot_matches(index: &Live, home: &Path) {
         let (a, b) = (nearest(index, to, 5, None).await, nearest(&again, to, 5, None).await);
         let scores = |found: &[IndexHit]| found.iter().map(|found| found.score).collect::<Vec<_>>();
         assert!(scores(&a).iter().zip(scores(&b)).all(|(a, b)| (a - b).abs() < 1e-6), "{a:?} {b:?}");
-        assert_eq!(a[0].item, b[0].item);
+        assert_eq!(a[0].item.load().unwrap(), b[0].item.load().unwrap());
     }
     assert!(again.lexical("oak", 1, None).await.unwrap().is_none());
 }

@@ -80,7 +80,11 @@ async fn milvus_conforms() {
     assert!(milvus.recall(&vectors, 10).await.unwrap() > 0.9);
     let far = milvus.nearest(VectorQuery::new(&vector(0), 300), None).await.unwrap();
     assert_eq!(far.len(), 300);
-    assert_eq!(far[0].item, item(0), "items that do not fit into one answer for sure come as they were, too");
+    assert_eq!(
+        *far[0].item.load().unwrap(),
+        item(0),
+        "items that do not fit into one answer for sure come as they were, too"
+    );
     assert!(far.is_sorted_by(|a, b| a.score >= b.score));
     assert!(milvus.nearest(VectorQuery::new(&vector(0), 20_000), None).await.is_err());
     pages(&milvus, NUM).await;
@@ -121,7 +125,7 @@ async fn finds_terms_as_the_embedded_index_does() {
         let expected = own.search(query, 10).unwrap();
         assert_eq!(found.len(), expected.len(), "{query}");
         for (found, expected) in found.iter().zip(&expected) {
-            assert_eq!(found.item.id, format!("i{}", expected.row), "{query}");
+            assert_eq!(found.item.load().unwrap().id, format!("i{}", expected.row), "{query}");
             assert!((found.score - expected.score).abs() < 1e-4, "{query}: {} {}", found.score, expected.score);
         }
     }
@@ -212,7 +216,7 @@ async fn splits_answers_of_long_items() {
     assert_eq!(milvus.apply(&puts[..3]).await.unwrap(), 3);
     assert_eq!(nearest(&milvus, 0, 60, None).await.len(), 60);
     let found = nearest(&milvus, 0, 150, None).await;
-    assert_eq!((found.len(), &found[7].item), (150, &long(7)));
+    assert_eq!((found.len(), &*found[7].item.load().unwrap()), (150, &long(7)));
     pages(&milvus, 150).await;
     Milvus::remove(&settings, "long").await.unwrap();
 }

@@ -204,6 +204,29 @@ fn a_closed_pipe_is_no_failure() {
 }
 
 #[test]
+fn a_missing_certificate_is_reported_before_a_model_is_loaded() {
+    let missing =
+        |section: &str| format!(r#"{section}.tls={{certificate="/nowhere/chain.pem", key="/nowhere/key.pem"}}"#);
+    let (judge, trainer) = (missing("relevance.serve"), missing("trainer"));
+    assert_fails(2, &["/nowhere/chain.pem"], &["relevance", "serve", "--model", "nowhere", "--set", &judge], b"");
+    let home = tempfile::tempdir().unwrap();
+    let place = |name: &str| home.path().join(name).display().to_string();
+    let stage = "[[trainer.stage]]\nname = \"sft\"\nconfig = \"sft.toml\"\n";
+    let config = format!("[trainer]\nstate = {:?}\n[trainer.gate]\nsource = \"log\"\n{stage}", place("state"));
+    for (name, text) in [
+        ("trainer.toml", config.as_str()),
+        ("sft.toml", ""),
+        ("log.ndjson", ""),
+        ("corpus.jsonl", "{\"_id\": \"1\", \"title\": \"desk\"}\n"),
+    ] {
+        fs::write(place(name), text).unwrap();
+    }
+    let (config, log, data) = (place("trainer.toml"), place("log.ndjson"), place(""));
+    let arguments = ["trainer", "--config", &config, "--from", &log, "--data", &data, "--set", &trainer];
+    assert_fails(2, &["/nowhere/chain.pem"], &arguments, b"");
+}
+
+#[test]
 fn a_bad_catalogue_line_is_reported_with_its_number() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("corpus.jsonl"), "{\"_id\": \"1\", \"title\": \"a\"}\nnot json\n").unwrap();

@@ -28,10 +28,14 @@ async fn service(keys: &str) -> SocketAddr {
     let front = Arc::new(Front::new(Keys::parse(keys).unwrap(), limits, &RELEVANCE_REQUESTS));
     let echo = async |request: Request| -> Result<Response, Fault> { Ok(json_body(&read::<Value>(request).await?)) };
     let fails = async || Fault::from(souk_io::Error::device("it is broken"));
+    let operated = Router::new()
+        .route("/operate", post(async || "done"))
+        .route_layer(from_fn_with_state((front.clone(), Role::Operate), admit));
     let router = Router::new()
         .route("/echo", post(echo))
         .route_layer(from_fn_with_state(Arc::new(Gate::new(1, 1, 1.5)), shed_load))
         .route_layer(from_fn_with_state((front.clone(), Role::Search), admit))
+        .merge(operated)
         .route("/fails", get(fails))
         .layer(from_fn_with_state(front, record));
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -145,12 +149,35 @@ static LOG: LazyLock<Written> = LazyLock::new(|| {
     written
 });
 
+fn logged() -> Vec<Value> {
+    let text = String::from_utf8(LOG.0.lock().unwrap().clone()).unwrap();
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The log says which key asked for what only operators may do, and not what others asked for.
+#[tokio::test]
+async fn requests_of_operators_are_audited() {
+    let address = service("night-shift=operate:ops-key shop=search:shop-key").await;
+    let status = async |route: &str, id: &str, key: &str| {
+        let headers = format!("X-Request-Id: {id}\r\nAuthorization: Bearer {key}\r\n");
+        ask(address, route, &headers, b"{}").await.status
+    };
+    assert_eq!(status("POST /operate", "audited-1", "ops-key").await, 200);
+    assert_eq!(status("POST /operate", "audited-2", "shop-key").await, 403);
+    assert_eq!(status("POST /echo", "audited-3", "shop-key").await, 200);
+    let audited = logged().into_iter().filter(|line| line["target"] == "audit");
+    let audited: Vec<Value> = audited.filter(|line| line["fields"]["key"] == "night-shift").collect();
+    assert_eq!(audited.len(), 1, "{audited:?}");
+    let fields = &audited[0]["fields"];
+    assert_eq!((&fields["method"], &fields["path"]), (&json!("POST"), &json!("/operate")));
+    assert_eq!(audited[0]["span"]["id"], "audited-1");
+    assert!(!logged().iter().any(|line| line["target"] == "audit" && line["fields"]["key"] == "shop"));
+}
+
 #[tokio::test]
 async fn logs_name_the_request_and_its_route() {
     let address = service("").await;
     assert_eq!(ask(address, "GET /fails", "X-Request-Id: mine-7\r\n", b"").await.status, 500);
-    let text = String::from_utf8(LOG.0.lock().unwrap().clone()).unwrap();
-    let line = text.lines().find(|line| line.contains("request failed")).unwrap();
-    let line: Value = serde_json::from_str(line).unwrap();
+    let line = logged().into_iter().find(|line| line["fields"]["message"] == "request failed").unwrap();
     assert_eq!((&line["span"]["id"], &line["span"]["route"]), (&json!("mine-7"), &json!("/fails")));
 }

@@ -2,13 +2,13 @@
 //! are rejected; a rollback is one call.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::client::{NUM, Running, TIMEOUT, config, golden, shop};
+use crate::client::{HttpResponse, NUM, Running, TIMEOUT, config, golden, shop};
 use serde_json::{Value, json};
 use souk::beir::DataFolder;
 use souk::index::{IndexSettings, Snapshot};
@@ -203,6 +203,41 @@ async fn rejects_unmeasured_and_changed_models() {
     running.stop().await;
 }
 
+/// A model whose folder is not read to the end before `release`: one of its files is a pipe.
+struct SlowModel {
+    folder: PathBuf,
+    pipe: PathBuf,
+    aside: PathBuf,
+}
+
+impl SlowModel {
+    fn new(home: &Path, model: &str) -> Self {
+        let folder = home.join("slow-model");
+        copy_folder(&golden(model), &folder);
+        Self { folder, pipe: home.join("pipe"), aside: home.join("aside") }
+    }
+
+    /// Registers it as a version and begins to promote it. An assertion that fails before `release` would hang.
+    async fn promote(&self, running: &Running, version: &str) -> HttpResponse {
+        let body = json!({"version": version, "path": self.folder, "report": report()});
+        assert_eq!(running.ask("POST /models", body).await.status, 200);
+        fs::rename(self.file(), &self.aside).unwrap();
+        assert!(Command::new("mkfifo").arg(&self.pipe).status().unwrap().success());
+        fs::hard_link(&self.pipe, self.file()).unwrap();
+        running.ask(&format!("POST /models/{version}/promote"), json!({})).await
+    }
+
+    fn release(&self) {
+        let text = fs::read(&self.aside).unwrap();
+        fs::rename(&self.aside, self.file()).unwrap();
+        fs::write(&self.pipe, text).unwrap();
+    }
+
+    fn file(&self) -> PathBuf {
+        self.folder.join("config.json")
+    }
+}
+
 /// A rollback does not wait for a build, and reverts the version that was served when it was requested.
 #[tokio::test(flavor = "multi_thread")]
 async fn rollback_does_not_wait_for_a_build() {
@@ -210,23 +245,12 @@ async fn rollback_does_not_wait_for_a_build() {
     let running = Running::start(home.path(), &[]).await;
     running.register("second", "st_cls", true).await;
     running.promote("second").await;
-    let folder = home.path().join("third-model");
-    copy_folder(&golden("st_max"), &folder);
-    let body = json!({"version": "third", "path": folder, "report": report()});
-    assert_eq!(running.ask("POST /models", body).await.status, 200);
-    // reading the model blocks on a pipe until something is written to it
-    let (file, pipe, aside) = (folder.join("config.json"), home.path().join("pipe"), home.path().join("aside"));
-    fs::rename(&file, &aside).unwrap();
-    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    fs::hard_link(&pipe, &file).unwrap();
-    let building = running.ask("POST /models/third/promote", json!({})).await;
+    let slow = SlowModel::new(home.path(), "st_max");
+    let building = slow.promote(&running, "third").await;
     let refused = running.ask("POST /models/third/promote", json!({})).await;
     let rolled = running.ask("POST /models/rollback", json!({})).await;
     let served = running.service.serving.served();
-    // unblock the pipe before asserting, or a failure would hang
-    let text = fs::read(&aside).unwrap();
-    fs::rename(&aside, &file).unwrap();
-    fs::write(&pipe, text).unwrap();
+    slow.release();
     assert_eq!((building.status, building.json()["building"]["version"].as_str()), (202, Some("third")));
     assert!(refused.status == 409 && refused.body.contains("is being promoted"), "{}", refused.body);
     assert_eq!((rolled.status, rolled.json()["served"]["version"].as_str()), (200, Some("first")), "{}", rolled.body);
@@ -234,6 +258,42 @@ async fn rollback_does_not_wait_for_a_build() {
     running.until_served("third").await;
     let states = running.get("/models").await.json()["versions"].clone();
     assert_eq!((&states[0]["state"], &states[1]["state"]), (&json!("promoted"), &json!("rolled_back")));
+    running.stop().await;
+}
+
+/// New snapshots and the gauges do not wait for a build, which still finds all it needs.
+#[tokio::test(flavor = "multi_thread")]
+async fn maintenance_does_not_wait_for_a_build() {
+    let home = shop();
+    let running = Running::start(home.path(), &[]).await;
+    let slow = SlowModel::new(home.path(), "st_max");
+    let building = slow.promote(&running, "second").await.status;
+    let put = async |prefix: &str| {
+        let items = (0..1000).map(|i| json!({"id": format!("{prefix}{i}"), "title": format!("{prefix} {i}")}));
+        running.ask("PUT /items", json!({"items": items.collect::<Vec<_>>()})).await.status
+    };
+    let began = Instant::now();
+    let (serving, mut statuses) = (&running.service.serving, Vec::new());
+    let snapshots = || serving.served().record().snapshot.clone();
+    for prefix in ["sofa", "rug"] {
+        let before = snapshots();
+        statuses.push(put(prefix).await);
+        while snapshots() == before && began.elapsed() < TIMEOUT {
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+    let (changed, is_building) = (serving.num_changed(), serving.build_progress().is_some());
+    let total = format!("souk_index_items {}\n", NUM + 2000);
+    // other services of this process set the gauge, too
+    let mut is_counted = false;
+    while !is_counted && began.elapsed() < TIMEOUT {
+        is_counted = running.get("/metrics").await.body.contains(&total);
+    }
+    slow.release();
+    assert_eq!((building, statuses, changed, is_building, is_counted), (202, vec![200, 200], 0, true, true));
+    running.until_served("second").await;
+    assert_eq!(running.get("/fields").await.json()["num_items"].as_u64(), Some(NUM as u64 + 2000));
+    assert_eq!(running.ids(json!({"query": "rug 7", "k": 1, "hybrid": {"dense": 0}})).await, ["rug7"]);
     running.stop().await;
 }
 

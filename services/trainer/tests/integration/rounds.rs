@@ -188,9 +188,12 @@ fn rounds_follow_the_log_and_start_from_the_served_model() {
     };
     assert_eq!((items("000001"), items("000002")), ((ITEMS, false, true), (ITEMS, true, false)));
     let metrics = trainer.get("/metrics");
-    for metric in
-        ["souk_trainer_rounds_total{outcome=\"passed\"}", "souk_loss ", "souk_events_total{state=\"example\"} 480"]
-    {
+    for metric in [
+        "souk_trainer_rounds_total{outcome=\"passed\"}",
+        "souk_loss ",
+        "souk_events_total{state=\"example\"} 480",
+        "souk_events_total{state=\"dead\"} 0",
+    ] {
         assert!(metrics.contains(metric), "{metric}: {metrics}");
     }
     assert_eq!(trainer.get("/healthz"), "ok\n");

@@ -20,7 +20,7 @@ use crate::index::filter::Filter;
 use crate::index::frame::ItemChange;
 use crate::index::manifest::IndexSettings;
 use crate::index::vector_query::VectorQuery;
-use crate::index::{Index, IndexHit, Page};
+use crate::index::{HitItem, Index, IndexHit, Page};
 use souk_io::domain::Item;
 use souk_io::error::Answer;
 use souk_io::error::{Error, Result};
@@ -165,10 +165,11 @@ impl Milvus {
         let mut k = wanted;
         while k > 0 {
             let (met, mut found) = self.search(ask, k, &expression).await?;
-            found.retain(|found| filter.is_none_or(|filter| filter.matches(&found.item)));
+            found.retain(|(_, item)| filter.is_none_or(|filter| filter.matches(item)));
             if found.len() >= wanted || met < k || k == MAX_HITS {
                 found.truncate(wanted);
-                return Ok(found);
+                let hits = found.into_iter().map(|(score, item)| IndexHit { score, item: HitItem::of(item) });
+                return Ok(hits.collect());
             }
             k = (k * WIDEN).min(MAX_HITS);
         }
@@ -176,25 +177,20 @@ impl Milvus {
     }
 
     /// Number of hits before filtering, and the hits whose items still exist.
-    async fn search(&self, ask: &Ask, k: usize, expression: &str) -> Result<(usize, Vec<IndexHit>)> {
+    async fn search(&self, ask: &Ask, k: usize, expression: &str) -> Result<(usize, Vec<(f32, Item)>)> {
         let met = self.request_hits(ask, k, expression).await?;
         let rows: Vec<ResultRow<'_>> = met.rows().map_err(|e| self.client.failed("search", e))?.collect();
         let mut hits = Vec::with_capacity(rows.len());
         for row in &rows {
             hits.push((self.text(row, ID)?, self.score(row)?));
         }
-        let found: Result<Vec<IndexHit>> = if k <= ITEMS_PER_ANSWER {
-            let items =
-                rows.iter().zip(&hits).map(|(row, (_, score))| Ok(IndexHit { score: *score, item: self.item(row)? }));
-            items.collect()
+        let found: Result<Vec<(f32, Item)>> = if k <= ITEMS_PER_ANSWER {
+            rows.iter().zip(&hits).map(|(row, (_, score))| Ok((*score, self.item(row)?))).collect()
         } else {
             let wanted: Vec<&str> = hits.iter().map(|(id, _)| *id).collect();
             let mut items = self.items(&wanted).await?;
             // skip an item that was deleted meanwhile
-            Ok(hits
-                .iter()
-                .filter_map(|(id, score)| Some(IndexHit { score: *score, item: items.remove(*id)? }))
-                .collect())
+            Ok(hits.iter().filter_map(|(id, score)| Some((*score, items.remove(*id)?))).collect())
         };
         Ok((rows.len(), found?))
     }

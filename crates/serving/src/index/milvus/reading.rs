@@ -6,9 +6,9 @@ use super::client::RowQuery;
 use super::collection::{Milvus, READ_CHUNK};
 use super::expression::quoted;
 use super::layout::{ID, ITEM, VECTOR};
-use crate::index::Page;
 use crate::index::columns::{Columns, Field};
 use crate::index::vector_query::VectorQuery;
+use crate::index::{HitKey, Page};
 use milvus::v2::prelude::{QueryResults, ResultRow};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
@@ -87,9 +87,9 @@ impl Milvus {
         let (mut num_found, mut num_exact) = (0, 0);
         for (best, vector) in best.iter().zip(vectors) {
             let hits = self.find(&VectorQuery::new(vector, k), None).await?;
-            let hits: HashSet<&str> = hits.iter().map(|hit| hit.item.id.as_str()).collect();
+            let hits: HashSet<HitKey<'_>> = hits.iter().map(|hit| hit.item.key()).collect();
             num_exact += best.len();
-            num_found += best.iter().filter(|(_, id)| hits.contains(id.as_str())).count();
+            num_found += best.iter().filter(|(_, id)| hits.contains(&HitKey::Id(id))).count();
         }
         Ok(if num_exact == 0 { 1.0 } else { num_found as f64 / num_exact as f64 })
     }
