@@ -7,6 +7,7 @@ mod catalogue;
 mod client;
 mod clients;
 mod crash;
+mod encoder_load;
 mod formats;
 mod item_text;
 mod milvus;

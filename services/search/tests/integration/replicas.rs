@@ -84,6 +84,11 @@ async fn run(sets: Vec<String>, service: &str) {
         let restart = (kill == kills / 2).then(|| service.to_owned());
         tokio::task::spawn_blocking(move || scene.disturb(kill, restart.as_deref())).await.unwrap();
     }
+    // the one that was restarted last reads what it missed
+    let last = *scene.last.lock().unwrap();
+    for replica in 0..REPLICAS {
+        list(&scene, replica, last).await;
+    }
     scene.is_quiet.store(true, Ordering::Relaxed);
     let began = Instant::now();
     let changes = changes.max(scene.num_changes.load(Ordering::Relaxed) + QUIET_CHANGES);
