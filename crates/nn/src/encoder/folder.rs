@@ -70,12 +70,32 @@ pub struct Prompts {
 impl Prompts {
     /// Prompt for one kind of text; without a kind, the folder's default.
     pub fn of(&self, kind: Option<TextKind>) -> &str {
-        let names: &[&str] = match kind {
-            Some(TextKind::Query) => &["query"],
-            Some(TextKind::Item) => &["item", "document", "passage", "corpus"],
-            None => return self.default.as_ref().and_then(|name| self.by_name.get(name)).map_or("", String::as_str),
+        let Some(kind) = kind else {
+            return self.default.as_ref().and_then(|name| self.by_name.get(name)).map_or("", String::as_str);
         };
-        names.iter().find_map(|name| self.by_name.get(*name).filter(|text| !text.is_empty())).map_or("", String::as_str)
+        prompt_names(kind)
+            .iter()
+            .find_map(|name| self.by_name.get(*name).filter(|text| !text.is_empty()))
+            .map_or("", String::as_str)
+    }
+
+    pub fn set(&mut self, kind: TextKind, prompt: &str) {
+        let names = prompt_names(kind);
+        self.by_name.retain(|name, _| !names.contains(&name.as_str()));
+        // as sentence-transformers names them
+        let name = if kind == TextKind::Query { "query" } else { "document" };
+        self.by_name.insert(name.into(), prompt.into());
+        if self.default.as_ref().is_some_and(|default| names.contains(&default.as_str())) {
+            self.default = Some(name.into());
+        }
+    }
+}
+
+/// Names that folders give the prompt of a kind, in order of preference.
+fn prompt_names(kind: TextKind) -> &'static [&'static str] {
+    match kind {
+        TextKind::Query => &["query"],
+        TextKind::Item => &["item", "document", "passage", "corpus"],
     }
 }
 

@@ -62,6 +62,12 @@ pub struct Overrides {
     /// Text of an item, such as `{title} {brand}`: a template over its fields. Default: the folder's, or title and text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub item_text: Option<ItemText>,
+    /// Text before every query, such as `Query: `. Default: the folder's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub query_prompt: Option<String>,
+    /// Text before every item. Default: the folder's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub item_prompt: Option<String>,
 }
 
 /// Device, precision and adapter of a model.
@@ -233,6 +239,11 @@ impl Encoder {
         let mut recipe = Recipe::read(dir, &placement.ignore_fields)?;
         // the fingerprint does not change if the folder has the same template
         overrides.item_text.take_if(|item_text| *item_text == recipe.item_text);
+        for (kind, prompt) in [(TextKind::Query, &overrides.query_prompt), (TextKind::Item, &overrides.item_prompt)] {
+            if let Some(prompt) = prompt {
+                recipe.prompts.set(kind, prompt);
+            }
+        }
         recipe.pooling = overrides.pooling.unwrap_or(recipe.pooling);
         recipe.normalize = overrides.normalize.unwrap_or(recipe.normalize);
         // refine and rationale exclude each other: an override of one replaces the folder's other

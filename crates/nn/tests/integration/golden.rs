@@ -395,6 +395,23 @@ fn encoders_equal_sentence_transformers() {
     }
 }
 
+/// Prompts from the settings replace those of the folder, and are exported.
+#[test]
+fn prompts_can_be_set() {
+    let dir = golden().join("st_mean_dense");
+    let (texts, expected) = (texts(&dir), read_tensors(&dir.join("expected.safetensors")).unwrap());
+    let (query_prompt, item_prompt) = (Some(String::new()), Some("find: ".to_owned()));
+    let swapped = Overrides { query_prompt, item_prompt, ..Overrides::default() };
+    let mut encoder = Encoder::open(&dir, placement(Precision::F32), swapped).unwrap();
+    let out = tempfile::tempdir().unwrap();
+    encoder.export(out.path()).unwrap();
+    let exported = Encoder::open(out.path(), placement(Precision::F32), Overrides::default()).unwrap();
+    for encoder in [encoder, exported] {
+        assert_close("query", &vectors(&encoder, &texts, Some(TextKind::Query), false), &expected["item"], 1e-5);
+        assert_close("item", &vectors(&encoder, &texts, Some(TextKind::Item), false), &expected["query"], 1e-5);
+    }
+}
+
 #[test]
 fn an_exported_folder_gives_the_same_vectors() {
     for name in ["st_mean_dense", "st_last", "st_noprompt"] {
