@@ -14,7 +14,7 @@ use souk::beir::DataFolder;
 use souk::collective::Solo;
 use souk::encoder::{Encoder, Overrides, Placement};
 use souk::objective::{Objective, cosines};
-use souk::train::{Algorithm, Outcome, Progress, Run, Stage, StageSummary, StepContext, TrainSettings};
+use souk::train::{Algorithm, FrozenEncoders, Outcome, Progress, Run, Stage, StageSummary, StepContext, TrainSettings};
 use souk::{Error, Result};
 use tch::{Device, Kind, Tensor};
 
@@ -63,7 +63,7 @@ pub fn run(model: &Path, home: &Path, mut report: impl FnMut(f64)) -> Result<Sta
         objective: Objective::default(),
         bf16: false,
         rewards: None,
-        guide: None,
+        frozen: FrozenEncoders::default(),
         span: None,
         config: Value::Null,
     };

@@ -30,7 +30,7 @@ pub use self::store::StoreConfig;
 pub use self::trainer::{Alarms, Pace, StageSettings, TrainerSettings};
 use crate::candidates::{CandidateSettings, CandidateSource};
 use crate::objective::{Candidates, Objective};
-use crate::train::{Stage, StageRewards, TrainSettings};
+use crate::train::{FrozenEncoders, Stage, StageRewards, TrainSettings};
 use souk_cross_encoder::{CrossEncoder, RelevanceSettings, Training};
 use souk_ingest::dataset::IngestSettings;
 use souk_ingest::judgements::JudgementSettings;
@@ -204,19 +204,20 @@ impl Config {
             config["candidates"] = serde_json::json!(self.candidates);
             config["reward"] = serde_json::json!(self.reward);
             config["judge"] = serde_json::json!(self.judge);
-            let reference = needs.reference.then(|| plain.open_encoder()).transpose()?;
             let model_copy =
                 (self.candidates.source == CandidateSource::Catalogue).then(|| plain.open_encoder()).transpose()?;
             let (blend, candidates) = (self.open_blend(data, encoder.item_text())?, self.candidates.clone());
-            rewards = Some(StageRewards { blend, candidates, reference, model_copy });
+            rewards = Some(StageRewards { blend, candidates, model_copy });
         }
         let guide = self.objective.guide().map(|guide| plain.open_guide(guide)).transpose()?;
         if let Some(guide) = &guide {
             // a resumed stage needs the same one
             config["guide"] = guide.fingerprint()?.into();
         }
+        let reference = needs.reference.then(|| plain.open_encoder()).transpose()?;
+        let frozen = FrozenEncoders { guide, reference };
         let (settings, objective) = (self.train.clone(), self.objective.clone());
-        Ok(Stage { encoder, settings, objective, bf16, rewards, guide, span: None, config })
+        Ok(Stage { encoder, settings, objective, bf16, rewards, frozen, span: None, config })
     }
 
     /// Opens the encoder that a supervised stage is guided by, with the settings of its own folder.

@@ -2,17 +2,20 @@
 //!
 //! ```text
 //! R = ( sim(q,d⁺ₖ) − Σ_m sim(q,d⁻ₘ) + λ₁ · consistency + λ₂ · hard ) / τ        A = R − mean_K(R)
-//! L = −(1/|Q|) Σ_q Σ_k A_k · log π(y_k | P(d⁺))
+//! L = (1/|Q|) Σ_q Σ_k ( −A_k · log π(y_k | P(d⁺))  +  β · KL(π ‖ π_ref) )
 //! ```
 //!
 //! As written in the paper, `Σ sim(q,d⁻)` and `hard` are the same for all rollouts of one positive, so they cancel in `A`, and
 //! only similarity to the query and consistency are learned. `hard = "rollout"` scores each rollout's own vector against the
-//! other queries.
+//! other queries, as the published training does for texts without negatives. The paper divides by τ = 10 "to sharpen", and the published
+//! training by 0.1, which is the default. KL is Schulman's k3 estimate on each token of the rationales; the paper has none.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use super::{Advantages, Needs, ObjectiveSettings, Scaling, cosines, group_advantages, positive};
+use super::{
+    Advantages, Needs, ObjectiveSettings, Scaling, cosines, group_advantages, is_one, is_zero, k3_kl, positive,
+};
 use souk_io::error::{Error, Result};
 use souk_nn::backbone::Sampling;
 
@@ -42,7 +45,13 @@ pub struct GraceSettings {
     pub clip: f64,
     /// Upper clip bound of DAPO.
     pub clip_above: f64,
-    /// Updates per set of rationales; the clip has an effect from the second on.
+    /// β: weight of the KL divergence from the model that the stage begins with; 0: none.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub beta: f64,
+    /// Updates in a pass over a set of rationales, each with those of its share of the pairs. The clip has an effect from the second on.
+    #[serde(skip_serializing_if = "is_one")]
+    pub updates: usize,
+    /// Passes over a set of rationales.
     pub inner_epochs: usize,
     /// Sampling of rationales.
     pub sampling: Sampling,
@@ -107,11 +116,13 @@ impl Default for GraceSettings {
             consistency: 0.2,
             distractors: 0.2,
             hard: Hard::Paper,
-            temperature: 10.0,
+            temperature: 0.1,
             over_length: 1.0,
             estimator: Estimator::Grpo,
             clip: 0.2,
             clip_above: 0.28,
+            beta: 0.0,
+            updates: 1,
             inner_epochs: 1,
             sampling: Sampling::default(),
         }
@@ -128,6 +139,16 @@ pub struct RationaleVectors<'a> {
     pub negatives: &'a Tensor,
     /// Index of this process's first positive among `m`.
     pub first: i64,
+}
+
+/// Tokens of rationales, `[t]` each.
+pub struct WrittenTokens<'a> {
+    /// Log-probabilities when they were written; none: the present ones.
+    pub old: Option<&'a Tensor>,
+    /// Those of the model that the stage begins with, if β is not 0.
+    pub reference: Option<&'a Tensor>,
+    /// Advantage of the token's rationale.
+    pub advantage: &'a Tensor,
 }
 
 /// Reward terms before weighting, each `[b, k]`.
@@ -156,21 +177,26 @@ impl ObjectiveSettings for GraceSettings {
             let problem = format!("is {}: advantages compare candidates: use 2 or more", self.rollouts);
             return Err(Error::config("objective.rollouts", problem));
         }
-        for (name, value) in
-            [("consistency", self.consistency), ("distractors", self.distractors), ("over_length", self.over_length)]
-        {
+        for (name, value) in [
+            ("consistency", self.consistency),
+            ("distractors", self.distractors),
+            ("over_length", self.over_length),
+            ("beta", self.beta),
+        ] {
             if !value.is_finite() || value < 0.0 {
                 return Err(Error::config(format!("objective.{name}"), format!("is {value}: use 0 or more")));
             }
         }
-        match self.inner_epochs {
-            0 => Err(Error::config("objective.inner_epochs", "is 0: use 1 or more")),
-            _ => Ok(()),
+        for (name, value) in [("inner_epochs", self.inner_epochs), ("updates", self.updates)] {
+            if value == 0 {
+                return Err(Error::config(format!("objective.{name}"), "is 0: use 1 or more"));
+            }
         }
+        Ok(())
     }
 
     fn needs(&self) -> Needs {
-        Needs { rationales: true, ..Needs::default() }
+        Needs { rationales: true, reference: self.beta > 0.0, ..Needs::default() }
     }
 }
 
@@ -248,14 +274,20 @@ impl GraceSettings {
         }
     }
 
-    /// Sum over this process's tokens, `[t]` each: current log-probabilities, old ones if they may differ, and the advantage of
-    /// the token's rationale.
-    pub fn loss(&self, now: &Tensor, old: Option<&Tensor>, advantage: &Tensor) -> Tensor {
-        let Some(old) = old else { return -(now * advantage).sum(Kind::Float) };
-        let above = if self.estimator == Estimator::Dapo { self.clip_above } else { self.clip };
-        let ratio = (now - old).exp();
-        let bound = ratio.clamp(1.0 - self.clip, 1.0 + above) * advantage;
-        -(ratio * advantage).minimum(&bound).sum(Kind::Float)
+    /// Sum over this process's tokens with these log-probabilities `[t]`.
+    pub fn loss(&self, now: &Tensor, tokens: &WrittenTokens) -> Tensor {
+        let WrittenTokens { old, reference, advantage } = tokens;
+        let gain = match old {
+            None => now * *advantage,
+            Some(old) => {
+                let above = if self.estimator == Estimator::Dapo { self.clip_above } else { self.clip };
+                let ratio = (now - *old).exp();
+                let bound = ratio.clamp(1.0 - self.clip, 1.0 + above) * *advantage;
+                (ratio * *advantage).minimum(&bound)
+            }
+        };
+        let divergence = reference.map(|reference| k3_kl(now, reference) * self.beta);
+        divergence.map_or_else(|| -&gain, |divergence| divergence - &gain).sum(Kind::Float)
     }
 
     /// Divisor of the sum over all processes.

@@ -5,8 +5,9 @@
 //! L = (1/K) Σ_k L_k  +  λ · (1/(K−1)) Σ_{k≥2} relu(log L_k − log L_{k−1})
 //! ```
 //!
-//! `L_k` is InfoNCE of the vectors after `k` soft tokens. The penalty is computed per pair, so it does not depend on how a
-//! batch is split over processes; with one step there is none.
+//! `L_k` is InfoNCE of the vectors after `k` soft tokens, and with one step there is no penalty. By default it is that of the batch's mean
+//! losses, as in the published training. The penalty of each pair (`penalty = "pair"`) never vanishes for pairs that are solved, because
+//! d log L = dL / L.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
@@ -26,15 +27,28 @@ pub struct IcrSettings {
     pub temperature: f64,
     /// λ; 0: no penalty.
     pub refinement: f64,
+    /// The losses that the penalty compares.
+    pub penalty: Penalty,
     /// True: a loss for every step; false: only for the last, for comparison.
     pub every_step: bool,
     /// Global negatives: items drawn from the whole catalogue for each step, shared by all its queries.
     pub global_negatives: usize,
 }
 
+/// The losses that the penalty compares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Penalty {
+    /// The batch's means.
+    #[default]
+    Batch,
+    /// Those of each pair.
+    Pair,
+}
+
 impl Default for IcrSettings {
     fn default() -> Self {
-        Self { temperature: 0.02, refinement: 1.0, every_step: true, global_negatives: 0 }
+        Self { temperature: 0.02, refinement: 1.0, penalty: Penalty::Batch, every_step: true, global_negatives: 0 }
     }
 }
 
@@ -53,26 +67,44 @@ impl ObjectiveSettings for IcrSettings {
 }
 
 impl IcrSettings {
-    /// Weighted sum of the losses of this process's pairs. Vectors of all steps are concatenated: `[m, k·d]` and `[n, k·d]`.
-    pub fn loss(&self, vectors: &Vectors, pairs: &PairTargets) -> Tensor {
+    /// `[b, k]`: InfoNCE of each of this process's pairs at each step. Vectors of all steps are concatenated: `[m, k·d]` and `[n, k·d]`.
+    pub fn step_losses(&self, vectors: &Vectors, pairs: &PairTargets) -> Tensor {
         let steps = vectors.steps;
         let of_step = |x: &Tensor, step: i64| x.unflatten(1, [steps, -1]).select(1, step);
         let own = vectors.queries.index_select(0, pairs.query);
-        let losses: Vec<Tensor> = (0..steps)
-            .map(|step| {
-                let scores = cosines(&of_step(&own, step), &of_step(vectors.items, step));
-                among(&scores, self.temperature, pairs.known, pairs.item)
-            })
-            .collect();
-        // `[b, k]`
-        let losses = Tensor::stack(&losses, 1);
+        let losses = (0..steps).map(|step| {
+            let scores = cosines(&of_step(&own, step), &of_step(vectors.items, step));
+            among(&scores, self.temperature, pairs.known, pairs.item)
+        });
+        Tensor::stack(&losses.collect::<Vec<_>>(), 1)
+    }
+
+    /// Sum of the losses of this process's pairs `[b, k]` with weights `[b]`. `means [k]` are those of all processes.
+    pub fn loss(&self, losses: &Tensor, weight: &Tensor, means: &Tensor) -> Tensor {
+        let steps = losses.size()[1];
         let mut rows =
             if self.every_step { losses.mean_dim(1, false, Kind::Float) } else { losses.select(1, steps - 1) };
         if steps > 1 && self.refinement > 0.0 {
-            let logs = losses.clamp_min(LEAST).log();
-            let worse = (logs.narrow(1, 1, steps - 1) - logs.narrow(1, 0, steps - 1)).relu();
-            rows += worse.mean_dim(1, false, Kind::Float) * self.refinement;
+            let penalty = match self.penalty {
+                Penalty::Pair => rises(losses),
+                Penalty::Batch => {
+                    // its value, and its slope in the mean as that of each pair
+                    let means = means.detach().unsqueeze(0).set_requires_grad(true);
+                    let value = rises(&means);
+                    let slopes = Tensor::run_backward(&[&value], &[&means], false, false).remove(0);
+                    let moved = (losses - losses.detach()) * slopes;
+                    moved.sum_dim_intlist(1, false, Kind::Float) + value.detach()
+                }
+            };
+            rows += penalty * self.refinement;
         }
-        (rows * pairs.weight).sum(Kind::Float)
+        (rows * weight).sum(Kind::Float)
     }
+}
+
+/// `[b]`: mean of `relu(log L_k − log L_{k−1})` over the steps of `[b, k]`.
+fn rises(losses: &Tensor) -> Tensor {
+    let steps = losses.size()[1];
+    let logs = losses.clamp_min(LEAST).log();
+    (logs.narrow(1, 1, steps - 1) - logs.narrow(1, 0, steps - 1)).relu().mean_dim(1, false, Kind::Float)
 }

@@ -19,18 +19,23 @@ use tch::Tensor;
 pub use self::advantage::{Advantages, Scaling, group_advantages};
 pub use self::distil::{DistilSettings, DistilTargets};
 pub use self::dpo::DpoSettings;
-pub use self::grace::{ContrastiveRewards, Estimator, GraceSettings, Hard, RationaleVectors, Sides};
-pub use self::icr::IcrSettings;
+pub use self::grace::{ContrastiveRewards, Estimator, GraceSettings, Hard, RationaleVectors, Sides, WrittenTokens};
+pub use self::icr::{IcrSettings, Penalty};
 pub use self::info_nce::InfoNceSettings;
 pub use self::next_token::NextTokenSettings;
 pub use self::pairwise::{MinedSettings, PairwiseSettings};
 pub use self::policy::{clipped_surrogate, entropy, exact_kl, k3_kl, log_softmax};
-pub use self::r_grpo::{Kl, RGrpoSettings, Support};
+pub use self::r_grpo::{CandidateWeights, RGrpoSettings, Support};
 use souk_io::error::{Error, Result};
 
 /// Stages of earlier versions, which lack a setting, can be resumed if it is 0.
 pub(crate) fn is_zero(number: &f64) -> bool {
     *number == 0.0
+}
+
+/// The same for one that is 1.
+pub(crate) fn is_one(number: &usize) -> bool {
+    *number == 1
 }
 
 /// Which objective, with its settings. The defaults of each are the vetted ones.

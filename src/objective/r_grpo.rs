@@ -25,8 +25,9 @@ pub struct RGrpoSettings {
     pub clip: f64,
     /// β, the weight of the KL divergence; 0: no reference policy.
     pub beta: f64,
-    /// Estimator of the KL divergence.
-    pub kl: Kl,
+    /// Weight of each candidate in the loss.
+    #[serde(skip_serializing_if = "CandidateWeights::is_equal")]
+    pub weights: CandidateWeights,
     /// Updates with one set of rewards. The clip has an effect from the second on.
     pub inner_epochs: usize,
     /// Prefixes of the vector over which the loss is averaged; none: the whole vector, with which candidates are retrieved.
@@ -44,15 +45,21 @@ pub enum Support {
     Group,
 }
 
-/// Estimator of the KL divergence from the reference.
+/// Weight of each candidate in the loss.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kl {
-    /// Over the whole support.
+pub enum CandidateWeights {
+    /// 1/G, as in the paper. A candidate that the policy hardly ever picks is moved like any other, and the KL divergence hardly holds it.
     #[default]
-    Exact,
-    /// Schulman's k3 estimate from the candidates.
-    K3,
+    Equal,
+    /// The policy's probability of picking it. The loss is lowest at π_ref · exp(A/β).
+    Policy,
+}
+
+impl CandidateWeights {
+    fn is_equal(&self) -> bool {
+        *self == Self::Equal
+    }
 }
 
 impl Default for RGrpoSettings {
@@ -66,7 +73,7 @@ impl Default for RGrpoSettings {
             min_std: 0.02,
             clip: 0.2,
             beta: 0.2,
-            kl: Kl::Exact,
+            weights: CandidateWeights::Equal,
             inner_epochs: 1,
             dimensions: Vec::new(),
         }

@@ -1,14 +1,15 @@
 //! Asks the judge on a thread, so that the device works meanwhile. Candidates without a reward are asked for again. While too many
-//! rewards are missing, training pauses, logs it, and resumes once the judge answers.
+//! rewards are missing, training pauses, logs it, and resumes once the judge answers. Candidates that the judge refuses are left out at
+//! once; if it refuses all of several steps, the stage ends.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tch::{Kind, Tensor};
+use tch::Tensor;
 
 use souk_io::backoff::Backoff;
 use souk_io::error::{Error, Result};
@@ -18,6 +19,8 @@ use souk_reward::{Blend, Candidate, Question, Reward};
 /// Time without an answer after which a warning is logged.
 const WARN_AFTER: Duration = Duration::from_secs(5);
 const MAX_PAUSE: Duration = Duration::from_secs(60);
+/// A stage ends after so many groups of candidates in a row that were all refused.
+const MAX_REFUSED: usize = 8;
 
 /// A question that owns its texts.
 #[derive(Clone, Debug)]
@@ -39,6 +42,19 @@ impl OwnedQuestion {
 
 pub struct AsyncJudge {
     blend: Arc<Blend>,
+    /// Whether it was logged that the judge refuses candidates.
+    has_warned: AtomicBool,
+    /// Groups of candidates in a row that were all refused.
+    num_refused: AtomicUsize,
+}
+
+/// Rewards of candidates, in their order.
+#[derive(Debug)]
+pub struct JudgedCandidates {
+    /// None where missing.
+    pub rewards: Vec<Option<Reward>>,
+    /// Candidates that the judge refuses to judge.
+    pub refused: usize,
 }
 
 /// Rewards that the judge is working on.
@@ -50,13 +66,16 @@ pub struct PendingRewards {
     rewards: Vec<Option<Reward>>,
     /// Questions without a reward yet.
     open: Vec<usize>,
+    /// Questions that the judge refuses, and why the first one.
+    refused: HashSet<usize>,
+    why_refused: Option<String>,
     answers: Receiver<Result<Vec<Option<Reward>>>>,
     since: Instant,
 }
 
 impl AsyncJudge {
     pub fn new(blend: Blend) -> Self {
-        Self { blend: Arc::new(blend) }
+        Self { blend: Arc::new(blend), has_warned: AtomicBool::new(false), num_refused: AtomicUsize::new(0) }
     }
 
     pub fn blend(&self) -> &Blend {
@@ -69,7 +88,8 @@ impl AsyncJudge {
         let open: Vec<usize> = (0..questions.len()).collect();
         let answers = self.send(&questions, &open)?;
         let rewards = vec![None; questions.len()];
-        Ok(PendingRewards { questions, places, rewards, open, answers, since: Instant::now() })
+        let (refused, since) = (HashSet::new(), Instant::now());
+        Ok(PendingRewards { questions, places, rewards, open, refused, why_refused: None, answers, since })
     }
 
     fn send(
@@ -95,16 +115,17 @@ impl AsyncJudge {
         asked: &mut PendingRewards,
         collective: &dyn Collective,
         stop: &AtomicBool,
-    ) -> Result<Option<Vec<Option<Reward>>>> {
+    ) -> Result<Option<JudgedCandidates>> {
         let settings = self.blend.settings();
         let mut backoff = Backoff::new(Duration::from_secs_f64(settings.pause_seconds), MAX_PAUSE);
         let mut is_paused = false;
         for round in 1.. {
             let stopped = !self.receive(asked, stop)?;
-            let state = [stopped as u8 as f64, asked.open.len() as f64, asked.questions.len() as f64];
-            let mut state = Tensor::from_slice(&state).to_kind(Kind::Double);
+            let [missing, refused, all] =
+                [asked.open.len(), asked.refused.len(), asked.questions.len()].map(|number| number as f64);
+            let mut state = Tensor::from_slice(&[f64::from(stopped), missing, refused, all]);
             collective.all_reduce(&mut state)?;
-            let [stopped, missing, all] = [0, 1, 2].map(|at| state.double_value(&[at]));
+            let [stopped, missing, refused, all] = [0, 1, 2, 3].map(|at| state.double_value(&[at]));
             if stopped > 0.0 {
                 return Ok(None);
             }
@@ -113,6 +134,7 @@ impl AsyncJudge {
                 if is_paused {
                     tracing::warn!("the judge `{}` answers again: training resumes", self.blend.source().id());
                 }
+                self.check_refused(asked, refused, all)?;
                 break;
             }
             let pause = backoff.next_pause();
@@ -132,7 +154,29 @@ impl AsyncJudge {
                 asked.since = Instant::now();
             }
         }
-        Ok(Some(asked.places.iter().map(|place| asked.rewards[*place]).collect()))
+        let rewards = asked.places.iter().map(|place| asked.rewards[*place]).collect();
+        let refused = asked.places.iter().filter(|place| asked.refused.contains(place)).count();
+        Ok(Some(JudgedCandidates { rewards, refused }))
+    }
+
+    /// Logs the first refusals. An error if there was hardly anything else for a while. `refused` and `all` count over all processes.
+    fn check_refused(&self, asked: &PendingRewards, refused: f64, all: f64) -> Result<()> {
+        let why = asked.why_refused.as_ref().map_or_else(String::new, |why| format!(" ({why})"));
+        let id = self.blend.source().id();
+        if refused > 0.0 && !self.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!("the judge `{id}` refuses {refused} of {all} candidates{why}: they are left out");
+        }
+        if refused < all || all == 0.0 {
+            self.num_refused.store(0, Ordering::Relaxed);
+            return Ok(());
+        }
+        if self.num_refused.fetch_add(1, Ordering::Relaxed) + 1 < MAX_REFUSED {
+            return Ok(());
+        }
+        Err(Error::config(
+            "judge",
+            format!("the judge `{id}` has refused all candidates of {MAX_REFUSED} steps in a row{why}"),
+        ))
     }
 
     /// Takes in the judge's answers; false if the stage was asked to stop first.
@@ -156,10 +200,17 @@ impl AsyncJudge {
                 Err(RecvTimeoutError::Timeout) => {}
             }
         };
+        let source = self.blend.source();
         for (at, answer) in asked.open.iter().zip(answers) {
             asked.rewards[*at] = answer;
+            let refusal =
+                if answer.is_none() { source.refusal(&asked.questions[*at].candidate().question) } else { None };
+            if let Some(why) = refusal {
+                asked.refused.insert(*at);
+                asked.why_refused.get_or_insert(why);
+            }
         }
-        asked.open.retain(|at| asked.rewards[*at].is_none());
+        asked.open.retain(|at| asked.rewards[*at].is_none() && !asked.refused.contains(at));
         // a judge that fails at once leaves no time to notice the stop while waiting
         Ok(asked.open.is_empty() || !stop.load(Ordering::Relaxed))
     }
@@ -199,6 +250,7 @@ impl Questions {
 
 #[cfg(test)]
 mod tests {
+    use souk_io::domain::Level;
     use souk_nn::collective::Solo;
     use souk_reward::{RewardSettings, RewardSource, Verdict};
 
@@ -217,16 +269,66 @@ mod tests {
         }
     }
 
+    /// A judge that works, and refuses items whose id is `refused`.
+    struct Choosy;
+
+    impl RewardSource for Choosy {
+        fn id(&self) -> &str {
+            "choosy"
+        }
+
+        fn judge(&self, questions: &[Question<'_>]) -> Result<Vec<Option<Verdict>>> {
+            let verdict = |question: &Question<'_>| (question.item_id != "refused").then_some(Verdict::of(Level::L4));
+            Ok(questions.iter().map(verdict).collect())
+        }
+
+        fn refusal(&self, asked: &Question<'_>) -> Option<String> {
+            (asked.item_id == "refused").then(|| "not my kind".into())
+        }
+    }
+
+    fn judge_of(source: impl RewardSource + 'static) -> AsyncJudge {
+        let settings = RewardSettings { max_missing: 0.0, exclusivity: 0.0, ..RewardSettings::default() };
+        AsyncJudge::new(Blend::build(&settings, Arc::new(source), || unreachable!("not asked for")).unwrap())
+    }
+
+    fn questions(items: &[&str]) -> Questions {
+        let mut questions = Questions::default();
+        for (row, item) in (0..).zip(items) {
+            let (text, item_id) = (Arc::<str>::from("desk"), Arc::from(*item));
+            let (query_id, query, item) = (text.clone(), text.clone(), text);
+            let question = OwnedQuestion { query_id, query, item_id, item, row, quality: None };
+            questions.add(0, row, || Ok(question)).unwrap();
+        }
+        questions
+    }
+
+    #[test]
+    fn what_a_judge_refuses_is_left_out_at_once_and_ends_the_stage_if_it_is_all() {
+        let judge = judge_of(Choosy);
+        let wait =
+            |items: &[&str]| judge.wait(&mut judge.ask(questions(items)).unwrap(), &Solo, &AtomicBool::new(false));
+        let found = wait(&["good", "refused"]).unwrap().unwrap();
+        assert_eq!(
+            (found.rewards.iter().map(Option::is_some).collect::<Vec<_>>(), found.refused),
+            (vec![true, false], 1)
+        );
+        for _ in 0..2 {
+            for _ in 1..MAX_REFUSED {
+                let found = wait(&["refused"]).unwrap().unwrap();
+                assert_eq!((found.rewards.as_slice(), found.refused), (&[None][..], 1));
+            }
+            // one that is judged begins the count anew
+            assert_eq!(wait(&["good"]).unwrap().unwrap().refused, 0);
+        }
+        let error = (0..MAX_REFUSED).find_map(|_| wait(&["refused"]).err()).unwrap().to_string();
+        assert!(error.contains("`choosy` has refused all") && error.contains("(not my kind)"), "{error}");
+    }
+
     #[test]
     fn a_stop_ends_the_pause_of_a_judge_that_fails_at_once() {
-        let settings = RewardSettings { max_missing: 0.0, exclusivity: 0.0, ..RewardSettings::default() };
-        let judge = AsyncJudge::new(Blend::build(&settings, Arc::new(Down), || unreachable!("not asked for")).unwrap());
-        let mut questions = Questions::default();
-        let text = || Arc::<str>::from("desk");
-        let question =
-            || OwnedQuestion { query_id: text(), query: text(), item_id: text(), item: text(), row: 0, quality: None };
-        questions.add(0, 0, || Ok(question())).unwrap();
-        let mut asked = judge.ask(questions).unwrap();
+        let judge = judge_of(Down);
+        let mut asked = judge.ask(questions(&["desk"])).unwrap();
         let ended = judge.wait(&mut asked, &Solo, &AtomicBool::new(true)).unwrap();
         assert!(ended.is_none(), "{ended:?}");
     }

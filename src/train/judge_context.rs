@@ -12,7 +12,7 @@ use tch::{Device, Tensor};
 use super::batch::Batch;
 use super::context::StageContext;
 use super::frozen::FrozenEncoder;
-use super::judge::{AsyncJudge, OwnedQuestion, PendingRewards, Questions};
+use super::judge::{AsyncJudge, JudgedCandidates, OwnedQuestion, PendingRewards, Questions};
 use crate::objective::{Group, RGrpoSettings, group_advantages, prefix_cosines};
 use souk_ingest::dataset::TrainingPair;
 use souk_io::beir::DataFolder;
@@ -51,7 +51,9 @@ impl ItemView {
 
 impl GroupRewards {
     /// `rewards` in the order of the candidates, `width` of each query.
-    pub fn new(rewards: &[Option<Reward>], width: usize, device: Device) -> Self {
+    pub fn new(settings: &RewardSettings, rewards: &[Option<Reward>], width: usize, device: Device) -> Self {
+        let mut rewards = rewards.to_vec();
+        rewards.chunks_mut(width.max(1)).for_each(|group| settings.fuse_group(group));
         let totals: Vec<f32> = rewards.iter().map(|reward| reward.map_or(0.0, |reward| reward.total)).collect();
         let known: Vec<bool> = rewards.iter().map(Option::is_some).collect();
         let shape = [(rewards.len() / width.max(1)) as i64, width as i64];
@@ -146,7 +148,7 @@ impl JudgeContext {
         pending: &mut PendingRewards,
         collective: &dyn Collective,
         stop: &AtomicBool,
-    ) -> Result<Option<Vec<Option<Reward>>>> {
+    ) -> Result<Option<JudgedCandidates>> {
         self.judge.wait(pending, collective, stop)
     }
 

@@ -8,12 +8,11 @@ use tch::{Device, Tensor};
 
 use super::batch::Batch;
 use super::context::{StageContext, StepContext, StepSchedule};
-use super::judge::PendingRewards;
+use super::judge::{JudgedCandidates, PendingRewards};
 use super::judge_context::{GroupRewards, JudgeContext};
 use crate::objective::Group;
 use souk_io::error::{Error, Result};
 use souk_nn::collective::gather_rows;
-use souk_reward::Reward;
 
 /// Prefix of this state's tensors in a checkpoint.
 pub const WAITING: &str = "waiting/";
@@ -44,8 +43,7 @@ pub struct PendingGroup {
 
 pub struct RewardedGroup {
     pub retrieved: RetrievedGroup,
-    /// In the order of the candidates; none where missing.
-    pub rewards: Vec<Option<Reward>>,
+    pub judged: JudgedCandidates,
     pub tensors: GroupRewards,
 }
 
@@ -92,9 +90,10 @@ impl Lookahead {
             rewards.push(found);
         }
         let groups = self.waiting.pop_front().into_iter().flatten().zip(rewards);
-        let groups = groups.map(|(PendingGroup { retrieved, .. }, rewards)| {
-            let tensors = GroupRewards::new(&rewards, retrieved.candidates.size()[1] as usize, cx.stage.device);
-            RewardedGroup { retrieved, rewards, tensors }
+        let groups = groups.map(|(PendingGroup { retrieved, .. }, judged)| {
+            let width = retrieved.candidates.size()[1] as usize;
+            let tensors = GroupRewards::new(judge.settings(), &judged.rewards, width, cx.stage.device);
+            RewardedGroup { retrieved, judged, tensors }
         });
         let groups = groups.collect();
         cx.lap(|seconds| &mut seconds.judge);

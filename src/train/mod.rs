@@ -33,5 +33,5 @@ pub use self::rationale_metrics::RationaleMetrics;
 pub use self::resume_check::ContentHashes;
 pub use self::run::Run;
 pub use self::settings::{MAX_PAIRS, MicroBatch, TrainSettings};
-pub use self::stage::{Stage, StageRewards};
+pub use self::stage::{FrozenEncoders, Stage, StageRewards};
 pub use self::writer::WriterSettings;

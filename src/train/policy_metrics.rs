@@ -19,6 +19,9 @@ pub struct PolicyMetrics {
     pub asked: u64,
     /// Candidates without a reward.
     pub missing: u64,
+    /// Those of them that the judge refuses: asking again does not help.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub refused: u64,
     /// Total reward.
     pub reward: Spread,
     /// Components of the reward, unweighted.
@@ -37,6 +40,10 @@ pub struct PolicyMetrics {
     pub log_ratio: f64,
     /// Largest absolute log ratio.
     pub log_ratio_max: f64,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 impl PolicyMetrics {
@@ -83,6 +90,7 @@ pub struct ShownCandidate {
 #[derive(Default)]
 pub struct PolicySums {
     asked: f64,
+    refused: f64,
     known: f64,
     levels: [f64; 4],
     reward: Moments,
@@ -121,6 +129,10 @@ impl PolicySums {
         }
     }
 
+    pub fn add_refused(&mut self, num: usize) {
+        self.refused += num as f64;
+    }
+
     pub fn add(&mut self, more: &Tally) {
         let tally = &mut self.tally;
         tally.groups += more.groups;
@@ -136,12 +148,13 @@ impl PolicySums {
     /// Sums over all processes, which call this together.
     pub fn gather(mut self, collective: &dyn Collective) -> Result<PolicyMetrics> {
         self.all_reduce(collective)?;
-        let Self { asked, known: num_known, levels, reward, parts, tally } = self;
+        let Self { asked, refused, known: num_known, levels, reward, parts, tally } = self;
         let [known, groups, weighed] = [num_known, tally.groups, tally.known].map(|num| num.max(1.0));
         let parts = RewardComponent::ALL.into_iter().zip(parts);
         Ok(PolicyMetrics {
             asked: asked as u64,
             missing: (asked - num_known) as u64,
+            refused: refused as u64,
             reward: reward.spread(known),
             reward_parts: parts.map(|(part, moments)| (part.name(), moments.spread(known))).collect(),
             levels: levels.map(|count| count / known),
@@ -156,9 +169,9 @@ impl PolicySums {
 
     /// All numbers in turn, for summing over processes.
     fn numbers_mut(&mut self) -> Vec<&mut f64> {
-        let Self { asked, known, levels, reward, parts, tally } = self;
+        let Self { asked, refused, known, levels, reward, parts, tally } = self;
         let Tally { groups, flat, kl, entropy, known: weighed, clipped, log_ratio, log_ratio_max: _ } = tally;
-        let mut all = vec![asked, known, groups, flat, kl, entropy, weighed, clipped, log_ratio];
+        let mut all = vec![asked, refused, known, groups, flat, kl, entropy, weighed, clipped, log_ratio];
         all.extend(levels);
         let moments = std::iter::once(reward).chain(parts);
         all.extend(moments.flat_map(|Moments { sum, squares }| [sum, squares]));
@@ -188,6 +201,7 @@ mod tests {
         let mut sums = PolicySums::default();
         let reward = |total, level| Some(Reward { total, level, parts: [total, 0.0, 1.0] });
         sums.add_rewards(&[reward(1.0, Level::L4), None, reward(0.0, Level::L1), reward(0.5, Level::L4)]);
+        sums.add_refused(1);
         sums.add(&Tally {
             groups: 2.0,
             flat: 1.0,
@@ -199,7 +213,7 @@ mod tests {
         });
         sums.add(&Tally { groups: 2.0, kl: 0.4, known: 3.0, log_ratio_max: 0.1, ..Tally::default() });
         let policy = sums.gather(&Solo).unwrap();
-        assert_eq!((policy.asked, policy.missing), (4, 1));
+        assert_eq!((policy.asked, policy.missing, policy.refused), (4, 1, 1));
         assert!((policy.reward.mean - 0.5).abs() < 1e-9 && (policy.reward.std - (0.5_f64 / 3.0).sqrt()).abs() < 1e-6);
         assert_eq!(policy.reward_parts["exclusivity"], Spread { mean: 1.0, std: 0.0 });
         assert_eq!(policy.levels, [1.0 / 3.0, 0.0, 0.0, 2.0 / 3.0]);

@@ -24,6 +24,9 @@ pub struct RationaleMetrics {
     pub ended: f64,
     /// Share of groups whose rewards are all equal.
     pub frac_group_zero_std: f64,
+    /// KL divergence from the model that the stage began with, per token (`objective.beta`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kl: Option<f64>,
 }
 
 /// Sums over rationales that add up over processes.
@@ -71,6 +74,7 @@ impl RationaleSums {
             length: self.length / num,
             ended: self.ended / num,
             frac_group_zero_std: self.flat / groups,
+            kl: None,
         }
     }
 }

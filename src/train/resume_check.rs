@@ -24,6 +24,8 @@ const PLACE: [&str; 15] = [
     "reward.audit_rate",
     "reward.pause_seconds",
 ];
+/// Settings of earlier versions that are gone, with the value that is what is computed now.
+const GONE: [(&str, &str); 1] = [("objective.kl", "exact")];
 /// Settings that may change to rescue a stage that diverged.
 const ADJUSTABLE: [&str; 3] = ["train.optimizer.learning_rate", "train.optimizer.clip", "train.skip_diverged"];
 
@@ -44,7 +46,8 @@ pub struct Resumable<'a> {
 
 /// An error that names the first difference.
 pub fn check_resumes(before: &Resumable, now: &Resumable) -> Result<()> {
-    let [old, new] = [before.config, now.config].map(|config| flat(&without_place(config)));
+    let [mut old, new] = [before.config, now.config].map(|config| flat(&without_place(config)));
+    old.retain(|(name, value)| !GONE.iter().any(|(gone, same)| name == gone && value == same));
     let of = |all: &[(String, Value)], name: &str| {
         all.iter().find(|(other, _)| other == name).map_or("not set".into(), |(_, value)| value.to_string())
     };
@@ -129,6 +132,12 @@ mod tests {
             check_resumes(&before, &Resumable { config: &config, hashes: &hashes }).map_err(|error| error.to_string())
         };
         assert_eq!(check(config(0.5, 4), of.clone()), Ok(()));
+        let gone = |kl: &str| {
+            let before = json!({"objective": {"kl": kl}});
+            let before = Resumable { config: &before, hashes: &of };
+            check_resumes(&before, &Resumable { config: &json!({"objective": {}}), hashes: &of }).is_ok()
+        };
+        assert!(gone("exact") && !gone("k3"));
         assert!(check(config(1.0, 5), of.clone()).unwrap_err().starts_with("train.batch: was 4"));
         assert!(check(json!({"train": {}}), of.clone()).unwrap_err().contains("is not set now"));
         assert!(check(config(1.0, 4), hashes("n", "d")).unwrap_err().starts_with("model.path"));

@@ -84,7 +84,8 @@ impl Run {
     ) -> Result<Self> {
         let folder = StageFolder { out, resume };
         Self::start(stage, data, &folder, collective, |stage| {
-            algorithms::build(&stage.objective, &stage.settings, stage.rewards.take(), stage.guide.take(), data)
+            let (rewards, frozen) = (stage.rewards.take(), std::mem::take(&mut stage.frozen));
+            algorithms::build(&stage.objective, &stage.settings, rewards, frozen, data)
         })
     }
 

@@ -26,12 +26,21 @@ pub struct Stage {
     pub bf16: bool,
     /// For objectives that learn from rewards.
     pub rewards: Option<StageRewards>,
-    /// The encoder that decides which items are no negatives (`objective.guide`).
-    pub guide: Option<Encoder>,
+    /// Encoders that do not learn.
+    pub frozen: FrozenEncoders,
     /// The range of examples to train on; none: all there are when the stage begins.
     pub span: Option<Span>,
     /// The resolved configuration, kept with every checkpoint.
     pub config: Value,
+}
+
+/// Encoders that do not learn, for the objectives that need them.
+#[derive(Default)]
+pub struct FrozenEncoders {
+    /// Decides which items are no negatives (`objective.guide`).
+    pub guide: Option<Encoder>,
+    /// The reference policy: the model that the stage begins with, opened again.
+    pub reference: Option<Encoder>,
 }
 
 /// Inputs of objectives that learn from rewards, besides pairs.
@@ -40,9 +49,7 @@ pub struct StageRewards {
     pub blend: Blend,
     /// The `[candidates]` section.
     pub candidates: CandidateSettings,
-    /// The reference policy: the model that the stage begins with, opened again.
-    pub reference: Option<Encoder>,
-    /// The same once more, to encode the catalogue beside training when candidates come from there.
+    /// The model that the stage begins with, opened again to encode the catalogue beside training when candidates come from there.
     pub model_copy: Option<Encoder>,
 }
 

@@ -10,11 +10,11 @@ use std::sync::atomic::AtomicBool;
 
 use tch::{Device, Kind, Tensor};
 
-use super::TrainSettings;
 use super::algorithms;
 use super::catalogue_candidates::{BankSpec, CatalogueCandidates, ModelCopy};
 use super::context::{StageContext, StepContext, StepSchedule};
 use super::metrics::StepMetrics;
+use super::{FrozenEncoders, TrainSettings};
 use crate::candidates::{BankSearch, CandidateSettings, CandidateSource};
 use crate::objective::{InfoNceSettings, Objective};
 use souk_ingest::dataset::{PairSource, Pairs, TrainingSplit};
@@ -78,7 +78,8 @@ impl TestShop {
     fn step(&self, encoder: &Encoder, weights: Weights, settings: &TrainSettings, step: u64) -> StepMetrics {
         let objective = &Objective::InfoNce(self.objective.clone());
         let optimizer = &mut Optimizer::new(&settings.optimizer, weights).unwrap();
-        let mut algorithm = algorithms::build(objective, settings, None, None, &self.data).unwrap();
+        let mut algorithm =
+            algorithms::build(objective, settings, None, FrozenEncoders::default(), &self.data).unwrap();
         let schedule = StepSchedule { step, num_steps: 2, learning_rate: 1e-9 };
         let stop = AtomicBool::new(false);
         let context = self.context(settings, objective);

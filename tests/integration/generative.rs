@@ -9,7 +9,9 @@ use souk::backbone::tokenizer::{Frame, Tokenizer};
 use souk::backbone::weights::{Parameters, read_tensors};
 use souk::backbone::{Architecture, Backbone, ForwardPass, Precision, Sampling, Tokens};
 use souk::encoder::{Encoder, Overrides, Placement, Rationale, Refine, Text};
-use souk::objective::{GraceSettings, Hard, IcrSettings, PairTargets, RationaleVectors, Vectors};
+use souk::objective::{
+    GraceSettings, Hard, IcrSettings, PairTargets, Penalty, RationaleVectors, Vectors, WrittenTokens,
+};
 use tch::{Device, IndexOp, Kind, Tensor};
 
 const MODELS: [&str; 4] = ["qwen2", "qwen3", "llama", "mistral"];
@@ -221,13 +223,48 @@ fn the_loss_of_all_steps_and_its_gradients_are_those_of_the_paper() {
             judged: None,
             guide: None,
         };
-        let rule = IcrSettings { temperature: 0.1, ..IcrSettings::default() };
+        let rule = IcrSettings { temperature: 0.1, penalty: Penalty::Pair, ..IcrSettings::default() };
         let vectors = Vectors { queries: &queries, items: &items, steps: STEPS as i64 };
-        let loss = rule.loss(&vectors, &pairs) / 5.0;
+        let losses = rule.step_losses(&vectors, &pairs);
+        let means = losses.detach().mean_dim(0, false, Kind::Float);
+        let loss = rule.loss(&losses, &weight, &means) / 5.0;
         assert!((loss.double_value(&[]) - expected["icr/loss"].double_value(&[0])).abs() < 1e-4, "{name}");
         loss.backward();
         compare_gradients(name, "icr", &named, &expected);
     }
+}
+
+/// The penalty of the batch's mean losses, by the formula, however pairs are spread; a solved pair has hardly any part in it.
+#[test]
+fn the_penalty_of_a_batch_is_that_of_its_mean_losses() {
+    let values = [[2.0_f32, 2.5, 1.0], [0.001, 0.002, 0.004], [1.0, 0.5, 0.7], [3.0, 3.5, 2.0]];
+    let losses = || Tensor::from_slice2(&values).set_requires_grad(true);
+    let weight = Tensor::from_slice(&[1.0_f32, 1.0, 2.0, 1.0]);
+    let mean = |x: &Tensor| (x * (&weight / 5.0).unsqueeze(1)).sum_dim_intlist(0, false, Kind::Float);
+    let expected = losses();
+    let logs = mean(&expected).log();
+    let penalty = (logs.narrow(0, 1, 2) - logs.narrow(0, 0, 2)).relu().mean(Kind::Float);
+    let wanted = mean(&expected.mean_dim(1, true, Kind::Float)).sum(Kind::Float) + penalty * 0.5;
+    wanted.backward();
+    let rule = |penalty| IcrSettings { refinement: 0.5, penalty, ..IcrSettings::default() };
+    for shares in [vec![(0, 4)], vec![(0, 1), (1, 3)]] {
+        let found = losses();
+        let means = mean(&found.detach());
+        let part = |(start, num): &(i64, i64)| {
+            let own = |x: &Tensor| x.narrow(0, *start, *num);
+            rule(Penalty::Batch).loss(&own(&found), &own(&weight), &means) / 5.0
+        };
+        let loss = shares.iter().map(part).reduce(|a, b| a + b).unwrap();
+        assert!((loss.double_value(&[]) - wanted.double_value(&[])).abs() < 1e-6);
+        loss.backward();
+        assert!(difference(&found.grad(), &expected.grad()) < 1e-6);
+    }
+    let solved = |penalty| {
+        let found = losses();
+        rule(penalty).loss(&found, &weight, &mean(&found.detach())).backward();
+        found.grad().select(0, 1).abs().max().double_value(&[])
+    };
+    assert!(solved(Penalty::Batch) < 1.0 && solved(Penalty::Pair) > 50.0);
 }
 
 fn compare_gradients(name: &str, of: &str, named: &[(String, Tensor)], expected: &BTreeMap<String, Tensor>) {
@@ -285,7 +322,7 @@ impl Told {
 }
 
 fn rule(hard: Hard) -> GraceSettings {
-    GraceSettings { rollouts: 3, negatives: 2, hard, ..GraceSettings::default() }
+    GraceSettings { rollouts: 3, negatives: 2, hard, temperature: 10.0, ..GraceSettings::default() }
 }
 
 #[test]
@@ -321,10 +358,11 @@ fn the_gradient_of_what_was_written_is_that_of_the_paper() {
         assert!(difference(&Tensor::from_slice(&sums).view([3, 3]), wanted) < 1e-4, "{name}");
         let of_token = advantages.iter().zip(&lengths).flat_map(|(a, num)| vec![*a; *num as usize]);
         let of_token = Tensor::from_slice(&of_token.collect::<Vec<f32>>());
-        let loss = rule.loss(&now, None, &of_token) / rule.divisor(3.0, 1.0);
+        let tokens = |old| WrittenTokens { old, reference: None, advantage: &of_token };
+        let loss = rule.loss(&now, &tokens(None)) / rule.divisor(3.0, 1.0);
         assert!((loss.double_value(&[]) - told.expected["grace/loss"].double_value(&[0])).abs() < 1e-4, "{name}");
         // with an inactive clip, the gradient is the same
-        let often = GraceSettings { inner_epochs: 2, ..rule }.loss(&now, Some(&now.detach()), &of_token) / 3.0;
+        let often = rule.loss(&now, &tokens(Some(&now.detach()))) / 3.0;
         let weights: Vec<&Tensor> = named.iter().map(|(_, weight)| weight).collect();
         let [one, two] = [&loss, &often].map(|loss| Tensor::run_backward(&[loss], &weights, true, false));
         assert!(one.iter().zip(&two).all(|(a, b)| difference(a, b) < 1e-5), "{name}");

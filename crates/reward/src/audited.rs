@@ -107,6 +107,10 @@ impl RewardSource for AuditedJudge {
         Ok(verdicts)
     }
 
+    fn refusal(&self, asked: &Question<'_>) -> Option<String> {
+        self.source.refusal(asked)
+    }
+
     fn trouble(&self) -> Option<String> {
         self.source.trouble()
     }

@@ -5,6 +5,9 @@
 //! r = w_rel · f_rel(q,d) + w_q · g_quality(d) + w_x · h_excl(q,d)
 //! ```
 //!
+//! Within a group of candidates of one query, quality can count beside that of candidates of the same level, and the components can be brought
+//! to the same deviation before they are weighted.
+//!
 //! A candidate without a verdict has no reward; a verdict is never guessed. An item whose quality nobody knows counts as average.
 
 use std::collections::HashMap;
@@ -30,6 +33,12 @@ pub struct RewardSettings {
     pub exclusivity_kind: ExclusivityKind,
     /// Number of lexical hits that posterior exclusivity compares with.
     pub exclusivity_depth: usize,
+    /// What an item's quality is compared with.
+    #[serde(skip_serializing_if = "QualityBaseline::is_none")]
+    pub quality_baseline: QualityBaseline,
+    /// Divide each component by its deviation among the candidates of a query before weighting it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub normalize: bool,
     /// Components that count only for Good items (level 3 or 4).
     pub only_good: Vec<RewardComponent>,
     /// Range that rewards are clipped to; none: no clipping.
@@ -51,8 +60,27 @@ pub struct RewardSettings {
     pub lookahead: usize,
 }
 
+/// Smaller deviations of a component within a group are rounding.
+const MIN_DEVIATION: f32 = 1e-6;
 /// Quality of an item of which nothing is known, from 0 to 1.
 const NEUTRAL_QUALITY: f32 = 0.5;
+
+/// What an item's quality is compared with.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum QualityBaseline {
+    /// Nothing: the quality itself is rewarded, and with it the levels that have items of high quality.
+    #[default]
+    None,
+    /// The mean quality of the query's candidates of the same level, so that quality decides among equally relevant items.
+    Level,
+}
+
+impl QualityBaseline {
+    fn is_none(&self) -> bool {
+        *self == Self::None
+    }
+}
 
 /// Component of a reward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +111,8 @@ impl Default for RewardSettings {
             exclusivity: 0.0,
             exclusivity_kind: ExclusivityKind::Prior,
             exclusivity_depth: 100,
+            quality_baseline: QualityBaseline::None,
+            normalize: false,
             only_good: vec![RewardComponent::Exclusivity],
             clip: None,
             scale: 1.0,
@@ -204,10 +234,48 @@ impl Blend {
                 *value = 0.0;
             }
         }
-        let weights = [settings.relevance, settings.quality, settings.exclusivity];
+        Reward { total: settings.total(parts), level, parts }
+    }
+}
+
+impl RewardSettings {
+    /// Weighted sum, clipped and scaled.
+    fn total(&self, parts: [f32; 3]) -> f32 {
+        let weights = [self.relevance, self.quality, self.exclusivity];
         let sum: f32 = parts.iter().zip(weights).map(|(part, weight)| part * weight).sum();
-        let cut = settings.clip.map_or(sum, |[low, high]| sum.clamp(low, high));
-        Reward { total: cut * settings.scale, level, parts }
+        self.clip.map_or(sum, |[low, high]| sum.clamp(low, high)) * self.scale
+    }
+
+    /// Fuses the rewards of one query's candidates again, where these settings compare candidates with each other.
+    pub fn fuse_group(&self, rewards: &mut [Option<Reward>]) {
+        if self.quality_baseline == QualityBaseline::None && !self.normalize {
+            return;
+        }
+        let known: Vec<Reward> = rewards.iter().copied().flatten().collect();
+        let mean = |values: &[f32]| values.iter().sum::<f32>() / values.len().max(1) as f32;
+        let baseline = |level: Level| {
+            let same = known.iter().filter(|reward| reward.level == level);
+            mean(&same.map(|reward| reward.parts[RewardComponent::Quality as usize]).collect::<Vec<_>>())
+        };
+        let mut parts: Vec<[f32; 3]> = known.iter().map(|reward| reward.parts).collect();
+        if self.quality_baseline == QualityBaseline::Level {
+            for (parts, reward) in parts.iter_mut().zip(&known) {
+                parts[RewardComponent::Quality as usize] -= baseline(reward.level);
+            }
+        }
+        if self.normalize {
+            for component in RewardComponent::ALL.map(|component| component as usize) {
+                let values: Vec<f32> = parts.iter().map(|parts| parts[component]).collect();
+                let centre = mean(&values);
+                let deviation = mean(&values.iter().map(|value| (value - centre).powi(2)).collect::<Vec<_>>()).sqrt();
+                // without a difference there is nothing to compare
+                let factor = if deviation > MIN_DEVIATION { 1.0 / deviation } else { 0.0 };
+                parts.iter_mut().for_each(|parts| parts[component] *= factor);
+            }
+        }
+        for (reward, parts) in rewards.iter_mut().flatten().zip(parts) {
+            reward.total = self.total(parts);
+        }
     }
 }
 
@@ -270,6 +338,41 @@ mod tests {
         let question = Question { query_id: "q", query: "oak lamp", item_id: "good", item: "oak desk" };
         let part = |row, quality| blend.reward(&[Candidate { question, row, quality }]).unwrap()[0].unwrap().parts[1];
         assert_eq!((part(7, None), part(7, Some(0.2)), part(8, None)), (0.9, 0.2, 0.5), "the catalogue's comes first");
+    }
+
+    fn group(settings: &RewardSettings, candidates: &[Option<(Level, [f32; 3])>]) -> Vec<Option<f32>> {
+        let reward = |(level, parts)| Reward { total: settings.total(parts), level, parts };
+        let mut rewards: Vec<Option<Reward>> = candidates.iter().map(|candidate| candidate.map(reward)).collect();
+        settings.fuse_group(&mut rewards);
+        rewards.iter().map(|reward| reward.map(|reward| reward.total)).collect()
+    }
+
+    #[test]
+    fn quality_can_decide_among_items_of_one_level_alone() {
+        let level =
+            RewardSettings { quality: 0.5, quality_baseline: QualityBaseline::Level, ..RewardSettings::default() };
+        let (good, poor) = ((Level::L4, [1.0, 0.9, 0.0]), (Level::L4, [1.0, 0.5, 0.0]));
+        let candidates = [Some(good), None, Some(poor), Some((Level::L1, [0.0, 1.0, 0.0]))];
+        let found = group(&level, &candidates);
+        // the mean quality of level 4 is 0.7; that of level 1 is the item's own
+        let expected = [Some(1.1), None, Some(0.9), Some(0.0)];
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(
+                found.zip(expected).is_none_or(|(a, b)| (a - b).abs() < 1e-6) && found.is_some() == expected.is_some()
+            );
+        }
+        let none = RewardSettings { quality_baseline: QualityBaseline::None, ..level };
+        assert_eq!(group(&none, &candidates), [Some(1.45), None, Some(1.25), Some(0.5)]);
+    }
+
+    #[test]
+    fn components_can_be_brought_to_one_deviation() {
+        let settings = RewardSettings { quality: 0.5, exclusivity: 1.0, normalize: true, ..RewardSettings::default() };
+        let candidates = [Some((Level::L4, [0.9, 0.4, 1.0])), Some((Level::L4, [0.7, 0.8, 1.0])), None];
+        let found = group(&settings, &candidates);
+        // deviations 0.1, 0.2 and none
+        assert!((found[0].unwrap() - (9.0 + 0.5 * 2.0)).abs() < 1e-3 && found[2].is_none(), "{found:?}");
+        assert!((found[1].unwrap() - (7.0 + 0.5 * 4.0)).abs() < 1e-3, "{found:?}");
     }
 
     #[test]

@@ -118,6 +118,10 @@ impl RewardSource for CachedJudge {
         Ok(number_of.into_iter().map(|number| verdicts[number]).collect())
     }
 
+    fn refusal(&self, asked: &Question<'_>) -> Option<String> {
+        self.source.refusal(asked)
+    }
+
     fn trouble(&self) -> Option<String> {
         self.source.trouble()
     }

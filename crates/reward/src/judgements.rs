@@ -47,4 +47,10 @@ impl RewardSource for Judgements {
         let level = |asked: &Question<'_>| Some(*self.levels.get(asked.query_id)?.get(asked.item_id)?);
         Ok(asked.iter().map(|asked| level(asked).map(Verdict::of)).collect())
     }
+
+    fn refusal(&self, asked: &Question<'_>) -> Option<String> {
+        let is_known = self.levels.get(asked.query_id).is_some_and(|items| items.contains_key(asked.item_id));
+        let why = "nobody judged the pair: judge.type = \"known_else_model\" has a model judge what is not known";
+        (!is_known).then(|| why.to_owned())
+    }
 }

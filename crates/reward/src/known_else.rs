@@ -34,6 +34,10 @@ impl RewardSource for KnownElse {
         Ok(verdicts)
     }
 
+    fn refusal(&self, asked: &Question<'_>) -> Option<String> {
+        self.other.refusal(asked)
+    }
+
     fn trouble(&self) -> Option<String> {
         self.other.trouble()
     }

@@ -13,7 +13,7 @@ mod settings;
 mod wire;
 
 pub use audited::AuditedJudge;
-pub use blend::{Blend, Reward, RewardComponent, RewardSettings};
+pub use blend::{Blend, QualityBaseline, Reward, RewardComponent, RewardSettings};
 pub use cached::CachedJudge;
 pub use exclusivity::ExclusivityKind;
 pub use judgements::Judgements;
@@ -60,6 +60,11 @@ pub trait RewardSource: Send + Sync {
     /// One answer per question, in the same order; `None` if there is no verdict. Blocks. An error needs a person (for example a wrong
     /// key); during an outage, verdicts are missing instead.
     fn judge(&self, questions: &[Question<'_>]) -> Result<Vec<Option<Verdict>>>;
+
+    /// Why no verdict on a question will ever come, whoever asks again; none if it may come.
+    fn refusal(&self, _: &Question<'_>) -> Option<String> {
+        None
+    }
 
     /// Why the last verdicts were missing.
     fn trouble(&self) -> Option<String> {
@@ -111,6 +116,8 @@ pub(crate) mod tests {
         let rows = [row("q1", "a", Level::L4), row("q2", "a", Level::L1)];
         let source = Judgements::gather("qrels", rows.into_iter()).unwrap();
         conforms(&source, [("q1", "a", Level::L4), ("q2", "a", Level::L1)]);
+        assert_eq!(source.refusal(&question("q1", "a")), None);
+        assert!(source.refusal(&question("q2", "b")).unwrap().contains("nobody judged the pair"));
     }
 
     #[test]

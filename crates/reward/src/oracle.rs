@@ -27,4 +27,9 @@ impl RewardSource for MarketOracle {
         let level = |asked: &Question<'_>| self.oracle.judge_ids(asked.query_id, asked.item_id);
         Ok(asked.iter().map(|asked| level(asked).map(Verdict::of)).collect())
     }
+
+    fn refusal(&self, asked: &Question<'_>) -> Option<String> {
+        let is_known = self.oracle.judge_ids(asked.query_id, asked.item_id).is_some();
+        (!is_known).then(|| "the simulated shop has no such query or item".into())
+    }
 }

@@ -5,13 +5,13 @@
 use tch::{Device, Kind, Tensor};
 
 use super::Algorithm;
-use crate::objective::{ContrastiveRewards, Estimator, GraceSettings, RationaleVectors};
+use crate::objective::{ContrastiveRewards, Estimator, GraceSettings, RationaleVectors, WrittenTokens, k3_kl};
 use crate::train::batch::Batch;
 use crate::train::context::{Outcome, StageContext, StepContext, read_item, read_query};
 use crate::train::grad_cache::{autocast, in_chunks};
 use crate::train::rationale_metrics::RationaleSums;
 use crate::train::writer::Writer;
-use souk_io::error::Result;
+use souk_io::error::{Error, Result};
 use souk_nn::backbone::{Continuation, Sampling};
 use souk_nn::collective::gather_rows;
 use souk_nn::encoder::{Encoder, Text};
@@ -22,6 +22,8 @@ const MAX_RESAMPLES: u64 = 3;
 pub struct Grace {
     settings: GraceSettings,
     writer: Writer,
+    /// The model that the stage began with, if β is not 0.
+    reference: Option<Encoder>,
 }
 
 /// One process's rollouts with their advantages.
@@ -29,8 +31,12 @@ pub struct Grace {
 struct RolloutBatch {
     /// Token ids of prompt and rationale, and the length of the prompt.
     texts: Vec<(Vec<u32>, usize)>,
+    /// The pair of each rationale, counted over all processes.
+    pair: Vec<usize>,
     /// Log-probabilities of each rationale's tokens when they were drawn.
     old: Vec<Vec<f32>>,
+    /// Those of the reference, if there is one.
+    reference: Vec<Vec<f32>>,
     advantage: Vec<f32>,
     divisor: f64,
 }
@@ -42,27 +48,53 @@ impl RolloutBatch {
         ids.len() - prompt
     }
 
+    /// Rationales of the update's share of the pairs.
+    fn of_update(&self, update: usize, num_updates: usize) -> Vec<usize> {
+        (0..self.texts.len()).filter(|place| self.pair[*place] % num_updates == update).collect()
+    }
+
     /// Computes the old log-probabilities that the writer did not give, with the present weights.
     fn complete(&mut self, stage: &StageContext, encoder: &Encoder, temperature: f64) -> Result<()> {
+        let missing: Vec<usize> =
+            (0..self.texts.len()).filter(|place| self.old[*place].len() != self.num_written(*place)).collect();
+        for (place, own) in missing.iter().zip(self.log_probs(stage, encoder, temperature, &missing)?) {
+            self.old[*place] = own;
+        }
+        Ok(())
+    }
+
+    /// Log-probabilities of some rationales' tokens, without a graph.
+    fn log_probs(
+        &self,
+        stage: &StageContext,
+        encoder: &Encoder,
+        temperature: f64,
+        places: &[usize],
+    ) -> Result<Vec<Vec<f32>>> {
         let _guard = tch::no_grad_guard();
         // as in training, but without dropout
         let _autocast = autocast(stage.bf16, encoder)?;
-        let missing: Vec<usize> =
-            (0..self.texts.len()).filter(|place| self.old[*place].len() != self.num_written(*place)).collect();
-        let lengths: Vec<usize> = missing.iter().map(|place| self.texts[*place].0.len()).collect();
-        for places in in_chunks(&lengths, stage.settings.chunk_tokens) {
-            let places: Vec<usize> = places.iter().map(|place| missing[*place]).collect();
+        let lengths: Vec<usize> = places.iter().map(|place| self.texts[*place].0.len()).collect();
+        let mut all = vec![Vec::new(); places.len()];
+        for chunk in in_chunks(&lengths, stage.settings.chunk_tokens) {
+            let of = |at: &usize| &self.texts[places[*at]];
             let texts: Vec<(&[u32], usize)> =
-                places.iter().map(|place| (self.texts[*place].0.as_slice(), self.texts[*place].1)).collect();
+                chunk.iter().map(of).map(|(ids, prompt)| (ids.as_slice(), *prompt)).collect();
             let found = encoder.log_probs(&texts, temperature, false)?;
             let mut rest: &[f32] = &Vec::<f32>::try_from(found.to_device(Device::Cpu))?;
-            for place in places {
+            for at in chunk {
                 let own;
-                (own, rest) = rest.split_at(self.num_written(place));
-                self.old[place] = own.to_vec();
+                (own, rest) = rest.split_at(self.num_written(places[at]));
+                all[at] = own.to_vec();
             }
         }
-        Ok(())
+        Ok(all)
+    }
+
+    /// Sum over this process's tokens of the divergence from the reference (k3), and their number.
+    fn divergence(&self) -> (f64, f64) {
+        let [old, reference] = [&self.old, &self.reference].map(|all| Tensor::from_slice(&all.concat()));
+        (k3_kl(&old, &reference).sum(Kind::Double).double_value(&[]), old.numel() as f64)
     }
 }
 
@@ -71,15 +103,18 @@ impl Algorithm for Grace {
         let mut rollouts = Vec::new();
         for micro in cx.micro_batches() {
             let batch = cx.draw_batch(micro.draws);
+            self.check_share(batch.pairs.len())?;
             rollouts.push((self.roll_out(cx, &batch)?, micro.weight));
         }
         if cx.schedule.step == 0 && cx.stage.collective.rank() == 0 {
             cx.metrics.rationales.iter().for_each(|metrics| metrics.warn_if_cut(cx.encoder.max_rationale_tokens()));
         }
-        for _ in 0..self.settings.inner_epochs {
+        let updates = self.settings.updates;
+        for update in (0..self.settings.inner_epochs).flat_map(|_| 0..updates) {
             cx.zero_grad();
             for (batch, weight) in &rollouts {
-                self.backward(cx, batch, *weight)?;
+                let places = batch.of_update(update, updates);
+                self.backward(cx, batch, &places, weight * updates as f64 / batch.divisor)?;
             }
             cx.optimizer_step()?;
         }
@@ -88,13 +123,25 @@ impl Algorithm for Grace {
 }
 
 impl Grace {
-    pub fn new(settings: GraceSettings, writer: Writer) -> Self {
-        Self { settings, writer }
+    pub fn new(settings: GraceSettings, writer: Writer, reference: Option<Encoder>) -> Self {
+        Self { settings, writer, reference }
     }
 
     /// Whether the weights that learn may differ from those that wrote.
     fn is_off_policy(&self) -> bool {
-        self.settings.inner_epochs > 1 || self.writer.is_other()
+        self.settings.inner_epochs * self.settings.updates > 1 || self.writer.is_other()
+    }
+
+    /// An error if an update would be left without a pair.
+    fn check_share(&self, num_pairs: usize) -> Result<()> {
+        let updates = self.settings.updates;
+        if num_pairs >= updates {
+            return Ok(());
+        }
+        let problem = format!(
+            "is {updates}, and there are only {num_pairs} pairs for these updates: lower it, raise train.batch, or lower train.accumulate"
+        );
+        Err(Error::config("objective.updates", problem))
     }
 
     /// Writes rationales for this process's part of a batch and rewards them.
@@ -132,8 +179,19 @@ impl Grace {
         cx.metrics.tokens += wrote.map(|text| text.ids.len()).sum::<usize>();
         cx.lap(|seconds| &mut seconds.forward);
         let mut rollouts = self.reward(cx, &positives, &of_positives, &vectors)?;
-        if self.is_off_policy() {
-            rollouts.complete(&stage, encoder, self.settings.sampling.temperature)?;
+        let temperature = self.settings.sampling.temperature;
+        if self.is_off_policy() || self.reference.is_some() {
+            rollouts.complete(&stage, encoder, temperature)?;
+        }
+        if let Some(reference) = &self.reference {
+            let all: Vec<usize> = (0..rollouts.texts.len()).collect();
+            rollouts.reference = rollouts.log_probs(&stage, reference, temperature, &all)?;
+            let (sum, num) = rollouts.divergence();
+            let mut sums = Tensor::from_slice(&[sum, num]);
+            stage.collective.all_reduce(&mut sums)?;
+            if let Some(metrics) = &mut cx.metrics.rationales {
+                metrics.kl = Some(sums.double_value(&[0]) / sums.double_value(&[1]).max(1.0));
+            }
         }
         cx.lap(|seconds| &mut seconds.loss);
         Ok(rollouts)
@@ -206,11 +264,12 @@ impl Grace {
         let (num, width) = vectors.queries.size2()?;
         let all_queries = gather_rows(stage.collective, &vectors.queries)?;
         let all_positives = gather_rows(stage.collective, &vectors.positives.view([num, columns * width]))?;
+        let first = all_queries.starts[stage.collective.rank()];
         let rewards = self.settings.rewards(&RationaleVectors {
             queries: &all_queries.all,
             positives: &all_positives.all.view([-1, columns, width]),
             negatives: &vectors.negatives.view([num, self.settings.negatives as i64, width]),
-            first: all_queries.starts[stage.collective.rank()] as i64,
+            first,
         });
         let ended: Vec<bool> = wrote.iter().map(|text| text.ended).collect();
         let ended = Tensor::from_slice(&ended).view([num, columns]).to_device(vectors.queries.device());
@@ -221,8 +280,10 @@ impl Grace {
         // in bf16, token by token and all at once give different probabilities
         let keeps_log_probs = !stage.bf16 || self.writer.is_other();
         let mut rollouts = RolloutBatch::default();
+        let has_force = |advantage: f32| advantage != 0.0 || self.reference.is_some();
         for (at, group) in wrote.chunks(columns as usize).enumerate() {
-            for (text, advantage) in group.iter().zip(&values[at]).filter(|(_, advantage)| **advantage != 0.0) {
+            for (text, advantage) in group.iter().zip(&values[at]).filter(|(_, advantage)| has_force(**advantage)) {
+                rollouts.pair.push(first as usize + at);
                 rollouts.texts.push((positives[at].followed_by(&text.ids).ids, positives[at].ids.len()));
                 rollouts.old.push(if keeps_log_probs { text.log_probs.clone() } else { Vec::new() });
                 rollouts.advantage.push(*advantage);
@@ -263,26 +324,27 @@ impl Grace {
         }
     }
 
-    /// Back-propagates the loss of this process's rationales.
-    fn backward(&self, cx: &mut StepContext, batch: &RolloutBatch, weight: f64) -> Result<()> {
+    /// Back-propagates the loss of some of this process's rationales.
+    fn backward(&self, cx: &mut StepContext, batch: &RolloutBatch, places: &[usize], scale: f64) -> Result<()> {
         let (stage, encoder) = (cx.stage, cx.encoder);
-        let lengths: Vec<usize> = batch.texts.iter().map(|(ids, _)| ids.len()).collect();
+        let lengths: Vec<usize> = places.iter().map(|place| batch.texts[*place].0.len()).collect();
         let mut loss = Tensor::zeros([1], (Kind::Float, Device::Cpu));
-        for places in in_chunks(&lengths, stage.settings.chunk_tokens) {
+        for chunk in in_chunks(&lengths, stage.settings.chunk_tokens) {
+            let chunk: Vec<usize> = chunk.iter().map(|at| places[*at]).collect();
             let texts: Vec<(&[u32], usize)> =
-                places.iter().map(|place| (batch.texts[*place].0.as_slice(), batch.texts[*place].1)).collect();
-            let old: Vec<f32> = places.iter().flat_map(|place| batch.old[*place].iter().copied()).collect();
-            let advantage: Vec<f32> = places
-                .iter()
-                .flat_map(|place| std::iter::repeat_n(batch.advantage[*place], batch.num_written(*place)))
-                .collect();
-            let [old, advantage] =
-                [old, advantage].map(|values| Tensor::from_slice(&values).to_device(encoder.device()));
+                chunk.iter().map(|place| (batch.texts[*place].0.as_slice(), batch.texts[*place].1)).collect();
+            let tokens = |values: Vec<f32>| Tensor::from_slice(&values).to_device(encoder.device());
+            let of_places =
+                |all: &[Vec<f32>]| tokens(chunk.iter().flat_map(|place| all[*place].iter().copied()).collect());
+            let advantage = |place: &usize| std::iter::repeat_n(batch.advantage[*place], batch.num_written(*place));
+            let advantage = tokens(chunk.iter().flat_map(advantage).collect());
+            let old = self.is_off_policy().then(|| of_places(&batch.old));
+            let reference = self.reference.as_ref().map(|_| of_places(&batch.reference));
             let part = {
                 let _autocast = autocast(stage.bf16, encoder)?;
                 let now = encoder.log_probs(&texts, self.settings.sampling.temperature, stage.settings.dropout)?;
-                let old = self.is_off_policy().then_some(&old);
-                self.settings.loss(&now, old, &advantage) * (weight / batch.divisor)
+                let tokens = WrittenTokens { old: old.as_ref(), reference: reference.as_ref(), advantage: &advantage };
+                self.settings.loss(&now, &tokens) * scale
             };
             part.f_backward()?;
             loss += part.detach().to_device(Device::Cpu);

@@ -82,7 +82,7 @@ impl InfoNce {
     }
 
     /// This process's part of the weighted mean loss over all pairs of the batch.
-    fn mean_loss(&self, stage: &StageContext, inputs: &LossInputs, vectors: &Vectors) -> Tensor {
+    fn mean_loss(&self, stage: &StageContext, inputs: &LossInputs, vectors: &Vectors) -> Result<Tensor> {
         let batch = inputs.batch;
         let own = &stage.own_pairs(batch);
         let judged = inputs.judged.as_ref();
@@ -105,9 +105,15 @@ impl InfoNce {
         let total_weight = weights.sum(Kind::Float).clamp_min(f64::from(f32::MIN_POSITIVE));
         let weighted_sum = match &self.loss {
             PairLoss::InfoNce(settings) => settings.loss(vectors, &targets),
-            PairLoss::Icr(settings) => settings.loss(vectors, &targets),
+            PairLoss::Icr(settings) => {
+                let losses = settings.step_losses(vectors, &targets);
+                let weighted = losses.detach() * targets.weight.unsqueeze(1) / &total_weight;
+                let mut means = weighted.sum_dim_intlist(0, false, Kind::Double).to_device(Device::Cpu);
+                stage.collective.all_reduce(&mut means)?;
+                settings.loss(&losses, targets.weight, &means.to_kind(Kind::Float).to_device(device))
+            }
         };
-        weighted_sum / total_weight
+        Ok(weighted_sum / total_weight)
     }
 }
 
@@ -134,7 +140,7 @@ impl Algorithm for InfoNce {
                 guide => guide,
             };
             let inputs = LossInputs { batch: &batch, judged, guide };
-            cx.backward(encoded, |vectors| Ok(self.mean_loss(&stage, &inputs, vectors) * micro.weight))?;
+            cx.backward(encoded, |vectors| Ok(self.mean_loss(&stage, &inputs, vectors)? * micro.weight))?;
         }
         cx.optimizer_step()?;
         Ok(Outcome::Done)

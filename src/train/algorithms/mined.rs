@@ -155,7 +155,7 @@ impl MinedNegatives {
         let rows = found.all[found.own].to_vec();
         let mut pending = self.judge.ask_rows(stage, queries, &rows)?;
         let Some(rewards) = self.judge.wait(&mut pending, stage.collective, at.stop)? else { return Ok(None) };
-        let mut rewards = rewards.into_iter();
+        let mut rewards = rewards.rewards.into_iter();
         let mined = queries.iter().zip(rows).map(|(pair, items)| MinedQuery {
             number: pair.query_number,
             query: pair.query.into(),
@@ -192,7 +192,7 @@ impl MinedNegatives {
         }
         let width = rewards.len() / own.len().max(1);
         let places = Tensor::from_slice(&places).view([own.len() as i64, width as i64]).to_device(stage.device);
-        let tensors = GroupRewards::new(&rewards, width, stage.device);
+        let tensors = GroupRewards::new(self.judge.settings(), &rewards, width, stage.device);
         ShownCandidates { places, rewards, tensors }
     }
 

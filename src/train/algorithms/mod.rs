@@ -20,13 +20,13 @@ pub use self::next_token::perplexity;
 use self::{
     distil::Distil, grace::Grace, info_nce::InfoNce, mined::MinedNegatives, next_token::NextToken, r_grpo::RGrpo,
 };
-use super::StageRewards;
 use super::catalogue_candidates::CatalogueCandidates;
 use super::context::{Outcome, StageContext, StepContext};
 use super::frozen::FrozenEncoder;
 use super::judge_context::JudgeContext;
 use super::judged_items::JudgedItems;
 use super::writer::Writer;
+use super::{FrozenEncoders, StageRewards};
 use crate::objective::Objective;
 use crate::train::TrainSettings;
 use souk_io::beir::DataFolder;
@@ -76,19 +76,19 @@ pub fn build(
     objective: &Objective,
     settings: &TrainSettings,
     rewards: Option<StageRewards>,
-    guide: Option<Encoder>,
+    frozen: FrozenEncoders,
     data: &DataFolder,
 ) -> Result<Box<dyn Algorithm>> {
     if settings.writer.is_some() && !matches!(objective, Objective::Grace(_)) {
         let problem = "has no effect: only the objective `grace` learns from written rationales";
         return Err(Error::config("train.writer", problem));
     }
-    let needs = objective.needs();
+    let FrozenEncoders { guide, mut reference } = frozen;
     let judged = rewards.as_ref().and_then(|rewards| rewards.candidates.judged_split.clone());
-    let judge = |rewards: Option<StageRewards>| -> Result<(JudgeContext, Option<CatalogueCandidates>)> {
+    let mut judge = |rewards: Option<StageRewards>| -> Result<(JudgeContext, Option<CatalogueCandidates>)> {
         let rewards =
             rewards.ok_or_else(|| Error::config("judge", "is missing: this objective needs a [judge] section"))?;
-        let reference = rewards.reference.filter(|_| needs.reference).map(FrozenEncoder::new).transpose()?;
+        let reference = reference.take().map(FrozenEncoder::new).transpose()?;
         let candidates = CatalogueCandidates::open(rewards.candidates, rewards.model_copy, settings)?;
         Ok((JudgeContext::new(data, rewards.blend, reference)?, candidates))
     };
@@ -103,7 +103,10 @@ pub fn build(
         Objective::Pairwise(settings) => Box::new(MinedNegatives::pairwise(settings.clone(), judge(rewards)?.0)),
         Objective::Dpo(settings) => Box::new(MinedNegatives::dpo(settings.clone(), judge(rewards)?.0)),
         Objective::Distil(settings) => Box::new(Distil::new(settings.clone(), data)?),
-        Objective::Grace(rule) => Box::new(Grace::new(rule.clone(), Writer::open(settings.writer.as_ref())?)),
+        Objective::Grace(rule) => {
+            let reference = reference.map(Encoder::freeze).transpose()?;
+            Box::new(Grace::new(rule.clone(), Writer::open(settings.writer.as_ref())?, reference))
+        }
         Objective::NextToken(settings) => Box::new(NextToken::new(settings.clone())),
     })
 }

@@ -6,6 +6,7 @@
 //! L = −(1/|Q|) Σ_q (1/G) Σ_j min(ρ_j A_j, clip(ρ_j, 1−ε, 1+ε) A_j)  +  β · KL(π_θ ‖ π_ref)(q)                 (eq. 7)
 //! ```
 //!
+//! With `weights = "policy"`, 1/G is `π_θold(d_j|q)`: the loss is then that of the policy's mean advantage, lowest at π_ref · exp(A/β).
 //! `ρ_j = π_θ(d_j|q) / π_θold(d_j|q)`, `A_j = (r_j − mean) / std` over the group, and the support `S` is every item of the gathered
 //! batch or the group alone. Rewards `r` are the fused ones of eq. 6 (`souk_reward::Blend`). A candidate whose reward is missing is left
 //! out of the mean, the deviation and the loss: `G` counts the others.
@@ -22,8 +23,8 @@ use tch::{Kind, Tensor};
 use super::Algorithm;
 use crate::candidates::top;
 use crate::objective::{
-    Group, GroupLoss, Kl, RGrpoSettings, Support, Tally, Vectors, clipped_surrogate, cosines, entropy, exact_kl,
-    group_advantages, k3_kl, log_softmax, prefix_cosines,
+    CandidateWeights, Group, GroupLoss, RGrpoSettings, Support, Tally, Vectors, clipped_surrogate, cosines, entropy,
+    exact_kl, group_advantages, log_softmax, prefix_cosines,
 };
 use crate::train::batch::Batch;
 use crate::train::catalogue_candidates::CatalogueCandidates;
@@ -48,7 +49,10 @@ impl Algorithm for RGrpo {
         let Some(groups) = self.lookahead.rewards(cx, &self.judge)? else { return Ok(Outcome::Stopped) };
         let num_pairs: u64 = groups.iter().map(RewardedGroup::num_pairs).sum();
         let mut sums = PolicySums::default();
-        groups.iter().for_each(|group| sums.add_rewards(&group.rewards));
+        for RewardedGroup { judged, .. } in &groups {
+            sums.add_rewards(&judged.rewards);
+            sums.add_refused(judged.refused);
+        }
         for _ in 0..self.settings.inner_epochs {
             cx.zero_grad();
             for group in &groups {
@@ -111,17 +115,16 @@ fn loss_of_scores(settings: &RGrpoSettings, scores: &Tensor, group: &Group) -> G
     let (surrogate, clipped) = clipped_surrogate(&log_pi_group, &log_pi_old, &advantages.values, settings.clip);
 
     let known = group.known.to_kind(Kind::Float);
-    let num_known = known.sum_dim_intlist(1, false, Kind::Float).clamp_min(1.0);
-    let mean_of_known = |x: Tensor| (x * &known).sum_dim_intlist(1, false, Kind::Float) / &num_known;
-    let mut loss = -mean_of_known(surrogate).sum(Kind::Float);
+    let sum = |x: &Tensor| x.sum_dim_intlist(1, false, Kind::Float);
+    let gain = match settings.weights {
+        CandidateWeights::Equal => sum(&(surrogate * &known)) / sum(&known).clamp_min(1.0),
+        CandidateWeights::Policy => sum(&(surrogate * &known * log_pi_old.exp())),
+    };
+    let mut loss = -gain.sum(Kind::Float);
     let mut tally = Tally::default();
     if let Some(reference) = group.reference {
-        let (log_ref, log_ref_group) = log_policy(settings, reference, group.candidates);
-        let kl = match settings.kl {
-            Kl::Exact => exact_kl(&log_pi, &log_ref),
-            Kl::K3 => mean_of_known(k3_kl(&log_pi_group, &log_ref_group)),
-        }
-        .sum(Kind::Float);
+        let (log_ref, _) = log_policy(settings, reference, group.candidates);
+        let kl = exact_kl(&log_pi, &log_ref).sum(Kind::Float);
         tally.kl = kl.double_value(&[]);
         loss += kl * settings.beta;
     }
@@ -239,7 +242,7 @@ impl RGrpo {
         let mut candidates = Vec::with_capacity(places.len());
         for (at, place) in places.iter().enumerate() {
             let item = stage.catalogue.item(batch.items[*place as usize])?;
-            let reward = group.rewards[at];
+            let reward = group.judged.rewards[at];
             candidates.push(ShownCandidate {
                 title: stage.catalogue.text_of(&item).chars().take(160).collect(),
                 item: item.id,

@@ -3,8 +3,8 @@
 use tch::{Device, Kind, Tensor};
 
 use crate::objective::{
-    DpoSettings, Group, GroupLoss, Kl, MinedSettings, Objective, PairwiseSettings, RGrpoSettings, Support, Vectors,
-    cosines,
+    CandidateWeights, DpoSettings, Group, GroupLoss, MinedSettings, Objective, PairwiseSettings, RGrpoSettings,
+    Scaling, Support, Vectors, cosines,
 };
 
 /// Three queries, five items, four candidates of each query; one reward is missing, and one query's are all the same.
@@ -103,17 +103,17 @@ fn by_hand(case: &Case, rule: &RGrpoSettings) -> f64 {
         let (policy, reference, advantage) = (of(&scores[query]), of(&reference), advantages(query));
         let group: Vec<usize> = (0..4).filter(|at| known(query, *at)).collect();
         let mut value = 0.0;
-        let mut k3 = 0.0;
         for at in &group {
             let ratio = (policy[place(*at)] - f64::from(old[query][*at])).exp();
             let clipped = ratio.clamp(1.0 - rule.clip, 1.0 + rule.clip);
-            value += (ratio * advantage[*at]).min(clipped * advantage[*at]);
-            let log_ratio = reference[place(*at)] - policy[place(*at)];
-            k3 += log_ratio.exp() - log_ratio - 1.0;
+            let weight = match rule.weights {
+                CandidateWeights::Equal => 1.0 / group.len() as f64,
+                CandidateWeights::Policy => f64::from(old[query][*at]).exp(),
+            };
+            value += weight * (ratio * advantage[*at]).min(clipped * advantage[*at]);
         }
-        let exact: f64 = policy.iter().zip(&reference).map(|(p, r)| p.exp() * (p - r)).sum();
-        let kl = if rule.kl == Kl::Exact { exact } else { k3 / group.len() as f64 };
-        loss += -value / group.len() as f64 + rule.beta * kl;
+        let kl: f64 = policy.iter().zip(&reference).map(|(p, r)| p.exp() * (p - r)).sum();
+        loss += rule.beta * kl - value;
     }
     loss
 }
@@ -121,8 +121,8 @@ fn by_hand(case: &Case, rule: &RGrpoSettings) -> f64 {
 fn variants() -> Vec<RGrpoSettings> {
     let mut all = Vec::new();
     for support in [Support::Batch, Support::Group] {
-        for kl in [Kl::Exact, Kl::K3] {
-            all.push(RGrpoSettings { temperature: 0.4, group: 4, support, kl, ..RGrpoSettings::default() });
+        for weights in [CandidateWeights::Equal, CandidateWeights::Policy] {
+            all.push(RGrpoSettings { temperature: 0.4, group: 4, support, weights, ..RGrpoSettings::default() });
         }
     }
     all
@@ -213,6 +213,52 @@ fn without_kl_the_first_update_follows_scores_weighed_by_advantages() {
         .collect();
     (scores * Tensor::from_slice(&weights).view([3, 4])).sum(Kind::Float).backward();
     assert!((found - items.grad()).abs().max().double_value(&[]) < 1e-5);
+}
+
+/// Where the policy ends up if one query's candidates are rewarded again and again: at π_ref · exp(A/β), if they are weighted by the policy.
+#[test]
+fn weighted_by_the_policy_the_optimum_is_the_reference_times_the_exponential_of_advantages() {
+    let rewards = [1.0_f32, 0.5, 0.3, 0.2];
+    let (beta, temperature) = (0.4, 0.5);
+    let reference = Tensor::from_slice(&[0.1_f32, 0.4, 0.2, 0.3]).unsqueeze(0);
+    let known = Tensor::from_slice(&[true; 4]).unsqueeze(0);
+    let policy_of = |weights| {
+        let rule = RGrpoSettings {
+            temperature,
+            group: 4,
+            beta,
+            weights,
+            advantage: Scaling::Mean,
+            ..RGrpoSettings::default()
+        };
+        let case = Case::new();
+        let query = case.queries.narrow(0, 0, 1).to_kind(Kind::Float);
+        let mut items = case.items.narrow(0, 0, 4).to_kind(Kind::Float);
+        for _ in 0..4000 {
+            let leaf = items.detach().set_requires_grad(true);
+            let group = Group {
+                candidates: &Tensor::arange(4, (Kind::Int64, Device::Cpu)).unsqueeze(0),
+                reward: &Tensor::from_slice(&rewards).unsqueeze(0),
+                known: &known,
+                old: None,
+                reference: Some(&reference),
+            };
+            let vectors = Vectors { queries: &query, items: &leaf, steps: 1 };
+            super::r_grpo::loss(&rule, &vectors, &group).loss.backward();
+            items = leaf.detach() - leaf.grad() * 0.5;
+        }
+        let scores = Vec::<Vec<f64>>::try_from(cosines(&query, &items).to_kind(Kind::Double)).unwrap();
+        log_policy(&scores[0], temperature)
+    };
+    let reference = log_policy(&[0.1, 0.4, 0.2, 0.3], temperature);
+    // the mean reward is 0.5
+    let tilted: Vec<f64> =
+        reference.iter().zip(rewards).map(|(log, reward)| log + (f64::from(reward) - 0.5) / beta).collect();
+    let expected = log_policy(&tilted, 1.0);
+    let worst =
+        |found: Vec<f64>| found.iter().zip(&expected).map(|(a, b)| (a.exp() - b.exp()).abs()).fold(0.0, f64::max);
+    assert!(worst(policy_of(CandidateWeights::Policy)) < 5e-3);
+    assert!(worst(policy_of(CandidateWeights::Equal)) > 0.1, "pushed by 1/G, whatever the policy");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 mod breaker;
 mod limits;
+mod refusals;
 #[cfg(test)]
 mod tests;
 mod trouble;
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 pub use self::limits::{JudgeLimits, within};
 
 use self::breaker::Breaker;
+use self::refusals::Refusals;
 use self::trouble::Trouble;
 use super::wire::{Failure, FailureKind, JudgeClient, JudgeResult};
 use super::{Question, RewardSource, Verdict};
@@ -35,6 +37,7 @@ pub struct ResilientJudge {
     /// Items per request.
     batch: usize,
     breaker: Breaker,
+    refusals: Refusals,
     trouble: Trouble,
 }
 
@@ -55,7 +58,7 @@ impl ResilientJudge {
     pub fn new(client: Box<dyn JudgeClient>, limits: JudgeLimits, batch: usize) -> Self {
         let breaker = Breaker::new(limits.breaker_failures, Duration::from_secs_f64(limits.breaker_seconds));
         let trouble = Trouble::new(client.place());
-        Self { client, limits, batch: batch.max(1), breaker, trouble }
+        Self { client, limits, batch: batch.max(1), breaker, refusals: Refusals::default(), trouble }
     }
 
     fn work(&self, call: &Call<'_>) {
@@ -92,7 +95,7 @@ impl ResilientJudge {
             let failure = match self.attempt(asked, patience) {
                 Ok(verdicts) => {
                     pass.answered();
-                    return Ok(Some(self.checked(verdicts)));
+                    return Ok(Some(self.checked(asked, verdicts)));
                 }
                 Err(failure) => failure,
             };
@@ -100,6 +103,7 @@ impl ResilientJudge {
                 FailureKind::Fatal => return Err(failure),
                 FailureKind::Refused => {
                     pass.answered();
+                    self.refusals.add(asked.iter(), &failure.problem);
                     self.trouble.failed(failure.problem);
                     return Ok(None);
                 }
@@ -145,9 +149,11 @@ impl ResilientJudge {
     }
 
     /// Records missing verdicts of an answer.
-    fn checked(&self, verdicts: Answers) -> Answers {
+    fn checked(&self, asked: &[Question<'_>], verdicts: Answers) -> Answers {
         let (num, missing) = (verdicts.len(), verdicts.iter().filter(|verdict| verdict.is_none()).count());
         if missing > 0 {
+            let without = asked.iter().zip(&verdicts).filter(|(_, verdict)| verdict.is_none());
+            self.refusals.add(without.map(|(asked, _)| asked), "returned no valid score (0 to 1) or level for it");
             self.trouble.failed(format!("returned no valid score (0 to 1) or level for {missing} of {num} items"));
         }
         verdicts
@@ -199,6 +205,10 @@ impl RewardSource for ResilientJudge {
             self.trouble.is_over();
         }
         Ok(verdicts)
+    }
+
+    fn refusal(&self, asked: &Question<'_>) -> Option<String> {
+        self.refusals.why(asked)
     }
 
     fn trouble(&self) -> Option<String> {

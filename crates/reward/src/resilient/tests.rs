@@ -103,6 +103,25 @@ fn only_transient_failures_are_retried() {
     }
 }
 
+/// A judge that works and gives a question no verdict, twice, refuses it; an outage is no refusal.
+#[test]
+fn what_is_refused_twice_is_not_worth_asking_again() {
+    let server = FakeJudge::start(|_, seen| match seen.body["items"][0]["text"].as_str() {
+        Some("x") => JudgeReply::Status(422, "", "{\"error\": \"not an item\"}".into()),
+        Some("away") => server_error(),
+        _ => JudgeReply::Json(graded(seen)),
+    });
+    let source = source(&server, json!({ "retries": 0, "breaker_failures": 100 }));
+    let ask = |item| (source.judge(&[question("q", item)]).unwrap()[0], source.refusal(&question("q", item)));
+    assert_eq!(ask("x"), (None, None));
+    let (verdict, refusal) = ask("x");
+    assert!(verdict.is_none() && refusal.as_ref().is_some_and(|why| why.contains("422")), "{refusal:?}");
+    assert_eq!((source.refusal(&question("r", "x")), ask("4").1), (None, None));
+    // answered without a score for this item
+    assert_eq!((ask("?").1, ask("?").1.is_some()), (None, true));
+    assert_eq!([ask("away"), ask("away"), ask("away")], [(None, None), (None, None), (None, None)]);
+}
+
 #[test]
 fn a_successful_retry_clears_the_trouble() {
     let server =

@@ -66,8 +66,9 @@ pub fn read(answer: Value, structured: bool, thresholds: Thresholds) -> Result<V
     }
     let content = choice.message.content.unwrap_or_default();
     if let Some(reason) = choice.finish_reason.filter(|reason| reason != "stop") {
+        let advice = if reason == "length" { ": raise judge.max_tokens, or turn its thinking off" } else { "" };
         let (reason, content) = (shown(&reason), shown(&content));
-        return Err(Failure::refused(format!("stopped with `{reason}` at `{content}`")));
+        return Err(Failure::refused(format!("stopped with `{reason}` at `{content}`{advice}")));
     }
     let level = parse(&content, structured).ok_or_else(|| {
         let asked = if structured { "{\"level\": 1 to 4}" } else { "1 to 4" };

@@ -75,7 +75,6 @@ const R_GRPO_LOOKAHEAD: &[&str] = &[
     "objective.type=r_grpo",
     "objective.group=6",
     "objective.support=group",
-    "objective.kl=k3",
     "objective.advantage=mean",
     "train.accumulate=2",
     "reward.lookahead=2",
@@ -83,9 +82,11 @@ const R_GRPO_LOOKAHEAD: &[&str] = &[
 ];
 const PAIRWISE: &[&str] = &["objective.type=pairwise", "objective.depth=12", "objective.group=6"];
 const DPO: &[&str] = &["objective.type=dpo", "objective.depth=12", "objective.group=6"];
-const ICR: &[&str] = &["objective.type=icr", "encoder.refine.steps=3", "objective.global_negatives=5"];
+const ICR: &[&str] =
+    &["objective.type=icr", "objective.penalty=pair", "encoder.refine.steps=3", "objective.global_negatives=5"];
 const GRACE: &[&str] = &[
     "objective.type=grace",
+    "objective.temperature=10.0",
     "objective.rollouts=4",
     "encoder.rationale.max_tokens=40",
     "objective.inner_epochs=2",
@@ -93,6 +94,7 @@ const GRACE: &[&str] = &[
 ];
 const GRACE_DAPO: &[&str] = &[
     "objective.type=grace",
+    "objective.temperature=10.0",
     "objective.rollouts=4",
     "objective.estimator=dapo",
     "objective.hard=rollout",

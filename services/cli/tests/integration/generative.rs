@@ -123,7 +123,8 @@ fn train_with_one_and_two(home: &Path, out: &str, sets: &[&str], num_equal: usiz
     run_ok(&mut of(&launch));
     let (one, two) = (losses(&home.join(out)), losses(&home.join(&parallel)));
     // another order of summation changes the last bit, and every update amplifies it
-    assert!(max_diff(&one[..3], &two[..3]) < 2e-6 * (1.0 + one[0].abs()), "{one:?} and {two:?}");
+    let largest = one[..3].iter().fold(1.0_f64, |largest, loss| largest.max(loss.abs()));
+    assert!(max_diff(&one[..3], &two[..3]) < 4e-6 * largest, "{one:?} and {two:?}");
     assert!(one.len() == two.len() && one.len() >= num_equal, "{one:?} and {two:?}");
     assert!(max_diff(&one[..num_equal], &two[..num_equal]) < 1e-4, "{one:?} and {two:?}");
     let norms =
@@ -146,8 +147,8 @@ fn icr_trains_and_other_commands_load_the_folder() {
         "train.keep_tokens=100",
         "train.optimizer.learning_rate=3e-3",
     ];
-    // soft tokens amplify rounding differences: after a dozen steps at this learning rate the losses diverge
-    let steps = train_with_one_and_two(home.path(), "refined", &sets, 10);
+    // soft tokens and their penalty amplify rounding differences: after some steps at this learning rate the losses diverge
+    let steps = train_with_one_and_two(home.path(), "refined", &sets, 7);
     assert!(steps.last().unwrap()["loss"].as_f64().unwrap() < steps[0]["loss"].as_f64().unwrap());
     let plain = embed(home.path(), &["--model", "refined"], "oak desk\nlamp 7\n");
     let alone = embed(home.path(), &["--model", "refined"], "lamp 7\n");
@@ -178,18 +179,20 @@ fn grace_trains_resumes_and_explains() {
         "train.checkpoint_steps=1",
         "train.optimizer.learning_rate=1e-3",
     ];
-    let forms: [(&str, &[&str]); 6] = [
+    let forms: [(&str, &[&str]); 7] = [
         ("grpo", &[]),
         ("remax", &["objective.estimator=remax"]),
         ("reinforce", &["objective.estimator=reinforce_pp"]),
         ("dapo", &["objective.estimator=dapo", "objective.inner_epochs=2"]),
         ("alone", &["train.pairs=items", "objective.negatives=0"]),
         ("both", &["objective.sides=both", "objective.inner_epochs=2"]),
+        ("held", &["objective.updates=4", "objective.beta=0.1"]),
     ];
     for (name, more) in forms {
         let steps = train_with_one_and_two(home.path(), name, &[&sets[..], more].concat(), 3);
         let last = steps.last().unwrap();
         assert!(last["reward"]["std"].as_f64().unwrap() > 0.0 && last["length"].as_f64().unwrap() > 1.0, "{last}");
+        assert_eq!(name == "held", last["kl"].as_f64().is_some_and(|kl| kl > 0.0), "{last}");
     }
     let model = "grpo";
     // resumed from an earlier checkpoint, it draws the same samples
@@ -204,25 +207,17 @@ fn grace_trains_resumes_and_explains() {
     assert!(max_diff(&vector(&explained[0]["vector"]), &vector(&plain[0])) < 1e-5, "--explain changes the vector");
     let silent = ["--model", model, "--set", "encoder.rationale.max_tokens=0"];
     assert!(max_diff(&vector(&embed(home.path(), &silent, "blue lamp number 7\n")[0]), &vector(&plain[0])) > 1e-3);
+    writes_better_than_untrained(home.path(), model);
+}
+
+fn writes_better_than_untrained(home: &Path, model: &str) {
     let rule = "[encoder.rationale]\nmax_tokens = 30\n[objective]\ntype = \"next_token\"\nheld_out = 0.1\n\
                 answer = [\"kind\", \"attributes\"]\n";
-    fs::write(home.path().join("writing.toml"), rule).unwrap();
+    fs::write(home.join("writing.toml"), rule).unwrap();
     let evaluate = |model: &str, out: &str| {
-        let args = [
-            "evaluate",
-            "--model",
-            model,
-            "--data",
-            "shop",
-            "--depth",
-            "101",
-            "--language",
-            "writing.toml",
-            "--json",
-            "--out",
-            out,
-        ];
-        run_ok(&mut souk(home.path(), &args, &[]))
+        let line =
+            format!("evaluate --model {model} --data shop --depth 101 --language writing.toml --json --out {out}");
+        run_ok(&mut souk(home, &line.split(' ').collect::<Vec<_>>(), &[]))
     };
     let metrics = evaluate(model, "measured");
     let perplexity = metrics["perplexity"].as_f64().unwrap();
@@ -277,7 +272,7 @@ fn generative_objectives_train_in_bf16() {
     };
     for sets in [
         ["objective.type=icr", "objective.temperature=0.2", "encoder.refine.steps=3", "train.keep_tokens=0"],
-        ["objective.type=grace", "objective.rollouts=4", "objective.inner_epochs=2", "objective.negatives=1"],
+        ["objective.type=grace", "objective.rollouts=4", "objective.inner_epochs=2", "objective.temperature=10.0"],
     ] {
         let (f32_run, bf16_run) = (format!("{}-f32", sets[0]), format!("{}-bf16", sets[0]));
         let (exact, rough) =
@@ -375,7 +370,7 @@ fn rationales_may_come_from_a_server() {
 }
 
 #[test]
-fn rejects_models_that_cannot_generate() {
+fn rejects_models_that_cannot_generate_and_too_many_updates() {
     let home = writer();
     let golden = souk_testing::golden("st_mean_dense");
     let golden = golden.to_str().unwrap();
@@ -393,6 +388,8 @@ fn rejects_models_that_cannot_generate() {
     assert_fails(&mut train("writer", "none", &["objective.type=icr", "train.batch=12"]), &["encoder.refine"]);
     let answer = ["objective.type=next_token", "objective.answer=[\"kind\"]", "train.batch=12"];
     assert_fails(&mut train("base", "none", &answer), &["encoder.rationale", "max_tokens"]);
+    let too_many = ["objective.type=grace", "train.batch=12", "objective.updates=13"];
+    assert_fails(&mut train("writer", "none", &too_many), &["objective.updates", "only 12 pairs"]);
     let export = ["export", "--model", "writer", "--to", "sentence-transformers", "--out", "exported"];
     assert_fails(&mut souk(home.path(), &export, &[]), &["rationale", "serve the folder with Souk"]);
     let plan = ["plan", "--model", "writer", "--data", "shop", "--device", "cpu"];

@@ -218,7 +218,7 @@ fn several_processes_make_the_same_updates() {
         "candidates.search=hnsw",
     ];
     let kinds: [(&str, &[&str]); 5] = [
-        ("batch", &["objective.kl=k3", "reward.lookahead=1"]),
+        ("batch", &["objective.weights=policy", "reward.lookahead=1"]),
         ("catalogue", &["candidates.source=catalogue", "candidates.num_neighbors=4", "candidates.refresh_steps=3"]),
         ("graph", &graph),
         ("judged", &["candidates.judged_split=train", "objective.dimensions=[16, 8]", "reward.lookahead=1"]),
