@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use souk::backbone::weights::read_tensors;
+use souk_testing::copy_folder;
 
 use crate::stage::{
     assert_fails, launch, losses, model, num_logged, run_ok, shop, stage, steps, weights, worst_difference,
@@ -60,6 +61,41 @@ fn a_stage_lowers_the_loss_and_writes_a_model_folder() {
     assert!(embed.output().unwrap().status.success());
     // a second stage does not overwrite it
     assert_fails(&mut train(home.path(), "run", &[]), 2, &["is not empty", "--resume"]);
+}
+
+/// A stage that an earlier version began is resumed: `tests/golden/formats/stage` has its folder. To write it anew, remove it and set
+/// `REGENERATE=1`.
+#[test]
+fn a_stage_of_an_earlier_version_resumes() {
+    let (home, kept) = (tempfile::tempdir().unwrap(), souk_testing::golden("formats/stage"));
+    shop(home.path());
+    // no path of a machine is stored
+    copy_folder(&model(), &home.path().join("model"));
+    let train = |out: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
+        command.current_dir(home.path()).env("OMP_NUM_THREADS", "1").env("SOUK_PRODUCTS", "packed");
+        command.args(["train", "--json", "--data", "data", "--model", "model", "--out", out]);
+        for set in ["train.batch=12", "train.max_steps=4", "train.checkpoint_steps=2"] {
+            command.args(["--set", set]);
+        }
+        command
+    };
+    run_ok(&mut train("whole"));
+    if std::env::var_os("REGENERATE").is_some() && !kept.exists() {
+        let stage = home.path().join("whole");
+        fs::create_dir_all(&kept).unwrap();
+        for file in ["stage.json", "steps.jsonl"] {
+            fs::copy(stage.join(file), kept.join(file)).unwrap();
+        }
+        let checkpoint = "checkpoints/step-000000002";
+        copy_folder(&stage.join(checkpoint), &kept.join(checkpoint));
+    }
+    copy_folder(&kept, &home.path().join("resumed"));
+    run_ok(train("resumed").arg("--resume"));
+    let [whole, resumed] = ["whole", "resumed"].map(|out| home.path().join(out));
+    assert_eq!(losses(&resumed).len(), 4);
+    let near = losses(&whole).iter().zip(losses(&resumed)).all(|(a, b)| (a - b).abs() < 1e-3);
+    assert!(near && worst_difference(&whole, &resumed) < 1e-3, "{:?} {:?}", losses(&whole), losses(&resumed));
 }
 
 /// A run for every training query: its item first, then the five items after it.
