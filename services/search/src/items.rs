@@ -18,14 +18,14 @@ use crate::SearchService;
 use crate::limits::{MAX_NAME, is_longer};
 use crate::shapes::{
     BulkAnswer, DeleteAnswer, ErrorResponses, ItemFields, ItemShape, ItemsAnswer, ItemsPage, ItemsRequest, ListParams,
-    ReadParams, UpdateAnswer, WriteParams,
+    ReadParams, RepeatParams, UpdateAnswer, WriteParams,
 };
 
 /// Maximum items of one page.
 const LIST_PAGE: usize = 1000;
 
 /// Add or replace items
-#[utoipa::path(put, path = "/items", tag = "items", params(WriteParams), request_body = ItemsRequest,
+#[utoipa::path(put, path = "/items", tag = "items", params(WriteParams, RepeatParams), request_body = ItemsRequest,
     responses((status = 200, body = ItemsAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn put(
     State(service): State<Arc<SearchService>>,
@@ -56,7 +56,7 @@ pub async fn put(
 ///
 /// Replaces the named fields, such as price and stock, and removes those that are null. The item is encoded again only if
 /// its text changes.
-#[utoipa::path(patch, path = "/items/{id}", tag = "items", params(("id" = String, Path), WriteParams), request_body = ItemFields,
+#[utoipa::path(patch, path = "/items/{id}", tag = "items", params(("id" = String, Path), WriteParams, RepeatParams), request_body = ItemFields,
     responses((status = 200, body = UpdateAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn update(
     State(service): State<Arc<SearchService>>,
@@ -86,7 +86,7 @@ async fn check_exists(service: &SearchService, id: &str) -> Result<(), Fault> {
 }
 
 /// Delete an item
-#[utoipa::path(delete, path = "/items/{id}", tag = "items", params(("id" = String, Path), WriteParams),
+#[utoipa::path(delete, path = "/items/{id}", tag = "items", params(("id" = String, Path), WriteParams, RepeatParams),
     responses((status = 200, body = DeleteAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn delete(
     State(service): State<Arc<SearchService>>,
@@ -126,7 +126,7 @@ pub async fn list(
 /// One JSON object per line: an item, `{"id": ..., "_update": {...}}` to replace fields, or `{"id": ..., "_deleted": true}`. Answers when all
 /// are durable in the catalogue stream; searches see them as they are encoded (`at_least` waits for it). After an error the first lines may
 /// have been written: send all of them again.
-#[utoipa::path(post, path = "/items/bulk", tag = "items", request_body(content = Vec<ItemShape>, content_type = "application/x-ndjson"),
+#[utoipa::path(post, path = "/items/bulk", tag = "items", params(RepeatParams), request_body(content = Vec<ItemShape>, content_type = "application/x-ndjson"),
     responses((status = 200, body = BulkAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn bulk(State(service): State<Arc<SearchService>>, request: Request) -> Result<Response, Fault> {
     check_disk(&service)?;

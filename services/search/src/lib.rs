@@ -2,7 +2,7 @@
 //!
 //! `shapes` are the request and response types; `hits`, `embedding`, `items`, `models`, `voting` are the routes'
 //! handlers, and `state` is what they share; `routes` assembles them with the OpenAPI document (`openapi`). `registry`
-//! reads and changes versions in the ledger, `events` logs searches and clicks, `background` runs periodic tasks.
+//! reads and changes versions in the ledger, `repeats` answers repeated writes, `events` logs searches and clicks, `background` runs periodic tasks.
 //! `souk_http` has what every HTTP service needs; `souk::search` has model, index and journal. The caller of `run` owns
 //! socket and shutdown.
 
@@ -16,6 +16,7 @@ mod limits;
 mod models;
 mod openapi;
 mod registry;
+mod repeats;
 mod routes;
 mod serve;
 mod shapes;

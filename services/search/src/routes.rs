@@ -18,6 +18,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use crate::openapi::{ApiDocument, document};
+use crate::repeats::answer_repeats;
 use crate::shapes::{ErrorResponses, ReadyAnswer};
 use crate::{SearchService, console, embedding, events, hits, items, models, voting};
 
@@ -52,6 +53,7 @@ pub fn router(service: Arc<SearchService>) -> Router {
         .routes(routes!(items::update))
         .routes(routes!(items::bulk))
         .routes(routes!(items::delete))
+        .route_layer(from_fn_with_state(service.clone(), answer_repeats))
         .route_layer(admits(Role::Write));
     let operating = OpenApiRouter::new()
         .routes(routes!(models::register))

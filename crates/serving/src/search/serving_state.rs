@@ -20,6 +20,7 @@ use super::service_deps::{BuildRequest, ServiceDeps, remove_others, snapshot_nam
 use super::settings::SearchSettings;
 use super::stream_position::StreamPosition;
 use crate::index::Journal;
+use souk_cache::Cache;
 use souk_io::beir::DataFolder;
 use souk_io::disk::missing_space;
 use souk_io::error::{Error, Result};
@@ -118,6 +119,10 @@ impl ServingState {
 
     pub fn settings(&self) -> &SearchSettings {
         &self.deps.settings
+    }
+
+    pub fn cache(&self) -> &Arc<dyn Cache> {
+        &self.deps.cache
     }
 
     /// The served generation; a request keeps the one it started with.

@@ -396,6 +396,16 @@ pub struct WriteParams {
     pub if_position: Option<u64>,
 }
 
+#[derive(IntoParams)]
+#[into_params(parameter_in = Header)]
+#[expect(dead_code, reason = "only documents the header, which is read for all writes at once")]
+pub struct RepeatParams {
+    /// A key of your choice for this write. A write that was answered with success is answered again if it is sent with the same
+    /// key, and not made again.
+    #[param(rename = "Idempotency-Key", min_length = 1, max_length = 200, pattern = "^[!-~]+$")]
+    pub idempotency_key: Option<String>,
+}
+
 #[derive(Serialize, ToSchema)]
 pub struct DeleteAnswer {
     pub deleted: bool,

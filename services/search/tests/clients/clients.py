@@ -227,7 +227,8 @@ def only_what_the_document_cannot_say_is_unprocessable(ctx, response, case):
         return
     label, error = case.operation.label, response.json()["error"]
     told = f"{label} refuses what its document allows: {error['param']}: {error['message']}"
-    assert (label, error["param"]) in UNSAID, told
+    # the tester has few keys, and takes one for several writes
+    assert error["param"] == "Idempotency-Key" or (label, error["param"]) in UNSAID, told
 
 
 def toml(value):

@@ -262,3 +262,32 @@ async fn a_conditional_write_needs_an_unchanged_item() {
     assert_eq!(running.ask("DELETE /items/b?if_position=2", json!(null)).await.status, 200);
     running.stop().await;
 }
+
+/// A repeated write with a key is answered as the first time, and not made again.
+#[tokio::test(flavor = "multi_thread")]
+async fn repeated_writes_with_a_key_are_answered_again() {
+    let home = shop();
+    let running = Running::start(home.path(), &[]).await;
+    let send = async |route: &str, key: &str, body: Value| {
+        running.ask_with(route, &format!("Idempotency-Key: {key}\r\n"), body.to_string().as_bytes()).await
+    };
+    let at = running.get("/items?limit=1").await.json()["catalogue"].as_u64().unwrap();
+    let route = format!("PATCH /items/i3?if_position={at}");
+    let first = send(&route, "order-1", json!({"price": 7})).await;
+    assert_eq!((first.status, first.header("idempotent-replayed")), (200, None), "{}", first.body);
+    let again = send(&route, "order-1", json!({"price": 7})).await;
+    assert_eq!((again.status, &again.body), (200, &first.body), "without the key it would be a conflict");
+    assert_eq!(again.header("idempotent-replayed"), Some("true"));
+    assert_eq!(running.ask(&route, json!({"price": 7})).await.status, 409);
+    for (route, body) in [(route.as_str(), json!({"price": 8})), ("DELETE /items/i3", json!(null))] {
+        let other = send(route, "order-1", body).await;
+        assert!(other.status == 422 && other.body.contains("another write"), "{}", other.body);
+    }
+    // what failed is tried again
+    assert_eq!(send("PATCH /items/late", "order-2", json!({"price": 1})).await.status, 404);
+    let item = json!({"items": [{"id": "late", "title": "late"}]});
+    assert_eq!(running.ask("PUT /items", item).await.status, 200);
+    assert_eq!(send("PATCH /items/late", "order-2", json!({"price": 1})).await.status, 200);
+    assert_eq!(send("PATCH /items/late", &"k".repeat(201), json!({"price": 1})).await.status, 422);
+    running.stop().await;
+}
