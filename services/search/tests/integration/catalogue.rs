@@ -8,7 +8,7 @@ use souk::catalogue_stream::Mutation;
 use souk::telemetry::render;
 use tokio::time::{Duration, sleep};
 
-use crate::client::{NUM, Running, TIMEOUT, shop};
+use crate::client::{NUM, Running, TIMEOUT, ledger_is_closed, shop};
 
 /// Starts a replica with a state folder of its own; all of one home share the ledger.
 async fn replica(home: &Path, name: &str, sets: &[&str]) -> Running {
@@ -175,6 +175,7 @@ async fn a_lost_stream_is_named() {
     let running = replica(home.path(), "a", &sets).await;
     write(&running, "PUT /items", json!({"items": [{"id": "n0", "title": "red canoe"}]})).await;
     running.stop().await;
+    ledger_is_closed(home.path()).await;
     // an administrator's copy of the database, put back after a write
     let copy = home.path().join("copy");
     std::fs::create_dir(&copy).unwrap();
@@ -188,6 +189,7 @@ async fn a_lost_stream_is_named() {
     let running = replica(home.path(), "a", &sets).await;
     write(&running, "PUT /items", json!({"items": [{"id": "n1", "title": "green canoe"}]})).await;
     running.stop().await;
+    ledger_is_closed(home.path()).await;
     put_back(&copy, home.path());
     let running = replica(home.path(), "a", &sets).await;
     let began = Instant::now();

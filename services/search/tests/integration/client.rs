@@ -118,6 +118,16 @@ impl Running {
     }
 }
 
+/// Waits until the ledger's last connection is closed: until then its newest rows are in a log beside it.
+pub async fn ledger_is_closed(home: &Path) {
+    let closed = async {
+        while home.join("souk.db-wal").exists() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await
+        }
+    };
+    timeout(TIMEOUT, closed).await.unwrap();
+}
+
 pub fn ids(answer: &Value) -> Vec<String> {
     let hits = answer["hits"].as_array().unwrap();
     hits.iter().map(|hit| hit["id"].as_str().unwrap().to_owned()).collect()

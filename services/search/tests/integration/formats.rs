@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use serde_json::json;
 use souk_testing::copy_folder;
 
-use crate::client::{NUM, Running, config, golden, item, shop};
+use crate::client::{NUM, Running, config, golden, item, ledger_is_closed, shop};
 
 /// Relative to this package, so that no path of a machine is stored.
 const MODEL: &str = "model.path=../../tests/golden/st_mean_dense";
@@ -23,10 +23,7 @@ async fn write(home: &Path) {
     running.ask("DELETE /items/i4", json!(null)).await;
     running.stop().await;
     copy_folder(&home.join("state"), &kept().join("state"));
-    // the newest rows are in a log beside it until the last connection is closed
-    while home.join("souk.db-wal").exists() {
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    }
+    ledger_is_closed(home).await;
     fs::copy(home.join("souk.db"), kept().join("souk.db")).unwrap();
 }
 
