@@ -33,7 +33,7 @@ pub struct RewardSettings {
     pub exclusivity_kind: ExclusivityKind,
     /// Number of lexical hits that posterior exclusivity compares with.
     pub exclusivity_depth: usize,
-    /// What an item's quality is compared with.
+    /// Baseline that is subtracted from an item's quality.
     #[serde(skip_serializing_if = "QualityBaseline::is_none")]
     pub quality_baseline: QualityBaseline,
     /// Divide each component by its deviation among the candidates of a query before weighting it.
@@ -65,11 +65,11 @@ const MIN_DEVIATION: f32 = 1e-6;
 /// Quality of an item of which nothing is known, from 0 to 1.
 const NEUTRAL_QUALITY: f32 = 0.5;
 
-/// What an item's quality is compared with.
+/// Baseline that is subtracted from an item's quality.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QualityBaseline {
-    /// Nothing: the quality itself is rewarded, and with it the levels that have items of high quality.
+    /// None: the quality itself is rewarded, and with it the levels that have items of high quality.
     #[default]
     None,
     /// The mean quality of the query's candidates of the same level, so that quality decides among equally relevant items.

@@ -123,8 +123,7 @@ fn train_with_one_and_two(home: &Path, out: &str, sets: &[&str], num_equal: usiz
     run_ok(&mut of(&launch));
     let (one, two) = (losses(&home.join(out)), losses(&home.join(&parallel)));
     // another order of summation changes the last bit, and every update amplifies it
-    let largest = one[..3].iter().fold(1.0_f64, |largest, loss| largest.max(loss.abs()));
-    assert!(max_diff(&one[..3], &two[..3]) < 4e-6 * largest, "{one:?} and {two:?}");
+    assert!(max_diff(&one[..3], &two[..3]) < 2e-6 * (1.0 + one[0].abs()), "{one:?} and {two:?}");
     assert!(one.len() == two.len() && one.len() >= num_equal, "{one:?} and {two:?}");
     assert!(max_diff(&one[..num_equal], &two[..num_equal]) < 1e-4, "{one:?} and {two:?}");
     let norms =
@@ -147,8 +146,11 @@ fn icr_trains_and_other_commands_load_the_folder() {
         "train.keep_tokens=100",
         "train.optimizer.learning_rate=3e-3",
     ];
-    // soft tokens and their penalty amplify rounding differences: after some steps at this learning rate the losses diverge
-    let steps = train_with_one_and_two(home.path(), "refined", &sets, 7);
+    // the penalty of the mean has a kink where two steps' losses are equal, so that a rounding difference can change a gradient
+    train_with_one_and_two(home.path(), "mean", &sets, 3);
+    // soft tokens amplify rounding differences: after a dozen steps at this learning rate the losses diverge
+    let sets = [&sets[..], &["objective.penalty=pair"]].concat();
+    let steps = train_with_one_and_two(home.path(), "refined", &sets, 10);
     assert!(steps.last().unwrap()["loss"].as_f64().unwrap() < steps[0]["loss"].as_f64().unwrap());
     let plain = embed(home.path(), &["--model", "refined"], "oak desk\nlamp 7\n");
     let alone = embed(home.path(), &["--model", "refined"], "lamp 7\n");
@@ -174,6 +176,8 @@ fn grace_trains_resumes_and_explains() {
         "objective.type=grace",
         "objective.hard=rollout",
         "objective.rollouts=4",
+        // losses near 1, whose rounding is known
+        "objective.temperature=10.0",
         "train.batch=12",
         "train.max_steps=3",
         "train.checkpoint_steps=1",

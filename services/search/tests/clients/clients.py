@@ -228,7 +228,9 @@ def only_what_the_document_cannot_say_is_unprocessable(ctx, response, case):
     label, error = case.operation.label, response.json()["error"]
     told = f"{label} refuses what its document allows: {error['param']}: {error['message']}"
     # the tester has few keys, and takes one for several writes
-    assert error["param"] == "Idempotency-Key" or (label, error["param"]) in UNSAID, told
+    if error["param"] == "Idempotency-Key" and error["message"].startswith("was used for another write"):
+        return
+    assert (label, error["param"]) in UNSAID, told
 
 
 def toml(value):
