@@ -115,7 +115,12 @@ pub fn write_atomic(path: &Path, content: &[u8]) -> Result<()> {
     fs::write(&staging, content).map_err(Error::store(&staging, "write it"))?;
     fsync(&staging)?;
     fs::rename(&staging, path).map_err(Error::store(path, "rename it into place"))?;
-    path.parent().map_or(Ok(()), fsync)
+    fsync(folder_of(path))
+}
+
+/// Folder of a file; that of a bare name is the current one.
+fn folder_of(path: &Path) -> &Path {
+    path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Creates a folder and those above it that are missing, durably.
@@ -124,8 +129,7 @@ pub fn create_folder(path: &Path) -> Result<()> {
     fs::create_dir_all(path).map_err(Error::store(path, "create the folder"))?;
     for folder in path.ancestors().take(missing) {
         // a new entry of the folder above
-        let above = folder.parent().filter(|above| !above.as_os_str().is_empty());
-        fsync(above.unwrap_or(Path::new(".")))?;
+        fsync(folder_of(folder))?;
     }
     Ok(())
 }
