@@ -24,7 +24,7 @@ pub use settings::{
     open,
 };
 pub use wire::Thresholds;
-pub use wire::{Failure, FailureKind, Http};
+pub use wire::{Failure, FailureKind, Http, Rewriter, RewriterSettings};
 
 use souk_io::domain::Level;
 use souk_io::error::Result;

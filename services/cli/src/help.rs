@@ -12,7 +12,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ("Data", &["import", "market", "ingest", "produce", "items sync", "db migrate"]),
     ("Models", &["init", "train", "relevance train", "average", "fit-fusion", "launch", "plan", "export"]),
     ("Vectors and search", &["embed", "index", "search"]),
-    ("Measuring", &["judgements", "evaluate", "compare", "experiment"]),
+    ("Measuring", &["judgements", "rewrite", "evaluate", "compare", "experiment"]),
     ("Services", &["serve", "trainer", "relevance serve", "backup", "restore", "doctor"]),
 ];
 

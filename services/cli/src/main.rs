@@ -26,6 +26,7 @@ mod plan;
 mod produce;
 mod progress;
 mod relevance;
+mod rewrite;
 mod search;
 mod serve;
 mod start;
@@ -134,6 +135,7 @@ enum Command {
     Produce(produce::ProduceCommand),
     Relevance(relevance::RelevanceCommand),
     Restore(backup::RestoreCommand),
+    Rewrite(rewrite::RewriteCommand),
     Search(search::SearchCommand),
     Serve(serve::ServeCommand),
     Start(start::StartCommand),
@@ -173,6 +175,7 @@ fn main() -> ExitCode {
         Some(Command::Produce(command)) => command.run(globals),
         Some(Command::Relevance(command)) => command.run(globals),
         Some(Command::Restore(command)) => command.run(globals),
+        Some(Command::Rewrite(command)) => command.run(globals),
         Some(Command::Search(command)) => command.run(globals),
         Some(Command::Serve(command)) => command.run(globals),
         Some(Command::Start(command)) => command.run(globals),

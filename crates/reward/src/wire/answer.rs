@@ -1,5 +1,5 @@
-//! Parses a chat model's answer: the level it names, or the expected level if log-probabilities are present. The answer must
-//! have exactly the requested form; no digit is searched for in other text.
+//! Parses a chat model's answer. A grade is the level it names, or the expected level if log-probabilities are present; the answer must
+//! have exactly the requested form, and no digit is searched for in other text.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -56,6 +56,30 @@ const MAX_LOGPROB: f64 = 1e-3;
 
 /// Verdict of one completion.
 pub fn read(answer: Value, structured: bool, thresholds: Thresholds) -> Result<Verdict, Failure> {
+    let (content, logprobs) = finished(answer, "judge.max_tokens")?;
+    let level = parse(&content, structured).ok_or_else(|| {
+        let asked = if structured { "{\"level\": 1 to 4}" } else { "1 to 4" };
+        Failure::refused(format!("answered `{}` instead of {asked}", shown(&content)))
+    })?;
+    let tokens = logprobs.and_then(|logprobs| logprobs.content).unwrap_or_default();
+    match expected(&tokens, level)? {
+        Some(expected) => thresholds
+            .verdict((expected - 1.0) / 3.0)
+            .ok_or_else(|| Failure::refused(format!("its log-probabilities give an expected level of {expected}"))),
+        None => Ok(Verdict::of(level)),
+    }
+}
+
+/// The answer in words, without what a thinking model thought.
+pub fn read_text(answer: Value) -> Result<String, Failure> {
+    let (content, _) = finished(answer, "--max-tokens")?;
+    let said = content.rsplit("</think>").next().unwrap_or_default();
+    let line = said.lines().map(|line| line.trim().trim_matches(['"', '`'])).find(|line| !line.is_empty());
+    line.map(str::to_owned).ok_or_else(|| Failure::refused(format!("answered `{}`", shown(&content))))
+}
+
+/// Content of a completion that came to its end. `limit` names the setting for longer ones.
+fn finished(answer: Value, limit: &str) -> Result<(String, Option<Logprobs>), Failure> {
     let shape = |e| Failure::broken(format!("did not answer with a chat completion: {e}"));
     let mut choices = Completion::deserialize(answer).map_err(shape)?.choices;
     let (Some(choice), true) = (choices.pop(), choices.is_empty()) else {
@@ -66,21 +90,12 @@ pub fn read(answer: Value, structured: bool, thresholds: Thresholds) -> Result<V
     }
     let content = choice.message.content.unwrap_or_default();
     if let Some(reason) = choice.finish_reason.filter(|reason| reason != "stop") {
-        let advice = if reason == "length" { ": raise judge.max_tokens, or turn its thinking off" } else { "" };
+        let advice =
+            if reason == "length" { format!(": raise {limit}, or turn its thinking off") } else { String::new() };
         let (reason, content) = (shown(&reason), shown(&content));
         return Err(Failure::refused(format!("stopped with `{reason}` at `{content}`{advice}")));
     }
-    let level = parse(&content, structured).ok_or_else(|| {
-        let asked = if structured { "{\"level\": 1 to 4}" } else { "1 to 4" };
-        Failure::refused(format!("answered `{}` instead of {asked}", shown(&content)))
-    })?;
-    let tokens = choice.logprobs.and_then(|logprobs| logprobs.content).unwrap_or_default();
-    match expected(&tokens, level)? {
-        Some(expected) => thresholds
-            .verdict((expected - 1.0) / 3.0)
-            .ok_or_else(|| Failure::refused(format!("its log-probabilities give an expected level of {expected}"))),
-        None => Ok(Verdict::of(level)),
-    }
+    Ok((content, choice.logprobs))
 }
 
 /// Parses the level from the answer's text.

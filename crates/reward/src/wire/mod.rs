@@ -1,11 +1,12 @@
-//! Remote judges: Souk's service, chat models and rerankers. Each sends one request with a few items of one query and returns a
-//! verdict per item or a failure. Retries and concurrency are in `resilient`.
+//! Remote models. Judges (Souk's service, chat models and rerankers) send one request with a few items of one query and return a
+//! verdict per item or a failure; retries and concurrency are in `resilient`. A chat model can also rewrite queries.
 
 mod answer;
 mod http;
 mod openai;
 mod prompt;
 mod rerank;
+mod rewriter;
 mod souk;
 #[cfg(test)]
 pub(super) mod tests;
@@ -19,6 +20,7 @@ pub(super) use openai::{ChatSettings, Openai};
 pub(super) use prompt::Prompt;
 pub(super) use rerank::Rerank;
 pub use rerank::RerankShape;
+pub use rewriter::{Rewriter, RewriterSettings};
 pub(super) use souk::Souk;
 
 use super::{Question, Verdict};

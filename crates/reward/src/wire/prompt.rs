@@ -1,4 +1,4 @@
-//! Prompt of a chat model. The template has the placeholders `{answer}` and `{data}`; a line `---` separates the system message
+//! Prompts of chat models. The template has the placeholders `{answer}` and `{data}`; a line `---` separates the system message
 //! from the user message. Query and item form one JSON object between `<data>` and `</data>`. No text can close that block,
 //! become part of the instructions, or form a special token of a chat template.
 
@@ -12,7 +12,8 @@ use souk_io::error::{Error, Result};
 
 /// Maximum characters of a query in the prompt.
 const MAX_QUERY_CHARS: usize = 500;
-const SHIPPED: &str = include_str!("grading.txt");
+const GRADING: &str = include_str!("grading.txt");
+const REWRITING: &str = include_str!("rewriting.txt");
 const DATA: &str = "{data}";
 const ANSWER: &str = "{answer}";
 /// Separator between system and user message.
@@ -31,10 +32,19 @@ pub struct Prompt {
 }
 
 impl Prompt {
-    /// Without a file, the built-in prompt.
+    /// Without a file, the built-in prompt for grades.
     pub fn open(file: Option<&Path>, structured: bool) -> Result<Self> {
+        Self::open_or(file, GRADING, structured)
+    }
+
+    /// Without a file, the built-in prompt for rewrites of queries.
+    pub fn open_rewriting(file: Option<&Path>) -> Result<Self> {
+        Self::open_or(file, REWRITING, false)
+    }
+
+    fn open_or(file: Option<&Path>, shipped: &str, structured: bool) -> Result<Self> {
         match file {
-            None => Self::parse(SHIPPED, structured).map_err(|problem| Error::config("the shipped prompt", problem)),
+            None => Self::parse(shipped, structured).map_err(|problem| Error::config("the shipped prompt", problem)),
             Some(file) => {
                 let text = std::fs::read_to_string(file).map_err(Error::store(file, "read the prompt"))?;
                 Self::parse(&text, structured).map_err(|problem| Error::config(file.display(), problem))
@@ -56,7 +66,7 @@ impl Prompt {
                 let (before, after) = (before.trim_start().to_owned(), after.trim_end().to_owned());
                 Ok(Self { system, before, after })
             }
-            _ => Err("has to say {data} once, where query and item are to stand".into()),
+            _ => Err("has to say {data} once, where the shop's texts are to stand".into()),
         }
     }
 
@@ -67,8 +77,20 @@ impl Prompt {
         digest.iter().take(4).map(|byte| format!("{byte:02x}")).collect()
     }
 
+    /// Messages that ask for a grade.
     pub fn messages(&self, query: &str, item: &str, item_chars: usize) -> Value {
-        let user = [&self.before, &data(query, item, item_chars), &self.after].map(String::as_str).concat();
+        let item = contained(begin(item, item_chars));
+        self.around(&format!("{{\"query\": {}, \"item\": {item}}}", shortened(query)))
+    }
+
+    /// Messages that ask for a rewrite.
+    pub fn messages_of_query(&self, query: &str) -> Value {
+        self.around(&format!("{{\"query\": {}}}", shortened(query)))
+    }
+
+    /// The prompt around a block of data.
+    fn around(&self, object: &str) -> Value {
+        let user = format!("{}<data>\n{object}\n</data>{}", self.before, self.after);
         match &self.system {
             Some(system) => json!([{ "role": "system", "content": system }, { "role": "user", "content": user }]),
             None => json!([{ "role": "user", "content": user }]),
@@ -76,11 +98,8 @@ impl Prompt {
     }
 }
 
-/// Data block with the foreign texts.
-fn data(query: &str, item: &str, item_chars: usize) -> String {
-    let query = contained(begin(query, MAX_QUERY_CHARS));
-    let item = contained(begin(item, item_chars));
-    format!("<data>\n{{\"query\": {query}, \"item\": {item}}}\n</data>")
+fn shortened(query: &str) -> String {
+    contained(begin(query, MAX_QUERY_CHARS))
 }
 
 /// JSON string without `<`, control characters, invisible or direction-changing characters, or words of chat templates.

@@ -15,6 +15,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use souk::error::Error;
 
+use super::arguments::{evaluate_args, fit_args, rewrite_args, train_args};
+use super::paths::{ExperimentPaths, text};
 use super::plan::{ExperimentPlan, ExperimentRow, RowChannel, RowKind};
 
 /// File of a finished evaluation.
@@ -45,61 +47,6 @@ pub struct JobOptions {
     pub device: Option<String>,
     /// Precision in which encoders are trained.
     pub precision: Option<String>,
-}
-
-/// Paths of an experiment's files.
-pub struct ExperimentPaths<'a> {
-    plan: &'a ExperimentPlan,
-    out: &'a Path,
-}
-
-impl<'a> ExperimentPaths<'a> {
-    pub fn new(plan: &'a ExperimentPlan, out: &'a Path) -> Self {
-        Self { plan, out }
-    }
-
-    pub fn data(&self) -> PathBuf {
-        match &self.plan.experiment.data {
-            Some(data) => data.clone(),
-            None => self.out.join("shop"),
-        }
-    }
-
-    fn home(&self, row: &ExperimentRow, seed: u64) -> PathBuf {
-        let seed = if row.is_seeded(self.plan) { format!("seed-{seed}") } else { "all".into() };
-        self.out.join(&row.id).join(seed)
-    }
-
-    pub fn model(&self, row: &ExperimentRow, seed: u64) -> PathBuf {
-        match (&row.from, row.base(self.plan)) {
-            (Some(_), Some(base)) if row.kind == RowKind::Model => self.model(base, seed),
-            (Some(from), None) if row.kind == RowKind::Model => from.into(),
-            _ => self.home(row, seed).join("model"),
-        }
-    }
-
-    /// The file that marks a fit as done.
-    fn fitted(&self, row: &ExperimentRow, seed: u64) -> PathBuf {
-        self.home(row, seed).join("fitted")
-    }
-
-    pub fn run(&self, row: &ExperimentRow, seed: u64) -> PathBuf {
-        self.home(row, seed).join("run")
-    }
-
-    /// Vectors of the catalogue, until all is measured.
-    pub fn vectors(&self) -> PathBuf {
-        self.out.join("vectors")
-    }
-
-    /// Relevance model that judges the evaluations. One for all seeds, so that results stay comparable.
-    fn judge(&self) -> Option<PathBuf> {
-        Some(self.model(self.plan.judge()?, self.plan.experiment.seeds[0]))
-    }
-}
-
-fn text(path: &Path) -> String {
-    path.display().to_string()
 }
 
 impl Jobs {
@@ -184,6 +131,12 @@ impl Jobs {
             self.0.push(Job::new(&name, args, output.clone(), &home.join("fit"), needs));
             needs = vec![output];
         }
+        if !row.rewriter.is_empty() {
+            let (name, output) = (format!("{name}, rewriting of queries"), paths.rewrites(row, seed));
+            let args = rewrite_args(plan, paths, row, seed);
+            self.0.push(Job::new(&name, args, output.clone(), &home.join("rewrite"), needs));
+            needs = vec![output];
+        }
         needs.extend(paths.judge().map(|judge| judge.join("config.json")));
         let args = evaluate_args(plan, paths, row, seed);
         self.0.push(Job::new(&format!("{name}, evaluation"), args, metrics, &home.join("measure"), needs));
@@ -254,98 +207,6 @@ impl Jobs {
 /// Last evaluation of hybrid search with a model, by the model's folder.
 type HybridRuns = HashMap<PathBuf, PathBuf>;
 
-/// Arguments of the command that makes a row's model.
-fn train_args(plan: &ExperimentPlan, paths: &ExperimentPaths, row: &ExperimentRow, seed: u64) -> Vec<String> {
-    let (command, seed_key): (&[&str], &str) = match row.kind {
-        RowKind::Init => (&["init"], "scratch.seed"),
-        RowKind::Relevance => (&["relevance", "train"], "relevance.seed"),
-        RowKind::Train | RowKind::Lexical | RowKind::Model => (&["train"], "train.seed"),
-    };
-    let mut args: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
-    if let Some(config) = &row.config {
-        args.extend(["--config".into(), text(&plan.folder.join(config))]);
-    }
-    args.extend(["--data".into(), text(&paths.data()), "--out".into(), text(&paths.model(row, seed))]);
-    let mut set = |set: String| args.extend(["--set".into(), set]);
-    if let Some(from) = &row.from {
-        let from = plan.row(from).map_or(from.clone(), |row| text(&paths.model(row, seed)));
-        set(format!("model.path={from}"));
-    }
-    // first, so that a row may override it
-    set(format!("{seed_key}={seed}"));
-    for value in &row.set {
-        let mut value = value.clone();
-        for row in plan.rows(row.needs(plan)) {
-            value = value.replace(&format!("{{{}}}", row.id), &text(&paths.model(row, seed)));
-            value = value.replace(&format!("{{{}.run}}", row.id), &text(&paths.run(row, seed)));
-        }
-        set(value);
-    }
-    if row.kind == RowKind::Train {
-        args.push("--resume".into());
-    }
-    args
-}
-
-/// Arguments of the command that fits hybrid search and the reranker's weight.
-fn fit_args(plan: &ExperimentPlan, paths: &ExperimentPaths, row: &ExperimentRow, seed: u64) -> Option<Vec<String>> {
-    let fit = row.fit.as_ref()?;
-    let mut args = vec!["fit-fusion".into(), "--model".into(), text(&paths.model(row, seed))];
-    args.extend(["--data".into(), text(&paths.data()), "--split".into(), fit.split.clone()]);
-    args.extend(["--set".into(), format!("train.held_out={}", fit.held_out)]);
-    if let Some((rerank, by)) = row.rerank.as_ref().and_then(|rerank| Some((rerank, plan.row(&rerank.by)?))) {
-        args.extend(["--reranker".into(), text(&paths.model(by, seed)), "--depth".into(), rerank.depth.to_string()]);
-    }
-    if fit.as_judge {
-        args.push("--as-judge".into());
-    }
-    args.extend(row.measured.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
-    Some(args)
-}
-
-/// Arguments of the command that evaluates a row.
-fn evaluate_args(plan: &ExperimentPlan, paths: &ExperimentPaths, row: &ExperimentRow, seed: u64) -> Vec<String> {
-    let settings = &plan.experiment;
-    let mut args = vec!["evaluate".to_owned()];
-    match row.kind {
-        RowKind::Lexical => args.extend(["--channel".into(), "lexical".into()]),
-        _ => args.extend(["--model".into(), text(&paths.model(row, seed))]),
-    }
-    if row.channel == RowChannel::Hybrid {
-        args.extend(["--channel".into(), "hybrid".into()]);
-    }
-    if let Some((rerank, by)) = row.rerank.as_ref().and_then(|rerank| Some((rerank, plan.row(&rerank.by)?))) {
-        args.extend(["--rerank".into(), rerank.depth.to_string()]);
-        if row.fit.is_none() {
-            args.extend(["--reranker".into(), text(&paths.model(by, seed))]);
-        }
-    }
-    if let Some(rewrites) = &row.rewrites {
-        let file = match rewrites.strip_prefix("{data}") {
-            Ok(name) => paths.data().join(name),
-            Err(_) => plan.folder.join(rewrites),
-        };
-        args.extend(["--rewrites".into(), text(&file)]);
-    }
-    args.extend(["--data".into(), text(&paths.data()), "--split".into()]);
-    args.push(row.split.as_ref().unwrap_or(&settings.split).clone());
-    args.extend(["--depth".into(), row.depth.unwrap_or(settings.depth).to_string(), "--name".into(), row.name.clone()]);
-    if let Some(judge) = paths.judge() {
-        args.extend([
-            "--set".into(),
-            "judge.type=model".into(),
-            "--set".into(),
-            format!("judge.path={}", text(&judge)),
-        ]);
-    }
-    if let Some(language) = settings.language.as_ref().filter(|_| row.kind != RowKind::Lexical) {
-        args.extend(["--language".into(), text(&plan.folder.join(language))]);
-    }
-    args.extend(row.measured.iter().flat_map(|set| ["--set".to_owned(), set.clone()]));
-    args.extend(["--out".into(), text(&paths.run(row, seed))]);
-    args
-}
-
 impl Job {
     /// A job whose record and log are `stem.command` and `stem.log`.
     fn new(name: &str, args: Vec<String>, output: PathBuf, stem: &Path, needs: Vec<PathBuf>) -> Self {
@@ -365,7 +226,9 @@ impl Job {
         let command = self.args[0].as_str();
         let is_training = matches!(command, "train" | "relevance");
         let is_lexical = self.args.windows(2).any(|pair| pair == ["--channel", "lexical"]);
-        let has_model = is_training || matches!(command, "fit-fusion" | "evaluate") && !is_lexical;
+        let has_model = is_training
+            || matches!(command, "fit-fusion" | "evaluate") && !is_lexical
+            || command == "rewrite" && self.args.iter().any(|arg| arg == "--model");
         let device = options.device.iter().filter(|_| has_model).map(|device| ["--device", device]);
         let precision =
             options.precision.iter().filter(|_| command == "train").map(|precision| ["--precision", precision]);

@@ -1,7 +1,9 @@
 //! `souk experiment`: runs a table of experiments. Takes a file of rows and seeds, trains and evaluates each row with
 //! ordinary `souk` commands, and writes tables and figures. Finished commands never run again.
 
+mod arguments;
 mod jobs;
+mod paths;
 mod plan;
 mod results;
 
@@ -9,7 +11,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use self::jobs::{ExperimentPaths, JobOptions, Jobs};
+use self::jobs::{JobOptions, Jobs};
+use self::paths::ExperimentPaths;
 use self::plan::ExperimentPlan;
 use crate::GlobalArgs;
 use crate::output::print;

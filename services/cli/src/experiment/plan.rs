@@ -128,6 +128,10 @@ pub struct ExperimentRow {
     pub depth: Option<usize>,
     /// Query rewrites for BM25; `{data}` expands to the experiment's data folder.
     pub rewrites: Option<PathBuf>,
+    /// Arguments of `souk rewrite`, which rewrites the queries for BM25, such as `["--model", "{ID}"]` with the model of row ID, or
+    /// `["--url", "http://127.0.0.1:8000/v1", "--name", "MODEL"]`.
+    #[serde(default)]
+    pub rewriter: Vec<String>,
     /// Whether to evaluate the row.
     #[serde(default = "yes")]
     pub measure: bool,
@@ -209,8 +213,11 @@ impl ExperimentPlan {
             if row.fit.is_some() && row.kind == RowKind::Model && row.base(self).is_none() {
                 return Err(format!("row `{id}`: `fit` writes into the model's folder, which must be that of a row"));
             }
-            if row.rewrites.is_some() && row.kind != RowKind::Lexical {
-                return Err(format!("row `{id}`: `rewrites` is only for kind lexical"));
+            if (row.rewrites.is_some() || !row.rewriter.is_empty()) && row.kind != RowKind::Lexical {
+                return Err(format!("row `{id}`: `rewrites` and `rewriter` are only for kind lexical"));
+            }
+            if row.rewrites.is_some() && !row.rewriter.is_empty() {
+                return Err(format!("row `{id}` has `rewrites` and `rewriter`: drop one of them"));
             }
             if !seen.insert(id.as_str()) {
                 return Err(format!("two rows have the id `{id}`"));
@@ -292,7 +299,7 @@ impl ExperimentRow {
 
     /// Texts between an opening brace and the next closing one.
     fn placeholders(&self) -> impl Iterator<Item = &str> {
-        let parts = self.set.iter().flat_map(|set| set.split('{').skip(1));
+        let parts = self.set.iter().chain(&self.rewriter).flat_map(|set| set.split('{').skip(1));
         parts.filter_map(|rest| rest.split_once('}')).map(|(name, _)| name)
     }
 
@@ -303,7 +310,7 @@ impl ExperimentRow {
     /// Whether the result depends on the seed.
     pub fn is_seeded(&self, plan: &ExperimentPlan) -> bool {
         match self.kind {
-            RowKind::Lexical => false,
+            RowKind::Lexical => plan.rows(self.needs(plan)).any(|row| row.is_seeded(plan)),
             RowKind::Model => self.base(plan).is_some_and(|row| row.is_seeded(plan)),
             RowKind::Init | RowKind::Train | RowKind::Relevance => true,
         }

@@ -6,7 +6,7 @@ use std::path::Path;
 use souk::error::{Error, Result};
 use souk::report::{Contender, EvaluationRun, ExperimentPage, GroupLog, ResultsTable, TrainingLog};
 
-use super::jobs::ExperimentPaths;
+use super::paths::ExperimentPaths;
 use super::plan::ExperimentPlan;
 
 pub struct Results {

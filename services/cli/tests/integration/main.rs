@@ -16,6 +16,7 @@ mod launch;
 mod power_loss;
 mod relevance;
 mod rewards;
+mod rewrite;
 mod stage;
 mod start;
 mod train;
