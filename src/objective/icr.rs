@@ -33,6 +33,12 @@ pub struct IcrSettings {
     pub every_step: bool,
     /// Global negatives: items drawn from the whole catalogue for each step, shared by all its queries.
     pub global_negatives: usize,
+    /// Split whose judged items of levels 1 and 2 join their query's batch as hard negatives.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub judged_split: Option<String>,
+    /// So many of each query; others come in the next visit.
+    #[serde(skip_serializing_if = "super::is_one")]
+    pub judged: usize,
 }
 
 /// The losses that the penalty compares.
@@ -48,7 +54,15 @@ pub enum Penalty {
 
 impl Default for IcrSettings {
     fn default() -> Self {
-        Self { temperature: 0.02, refinement: 1.0, penalty: Penalty::Batch, every_step: true, global_negatives: 0 }
+        Self {
+            temperature: 0.02,
+            refinement: 1.0,
+            penalty: Penalty::Batch,
+            every_step: true,
+            global_negatives: 0,
+            judged_split: None,
+            judged: 1,
+        }
     }
 }
 
@@ -57,6 +71,9 @@ impl ObjectiveSettings for IcrSettings {
         positive("temperature", self.temperature)?;
         if !self.refinement.is_finite() || self.refinement < 0.0 {
             return Err(Error::config("objective.refinement", format!("is {}: use 0 or more", self.refinement)));
+        }
+        if self.judged == 0 {
+            return Err(Error::config("objective.judged", "is 0: use 1 or more, or leave out objective.judged_split"));
         }
         Ok(())
     }

@@ -45,10 +45,30 @@ pub struct InfoNceSettings {
     pub mistyped: f64,
     /// Split whose judged items join their query's batch.
     pub judged_split: Option<String>,
+    /// The levels of the judged items that join.
+    #[serde(skip_serializing_if = "JudgedLevels::is_all")]
+    pub judged_levels: JudgedLevels,
     /// Judged items of a query in one batch; others come in the next visit.
     pub judged: usize,
     /// w: weight of the order of the judged items; 0: they are negatives only.
     pub list_weight: f64,
+}
+
+/// The levels of judged items.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JudgedLevels {
+    /// All.
+    #[default]
+    All,
+    /// Levels 1 and 2: hard negatives.
+    Rejected,
+}
+
+impl JudgedLevels {
+    fn is_all(&self) -> bool {
+        *self == Self::All
+    }
 }
 
 impl Default for InfoNceSettings {
@@ -62,6 +82,7 @@ impl Default for InfoNceSettings {
             guide: None,
             mistyped: 0.0,
             judged_split: None,
+            judged_levels: JudgedLevels::All,
             judged: 8,
             list_weight: 0.0,
         }
@@ -88,6 +109,11 @@ impl ObjectiveSettings for InfoNceSettings {
         }
         if self.list_weight > 0.0 && self.judged_split.is_none() {
             let problem = "has no effect without objective.judged_split, the split with the judgements";
+            return Err(Error::config("objective.list_weight", problem));
+        }
+        if self.list_weight > 0.0 && self.judged_levels == JudgedLevels::Rejected {
+            let problem =
+                "has no effect with objective.judged_levels = \"rejected\": their order needs items of all levels";
             return Err(Error::config("objective.list_weight", problem));
         }
         if self.judged == 0 {

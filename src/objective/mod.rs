@@ -21,9 +21,9 @@ pub use self::distil::{DistilSettings, DistilTargets};
 pub use self::dpo::DpoSettings;
 pub use self::grace::{ContrastiveRewards, Estimator, GraceSettings, Hard, RationaleVectors, Sides, WrittenTokens};
 pub use self::icr::{IcrSettings, Penalty};
-pub use self::info_nce::InfoNceSettings;
+pub use self::info_nce::{InfoNceSettings, JudgedLevels};
 pub use self::next_token::NextTokenSettings;
-pub use self::pairwise::{MinedSettings, PairwiseSettings};
+pub use self::pairwise::{Losses, MinedSettings, PairwiseSettings};
 pub use self::policy::{clipped_surrogate, entropy, exact_kl, k3_kl, log_softmax};
 pub use self::r_grpo::{CandidateWeights, RGrpoSettings, Support};
 use souk_io::error::{Error, Result};
@@ -166,10 +166,20 @@ pub struct Group<'a> {
     pub reward: &'a Tensor,
     /// `[b, g]`: whether there is a reward.
     pub known: &'a Tensor,
+    /// The components of the reward that have a weight.
+    pub components: &'a [Component],
     /// `[b, p·g]`: log-probabilities under the policy that retrieved them; none: those of the present policy.
     pub old: Option<&'a Tensor>,
     /// `[b, p·n]`: scores of the reference policy.
     pub reference: Option<&'a Tensor>,
+}
+
+/// A component of the rewards.
+pub struct Component {
+    /// Its weight in the fused reward.
+    pub weight: f64,
+    /// `[b, g]`
+    pub value: Tensor,
 }
 
 /// The sum of the losses of this process's queries, and statistics of the policy.

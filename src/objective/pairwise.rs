@@ -4,11 +4,14 @@
 //! ```text
 //! L = (1/|Q|) Σ_q mean over r_i > r_j of −log σ((s(q,d_i) − s(q,d_j)) / τ)
 //! ```
+//!
+//! `r` is the fused reward, or each component has a loss of its own, `Σ_c w_c L_c` with the weights of the reward: the multi-task training
+//! that Retrieval-GRPO's fused reward is meant to replace.
 
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
-use super::{Candidates, Group, GroupLoss, Needs, ObjectiveSettings, Tally, Vectors, cosines, positive};
+use super::{Candidates, Component, Group, GroupLoss, Needs, ObjectiveSettings, Tally, Vectors, cosines, positive};
 use souk_io::error::{Error, Result};
 
 /// Smaller differences of rewards count as ties.
@@ -20,9 +23,29 @@ const SAME: f64 = 1e-6;
 pub struct PairwiseSettings {
     /// τ: temperature of the scores.
     pub temperature: f64,
+    /// One loss over the fused reward, or one for each of its components.
+    #[serde(skip_serializing_if = "Losses::is_fused")]
+    pub losses: Losses,
     /// Mining of hard negatives.
     #[serde(flatten)]
     pub mined: MinedSettings,
+}
+
+/// What a ranking loss compares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Losses {
+    /// The fused reward.
+    #[default]
+    Fused,
+    /// Each component of the reward alone. The sum of the losses has the weights of the reward.
+    Apart,
+}
+
+impl Losses {
+    fn is_fused(&self) -> bool {
+        *self == Self::Fused
+    }
 }
 
 /// Hard negatives: each query's first items under the initial model, judged once before the stage.
@@ -58,7 +81,7 @@ impl MinedSettings {
 
 impl Default for PairwiseSettings {
     fn default() -> Self {
-        Self { temperature: 0.05, mined: MinedSettings::default() }
+        Self { temperature: 0.05, losses: Losses::Fused, mined: MinedSettings::default() }
     }
 }
 
@@ -77,7 +100,20 @@ impl PairwiseSettings {
     /// Sum of the losses of this process's queries.
     pub fn loss(&self, vectors: &Vectors, group: &Group) -> GroupLoss {
         let scores = cosines(vectors.queries, vectors.items).gather(1, group.candidates, false) / self.temperature;
-        over_preferences(&scores, group)
+        if self.losses.is_fused() {
+            return over_preferences(&scores, group);
+        }
+        let of = |Component { weight, value }: &Component| {
+            let alone = over_preferences(&scores, &Group { reward: value, ..*group });
+            GroupLoss { loss: alone.loss * *weight, ..alone }
+        };
+        // a group is flat if no component orders it
+        let sum = |a: GroupLoss, b: GroupLoss| {
+            let flat = a.tally.flat.min(b.tally.flat);
+            GroupLoss { loss: a.loss + b.loss, tally: Tally { flat, ..a.tally } }
+        };
+        let all = group.components.iter().map(of).reduce(sum);
+        all.unwrap_or_else(|| over_preferences(&scores, group))
     }
 }
 

@@ -13,13 +13,13 @@ use super::batch::Batch;
 use super::context::StageContext;
 use super::frozen::FrozenEncoder;
 use super::judge::{AsyncJudge, JudgedCandidates, OwnedQuestion, PendingRewards, Questions};
-use crate::objective::{Group, RGrpoSettings, group_advantages, prefix_cosines};
+use crate::objective::{Component, Group, RGrpoSettings, group_advantages, prefix_cosines};
 use souk_ingest::dataset::TrainingPair;
 use souk_io::beir::DataFolder;
 use souk_io::domain::{Item, normalized_query};
 use souk_io::error::{Error, Result};
 use souk_nn::collective::Collective;
-use souk_reward::{Blend, Reward, RewardSettings};
+use souk_reward::{Blend, Reward, RewardComponent, RewardSettings};
 
 /// The judge, the reference policy, and the ids of queries.
 pub struct JudgeContext {
@@ -33,6 +33,7 @@ pub struct JudgeContext {
 pub struct GroupRewards {
     reward: Tensor,
     known: Tensor,
+    components: Vec<Component>,
 }
 
 /// An item as the judge sees it.
@@ -58,7 +59,17 @@ impl GroupRewards {
         let known: Vec<bool> = rewards.iter().map(Option::is_some).collect();
         let shape = [(rewards.len() / width.max(1)) as i64, width as i64];
         let tensor = |x: Tensor| x.view(shape).to_device(device);
-        Self { reward: tensor(Tensor::from_slice(&totals)), known: tensor(Tensor::from_slice(&known)) }
+        let component = |(component, weight): (RewardComponent, f32)| {
+            let values = rewards.iter().map(|reward| reward.map_or(0.0, |reward| reward.parts[component as usize]));
+            let value = tensor(Tensor::from_slice(&values.collect::<Vec<_>>()));
+            Component { weight: f64::from(weight), value }
+        };
+        let weighted = settings.weights().into_iter().filter(|(_, weight)| *weight > 0.0);
+        Self {
+            components: weighted.map(component).collect(),
+            reward: tensor(Tensor::from_slice(&totals)),
+            known: tensor(Tensor::from_slice(&known)),
+        }
     }
 
     /// `[b, g]`
@@ -72,7 +83,7 @@ impl GroupRewards {
         old: Option<&'a Tensor>,
         reference: Option<&'a Tensor>,
     ) -> Group<'a> {
-        Group { candidates, reward: &self.reward, known: &self.known, old, reference }
+        Group { candidates, reward: &self.reward, known: &self.known, components: &self.components, old, reference }
     }
 }
 

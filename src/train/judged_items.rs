@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::batch::Batch;
 use super::context::StageContext;
 use super::judge_context::query_ids;
+use crate::objective::JudgedLevels;
 use souk_io::beir::DataFolder;
 use souk_io::domain::{Level, normalized_query};
 use souk_io::error::{Error, Result};
@@ -22,8 +23,8 @@ pub struct JudgedItems {
 pub type JudgedPlaces = Vec<Vec<(i64, Level)>>;
 
 impl JudgedItems {
-    /// Reads the judgements of a split, which the setting `setting` names.
-    pub fn open(data: &DataFolder, split: &str, setting: &str) -> Result<Self> {
+    /// Reads the judgements of a split, which the setting `setting` names, as far as they are of `levels`.
+    pub fn open(data: &DataFolder, split: &str, levels: JudgedLevels, setting: &str) -> Result<Self> {
         let file = data.qrels(split);
         if !file.exists() {
             let problem = format!("is `{split}`, but there is no {}: name a split with judgements", file.display());
@@ -32,10 +33,14 @@ impl JudgedItems {
         let mut items: HashMap<String, Vec<(String, Level)>> = HashMap::new();
         for judgement in data.judgements(split)? {
             let judgement = judgement?;
+            if levels == JudgedLevels::Rejected && judgement.level.is_good() {
+                continue;
+            }
             items.entry(judgement.query).or_default().push((judgement.item, judgement.level));
         }
         if items.is_empty() {
-            return Err(Error::config(setting, format!("is `{split}`, which has no judgements")));
+            let which = if levels == JudgedLevels::Rejected { " of level 1 or 2" } else { "" };
+            return Err(Error::config(setting, format!("is `{split}`, which has no judgements{which}")));
         }
         Ok(Self { ids: query_ids(data)?, items })
     }

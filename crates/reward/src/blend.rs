@@ -239,16 +239,30 @@ impl Blend {
 }
 
 impl RewardSettings {
+    /// Whether a reward is more than the weighted sum of its components.
+    pub fn is_reshaped(&self) -> bool {
+        self.clip.is_some() || self.compares_candidates()
+    }
+
+    fn compares_candidates(&self) -> bool {
+        self.quality_baseline != QualityBaseline::None || self.normalize
+    }
+
+    /// Components with their weights.
+    pub fn weights(&self) -> [(RewardComponent, f32); 3] {
+        let weights = [self.relevance, self.quality, self.exclusivity];
+        std::array::from_fn(|at| (RewardComponent::ALL[at], weights[at]))
+    }
+
     /// Weighted sum, clipped and scaled.
     fn total(&self, parts: [f32; 3]) -> f32 {
-        let weights = [self.relevance, self.quality, self.exclusivity];
-        let sum: f32 = parts.iter().zip(weights).map(|(part, weight)| part * weight).sum();
+        let sum: f32 = parts.iter().zip(self.weights()).map(|(part, (_, weight))| part * weight).sum();
         self.clip.map_or(sum, |[low, high]| sum.clamp(low, high)) * self.scale
     }
 
     /// Fuses the rewards of one query's candidates again, where these settings compare candidates with each other.
     pub fn fuse_group(&self, rewards: &mut [Option<Reward>]) {
-        if self.quality_baseline == QualityBaseline::None && !self.normalize {
+        if !self.compares_candidates() {
             return;
         }
         let known: Vec<Reward> = rewards.iter().copied().flatten().collect();

@@ -7,7 +7,7 @@
 use tch::{Device, Kind, Tensor};
 
 use super::Algorithm;
-use crate::objective::{IcrSettings, InfoNceSettings, JudgedTargets, PairTargets, Vectors};
+use crate::objective::{IcrSettings, InfoNceSettings, JudgedLevels, JudgedTargets, PairTargets, Vectors};
 use crate::train::batch::Batch;
 use crate::train::context::{Outcome, StageContext, StepContext};
 use crate::train::frozen::FrozenEncoder;
@@ -71,14 +71,16 @@ enum PairLoss {
 
 impl InfoNce {
     pub fn new(settings: InfoNceSettings, data: &DataFolder, guide: Option<Encoder>) -> Result<Self> {
-        let open = |split: &String| JudgedItems::open(data, split, "objective.judged_split");
-        let judged = settings.judged_split.as_ref().map(open).transpose()?.map(|judged| (judged, settings.judged));
+        let split = settings.judged_split.as_ref();
+        let judged = open_judged(data, split, settings.judged_levels)?.map(|judged| (judged, settings.judged));
         let guide = guide.map(FrozenEncoder::new).transpose()?;
         Ok(Self { mistyped: settings.mistyped, loss: PairLoss::InfoNce(settings), judged, guide })
     }
 
-    pub fn refined(settings: IcrSettings) -> Self {
-        Self { loss: PairLoss::Icr(settings), mistyped: 0.0, judged: None, guide: None }
+    pub fn refined(settings: IcrSettings, data: &DataFolder) -> Result<Self> {
+        let judged = open_judged(data, settings.judged_split.as_ref(), JudgedLevels::Rejected)?;
+        let judged = judged.map(|judged| (judged, settings.judged));
+        Ok(Self { loss: PairLoss::Icr(settings), mistyped: 0.0, judged, guide: None })
     }
 
     /// This process's part of the weighted mean loss over all pairs of the batch.
@@ -115,6 +117,10 @@ impl InfoNce {
         };
         Ok(weighted_sum / total_weight)
     }
+}
+
+fn open_judged(data: &DataFolder, split: Option<&String>, levels: JudgedLevels) -> Result<Option<JudgedItems>> {
+    split.map(|split| JudgedItems::open(data, split, levels, "objective.judged_split")).transpose()
 }
 
 impl Algorithm for InfoNce {

@@ -13,7 +13,7 @@ use tch::Tensor;
 
 use super::{Algorithm, Preparation};
 use crate::candidates::{Bank, BankSearch};
-use crate::objective::{DpoSettings, Group, GroupLoss, MinedSettings, PairwiseSettings, Vectors};
+use crate::objective::{DpoSettings, Group, GroupLoss, Losses, MinedSettings, PairwiseSettings, Vectors};
 use crate::train::batch::Batch;
 use crate::train::catalogue_candidates::{BankSpec, nearest};
 use crate::train::context::{Outcome, StageContext, StepContext, read_queries};
@@ -135,9 +135,14 @@ impl PreferenceLoss {
 }
 
 impl MinedNegatives {
-    pub fn pairwise(settings: PairwiseSettings, judge: JudgeContext) -> Self {
+    pub fn pairwise(settings: PairwiseSettings, judge: JudgeContext) -> Result<Self> {
+        if settings.losses == Losses::Apart && judge.settings().is_reshaped() {
+            let problem = "is \"apart\", but reward.clip, reward.quality_baseline and reward.normalize change the fused reward: \
+                           leave them out";
+            return Err(Error::config("objective.losses", problem));
+        }
         let mined = settings.mined.clone();
-        Self { loss: PreferenceLoss::Pairwise(settings), settings: mined, judge, by_query: BTreeMap::new() }
+        Ok(Self { loss: PreferenceLoss::Pairwise(settings), settings: mined, judge, by_query: BTreeMap::new() })
     }
 
     pub fn dpo(settings: DpoSettings, judge: JudgeContext) -> Self {

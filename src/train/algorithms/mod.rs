@@ -27,7 +27,7 @@ use super::judge_context::JudgeContext;
 use super::judged_items::JudgedItems;
 use super::writer::Writer;
 use super::{FrozenEncoders, StageRewards};
-use crate::objective::Objective;
+use crate::objective::{JudgedLevels, Objective};
 use crate::train::TrainSettings;
 use souk_io::beir::DataFolder;
 use souk_io::error::{Error, Result};
@@ -94,13 +94,14 @@ pub fn build(
     };
     Ok(match objective {
         Objective::InfoNce(settings) => Box::new(InfoNce::new(settings.clone(), data, guide)?),
-        Objective::Icr(settings) => Box::new(InfoNce::refined(settings.clone())),
+        Objective::Icr(settings) => Box::new(InfoNce::refined(settings.clone(), data)?),
         Objective::RGrpo(settings) => {
             let (judge, candidates) = judge(rewards)?;
-            let judged = judged.map(|split| JudgedItems::open(data, &split, "candidates.judged_split")).transpose()?;
+            let open = |split: String| JudgedItems::open(data, &split, JudgedLevels::All, "candidates.judged_split");
+            let judged = judged.map(open).transpose()?;
             Box::new(RGrpo::new(settings.clone(), judge, candidates, judged))
         }
-        Objective::Pairwise(settings) => Box::new(MinedNegatives::pairwise(settings.clone(), judge(rewards)?.0)),
+        Objective::Pairwise(settings) => Box::new(MinedNegatives::pairwise(settings.clone(), judge(rewards)?.0)?),
         Objective::Dpo(settings) => Box::new(MinedNegatives::dpo(settings.clone(), judge(rewards)?.0)),
         Objective::Distil(settings) => Box::new(Distil::new(settings.clone(), data)?),
         Objective::Grace(rule) => {

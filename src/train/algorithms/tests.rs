@@ -3,8 +3,8 @@
 use tch::{Device, Kind, Tensor};
 
 use crate::objective::{
-    CandidateWeights, DpoSettings, Group, GroupLoss, MinedSettings, Objective, PairwiseSettings, RGrpoSettings,
-    Scaling, Support, Vectors, cosines,
+    CandidateWeights, Component, DpoSettings, Group, GroupLoss, Losses, MinedSettings, Objective, PairwiseSettings,
+    RGrpoSettings, Scaling, Support, Vectors, cosines,
 };
 
 /// Three queries, five items, four candidates of each query; one reward is missing, and one query's are all the same.
@@ -46,6 +46,7 @@ impl Case {
             candidates: &self.candidates,
             reward: &self.reward,
             known: &self.known,
+            components: &self.components(),
             old: Some(&self.old),
             reference: Some(&self.reference),
         };
@@ -56,6 +57,11 @@ impl Case {
             Objective::Dpo(settings) => settings.loss(&vectors, &group).unwrap(),
             other => panic!("{other:?} does not learn from groups"),
         }
+    }
+
+    /// Two goals: the reward, and its opposite with half the weight.
+    fn components(&self) -> [Component; 2] {
+        [(1.0, self.reward.copy()), (0.5, -&self.reward)].map(|(weight, value)| Component { weight, value })
     }
 
     fn scores(&self) -> Vec<Vec<f64>> {
@@ -174,7 +180,11 @@ fn gradient(case: &mut Case, rule: &Objective, items: bool) -> Tensor {
 fn gradients_are_those_of_finite_differences() {
     let mined = MinedSettings { depth: 4, group: 4 };
     let mut rules: Vec<Objective> = variants().into_iter().map(Objective::RGrpo).collect();
-    rules.push(Objective::Pairwise(PairwiseSettings { temperature: 0.4, mined: mined.clone() }));
+    rules.push(Objective::Pairwise(PairwiseSettings {
+        temperature: 0.4,
+        mined: mined.clone(),
+        ..PairwiseSettings::default()
+    }));
     rules.push(Objective::Dpo(DpoSettings { temperature: 0.4, beta: 0.5, mined }));
     let mut case = Case::new();
     for rule in rules {
@@ -240,6 +250,7 @@ fn weighted_by_the_policy_the_optimum_is_the_reference_times_the_exponential_of_
                 candidates: &Tensor::arange(4, (Kind::Int64, Device::Cpu)).unsqueeze(0),
                 reward: &Tensor::from_slice(&rewards).unsqueeze(0),
                 known: &known,
+                components: &[],
                 old: None,
                 reference: Some(&reference),
             };
@@ -267,7 +278,11 @@ fn a_permutation_of_the_group_changes_nothing() {
     let order = Tensor::from_slice(&[2_i64, 0, 3, 1]);
     let mined = MinedSettings { depth: 4, group: 4 };
     let mut rules: Vec<Objective> = variants().into_iter().map(Objective::RGrpo).collect();
-    rules.push(Objective::Pairwise(PairwiseSettings { temperature: 0.4, mined: mined.clone() }));
+    rules.push(Objective::Pairwise(PairwiseSettings {
+        temperature: 0.4,
+        mined: mined.clone(),
+        ..PairwiseSettings::default()
+    }));
     rules.push(Objective::Dpo(DpoSettings { temperature: 0.4, beta: 0.5, mined }));
     let before: Vec<f64> = rules.iter().map(|rule| case.loss(rule).loss.double_value(&[])).collect();
     for part in [&mut case.candidates, &mut case.reward, &mut case.known, &mut case.old] {
@@ -325,9 +340,14 @@ fn preferences_are_their_formulas() {
         all
     };
     let mined = MinedSettings { depth: 4, group: 4 };
-    let pairwise = Objective::Pairwise(PairwiseSettings { temperature: 0.4, mined: mined.clone() });
-    let found = case.loss(&pairwise);
-    assert!((found.loss.double_value(&[]) - sum(&|q, d| scores[q][d] / 0.4)).abs() < 1e-4);
+    let pairwise =
+        |losses| case.loss(&Objective::Pairwise(PairwiseSettings { temperature: 0.4, losses, mined: mined.clone() }));
+    let found = pairwise(Losses::Fused);
+    let (wanted, opposite) = (sum(&|q, d| scores[q][d] / 0.4), sum(&|q, d| -scores[q][d] / 0.4));
+    assert!((found.loss.double_value(&[]) - wanted).abs() < 1e-4);
+    assert_eq!((found.tally.groups, found.tally.flat), (3.0, 1.0));
+    let found = pairwise(Losses::Apart);
+    assert!((found.loss.double_value(&[]) - (wanted + 0.5 * opposite)).abs() < 1e-4);
     assert_eq!((found.tally.groups, found.tally.flat), (3.0, 1.0));
     let dpo = Objective::Dpo(DpoSettings { temperature: 0.4, beta: 0.5, mined });
     let gained = |q: usize, d: usize| 0.5 * (scores[q][d] - f64::from(reference[q][d])) / 0.4;

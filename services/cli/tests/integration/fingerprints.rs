@@ -31,7 +31,7 @@ struct Golden {
 }
 
 /// Runs: name, base model, number of processes, settings.
-const RUNS: [(&str, &str, usize, &[&str]); 12] = [
+const RUNS: [(&str, &str, usize, &[&str]); 14] = [
     ("info_nce", "bert", 1, INFO_NCE),
     ("info_nce_two_processes", "bert", 2, INFO_NCE),
     ("info_nce_lora_dropout", "bert", 1, LORA),
@@ -39,8 +39,10 @@ const RUNS: [(&str, &str, usize, &[&str]); 12] = [
     ("r_grpo_two_processes", "bert", 2, R_GRPO),
     ("r_grpo_lookahead", "bert", 1, R_GRPO_LOOKAHEAD),
     ("pairwise", "bert", 1, PAIRWISE),
+    ("pairwise_apart", "bert", 1, PAIRWISE_APART),
     ("dpo", "bert", 1, DPO),
     ("icr", "writer", 1, ICR),
+    ("icr_hard_negatives", "writer", 1, ICR_HARD),
     ("grace", "writer", 1, GRACE),
     ("grace_dapo_two_processes", "writer", 2, GRACE_DAPO),
     ("next_token", "writer", 1, NEXT_TOKEN),
@@ -81,9 +83,17 @@ const R_GRPO_LOOKAHEAD: &[&str] = &[
     "train.checkpoint_steps=1",
 ];
 const PAIRWISE: &[&str] = &["objective.type=pairwise", "objective.depth=12", "objective.group=6"];
+const PAIRWISE_APART: &[&str] = &[
+    "objective.type=pairwise",
+    "objective.depth=12",
+    "objective.group=6",
+    "objective.losses=apart",
+    "reward.quality=0.5",
+];
 const DPO: &[&str] = &["objective.type=dpo", "objective.depth=12", "objective.group=6"];
 const ICR: &[&str] =
     &["objective.type=icr", "objective.penalty=pair", "encoder.refine.steps=3", "objective.global_negatives=5"];
+const ICR_HARD: &[&str] = &["objective.type=icr", "encoder.refine.steps=3", "objective.judged_split=train"];
 const GRACE: &[&str] = &[
     "objective.type=grace",
     "objective.temperature=10.0",

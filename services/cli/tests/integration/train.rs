@@ -186,6 +186,20 @@ fn judged_items_join_the_batch_and_are_learned_in_order() {
         2,
         &["objective.judged_split", "no.tsv"],
     );
+    // the item of level 4 is the pair's own, so that the others are what joins
+    let some = |out: &str, more: &[&str]| {
+        run_ok(&mut train(
+            home.path(),
+            out,
+            &[&["objective.judged_split=judged", "objective.judged=3"], more].concat(),
+        ));
+        losses(&home.path().join(out))
+    };
+    let (all, rejected) = (some("all", &[]), some("rejected", &["objective.judged_levels=rejected"]));
+    assert!(all.iter().zip(&rejected).all(|(a, b)| (a - b).abs() < 1e-3), "{all:?} {rejected:?}");
+    assert!(texts(&home.path().join("rejected")) > texts(&plain));
+    let none = ["objective.judged_split=train", "objective.judged_levels=rejected"];
+    assert_fails(&mut train(home.path(), "unset", &none), 2, &["no judgements of level 1 or 2"]);
     // batches in which no query has a judged item
     fs::write(home.path().join("data/qrels/one.tsv"), "q7\td7\t4\nq7\td13\t1\n").unwrap();
     let one_query = ["objective.judged_split=one", "objective.list_weight=1"];
