@@ -77,14 +77,18 @@ async fn a_change_of_price_encodes_nothing() {
     let home = shop();
     let replica = replica(home.path(), "a", &[]).await;
     write(&replica, "PUT /items", json!({"items": [{"id": "new", "title": "green canoe"}]})).await;
-    let before = num_encoded();
-    for price in 0..5 {
+    // other tests of this process encode, too, but not all the time
+    let mut is_quiet = false;
+    for price in 0..20 {
+        let before = num_encoded();
         write(&replica, "PATCH /items/new", json!({"price": price})).await;
         write(&replica, "PATCH /items/i3", json!({"price": price})).await;
         let same_text = json!({"id": "i4", "title": "oak lamp number 4", "text": "for a desk", "price": price});
         write(&replica, "PUT /items", json!({"items": [same_text]})).await;
+        is_quiet |= num_encoded() == before;
     }
-    assert_eq!(num_encoded(), before);
+    assert!(is_quiet, "every change of a price encodes");
+    let before = num_encoded();
     write(&replica, "PATCH /items/new", json!({"title": "red canoe"})).await;
     assert!(num_encoded() > before);
     replica.stop().await;
