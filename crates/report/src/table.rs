@@ -98,7 +98,8 @@ impl ResultsTable {
 
     fn note(&self) -> String {
         let seeds = self.rows.iter().map(|row| row.num_seeds).max().unwrap_or(1);
-        let of_seeds = format!("Means over {seeds} seeds, 95 % intervals over queries.");
+        let means = if seeds == 1 { "One seed".to_owned() } else { format!("Means over {seeds} seeds") };
+        let of_seeds = format!("{means}, 95 % intervals over queries.");
         match &self.against {
             Some(name) => format!(
                 "{of_seeds} Below, the difference to {name}; * where both paired tests find it below 0.05 after Holm's \

@@ -85,6 +85,11 @@ impl RewriteCommand {
             return Err(Error::input(format!("--out {}: exists: name a new file", self.out.display())).into());
         }
         let config = globals.load(self.model.changes())?;
+        if self.url.is_none() && config.model.path.is_none() {
+            return Err(
+                Error::input("name a language model: --url URL --name MODEL, or --model DIR for a decoder").into()
+            );
+        }
         let queries = self.queries()?;
         let progress = ProgressDisplay::start("queries", Some(queries.len() as u64));
         let rewrites = match (&self.url, &self.name) {

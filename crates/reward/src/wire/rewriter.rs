@@ -2,6 +2,7 @@
 //! Retrieval-GRPO paper).
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -39,13 +40,15 @@ pub struct Rewriter {
     http: Http,
     settings: RewriterSettings,
     prompt: Prompt,
+    /// Whether an outage has been reported since the last answer.
+    is_reported: AtomicBool,
 }
 
 impl Rewriter {
     pub fn open(settings: RewriterSettings) -> Result<Self> {
         let http = Http::open(&settings.url, Openai::ROUTE, settings.key_env.as_deref())?;
         let prompt = Prompt::open_rewriting(settings.prompt.as_deref())?;
-        Ok(Self { http, settings, prompt })
+        Ok(Self { http, settings, prompt, is_reported: AtomicBool::new(false) })
     }
 
     /// All that a rewrite depends on, besides the query.
@@ -65,14 +68,19 @@ impl Rewriter {
         loop {
             let answered = self.http.post(&question, self.settings.timeout).and_then(answer::read_text);
             let Failure { kind, problem, retry_after } = match answered {
-                Ok(text) => return Ok(Ok(text)),
+                Ok(text) => {
+                    self.is_reported.store(false, Ordering::Relaxed);
+                    return Ok(Ok(text));
+                }
                 Err(failure) => failure,
             };
             let left = self.settings.patience.saturating_sub(begun.elapsed());
             match kind {
                 FailureKind::Refused => return Ok(Err(problem)),
                 FailureKind::Passing if !left.is_zero() => {
-                    tracing::warn!("waiting for the model that rewrites queries: {}: {problem}", self.http.url());
+                    if !self.is_reported.swap(true, Ordering::Relaxed) {
+                        tracing::warn!("waiting for the model that rewrites queries: {}: {problem}", self.http.url());
+                    }
                     thread::sleep(retry_after.unwrap_or(backoff.next_pause()).min(left));
                 }
                 FailureKind::Fatal => return Err(Error::config(self.http.url(), problem)),

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use souk_testing::fake_judge::{FakeJudge, JudgeReply, ReceivedRequest};
@@ -31,8 +32,12 @@ fn query(seen: &ReceivedRequest) -> String {
     serde_json::from_str::<Value>(data).unwrap()["query"].as_str().unwrap().to_owned()
 }
 
+fn answer(content: &str, reason: &str) -> Value {
+    json!({"choices": [{"message": {"content": content}, "finish_reason": reason}]})
+}
+
 fn said(content: &str, reason: &str) -> JudgeReply {
-    JudgeReply::Json(json!({"choices": [{"message": {"content": content}, "finish_reason": reason}]}))
+    JudgeReply::Json(answer(content, reason))
 }
 
 fn written(home: &Path) -> BTreeMap<String, String> {
@@ -48,8 +53,10 @@ fn written(home: &Path) -> BTreeMap<String, String> {
 fn a_chat_model_rewrites_every_query_that_it_does_not_refuse() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
-    let server = FakeJudge::start(|_, seen| match query(seen).as_str() {
-        "cheap desk 0" => said("<think>a desk, number 0", "length"),
+    let server = FakeJudge::start(|number, seen| match query(seen).as_str() {
+        // long enough for the others to ask
+        query if number < 3 => JudgeReply::Late(Duration::from_millis(500), answer(query, "stop")),
+        "cheap pipe 9" => said("<think>a pipe, number 9", "length"),
         query => said(&format!("<think>cheap is no word of a title</think>\n\n\"{} number\"\nBye", query), "stop"),
     });
     let (code, text) = rewrite(home.path(), &server.url(), &["--key-env", "SHOP_KEY", "--concurrency", "3"]);
@@ -57,7 +64,7 @@ fn a_chat_model_rewrites_every_query_that_it_does_not_refuse() {
     assert!(text.contains("rewrote 119 of 120") && text.contains("1 keep their words"), "{text}");
     assert!(text.contains("raise --max-tokens"), "{text}");
     let rewrites = written(home.path());
-    assert_eq!((rewrites.len(), rewrites.get("q0cheap")), (119, None));
+    assert_eq!((rewrites.len(), rewrites.get("q9cheap")), (119, None));
     assert_eq!(rewrites["q7"], "lamp 7 number");
     let seen = server.seen();
     assert!(seen.iter().all(|seen| seen.headers.contains("bearer open-sesame") && seen.body["model"] == "m"));
@@ -191,5 +198,10 @@ fn a_model_that_writes_nothing_is_named() {
     let model = crate::stage::model();
     let args = ["rewrite", "--data", "data", "--split", "train", "--out", "rewrites.jsonl", "--model"];
     let (code, text) = souk(home.path(), &[&args[..], &[model.to_str().unwrap()]].concat());
-    assert!(code == Some(2) && !home.path().join("rewrites.jsonl").exists(), "{text}");
+    assert!(code == Some(2) && text.contains("use a decoder"), "{text}");
+    let (code, text) = souk(home.path(), &args[..args.len() - 1]);
+    assert!(code == Some(2) && text.contains("--url URL --name MODEL"), "{text}");
+    let (code, text) = rewrite(home.path(), "http://127.0.0.1:1/v1", &["--timeout-seconds", "1"]);
+    assert!(code == Some(1) && text.matches("waiting for the model").count() == 1, "{code:?} {text}");
+    assert!(!home.path().join("rewrites.jsonl").exists());
 }
