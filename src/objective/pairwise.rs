@@ -31,7 +31,7 @@ pub struct PairwiseSettings {
     pub mined: MinedSettings,
 }
 
-/// What a ranking loss compares.
+/// The rewards that a ranking loss compares.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Losses {

@@ -206,7 +206,7 @@ fn read_unfinished(file: &Path) -> Result<BTreeMap<String, String>> {
     Ok(known)
 }
 
-/// What a decoder answers to each query.
+/// A decoder's answer to each query.
 fn by_decoder(config: &Config, queries: &[Query], progress: &ProgressDisplay) -> Result<Rewrites> {
     let encoder = config.open_encoder()?;
     encoder.check_generates(true)?;

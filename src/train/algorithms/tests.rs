@@ -185,6 +185,7 @@ fn gradients_are_those_of_finite_differences() {
         mined: mined.clone(),
         ..PairwiseSettings::default()
     }));
+    rules.push(Objective::Pairwise(PairwiseSettings { temperature: 0.4, losses: Losses::Apart, mined: mined.clone() }));
     rules.push(Objective::Dpo(DpoSettings { temperature: 0.4, beta: 0.5, mined }));
     let mut case = Case::new();
     for rule in rules {
