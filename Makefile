@@ -1,7 +1,7 @@
 # Every target runs scripts/setup.sh first, which is fast once everything is installed.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full test lint bench soak chaos golden nccl services-up services-down clean-cache
+.PHONY: help setup demo demo-full test lint wheel dist bench soak chaos golden nccl services-up services-down clean-cache
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -20,6 +20,12 @@ test: setup ## run all tests, with real servers; the last line is the total; SOU
 
 lint: setup ## check format, clippy, licences and advisories of dependencies, shell scripts, docker/
 	@scripts/lint.sh
+
+wheel: ## build a wheel for pip, in target/dist (or DIST=DIR); the package torch brings libtorch
+	@scripts/dist.sh wheel
+
+dist: ## build the wheel, and a tarball that contains libtorch, with checksums and a bill of materials, in target/dist
+	@scripts/dist.sh tarball wheel
 
 bench: setup ## benchmark Souk against alternatives (scripts/bench.sh STAGE for one); downloads several GB of Python packages
 	@scripts/bench.sh

@@ -1,5 +1,5 @@
-//! Finds the libtorch to run with, from the environment and the build folder, and checks its version. Errors list the places
-//! searched and what to do. Reads files only; loads no library.
+//! Finds the libtorch to run with, from the environment, the folder that Souk is installed in, and the build folder, and checks its
+//! version. Errors list the places searched and what to do. Reads files only; loads no library.
 
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 pub type Environment = HashMap<OsString, OsString>;
 
 const VERSION: &str = "2.11.0";
+const PACKAGE: &str = "the Python environment of this program";
+const ARCHIVE: &str = "the archive of this program";
 const LIBRARY: &str = if cfg!(target_os = "macos") { "libtorch_cpu.dylib" } else { "libtorch_cpu.so" };
 
 #[derive(Debug)]
@@ -30,7 +32,8 @@ impl fmt::Display for Problem {
                 for folder in looked_at {
                     writeln!(f, "    {}", folder.display())?;
                 }
-                write!(f, "  Run `make setup`, or set LIBTORCH to the folder of libtorch {VERSION}.")
+                writeln!(f, "  Installed with pip: run `pip install torch=={VERSION}` in the same environment.")?;
+                write!(f, "  Otherwise run `make setup`, or set LIBTORCH to the folder of libtorch {VERSION}.")
             }
             Self::NoLibrary { folder, named_by } => {
                 writeln!(f, "{} has no lib/{LIBRARY}, so it is no libtorch", folder.display())?;
@@ -49,16 +52,21 @@ impl fmt::Display for Problem {
 }
 
 fn remedy(named_by: &str) -> String {
-    if named_by.starts_with("LIBTORCH") {
+    if named_by == PACKAGE {
+        format!("Run `pip install torch=={VERSION}` there, or set LIBTORCH to the folder of libtorch {VERSION}.")
+    } else if named_by == ARCHIVE {
+        "Unpack Souk's archive again.".to_owned()
+    } else if named_by.starts_with("LIBTORCH") {
         format!("Let {named_by} lead to libtorch {VERSION}, or unset it and run `make setup`.")
     } else {
         format!("Delete it and run `make setup`, or set LIBTORCH to the folder of libtorch {VERSION}.")
     }
 }
 
-/// The user's setting, even if it is wrong; else the first existing folder of the build's and the cache's.
+/// The user's setting, even if it is wrong; else the first existing folder of: beside `program`, the build's, the cache's.
 pub fn choose(
     environment: &Environment,
+    program: Option<&Path>,
     built_with: Option<&str>,
     ask_python: impl FnOnce(bool) -> io::Result<PathBuf>,
 ) -> Result<PathBuf, Problem> {
@@ -72,15 +80,33 @@ pub fn choose(
         return checked(folder, "LIBTORCH_USE_PYTORCH", any_version);
     }
     let mut looked_at = Vec::new();
+    let beside = program.map(beside).unwrap_or_default();
     let built_with = built_with.map(|folder| (PathBuf::from(folder), "the build of this program"));
     let cached = cache(environment).map(|cache| (cache.join(format!("libtorch-{VERSION}/torch")), "Souk's cache"));
-    for (folder, named_by) in built_with.into_iter().chain(cached) {
+    for (folder, named_by) in beside.into_iter().chain(built_with).chain(cached) {
         if folder.exists() {
             return checked(folder, named_by, any_version);
         }
         looked_at.push(folder);
     }
     Err(Problem::Nowhere { looked_at })
+}
+
+/// PREFIX/bin/souk: the libtorch of Souk's archive, and the package torch of each Python below PREFIX.
+fn beside(program: &Path) -> Vec<(PathBuf, &'static str)> {
+    let Some(prefix) = program.parent().and_then(Path::parent) else { return Vec::new() };
+    let mut folders = vec![(prefix.join("libtorch/torch"), ARCHIVE)];
+    let pythons = fs::read_dir(prefix.join("lib")).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut pythons: Vec<_> = pythons.filter(|path| is_python(path)).collect();
+    pythons.sort();
+    for python in pythons {
+        folders.extend(["site-packages/torch", "dist-packages/torch"].map(|torch| (python.join(torch), PACKAGE)));
+    }
+    folders
+}
+
+fn is_python(folder: &Path) -> bool {
+    folder.file_name().is_some_and(|name| name.to_string_lossy().starts_with("python3"))
 }
 
 fn checked(folder: PathBuf, named_by: &'static str, any_version: bool) -> Result<PathBuf, Problem> {
@@ -159,7 +185,7 @@ mod tests {
         let cache = ("XDG_CACHE_HOME", place.path().to_str().unwrap());
 
         let chosen = |variables: &[_], built_with| {
-            choose(&environment(variables), built_with, |_| Ok(python.clone().into())).unwrap()
+            choose(&environment(variables), None, built_with, |_| Ok(python.clone().into())).unwrap()
         };
         let all = [("LIBTORCH", own.as_str()), ("LIBTORCH_USE_PYTORCH", "1"), cache];
         assert_eq!(chosen(&all, Some(&built)), Path::new(&own));
@@ -170,15 +196,32 @@ mod tests {
     }
 
     #[test]
+    fn a_program_that_is_installed_uses_the_libtorch_of_its_environment() {
+        let place = tempfile::tempdir().unwrap();
+        let (env, built) = (place.path().join("env"), install(&place.path().join("built"), PYTHON_WHEEL));
+        let chosen = || choose(&environment(&[]), Some(&env.join("bin/souk")), Some(&built), no_python);
+        assert_eq!(chosen().unwrap(), Path::new(&built));
+        let package = install(&env.join("lib/python3.11/site-packages/torch"), PYTHON_WHEEL);
+        assert_eq!(chosen().unwrap(), Path::new(&package));
+        let archive = install(&env.join("libtorch/torch"), PYTHON_WHEEL);
+        assert_eq!(chosen().unwrap(), Path::new(&archive));
+
+        fs::remove_dir_all(env.join("libtorch")).unwrap();
+        install(&env.join("lib/python3.11/site-packages/torch"), OLD_WHEEL);
+        let message = chosen().unwrap_err().to_string();
+        assert!(message.contains("2.10.1") && message.contains("pip install torch==2.11.0"), "{message}");
+    }
+
+    #[test]
     fn a_wrong_version_is_named_with_its_folder_and_the_needed_one() {
         let place = tempfile::tempdir().unwrap();
         let folder = install(place.path(), OLD_WHEEL);
-        let message = choose(&environment(&[("LIBTORCH", &folder)]), None, no_python).unwrap_err().to_string();
+        let message = choose(&environment(&[("LIBTORCH", &folder)]), None, None, no_python).unwrap_err().to_string();
         for part in [&folder, "2.10.1", "2.11.0", "LIBTORCH"] {
             assert!(message.contains(part), "{part} is missing in: {message}");
         }
         let bypass = environment(&[("LIBTORCH", &folder), ("LIBTORCH_BYPASS_VERSION_CHECK", "1")]);
-        assert!(choose(&bypass, None, no_python).is_ok());
+        assert!(choose(&bypass, None, None, no_python).is_ok());
     }
 
     #[test]
@@ -196,7 +239,7 @@ mod tests {
         for (files, fits) in installs {
             let place = tempfile::tempdir().unwrap();
             let folder = install(place.path(), files);
-            let chosen = choose(&environment(&[("LIBTORCH", &folder)]), None, no_python);
+            let chosen = choose(&environment(&[("LIBTORCH", &folder)]), None, None, no_python);
             assert_eq!(chosen.is_ok(), fits, "{files:?} gave {chosen:?}");
         }
     }
@@ -206,13 +249,13 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         install(&place.path().join("libtorch-2.11.0/torch"), PYTHON_WHEEL);
         let variables = [("LIBTORCH", "/nowhere"), ("SOUK_CACHE", place.path().to_str().unwrap())];
-        let problem = choose(&environment(&variables), None, no_python).unwrap_err();
+        let problem = choose(&environment(&variables), None, None, no_python).unwrap_err();
         assert!(matches!(problem, Problem::NoLibrary { named_by: "LIBTORCH", .. }), "{problem}");
     }
 
     #[test]
     fn nothing_found_says_where_it_looked() {
-        let message = choose(&environment(&[("HOME", "/h")]), Some("/gone"), no_python).unwrap_err().to_string();
+        let message = choose(&environment(&[("HOME", "/h")]), None, Some("/gone"), no_python).unwrap_err().to_string();
         for part in ["/gone", "/h/.cache/souk/libtorch-2.11.0/torch", "make setup"] {
             assert!(message.contains(part), "{part} is missing in: {message}");
         }

@@ -18,7 +18,9 @@ const CONFIGURATION: u8 = 2;
 
 fn main() -> ExitCode {
     let environment = std::env::vars_os().collect();
-    let problem = match libtorch::choose(&environment, option_env!("SOUK_BUILT_WITH_LIBTORCH"), python::torch_folder) {
+    let program = std::env::current_exe().ok();
+    let built_with = option_env!("SOUK_BUILT_WITH_LIBTORCH");
+    let problem = match libtorch::choose(&environment, program.as_deref(), built_with, python::torch_folder) {
         Ok(folder) => become_engine(&folder, environment.get(OsStr::new(LIBRARY_PATH))),
         Err(problem) => problem.to_string(),
     };

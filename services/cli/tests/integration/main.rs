@@ -3,6 +3,7 @@
 
 mod backup;
 mod commands;
+mod dist;
 mod doctor;
 mod documents;
 mod evaluate;
