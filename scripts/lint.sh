@@ -16,6 +16,7 @@ main() {
     check_dependencies
     check_scripts
     check_manifests
+    check_configs
     echo "lint: nothing to complain about"
 }
 
@@ -78,6 +79,19 @@ check_manifests() {
     stage "kubernetes" "$bin/kubernetes-validate" --strict --quiet --no-warn docker/kubernetes/*.yaml
     stage "yaml" "$python" -c 'import sys, yaml; [list(yaml.safe_load_all(open(file))) for file in sys.argv[1:]]' \
         docker/*/*.y*ml
+}
+
+# The schema is compared with an independent validator's reading of it. Files of experiments have another format.
+check_configs() {
+    local python configs=() config
+    if ! python=$(scripts/python.sh scripts/manifests.txt); then
+        echo "skipped: configs/: check-jsonschema could not be installed"
+        return
+    fi
+    for config in configs/*.toml; do
+        [[ $config == configs/experiment-* ]] || configs+=("$config")
+    done
+    stage "configs" "$(dirname "$python")/check-jsonschema" --quiet --schemafile docs/configuration.schema.json "${configs[@]}"
 }
 
 install_shellcheck() {

@@ -3,6 +3,7 @@
 
 mod catalogue;
 mod change;
+pub mod explain;
 mod judges;
 mod log;
 mod model;
@@ -17,6 +18,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
@@ -47,7 +49,7 @@ use souk_serving::index::IndexSettings;
 use souk_serving::search::{ModelLoader, SearchSettings, ServiceDeps, VersionModels};
 
 /// Every section of a configuration file.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
     /// `[model]`: which model, on which device, in which precision.

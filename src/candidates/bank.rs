@@ -3,6 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
@@ -15,10 +16,10 @@ use souk_nn::encoder::unit;
 const BLOCK: i64 = 1 << 24;
 
 /// Search method of a bank.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum BankSearch {
-    /// The cheaper method, by [`BankSearch::cheaper`].
+    /// The cheaper of the two, by the number of items and queries.
     #[default]
     Auto,
     /// Brute force: one matrix product, then top-k.

@@ -5,6 +5,7 @@
 mod bank;
 mod hnsw;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
@@ -12,7 +13,7 @@ pub use self::bank::{Bank, BankSearch, Nearest};
 use souk_io::error::{Error, Result};
 
 /// The `[candidates]` section: where Retrieval-GRPO finds the items it trains on.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CandidateSettings {
     /// The batch alone, or the whole catalogue too.
@@ -28,7 +29,7 @@ pub struct CandidateSettings {
 }
 
 /// Source of candidates.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CandidateSource {
     /// The batch: items of all pairs of all processes, and the random items drawn with them.

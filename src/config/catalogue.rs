@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use souk_ingest::log::kafka::CatalogueTopic;
@@ -12,7 +13,7 @@ use super::log::LogConfig;
 use super::shared_ledger::{LedgerStream, SharedLedger};
 
 /// The stream of catalogue changes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CatalogueConfig {
     /// Compacted Kafka topic with one partition, at the brokers of `[log]`; it is created if it is missing. Without it the

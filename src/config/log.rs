@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use souk_ingest::log::file::{FileSettings, FileSource};
@@ -11,7 +12,7 @@ use souk_ingest::log::{LogSource, OnGap, Resume};
 use souk_io::error::{Error, Result};
 
 /// Source of the search log.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogConfig {
     /// Files of UBI 1.3 records, one JSON object on each line.

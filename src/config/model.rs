@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Cuda, Device};
 
@@ -10,7 +11,7 @@ use souk_nn::backbone::Precision;
 use souk_nn::collective::Rendezvous;
 
 /// The `[model]` section.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ModelConfig {
     /// A folder, or a hub name such as `sentence-transformers/all-MiniLM-L6-v2`.

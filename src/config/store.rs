@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use souk_cache::{Cache, open_cache};
@@ -11,7 +12,7 @@ use souk_io::error::Result;
 use souk_store::{Ledger, SqlLedger};
 
 /// The ledger's database and the cache.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StoreConfig {
     /// `sqlite:PATH` or `postgres://USER@HOST/DATABASE`; the password may come in PGPASSWORD.

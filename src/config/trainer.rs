@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use souk_io::error::{Error, Result};
@@ -10,7 +11,7 @@ use souk_io::tls::Tls;
 use souk_report::GateSettings;
 
 /// The `[trainer]` section.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrainerSettings {
     /// Address and port of /status, /metrics, /healthz and /readyz.
@@ -29,26 +30,32 @@ pub struct TrainerSettings {
     /// Data folder: the catalogue, and the judgements that candidates are evaluated on. Examples from the log are written to it.
     pub data: Option<PathBuf>,
     /// When a stage runs, unless it has a pace of its own.
+    #[schemars(extend("x-reloaded" = true))]
     pub pace: Pace,
     /// The stages of a round, in order.
+    #[schemars(extend("x-reloaded" = true))]
     pub stage: Vec<StageSettings>,
     /// When a candidate is better than the served model.
+    #[schemars(extend("x-reloaded" = true))]
     pub gate: GateSettings,
     /// Models kept on disk beside those that are served, offered, or a target of rollback.
+    #[schemars(extend("x-reloaded" = true))]
     pub keep: usize,
     /// Retention of examples in days, by the log's own time; 0 keeps all.
+    #[schemars(extend("x-reloaded" = true))]
     pub keep_days: f64,
     /// Object store for models that passed the gate, for services on other machines, such as `s3://BUCKET/models`. By default
     /// services read them from `state`.
     pub publish: Option<String>,
     /// Seconds to wait for a candidate that passed its gate to be served, before the next round begins.
+    #[schemars(extend("x-reloaded" = true))]
     pub adopt_seconds: u64,
     /// Thresholds of alarms.
     pub alarms: Alarms,
 }
 
 /// When a stage runs: once there are enough new examples, or after some time if there are a few.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Pace {
     /// New examples after which the stage runs.
@@ -62,7 +69,7 @@ pub struct Pace {
 }
 
 /// One stage of a round: a configuration as `souk train` takes it, on top of the trainer's own.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct StageSettings {
     /// Name of the stage: letters, digits, - and _.
@@ -76,7 +83,7 @@ pub struct StageSettings {
 }
 
 /// Thresholds of alarms. 0 turns an alarm off.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Alarms {
     /// Seconds without a message from the log.
@@ -90,6 +97,22 @@ pub struct Alarms {
     /// Batches of a stage that may be skipped because their loss is not finite, and returns to the last checkpoint because a weight
     /// is not finite.
     pub max_diverged: u64,
+}
+
+impl TrainerSettings {
+    /// The settings after the file was changed to `read` while the trainer runs. Those that are marked `x-reloaded` apply to the next round,
+    /// the others after a restart.
+    pub fn reloaded(&self, read: &Self) -> Self {
+        Self {
+            stage: read.stage.clone(),
+            pace: read.pace.clone(),
+            gate: read.gate.clone(),
+            keep: read.keep,
+            keep_days: read.keep_days,
+            adopt_seconds: read.adopt_seconds,
+            ..self.clone()
+        }
+    }
 }
 
 impl Default for TrainerSettings {

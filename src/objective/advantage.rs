@@ -2,6 +2,7 @@
 //! or the difference alone (`mean`, GRACE). A deviation below `min_std` counts as `min_std`, so that small differences of a judge with
 //! continuous scores do not become large advantages. Missing rewards are left out of mean and deviation, and have an advantage of 0.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
@@ -9,7 +10,7 @@ use tch::{Kind, Tensor};
 const EPSILON: f64 = 1e-6;
 
 /// Scaling of advantages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Scaling {
     /// Divides by the population standard deviation of the group.

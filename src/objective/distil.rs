@@ -11,6 +11,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
@@ -18,7 +19,7 @@ use super::{Needs, ObjectiveSettings, Vectors, matryoshka, positive};
 use souk_io::error::{Error, Result};
 
 /// Settings of distillation.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DistilSettings {
     /// TREC run with the hits of all training queries, such as `run.trec` of `souk evaluate --split train`.

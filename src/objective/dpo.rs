@@ -6,6 +6,7 @@
 //!
 //! The normaliser of the policy is the same for both items of a pair and cancels, whatever the support.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::pairwise::{MinedSettings, over_preferences};
@@ -13,7 +14,7 @@ use super::{Group, GroupLoss, Needs, ObjectiveSettings, Vectors, cosines, positi
 use souk_io::error::{Error, Result};
 
 /// Settings of DPO.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct DpoSettings {
     /// τ, the temperature of the softmax.

@@ -10,6 +10,7 @@
 //! other queries, as the published training does for texts without negatives. The paper divides by τ = 10 "to sharpen", and the published
 //! training by 0.1, which is the default. KL is Schulman's k3 estimate on each token of the rationales; the paper has none.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
@@ -20,7 +21,7 @@ use souk_io::error::{Error, Result};
 use souk_nn::backbone::Sampling;
 
 /// Settings of GRACE.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GraceSettings {
     /// K: rationales per positive.
@@ -58,7 +59,7 @@ pub struct GraceSettings {
 }
 
 /// Which texts of a pair get rationales.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Sides {
     /// Items, as in the paper.
@@ -82,7 +83,7 @@ impl Sides {
 }
 
 /// Vectors that `R_hard` compares.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Hard {
     /// The query and the others' positives, as in the paper.
@@ -93,7 +94,7 @@ pub enum Hard {
 }
 
 /// Baseline of the rewards, and averaging within a step.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Estimator {
     /// Mean of the group.

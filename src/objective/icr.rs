@@ -9,6 +9,7 @@
 //! losses, as in the published training. The penalty of each pair (`penalty = "pair"`) never vanishes for pairs that are solved, because
 //! d log L = dL / L.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
@@ -20,7 +21,7 @@ use souk_io::error::{Error, Result};
 const LEAST: f64 = 1e-6;
 
 /// Settings of iterative contrastive refinement.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct IcrSettings {
     /// τ
@@ -42,7 +43,7 @@ pub struct IcrSettings {
 }
 
 /// The losses that the penalty compares.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Penalty {
     /// The batch's means.

@@ -16,6 +16,7 @@
 //! L + w · Σ_d −g(d)/Σg · log  exp(s(q,d)/τ) / Σ_{d'∈judged} exp(s(q,d')/τ)
 //! ```
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
@@ -23,7 +24,7 @@ use super::{JudgedTargets, Needs, ObjectiveSettings, PairTargets, Vectors, cosin
 use souk_io::error::{Error, Result};
 
 /// Settings of InfoNCE.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct InfoNceSettings {
     /// τ
@@ -55,7 +56,7 @@ pub struct InfoNceSettings {
 }
 
 /// The levels of judged items.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum JudgedLevels {
     /// All.

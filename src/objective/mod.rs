@@ -13,6 +13,7 @@ mod pairwise;
 mod policy;
 mod r_grpo;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
@@ -39,7 +40,7 @@ pub(crate) fn is_one(number: &usize) -> bool {
 }
 
 /// Which objective, with its settings. The defaults of each are the vetted ones.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Objective {
     /// Supervised: InfoNCE with in-batch and global negatives.

@@ -1,13 +1,14 @@
 //! Language modelling: −log π of every next token, averaged over tokens. Turns a decoder initialised from scratch into a writer
 //! of catalogue text, the starting point of GRACE and GIRCSE, and measures perplexity on held-out items.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Needs, ObjectiveSettings};
 use souk_io::error::{Error, Result};
 
 /// Settings of language modelling.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NextTokenSettings {
     /// Completion to learn after an item's text, and alternately after a query that it answers (or its title, if `train.pairs`

@@ -8,6 +8,7 @@
 //! `r` is the fused reward, or each component has a loss of its own, `Σ_c w_c L_c` with the weights of the reward: the multi-task training
 //! that Retrieval-GRPO's fused reward is meant to replace.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
@@ -18,7 +19,7 @@ use souk_io::error::{Error, Result};
 const SAME: f64 = 1e-6;
 
 /// Settings of the pairwise ranking loss.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PairwiseSettings {
     /// τ: temperature of the scores.
@@ -32,7 +33,7 @@ pub struct PairwiseSettings {
 }
 
 /// The rewards that a ranking loss compares.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Losses {
     /// The fused reward.
@@ -49,7 +50,7 @@ impl Losses {
 }
 
 /// Hard negatives: each query's first items under the initial model, judged once before the stage.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MinedSettings {
     /// Number of items judged per query.

@@ -1,12 +1,13 @@
 //! Settings of Retrieval-GRPO. The formula (eq. 7) and the step are in `train::algorithms::r_grpo`.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{Candidates, Needs, ObjectiveSettings, Scaling, matryoshka, positive};
 use souk_io::error::{Error, Result};
 
 /// Settings of Retrieval-GRPO; the defaults are the paper's, which has no `min_std`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RGrpoSettings {
     /// τ, as in the supervised stage.
@@ -35,7 +36,7 @@ pub struct RGrpoSettings {
 }
 
 /// The set of items that the policy picks from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Support {
     /// Every item of the gathered batch.
@@ -46,7 +47,7 @@ pub enum Support {
 }
 
 /// Weight of each candidate in the loss.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum CandidateWeights {
     /// 1/G, as in the paper. A candidate that the policy hardly ever picks is moved like any other, and the KL divergence hardly holds it.

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::writer::WriterSettings;
@@ -15,7 +16,7 @@ use souk_nn::optimizer::OptimizerSettings;
 pub const MAX_PAIRS: usize = 1 << 22;
 
 /// Settings of a stage, whatever its objective.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrainSettings {
     /// Random seed.

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -23,7 +24,7 @@ const MAX_PROMPTS: usize = 64;
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
 /// A server with OpenAI's `/completions` that accepts tokens, such as vLLM.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct WriterSettings {
     /// For example `http://127.0.0.1:8000/v1`.

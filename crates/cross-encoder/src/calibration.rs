@@ -1,6 +1,7 @@
 //! Calibrates a model on pairs it was not trained on: the temperature and cutpoints that maximise the likelihood of the judged
 //! levels, the thresholds that maximise agreement with them, and the calibration error (ECE) of P(Good).
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::agreement::place;
@@ -15,7 +16,7 @@ const RANGE: (f64, f64) = (0.02, 50.0);
 const ROUNDS: usize = 30;
 
 /// Objective of the choice of thresholds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Choice {
     /// Maximise the pairs with the judged level.

@@ -4,6 +4,7 @@
 //! `ordinal`: one output s and three rising cutpoints θ, P(level > k) = σ((s − θ_k)/T); `four_way`: a softmax over four
 //! outputs. The loss is the negative log-probability of the judged level at T = 1.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
@@ -21,7 +22,7 @@ const INIT_STD: f64 = 0.02;
 const CUTPOINTS: &str = "ordinal.cutpoints";
 
 /// Loss of the relevance model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Loss {
     /// Ordinal: levels are steps on one scale.

@@ -23,6 +23,7 @@ mod train;
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::agreement::Agreement;
@@ -46,7 +47,7 @@ use souk_nn::optimizer::OptimizerSettings;
 use souk_nn::worker::Limits;
 
 /// Settings of a relevance model: training and serving.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RelevanceSettings {
     /// Random seed.
@@ -59,6 +60,7 @@ pub struct RelevanceSettings {
     pub random_negatives: usize,
     /// Unjudged hits of BM25 per query, drawn from the first 100, that are added as L1: a model that reranks hits must tell them apart.
     pub lexical_negatives: usize,
+    /// Loss of a pair.
     pub loss: Loss,
     /// Weight of a listwise softmax over the pairs of a query, added to the loss of their levels; 0: pairs are learned one by one. For a
     /// model that reranks hits.
@@ -79,9 +81,11 @@ pub struct RelevanceSettings {
     pub block_pairs: usize,
     /// Default: the dropout in the model's configuration.
     pub dropout: bool,
+    /// AdamW and its schedule.
     pub optimizer: OptimizerSettings,
     /// Objective of the choice of thresholds.
     pub thresholds: Choice,
+    /// `souk relevance serve`.
     pub serve: ServeSettings,
 }
 
@@ -135,7 +139,7 @@ impl RelevanceSettings {
 }
 
 /// Settings of the relevance service.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ServeSettings {
     /// Address and port.
@@ -157,6 +161,7 @@ pub struct ServeSettings {
     pub max_requests: usize,
     /// Seconds that a request's body may take to arrive.
     pub body_seconds: u64,
+    /// Batch and queue sizes of the model's thread.
     pub worker: Limits,
 }
 

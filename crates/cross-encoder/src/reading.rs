@@ -2,6 +2,7 @@
 //! `sides` pools each text separately, after each has attended to the other, and passes both means, their product and their
 //! distance to the head, so a retriever's backbone is useful from the first step.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
@@ -9,12 +10,16 @@ use super::reader::PairText;
 use souk_io::error::{Error, Result};
 use souk_nn::encoder::{Pooling, Spans};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Reading {
+    /// The first token.
     Cls,
+    /// The last token.
     LastToken,
+    /// Mean of all tokens.
     Mean,
+    /// The mean of each text, their product and their distance.
     Sides,
 }
 

@@ -3,6 +3,7 @@
 
 use std::fmt;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize, Serializer};
 
 /// URL parameters that are never secret.
@@ -23,7 +24,7 @@ const HARMLESS: [&str; 13] = [
 ];
 
 /// URL that may hold a password. `Display`, `Debug` and `Serialize` write the password as `***`.
-#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Address(String);
 

@@ -6,6 +6,7 @@ use std::fmt;
 use std::mem;
 use std::str::FromStr;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -16,7 +17,7 @@ use crate::error::Error;
 /// Words separated by white space, of letters and `{field}`s. A field is `title`, `text`, `_id` or any other key of an item. Lists
 /// and objects are shown as their values, separated by spaces. A word whose fields are all missing or empty is left out, with the
 /// letters in it: `by:{brand}`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct ItemText {
     words: Vec<Vec<Part>>,

@@ -20,6 +20,7 @@ mod words;
 use std::path::Path;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tantivy::directory::RamDirectory;
 use tantivy::index::InvertedIndexReader;
@@ -50,7 +51,7 @@ pub fn terms(text: &str) -> Vec<String> {
 
 /// Options of scoring. The defaults are best for product titles, which are short and seldom repeat a word
 /// (`docs/decisions/0024-lexical-defaults.md`).
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct LexicalOptions {
     /// Saturation of term frequency, 0 to 100: the lower, the less repeated terms count.

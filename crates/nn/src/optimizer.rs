@@ -4,18 +4,21 @@
 use std::collections::BTreeMap;
 use std::f64::consts::PI;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use souk_native::{AdamW, Moments, fused_adamw};
 use tch::{Kind, Tensor};
 
 use souk_io::error::{Error, Result};
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct OptimizerSettings {
     /// Peak learning rate, reached after the warm-up.
     pub learning_rate: f64,
+    /// AdamW's β₁ and β₂.
     pub betas: [f64; 2],
+    /// AdamW's ε.
     pub epsilon: f64,
     /// Weight decay; not applied to tensors with one dimension (biases and norms).
     pub weight_decay: f64,

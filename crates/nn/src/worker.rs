@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::Device;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -37,7 +38,7 @@ pub trait Model: Send + 'static {
     fn device(&self) -> Device;
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
     /// Token budget of one batch; a longer text is a batch of its own. Default: 1,024 on a CPU, 16,384 on a GPU.

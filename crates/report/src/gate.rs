@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::compare::{ComparisonRow, RunComparison};
@@ -11,7 +12,7 @@ use super::run::{EvaluationRun, OVERALL};
 use souk_io::error::{Error, Result};
 
 /// Gate settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GateSettings {
     /// Where judgements come from.
@@ -37,7 +38,7 @@ pub struct GateSettings {
     pub max_exposure: f64,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum GateSource {
     /// `qrels/SPLIT.tsv` of the data folder, for each of the splits.
@@ -47,7 +48,7 @@ pub enum GateSource {
     Log,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Gain {
     /// No improvement required.

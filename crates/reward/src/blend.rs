@@ -13,6 +13,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::exclusivity::{Exclusivity, ExclusivityKind};
@@ -21,15 +22,16 @@ use souk_io::domain::Level;
 use souk_io::error::{Error, Result};
 use souk_lexical::Lexical;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct RewardSettings {
-    /// w_rel
+    /// w_rel: weight of relevance.
     pub relevance: f32,
-    /// w_q: the catalogue's field `quality`, else what `souk judgements --quality` derived from the log, else 0.5.
+    /// w_q: weight of quality. It is the catalogue's field `quality`, else what `souk judgements --quality` derived from the log, else 0.5.
     pub quality: f32,
-    /// w_x
+    /// w_x: weight of exclusivity.
     pub exclusivity: f32,
+    /// When exclusivity counts.
     pub exclusivity_kind: ExclusivityKind,
     /// Number of lexical hits that posterior exclusivity compares with.
     pub exclusivity_depth: usize,
@@ -66,7 +68,7 @@ const MIN_DEVIATION: f32 = 1e-6;
 const NEUTRAL_QUALITY: f32 = 0.5;
 
 /// Baseline that is subtracted from an item's quality.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum QualityBaseline {
     /// None: the quality itself is rewarded, and with it the levels that have items of high quality.
@@ -83,11 +85,14 @@ impl QualityBaseline {
 }
 
 /// Component of a reward.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RewardComponent {
+    /// By the judge.
     Relevance,
+    /// The item's quality.
     Quality,
+    /// Whether other channels miss the item.
     Exclusivity,
 }
 

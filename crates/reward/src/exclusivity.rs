@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::Candidate;
 use souk_io::error::Result;
 use souk_lexical::Lexical;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ExclusivityKind {
     /// 1 minus the IDF-weighted fraction of the query's terms that the item contains.

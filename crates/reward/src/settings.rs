@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -20,24 +21,30 @@ pub use super::resilient::JudgeLimits;
 pub use super::wire::RerankShape;
 
 /// Judge configuration.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Judge {
     /// Oracle of a simulated shop.
     Oracle {},
+    /// Judgements in the data folder.
     Qrels(QrelsJudge),
     /// Relevance model in this process.
     Model(ModelJudge),
+    /// Judgements in the data folder; a relevance model for pairs that have none.
     KnownElseModel(KnownElseModelJudge),
+    /// Souk's relevance service.
     Souk(SoukJudge),
+    /// Chat model behind an OpenAI-compatible API.
     Openai(OpenaiJudge),
+    /// Reranker behind an API.
     Rerank(RerankJudge),
 }
 
 /// Judgements in the data folder.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct QrelsJudge {
+    /// Split of the judgements.
     pub split: String,
 }
 
@@ -49,9 +56,10 @@ impl Default for QrelsJudge {
 
 /// Folder written by `souk relevance train`, or a model whose hybrid search is a judge (`souk fit-fusion --as-judge`). It reads texts, so
 /// it has a verdict on every pair.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ModelJudge {
+    /// Folder written by `souk relevance train`, or a model whose hybrid search is a judge (`souk fit-fusion --as-judge`).
     pub path: PathBuf,
     /// Tokens per forward pass; verdicts do not depend on it.
     #[serde(default = "batch_tokens")]
@@ -70,22 +78,24 @@ impl ModelJudge {
 }
 
 /// Judgements in the data folder, and a relevance model in this process for the pairs that have none.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct KnownElseModelJudge {
     /// Split of the judgements.
     #[serde(default = "train_split")]
     pub split: String,
-    /// As in `ModelJudge`.
+    /// Folder of the model, as for `type = "model"`.
     pub path: PathBuf,
+    /// Tokens per forward pass; verdicts do not depend on it.
     #[serde(default = "batch_tokens")]
     pub batch_tokens: usize,
+    /// Judge in int8, about twice as fast; only on a CPU with VNNI.
     #[serde(default)]
     pub int8: bool,
 }
 
 /// Souk's relevance service.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SoukJudge {
     /// For example `http://127.0.0.1:8090`.
@@ -98,16 +108,18 @@ pub struct SoukJudge {
     /// Items per request.
     #[serde(default = "batch")]
     pub batch: usize,
+    /// Timeouts, retries and concurrency.
     #[serde(default)]
     pub limits: JudgeLimits,
 }
 
 /// Chat model behind an OpenAI-compatible API.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct OpenaiJudge {
     /// For example `http://127.0.0.1:8000/v1`.
     pub url: Address,
+    /// Name of the model in requests.
     pub model: String,
     /// Environment variable with the API key.
     #[serde(default)]
@@ -133,17 +145,20 @@ pub struct OpenaiJudge {
     /// Additional request fields, such as `chat_template_kwargs = { enable_thinking = false }`.
     #[serde(default)]
     pub body: Map<String, Value>,
+    /// Timeouts, retries and concurrency.
     #[serde(default)]
     pub limits: JudgeLimits,
 }
 
 /// Reranker.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RerankJudge {
     /// For example `http://127.0.0.1:8081` or `https://api.cohere.com/v2`.
     pub url: Address,
+    /// Format of requests and answers.
     pub shape: RerankShape,
+    /// Name of the model in requests.
     pub model: String,
     /// Environment variable with the API key.
     #[serde(default)]
@@ -154,6 +169,7 @@ pub struct RerankJudge {
     /// Items per request.
     #[serde(default = "batch")]
     pub batch: usize,
+    /// Timeouts, retries and concurrency.
     #[serde(default)]
     pub limits: JudgeLimits,
 }

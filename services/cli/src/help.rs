@@ -7,13 +7,14 @@ use crate::output::print;
 use crate::{GlobalArgs, Souk};
 
 /// Commands by task, in the order in which a newcomer needs them.
-const GROUPS: [(&str, &[&str]); 6] = [
+const GROUPS: [(&str, &[&str]); 7] = [
     ("Your shop", &["start"]),
     ("Data", &["import", "market", "ingest", "produce", "items sync", "db migrate"]),
     ("Models", &["init", "train", "relevance train", "average", "fit-fusion", "launch", "plan", "export"]),
     ("Vectors and search", &["embed", "index", "search"]),
     ("Measuring", &["judgements", "rewrite", "evaluate", "compare", "experiment"]),
     ("Services", &["serve", "trainer", "relevance serve", "backup", "restore", "doctor"]),
+    ("Settings", &["config explain", "config show", "config schema"]),
 ];
 
 /// The command line with its grouped help.

@@ -4,6 +4,7 @@
 mod average;
 mod backup;
 mod compare;
+mod config;
 mod db;
 mod doctor;
 mod embed;
@@ -116,6 +117,7 @@ enum Command {
     Average(average::AverageCommand),
     Backup(backup::BackupCommand),
     Compare(compare::CompareCommand),
+    Config(config::ConfigCommand),
     Db(db::DbCommand),
     Doctor(doctor::DoctorCommand),
     Embed(embed::EmbedCommand),
@@ -156,6 +158,7 @@ fn main() -> ExitCode {
         Some(Command::Average(command)) => command.run(globals),
         Some(Command::Backup(command)) => command.run(globals),
         Some(Command::Compare(command)) => command.run(globals),
+        Some(Command::Config(command)) => command.run(globals),
         Some(Command::Db(command)) => command.run(globals),
         Some(Command::Doctor(command)) => command.run(globals),
         Some(Command::Embed(command)) => command.run(globals),

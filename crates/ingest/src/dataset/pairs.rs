@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::EXAMPLES_FOLDER;
@@ -19,12 +20,13 @@ use souk_io::held_out::HeldOut;
 use souk_io::shuffle::Order;
 
 /// Source of the training pairs of a data folder.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum PairSource {
     /// Examples if `souk ingest` wrote some, else judgements.
     #[default]
     Auto,
+    /// Examples that `souk ingest` wrote.
     Examples,
     /// The Good pairs of `qrels/SPLIT.tsv`.
     Qrels,

@@ -1,5 +1,6 @@
 //! Settings of an ingest: when to commit, and how to join.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::join::Window;
@@ -7,14 +8,18 @@ use super::strength::Strength;
 use souk_io::error::{Error, Result};
 
 /// Commit intervals and join settings.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct IngestSettings {
+    /// Messages of the log after which a commit is written.
     pub commit_messages: u64,
+    /// Seconds after which a commit is written.
     pub commit_seconds: u64,
     /// Longest log time of a commit, in hours, so that an old log that is read at once can still be divided by time.
     pub commit_log_hours: f64,
+    /// How long an event waits for its query.
     pub window: Window,
+    /// Weights of shoppers' actions.
     pub strength: Strength,
 }
 

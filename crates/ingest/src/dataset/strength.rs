@@ -3,16 +3,20 @@
 //! `strength = weight(action) · min(1 / p(position), cap)` with the examination probability `p(k) = k^-η`
 //! (clipped inverse propensity weights; Joachims, Swaminathan and Schnabel 2017, section 4).
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use souk_io::error::{Error, Result};
 use souk_io::ubi::Action;
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Strength {
+    /// Weight of a click.
     pub click: f32,
+    /// Weight of an item put into the cart.
     pub add_to_cart: f32,
+    /// Weight of a purchase.
     pub purchase: f32,
     /// η: 0 disables the correction; with 1, position 10 is assumed to be examined a tenth as often as position 1.
     pub position_bias: f32,

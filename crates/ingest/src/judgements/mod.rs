@@ -13,6 +13,7 @@ mod quality;
 mod searches;
 mod slices;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::period::Period;
@@ -28,12 +29,13 @@ pub use self::quality::ItemQuality;
 pub use self::searches::LogCounts;
 
 /// Settings of judgements from the log.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct JudgementSettings {
-    /// Fraction of the searches in the newest days, which become the split `test`; and of those before, `dev`. Whole days are
-    /// taken until the fraction is reached. 0: no such split.
+    /// Fraction of the searches in the newest days, which become the split `test`. Whole days are taken until the fraction is
+    /// reached. 0: no such split.
     pub test: f64,
+    /// Fraction of the searches before those of `test`, which becomes the split `dev`.
     pub dev: f64,
     /// Number of times that an item must have been shown for a query before not being chosen says anything.
     pub min_impressions: u32,
@@ -45,8 +47,9 @@ pub struct JudgementSettings {
     pub prior_clicks: f64,
     /// Assumed position bias η: position k is looked at k^-η times as often as the first.
     pub position_bias: f64,
-    /// Rates from which an item is L3 and L4, in multiples of the average rate.
+    /// Rate from which an item is L3, in multiples of the average rate.
     pub good: f64,
+    /// Rate from which an item is L4, in multiples of the average rate.
     pub best: f64,
 }
 

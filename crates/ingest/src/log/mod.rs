@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use souk_io::error::{Error, Result};
@@ -185,7 +186,7 @@ pub trait LogSource: Send {
 }
 
 /// Policy for unread messages that no longer exist: deleted by a topic's retention, or with a rotated file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OnGap {
     /// Stop with an error.

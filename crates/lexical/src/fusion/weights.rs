@@ -1,5 +1,6 @@
 //! Settings of hybrid search: whether a search is hybrid, and how its channels are fused.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{FeatureWeights, ModelFusion};
@@ -12,10 +13,12 @@ const TERMS: FeatureWeights =
     FeatureWeights { dense: 0.0, lexical: 0.0, overlap: 0.5, trigrams: 0.7, missing_numbers: -0.2, translation: 0.0 };
 
 /// Weights of the channels and of the terms. The default is both channels alone.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Weights {
+    /// Weight of the cosine.
     pub dense: f32,
+    /// Weight of BM25.
     pub lexical: f32,
     /// Weight of how well an item's text matches the query's terms, letters and numbers.
     pub terms: f32,
@@ -25,11 +28,12 @@ pub struct Weights {
 }
 
 /// Whether a search is hybrid, and with which weights.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "expected true, false, or weights: {\"dense\": 1, \"lexical\": 1, \"terms\": 1}")]
 pub enum Hybrid {
     /// True: with the weights that were fitted to the model, else with the default ones.
     Enabled(bool),
+    /// True, with these weights.
     Weighted(Weights),
 }
 

@@ -2,6 +2,7 @@
 //! one or more linear layers with the same input (query, key and value; gate and up). On the CPU they are one matrix product,
 //! fused with the operation after it: always when frozen, and in training where that is faster than libtorch's products.
 
+use schemars::JsonSchema;
 use std::cell::{Ref, RefCell};
 
 use souk_native::{Activation, Autocast, Epilogue, NativeResult, Norm, PackedLinear, TrainedLinear};
@@ -11,10 +12,12 @@ use super::weights::{Init, Parameters};
 use souk_io::error::{Error, Result};
 
 /// Numeric precision of a model on its device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Precision {
+    /// 32-bit floats.
     F32,
+    /// bfloat16: GPUs, and CPUs with AVX512_BF16 or AMX.
     Bf16,
     /// int8 weights (scaled per output) and activations (scaled per token); CPU only, f32 between matrix products.
     Int8,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tch::Tensor;
@@ -22,11 +23,14 @@ pub const FILES: [&str; 2] = [CONFIG, WEIGHTS];
 const ROOT: &str = "base_model.model.";
 
 /// Hyperparameters of an adapter, independent of the model.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Lora {
+    /// Rank of the adapter.
     pub rank: i64,
+    /// The adapter is scaled by alpha / rank.
     pub alpha: f64,
+    /// Dropout on the adapter's input.
     #[serde(default)]
     pub dropout: f64,
     /// Name suffixes of the linear layers to adapt, such as `q_proj`.

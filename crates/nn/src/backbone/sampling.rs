@@ -3,6 +3,7 @@
 //!
 //! Sampled tokens depend on the seed, the text's index and the step, never on the rest of the batch.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
@@ -11,7 +12,7 @@ use souk_io::error::{Error, Result};
 use souk_io::splitmix::mix;
 
 /// Sampling settings.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Sampling {
     /// Maximum number of tokens per continuation, the end token included; set by the caller.
@@ -23,6 +24,7 @@ pub struct Sampling {
     pub top_k: i64,
     /// Nucleus sampling: samples among the most likely tokens whose probabilities add up to `top_p`.
     pub top_p: f64,
+    /// Random seed.
     pub seed: u64,
     /// Index of the first text, if the texts are part of a larger list.
     #[serde(skip)]

@@ -180,6 +180,11 @@ impl Tokenizer {
         Ok(!self.encoding(text)?.get_overflowing().is_empty())
     }
 
+    /// Maximum number of tokens of a text; none without truncation.
+    pub fn max_tokens(&self) -> Option<usize> {
+        self.inner.get_truncation().map(|truncation| truncation.max_length)
+    }
+
     fn encoding(&self, text: &str) -> Result<Encoding> {
         let encoding = if self.lowercase {
             self.inner.encode_fast(text.to_lowercase(), true)

@@ -11,6 +11,7 @@ mod solo;
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::Tensor;
 
@@ -43,7 +44,7 @@ pub trait Collective: Send {
     fn check(&self) -> Result<()>;
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct CollectiveSettings {
     /// `gloo` or `nccl`. Gloo copies CUDA tensors through the host; NCCL needs one GPU per process.
@@ -55,10 +56,12 @@ pub struct CollectiveSettings {
     pub interface: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
+    /// TCP, on any device.
     Gloo,
+    /// Between GPUs.
     Nccl,
 }
 

@@ -17,6 +17,7 @@ mod worker;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Device, Kind, Tensor};
 
@@ -41,14 +42,16 @@ use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
 
 /// Settings that override those of the model's folder.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Overrides {
+    /// How the tokens become one vector. Default: the folder's.
     pub pooling: Option<Pooling>,
     /// Maximum tokens per text; longer texts are truncated.
     pub max_tokens: Option<usize>,
     /// Keeps the first dimensions of a vector, normalised again (Matryoshka).
     pub dimensions: Option<i64>,
+    /// Whether vectors have length 1. Default: the folder's.
     pub normalize: Option<bool>,
     /// Causal (true) or bidirectional (false) attention of a decoder. Default: the folder's `is_causal`, or causal.
     pub causal: Option<bool>,
@@ -174,6 +177,11 @@ impl Reader {
             return Err(Error::input("the text has no tokens: this model's tokenizer adds none to an empty text"));
         }
         Ok(Text { ids, skip: prompt.skip })
+    }
+
+    /// Maximum number of tokens of a text; longer ones are truncated.
+    pub fn max_tokens(&self) -> Option<usize> {
+        self.chat.as_ref().map(|(_, max_tokens)| *max_tokens).or_else(|| self.tokenizer.max_tokens())
     }
 
     /// Whether a text would be truncated.

@@ -1,16 +1,21 @@
 //! Pooling: one vector per text from the hidden states of its packed tokens. Prompt tokens may be excluded; packed tokens
 //! have no padding.
 
+use schemars::JsonSchema;
 use tch::{Device, Kind, Tensor};
 
 use souk_io::error::Result;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Pooling {
+    /// Mean of all tokens.
     Mean,
+    /// The first token.
     Cls,
+    /// The last token.
     LastToken,
+    /// Maximum of each dimension.
     Max,
     /// Mean over the penultimate layer.
     PenultimateMean,

@@ -1,6 +1,7 @@
 //! GRACE (eq. 1 to 3): the model generates a rationale for a text, and the vector is the mean over text and rationale,
 //! without the instruction. Decoding is greedy, so the vector is a function of the text.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
@@ -8,7 +9,7 @@ use super::{Encoder, Text};
 use crate::backbone::{Continuation, ForwardPass, Sampling, Tokens};
 use souk_io::error::{Error, Result};
 
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Rationale {
     /// Instruction before every text. Default: the folder's, or none.

@@ -7,6 +7,7 @@
 //! Takes texts as tokens, returns `z_1..z_K`. Every step is differentiable. Never samples: the same text gives the same
 //! vectors.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
@@ -14,7 +15,7 @@ use crate::backbone::{Backbone, ForwardPass, KvCache, Layout, Padding, Tokens};
 use souk_io::error::{Error, Result};
 
 /// Settings of the soft tokens. Shape letters: b texts, l tokens of the longest, k soft tokens, d width, v vocabulary.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Refine {
     /// K: number of soft tokens; may be higher than in training. Default: the folder's, or 5.

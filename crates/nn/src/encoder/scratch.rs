@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tch::{Device, Kind};
@@ -17,16 +18,21 @@ use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
 
 /// Configuration of a new model.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Scratch {
+    /// Seed of the weights.
     pub seed: u64,
     /// Maximum vocabulary of the new tokenizer.
     pub vocab: usize,
+    /// How the tokens become one vector.
     pub pooling: Pooling,
+    /// Maximum tokens per text.
     pub max_tokens: usize,
+    /// Text before every query.
     #[serde(default)]
     pub query_prompt: String,
+    /// Text before every item.
     #[serde(default)]
     pub item_prompt: String,
     /// Hub `config.json` as TOML; `vocab_size` is filled in.

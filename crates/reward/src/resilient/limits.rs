@@ -3,12 +3,13 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use souk_io::error::{Error, Result};
 
 /// Concurrency, timeouts and retries of a remote judge.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct JudgeLimits {
     /// Concurrent requests per call.

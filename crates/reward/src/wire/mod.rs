@@ -13,6 +13,7 @@ pub(super) mod tests;
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use http::Http;
@@ -85,7 +86,7 @@ impl Failure {
 }
 
 /// Minimum scores of L2, L3 and L4.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(transparent)]
 pub struct Thresholds(pub [f32; 3]);
 

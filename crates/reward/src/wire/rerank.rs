@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -10,10 +11,12 @@ use super::{Failure, Http, JudgeClient, JudgeResult, MAX_CHARS, Thresholds, begi
 use crate::Question;
 
 /// Format of requests and answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RerankShape {
+    /// `/rerank` of Hugging Face's text-embeddings-inference.
     Tei,
+    /// `/rerank` of Cohere's API, version 2.
     Cohere,
 }
 

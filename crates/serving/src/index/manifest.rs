@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use souk_io::atomic_dir::fsync;
@@ -15,7 +16,7 @@ const MANIFEST: &str = "manifest.json";
 const FORMAT: u32 = 2;
 
 /// Search method of an index.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum IndexKind {
     /// `exact` for few items, `hnsw` for more.
@@ -27,9 +28,10 @@ pub enum IndexKind {
     Hnsw,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct IndexSettings {
+    /// Kind of index.
     #[serde(rename = "type")]
     pub kind: IndexKind,
     /// Links of a new node in the HNSW graph (M).

@@ -3,26 +3,30 @@
 
 use std::collections::HashSet;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use souk_io::error::{Error, Result};
 
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Experiment {
+    /// Name in the event log and in reports.
     pub name: String,
+    /// A/B test or interleaving.
     #[serde(rename = "type")]
     pub kind: ExperimentKind,
-    /// Channels, named as in /compare.
+    /// A channel, named as in /compare.
     pub left: String,
+    /// The other channel.
     pub right: String,
     /// Fraction of shoppers in the experiment; the others see the served version.
     #[serde(default = "all")]
     pub share: f64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ExperimentKind {
     /// A/B test: half see left, half see right.

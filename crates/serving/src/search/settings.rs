@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -12,7 +13,7 @@ use souk_io::error::{Error, Result};
 use souk_io::tls::Tls;
 use souk_lexical::{Hybrid, LexicalOptions};
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SearchSettings {
     /// Address and port.
@@ -47,9 +48,11 @@ pub struct SearchSettings {
     pub rerank: Rerank,
     /// Trainer's folder with steps.jsonl, for the curves in the console.
     pub training: Option<PathBuf>,
+    /// Online experiments between channels.
     pub experiments: Vec<Experiment>,
     /// Where searches, votes and clicks are logged for the trainer.
     pub events: Events,
+    /// Limits of one request, and of concurrent requests.
     pub bounds: Bounds,
     /// Serve versions that a trainer offers after passing its gate.
     pub adopt: bool,
@@ -61,8 +64,9 @@ pub struct SearchSettings {
     pub recall: f64,
     /// Recall below which a new index is an error.
     pub min_recall: f64,
-    /// Seconds between checks of the registry, and of the index's recall; 0 disables them.
+    /// Seconds between checks of the registry; 0 disables them.
     pub registry_seconds: u64,
+    /// Seconds between checks of the index's recall; 0 disables them.
     pub recall_seconds: u64,
     /// Fraction of changed items that triggers a new snapshot in the background.
     pub rebuild_share: f64,
@@ -71,16 +75,19 @@ pub struct SearchSettings {
 }
 
 /// Whether the first hits are reranked: `true`, `false`, or how many.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "expected true, false, or how many hits: {\"depth\": 20}")]
 pub enum Rerank {
+    /// True: as many as the reranker was fitted for.
     Enabled(bool),
+    /// So many.
     First(RerankDepth),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RerankDepth {
+    /// Number of hits.
     #[serde(deserialize_with = "whole")]
     depth: usize,
 }
@@ -118,7 +125,7 @@ impl Rerank {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum IndexBackend {
     /// In this process, from files in `state`.
@@ -134,25 +141,30 @@ impl Default for IndexBackend {
 }
 
 /// Event log: a file, or a topic of the brokers in [log].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Events {
+    /// A file.
     pub path: Option<PathBuf>,
+    /// A topic of the brokers in [log].
     pub topic: Option<String>,
     /// Application name in UBI events.
     pub application: String,
 }
 
 /// Limits of one request, and of concurrent requests.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Bounds {
-    /// Maximum hits per page, and maximum offset.
+    /// Maximum hits per page.
     pub max_hits: usize,
+    /// Maximum offset of a page.
     pub max_offset: usize,
-    /// Maximum characters of a text, texts per embedding request, and items per write.
+    /// Maximum characters of a text.
     pub max_text: usize,
+    /// Maximum texts per embedding request.
     pub max_texts: usize,
+    /// Maximum items per write.
     pub max_items: usize,
     /// Maximum bytes of a request.
     pub max_bytes: usize,

@@ -18,6 +18,7 @@ mod power_loss;
 mod relevance;
 mod rewards;
 mod rewrite;
+mod settings;
 mod stage;
 mod start;
 mod train;

@@ -15,7 +15,7 @@ use souk::backbone::hub;
 use souk::backoff::Backoff;
 use souk::beir::DataFolder;
 use souk::catalogue_stream::CatalogueStream;
-use souk::config::{Config, StageSettings, TrainerSettings};
+use souk::config::{Config, StageSettings};
 use souk::dataset::{EXAMPLES_FOLDER, ExampleCounts, Extent, Span, prune};
 use souk::objects::Objects;
 use souk::report::GateSource;
@@ -147,17 +147,7 @@ impl RoundLoop {
         );
         if let Ok(read) = read {
             tracing::warn!("reloaded the settings of rounds; other changes take effect at the next start");
-            // state folder, data and alarms stay
-            let trainer = TrainerSettings {
-                stage: read.trainer.stage.clone(),
-                pace: read.trainer.pace.clone(),
-                gate: read.trainer.gate.clone(),
-                keep: read.trainer.keep,
-                keep_days: read.trainer.keep_days,
-                adopt_seconds: read.trainer.adopt_seconds,
-                ..self.config.trainer.clone()
-            };
-            self.config.trainer = trainer;
+            self.config.trainer = self.config.trainer.reloaded(&read.trainer);
         }
     }
 

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::{BuildHasherDefault, Hasher};
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::seen::SeenKeys;
@@ -31,7 +32,7 @@ const NUM_TICKS: usize = 3;
 const MAX_PAYLOAD_BYTES: usize = 64 << 10;
 
 /// Bounds of a lane's memory.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Window {
     /// Maximum distance in minutes of log time between a query and its events, in either direction.

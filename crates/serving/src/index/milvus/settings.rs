@@ -1,5 +1,6 @@
 //! Settings of a Milvus server: checks them and derives names and addresses. Never shows a password.
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use souk_io::address::Address;
@@ -8,7 +9,7 @@ use souk_io::error::{Error, Result};
 /// Milvus' maximum length of a name.
 const MAX_NAME: usize = 255;
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MilvusSettings {
     /// `http://HOST:PORT`, or `https://HOST:PORT` for TLS; credentials go before the host: `USER:PASSWORD@` or
