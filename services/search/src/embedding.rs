@@ -11,11 +11,14 @@ use souk::search::{Bounds, OpenGeneration};
 use souk_http::{Fault, json_body, read};
 
 use crate::SearchService;
+use crate::about::{SERVED, find};
 use crate::limits::is_longer;
 use crate::shapes::{
     EmbedRequest, Embedding, EmbeddingsAnswer, EmbeddingsRequest, EncodingFormat, ErrorResponses, PromptName,
     TextInput, Usage, Vector,
 };
+
+const VERSION_HEADER: &str = "souk-version";
 
 /// Embed texts, in TEI's format
 #[utoipa::path(post, path = "/embed", tag = "embedding", request_body = EmbedRequest,
@@ -30,7 +33,7 @@ async fn embed_texts(service: &SearchService, request: EmbedRequest) -> Result<R
         let problem = "is false, which is not supported: this index stores unit vectors";
         return Err(Fault::unprocessable("normalize", problem));
     }
-    let generation = service.serving.served();
+    let generation = find(service, request.model.as_deref().unwrap_or(SERVED)).await?;
     let (texts, kind) = (request.inputs.into_checked("inputs", &service.settings().bounds)?, kind(request.prompt_name));
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     if request.truncate == Some(false)
@@ -41,7 +44,16 @@ async fn embed_texts(service: &SearchService, request: EmbedRequest) -> Result<R
             "is too long for the model, and `truncate` is false: shorten it",
         ));
     }
-    Ok(json_body(&vectors(&generation, &texts, kind, request.dimensions).await?))
+    let body = json_body(&vectors(&generation, &texts, kind, request.dimensions).await?);
+    Ok(of_version(body, &generation))
+}
+
+/// Names the version that answered in a header, for answers that are nothing but vectors.
+fn of_version(mut response: Response, generation: &OpenGeneration) -> Response {
+    if let Ok(version) = generation.record().version.parse() {
+        response.headers_mut().insert(VERSION_HEADER, version);
+    }
+    response
 }
 
 /// Embed texts, in OpenAI's format
@@ -53,11 +65,7 @@ pub async fn embeddings(State(service): State<Arc<SearchService>>, request: Requ
 }
 
 async fn create_embeddings(service: &SearchService, request: EmbeddingsRequest) -> Result<Response, Fault> {
-    let unknown = || {
-        let open = service.serving.open_versions().join(", ");
-        Fault::not_found(format!("the model `{}` does not exist; open versions: {open}", request.model))
-    };
-    let generation = service.serving.version(&request.model).await?.ok_or_else(unknown)?;
+    let generation = find(service, &request.model).await?;
     let (texts, kind) = (request.input.into_checked("input", &service.settings().bounds)?, kind(request.prompt_name));
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
     let tokens = generation.num_tokens(&texts, kind)?;
@@ -72,12 +80,13 @@ async fn create_embeddings(service: &SearchService, request: EmbeddingsRequest) 
         };
         Embedding { object: "embedding", index, embedding }
     });
-    Ok(json_body(&EmbeddingsAnswer {
+    let body = json_body(&EmbeddingsAnswer {
         object: "list",
         data: data.collect(),
         model: generation.record().version.clone(),
         usage: Usage { prompt_tokens: tokens, total_tokens: tokens },
-    }))
+    });
+    Ok(of_version(body, &generation))
 }
 
 fn kind(prompt: Option<PromptName>) -> Option<TextKind> {

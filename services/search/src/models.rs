@@ -15,6 +15,7 @@ use souk_http::{Fault, json_body, read, read_optional};
 use tokio::time::timeout;
 
 use crate::SearchService;
+use crate::about::SERVED;
 use crate::items::path_name;
 use crate::limits::{MAX_NAME, is_longer};
 use crate::registry::VersionEntry;
@@ -94,6 +95,10 @@ pub async fn register(State(service): State<Arc<SearchService>>, request: Reques
     let is_valid = |character: char| character.is_ascii_alphanumeric() || "._-".contains(character);
     if name.is_empty() || is_longer(name, MAX_NAME) || !name.chars().all(is_valid) {
         let problem = format!("must have 1 to {MAX_NAME} letters, digits, dots, hyphens or underscores");
+        return Err(Fault::unprocessable("version", problem));
+    }
+    if name == SERVED {
+        let problem = format!("is `{SERVED}`, which means whatever version is served: use another name");
         return Err(Fault::unprocessable("version", problem));
     }
     if !std::path::Path::new(&path).is_dir() {

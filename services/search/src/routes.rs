@@ -20,7 +20,7 @@ use utoipa_axum::routes;
 use crate::openapi::{ApiDocument, document};
 use crate::repeats::answer_repeats;
 use crate::shapes::{ErrorResponses, ReadyAnswer};
-use crate::{SearchService, console, embedding, events, hits, items, models, voting};
+use crate::{SearchService, about, console, embedding, events, hits, items, models, voting};
 
 const NO_ROUTE: &str = "no such route: GET /openapi.json lists the routes";
 /// Timeout of encoding one word and searching; a slower model is broken. The probes of docker/kubernetes/ wait longer.
@@ -42,6 +42,8 @@ pub fn router(service: Arc<SearchService>) -> Router {
         .routes(routes!(hits::fields))
         .routes(routes!(embedding::embed))
         .routes(routes!(embedding::embeddings))
+        .routes(routes!(about::openai_models))
+        .routes(routes!(about::info))
         .routes(routes!(voting::summary))
         .routes(routes!(items::get))
         .routes(routes!(items::list))
@@ -60,7 +62,7 @@ pub fn router(service: Arc<SearchService>) -> Router {
         .routes(routes!(models::promote))
         .routes(routes!(models::roll_back))
         .route_layer(admits(Role::Operate));
-    let mut open = OpenApiRouter::new().routes(routes!(alive)).routes(routes!(ready));
+    let mut open = OpenApiRouter::new().routes(routes!(alive)).routes(routes!(ready)).routes(routes!(about::health));
     if service.settings().metrics_listen.is_none() {
         open = open.routes(routes!(metrics));
     }
@@ -95,13 +97,19 @@ async fn alive() -> &'static str {
 /// Readiness: a search would succeed, and the catalogue is up to date
 #[utoipa::path(get, path = "/readyz", tag = "operation", responses((status = 200, body = ReadyAnswer), ErrorResponses))]
 async fn ready(State(service): State<Arc<SearchService>>) -> Result<Response, Fault> {
-    let store = service.probe.get(probe_search(&service)).await.map_err(Fault::not_ready)?;
+    let store = check_ready(&service).await?;
     let lag = service.serving.stream_lag();
-    check_lag(&lag, service.settings().max_behind_seconds).map_err(Fault::not_ready)?;
     let served = service.serving.served();
     let (model, index) = (served.record().version.clone(), served.record().generation.clone());
     let (catalogue, catalogue_end) = (lag.position, lag.end);
     Ok(json_body(&ReadyAnswer { ready: true, model, index, store, catalogue, catalogue_end }))
+}
+
+/// Fails unless a search would succeed on a current catalogue. Returns whether the ledger answers.
+pub async fn check_ready(service: &SearchService) -> Result<bool, Fault> {
+    let store = service.probe.get(probe_search(service)).await.map_err(Fault::not_ready)?;
+    check_lag(&service.serving.stream_lag(), service.settings().max_behind_seconds).map_err(Fault::not_ready)?;
+    Ok(store)
 }
 
 /// Whether a service that is so far behind the catalogue stream may answer.

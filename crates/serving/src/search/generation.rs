@@ -232,6 +232,11 @@ impl OpenGeneration {
         texts.iter().map(|text| Ok(self.worker.reader().read(text, kind)?.ids.len())).sum()
     }
 
+    /// Maximum number of tokens of a text.
+    pub fn max_tokens(&self) -> Option<usize> {
+        self.worker.reader().max_tokens()
+    }
+
     /// Index of the first text that the model would truncate.
     pub fn first_truncated(&self, texts: &[&str], kind: Option<TextKind>) -> Result<Option<usize>> {
         for (at, text) in texts.iter().enumerate() {

@@ -18,6 +18,9 @@ pub struct EmbedRequest {
     #[expect(dead_code, reason = "reading it rejects unknown values")]
     pub truncation_direction: Option<TruncationDirection>,
     pub prompt_name: Option<PromptName>,
+    /// Extension by Souk: an open version; by default, or as `served`, the served one.
+    #[schema(min_length = 1)]
+    pub model: Option<String>,
     /// Keep this many entries and normalize again.
     #[serde(default, deserialize_with = "maybe_whole")]
     #[schema(minimum = 1)]
@@ -60,7 +63,7 @@ pub enum TextInput {
 #[derive(Deserialize, ToSchema)]
 pub struct EmbeddingsRequest {
     pub input: TextInput,
-    /// An open version.
+    /// An open version, or `served`.
     #[schema(min_length = 1)]
     pub model: String,
     #[serde(default, deserialize_with = "maybe_whole")]
@@ -106,4 +109,35 @@ pub enum Vector {
 pub struct Usage {
     pub prompt_tokens: usize,
     pub total_tokens: usize,
+}
+
+/// The models that embed, in OpenAI's format: `served`, and the open versions.
+#[derive(Serialize, ToSchema)]
+pub struct OpenaiModels {
+    pub object: &'static str,
+    pub data: Vec<ModelShape>,
+}
+
+#[derive(Serialize, ToSchema)]
+pub struct ModelShape {
+    pub id: String,
+    pub object: &'static str,
+    pub created: u64,
+    pub owned_by: &'static str,
+}
+
+/// The served model, in TEI's format.
+#[derive(Serialize, ToSchema)]
+pub struct InfoAnswer {
+    /// The served version.
+    pub model_id: String,
+    /// The model's fingerprint.
+    pub model_sha: String,
+    /// Extension by Souk: entries of a vector.
+    pub dimensions: i64,
+    pub max_input_length: Option<usize>,
+    pub max_client_batch_size: usize,
+    pub max_concurrent_requests: usize,
+    pub auto_truncate: bool,
+    pub version: &'static str,
 }

@@ -147,6 +147,12 @@ def prove_openai(base, key, model):
     want_same([one.embedding for one in create(dimensions=SHORT).data], shortened(vectors), "openai: dimensions")
     proved("openai: dimensions shortens and normalises")
 
+    names = [one.id for one in client(key).models.list().data]
+    want({"served", model} <= set(names), f"openai: the models are {names}")
+    served = create(model="served")
+    want(served.model == model, f"openai: `served` answers as {served.model}, not {model}")
+    proved("openai: lists the models, and `served` means the served one")
+
     stranger = client("no such key").embeddings
     error = refusal(
         openai.AuthenticationError, lambda: stranger.create(model=model, input="shoes"), "openai: a wrong key"

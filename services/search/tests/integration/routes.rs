@@ -139,9 +139,34 @@ async fn embeddings_match_the_model_in_every_api() {
         assert_eq!(openai["data"][at]["embedding"], plain[at]);
     }
     assert!(openai["usage"]["prompt_tokens"].as_u64().unwrap() > 6);
+    let alias = running.ask("POST /v1/embeddings", json!({"input": texts, "model": "served"})).await;
+    assert_eq!((&alias.json()["model"], alias.header("souk-version")), (&json!("first"), Some("first")));
+    assert_eq!(alias.json()["data"], openai["data"]);
+    let named = running.ask("POST /embed", json!({"inputs": texts, "model": "first"})).await;
+    assert_eq!((named.json(), named.header("souk-version")), (plain, Some("first")));
     let short = running.ask("POST /embed", json!({"inputs": "oak lamp", "dimensions": 4})).await.json();
     let length: f64 = short[0].as_array().unwrap().iter().map(|x| x.as_f64().unwrap().powi(2)).sum();
     assert!((length - 1.0).abs() < 1e-5 && short[0].as_array().unwrap().len() == 4);
+    running.stop().await;
+}
+
+/// Other programs ask which models there are, and what they take.
+#[tokio::test(flavor = "multi_thread")]
+async fn models_are_described_in_the_formats_of_openai_and_tei() {
+    let home = shop();
+    let running = Running::start(home.path(), &[]).await;
+    let models = running.get("/v1/models").await.json();
+    let names: Vec<&str> =
+        models["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    assert_eq!((&models["object"], names), (&json!("list"), vec!["served", "first"]));
+    let info = running.get("/info").await.json();
+    let vector = running.ask("POST /embed", json!({"inputs": "a"})).await.json()[0].clone();
+    assert_eq!(info["dimensions"].as_u64().unwrap() as usize, vector.as_array().unwrap().len());
+    assert_eq!((&info["model_id"], &info["auto_truncate"]), (&json!("first"), &json!(true)));
+    let max_tokens = info["max_input_length"].as_u64().unwrap() as usize;
+    let cut = |words: usize| json!({"inputs": "lamp ".repeat(words), "truncate": false});
+    assert_eq!(running.ask("POST /embed", cut(max_tokens)).await.status, 422);
+    assert_eq!(running.get("/health").await.status, 200);
     running.stop().await;
 }
 
@@ -181,6 +206,8 @@ async fn rejects_invalid_requests() {
         ("POST /embed", json!({"inputs": [[101, 2023]]}), 400, "inputs"),
         ("POST /embed", json!({"inputs": "lamp ".repeat(19), "truncate": false}), 422, "inputs[0]"),
         ("POST /v1/embeddings", json!({"input": "a", "model": "gpt"}), 404, ""),
+        ("POST /embed", json!({"inputs": "a", "model": "gpt"}), 404, ""),
+        ("POST /models", json!({"version": "served", "path": "/tmp"}), 422, "version"),
         ("PUT /items", json!({"items": [{"title": "no id"}]}), 400, "items[0]"),
         ("PUT /items", json!({"items": [{"id": "a"}, {"id": ""}]}), 422, "items[1]"),
         ("PUT /items", json!({"items": [{"id": "a", "text": "x".repeat(30_000)}]}), 413, ""),
