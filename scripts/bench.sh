@@ -15,6 +15,7 @@
 #   candidates  candidate search in the catalogue: brute force against HNSW, by size
 #   nearest     the index against hnswlib, faiss and usearch: build time, memory, queries/s at each recall
 #   served      queries over HTTP end to end, against sentence-transformers and faiss behind uvicorn
+#   first_hit   from the wheel to the first hit, in a new Python environment; downloads are not counted
 #   growth      the search service at 10,000, 100,000 and 1,000,000 items (half an hour; BENCH_SVG=FILE for a plot)
 #   collective  time of an exchange between 1, 2 and 4 processes, by size; fitted latency and bandwidth
 #   ingest      logs to examples, from a file and from Kafka, against a bare consumer; drawing examples; memory
@@ -28,7 +29,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-stages=(speed ranking lexical from_log market sft rewards generation writing refine candidates nearest served growth collective ingest)
+stages=(speed ranking lexical from_log market sft rewards generation writing refine candidates nearest served first_hit growth collective ingest)
 data=${BENCH_DATA:-${SOUK_DATA:+$SOUK_DATA/home_depot}}
 work=$(mktemp -d)
 # not inside $work: PostgreSQL's user cannot enter a private folder
@@ -133,6 +134,11 @@ served() {
     else
         skip corpus.jsonl
     fi
+}
+
+first_hit() {
+    DIST=$work/dist scripts/dist.sh wheel >/dev/null
+    python3 benches/first_hit.py --souk "$souk" --wheel "$work"/dist/*.whl --torch "${OWN_TORCH%/*}" --model "$MINILM"
 }
 
 growth() {
