@@ -1,4 +1,4 @@
-//! Which models answer, in the formats of other programs: `/v1/models` of OpenAI's API, `/info` and `/health` of TEI's.
+//! Which models answer, in the formats of other programs: `/v1/models` of OpenAI's API, `/info` of TEI's.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use axum::response::Response;
 use souk::search::OpenGeneration;
 use souk_http::{Fault, json_body};
 
+use crate::SearchService;
 use crate::shapes::{ErrorResponses, InfoAnswer, ModelShape, OpenaiModels};
-use crate::{SearchService, routes};
 
 /// Name by which requests mean the version that is served at the time.
 pub const SERVED: &str = "served";
@@ -51,11 +51,4 @@ pub async fn info(State(service): State<Arc<SearchService>>) -> Response {
         auto_truncate: true,
         version: env!("CARGO_PKG_VERSION"),
     })
-}
-
-/// Readiness, as TEI names it
-#[utoipa::path(get, path = "/health", tag = "operation", responses((status = 200, body = String), ErrorResponses))]
-pub async fn health(State(service): State<Arc<SearchService>>) -> Result<&'static str, Fault> {
-    routes::check_ready(&service).await?;
-    Ok("ok\n")
 }

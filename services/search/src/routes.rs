@@ -62,7 +62,7 @@ pub fn router(service: Arc<SearchService>) -> Router {
         .routes(routes!(models::promote))
         .routes(routes!(models::roll_back))
         .route_layer(admits(Role::Operate));
-    let mut open = OpenApiRouter::new().routes(routes!(alive)).routes(routes!(ready)).routes(routes!(about::health));
+    let mut open = OpenApiRouter::new().routes(routes!(alive)).routes(routes!(ready)).routes(routes!(health));
     if service.settings().metrics_listen.is_none() {
         open = open.routes(routes!(metrics));
     }
@@ -105,8 +105,15 @@ async fn ready(State(service): State<Arc<SearchService>>) -> Result<Response, Fa
     Ok(json_body(&ReadyAnswer { ready: true, model, index, store, catalogue, catalogue_end }))
 }
 
+/// Readiness, as TEI names it
+#[utoipa::path(get, path = "/health", tag = "operation", responses((status = 200, body = String), ErrorResponses))]
+async fn health(State(service): State<Arc<SearchService>>) -> Result<&'static str, Fault> {
+    check_ready(&service).await?;
+    Ok("ok\n")
+}
+
 /// Fails unless a search would succeed on a current catalogue. Returns whether the ledger answers.
-pub async fn check_ready(service: &SearchService) -> Result<bool, Fault> {
+async fn check_ready(service: &SearchService) -> Result<bool, Fault> {
     let store = service.probe.get(probe_search(service)).await.map_err(Fault::not_ready)?;
     check_lag(&service.serving.stream_lag(), service.settings().max_behind_seconds).map_err(Fault::not_ready)?;
     Ok(store)
