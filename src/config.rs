@@ -72,7 +72,7 @@ pub struct Config {
     pub judgements: JudgementSettings,
     /// `[train]`: the training loop.
     pub train: TrainSettings,
-    /// `[objective]`: what is optimised.
+    /// `[objective]`: the training objective.
     pub objective: Objective,
     /// `[candidates]`: where Retrieval-GRPO finds its candidates.
     pub candidates: CandidateSettings,

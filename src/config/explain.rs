@@ -20,7 +20,7 @@ pub struct Section {
     pub variant: Option<String>,
     /// A table that the file may have several times.
     pub repeats: bool,
-    /// What it is for.
+    /// Its doc comment, in one line.
     pub meaning: String,
     /// Its settings, without those of the tables in it.
     pub settings: Vec<Setting>,
@@ -39,7 +39,7 @@ pub struct Setting {
     pub default: Option<String>,
     /// Whether the section needs a value.
     pub is_required: bool,
-    /// What it is for.
+    /// Its doc comment, in one line.
     pub meaning: String,
     /// Its values with their meaning, if there are only a few.
     pub choices: Vec<(String, String)>,
@@ -66,9 +66,12 @@ pub fn sections() -> Vec<Section> {
     let walk = Walk { definitions: &schema["$defs"] };
     let mut sections = Vec::new();
     walk.properties(&schema, "", &mut sections);
-    // all kinds of judges have the same limits
-    let mut headings = HashSet::new();
-    sections.retain(|section| headings.insert(section.heading()));
+    // all kinds of judges have the same limits; a section of the same name with other settings stays
+    let mut seen = HashSet::new();
+    sections.retain(|section| {
+        let names: Vec<String> = section.settings.iter().map(|setting| setting.name.clone()).collect();
+        seen.insert((section.heading(), names))
+    });
     sections
 }
 

@@ -30,7 +30,7 @@ pub struct IcrSettings {
     pub refinement: f64,
     /// The losses that the penalty compares.
     pub penalty: Penalty,
-    /// True: a loss for every step; false: only for the last, for comparison.
+    /// A loss for every step; `false` has one for the last step only, for comparison.
     pub every_step: bool,
     /// Global negatives: items drawn from the whole catalogue for each step, shared by all its queries.
     pub global_negatives: usize,

@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use clap::{Args, CommandFactory, Subcommand};
+use clap::{Args, Subcommand};
 use serde_json::json;
 use souk::config::explain::{Section, Setting, schema, sections};
 use souk::error::Error;
 
 use crate::output::print;
-use crate::{GlobalArgs, Souk};
+use crate::{GlobalArgs, help};
 
 const PAGE: &str = "# Configuration
 
@@ -85,13 +85,7 @@ impl ConfigCommand {
                 let text = config.in_effect()?;
                 print(globals, &serde_json::to_value(&config)?, text.trim_end())
             }
-            None => {
-                let mut souk = Souk::command();
-                souk.build();
-                let help = souk.find_subcommand_mut("config").map(|config| config.render_help().to_string());
-                let text = help.unwrap_or_default();
-                print(globals, &json!({"help": text.trim_end()}), text.trim_end())
-            }
+            None => help::of_group(globals, "config"),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! `souk db`: manages the SQL database (items, models, votes, offsets, rewards).
 
-use clap::{Args, CommandFactory, Subcommand};
+use clap::{Args, Subcommand};
 use souk::config::Change;
 use souk::store::SqlLedger;
 
 use crate::output::print;
-use crate::{GlobalArgs, Souk};
+use crate::{GlobalArgs, help};
 
 /// Manage the database of items, models, votes, offsets and rewards
 #[derive(Args)]
@@ -37,13 +37,7 @@ impl DbCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         match &self.action {
             Some(Action::Migrate(migrate)) => migrate.run(globals),
-            None => {
-                let mut souk = Souk::command();
-                souk.build();
-                let help = souk.find_subcommand_mut("db").map(|db| db.render_help().to_string()).unwrap_or_default();
-                let text = help.trim_end();
-                print(globals, &serde_json::json!({"help": text}), text)
-            }
+            None => help::of_group(globals, "db"),
         }
     }
 }

@@ -35,6 +35,15 @@ pub fn run(globals: &GlobalArgs) -> anyhow::Result<()> {
     print(globals, &serde_json::json!({"help": text}), text)
 }
 
+/// Prints the help of a command that is nothing without a subcommand, such as `souk db`.
+pub fn of_group(globals: &GlobalArgs, name: &str) -> anyhow::Result<()> {
+    let mut souk = Souk::command();
+    souk.build();
+    let help = souk.find_subcommand_mut(name).map(|group| group.render_help().to_string()).unwrap_or_default();
+    let text = help.trim_end();
+    print(globals, &serde_json::json!({"help": text}), text)
+}
+
 fn groups(souk: &Command, header: Style) -> String {
     let width = GROUPS.iter().flat_map(|(_, names)| *names).map(|name| name.len()).max().unwrap_or_default();
     let mut text = String::new();

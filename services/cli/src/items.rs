@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{bail, ensure};
-use clap::{ArgGroup, Args, CommandFactory, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use souk::beir::DataFolder;
@@ -21,7 +21,7 @@ use tokio::runtime::Runtime;
 use crate::index::print_note;
 use crate::output::print;
 use crate::progress::ProgressDisplay;
-use crate::{GlobalArgs, Souk};
+use crate::{GlobalArgs, help};
 
 /// Mutations written at once.
 const BATCH: usize = 1000;
@@ -78,14 +78,7 @@ impl ItemsCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         match &self.action {
             Some(Action::Sync(sync)) => sync.run(globals),
-            None => {
-                let mut souk = Souk::command();
-                souk.build();
-                let help = souk.find_subcommand_mut("items").map(|items| items.render_help().to_string());
-                let help = help.unwrap_or_default();
-                let text = help.trim_end();
-                print(globals, &json!({"help": text}), text)
-            }
+            None => help::of_group(globals, "items"),
         }
     }
 }

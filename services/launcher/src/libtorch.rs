@@ -63,7 +63,8 @@ fn remedy(named_by: &str) -> String {
     }
 }
 
-/// The user's setting, even if it is wrong; else the first existing folder of: beside `program`, the build's, the cache's.
+/// The user's setting, even if it is wrong; else the first folder that exists: beside `program`, the build's, the cache's. A Python's package
+/// torch counts only if its version fits.
 pub fn choose(
     environment: &Environment,
     program: Option<&Path>,
@@ -79,17 +80,22 @@ pub fn choose(
         let folder = ask_python(variable("VIRTUAL_ENV").is_some()).map_err(|problem| Problem::Python { problem })?;
         return checked(folder, "LIBTORCH_USE_PYTORCH", any_version);
     }
-    let mut looked_at = Vec::new();
+    let (mut looked_at, mut unfit) = (Vec::new(), None);
     let beside = program.map(beside).unwrap_or_default();
     let built_with = built_with.map(|folder| (PathBuf::from(folder), "the build of this program"));
     let cached = cache(environment).map(|cache| (cache.join(format!("libtorch-{VERSION}/torch")), "Souk's cache"));
     for (folder, named_by) in beside.into_iter().chain(built_with).chain(cached) {
-        if folder.exists() {
-            return checked(folder, named_by, any_version);
+        if !folder.exists() {
+            looked_at.push(folder);
+            continue;
         }
-        looked_at.push(folder);
+        match checked(folder, named_by, any_version) {
+            // other programs' torch, as in /usr/local, which also holds several Pythons
+            Err(problem) if named_by == PACKAGE => unfit = unfit.or(Some(problem)),
+            chosen => return chosen,
+        }
     }
-    Err(Problem::Nowhere { looked_at })
+    Err(unfit.unwrap_or(Problem::Nowhere { looked_at }))
 }
 
 /// PREFIX/bin/souk: the libtorch of Souk's archive, and the package torch of each Python below PREFIX.
@@ -199,7 +205,8 @@ mod tests {
     fn a_program_that_is_installed_uses_the_libtorch_of_its_environment() {
         let place = tempfile::tempdir().unwrap();
         let (env, built) = (place.path().join("env"), install(&place.path().join("built"), PYTHON_WHEEL));
-        let chosen = || choose(&environment(&[]), Some(&env.join("bin/souk")), Some(&built), no_python);
+        let program = env.join("bin/souk");
+        let chosen = || choose(&environment(&[]), Some(&program), Some(&built), no_python);
         assert_eq!(chosen().unwrap(), Path::new(&built));
         let package = install(&env.join("lib/python3.11/site-packages/torch"), PYTHON_WHEEL);
         assert_eq!(chosen().unwrap(), Path::new(&package));
@@ -208,7 +215,11 @@ mod tests {
 
         fs::remove_dir_all(env.join("libtorch")).unwrap();
         install(&env.join("lib/python3.11/site-packages/torch"), OLD_WHEEL);
-        let message = chosen().unwrap_err().to_string();
+        assert_eq!(chosen().unwrap(), Path::new(&built));
+        let newer = install(&env.join("lib/python3.12/dist-packages/torch"), PYTHON_WHEEL);
+        assert_eq!(chosen().unwrap(), Path::new(&newer));
+        fs::remove_dir_all(newer).unwrap();
+        let message = choose(&environment(&[]), Some(&program), None, no_python).unwrap_err().to_string();
         assert!(message.contains("2.10.1") && message.contains("pip install torch==2.11.0"), "{message}");
     }
 

@@ -33,7 +33,7 @@ pub struct Weights {
 pub enum Hybrid {
     /// True: with the weights that were fitted to the model, else with the default ones.
     Enabled(bool),
-    /// True, with these weights.
+    /// Hybrid, with the given weights.
     Weighted(Weights),
 }
 

@@ -78,9 +78,9 @@ pub struct SearchSettings {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged, expecting = "expected true, false, or how many hits: {\"depth\": 20}")]
 pub enum Rerank {
-    /// True: as many as the reranker was fitted for.
+    /// `true`: as many hits as the reranker was fitted for.
     Enabled(bool),
-    /// So many.
+    /// The given number of hits.
     First(RerankDepth),
 }
 

@@ -14,10 +14,10 @@ use souk_testing::{minilm, repository, skip};
 const ITEMS: &str =
     "id,title,brand\n1,cordless drill 18V,Forge\n2,garden hose 20 m,Lawnly\n3,red running shoes,Fleet\n";
 
-/// The folder with torch/ and nvidia/ that `make setup` filled.
+/// The folder with torch/ and nvidia/ that `make setup` filled and cargo builds with.
 fn libtorch() -> Option<PathBuf> {
-    let cache = minilm().parent()?.parent()?.join("libtorch-2.11.0");
-    cache.join("torch/lib/libtorch_cpu.so").exists().then_some(cache)
+    let folder = PathBuf::from(std::env::var_os("LIBTORCH")?).parent()?.to_owned();
+    folder.join("nvidia/cu13/lib").exists().then_some(folder)
 }
 
 fn run_ok(command: &mut Command) -> String {

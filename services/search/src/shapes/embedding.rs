@@ -122,6 +122,7 @@ pub struct OpenaiModels {
 pub struct ModelShape {
     pub id: String,
     pub object: &'static str,
+    /// Always 0: versions are listed without asking the ledger, which knows the time (`GET /models`).
     pub created: u64,
     pub owned_by: &'static str,
 }
