@@ -1,7 +1,8 @@
 # Every target runs scripts/setup.sh first, which is fast once everything is installed.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-full test lint wheel dist bench soak chaos golden nccl services-up services-down clean-cache
+.PHONY: help setup demo demo-full test lint docs wheel dist image bench soak chaos
+.PHONY: golden nccl services-up services-down clean-cache
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -18,14 +19,20 @@ demo-full: setup ## the same with Kafka, Redis, PostgreSQL and Milvus, which it 
 test: setup ## run all tests, with real servers; the last line is the total; SOUK_DATA=DIR adds tests on public datasets
 	@scripts/test.sh
 
-lint: setup ## check format, clippy, licences and advisories of dependencies, shell scripts, docker/
+lint: setup ## check format, clippy, licences and advisories of dependencies, shell scripts, docker/, links in documents
 	@scripts/lint.sh
+
+docs: ## render README.md, docs/ and the other documents as a site, in target/site (or DIST=DIR); broken links are errors
+	@scripts/docs.sh
 
 wheel: ## build a wheel for pip, in target/dist (or DIST=DIR); the package torch brings libtorch
 	@scripts/dist.sh wheel
 
 dist: ## build the wheel, and a tarball that contains libtorch, with checksums and a bill of materials, in target/dist
 	@scripts/dist.sh tarball wheel
+
+image: ## build the container image without a registry of images, run it, and start compose's small profile; needs root
+	@scripts/image.sh
 
 bench: setup ## benchmark Souk against alternatives (scripts/bench.sh STAGE for one); downloads several GB of Python packages
 	@scripts/bench.sh

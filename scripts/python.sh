@@ -2,7 +2,7 @@
 # Prints the path of a Python that has the packages of a requirements file, by default tests/golden/requirements.txt
 # (sentence-transformers, transformers, PEFT, torch; several GB). The environment is made in the cache when first needed: of
 # that file for `make golden` and `make bench`, of scripts/milvus.txt and scripts/s3.txt for `make test`, of
-# scripts/manifests.txt for `make lint`.
+# scripts/manifests.txt and scripts/docs.txt for `make lint`.
 #
 #   scripts/python.sh [REQUIREMENTS]
 set -euo pipefail

@@ -18,6 +18,8 @@ fn manifests() -> Vec<PathBuf> {
     let listed = |folder: &str| fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
     listed("docker")
         .chain(listed("docker/kubernetes"))
+        .chain(listed("docker/helm/souk"))
+        .chain(listed("docker/helm/souk/templates"))
         .filter(|path| path.extension().is_some_and(|e| e == "yaml"))
         .collect()
 }
@@ -70,37 +72,76 @@ fn every_setting_that_a_manifest_gives_is_one() {
     assert!(num > 5, "{num}");
 }
 
-#[test]
-fn settings_in_a_config_map_load() {
-    let text = read("docker/kubernetes/settings.yaml");
-    let home = tempfile::tempdir().unwrap();
-    let mut files: Vec<(String, String)> = Vec::new();
-    for line in text.lines() {
-        match line.strip_prefix("    ") {
-            Some(inner) if !files.is_empty() => files.last_mut().unwrap().1 += &format!("{inner}\n"),
-            _ => {
-                let name = line.trim().strip_suffix(": |").filter(|name| name.ends_with(".toml"));
-                files.extend(name.map(|name| (name.to_owned(), String::new())));
-            }
+/// Name and text of each literal block (`NAME: |`) of a YAML file, of those whose text is indented by four spaces.
+fn literal_blocks(text: &str) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut lines = text.lines().peekable();
+    while let Some(line) = lines.next() {
+        let Some(name) = line.strip_suffix(": |") else { continue };
+        let mut block = String::new();
+        while let Some(inner) = lines.peek().and_then(|line| line.strip_prefix("    ")) {
+            block += &format!("{inner}\n");
+            lines.next();
         }
+        found.push((name.trim().to_owned(), block));
     }
-    assert_eq!(files.len(), 3);
-    for (name, text) in files {
-        let path = home.path().join(&name);
-        fs::write(&path, text).unwrap();
-        let config = Config::load(Some(&path), &[]).unwrap_or_else(|e| panic!("{name}: {e}"));
-        if name == "trainer.toml" {
-            config.trainer.check().unwrap();
+    found
+}
+
+#[test]
+fn settings_in_a_config_map_and_in_the_charts_values_load() {
+    let home = tempfile::tempdir().unwrap();
+    let path = home.path().join("souk.toml");
+    for file in ["docker/kubernetes/settings.yaml", "docker/helm/souk/values.yaml"] {
+        let blocks = literal_blocks(&read(file));
+        assert_eq!(blocks.len(), 3, "{file}");
+        let mut num_stages = 0;
+        for (name, text) in blocks {
+            fs::write(&path, text).unwrap();
+            let config = Config::load(Some(&path), &[]).unwrap_or_else(|e| panic!("{file}: {name}: {e}"));
+            num_stages += config.trainer.stage.len();
+            if !config.trainer.stage.is_empty() {
+                config.trainer.check().unwrap();
+            }
             for stage in &config.trainer.stage {
                 config.of_stage(stage, "model").unwrap().train.check().unwrap();
             }
         }
+        assert_eq!(num_stages, 2, "{file}");
     }
+}
+
+/// The chart is the manifests with values, so what has no value must be the same in both.
+#[test]
+fn the_chart_has_the_probes_ports_mounts_and_security_of_the_manifests() {
+    let mut num = 0;
+    for name in ["search.yaml", "trainer.yaml", "servers.yaml"] {
+        let template = read(&format!("docker/helm/souk/templates/{name}"));
+        let in_chart: BTreeSet<&str> = template.lines().map(str::trim).collect();
+        let manifest = read(&format!("docker/kubernetes/{name}"));
+        let is_fixed = |line: &&str| {
+            let fixed = ["image: ", "Probe: ", "securityContext: ", "ports: [", "- { name: "];
+            let by_values = ["image: souk:", "claimName"];
+            fixed.iter().any(|part| line.contains(part)) && !by_values.iter().any(|part| line.contains(part))
+        };
+        for line in manifest.lines().map(str::trim).filter(is_fixed) {
+            assert!(in_chart.contains(line), "the chart's {name} lacks `{line}`");
+            num += 1;
+        }
+    }
+    assert!(num > 40, "{num}");
+}
+
+#[test]
+fn the_chart_names_the_current_version() {
+    let version = format!("\nappVersion: {}\n", env!("CARGO_PKG_VERSION"));
+    assert!(read("docker/helm/souk/Chart.yaml").contains(&version), "Chart.yaml lacks `{}`", version.trim());
 }
 
 #[test]
 fn probes_ask_for_routes_that_exist() {
-    let routes = read("services/search/src/routes.rs") + &read("services/trainer/src/routes.rs");
+    let routes = ["search", "trainer", "relevance"].map(|service| read(&format!("services/{service}/src/routes.rs")));
+    let routes = routes.concat();
     for path in manifests() {
         let text = fs::read_to_string(&path).unwrap();
         for probe in text.split("path: /").skip(1) {
@@ -110,7 +151,7 @@ fn probes_ask_for_routes_that_exist() {
     }
 }
 
-/// Whoever starts a manifest as it is gets an error, not a service with a password that everybody knows.
+/// Whoever starts a manifest as it is gets an error, not a service with a password that everybody knows. The chart has no secret at all.
 #[test]
 fn there_are_no_default_secrets() {
     let settings = read("docker/kubernetes/settings.yaml");
@@ -119,6 +160,10 @@ fn there_are_no_default_secrets() {
         secret.lines().filter_map(|line| line.trim().split_once(": ")).map(|(_, value)| value).collect();
     assert_eq!(values.len(), 3);
     assert!(values.iter().all(|value| *value == "\"\""), "{values:?}");
+    for path in manifests().into_iter().filter(|path| path.parent().unwrap().ends_with("templates")) {
+        let text = fs::read_to_string(&path).unwrap();
+        assert!(!text.contains("kind: Secret"), "{} creates a secret", path.display());
+    }
     let compose = read("docker/compose.yaml");
     let is_secret = |name: &str| ["PASSWORD", "KEYS", "ACCESS_KEY"].iter().any(|end| name.ends_with(end));
     let mut num = 0;
@@ -203,10 +248,17 @@ fn every_host_in_the_compose_file_is_a_service_of_the_same_profile() {
 }
 
 #[test]
-fn every_host_in_a_kubernetes_manifest_is_a_service() {
-    let manifests = manifests().into_iter().filter(|path| path.parent().unwrap().ends_with("kubernetes"));
-    let texts: Vec<(PathBuf, String)> =
-        manifests.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect();
+fn every_host_in_a_kubernetes_manifest_and_in_the_chart_is_a_service() {
+    for folder in ["docker/kubernetes", "docker/helm"] {
+        let folder = root().join(folder);
+        let manifests = manifests().into_iter().filter(|path| path.starts_with(&folder));
+        assert_hosts_are_services(
+            &manifests.map(|path| (path.clone(), fs::read_to_string(path).unwrap())).collect::<Vec<_>>(),
+        );
+    }
+}
+
+fn assert_hosts_are_services(texts: &[(PathBuf, String)]) {
     let documents = texts.iter().flat_map(|(_, text)| text.split("\n---\n"));
     let names = documents.filter(|text| text.contains("\nkind: Service\n")).map(|text| {
         let name = text.split("\nmetadata: { name: ").nth(1).unwrap();
@@ -214,7 +266,7 @@ fn every_host_in_a_kubernetes_manifest_is_a_service() {
     });
     let services: BTreeSet<String> = names.collect();
     assert!(services.len() > 3, "{services:?}");
-    for (path, text) in &texts {
+    for (path, text) in texts {
         let hosts = hosts(text);
         let missing: Vec<_> = hosts.difference(&services).collect();
         assert!(missing.is_empty(), "{} names {missing:?}, which no manifest defines", path.display());
