@@ -76,10 +76,7 @@ fn timed(model: &Path, tokens: u64, texts: u64, rounds: u64) {
     let encoders: Vec<Encoder> = ways.iter().map(|way| open(model, *way)).collect();
     let vocab = encoders[0].vocab() as u64;
     let texts: Vec<Text> = (0..texts)
-        .map(|text| Text {
-            ids: (0..tokens).map(|at| ((text * 7919 + at * 104_729) % vocab) as u32).collect(),
-            skip: 0,
-        })
+        .map(|text| Text::new((0..tokens).map(|at| ((text * 7919 + at * 104_729) % vocab) as u32).collect(), 0))
         .collect();
     let texts: Vec<&Text> = texts.iter().collect();
     let mut seconds = vec![Vec::new(); ways.len()];

@@ -4,7 +4,7 @@
 
 folder   souk-VERSION-linux-ARCH/: programs, libtorch, configs, licences, and a bill of materials
 tarball  that folder, packed
-wheel    programs and configs for pip; libtorch comes from the package torch
+wheel    programs, configs and the Python client for pip; libtorch comes from the package torch
 
 --programs has `souk` and `souk-engine`, --torch the folders torch/ and nvidia/ that scripts/setup.sh made. The same input gives the
 same bytes.
@@ -107,6 +107,8 @@ def make_wheel(folder, options):
     for licence in LICENCES:
         files[f"{info}/licenses/{licence}"] = (folder / licence).read_bytes()
     files[f"{info}/sboms/souk.cdx.json"] = (folder / "sbom.cdx.json").read_bytes()
+    for module in sorted([*(ROOT / "python/souk").glob("*.py"), ROOT / "python/souk/py.typed"]):
+        files[f"souk/{module.name}"] = module.read_bytes()
     files[f"{info}/METADATA"] = metadata().encode()
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: souk\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     record = "".join(f"{path},sha256={record_hash(content)},{len(content)}\n" for path, content in files.items())
@@ -132,6 +134,8 @@ License-File: LICENSE-APACHE
 License-File: LICENSE-MIT
 Requires-Python: >=3.10
 Requires-Dist: torch=={torch_version()}
+Requires-Dist: httpx>=0.27; extra == "client"
+Provides-Extra: client
 Description-Content-Type: text/markdown
 
 {readme}"""

@@ -270,6 +270,9 @@ impl Config {
 mod tests {
     use super::*;
     use crate::config::{Change, StageSettings, TrainerSettings};
+    use serde_json::json;
+    use souk_lexical::Hybrid;
+    use souk_serving::search::{Rerank, SearchSettings};
 
     fn section<'a>(sections: &'a [Section], heading: &str) -> &'a Section {
         let found = sections.iter().find(|section| section.heading() == heading);
@@ -328,10 +331,33 @@ mod tests {
         let marked: Vec<&String> = properties.keys().filter(|name| properties[*name]["x-reloaded"] == true).collect();
         assert_eq!(changed, marked);
         let sections = sections();
+        assert_search_settings_are_marked(&schema);
         assert!(
             section(&sections, "[trainer.gate]").is_reloaded && !section(&sections, "[trainer.alarms]").is_reloaded
         );
         assert!(setting(section(&sections, "[trainer]"), "trainer.keep").is_reloaded);
+    }
+
+    fn assert_search_settings_are_marked(schema: &Value) {
+        let mut new =
+            SearchSettings { promote_unmeasured: true, recall: 0.5, max_behind_seconds: 1, ..Default::default() };
+        (new.hybrid, new.rerank, new.training) = (Hybrid::Enabled(true), Rerank::Enabled(false), Some("run".into()));
+        new.experiments.push(
+            serde_json::from_value(json!({"name": "a", "type": "ab", "left": "dense", "right": "hybrid"})).unwrap(),
+        );
+        (new.bounds.deadline_ms, new.bounds.rerank_ms) = (1, 1);
+        let old = SearchSettings::default();
+        assert_eq!(old.reloaded(&new), new);
+        new.bounds.max_hits = 7;
+        assert_eq!(old.reloaded(&new).bounds.max_hits, old.bounds.max_hits);
+        let marked = |name: &str| {
+            let properties = schema["$defs"][name]["properties"].as_object().unwrap();
+            properties.keys().filter(|name| properties[*name]["x-reloaded"] == true).cloned().collect::<Vec<_>>()
+        };
+        assert_eq!(marked("Bounds"), ["deadline_ms", "rerank_ms"]);
+        let settings =
+            ["experiments", "hybrid", "max_behind_seconds", "promote_unmeasured", "recall", "rerank", "training"];
+        assert_eq!(marked("SearchSettings"), settings);
     }
 
     #[test]

@@ -30,7 +30,7 @@ fn expected(name: &str) -> BTreeMap<String, Tensor> {
 fn texts(rows: &Tensor) -> Vec<Text> {
     let rows = Vec::<Vec<i64>>::try_from(rows).unwrap();
     let ids = |row: Vec<i64>| row.into_iter().filter(|id| *id >= 0).map(|id| id as u32).collect();
-    rows.into_iter().map(|row| Text { ids: ids(row), skip: 0 }).collect()
+    rows.into_iter().map(|row| Text::new(ids(row), 0)).collect()
 }
 
 fn backbone(name: &str) -> Backbone {

@@ -6,15 +6,17 @@ use std::path::Path;
 
 const GRAB_BAGS: [&str; 7] = ["utils", "common", "helpers", "manager", "core", "base", "types"];
 const RUST_FOLDERS: [&str; 6] = ["src", "crates", "services", "native", "tests", "benches"];
-const DOCUMENTED_FOLDERS: [&str; 12] = [
+const DOCUMENTED_FOLDERS: [&str; 14] = [
     ".ci/",
     "benches/",
     "configs/",
     "crates/",
     "docker/",
     "docs/",
+    "examples/",
     "migrations/",
     "native/",
+    "python/",
     "scripts/",
     "services/",
     "src/",

@@ -18,8 +18,8 @@ overrides one setting. All have defaults except those marked \"required\". Unkno
 - `souk config explain NAME` prints a setting or a section; `souk config show --config FILE` prints what is in effect, and why.
 - `docs/configuration.schema.json` (`souk config schema`) is the JSON Schema. Editors that know TOML complete and check a file whose first
   line is `#:schema configuration.schema.json`, with the path to it.
-- \"Reloaded\": a running trainer reads the setting again when its file changes. Everything else takes effect at the next start. Files with
-  keys (`key_file`) are always read again.
+- \"Reloaded\": a running trainer reads the setting again when its file changes, a running search service when it gets SIGHUP. Everything
+  else takes effect at the next start. Files with keys (`key_file`) are always read again.
 ";
 
 /// Explain settings, and show those in effect

@@ -11,7 +11,7 @@ const GROUPS: [(&str, &[&str]); 7] = [
     ("Your shop", &["start"]),
     ("Data", &["import", "market", "ingest", "produce", "items sync", "db migrate"]),
     ("Models", &["init", "train", "relevance train", "average", "fit-fusion", "launch", "plan", "export"]),
-    ("Vectors and search", &["embed", "index", "search"]),
+    ("Vectors and search", &["embed", "index", "search", "export-vectors"]),
     ("Measuring", &["judgements", "rewrite", "evaluate", "compare", "experiment"]),
     ("Services", &["serve", "trainer", "relevance serve", "backup", "restore", "doctor"]),
     ("Settings", &["config explain", "config show", "config schema"]),

@@ -11,6 +11,7 @@ mod embed;
 mod evaluate;
 mod experiment;
 mod export;
+mod export_vectors;
 mod fit_fusion;
 mod help;
 mod import;
@@ -77,9 +78,15 @@ pub struct GlobalArgs {
 impl GlobalArgs {
     /// Configuration: file, then `--set`, then the command's own flags.
     fn load(&self, flags: Vec<Change>) -> souk::Result<Config> {
+        self.loader(flags)?()
+    }
+
+    /// Loads the configuration each time it is called, for services that read it again.
+    fn loader(&self, flags: Vec<Change>) -> souk::Result<impl Fn() -> souk::Result<Config> + Send + 'static> {
         let mut changes = self.sets.iter().map(|set| Change::parse(set)).collect::<souk::Result<Vec<_>>>()?;
         changes.extend(flags);
-        Config::load(self.config.as_deref(), &changes)
+        let file = self.config.clone();
+        Ok(move || Config::load(file.as_deref(), &changes))
     }
 }
 
@@ -124,6 +131,7 @@ enum Command {
     Evaluate(evaluate::EvaluateCommand),
     Experiment(experiment::ExperimentCommand),
     Export(export::ExportCommand),
+    ExportVectors(export_vectors::ExportVectorsCommand),
     FitFusion(fit_fusion::FitFusionCommand),
     Import(import::ImportCommand),
     Index(index::IndexCommand),
@@ -165,6 +173,7 @@ fn main() -> ExitCode {
         Some(Command::Evaluate(command)) => command.run(globals),
         Some(Command::Experiment(command)) => command.run(globals),
         Some(Command::Export(command)) => command.run(globals),
+        Some(Command::ExportVectors(command)) => command.run(globals),
         Some(Command::FitFusion(command)) => command.run(globals),
         Some(Command::Import(command)) => command.run(globals),
         Some(Command::Index(command)) => command.run(globals),

@@ -19,7 +19,8 @@ use crate::{GlobalArgs, ModelArgs};
 ///
 /// The first start indexes the catalogue of --data. Later starts ignore --model and reopen the last served index with
 /// all acknowledged changes. GET /openapi.json describes the routes. API keys come from SOUK_SEARCH_KEYS or [search]
-/// key_file; an address that other machines can reach needs them. Stops on Ctrl-C or SIGTERM.
+/// key_file; an address that other machines can reach needs them. SIGHUP reads the settings again. Stops on Ctrl-C or
+/// SIGTERM.
 ///
 /// Example: souk serve --model sentence-transformers/all-MiniLM-L6-v2 --data SHOP
 ///
@@ -49,9 +50,9 @@ impl ServeCommand {
         ];
         let flags = flags.into_iter().filter_map(|(path, flag, text)| Some(Change::text(path, flag, text.as_ref()?)));
         changes.extend(flags);
-        let config = globals.load(changes)?;
+        let load = globals.loader(changes)?;
         souk_search::serve(
-            &config,
+            load,
             |progress| drop(thread::spawn(move || show_progress(&progress))),
             |endpoint, generation| {
                 let record = generation.record();

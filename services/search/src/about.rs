@@ -39,7 +39,8 @@ pub async fn openai_models(State(service): State<Arc<SearchService>>) -> Respons
 #[utoipa::path(get, path = "/info", tag = "embedding",
     responses((status = 200, body = InfoAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn info(State(service): State<Arc<SearchService>>) -> Response {
-    let (served, bounds) = (service.serving.served(), &service.settings().bounds);
+    let (served, settings) = (service.serving.served(), service.settings());
+    let bounds = &settings.bounds;
     let record = served.record();
     json_body(&InfoAnswer {
         model_id: record.version.clone(),

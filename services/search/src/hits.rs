@@ -100,13 +100,13 @@ async fn answer(service: &SearchService, request: SearchRequest, began: Instant)
 }
 
 /// First experiment that includes this shopper; None if the request names a version or a channel.
-fn assign_experiment<'a>(service: &'a SearchService, request: &SearchRequest) -> Option<(&'a Experiment, Arm)> {
+fn assign_experiment(service: &SearchService, request: &SearchRequest) -> Option<(Experiment, Arm)> {
     let client = request.client_id.as_deref()?;
     // a vector belongs to one version and is meaningless in another
     if request.model.is_some() || request.hybrid.is_some() || request.query.is_none() || request.vector.is_some() {
         return None;
     }
-    service.settings().experiments.iter().find_map(|experiment| Some((experiment, experiment.arm(client)?)))
+    service.settings().experiments.iter().find_map(|experiment| Some((experiment.clone(), experiment.arm(client)?)))
 }
 
 /// Hits of an experiment: one side, or both interleaved together with the side of each hit.
@@ -299,7 +299,8 @@ fn facet(field: &str, items: &[Arc<Item>]) -> Facet {
 
 impl SearchRequest {
     fn check(&self, service: &SearchService) -> Result<(), Fault> {
-        let bounds = &service.settings().bounds;
+        let settings = service.settings();
+        let bounds = &settings.bounds;
         if self.query.is_none() && self.vector.is_none() {
             return Err(Fault::malformed(Some("query".into()), "give a query or a vector"));
         }

@@ -102,7 +102,7 @@ pub async fn delete(
 /// List items
 ///
 /// In byte order of ids. Ask for the next page with `after`, the last id of this one; an empty page is the last.
-#[utoipa::path(get, path = "/items", tag = "items", params(ListParams),
+#[utoipa::path(get, path = "/items", tag = "items", operation_id = "list_items", params(ListParams),
     responses((status = 200, body = ItemsPage), ErrorResponses), security(("key" = [])))]
 pub async fn list(
     State(service): State<Arc<SearchService>>,

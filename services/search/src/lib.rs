@@ -2,7 +2,7 @@
 //!
 //! `shapes` are the request and response types; `hits`, `embedding`, `about`, `items`, `models`, `voting` are the routes'
 //! handlers, and `state` is what they share; `routes` assembles them with the OpenAPI document (`openapi`). `registry`
-//! reads and changes versions in the ledger, `repeats` answers repeated writes, `events` logs searches and clicks, `background` runs periodic tasks.
+//! reads and changes versions in the ledger, `webhook` tells another engine of them, `repeats` answers repeated writes, `events` logs searches and clicks, `background` runs periodic tasks.
 //! `souk_http` has what every HTTP service needs; `souk::search` has model, index and journal. The caller of `run` owns
 //! socket and shutdown.
 
@@ -23,6 +23,7 @@ mod serve;
 mod shapes;
 mod state;
 mod voting;
+mod webhook;
 
 pub use self::background::start;
 pub use self::routes::router;

@@ -22,9 +22,9 @@ struct Arguments {
 impl Arguments {
     fn run(&self) -> anyhow::Result<()> {
         let changes = self.sets.iter().map(|set| Change::parse(set)).collect::<souk::Result<Vec<_>>>()?;
-        let config = Config::load(self.config.as_deref(), &changes)?;
+        let file = self.config.clone();
         souk_search::serve(
-            &config,
+            move || Config::load(file.as_deref(), &changes),
             |_| (),
             |endpoint, generation| {
                 let version = &generation.record().version;

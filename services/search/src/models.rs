@@ -30,7 +30,7 @@ const INLINE_WAIT: Duration = Duration::from_secs(2);
 const MAX_POINTS: usize = 1500;
 
 /// List versions, their evaluation and which is served
-#[utoipa::path(get, path = "/models", tag = "models",
+#[utoipa::path(get, path = "/models", tag = "models", operation_id = "list_models",
     responses((status = 200, body = ModelsAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn list(State(service): State<Arc<SearchService>>) -> Result<Response, Fault> {
     let read = async { Ok((service.registry.entries().await?, service.registry.served().await?)) };
@@ -102,7 +102,7 @@ pub async fn register(State(service): State<Arc<SearchService>>, request: Reques
         return Err(Fault::unprocessable("version", problem));
     }
     if !std::path::Path::new(&path).is_dir() {
-        return Err(Fault::unprocessable("path", format!("`{path}` is not a folder on this machine")));
+        return Err(Fault::not_found(format!("`path` is `{path}`, which is not a folder on this machine")));
     }
     let serving = service.serving.clone();
     let folder = path.clone();
@@ -110,7 +110,7 @@ pub async fn register(State(service): State<Arc<SearchService>>, request: Reques
     let opened = tokio::task::spawn_blocking(move || serving.fingerprint(&folder)).await.map_err(ended)?;
     let fingerprint = opened.map_err(|error| {
         tracing::warn!(?error, path, "cannot open the model");
-        Fault::unprocessable("path", format!("has no model that can be served: {error}"))
+        Fault::conflict(format!("`path` has no model that can be served: {error}"))
     })?;
     let entry = service.in_time(add_version(&service, request, fingerprint)).await?;
     Ok(json_body(&version(entry, &service.serving.open_versions())))
@@ -219,9 +219,12 @@ async fn promote_answer(
     let broken = |e| souk::Error::device("the change was interrupted").because(e);
     match ended.map_err(broken)? {
         Ok(()) => {}
-        Err(error @ (souk::Error::Input { .. } | souk::Error::Config { .. } | souk::Error::Data { .. })) => {
-            return Err(Fault::conflict(error.to_string()));
-        }
+        Err(
+            error @ (souk::Error::Input { .. }
+            | souk::Error::Config { .. }
+            | souk::Error::Data { .. }
+            | souk::Error::Upstream { retryable: false, .. }),
+        ) => return Err(Fault::conflict(error.to_string())),
         Err(error) => return Err(error.into()),
     }
     let served = served(service).await?.map(|(served, _)| served_shape(served));

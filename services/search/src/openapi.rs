@@ -1,7 +1,7 @@
 //! OpenAPI document of the routes, generated from their types, with the limits of this service.
 
 use serde_json::{Value, json};
-use souk::search::Bounds;
+use souk::search::{Bounds, OpenGeneration};
 use utoipa::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
@@ -46,7 +46,8 @@ fn filter() -> Value {
 }
 
 /// Document as JSON, with the limits of this service.
-pub fn document(openapi: &utoipa::openapi::OpenApi, bounds: &Bounds, dimensions: i64, keyed: bool) -> Value {
+pub fn document(openapi: &utoipa::openapi::OpenApi, bounds: &Bounds, served: &OpenGeneration, keyed: bool) -> Value {
+    let dimensions = served.record().dimensions;
     let mut document = serde_json::to_value(openapi).expect("document keys are strings");
     if !keyed {
         let paths = document["paths"].as_object_mut().into_iter().flat_map(|paths| paths.values_mut());
@@ -59,6 +60,10 @@ pub fn document(openapi: &utoipa::openapi::OpenApi, bounds: &Bounds, dimensions:
     let text = json!({"type": "string", "minLength": 1, "maxLength": bounds.max_text});
     let texts = json!({"type": "array", "items": text, "minItems": 1, "maxItems": bounds.max_texts});
     schemas["Texts"] = json!({"anyOf": [text, texts]});
+    let id = json!({"type": "integer", "minimum": 0, "maximum": served.num_ids() - 1});
+    let ids = json!({"type": "array", "items": id, "minItems": 1, "maxItems": bounds.max_text});
+    let many_ids = json!({"type": "array", "items": ids, "minItems": 1, "maxItems": bounds.max_texts});
+    schemas["Inputs"] = json!({"anyOf": [text, texts, ids, many_ids]});
     for name in ["SearchRequest", "CompareRequest"] {
         schemas[name]["properties"]["filter"] = json!({"anyOf": [filter(), {"type": "null"}]});
         schemas[name]["properties"]["k"]["maximum"] = json!(bounds.max_hits);
@@ -66,12 +71,13 @@ pub fn document(openapi: &utoipa::openapi::OpenApi, bounds: &Bounds, dimensions:
     }
     schemas["Weights"]["additionalProperties"] = json!(false);
     schemas["Weights"]["required"] = json!([]);
-    schemas["EmbedRequest"]["properties"]["normalize"]["enum"] = json!([true]);
     schemas["SearchRequest"]["anyOf"] = json!([{"required": ["query"]}, {"required": ["vector"]}]);
     let search = &mut schemas["SearchRequest"]["properties"];
     search["vector"]["items"]["minimum"] = json!(f32::MIN);
     search["vector"]["items"]["maximum"] = json!(f32::MAX);
     search["offset"]["maximum"] = json!(bounds.max_offset);
+    // a vector of zeros has no direction
+    search["vector"]["contains"] = json!({"anyOf": [{"exclusiveMinimum": 0}, {"exclusiveMaximum": 0}]});
     search["vector"]["minItems"] = json!(dimensions);
     search["vector"]["maxItems"] = json!(dimensions);
     schemas["VoteRequest"]["properties"]["query"]["maxLength"] = json!(bounds.max_text);

@@ -12,6 +12,8 @@ use souk::telemetry::SEARCH;
 use souk::{Error, Result};
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 
+use crate::webhook::{Event, Webhook};
+
 pub const MAX_VERSIONS: usize = 200;
 
 pub struct ModelRegistry {
@@ -22,6 +24,7 @@ pub struct ModelRegistry {
     promotion_lock: Arc<AsyncMutex<()>>,
     /// Why the last promotion of a version failed.
     failures: Mutex<HashMap<String, String>>,
+    webhook: Option<Webhook>,
 }
 
 /// A version with its generations and latest report.
@@ -33,8 +36,9 @@ pub struct VersionEntry {
 }
 
 impl ModelRegistry {
-    pub fn new(ledger: Arc<SharedLedger>) -> Self {
-        Self { ledger, change_lock: AsyncMutex::default(), promotion_lock: Arc::default(), failures: Mutex::default() }
+    pub fn new(ledger: Arc<SharedLedger>, webhook: Option<Webhook>) -> Self {
+        let (change_lock, promotion_lock, failures) = (AsyncMutex::default(), Arc::default(), Mutex::default());
+        Self { ledger, change_lock, promotion_lock, failures, webhook }
     }
 
     /// Connects on first use.
@@ -129,11 +133,27 @@ impl ModelRegistry {
 
     async fn build_and_promote(&self, serving: &Arc<ServingState>, version: &Version) -> Result<()> {
         let ledger = self.ledger().await?;
-        let generation = prepare_index(serving, version).await?;
+        let mut generation = prepare_index(serving, version).await?;
+        if let Some(webhook) = &self.webhook {
+            let served = serving.served().record().version.clone();
+            webhook.wait_until_ready(generation.record(), &served).await?;
+            // it may have been closed during a long wait
+            generation = prepare_index(serving, version).await?;
+        }
         self.add_generation(&generation).await?;
-        let _alone = self.change_lock.lock().await;
-        ledger.promote(&version.version, &generation.record().generation).await?;
-        serving.swap(&version.version).await
+        {
+            let _alone = self.change_lock.lock().await;
+            ledger.promote(&version.version, &generation.record().generation).await?;
+            serving.swap(&version.version).await?;
+        }
+        self.tell(Event::Promoted, serving).await;
+        Ok(())
+    }
+
+    async fn tell(&self, event: Event, serving: &Arc<ServingState>) {
+        if let Some(webhook) = &self.webhook {
+            webhook.tell(event, serving.served().record()).await;
+        }
     }
 
     /// Serves a version that a trainer offers, if any. Rejects a version that no replica could serve. Trouble of this replica alone, such
@@ -177,7 +197,9 @@ impl ModelRegistry {
             let _alone = self.change_lock.lock().await;
             ledger.roll_back(version).await?;
         }
-        self.follow(serving).await
+        self.follow(serving).await?;
+        self.tell(Event::RolledBack, serving).await;
+        Ok(())
     }
 
     /// Swaps to the version that the ledger names.

@@ -74,8 +74,7 @@ pub fn router(service: Arc<SearchService>) -> Router {
         .merge(operating)
         .merge(open)
         .split_for_parts();
-    let document =
-        Arc::new(document(&openapi, &bounds, service.serving.served().record().dimensions, service.front.has_keys()));
+    let document = Arc::new(document(&openapi, &bounds, &service.serving.served(), service.front.has_keys()));
     router
         .route("/openapi.json", get(async move || json_body(&*document)))
         .route("/favicon.ico", get(async || StatusCode::NO_CONTENT))

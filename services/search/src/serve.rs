@@ -7,23 +7,26 @@ use anyhow::Context;
 use souk::config::{Config, SharedLedger};
 use souk::search::{BuildProgress, OpenGeneration, ServingState};
 use souk_http::{Endpoint, Entrance, Keys};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::{JoinSet, spawn_blocking};
 
 use crate::events::EventWriter;
 use crate::registry::ModelRegistry;
+use crate::webhook::Webhook;
 use crate::{SearchService, background, router};
 
 /// Variable with keys, separated by commas or spaces.
 const KEYS: &str = "SOUK_SEARCH_KEYS";
 
-/// Serves the shop that the configuration describes. `on_build` gets the progress of a first build; `ready` gets the
-/// address and the served generation once requests are answered. Returns after a signal, when running requests are
-/// finished.
+/// Serves the shop that the configuration describes, which is loaded again on SIGHUP. `on_build` gets the progress of a first
+/// build; `ready` gets the address and the served generation once requests are answered. Returns after a signal, when running
+/// requests are finished.
 pub fn serve(
-    config: &Config,
+    load: impl Fn() -> souk::Result<Config> + Send + 'static,
     on_build: impl FnOnce(Arc<BuildProgress>) + Send + 'static,
     ready: impl FnOnce(Endpoint, &OpenGeneration) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    let config = load()?;
     let settings = &config.search;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().context("cannot start threads")?;
     let entrance = Entrance {
@@ -36,8 +39,10 @@ pub fn serve(
         allow_no_keys: settings.allow_no_keys,
     };
     let open = async |_: Endpoint, keys: Keys| {
-        let service = SearchService::open(config, keys, on_build).await?;
-        Ok((router(service.clone()), (background::start(&service), service)))
+        let service = SearchService::open(&config, keys, on_build).await?;
+        let mut tasks = background::start(&service);
+        tasks.spawn(reload_on_hangup(service.clone(), load));
+        Ok((router(service.clone()), (tasks, service)))
     };
     let ready = |endpoint, (_, service): &(JoinSet<()>, Arc<SearchService>)| ready(endpoint, &service.serving.served());
     let served = runtime.block_on(async {
@@ -52,6 +57,24 @@ pub fn serve(
     served
 }
 
+/// Loads the configuration again at each SIGHUP. One with a mistake changes nothing.
+async fn reload_on_hangup(service: Arc<SearchService>, load: impl Fn() -> souk::Result<Config> + Send + 'static) {
+    let mut hangups = match signal(SignalKind::hangup()) {
+        Ok(hangups) => hangups,
+        Err(error) => return tracing::warn!(%error, "cannot listen for SIGHUP: settings are not read again"),
+    };
+    while hangups.recv().await.is_some() {
+        let read = load().and_then(|config| config.search.check().map(|()| config));
+        match read {
+            Ok(config) if service.reload(&config.search) => tracing::info!("read the settings again"),
+            Ok(_) => tracing::warn!(
+                "read the settings again; some changes need a restart (docs/configuration.md marks those that do not)"
+            ),
+            Err(error) => tracing::error!(?error, "the settings have a mistake: the former ones stay in effect"),
+        }
+    }
+}
+
 impl SearchService {
     /// Opens the generation served last, or builds the first one, without blocking the runtime.
     pub async fn open(
@@ -62,7 +85,8 @@ impl SearchService {
         config.search.check()?;
         let event_writer = EventWriter::open(&config.search.events, &config.log)?;
         let ledger = Arc::new(SharedLedger::new(config.store.clone()));
-        let registry = Arc::new(ModelRegistry::new(ledger.clone()));
+        let webhook = config.search.promotion_webhook.as_ref().map(Webhook::open).transpose()?;
+        let registry = Arc::new(ModelRegistry::new(ledger.clone(), webhook));
         let (version, path) = initial_model(config, &registry).await?;
         let deps = config.service_deps(config.open_catalogue_stream(ledger)?)?;
         let opening = spawn_blocking(move || ServingState::open(deps, &version, &path, on_build));

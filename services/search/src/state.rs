@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use souk::search::{Bounds, SearchSettings, ServingState};
@@ -30,6 +30,7 @@ pub struct SearchService {
     pub probe: Probe<Result<bool, &'static str>>,
     /// Recent query vectors, each with its model's fingerprint.
     recent: Mutex<VecDeque<(String, Vec<f32>)>>,
+    settings: RwLock<Arc<SearchSettings>>,
 }
 
 impl SearchService {
@@ -44,6 +45,7 @@ impl SearchService {
         Self {
             front: Arc::new(front),
             writes: Arc::new(Semaphore::new(max_requests)),
+            settings: RwLock::new(Arc::new(serving.settings().clone())),
             serving,
             registry,
             event_writer,
@@ -52,8 +54,16 @@ impl SearchService {
         }
     }
 
-    pub fn settings(&self) -> &SearchSettings {
-        self.serving.settings()
+    /// Settings in effect.
+    pub fn settings(&self) -> Arc<SearchSettings> {
+        self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Takes over those of the new settings that can change while the service runs. Returns whether all others are as before.
+    pub fn reload(&self, read: &SearchSettings) -> bool {
+        let mut settings = self.settings.write().unwrap_or_else(PoisonError::into_inner);
+        *settings = Arc::new(settings.reloaded(read));
+        **settings == *read
     }
 
     /// Runs work until the deadline; unfinished work is dropped.

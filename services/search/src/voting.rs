@@ -53,7 +53,7 @@ pub async fn cast(State(service): State<Arc<SearchService>>, request: Request) -
 /// Vote, and whether the requested left page was shown on the right. The comparison says what was compared.
 fn to_vote(mut request: VoteRequest) -> Result<(Vote, bool), Fault> {
     let Some(name) = &request.comparison else { return Ok((vote(request, false), false)) };
-    let unknown = || Fault::unprocessable("comparison", "is not a comparison that /compare returned");
+    let unknown = || Fault::not_found("`comparison` is not one that /compare returned: send what its answer has");
     let comparison = Comparison::parse(name).ok_or_else(unknown)?;
     let is_swapped = comparison.is_swapped();
     (request.left, request.right) = (comparison.left, comparison.right);

@@ -140,7 +140,7 @@ impl Tokenizer {
     /// Limits ids to the rows of the model's embedding: a text that needs another id is an error. The folder itself is fine:
     /// sentence-transformers, too, writes tokenizers with more tokens than rows. Every text's special tokens must have a row.
     pub fn limit_ids(&mut self, num_rows: usize) -> Result<()> {
-        let largest = self.inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize);
+        let largest = self.num_ids() - 1;
         if largest < num_rows {
             return Ok(());
         }
@@ -223,6 +223,12 @@ impl Tokenizer {
     /// Decodes token ids to text, without special tokens.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.inner.decode(ids, true).map_err(|e| Error::weights(&self.path, "cannot decode tokens").because(e))
+    }
+
+    /// One more than the largest id that a text may have.
+    pub fn num_ids(&self) -> usize {
+        let largest = self.inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize);
+        self.limit.map_or(largest + 1, |limit| limit.min(largest + 1))
     }
 
     /// Id of a token.

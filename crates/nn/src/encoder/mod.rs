@@ -90,6 +90,14 @@ pub struct Text {
     pub ids: Vec<u32>,
     /// Number of prompt tokens at its start that pooling excludes.
     pub skip: usize,
+    /// Whether its vector keeps its length although the model normalises vectors.
+    pub keeps_length: bool,
+}
+
+impl Text {
+    pub fn new(ids: Vec<u32>, skip: usize) -> Self {
+        Self { ids, skip, keeps_length: false }
+    }
 }
 
 /// Tokenizes texts with the model's prompts; shared by all callers.
@@ -167,7 +175,7 @@ impl Reader {
         if let Some((chat, max_tokens)) = &self.chat {
             let whole = format!("{}{text}", prompt.text);
             let (ids, skip) = self.tokenizer.encode_framed(chat.frame(), &whole, *max_tokens)?;
-            return Ok(Text { ids, skip });
+            return Ok(Text::new(ids, skip));
         }
         let ids = match prompt.text.as_str() {
             "" => self.tokenizer.encode(text)?,
@@ -176,7 +184,7 @@ impl Reader {
         if ids.is_empty() {
             return Err(Error::input("the text has no tokens: this model's tokenizer adds none to an empty text"));
         }
-        Ok(Text { ids, skip: prompt.skip })
+        Ok(Text::new(ids, prompt.skip))
     }
 
     /// Maximum number of tokens of a text; longer ones are truncated.
@@ -201,9 +209,14 @@ impl Reader {
         &self.ends
     }
 
-    /// Decodes generated tokens to text.
+    /// Decodes tokens to text, without special tokens.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.tokenizer.decode(ids)
+    }
+
+    /// Number of token ids, which begin with 0.
+    pub fn num_ids(&self) -> usize {
+        self.tokenizer.num_ids()
     }
 
     /// Tokenizes a text without prompt, special tokens or truncation.
@@ -394,7 +407,7 @@ impl Encoder {
             (None, Some(refine)) => self.refined(refine, texts, train)?.select(1, refine.num_steps() as i64 - 1),
             (None, None) => self.pooled(texts, train)?,
         };
-        Ok(self.finish(vectors))
+        Ok(self.finish(vectors, texts))
     }
 
     /// Vectors of all refine steps, `[b, k, d]`, before projection.
@@ -418,16 +431,16 @@ impl Encoder {
         })
     }
 
-    /// Projects, normalises and truncates vectors.
-    fn finish(&self, mut vectors: Tensor) -> Tensor {
+    /// Projects, normalises and truncates vectors of these texts.
+    fn finish(&self, mut vectors: Tensor, texts: &[&Text]) -> Tensor {
         for dense in &self.recipe.dense {
             vectors = dense.apply(&vectors);
         }
         if self.recipe.normalize {
-            vectors = unit(&vectors);
+            vectors = unit_unless_kept(&vectors, texts);
         }
         match self.overrides.dimensions {
-            Some(dimensions) => unit(&vectors.narrow(1, 0, dimensions)),
+            Some(dimensions) => unit_unless_kept(&vectors.narrow(1, 0, dimensions), texts),
             None => vectors,
         }
     }
@@ -451,6 +464,16 @@ impl Encoder {
         }
         Ok(flat.chunks_exact(width).map(<[f32]>::to_vec).collect())
     }
+}
+
+/// Normalises the rows of texts that do not keep their length.
+fn unit_unless_kept(vectors: &Tensor, texts: &[&Text]) -> Tensor {
+    if !texts.iter().any(|text| text.keeps_length) {
+        return unit(vectors);
+    }
+    let kept: Vec<bool> = texts.iter().map(|text| text.keeps_length).collect();
+    let kept = Tensor::from_slice(&kept).to_device(vectors.device()).unsqueeze(1);
+    vectors.where_self(&kept, &unit(vectors))
 }
 
 /// L2-normalises rows as sentence-transformers does (a zero vector stays zero).

@@ -89,7 +89,7 @@ impl Encoder {
 
     /// Vectors `[b, d]` of texts that already end with their rationales.
     pub fn encode_written(&self, texts: &[&Text]) -> Result<Tensor> {
-        Ok(self.finish(self.pooled(texts, false)?))
+        Ok(self.finish(self.pooled(texts, false)?, texts))
     }
 
     /// Log-probabilities `[t]` of all tokens after the prompt of each text, one text after the other; `texts` are ids with the
@@ -120,6 +120,6 @@ impl Encoder {
 impl Text {
     /// Appends token ids.
     pub fn followed_by(&self, ids: &[u32]) -> Self {
-        Self { ids: self.ids.iter().chain(ids).copied().collect(), skip: self.skip }
+        Self { ids: self.ids.iter().chain(ids).copied().collect(), ..*self }
     }
 }

@@ -68,7 +68,7 @@ impl Encoder {
         let refine =
             self.recipe.refine.ok_or_else(|| Error::input("this encoder has no refine steps: set encoder.refine"))?;
         let vectors = self.refined(refine, texts, dropout)?;
-        let rows = self.finish(vectors.flatten(0, 1));
+        let rows = self.finish(vectors.flatten(0, 1), texts);
         Ok(rows.view([texts.len() as i64, -1]))
     }
 

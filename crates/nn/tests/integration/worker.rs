@@ -89,7 +89,7 @@ fn cancelled_requests_are_not_encoded() {
 fn a_panic_in_the_model_is_an_error_and_the_worker_survives() {
     let worker = worker(64, 64);
     // libtorch throws on an id above the vocabulary
-    let poison = Text { ids: vec![1, 4_000_000], skip: 0 };
+    let poison = Text::new(vec![1, 4_000_000], 0);
     let answer = worker.submit(vec![poison]).unwrap().blocking_recv().unwrap();
     let error = answer.unwrap_err();
     assert!(matches!(error, Error::Device { .. }));

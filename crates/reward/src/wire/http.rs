@@ -35,7 +35,7 @@ struct Key {
 }
 
 impl Http {
-    /// `route` is appended to the address unless the address ends with it. `key_env` names the environment variable with the
+    /// `route` is appended to the address unless it is empty or the address ends with it. `key_env` names the environment variable with the
     /// key.
     pub fn open(address: &Address, route: &str, key_env: Option<&str>) -> Result<Self> {
         let url = endpoint(address, route)?;
@@ -147,7 +147,8 @@ fn endpoint(address: &Address, route: &str) -> Result<String> {
         return Err(Error::config(address, problem));
     }
     let url = shown.trim_end_matches('/');
-    let url = if url.ends_with(&format!("/{route}")) { url.to_owned() } else { format!("{url}/{route}") };
+    let is_whole = route.is_empty() || url.ends_with(&format!("/{route}"));
+    let url = if is_whole { url.to_owned() } else { format!("{url}/{route}") };
     url.parse::<Uri>().map_err(|e| Error::config(address, "is not a URL").because(e))?;
     Ok(url)
 }
@@ -206,6 +207,7 @@ mod tests {
         ] {
             assert_eq!(endpoint(&Address::new(url), "score").unwrap(), full);
         }
+        assert_eq!(endpoint(&Address::new("http://engine/hook/"), "").unwrap(), "http://engine/hook");
         for url in [
             "judge:8090",
             "ftp://judge",

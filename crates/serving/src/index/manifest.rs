@@ -95,8 +95,8 @@ impl Manifest {
         }
     }
 
-    /// Reads the manifest in `dir` and checks its model and dimensions.
-    pub(super) fn read(dir: &Path, model: &str, dimensions: usize) -> Result<Self> {
+    /// Reads the manifest in `dir`.
+    pub(super) fn read(dir: &Path) -> Result<Self> {
         #[derive(Deserialize)]
         struct Format {
             format: u32,
@@ -109,18 +109,22 @@ impl Manifest {
             let problem = format!("has format {format}, but this version reads {FORMAT}: rebuild the index");
             return Err(Error::data(&path, None, problem));
         }
-        let manifest: Self = serde_json::from_slice(&text).map_err(broken)?;
-        if manifest.dimensions != dimensions {
-            let stored = manifest.dimensions;
+        serde_json::from_slice(&text).map_err(broken)
+    }
+
+    /// Checks the model and the dimensions of the manifest in `dir`.
+    pub(super) fn check(&self, dir: &Path, model: &str, dimensions: usize) -> Result<()> {
+        let path = dir.join(MANIFEST);
+        if self.dimensions != dimensions {
+            let stored = self.dimensions;
             let problem = format!("holds vectors of {stored} entries, the model is set to {dimensions}: set the same");
             return Err(Error::data(&path, None, problem));
         }
-        if manifest.model != model {
-            let problem =
-                format!("built by model {}, but the model given is {model}: rebuild the index", manifest.model);
+        if self.model != model {
+            let problem = format!("built by model {}, but the model given is {model}: rebuild the index", self.model);
             return Err(Error::data(&path, None, problem));
         }
-        Ok(manifest)
+        Ok(())
     }
 
     pub(super) fn write(&self, dir: &Path) -> Result<()> {

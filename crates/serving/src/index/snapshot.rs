@@ -65,7 +65,18 @@ impl Snapshot {
     pub fn open(dir: &Path, model: &str, dimensions: i64) -> Result<Self> {
         let width =
             usize::try_from(dimensions).map_err(|e| Error::input("the number of dimensions is negative").because(e))?;
-        let manifest = Manifest::read(dir, model, width)?;
+        let manifest = Manifest::read(dir)?;
+        manifest.check(dir, model, width)?;
+        Self::with_manifest(dir, manifest)
+    }
+
+    /// Opens the snapshot in `dir`, whichever model built it: for reading vectors, not for searching with another model's.
+    pub fn open_any(dir: &Path) -> Result<Self> {
+        Self::with_manifest(dir, Manifest::read(dir)?)
+    }
+
+    fn with_manifest(dir: &Path, manifest: Manifest) -> Result<Self> {
+        let width = manifest.dimensions;
         let (rows, num, files) = (manifest.num_rows, manifest.num_items, IndexFiles { dir, manifest: &manifest });
         let vectors = files.numbers(VECTORS, rows.saturating_mul(width))?;
         let starts: Numbers<u32> = files.numbers(STARTS, rows.saturating_add(1))?;
@@ -291,7 +302,16 @@ impl Snapshot {
     /// Up to `num` evenly spaced items with their vectors.
     pub fn sample(&self, num: usize) -> Result<Vec<(Item, &[f32])>> {
         let step = self.num_items().div_ceil(num.max(1)).max(1);
-        (0..self.num_items()).step_by(step).map(|item| Ok((self.item(item)?, self.vector(item)))).collect()
+        (0..self.num_items()).step_by(step).map(|item| self.entry(item)).collect()
+    }
+
+    /// All items with their vectors.
+    pub fn entries(&self) -> impl Iterator<Item = Result<(Item, &[f32])>> {
+        (0..self.num_items()).map(|item| self.entry(item))
+    }
+
+    fn entry(&self, item: usize) -> Result<(Item, &[f32])> {
+        Ok((self.item(item)?, self.vector(item)))
     }
 
     pub(super) fn item(&self, item: usize) -> Result<Item> {

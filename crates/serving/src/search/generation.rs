@@ -21,7 +21,7 @@ use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
 use souk_io::telemetry::SEARCH;
 use souk_lexical::ModelFusion;
-use souk_nn::encoder::{EncoderWorker, Text, Urgency};
+use souk_nn::encoder::{EncoderWorker, Reader, Text, Urgency};
 
 /// Least texts of a large request that are encoded at once. A query that arrives meanwhile waits for them, not for a thousand items.
 const MIN_SLICE: usize = 8;
@@ -157,7 +157,7 @@ impl OpenGeneration {
             known.iter().map(|value| self.decode_cached(value.as_deref()?)).collect();
         let missing: Vec<usize> = (0..texts.len()).filter(|at| vectors[*at].is_none()).collect();
         SEARCH.record_cache(texts.len() - missing.len(), missing.len());
-        let slice = (self.worker.batch_tokens() / SLICE_TOKENS).max(MIN_SLICE);
+        let slice = self.slice();
         let is_query = kind != Some(TextKind::Item) && missing.len() <= slice;
         let urgency = if is_query { Urgency::Urgent } else { Urgency::Patient };
         for missing in missing.chunks(slice) {
@@ -174,6 +174,22 @@ impl OpenGeneration {
             }
         }
         Ok(vectors.into_iter().flatten().collect())
+    }
+
+    /// Vectors of texts with the lengths that the model gave them, bypassing the cache.
+    pub async fn unscaled_vectors(&self, texts: &[&str], kind: Option<TextKind>) -> Result<Vec<Vec<f32>>> {
+        let mut vectors = Vec::with_capacity(texts.len());
+        for texts in texts.chunks(self.slice()) {
+            let texts = texts.iter().map(|text| (*text).to_owned()).collect();
+            let read = move |reader: &Reader, text: &str| Ok(Text { keeps_length: true, ..reader.read(text, kind)? });
+            vectors.extend(self.encode_as(texts, Urgency::Patient, read).await?);
+        }
+        Ok(vectors)
+    }
+
+    /// Number of texts that are encoded at once.
+    fn slice(&self) -> usize {
+        (self.worker.batch_tokens() / SLICE_TOKENS).max(MIN_SLICE)
     }
 
     /// Logs when the cache goes down or comes back, not on every request in between.
@@ -199,23 +215,32 @@ impl OpenGeneration {
     }
 
     /// Encodes texts, bypassing the cache.
-    #[tracing::instrument(level = "info", name = "encode", skip_all, fields(texts = texts.len()))]
     pub(super) async fn encode(
         &self,
         texts: Vec<String>,
         kind: Option<TextKind>,
         urgency: Urgency,
     ) -> Result<Vec<Vec<f32>>> {
+        self.encode_as(texts, urgency, move |reader, text| reader.read(text, kind)).await
+    }
+
+    #[tracing::instrument(level = "info", name = "encode", skip_all, fields(texts = texts.len()))]
+    async fn encode_as(
+        &self,
+        texts: Vec<String>,
+        urgency: Urgency,
+        read: impl Fn(&Reader, &str) -> Result<Text> + Send + 'static,
+    ) -> Result<Vec<Vec<f32>>> {
         // reserve first, so that nothing is tokenized for a full queue
         let places = self.worker.reserve(texts.len())?;
         let worker = self.worker.clone();
-        let read = move || {
+        let read_all = move || {
             let named =
                 |at: usize, e| Error::input(format!("cannot tokenize text {} of {}", at + 1, texts.len())).because(e);
-            let read = |(at, text): (usize, &String)| worker.reader().read(text, kind).map_err(|e| named(at, e));
+            let read = |(at, text): (usize, &String)| read(worker.reader(), text).map_err(|e| named(at, e));
             texts.iter().enumerate().map(read).collect::<Result<Vec<Text>>>()
         };
-        let texts = tokio::task::spawn_blocking(read).await.map_err(worker_lost)??;
+        let texts = tokio::task::spawn_blocking(read_all).await.map_err(worker_lost)??;
         self.worker.submit_into(places, texts, urgency)?.await.map_err(worker_lost)?
     }
 
@@ -230,6 +255,16 @@ impl OpenGeneration {
     /// Number of tokens of all texts.
     pub fn num_tokens(&self, texts: &[&str], kind: Option<TextKind>) -> Result<usize> {
         texts.iter().map(|text| Ok(self.worker.reader().read(text, kind)?.ids.len())).sum()
+    }
+
+    /// Text of token ids, without special tokens.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.worker.reader().decode(ids)
+    }
+
+    /// Number of token ids, which begin with 0.
+    pub fn num_ids(&self) -> usize {
+        self.worker.reader().num_ids()
     }
 
     /// Maximum number of tokens of a text.

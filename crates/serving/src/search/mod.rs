@@ -29,5 +29,5 @@ pub use self::rerank::{RerankedHits, Reranking};
 pub use self::saved::{InstalledAt, SavedVersion};
 pub use self::service_deps::ServiceDeps;
 pub use self::serving_state::{ServingState, Unprepared};
-pub use self::settings::{Bounds, Events, IndexBackend, Rerank, SearchSettings};
+pub use self::settings::{Bounds, Events, IndexBackend, PromotionWebhook, Rerank, SearchSettings};
 pub use self::stream_position::StreamLag;

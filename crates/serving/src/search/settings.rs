@@ -9,11 +9,12 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::experiment::Experiment;
 use crate::index::MilvusSettings;
 use souk_cross_encoder::{MAX_RERANKED, RerankFit};
+use souk_io::address::Address;
 use souk_io::error::{Error, Result};
 use souk_io::tls::Tls;
 use souk_lexical::{Hybrid, LexicalOptions};
 
-#[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct SearchSettings {
     /// Address and port.
@@ -42,13 +43,17 @@ pub struct SearchSettings {
     /// Search by terms (BM25), which hybrid search needs.
     pub lexical: Option<LexicalOptions>,
     /// Whether a search is hybrid if the request does not say; `true`, `false` or weights of the channels.
+    #[schemars(extend("x-reloaded" = true))]
     pub hybrid: Hybrid,
     /// Whether the first hits of hybrid search are reranked if the version has a reranker and the request does not say; `true`, `false` or
     /// `{ depth = N }`.
+    #[schemars(extend("x-reloaded" = true))]
     pub rerank: Rerank,
     /// Trainer's folder with steps.jsonl, for the curves in the console.
+    #[schemars(extend("x-reloaded" = true))]
     pub training: Option<PathBuf>,
     /// Online experiments between channels.
+    #[schemars(extend("x-reloaded" = true))]
     pub experiments: Vec<Experiment>,
     /// Where searches, votes and clicks are logged for the trainer.
     pub events: Events,
@@ -57,10 +62,14 @@ pub struct SearchSettings {
     /// Serve versions that a trainer offers after passing its gate.
     pub adopt: bool,
     /// Allow promoting a version without an evaluation report.
+    #[schemars(extend("x-reloaded" = true))]
     pub promote_unmeasured: bool,
+    /// Another engine that uses this service's vectors: it is told of a version before that is served, and the swap waits for it.
+    pub promotion_webhook: Option<PromotionWebhook>,
     /// Allowed relative distance between a canary's vector now and when the index was built.
     pub canary_tolerance: f32,
     /// Recall of the ten nearest items against brute force: searches are as wide as it needs, by what is measured.
+    #[schemars(extend("x-reloaded" = true))]
     pub recall: f64,
     /// Recall below which a new index is an error.
     pub min_recall: f64,
@@ -71,6 +80,7 @@ pub struct SearchSettings {
     /// Fraction of changed items that triggers a new snapshot in the background.
     pub rebuild_share: f64,
     /// Seconds that the service may lack changes of the catalogue stream and still be ready; 0: any.
+    #[schemars(extend("x-reloaded" = true))]
     pub max_behind_seconds: u64,
 }
 
@@ -152,6 +162,30 @@ pub struct Events {
     pub application: String,
 }
 
+/// Receiver of promotions.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PromotionWebhook {
+    /// URL that gets a POST with the version; it answers `{"ready": true}` once it has embedded its items, `{"ready": false}` before.
+    pub url: Address,
+    /// Environment variable that holds a bearer token for `url`.
+    pub key_env: Option<String>,
+    /// Seconds that a promotion waits; after that it fails, and the served version stays.
+    #[serde(default = "a_day")]
+    pub timeout_seconds: u64,
+    /// Seconds between two requests while it waits.
+    #[serde(default = "half_a_minute")]
+    pub retry_seconds: u64,
+}
+
+fn a_day() -> u64 {
+    86_400
+}
+
+fn half_a_minute() -> u64 {
+    30
+}
+
 /// Limits of one request, and of concurrent requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
@@ -176,8 +210,10 @@ pub struct Bounds {
     /// Timeout for receiving a request's body, in seconds.
     pub body_seconds: u64,
     /// Deadline of a request in milliseconds; unfinished work is dropped.
+    #[schemars(extend("x-reloaded" = true))]
     pub deadline_ms: u64,
     /// Milliseconds that reranking may take; after that, hits keep their fused order.
+    #[schemars(extend("x-reloaded" = true))]
     pub rerank_ms: u64,
 }
 
@@ -204,6 +240,7 @@ impl Default for SearchSettings {
             bounds: Bounds::default(),
             adopt: true,
             promote_unmeasured: false,
+            promotion_webhook: None,
             canary_tolerance: 1e-3,
             recall: 0.98,
             min_recall: 0.9,
@@ -234,6 +271,23 @@ impl Default for Bounds {
 }
 
 impl SearchSettings {
+    /// The settings after the configuration was changed to `read` while the service runs: those that are marked `x-reloaded` apply from
+    /// now on, the others after a restart.
+    pub fn reloaded(&self, read: &Self) -> Self {
+        let Bounds { deadline_ms, rerank_ms, .. } = read.bounds;
+        Self {
+            hybrid: read.hybrid,
+            rerank: read.rerank,
+            training: read.training.clone(),
+            experiments: read.experiments.clone(),
+            bounds: Bounds { deadline_ms, rerank_ms, ..self.bounds.clone() },
+            promote_unmeasured: read.promote_unmeasured,
+            recall: read.recall,
+            max_behind_seconds: read.max_behind_seconds,
+            ..self.clone()
+        }
+    }
+
     pub fn check(&self) -> Result<()> {
         let Bounds { max_hits, max_text, max_texts, max_items, max_bytes, max_requests, .. } = self.bounds;
         let counts = [

@@ -134,6 +134,9 @@ fn the_tarball_and_the_wheel_embed_serve_and_search_in_a_clean_place() {
     let archive = unpack(&dist, &unpacked);
     install(&dist, &env, &libtorch);
     assert!(env.join("share/souk/configs/home-depot.toml").exists());
+    let client = ["-I", "-c", "import souk, souk.schemas; assert issubclass(souk.Busy, souk.SoukError); souk.Client"];
+    let missing = bare(&env.join("bin/python"), &home).args(client).output().unwrap();
+    assert!(missing.status.success(), "{}", String::from_utf8_lossy(&missing.stderr));
 
     let vectors = [&archive, &env].map(|prefix| embed(&prefix.join("bin/souk"), &home));
     assert_eq!((vectors[0].len(), &vectors[0]), (384, &vectors[1]));
@@ -146,7 +149,10 @@ fn the_tarball_and_the_wheel_embed_serve_and_search_in_a_clean_place() {
     }
 
     let needs = "import importlib.metadata as m; print(m.requires('souk'), m.metadata('souk')['Name'])";
-    assert_eq!(run_ok(Command::new(env.join("bin/python")).args(["-c", needs])).trim(), "['torch==2.11.0'] souk");
+    assert_eq!(
+        run_ok(Command::new(env.join("bin/python")).args(["-c", needs])).trim(),
+        "['torch==2.11.0', 'httpx>=0.27; extra == \"client\"'] souk"
+    );
     check_bill_of_materials(&archive);
 }
 

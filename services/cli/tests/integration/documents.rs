@@ -1,4 +1,4 @@
-//! The commands of `README.md`, `docs/usage.md` and `docs/your-shop.md` work in the order in which they stand there. Each command
+//! The commands of `README.md`, `docs/usage.md`, `docs/integrations.md` and `docs/your-shop.md` work in the order in which they stand there. Each command
 //! in a `console` block is run, on a smaller shop and with fewer steps, or a comment above the block says why not:
 //! `<!-- not run: BEGINNING OF THE COMMAND: REASON -->`, where the beginning `*` means all commands of the block.
 
@@ -249,6 +249,12 @@ fn the_commands_of_the_readme_work_in_their_order() {
         };
         assert!(makefile.contains(&format!("\n{target}: ")), "Makefile has no target {target}");
     }
+}
+
+#[test]
+fn the_commands_of_the_page_for_other_engines_work_in_their_order() {
+    let (path, text) = document("docs/integrations.md");
+    assert_eq!(run_document(&path, &text), 7);
 }
 
 #[test]

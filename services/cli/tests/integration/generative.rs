@@ -320,7 +320,7 @@ fn serve_completions(model: PathBuf) -> String {
 
 fn complete(encoder: &Encoder, request: &Value) -> Value {
     let prompts: Vec<Vec<u32>> = serde_json::from_value(request["prompt"].clone()).unwrap();
-    let texts: Vec<Text> = prompts.into_iter().map(|ids| Text { ids, skip: 0 }).collect();
+    let texts: Vec<Text> = prompts.into_iter().map(|ids| Text::new(ids, 0)).collect();
     let sampling = Sampling {
         seed: request["seed"].as_u64().unwrap(),
         temperature: request["temperature"].as_f64().unwrap(),

@@ -3,12 +3,13 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::maybe_whole;
+use super::{maybe_whole, whole};
 
 /// Embedding request in TEI's format.
 #[derive(Deserialize, ToSchema)]
 pub struct EmbedRequest {
-    pub inputs: TextInput,
+    pub inputs: EmbedInput,
+    /// Whether vectors have length 1; `false` gives the model's own lengths, which the index does not have.
     #[serde(default = "yes")]
     #[schema(default = true)]
     pub normalize: bool,
@@ -45,14 +46,31 @@ pub enum TruncationDirection {
 pub enum PromptName {
     Query,
     Item,
+    /// Same as `item`, as many models name it.
+    Document,
+    /// Same as `item`.
+    Passage,
 }
+
+/// Texts, or token ids of the model's own tokenizer.
+#[derive(Deserialize, ToSchema)]
+#[schema(as = Inputs)]
+#[serde(untagged, expecting = "expected a text, a list of texts, a list of token ids, or a list of such lists")]
+pub enum EmbedInput {
+    Texts(TextInput),
+    Ids(Vec<TokenId>),
+    ManyIds(Vec<Vec<TokenId>>),
+}
+
+#[derive(Clone, Copy, Deserialize, ToSchema)]
+pub struct TokenId(#[serde(deserialize_with = "whole")] pub usize);
 
 #[derive(Deserialize, ToSchema)]
 #[schema(as = Texts)]
 #[serde(
     untagged,
-    expecting = "expected a text or a list of texts; token ids are not supported (LangChain sends texts with \
-                 check_embedding_ctx_length=False)"
+    expecting = "expected a text or a list of texts; token ids are those of OpenAI's tokenizer here, which this model does not \
+                 know (LangChain sends texts with check_embedding_ctx_length=False)"
 )]
 pub enum TextInput {
     One(String),

@@ -157,22 +157,37 @@ impl Process {
         ];
         all.extend(sets.iter().map(|set| (*set).to_owned()));
         let mut command = Command::new(env!("CARGO_BIN_EXE_souk-search"));
-        command.envs(variables.iter().copied());
-        let mut child = command.args(all.iter().flat_map(|set| ["--set", set])).stdout(Stdio::piped()).spawn().unwrap();
+        command.envs(variables.iter().copied()).args(all.iter().flat_map(|set| ["--set", set]));
+        Self::of(command)
+    }
+
+    /// Starts the process with a configuration file.
+    pub fn with_file(file: &Path) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_souk-search"));
+        command.arg("--config").arg(file);
+        Self::of(command)
+    }
+
+    fn of(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let address = line.trim().rsplit("http://").next().unwrap().parse().unwrap_or_else(|e| panic!("{e}: {line}"));
         Self { child, address }
     }
 
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
+    }
+
     /// Stops the process with SIGTERM.
     pub fn stop(mut self) {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM).unwrap();
+        self.signal(Signal::SIGTERM);
         assert!(self.child.wait().unwrap().success());
     }
 
     pub fn kill(mut self) {
-        kill(Pid::from_raw(self.child.id() as i32), Signal::SIGKILL).unwrap();
+        self.signal(Signal::SIGKILL);
         self.child.wait().unwrap();
     }
 }

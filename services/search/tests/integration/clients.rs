@@ -1,5 +1,6 @@
 //! Third-party clients: the packages openai and huggingface_hub, schemathesis on the OpenAPI document, a browser on the
-//! console, and a span collector. SOUK_CASES sets the number of schemathesis requests; `make soak` runs the long form.
+//! console, and a span collector. Souk's own Python client too. SOUK_CASES sets the number of schemathesis requests; `make
+//! soak` runs the long form.
 
 #![expect(clippy::print_stdout, reason = "the proofs are printed")]
 
@@ -9,6 +10,8 @@ use std::process::{Command, Stdio};
 
 use crate::client::{Process, golden, shop, try_ask_with};
 use serde_json::{Value, json};
+use souk::index::Snapshot;
+use souk::vector_export::{DEFAULT_FIELD, DEFAULT_NAME, VectorExport, VectorFormat};
 
 const KEYS: &str = "reader,admin:boss";
 
@@ -41,6 +44,16 @@ fn third_party_clients_work() {
     process.kill();
 }
 
+/// The package in `python/`, `docs/python.md` and `examples/search.py`; the generated modules are current.
+#[test]
+fn own_client_works() {
+    let home = shop();
+    let events = format!("search.events.path={}", home.path().join("events.ndjson").display());
+    let process = Process::start(home.path(), &[&events], KEYS);
+    run("souk_client.py", &[&format!("http://{}", process.address), "boss", "reader"]);
+    process.kill();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn console_works_in_a_browser() {
     let home = shop();
@@ -53,6 +66,19 @@ async fn console_works_in_a_browser() {
     tokio::task::spawn_blocking(move || run("console.py", &[&address, "boss", "--query", "red lamp for a desk"]))
         .await
         .unwrap();
+    process.kill();
+}
+
+/// docs/integrations.md: its requests, and an export in Qdrant's client.
+#[test]
+fn other_engines_get_the_vectors_of_the_service() {
+    let home = shop();
+    let process = Process::start(home.path(), &[], "");
+    let snapshot = Snapshot::open_any(&home.path().join("state/generations/first-1/snapshot-0")).unwrap();
+    let (format, field, name) = (VectorFormat::Qdrant, DEFAULT_FIELD, DEFAULT_NAME);
+    let out = home.path().join("qdrant");
+    VectorExport { snapshot: &snapshot, format, field, name, with_items: true }.write(&out, &mut |_| ()).unwrap();
+    run("integrations.py", &[&format!("http://{}", process.address), &out.to_string_lossy()]);
     process.kill();
 }
 

@@ -9,8 +9,9 @@ use souk_search::serve;
 /// Address that the service reports before it takes requests, and the error that stops it there.
 fn started(home: &Path, sets: &[&str]) -> (Option<String>, String) {
     let mut said = None;
+    let config = config(home, sets);
     let ended = serve(
-        &config(home, sets),
+        move || Ok(config.clone()),
         |_| (),
         |endpoint, _| {
             said = Some(endpoint.to_string());
