@@ -1,4 +1,4 @@
-"""Golden backbones: small random BERT and decoder models and what transformers computes with them.
+"""Golden backbones: small random encoders and decoders and what transformers computes with them.
 
 Takes an output folder and a seed. Gives one folder per case: the model as `save_pretrained` writes it and
 `expected.safetensors` with the inputs and outputs. Every number comes from the model read back from its own folder, in
@@ -25,6 +25,7 @@ INIT_STD = 0.2
 
 SMALL = dict(vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4)
 BERT = SMALL | dict(max_position_embeddings=64, hidden_act="gelu", pad_token_id=PAD)
+ROBERTA = BERT | dict(pad_token_id=1, type_vocab_size=1)
 DECODER = SMALL | dict(max_position_embeddings=64, pad_token_id=PAD, bos_token_id=1, eos_token_id=2)
 GQA = DECODER | dict(num_key_value_heads=2)
 
@@ -58,6 +59,8 @@ CASES = {
     "bert": Case(hf.BertModel, hf.BertConfig, BERT),
     "bert_mlm": Case(hf.BertForMaskedLM, hf.BertConfig, BERT),
     "bert_gelu_new": Case(hf.BertModel, hf.BertConfig, BERT | dict(hidden_act="gelu_new", num_hidden_layers=1)),
+    "roberta": Case(hf.RobertaForMaskedLM, hf.RobertaConfig, ROBERTA),
+    "xlm_roberta": Case(hf.XLMRobertaModel, hf.XLMRobertaConfig, ROBERTA),
     "qwen2": Case(hf.Qwen2ForCausalLM, hf.Qwen2Config, QWEN2, v4_config=True),
     "qwen2_window": Case(hf.Qwen2ForCausalLM, hf.Qwen2Config, QWEN2 | WINDOW, v4_config=True),
     "qwen3": Case(hf.Qwen3ForCausalLM, hf.Qwen3Config, GQA | dict(head_dim=16, rope_parameters=rope(1000.0))),
@@ -72,6 +75,7 @@ CASES = {
     "mistral": Case(hf.MistralForCausalLM, hf.MistralConfig,
                     GQA | dict(rope_parameters=rope(10000.0), sliding_window=6), v4_config=True),
 }
+ENCODERS = (hf.BertConfig, hf.RobertaConfig, hf.XLMRobertaConfig)
 ADAPTERS = {
     "lora": ("llama", ["q_proj", "v_proj", "down_proj"]),
     "lora_bert": ("bert", ["query", "value"]),
@@ -140,7 +144,7 @@ def expected(folder: Path, case: Case, ids, mask):
     # in bf16 one rounding more or less is one part in 256, so this is transformers' default attention, not eager
     half = load(folder, case, torch.bfloat16, attention="sdpa")
     tensors["hidden_bf16"] = run(half, ids, mask)["hidden"].float()
-    if case.config is hf.BertConfig:
+    if case.config in ENCODERS:
         tensors.pop("logits", None)
         return tensors
     tensors |= left_padded(model, ids, mask, tensors["hidden"])

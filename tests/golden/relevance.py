@@ -1,8 +1,8 @@
 """Golden cross-encoders: pairs through transformers' own tokenizers and models for sequence classification.
 
 Takes an output folder and a seed. Gives `rel_bert` (four outputs on BERT's pooler), `rel_last` (four outputs on the last
-token of a Qwen3), both with `relevance.json` as Souk writes it, and `rel_hub` (one output on BERT's pooler, as a cross-encoder of
-the hub). Each has `pairs.json`, and `expected.safetensors`: `ids` and `types` of all pairs one after the other, `starts` [N + 1],
+token of a Qwen3), both with `relevance.json` as Souk writes it; and, with one output as a cross-encoder of the hub, `rel_hub` (BERT's
+pooler) and `rel_xlm_roberta`. Each has `pairs.json`, and `expected.safetensors`: `ids` and `types` of all pairs one after the other, `starts` [N + 1],
 `logits` [N, outputs]. Each pair is run alone, so that nothing is padded.
 """
 
@@ -11,39 +11,39 @@ from pathlib import Path
 import torch
 import transformers as hf
 
-from backbones import BERT, GQA, randomise, rope, save_expected, seed_of
-from sentence import make_tokenizer, write_json
+from backbones import randomise, save_expected, seed_of
+from sentence import BACKBONES, make_tokenizer, tokenizer_options, write_json
 from titles import EDGE_TEXTS
 
 MAX_TOKENS = 32
-# positions of the small models
-LONGEST = 64
+# positions of the small models; RoBERTa's start after the padding token
+LONGEST = {"bert": 64, "xlm_roberta": 62}
 # what Souk puts before the texts that a decoder reads
 QUERY, ITEM = "Query: ", "Item: "
 
 
+HEADS = {
+    "bert": hf.BertForSequenceClassification,
+    "xlm_roberta": hf.XLMRobertaForSequenceClassification,
+    "qwen3": hf.Qwen3ForSequenceClassification,
+}
+CASES = [("rel_bert", "bert", 4), ("rel_last", "qwen3", 4), ("rel_hub", "bert", 1), ("rel_xlm_roberta", "xlm_roberta", 1)]
+
+
 def make_relevance_folders(out: Path, seed: int):
-    for name, decoder, outputs in [("rel_bert", False, 4), ("rel_last", True, 4), ("rel_hub", False, 1)]:
-        folder = out / name
-        tokenizer = make_tokenizer(decoder, seed)
-        save_model(folder, decoder, outputs, tokenizer, seed_of(name, seed))
-        save_logits(folder, decoder, MAX_TOKENS if (folder / "relevance.json").exists() else LONGEST)
+    for name, backbone, outputs in CASES:
+        folder, decoder = out / name, backbone == "qwen3"
+        save_model(folder, backbone, outputs, seed_of(name, seed), make_tokenizer(BACKBONES[backbone].tokenizer, seed))
+        save_logits(folder, decoder, MAX_TOKENS if (folder / "relevance.json").exists() else LONGEST[backbone])
 
 
-def save_model(folder: Path, decoder: bool, outputs: int, tokenizer, seed: int):
+def save_model(folder: Path, backbone: str, outputs: int, seed: int, tokenizer):
+    kind, decoder = BACKBONES[backbone], backbone == "qwen3"
     sizes = dict(vocab_size=tokenizer.get_vocab_size(), num_labels=outputs)
-    if decoder:
-        model = hf.Qwen3ForSequenceClassification(
-            hf.Qwen3Config(**GQA | sizes | dict(head_dim=8, rope_parameters=rope(1000.0)))
-        )
-        options = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "<pad>", "eos_token": "<end>"}
-    else:
-        model = hf.BertForSequenceClassification(hf.BertConfig(**BERT | sizes))
-        special = {f"{kind.lower()}_token": f"[{kind}]" for kind in ["UNK", "SEP", "PAD", "CLS", "MASK"]}
-        options = {"tokenizer_class": "BertTokenizer", "do_lower_case": True} | special
+    model = HEADS[backbone](kind.config(**kind.options | sizes))
     randomise(model, seed).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
-    write_json(folder / "tokenizer_config.json", options | {"model_max_length": MAX_TOKENS})
+    write_json(folder / "tokenizer_config.json", tokenizer_options(kind.tokenizer) | {"model_max_length": MAX_TOKENS})
     if outputs == 1:
         return
     write_json(folder / "relevance.json", {

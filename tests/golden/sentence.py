@@ -20,7 +20,7 @@ from sentence_transformers.base.modules.normalize import Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from backbones import BERT, GQA, randomise, rope, save_expected, seed_of
+from backbones import BERT, GQA, ROBERTA, randomise, rope, save_expected, seed_of
 from titles import EDGE_TEXTS, titles
 
 WIDTH = 32
@@ -32,12 +32,34 @@ POOLING_FLAGS = ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens
 
 
 @dataclass
+class Backbone:
+    """A small model, and the tokenizer that such models have."""
+
+    model: type
+    config: type
+    options: dict
+    tokenizer: str
+
+
+BACKBONES = {
+    "bert": Backbone(hf.BertModel, hf.BertConfig, BERT, "wordpiece"),
+    "xlm_roberta": Backbone(hf.XLMRobertaModel, hf.XLMRobertaConfig, ROBERTA, "roberta"),
+    "qwen3": Backbone(hf.Qwen3Model, hf.Qwen3Config, GQA | dict(head_dim=8, rope_parameters=rope(1000.0)), "bytes"),
+}
+SPECIAL = {
+    "wordpiece": {f"{kind.lower()}_token": f"[{kind}]" for kind in ["UNK", "SEP", "PAD", "CLS", "MASK"]},
+    "roberta": {"bos_token": "<s>", "cls_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "sep_token": "</s>"},
+    "bytes": {"pad_token": "<pad>", "eos_token": "<end>"},
+}
+
+
+@dataclass
 class Case:
     """One folder in the layout before version 6. The read length is the first set of: sentence_bert_config's
     max_seq_length, the smaller of the tokenizer's model_max_length and the backbone's 64 positions."""
 
     pooling: str
-    decoder: bool = False
+    backbone: str = "bert"
     dense: str | None = None
     normalize: bool = True
     sentence_bert: dict | None = field(default_factory=lambda: {"max_seq_length": 32, "do_lower_case": False})
@@ -51,10 +73,12 @@ CASES = {
     "st_mean_dense": Case("mean_tokens", dense="torch.nn.modules.activation.Tanh"),
     "st_cls": Case("cls_token", normalize=False, sentence_bert={"max_seq_length": None, "do_lower_case": False},
                    model_max_length=24, prompts=None),
-    "st_last": Case("lasttoken", decoder=True),
+    "st_last": Case("lasttoken", backbone="qwen3"),
     "st_max": Case("max_tokens", sentence_bert=None, model_max_length=NO_LIMIT, default_prompt="query",
                    prompts={"query": "find: ", "passage": "item: "}),
     "st_noprompt": Case("mean_tokens", include_prompt=False),
+    # the longest text must fit the positions, which start after the padding token
+    "st_xlm_roberta": Case("mean_tokens", backbone="xlm_roberta", sentence_bert=None, model_max_length=62),
 }
 
 
@@ -62,15 +86,22 @@ def make_sentence_folders(out: Path, seed: int):
     for name, case in CASES.items():
         folder = out / name
         generator = torch.Generator().manual_seed(seed_of(name, seed))
-        save_backbone(folder, case, make_tokenizer(case.decoder, seed), seed_of(name, seed))
+        save_backbone(folder, case, make_tokenizer(BACKBONES[case.backbone].tokenizer, seed), seed_of(name, seed))
         save_modules(folder, case, generator)
         save_vectors(folder)
     save_v6(out / "st_mean_dense", out / "st_v6", seed)
     save_vectors(out / "st_v6")
 
 
-def make_tokenizer(decoder: bool, seed: int) -> Tokenizer:
-    return train_byte_bpe(seed) if decoder else build_wordpiece(seed)
+def make_tokenizer(kind: str, seed: int) -> Tokenizer:
+    if kind == "wordpiece":
+        return build_wordpiece(seed)
+    if kind == "bytes":
+        return train_byte_bpe(seed, ["<pad>", "<end>"], processors.TemplateProcessing(
+            single="$A <end>", special_tokens=[("<end>", 1)]
+        ))
+    around = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
+    return train_byte_bpe(seed, ["<s>", "<pad>", "</s>"], around)
 
 
 def build_wordpiece(seed: int) -> Tokenizer:
@@ -99,32 +130,34 @@ def most_common(pieces, count: int) -> list[str]:
     return sorted(counts, key=lambda piece: (-counts[piece], piece))[:count]
 
 
-def train_byte_bpe(seed: int) -> Tokenizer:
+def train_byte_bpe(seed: int, special: list[str], around) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=["<pad>", "<end>"], show_progress=False,
+    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, show_progress=False,
                                   initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
     tokenizer.train_from_iterator(titles(400, seed), trainer)
-    tokenizer.post_processor = processors.TemplateProcessing(single="$A <end>", special_tokens=[("<end>", 1)])
+    tokenizer.post_processor = around
     tokenizer.decoder = decoders.ByteLevel()
     return tokenizer
 
 
 def save_backbone(folder: Path, case: Case, tokenizer: Tokenizer, seed: int):
-    vocab_size = tokenizer.get_vocab_size()
-    if case.decoder:
-        config = hf.Qwen3Config(**GQA | dict(vocab_size=vocab_size, head_dim=8, rope_parameters=rope(1000.0)))
-        model = hf.Qwen3Model(config)
-        special = {"pad_token": "<pad>", "eos_token": "<end>"}
-        options = {"tokenizer_class": "PreTrainedTokenizerFast", "padding_side": "left"}
-    else:
-        model = hf.BertModel(hf.BertConfig(**BERT | dict(vocab_size=vocab_size)))
-        special = {f"{kind.lower()}_token": f"[{kind}]" for kind in ["UNK", "SEP", "PAD", "CLS", "MASK"]}
-        options = {"tokenizer_class": "BertTokenizer", "do_lower_case": True, "tokenize_chinese_chars": True}
+    kind = BACKBONES[case.backbone]
+    model = kind.model(kind.config(**kind.options | dict(vocab_size=tokenizer.get_vocab_size())))
     randomise(model, seed).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))
-    write_json(folder / "tokenizer_config.json", options | special | {"model_max_length": case.model_max_length})
-    write_json(folder / "special_tokens_map.json", special)
+    others = {"wordpiece": {"tokenize_chinese_chars": True}, "bytes": {"padding_side": "left"}}.get(kind.tokenizer, {})
+    options = tokenizer_options(kind.tokenizer, **others) | {"model_max_length": case.model_max_length}
+    write_json(folder / "tokenizer_config.json", options)
+    write_json(folder / "special_tokens_map.json", SPECIAL[kind.tokenizer])
+
+
+def tokenizer_options(kind: str, **others) -> dict:
+    if kind == "wordpiece":
+        options = {"tokenizer_class": "BertTokenizer", "do_lower_case": True}
+    else:
+        options = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    return options | others | SPECIAL[kind]
 
 
 def save_modules(folder: Path, case: Case, generator):

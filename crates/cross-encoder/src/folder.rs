@@ -1,5 +1,5 @@
-//! Saves a relevance model as a Hugging Face folder: a BERT that reads its first token as `BertForSequenceClassification`, a decoder
-//! that reads its last token as its family's class, and `relevance.json`.
+//! Saves a relevance model as a Hugging Face folder: an encoder that reads its first token, or a decoder that reads its last one, as its
+//! family's class for sequence classification, and `relevance.json`.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,7 +19,7 @@ impl CrossEncoder {
     /// Writes the folder, with the tokenizer files in `tokenizer_from`.
     pub fn save(&self, manifest: &CrossEncoderManifest, tokenizer_from: &Path, out: &Path) -> Result<()> {
         let named = self.named.as_ref().ok_or_else(|| Error::input("a frozen model cannot be saved"))?;
-        let prefix = if self.architecture.is_decoder() { "model." } else { "bert." };
+        let prefix = self.architecture.class_names().prefix;
         let renamed = |(name, tensor): (&String, &Tensor)| (full_name(name, prefix), tensor.shallow_clone());
         save_tensors(out, named.iter().map(renamed).collect::<BTreeMap<_, _>>(), SHARD_BYTES)?;
         write_json(&out.join("config.json"), &self.config_as_saved())?;
@@ -34,15 +34,8 @@ impl CrossEncoder {
 
     fn config_as_saved(&self) -> Value {
         let mut json = self.architecture.json().clone();
-        let model_type = json["model_type"].as_str().unwrap_or_default();
-        let family = match model_type {
-            "bert" => "Bert",
-            "qwen2" => "Qwen2",
-            "qwen3" => "Qwen3",
-            "llama" => "Llama",
-            _ => "Mistral",
-        };
-        json["architectures"] = json!([format!("{family}ForSequenceClassification")]);
+        let class = self.architecture.class_names().class;
+        json["architectures"] = json!([format!("{class}ForSequenceClassification")]);
         let labels: Vec<String> = match self.grading.loss {
             Loss::Ordinal => vec!["score".into()],
             Loss::FourWay => (1..=4).map(|level| format!("L{level}")).collect(),

@@ -11,6 +11,7 @@ use tch::{Kind, Tensor};
 use super::reading::Reading;
 use souk_io::domain::Level;
 use souk_io::error::Result;
+use souk_nn::backbone::Architecture;
 use souk_nn::backbone::weights::{Init, Parameters};
 use souk_reward::Verdict;
 
@@ -41,12 +42,41 @@ impl Loss {
     }
 }
 
+/// Tensors of the head that transformers' class for an architecture has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeadFamily {
+    /// `pooler`, then `classifier`.
+    Bert,
+    /// `classifier.dense`, then `classifier.out_proj`.
+    Roberta,
+    /// `score`.
+    Decoder,
+}
+
+impl HeadFamily {
+    pub fn of(architecture: &Architecture) -> Self {
+        match architecture.class_names().class {
+            "Bert" => Self::Bert,
+            "Roberta" | "XLMRoberta" => Self::Roberta,
+            _ => Self::Decoder,
+        }
+    }
+
+    /// Layer that gives the outputs.
+    pub fn output(self) -> &'static str {
+        match self {
+            Self::Bert => "classifier",
+            Self::Roberta => "classifier.out_proj",
+            Self::Decoder => "score",
+        }
+    }
+}
+
 /// Location of the head's tensors and its input, in the form that `transformers` loads.
 pub(super) struct HeadShape {
     pub loss: Loss,
     pub width: i64,
-    /// BERT: pooler, then `classifier`. Decoders: `score`.
-    pub decoder: bool,
+    pub family: HeadFamily,
     pub pooling: Reading,
     /// Prefix of the backbone's tensors.
     pub prefix: String,
@@ -54,7 +84,7 @@ pub(super) struct HeadShape {
 
 pub(super) struct Head {
     loss: Loss,
-    /// Layer before the outputs: BERT's pooler (tanh), or a layer on two pooled texts (gelu).
+    /// Layer before the outputs: on the first token (tanh), or on two pooled texts (gelu).
     hidden: Option<(Tensor, Tensor)>,
     sides: bool,
     weight: Tensor,
@@ -66,12 +96,24 @@ impl HeadShape {
     /// Tensor names outside the backbone.
     pub const TENSORS: [&str; 4] = ["classifier.", "score.", "judge.", "ordinal."];
 
-    fn name(&self) -> &'static str {
-        match (self.decoder, self.pooling) {
-            (false, Reading::Cls) => "classifier",
-            (true, Reading::LastToken) => "score",
-            // no class of transformers computes this, so no standard name exists
-            _ => "judge",
+    /// Whether a class of transformers computes this head; the tensors of others have no standard name.
+    fn is_standard(&self) -> bool {
+        let usual = if self.family == HeadFamily::Decoder { Reading::LastToken } else { Reading::Cls };
+        self.pooling == usual
+    }
+
+    /// Layer that gives the outputs.
+    fn output(&self) -> &'static str {
+        if self.is_standard() { self.family.output() } else { "judge" }
+    }
+
+    /// Layer before it.
+    fn hidden(&self) -> Option<String> {
+        match self.family {
+            _ if self.pooling == Reading::Sides => Some("judge.dense".into()),
+            HeadFamily::Bert if self.is_standard() => Some(format!("{}pooler.dense", self.prefix)),
+            HeadFamily::Roberta if self.is_standard() => Some("classifier.dense".into()),
+            _ => None,
         }
     }
 }
@@ -83,15 +125,10 @@ impl Head {
             Some(fresh) if !weights.fits(name, size) => fresh.tensor(name, size, init),
             _ => weights.tensor(name, size, init),
         };
-        let (name, width, outputs) = (shape.name(), shape.width, shape.loss.num_outputs());
+        let (name, width, outputs) = (shape.output(), shape.width, shape.loss.num_outputs());
         let sides = shape.pooling == Reading::Sides;
-        let before = match name {
-            "classifier" => Some(format!("{}pooler.dense", shape.prefix)),
-            _ if sides => Some("judge.dense".into()),
-            _ => None,
-        };
         let mut hidden = None;
-        if let Some(at) = before {
+        if let Some(at) = shape.hidden() {
             let size = [width, shape.pooling.width(width)];
             let weight = take(&format!("{at}.weight"), &size, Init::Normal(INIT_STD))?;
             hidden = Some((weight, take(&format!("{at}.bias"), &[width], Init::Zeros)?));
@@ -241,7 +278,8 @@ mod tests {
     use super::*;
 
     fn head(loss: Loss, seed: u64) -> Head {
-        let shape = HeadShape { loss, width: 6, decoder: false, pooling: Reading::Cls, prefix: String::new() };
+        let shape =
+            HeadShape { loss, width: 6, family: HeadFamily::Bert, pooling: Reading::Cls, prefix: String::new() };
         Head::build(&shape, &mut Parameters::seeded(seed, Device::Cpu, Kind::Float), None).unwrap()
     }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
-use super::head::{Grading, Head, HeadShape, Loss};
+use super::head::{Grading, Head, HeadFamily, HeadShape, Loss};
 use super::manifest::{CrossEncoderManifest, MANIFEST, fingerprint};
 use super::reader::{PairReader, PairText};
 use super::reading::Reading;
@@ -28,8 +28,9 @@ const USUAL_TOKENS: usize = 512;
 const VOCABULARY: &str = "lm_head.weight";
 /// Usual difference between a score in int8 and in f32, for a model whose manifest has none.
 const USUAL_INT8_ERROR: f64 = 0.01;
-/// The output layer of a BERT for sequence classification.
-const CLASSIFIER: &str = "classifier.weight";
+/// Encoders for sequence classification.
+const CLASSIFIERS: [&str; 3] =
+    ["BertForSequenceClassification", "RobertaForSequenceClassification", "XLMRobertaForSequenceClassification"];
 /// Digits of the content hash in a model's name.
 const NAME_DIGITS: usize = 12;
 
@@ -95,9 +96,10 @@ impl CrossEncoder {
         Ok(model)
     }
 
-    /// Loads a folder written by `souk relevance train`, or a BERT for sequence classification with one label, as the hub has them.
+    /// Loads a folder written by `souk relevance train`, or an encoder for sequence classification with one label, as the hub has
+    /// them.
     pub fn open(dir: &Path, placement: Placement) -> Result<Self> {
-        let is_calibrated = dir.join(MANIFEST).exists() || !is_ranking_bert(dir);
+        let is_calibrated = dir.join(MANIFEST).exists() || !is_ranking(dir);
         let trained = is_calibrated.then(|| CrossEncoderManifest::open(dir)).transpose()?;
         let architecture = Architecture::open(&dir.join("config.json"), &placement.ignore_fields)?;
         let usual = || CrossEncoderManifest::uncalibrated(USUAL_TOKENS.min(architecture.max_tokens()));
@@ -106,8 +108,9 @@ impl CrossEncoder {
         let mut weights = Parameters::open(dir, placement.device, placement.precision.kind())?;
         if !is_calibrated {
             tokenizer.add_pair_template()?;
-            if !weights.has(CLASSIFIER) {
-                return Err(Error::weights(dir, format!("tensor `{CLASSIFIER}` is missing: this is no cross-encoder")));
+            let output = format!("{}.weight", HeadFamily::of(&architecture).output());
+            if !weights.has(&output) {
+                return Err(Error::weights(dir, format!("tensor `{output}` is missing: this is no cross-encoder")));
             }
         }
         // a cross-encoder of the hub has no cutpoints
@@ -300,11 +303,11 @@ impl Model for CrossEncoder {
 }
 
 /// Whether a folder has a cross-encoder for ranking as sentence-transformers writes it.
-fn is_ranking_bert(dir: &Path) -> bool {
+fn is_ranking(dir: &Path) -> bool {
     let text = std::fs::read(dir.join("config.json")).unwrap_or_default();
     let json: Value = serde_json::from_slice(&text).unwrap_or_default();
     let labels = json["id2label"].as_object().map(|labels| labels.len() as u64).or_else(|| json["num_labels"].as_u64());
-    json["architectures"][0] == "BertForSequenceClassification" && labels == Some(1)
+    json["architectures"][0].as_str().is_some_and(|class| CLASSIFIERS.contains(&class)) && labels == Some(1)
 }
 
 /// Parts of a model.
@@ -334,10 +337,10 @@ impl ModelParts {
         let others: Vec<String> =
             HeadShape::TENSORS.iter().map(ToString::to_string).chain(others.iter().cloned()).collect();
         let backbone = Backbone::build_beside(&architecture, weights, &others)?;
-        let decoder = architecture.is_decoder();
-        let prefix = if decoder { "" } else { weights.prefix(&["", "bert."], "embeddings.word_embeddings.weight")? };
-        let (width, prefix) = (architecture.width(), prefix.to_owned());
-        let shape = HeadShape { loss, width, decoder, pooling, prefix };
+        let prefix = architecture.class_names().prefix;
+        let prefix = if weights.named().keys().any(|name| name.starts_with(prefix)) { prefix } else { "" };
+        let (width, family) = (architecture.width(), HeadFamily::of(&architecture));
+        let shape = HeadShape { loss, width, family, pooling, prefix: prefix.into() };
         let (mut fresh, grading) = (fresh, Grading::plain(loss, [0.0; 3]));
         let head = Head::build(&shape, weights, fresh.as_deref_mut())?;
         let all = weights.named().iter().chain(fresh.iter().flat_map(|fresh| fresh.named()));

@@ -1,5 +1,5 @@
-//! Tokenizes query and item as one sequence: for BERT, the tokenizer's pair format with two token types; for decoders, each
-//! text after a label.
+//! Tokenizes query and item as one sequence: for encoders, the tokenizer's pair format, with two token types for BERT; for decoders,
+//! each text after a label.
 
 use souk_io::error::{Error, Result};
 use souk_nn::backbone::Architecture;
@@ -20,15 +20,10 @@ pub struct PairText {
     pub ids: Vec<u32>,
     /// Type of each token, 0 or 1: the text it belongs to.
     pub(super) types: Vec<i64>,
+    /// Tokens of the query and its frame.
+    pub(super) num_first: usize,
     /// True if a text was truncated.
     pub cut: bool,
-}
-
-impl PairText {
-    /// Tokens of the query and its frame.
-    pub(super) fn num_first(&self) -> usize {
-        self.types.iter().take_while(|kind| **kind == 0).count()
-    }
 }
 
 /// One side of a pair, tokenized once and reused.
@@ -85,7 +80,7 @@ impl PairReader {
             return Err(Error::input("query and item are empty, and this model's tokenizer adds nothing to them"));
         }
         let types = pair.types.into_iter().map(i64::from).collect();
-        Ok(PairText { ids: pair.ids, types, cut: pair.cut })
+        Ok(PairText { ids: pair.ids, types, num_first: pair.num_first, cut: pair.cut })
     }
 
     pub fn read(&self, query: &str, item: &str) -> Result<PairText> {

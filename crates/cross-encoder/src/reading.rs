@@ -55,7 +55,7 @@ impl Reading {
 fn sides(starts: &[i64], pairs: &[&PairText]) -> Result<Vec<i64>> {
     let mut cuts = vec![0];
     for (ends, pair) in starts.windows(2).zip(pairs) {
-        let first = pair.num_first();
+        let first = pair.num_first;
         if first == 0 || first == pair.ids.len() {
             let problem =
                 "this tokenizer does not tell the two texts of a pair apart: choose another relevance.pooling";
@@ -81,7 +81,8 @@ mod tests {
     use super::*;
 
     fn pair(types: &[i64]) -> PairText {
-        PairText { ids: vec![7; types.len()], types: types.to_vec(), cut: false }
+        let num_first = types.iter().filter(|kind| **kind == 0).count();
+        PairText { ids: vec![7; types.len()], types: types.to_vec(), num_first, cut: false }
     }
 
     #[test]

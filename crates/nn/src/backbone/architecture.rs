@@ -5,8 +5,8 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::bert::BertShape;
-use super::decoder::{DecoderShape, FAMILIES};
+use super::bert::{self, BertShape};
+use super::decoder::{self, DecoderShape};
 use super::fields::{CAUSAL, Fields};
 use souk_io::error::{Error, Result};
 
@@ -25,12 +25,35 @@ const HARMLESS: &str = "
     task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
     transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache xla_device";
 
+/// Architectures that Souk does not compute, each with the nearest that it does.
+const NEAREST: [(&str, &str); 10] = [
+    ("albert", "bert"),
+    ("camembert", "xlm-roberta"),
+    ("deberta", "roberta"),
+    ("deberta-v2", "roberta"),
+    ("distilbert", "bert"),
+    ("electra", "bert"),
+    ("nomic_bert", "bert"),
+    ("t5", "bert"),
+    ("xlm-roberta-xl", "xlm-roberta"),
+    ("xmod", "xlm-roberta"),
+];
+
 /// Architecture and sizes from a `config.json`.
 #[derive(Clone, Debug)]
 pub struct Architecture {
     pub(super) shape: Shape,
     /// Original JSON, for saving the model.
     json: Value,
+}
+
+/// Names of the classes of transformers that put a head on an architecture.
+#[derive(Clone, Copy, Debug)]
+pub struct ClassNames {
+    /// Start of the class's name, such as `Bert` in `BertForSequenceClassification`.
+    pub class: &'static str,
+    /// Prefix of the backbone's tensors.
+    pub prefix: &'static str,
 }
 
 #[derive(Clone, Debug)]
@@ -61,18 +84,12 @@ impl Architecture {
         ] {
             fields.expect(field, neutral)?;
         }
-        let shape = match FAMILIES.iter().find(|family| family.model_type == model_type) {
-            Some(family) => Shape::Decoder(DecoderShape::read(family, &fields)?),
-            None if model_type == "bert" => {
-                fields.expect(CAUSAL, false)?;
-                fields.expect("tie_word_embeddings", true).or_else(|_| fields.expect("tie_word_embeddings", false))?;
-                Shape::Bert(BertShape::read(&fields)?)
-            }
-            None => {
-                let known: Vec<&str> = FAMILIES.iter().map(|family| family.model_type).collect();
-                let problem = format!("is `{model_type}`: Souk supports bert, {}", known.join(", "));
-                return Err(fields.error("model_type", &problem));
-            }
+        let encoder = bert::FAMILIES.iter().find(|family| family.model_type == model_type);
+        let decoder = decoder::FAMILIES.iter().find(|family| family.model_type == model_type);
+        let shape = match (encoder, decoder) {
+            (Some(family), _) => Shape::Bert(BertShape::read(family, &fields)?),
+            (None, Some(family)) => Shape::Decoder(DecoderShape::read(family, &fields)?),
+            (None, None) => return Err(fields.error("model_type", &unsupported(&model_type))),
         };
         fields.finish(HARMLESS)?;
         Ok(Self { shape, json })
@@ -92,6 +109,14 @@ impl Architecture {
         Self::read(json, "config.json", Some(ignored))
     }
 
+    /// Names in transformers' classes for this architecture.
+    pub fn class_names(&self) -> ClassNames {
+        match &self.shape {
+            Shape::Bert(shape) => ClassNames { class: shape.family.class, prefix: shape.family.prefix },
+            Shape::Decoder(shape) => ClassNames { class: shape.class, prefix: decoder::PREFIX },
+        }
+    }
+
     /// Overrides causal attention; `None` keeps the setting of the file.
     pub fn with_causal(mut self, causal: Option<bool>, ignored: &[String]) -> Result<Self> {
         match (causal, &self.shape) {
@@ -100,7 +125,7 @@ impl Architecture {
                 Self::read(self.json, "config.json", Some(ignored))
             }
             (Some(true), Shape::Bert(_)) => {
-                Err(Error::config("encoder.causal", "is true, but BERT is bidirectional: use a decoder"))
+                Err(Error::config("encoder.causal", "is true, but this model is bidirectional: use a decoder"))
             }
             _ => Ok(self),
         }
@@ -137,7 +162,7 @@ impl Architecture {
     /// Maximum number of positions.
     pub fn max_tokens(&self) -> usize {
         let positions = match &self.shape {
-            Shape::Bert(shape) => shape.positions,
+            Shape::Bert(shape) => shape.positions(),
             Shape::Decoder(shape) => shape.positions,
         };
         usize::try_from(positions).unwrap_or(usize::MAX)
@@ -154,6 +179,18 @@ impl Architecture {
 
     pub fn is_decoder(&self) -> bool {
         matches!(self.shape, Shape::Decoder(_))
+    }
+}
+
+/// The problem with a `model_type` that Souk does not compute.
+fn unsupported(model_type: &str) -> String {
+    let encoders = bert::FAMILIES.iter().map(|family| family.model_type);
+    let decoders = decoder::FAMILIES.iter().map(|family| family.model_type);
+    let known: Vec<&str> = encoders.chain(decoders).collect();
+    let problem = format!("is `{model_type}`: Souk supports {}", known.join(", "));
+    match NEAREST.iter().find(|(name, _)| *name == model_type) {
+        Some((_, nearest)) => format!("{problem}; choose a folder of the nearest, {nearest}"),
+        None => problem,
     }
 }
 

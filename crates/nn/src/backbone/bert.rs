@@ -1,27 +1,52 @@
-//! BERT and models with the same computation (MiniLM, RetroMAE-style encoders): learned positions, post-norm layers,
-//! bidirectional attention. Takes tokens, returns each token's hidden state; the pooler and task heads of a hub folder are
-//! kept unchanged.
+//! BERT and its variants: learned positions, post-norm layers, bidirectional attention. MiniLM and RetroMAE-style encoders are
+//! BERT itself; RoBERTa and XLM-RoBERTa differ only in `FAMILIES` and in their `config.json`. Takes tokens, returns each token's
+//! hidden state; the pooler and task heads of a hub folder are kept unchanged.
 
 use souk_native::Activation;
 use tch::{Device, Kind, Tensor};
 
 use super::ForwardPass;
 use super::attention::{Visibility, attend, attend_joined};
-use super::fields::Fields;
+use super::fields::{CAUSAL, Fields};
 use super::linear::{LayerNorm, Linear, LinearSpec, PostOp, Projection, activation_of, feed_forward};
 use super::tokens::{Layout, Tokens};
 use super::weights::{Init, Parameters};
 use souk_io::error::Result;
 
+/// Differences of a family from BERT that its `config.json` does not state.
+#[derive(Debug)]
+pub(super) struct Family {
+    pub model_type: &'static str,
+    /// Start of its classes' names in transformers.
+    pub class: &'static str,
+    /// Prefix of the tensors in a model with a head.
+    pub prefix: &'static str,
+    /// Whether the first token's position is the padding token's id plus 1, as in fairseq, instead of 0.
+    positions_after_padding: bool,
+}
+
+pub(super) const FAMILIES: [Family; 3] = [
+    Family { model_type: "bert", class: "Bert", prefix: "bert.", positions_after_padding: false },
+    Family { model_type: "roberta", class: "Roberta", prefix: "roberta.", positions_after_padding: true },
+    Family { model_type: "xlm-roberta", class: "XLMRoberta", prefix: "roberta.", positions_after_padding: true },
+];
+
+/// Padding token of RoBERTa and XLM-RoBERTa.
+const USUAL_PADDING: i64 = 1;
+
 /// Sizes and settings of a BERT, from `config.json`.
 #[derive(Clone, Debug)]
 pub struct BertShape {
+    pub(super) family: &'static Family,
     pub vocab: i64,
     pub width: i64,
     pub layers: i64,
     pub heads: i64,
     pub inner: i64,
-    pub positions: i64,
+    /// Rows of the position embeddings.
+    pub(super) position_rows: i64,
+    /// Row of the first token's position.
+    first_position: i64,
     pub(super) token_types: i64,
     activation: Activation,
     eps: f64,
@@ -31,19 +56,27 @@ pub struct BertShape {
 }
 
 impl BertShape {
-    pub(super) fn read(fields: &Fields) -> Result<Self> {
+    pub(super) fn read(family: &'static Family, fields: &Fields) -> Result<Self> {
         let name: String = fields.or("hidden_act", "gelu".into())?;
         let unknown = || fields.error("hidden_act", &format!("is `{name}`: use gelu, gelu_new, relu or silu"));
         let activation = activation_of(&name).ok_or_else(unknown)?;
         fields.expect("position_embedding_type", "absolute")?;
         fields.expect("is_decoder", false)?;
+        fields.expect(CAUSAL, false)?;
+        fields.expect("tie_word_embeddings", true).or_else(|_| fields.expect("tie_word_embeddings", false))?;
         let shape = Self {
+            family,
             vocab: fields.count("vocab_size")?,
             width: fields.count("hidden_size")?,
             layers: fields.num_layers()?,
             heads: fields.count("num_attention_heads")?,
             inner: fields.count("intermediate_size")?,
-            positions: fields.count("max_position_embeddings")?,
+            position_rows: fields.count("max_position_embeddings")?,
+            first_position: if family.positions_after_padding {
+                fields.or("pad_token_id", USUAL_PADDING)?.saturating_add(1)
+            } else {
+                0
+            },
             token_types: fields.count_or("type_vocab_size", 2)?,
             activation,
             eps: fields.positive("layer_norm_eps", Some(1e-12))?,
@@ -53,7 +86,18 @@ impl BertShape {
         };
         let even = shape.width % shape.heads == 0;
         fields.check("num_attention_heads", even, "must divide hidden_size")?;
+        let has_positions = (0..shape.position_rows).contains(&shape.first_position);
+        fields.check(
+            "pad_token_id",
+            has_positions,
+            "must be below max_position_embeddings, because positions start after it",
+        )?;
         Ok(shape)
+    }
+
+    /// Maximum number of tokens.
+    pub(super) fn positions(&self) -> i64 {
+        self.position_rows - self.first_position
     }
 }
 
@@ -80,12 +124,12 @@ impl Bert {
     pub(super) const LEFTOVERS: [&str; 5] = ["pooler.", "cls.", "position_ids", "classifier.", "lm_head."];
 
     pub(super) fn build(shape: &BertShape, parameters: &mut Parameters) -> Result<Self> {
-        let prefix = parameters.prefix(&["", "bert."], "embeddings.word_embeddings.weight")?;
+        let prefix = parameters.prefix(&["", shape.family.prefix], "embeddings.word_embeddings.weight")?;
         let at = format!("{prefix}embeddings");
         let std = Init::Normal(shape.init_std);
         let rows = [shape.vocab, shape.width];
         let word_embeddings = parameters.tensor(&format!("{at}.word_embeddings.weight"), &rows, std)?;
-        let rows = [shape.positions, shape.width];
+        let rows = [shape.position_rows, shape.width];
         let position_embeddings = parameters.tensor(&format!("{at}.position_embeddings.weight"), &rows, std)?;
         let rows = [shape.token_types, shape.width];
         let type_embeddings = parameters.tensor(&format!("{at}.token_type_embeddings.weight"), &rows, std)?;
@@ -128,16 +172,18 @@ impl Bert {
             Some(types) => Tensor::embedding(&self.type_embeddings, types, -1, false, false),
             None => self.type_embeddings.get(0),
         };
+        // taken anew for each pass: in training, gradients flow through it to the whole table
+        let position_table = self.position_embeddings.narrow(0, self.shape.first_position, self.shape.positions());
         let table = &self.word_embeddings;
         let has_kernel = table.kind() == Kind::Float && table.device() == Device::Cpu && tokens.types.is_none();
         if has_kernel && !table.requires_grad() && matches!(tokens.layout, Layout::Packed { .. }) {
             let LayerNorm { weight, bias, eps } = &self.norm;
-            let (word, position, token_type) = (table, &self.position_embeddings, Some(&types));
+            let (word, position, token_type) = (table, &position_table, Some(&types));
             let tables = souk_native::Embeddings { word, position, token_type, weight, bias, eps: *eps };
             return Ok(souk_native::embed_norm(&tokens.ids, &tokens.positions, &tables)?);
         }
         let words = Tensor::embedding(table, &tokens.ids, -1, false, false);
-        let positions = Tensor::embedding(&self.position_embeddings, &tokens.positions, -1, false, false);
+        let positions = Tensor::embedding(&position_table, &tokens.positions, -1, false, false);
         // same order of summation as the original: it matters in bf16
         Ok(self.norm.forward(&(words + types + positions)))
     }

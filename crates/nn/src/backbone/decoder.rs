@@ -17,6 +17,8 @@ use souk_io::error::{Error, Result};
 /// Differences of a family from plain Llama that its `config.json` does not state.
 pub(super) struct Family {
     pub model_type: &'static str,
+    /// Start of its classes' names in transformers.
+    class: &'static str,
     /// Bias on query, key and value; `None`: the field `attention_bias` decides, also for the output.
     qkv_bias: Option<bool>,
     /// Norm over each head of query and key.
@@ -34,9 +36,13 @@ enum WindowRule {
     Upper,
 }
 
+/// Prefix of the tensors in a model with a head.
+pub(super) const PREFIX: &str = "model.";
+
 pub(super) const FAMILIES: [Family; 4] = [
     Family {
         model_type: "qwen2",
+        class: "Qwen2",
         qkv_bias: Some(true),
         head_norm: false,
         window: WindowRule::Upper,
@@ -45,6 +51,7 @@ pub(super) const FAMILIES: [Family; 4] = [
     },
     Family {
         model_type: "qwen3",
+        class: "Qwen3",
         qkv_bias: None,
         head_norm: true,
         window: WindowRule::Upper,
@@ -53,6 +60,7 @@ pub(super) const FAMILIES: [Family; 4] = [
     },
     Family {
         model_type: "llama",
+        class: "Llama",
         qkv_bias: None,
         head_norm: false,
         window: WindowRule::Never,
@@ -61,6 +69,7 @@ pub(super) const FAMILIES: [Family; 4] = [
     },
     Family {
         model_type: "mistral",
+        class: "Mistral",
         qkv_bias: Some(false),
         head_norm: false,
         window: WindowRule::Always,
@@ -72,6 +81,7 @@ pub(super) const FAMILIES: [Family; 4] = [
 /// Sizes and settings of a decoder, from `config.json`.
 #[derive(Clone, Debug)]
 pub struct DecoderShape {
+    pub(super) class: &'static str,
     pub vocab: i64,
     pub width: i64,
     pub heads: i64,
@@ -110,6 +120,7 @@ impl DecoderShape {
         let positions = fields.count("max_position_embeddings")?;
         let named_bias = fields.or("attention_bias", false)?;
         Ok(Self {
+            class: family.class,
             vocab: fields.count("vocab_size")?,
             causal: fields.or(CAUSAL, true)?,
             inner: fields.count("intermediate_size")?,
@@ -187,7 +198,7 @@ impl Decoder {
     pub(super) const LEFTOVERS: [&str; 3] = ["lm_head.", "rotary_emb.inv_freq", "score."];
 
     pub(super) fn build(shape: &DecoderShape, parameters: &mut Parameters) -> Result<Self> {
-        let prefix = parameters.prefix(&["model.", ""], "embed_tokens.weight")?;
+        let prefix = parameters.prefix(&[PREFIX, ""], "embed_tokens.weight")?;
         let (std, rows) = (Init::Normal(shape.init_std), [shape.vocab, shape.width]);
         let embeddings = parameters.tensor(&format!("{prefix}embed_tokens.weight"), &rows, std)?;
         let layers = shape

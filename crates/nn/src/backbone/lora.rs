@@ -21,6 +21,8 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 /// File names of an adapter folder.
 pub const FILES: [&str; 2] = [CONFIG, WEIGHTS];
 const ROOT: &str = "base_model.model.";
+/// Prefixes of the tensors in a model with a head.
+const PREFIXES: [&str; 3] = ["model.", "bert.", "roberta."];
 
 /// Hyperparameters of an adapter, independent of the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -204,5 +206,5 @@ fn ends_with(name: &str, target: &str) -> bool {
 
 /// Strips the prefix that differs between hub folders of one architecture.
 fn bare(name: &str) -> &str {
-    name.strip_prefix("model.").or_else(|| name.strip_prefix("bert.")).unwrap_or(name)
+    PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix)).unwrap_or(name)
 }

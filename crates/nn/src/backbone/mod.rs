@@ -1,5 +1,5 @@
-//! Token ids to hidden states. Builds a `Backbone` from a hub folder (`config.json`, weights): BERT, or a decoder of one of
-//! the families in `decoder`. Never takes text and never returns vectors (see `encoder`).
+//! Token ids to hidden states. Builds a `Backbone` from a hub folder (`config.json`, weights): an encoder of one of the families in
+//! `bert`, or a decoder of one of those in `decoder`. Never takes text and never returns vectors (see `encoder`).
 
 mod architecture;
 mod attention;
@@ -20,8 +20,8 @@ pub mod weights;
 
 use tch::{Device, Tensor};
 
-pub use self::architecture::Architecture;
 use self::architecture::Shape;
+pub use self::architecture::{Architecture, ClassNames};
 use self::bert::Bert;
 use self::decoder::Decoder;
 pub use self::kv::KvCache;
@@ -91,9 +91,9 @@ impl Backbone {
         }
         match &self.body {
             Body::Bert(_) if pass.input_embeddings.is_some() => {
-                Err(Error::input("BERT takes token ids, not input embeddings: use a decoder"))
+                Err(Error::input("an encoder takes token ids, not input embeddings: use a decoder"))
             }
-            Body::Bert(_) if pass.cache.is_some() => Err(Error::input("BERT has no KV cache: use a decoder")),
+            Body::Bert(_) if pass.cache.is_some() => Err(Error::input("an encoder has no KV cache: use a decoder")),
             Body::Bert(bert) => bert.forward(tokens, &pass),
             Body::Decoder(decoder) => decoder.forward(tokens, &mut pass),
         }
@@ -131,7 +131,7 @@ impl Backbone {
 
     fn decoder(&self) -> Result<&Decoder> {
         match &self.body {
-            Body::Bert(_) => Err(Error::config("config.json", "BERT cannot generate: use a decoder")),
+            Body::Bert(_) => Err(Error::config("config.json", "an encoder cannot generate: use a decoder")),
             Body::Decoder(decoder) => Ok(decoder),
         }
     }

@@ -89,7 +89,7 @@ fn of_bert(shape: &BertShape) -> Sizes {
         kv_heads: heads,
         head: width / heads,
         vocab: shape.vocab.unsigned_abs(),
-        other_rows: (shape.positions + shape.token_types).unsigned_abs(),
+        other_rows: (shape.position_rows + shape.token_types).unsigned_abs(),
         windows: vec![None; shape.layers as usize],
         maps: vec![
             map("attention.self.query", 0, width, width),
@@ -155,7 +155,9 @@ mod tests {
     fn counts_equal_the_built_model() {
         let golden = souk_testing::golden("");
         let mut compared = 0;
-        for folder in ["bert", "bert_mlm", "llama", "llama3", "mistral", "qwen2", "qwen2_window", "qwen3", "minilm"] {
+        let encoders = ["bert", "bert_mlm", "roberta", "xlm_roberta", "minilm"];
+        let decoders = ["llama", "llama3", "mistral", "qwen2", "qwen2_window", "qwen3"];
+        for folder in encoders.into_iter().chain(decoders) {
             let path = golden.join(folder).join("config.json");
             if !path.exists() {
                 continue;

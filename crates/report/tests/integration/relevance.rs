@@ -38,7 +38,7 @@ fn texts(dir: &Path) -> Vec<(String, String)> {
 
 #[test]
 fn pairs_and_logits_are_those_of_transformers() {
-    for name in ["rel_bert", "rel_last", "rel_hub"] {
+    for name in ["rel_bert", "rel_last", "rel_hub", "rel_xlm_roberta"] {
         let dir = golden(name);
         let expected = read_tensors(&dir.join("expected.safetensors")).unwrap();
         let numbers = |name: &str| Vec::<i64>::try_from(&expected[name]).unwrap();
@@ -101,31 +101,9 @@ fn what_is_no_relevance_model_is_refused_with_what_to_do() {
 
 #[test]
 fn a_cross_encoder_of_the_hub_reranks_and_is_a_base_but_no_judge() {
-    let dir = golden("rel_hub");
-    let logits = read_tensors(&dir.join("expected.safetensors")).unwrap().remove("logits").unwrap();
-    let pairs = texts(&dir);
-    let apart = |found: &[f32]| (Tensor::from_slice(found) - logits.view([-1])).abs().max().double_value(&[]);
-    // it was trained on no template of ours, so any is as good
-    let brand: ItemText = "{title} {brand}".parse().unwrap();
-    let scorer = PairScorer::open(&dir, placement(), &brand).unwrap();
-    let outputs: Vec<f32> =
-        pairs.iter().flat_map(|(query, item)| scorer.outputs(query, &[item.as_str()]).unwrap()).collect();
-    assert!(apart(&outputs) <= EXACT, "{:.2e}", apart(&outputs));
-    let model = CrossEncoder::open(&dir, placement()).unwrap();
-    assert!(model.check_calibrated(&dir).unwrap_err().to_string().contains("souk relevance train --model"));
-    let question = Question { query_id: "", query: &pairs[1].0, item_id: "", item: &pairs[1].1 };
-    let verdict = CrossEncoderJudge::new(model, 64).judge(&[question]).unwrap()[0].unwrap();
-    assert!((verdict.score - 1.0 / (1.0 + (-outputs[1]).exp())).abs() < 1e-6, "{verdict:?} {}", outputs[1]);
-
-    // training begins with all of its weights, the output layer included
-    let base = CrossEncoder::begin(&dir, placement(), &EncoderShape::default()).unwrap();
-    let read: Vec<PairText> = pairs.iter().map(|(query, item)| base.reader().read(query, item).unwrap()).collect();
-    let outputs = base.outputs_of(&read.iter().collect::<Vec<_>>()).unwrap().concat();
-    assert!(apart(&outputs) <= EXACT, "{:.2e}", apart(&outputs));
-    // but not with one for other outputs
-    let four = EncoderShape { loss: Loss::FourWay, ..EncoderShape::default() };
-    assert_eq!(CrossEncoder::begin(&dir, placement(), &four).unwrap().outputs_of(&[&read[0]]).unwrap()[0].len(), 4);
-
+    for dir in [golden("rel_hub"), golden("rel_xlm_roberta")] {
+        check_cross_encoder_of_the_hub(&dir);
+    }
     let home = tempfile::tempdir().unwrap();
     let copied = |name: &str, files: &[&str]| {
         let folder = home.path().join(name);
@@ -137,6 +115,32 @@ fn a_cross_encoder_of_the_hub_reranks_and_is_a_base_but_no_judge() {
     };
     let files = ["config.json", "model.safetensors", "tokenizer.json"];
     assert!(copied("rel_bert", &files).contains("relevance.json"), "four outputs of an unknown kind");
+}
+
+fn check_cross_encoder_of_the_hub(dir: &Path) {
+    let logits = read_tensors(&dir.join("expected.safetensors")).unwrap().remove("logits").unwrap();
+    let pairs = texts(dir);
+    let apart = |found: &[f32]| (Tensor::from_slice(found) - logits.view([-1])).abs().max().double_value(&[]);
+    // it was trained on no template of ours, so any is as good
+    let brand: ItemText = "{title} {brand}".parse().unwrap();
+    let scorer = PairScorer::open(dir, placement(), &brand).unwrap();
+    let outputs: Vec<f32> =
+        pairs.iter().flat_map(|(query, item)| scorer.outputs(query, &[item.as_str()]).unwrap()).collect();
+    assert!(apart(&outputs) <= EXACT, "{:.2e}", apart(&outputs));
+    let model = CrossEncoder::open(dir, placement()).unwrap();
+    assert!(model.check_calibrated(dir).unwrap_err().to_string().contains("souk relevance train --model"));
+    let question = Question { query_id: "", query: &pairs[1].0, item_id: "", item: &pairs[1].1 };
+    let verdict = CrossEncoderJudge::new(model, 64).judge(&[question]).unwrap()[0].unwrap();
+    assert!((verdict.score - 1.0 / (1.0 + (-outputs[1]).exp())).abs() < 1e-6, "{verdict:?} {}", outputs[1]);
+
+    // training begins with all of its weights, the output layer included
+    let base = CrossEncoder::begin(dir, placement(), &EncoderShape::default()).unwrap();
+    let read: Vec<PairText> = pairs.iter().map(|(query, item)| base.reader().read(query, item).unwrap()).collect();
+    let outputs = base.outputs_of(&read.iter().collect::<Vec<_>>()).unwrap().concat();
+    assert!(apart(&outputs) <= EXACT, "{:.2e}", apart(&outputs));
+    // but not with one for other outputs
+    let four = EncoderShape { loss: Loss::FourWay, ..EncoderShape::default() };
+    assert_eq!(CrossEncoder::begin(dir, placement(), &four).unwrap().outputs_of(&[&read[0]]).unwrap()[0].len(), 4);
 }
 
 /// A shop and a base model.

@@ -1,5 +1,5 @@
-//! Text pairs as one sequence, by the tokenizer's pair template: `[CLS] A [SEP] B [SEP]` for BERT. Each text is tokenized
-//! once for all its pairs; the longer text is truncated first, as in transformers.
+//! Text pairs as one sequence, by the tokenizer's pair template: `[CLS] A [SEP] B [SEP]` for BERT, `<s> A </s></s> B </s>` for
+//! RoBERTa. Each text is tokenized once for all its pairs; the longer text is truncated first, as in transformers.
 
 use tokenizers::Encoding;
 use tokenizers::processors::template::TemplateProcessing;
@@ -20,6 +20,8 @@ pub struct Pair {
     pub ids: Vec<u32>,
     /// Token types: 0 for the first text, 1 for the second, by the template.
     pub types: Vec<u32>,
+    /// Number of tokens before the second text.
+    pub num_first: usize,
     /// Whether a text was truncated.
     pub cut: bool,
 }
@@ -43,7 +45,9 @@ impl Tokenizer {
         let joined = self.inner.post_process(first.encoding.clone(), Some(later), true);
         let joined = joined.map_err(|e| Error::input("the tokenizer cannot join two texts").because(e))?;
         let cut = first.cut || second.cut || !joined.get_overflowing().is_empty();
-        Ok(Pair { ids: self.within_limit(joined.get_ids().to_vec())?, types: joined.get_type_ids().to_vec(), cut })
+        let num_first = num_first(&joined);
+        let (ids, types) = (self.within_limit(joined.get_ids().to_vec())?, joined.get_type_ids().to_vec());
+        Ok(Pair { ids, types, num_first, cut })
     }
 
     /// Number of special tokens in a pair.
@@ -84,8 +88,18 @@ impl Tokenizer {
     }
 }
 
+/// Number of tokens before the second text. RoBERTa's templates give both texts one type, so the text that a token comes from
+/// decides there; of an empty second text, only the token at the end is left.
+fn num_first(joined: &Encoding) -> usize {
+    let by_type = joined.get_type_ids().iter().position(|kind| *kind == 1);
+    let by_text = || joined.get_sequence_ids().iter().position(|text| *text == Some(1));
+    by_type.or_else(by_text).unwrap_or(joined.len().saturating_sub(1))
+}
+
 #[cfg(test)]
 mod tests {
+    use tokenizers::processors::roberta::RobertaProcessing;
+
     use super::*;
 
     fn trained() -> Tokenizer {
@@ -105,8 +119,23 @@ mod tests {
         assert_eq!(pair.ids, [single("oak"), single("desk \0 lamp")[1..].to_vec()].concat());
         let firsts = single("oak").len();
         let expected: Vec<u32> = (0..pair.ids.len()).map(|at| u32::from(at >= firsts)).collect();
-        assert_eq!((pair.types, pair.cut), (expected, false));
+        assert_eq!((pair.types, pair.num_first, pair.cut), (expected, firsts, false));
         assert_eq!(tokenizer.num_pair_specials().unwrap(), 3);
+    }
+
+    #[test]
+    fn a_template_of_one_type_tells_the_texts_apart() {
+        let mut tokenizer = trained();
+        let roberta = RobertaProcessing::new(("</s>".into(), 2), ("<s>".into(), 1));
+        tokenizer.inner.with_post_processor(Some(roberta));
+        let single = |text: &str| tokenizer.encode(text).unwrap();
+        let pair = join(&tokenizer, "oak", "desk lamp");
+        assert_eq!(pair.ids, [single("oak"), vec![2], single("desk lamp")[1..].to_vec()].concat());
+        assert!(pair.types.iter().all(|kind| *kind == 0));
+        assert_eq!(pair.num_first, single("oak").len() + 1);
+        assert_eq!(tokenizer.num_pair_specials().unwrap(), 4);
+        let empty = join(&tokenizer, "oak", "");
+        assert_eq!((empty.ids.len(), empty.num_first), (single("oak").len() + 2, single("oak").len() + 1));
     }
 
     #[test]
