@@ -84,6 +84,11 @@ INLINE float weigh(float* s, int64_t vectors, int64_t lo, int64_t hi, float* max
   return factor;
 }
 
+// Adds the bias of each distance to one row of scores; `bias` is that of the row's first key.
+INLINE void add_bias(float* s, const float* bias, int64_t count) {
+  for (int64_t j = 0; j < count; j += W) store(s + j, load(s + j) + load_some(bias + j, count - j));
+}
+
 // Scratch of one call; see attention_scratch.
 struct AttentionScratch {
   int64_t padded;
@@ -120,6 +125,7 @@ void attend_rows(const AttentionTile& t, const AttentionScratch& s, const KeyBlo
     const int64_t lo = token(i) - t.window + 1 - b.at;
     const int64_t end = t.causal ? token(i) + 1 : t.window < t.length - token(i) ? token(i) + t.window : t.length;
     const int64_t hi = end - b.at;
+    if (t.bias) add_bias(s.scores + i * kKeyBlock, t.bias + b.at - token(i), b.count);
     const float factor = weigh(s.scores + i * kKeyBlock, vectors, lo > 0 ? lo : 0, hi < b.count ? hi : b.count,
                                s.maxima + r + i, s.totals + r + i);
     if (!b.first && factor != 1.0f)

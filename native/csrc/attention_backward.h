@@ -68,8 +68,14 @@ void gradient_tile(const AttentionGradient& t, const GradientScratch& s, int64_t
       for (int64_t d = 0; real && d < t.dim; d += W)
         shift += load_some(outs + (r + i) * t.out_stride + d, t.dim - d) * load(s.gradient + (r + i) * padded + d);
       const float log = real ? t.logs[token * t.logs_stride + head] : 0.0f;
+      if (t.bias && real) add_bias(weights + i * kKeyBlock, t.bias + head * t.bias_stride + at - token, count);
       weigh_backward(weights + i * kKeyBlock, changes + i * kKeyBlock, vectors, lo > 0 ? lo : 0,
                      !real ? 0 : hi < count ? hi : count, log, sum(shift));
+      if (t.bias && real) {
+        float* to = t.dbias + head * t.dbias_stride + at - token;
+        for (int64_t j = 0; j < count; j += W)
+          store_some(to + j, load_some(to + j, count - j) + load(changes + i * kKeyBlock + j), count - j);
+      }
     }
     product_wide<4>(s.dq + r * padded, padded, changes, kKeyBlock, s.rows, padded, count, padded / W, false);
   }

@@ -25,8 +25,9 @@ struct AttentionTile {
   int64_t window;  // a token sees only keys with |i - j| < window
   bool causal;
   float scale;
-  float* scratch;  // attention_scratch(dim) floats, aligned to 64 bytes
-  float* logs;     // log of the sum of exp(score) per token, at a distance of `logs_stride`; or null
+  const float* bias;  // added to the scores by distance: bias[j - i] for query i and key j; or null
+  float* scratch;     // attention_scratch(dim) floats, aligned to 64 bytes
+  float* logs;        // log of the sum of exp(score) per token, at a distance of `logs_stride`; or null
   int64_t logs_stride;
 };
 
@@ -50,7 +51,10 @@ struct AttentionGradient {
   int64_t length, heads, dim, window;
   bool causal;
   float scale;
-  float* scratch;  // attention_gradient_scratch(dim) floats, aligned to 64 bytes
+  const float* bias;  // of the first head, as in AttentionTile; or null
+  float* dbias;       // its gradient, to which this one is added: `length` entries on both sides of distance 0
+  int64_t bias_stride, dbias_stride;  // floats from head to head
+  float* scratch;                     // attention_gradient_scratch(dim) floats, aligned to 64 bytes
 };
 
 // Layout of the scratch: transposed keys and values; padded keys and the gradients of keys and values; queries, gradients of

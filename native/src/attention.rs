@@ -15,10 +15,31 @@ pub struct Visibility {
     pub window: Option<i64>,
 }
 
-/// `softmax(q k^T * scale) v` within each segment; returns `[T, Hq * D]`. libtorch records the gradients.
+/// How products of queries and keys become scores: times a factor, plus a bias.
+#[derive(Debug, Clone, Copy)]
+pub struct Scores<'a> {
+    /// Factor.
+    pub scale: f64,
+    /// `[Hq, 2 n - 1]`, contiguous f32: for each head, the bias of each key position minus query position, from `1 - n` to
+    /// `n - 1`. No segment may be longer than `n`.
+    pub bias: Option<&'a Tensor>,
+}
+
+impl From<f64> for Scores<'_> {
+    fn from(scale: f64) -> Self {
+        Self { scale, bias: None }
+    }
+}
+
+/// `softmax(q k^T * scale + bias) v` within each segment; returns `[T, Hq * D]`. libtorch records the gradients.
 ///
 /// `q` is `[T, Hq, D]`, `k` and `v` are `[T, Hkv, D]`, f32, possibly views of a fused projection.
-pub fn attention([q, k, v]: [&Tensor; 3], starts: &[i64], visible: Visibility, scale: f64) -> NativeResult<Tensor> {
+pub fn attention<'a>(
+    [q, k, v]: [&Tensor; 3],
+    starts: &[i64],
+    visible: Visibility,
+    scores: impl Into<Scores<'a>>,
+) -> NativeResult<Tensor> {
     let [tokens, query, dim] = heads("q", q)?;
     let [_, shared, _] = heads("k", k)?;
     if heads("k", k)? != [tokens, shared, dim] {
@@ -27,17 +48,18 @@ pub fn attention([q, k, v]: [&Tensor; 3], starts: &[i64], visible: Visibility, s
     if heads("v", v)? != [tokens, shared, dim] {
         return bad("v", "must have the shape of k");
     }
-    run([pointer(Some(q)), pointer(Some(k)), pointer(Some(v))], [tokens, query, shared, dim], starts, visible, scale)
+    let qkv = [pointer(Some(q)), pointer(Some(k)), pointer(Some(v))];
+    run(qkv, [tokens, query, shared, dim], starts, visible, scores.into())
 }
 
 /// The same for a projection `[T, (Hq + 2 * Hkv) * D]` that holds queries, keys and values side by side; its gradient is one
 /// tensor, too.
-pub fn joined_attention(
+pub fn joined_attention<'a>(
     qkv: &Tensor,
     [query, shared]: [i64; 2],
     starts: &[i64],
     visible: Visibility,
-    scale: f64,
+    scores: impl Into<Scores<'a>>,
 ) -> NativeResult<Tensor> {
     let (tokens, width) = matrix("qkv", qkv)?;
     let all = query + 2 * shared;
@@ -48,7 +70,7 @@ pub fn joined_attention(
         );
     }
     let null = std::ptr::null();
-    run([pointer(Some(qkv)), null, null], [tokens, query, shared, width / all], starts, visible, scale)
+    run([pointer(Some(qkv)), null, null], [tokens, query, shared, width / all], starts, visible, scores.into())
 }
 
 /// The tensors must fit the sizes: tokens, heads of queries, heads of keys and values, width of a head.
@@ -57,7 +79,7 @@ fn run(
     [tokens, query, shared, dim]: [i64; 4],
     starts: &[i64],
     visible: Visibility,
-    scale: f64,
+    scores: Scores,
 ) -> NativeResult<Tensor> {
     if dim == 0 || shared == 0 || query % shared != 0 {
         return bad("k", "must have a number of heads that divides that of q");
@@ -66,9 +88,21 @@ fn run(
     if visible.window.is_some_and(|w| w < 1) {
         return bad("window", "must be at least 1");
     }
+    if let Some(bias) = scores.bias {
+        let (heads, width) = matrix("bias", bias)?;
+        let longest = starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0);
+        if heads != query || width % 2 == 0 || width < 2 * longest - 1 {
+            return bad(
+                "bias",
+                format!("must be [{query}, 2 n - 1] with n of at least {longest}, is [{heads}, {width}]"),
+            );
+        }
+    }
     // no segment is longer than the batch, so this is no limit, and sums with it do not overflow
     let window = visible.window.map_or(tokens, |w| w.min(tokens)).max(1);
-    let segments = SoukSegments { starts: starts.as_ptr(), segments, window, causal: i32::from(visible.causal), scale };
+    let (scale, bias) = (scores.scale, pointer(scores.bias));
+    let causal = i32::from(visible.causal);
+    let segments = SoukSegments { starts: starts.as_ptr(), segments, window, causal, scale, bias };
     // SAFETY: tensors and offsets were checked, and the shim writes one tensor on success.
     ffi::tensor(|out| unsafe { ffi::souk_attention(q, k, v, query, shared, &segments, out) })
 }

@@ -43,6 +43,7 @@ pub(crate) struct SoukSegments {
     pub window: i64,
     pub causal: i32,
     pub scale: f64,
+    pub bias: *const C_tensor,
 }
 
 #[repr(C)]

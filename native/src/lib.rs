@@ -26,7 +26,7 @@ mod tensor;
 mod training;
 
 pub use adamw::{AdamW, Moments, fused_adamw};
-pub use attention::{GpuTexts, Visibility, attention, gpu_attention, joined_attention};
+pub use attention::{GpuTexts, Scores, Visibility, attention, gpu_attention, joined_attention};
 pub use autocast::Autocast;
 pub use c10d::{GroupPosition, Network, ProcessGroup, Store};
 pub use cuda::{load_cuda, torch_version};

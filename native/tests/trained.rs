@@ -4,7 +4,7 @@ mod close;
 
 use close::{assert_close, forced_isas, randn};
 use souk_native::{
-    Activation, NativeResult, Norm, TrainedLinear, Visibility, attention, joined_attention, supports_bf16,
+    Activation, NativeResult, Norm, Scores, TrainedLinear, Visibility, attention, joined_attention, supports_bf16,
     train_feed_forward,
 };
 use tch::{Device, Kind, Tensor};
@@ -141,7 +141,7 @@ fn bf16_products_are_those_of_rounded_factors() {
 }
 
 /// Attention of one segment at a time, by the formula.
-fn by_segment([q, k, v]: [&Tensor; 3], starts: &[i64], seen: Visibility, scale: f64) -> Tensor {
+fn by_segment([q, k, v]: [&Tensor; 3], starts: &[i64], seen: Visibility, Scores { scale, bias }: Scores) -> Tensor {
     let group = q.size()[1] / k.size()[1];
     let one = |pair: &[i64]| {
         let length = pair[1] - pair[0];
@@ -154,6 +154,13 @@ fn by_segment([q, k, v]: [&Tensor; 3], starts: &[i64], seen: Visibility, scale: 
         if seen.causal {
             hidden = hidden.logical_or(&distance.lt(0));
         }
+        let scores = match bias {
+            None => scores,
+            Some(bias) => {
+                let places = (at.unsqueeze(0) - at.unsqueeze(1) + bias.size()[1] / 2).flatten(0, 1);
+                scores + bias.index_select(1, &places).view([-1, length, length])
+            }
+        };
         let weights = scores.masked_fill(&hidden, f64::NEG_INFINITY).softmax(-1, Kind::Float);
         weights.matmul(&shared(v)).transpose(0, 1).flatten(1, 2)
     };
@@ -184,10 +191,36 @@ fn attention_equals_its_formula() {
             let [q, k, v] = [heads, shared, shared].map(|heads| learned(randn(&[tokens, heads, dim])));
             let scale = 1.0 / (dim as f64).sqrt();
             for seen in visibilities() {
-                let plain = by_segment([&q, &k, &v], &starts, seen, scale);
+                let plain = by_segment([&q, &k, &v], &starts, seen, scale.into());
                 assert_same(attention([&q, &k, &v], &starts, seen, scale), &plain, &[&q, &k, &v]);
             }
         }
+    }
+}
+
+#[test]
+fn attention_with_a_bias_equals_its_formula() {
+    let starts = starts();
+    let tokens = starts[LENGTHS.len()];
+    for _ in forced_isas() {
+        for (heads, shared, dim) in [(2, 2, 32), (4, 2, 24)] {
+            let [q, k, v] = [heads, shared, shared].map(|heads| learned(randn(&[tokens, heads, dim])));
+            // one longer than the longest text
+            let bias = learned(randn(&[heads, 2 * 302 - 1]));
+            for seen in visibilities() {
+                let scores = Scores { scale: 0.2, bias: Some(&bias) };
+                let plain = by_segment([&q, &k, &v], &starts, seen, scores);
+                assert_same(attention([&q, &k, &v], &starts, seen, scores), &plain, &[&q, &k, &v, &bias]);
+            }
+        }
+    }
+    let qkv = randn(&[5, 3 * 2 * 8]);
+    let joined = |bias: &Tensor| {
+        joined_attention(&qkv, [2, 2], &[0, 5], Visibility::default(), Scores { scale: 0.2, bias: Some(bias) })
+    };
+    assert!(joined(&randn(&[2, 9])).is_ok());
+    for (heads, width) in [(1, 9), (2, 7), (2, 10)] {
+        assert!(joined(&randn(&[heads, width])).unwrap_err().to_string().starts_with("bias"), "{heads} x {width}");
     }
 }
 
@@ -202,6 +235,13 @@ fn joined_attention_equals_that_of_its_parts() {
         let joined = joined_attention(&qkv, [4, 2], &starts, seen, 0.2).unwrap();
         assert!(joined.equal(&parts));
         assert!(gradients(&joined, &[&qkv])[0].equal(&gradients(&parts, &[&qkv])[0]));
+        let bias = learned(randn(&[4, 2 * 301 - 1]));
+        let scores = Scores { scale: 0.2, bias: Some(&bias) };
+        let parts = attention([&q, &k, &v], &starts, seen, scores).unwrap();
+        let joined = joined_attention(&qkv, [4, 2], &starts, seen, scores).unwrap();
+        assert!(joined.equal(&parts));
+        let [joined, parts] = [joined, parts].map(|y| gradients(&y, &[&qkv, &bias]));
+        assert!(joined.iter().zip(&parts).all(|(joined, parts)| joined.equal(parts)));
     }
     assert!(joined_attention(&qkv, [4, 3], &starts, Visibility::default(), 0.2).is_err());
 }

@@ -57,7 +57,7 @@ impl HeadFamily {
     pub fn of(architecture: &Architecture) -> Self {
         match architecture.class_names().class {
             "Bert" => Self::Bert,
-            "Roberta" | "XLMRoberta" => Self::Roberta,
+            "Roberta" | "XLMRoberta" | "MPNet" => Self::Roberta,
             _ => Self::Decoder,
         }
     }

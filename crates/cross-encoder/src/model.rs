@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use serde_json::Value;
 use tch::{Device, Kind, Tensor};
 
 use super::head::{Grading, Head, HeadFamily, HeadShape, Loss};
@@ -28,9 +27,6 @@ const USUAL_TOKENS: usize = 512;
 const VOCABULARY: &str = "lm_head.weight";
 /// Usual difference between a score in int8 and in f32, for a model whose manifest has none.
 const USUAL_INT8_ERROR: f64 = 0.01;
-/// Encoders for sequence classification.
-const CLASSIFIERS: [&str; 3] =
-    ["BertForSequenceClassification", "RobertaForSequenceClassification", "XLMRobertaForSequenceClassification"];
 /// Digits of the content hash in a model's name.
 const NAME_DIGITS: usize = 12;
 
@@ -99,9 +95,9 @@ impl CrossEncoder {
     /// Loads a folder written by `souk relevance train`, or an encoder for sequence classification with one label, as the hub has
     /// them.
     pub fn open(dir: &Path, placement: Placement) -> Result<Self> {
-        let is_calibrated = dir.join(MANIFEST).exists() || !is_ranking(dir);
-        let trained = is_calibrated.then(|| CrossEncoderManifest::open(dir)).transpose()?;
         let architecture = Architecture::open(&dir.join("config.json"), &placement.ignore_fields)?;
+        let is_calibrated = dir.join(MANIFEST).exists() || !is_ranking(&architecture);
+        let trained = is_calibrated.then(|| CrossEncoderManifest::open(dir)).transpose()?;
         let usual = || CrossEncoderManifest::uncalibrated(USUAL_TOKENS.min(architecture.max_tokens()));
         let manifest = trained.unwrap_or_else(usual);
         let mut tokenizer = Tokenizer::open(dir)?;
@@ -302,12 +298,12 @@ impl Model for CrossEncoder {
     }
 }
 
-/// Whether a folder has a cross-encoder for ranking as sentence-transformers writes it.
-fn is_ranking(dir: &Path) -> bool {
-    let text = std::fs::read(dir.join("config.json")).unwrap_or_default();
-    let json: Value = serde_json::from_slice(&text).unwrap_or_default();
+/// Whether a model is a cross-encoder for ranking as sentence-transformers writes it.
+fn is_ranking(architecture: &Architecture) -> bool {
+    let (json, class) = (architecture.json(), architecture.class_names().class);
     let labels = json["id2label"].as_object().map(|labels| labels.len() as u64).or_else(|| json["num_labels"].as_u64());
-    json["architectures"][0].as_str().is_some_and(|class| CLASSIFIERS.contains(&class)) && labels == Some(1)
+    let classifies = json["architectures"][0] == format!("{class}ForSequenceClassification").as_str();
+    classifies && !architecture.is_decoder() && labels == Some(1)
 }
 
 /// Parts of a model.

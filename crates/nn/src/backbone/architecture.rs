@@ -143,10 +143,10 @@ impl Architecture {
         }
     }
 
-    /// Number of token types; 1 for decoders, which have none.
+    /// Number of token types; 1 for models that have none.
     pub fn num_token_types(&self) -> i64 {
         match &self.shape {
-            Shape::Bert(shape) => shape.token_types,
+            Shape::Bert(shape) => shape.token_types.max(1),
             Shape::Decoder(_) => 1,
         }
     }

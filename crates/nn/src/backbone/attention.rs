@@ -1,10 +1,10 @@
 //! Attention over packed or padded tokens, with grouped-query heads, causal or bidirectional, with or without a sliding
-//! window: `softmax(q kᵀ / √e) v`. Packed tokens run in our own kernel on the CPU in f32, and in libtorch's kernels for texts of
+//! window, with or without a bias by distance: `softmax(q kᵀ / √e + bias) v`. Packed tokens run in our own kernel on the CPU in f32, and in libtorch's kernels for texts of
 //! different lengths on a GPU, in training too. Everything else uses libtorch's `scaled_dot_product_attention`, with texts
 //! grouped by length so that no padding is computed.
 
 pub(super) use souk_native::Visibility;
-use souk_native::{Autocast, GpuTexts};
+use souk_native::{Autocast, GpuTexts, Scores};
 use tch::{Device, Kind, Tensor};
 
 use souk_io::error::Result;
@@ -15,17 +15,17 @@ pub(super) enum AttentionPlan<'a> {
         starts: &'a [i64],
         seen: Visibility,
         on_gpu: Option<GpuTexts>,
+        /// `[h, 2 n - 1]`, by key position minus query position, from `1 - n` to `n - 1`.
+        bias: Option<Tensor>,
     },
-    /// `[b, 1, l, s]`, true where a query may attend to a key.
-    Padded {
-        mask: Tensor,
-    },
+    /// `[b, 1, l, s]`, true where a query may attend to a key; or `[b, h, l, s]`, added to the scores.
+    Padded { mask: Tensor },
 }
 
 impl<'a> AttentionPlan<'a> {
     pub(super) fn packed(starts: &'a [i64], seen: Visibility, device: Device) -> Self {
         let on_gpu = matches!(device, Device::Cuda(_)).then(|| GpuTexts::new(starts, device));
-        Self::Packed { starts, seen, on_gpu }
+        Self::Packed { starts, seen, on_gpu, bias: None }
     }
 
     /// Builds the mask; `mask` `[b, s]` covers the cached tokens and the `num_new` tokens at its end.
@@ -39,6 +39,27 @@ impl<'a> AttentionPlan<'a> {
         allowed = allowed.logical_or(&distance.eq(0));
         Self::Padded { mask: allowed.unsqueeze(1) }
     }
+
+    /// Adds the bias `[h, 2 n - 1]` to the scores: by key position minus query position, from `1 - n` to `n - 1`, where no text is
+    /// longer than `n`. The plan must be bidirectional and without a window.
+    pub(super) fn with_bias(self, bias: &Tensor) -> Self {
+        match self {
+            Self::Packed { starts, seen, on_gpu, .. } => {
+                Self::Packed { starts, seen, on_gpu, bias: Some(bias.shallow_clone()) }
+            }
+            Self::Padded { mask } => {
+                let bias = bias_square(bias, mask.size()[2]).unsqueeze(0);
+                Self::Padded { mask: bias.masked_fill(&mask.logical_not(), f64::NEG_INFINITY) }
+            }
+        }
+    }
+}
+
+/// Bias of each query and key of a text, `[h, l, l]`, from the bias by distance.
+fn bias_square(bias: &Tensor, length: i64) -> Tensor {
+    let at = Tensor::arange(length, (Kind::Int64, bias.device()));
+    let places = at.unsqueeze(0) - at.unsqueeze(1) + bias.size()[1] / 2;
+    bias.index_select(1, &places.flatten(0, 1)).view([-1, length, length])
 }
 
 /// Boolean mask by distance (query position minus key position): causal order and sliding window.
@@ -61,29 +82,30 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &AttentionPlan, d
             let out = attend_heads([&heads(q), &heads(k), &heads(v)], Some(mask), false, dropout);
             Ok(out.transpose(1, 2).flatten(-2, -1))
         }
-        AttentionPlan::Packed { seen, on_gpu: Some(texts), .. } if has_gpu_kernel(q, *seen, dropout) => {
+        AttentionPlan::Packed { seen, on_gpu: Some(texts), bias: None, .. } if has_gpu_kernel(q, *seen, dropout) => {
             let kind = gpu_kind(q);
             let [q, k, v] = [q, k, v].map(|x| x.to_kind(kind));
             Ok(souk_native::gpu_attention([&q, &k, &v], texts, *seen, scale(q.size()[2]), dropout)?)
         }
-        AttentionPlan::Packed { starts, seen, .. } => {
+        AttentionPlan::Packed { starts, seen, bias, .. } => {
             // under autocast, q and k are f32 after the rotation, but v is not
             if dropout == 0.0 && [q, k, v].iter().all(|x| has_kernel(x)) {
-                return Ok(souk_native::attention([q, k, v], starts, *seen, scale(q.size()[2]))?);
+                let scores = Scores { scale: scale(q.size()[2]), bias: bias.as_ref() };
+                return Ok(souk_native::attention([q, k, v], starts, *seen, scores)?);
             }
-            Ok(attend_by_length([q, k, v], starts, *seen, dropout))
+            Ok(attend_by_length([q, k, v], starts, *seen, bias.as_ref(), dropout))
         }
     }
 }
 
 /// The same for a projection `[.., 3·h·e]` that holds queries, keys and values of h heads side by side.
 pub(super) fn attend_joined(qkv: &Tensor, heads: i64, plan: &AttentionPlan, dropout: f64) -> Result<Tensor> {
-    if let AttentionPlan::Packed { starts, seen, .. } = plan
+    if let AttentionPlan::Packed { starts, seen, bias, .. } = plan
         && dropout == 0.0
         && has_kernel(qkv)
     {
-        let scale = scale(qkv.size()[1] / (3 * heads));
-        return Ok(souk_native::joined_attention(qkv, [heads, heads], starts, *seen, scale)?);
+        let scores = Scores { scale: scale(qkv.size()[1] / (3 * heads)), bias: bias.as_ref() };
+        return Ok(souk_native::joined_attention(qkv, [heads, heads], starts, *seen, scores)?);
     }
     let parts = qkv.chunk(3, -1);
     let [q, k, v] = [0, 1, 2].map(|i| parts[i].unflatten(-1, [heads, -1]));
@@ -111,7 +133,13 @@ fn scale(width: i64) -> f64 {
 }
 
 /// Attends per run of neighbouring texts of equal length, each a rectangle without padding; sorted batches have few runs.
-fn attend_by_length(qkv: [&Tensor; 3], starts: &[i64], seen: Visibility, dropout: f64) -> Tensor {
+fn attend_by_length(
+    qkv: [&Tensor; 3],
+    starts: &[i64],
+    seen: Visibility,
+    bias: Option<&Tensor>,
+    dropout: f64,
+) -> Tensor {
     let device = qkv[0].device();
     let lengths: Vec<i64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
     let runs: Vec<(i64, i64)> = lengths.chunk_by(|a, b| a == b).map(|run| (run.len() as i64, run[0])).collect();
@@ -120,10 +148,11 @@ fn attend_by_length(qkv: [&Tensor; 3], starts: &[i64], seen: Visibility, dropout
     let [q, k, v] = qkv.map(|x| x.split_with_sizes(&sizes[..], 0));
     let run = |(at, &(texts, length)): (usize, &(i64, i64))| {
         let heads = |x: &[Tensor]| x[at].unflatten(0, [texts, length]).transpose(1, 2);
-        let mask = seen.window.filter(|&w| w < length).map(|_| {
+        let windowed = seen.window.filter(|&w| w < length).map(|_| {
             let at = Tensor::arange(length, (Kind::Int64, device));
             is_visible(&(at.unsqueeze(1) - at.unsqueeze(0)), seen)
         });
+        let mask = bias.map(|bias| bias_square(bias, length).to_kind(qkv[0].kind())).or(windowed);
         let causal = seen.causal && mask.is_none();
         let out = attend_heads([&heads(&q), &heads(&k), &heads(&v)], mask.as_ref(), causal, dropout);
         out.transpose(1, 2).flatten(-2, -1).flatten(0, 1)

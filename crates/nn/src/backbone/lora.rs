@@ -22,7 +22,7 @@ const WEIGHTS: &str = "adapter_model.safetensors";
 pub const FILES: [&str; 2] = [CONFIG, WEIGHTS];
 const ROOT: &str = "base_model.model.";
 /// Prefixes of the tensors in a model with a head.
-const PREFIXES: [&str; 3] = ["model.", "bert.", "roberta."];
+const PREFIXES: [&str; 4] = ["model.", "bert.", "roberta.", "mpnet."];
 
 /// Hyperparameters of an adapter, independent of the model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]

@@ -17,6 +17,8 @@ pub struct Sizes {
     pub vocab: u64,
     /// Rows of the position and token-type embeddings.
     pub other_rows: u64,
+    /// Entries of a relative attention bias, the same in all layers.
+    pub relative_bias: u64,
     /// Sliding window of each layer.
     pub windows: Vec<Option<u64>>,
     /// Linear layers of each transformer layer.
@@ -74,13 +76,15 @@ impl Sizes {
     /// Parameters of all tensors, without an untied language-model head.
     pub fn num_parameters(&self) -> u64 {
         let layer = self.maps.iter().map(LinearShape::entries).sum::<u64>() + self.norms;
-        (self.vocab + self.other_rows) * self.width + self.num_layers() * layer + self.other_norms
+        let embeddings = (self.vocab + self.other_rows) * self.width;
+        embeddings + self.relative_bias + self.num_layers() * layer + self.other_norms
     }
 }
 
 fn of_bert(shape: &BertShape) -> Sizes {
     let [width, inner, heads] = [shape.width, shape.inner, shape.heads].map(i64::unsigned_abs);
     let map = |name, group, inputs, outputs| LinearShape { name, group, inputs, outputs, bias: true };
+    let names = &shape.family.names;
     Sizes {
         decoder: false,
         width,
@@ -90,12 +94,13 @@ fn of_bert(shape: &BertShape) -> Sizes {
         head: width / heads,
         vocab: shape.vocab.unsigned_abs(),
         other_rows: (shape.position_rows + shape.token_types).unsigned_abs(),
+        relative_bias: (shape.bias_rows * shape.heads).unsigned_abs(),
         windows: vec![None; shape.layers as usize],
         maps: vec![
-            map("attention.self.query", 0, width, width),
-            map("attention.self.key", 0, width, width),
-            map("attention.self.value", 0, width, width),
-            map("attention.output.dense", 1, width, width),
+            map(names.query, 0, width, width),
+            map(names.key, 0, width, width),
+            map(names.value, 0, width, width),
+            map(names.output, 1, width, width),
             map("intermediate.dense", 2, width, inner),
             map("output.dense", 3, inner, width),
         ],
@@ -122,6 +127,7 @@ fn of_decoder(shape: &DecoderShape) -> Sizes {
         head,
         vocab: shape.vocab.unsigned_abs(),
         other_rows: 0,
+        relative_bias: 0,
         windows: shape.windows.iter().map(|window| window.map(i64::unsigned_abs)).collect(),
         maps: vec![
             map("self_attn.q_proj", 0, (width, queries), shape.qkv_bias),
@@ -155,7 +161,7 @@ mod tests {
     fn counts_equal_the_built_model() {
         let golden = souk_testing::golden("");
         let mut compared = 0;
-        let encoders = ["bert", "bert_mlm", "roberta", "xlm_roberta", "minilm"];
+        let encoders = ["bert", "bert_mlm", "roberta", "xlm_roberta", "mpnet", "minilm"];
         let decoders = ["llama", "llama3", "mistral", "qwen2", "qwen2_window", "qwen3"];
         for folder in encoders.into_iter().chain(decoders) {
             let path = golden.join(folder).join("config.json");

@@ -104,6 +104,14 @@ impl Tokens {
         }
     }
 
+    /// Number of tokens of the longest text.
+    pub(super) fn longest(&self) -> i64 {
+        match &self.layout {
+            Layout::Packed { starts } => starts.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap_or(0),
+            Layout::Padded { .. } => self.ids.size()[1],
+        }
+    }
+
     /// Attention plan for these tokens.
     pub(super) fn plan(&self, seen: Visibility) -> AttentionPlan<'_> {
         match &self.layout {

@@ -88,7 +88,7 @@ fn a_tensor_of_the_wrong_shape_is_named_with_both_shapes() {
 fn an_unknown_architecture_and_unsupported_fields_are_named() {
     let config = |dir: &Path, from: &str, to: &str| edit(&dir.join("config.json"), from, to);
     assert_error(&["config.json", "`model_type`", "`t5`", "nearest, bert"], |dir| config(dir, "\"bert\"", "\"t5\""));
-    assert_error(&["config.json", "`pad_token_id`", "positions start after it"], |dir| {
+    assert_error(&["config.json", "`max_position_embeddings`", "positions start after"], |dir| {
         config(dir, "\"pad_token_id\": 0", "\"pad_token_id\": 64");
         config(dir, "\"bert\"", "\"xlm-roberta\"");
     });
@@ -274,7 +274,7 @@ fn build(name: &str, json: serde_json::Value) {
 }
 
 fn model() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(&["bert", "xlm_roberta", "qwen2_window", "llama3", "mistral"][..])
+    prop::sample::select(&["bert", "xlm_roberta", "mpnet", "qwen2_window", "llama3", "mistral"][..])
 }
 
 fn values() -> impl Strategy<Value = serde_json::Value> {

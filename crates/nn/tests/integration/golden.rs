@@ -14,7 +14,7 @@ use tch::{Device, IndexOp, Kind, Tensor};
 const EXACT: f64 = 2e-5;
 const DECODERS: [&str; 9] =
     ["qwen2", "qwen2_window", "qwen3", "llama", "llama3", "llama_linear", "llama_base", "llama_sharded", "mistral"];
-const ENCODERS: [&str; 5] = ["bert", "bert_mlm", "bert_gelu_new", "roberta", "xlm_roberta"];
+const ENCODERS: [&str; 6] = ["bert", "bert_mlm", "bert_gelu_new", "roberta", "xlm_roberta", "mpnet"];
 
 fn golden() -> PathBuf {
     let committed = souk_testing::golden("");
@@ -127,7 +127,7 @@ fn hidden_states_equal_transformers_padded_packed_and_frozen() {
 
 #[test]
 fn trainable_weights_compute_the_same_and_packing_changes_no_gradient() {
-    for name in ["bert", "xlm_roberta", "qwen2_window", "qwen3", "llama3", "mistral"] {
+    for name in ["bert", "xlm_roberta", "mpnet", "qwen2_window", "qwen3", "llama3", "mistral"] {
         let case = Case::plain(name);
         for weight in case.parameters.named().values() {
             drop(weight.set_requires_grad(true));
