@@ -115,6 +115,7 @@ impl VectorExport<'_> {
 
     /// Fields of a document: the vector, the model, and with `with_items` those of the item.
     fn fields(&self, item: &Item, vector: &[f32]) -> Result<Value> {
+        let vector: Vec<f64> = vector.iter().map(|number| in_few_digits(*number)).collect();
         let mut fields = json!({MODEL_FIELD: self.snapshot.manifest().model, self.field: vector});
         if self.with_items {
             let texts = [("title", json!(item.title)), ("text", json!(item.text))];
@@ -129,6 +130,11 @@ impl VectorExport<'_> {
         }
         Ok(fields)
     }
+}
+
+/// The number that is written with the digits of an f32, not with those of the f64 that equals it: half as many.
+fn in_few_digits(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or(f64::from(number))
 }
 
 /// Names that all engines accept, so that a schema needs no quoting.

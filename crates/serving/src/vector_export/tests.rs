@@ -48,7 +48,7 @@ fn lines(path: &Path) -> Vec<Value> {
 
 /// Vector of the item with this id.
 fn expected(id: &str) -> Value {
-    if id == "7" { json!([1.0, 0.0]) } else { json!([0.6_f32, 0.8_f32]) }
+    if id == "7" { json!([1.0, 0.0]) } else { json!([0.6, 0.8]) }
 }
 
 #[test]
@@ -80,6 +80,14 @@ fn documents_hold_id_vector_and_model() {
 
 fn lines_of_one(path: &Path) -> Value {
     serde_json::from_slice(&fs::read(path).unwrap()).unwrap()
+}
+
+#[test]
+fn numbers_keep_their_value_in_few_digits() {
+    for number in [0.1_f32, -1.0e-7, 3.4e38, 0.0, 0.334_730_86, f32::MIN_POSITIVE] {
+        assert_eq!(in_few_digits(number) as f32, number);
+        assert!(json!(in_few_digits(number)).to_string().len() < 15, "{number}");
+    }
 }
 
 #[test]
@@ -121,10 +129,10 @@ fn parquet_holds_lists() {
         let (name, id) = &row[0];
         let Field::Str(id) = id else { panic!("{name}: {id}") };
         let Field::ListInternal(vector) = &row[5].1 else { panic!("{:?}", row[5]) };
-        let numbers: Vec<f32> = vector
+        let numbers: Vec<f64> = vector
             .elements()
             .iter()
-            .map(|number| if let Field::Float(number) = number { *number } else { panic!("{number}") })
+            .map(|number| if let Field::Float(number) = number { in_few_digits(*number) } else { panic!("{number}") })
             .collect();
         assert_eq!(json!(numbers), expected(id));
         assert_eq!(row[4].1, Field::Str("{\"price\":9.5}".into()));
