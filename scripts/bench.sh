@@ -17,6 +17,7 @@
 #   served      queries over HTTP end to end, against sentence-transformers and faiss behind uvicorn
 #   first_hit   from the wheel to the first hit, in a new Python environment; downloads are not counted
 #   growth      the search service at 10,000, 100,000 and 1,000,000 items (half an hour; BENCH_SVG=FILE for a plot)
+#   sizing      disk and memory of the search service at 1,000 to 200,000 items, beside the formulas of docs/sizing.md
 #   collective  time of an exchange between 1, 2 and 4 processes, by size; fitted latency and bandwidth
 #   ingest      logs to examples, from a file and from Kafka, against a bare consumer; drawing examples; memory
 #
@@ -29,7 +30,8 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-stages=(speed ranking lexical from_log market sft rewards generation writing refine candidates nearest served first_hit growth collective ingest)
+stages=(speed ranking lexical from_log market sft rewards generation writing refine candidates nearest served first_hit
+    growth sizing collective ingest)
 data=${BENCH_DATA:-${SOUK_DATA:+$SOUK_DATA/home_depot}}
 work=$(mktemp -d)
 # not inside $work: PostgreSQL's user cannot enter a private folder
@@ -144,6 +146,10 @@ first_hit() {
 growth() {
     "$(scripts/python.sh benches/requirements.txt)" benches/growth.py --souk "$souk" \
         --load "$(bench_program load -p souk-search)" --model "$MINILM" ${BENCH_SVG:+--svg "$BENCH_SVG"}
+}
+
+sizing() {
+    python3 benches/sizing.py --souk "$souk"
 }
 
 # Makes a shop in $work/talked, and in $work/writer a small decoder trained on its texts.
