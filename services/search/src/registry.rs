@@ -24,7 +24,7 @@ pub struct ModelRegistry {
     promotion_lock: Arc<AsyncMutex<()>>,
     /// Why the last promotion of a version failed.
     failures: Mutex<HashMap<String, String>>,
-    webhook: Option<Webhook>,
+    webhook: Option<Arc<Webhook>>,
 }
 
 /// A version with its generations and latest report.
@@ -38,7 +38,7 @@ pub struct VersionEntry {
 impl ModelRegistry {
     pub fn new(ledger: Arc<SharedLedger>, webhook: Option<Webhook>) -> Self {
         let (change_lock, promotion_lock, failures) = (AsyncMutex::default(), Arc::default(), Mutex::default());
-        Self { ledger, change_lock, promotion_lock, failures, webhook }
+        Self { ledger, change_lock, promotion_lock, failures, webhook: webhook.map(Arc::new) }
     }
 
     /// Connects on first use.
@@ -146,13 +146,15 @@ impl ModelRegistry {
             ledger.promote(&version.version, &generation.record().generation).await?;
             serving.swap(&version.version).await?;
         }
-        self.tell(Event::Promoted, serving).await;
+        self.tell(Event::Promoted, serving);
         Ok(())
     }
 
-    async fn tell(&self, event: Event, serving: &Arc<ServingState>) {
-        if let Some(webhook) = &self.webhook {
-            webhook.tell(event, serving.served().record()).await;
+    /// Tells the webhook in the background: a receiver that hangs delays nothing.
+    fn tell(&self, event: Event, serving: &Arc<ServingState>) {
+        if let Some(webhook) = self.webhook.clone() {
+            let served = serving.served();
+            tokio::spawn(async move { webhook.tell(event, served.record()).await });
         }
     }
 
@@ -198,7 +200,7 @@ impl ModelRegistry {
             ledger.roll_back(version).await?;
         }
         self.follow(serving).await?;
-        self.tell(Event::RolledBack, serving).await;
+        self.tell(Event::RolledBack, serving);
         Ok(())
     }
 
