@@ -339,8 +339,7 @@ mod tests {
     }
 
     fn assert_search_settings_are_marked(schema: &Value) {
-        let mut new =
-            SearchSettings { promote_unmeasured: true, recall: 0.5, max_behind_seconds: 1, ..Default::default() };
+        let mut new = SearchSettings { promote_unmeasured: true, max_behind_seconds: 1, ..Default::default() };
         (new.hybrid, new.rerank, new.training) = (Hybrid::Enabled(true), Rerank::Enabled(false), Some("run".into()));
         new.experiments.push(
             serde_json::from_value(json!({"name": "a", "type": "ab", "left": "dense", "right": "hybrid"})).unwrap(),
@@ -355,8 +354,7 @@ mod tests {
             properties.keys().filter(|name| properties[*name]["x-reloaded"] == true).cloned().collect::<Vec<_>>()
         };
         assert_eq!(marked("Bounds"), ["deadline_ms", "rerank_ms"]);
-        let settings =
-            ["experiments", "hybrid", "max_behind_seconds", "promote_unmeasured", "recall", "rerank", "training"];
+        let settings = ["experiments", "hybrid", "max_behind_seconds", "promote_unmeasured", "rerank", "training"];
         assert_eq!(marked("SearchSettings"), settings);
     }
 

@@ -30,7 +30,7 @@ pub struct IcrSettings {
     pub refinement: f64,
     /// The losses that the penalty compares.
     pub penalty: Penalty,
-    /// A loss for every step; `false` has one for the last step only, for comparison.
+    /// Compute a loss at every step; `false` computes it at the last step only, for comparison.
     pub every_step: bool,
     /// Global negatives: items drawn from the whole catalogue for each step, shared by all its queries.
     pub global_negatives: usize,

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, ValueEnum};
+use anyhow::Context;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
 use souk::index::Snapshot;
 use souk::vector_export::{DEFAULT_FIELD, DEFAULT_NAME, ExportReport, VectorExport, VectorFormat};
 
@@ -12,10 +14,11 @@ use crate::progress::ProgressDisplay;
 
 /// Export an index's vectors for another engine
 ///
-/// Writes a new folder: the vectors, the definition of an index that holds them, and souk.json with the model's
-/// fingerprint and the dimensions. Bulk files of OpenSearch and Elasticsearch, and Vespa's feed, add a field to
-/// documents that exist and create the others. Every document names the model in `souk_model`: query vectors of another
-/// model do not fit. docs/integrations.md has the requests.
+/// Writes a new folder: the vectors, the definition of an index that holds them, and souk.json with
+/// the model's fingerprint and the dimensions. Bulk files of OpenSearch and Elasticsearch, and
+/// Vespa's feed, add a field to documents that exist and create the others. Every document names the
+/// model in `souk_model`: query vectors of another model do not fit. docs/integrations.md has the
+/// requests.
 ///
 /// Examples:
 ///   souk export-vectors --index INDEX --to parquet --out VECTORS
@@ -27,8 +30,8 @@ pub struct ExportVectorsCommand {
     #[arg(long, value_name = "DIR")]
     index: PathBuf,
     /// Format
-    #[arg(long, value_enum)]
-    to: Target,
+    #[arg(long, value_parser = PossibleValuesParser::new(VectorFormat::ALL.map(VectorFormat::name)))]
+    to: String,
     /// Output folder (new)
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
@@ -43,23 +46,15 @@ pub struct ExportVectorsCommand {
     with_items: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Target {
-    Parquet,
-    Jsonl,
-    OpensearchBulk,
-    Elasticsearch,
-    Qdrant,
-    Vespa,
-}
-
 impl ExportVectorsCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
+        let format = VectorFormat::ALL.into_iter().find(|format| format.name() == self.to);
+        let format = format.context("clap accepts the names of formats only")?;
         let snapshot = Snapshot::open_any(&self.index)?;
         let num_items = snapshot.num_items() as u64;
         let export = VectorExport {
             snapshot: &snapshot,
-            format: self.format(),
+            format,
             field: &self.field,
             name: &self.name,
             with_items: self.with_items,
@@ -70,17 +65,6 @@ impl ExportVectorsCommand {
         let text =
             format!("wrote the vectors of {num_items} items to {}\n{}", self.out.display(), self.how_to_load(&report));
         print(globals, &serde_json::to_value(&report)?, text.trim_end())
-    }
-
-    fn format(&self) -> VectorFormat {
-        match self.to {
-            Target::Parquet => VectorFormat::Parquet,
-            Target::Jsonl => VectorFormat::Jsonl,
-            Target::OpensearchBulk => VectorFormat::OpensearchBulk,
-            Target::Elasticsearch => VectorFormat::Elasticsearch,
-            Target::Qdrant => VectorFormat::Qdrant,
-            Target::Vespa => VectorFormat::Vespa,
-        }
     }
 
     /// Commands that load the files.

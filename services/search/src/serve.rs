@@ -64,10 +64,9 @@ async fn reload_on_hangup(service: Arc<SearchService>, load: impl Fn() -> souk::
         Err(error) => return tracing::warn!(%error, "cannot listen for SIGHUP: settings are not read again"),
     };
     while hangups.recv().await.is_some() {
-        let read = load().and_then(|config| config.search.check().map(|()| config));
-        match read {
-            Ok(config) if service.reload(&config.search) => tracing::info!("read the settings again"),
-            Ok(_) => tracing::warn!(
+        match load().and_then(|config| service.reload(&config.search)) {
+            Ok(true) => tracing::info!("read the settings again"),
+            Ok(false) => tracing::warn!(
                 "read the settings again; some changes need a restart (docs/configuration.md marks those that do not)"
             ),
             Err(error) => tracing::error!(?error, "the settings have a mistake: the former ones stay in effect"),

@@ -59,11 +59,14 @@ impl SearchService {
         self.settings.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Takes over those of the new settings that can change while the service runs. Returns whether all others are as before.
-    pub fn reload(&self, read: &SearchSettings) -> bool {
+    /// Takes over those of the new settings that can change while the service runs, unless they do not fit the others. Returns
+    /// whether all others are as before.
+    pub fn reload(&self, read: &SearchSettings) -> souk::Result<bool> {
         let mut settings = self.settings.write().unwrap_or_else(PoisonError::into_inner);
-        *settings = Arc::new(settings.reloaded(read));
-        **settings == *read
+        let new = settings.reloaded(read);
+        new.check()?;
+        *settings = Arc::new(new);
+        Ok(**settings == *read)
     }
 
     /// Runs work until the deadline; unfinished work is dropped.

@@ -41,6 +41,8 @@ pub struct Tokenizer {
     path: PathBuf,
     lowercase: bool,
     special: HashSet<u32>,
+    /// One more than the largest id.
+    num_ids: usize,
     /// Number of ids that the model has embeddings for, where the tokenizer has more.
     limit: Option<usize>,
 }
@@ -76,7 +78,8 @@ impl Tokenizer {
         inner.with_model(model);
         let added = inner.get_added_tokens_decoder();
         let special = added.iter().filter(|(_, token)| token.special).map(|(id, _)| *id).collect();
-        Self { inner, path, lowercase: false, special, limit: None }
+        let num_ids = inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize + 1);
+        Self { inner, path, lowercase: false, special, num_ids, limit: None }
     }
 
     /// Trains a byte-level BPE of `vocab` tokens on a catalogue's texts.
@@ -140,14 +143,14 @@ impl Tokenizer {
     /// Limits ids to the rows of the model's embedding: a text that needs another id is an error. The folder itself is fine:
     /// sentence-transformers, too, writes tokenizers with more tokens than rows. Every text's special tokens must have a row.
     pub fn limit_ids(&mut self, num_rows: usize) -> Result<()> {
-        let largest = self.num_ids() - 1;
-        if largest < num_rows {
+        if self.num_ids <= num_rows {
             return Ok(());
         }
         self.limit = Some(num_rows);
         let problem = "is another model's tokenizer: no text can be encoded";
         self.encode("").map_err(|e| Error::weights(&self.path, problem).because(e))?;
         let path = self.path.display();
+        let largest = self.num_ids - 1;
         tracing::warn!("{path}: token ids up to {largest}, the model has {num_rows}: texts with the others are errors");
         Ok(())
     }
@@ -227,8 +230,7 @@ impl Tokenizer {
 
     /// One more than the largest id that a text may have.
     pub fn num_ids(&self) -> usize {
-        let largest = self.inner.get_vocab(true).into_values().max().map_or(0, |id| id as usize);
-        self.limit.map_or(largest + 1, |limit| limit.min(largest + 1))
+        self.limit.unwrap_or(self.num_ids)
     }
 
     /// Id of a token.

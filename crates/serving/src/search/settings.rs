@@ -69,7 +69,6 @@ pub struct SearchSettings {
     /// Allowed relative distance between a canary's vector now and when the index was built.
     pub canary_tolerance: f32,
     /// Recall of the ten nearest items against brute force: searches are as wide as it needs, by what is measured.
-    #[schemars(extend("x-reloaded" = true))]
     pub recall: f64,
     /// Recall below which a new index is an error.
     pub min_recall: f64,
@@ -282,7 +281,6 @@ impl SearchSettings {
             experiments: read.experiments.clone(),
             bounds: Bounds { deadline_ms, rerank_ms, ..self.bounds.clone() },
             promote_unmeasured: read.promote_unmeasured,
-            recall: read.recall,
             max_behind_seconds: read.max_behind_seconds,
             ..self.clone()
         }
@@ -312,6 +310,9 @@ impl SearchSettings {
         if slowdown.is_nan() || slowdown <= 1.0 {
             let problem = format!("is {slowdown}: set it above 1 (1 is the time of a search without load)");
             return Err(Error::config("search.bounds.slowdown", problem));
+        }
+        if self.promotion_webhook.as_ref().is_some_and(|webhook| webhook.retry_seconds == 0) {
+            return Err(Error::config("search.promotion_webhook.retry_seconds", "is 0: set it to 1 or more"));
         }
         let recalls = [self.recall, self.min_recall];
         if !(self.canary_tolerance >= 0.0

@@ -4,111 +4,104 @@
 use serde_json::{Value, json};
 use sha1::{Digest, Sha1};
 
-use super::{Framing, MODEL_FIELD, VectorExport};
+use super::parts::Framing;
+use super::{MODEL_FIELD, VectorExport, VectorFormat};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
 /// Bytes of a bulk request; OpenSearch and Elasticsearch advise 5 to 15 MB and refuse 100 MB, Qdrant 32 MB.
 const BULK_BYTES: usize = 8 << 20;
+const VESPA_SCHEMA: &str = include_str!("vespa.sd");
 /// Maximum bytes of a document's id in OpenSearch and Elasticsearch.
 const MAX_ID: usize = 512;
 /// Namespace of URLs in RFC 4122.
 const URL_NAMESPACE: [u8; 16] =
     [0x6b, 0xa7, 0xb8, 0x11, 0x9d, 0xad, 0x11, 0xd1, 0x80, 0xb4, 0x00, 0xc0, 0x4f, 0xd4, 0x30, 0xc8];
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Engine {
-    Jsonl,
-    OpenSearch,
-    Elasticsearch,
-    Qdrant,
-    Vespa,
+/// How documents become files; None for Parquet, which has columns instead.
+pub fn framing(format: VectorFormat) -> Option<Framing> {
+    let lines = Framing { stem: "vectors", extension: "jsonl", around: ["", "\n", "\n"], max_bytes: None };
+    match format {
+        VectorFormat::Parquet => None,
+        VectorFormat::Jsonl => Some(lines),
+        VectorFormat::Vespa => Some(Framing { stem: "feed", ..lines }),
+        VectorFormat::OpensearchBulk | VectorFormat::Elasticsearch => {
+            Some(Framing { stem: "bulk", extension: "ndjson", max_bytes: Some(BULK_BYTES), ..lines })
+        }
+        VectorFormat::Qdrant => Some(Framing {
+            stem: "points",
+            extension: "json",
+            around: ["{\"points\":[", ",", "]}\n"],
+            max_bytes: Some(BULK_BYTES),
+        }),
+    }
 }
 
-impl Engine {
-    pub fn framing(self) -> Framing {
-        let lines = Framing { stem: "vectors", extension: "jsonl", around: ["", "\n", "\n"], max_bytes: None };
-        match self {
-            Self::Jsonl => lines,
-            Self::Vespa => Framing { stem: "feed", ..lines },
-            Self::OpenSearch | Self::Elasticsearch => {
-                Framing { stem: "bulk", extension: "ndjson", max_bytes: Some(BULK_BYTES), ..lines }
-            }
-            Self::Qdrant => Framing {
-                stem: "points",
-                extension: "json",
-                around: ["{\"points\":[", ",", "]}\n"],
-                max_bytes: Some(BULK_BYTES),
-            },
+/// File with the definition of an index for these vectors.
+pub fn definition(export: &VectorExport<'_>) -> Option<(String, String)> {
+    let manifest = export.snapshot.manifest();
+    let (width, field) = (manifest.dimensions, export.field);
+    let about = json!({"souk": {"model": manifest.model, "dimensions": width}});
+    let keyword = json!({"type": "keyword"});
+    let pretty = |value: Value| format!("{value:#}\n");
+    match export.format {
+        VectorFormat::Parquet | VectorFormat::Jsonl => None,
+        VectorFormat::OpensearchBulk => {
+            let method = json!({"name": "hnsw", "engine": "faiss", "space_type": "innerproduct"});
+            let vector = json!({"type": "knn_vector", "dimension": width, "method": method});
+            let mappings = json!({"_meta": about, "properties": {field: vector, MODEL_FIELD: keyword}});
+            let definition = json!({"settings": {"index": {"knn": true}}, "mappings": mappings});
+            Some(("index.json".into(), pretty(definition)))
         }
-    }
-
-    /// File with the definition of an index for these vectors.
-    pub fn definition(self, export: &VectorExport<'_>) -> Option<(String, String)> {
-        let manifest = export.snapshot.manifest();
-        let (width, field) = (manifest.dimensions, export.field);
-        let about = json!({"souk": {"model": manifest.model, "dimensions": width}});
-        let keyword = json!({"type": "keyword"});
-        let pretty = |value: Value| format!("{value:#}\n");
-        match self {
-            Self::Jsonl => None,
-            Self::OpenSearch => {
-                let method = json!({"name": "hnsw", "engine": "faiss", "space_type": "innerproduct"});
-                let vector = json!({"type": "knn_vector", "dimension": width, "method": method});
-                let mappings = json!({"_meta": about, "properties": {field: vector, MODEL_FIELD: keyword}});
-                let definition = json!({"settings": {"index": {"knn": true}}, "mappings": mappings});
-                Some(("index.json".into(), pretty(definition)))
-            }
-            Self::Elasticsearch => {
-                let vector = json!({"type": "dense_vector", "dims": width, "index": true,
-                    "similarity": "max_inner_product"});
-                let mappings = json!({"_meta": about, "properties": {field: vector, MODEL_FIELD: keyword}});
-                Some(("index.json".into(), pretty(json!({ "mappings": mappings }))))
-            }
-            Self::Qdrant => {
-                let vectors = json!({field: {"size": width, "distance": "Dot"}});
-                Some(("collection.json".into(), pretty(json!({ "vectors": vectors }))))
-            }
-            Self::Vespa => Some((format!("{}.sd", export.name), vespa_schema(export, width))),
+        VectorFormat::Elasticsearch => {
+            let vector = json!({"type": "dense_vector", "dims": width, "index": true,
+                "similarity": "max_inner_product"});
+            let mappings = json!({"_meta": about, "properties": {field: vector, MODEL_FIELD: keyword}});
+            Some(("index.json".into(), pretty(json!({ "mappings": mappings }))))
         }
+        VectorFormat::Qdrant => {
+            let vectors = json!({field: {"size": width, "distance": "Dot"}});
+            Some(("collection.json".into(), pretty(json!({ "vectors": vectors }))))
+        }
+        VectorFormat::Vespa => Some((format!("{}.sd", export.name), vespa_schema(export, width))),
     }
+}
 
-    /// One item in the engine's format.
-    pub fn document(self, export: &VectorExport<'_>, item: &Item, vector: &[f32]) -> Result<String> {
-        let mut fields = export.fields(item, vector)?;
-        match self {
-            Self::Jsonl => {
-                fields["_id"] = json!(item.id);
-                Ok(fields.to_string())
+/// One item in the engine's format.
+pub fn document(export: &VectorExport<'_>, item: &Item, vector: &[f32]) -> Result<String> {
+    let mut fields = export.fields(item, vector)?;
+    match export.format {
+        VectorFormat::Parquet | VectorFormat::Jsonl => {
+            fields["_id"] = json!(item.id);
+            Ok(fields.to_string())
+        }
+        VectorFormat::OpensearchBulk | VectorFormat::Elasticsearch => {
+            if item.id.len() > MAX_ID {
+                let problem = format!("an item's id has more than the {MAX_ID} bytes that the engine takes");
+                return Err(Error::input(format!("{problem}: `{}`", item.id)));
             }
-            Self::OpenSearch | Self::Elasticsearch => {
-                if item.id.len() > MAX_ID {
-                    let problem = format!("an item's id has more than the {MAX_ID} bytes that the engine takes");
-                    return Err(Error::input(format!("{problem}: `{}`", item.id)));
-                }
-                // adds the vector to a document that is there
-                let action = json!({"update": {"_id": item.id}});
-                Ok(format!("{action}\n{}", json!({"doc": fields, "doc_as_upsert": true})))
+            // adds the vector to a document that is there
+            let action = json!({"update": {"_id": item.id}});
+            Ok(format!("{action}\n{}", json!({"doc": fields, "doc_as_upsert": true})))
+        }
+        VectorFormat::Qdrant => {
+            let vector = fields[export.field].take();
+            let mut payload = fields;
+            if let Some(payload) = payload.as_object_mut() {
+                payload.remove(export.field);
+                payload.insert("_id".into(), json!(item.id));
             }
-            Self::Qdrant => {
-                let vector = fields[export.field].take();
-                let mut payload = fields;
-                if let Some(payload) = payload.as_object_mut() {
-                    payload.remove(export.field);
-                    payload.insert("_id".into(), json!(item.id));
-                }
-                Ok(json!({"id": point_id(&item.id), "vector": {export.field: vector}, "payload": payload}).to_string())
+            Ok(json!({"id": point_id(&item.id), "vector": {export.field: vector}, "payload": payload}).to_string())
+        }
+        VectorFormat::Vespa => {
+            let mut assigned = json!({MODEL_FIELD: {"assign": fields[MODEL_FIELD]}});
+            assigned[export.field] = json!({"assign": {"values": fields[export.field]}});
+            if export.with_items {
+                assigned["title"] = json!({"assign": item.title});
+                assigned["text"] = json!({"assign": item.text});
             }
-            Self::Vespa => {
-                let mut assigned = json!({MODEL_FIELD: {"assign": fields[MODEL_FIELD]}});
-                assigned[export.field] = json!({"assign": {"values": fields[export.field]}});
-                if export.with_items {
-                    assigned["title"] = json!({"assign": item.title});
-                    assigned["text"] = json!({"assign": item.text});
-                }
-                let id = format!("id:{0}:{0}::{1}", export.name, item.id);
-                Ok(json!({"update": id, "create": true, "fields": assigned}).to_string())
-            }
+            let id = format!("id:{0}:{0}::{1}", export.name, item.id);
+            Ok(json!({"update": id, "create": true, "fields": assigned}).to_string())
         }
     }
 }
@@ -130,21 +123,17 @@ fn point_id(id: &str) -> Value {
 }
 
 fn vespa_schema(export: &VectorExport<'_>, width: usize) -> String {
-    let (name, field) = (export.name, export.field);
-    let texts = if export.with_items {
-        "        field title type string {\n            indexing: summary | index\n        }\n        \
-         field text type string {\n            indexing: summary | index\n        }\n"
-    } else {
-        ""
-    };
-    format!(
-        "# Vectors of the model {model}\nschema {name} {{\n    document {name} {{\n{texts}        field {MODEL_FIELD} type string {{\n            \
-         indexing: summary | attribute\n        }}\n        field {field} type tensor<float>(x[{width}]) {{\n            \
-         indexing: attribute | index\n            attribute {{\n                distance-metric: dotproduct\n            }}\n        \
-         }}\n    }}\n    rank-profile souk {{\n        inputs {{\n            query(q) tensor<float>(x[{width}])\n        }}\n        \
-         first-phase {{\n            expression: closeness(field, {field})\n        }}\n    }}\n}}\n",
-        model = export.snapshot.manifest().model,
-    )
+    let text =
+        |name| format!("        field {name} type string {{\n            indexing: summary | index\n        }}\n");
+    let texts = if export.with_items { text("title") + &text("text") } else { String::new() };
+    let values = [
+        ("{model}", export.snapshot.manifest().model.as_str()),
+        ("{name}", export.name),
+        ("{field}", export.field),
+        ("{width}", &width.to_string()),
+        ("{texts}", &texts),
+    ];
+    values.iter().fold(VESPA_SCHEMA.to_owned(), |schema, (name, value)| schema.replace(name, value))
 }
 
 #[cfg(test)]

@@ -11,8 +11,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::index::Snapshot;
-use engines::Engine;
-use parts::{Framing, Parts};
+use engines::{definition, document, framing};
+use parts::Parts;
 use souk_io::atomic_dir::{AtomicDir, write_json_atomic};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
@@ -35,6 +35,22 @@ pub enum VectorFormat {
     Elasticsearch,
     Qdrant,
     Vespa,
+}
+
+impl VectorFormat {
+    pub const ALL: [Self; 6] =
+        [Self::Parquet, Self::Jsonl, Self::OpensearchBulk, Self::Elasticsearch, Self::Qdrant, Self::Vespa];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Parquet => "parquet",
+            Self::Jsonl => "jsonl",
+            Self::OpensearchBulk => "opensearch-bulk",
+            Self::Elasticsearch => "elasticsearch",
+            Self::Qdrant => "qdrant",
+            Self::Vespa => "vespa",
+        }
+    }
 }
 
 /// Vectors to export, and how.
@@ -70,10 +86,14 @@ impl VectorExport<'_> {
         check_name("--name", self.name)?;
         let folder = AtomicDir::new(out)?;
         let manifest = self.snapshot.manifest();
-        let files = match self.engine() {
+        let files = match framing(self.format) {
             None => vec![table::write(self, &folder.staging, on_item)?],
-            Some(engine) => self.write_documents(engine, &folder.staging, on_item)?,
+            Some(framing) => self.write_documents(Parts::new(&folder.staging, framing), on_item)?,
         };
+        if let Some((file, text)) = definition(self) {
+            let path = folder.staging.join(file);
+            std::fs::write(&path, text).map_err(Error::store(&path, "write it"))?;
+        }
         let report = ExportReport {
             format: self.format,
             model: manifest.model.clone(),
@@ -87,30 +107,13 @@ impl VectorExport<'_> {
         Ok(report)
     }
 
-    fn write_documents(&self, engine: Engine, dir: &Path, on_item: &mut dyn FnMut(u64)) -> Result<Vec<String>> {
-        if let Some((file, definition)) = engine.definition(self) {
-            let path = dir.join(file);
-            std::fs::write(&path, definition).map_err(Error::store(&path, "write it"))?;
-        }
-        let mut parts = Parts::new(dir, engine.framing());
+    fn write_documents(&self, mut parts: Parts, on_item: &mut dyn FnMut(u64)) -> Result<Vec<String>> {
         for (at, entry) in self.snapshot.entries().enumerate() {
             let (item, vector) = entry?;
-            parts.push(engine.document(self, &item, vector)?.as_bytes())?;
+            parts.push(document(self, &item, vector)?.as_bytes())?;
             on_item(at as u64 + 1);
         }
         parts.finish()
-    }
-
-    /// None for Parquet, which has columns instead of documents.
-    fn engine(&self) -> Option<Engine> {
-        match self.format {
-            VectorFormat::Parquet => None,
-            VectorFormat::Jsonl => Some(Engine::Jsonl),
-            VectorFormat::OpensearchBulk => Some(Engine::OpenSearch),
-            VectorFormat::Elasticsearch => Some(Engine::Elasticsearch),
-            VectorFormat::Qdrant => Some(Engine::Qdrant),
-            VectorFormat::Vespa => Some(Engine::Vespa),
-        }
     }
 
     /// Fields of a document: the vector, the model, and with `with_items` those of the item.
@@ -122,8 +125,8 @@ impl VectorExport<'_> {
             let own = item.fields.iter().map(|(name, value)| (name.as_str(), value.clone()));
             for (name, value) in texts.into_iter().chain(own) {
                 if !fields[name].is_null() {
-                    let problem = format!("is `{name}`, a field of item `{}` as well: give another name", item.id);
-                    return Err(Error::config("--field", problem));
+                    let problem = format!("`{name}` is a field of item `{}` as well: give another --field", item.id);
+                    return Err(Error::config("--with-items", problem));
                 }
                 fields[name] = value;
             }

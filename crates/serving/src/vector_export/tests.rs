@@ -6,17 +6,9 @@ use std::path::PathBuf;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::Field;
 
+use super::parts::Framing;
 use super::*;
 use crate::index::IndexSettings;
-
-const FORMATS: [VectorFormat; 6] = [
-    VectorFormat::Parquet,
-    VectorFormat::Jsonl,
-    VectorFormat::OpensearchBulk,
-    VectorFormat::Elasticsearch,
-    VectorFormat::Qdrant,
-    VectorFormat::Vespa,
-];
 
 /// Index of three items, of which two have one vector.
 fn snapshot(home: &Path) -> Snapshot {
@@ -180,7 +172,8 @@ fn large_exports_are_split_into_whole_requests() {
 #[test]
 fn every_format_says_where_its_vectors_are() {
     let home = tempfile::tempdir().unwrap();
-    for format in FORMATS {
+    for format in VectorFormat::ALL {
+        assert_eq!(json!(format), format.name());
         let (out, report) = export(home.path(), format, true);
         assert!(!report.files.is_empty() && report.files.iter().all(|file| out.join(file).exists()), "{report:?}");
     }
