@@ -31,7 +31,7 @@ pub struct ModelCost<'a> {
 
 /// Operations of one layer, and of one length within it, as libtorch launches them.
 const STARTS_BERT: f64 = 16.0;
-const STARTS_DECODER: f64 = 40.0;
+const STARTS_PRE_NORM: f64 = 40.0;
 const STARTS_LENGTH: f64 = 14.0;
 
 impl<'a> ModelCost<'a> {
@@ -82,7 +82,7 @@ impl<'a> ModelCost<'a> {
         let dense: f64 = self.outline.dense.iter().map(|(i, o, _)| 2.0 * chunk.texts * (i * o) as f64).sum();
         let attention = 4.0 * (sizes.heads * sizes.head) as f64 * chunk.seen;
         let casts = if self.bf16 { 6.0 } else { 0.0 };
-        let starts = if sizes.decoder { STARTS_DECODER } else { STARTS_BERT } + if self.bf16 { 7.0 } else { 0.0 };
+        let starts = if sizes.pre_norm { STARTS_PRE_NORM } else { STARTS_BERT } + if self.bf16 { 7.0 } else { 0.0 };
         PassCost {
             flops: 2.0 * chunk.tokens * self.matrices() + attention + adapters + dense,
             bytes: chunk.tokens * self.depth() * self.moved() + self.matrices() * (self.low() + casts),
@@ -121,7 +121,7 @@ impl<'a> ModelCost<'a> {
         let attention = low * (2.0 * q + 2.0 * k + 2.0 * q);
         let products: f64 = sizes.maps.iter().map(|map| low * (map.inputs + map.outputs) as f64).sum();
         let add = (low + 8.0) * w;
-        if !sizes.decoder {
+        if !sizes.pre_norm {
             let norm = 8.0 * w;
             return products + attention + 2.0 * (add + norm) + 2.0 * i * low + 4.0 * w * cast;
         }
@@ -135,8 +135,8 @@ impl<'a> ModelCost<'a> {
     pub fn graph(&self, chunk: &Chunk) -> f64 {
         let sizes = &self.outline.sizes;
         let w = sizes.width as f64;
-        let ends = if sizes.decoder { 8.0 * w } else { 4.0 * w } + 24.0;
-        let masks = if self.dropout && !sizes.decoder { w * (1.0 + 2.0 * self.depth()) } else { 0.0 };
+        let ends = if sizes.pre_norm { 8.0 * w } else { 4.0 * w } + 24.0;
+        let masks = if self.dropout && !sizes.pre_norm { w * (1.0 + 2.0 * self.depth()) } else { 0.0 };
         let texts = chunk.texts * 12.0 * self.outline.dimensions as f64;
         let probabilities = if self.dropout && sizes.attention_dropout > 0.0 && !self.gpu {
             9.0 * sizes.heads as f64 * chunk.seen
@@ -174,7 +174,7 @@ impl<'a> ModelCost<'a> {
         // our own attention has no dropout; libtorch's keeps a copy of its result
         let fused = !self.gpu && !self.dropout;
         let attention = low * (if fused { 1.0 } else { 2.0 } * q + 2.0 * k) + 4.0 * sizes.heads as f64;
-        if !sizes.decoder {
+        if !sizes.pre_norm {
             // a fused layer computes the activation and the norms' statistics again
             let (statistics, activated) = if fused { (0.0, 0.0) } else { (8.0, low * i) };
             return inputs + attention + 2.0 * (4.0 * w + statistics) + activated;
@@ -187,7 +187,7 @@ impl<'a> ModelCost<'a> {
     /// Bytes that a forward pass needs beside its graph, and a backward pass beside the gradients.
     pub fn working(&self, chunk: &Chunk) -> f64 {
         let sizes = &self.outline.sizes;
-        let wide = if sizes.decoder { 3.0 } else { 2.0 };
+        let wide = if sizes.pre_norm { 3.0 } else { 2.0 };
         chunk.tokens * (wide * self.low() * sizes.inner as f64 + 12.0 * sizes.width as f64)
     }
 

@@ -9,7 +9,7 @@ use souk_nn::backbone::lora::Lora;
 pub fn outline(json: &str) -> Outline {
     let architecture = Architecture::read(serde_json::from_str(json).unwrap(), "config.json", Some(&[])).unwrap();
     let sizes = architecture.sizes();
-    let (dimensions, causal) = (sizes.width, sizes.decoder);
+    let (dimensions, causal) = (sizes.width, architecture.is_causal());
     Outline { vocabulary: sizes.untied, sizes, dense: Vec::new(), dimensions, skip_layers: 0, causal }
 }
 

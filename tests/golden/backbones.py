@@ -34,6 +34,14 @@ def rope(theta, **scaling):
     return {"rope_type": "default", "rope_theta": theta} | scaling
 
 
+def modernbert_rope(full, sliding):
+    return {"full_attention": rope(full), "sliding_attention": rope(sliding)}
+
+
+MODERNBERT = SMALL | dict(
+    max_position_embeddings=64, num_hidden_layers=3, local_attention=8, pad_token_id=PAD, bos_token_id=1, cls_token_id=1,
+    eos_token_id=2, sep_token_id=2, rope_parameters=modernbert_rope(1000.0, 50.0),
+)
 LLAMA3_ROPE = rope(
     100.0, rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
     original_max_position_embeddings=32,
@@ -62,6 +70,11 @@ CASES = {
     "roberta": Case(hf.RobertaForMaskedLM, hf.RobertaConfig, ROBERTA),
     "xlm_roberta": Case(hf.XLMRobertaModel, hf.XLMRobertaConfig, ROBERTA),
     "mpnet": Case(hf.MPNetModel, hf.MPNetConfig, BERT | dict(pad_token_id=1)),
+    "modernbert": Case(hf.ModernBertModel, hf.ModernBertConfig, MODERNBERT, v4_config=True),
+    "modernbert_mlm": Case(
+        hf.ModernBertForMaskedLM, hf.ModernBertConfig,
+        MODERNBERT | dict(num_hidden_layers=2, norm_bias=True, attention_bias=True, mlp_bias=True),
+    ),
     "qwen2": Case(hf.Qwen2ForCausalLM, hf.Qwen2Config, QWEN2, v4_config=True),
     "qwen2_window": Case(hf.Qwen2ForCausalLM, hf.Qwen2Config, QWEN2 | WINDOW, v4_config=True),
     "qwen3": Case(hf.Qwen3ForCausalLM, hf.Qwen3Config, GQA | dict(head_dim=16, rope_parameters=rope(1000.0))),
@@ -76,7 +89,7 @@ CASES = {
     "mistral": Case(hf.MistralForCausalLM, hf.MistralConfig,
                     GQA | dict(rope_parameters=rope(10000.0), sliding_window=6), v4_config=True),
 }
-ENCODERS = (hf.BertConfig, hf.RobertaConfig, hf.XLMRobertaConfig, hf.MPNetConfig)
+ENCODERS = (hf.BertConfig, hf.RobertaConfig, hf.XLMRobertaConfig, hf.MPNetConfig, hf.ModernBertConfig)
 ADAPTERS = {
     "lora": ("llama", ["q_proj", "v_proj", "down_proj"]),
     "lora_bert": ("bert", ["query", "value"]),
@@ -120,10 +133,15 @@ def write_v4_config(folder: Path):
     """The config as transformers 4 wrote it: rope_theta beside rope_scaling, torch_dtype, no layer_types."""
     config = json.loads((folder / "config.json").read_text())
     scaling = config.pop("rope_parameters")
-    config["rope_theta"] = scaling.pop("rope_theta")
-    if scaling["rope_type"] == "linear":
-        scaling = {"type": "linear", "factor": scaling["factor"]}
-    config["rope_scaling"] = None if scaling.get("rope_type") == "default" else scaling
+    if config["model_type"] == "modernbert":
+        config["global_rope_theta"] = scaling["full_attention"]["rope_theta"]
+        config["local_rope_theta"] = scaling["sliding_attention"]["rope_theta"]
+        config["global_attn_every_n_layers"] = 3
+    else:
+        config["rope_theta"] = scaling.pop("rope_theta")
+        if scaling["rope_type"] == "linear":
+            scaling = {"type": "linear", "factor": scaling["factor"]}
+        config["rope_scaling"] = None if scaling.get("rope_type") == "default" else scaling
     config["torch_dtype"] = config.pop("dtype")
     config["transformers_version"] = "4.46.3"
     config.pop("layer_types", None)
@@ -147,6 +165,7 @@ def expected(folder: Path, case: Case, ids, mask):
     tensors["hidden_bf16"] = run(half, ids, mask)["hidden"].float()
     if case.config in ENCODERS:
         tensors.pop("logits", None)
+        check_v4_config(folder, case, tensors)
         return tensors
     tensors |= left_padded(model, ids, mask, tensors["hidden"])
     tensors["bi_hidden"] = bidirectional(model, ids, mask, tensors["hidden"])
@@ -230,8 +249,8 @@ def check_v4_config(folder: Path, case: Case, tensors):
         config = case.config.from_dict(json.loads((folder / "config_v4.json").read_text()))
         old = run(load(folder, case, config=config), tensors["ids"], tensors["mask"])["hidden"]
         assert torch.equal(old, tensors["hidden"]), f"{folder.name}: config_v4.json means another model"
-    scaled = case.options["rope_parameters"]
-    if scaled["rope_type"] != "default":
+    scaled = case.options.get("rope_parameters", {})
+    if scaled.get("rope_type", "default") != "default":
         plain = case.config(**case.options | dict(rope_parameters=rope(scaled["rope_theta"])))
         hidden_bld = run(load(folder, case, config=plain), tensors["ids"], tensors["mask"])["hidden"]
         assert not close(hidden_bld, tensors["hidden"], 1e-2), f"{folder.name}: the rope scaling does not show"

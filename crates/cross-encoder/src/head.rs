@@ -51,6 +51,8 @@ pub(super) enum HeadFamily {
     Roberta,
     /// `score`.
     Decoder,
+    /// Another head than ours.
+    Other,
 }
 
 impl HeadFamily {
@@ -58,7 +60,8 @@ impl HeadFamily {
         match architecture.class_names().class {
             "Bert" => Self::Bert,
             "Roberta" | "XLMRoberta" | "MPNet" => Self::Roberta,
-            _ => Self::Decoder,
+            _ if architecture.is_decoder() => Self::Decoder,
+            _ => Self::Other,
         }
     }
 
@@ -68,6 +71,7 @@ impl HeadFamily {
             Self::Bert => "classifier",
             Self::Roberta => "classifier.out_proj",
             Self::Decoder => "score",
+            Self::Other => "judge",
         }
     }
 }
@@ -98,8 +102,11 @@ impl HeadShape {
 
     /// Whether a class of transformers computes this head; the tensors of others have no standard name.
     fn is_standard(&self) -> bool {
-        let usual = if self.family == HeadFamily::Decoder { Reading::LastToken } else { Reading::Cls };
-        self.pooling == usual
+        match self.family {
+            HeadFamily::Bert | HeadFamily::Roberta => self.pooling == Reading::Cls,
+            HeadFamily::Decoder => self.pooling == Reading::LastToken,
+            HeadFamily::Other => false,
+        }
     }
 
     /// Layer that gives the outputs.

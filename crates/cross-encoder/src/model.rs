@@ -303,7 +303,8 @@ fn is_ranking(architecture: &Architecture) -> bool {
     let (json, class) = (architecture.json(), architecture.class_names().class);
     let labels = json["id2label"].as_object().map(|labels| labels.len() as u64).or_else(|| json["num_labels"].as_u64());
     let classifies = json["architectures"][0] == format!("{class}ForSequenceClassification").as_str();
-    classifies && !architecture.is_decoder() && labels == Some(1)
+    let has_head = matches!(HeadFamily::of(architecture), HeadFamily::Bert | HeadFamily::Roberta);
+    classifies && has_head && labels == Some(1)
 }
 
 /// Parts of a model.

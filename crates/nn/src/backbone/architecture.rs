@@ -8,20 +8,24 @@ use serde_json::Value;
 use super::bert::{self, BertShape};
 use super::decoder::{self, DecoderShape};
 use super::fields::{CAUSAL, Fields};
+use super::modernbert::{self, ModernBertShape};
 use souk_io::error::{Error, Result};
 
 /// Fields of a hub `config.json` that do not change the forward pass.
 const HARMLESS: &str = "
     _attn_implementation _name_or_path _num_labels architectures attn_implementation bad_words_ids
-    begin_suppress_tokens bos_token_id classifier_dropout cls_token_id cross_attention_hidden_size
-    decoder_start_token_id directionality diversity_penalty do_sample dtype early_stopping
+    begin_suppress_tokens bos_token_id classifier_activation classifier_bias classifier_dropout classifier_pooling
+    cls_token_id cross_attention_hidden_size decoder_bias decoder_start_token_id deterministic_flash_attn
+    directionality diversity_penalty do_sample dtype early_stopping
     encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task
-    forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label initializer_range is_decoder
+    forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label initializer_cutoff_factor
+    initializer_range is_decoder
     label2id length_penalty mask_token_id max_length max_window_layers min_length model_type
     no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions
     output_hidden_states output_past output_scores pad_token_id pooler_fc_size pooler_num_attention_heads
-    pooler_num_fc_layers pooler_size_per_head pooler_type prefix problem_type remove_invalid_values
-    repetition_penalty return_dict return_dict_in_generate sentence_transformers sep_token_id suppress_tokens
+    pooler_num_fc_layers pooler_size_per_head pooler_type prefix problem_type reference_compile
+    remove_invalid_values repad_logits_with_grad repetition_penalty return_dict return_dict_in_generate
+    sentence_transformers sep_token_id sparse_pred_ignore_index sparse_prediction suppress_tokens
     task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype torchscript
     transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache xla_device";
 
@@ -59,6 +63,7 @@ pub struct ClassNames {
 #[derive(Clone, Debug)]
 pub(super) enum Shape {
     Bert(BertShape),
+    ModernBert(ModernBertShape),
     Decoder(DecoderShape),
 }
 
@@ -89,6 +94,7 @@ impl Architecture {
         let shape = match (encoder, decoder) {
             (Some(family), _) => Shape::Bert(BertShape::read(family, &fields)?),
             (None, Some(family)) => Shape::Decoder(DecoderShape::read(family, &fields)?),
+            (None, None) if model_type == modernbert::MODEL_TYPE => Shape::ModernBert(ModernBertShape::read(&fields)?),
             (None, None) => return Err(fields.error("model_type", &unsupported(&model_type))),
         };
         fields.finish(HARMLESS)?;
@@ -113,6 +119,7 @@ impl Architecture {
     pub fn class_names(&self) -> ClassNames {
         match &self.shape {
             Shape::Bert(shape) => ClassNames { class: shape.family.class, prefix: shape.family.prefix },
+            Shape::ModernBert(_) => ClassNames { class: modernbert::CLASS, prefix: modernbert::PREFIX },
             Shape::Decoder(shape) => ClassNames { class: shape.class, prefix: decoder::PREFIX },
         }
     }
@@ -124,7 +131,7 @@ impl Architecture {
                 self.json[CAUSAL] = causal.into();
                 Self::read(self.json, "config.json", Some(ignored))
             }
-            (Some(true), Shape::Bert(_)) => {
+            (Some(true), Shape::Bert(_) | Shape::ModernBert(_)) => {
                 Err(Error::config("encoder.causal", "is true, but this model is bidirectional: use a decoder"))
             }
             _ => Ok(self),
@@ -139,6 +146,7 @@ impl Architecture {
     pub fn num_layers(&self) -> usize {
         match &self.shape {
             Shape::Bert(shape) => usize::try_from(shape.layers).unwrap_or(0),
+            Shape::ModernBert(shape) => shape.windows.len(),
             Shape::Decoder(shape) => shape.windows.len(),
         }
     }
@@ -147,7 +155,7 @@ impl Architecture {
     pub fn num_token_types(&self) -> i64 {
         match &self.shape {
             Shape::Bert(shape) => shape.token_types.max(1),
-            Shape::Decoder(_) => 1,
+            Shape::ModernBert(_) | Shape::Decoder(_) => 1,
         }
     }
 
@@ -155,6 +163,7 @@ impl Architecture {
     pub fn width(&self) -> i64 {
         match &self.shape {
             Shape::Bert(shape) => shape.width,
+            Shape::ModernBert(shape) => shape.width,
             Shape::Decoder(shape) => shape.width,
         }
     }
@@ -163,6 +172,7 @@ impl Architecture {
     pub fn max_tokens(&self) -> usize {
         let positions = match &self.shape {
             Shape::Bert(shape) => shape.positions(),
+            Shape::ModernBert(shape) => shape.positions,
             Shape::Decoder(shape) => shape.positions,
         };
         usize::try_from(positions).unwrap_or(usize::MAX)
@@ -172,6 +182,7 @@ impl Architecture {
     pub fn vocab(&self) -> usize {
         let vocab = match &self.shape {
             Shape::Bert(shape) => shape.vocab,
+            Shape::ModernBert(shape) => shape.vocab,
             Shape::Decoder(shape) => shape.vocab,
         };
         usize::try_from(vocab).unwrap_or(usize::MAX)
@@ -186,7 +197,7 @@ impl Architecture {
 fn unsupported(model_type: &str) -> String {
     let encoders = bert::FAMILIES.iter().map(|family| family.model_type);
     let decoders = decoder::FAMILIES.iter().map(|family| family.model_type);
-    let known: Vec<&str> = encoders.chain(decoders).collect();
+    let known: Vec<&str> = encoders.chain([modernbert::MODEL_TYPE]).chain(decoders).collect();
     let problem = format!("is `{model_type}`: Souk supports {}", known.join(", "));
     match NEAREST.iter().find(|(name, _)| *name == model_type) {
         Some((_, nearest)) => format!("{problem}; choose a folder of the nearest, {nearest}"),
@@ -227,9 +238,47 @@ mod tests {
             "max_position_embeddings": 512, "model_type": "bert", "num_attention_heads": 12, "num_hidden_layers": 12,
             "output_past": true, "pad_token_id": 0, "pooler_fc_size": 768, "pooler_type": "first_token_transform",
             "position_embedding_type": "absolute", "type_vocab_size": 2, "use_cache": true, "vocab_size": 21128}"#;
-        for (json, width, decoder) in [(qwen, 896, true), (llama, 2048, true), (bert, 768, false)] {
+        let modernbert = r#"{"architectures": ["ModernBertForMaskedLM"], "attention_bias": false, "attention_dropout": 0.0,
+            "bos_token_id": 50281, "classifier_activation": "gelu", "classifier_bias": false, "classifier_dropout": 0.0,
+            "classifier_pooling": "mean", "cls_token_id": 50281, "decoder_bias": true, "deterministic_flash_attn": false,
+            "embedding_dropout": 0.0, "eos_token_id": 50282, "global_attn_every_n_layers": 3,
+            "global_rope_theta": 160000.0, "gradient_checkpointing": false, "hidden_activation": "gelu",
+            "hidden_size": 768, "initializer_cutoff_factor": 2.0, "initializer_range": 0.02, "intermediate_size": 1152,
+            "layer_norm_eps": 1e-05, "local_attention": 128, "local_rope_theta": 10000.0,
+            "max_position_embeddings": 8192, "mlp_bias": false, "mlp_dropout": 0.0, "model_type": "modernbert",
+            "norm_bias": false, "norm_eps": 1e-05, "num_attention_heads": 12, "num_hidden_layers": 22,
+            "pad_token_id": 50283, "position_embedding_type": "absolute", "reference_compile": null,
+            "sep_token_id": 50282, "tie_word_embeddings": true, "torch_dtype": "float32", "vocab_size": 50368}"#;
+        for (json, width, decoder) in
+            [(qwen, 896, true), (llama, 2048, true), (bert, 768, false), (modernbert, 768, false)]
+        {
             let architecture = read(json).unwrap();
             assert_eq!((architecture.width(), architecture.is_decoder()), (width, decoder));
+        }
+    }
+
+    #[test]
+    fn rejects_unsupported_settings_of_encoders() {
+        for (model_type, field, words) in [
+            ("roberta", r#""position_embedding_type": "relative_key""#, "only \"absolute\""),
+            ("xlm-roberta", r#""is_decoder": true"#, "only false"),
+            ("mpnet", r#""relative_attention_num_buckets": 64"#, "only 32"),
+            ("modernbert", r#""hidden_activation": "mish""#, "use gelu, gelu_new, relu or silu"),
+            (
+                "modernbert",
+                r#""layer_types": ["full_attention", "chunked_attention"]"#,
+                "full_attention or sliding_attention",
+            ),
+            ("modernbert", r#""rope_scaling": {"rope_type": "yarn"}"#, "only null"),
+            ("camembert", r#""pad_token_id": 1"#, "nearest, xlm-roberta"),
+        ] {
+            let json = format!(
+                r#"{{"model_type": "{model_type}", "hidden_size": 8, "intermediate_size": 8, "vocab_size": 8,
+                "num_attention_heads": 2, "num_hidden_layers": 2, "max_position_embeddings": 8, {field}}}"#
+            );
+            let error = read(&json).unwrap_err().to_string();
+            let name = if words.starts_with("nearest") { "model_type" } else { field.split('"').nth(1).unwrap() };
+            assert!(error.contains(&format!("config.json: field `{name}`")) && error.contains(words), "{error}");
         }
     }
 

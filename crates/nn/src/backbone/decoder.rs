@@ -152,17 +152,14 @@ fn windows(family: &Family, fields: &Fields) -> Result<Vec<Option<i64>>> {
     fields.check("sliding_window", size.is_none_or(|w| w > 0), "must be positive")?;
     let on: bool = fields.or("use_sliding_window", false)?;
     let from: i64 = fields.or("max_window_layers", 28)?;
-    let types: Option<Vec<String>> = fields.get("layer_types")?;
-    let slides = |layer: i64| match (&family.window, &types) {
+    let full = fields.full_layers(layers)?;
+    let slides = |layer: i64| match (&family.window, &full) {
         (WindowRule::Never, _) => false,
         (WindowRule::Upper, _) if !on => false,
-        (_, Some(types)) => types.get(layer as usize).is_some_and(|t| t == "sliding_attention"),
+        (_, Some(full)) => !full[layer as usize],
         (WindowRule::Upper, None) => layer >= from,
         (WindowRule::Always, None) => true,
     };
-    let known = |t: &String| t == "sliding_attention" || t == "full_attention";
-    let fits = types.as_ref().is_none_or(|t| t.len() as i64 == layers && t.iter().all(known));
-    fields.check("layer_types", fits, "must name full_attention or sliding_attention for every layer")?;
     Ok((0..layers).map(|layer| size.filter(|_| slides(layer))).collect())
 }
 

@@ -90,6 +90,16 @@ impl Fields {
         if self.get::<Value>(name)?.is_some() { self.count(name) } else { Ok(default) }
     }
 
+    /// Whether each layer attends to the whole text, by `layer_types`; without the field, `None`.
+    pub(super) fn full_layers(&self, layers: i64) -> Result<Option<Vec<bool>>> {
+        let name = "layer_types";
+        let Some(types) = self.get::<Vec<String>>(name)? else { return Ok(None) };
+        let is_known = |kind: &String| kind == "sliding_attention" || kind == "full_attention";
+        let fits = types.len() as i64 == layers && types.iter().all(is_known);
+        self.check(name, fits, "must name full_attention or sliding_attention for every layer")?;
+        Ok(Some(types.iter().map(|kind| kind == "full_attention").collect()))
+    }
+
     /// Reads a number above zero.
     pub fn positive(&self, name: &str, default: Option<f64>) -> Result<f64> {
         let value = match default {

@@ -354,6 +354,13 @@ impl LayerNorm {
         Ok(Self { weight, bias, eps })
     }
 
+    /// A norm whose bias is zero, not trained and not stored.
+    pub(super) fn build_unbiased(name: &str, width: i64, eps: f64, parameters: &mut Parameters) -> Result<Self> {
+        let weight = parameters.tensor(&format!("{name}.weight"), &[width], Init::Ones)?;
+        let bias = weight.zeros_like();
+        Ok(Self { weight, bias, eps })
+    }
+
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
         x.layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), self.eps, false)
     }

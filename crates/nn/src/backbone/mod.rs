@@ -1,5 +1,5 @@
 //! Token ids to hidden states. Builds a `Backbone` from a hub folder (`config.json`, weights): an encoder of one of the families in
-//! `bert`, or a decoder of one of those in `decoder`. Never takes text and never returns vectors (see `encoder`).
+//! `bert`, a ModernBERT, or a decoder of one of those in `decoder`. Never takes text and never returns vectors (see `encoder`).
 
 mod architecture;
 mod attention;
@@ -11,6 +11,7 @@ pub mod hub;
 mod kv;
 mod linear;
 pub mod lora;
+mod modernbert;
 mod rope;
 mod sampling;
 mod sizes;
@@ -27,6 +28,7 @@ use self::decoder::Decoder;
 pub use self::kv::KvCache;
 use self::linear::Projection;
 pub use self::linear::{Linear, Precision};
+use self::modernbert::ModernBert;
 pub use self::sampling::{Continuation, Sampling};
 pub use self::sizes::{LinearShape, Sizes};
 pub use self::tokens::{Layout, Padding, Tokens};
@@ -64,6 +66,7 @@ pub struct Backbone {
 
 enum Body {
     Bert(Bert),
+    ModernBert(ModernBert),
     Decoder(Decoder),
 }
 
@@ -77,6 +80,9 @@ impl Backbone {
     pub fn build_beside(architecture: &Architecture, parameters: &mut Parameters, others: &[String]) -> Result<Self> {
         let (body, leftovers) = match &architecture.shape {
             Shape::Bert(shape) => (Body::Bert(Bert::build(shape, parameters)?), &Bert::LEFTOVERS[..]),
+            Shape::ModernBert(shape) => {
+                (Body::ModernBert(ModernBert::build(shape, parameters)?), &ModernBert::LEFTOVERS[..])
+            }
             Shape::Decoder(shape) => (Body::Decoder(Decoder::build(shape, parameters)?), &Decoder::LEFTOVERS[..]),
         };
         let expected: Vec<&str> = leftovers.iter().copied().chain(others.iter().map(String::as_str)).collect();
@@ -90,11 +96,14 @@ impl Backbone {
             return Err(Error::input("rows can be chosen of packed tokens only, not of padded ones"));
         }
         match &self.body {
-            Body::Bert(_) if pass.input_embeddings.is_some() => {
+            Body::Bert(_) | Body::ModernBert(_) if pass.input_embeddings.is_some() => {
                 Err(Error::input("an encoder takes token ids, not input embeddings: use a decoder"))
             }
-            Body::Bert(_) if pass.cache.is_some() => Err(Error::input("an encoder has no KV cache: use a decoder")),
+            Body::Bert(_) | Body::ModernBert(_) if pass.cache.is_some() => {
+                Err(Error::input("an encoder has no KV cache: use a decoder"))
+            }
             Body::Bert(bert) => bert.forward(tokens, &pass),
+            Body::ModernBert(bert) => bert.forward(tokens, &pass),
             Body::Decoder(decoder) => decoder.forward(tokens, &mut pass),
         }
     }
@@ -131,8 +140,8 @@ impl Backbone {
 
     fn decoder(&self) -> Result<&Decoder> {
         match &self.body {
-            Body::Bert(_) => Err(Error::config("config.json", "an encoder cannot generate: use a decoder")),
             Body::Decoder(decoder) => Ok(decoder),
+            _ => Err(Error::config("config.json", "an encoder cannot generate: use a decoder")),
         }
     }
 
@@ -149,6 +158,7 @@ impl Backbone {
     fn projections(&mut self) -> Vec<&mut Projection> {
         match &mut self.body {
             Body::Bert(bert) => bert.projections().collect(),
+            Body::ModernBert(bert) => bert.projections().collect(),
             Body::Decoder(decoder) => decoder.projections().collect(),
         }
     }

@@ -15,6 +15,13 @@ pub struct Rope {
     scaling: Scaling,
 }
 
+/// Rotary positions of layers with full attention, and of those with a sliding window.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerRopes {
+    pub(super) full: Rope,
+    pub(super) sliding: Rope,
+}
+
 #[derive(Clone, Debug, PartialEq)]
 enum Scaling {
     None,
@@ -31,9 +38,14 @@ impl Rope {
             Some(new) => Some(new),
             None => old_scaling,
         };
-        let Some(parameters) = parameters else {
-            return Ok(Self { theta: old_theta, scaling: Scaling::None });
-        };
+        match parameters {
+            Some(parameters) => Self::parse(&parameters, old_theta, positions),
+            None => Ok(Self { theta: old_theta, scaling: Scaling::None }),
+        }
+    }
+
+    /// Reads one object of parameters.
+    fn parse(parameters: &Fields, old_theta: f64, positions: i64) -> Result<Self> {
         let theta = parameters.positive("rope_theta", Some(old_theta))?;
         let old_name: Option<String> = parameters.get("type")?;
         let name: Option<String> = parameters.get("rope_type")?;
@@ -54,6 +66,27 @@ impl Rope {
         };
         parameters.finish("")?;
         Ok(Self { theta, scaling })
+    }
+
+    /// Bases of layers with full attention and with a sliding window: `rope_parameters` by kind of layer (transformers 5), or two
+    /// fields with their defaults, the second one for sliding windows, and a `rope_scaling` of full attention (before).
+    pub(super) fn read_by_layer(fields: &Fields, positions: i64, old: [(&str, f64); 2]) -> Result<LayerRopes> {
+        let by_layer = fields.object("rope_parameters")?;
+        let old_scaling = fields.object("rope_scaling")?;
+        let rope = |kind: &str, (theta, default): (&str, f64), old_scaling: Option<Fields>| {
+            let theta = fields.positive(theta, Some(default))?;
+            let own = by_layer.as_ref().map(|by_layer| by_layer.object(kind)).transpose()?.flatten();
+            match own.or(old_scaling) {
+                Some(parameters) => Self::parse(&parameters, theta, positions),
+                None => Ok(Self { theta, scaling: Scaling::None }),
+            }
+        };
+        let ropes = LayerRopes {
+            full: rope("full_attention", old[0], old_scaling)?,
+            sliding: rope("sliding_attention", old[1], None)?,
+        };
+        by_layer.map_or(Ok(()), |by_layer| by_layer.finish(""))?;
+        Ok(ropes)
     }
 
     /// Frequencies, one per pair of entries of a head.
@@ -105,5 +138,10 @@ impl Angles {
         let (front, back) = (x.narrow(-1, 0, half), x.narrow(-1, half, half));
         let swapped = Tensor::cat(&[-back, front], -1);
         x * &self.cos + swapped * &self.sin
+    }
+
+    /// The same, rounded once at the end if `x` is not f32, as ModernBERT does.
+    pub(super) fn rotate_exactly(&self, x: &Tensor) -> Tensor {
+        self.rotate(&x.to_kind(Kind::Float)).to_kind(x.kind())
     }
 }

@@ -3,11 +3,15 @@
 use super::architecture::{Architecture, Shape};
 use super::bert::BertShape;
 use super::decoder::DecoderShape;
+use super::modernbert::ModernBertShape;
 
 /// Sizes of a model's layers and embeddings.
 #[derive(Clone, Debug)]
 pub struct Sizes {
-    pub decoder: bool,
+    /// Pre-norm layers with rotary positions and a gated feed-forward, as decoders have; else BERT's.
+    pub pre_norm: bool,
+    /// Name of the layers.
+    layers: &'static str,
     pub width: u64,
     pub inner: u64,
     pub heads: u64,
@@ -57,6 +61,7 @@ impl Architecture {
     pub fn sizes(&self) -> Sizes {
         match &self.shape {
             Shape::Bert(shape) => of_bert(shape),
+            Shape::ModernBert(shape) => of_modernbert(shape),
             Shape::Decoder(shape) => of_decoder(shape),
         }
     }
@@ -69,8 +74,7 @@ impl Sizes {
 
     /// Hub name of a linear layer, without the prefix that differs between folders.
     pub fn name(&self, layer: usize, map: &LinearShape) -> String {
-        let folder = if self.decoder { "layers" } else { "encoder.layer" };
-        format!("{folder}.{layer}.{}", map.name)
+        format!("{}.{layer}.{}", self.layers, map.name)
     }
 
     /// Parameters of all tensors, without an untied language-model head.
@@ -86,7 +90,8 @@ fn of_bert(shape: &BertShape) -> Sizes {
     let map = |name, group, inputs, outputs| LinearShape { name, group, inputs, outputs, bias: true };
     let names = &shape.family.names;
     Sizes {
-        decoder: false,
+        pre_norm: false,
+        layers: "encoder.layer",
         width,
         inner,
         heads,
@@ -113,13 +118,46 @@ fn of_bert(shape: &BertShape) -> Sizes {
     }
 }
 
+fn of_modernbert(shape: &ModernBertShape) -> Sizes {
+    let [width, inner, heads] = [shape.width, shape.inner, shape.heads].map(i64::unsigned_abs);
+    let map = |name, group, inputs, outputs, bias| LinearShape { name, group, inputs, outputs, bias };
+    let norm = if shape.norm_bias { 2 * width } else { width };
+    Sizes {
+        pre_norm: true,
+        layers: "layers",
+        width,
+        inner,
+        heads,
+        kv_heads: heads,
+        head: width / heads,
+        vocab: shape.vocab.unsigned_abs(),
+        other_rows: 0,
+        relative_bias: 0,
+        windows: shape.windows.iter().map(|window| window.map(i64::unsigned_abs)).collect(),
+        maps: vec![
+            map("attn.Wqkv", 0, width, 3 * width, shape.attention_bias),
+            map("attn.Wo", 1, width, width, shape.attention_bias),
+            map("mlp.Wi", 2, width, 2 * inner, shape.inner_bias),
+            map("mlp.Wo", 3, inner, width, shape.inner_bias),
+        ],
+        norms: 2 * norm,
+        // of the embeddings and at the end, but the first layer has only one
+        other_norms: norm,
+        head_norm: false,
+        untied: false,
+        dropout: 0.0,
+        attention_dropout: shape.attention_dropout,
+    }
+}
+
 fn of_decoder(shape: &DecoderShape) -> Sizes {
     let [width, inner, heads] = [shape.width, shape.inner, shape.heads].map(i64::unsigned_abs);
     let [kv_heads, head] = [shape.kv_heads, shape.head].map(i64::unsigned_abs);
     let (queries, keys) = (heads * head, kv_heads * head);
     let map = |name, group, (inputs, outputs): (u64, u64), bias| LinearShape { name, group, inputs, outputs, bias };
     Sizes {
-        decoder: true,
+        pre_norm: true,
+        layers: "layers",
         width,
         inner,
         heads,
@@ -161,7 +199,8 @@ mod tests {
     fn counts_equal_the_built_model() {
         let golden = souk_testing::golden("");
         let mut compared = 0;
-        let encoders = ["bert", "bert_mlm", "roberta", "xlm_roberta", "mpnet", "minilm"];
+        let encoders =
+            ["bert", "bert_mlm", "roberta", "xlm_roberta", "mpnet", "modernbert", "modernbert_mlm", "minilm"];
         let decoders = ["llama", "llama3", "mistral", "qwen2", "qwen2_window", "qwen3"];
         for folder in encoders.into_iter().chain(decoders) {
             let path = golden.join(folder).join("config.json");

@@ -14,7 +14,8 @@ use tch::{Device, IndexOp, Kind, Tensor};
 const EXACT: f64 = 2e-5;
 const DECODERS: [&str; 9] =
     ["qwen2", "qwen2_window", "qwen3", "llama", "llama3", "llama_linear", "llama_base", "llama_sharded", "mistral"];
-const ENCODERS: [&str; 6] = ["bert", "bert_mlm", "bert_gelu_new", "roberta", "xlm_roberta", "mpnet"];
+const ENCODERS: [&str; 8] =
+    ["bert", "bert_mlm", "bert_gelu_new", "roberta", "xlm_roberta", "mpnet", "modernbert", "modernbert_mlm"];
 
 fn golden() -> PathBuf {
     let committed = souk_testing::golden("");
@@ -127,7 +128,7 @@ fn hidden_states_equal_transformers_padded_packed_and_frozen() {
 
 #[test]
 fn trainable_weights_compute_the_same_and_packing_changes_no_gradient() {
-    for name in ["bert", "xlm_roberta", "mpnet", "qwen2_window", "qwen3", "llama3", "mistral"] {
+    for name in ["bert", "xlm_roberta", "mpnet", "modernbert", "qwen2_window", "qwen3", "llama3", "mistral"] {
         let case = Case::plain(name);
         for weight in case.parameters.named().values() {
             drop(weight.set_requires_grad(true));
@@ -259,7 +260,7 @@ fn a_prompt_is_read_once_and_continued_in_several_ways() {
 
 #[test]
 fn configs_of_older_transformers_give_the_same_states() {
-    for name in ["qwen2", "qwen2_window", "llama3", "llama_linear", "mistral"] {
+    for name in ["modernbert", "qwen2", "qwen2_window", "llama3", "llama_linear", "mistral"] {
         let case = Case::open(name, "config_v4.json", Kind::Float);
         case.check("states", &case.padded(""), ForwardPass::default(), "hidden");
     }
@@ -345,7 +346,7 @@ fn a_fresh_adapter_changes_nothing() {
 
 #[test]
 fn weights_are_saved_as_they_were_read() {
-    for name in ["bert_mlm", "roberta", "qwen2", "llama_sharded"] {
+    for name in ["bert_mlm", "roberta", "modernbert_mlm", "qwen2", "llama_sharded"] {
         let dir = golden().join(name);
         let architecture = Architecture::open(&dir.join("config.json"), &[]).unwrap();
         let mut parameters = Parameters::open(&dir, Device::Cpu, Kind::Float).unwrap();
