@@ -128,7 +128,8 @@ impl<'a> ModelCost<'a> {
         let norm = 28.0;
         let turn = 40.0 * (q + k);
         let heads = if sizes.head_norm { norm * (q + k) } else { 0.0 };
-        products + attention + 2.0 * (add + norm * w) + turn + heads + 5.0 * i * low + 5.0 * w * cast
+        let norms = if sizes.post_norm { 4.0 } else { 2.0 };
+        products + attention + 2.0 * add + norms * norm * w + turn + heads + 5.0 * i * low + 5.0 * w * cast
     }
 
     /// Bytes kept by the graph of a chunk.
@@ -181,7 +182,8 @@ impl<'a> ModelCost<'a> {
         }
         let norm = if full { 8.0 } else { 4.0 };
         let heads = if sizes.head_norm { (4.0 + low) * (q + k) } else { 0.0 };
-        inputs + attention + 2.0 * norm * w + heads + 3.0 * low * i
+        let norms = if sizes.post_norm { 4.0 } else { 2.0 };
+        inputs + attention + norms * norm * w + heads + 3.0 * low * i
     }
 
     /// Bytes that a forward pass needs beside its graph, and a backward pass beside the gradients.

@@ -60,6 +60,14 @@ class Case:
     weights_of: str | None = None  # take the seed of this case, so that both hold the same weights
 
 
+GEMMA = DECODER | dict(
+    num_attention_heads=2, num_key_value_heads=1, head_dim=16, query_pre_attn_scalar=24,
+    sliding_window=6, layer_types=["sliding_attention", "full_attention"],
+    rope_parameters={
+        "full_attention": rope(1000.0, rope_type="linear", factor=8.0), "sliding_attention": rope(50.0),
+    },
+)
+EMBEDDING_GEMMA = GEMMA | dict(use_bidirectional_attention=True, query_pre_attn_scalar=16)
 LLAMA = DECODER | dict(rope_parameters=rope(10000.0))
 QWEN2 = GQA | dict(rope_parameters=rope(1000.0), tie_word_embeddings=True)
 WINDOW = dict(num_hidden_layers=3, use_sliding_window=True, sliding_window=5, max_window_layers=1)
@@ -88,6 +96,8 @@ CASES = {
                           weights_of="llama"),
     "mistral": Case(hf.MistralForCausalLM, hf.MistralConfig,
                     GQA | dict(rope_parameters=rope(10000.0), sliding_window=6), v4_config=True),
+    "gemma3": Case(hf.Gemma3ForCausalLM, hf.Gemma3TextConfig, GEMMA, v4_config=True),
+    "gemma3_embedding": Case(hf.Gemma3TextModel, hf.Gemma3TextConfig, EMBEDDING_GEMMA),
 }
 ENCODERS = (hf.BertConfig, hf.RobertaConfig, hf.XLMRobertaConfig, hf.MPNetConfig, hf.ModernBertConfig)
 ADAPTERS = {
@@ -117,7 +127,8 @@ def randomise(model, seed: int):
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             noise = torch.randn(parameter.shape, generator=generator) * INIT_STD
-            is_norm = parameter.dim() == 1 and name.endswith("weight")
+            # a Gemma multiplies by 1 + weight
+            is_norm = parameter.dim() == 1 and name.endswith("weight") and model.config.model_type != "gemma3_text"
             parameter.copy_(noise + 1 if is_norm else noise)
     return model
 
@@ -137,6 +148,11 @@ def write_v4_config(folder: Path):
         config["global_rope_theta"] = scaling["full_attention"]["rope_theta"]
         config["local_rope_theta"] = scaling["sliding_attention"]["rope_theta"]
         config["global_attn_every_n_layers"] = 3
+    elif config["model_type"] == "gemma3_text":
+        config["rope_theta"] = scaling["full_attention"].pop("rope_theta")
+        config["rope_local_base_freq"] = scaling["sliding_attention"]["rope_theta"]
+        config["rope_scaling"] = scaling["full_attention"]
+        config["sliding_window_pattern"] = 2
     else:
         config["rope_theta"] = scaling.pop("rope_theta")
         if scaling["rope_type"] == "linear":
@@ -145,7 +161,8 @@ def write_v4_config(folder: Path):
     config["torch_dtype"] = config.pop("dtype")
     config["transformers_version"] = "4.46.3"
     config.pop("layer_types", None)
-    config.pop("head_dim", None)
+    if config["model_type"] != "gemma3_text":
+        config.pop("head_dim", None)
     (folder / "config_v4.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
@@ -163,12 +180,17 @@ def expected(folder: Path, case: Case, ids, mask):
     # in bf16 one rounding more or less is one part in 256, so this is transformers' default attention, eager only for MPNet
     half = load(folder, case, torch.bfloat16, attention="sdpa" if case.model._supports_sdpa else "eager")
     tensors["hidden_bf16"] = run(half, ids, mask)["hidden"].float()
-    if case.config in ENCODERS:
+    if case.config in ENCODERS or case.options.get("use_bidirectional_attention"):
         tensors.pop("logits", None)
         check_v4_config(folder, case, tensors)
         return tensors
     tensors |= left_padded(model, ids, mask, tensors["hidden"])
-    tensors["bi_hidden"] = bidirectional(model, ids, mask, tensors["hidden"])
+    if case.config is hf.Gemma3TextConfig:
+        both = load(folder, case, config=case.config(**case.options | dict(use_bidirectional_attention=True)))
+        tensors["bi_hidden"] = run(both, ids, mask)["hidden"]
+        assert not close(tensors["bi_hidden"][0, 0], tensors["hidden"][0, 0]), "the first token sees more than itself"
+    else:
+        tensors["bi_hidden"] = bidirectional(model, ids, mask, tensors["hidden"])
     if "logits" in tensors:
         full_ids = ids[:1, :FULL_LENGTH]
         tensors |= {"full_ids": full_ids, "full_logits": run(model, full_ids, torch.ones_like(full_ids))["logits"]}

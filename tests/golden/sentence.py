@@ -20,7 +20,7 @@ from sentence_transformers.base.modules.normalize import Normalize
 from sentence_transformers.sentence_transformer.modules import Pooling
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from backbones import BERT, GQA, ROBERTA, randomise, rope, save_expected, seed_of
+from backbones import BERT, EMBEDDING_GEMMA, GQA, ROBERTA, randomise, rope, save_expected, seed_of
 from titles import EDGE_TEXTS, titles
 
 WIDTH = 32
@@ -44,13 +44,23 @@ class Backbone:
 BACKBONES = {
     "bert": Backbone(hf.BertModel, hf.BertConfig, BERT, "wordpiece"),
     "xlm_roberta": Backbone(hf.XLMRobertaModel, hf.XLMRobertaConfig, ROBERTA, "roberta"),
+    "gemma3": Backbone(hf.Gemma3TextModel, hf.Gemma3TextConfig, EMBEDDING_GEMMA, "gemma"),
     "qwen3": Backbone(hf.Qwen3Model, hf.Qwen3Config, GQA | dict(head_dim=8, rope_parameters=rope(1000.0)), "bytes"),
 }
 SPECIAL = {
     "wordpiece": {f"{kind.lower()}_token": f"[{kind}]" for kind in ["UNK", "SEP", "PAD", "CLS", "MASK"]},
     "roberta": {"bos_token": "<s>", "cls_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "sep_token": "</s>"},
+    "gemma": {"pad_token": "<pad>", "eos_token": "<eos>", "bos_token": "<bos>"},
     "bytes": {"pad_token": "<pad>", "eos_token": "<end>"},
 }
+
+
+@dataclass
+class DenseLayer:
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: str
 
 
 @dataclass
@@ -60,7 +70,7 @@ class Case:
 
     pooling: str
     backbone: str = "bert"
-    dense: str | None = None
+    dense: list["DenseLayer"] = field(default_factory=list)
     normalize: bool = True
     sentence_bert: dict | None = field(default_factory=lambda: {"max_seq_length": 32, "do_lower_case": False})
     model_max_length: int = 512
@@ -70,13 +80,18 @@ class Case:
 
 
 CASES = {
-    "st_mean_dense": Case("mean_tokens", dense="torch.nn.modules.activation.Tanh"),
+    "st_mean_dense": Case("mean_tokens", dense=[DenseLayer(WIDTH, DENSE_WIDTH, True, "torch.nn.modules.activation.Tanh")]),
     "st_cls": Case("cls_token", normalize=False, sentence_bert={"max_seq_length": None, "do_lower_case": False},
                    model_max_length=24, prompts=None),
     "st_last": Case("lasttoken", backbone="qwen3"),
     "st_max": Case("max_tokens", sentence_bert=None, model_max_length=NO_LIMIT, default_prompt="query",
                    prompts={"query": "find: ", "passage": "item: "}),
     "st_noprompt": Case("mean_tokens", include_prompt=False),
+    # two layers without an activation between them, as in EmbeddingGemma
+    "st_gemma": Case("mean_tokens", backbone="gemma3", dense=[
+        DenseLayer(WIDTH, 48, False, "torch.nn.modules.linear.Identity"),
+        DenseLayer(48, WIDTH, False, "torch.nn.modules.linear.Identity"),
+    ], prompts={"query": "task: search result | query: ", "document": "title: none | text: "}),
     # the longest text must fit the positions, which start after the padding token
     "st_xlm_roberta": Case("mean_tokens", backbone="xlm_roberta", sentence_bert=None, model_max_length=62),
 }
@@ -99,6 +114,10 @@ def make_tokenizer(kind: str, seed: int) -> Tokenizer:
     if kind == "bytes":
         return train_byte_bpe(seed, ["<pad>", "<end>"], processors.TemplateProcessing(
             single="$A <end>", special_tokens=[("<end>", 1)]
+        ))
+    if kind == "gemma":
+        return train_byte_bpe(seed, ["<pad>", "<eos>", "<bos>"], processors.TemplateProcessing(
+            single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
         ))
     around = processors.RobertaProcessing(("</s>", 2), ("<s>", 0))
     return train_byte_bpe(seed, ["<s>", "<pad>", "</s>"], around)
@@ -162,15 +181,15 @@ def tokenizer_options(kind: str, **others) -> dict:
 
 def save_modules(folder: Path, case: Case, generator):
     """modules.json and the small folders beside it; 3_Normalize has no file, so on the hub it does not exist."""
-    names = ["Transformer", "Pooling"] + ["Dense"] * bool(case.dense) + ["Normalize"] * case.normalize
+    names = ["Transformer", "Pooling"] + ["Dense"] * len(case.dense) + ["Normalize"] * case.normalize
     write_json(folder / "modules.json", [
         {"idx": i, "name": str(i), "path": f"{i}_{name}" if i else "", "type": f"sentence_transformers.models.{name}"}
         for i, name in enumerate(names)
     ])
     pooling = {"word_embedding_dimension": WIDTH} | {f"pooling_mode_{f}": f == case.pooling for f in POOLING_FLAGS}
     write_json(folder / "1_Pooling/config.json", pooling | {"include_prompt": case.include_prompt})
-    if case.dense:
-        save_dense(folder / "2_Dense", case.dense, generator)
+    for at, dense in enumerate(case.dense, start=2):
+        save_dense(folder / f"{at}_Dense", dense, generator)
     if case.sentence_bert is not None:
         write_json(folder / "sentence_bert_config.json", case.sentence_bert)
     settings = {"__version__": {"sentence_transformers": "3.0.1", "transformers": "4.46.3", "pytorch": "2.3.1"}}
@@ -179,12 +198,13 @@ def save_modules(folder: Path, case: Case, generator):
     write_json(folder / "config_sentence_transformers.json", settings)
 
 
-def save_dense(folder: Path, activation: str, generator):
-    write_json(folder / "config.json", {"in_features": WIDTH, "out_features": DENSE_WIDTH, "bias": True,
-                                        "activation_function": activation})
-    weight = torch.randn(DENSE_WIDTH, WIDTH, generator=generator) * 0.3
-    bias = torch.randn(DENSE_WIDTH, generator=generator) * 0.3
-    save_file({"linear.weight": weight, "linear.bias": bias}, folder / "model.safetensors")
+def save_dense(folder: Path, dense: DenseLayer, generator):
+    write_json(folder / "config.json", {"in_features": dense.inputs, "out_features": dense.outputs, "bias": dense.bias,
+                                        "activation_function": dense.activation})
+    tensors = {"linear.weight": torch.randn(dense.outputs, dense.inputs, generator=generator) * 0.3}
+    if dense.bias:
+        tensors["linear.bias"] = torch.randn(dense.outputs, generator=generator) * 0.3
+    save_file(tensors, folder / "model.safetensors")
 
 
 def save_v6(source: Path, folder: Path, seed: int):

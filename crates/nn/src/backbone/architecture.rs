@@ -7,14 +7,14 @@ use serde_json::Value;
 
 use super::bert::{self, BertShape};
 use super::decoder::{self, DecoderShape};
-use super::fields::{CAUSAL, Fields};
+use super::fields::Fields;
 use super::modernbert::{self, ModernBertShape};
 use souk_io::error::{Error, Result};
 
 /// Fields of a hub `config.json` that do not change the forward pass.
 const HARMLESS: &str = "
-    _attn_implementation _name_or_path _num_labels architectures attn_implementation bad_words_ids
-    begin_suppress_tokens bos_token_id classifier_activation classifier_bias classifier_dropout classifier_pooling
+    _attn_implementation _name_or_path _num_labels _sliding_window_pattern architectures attn_implementation
+    bad_words_ids begin_suppress_tokens bos_token_id cache_implementation classifier_activation classifier_bias classifier_dropout classifier_pooling
     cls_token_id cross_attention_hidden_size decoder_bias decoder_start_token_id deterministic_flash_attn
     directionality diversity_penalty do_sample dtype early_stopping
     encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task
@@ -30,13 +30,16 @@ const HARMLESS: &str = "
     transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16 use_cache xla_device";
 
 /// Architectures that Souk does not compute, each with the nearest that it does.
-const NEAREST: [(&str, &str); 10] = [
+const NEAREST: [(&str, &str); 13] = [
     ("albert", "bert"),
     ("camembert", "xlm-roberta"),
     ("deberta", "roberta"),
     ("deberta-v2", "roberta"),
     ("distilbert", "bert"),
     ("electra", "bert"),
+    ("gemma", "gemma3_text"),
+    ("gemma2", "gemma3_text"),
+    ("gemma3", "gemma3_text"),
     ("nomic_bert", "bert"),
     ("t5", "bert"),
     ("xlm-roberta-xl", "xlm-roberta"),
@@ -128,7 +131,8 @@ impl Architecture {
     pub fn with_causal(mut self, causal: Option<bool>, ignored: &[String]) -> Result<Self> {
         match (causal, &self.shape) {
             (Some(causal), Shape::Decoder(shape)) if causal != shape.causal => {
-                self.json[CAUSAL] = causal.into();
+                let (field, value) = shape.causal_field(causal);
+                self.json[field] = value.into();
                 Self::read(self.json, "config.json", Some(ignored))
             }
             (Some(true), Shape::Bert(_) | Shape::ModernBert(_)) => {
@@ -249,12 +253,28 @@ mod tests {
             "norm_bias": false, "norm_eps": 1e-05, "num_attention_heads": 12, "num_hidden_layers": 22,
             "pad_token_id": 50283, "position_embedding_type": "absolute", "reference_compile": null,
             "sep_token_id": 50282, "tie_word_embeddings": true, "torch_dtype": "float32", "vocab_size": 50368}"#;
-        for (json, width, decoder) in
-            [(qwen, 896, true), (llama, 2048, true), (bert, 768, false), (modernbert, 768, false)]
-        {
+        let gemma = r#"{"_sliding_window_pattern": 6, "architectures": ["Gemma3TextModel"], "attention_bias": false,
+            "attention_dropout": 0.0, "attn_logit_softcapping": null, "bos_token_id": 2, "dtype": "float32",
+            "eos_token_id": 1, "final_logit_softcapping": null, "head_dim": 256,
+            "hidden_activation": "gelu_pytorch_tanh", "hidden_size": 768, "initializer_range": 0.02,
+            "intermediate_size": 1152, "max_position_embeddings": 2048, "model_type": "gemma3_text",
+            "num_attention_heads": 3, "num_hidden_layers": 24, "num_key_value_heads": 1, "pad_token_id": 0,
+            "query_pre_attn_scalar": 256, "rms_norm_eps": 1e-06, "rope_local_base_freq": 10000.0, "rope_scaling": null,
+            "rope_theta": 1000000.0, "sliding_window": 512, "use_bidirectional_attention": true, "use_cache": true,
+            "vocab_size": 262144}"#;
+        for (json, width, decoder, causal) in [
+            (qwen, 896, true, true),
+            (llama, 2048, true, true),
+            (bert, 768, false, false),
+            (modernbert, 768, false, false),
+            (gemma, 768, true, false),
+        ] {
             let architecture = read(json).unwrap();
             assert_eq!((architecture.width(), architecture.is_decoder()), (width, decoder));
+            assert_eq!(architecture.is_causal(), causal);
         }
+        let windows = read(gemma).unwrap().sizes().windows;
+        assert_eq!(windows[..6], [Some(257), Some(257), Some(257), Some(257), Some(257), None]);
     }
 
     #[test]

@@ -74,42 +74,62 @@ fn is_visible(distance: &Tensor, seen: Visibility) -> Tensor {
     allowed
 }
 
+/// Factor of the scores and dropout of the weights.
+#[derive(Clone, Copy)]
+pub(super) struct Softmax {
+    /// `1 / √e` if not set.
+    pub scale: Option<f64>,
+    pub dropout: f64,
+}
+
+impl Softmax {
+    pub(super) fn plain(dropout: f64) -> Self {
+        Self { scale: None, dropout }
+    }
+
+    /// Factor for heads of `width`.
+    fn scale(self, width: i64) -> f64 {
+        self.scale.unwrap_or(1.0 / (width as f64).sqrt())
+    }
+}
+
 /// Attends with `q [.., h, e]`, `k` and `v` `[.., h', e]`, h a multiple of h'; returns `[.., h·e]`.
-pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &AttentionPlan, dropout: f64) -> Result<Tensor> {
+pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &AttentionPlan, softmax: Softmax) -> Result<Tensor> {
+    let (scale, dropout) = (softmax.scale(q.size().last().copied().unwrap_or(1)), softmax.dropout);
     match plan {
         AttentionPlan::Padded { mask } => {
             let heads = |x: &Tensor| x.transpose(1, 2);
-            let out = attend_heads([&heads(q), &heads(k), &heads(v)], Some(mask), false, dropout);
+            let out = attend_heads([&heads(q), &heads(k), &heads(v)], Some(mask), false, softmax);
             Ok(out.transpose(1, 2).flatten(-2, -1))
         }
         AttentionPlan::Packed { seen, on_gpu: Some(texts), bias: None, .. } if has_gpu_kernel(q, *seen, dropout) => {
             let kind = gpu_kind(q);
             let [q, k, v] = [q, k, v].map(|x| x.to_kind(kind));
-            Ok(souk_native::gpu_attention([&q, &k, &v], texts, *seen, scale(q.size()[2]), dropout)?)
+            Ok(souk_native::gpu_attention([&q, &k, &v], texts, *seen, scale, dropout)?)
         }
         AttentionPlan::Packed { starts, seen, bias, .. } => {
             // under autocast, q and k are f32 after the rotation, but v is not
             if dropout == 0.0 && [q, k, v].iter().all(|x| has_kernel(x)) {
-                let scores = Scores { scale: scale(q.size()[2]), bias: bias.as_ref() };
+                let scores = Scores { scale, bias: bias.as_ref() };
                 return Ok(souk_native::attention([q, k, v], starts, *seen, scores)?);
             }
-            Ok(attend_by_length([q, k, v], starts, *seen, bias.as_ref(), dropout))
+            Ok(attend_by_length([q, k, v], starts, *seen, bias.as_ref(), softmax))
         }
     }
 }
 
 /// The same for a projection `[.., 3·h·e]` that holds queries, keys and values of h heads side by side.
-pub(super) fn attend_joined(qkv: &Tensor, heads: i64, plan: &AttentionPlan, dropout: f64) -> Result<Tensor> {
+pub(super) fn attend_joined(qkv: &Tensor, heads: i64, plan: &AttentionPlan, softmax: Softmax) -> Result<Tensor> {
     if let AttentionPlan::Packed { starts, seen, bias, .. } = plan
-        && dropout == 0.0
+        && softmax.dropout == 0.0
         && has_kernel(qkv)
     {
-        let scores = Scores { scale: scale(qkv.size()[1] / (3 * heads)), bias: bias.as_ref() };
+        let scores = Scores { scale: softmax.scale(qkv.size()[1] / (3 * heads)), bias: bias.as_ref() };
         return Ok(souk_native::joined_attention(qkv, [heads, heads], starts, *seen, scores)?);
     }
     let parts = qkv.chunk(3, -1);
     let [q, k, v] = [0, 1, 2].map(|i| parts[i].unflatten(-1, [heads, -1]));
-    attend(&q, &k, &v, plan, dropout)
+    attend(&q, &k, &v, plan, softmax)
 }
 
 fn has_kernel(x: &Tensor) -> bool {
@@ -128,17 +148,13 @@ fn has_gpu_kernel(q: &Tensor, seen: Visibility, dropout: f64) -> bool {
     width % 8 == 0 && width <= 256 && (gpu_kind(q) != Kind::Float || in_f32)
 }
 
-fn scale(width: i64) -> f64 {
-    1.0 / (width as f64).sqrt()
-}
-
 /// Attends per run of neighbouring texts of equal length, each a rectangle without padding; sorted batches have few runs.
 fn attend_by_length(
     qkv: [&Tensor; 3],
     starts: &[i64],
     seen: Visibility,
     bias: Option<&Tensor>,
-    dropout: f64,
+    softmax: Softmax,
 ) -> Tensor {
     let device = qkv[0].device();
     let lengths: Vec<i64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
@@ -154,15 +170,15 @@ fn attend_by_length(
         });
         let mask = bias.map(|bias| bias_square(bias, length).to_kind(qkv[0].kind())).or(windowed);
         let causal = seen.causal && mask.is_none();
-        let out = attend_heads([&heads(&q), &heads(&k), &heads(&v)], mask.as_ref(), causal, dropout);
+        let out = attend_heads([&heads(&q), &heads(&k), &heads(&v)], mask.as_ref(), causal, softmax);
         out.transpose(1, 2).flatten(-2, -1).flatten(0, 1)
     };
     let pieces: Vec<Tensor> = runs.iter().enumerate().map(run).collect();
     Tensor::cat(&pieces, 0)
 }
 
-fn attend_heads(qkv: [&Tensor; 3], mask: Option<&Tensor>, causal: bool, dropout: f64) -> Tensor {
+fn attend_heads(qkv: [&Tensor; 3], mask: Option<&Tensor>, causal: bool, softmax: Softmax) -> Tensor {
     let [q, k, v] = qkv;
     let grouped = q.size()[1] != k.size()[1];
-    Tensor::scaled_dot_product_attention(q, k, v, mask, dropout, causal, None, grouped)
+    Tensor::scaled_dot_product_attention(q, k, v, mask, softmax.dropout, causal, softmax.scale, grouped)
 }

@@ -6,7 +6,7 @@ use souk_native::Activation;
 use tch::{Device, Kind, Tensor};
 
 use super::ForwardPass;
-use super::attention::{Visibility, attend, attend_joined};
+use super::attention::{Softmax, Visibility, attend, attend_joined};
 use super::fields::{CAUSAL, Fields};
 use super::linear::{LayerNorm, Linear, LinearSpec, PostOp, Projection, activation_of, feed_forward};
 use super::tokens::{Layout, Tokens};
@@ -246,13 +246,13 @@ impl Bert {
         }
         let depth = self.layers.len().saturating_sub(pass.skip_layers);
         for (at, layer) in self.layers[..depth].iter().enumerate() {
-            let dropout = if pass.train { self.shape.attention_dropout } else { 0.0 };
+            let softmax = Softmax::plain(if pass.train { self.shape.attention_dropout } else { 0.0 });
             let context = match layer.qkv.joined(&x)? {
-                Some(qkv) => attend_joined(&qkv, self.shape.heads, &plan, dropout)?,
+                Some(qkv) => attend_joined(&qkv, self.shape.heads, &plan, softmax)?,
                 None => {
                     let parts = layer.qkv.split(&x, pass.train)?;
                     let heads = |x: &Tensor| x.unflatten(-1, [self.shape.heads, -1]);
-                    attend(&heads(&parts[0]), &heads(&parts[1]), &heads(&parts[2]), &plan, dropout)?
+                    attend(&heads(&parts[0]), &heads(&parts[1]), &heads(&parts[2]), &plan, softmax)?
                 }
             };
             let [context, kept] = [context, x].map(|x| pass.needed_rows(x, at, depth));

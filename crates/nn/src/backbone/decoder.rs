@@ -1,15 +1,16 @@
-//! Decoder for Qwen2/2.5, Qwen3, Llama 3 and Mistral: pre-norm layers, rotary positions, grouped-query attention, gated
-//! feed-forward. The families differ only in `FAMILIES` and in their `config.json`.
+//! Decoder for Qwen2/2.5, Qwen3, Llama 3, Mistral and Gemma 3: pre-norm layers, rotary positions, grouped-query attention, gated
+//! feed-forward. With bidirectional attention, as in EmbeddingGemma, it is an encoder. The families differ only in `FAMILIES` and in their `config.json`.
 
+use serde_json::Value;
 use souk_native::Activation;
 use tch::{Device, Tensor};
 
 use super::ForwardPass;
-use super::attention::{Visibility, attend};
+use super::attention::{Softmax, Visibility, attend};
 use super::fields::{CAUSAL, Fields};
 use super::kv::KvCache;
-use super::linear::{Linear, LinearSpec, Matrix, PostOp, Projection, RmsNorm, activate, activation_of};
-use super::rope::{Angles, Rope};
+use super::linear::{Linear, LinearSpec, Matrix, PostOp, Projection, RmsNorm, RmsSettings, activate, activation_of};
+use super::rope::{Angles, LayerRopes, Rope};
 use super::tokens::Tokens;
 use super::weights::{Init, Parameters};
 use souk_io::error::{Error, Result};
@@ -27,6 +28,9 @@ pub(super) struct Family {
     window: WindowRule,
     default_eps: f64,
     default_head: Option<i64>,
+    /// Gemma's additions: scaled embeddings, norms that multiply by 1 + weight and also follow each sublayer, other rotations in
+    /// layers with a sliding window.
+    gemma: bool,
 }
 
 enum WindowRule {
@@ -34,12 +38,14 @@ enum WindowRule {
     Always,
     /// `use_sliding_window` turns it on, for layers from `max_window_layers`.
     Upper,
+    /// All but every `sliding_window_pattern`-th layer.
+    Pattern,
 }
 
 /// Prefix of the tensors in a model with a head.
 pub(super) const PREFIX: &str = "model.";
 
-pub(super) const FAMILIES: [Family; 4] = [
+pub(super) const FAMILIES: [Family; 5] = [
     Family {
         model_type: "qwen2",
         class: "Qwen2",
@@ -48,6 +54,7 @@ pub(super) const FAMILIES: [Family; 4] = [
         window: WindowRule::Upper,
         default_eps: 1e-6,
         default_head: None,
+        gemma: false,
     },
     Family {
         model_type: "qwen3",
@@ -57,6 +64,7 @@ pub(super) const FAMILIES: [Family; 4] = [
         window: WindowRule::Upper,
         default_eps: 1e-6,
         default_head: Some(128),
+        gemma: false,
     },
     Family {
         model_type: "llama",
@@ -66,6 +74,7 @@ pub(super) const FAMILIES: [Family; 4] = [
         window: WindowRule::Never,
         default_eps: 1e-6,
         default_head: None,
+        gemma: false,
     },
     Family {
         model_type: "mistral",
@@ -75,8 +84,24 @@ pub(super) const FAMILIES: [Family; 4] = [
         window: WindowRule::Always,
         default_eps: 1e-6,
         default_head: None,
+        gemma: false,
+    },
+    Family {
+        model_type: "gemma3_text",
+        class: "Gemma3Text",
+        qkv_bias: None,
+        head_norm: true,
+        window: WindowRule::Pattern,
+        default_eps: 1e-6,
+        default_head: Some(256),
+        gemma: true,
     },
 ];
+
+/// Gemma's field for attention to later tokens, too.
+const BIDIRECTIONAL: &str = "use_bidirectional_attention";
+/// Fields of the rotations' bases of a Gemma before transformers 5, and their defaults.
+const OLD_GEMMA_BASES: [(&str, f64); 2] = [("rope_theta", 1_000_000.0), ("rope_local_base_freq", 10_000.0)];
 
 /// Sizes and settings of a decoder, from `config.json`.
 #[derive(Clone, Debug)]
@@ -91,12 +116,15 @@ pub struct DecoderShape {
     pub positions: i64,
     /// Sliding window of each layer.
     pub windows: Vec<Option<i64>>,
-    rope: Rope,
-    eps: f64,
+    ropes: LayerRopes,
+    norm: RmsSettings,
     pub(super) qkv_bias: bool,
     pub(super) output_bias: bool,
     pub(super) inner_bias: bool,
     pub(super) head_norm: bool,
+    pub(super) gemma: bool,
+    /// Factor of the scores; the root of the head's width divides them if not set.
+    scale: Option<f64>,
     pub(super) tied: bool,
     pub(super) attention_dropout: f64,
     /// Whether each token attends only to itself and earlier ones.
@@ -107,8 +135,10 @@ pub struct DecoderShape {
 
 impl DecoderShape {
     pub(super) fn read(family: &Family, fields: &Fields) -> Result<Self> {
-        let name: String = fields.or("hidden_act", "silu".into())?;
-        let unknown = || fields.error("hidden_act", &format!("is `{name}`: use silu, gelu, gelu_new or relu"));
+        let (field, usual) =
+            if family.gemma { ("hidden_activation", "gelu_pytorch_tanh") } else { ("hidden_act", "silu") };
+        let name: String = fields.or(field, usual.into())?;
+        let unknown = || fields.error(field, &format!("is `{name}`: use silu, gelu, gelu_new or relu"));
         let activation = activation_of(&name).ok_or_else(unknown)?;
         fields.expect("pretraining_tp", 1)?;
         fields.expect("use_mrope", false)?;
@@ -117,22 +147,32 @@ impl DecoderShape {
         let kv_heads = fields.count_or("num_key_value_heads", heads)?;
         fields.check("num_key_value_heads", heads % kv_heads == 0, "must divide num_attention_heads")?;
         fields.check("head_dim", head > 0 && head % 2 == 0, "must be even, for rotary positions")?;
+        let scale = if family.gemma { Some(read_scale(fields)?) } else { None };
         let positions = fields.count("max_position_embeddings")?;
         let named_bias = fields.or("attention_bias", false)?;
         Ok(Self {
             class: family.class,
             vocab: fields.count("vocab_size")?,
-            causal: fields.or(CAUSAL, true)?,
+            causal: family.is_causal(fields)?,
             inner: fields.count("intermediate_size")?,
             positions,
             windows: windows(family, fields)?,
-            rope: Rope::read(fields, positions)?,
-            eps: fields.positive("rms_norm_eps", Some(family.default_eps))?,
+            ropes: if family.gemma {
+                Rope::read_by_layer(fields, positions, OLD_GEMMA_BASES)?
+            } else {
+                LayerRopes::same(Rope::read(fields, positions)?)
+            },
+            norm: RmsSettings {
+                eps: fields.positive("rms_norm_eps", Some(family.default_eps))?,
+                plus_one: family.gemma,
+            },
             qkv_bias: family.qkv_bias.unwrap_or(named_bias),
             output_bias: family.qkv_bias.is_none() && named_bias,
             inner_bias: fields.or("mlp_bias", false)?,
             head_norm: family.head_norm,
-            tied: fields.or("tie_word_embeddings", false)?,
+            gemma: family.gemma,
+            scale,
+            tied: fields.or("tie_word_embeddings", family.gemma)?,
             attention_dropout: fields.or("attention_dropout", 0.0)?,
             init_std: fields.or("initializer_range", 0.02)?,
             width,
@@ -142,6 +182,25 @@ impl DecoderShape {
             activation,
         })
     }
+
+    /// Field of `config.json` that sets whether attention is causal, and its value.
+    pub(super) fn causal_field(&self, causal: bool) -> (&'static str, bool) {
+        if self.gemma { (BIDIRECTIONAL, !causal) } else { (CAUSAL, causal) }
+    }
+}
+
+impl Family {
+    fn is_causal(&self, fields: &Fields) -> Result<bool> {
+        if self.gemma { fields.or(BIDIRECTIONAL, false).map(|both: bool| !both) } else { fields.or(CAUSAL, true) }
+    }
+}
+
+/// Reads a Gemma's factor of the scores, and the settings that only other Gemmas have.
+fn read_scale(fields: &Fields) -> Result<f64> {
+    for field in ["attn_logit_softcapping", "final_logit_softcapping"] {
+        fields.expect(field, Value::Null)?;
+    }
+    Ok(1.0 / fields.positive("query_pre_attn_scalar", Some(256.0))?.sqrt())
 }
 
 /// Sliding window of each layer, by the rules of transformers; `layer_types` must agree if present.
@@ -150,8 +209,11 @@ fn windows(family: &Family, fields: &Fields) -> Result<Vec<Option<i64>>> {
     // an absent field is not null: transformers then uses its default
     let size: Option<i64> = if fields.has("sliding_window") { fields.get("sliding_window")? } else { Some(4096) };
     fields.check("sliding_window", size.is_none_or(|w| w > 0), "must be positive")?;
+    // Gemma's field holds the width of the whole window then
+    let size = if family.gemma && !family.is_causal(fields)? { size.map(|w| w / 2 + 1) } else { size };
     let on: bool = fields.or("use_sliding_window", false)?;
     let from: i64 = fields.or("max_window_layers", 28)?;
+    let every = if family.gemma { fields.count_or("sliding_window_pattern", 6)? } else { 1 };
     let full = fields.full_layers(layers)?;
     let slides = |layer: i64| match (&family.window, &full) {
         (WindowRule::Never, _) => false,
@@ -159,6 +221,7 @@ fn windows(family: &Family, fields: &Fields) -> Result<Vec<Option<i64>>> {
         (_, Some(full)) => !full[layer as usize],
         (WindowRule::Upper, None) => layer >= from,
         (WindowRule::Always, None) => true,
+        (WindowRule::Pattern, None) => (layer + 1) % every != 0,
     };
     Ok((0..layers).map(|layer| size.filter(|_| slides(layer))).collect())
 }
@@ -186,7 +249,11 @@ struct Layer {
     qkv: Projection,
     head_norms: Option<(RmsNorm, RmsNorm)>,
     output: Projection,
+    /// Norm after the attention; Gemma only.
+    output_norm: Option<RmsNorm>,
     inner_norm: RmsNorm,
+    /// Norm after the feed-forward; Gemma only.
+    down_norm: Option<RmsNorm>,
     gate_up: Projection,
     down: Projection,
 }
@@ -204,7 +271,7 @@ impl Decoder {
             .enumerate()
             .map(|(i, &window)| Layer::build(&format!("{prefix}layers.{i}"), window, shape, parameters))
             .collect::<Result<_>>()?;
-        let norm = RmsNorm::build(&format!("{prefix}norm"), shape.width, shape.eps, parameters)?;
+        let norm = RmsNorm::build(&format!("{prefix}norm"), shape.width, shape.norm, parameters)?;
         let head = if shape.tied {
             LmHead::Tied
         } else if parameters.has("lm_head.weight") {
@@ -223,20 +290,27 @@ impl Decoder {
         let full = plan(None);
         let sliding = self.shape.windows.iter().flatten().next().map(|&w| plan(Some(w)));
         let dropout = if pass.train { self.shape.attention_dropout } else { 0.0 };
+        let softmax = Softmax { scale: self.shape.scale, dropout };
         let mut x = pass.input_embeddings.map_or_else(|| self.embed(&tokens.ids), Tensor::shallow_clone);
-        let angles = self.shape.rope.angles(&tokens.positions, self.shape.head, x.kind());
+        let angles = |rope: &Rope| rope.angles(&tokens.positions, self.shape.head, x.kind());
+        let full_angles = angles(&self.shape.ropes.full);
+        let sliding_angles =
+            (self.shape.ropes.sliding != self.shape.ropes.full).then(|| angles(&self.shape.ropes.sliding));
         let depth = self.layers.len().saturating_sub(pass.skip_layers);
         for (i, layer) in self.layers[..depth].iter().enumerate() {
             let cache = pass.cache.as_deref_mut().map(|cache| (cache, i));
-            let context = HeadContext { shape: &self.shape, angles: &angles, train: pass.train };
+            let slides = layer.window.is_some();
+            let plan = if slides { sliding.as_ref().unwrap_or(&full) } else { &full };
+            let angles = if slides { sliding_angles.as_ref().unwrap_or(&full_angles) } else { &full_angles };
+            let context = HeadContext { shape: &self.shape, angles, train: pass.train };
             let (q, k, v) = layer.heads(&layer.input_norm.forward(&x), &context, cache)?;
-            let plan = if layer.window.is_some() { sliding.as_ref().unwrap_or(&full) } else { &full };
-            let context = attend(&q, &k, &v, plan, dropout)?;
+            let context = attend(&q, &k, &v, plan, softmax)?;
             let [context, kept] = [context, x].map(|x| pass.needed_rows(x, i, depth));
-            x = &kept + layer.output.apply(&context, PostOp::Nothing, pass.train)?;
+            let output = layer.output.apply(&context, PostOp::Nothing, pass.train)?;
+            x = &kept + normed(layer.output_norm.as_ref(), output);
             let inner = layer.gate_up.split(&layer.inner_norm.forward(&x), pass.train)?;
             let inner = activate(&inner[0], self.shape.activation) * &inner[1];
-            x = &x + layer.down.apply(&inner, PostOp::Nothing, pass.train)?;
+            x = &x + normed(layer.down_norm.as_ref(), layer.down.apply(&inner, PostOp::Nothing, pass.train)?);
         }
         Ok(if pass.skip_layers == 0 { self.norm.forward(&x) } else { x })
     }
@@ -246,11 +320,20 @@ impl Decoder {
     }
 
     pub(super) fn embed(&self, ids: &Tensor) -> Tensor {
-        Tensor::embedding(self.embeddings.exact(), ids, -1, false, false)
+        self.scaled(Tensor::embedding(self.embeddings.exact(), ids, -1, false, false))
     }
 
     pub(super) fn embed_soft(&self, probabilities: &Tensor) -> Tensor {
-        probabilities.matmul(&self.embeddings.factor())
+        self.scaled(probabilities.matmul(&self.embeddings.factor()))
+    }
+
+    /// Multiplies embeddings by the root of their width in a Gemma, rounded as its weights are.
+    fn scaled(&self, embeddings: Tensor) -> Tensor {
+        if !self.shape.gemma {
+            return embeddings;
+        }
+        let factor = Tensor::from((self.shape.width as f64).sqrt()).to_kind(self.embeddings.exact().kind());
+        embeddings * factor.to_device(self.device())
     }
 
     /// Next-token logits `[.., vocab]` for hidden states.
@@ -282,6 +365,13 @@ impl Decoder {
     }
 }
 
+fn normed(norm: Option<&RmsNorm>, x: Tensor) -> Tensor {
+    match norm {
+        Some(norm) => norm.forward(&x),
+        None => x,
+    }
+}
+
 /// Inputs of a layer's attention heads that are the same for all layers.
 struct HeadContext<'a> {
     shape: &'a DecoderShape,
@@ -308,17 +398,26 @@ impl Layer {
             linear("mlp.up_proj", width, inner, shape.inner_bias)?,
         ];
         let down = linear("mlp.down_proj", inner, width, shape.inner_bias)?;
-        let mut norm = |name: &str, size| RmsNorm::build(&format!("{at}.{name}"), size, shape.eps, parameters);
+        let mut norm = |name: &str, size| RmsNorm::build(&format!("{at}.{name}"), size, shape.norm, parameters);
         let head_norms = if shape.head_norm {
             Some((norm("self_attn.q_norm", shape.head)?, norm("self_attn.k_norm", shape.head)?))
         } else {
             None
         };
+        let after_attention = norm("post_attention_layernorm", width)?;
+        let (output_norm, inner_norm, down_norm) = if shape.gemma {
+            let (inner, down) = (norm("pre_feedforward_layernorm", width)?, norm("post_feedforward_layernorm", width)?);
+            (Some(after_attention), inner, Some(down))
+        } else {
+            (None, after_attention, None)
+        };
         Ok(Self {
             window,
             head_norms,
             input_norm: norm("input_layernorm", width)?,
-            inner_norm: norm("post_attention_layernorm", width)?,
+            output_norm,
+            inner_norm,
+            down_norm,
             qkv: Projection::of(qkv),
             output: Projection::of(vec![output]),
             gate_up: Projection::of(gate_up),

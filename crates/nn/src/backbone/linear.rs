@@ -370,23 +370,36 @@ impl LayerNorm {
     }
 }
 
+#[derive(Clone, Copy, Debug)]
+pub struct RmsSettings {
+    pub(super) eps: f64,
+    /// Multiplies by 1 + weight, as in Gemma.
+    pub(super) plus_one: bool,
+}
+
 pub struct RmsNorm {
     weight: Tensor,
-    eps: f64,
+    settings: RmsSettings,
 }
 
 impl RmsNorm {
-    pub(super) fn build(name: &str, width: i64, eps: f64, parameters: &mut Parameters) -> Result<Self> {
-        Ok(Self { weight: parameters.tensor(&format!("{name}.weight"), &[width], Init::Ones)?, eps })
+    pub(super) fn build(name: &str, width: i64, settings: RmsSettings, parameters: &mut Parameters) -> Result<Self> {
+        let init = if settings.plus_one { Init::Zeros } else { Init::Ones };
+        Ok(Self { weight: parameters.tensor(&format!("{name}.weight"), &[width], init)?, settings })
     }
 
     /// Computes statistics in f32 for any kind, as in training. On a GPU in one pass over the memory.
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
-        if matches!(x.device(), Device::Cuda(_)) {
-            return x.rms_norm(self.weight.size().as_slice(), Some(&self.weight), self.eps);
+        let RmsSettings { eps, plus_one } = self.settings;
+        if matches!(x.device(), Device::Cuda(_)) && !plus_one {
+            return x.rms_norm(self.weight.size().as_slice(), Some(&self.weight), eps);
         }
         let single = x.to_kind(Kind::Float);
-        let scale = (single.square().mean_dim(-1, true, Kind::Float) + self.eps).rsqrt();
+        let scale = (single.square().mean_dim(-1, true, Kind::Float) + eps).rsqrt();
+        if plus_one {
+            // rounds after the product, as in training
+            return (single * scale * (self.weight.to_kind(Kind::Float) + 1.0)).to_kind(x.kind());
+        }
         (single * scale).to_kind(x.kind()) * &self.weight
     }
 }

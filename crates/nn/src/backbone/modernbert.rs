@@ -7,7 +7,7 @@ use souk_native::Activation;
 use tch::Tensor;
 
 use super::ForwardPass;
-use super::attention::{AttentionPlan, Visibility, attend};
+use super::attention::{AttentionPlan, Softmax, Visibility, attend};
 use super::fields::{CAUSAL, Fields};
 use super::linear::{LayerNorm, Linear, LinearSpec, PostOp, Projection, activate, activation_of};
 use super::rope::{Angles, LayerRopes, Rope};
@@ -213,9 +213,9 @@ impl Layer {
         let inputs = self.attention_norm.as_ref().map_or_else(|| x.shallow_clone(), |norm| norm.forward(x));
         let parts = self.qkv.apply(&inputs, PostOp::Nothing, pass.train)?.chunk(3, -1);
         let [q, k, v] = [0, 1, 2].map(|part| parts[part].unflatten(-1, [shape.heads, -1]));
-        let dropout = if pass.train { shape.attention_dropout } else { 0.0 };
+        let softmax = Softmax::plain(if pass.train { shape.attention_dropout } else { 0.0 });
         let [q, k] = [q, k].map(|x| shared.angles.rotate_exactly(&x));
-        attend(&q, &k, &v, &shared.plan, dropout)
+        attend(&q, &k, &v, &shared.plan, softmax)
     }
 
     fn feed_forward(&self, x: &Tensor, shape: &ModernBertShape, pass: &ForwardPass) -> Result<Tensor> {

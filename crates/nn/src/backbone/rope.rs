@@ -22,6 +22,12 @@ pub struct LayerRopes {
     pub(super) sliding: Rope,
 }
 
+impl LayerRopes {
+    pub(super) fn same(rope: Rope) -> Self {
+        Self { full: rope.clone(), sliding: rope }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq)]
 enum Scaling {
     None,

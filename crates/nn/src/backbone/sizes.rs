@@ -32,6 +32,8 @@ pub struct Sizes {
     pub other_norms: u64,
     /// Whether query and key are normalised per head.
     pub head_norm: bool,
+    /// Whether norms also follow attention and feed-forward.
+    pub post_norm: bool,
     /// Whether the language-model head has its own matrix, which an encoder never uses.
     pub untied: bool,
     /// Dropout of hidden states and of attention.
@@ -112,6 +114,7 @@ fn of_bert(shape: &BertShape) -> Sizes {
         norms: 4 * width,
         other_norms: 2 * width,
         head_norm: false,
+        post_norm: false,
         untied: false,
         dropout: shape.dropout,
         attention_dropout: shape.attention_dropout,
@@ -144,6 +147,7 @@ fn of_modernbert(shape: &ModernBertShape) -> Sizes {
         // of the embeddings and at the end, but the first layer has only one
         other_norms: norm,
         head_norm: false,
+        post_norm: false,
         untied: false,
         dropout: 0.0,
         attention_dropout: shape.attention_dropout,
@@ -176,9 +180,10 @@ fn of_decoder(shape: &DecoderShape) -> Sizes {
             map("mlp.up_proj", 2, (width, inner), shape.inner_bias),
             map("mlp.down_proj", 3, (inner, width), shape.inner_bias),
         ],
-        norms: 2 * width + if shape.head_norm { 2 * head } else { 0 },
+        norms: width * if shape.gemma { 4 } else { 2 } + if shape.head_norm { 2 * head } else { 0 },
         other_norms: width,
         head_norm: shape.head_norm,
+        post_norm: shape.gemma,
         untied: !shape.tied,
         dropout: 0.0,
         attention_dropout: shape.attention_dropout,
@@ -201,7 +206,7 @@ mod tests {
         let mut compared = 0;
         let encoders =
             ["bert", "bert_mlm", "roberta", "xlm_roberta", "mpnet", "modernbert", "modernbert_mlm", "minilm"];
-        let decoders = ["llama", "llama3", "mistral", "qwen2", "qwen2_window", "qwen3"];
+        let decoders = ["llama", "llama3", "mistral", "qwen2", "qwen2_window", "qwen3", "gemma3", "gemma3_embedding"];
         for folder in encoders.into_iter().chain(decoders) {
             let path = golden.join(folder).join("config.json");
             if !path.exists() {

@@ -274,7 +274,9 @@ fn build(name: &str, json: serde_json::Value) {
 }
 
 fn model() -> impl Strategy<Value = &'static str> {
-    prop::sample::select(&["bert", "xlm_roberta", "mpnet", "modernbert", "qwen2_window", "llama3", "mistral"][..])
+    prop::sample::select(
+        &["bert", "xlm_roberta", "mpnet", "modernbert", "gemma3", "qwen2_window", "llama3", "mistral"][..],
+    )
 }
 
 fn values() -> impl Strategy<Value = serde_json::Value> {

@@ -12,10 +12,29 @@ use souk_nn::encoder::{Encoder, Overrides, Placement};
 use tch::{Device, IndexOp, Kind, Tensor};
 
 const EXACT: f64 = 2e-5;
-const DECODERS: [&str; 9] =
-    ["qwen2", "qwen2_window", "qwen3", "llama", "llama3", "llama_linear", "llama_base", "llama_sharded", "mistral"];
-const ENCODERS: [&str; 8] =
-    ["bert", "bert_mlm", "bert_gelu_new", "roberta", "xlm_roberta", "mpnet", "modernbert", "modernbert_mlm"];
+const DECODERS: [&str; 10] = [
+    "qwen2",
+    "qwen2_window",
+    "qwen3",
+    "llama",
+    "llama3",
+    "llama_linear",
+    "llama_base",
+    "llama_sharded",
+    "mistral",
+    "gemma3",
+];
+const ENCODERS: [&str; 9] = [
+    "bert",
+    "bert_mlm",
+    "bert_gelu_new",
+    "roberta",
+    "xlm_roberta",
+    "mpnet",
+    "modernbert",
+    "modernbert_mlm",
+    "gemma3_embedding",
+];
 
 fn golden() -> PathBuf {
     let committed = souk_testing::golden("");
@@ -128,7 +147,9 @@ fn hidden_states_equal_transformers_padded_packed_and_frozen() {
 
 #[test]
 fn trainable_weights_compute_the_same_and_packing_changes_no_gradient() {
-    for name in ["bert", "xlm_roberta", "mpnet", "modernbert", "qwen2_window", "qwen3", "llama3", "mistral"] {
+    for name in
+        ["bert", "xlm_roberta", "mpnet", "modernbert", "gemma3_embedding", "qwen2_window", "qwen3", "llama3", "mistral"]
+    {
         let case = Case::plain(name);
         for weight in case.parameters.named().values() {
             drop(weight.set_requires_grad(true));
@@ -260,7 +281,7 @@ fn a_prompt_is_read_once_and_continued_in_several_ways() {
 
 #[test]
 fn configs_of_older_transformers_give_the_same_states() {
-    for name in ["modernbert", "qwen2", "qwen2_window", "llama3", "llama_linear", "mistral"] {
+    for name in ["modernbert", "qwen2", "qwen2_window", "llama3", "llama_linear", "mistral", "gemma3"] {
         let case = Case::open(name, "config_v4.json", Kind::Float);
         case.check("states", &case.padded(""), ForwardPass::default(), "hidden");
     }
@@ -389,7 +410,7 @@ fn assert_close(what: &str, found: &Tensor, expected: &Tensor, tolerance: f64) {
 
 #[test]
 fn encoders_equal_sentence_transformers() {
-    for name in ["st_mean_dense", "st_v6", "st_cls", "st_last", "st_max", "st_noprompt", "st_xlm_roberta"] {
+    for name in ["st_mean_dense", "st_v6", "st_cls", "st_last", "st_max", "st_noprompt", "st_xlm_roberta", "st_gemma"] {
         let dir = golden().join(name);
         let expected = read_tensors(&dir.join("expected.safetensors")).unwrap();
         let texts = texts(&dir);
@@ -432,7 +453,7 @@ fn prompts_can_be_set() {
 
 #[test]
 fn an_exported_folder_gives_the_same_vectors() {
-    for name in ["st_mean_dense", "st_last", "st_noprompt", "st_xlm_roberta"] {
+    for name in ["st_mean_dense", "st_last", "st_noprompt", "st_xlm_roberta", "st_gemma"] {
         let dir = golden().join(name);
         let out = tempfile::tempdir().unwrap();
         let mut encoder = Encoder::open(&dir, placement(Precision::F32), Overrides::default()).unwrap();
