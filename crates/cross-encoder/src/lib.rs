@@ -65,7 +65,7 @@ pub struct RelevanceSettings {
     /// Weight of a listwise softmax over the pairs of a query, added to the loss of their levels; 0: pairs are learned one by one. For a
     /// model that reranks hits.
     pub list_weight: f64,
-    /// Default: first token for BERT, last token for a decoder.
+    /// Default: first token for an encoder, last token for a decoder.
     pub pooling: Option<Reading>,
     /// Starts from only the lowest layers of the model.
     pub num_layers: Option<usize>,
