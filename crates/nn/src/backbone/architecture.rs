@@ -290,7 +290,9 @@ mod tests {
                 "full_attention or sliding_attention",
             ),
             ("modernbert", r#""rope_scaling": {"rope_type": "yarn"}"#, "only null"),
+            ("gemma3_text", r#""attn_logit_softcapping": 50.0"#, "only null"),
             ("camembert", r#""pad_token_id": 1"#, "nearest, xlm-roberta"),
+            ("gemma3", r#""text_config": {}"#, "nearest, gemma3_text"),
         ] {
             let json = format!(
                 r#"{{"model_type": "{model_type}", "hidden_size": 8, "intermediate_size": 8, "vocab_size": 8,

@@ -143,11 +143,18 @@ fn check_cross_encoder_of_the_hub(dir: &Path) {
     assert_eq!(CrossEncoder::begin(dir, placement(), &four).unwrap().outputs_of(&[&read[0]]).unwrap()[0].len(), 4);
 }
 
-/// A shop and a base model.
+/// A shop and a base model, a BERT.
 fn shop(home: &Path) -> (DataFolder, PathBuf) {
     let plan = MarketSpec { seed: 5, items: 600, queries: 240, events: 0 };
     souk_market::write(&plan, &home.join("shop"), &|_, _| {}).unwrap();
     let data = DataFolder::open(&home.join("shop")).unwrap();
+    let base = home.join("base");
+    write_base(&data, "bert", &base);
+    (data, base)
+}
+
+/// Writes a small base model of a kind.
+fn write_base(data: &DataFolder, model_type: &str, out: &Path) {
     let scratch = Scratch {
         seed: 1,
         vocab: 1500,
@@ -156,14 +163,12 @@ fn shop(home: &Path) -> (DataFolder, PathBuf) {
         query_prompt: String::new(),
         item_prompt: String::new(),
         architecture: serde_json::json!({
-            "model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
-            "intermediate_size": 64, "max_position_embeddings": 64,
+            "model_type": model_type, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+            "intermediate_size": 64, "max_position_embeddings": 66,
         }),
     };
     let passages = data.items().unwrap().map(|item| ItemText::default().render(&item.unwrap().1));
-    let base = home.join("base");
-    scratch.write(passages.collect::<Vec<_>>().into_iter(), &ItemText::default(), &base).unwrap();
-    (data, base)
+    scratch.write(passages.collect::<Vec<_>>().into_iter(), &ItemText::default(), out).unwrap();
 }
 
 /// Settings that teach a small judge the shop of `shop`.
@@ -228,6 +233,34 @@ fn a_small_judge_learns_a_shop_and_survives_its_folder() {
     });
     assert_eq!(ids[0], ids[1]);
     assert_ne!(&ids[0], judge.id());
+}
+
+/// Each kind of model reads pairs, trains, and comes back from its folder under the class of transformers that has its head.
+#[test]
+fn a_judge_learns_from_every_kind_of_base() {
+    let home = tempfile::tempdir().unwrap();
+    let (data, _) = shop(home.path());
+    for (model_type, class, pooling) in [
+        ("roberta", "Roberta", None),
+        ("xlm-roberta", "XLMRoberta", Some(Reading::Sides)),
+        ("mpnet", "MPNet", None),
+        ("modernbert", "ModernBert", None),
+        ("gemma3_text", "Gemma3Text", None),
+    ] {
+        let [base, out] = ["base", "judge"].map(|kind| home.path().join(model_type).join(kind));
+        std::fs::create_dir_all(&out).unwrap();
+        write_base(&data, model_type, &base);
+        let settings = RelevanceSettings { pooling, max_pairs: 300, block_pairs: 300, ..small_settings() };
+        let training = Training::open(&settings, &base, placement(), &data, ItemText::default()).unwrap();
+        training.run(&out, &AtomicBool::new(false), |_| ()).unwrap();
+        let config: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(out.join("config.json")).unwrap()).unwrap();
+        assert_eq!(config["architectures"][0], format!("{class}ForSequenceClassification").as_str());
+        let judge = CrossEncoderJudge::open(&out, placement(), 4096).unwrap();
+        let asked = ["oak desk", "lamp"].map(|item| Question { query_id: "", query: "desk", item_id: "", item });
+        let verdicts = judge.judge(&asked).unwrap();
+        assert!(verdicts.iter().all(|verdict| (0.0..=1.0).contains(&verdict.unwrap().score)), "{model_type}");
+    }
 }
 
 /// Judges items in both precisions. Pairs near a threshold are judged in f32 in any case.
