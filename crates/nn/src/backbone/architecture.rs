@@ -14,8 +14,8 @@ use souk_io::error::{Error, Result};
 /// Fields of a hub `config.json` that do not change the forward pass.
 const HARMLESS: &str = "
     _attn_implementation _name_or_path _num_labels _sliding_window_pattern architectures attn_implementation
-    bad_words_ids begin_suppress_tokens bos_token_id cache_implementation classifier_activation classifier_bias classifier_dropout classifier_pooling
-    cls_token_id cross_attention_hidden_size decoder_bias decoder_start_token_id deterministic_flash_attn
+    bad_words_ids begin_suppress_tokens bos_token_id cache_implementation classifier_activation classifier_bias
+    classifier_dropout classifier_pooling cls_token_id cross_attention_hidden_size decoder_bias decoder_start_token_id deterministic_flash_attn
     directionality diversity_penalty do_sample dtype early_stopping
     encoder_no_repeat_ngram_size eos_token_id exponential_decay_length_penalty finetuning_task
     forced_bos_token_id forced_eos_token_id gradient_checkpointing id2label initializer_cutoff_factor

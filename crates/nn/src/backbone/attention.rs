@@ -1,7 +1,7 @@
 //! Attention over packed or padded tokens, with grouped-query heads, causal or bidirectional, with or without a sliding
-//! window, with or without a bias by distance: `softmax(q kᵀ / √e + bias) v`. Packed tokens run in our own kernel on the CPU in f32, and in libtorch's kernels for texts of
-//! different lengths on a GPU, in training too. Everything else uses libtorch's `scaled_dot_product_attention`, with texts
-//! grouped by length so that no padding is computed.
+//! window, with or without a bias by distance: `softmax(q kᵀ / √e + bias) v`. Packed tokens run in our own kernel on the CPU in
+//! f32, and in libtorch's kernels for texts of different lengths on a GPU, in training too. Everything else uses libtorch's
+//! `scaled_dot_product_attention`, with texts grouped by length so that no padding is computed.
 
 pub(super) use souk_native::Visibility;
 use souk_native::{Autocast, GpuTexts, Scores};
@@ -40,8 +40,8 @@ impl<'a> AttentionPlan<'a> {
         Self::Padded { mask: allowed.unsqueeze(1) }
     }
 
-    /// Adds the bias `[h, 2 n - 1]` to the scores: by key position minus query position, from `1 - n` to `n - 1`, where no text is
-    /// longer than `n`. The plan must be bidirectional and without a window.
+    /// Adds the bias `[h, 2 n - 1]` to the scores: by key position minus query position, from `1 - n` to `n - 1`, where no text
+    /// is longer than `n`. The plan must be bidirectional and without a window.
     pub(super) fn with_bias(self, bias: &Tensor) -> Self {
         match self {
             Self::Packed { starts, seen, on_gpu, .. } => {

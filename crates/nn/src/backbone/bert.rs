@@ -1,6 +1,6 @@
 //! BERT and its variants: learned positions, post-norm layers, bidirectional attention. MiniLM and RetroMAE-style encoders are
-//! BERT itself; RoBERTa, XLM-RoBERTa and MPNet differ only in `FAMILIES` and in their `config.json`. Takes tokens, returns each token's
-//! hidden state; the pooler and task heads of a hub folder are kept unchanged.
+//! BERT itself; RoBERTa, XLM-RoBERTa and MPNet differ only in `FAMILIES` and in their `config.json`. Takes tokens, returns each
+//! token's hidden state; the pooler and task heads of a hub folder are kept unchanged.
 
 use souk_native::Activation;
 use tch::{Device, Kind, Tensor};
@@ -315,8 +315,8 @@ impl Bert {
     }
 }
 
-/// Relative attention bias `[h, 2 n - 1]` by key position minus query position, from `1 - n` to `n - 1`, of its `rows [r, h]`. Near keys
-/// have a row for each distance, far ones share rows by the logarithm of their distance.
+/// Relative attention bias `[h, 2 n - 1]` by key position minus query position, from `1 - n` to `n - 1`, of its `rows [r, h]`.
+/// Near keys have a row for each distance, far ones share rows by the logarithm of their distance.
 fn bias_by_distance(rows: &Tensor, longest: i64) -> Tensor {
     let distance = Tensor::arange_start(1 - longest, longest, (Kind::Int64, Device::Cpu));
     let (apart, side) = (distance.abs(), NUM_BUCKETS / 2);

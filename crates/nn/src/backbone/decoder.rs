@@ -1,5 +1,6 @@
 //! Decoder for Qwen2/2.5, Qwen3, Llama 3, Mistral and Gemma 3: pre-norm layers, rotary positions, grouped-query attention, gated
-//! feed-forward. With bidirectional attention, as in EmbeddingGemma, it is an encoder. The families differ only in `FAMILIES` and in their `config.json`.
+//! feed-forward. With bidirectional attention, as in EmbeddingGemma, it is an encoder. The families differ only in `FAMILIES` and
+//! in their `config.json`.
 
 use serde_json::Value;
 use souk_native::Activation;

@@ -1,5 +1,5 @@
-//! Token ids to hidden states. Builds a `Backbone` from a hub folder (`config.json`, weights): an encoder of one of the families in
-//! `bert`, a ModernBERT, or a decoder of one of those in `decoder`. Never takes text and never returns vectors (see `encoder`).
+//! Token ids to hidden states. Builds a `Backbone` from a hub folder (`config.json`, weights): an encoder of one of the families
+//! in `bert`, a ModernBERT, or a decoder of one of those in `decoder`. Never takes text and never returns vectors (see `encoder`).
 
 mod architecture;
 mod attention;
