@@ -1,7 +1,7 @@
 //! Souk trains and serves the dense retriever of an online shop.
 //!
 //! This crate holds the method: [`objective`]s, [`candidates`], the training loop ([`train`]), [`plan`], the configuration that
-//! builds everything ([`config`]), and what concerns all of it ([`backup`]). The other crates are re-exported here, so that `souk` is the only dependency a
+//! builds everything ([`config`]), the card of a trained model ([`model_card`]), and what concerns all of it ([`backup`]). The other crates are re-exported here, so that `souk` is the only dependency a
 //! program needs. `ARCHITECTURE.md` draws them all.
 
 #![warn(missing_docs)]
@@ -10,6 +10,7 @@ pub mod backup;
 pub mod candidates;
 pub mod checkpoint;
 pub mod config;
+pub mod model_card;
 pub mod objective;
 pub mod plan;
 pub mod train;

@@ -19,6 +19,7 @@ mod resume_check;
 mod run;
 mod settings;
 mod stage;
+mod stage_record;
 mod step_log;
 #[cfg(test)]
 mod tests;

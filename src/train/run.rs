@@ -21,8 +21,10 @@ use super::lookahead::WAITING;
 use super::metrics::{Progress, StageSummary, StepMetrics, StepReport};
 use super::policy_metrics::PolicyMetrics;
 use super::resume_check::{ContentHashes, Resumable, check_resumes, without_place};
+use super::stage_record::{StageInputs, stage_record};
 use super::step_log::StepLog;
 use crate::checkpoint::{CheckpointState, Checkpoints};
+use crate::model_card::{ModelRecord, data_name, folder_name};
 use souk_cross_encoder::copy_reranker;
 use souk_ingest::dataset::Pairs;
 use souk_io::atomic_dir::{create_empty_dir, fsync};
@@ -56,6 +58,8 @@ pub struct Run {
 }
 
 struct StageData {
+    /// Name of the data folder.
+    name: String,
     catalogue: Arc<Catalogue>,
     pairs: Pairs,
 }
@@ -128,7 +132,7 @@ impl Run {
         let named = stage.encoder.trainable(lora, stage.objective.needs().writes())?;
         let mut optimizer = Optimizer::new(&stage.settings.optimizer, named)?;
         let mut algorithm = build(&mut stage)?;
-        let data = StageData { catalogue: Arc::new(catalogue), pairs };
+        let data = StageData { name: data_name(data), catalogue: Arc::new(catalogue), pairs };
         let mut done = Done::default();
         if let Some((state, tensors)) = latest {
             let began = ContentHashes { model: state.model_hash, data: state.data_hash };
@@ -240,12 +244,20 @@ impl Run {
             if let Some(lora) = &self.stage.settings.lora {
                 self.stage.encoder.save_adapter(lora, &self.out.join("adapter"))?;
             }
-            export(&mut self.stage.encoder, &self.out)?;
+            let record = self.record(loss);
+            export(&mut self.stage.encoder, &self.out, record)?;
         }
         self.collective.barrier()?;
         drop(self.lock);
         let num_parameters = self.optimizer.num_parameters();
         Ok(StageSummary { step: self.done.steps, steps: num_steps, loss, num_parameters, finished })
+    }
+
+    /// The record of the trained model for its card.
+    fn record(&self, loss: Option<f64>) -> ModelRecord {
+        let StageData { name, pairs, catalogue } = &self.data;
+        let inputs = StageInputs { data: name, pairs, num_items: catalogue.len(), config: &self.stage.config };
+        stage_record(&self.stage.encoder, &inputs, self.done.steps, loss)
     }
 
     fn is_first(&self) -> bool {
@@ -368,14 +380,14 @@ fn lock_folder(out: &Path, resume: bool, config: &Value) -> Result<File> {
 }
 
 /// Moves the finished model into the stage's folder; `config.json`, which makes it a model folder, comes last.
-fn export(encoder: &mut Encoder, out: &Path) -> Result<()> {
+fn export(encoder: &mut Encoder, out: &Path, record: ModelRecord) -> Result<()> {
     let whole = out.join(".export");
     for left in [&whole, &whole.with_extension("part")] {
         if left.exists() {
             fs::remove_dir_all(left).map_err(Error::store(left, "remove a killed process's files"))?;
         }
     }
-    encoder.export(&whole)?;
+    encoder.export_with(&whole, |encoder, folder| record.write(folder, &folder_name(out), encoder))?;
     // hybrid search goes on with the weights and the reranker of the model that training began with
     ModelFusion::copy(encoder.dir(), &whole)?;
     copy_reranker(encoder.dir(), &whole)?;

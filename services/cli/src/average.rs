@@ -6,6 +6,7 @@ use clap::Args;
 use souk::config::Change;
 use souk::encoder::Encoder;
 use souk::error::Error;
+use souk::model_card::{ModelRecord, StageRecord, folder_name};
 
 use crate::GlobalArgs;
 use crate::output::print;
@@ -33,9 +34,12 @@ impl AverageCommand {
         for model in &self.models {
             encoders.push(open(globals, model)?);
         }
+        let shares = encoders.iter().map(|(encoder, share)| (folder_name(encoder.dir()), *share)).collect();
         let (mut first, share) = encoders.remove(0);
         first.average(share, &mut encoders)?;
-        first.export(&self.out)?;
+        let record = ModelRecord::of_model(first.dir(), "").followed_by(StageRecord::Averaged { models: shares });
+        let name = folder_name(&self.out);
+        first.export_with(&self.out, |encoder, folder| record.write(folder, &name, encoder))?;
         let json = serde_json::json!({"out": self.out, "models": self.models.len()});
         print(globals, &json, &format!("wrote {}, the average of {} models", self.out.display(), self.models.len()))
     }

@@ -75,12 +75,7 @@ impl TrainCommand {
 /// Prints the size of the training set.
 #[expect(clippy::print_stderr, reason = "progress goes to standard error")]
 fn print_pairs(pairs: &Pairs) {
-    let kind = match pairs {
-        Pairs::Examples(_) => "examples from the search log",
-        Pairs::Judged(_) => "judged pairs",
-        Pairs::Items(_) => "items without queries",
-    };
-    eprintln!("training on {} {kind}", pairs.len());
+    eprintln!("training on {} {}", pairs.len(), pairs.kind());
     if pairs.num_unknown_items() > 0 {
         eprintln!("  skipped {} more: their items are not in the catalogue", pairs.num_unknown_items());
     }

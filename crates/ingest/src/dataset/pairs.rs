@@ -118,6 +118,15 @@ impl Pairs {
         Ok(pairs)
     }
 
+    /// What the pairs are, in words.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Examples(_) => "examples from the search log",
+            Self::Judged(_) => "judged pairs",
+            Self::Items(_) => "items without queries",
+        }
+    }
+
     #[expect(clippy::len_without_is_empty, reason = "opening empty pairs is an error")]
     pub fn len(&self) -> u64 {
         match self {

@@ -29,9 +29,7 @@ pub fn resolve(name: &str) -> Result<PathBuf> {
     if path.is_dir() {
         return Ok(path.into());
     }
-    let parts: Vec<&str> = name.split('/').collect();
-    let hub_like = parts.len() == 2 && parts.iter().all(|p| !p.is_empty() && !p.starts_with('.'));
-    if !hub_like {
+    if !is_hub_name(name) {
         return Err(Error::config("model", format!("`{name}` is neither a local folder nor a hub name (owner/model)")));
     }
     let cache = Cache::from_env();
@@ -41,6 +39,22 @@ pub fn resolve(name: &str) -> Result<PathBuf> {
         Some(folder) if is_complete(folder) => Ok(folder.into()),
         _ => fetch(name, &cache, cached),
     }
+}
+
+fn is_hub_name(name: &str) -> bool {
+    let parts: Vec<&str> = name.split('/').collect();
+    parts.len() == 2 && parts.iter().all(|part| !part.is_empty() && !part.starts_with('.'))
+}
+
+/// The name on the hub of a model that the configuration calls `name` and whose files lie in `folder`: `name` itself, or that of the
+/// repository in the hub's cache (`models--owner--model`).
+pub fn hub_name(name: &str, folder: &Path) -> Option<String> {
+    if is_hub_name(name) && !Path::new(name).is_dir() {
+        return Some(name.into());
+    }
+    let mut parts = folder.components().filter_map(|part| part.as_os_str().to_str());
+    let repository = parts.find_map(|part| part.strip_prefix("models--"))?.replacen("--", "/", 1);
+    is_hub_name(&repository).then_some(repository)
 }
 
 /// Downloads a model. `cached` is the snapshot in the cache, which may be incomplete: other programs skip files they do not
@@ -151,6 +165,17 @@ mod tests {
             "modules.json",
         ];
         assert_eq!(required_files(&listed), expected);
+    }
+
+    #[test]
+    fn a_name_on_the_hub_is_found_in_the_path_of_the_cache() {
+        let home = tempfile::tempdir().unwrap();
+        let found = |name: &str, folder: &str| hub_name(name, Path::new(folder));
+        assert_eq!(found("owner/model", "x").as_deref(), Some("owner/model"));
+        let cached = "hub/models--intfloat--e5-small--v2/snapshots/0a1b";
+        assert_eq!(found(cached, cached).as_deref(), Some("intfloat/e5-small--v2"));
+        let local = home.path().display().to_string();
+        assert_eq!((found(&local, &local), found("./model", "model")), (None, None));
     }
 
     #[test]

@@ -8,13 +8,16 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::folder::{ITEM_TEXT, LIMITS, MODULES, PENULTIMATE, RATIONALE, REFINE, Recipe, SETTINGS, transformer_dir};
-use super::{Encoder, Pooling};
+use super::{Encoder, Pooling, Prompts};
 use crate::backbone::Precision;
 use crate::backbone::lora::Lora;
 use crate::backbone::tokenizer;
 use crate::backbone::weights::{SHARD_BYTES, write_tensors};
 use souk_io::atomic_dir::AtomicDir;
 use souk_io::error::{Error, Result};
+
+/// The similarity of a folder that names none.
+const COSINE: &str = "cosine";
 
 impl Encoder {
     /// Returns an error if the model's settings cannot be saved in a folder.
@@ -41,8 +44,23 @@ impl Encoder {
         Err(Error::config("export", problem))
     }
 
+    /// Prompts by the kind of text.
+    pub fn prompts(&self) -> &Prompts {
+        &self.recipe.prompts
+    }
+
+    /// Name of the similarity that the vectors are compared by.
+    pub fn similarity(&self) -> &str {
+        self.recipe.similarity.as_deref().unwrap_or(COSINE)
+    }
+
     /// Exports the model in its current state, with adapters merged. `out` must be new or empty.
     pub fn export(&mut self, out: &Path) -> Result<()> {
+        self.export_with(out, |_, _| Ok(()))
+    }
+
+    /// The same; `more` adds files to the folder before it appears.
+    pub fn export_with(&mut self, out: &Path, more: impl FnOnce(&Self, &Path) -> Result<()>) -> Result<()> {
         self.check_export()?;
         let atomic_dir = AtomicDir::new(out)?;
         let aside = &atomic_dir.staging;
@@ -56,6 +74,7 @@ impl Encoder {
             fs::copy(from.join(file), &copy).map_err(Error::store(&copy, "copy it"))?;
         }
         self.recipe.write(aside, self.architecture.width())?;
+        more(self, aside)?;
         atomic_dir.finish()
     }
 
@@ -126,7 +145,7 @@ impl Recipe {
         write_json(&out.join(LIMITS), &limits)?;
         let mut settings = json!({
             "prompts": self.prompts.by_name, "default_prompt_name": self.prompts.default,
-            "similarity_fn_name": self.similarity.as_deref().unwrap_or("cosine"),
+            "similarity_fn_name": self.similarity.as_deref().unwrap_or(COSINE),
         });
         if !self.item_text.is_default() {
             settings[ITEM_TEXT] = self.item_text.to_string().into();

@@ -42,7 +42,7 @@ use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
 
 /// Settings that override those of the model's folder.
-#[derive(Clone, Debug, Default, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Overrides {
     /// How the tokens become one vector. Default: the folder's.

@@ -9,8 +9,9 @@ use serde_json::json;
 use souk::config::{Config, StageSettings};
 use souk::error::Error;
 use souk::lexical::{FittedFusion, Hybrid, ModelFusion};
+use souk::model_card::{GateRecord, MeasurementRecord, add_measurements};
 use souk::objective::Candidates;
-use souk::report::{EvaluationRun, GateInput, Metrics, pipeline_of};
+use souk::report::{EvaluationRun, GateInput, GateVerdict, Metrics, pipeline_of};
 use souk::reward::Judge;
 use souk::store::NewVersion;
 use souk_trainer::{Offer, Registry};
@@ -62,6 +63,7 @@ impl Learner<'_> {
             models.push((stage.name.clone(), model.clone()));
             let gate =
                 self.config.trainer.gate.judge(&GateInput { served: &best.run, candidate: &run, drift: None })?;
+            write_card(&model, &run, &best.stage, &gate)?;
             if !gate.passed {
                 say(&format!("\nThe model of `{}` is not served: {}", stage.name, gate.reasons.join("; ")));
                 continue;
@@ -195,6 +197,13 @@ struct Candidate {
     run: EvaluationRun,
     /// Measurement of the model before it.
     beaten: Option<Metrics>,
+}
+
+/// Shows the measurement and the gate's verdict in the card of the model.
+fn write_card(model: &Path, run: &EvaluationRun, served: &str, gate: &GateVerdict) -> souk::Result<()> {
+    let (passed, reasons) = (gate.passed, gate.reasons.clone());
+    let gate = GateRecord { compared_with: served.into(), passed, reasons };
+    add_measurements(model, vec![MeasurementRecord::of(&run.metrics)], Some(gate))
 }
 
 /// Registers a model that passed with its measurement, so that the running service swaps to it.

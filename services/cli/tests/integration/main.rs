@@ -14,6 +14,7 @@ mod index;
 mod ingest;
 mod item_text;
 mod launch;
+mod model_card;
 mod power_loss;
 mod relevance;
 mod rewards;

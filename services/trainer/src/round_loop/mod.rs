@@ -17,8 +17,9 @@ use souk::beir::DataFolder;
 use souk::catalogue_stream::CatalogueStream;
 use souk::config::{Config, StageSettings};
 use souk::dataset::{EXAMPLES_FOLDER, ExampleCounts, Extent, Span, prune};
+use souk::model_card::{GateRecord, MeasurementRecord, add_measurements};
 use souk::objects::Objects;
-use souk::report::GateSource;
+use souk::report::{GateSource, Metrics};
 use souk::store::NewVersion;
 use souk::telemetry::TRAINER;
 use souk::{Error, Result};
@@ -307,6 +308,7 @@ impl RoundLoop {
         };
         self.status.doing(Activity::Publishing);
         self.remove_checkpoints(round)?;
+        write_card(&decision)?;
         let path = self.upload(&decision)?;
         self.registry.publish(&offer(round, &decision, path))?;
         let Decision { candidate, served, gated, .. } = decision;
@@ -408,6 +410,17 @@ impl RoundLoop {
     fn stage_folder(&self, round: &Round, at: usize, stage: &str) -> PathBuf {
         self.rounds.place(round.number).join(format!("{}-{stage}", at + 1))
     }
+}
+
+/// Shows the measurements and the gate's verdict in the card of the candidate.
+fn write_card(decision: &Decision) -> Result<()> {
+    let Decision { candidate, served, gated, .. } = decision;
+    // those of a version of Souk that measured otherwise are left out
+    let metrics = gated.reports.iter().filter_map(|(_, report)| Metrics::deserialize(report).ok());
+    let measurements = metrics.map(|metrics| MeasurementRecord::of(&metrics)).collect();
+    let (passed, reasons) = (gated.passed, gated.reasons.clone());
+    let gate = GateRecord { compared_with: served.name.clone(), passed, reasons };
+    add_measurements(Path::new(&candidate.path), measurements, Some(gate))
 }
 
 /// The later end of each lane.
