@@ -6,6 +6,7 @@ mod algorithms;
 mod batch;
 mod catalogue_candidates;
 mod context;
+mod event_file;
 mod frozen;
 mod grad_cache;
 mod judge;

@@ -7,13 +7,14 @@ use serde_json::Value;
 use souk_io::error::{Error, Result};
 
 /// Settings that do not change what is computed.
-const PLACE: [&str; 15] = [
+const PLACE: [&str; 16] = [
     "model.device",
     "model.threads",
     "collective",
     "worker",
     "train.chunk_tokens",
     "train.keep_tokens",
+    "train.tensorboard",
     "train.checkpoint_steps",
     "train.keep_checkpoints",
     "judge.url",

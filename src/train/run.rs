@@ -161,7 +161,9 @@ impl Run {
         if !self.prepare(stop, &mut report)? {
             return self.finish(num_steps, None);
         }
-        let mut log = self.is_first().then(|| StepLog::open(&self.out, self.done.steps)).transpose()?;
+        let tensorboard = self.stage.settings.tensorboard;
+        let open_log = || StepLog::open(&self.out, self.done.steps, tensorboard);
+        let mut log = self.is_first().then(open_log).transpose()?;
         let mut loss = None;
         let mut stopped = false;
         while self.done.steps < num_steps && !stopped {

@@ -55,6 +55,8 @@ pub struct TrainSettings {
     pub keep_tokens: usize,
     /// Batches that may be skipped because their loss or gradient is not finite; one more ends the stage. Each is saved to a file.
     pub skip_diverged: u64,
+    /// Writes TensorBoard event files beside `steps.jsonl`, with its numbers.
+    pub tensorboard: bool,
     /// Steps between checkpoints. There is always one at the end.
     pub checkpoint_steps: u64,
     /// Number of checkpoints to keep.
@@ -90,6 +92,7 @@ impl Default for TrainSettings {
             chunk_tokens: 2048,
             keep_tokens: 8192,
             skip_diverged: 0,
+            tensorboard: false,
             checkpoint_steps: 200,
             keep_checkpoints: 2,
         }

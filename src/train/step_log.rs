@@ -1,5 +1,5 @@
-//! The log of a stage: `steps.jsonl`, a line for each step, and `groups.jsonl`, one query's judged candidates of each step. A resumed
-//! stage drops the lines after its checkpoint.
+//! The log of a stage: `steps.jsonl`, a line for each step, and `groups.jsonl`, one query's judged candidates of each step; the same
+//! numbers as TensorBoard's event files, if the stage asks for them. A resumed stage drops the lines after its checkpoint.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -7,16 +7,20 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
+use super::event_file::{EventFile, numbers};
 use super::metrics::StepReport;
 use souk_io::beir;
 use souk_io::error::{Error, Result};
 
 const STEPS: &str = "steps.jsonl";
 const GROUPS: &str = "groups.jsonl";
+/// First part of the names of scalars in event files.
+const SECTION: &str = "train";
 
 pub struct StepLog {
     steps: Lines,
     groups: Option<Lines>,
+    events: Option<EventFile>,
     out: PathBuf,
     done: u64,
 }
@@ -27,13 +31,22 @@ struct Lines {
 }
 
 impl StepLog {
-    /// Keeps the lines of the first `done` steps.
-    pub fn open(out: &Path, done: u64) -> Result<Self> {
-        Ok(Self { steps: Lines::open(out.join(STEPS), done)?, groups: None, out: out.into(), done })
+    /// Keeps the lines of the first `done` steps. Writes an event file, too, with `tensorboard`.
+    pub fn open(out: &Path, done: u64, tensorboard: bool) -> Result<Self> {
+        let steps = Lines::open(out.join(STEPS), done)?;
+        let events = tensorboard.then(|| EventFile::create(out, done + 1)).transpose()?;
+        Ok(Self { steps, groups: None, events, out: out.into(), done })
     }
 
     pub fn write(&mut self, report: &StepReport) -> Result<()> {
-        self.steps.write(&json!(report))?;
+        let line = json!(report);
+        self.steps.write(&line)?;
+        if let Some(events) = &mut self.events {
+            let counts = [format!("{SECTION}/step"), format!("{SECTION}/steps")];
+            let mut values = numbers(SECTION, &line);
+            values.retain(|(name, _)| !counts.contains(name));
+            events.scalars(report.step, &values)?;
+        }
         let Some(shown) = &report.metrics.shown else { return Ok(()) };
         if self.groups.is_none() {
             self.groups = Some(Lines::open(self.out.join(GROUPS), self.done)?);
@@ -46,7 +59,8 @@ impl StepLog {
     pub fn sync(&self) -> Result<()> {
         std::iter::once(&self.steps)
             .chain(&self.groups)
-            .try_for_each(|lines| lines.file.sync_data().map_err(Error::store(&lines.path, "write it to disk")))
+            .try_for_each(|lines| lines.file.sync_data().map_err(Error::store(&lines.path, "write it to disk")))?;
+        self.events.as_ref().map_or(Ok(()), EventFile::sync)
     }
 }
 

@@ -23,3 +23,4 @@ mod settings;
 mod stage;
 mod start;
 mod train;
+mod train_log;
