@@ -58,6 +58,22 @@ pub struct CheckpointState {
     /// SHA-256 of the tensors.
     #[serde(default)]
     pub tensors: String,
+    /// Evaluations so far, if the stage evaluates.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub evaluation: Option<EvaluationState>,
+}
+
+/// Evaluations of a stage so far. The best weights are among the tensors.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EvaluationState {
+    /// Steps before the last evaluation.
+    pub last: u64,
+    /// Steps before the best one.
+    pub best_step: u64,
+    /// Value of the metric there.
+    pub best: f64,
+    /// Evaluations since then.
+    pub num_since_best: u64,
 }
 
 impl CheckpointState {
@@ -241,6 +257,7 @@ mod tests {
             reward_source: None,
             world_size: 1,
             tensors: String::new(),
+            evaluation: None,
         }
     }
 

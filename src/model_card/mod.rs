@@ -72,8 +72,26 @@ pub struct TrainedRecord {
     pub steps: u64,
     /// Loss of the last step, unless a resumed stage had already made it.
     pub loss: Option<f64>,
+    /// The evaluation whose weights the model has, if the stage evaluated.
+    pub best: Option<BestRecord>,
     /// The stage's configuration as TOML.
     pub settings: String,
+}
+
+/// The best evaluation during a stage.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BestRecord {
+    /// Steps before it.
+    pub step: u64,
+    /// Name of the metric, and its value in percent.
+    pub metric: String,
+    /// In percent.
+    pub value: f64,
+    /// Split that was evaluated.
+    pub split: String,
+    /// Number of its queries.
+    pub num_queries: usize,
 }
 
 /// Metrics of the model on a split.

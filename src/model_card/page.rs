@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::front_matter::front_matter;
-use super::{Card, EncoderRecord, GateRecord, MeasurementRecord, StageRecord, TrainedRecord};
+use super::{BestRecord, Card, EncoderRecord, GateRecord, MeasurementRecord, StageRecord, TrainedRecord};
 
 /// The page in Markdown, with its front matter.
 pub fn page(card: &Card) -> String {
@@ -86,6 +86,14 @@ fn trained(text: &mut String, number: usize, stage: &TrainedRecord) {
         text,
         "From {model}, on {num_pairs} {pairs} of {data}, a catalogue of {num_items} items, in {steps} steps{loss}.\n"
     );
+    if let Some(BestRecord { step, metric, value, split, num_queries }) = &stage.best {
+        let split = code(split);
+        let _ = writeln!(
+            text,
+            "The weights are those after step {step}, the best of the stage's evaluations: {metric} {value:.2} on \
+             {num_queries} queries of {split}.\n"
+        );
+    }
     let settings = stage.settings.trim_end();
     let _ = writeln!(text, "<details><summary>Settings</summary>\n\n```toml\n{settings}\n```\n\n</details>\n");
 }
@@ -142,6 +150,13 @@ mod tests {
             num_items: 60,
             steps: 20,
             loss: Some(1.5),
+            best: Some(BestRecord {
+                step: 10,
+                metric: "mrr@10".into(),
+                value: 51.5,
+                split: "dev".into(),
+                num_queries: 30,
+            }),
             settings: "[train]\nbatch = 12\n".into(),
         };
         let averaged = StageRecord::Averaged { models: vec![("a".into(), 0.7), ("b".into(), 0.3)] };
@@ -177,6 +192,7 @@ mod tests {
             "model.encode([\"desk for a small room\"], prompt_name=\"query\")",
             "### 1. `info_nce`\n\nFrom `minilm`, on 120 judged pairs of `shop`, a catalogue of 60 items, in 20 steps; the last loss \
              was 1.5000.",
+            "those after step 10, the best of the stage's evaluations: mrr@10 51.50 on 30 queries of `dev`.",
             "```toml\n[train]\nbatch = 12\n```",
             "### 2. Average\n\nMean of the weights, with these shares: `a` (0.7), `b` (0.3).",
             "| ndcg@10 | 44.71 | 43.00 to 46.00 |",

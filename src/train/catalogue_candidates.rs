@@ -129,7 +129,7 @@ impl BankSpec {
     /// Reads and encodes the items; an error once `stop` is set.
     pub fn build(&self, catalogue: &Catalogue, encoder: &Encoder, stop: &AtomicBool) -> Result<Bank> {
         let _guard = tch::no_grad_guard();
-        tracing::info!("encoding {} items as a candidate bank", self.rows.len());
+        tracing::info!("encoding {} items of the catalogue", self.rows.len());
         let mut blocks = vec![Tensor::zeros([0, encoder.dimensions()], (Kind::Float, encoder.device()))];
         for start in self.rows.clone().step_by(BLOCK) {
             if stop.load(Ordering::Relaxed) {

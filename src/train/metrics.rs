@@ -1,5 +1,7 @@
 //! Metrics of training: per step, per stage, and progress reports.
 
+use std::collections::BTreeMap;
+
 use serde::Serialize;
 
 use super::policy_metrics::{PolicyMetrics, ShownGroup};
@@ -94,6 +96,30 @@ pub struct StepReport {
     pub metrics: StepMetrics,
 }
 
+/// A line of `evaluations.jsonl`.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Steps made before it.
+    pub step: u64,
+    /// In percent.
+    #[serde(flatten)]
+    pub metrics: BTreeMap<&'static str, f64>,
+    /// Whether it is better than all before it.
+    pub is_best: bool,
+    /// Time that it took.
+    pub seconds: f64,
+    /// Name of the metric that decides.
+    #[serde(skip)]
+    pub metric: &'static str,
+}
+
+impl Evaluation {
+    /// Value of the metric that decides.
+    pub fn value(&self) -> f64 {
+        self.metrics.get(self.metric).copied().unwrap_or_default()
+    }
+}
+
 /// Progress of a stage.
 #[derive(Clone, Copy, Debug)]
 pub enum Progress<'a> {
@@ -106,6 +132,8 @@ pub enum Progress<'a> {
     },
     /// After a step.
     Step(&'a StepReport),
+    /// After an evaluation.
+    Evaluation(&'a Evaluation),
 }
 
 /// Summary of a finished stage.
@@ -117,6 +145,8 @@ pub struct StageSummary {
     pub steps: u64,
     /// Loss of the last step; none if every step had been made before.
     pub loss: Option<f64>,
+    /// The step whose weights the model has, if the stage evaluated; its last one otherwise.
+    pub best_step: u64,
     /// Parameters that were trained.
     pub num_parameters: usize,
     /// The model folder is complete; otherwise the stage was asked to stop and can be resumed.

@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use super::Stage;
 use super::algorithms::{self, Algorithm, Preparation};
 use super::context::{Outcome, StageContext, StepContext, StepSchedule};
+use super::evaluator::{Evaluator, split_best};
 use super::lookahead::WAITING;
 use super::metrics::{Progress, StageSummary, StepMetrics, StepReport};
 use super::policy_metrics::PolicyMetrics;
@@ -47,6 +48,8 @@ pub struct Run {
     data: StageData,
     hashes: ContentHashes,
     optimizer: Optimizer,
+    /// Only if the stage evaluates.
+    evaluator: Option<Evaluator>,
     collective: Box<dyn Collective>,
     checkpoints: Checkpoints,
     out: PathBuf,
@@ -132,12 +135,17 @@ impl Run {
         let named = stage.encoder.trainable(lora, stage.objective.needs().writes())?;
         let mut optimizer = Optimizer::new(&stage.settings.optimizer, named)?;
         let mut algorithm = build(&mut stage)?;
+        let mut evaluator = Evaluator::open(&stage.settings, data, &catalogue, &pairs)?;
         let data = StageData { name: data_name(data), catalogue: Arc::new(catalogue), pairs };
         let mut done = Done::default();
-        if let Some((state, tensors)) = latest {
+        if let Some((mut state, tensors)) = latest {
             let began = ContentHashes { model: state.model_hash, data: state.data_hash };
             let before = Resumable { config: &state.config, hashes: &began };
             check_resumes(&before, &Resumable { config: &stage.config, hashes: &hashes })?;
+            let [best, tensors] = split_best(tensors);
+            if let Some(evaluator) = &mut evaluator {
+                evaluator.restore(state.evaluation.take(), best);
+            }
             let (waiting, tensors) = tensors.into_iter().partition(|(name, _)| name.starts_with(WAITING));
             optimizer.restore(tensors, state.updates)?;
             done = Done { steps: state.step, draws: state.drawn };
@@ -147,7 +155,20 @@ impl Run {
         let lock = (collective.rank() == 0).then(|| lock_folder(out, resume, &stage.config)).transpose()?;
         collective.barrier()?;
         let out = out.into();
-        Ok(Self { stage, algorithm, data, hashes, optimizer, collective, checkpoints, out, done, skipped: 0, lock })
+        Ok(Self {
+            stage,
+            algorithm,
+            data,
+            hashes,
+            optimizer,
+            evaluator,
+            collective,
+            checkpoints,
+            out,
+            done,
+            skipped: 0,
+            lock,
+        })
     }
 
     /// The pairs that are trained on.
@@ -161,12 +182,10 @@ impl Run {
         if !self.prepare(stop, &mut report)? {
             return self.finish(num_steps, None);
         }
-        let tensorboard = self.stage.settings.tensorboard;
-        let open_log = || StepLog::open(&self.out, self.done.steps, tensorboard);
-        let mut log = self.is_first().then(open_log).transpose()?;
-        let mut loss = None;
-        let mut stopped = false;
-        while self.done.steps < num_steps && !stopped {
+        let mut log = self.is_first().then(|| self.open_log()).transpose()?;
+        let (mut loss, mut stopped) = (None, false);
+        self.evaluate(num_steps, log.as_mut(), &mut report)?;
+        while self.done.steps < num_steps && !stopped && !self.has_lost_patience() {
             let begin = Instant::now();
             let step = self.done.steps;
             let learning_rate = self.stage.settings.optimizer.rate(step, num_steps);
@@ -187,13 +206,48 @@ impl Run {
                 log.write(&step)?;
                 report(Progress::Step(&step));
             }
-            let is_last = stopped || self.done.steps == num_steps;
+            if !stopped || self.done.steps == num_steps {
+                self.evaluate(num_steps, log.as_mut(), &mut report)?;
+            }
+            let is_last = stopped || self.done.steps == num_steps || self.has_lost_patience();
             if is_last || self.done.steps.is_multiple_of(self.stage.settings.checkpoint_steps) {
                 log.iter().try_for_each(StepLog::sync)?;
                 self.checkpoint(num_steps)?;
             }
         }
         self.finish(num_steps, loss)
+    }
+
+    /// The logs of the steps and the evaluations that are to be kept.
+    fn open_log(&self) -> Result<StepLog> {
+        let mut log = StepLog::open(&self.out, self.done.steps, self.stage.settings.tensorboard)?;
+        if let Some(evaluator) = &self.evaluator {
+            log.open_evaluations(evaluator.state.as_ref().map(|state| state.last))?;
+        }
+        Ok(log)
+    }
+
+    /// Evaluates the model if that is due after the steps so far. A stage that was stopped before an evaluation makes it when resumed.
+    fn evaluate(&mut self, num_steps: u64, log: Option<&mut StepLog>, report: &mut dyn FnMut(Progress)) -> Result<()> {
+        let step = self.done.steps;
+        let Some(mut evaluator) = self.evaluator.take_if(|evaluator| evaluator.is_due(step, num_steps)) else {
+            return Ok(());
+        };
+        self.check_finite()?;
+        let evaluation = evaluator.evaluate(&self.context(), &self.stage.encoder, &self.optimizer, step)?;
+        self.evaluator = Some(evaluator);
+        let Some(log) = log else { return Ok(()) };
+        log.write_evaluation(&evaluation)?;
+        report(Progress::Evaluation(&evaluation));
+        Ok(())
+    }
+
+    fn is_finished(&self, num_steps: u64) -> bool {
+        self.done.steps == num_steps || self.has_lost_patience()
+    }
+
+    fn has_lost_patience(&self) -> bool {
+        self.evaluator.as_ref().is_some_and(Evaluator::has_lost_patience)
     }
 
     /// Whether a step diverged and is skipped; an error once too many did.
@@ -241,8 +295,10 @@ impl Run {
 
     fn finish(mut self, num_steps: u64, loss: Option<f64>) -> Result<StageSummary> {
         self.checkpoints.finish()?;
-        let finished = self.done.steps == num_steps;
+        let finished = self.is_finished(num_steps);
+        let best_step = self.evaluator.as_ref().and_then(|evaluator| Some(evaluator.state.as_ref()?.best_step));
         if finished && self.is_first() {
+            self.evaluator.as_ref().map_or(Ok(()), |evaluator| evaluator.load_best(&mut self.optimizer))?;
             if let Some(lora) = &self.stage.settings.lora {
                 self.stage.encoder.save_adapter(lora, &self.out.join("adapter"))?;
             }
@@ -252,13 +308,16 @@ impl Run {
         self.collective.barrier()?;
         drop(self.lock);
         let num_parameters = self.optimizer.num_parameters();
-        Ok(StageSummary { step: self.done.steps, steps: num_steps, loss, num_parameters, finished })
+        let step = self.done.steps;
+        let best_step = best_step.unwrap_or(step);
+        Ok(StageSummary { step, steps: num_steps, loss, best_step, num_parameters, finished })
     }
 
     /// The record of the trained model for its card.
     fn record(&self, loss: Option<f64>) -> ModelRecord {
         let StageData { name, pairs, catalogue } = &self.data;
-        let inputs = StageInputs { data: name, pairs, num_items: catalogue.len(), config: &self.stage.config };
+        let (config, evaluator) = (&self.stage.config, self.evaluator.as_ref());
+        let inputs = StageInputs { data: name, pairs, num_items: catalogue.len(), config, evaluator };
         stage_record(&self.stage.encoder, &inputs, self.done.steps, loss)
     }
 
@@ -272,11 +331,8 @@ impl Run {
 
     fn checkpoint(&mut self, num_steps: u64) -> Result<()> {
         let Done { steps, draws } = self.done;
-        if !self.optimizer.is_finite() {
-            // keeps the last good checkpoint
-            let last = draws.saturating_sub((self.stage.settings.batch * self.stage.settings.accumulate) as u64);
-            return Err(self.diverged(&(last..draws), "a weight is not finite after the last update"));
-        }
+        // keeps the last good checkpoint
+        self.check_finite()?;
         let context = self.context();
         let mut tensors: BTreeMap<_, _> = self.algorithm.state(&context)?;
         let low_water = self.data.pairs.low_water(context.order(), draws);
@@ -299,9 +355,20 @@ impl Run {
             reward_source: self.algorithm.judge_id().map(str::to_owned),
             world_size: self.collective.size(),
             tensors: String::new(),
+            evaluation: self.evaluator.as_ref().and_then(|evaluator| evaluator.state.clone()),
         };
         tensors.extend(self.optimizer.state());
+        tensors.extend(self.evaluator.iter().flat_map(Evaluator::tensors));
         self.checkpoints.save(state, tensors)
+    }
+
+    fn check_finite(&self) -> Result<()> {
+        if self.optimizer.is_finite() {
+            return Ok(());
+        }
+        let draws = self.done.draws;
+        let last = draws.saturating_sub((self.stage.settings.batch * self.stage.settings.accumulate) as u64);
+        Err(self.diverged(&(last..draws), "a weight is not finite after the last update"))
     }
 
     /// The error of a step that diverged; saves its batch to a file.

@@ -5,6 +5,7 @@ use std::ops::Range;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::evaluate_settings::EvaluateSettings;
 use super::writer::WriterSettings;
 use crate::objective::Needs;
 use souk_ingest::dataset::{PairSource, TrainingSplit};
@@ -55,6 +56,9 @@ pub struct TrainSettings {
     pub keep_tokens: usize,
     /// Batches that may be skipped because their loss or gradient is not finite; one more ends the stage. Each is saved to a file.
     pub skip_diverged: u64,
+    /// Evaluates the model every few steps, and keeps the weights of the best evaluation.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub evaluate: Option<EvaluateSettings>,
     /// Writes TensorBoard event files beside `steps.jsonl`, with its numbers.
     pub tensorboard: bool,
     /// Steps between checkpoints. There is always one at the end.
@@ -92,6 +96,7 @@ impl Default for TrainSettings {
             chunk_tokens: 2048,
             keep_tokens: 8192,
             skip_diverged: 0,
+            evaluate: None,
             tensorboard: false,
             checkpoint_steps: 200,
             keep_checkpoints: 2,
@@ -124,6 +129,7 @@ impl TrainSettings {
             return Err(Error::config("train.batch", problem));
         }
         self.writer.as_ref().map_or(Ok(()), WriterSettings::check)?;
+        self.evaluate.as_ref().map_or(Ok(()), EvaluateSettings::check)?;
         let Some(lora) = &self.lora else { return Ok(()) };
         lora.check("train.lora")?;
         if lora.dropout > 0.0 && !self.dropout {

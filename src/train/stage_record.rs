@@ -5,8 +5,9 @@ use std::path::Path;
 use serde_json::Value;
 use toml::Table;
 
+use super::evaluator::Evaluator;
 use super::resume_check::without_place;
-use crate::model_card::{ModelRecord, StageRecord, TrainedRecord, folder_name};
+use crate::model_card::{BestRecord, ModelRecord, StageRecord, TrainedRecord, folder_name};
 use souk_ingest::dataset::Pairs;
 use souk_nn::encoder::Encoder;
 
@@ -18,11 +19,12 @@ pub struct StageInputs<'a> {
     pub num_items: u32,
     /// The resolved configuration.
     pub config: &'a Value,
+    pub evaluator: Option<&'a Evaluator>,
 }
 
 /// The record of the model that `steps` steps have made of the encoder's folder.
 pub fn stage_record(encoder: &Encoder, inputs: &StageInputs, steps: u64, loss: Option<f64>) -> ModelRecord {
-    let StageInputs { data, pairs, num_items, config } = inputs;
+    let StageInputs { data, pairs, num_items, config, evaluator } = inputs;
     let name = config["model"]["path"].as_str().unwrap_or_default();
     let before = ModelRecord::of_model(encoder.dir(), name);
     let settings = settings(config);
@@ -36,8 +38,16 @@ pub fn stage_record(encoder: &Encoder, inputs: &StageInputs, steps: u64, loss: O
         num_items: (*num_items).into(),
         steps,
         loss,
+        best: evaluator.and_then(best),
         settings: toml::to_string(&settings).unwrap_or_default(),
     })))
+}
+
+fn best(evaluator: &Evaluator) -> Option<BestRecord> {
+    let state = evaluator.state.as_ref()?;
+    let (split, num_queries) = evaluator.split();
+    let (step, value, split) = (state.best_step, state.best, split.to_owned());
+    Some(BestRecord { step, metric: evaluator.metric().into(), value, split, num_queries })
 }
 
 /// The settings that the result depends on, with the names of folders instead of absolute paths.

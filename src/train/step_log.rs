@@ -1,5 +1,6 @@
-//! The log of a stage: `steps.jsonl`, a line for each step, and `groups.jsonl`, one query's judged candidates of each step; the same
-//! numbers as TensorBoard's event files, if the stage asks for them. A resumed stage drops the lines after its checkpoint.
+//! The log of a stage: `steps.jsonl`, a line for each step; `evaluations.jsonl`; `groups.jsonl`, one query's judged candidates of each
+//! step. Writes the numbers to TensorBoard's event files, too, if the stage asks for them. A resumed stage drops the lines after its
+//! checkpoint.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -8,18 +9,20 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use super::event_file::{EventFile, numbers};
-use super::metrics::StepReport;
+use super::metrics::{Evaluation, StepReport};
 use souk_io::beir;
 use souk_io::error::{Error, Result};
 
 const STEPS: &str = "steps.jsonl";
 const GROUPS: &str = "groups.jsonl";
+const EVALUATIONS: &str = "evaluations.jsonl";
 /// First part of the names of scalars in event files.
 const SECTION: &str = "train";
 
 pub struct StepLog {
     steps: Lines,
     groups: Option<Lines>,
+    evaluations: Option<Lines>,
     events: Option<EventFile>,
     out: PathBuf,
     done: u64,
@@ -33,23 +36,42 @@ struct Lines {
 impl StepLog {
     /// Keeps the lines of the first `done` steps. Writes an event file, too, with `tensorboard`.
     pub fn open(out: &Path, done: u64, tensorboard: bool) -> Result<Self> {
-        let steps = Lines::open(out.join(STEPS), done)?;
-        let events = tensorboard.then(|| EventFile::create(out, done + 1)).transpose()?;
-        Ok(Self { steps, groups: None, events, out: out.into(), done })
+        let steps = Lines::open(out.join(STEPS), Some(done))?;
+        // the model is evaluated before the first step, too
+        let first = if done == 0 { 0 } else { done + 1 };
+        let events = tensorboard.then(|| EventFile::create(out, first)).transpose()?;
+        Ok(Self { steps, groups: None, evaluations: None, events, out: out.into(), done })
+    }
+
+    /// Opens the log of evaluations, which keeps those up to the one after `last` steps.
+    pub fn open_evaluations(&mut self, last: Option<u64>) -> Result<()> {
+        self.evaluations = Some(Lines::open(self.out.join(EVALUATIONS), last)?);
+        Ok(())
+    }
+
+    pub fn write_evaluation(&mut self, evaluation: &Evaluation) -> Result<()> {
+        let line = json!(evaluation);
+        self.evaluations.as_mut().map_or(Ok(()), |evaluations| evaluations.write(&line))?;
+        let values: Vec<(String, f64)> =
+            evaluation.metrics.iter().map(|(name, value)| (format!("evaluate/{name}"), *value)).collect();
+        self.send(evaluation.step, &values)
+    }
+
+    /// Writes values for TensorBoard.
+    fn send(&mut self, step: u64, values: &[(String, f64)]) -> Result<()> {
+        self.events.as_mut().map_or(Ok(()), |events| events.scalars(step, values))
     }
 
     pub fn write(&mut self, report: &StepReport) -> Result<()> {
         let line = json!(report);
         self.steps.write(&line)?;
-        if let Some(events) = &mut self.events {
-            let counts = [format!("{SECTION}/step"), format!("{SECTION}/steps")];
-            let mut values = numbers(SECTION, &line);
-            values.retain(|(name, _)| !counts.contains(name));
-            events.scalars(report.step, &values)?;
-        }
+        let counts = [format!("{SECTION}/step"), format!("{SECTION}/steps")];
+        let mut values = numbers(SECTION, &line);
+        values.retain(|(name, _)| !counts.contains(name));
+        self.send(report.step, &values)?;
         let Some(shown) = &report.metrics.shown else { return Ok(()) };
         if self.groups.is_none() {
-            self.groups = Some(Lines::open(self.out.join(GROUPS), self.done)?);
+            self.groups = Some(Lines::open(self.out.join(GROUPS), Some(self.done))?);
         }
         let mut line = json!(shown);
         line["step"] = json!(report.step);
@@ -59,19 +81,21 @@ impl StepLog {
     pub fn sync(&self) -> Result<()> {
         std::iter::once(&self.steps)
             .chain(&self.groups)
+            .chain(&self.evaluations)
             .try_for_each(|lines| lines.file.sync_data().map_err(Error::store(&lines.path, "write it to disk")))?;
         self.events.as_ref().map_or(Ok(()), EventFile::sync)
     }
 }
 
 impl Lines {
-    fn open(path: PathBuf, done: u64) -> Result<Self> {
+    /// Keeps the lines of the first `done` steps; without it, none.
+    fn open(path: PathBuf, done: Option<u64>) -> Result<Self> {
         let mut kept = Vec::new();
         if path.exists() {
             for line in beir::lines(&path)? {
                 let (_, line) = line?;
                 let step = serde_json::from_slice::<Value>(&line).ok().and_then(|json| json["step"].as_u64());
-                if step.is_some_and(|step| step <= done) {
+                if step.zip(done).is_some_and(|(step, done)| step <= done) {
                     kept.extend_from_slice(&line);
                     kept.push(b'\n');
                 }

@@ -169,6 +169,25 @@ impl Optimizer {
         state
     }
 
+    /// Copies of the weights alone on the CPU, by name.
+    pub fn copies(&self) -> BTreeMap<String, Tensor> {
+        let copy = |parameter: &Parameter| parameter.tensor.detach().to_device(tch::Device::Cpu).copy();
+        self.parameters.iter().map(|parameter| (parameter.name.clone(), copy(parameter))).collect()
+    }
+
+    /// Sets the weights to those that `copies` returned.
+    pub fn load(&mut self, copies: &BTreeMap<String, Tensor>) -> Result<()> {
+        let _guard = tch::no_grad_guard();
+        for Parameter { name, tensor, .. } in &mut self.parameters {
+            let found = copies.get(name).filter(|found| found.size() == tensor.size());
+            tensor.copy_(
+                found
+                    .ok_or_else(|| Error::input(format!("these weights are of another model: `{name}` is missing")))?,
+            );
+        }
+        Ok(())
+    }
+
     /// Restores what `state` returned after `steps` updates.
     pub fn restore(&mut self, mut state: BTreeMap<String, Tensor>, steps: u64) -> Result<()> {
         let _guard = tch::no_grad_guard();

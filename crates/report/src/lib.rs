@@ -32,7 +32,7 @@ pub use fit_fusion::{Fitted, FusionInputs, MIN_QUERIES, fit_fusion, fit_reranker
 pub use gate::{Gain, GateInput, GateSettings, GateSource, GateVerdict};
 pub use measure::{Measurement, RUN};
 pub use metrics::{
-    DEPTH, DETAILS, HitGrades, NDCG, NUM_METRICS, QueryGrades, SHOWN, TOP, Values, WIDE, measure, names,
+    DEPTH, DETAILS, HitGrades, NDCG, NUM_METRICS, QueryGrades, SHOWN, TOP, Values, WIDE, means, measure, names,
 };
 pub use page::ReportPage;
 pub use relevance::relevance_page;

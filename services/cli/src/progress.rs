@@ -72,6 +72,12 @@ impl ProgressDisplay {
         self.set(done);
     }
 
+    /// Prints a line of its own.
+    #[expect(clippy::print_stderr, reason = "progress goes to standard error")]
+    pub fn note(&self, text: &str) {
+        self.bar.suspend(|| eprintln!("{text}"));
+    }
+
     /// Removes the bar.
     pub fn finish(&self) {
         self.bar.finish_and_clear();

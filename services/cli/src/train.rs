@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use souk::beir::DataFolder;
 use souk::dataset::Pairs;
-use souk::train::{Progress, Run, StepReport};
+use souk::train::{Evaluation, Progress, Run, StepReport};
 
 use crate::output::print;
 use crate::progress::ProgressDisplay;
@@ -56,6 +56,7 @@ impl TrainCommand {
                 Progress::Step(StepReport { step, steps, metrics, texts_per_second, .. }) => {
                     (*step, *steps, format!("steps, loss {:.4}, {texts_per_second:.0} texts/s", metrics.loss))
                 }
+                Progress::Evaluation(evaluation) => return shown.note(&described(evaluation)),
             };
             shown.show(done, total, message);
         })?;
@@ -68,8 +69,18 @@ impl TrainCommand {
         if !done.finished {
             anyhow::bail!("stopped after step {} of {}: run again with --resume to continue", done.step, done.steps);
         }
-        print(globals, &serde_json::to_value(&done)?, &format!("trained {out}: {} steps, {loss}", done.steps))
+        let best = match config.train.evaluate {
+            Some(_) => format!("; the weights are those after step {}, the best evaluation", done.best_step),
+            None => String::new(),
+        };
+        print(globals, &serde_json::to_value(&done)?, &format!("trained {out}: {} steps, {loss}{best}", done.step))
     }
+}
+
+fn described(evaluation: &Evaluation) -> String {
+    let Evaluation { step, metric, seconds, is_best, .. } = evaluation;
+    let best = if *is_best { ", the best so far" } else { "" };
+    format!("after step {step}: {metric} {:.2}{best} ({seconds:.0} s)", evaluation.value())
 }
 
 /// Prints the size of the training set.
