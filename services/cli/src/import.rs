@@ -8,7 +8,7 @@ use serde_json::json;
 use souk::error::{Error, Result};
 use souk::import::{
     Column, Encoding, EventName, Format, Guesses, Options, REJECTED_FILE, Scale, Summary, guess_items, guess_log,
-    import,
+    guess_pairs, import,
 };
 use souk::objects;
 
@@ -24,6 +24,9 @@ Formats:
   log         search logs as shops have them: such a table with a row per event, whose time, session, query, item,
               position and event are guessed, or UBI 1.3 as JSON lines. Without an event column every row is a click.
               A search is a session's query; a gap of more than 30 minutes starts a new one
+  pairs       training pairs as sentence-transformers has them: such a table with the columns query (or anchor), positive
+              and any number of negatives, by name or in this order. Each distinct text becomes an item; positives are
+              level 4 and negatives level 1 in split train
   beir        folder with corpus.jsonl, queries.jsonl, qrels/*.tsv, optionally gzipped. Scores map to levels by the
               largest score: 0..1 or only 1s as 0=1,1=4; 0..2 as 0=1,1=3,2=4; 0..3 as 0=1,1=2,2=3,3=4; 1..4 are
               levels; others need --levels
@@ -43,6 +46,7 @@ Examples:
   souk import --format items --from products.csv.gz --out ITEMS
   souk import --format log --from searches.csv --catalogue ITEMS --out SHOP
   souk import --format log --from searches.csv --columns query=phrase,item=nr --events wishlist=add_to_cart --out LOG
+  souk import --format pairs --from triplets.parquet --out PAIRS
   souk import --format beir --from scifact --out SCIFACT
   souk import --format csv --from toys.csv --no-header --columns id=0,title=1,category=2,brand=3,price=4 --out TOYS
   souk import --format ubi --from events.ndjson.gz --catalogue TOYS --out TOYS_WITH_LOG";
@@ -56,7 +60,7 @@ pub struct ImportCommand {
     /// Input format
     #[arg(long, value_parser = PossibleValuesParser::new(Format::ALL.map(Format::name)))]
     format: String,
-    /// Input folder; for csv a file, for items, log and ubi a file or a folder. An address such as s3://BUCKET/FOLDER is fetched
+    /// Input folder; for csv a file, for items, log, pairs and ubi a file or a folder. An address such as s3://BUCKET/FOLDER is fetched
     #[arg(long, value_name = "PATH")]
     from: PathBuf,
     /// Output folder (new)
@@ -72,16 +76,17 @@ pub struct ImportCommand {
     #[arg(long, value_name = "us|es|jp")]
     locale: Option<String>,
     /// Column mapping by name or by number from 0. For csv and items: id, title, text, category, brand, price, others.
-    /// For log: time, session, query, item, position, event, and others named in an error. `-` leaves a field out
+    /// For log: time, session, query, item, position, event, and others named in an error. For pairs: query, positive, negative. `-`
+    /// leaves a field out
     #[arg(long, value_name = "FIELD=COLUMN,...", value_delimiter = ',')]
     columns: Vec<String>,
     /// Meaning of event names, for log: impression, click, add_to_cart, purchase or search
     #[arg(long, value_name = "NAME=ACTION,...", value_delimiter = ',')]
     events: Vec<String>,
-    /// No header line, for csv, items and log: the first line is a row
+    /// No header line, for csv, items, log and pairs: the first line is a row
     #[arg(long)]
     no_header: bool,
-    /// Delimiter, for csv, items and log: one character or `tab` (default: detected)
+    /// Delimiter, for csv, items, log and pairs: one character or `tab` (default: detected)
     #[arg(long, value_name = "CHARACTER")]
     delimiter: Option<String>,
     /// Catalogue, for ubi and log: data folder with the items of the log
@@ -100,6 +105,7 @@ impl ImportCommand {
         let guesses = match format {
             Format::Items => Some(guess_items(&from, &options)?),
             Format::Log => Some(guess_log(&from, &options)?),
+            Format::Pairs => Some(guess_pairs(&from, &options)?),
             _ => None,
         };
         guesses.iter().for_each(print_guesses);

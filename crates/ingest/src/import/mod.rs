@@ -21,6 +21,7 @@ mod lines;
 mod log_output;
 mod mapping;
 mod page_guard;
+mod pairs;
 mod parquet_rows;
 mod product_files;
 mod rejection;
@@ -67,12 +68,15 @@ pub enum Format {
     Items,
     /// Search logs whose columns are guessed, or UBI.
     Log,
+    /// Files of training pairs whose columns are guessed.
+    Pairs,
 }
 
 impl Format {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Items,
         Self::Log,
+        Self::Pairs,
         Self::Beir,
         Self::HomeDepot,
         Self::Wands,
@@ -93,12 +97,13 @@ impl Format {
             Self::Ubi => "ubi",
             Self::Items => "items",
             Self::Log => "log",
+            Self::Pairs => "pairs",
         }
     }
 
     /// Whether the format is a folder of files with fixed names.
     fn is_folder(self) -> bool {
-        !matches!(self, Self::Csv | Self::Ubi | Self::Items | Self::Log)
+        !matches!(self, Self::Csv | Self::Ubi | Self::Items | Self::Log | Self::Pairs)
     }
 }
 
@@ -128,8 +133,8 @@ pub struct Options {
     pub scale: Option<Scale>,
     /// esci only; defaults to `us`.
     pub locale: Option<String>,
-    /// csv, items and log: columns of the fields. Those that are not given are guessed, except in csv. `-` leaves a field
-    /// without a column (items, log).
+    /// csv, items, log and pairs: columns of the fields. Those that are not given are guessed, except in csv. `-` leaves a field
+    /// without a column (items, log, pairs).
     pub columns: Vec<Column>,
     /// Option that sets `columns`, for messages; `--columns` by default.
     pub columns_option: Option<&'static str>,
@@ -143,13 +148,13 @@ pub struct Options {
 
 impl Options {
     fn check(&self, format: Format) -> Result<()> {
-        use Format::{Beir, Csv, Esci, Icecat, Items, Log, Ubi, Wands};
+        use Format::{Beir, Csv, Esci, Icecat, Items, Log, Pairs, Ubi, Wands};
         let supported: [(&str, bool, &[Format]); 7] = [
             ("--levels", self.scale.is_some(), &[Beir, Wands, Esci, Icecat]),
             ("--locale", self.locale.is_some(), &[Esci]),
-            ("--columns", !self.columns.is_empty(), &[Csv, Items, Log]),
-            ("--no-header", self.no_header, &[Csv, Items, Log]),
-            ("--delimiter", self.separator.is_some(), &[Csv, Items, Log]),
+            ("--columns", !self.columns.is_empty(), &[Csv, Items, Log, Pairs]),
+            ("--no-header", self.no_header, &[Csv, Items, Log, Pairs]),
+            ("--delimiter", self.separator.is_some(), &[Csv, Items, Log, Pairs]),
             ("--events", !self.events.is_empty(), &[Log]),
             ("--catalogue", self.catalogue.is_some(), &[Ubi, Log]),
         ];
@@ -192,6 +197,13 @@ pub fn guess_log(from: &Path, options: &Options) -> Result<Guesses> {
     options.check(Format::Log)?;
     check_kind(Format::Log, from)?;
     search_log::guess(from, &LogOptions { reading: &options.reading(), events: &options.events })
+}
+
+/// Guesses the columns of a file of training pairs, or of the files of a folder. Never imports.
+pub fn guess_pairs(from: &Path, options: &Options) -> Result<Guesses> {
+    options.check(Format::Pairs)?;
+    check_kind(Format::Pairs, from)?;
+    pairs::guess(from, &options.reading())
 }
 
 /// Imports a shop's product files and its search log, if there is one, to one data folder.
@@ -245,6 +257,7 @@ pub fn import(
         }
         Format::Items => product_files::import(writer, from, &options.reading())?,
         Format::Log => import_log(writer, from, options, false)?,
+        Format::Pairs => pairs::import(writer, from, &options.reading())?,
     }
     import_writer.finish()
 }

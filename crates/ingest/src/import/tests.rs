@@ -469,7 +469,7 @@ fn unusable_inputs_give_helpful_errors() {
     let bad_gzip = &gzipped(&[b'x'; 1000])[..30];
     let home = folder(&[("corpus.jsonl", bad_gzip)]);
     assert!(run(Beir, &Options::default(), home.path(), "").is_err());
-    assert!("Esci".parse::<Format>().unwrap_err().to_string().contains("use items, log, beir"));
+    assert!("Esci".parse::<Format>().unwrap_err().to_string().contains("use items, log, pairs, beir"));
 }
 
 #[test]

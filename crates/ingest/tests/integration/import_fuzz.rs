@@ -46,6 +46,10 @@ fn valid_files(format: Format) -> Vec<(&'static str, Vec<u8>)> {
             ("a.csv", b"sku,name,price\n1,\"Oak \"\"desk\"\"\",$3.00\n2,\"Red\nlamp\",x\n".into()),
             ("b.jsonl", b"{\"sku\":3,\"name\":\"Blue rug\",\"x\":[1]}\n{\"sku\":\"4\",\"name\":null}\n".into()),
         ],
+        Format::Pairs => vec![
+            ("a.csv", b"anchor,positive,negative_1\ntv,\"Big\nscreen\",Lamp\nTV,Lamp,\n,Desk,\n".into()),
+            ("b.jsonl", b"{\"query\":\"tv\",\"positive\":[\"Big screen\",7],\"neg\":[null,\"Rug\"]}\n".into()),
+        ],
         Format::Log => vec![
             ("a.csv", b"time,session,query,item,rank,event\n03/04/2025 10:00,s,tv,7,0,view\n04/04/2025 10:00,s,tv,7,0,click\n".into()),
             ("b.jsonl", b"{\"ts\":1753999220,\"query\":\"tv\",\"item\":7}\n".into()),

@@ -90,6 +90,15 @@ fn items() -> String {
     ["sku,name,category,price\n".to_owned()].into_iter().chain((0..120).map(row)).collect()
 }
 
+/// Training pairs: queries of two words, an item with both and one with the other material.
+fn triplets() -> String {
+    let row = |at: usize| {
+        let (thing, material, other) = (THINGS[at / 5 % 8], MATERIALS[at % 5], MATERIALS[(at + 1) % 5]);
+        format!("{material} {thing},A {thing} made of {material},A {thing} made of {other}\n")
+    };
+    ["anchor,positive,negative\n".to_owned()].into_iter().chain((0..40).map(row)).collect()
+}
+
 /// A search log of twelve days: each search shows six items and ends with a click on one that has both words.
 fn log() -> String {
     let mut text = String::from("time,session,phrase,product,position,event\n");
@@ -131,6 +140,7 @@ impl Shell {
             .unwrap();
         fs::write(home.path().join("items.csv"), items()).unwrap();
         fs::write(home.path().join("log.csv"), log()).unwrap();
+        fs::write(home.path().join("triplets.csv"), triplets()).unwrap();
         let shell = Self { home, service: None };
         assert!(shell.bash("gzip log.csv").status().unwrap().success());
         shell

@@ -1,4 +1,4 @@
-//! Guesses which columns of a product file or a search log mean what. Takes a path and the options, gives a [`Guess`] that
+//! Guesses which columns of a product file, a search log or a file of training pairs mean what. Takes a path and the options, gives a [`Guess`] that
 //! can be shown before anything is imported, and used to read the rows. Looks at the names of the columns first, then at
 //! their values. Never imports: what is not clear is an error that lists the columns.
 
@@ -7,6 +7,7 @@ mod header;
 mod items;
 mod log;
 mod names;
+mod pairs;
 mod profile;
 mod sample;
 mod show;
@@ -27,8 +28,8 @@ use super::rows::{ColumnPlace, FileKind, RowFormat};
 use super::times::DayOrderVotes;
 use souk_io::error::{Error, Result};
 
-/// Fields that a product file or a log must have.
-const NEEDED: [&str; 4] = ["id", "title", "query", "item"];
+/// Fields that a product file, a log or a file of pairs must have.
+const NEEDED: [&str; 5] = ["id", "title", "query", "item", "positive"];
 
 /// How sure a guess is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -191,6 +192,11 @@ impl Guess {
 /// Guesses the columns of product files.
 pub fn item_guesses(files: &[PathBuf], options: &ReadOptions) -> Result<Guesses> {
     guesses(files, options, &|sample| items::guess(sample, options))
+}
+
+/// Guesses the columns of files of training pairs.
+pub fn pair_guesses(files: &[PathBuf], options: &ReadOptions) -> Result<Guesses> {
+    guesses(files, options, &|sample| pairs::guess(sample, options))
 }
 
 /// Guesses the columns of log files.

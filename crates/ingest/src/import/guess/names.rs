@@ -122,6 +122,20 @@ pub const LOG_FIELDS: [FieldNames; 11] = [
     FieldNames { field: "purchase", names: "purchased ispurchase ispurchased purchase bought ordered", words: "" },
 ];
 
+pub const PAIR_FIELDS: [FieldNames; 3] = [
+    FieldNames {
+        field: "query",
+        names: "query anchor question searchterm searchquery search sentence1 input",
+        words: "",
+    },
+    FieldNames {
+        field: "positive",
+        names: "positive positives pos item product title text document doc passage answer response context sentence2",
+        words: "",
+    },
+    FieldNames { field: "negative", names: "negative negatives neg hardnegative hardnegatives", words: "" },
+];
+
 /// Letters and digits of a name, in lower case.
 pub fn normal(name: &str) -> String {
     name.chars().filter(|letter| letter.is_alphanumeric()).flat_map(char::to_lowercase).collect()
@@ -146,13 +160,18 @@ pub fn words(name: &str) -> Vec<String> {
 
 /// Place of a field in lists; fields of the user's own come last.
 pub fn place(field: &str) -> usize {
-    ITEM_FIELDS.iter().chain(&LOG_FIELDS).position(|names| names.field == field).unwrap_or(usize::MAX)
+    ITEM_FIELDS
+        .iter()
+        .chain(&LOG_FIELDS)
+        .chain(&PAIR_FIELDS)
+        .position(|names| names.field == field)
+        .unwrap_or(usize::MAX)
 }
 
 /// Whether some field has a column of this name.
 pub fn is_known(name: &str) -> bool {
     let name = normal(name);
-    ITEM_FIELDS.iter().chain(&LOG_FIELDS).any(|field| field.all_names().any(|known| known == name))
+    ITEM_FIELDS.iter().chain(&LOG_FIELDS).chain(&PAIR_FIELDS).any(|field| field.all_names().any(|known| known == name))
 }
 
 #[cfg(test)]
@@ -172,7 +191,7 @@ mod tests {
 
     #[test]
     fn all_names_are_in_normal_form_and_unique_within_a_field() {
-        for field in ITEM_FIELDS.iter().chain(&LOG_FIELDS) {
+        for field in ITEM_FIELDS.iter().chain(&LOG_FIELDS).chain(&PAIR_FIELDS) {
             let mut seen = std::collections::HashSet::new();
             for name in field.all_names() {
                 assert!(name == normal(name) && !name.is_empty(), "{}: {name}", field.field);

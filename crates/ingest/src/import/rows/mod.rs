@@ -125,6 +125,17 @@ impl Row {
         }
     }
 
+    /// Texts of a column: those of a list one by one.
+    pub fn texts(&self, column: &ColumnPlace) -> Vec<Cow<'_, str>> {
+        match self {
+            Self::Object(row) => match row.object.get(&column.name) {
+                Some(Value::Array(values)) => values.iter().map(value_text).collect(),
+                _ => vec![self.text(column)],
+            },
+            Self::Cells(_) => vec![self.text(column)],
+        }
+    }
+
     /// Keys of an object.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         let object = match self {
