@@ -7,7 +7,7 @@ use serde_json::Value;
 use souk_io::error::{Error, Result};
 
 /// Settings that do not change what is computed.
-const PLACE: [&str; 16] = [
+const PLACE: [&str; 17] = [
     "model.device",
     "model.threads",
     "collective",
@@ -15,6 +15,7 @@ const PLACE: [&str; 16] = [
     "train.chunk_tokens",
     "train.keep_tokens",
     "train.tensorboard",
+    "train.mlflow",
     "train.checkpoint_steps",
     "train.keep_checkpoints",
     "judge.url",
@@ -97,7 +98,7 @@ pub fn without_place(config: &Value) -> Value {
 }
 
 /// Every value by its dotted name.
-fn flat(value: &Value) -> Vec<(String, Value)> {
+pub fn flat(value: &Value) -> Vec<(String, Value)> {
     let Some(table) = value.as_object() else { return vec![(String::new(), value.clone())] };
     let named = |(name, below): (&String, &Value)| {
         let name = name.clone();

@@ -215,12 +215,16 @@ impl Run {
                 self.checkpoint(num_steps)?;
             }
         }
+        if let Some(log) = log {
+            log.finish(self.is_finished(num_steps));
+        }
         self.finish(num_steps, loss)
     }
 
     /// The logs of the steps and the evaluations that are to be kept.
     fn open_log(&self) -> Result<StepLog> {
-        let mut log = StepLog::open(&self.out, self.done.steps, self.stage.settings.tensorboard)?;
+        let Stage { settings, config, .. } = &self.stage;
+        let mut log = StepLog::open(&self.out, self.done.steps, settings, config)?;
         if let Some(evaluator) = &self.evaluator {
             log.open_evaluations(evaluator.state.as_ref().map(|state| state.last))?;
         }

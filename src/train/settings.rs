@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::evaluate_settings::EvaluateSettings;
+use super::mlflow::MlflowSettings;
 use super::writer::WriterSettings;
 use crate::objective::Needs;
 use souk_ingest::dataset::{PairSource, TrainingSplit};
@@ -61,6 +62,9 @@ pub struct TrainSettings {
     pub evaluate: Option<EvaluateSettings>,
     /// Writes TensorBoard event files beside `steps.jsonl`, with its numbers.
     pub tensorboard: bool,
+    /// Sends the numbers of `steps.jsonl` and the evaluations to an MLflow server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mlflow: Option<MlflowSettings>,
     /// Steps between checkpoints. There is always one at the end.
     pub checkpoint_steps: u64,
     /// Number of checkpoints to keep.
@@ -98,6 +102,7 @@ impl Default for TrainSettings {
             skip_diverged: 0,
             evaluate: None,
             tensorboard: false,
+            mlflow: None,
             checkpoint_steps: 200,
             keep_checkpoints: 2,
         }
