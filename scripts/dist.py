@@ -4,9 +4,9 @@
 
 folder   souk-VERSION-linux-ARCH/: programs, libtorch, configs, licences, and a bill of materials
 tarball  that folder, packed
-wheel    programs, configs and the Python client for pip; libtorch comes from the package torch
+wheel    programs, configs and the Python package for pip; libtorch comes from the package torch
 
---programs has `souk` and `souk-engine`, --torch the folders torch/ and nvidia/ that scripts/setup.sh made. The same input gives the
+--programs has `souk`, `souk-engine` and `libsouk_python.so`, --torch the folders torch/ and nvidia/ that scripts/setup.sh made. The same input gives the
 same bytes.
 """
 
@@ -21,11 +21,13 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tempfile
 import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = ["souk", "souk-engine"]
+MODULE = "libsouk_python.so"
 LICENCES = ["LICENSE-APACHE", "LICENSE-MIT"]
 FEATURES = "souk/full,souk-cli/full,souk-search/full"
 # what `souk-engine` loads of CUDA even on a CPU
@@ -42,7 +44,7 @@ def main():
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--level", type=int, default=6, help="level of compression")
     options = parser.parse_args()
-    for program in PROGRAMS:
+    for program in [*PROGRAMS, MODULE]:
         if not (options.programs / program).exists():
             sys.exit(f"error: {options.programs / program} is missing; run scripts/dist.sh, which builds it")
     options.out.mkdir(parents=True, exist_ok=True)
@@ -66,8 +68,8 @@ def make_folder(options):
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "bin").mkdir(parents=True)
     for program in PROGRAMS:
-        # keeps the names of functions, which backtraces show
-        subprocess.run(["strip", "--strip-debug", "-o", folder / "bin" / program, options.programs / program], check=True)
+        (folder / "bin" / program).write_bytes(stripped(options.programs / program))
+        (folder / "bin" / program).chmod(0o755)
     for pattern in LIBTORCH:
         files = sorted(options.torch.glob(pattern))
         if not files:
@@ -81,6 +83,13 @@ def make_folder(options):
         shutil.copy2(ROOT / name, folder)
     (folder / "sbom.cdx.json").write_text(json.dumps(bill_of_materials(), indent=1) + "\n")
     return folder
+
+
+def stripped(program):
+    """Content without debug symbols, but with the names of functions, which backtraces show."""
+    with tempfile.NamedTemporaryFile() as file:
+        subprocess.run(["strip", "--strip-debug", "-o", file.name, program], check=True)
+        return Path(file.name).read_bytes()
 
 
 def make_tarball(folder, level):
@@ -99,7 +108,7 @@ def make_tarball(folder, level):
 
 def make_wheel(folder, options):
     name = f"souk-{version()}"
-    tag = f"py3-none-manylinux_{glibc(options.programs)}_{platform.machine()}"
+    tag = f"cp310-abi3-manylinux_{glibc(options.programs)}_{platform.machine()}"
     info = f"{name}.dist-info"
     files = {f"{name}.data/scripts/{program}": (folder / "bin" / program).read_bytes() for program in PROGRAMS}
     for config in sorted((folder / "configs").glob("*.toml")):
@@ -109,6 +118,7 @@ def make_wheel(folder, options):
     files[f"{info}/sboms/souk.cdx.json"] = (folder / "sbom.cdx.json").read_bytes()
     for module in sorted([*(ROOT / "python/souk").glob("*.py"), ROOT / "python/souk/py.typed"]):
         files[f"souk/{module.name}"] = module.read_bytes()
+    files["souk/_native.abi3.so"] = stripped(options.programs / MODULE)
     files[f"{info}/METADATA"] = metadata().encode()
     files[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: souk\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     record = "".join(f"{path},sha256={record_hash(content)},{len(content)}\n" for path, content in files.items())
@@ -134,6 +144,7 @@ License-File: LICENSE-APACHE
 License-File: LICENSE-MIT
 Requires-Python: >=3.10
 Requires-Dist: torch=={torch_version()}
+Requires-Dist: numpy>=1.26
 Requires-Dist: httpx>=0.27; extra == "client"
 Provides-Extra: client
 Description-Content-Type: text/markdown
@@ -149,7 +160,7 @@ def bill_of_materials():
     graph = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
     packages = {package["id"]: package for package in graph["packages"]}
     nodes = {node["id"]: node for node in graph["resolve"]["nodes"]}
-    linked = [id for id, package in packages.items() if package["name"] in ("souk-cli", "souk-launcher")]
+    linked = [id for id, package in packages.items() if package["name"] in ("souk-cli", "souk-launcher", "souk-python")]
     for id in linked:
         for dependency in nodes[id]["deps"]:
             used = any(kind["kind"] is None for kind in dependency["dep_kinds"])
@@ -194,7 +205,7 @@ def purl(package):
 def glibc(programs):
     """Newest version of glibc that the programs need, as `2_34`."""
     versions = set()
-    for program in PROGRAMS:
+    for program in [*PROGRAMS, MODULE]:
         symbols = subprocess.run(["objdump", "-T", programs / program], check=True, capture_output=True, text=True).stdout
         versions |= {tuple(map(int, found)) for found in re.findall(r"GLIBC_(\d+)\.(\d+)", symbols)}
     return "%d_%d" % max(versions)

@@ -12,5 +12,5 @@ for tool in strip objdump; do
 done
 scripts/setup.sh
 [ -d "$OWN_TORCH" ] || fail "$OWN_TORCH is missing" "Unset LIBTORCH and LIBTORCH_USE_PYTORCH, so that setup downloads it."
-cargo build --locked --release --workspace --bins --features souk/full,souk-cli/full,souk-search/full
+cargo build --locked --release --workspace --bins --lib --features souk/full,souk-cli/full,souk-search/full
 python3 scripts/dist.py --programs "$(programs)" --torch "${OWN_TORCH%/*}" --out "${DIST:-target/dist}" "$@"

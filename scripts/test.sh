@@ -42,7 +42,11 @@ scripts/services.sh up "$services" >/dev/null
 . "$services/env"
 
 # All tests run with Milvus: a separate run would compile the library and most dependencies a second time.
-[ $# -gt 0 ] || set -- --workspace --features souk/full,souk-cli/full,souk-search/full
+if [ $# -eq 0 ]; then
+    set -- --workspace --features souk/full,souk-cli/full,souk-search/full
+    # the Python module, which cargo test does not build
+    cargo build --release --lib "$@"
+fi
 status=0
 cargo test --release --no-fail-fast "$@" 2>&1 | tee "$work/log" || status=$?
 

@@ -1,6 +1,6 @@
 //! Souk's C++ shim and low-level code: transformers on packed tokens on the CPU, for inference and training; libtorch
 //! features for training (collectives, fused AdamW, autocast); loading of CUDA; memory-mapped files; vector products for
-//! graph search; quotes in JSON; thread priority; jemalloc; immediate exit.
+//! graph search; quotes in JSON; thread priority; immediate exit.
 //!
 //! Takes and returns `tch` tensors. Packed means that a batch's texts are concatenated without padding (`x` is `[T, D]`), and
 //! `starts` holds their offsets: `[0, l0, l0 + l1, ..., T]`. A row of a result depends on its own text only. Attention and
@@ -17,7 +17,6 @@ mod ffi;
 mod leave;
 mod linear;
 mod mapping;
-mod memory;
 mod priority;
 mod products;
 mod quotes;

@@ -13,7 +13,12 @@ fn crates() -> Vec<(String, String)> {
         let entries = fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().file_name());
         entries.map(|name| name.into_string().unwrap()).map(|name| (name.clone(), format!("{folder}/{name}"))).collect()
     };
-    let single = [("souk", "src"), ("native", "native"), ("native-kafka", "native/kafka")];
+    let single = [
+        ("souk", "src"),
+        ("native", "native"),
+        ("native-allocator", "native/allocator"),
+        ("native-kafka", "native/kafka"),
+    ];
     let single = single.map(|(name, folder)| (name.to_owned(), folder.to_owned()));
     [inside("crates"), inside("services"), single.to_vec()].concat()
 }

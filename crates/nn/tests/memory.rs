@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test stops at the first error")]
 #![cfg(target_os = "linux")]
 
+use souk_native_allocator as _;
 use souk_nn::encoder::{Overrides, Reader};
 
 const MODELS: usize = 24;

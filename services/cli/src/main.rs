@@ -44,6 +44,7 @@ use std::process::ExitCode;
 
 use clap::{Args, FromArgMatches, Parser, Subcommand};
 use souk::config::{Change, Config};
+use souk_native_allocator as _;
 
 #[derive(Parser)]
 #[command(name = "souk", about = "Train, evaluate and serve dense retrieval for product search", long_about = None)]

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use souk::config::{Change, Config};
+use souk_native_allocator as _;
 
 /// Serve relevance judgements: POST /score, /rerank, /v1/rerank
 #[derive(Parser)]

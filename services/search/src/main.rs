@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use souk::config::{Change, Config};
+use souk_native_allocator as _;
 
 /// Serve a shop's search: POST /search, /embed, /v1/embeddings; the console at /
 #[derive(Parser)]

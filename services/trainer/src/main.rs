@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 use souk::config::{Change, Config};
+use souk_native_allocator as _;
 
 /// Train continuously on a shop's search log, and offer better models to the search service
 #[derive(Parser)]

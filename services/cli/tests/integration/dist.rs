@@ -120,8 +120,11 @@ impl Drop for Shop {
 #[test]
 fn the_tarball_and_the_wheel_embed_serve_and_search_in_a_clean_place() {
     let launcher = Path::new(env!("CARGO_BIN_EXE_souk-engine")).with_file_name("souk");
-    let Some(libtorch) = libtorch().filter(|_| launcher.exists() && cfg!(target_arch = "x86_64")) else {
-        return skip("the_tarball_and_the_wheel", "needs `souk` beside `souk-engine`, and libtorch by `make setup`");
+    let module = launcher.with_file_name("libsouk_python.so");
+    let has_all = launcher.exists() && module.exists() && cfg!(target_arch = "x86_64");
+    let Some(libtorch) = libtorch().filter(|_| has_all) else {
+        let problem = "needs `souk` and libsouk_python.so beside `souk-engine`, and libtorch: run `make test`";
+        return skip("the_tarball_and_the_wheel", problem);
     };
     let place = tempfile::tempdir().unwrap();
     let folder = |name: &str| {
@@ -140,6 +143,7 @@ fn the_tarball_and_the_wheel_embed_serve_and_search_in_a_clean_place() {
 
     let vectors = [&archive, &env].map(|prefix| embed(&prefix.join("bin/souk"), &home));
     assert_eq!((vectors[0].len(), &vectors[0]), (384, &vectors[1]));
+    encode_in_python(&env, &home);
     for prefix in [&archive, &env] {
         let shop = Shop::start(&prefix.join("bin/souk"), &folder(if *prefix == env { "b" } else { "a" }));
         let hits = shop.search("cordless drill");
@@ -151,9 +155,20 @@ fn the_tarball_and_the_wheel_embed_serve_and_search_in_a_clean_place() {
     let needs = "import importlib.metadata as m; print(m.requires('souk'), m.metadata('souk')['Name'])";
     assert_eq!(
         run_ok(Command::new(env.join("bin/python")).args(["-c", needs])).trim(),
-        "['torch==2.11.0', 'httpx>=0.27; extra == \"client\"'] souk"
+        "['torch==2.11.0', 'numpy>=1.26', 'httpx>=0.27; extra == \"client\"'] souk"
     );
     check_bill_of_materials(&archive);
+}
+
+/// The wheel's `souk.Encoder`, with the numpy of another environment.
+fn encode_in_python(env: &Path, home: &Path) {
+    let requirements = "services/search/tests/clients/requirements.txt";
+    let with_numpy = run_ok(Command::new(repository().join("scripts/python.sh")).arg(requirements));
+    let print = "import sysconfig; print(sysconfig.get_path('purelib'))";
+    let packages = run_ok(Command::new(with_numpy.trim()).args(["-c", print]));
+    let mut script = bare(&env.join("bin/python"), home);
+    script.arg("-B").arg(repository().join("services/python/tests/encode.py"));
+    run_ok(script.arg(repository().join("tests/golden")).env("PYTHONPATH", packages.trim()));
 }
 
 /// Every crate of the programs is in it, with its version and checksum; tests' crates are not.

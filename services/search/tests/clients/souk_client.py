@@ -424,6 +424,9 @@ def prove_page(client: souk.Client, base: str, key: str) -> None:
         want(name in "".join(blocks), f"no block of docs/python.md names {name}")
     names: Json = {}
     for number, block in enumerate(blocks, 1):
+        if "souk.Encoder(" in block:
+            # services/python/tests/encode.py runs it, in the wheel
+            continue
         print(f"docs/python.md, block {number}:")
         code = block.replace(PAGE_MODEL, repr(path)).replace(PAGE_VERSION, repr(second))
         exec(compile(code, f"docs/python.md, block {number}", "exec"), names)

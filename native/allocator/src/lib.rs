@@ -1,6 +1,9 @@
 //! jemalloc for Rust and libtorch. With glibc's allocator, tensors of varying sizes fragment the heap, and a long-running
 //! trainer grows for months (`docs/reliability.md`). A background thread of jemalloc returns memory that has been free for ten
 //! seconds.
+//!
+//! A program links this crate with `use souk_native_allocator as _;`. Libraries do not, because a process of another language, such
+//! as Python, has an allocator already.
 
 use std::ffi::c_char;
 use tikv_jemallocator::Jemalloc;
