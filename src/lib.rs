@@ -27,7 +27,7 @@ pub use souk_market as market;
 pub use souk_nn::{backbone, collective, encoder, optimizer, worker};
 pub use souk_report as report;
 pub use souk_reward as reward;
-pub use souk_serving::{index, indexing, search, vector_export};
+pub use souk_serving::{index, indexing, map, search, vector_export};
 pub use souk_store as store;
 
 /// The libtorch this process really loaded.

@@ -271,6 +271,7 @@ mod tests {
     use super::*;
     use crate::config::{Change, StageSettings, TrainerSettings};
     use serde_json::json;
+    use souk_io::address::Address;
     use souk_lexical::Hybrid;
     use souk_serving::search::{Rerank, SearchSettings};
 
@@ -340,7 +341,8 @@ mod tests {
 
     fn assert_search_settings_are_marked(schema: &Value) {
         let mut new = SearchSettings { promote_unmeasured: true, max_behind_seconds: 1, ..Default::default() };
-        (new.hybrid, new.rerank, new.training) = (Hybrid::Enabled(true), Rerank::Enabled(false), Some("run".into()));
+        (new.hybrid, new.rerank) = (Hybrid::Enabled(true), Rerank::Enabled(false));
+        (new.training, new.training_key_env) = (Some(Address::new("run")), Some("KEY".into()));
         new.experiments.push(
             serde_json::from_value(json!({"name": "a", "type": "ab", "left": "dense", "right": "hybrid"})).unwrap(),
         );

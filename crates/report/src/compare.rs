@@ -1,7 +1,7 @@
 //! Compares two runs on the same queries, by metric and slice, with intervals and paired tests. Runs on different queries or
 //! data are errors that name the differences.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::metrics::{SHOWN, names};
 use super::run::{EvaluationRun, SEED};
@@ -22,7 +22,7 @@ pub struct PairComparison {
     pub rows: Vec<ComparisonRow>,
 }
 
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ComparisonRow {
     pub slice: String,
     pub num_queries: usize,
@@ -35,7 +35,7 @@ pub struct ComparisonRow {
 }
 
 /// The probabilities after Holm's correction for all rows of the comparison.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CorrectedPValues {
     pub p_t: f64,
     pub p_randomised: f64,

@@ -86,7 +86,7 @@ pub struct GateInput<'a> {
 }
 
 /// Outcome of the gate.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GateVerdict {
     pub passed: bool,
     /// Reasons against promotion; empty if it passed.

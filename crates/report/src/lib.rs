@@ -2,7 +2,7 @@
 //! paired tests. The same input gives the same output, byte for byte.
 //!
 //! `task` is the queries and judgements of a split, `engine` retrieves, `measure` evaluates, `metrics` defines the metrics and
-//! `significance` the statistics. A `run` is the result, `compare` compares runs, `gate` decides on promotions, `page`,
+//! `significance` the statistics. A `run` is the result, `compare` compares runs, `query_changes` lists the queries that changed most, `gate` decides on promotions, `page`,
 //! `compare_page` and `experiment_page` are the reports, and `relevance` is the report on a relevance model's calibration.
 
 mod compare;
@@ -16,6 +16,7 @@ mod measure;
 mod metrics;
 mod page;
 mod plots;
+mod query_changes;
 mod relevance;
 mod run;
 mod run_file;
@@ -35,6 +36,7 @@ pub use metrics::{
     DEPTH, DETAILS, HitGrades, NDCG, NUM_METRICS, QueryGrades, SHOWN, TOP, Values, WIDE, means, measure, names,
 };
 pub use page::ReportPage;
+pub use query_changes::{QueryChange, QueryChanges};
 pub use relevance::relevance_page;
 pub use run::{EvaluationRun, MetricSummary, Metrics, OVERALL, QueryRow, RunSettings, Slice, TopHit};
 pub use run_file::{RunLine, RunWriter, read_qrels, read_run, write_qrels};

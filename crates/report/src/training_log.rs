@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use souk_io::error::{Error, Result};
 
@@ -30,7 +30,7 @@ struct Step {
 }
 
 /// Curves over steps: (step, value).
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TrainingLog {
     pub loss: Vec<(f64, f64)>,
     pub learning_rate: Vec<(f64, f64)>,

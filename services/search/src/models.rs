@@ -9,7 +9,6 @@ use axum::extract::{Path, Request, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use souk::report::TrainingLog;
 use souk::store::{NewVersion, ServedVersion, Version, VersionState};
 use souk_http::{Fault, json_body, read, read_optional};
 use tokio::time::timeout;
@@ -21,13 +20,11 @@ use crate::limits::{MAX_NAME, is_longer};
 use crate::registry::VersionEntry;
 use crate::shapes::{
     BuildingShape, EmptyBody, ErrorResponses, GenerationShape, ModelsAnswer, PromoteAnswer, RegisterRequest,
-    ReportShape, RollBackRequest, ServedShape, TrainingAnswer, VersionShape,
+    ReportShape, RollBackRequest, ServedShape, VersionShape,
 };
 
 /// A promotion that takes longer continues in the background, answered with 202.
 const INLINE_WAIT: Duration = Duration::from_secs(2);
-/// Maximum points of a curve; a screen shows no more.
-const MAX_POINTS: usize = 1500;
 
 /// List versions, their evaluation and which is served
 #[utoipa::path(get, path = "/models", tag = "models", operation_id = "list_models",
@@ -229,26 +226,4 @@ async fn promote_answer(
     }
     let served = served(service).await?.map(|(served, _)| served_shape(served));
     Ok(json_body(&PromoteAnswer { served, building: None }))
-}
-
-/// Get the curves of the running training
-#[utoipa::path(get, path = "/training", tag = "models",
-    responses((status = 200, body = TrainingAnswer), ErrorResponses), security(("key" = [])))]
-pub async fn training(State(service): State<Arc<SearchService>>) -> Result<Response, Fault> {
-    let Some(folder) = service.settings().training.clone() else { return Ok(json_body(&TrainingAnswer { log: None })) };
-    let ended = |e| souk::Error::device("cannot read the training log").because(e);
-    let log = tokio::task::spawn_blocking(move || TrainingLog::load(&folder)).await.map_err(ended)??;
-    let log = log.map(|log| {
-        let log = log.thinned(MAX_POINTS);
-        [
-            ("loss", json!(log.loss)),
-            ("learning_rate", json!(log.learning_rate)),
-            ("reward", json!(log.reward)),
-            ("levels", json!(log.levels)),
-            ("kl", json!(log.kl)),
-            ("entropy", json!(log.entropy)),
-        ]
-        .into()
-    });
-    Ok(json_body(&TrainingAnswer { log }))
 }

@@ -20,7 +20,7 @@ use utoipa_axum::routes;
 use crate::openapi::{ApiDocument, document};
 use crate::repeats::answer_repeats;
 use crate::shapes::{ErrorResponses, ReadyAnswer};
-use crate::{SearchService, about, console, embedding, events, hits, items, models, voting};
+use crate::{SearchService, about, catalogue_map, console, embedding, events, hits, items, learning, models, voting};
 
 const NO_ROUTE: &str = "no such route: GET /openapi.json lists the routes";
 /// Timeout of encoding one word and searching; a slower model is broken. The probes of docker/kubernetes/ wait longer.
@@ -48,7 +48,10 @@ pub fn router(service: Arc<SearchService>) -> Router {
         .routes(routes!(items::get))
         .routes(routes!(items::list))
         .routes(routes!(models::list))
-        .routes(routes!(models::training))
+        .routes(routes!(learning::training))
+        .routes(routes!(learning::rounds))
+        .routes(routes!(learning::round))
+        .routes(routes!(catalogue_map::map))
         .route_layer(admits(Role::Search));
     let writing = OpenApiRouter::new()
         .routes(routes!(items::put))

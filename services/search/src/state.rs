@@ -11,6 +11,7 @@ use souk_http::{Fault, Front, FrontLimits, Keys, Probe};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::catalogue_map::MapCache;
 use crate::events::EventWriter;
 use crate::registry::ModelRegistry;
 
@@ -24,6 +25,7 @@ pub struct SearchService {
     pub serving: Arc<ServingState>,
     pub registry: Arc<ModelRegistry>,
     pub event_writer: EventWriter,
+    pub map: MapCache,
     /// A permit per write in progress. A write whose caller has left keeps its permit.
     pub writes: Arc<Semaphore>,
     /// Whether the ledger answers, or why a search would fail.
@@ -49,6 +51,7 @@ impl SearchService {
             serving,
             registry,
             event_writer,
+            map: MapCache::default(),
             probe: Probe::default(),
             recent: Mutex::default(),
         }

@@ -5,7 +5,7 @@
 //! `round_catalogue` gives each round the items as they are when it begins,
 //! `newest_days` judges the log for the gate, `measure` compares a candidate with the served model, `exposure` finds sellers whose
 //! share of the hits has grown, `drift` compares new examples with older ones, and `registry` writes to the ledger.
-//! `watchdog` raises alarms, `status` holds what `routes` shows, and `serve` is the process. `rounds` defines when a round begins
+//! `watchdog` raises alarms, `status` and `round_details` hold what `routes` shows, and `serve` is the process. `rounds` defines when a round begins
 //! and records it; the gate itself is in `souk::report`.
 
 mod drift;
@@ -16,6 +16,7 @@ mod newest_days;
 mod ranks;
 mod registry;
 mod round_catalogue;
+mod round_details;
 mod round_loop;
 mod rounds;
 mod routes;

@@ -1,7 +1,7 @@
 //! Compares a candidate with the served model: both answer all queries of the judged splits as they are served (`search.hybrid`),
 //! and the gate decides. Measurements are cached by model and reused while the settings are the same.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use souk::encoder::{EncoderWorker, encode};
 use souk::item_text::ItemText;
 use souk::lexical::{Lexical, ModelFusion};
 use souk::report::{
-    Engine, EvaluationRun, GateInput, GateVerdict, Measurement, RUN, ReportPage, RunComparison, RunSettings, Task,
+    Engine, EvaluationRun, GateInput, Measurement, QueryChanges, RUN, ReportPage, RunComparison, RunSettings, Task,
     TrainingLog, pipeline_of,
 };
 use souk::reward::RewardSource;
@@ -30,7 +30,9 @@ use crate::signals::Signals;
 pub const BASE: &str = "base";
 
 const MEASURED: &str = "measured";
-const GATE: &str = "gate.json";
+/// Verdict of each split, and what changed for its queries.
+pub const GATE: &str = "gate.json";
+pub const CHANGES: &str = "changes.json";
 /// Queries whose vectors are compared between rounds.
 const CANARIES: usize = 256;
 
@@ -85,7 +87,7 @@ impl Evaluator<'_> {
         Ok(MeasuredModel { name: name.into(), path: path.into(), fingerprint, item_text })
     }
 
-    /// Applies the gate to a candidate. Writes HTML reports and `gate.json` to `place`.
+    /// Applies the gate to a candidate. Writes HTML reports, `gate.json` and `changes.json` to `place`.
     pub fn gate(
         &self,
         served: &MeasuredModel,
@@ -94,7 +96,7 @@ impl Evaluator<'_> {
         place: &Path,
     ) -> Result<GateDecision> {
         let gate = &self.config.trainer.gate;
-        let (mut reasons, mut verdicts) = (Vec::new(), serde_json::Map::new());
+        let (mut reasons, mut verdicts, mut changes) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         let (mut reports, mut served_reports) = (Vec::new(), Vec::new());
         let mut moved: Option<f64> = None;
         for judged in judged {
@@ -124,11 +126,13 @@ impl Evaluator<'_> {
                     metrics.map_err(|e| Error::input("cannot write metrics as JSON").because(e))?,
                 ));
             }
-            verdicts.insert(split.clone(), verdict_json(&verdict));
+            verdicts.insert(split.clone(), verdict);
+            changes.insert(split.clone(), QueryChanges::of(&before, &after));
         }
         if let Some(drift) = moved {
             TRAINER.drift.with_label_values(&["vectors"]).set(drift);
         }
+        write_json_atomic(&place.join(CHANGES), &changes)?;
         write_json_atomic(&place.join(GATE), &verdicts)?;
         Ok(GateDecision { passed: reasons.is_empty(), reasons, reports, served_reports, drift: moved })
     }
@@ -253,13 +257,6 @@ fn drift(old: &[Vec<f32>], new: &[Vec<f32>]) -> Option<f64> {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let distance = |(a, b): (&Vec<f32>, &Vec<f32>)| 1.0 - dot(a, b) / (dot(a, a) * dot(b, b)).sqrt();
     Some(old.iter().zip(new).map(distance).sum::<f64>() / old.len() as f64)
-}
-
-/// Entry of `gate.json`.
-fn verdict_json(verdict: &GateVerdict) -> Value {
-    serde_json::json!({
-        "passed": verdict.passed, "reasons": verdict.reasons, "drift": verdict.drift, "rows": verdict.rows,
-    })
 }
 
 #[cfg(test)]

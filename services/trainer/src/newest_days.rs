@@ -5,12 +5,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::sync::Arc;
 
-use souk::atomic_dir::AtomicDir;
+use souk::atomic_dir::{AtomicDir, write_json_atomic};
 use souk::beir::DataFolder;
 use souk::config::{Config, LogConfig};
 use souk::dataset::position_before;
 use souk::held_out::HELD_OUT;
-use souk::judgements::{JudgedLog, JudgementSource, Splits};
+use souk::judgements::{JudgedLog, JudgementSource, Splits, UnclickedQuery};
 use souk::log::{Lane, OnGap};
 use souk::{Error, Result, time};
 
@@ -19,6 +19,9 @@ use crate::measure::JudgedSplit;
 const DAY_MILLIS: f64 = 86_400_000.0;
 /// Data folder in a round's folder.
 const FOLDER: &str = "newest-days";
+/// Queries without clicks, in a round's folder.
+pub const UNCLICKED: &str = "unclicked.json";
+const MAX_UNCLICKED: usize = 100;
 
 pub struct NewestDays<'a> {
     pub config: &'a Config,
@@ -35,7 +38,8 @@ impl NewestDays<'_> {
         let (out, split) = (round.join(FOLDER), self.split());
         if !out.join(HELD_OUT).exists() {
             let folder = AtomicDir::new(&out)?;
-            self.derive(&folder.staging, &split)?;
+            let unclicked = self.derive(&folder.staging, &split)?;
+            write_json_atomic(&round.join(UNCLICKED), &unclicked)?;
             folder.finish()?;
         }
         Ok(JudgedSplit { data: DataFolder::open(&out)?, split })
@@ -46,7 +50,8 @@ impl NewestDays<'_> {
         format!("log-{}", time::format(self.from).chars().filter(|letter| *letter != ':').take(15).collect::<String>())
     }
 
-    fn derive(&self, folder: &Path, split: &str) -> Result<()> {
+    /// Writes the judgements. Returns the queries without clicks.
+    fn derive(&self, folder: &Path, split: &str) -> Result<Vec<UnclickedQuery>> {
         let corpus = self.data.corpus();
         let corpus = corpus.canonicalize().map_err(Error::store(&corpus, "find it"))?;
         let link = folder.join(corpus.file_name().unwrap_or_default());
@@ -64,10 +69,11 @@ impl NewestDays<'_> {
             strength: &self.config.ingest.strength,
             splits: Splits::Since { time: self.from, name: split },
         };
-        let report = JudgedLog::read(source, &self.config.judgements, &mut |_| ())?.write()?;
+        let judged = JudgedLog::read(source, &self.config.judgements, &mut |_| ())?;
+        let report = judged.write()?;
         let written = &report.splits[split];
         tracing::info!(split, from = written.from, to = written.to, queries = written.queries, "judged the log");
-        Ok(())
+        Ok(judged.unclicked(MAX_UNCLICKED))
     }
 }
 

@@ -147,7 +147,8 @@ impl Threads {
         let limits = FrontLimits { max_requests: MAX_REQUESTS, max_bytes: 1 << 16, body_seconds: 10 };
         let front = Front::new(keys, limits, &TRAINER_REQUESTS);
         let (probe, served) = (Probe::default(), Probe::default());
-        let state = AppState { front: Arc::new(front), status, registry, probe, served };
+        let state =
+            AppState { front: Arc::new(front), status, registry, probe, served, folder: config.trainer.state.clone() };
         Ok((Self { signals, running }, Arc::new(state)))
     }
 

@@ -27,6 +27,7 @@ pub use self::folder::{JudgementReport, SplitReport};
 pub use self::position_bias::PositionBias;
 pub use self::quality::ItemQuality;
 pub use self::searches::LogCounts;
+pub use self::slices::UnclickedQuery;
 
 /// Settings of judgements from the log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -159,6 +160,12 @@ impl<'a> JudgedLog<'a> {
     /// Writes `qrels/SPLIT.tsv`, `queries.jsonl`, `slices.tsv` and `judgements.json` into the data folder.
     pub fn write(&self) -> Result<JudgementReport> {
         folder::write(&self.source, self.settings, &self.derived)
+    }
+
+    /// The most frequent queries of the held-out days after which nobody chose an item, at most `num`.
+    pub fn unclicked(&self, num: usize) -> Vec<UnclickedQuery> {
+        let folder::Derived { log, periods, slices, .. } = &self.derived;
+        slices::unclicked(log, periods, slices, num)
     }
 
     /// Quality of the items that have evidence, from the log's time before the held-out days.

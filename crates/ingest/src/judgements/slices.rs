@@ -8,6 +8,10 @@
 //! | `torso` | the next third |
 //! | `tail` | the rest |
 
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+
 use super::period::{Period, Periods};
 use super::searches::SearchLog;
 use souk_io::ubi::Action;
@@ -55,6 +59,29 @@ pub fn slices(log: &SearchLog, periods: &Periods) -> Vec<&'static str> {
     slices
 }
 
+/// A query of the held-out days after which nobody chose an item.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnclickedQuery {
+    pub query: String,
+    /// Searches in those days.
+    pub searches: u64,
+}
+
+/// The most frequent queries of the slice `unclicked`, at most `num`.
+pub fn unclicked(log: &SearchLog, periods: &Periods, slices: &[&str], num: usize) -> Vec<UnclickedQuery> {
+    let mut counts: HashMap<usize, u64> = HashMap::new();
+    for search in log.searches.iter().filter(|search| periods.of(search.time) != Period::Train) {
+        let query = search.query as usize;
+        if slices.get(query) == Some(&"unclicked") {
+            *counts.entry(query).or_default() += 1;
+        }
+    }
+    let mut counts: Vec<(usize, u64)> = counts.into_iter().collect();
+    counts.sort_by_key(|(query, searches)| (std::cmp::Reverse(*searches), *query));
+    let named = |(query, searches): (usize, u64)| UnclickedQuery { query: log.queries[query].clone(), searches };
+    counts.into_iter().take(num).map(named).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,9 +102,12 @@ mod tests {
                 searches.push(Search { query, time: *time });
             }
         }
-        let queries = vec![String::new(); 6];
+        let queries = (0..6).map(|at| format!("query {at}")).collect();
         let log = SearchLog { queries, searches, shown, has_impressions: true, counts: LogCounts::default() };
         // of 13 searches, the first query makes 4, so the second is still in the first third
-        assert_eq!(slices(&log, &periods), ["head", "head", "torso", "unclicked", "tail", "new"]);
+        let found = slices(&log, &periods);
+        assert_eq!(found, ["head", "head", "torso", "unclicked", "tail", "new"]);
+        let unclicked = unclicked(&log, &periods, &found, 9);
+        assert_eq!(unclicked, [UnclickedQuery { query: "query 3".into(), searches: 1 }]);
     }
 }

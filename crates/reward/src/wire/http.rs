@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use ureq::http::{HeaderMap, Uri};
-use ureq::{Agent, Proxy};
+use ureq::http::{HeaderMap, Response, StatusCode, Uri};
+use ureq::{Agent, Body, Proxy, RequestBuilder};
 
 use super::{Failure, FailureKind, shown};
 use souk_io::address::Address;
@@ -59,14 +59,34 @@ impl Http {
     }
 
     pub fn post(&self, question: &Value, patience: Duration) -> std::result::Result<Value, Failure> {
-        let config = self.agent.post(&self.url).config();
-        let config = config.timeout_global(Some(patience)).timeout_connect(Some(patience.min(CONNECT)));
-        let mut request = config.build().content_type("application/json");
-        if let Some(key) = &self.key {
-            request = request.header("authorization", format!("Bearer {}", key.secret));
+        let request = self.prepared(self.agent.post(&self.url), patience).content_type("application/json");
+        self.answer(request.send(question.to_string()), patience)
+    }
+
+    /// Fetches a path below the address; none if the server has no such thing.
+    pub fn get(&self, path: &str, patience: Duration) -> std::result::Result<Option<Value>, Failure> {
+        let response = self.prepared(self.agent.get(format!("{}/{path}", self.url)), patience).call();
+        if response.as_ref().is_ok_and(|response| response.status() == StatusCode::NOT_FOUND) {
+            return Ok(None);
         }
+        self.answer(response, patience).map(Some)
+    }
+
+    fn prepared<B>(&self, request: RequestBuilder<B>, patience: Duration) -> RequestBuilder<B> {
+        let config = request.config().timeout_global(Some(patience)).timeout_connect(Some(patience.min(CONNECT)));
+        match &self.key {
+            Some(key) => config.build().header("authorization", format!("Bearer {}", key.secret)),
+            None => config.build(),
+        }
+    }
+
+    fn answer(
+        &self,
+        response: std::result::Result<Response<Body>, ureq::Error>,
+        patience: Duration,
+    ) -> std::result::Result<Value, Failure> {
         let failed = |e: &ureq::Error| failure(e, patience);
-        let mut response = request.send(question.to_string()).map_err(|e| failed(&e))?;
+        let mut response = response.map_err(|e| failed(&e))?;
         let status = response.status().as_u16();
         let limit = if (200..300).contains(&status) { MAX_BYTES } else { MAX_ERROR_BYTES };
         let body = response.body_mut().with_config().limit(limit).read_to_vec();

@@ -236,6 +236,17 @@ impl Live {
         Ok(Page { items, next: (at < end).then(|| at.to_string()) })
     }
 
+    /// Evenly spaced items, as `read_page` counts them.
+    fn read_sample(&self, num: usize) -> Result<Vec<(Item, Vec<f32>)>> {
+        let end = self.snapshot.num_items() + self.state().delta.num_slots();
+        let step = end.div_ceil(num.max(1)).max(1);
+        let mut items = Vec::new();
+        for at in (0..end).step_by(step) {
+            items.extend(self.read_page(Some(&at.to_string()), 1)?.items);
+        }
+        Ok(items)
+    }
+
     /// Items of the snapshot in byte order of ids.
     fn snapshot_order(&self) -> &[u32] {
         self.by_id.get_or_init(|| {
@@ -345,6 +356,10 @@ impl Index for Live {
 
     fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Page> {
         Box::pin(async move { self.read_page(after, limit) })
+    }
+
+    fn sample(&self, num: usize) -> Answer<'_, Vec<(Item, Vec<f32>)>> {
+        Box::pin(async move { self.read_sample(num) })
     }
 
     fn items_after<'a>(&'a self, id: &'a str, limit: usize) -> Answer<'a, Vec<Item>> {

@@ -75,6 +75,11 @@ pub trait Index: Send + Sync {
     /// Page of up to `limit` items with their vectors. An item that changes meanwhile can appear twice.
     fn page<'a>(&'a self, after: Option<&'a str>, limit: usize) -> Answer<'a, Page>;
 
+    /// Up to `num` items from everywhere in the index, with their vectors. By default the first ones.
+    fn sample(&self, num: usize) -> Answer<'_, Vec<(Item, Vec<f32>)>> {
+        Box::pin(async move { Ok(self.page(None, num).await?.items) })
+    }
+
     /// Up to `limit` items after an id, in byte order of ids.
     fn items_after<'a>(&'a self, id: &'a str, limit: usize) -> Answer<'a, Vec<Item>>;
 

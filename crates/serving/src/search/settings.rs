@@ -49,9 +49,13 @@ pub struct SearchSettings {
     /// `{ depth = N }`.
     #[schemars(extend("x-reloaded" = true))]
     pub rerank: Rerank,
-    /// Trainer's folder with steps.jsonl, for the curves in the console.
+    /// Address of the trainer, such as `http://127.0.0.1:8081`, for its rounds and training curves in the console; or a folder with
+    /// steps.jsonl, for the curves alone.
     #[schemars(extend("x-reloaded" = true))]
-    pub training: Option<PathBuf>,
+    pub training: Option<Address>,
+    /// Environment variable that holds a key of the trainer.
+    #[schemars(extend("x-reloaded" = true))]
+    pub training_key_env: Option<String>,
     /// Online experiments between channels.
     #[schemars(extend("x-reloaded" = true))]
     pub experiments: Vec<Experiment>,
@@ -234,6 +238,7 @@ impl Default for SearchSettings {
             hybrid: Hybrid::default(),
             rerank: Rerank::default(),
             training: None,
+            training_key_env: None,
             experiments: Vec::new(),
             events: Events::default(),
             bounds: Bounds::default(),
@@ -278,6 +283,7 @@ impl SearchSettings {
             hybrid: read.hybrid,
             rerank: read.rerank,
             training: read.training.clone(),
+            training_key_env: read.training_key_env.clone(),
             experiments: read.experiments.clone(),
             bounds: Bounds { deadline_ms, rerank_ms, ..self.bounds.clone() },
             promote_unmeasured: read.promote_unmeasured,

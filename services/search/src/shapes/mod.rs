@@ -1,6 +1,8 @@
 //! Request and response types. Unknown fields are errors in this service's own routes.
 
 mod embedding;
+mod learning;
+mod map;
 mod models;
 mod responses;
 mod voting;
@@ -14,6 +16,8 @@ use souk::search::{Arm, ChannelScore, Rerank, TermScore, TermScores};
 use utoipa::{IntoParams, ToSchema};
 
 pub use self::embedding::*;
+pub use self::learning::*;
+pub use self::map::*;
 pub use self::models::*;
 pub use self::responses::*;
 pub use self::voting::*;

@@ -1,7 +1,5 @@
 //! Types of versions, their indexes and reports, and the served version.
 
-use std::collections::BTreeMap;
-
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -98,11 +96,4 @@ pub struct EmptyBody {}
 pub struct RollBackRequest {
     /// The version to roll back, by default the one that is served. With it, a request that is sent twice goes back one step.
     pub version: Option<String>,
-}
-
-/// Training curves, each a list of step and value.
-#[derive(Serialize, ToSchema)]
-pub struct TrainingAnswer {
-    #[schema(value_type = Option<BTreeMap<String, Vec<Object>>>)]
-    pub log: Option<BTreeMap<&'static str, Value>>,
 }

@@ -40,7 +40,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(60);
 const DAY: f64 = 86_400.0;
 const DECISION: &str = "decision.json";
 
-pub use self::stages::check_stages;
+pub use self::stages::{TRAINING, check_stages};
 
 use self::stages::StagesOutcome;
 

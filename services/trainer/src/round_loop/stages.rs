@@ -13,8 +13,8 @@ use super::RoundLoop;
 use crate::ranks::{StageOrder, is_final};
 use crate::rounds::{Round, StageSpan};
 
-/// Symbolic link to the current stage's folder, for the console's training curves.
-const TRAINING: &str = "training";
+/// Symbolic link to the folder of the current stage.
+pub const TRAINING: &str = "training";
 /// Written last: a folder with this file is a complete model.
 const MODEL_CONFIG: &str = "config.json";
 

@@ -7,4 +7,4 @@ mod record;
 
 pub use self::drift::{Mix, stability};
 pub use self::pace::{Due, StageAttempt, due};
-pub use self::record::{Round, RoundOutcome, Rounds, StageSpan};
+pub use self::record::{Round, RoundOutcome, Rounds, StageSpan, find, newest, place_of};

@@ -185,6 +185,30 @@ impl Rounds {
     }
 }
 
+/// Records of the newest rounds, newest first. Another thread may write them meanwhile.
+pub fn newest(state: &Path, num: usize) -> Result<Vec<(Round, Option<RoundOutcome>)>> {
+    let folder = state.join(ROUNDS);
+    let entries = fs::read_dir(&folder).map_err(Error::store(&folder, "list the rounds"))?;
+    let name = |entry: std::io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u64>().ok();
+    let mut numbers: Vec<u64> = entries.filter_map(name).collect();
+    numbers.sort_unstable_by(|a, b| b.cmp(a));
+    numbers.into_iter().take(num).filter_map(|number| find(state, number).transpose()).collect()
+}
+
+/// Record of a round, if there is one.
+pub fn find(state: &Path, number: u64) -> Result<Option<(Round, Option<RoundOutcome>)>> {
+    let place = place_of(state, number);
+    match read(&place.join(BEGUN))? {
+        Some(round) => Ok(Some((round, read(&place.join(ENDED))?))),
+        None => Ok(None),
+    }
+}
+
+/// Folder of a round.
+pub fn place_of(state: &Path, number: u64) -> PathBuf {
+    state.join(ROUNDS).join(name_of(number))
+}
+
 fn name_of(number: u64) -> String {
     format!("{number:06}")
 }
@@ -276,5 +300,22 @@ mod tests {
         fs::write(rounds.place(1).join(BEGUN), "{").unwrap();
         let error = Rounds::open(home.path()).err().unwrap().to_string();
         assert!(error.contains("round.json: is not a round's record"), "{error}");
+    }
+
+    #[test]
+    fn records_are_listed_newest_first() {
+        let home = tempfile::tempdir().unwrap();
+        let mut rounds = Rounds::open(home.path()).unwrap();
+        assert!(newest(home.path(), 9).unwrap().is_empty());
+        for number in 1..=3 {
+            rounds.begin(round(number, None, number)).unwrap();
+            if number < 3 {
+                rounds.end(ended(&format!("r{number}"), true)).unwrap();
+            }
+        }
+        let listed = newest(home.path(), 2).unwrap();
+        let listed: Vec<_> = listed.iter().map(|(round, ended)| (round.number, ended.is_some())).collect();
+        assert_eq!(listed, [(3, false), (2, true)]);
+        assert_eq!(find(home.path(), 4).unwrap(), None);
     }
 }
