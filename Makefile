@@ -2,7 +2,7 @@
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-full test lint docs wheel dist image bench soak chaos
-.PHONY: golden nccl services-up services-down clean-cache
+.PHONY: golden engines nccl services-up services-down clean-cache
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -48,6 +48,9 @@ chaos: setup ## chaos test of the loop: 100 kills of the trainer, five restarts 
 
 golden: setup ## compare with transformers on fresh random models; SEED=N, REGENERATE=1; needs the packages of bench
 	@scripts/golden.sh
+
+engines: setup ## test docs/integrations.md against real OpenSearch and Solr from Maven Central; needs Java 17; downloads 600 MB
+	@scripts/engines.sh
 
 services-up: ## start Kafka, Redis, PostgreSQL, Milvus and S3 on free ports; print the variables with their addresses
 	@scripts/services.sh up

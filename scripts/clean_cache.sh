@@ -8,5 +8,6 @@ cd "$(dirname "$0")/.."
 [ -d "$CACHE" ] || exit 0
 du -sh "$CACHE" >&2
 rm -rf "$CACHE"/libtorch-* "$MINILM" "$CACHE/target" "$CACHE"/python-* "$CACHE/tools" "$CACHE"/kafka-* \
-    "$CACHE"/.lock-* "$CACHE"/.libtorch-* "$CACHE"/.minilm-* "$CACHE"/.kafka-*
+    "$CACHE"/opensearch-* "$CACHE"/solr-* "$CACHE"/.lock-* "$CACHE"/.libtorch-* "$CACHE"/.minilm-* "$CACHE"/.kafka-* \
+    "$CACHE"/.opensearch-* "$CACHE"/.solr-*
 rmdir "$CACHE/models" "$CACHE" 2>/dev/null || true

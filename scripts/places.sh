@@ -8,6 +8,10 @@ CUDA_HEADERS=$CACHE/cuda-headers-13.0.96
 MINILM=$CACHE/models/all-MiniLM-L6-v2
 KAFKA_VERSION=$(sed -n 's:.*<kafka.version>\(.*\)</kafka.version>.*:\1:p' scripts/kafka/pom.xml)
 KAFKA=$CACHE/kafka-$KAFKA_VERSION
+OPENSEARCH_VERSION=$(sed -n 's:.*<opensearch.version>\(.*\)</opensearch.version>.*:\1:p' scripts/engines/opensearch.xml)
+OPENSEARCH=$CACHE/opensearch-$OPENSEARCH_VERSION
+SOLR_VERSION=$(sed -n 's:.*<solr.version>\(.*\)</solr.version>.*:\1:p' scripts/engines/solr.xml)
+SOLR=$CACHE/solr-$SOLR_VERSION
 
 case $CACHE in
 /*) ;;
@@ -41,6 +45,19 @@ has_java() {
     local version
     version=$(java -XX:-UsePerfData -version 2>&1 | sed -n 's/.* version "\([0-9]*\).*/\1/p')
     [ "${version:-0}" -ge 17 ]
+}
+
+# Java with a compiler, which scripts/engines needs.
+has_jdk() {
+    has_java && command -v javac >/dev/null
+}
+
+has_opensearch() {
+    [ -d "$OPENSEARCH" ] && has_jdk
+}
+
+has_solr() {
+    [ -d "$SOLR" ] && has_jdk
 }
 
 has_redis() {

@@ -4,6 +4,7 @@
 #
 #   scripts/setup.sh                    the above
 #   scripts/setup.sh servers NAME...    installs the servers kafka, redis, postgres, milvus, s3
+#   scripts/setup.sh engines NAME...    installs the search engines opensearch, solr (for scripts/engines.sh)
 #   scripts/setup.sh models NAME...     downloads the models e5-small-v2, bge-small-en-v1.5 (MIT licence, 12 layers of 384)
 #   scripts/setup.sh packages NAME...   installs Debian packages (as root)
 #   scripts/setup.sh cuda-headers       downloads the headers for scripts/nccl.sh
@@ -24,6 +25,11 @@ main() {
     if [ "${1:-}" = servers ]; then
         shift
         prepare_servers "$@"
+        return
+    fi
+    if [ "${1:-}" = engines ]; then
+        shift
+        prepare_engines "$@"
         return
     fi
     if [ "${1:-}" = models ]; then
@@ -87,9 +93,8 @@ run_apt() {
     export DEBIAN_FRONTEND=noninteractive
     with_progress /var/cache/apt/archives apt-get update -qq || fail "apt-get update failed"
     local packages=("$@")
-    # Debian releases without Java 17 have a newer one as default-jre-headless
-    apt-cache show openjdk-17-jre-headless >/dev/null 2>&1 ||
-        packages=("${packages[@]/#openjdk-17-jre-headless/default-jre-headless}")
+    # Debian releases without Java 17 have a newer one as default-jre-headless and default-jdk-headless
+    apt-cache show openjdk-17-jre-headless >/dev/null 2>&1 || packages=("${packages[@]/#openjdk-17-/default-}")
     with_progress /var/cache/apt/archives apt-get install -y -qq --no-install-recommends -o DPkg::Lock::Timeout=300 \
         "${packages[@]}" || fail "apt-get could not install ${packages[*]}"
 }
@@ -134,23 +139,92 @@ install_servers() {
 fetch_kafka() {
     [ ! -d "$KAFKA" ] || return 0
     say "downloading Apache Kafka $KAFKA_VERSION with Maven: 110 MB, 43 MB kept"
-    fetch_jars kafka "Apache Kafka" dependency:copy-dependencies
+    fetch_jars kafka "Apache Kafka" scripts/kafka/pom.xml dependency:copy-dependencies
     [ -f "$WORK/jars/kafka_2.13-$KAFKA_VERSION.jar" ] || fail "Maven did not download Kafka $KAFKA_VERSION"
     mv "$WORK/jars" "$KAFKA"
     say "Apache Kafka is in $KAFKA"
 }
 
-# fetch_jars NAME WHAT GOAL...: lets Maven fill WORK/jars; WORK is deleted when this shell ends. Uses a temporary Maven repository, so
+prepare_engines() {
+    local name folder missing=()
+    has_jdk || missing+=(openjdk-17-jdk-headless)
+    for name in "$@"; do
+        [[ $name =~ ^(opensearch|solr)$ ]] || fail "no engine \`$name\`" "Engines: opensearch, solr"
+        folder=${name^^}
+        [ -d "${!folder}" ] || command -v mvn >/dev/null || missing+=(maven)
+    done
+    [ ${#missing[@]} -eq 0 ] || install_packages "${missing[@]}"
+    for name in "$@"; do
+        locked "$name" "fetch_$name"
+    done
+}
+
+# The layout of OpenSearch's own archive. The jars of modules lack the descriptor that a module's folder must have. onnxruntime is
+# five sixths of the download, and only models that run inside OpenSearch use it.
+fetch_opensearch() {
+    [ ! -d "$OPENSEARCH" ] || return 0
+    say "downloading OpenSearch $OPENSEARCH_VERSION with Maven: 430 MB, 130 MB kept"
+    # Some plugins have no published checksum; the next line checks ours.
+    CHECKSUMS=--lax-checksums fetch_jars opensearch OpenSearch scripts/engines/opensearch.xml dependency:copy-dependencies
+    (cd "$WORK/jars" && sha256sum --quiet --strict --check) <scripts/engines/opensearch.sha256 ||
+        fail "OpenSearch's files differ from those that Souk was tested with" \
+            "After a change of the version: (cd JARS && sha256sum *) >scripts/engines/opensearch.sha256"
+    local home=$WORK/home archive
+    mkdir -p "$home/config" "$home/plugins"
+    for archive in "$WORK"/jars/*.zip; do
+        python3 - "$archive" "$home/plugins/$(basename "${archive%-"$OPENSEARCH_VERSION"*}")" <<'PYTHON'
+import sys, zipfile
+
+with zipfile.ZipFile(sys.argv[1]) as archive:
+    archive.extractall(sys.argv[2], [name for name in archive.namelist() if not name.startswith("onnxruntime")])
+PYTHON
+        rm "$archive"
+    done
+    add_module transport-netty4 org.opensearch.transport.Netty4Plugin 'netty-*' 'transport-netty4-*'
+    add_module lang-painless org.opensearch.painless.PainlessPlugin 'asm-*' 'antlr4-*' 'lang-painless-*' \
+        'opensearch-scripting-painless-spi-*'
+    mv "$WORK/jars" "$home/lib"
+    mv "$home" "$OPENSEARCH"
+    say "OpenSearch is in $OPENSEARCH"
+}
+
+# add_module NAME CLASS JAR...: moves these of the downloaded jars, given as patterns, into a module of the home folder.
+add_module() {
+    local name=$1 class=$2 folder=$WORK/home/modules/$1 pattern
+    mkdir -p "$folder"
+    for pattern in "${@:3}"; do
+        # shellcheck disable=SC2086
+        mv "$WORK"/jars/$pattern.jar "$folder"
+    done
+    cat >"$folder/plugin-descriptor.properties" <<PROPERTIES
+name=$name
+description=$name
+version=$OPENSEARCH_VERSION
+opensearch.version=$OPENSEARCH_VERSION
+java.version=11
+classname=$class
+PROPERTIES
+}
+
+fetch_solr() {
+    [ ! -d "$SOLR" ] || return 0
+    say "downloading Apache Solr $SOLR_VERSION with Maven: 95 MB"
+    fetch_jars solr "Apache Solr" scripts/engines/solr.xml dependency:copy-dependencies
+    mv "$WORK/jars" "$SOLR"
+    say "Apache Solr is in $SOLR"
+}
+
+# fetch_jars NAME WHAT POM GOAL...: lets Maven fill WORK/jars; WORK is deleted when this shell ends. Uses a temporary Maven repository, so
 # that nothing is left outside the cache folder.
 fetch_jars() {
-    local what=$2
+    local what=$2 checksums=${CHECKSUMS:---strict-checksums}
     rm -rf "$CACHE/.$1"-*
     WORK=$(mktemp -d "$CACHE/.$1-XXXXXX")
     # shellcheck disable=SC2064
     trap "rm -rf '$WORK'" EXIT
     MAVEN_OPTS="${MAVEN_OPTS:-} -XX:-UsePerfData -Djava.io.tmpdir=$WORK" with_progress "$WORK" mvn --batch-mode --quiet \
-        --strict-checksums --file scripts/kafka/pom.xml "-Dmaven.repo.local=$WORK/repository" \
-        "${@:3}" "-DoutputDirectory=$WORK/jars" || fail "$what could not be downloaded" \
+        "$checksums" --file "$3" "-Dmaven.repo.local=$WORK/repository" \
+        "${@:4}" "-DoutputDirectory=$WORK/jars" || fail "$what could not be downloaded" \
         "Check the network. Maven's own settings apply (~/.m2/settings.xml)."
 }
 
@@ -173,7 +247,7 @@ fetch_model() {
     esac
     command -v mvn >/dev/null || install_packages maven
     say "downloading the model $name with Maven: 78 MB, once"
-    fetch_jars "$name" "the model $name" dependency:copy "-Dartifact=dev.langchain4j:$artifact:0.36.2"
+    fetch_jars "$name" "the model $name" scripts/kafka/pom.xml dependency:copy "-Dartifact=dev.langchain4j:$artifact:0.36.2"
     local jar=$WORK/jars/$artifact-0.36.2.jar
     check_sha256 "$jar" "$sha256" "the model's archive"
     python3 scripts/onnx_bert.py "$jar" "$name" "$WORK/model" "${settings[@]}"
