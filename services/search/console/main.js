@@ -4,14 +4,16 @@ import { compareKey, showCompare, startCompare } from "./compare.js";
 import { askKey, onNewKey } from "./dialogs.js";
 import { $, focusBox } from "./elements.js";
 import { forgetFields } from "./facets.js";
+import { showMap, startMap } from "./map.js";
 import { showModels, startModels } from "./models.js";
+import { startPlot } from "./plot.js";
 import { moveTab, openTab, route, routed, setViews, view, viewNames } from "./route.js";
 import { showSearch, startSearch } from "./search.js";
-import { showTraining } from "./training.js";
+import { showTraining, startTraining } from "./training.js";
 import { loadVersions } from "./versions.js";
 
 // In the order of the tabs.
-const VIEWS = { search: showSearch, compare: showCompare, models: showModels, training: showTraining };
+const VIEWS = { search: showSearch, compare: showCompare, models: showModels, training: showTraining, map: showMap };
 const POLLED = ["models", "training"];
 
 const keysOn = () => localStorage.getItem("souk-keys") !== "off";
@@ -45,7 +47,7 @@ function start() {
   setViews(VIEWS);
   startTabs();
   startKeys();
-  for (const startView of [startSearch, startCompare, startModels]) startView();
+  for (const startView of [startSearch, startCompare, startModels, startTraining, startMap, startPlot]) startView();
   onNewKey(() => { forgetFields(); loadVersions(); });
   route();
   loadVersions();

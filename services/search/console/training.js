@@ -1,45 +1,98 @@
-// Training: live curves.
+// Training: what the trainer does now, its rounds, and live curves; with a round in the link, that round.
 
-import { lineChart, levelChart } from "./charts.js";
+import { levelChart, lineChart } from "./charts.js";
 import { $, el } from "./elements.js";
+import { drawNow } from "./now.js";
+import { showRound } from "./round.js";
+import { drawRounds, loadRounds, rounds } from "./rounds.js";
 import { view } from "./route.js";
 import { call, clearError, fresh, passes, say, sayOnce, showError } from "./service.js";
+import { onVersions } from "./versions.js";
 import { isNumber, whole } from "./words.js";
 
 const CURVES = [["reward", "Reward"], ["loss", "Loss"], ["kl", "KL"], ["entropy", "Entropy"], ["learning_rate", "Learning rate"]];
 const POLL = 5000;
-let trainingTimer = 0;
+const ROUNDS_POLL = 30000;
+let timer = 0;
 let seen = { step: -1, at: 0 }; // Last step, and when it was first seen.
+let listed = { activity: null, at: 0 }; // When the rounds were loaded last, and what the trainer did.
 
-export async function showTraining() {
-  clearTimeout(trainingTimer);
+export function showTraining(params) {
+  clearTimeout(timer);
+  const number = params.get("round");
+  $("training-overview").hidden = number !== null;
+  $("training-round").hidden = number === null;
+  if (number === null) showOverview();
+  else showRound(number);
+}
+
+const isShown = () => view === "training" && !document.hidden && !$("training-overview").hidden;
+
+async function showOverview() {
+  clearTimeout(timer);
   const signal = fresh("training");
-  if (!$("charts").childElementCount && !$("training-status").textContent) say("training-status", "Loading curves…");
+  if (rounds === undefined && !$("charts").childElementCount) say("training-status", "Loading…");
+  const again = (error) => error.name !== "AbortError" && passes(error);
   try {
-    drawTraining((await call("GET", "/training", { signal })).log);
+    const { log, now } = await call("GET", "/training", { signal });
     clearError("training-error");
+    const isCurrent = await showRounds(now ?? null, signal);
+    if (signal.aborted) return;
+    drawOverview(log, now ?? null);
+    if (!isCurrent) return;
   } catch (error) {
     if (error.name === "AbortError") return;
     say("training-status", "");
-    if (!passes(error)) return showError("training-error", error, showTraining);
-    showError("training-error", error);
+    showError("training-error", error, again(error) ? undefined : showOverview);
+    if (!again(error)) return;
   }
-  trainingTimer = setTimeout(() => { if (view === "training" && !document.hidden) showTraining(); }, POLL);
+  timer = setTimeout(() => { if (isShown()) showOverview(); }, POLL);
+}
+
+// Loads the rounds if the trainer does something else than before, or after a while. Returns whether polling continues.
+async function showRounds(now, signal) {
+  const activity = JSON.stringify([now?.doing, now?.round]);
+  if (rounds !== undefined && listed.activity === activity && Date.now() - listed.at < ROUNDS_POLL) return true;
+  try {
+    await loadRounds(signal);
+    listed = { activity, at: Date.now() };
+    clearError("rounds-error");
+  } catch (error) {
+    showError("rounds-error", error, passes(error) ? undefined : showOverview);
+    return passes(error);
+  }
+  return true;
+}
+
+function drawOverview(log, now) {
+  const isConnected = Boolean(log || now || rounds);
+  $("training-empty").hidden = isConnected || rounds === undefined;
+  $("now-part").hidden = !now && !rounds;
+  $("rounds-part").hidden = !isConnected && rounds !== undefined;
+  $("curves-part").hidden = !isConnected;
+  say("training-status", "");
+  drawNow(now);
+  drawRounds();
+  drawCurves(log);
 }
 
 const pointsOf = (list) => (Array.isArray(list) ? list : []).filter((one) => isNumber(one?.[0]) && isNumber(one?.[1]));
 const levelsOf = (list) => (Array.isArray(list) ? list : []).filter((one) => isNumber(one?.[0]) && Array.isArray(one[1]) && one[1].every(isNumber));
 
-function drawTraining(log) {
+function drawCurves(log) {
   if (!log) {
     $("charts").replaceChildren();
-    return sayOnce("training-status", "No training folder is set: set search.training to a trainer's folder to see its curves here.");
+    return sayOnce("curves-status", "No curves: no training run has begun.");
   }
   const step = Math.max(-1, ...CURVES.map(([name]) => pointsOf(log[name]).at(-1)?.[0] ?? -1), levelsOf(log.levels).at(-1)?.[0] ?? -1);
   if (step !== seen.step) seen = { step, at: Date.now() };
-  if (step < 0) sayOnce("training-status", "The training folder has no values yet.");
-  else if (Date.now() - seen.at > 60000) sayOnce("training-status", `Step ${whole(step)}. No new step for over a minute: the trainer may have stopped.`);
+  if (step < 0) sayOnce("curves-status", "The training run has no values yet.");
+  else if (Date.now() - seen.at > 60000) sayOnce("curves-status", `Step ${whole(step)}. No new step for over a minute.`);
   // Shown, but not announced by screen readers.
-  else $("training-status").replaceChildren(el("span", { "aria-live": "off" }, `Step ${whole(step)}. Updating live.`));
+  else $("curves-status").replaceChildren(el("span", { "aria-live": "off" }, `Step ${whole(step)}. Updating live.`));
   $("charts").replaceChildren(...CURVES.map(([name, title]) => lineChart(title, pointsOf(log[name]))), levelChart(levelsOf(log.levels)));
+}
+
+export function startTraining() {
+  onVersions(drawRounds);
 }

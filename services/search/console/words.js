@@ -5,10 +5,12 @@ export const whole = (value) => (isNumber(value) ? value.toLocaleString("en", { 
 export const plural = (count, one, many = `${one}s`) => `${whole(count)} ${count === 1 ? one : many}`;
 export const score = (value) => (isNumber(value) ? value.toPrecision(4) : "–");
 export const percent = (value) => (isNumber(value) ? `${value.toFixed(1)} %` : "–");
+
 export function signed(value, digits) {
   const size = Math.abs(value).toFixed(digits);
   return Number(size) === 0 ? `±${size}` : `${value > 0 ? "+" : "−"}${size}`;
 }
+
 export const isRange = (range) => Array.isArray(range) && range.length === 2 && range.every(isNumber);
 
 export function short(value) {
@@ -31,3 +33,11 @@ export function moment(ms) {
 }
 
 export const rangeText = (range, digits = 1) => (isRange(range) ? `${range[0].toFixed(digits)} to ${range[1].toFixed(digits)}` : "");
+
+export function duration(seconds) {
+  if (!isNumber(seconds)) return "–";
+  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+  const [size, unit] = units.find(([size]) => seconds >= 2 * size) ?? units.at(-1);
+  const count = seconds / size;
+  return `${count < 10 && size >= 3600 ? Number(count.toFixed(1)) : Math.round(count)} ${unit}`;
+}

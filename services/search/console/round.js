@@ -1,0 +1,117 @@
+// One round: what it learned, the gate's measurements on each split, and the queries that changed.
+
+import { $, clamp, el, head, sized, table } from "./elements.js";
+import { changedQueries, unclickedQueries } from "./queries.js";
+import { began, reasonList, roundVerdict, rounds, servedTag, splitVerdict, stageList, took } from "./rounds.js";
+import { linkTo, view } from "./route.js";
+import { call, clearError, fresh, passes, say, showError } from "./service.js";
+import { isNumber, isRange, plain, plural, signed, whole } from "./words.js";
+
+const POLL = 15000;
+let timer = 0;
+let shown = null; // Round on the page.
+
+export async function showRound(number) {
+  clearTimeout(timer);
+  const signal = fresh("training");
+  if (String(shown?.number) !== number) {
+    shown = null;
+    $("round").replaceChildren();
+    say("round-status", `Loading round ${number}…`);
+  }
+  try {
+    const round = await call("GET", `/rounds/${encodeURIComponent(number)}`, { signal });
+    clearError("round-error");
+    say("round-status", "");
+    if (JSON.stringify(round) !== JSON.stringify(shown)) drawRound(round);
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    say("round-status", "");
+    showError("round-error", error, () => showRound(number));
+    if (!passes(error) || error.status === 404) return;
+  }
+  if (shown?.ended_at !== null) return;
+  const isShown = () => view === "training" && !document.hidden && !$("training-round").hidden;
+  timer = setTimeout(() => { if (isShown()) showRound(number); }, POLL);
+}
+
+function drawRound(round) {
+  shown = round;
+  $("round").replaceChildren(...[
+    neighbours(round.number),
+    el("div", { class: "round-title" }, el("h1", {}, `Round ${whole(round.number)}`), roundVerdict(round), servedTag(round.version)),
+    roundFacts(round), el("section", { class: "learned", "aria-label": "Learned" }, stageList(round.stages)),
+    outcome(round), ...round.splits.map((split) => splitPart(split, round)), unclickedQueries(round.unclicked),
+  ].filter(Boolean));
+}
+
+function neighbours(number) {
+  const link = (to, words) => (rounds ?? []).some((one) => one.number === to) && el("a", { href: linkTo("training", { round: to }) }, words);
+  return el("nav", { class: "crumbs", "aria-label": "Rounds" }, el("a", { href: linkTo("training", {}) }, "‹ All rounds"),
+    el("span", {}, link(number - 1, `‹ Round ${whole(number - 1)}`), link(number + 1, `Round ${whole(number + 1)} ›`)));
+}
+
+function roundFacts(round) {
+  const pairs = [["began", began(round)], ["took", took(round)], ["version", plain(round.version)], ["trained from", plain(round.parent)]];
+  return el("dl", { class: "meta" }, pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
+}
+
+function outcome(round) {
+  if (round.reasons.length) {
+    return el("section", { class: "panel refusal" }, el("h2", {}, round.version ? "Why the gate refused it" : "Why it failed"), reasonList(round.reasons));
+  }
+  if (round.splits.length) return null;
+  return el("p", { class: "status" }, round.ended_at === null ? "Not measured yet: the gate compares the candidate when its training has ended."
+    : "No measurements are kept for this round.");
+}
+
+// ---- The gate's measurements ----
+
+function splitPart(split, round) {
+  const id = `split-${split.split}`;
+  return el("section", { class: "panel", "aria-labelledby": id, "data-split": split.split },
+    el("div", { class: "round-title" }, el("h2", { id }, `Split ${split.split}`), splitVerdict(split),
+      isNumber(split.drift) && el("span", { class: "range" }, `drift of the query vectors: ${split.drift.toFixed(3)}`)),
+    gateTable(split), changedQueries(split, round));
+}
+
+const shownValue = (value) => (isNumber(value) ? value.toFixed(1) : "–");
+
+function significance({ difference, significant }) {
+  if (!isNumber(difference)) return el("span", { class: "delta" }, "no values");
+  if (!significant) return el("span", { class: "delta" }, "not significant");
+  return el("span", { class: `delta ${difference > 0 ? "up" : "down"}` }, difference > 0 ? "▲ better" : "▼ worse");
+}
+
+// One scale per split; the middle is no difference.
+function differencePlot({ difference, interval }, most) {
+  const place = (value) => clamp(0.5 + value / (2 * most));
+  return el("span", { class: "whisker", "aria-hidden": "true" },
+    isRange(interval) && sized(el("i"), { left: place(interval[0]), width: place(interval[1]) - place(interval[0]) }),
+    isNumber(difference) && sized(el("b"), { left: place(difference) }));
+}
+
+function gateRow(one, most) {
+  const range = isRange(one.interval) && `${signed(one.interval[0], 1)} to ${signed(one.interval[1], 1)}`;
+  return el("tr", { "data-metric": one.metric }, el("th", { scope: "row" }, one.metric),
+    el("td", { class: "number" }, shownValue(one.served)), el("td", { class: "number" }, shownValue(one.candidate)),
+    el("td", { class: "number difference" }, el("b", {}, isNumber(one.difference) ? signed(one.difference, 1) : "–")),
+    el("td", { class: "interval" }, el("span", { class: "range" }, range || "")),
+    el("td", { class: "plot" }, differencePlot(one, most)),
+    el("td", {}, significance(one)));
+}
+
+function gateTable({ rows }) {
+  const most = 1.05 * Math.max(0, ...rows.flatMap((one) => [one.difference, ...(one.interval ?? [])]).filter(isNumber).map(Math.abs)) || 1;
+  const slices = [...new Set(rows.map((one) => one.slice))];
+  const heads = [head("Metric"), head("Served", "number"), head("Candidate", "number"), head("Difference", "number"),
+    head("95 % interval", "interval"), head("Served or candidate better", "plot"), head("Significance")];
+  const groups = slices.map((slice) => {
+    const own = rows.filter((one) => one.slice === slice);
+    const title = el("th", { scope: "rowgroup", colspan: heads.length }, slice, el("span", { class: "range" }, plural(own[0].num_queries, "query", "queries")));
+    return el("tbody", { "data-slice": slice }, el("tr", {}, title), own.map((one) => gateRow(one, most)));
+  });
+  const all = table(heads, [], { class: "gate" });
+  all.querySelector("tbody").replaceWith(...groups);
+  return el("div", { class: "scroll", role: "region", "aria-label": "Metrics of the gate", tabindex: "0" }, all);
+}
