@@ -23,7 +23,8 @@ export function groupPoints(points, field) {
   const counts = new Map();
   for (const { group } of points) if (group !== null) counts.set(group, (counts.get(group) ?? 0) + 1);
   const names = [...counts.keys()].sort((a, b) => counts.get(b) - counts.get(a)).slice(0, MOST);
-  const groups = names.map((name, at) => ({ name: `=${name}`, words: name, kind: `m${at + 1}`, shape: SHAPES[at], points: points.filter((one) => one.group === name) }));
+  const groups = names.map((name, at) =>
+    ({ name: `=${name}`, words: name, kind: `m${at + 1}`, shape: SHAPES[at], points: points.filter((one) => one.group === name) }));
   const other = points.filter((one) => one.group !== null && !names.includes(one.group));
   const none = points.filter((one) => one.group === null);
   const words = field ? `no ${field}` : "all items";
@@ -57,12 +58,13 @@ export function drawSummary(groups, field) {
   const total = groups.reduce((sum, group) => sum + group.points.length, 0);
   const centres = groups.map(centre);
   const rows = groups.map((group, at) => {
-    const near = centres.map((other, to) => ({ to, gap: distance(centres[at], other) })).filter(({ to }) => to !== at && groups[to].kind !== "m0")
-      .sort((a, b) => a.gap - b.gap)[0];
+    const near = centres.map((other, to) => ({ to, gap: distance(centres[at], other) }))
+      .filter(({ to }) => to !== at && groups[to].kind !== "m0").sort((a, b) => a.gap - b.gap)[0];
     const typical = [...group.points].sort((a, b) => distance(a, centres[at]) - distance(b, centres[at]))[0];
     return row(group.words, cell(whole(group.points.length)), cell(percent(100 * group.points.length / total)),
       cell(placeWords(centres[at]), null), cell(near ? groups[near.to].words : "–", null), cell(plain(typical.title), "title"));
   });
-  const heads = [head(field || "Group"), head("Items", "number"), head("Share", "number"), head("Centre"), head("Nearest group"), head("Item at the centre", "title")];
+  const heads = [head(field || "Group"), head("Items", "number"), head("Share", "number"), head("Centre"), head("Nearest group"),
+    head("Item at the centre", "title")];
   $("map-summary").replaceChildren(table(heads, rows));
 }

@@ -67,8 +67,10 @@ function sayShown() {
   const shown = groups.filter((group) => !hidden.has(group.name)).flatMap((group) => group.points);
   const found = shown.filter(isFound).length;
   const typed = $("map-find").value.trim();
-  const part = [shown.length < answer.points.length && `${whole(shown.length)} shown`, typed && `${whole(found)} with “${typed}” in the title`];
-  say("map-status", [`${plural(answer.points.length, "item")} of ${whole(answer.num_items)} in the index of ${answer.version}`, ...part.filter(Boolean)].join(", ") + ".");
+  const all = `${plural(answer.points.length, "item")} of ${whole(answer.num_items)} in the index of ${answer.version}`;
+  const isPart = shown.length < answer.points.length;
+  const parts = [all, isPart && `${whole(shown.length)} shown`, typed && `${whole(found)} with “${typed}” in the title`];
+  say("map-status", `${parts.filter(Boolean).join(", ")}.`);
 }
 
 export function startMap() {

@@ -2,19 +2,19 @@
 
 import { $, bar, cell, el, head, row, table } from "./elements.js";
 import { linkTo } from "./route.js";
-import { duration, isNumber, whole } from "./words.js";
+import { duration, isNumber, plain, whole } from "./words.js";
 
 const LOOP = [["starting", "Starting"], ["waiting", "Waiting"], ["training", "Training"], ["measuring", "Measuring"],
   ["publishing", "Publishing"], ["offering", "Offering"]];
 
 const DOING = {
-  opening: "The trainer is starting.",
-  reading: "The trainer reads the log before its first round.",
-  waiting: "The trainer waits until a stage is due.",
-  training: "The trainer trains",
-  measuring: "The trainer measures the candidate",
-  publishing: "The trainer publishes the candidate",
-  offering: "The trainer waits until the search service serves the candidate",
+  opening: "Starting.",
+  reading: "Reading the log before the first round.",
+  waiting: "Waiting until a stage is due.",
+  training: "Training",
+  measuring: "Measuring the candidate",
+  publishing: "Publishing the candidate",
+  offering: "Waiting until the search service serves the candidate",
 };
 
 const ALARMS = {
@@ -42,7 +42,7 @@ function loopSteps(doing) {
 }
 
 function sentence({ doing, round, stage, step, steps }) {
-  const words = DOING[doing] ?? `The trainer is ${doing}.`;
+  const words = DOING[doing] ?? plain(doing);
   if (words.endsWith(".")) return el("p", {}, words);
   const link = isNumber(round) && el("a", { href: linkTo("training", { round }) }, `round ${whole(round)}`);
   const isTraining = doing === "training";

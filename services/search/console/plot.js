@@ -8,6 +8,7 @@ const MARGIN = 10;
 const REACH = 16; // Pixels within which the pointer picks a point.
 let dots = []; // Each with its point, group, node and place in pixels.
 let active = null; // Dot whose title is shown.
+let pressed = null; // The active dot when the pointer went down.
 let size = { width: 0, height: 0 };
 
 const isActive = (dot) => dot.isShown && dot.isFound;
@@ -105,12 +106,16 @@ function onMove(event) {
   $("map-plot").classList.toggle("pointed", dot !== null);
 }
 
+function onLeave(event) {
+  if (event.pointerType !== "touch" && active?.node !== document.activeElement) choose(null);
+}
+
 // A finger has no hover: the first tap shows the title, the second one opens the search.
 function onClick(event) {
   if (event.detail === 0 || event.ctrlKey || event.metaKey || event.shiftKey) return;
   const dot = nearest(event);
   event.preventDefault();
-  const isFirstTap = event.pointerType === "touch" && dot !== active;
+  const isFirstTap = event.pointerType === "touch" && dot !== pressed;
   if (!dot || isFirstTap) return choose(dot);
   location.hash = linkTo("search", { q: plain(dot.point.title) });
 }
@@ -138,7 +143,8 @@ function onKey(event) {
 export function startPlot() {
   const plot = $("map-plot");
   plot.addEventListener("pointermove", onMove);
-  plot.addEventListener("pointerleave", () => { if (active && active.node !== document.activeElement) choose(null); });
+  plot.addEventListener("pointerdown", () => { pressed = active; });
+  plot.addEventListener("pointerleave", onLeave);
   plot.addEventListener("click", onClick);
   plot.addEventListener("keydown", onKey);
 }

@@ -63,7 +63,8 @@ function changeRow(one, share, round) {
   const details = el("details", {},
     el("summary", {},
       el("span", { class: "query" }, el("b", { dir: "auto" }, one.query), " ", one.slice && el("span", { class: "range" }, one.slice)),
-      el("span", { class: "values" }, el("span", { class: "unseen" }, "served "), value(one.served), " → ", el("span", { class: "unseen" }, "candidate "), value(one.candidate)),
+      el("span", { class: "values" }, el("span", { class: "unseen" }, "served "), value(one.served), " → ",
+        el("span", { class: "unseen" }, "candidate "), value(one.candidate)),
       el("span", { class: `delta ${way}` }, `${signed(gain, 1)} ${gain > 0 ? "▲" : "▼"}`),
       bar(Math.abs(share), way)));
   details.addEventListener("toggle", () => { if (details.childElementCount === 1) details.append(bothPages(one, round)); }, { once: true });
@@ -110,11 +111,12 @@ export function unclickedQueries(unclicked) {
   const part = (...children) => el("section", { class: "panel", "aria-labelledby": "unclicked-title" },
     el("h2", { id: "unclicked-title" }, "Queries without clicks"), children);
   if (!unclicked) {
-    return part(el("p", { class: "note" }, "Unknown: the gate's judgements are not from the log (", el("code", {}, "trainer.gate.source = \"log\""), ")."));
+    return part(el("p", { class: "note" }, "Needs judgements from the log: ", el("code", {}, "trainer.gate.source = \"log\""), "."));
   }
   if (!unclicked.length) return part(el("p", { class: "note" }, "Every query of the held-out days got a click."));
   const most = Math.max(...unclicked.map((one) => one.searches)) || 1;
   const rows = unclicked.map((one) => () => el("li", {}, el("a", { href: linkTo("search", { q: one.query }), dir: "auto" }, one.query),
     bar(one.searches / most), el("span", { class: "count" }, plural(one.searches, "search", "searches"))));
-  return part(el("p", { class: "note" }, "Shoppers searched for these on the held-out days and chose nothing."), longList(null, rows, FEW_UNCLICKED, "unclicked"));
+  return part(el("p", { class: "note" }, "Shoppers searched for these on the held-out days and chose nothing."),
+    longList(null, rows, FEW_UNCLICKED, "unclicked"));
 }

@@ -2,10 +2,10 @@
 
 import { $, clamp, el, head, sized, table } from "./elements.js";
 import { changedQueries, unclickedQueries } from "./queries.js";
-import { began, reasonList, roundVerdict, rounds, servedTag, splitVerdict, stageList, took } from "./rounds.js";
+import { began, reasonList, roundVerdict, rounds, servedTag, splitVerdict, stageList } from "./rounds.js";
 import { linkTo, view } from "./route.js";
 import { call, clearError, fresh, passes, say, showError } from "./service.js";
-import { isNumber, isRange, plain, plural, signed, whole } from "./words.js";
+import { duration, isNumber, isRange, plain, plural, signed, whole } from "./words.js";
 
 const POLL = 15000;
 let timer = 0;
@@ -17,6 +17,7 @@ export async function showRound(number) {
   if (String(shown?.number) !== number) {
     shown = null;
     $("round").replaceChildren();
+    $("round-neighbours").replaceChildren();
     say("round-status", `Loading round ${number}…`);
   }
   try {
@@ -37,22 +38,26 @@ export async function showRound(number) {
 
 function drawRound(round) {
   shown = round;
+  drawNeighbours(round.number);
   $("round").replaceChildren(...[
-    neighbours(round.number),
     el("div", { class: "round-title" }, el("h1", {}, `Round ${whole(round.number)}`), roundVerdict(round), servedTag(round.version)),
     roundFacts(round), el("section", { class: "learned", "aria-label": "Learned" }, stageList(round.stages)),
-    outcome(round), ...round.splits.map((split) => splitPart(split, round)), unclickedQueries(round.unclicked),
+    outcome(round), ...round.splits.map((split) => splitPart(split, round)),
+    (round.unclicked || round.splits.length > 0) && unclickedQueries(round.unclicked),
   ].filter(Boolean));
 }
 
-function neighbours(number) {
-  const link = (to, words) => (rounds ?? []).some((one) => one.number === to) && el("a", { href: linkTo("training", { round: to }) }, words);
-  return el("nav", { class: "crumbs", "aria-label": "Rounds" }, el("a", { href: linkTo("training", {}) }, "‹ All rounds"),
-    el("span", {}, link(number - 1, `‹ Round ${whole(number - 1)}`), link(number + 1, `Round ${whole(number + 1)} ›`)));
+// Links to the rounds before and after, if the list is loaded.
+function drawNeighbours(number) {
+  const isKnown = (to) => (rounds ?? []).some((one) => one.number === to);
+  const link = (to, words) => isKnown(to) && el("a", { href: linkTo("training", { round: to }) }, words);
+  const links = [link(number - 1, `‹ Round ${whole(number - 1)}`), link(number + 1, `Round ${whole(number + 1)} ›`)];
+  $("round-neighbours").replaceChildren(...links.filter(Boolean));
 }
 
 function roundFacts(round) {
-  const pairs = [["began", began(round)], ["took", took(round)], ["version", plain(round.version)], ["trained from", plain(round.parent)]];
+  const lasted = round.ended_at === null ? "still running" : duration(round.ended_at - round.began_at);
+  const pairs = [["began", began(round)], ["duration", lasted], ["version", plain(round.version)], ["trained from", plain(round.parent)]];
   return el("dl", { class: "meta" }, pairs.map(([name, value]) => el("div", {}, el("dt", {}, name), el("dd", {}, value))));
 }
 
@@ -78,9 +83,10 @@ function splitPart(split, round) {
 const shownValue = (value) => (isNumber(value) ? value.toFixed(1) : "–");
 
 function significance({ difference, significant }) {
-  if (!isNumber(difference)) return el("span", { class: "delta" }, "no values");
-  if (!significant) return el("span", { class: "delta" }, "not significant");
-  return el("span", { class: `delta ${difference > 0 ? "up" : "down"}` }, difference > 0 ? "▲ better" : "▼ worse");
+  const words = (kind, sign, text) => el("span", { class: `delta ${kind}` }, sign, el("span", { class: "words-of-sign" }, ` ${text}`));
+  if (!isNumber(difference)) return words("", "–", "no values");
+  if (!significant) return words("", "○", "not significant");
+  return difference > 0 ? words("up", "▲", "better") : words("down", "▼", "worse");
 }
 
 // One scale per split; the middle is no difference.
@@ -102,16 +108,20 @@ function gateRow(one, most) {
 }
 
 function gateTable({ rows }) {
-  const most = 1.05 * Math.max(0, ...rows.flatMap((one) => [one.difference, ...(one.interval ?? [])]).filter(isNumber).map(Math.abs)) || 1;
+  const ends = rows.flatMap((one) => [one.difference, ...(one.interval ?? [])]).filter(isNumber).map(Math.abs);
+  const most = 1.05 * Math.max(0, ...ends) || 1;
   const slices = [...new Set(rows.map((one) => one.slice))];
-  const heads = [head("Metric"), head("Served", "number"), head("Candidate", "number"), head("Difference", "number"),
-    head("95 % interval", "interval"), head("Served or candidate better", "plot"), head("Significance")];
+  const heads = [head("Metric"), head("Served", "number"), head("Candidate", "number"), head("Difference", "number"), head("95 % interval", "interval"),
+    el("th", { scope: "col", class: "plot", "aria-hidden": "true" }, el("span", {}, "◂ worse"), el("span", {}, "better ▸")),
+    head(el("span", { class: "words-of-sign" }, "Significance"))];
   const groups = slices.map((slice) => {
     const own = rows.filter((one) => one.slice === slice);
-    const title = el("th", { scope: "rowgroup", colspan: heads.length }, slice, el("span", { class: "range" }, plural(own[0].num_queries, "query", "queries")));
+    const count = el("span", { class: "range" }, plural(own[0].num_queries, "query", "queries"));
+    const title = el("th", { scope: "rowgroup", colspan: heads.length }, slice, count);
     return el("tbody", { "data-slice": slice }, el("tr", {}, title), own.map((one) => gateRow(one, most)));
   });
   const all = table(heads, [], { class: "gate" });
   all.querySelector("tbody").replaceWith(...groups);
-  return el("div", { class: "scroll", role: "region", "aria-label": "Metrics of the gate", tabindex: "0" }, all);
+  return [el("div", { class: "scroll", role: "region", "aria-label": "Metrics of the gate", tabindex: "0" }, all),
+    el("p", { class: "note" }, "▲ significantly better, ▼ significantly worse, ○ not significant: paired tests with Holm's correction.")];
 }

@@ -10,7 +10,7 @@ const FEW = 10;
 export let rounds; // Last answer of GET /rounds; null without a trainer.
 let isLong = false; // Whether all rounds are shown.
 
-const VERDICTS = { running: ["…", "running"], passed: ["✓", "passed"], refused: ["✕", "refused"], failed: ["!", "failed"] };
+const SIGNS = { passed: "✓", refused: "✕", failed: "!", running: "…" };
 
 function verdictOf(round) {
   if (round.ended_at === null) return "running";
@@ -19,15 +19,14 @@ function verdictOf(round) {
 }
 
 function verdictTag(name) {
-  const [sign, words] = VERDICTS[name];
-  return el("span", { class: `verdict ${name}` }, el("span", { "aria-hidden": "true" }, sign), words);
+  return el("span", { class: `verdict ${name}` }, el("span", { "aria-hidden": "true" }, SIGNS[name]), name);
 }
 
 export const roundVerdict = (round) => verdictTag(verdictOf(round));
 export const splitVerdict = (split) => verdictTag(split.passed ? "passed" : "refused");
 export const servedTag = (version) => version && version === served && el("span", { class: "tag" }, "served");
 export const began = (round) => moment(1000 * round.began_at);
-export const took = (round) => (round.ended_at === null ? "still running" : duration(round.ended_at - round.began_at));
+const took = (round) => (round.ended_at === null ? "still running" : `took ${duration(round.ended_at - round.began_at)}`);
 
 // The gate quotes names with backticks.
 const reasonWords = (text) => text.replaceAll(" -> ", " → ").split("`").map((part, at) => (at % 2 ? el("code", {}, part) : part));
@@ -55,16 +54,17 @@ export function drawRounds() {
 }
 
 function summary() {
-  if (rounds === null) return "Curves only: set search.training to the trainer's address, such as http://127.0.0.1:8081, to see its rounds.";
+  if (rounds === null) return "No trainer is connected: set search.training to the trainer's address, such as http://127.0.0.1:8081, to see its rounds.";
   if (!rounds.length) return "No rounds yet: the first one begins when a stage is due.";
   const names = rounds.map(verdictOf);
-  const counts = Object.keys(VERDICTS).reverse().map((name) => [names.filter((one) => one === name).length, VERDICTS[name][1]]);
-  return `${plural(rounds.length, "round")}: ${counts.filter(([count]) => count).map(([count, words]) => `${whole(count)} ${words}`).reverse().join(", ")}.`;
+  const count = (name) => names.filter((one) => one === name).length;
+  const counts = Object.keys(SIGNS).filter(count).map((name) => `${whole(count(name))} ${name}`);
+  return `${plural(rounds.length, "round")}: ${counts.join(", ")}.`;
 }
 
 // Explicit roles: the phone layout removes the table display.
 function roundTable(shown) {
-  const heads = ["Round", "Began", "Took", "Learned", "Version", "Verdict"];
+  const heads = ["Round", "Began", "Learned", "Version", "Verdict"];
   return el("table", { class: "versions rounds", role: "table", "aria-label": "Rounds" },
     el("thead", { role: "rowgroup" }, el("tr", { role: "row" }, heads.map((name) => el("th", { scope: "col", role: "columnheader" }, name)))),
     el("tbody", { role: "rowgroup" }, shown.map(roundRow)));
@@ -75,8 +75,7 @@ function roundRow(round) {
   return el("tr", { role: "row", "data-round": round.number },
     el("th", { scope: "row", role: "rowheader" },
       el("a", { href: linkTo("training", { round: round.number }), key: `round ${round.number}` }, `Round ${whole(round.number)}`)),
-    data("Began", began(round)),
-    data("Took", took(round)),
+    data("Began", began(round), el("span", { class: "range" }, took(round))),
     data("Learned", stageList(round.stages)),
     data("Version", plain(round.version), " ", servedTag(round.version),
       round.parent && el("span", { class: "range" }, `from ${round.parent}`)),

@@ -36,8 +36,7 @@ export const rangeText = (range, digits = 1) => (isRange(range) ? `${range[0].to
 
 export function duration(seconds) {
   if (!isNumber(seconds)) return "–";
-  const units = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
-  const [size, unit] = units.find(([size]) => seconds >= 2 * size) ?? units.at(-1);
+  const [size, unit] = seconds >= 172800 ? [86400, "d"] : seconds >= 3600 ? [3600, "h"] : seconds >= 60 ? [60, "min"] : [1, "s"];
   const count = seconds / size;
   return `${count < 10 && size >= 3600 ? Number(count.toFixed(1)) : Math.round(count)} ${unit}`;
 }
