@@ -76,7 +76,8 @@ function choose(dot) {
   if (!dot) return;
   dot.node.classList.add("active");
   if (dot.node === document.activeElement) setTabStop(dot);
-  tip.replaceChildren(el("b", { dir: "auto" }, plain(dot.point.title)), dot.point.group !== null && el("span", { dir: "auto" }, dot.point.group));
+  const { title, group } = dot.point;
+  tip.replaceChildren(el("b", { dir: "auto" }, plain(title)), el("span", { dir: "auto" }, group ?? ""));
   place(tip, dot);
 }
 

@@ -78,7 +78,7 @@ function bothPages(one, round) {
   const left = one.served_hits.map((hit) => pageRow(hit, place(one.candidate_hits, hit.id) < 0 && "out"));
   const right = one.candidate_hits.map((hit, at) => pageRow(hit, moved(place(one.served_hits, hit.id), at)));
   const page = (name, hits) => el("section", { "aria-label": `Hits of the ${name.toLowerCase()} model` },
-    el("h5", {}, name), hits.length ? el("ol", {}, hits) : el("p", { class: "note" }, "No hits are kept."));
+    el("h5", {}, name), hits.length ? el("ol", {}, hits) : el("p", { class: "note" }, "No hits."));
   return el("div", { class: "both" }, el("div", { class: "pages-of-query" }, page("Served", left), page("Candidate", right)),
     el("p", { class: "links" }, el("a", { href: linkTo("compare", comparison(one.query, round)) }, "Compare channels for this query"),
       el("a", { href: linkTo("search", { q: one.query }) }, "Search for it"),

@@ -73,9 +73,9 @@ function outcome(round) {
 // ---- The gate's measurements ----
 
 function splitPart(split, round) {
-  const id = `split-${split.split}`;
-  return el("section", { class: "panel", "aria-labelledby": id, "data-split": split.split },
-    el("div", { class: "round-title" }, el("h2", { id }, `Split ${split.split}`), splitVerdict(split),
+  const title = `Split ${split.split}`;
+  return el("section", { class: "panel", "aria-label": title, "data-split": split.split },
+    el("div", { class: "round-title" }, el("h2", {}, title), splitVerdict(split),
       isNumber(split.drift) && el("span", { class: "range" }, `drift of the query vectors: ${split.drift.toFixed(3)}`)),
     gateTable(split), changedQueries(split, round));
 }
@@ -108,6 +108,7 @@ function gateRow(one, most) {
 }
 
 function gateTable({ rows }) {
+  if (!rows.length) return el("p", { class: "note" }, "No metrics are kept.");
   const ends = rows.flatMap((one) => [one.difference, ...(one.interval ?? [])]).filter(isNumber).map(Math.abs);
   const most = 1.05 * Math.max(0, ...ends) || 1;
   const slices = [...new Set(rows.map((one) => one.slice))];
