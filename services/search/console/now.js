@@ -1,6 +1,6 @@
 // What the trainer does now: its place in the loop, its alarms, and how far each stage is from its next run.
 
-import { $, bar, cell, el, head, row, table } from "./elements.js";
+import { $, bar, cell, el, head, redraw, row, table } from "./elements.js";
 import { linkTo } from "./route.js";
 import { duration, isNumber, plain, whole } from "./words.js";
 
@@ -30,8 +30,8 @@ const ALARMS = {
 };
 
 export function drawNow(now) {
-  if (!now) return $("now").replaceChildren(el("p", { class: "status" }, "The trainer does not say what it does."));
-  $("now").replaceChildren(...[loopSteps(now.doing), sentence(now), alarmList(now.alarms ?? []), stageTable(now.stages ?? [])].flat().filter(Boolean));
+  redraw($("now"), now ? [loopSteps(now.doing), sentence(now), alarmList(now.alarms ?? []), stageTable(now.stages ?? [])]
+    : el("p", { class: "status" }, "The trainer does not say what it does."), $("rounds-status"));
 }
 
 function loopSteps(doing) {
@@ -44,7 +44,7 @@ function loopSteps(doing) {
 function sentence({ doing, round, stage, step, steps }) {
   const words = DOING[doing] ?? plain(doing);
   if (words.endsWith(".")) return el("p", {}, words);
-  const link = isNumber(round) && el("a", { href: linkTo("training", { round }) }, `round ${whole(round)}`);
+  const link = isNumber(round) && el("a", { href: linkTo("training", { round }), key: "round" }, `round ${whole(round)}`);
   const isTraining = doing === "training";
   const parts = [words, isTraining && stage && ` stage ${stage}`, link && " of ", link,
     isTraining && steps > 0 && `: step ${whole(step)} of ${whole(steps)}`, "."];

@@ -55,6 +55,7 @@ async function showRounds(now, signal) {
   if (rounds !== undefined && listed.activity === activity && Date.now() - listed.at < ROUNDS_POLL) return true;
   try {
     await loadRounds(signal);
+    drawRounds();
     listed = { activity, at: Date.now() };
     clearError("rounds-error");
   } catch (error) {
@@ -72,7 +73,6 @@ function drawOverview(log, now) {
   $("curves-part").hidden = !isConnected;
   say("training-status", "");
   drawNow(now);
-  drawRounds();
   drawCurves(log);
 }
 
