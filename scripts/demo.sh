@@ -8,6 +8,7 @@
 #
 #   DEMO_EXIT=1              stop after the report
 #   DEMO_DIR=DIR             keep all files there (default: a temporary folder, deleted at the end)
+#   DEMO_PICTURES=DIR        draw the pictures of the console in docs/ there, with the browser that scripts/browser.sh finds
 #   DEMO_PORT=N              port of the console (default: 8080); the trainer gets DEMO_PORT - 10
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -52,7 +53,8 @@ main() {
     places
     # vectors alone: the demo shows what they learn
     start serve --config configs/search-embedded.toml --model "$out/base" --data "$out/shop" --state "$out/search" \
-        --listen "127.0.0.1:$port" --set search.hybrid=false --set search.version=untrained --set "search.training=$out/trainer/training" "${stores[@]}" "${index[@]}"
+        --listen "127.0.0.1:$port" --set search.hybrid=false --set search.version=untrained \
+        --set "search.training=http://127.0.0.1:$((port - 10))" "${stores[@]}" "${index[@]}"
     until_ready "127.0.0.1:$port/readyz"
     start trainer --config configs/trainer-market.toml --model "$out/base" --data "$out/shop" --state "$out/trainer" \
         --listen 127.0.0.1:$((port - 10)) --set 'trainer.pace={examples=4000, seconds=15, min_examples=1000}' \
@@ -64,12 +66,19 @@ main() {
     measure
     say ""
     say "trained and evaluated in $((SECONDS - began)) s; report: $out/report/report.html"
+    [ -z "${DEMO_PICTURES:-}" ] || draw
     if [ -z "${DEMO_EXIT:-}" ]; then
         say ""
         say "Console: http://127.0.0.1:$port   Search, or compare \`untrained\` with the trained model, and vote."
         say "Trainer: http://127.0.0.1:$((port - 10))/status   Stop with Ctrl-C."
         wait "${running[0]}"
     fi
+}
+
+draw() {
+    local clients=services/search/tests/clients
+    SOUK_CHROMIUM=$(scripts/browser.sh) "$(scripts/python.sh $clients/requirements.txt)" $clients/console.py \
+        "http://127.0.0.1:$port" "" --query "red shoes" --pictures "$DEMO_PICTURES"
 }
 
 step() {

@@ -20,11 +20,14 @@ from .schemas import (
     Item,
     ItemsAnswer,
     ItemsPage,
+    MapAnswer,
     ModelsAnswer,
     OpenaiModels,
     PromoteAnswer,
     ReadyAnswer,
     RerankDepth,
+    RoundAnswer,
+    RoundsAnswer,
     SearchAnswer,
     TrainingAnswer,
     UpdateAnswer,
@@ -127,6 +130,15 @@ class AsyncItems:
         call = Call("GET", "/items", params={"after": after, "limit": limit, "at_least": at_least}, repeatable=True)
         return await self._send(call, ItemsPage)
 
+    async def map(self, *, field: str | None = None) -> MapAnswer:
+        """Map a sample of the served items by the similarity of their vectors.
+
+        Args:
+            field: Field that groups the items.
+        """
+        call = Call("GET", "/map", params={"field": field}, repeatable=True)
+        return await self._send(call, MapAnswer)
+
     async def put(
         self,
         items: Sequence[Mapping[str, Any]],
@@ -226,8 +238,22 @@ class AsyncModels:
         call = Call("POST", "/models/rollback", fields={"version": version})
         return await self._send(call, PromoteAnswer)
 
+    async def round(self, number: int) -> RoundAnswer:
+        """Get a round: what it learned, how the gate decided, and which queries changed.
+
+        Args:
+            number: Number of the round
+        """
+        call = Call("GET", f"/rounds/{segment(number)}", repeatable=True)
+        return await self._send(call, RoundAnswer)
+
+    async def rounds(self) -> RoundsAnswer:
+        """List the trainer's rounds, newest first."""
+        call = Call("GET", "/rounds", repeatable=True)
+        return await self._send(call, RoundsAnswer)
+
     async def training(self) -> TrainingAnswer:
-        """Get the curves of the running training."""
+        """Get the curves of the running training, and what the trainer does."""
         call = Call("GET", "/training", repeatable=True)
         return await self._send(call, TrainingAnswer)
 

@@ -99,6 +99,37 @@ class BulkAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ChangedHit:
+    id: str
+    title: str
+    score: float
+    level: str | None = None
+    """Relevance, from `L1` to `L4`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangedQuery:
+    query: str
+    served: float
+    candidate: float
+    served_hits: list[ChangedHit]
+    candidate_hits: list[ChangedHit]
+    slice: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changes:
+    """How a metric changes query by query."""
+
+    metric: str
+    better: int
+    worse: int
+    same: int
+    queries: list[ChangedQuery]
+    """Largest gains first, then the largest losses."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Channels:
     dense: Part | None = None
     """Score and rank in one channel, and the channel's part of the hit's score."""
@@ -186,6 +217,34 @@ class FieldsAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GateRow:
+    """A metric of a slice, in percent."""
+
+    slice: str
+    num_queries: int
+    metric: str
+    significant: bool
+    candidate: float | None = None
+    difference: float | None = None
+    interval: list[float] | None = None
+    served: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateSplit:
+    """Decision of the gate on one split."""
+
+    split: str
+    passed: bool
+    reasons: list[str]
+    rows: list[GateRow]
+    changes: Changes | None = None
+    """How a metric changes query by query."""
+    drift: float | None = None
+    """Average drift of the query vectors."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Generation:
     generation: str
     state: str
@@ -238,6 +297,26 @@ class ItemsPage:
     items: list[Item]
     catalogue: int
     """Position of the last catalogue change that the page includes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapAnswer:
+    version: str
+    num_items: int
+    """Items of the index; the map shows up to 1,000 of them."""
+    points: list[MapPoint]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapPoint:
+    """An item of the map. `x` and `y` are 0 to 1."""
+
+    id: str
+    title: str
+    x: float
+    y: float
+    group: str | None = None
+    """Text of the field."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -336,6 +415,56 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Round:
+    """A round of training. Times are seconds since 1970."""
+
+    number: int
+    began_at: int
+    reasons: list[str]
+    stages: list[RoundStage]
+    ended_at: int | None = None
+    """Null while it runs."""
+    parent: str | None = None
+    """Version that it started from."""
+    passed: bool | None = None
+    """Verdict of the gate."""
+    version: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundAnswer:
+    """A round with the gate's decision. The first fields are those of the list."""
+
+    number: int
+    began_at: int
+    reasons: list[str]
+    stages: list[RoundStage]
+    splits: list[GateSplit]
+    """Empty before the gate has decided."""
+    ended_at: int | None = None
+    parent: str | None = None
+    passed: bool | None = None
+    unclicked: list[Unclicked] | None = None
+    """Queries of the newest days without clicks; null if the gate's judgements are not from the log."""
+    version: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundStage:
+    stage: str
+    why: str
+    """Why it was due."""
+    fresh: int
+    """New examples."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundsAnswer:
+    rounds: list[Round] | None = None
+    """Null if no trainer's address is set."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SearchAnswer:
     query_id: str
     """Id for later events."""
@@ -358,6 +487,17 @@ class Served:
     version: str
     generation: str
     promoted_at: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageWait:
+    stage: str
+    fresh: int
+    """New examples, and how many make the stage due."""
+    examples: int
+    since: int
+    """Seconds since its last run, and how many make it due."""
+    seconds: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -384,10 +524,30 @@ class Terms:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingAnswer:
-    """Training curves, each a list of step and value."""
+class Trainer:
+    doing: str
+    """Such as `training` or `waiting`."""
+    step: int
+    steps: int
+    stages: list[StageWait]
+    """Progress of each stage towards its next run."""
+    alarms: list[str]
+    round: int | None = None
+    stage: str | None = None
 
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingAnswer:
     log: dict[str, list[dict[str, Any]]] | None = None
+    """Curves by name, such as `loss`, each a list of step and value."""
+    now: Trainer | None = None
+    """What the trainer does, if its address is set."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unclicked:
+    query: str
+    searches: int
 
 
 @dataclass(frozen=True, kw_only=True)

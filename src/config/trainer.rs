@@ -14,10 +14,10 @@ use souk_report::GateSettings;
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct TrainerSettings {
-    /// Address and port of /status, /metrics, /healthz and /readyz.
+    /// Address and port of /status, /training, /rounds, /metrics, /healthz and /readyz.
     pub listen: String,
-    /// File with one key per line, as `[[NAME=]ROLE+ROLE[@RATE]:]KEY`; `/status` then needs one with the role `search`. It is read
-    /// again when it changes. The variable SOUK_TRAINER_KEYS adds keys too.
+    /// File with one key per line, as `[[NAME=]ROLE+ROLE[@RATE]:]KEY`; `/status`, `/training` and `/rounds` then need one with the role
+    /// `search`. It is read again when it changes. The variable SOUK_TRAINER_KEYS adds keys too.
     pub key_file: Option<PathBuf>,
     /// Whether others may reach `listen` although there are no keys.
     pub allow_no_keys: bool,

@@ -43,7 +43,6 @@ const figure = (title, words, body) => el("figure", { class: "chart" },
   el("figcaption", {}, el("h2", {}, title), el("span", {}, words)), body);
 
 export function lineChart(title, all) {
-  if (!all.length) return figure(title, "", el("p", { class: "status" }, "No values yet."));
   const points = thin(all, 1500);
   const values = points.map((one) => one[1]);
   let [lo, hi] = [Math.min(...values), Math.max(...values)];
@@ -58,7 +57,6 @@ export function lineChart(title, all) {
 
 export function levelChart(all) {
   const title = "Level shares";
-  if (!all.length) return figure(title, "", el("p", { class: "status" }, "No values yet."));
   const points = thin(all, 300).map(([step, levels]) => {
     const sum = levels.reduce((a, b) => a + b, 0) || 1;
     return [step, levels.map((one) => one / sum)];

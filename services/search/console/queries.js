@@ -93,8 +93,7 @@ function moved(before, now) {
 
 function pageRow(hit, mark) {
   return el("li", {},
-    el("span", { class: `level ${isNumber(hit.level) ? `level-${hit.level}` : ""}`, title: isNumber(hit.level) ? `level ${hit.level}` : "not judged" },
-      isNumber(hit.level) ? `L${hit.level}` : "–"),
+    el("span", { class: `level ${hit.level ? `level-${hit.level.slice(1)}` : ""}`, title: hit.level ? "" : "not judged" }, hit.level ?? "–"),
     el("span", { dir: "auto" }, plain(hit.title)),
     mark && el("span", { class: "mark" }, mark));
 }

@@ -54,7 +54,7 @@ export function drawRounds() {
 }
 
 function summary() {
-  if (rounds === null) return "No trainer is connected: set search.training to the trainer's address, such as http://127.0.0.1:8081, to see its rounds.";
+  if (rounds === null) return "No trainer is connected: set search.training to the trainer's address, such as http://127.0.0.1:8070, to see its rounds.";
   if (!rounds.length) return "No rounds yet: the first one begins when a stage is due.";
   const names = rounds.map(verdictOf);
   const count = (name) => names.filter((one) => one === name).length;

@@ -10,7 +10,8 @@ import { call, clearError, fresh, passes, say, sayOnce, showError } from "./serv
 import { onVersions } from "./versions.js";
 import { isNumber, whole } from "./words.js";
 
-const CURVES = [["reward", "Reward"], ["loss", "Loss"], ["kl", "KL"], ["entropy", "Entropy"], ["learning_rate", "Learning rate"]];
+const CURVES = [["reward", "Reward"], ["loss", "Loss"], ["kl", "KL"], ["entropy", "Entropy"], ["learning_rate", "Learning rate"],
+  ["texts_per_second", "Texts per second"]];
 const POLL = 5000;
 const ROUNDS_POLL = 30000;
 let timer = 0;
@@ -90,7 +91,10 @@ function drawCurves(log) {
   else if (Date.now() - seen.at > 60000) sayOnce("curves-status", `Step ${whole(step)}. No new step for over a minute.`);
   // Shown, but not announced by screen readers.
   else $("curves-status").replaceChildren(el("span", { "aria-live": "off" }, `Step ${whole(step)}. Updating live.`));
-  $("charts").replaceChildren(...CURVES.map(([name, title]) => lineChart(title, pointsOf(log[name]))), levelChart(levelsOf(log.levels)));
+  // A supervised stage has no rewards, levels or KL.
+  const curves = CURVES.map(([name, title]) => [title, pointsOf(log[name])]).filter(([, points]) => points.length);
+  const levels = levelsOf(log.levels);
+  $("charts").replaceChildren(...curves.map(([title, points]) => lineChart(title, points)), ...(levels.length ? [levelChart(levels)] : []));
 }
 
 export function startTraining() {

@@ -49,7 +49,7 @@ pub struct SearchSettings {
     /// `{ depth = N }`.
     #[schemars(extend("x-reloaded" = true))]
     pub rerank: Rerank,
-    /// Address of the trainer, such as `http://127.0.0.1:8081`, for its rounds and training curves in the console; or a folder with
+    /// Address of the trainer, such as `http://127.0.0.1:8070`, for its rounds and training curves in the console; or a folder with
     /// steps.jsonl, for the curves alone.
     #[schemars(extend("x-reloaded" = true))]
     pub training: Option<Address>,

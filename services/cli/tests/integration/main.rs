@@ -3,6 +3,7 @@
 
 mod backup;
 mod commands;
+mod console;
 mod dist;
 mod doctor;
 mod documents;

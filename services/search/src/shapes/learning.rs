@@ -68,10 +68,17 @@ pub struct RoundStageShape {
     pub fresh: u64,
 }
 
+/// A round with the gate's decision. The first fields are those of the list.
 #[derive(Serialize, Deserialize, ToSchema)]
 pub struct RoundAnswer {
-    #[serde(flatten)]
-    pub round: RoundShape,
+    pub number: u64,
+    pub began_at: i64,
+    pub ended_at: Option<i64>,
+    pub parent: Option<String>,
+    pub version: Option<String>,
+    pub passed: Option<bool>,
+    pub reasons: Vec<String>,
+    pub stages: Vec<RoundStageShape>,
     /// Empty before the gate has decided.
     pub splits: Vec<GateSplitShape>,
     /// Queries of the newest days without clicks; null if the gate's judgements are not from the log.

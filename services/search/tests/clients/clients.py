@@ -48,8 +48,9 @@ WARNINGS = [
     "missing_auth", "base_url_mismatch", "missing_deserializer", "unused_openapi_auth", "unsupported_regex",
     "method_not_allowed", "unmatched_filter", "unresolvable_reference", "rate_limited", "dictionary_mismatch",
 ]
-# Whether these do depends on what was drawn before: a version with a report to promote, one to go back to.
-MAY_REFUSE = {"POST /models", "POST /models/{version}/promote", "POST /models/rollback"}
+# Whether these do depends on what was drawn before: a version with a report to promote, one to go back to. Rounds need a
+# trainer, which the service does not have here.
+MAY_REFUSE = {"POST /models", "POST /models/{version}/promote", "POST /models/rollback", "GET /rounds/{number}"}
 CHANNELS = ["dense", "lexical", "hybrid"]
 
 
