@@ -2,7 +2,31 @@
 //!
 //! This crate holds the method: [`objective`]s, [`candidates`], the training loop ([`train`]), [`plan`], the configuration that
 //! builds everything ([`config`]), the card of a trained model ([`model_card`]), and what concerns all of it ([`backup`]). The other crates are re-exported here, so that `souk` is the only dependency a
-//! program needs. `ARCHITECTURE.md` draws them all.
+//! program needs. `ARCHITECTURE.md` draws them all, and `examples/` has whole programs.
+//!
+//! # A vector
+//!
+//! ```no_run
+//! use souk::config::{Change, Config};
+//! use souk::domain::TextKind;
+//!
+//! let model = Change::text("model.path", "model", "sentence-transformers/all-MiniLM-L6-v2");
+//! let encoder = Config::load(None, &[model])?.open_encoder()?.freeze()?;
+//! let text = encoder.reader().read("red desk lamp", Some(TextKind::Query))?;
+//! println!("{:?}", encoder.vectors(&[&text])?);
+//! # Ok::<(), souk::Error>(())
+//! ```
+//!
+//! # Metrics of a split
+//!
+//! ```no_run
+//! use souk::report::EvaluationRun;
+//!
+//! // written by `souk evaluate --out MEASURED`
+//! let run = EvaluationRun::load("MEASURED".as_ref())?;
+//! println!("{:?} {:?}", run.metrics.overall["ndcg@10"], run.metrics.intervals["ndcg@10"]);
+//! # Ok::<(), souk::Error>(())
+//! ```
 
 #![warn(missing_docs)]
 

@@ -144,7 +144,7 @@ impl HybridScorer {
     /// The parts of the scores that are not the model's.
     fn of_terms(&self, AskedTexts { query, texts }: &AskedTexts<'_>) -> Result<Vec<f32>> {
         let ModelFusion { weights, translations } = &self.fusion;
-        let mut unindexed = UnindexedTexts::default();
+        let mut unindexed = UnindexedTexts::new(self.lexical.language());
         texts.iter().for_each(|text| unindexed.push(text));
         let mut matcher = self.lexical.matcher(query).with_translations(translations);
         let mut scores: Vec<f32> = texts.iter().map(|text| weights.of_terms(&matcher.compare(text))).collect();

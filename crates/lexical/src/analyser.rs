@@ -8,7 +8,12 @@
 //! | `2x4` `2 x 4` | `2` `4` |
 //! | `WD-40` `wd40` | `wd` `wd40` `40` |
 //! | `Women's glasses` | `woman` `glass` |
+//! | `洗濯機 白色` | `洗濯` `濯機` `白色` |
+//!
+//! Stop words and plurals are those of a language (`language`). Chinese, Japanese and Korean text, which has no spaces between words,
+//! becomes its pairs of neighbouring letters.
 
+use super::language::Language;
 use super::words;
 
 /// Longest term; longer ones are truncated, because nobody searches for them.
@@ -17,6 +22,7 @@ const MAX_TERM_BYTES: usize = 64;
 /// Terms of a text, in buffers that are reused for the next one.
 #[derive(Clone, Default)]
 pub struct Terms {
+    language: Language,
     folded: String,
     pieces: Vec<Piece>,
     /// Concatenated terms.
@@ -37,6 +43,8 @@ struct Piece {
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Word,
+    /// Letters of a script without spaces.
+    Ideographs,
     Number,
     /// `"` after a number.
     Inches,
@@ -53,6 +61,10 @@ enum Gap {
 }
 
 impl Terms {
+    pub fn new(language: Language) -> Self {
+        Self { language, ..Self::default() }
+    }
+
     /// Replaces the terms by those of `text`.
     pub fn read(&mut self, text: &str) {
         self.folded.clear();
@@ -101,6 +113,10 @@ impl Terms {
                 '\'' if after_number && rest[1..].starts_with('\'') => (Kind::Inches, 2),
                 '\'' if after_number => (Kind::Feet, 1),
                 '"' if after_number => (Kind::Inches, 1),
+                letter if is_ideograph(letter) => {
+                    let end = rest.find(|letter| !is_ideograph(letter)).unwrap_or(rest.len());
+                    (Kind::Ideographs, end)
+                }
                 letter if letter.is_alphanumeric() => (Kind::Word, word_length(rest)),
                 letter => {
                     gap = if letter == '-' && gap == Gap::Nothing { Gap::Hyphen } else { Gap::Other };
@@ -136,6 +152,10 @@ impl Terms {
                 self.push_code(at);
                 at + 1
             }
+            Kind::Ideographs => {
+                self.push_pairs(piece);
+                at + 1
+            }
             Kind::Inches | Kind::Feet => at + 1,
         }
     }
@@ -146,7 +166,7 @@ impl Terms {
         match piece.kind {
             Kind::Inches => Some("in"),
             Kind::Feet => Some("ft"),
-            Kind::Number => None,
+            Kind::Number | Kind::Ideographs => None,
             Kind::Word => words::unit(self.text_of(*piece), piece.gap == Gap::Other),
         }
     }
@@ -168,7 +188,7 @@ impl Terms {
             match piece.kind {
                 Kind::Word => num_words += 1,
                 Kind::Number => num_numbers += 1,
-                Kind::Inches | Kind::Feet => break,
+                Kind::Inches | Kind::Feet | Kind::Ideographs => break,
             }
             end += 1;
         }
@@ -193,18 +213,30 @@ impl Terms {
 
     fn push_word(&mut self, piece: Piece) {
         let mut word = &self.folded[piece.start..piece.end];
-        word = word.strip_suffix("'s").unwrap_or(word);
-        if words::is_stop_word(word) {
+        if self.language == Language::English {
+            word = word.strip_suffix("'s").unwrap_or(word);
+        }
+        word = self.language.without_article(word);
+        if self.language.is_stop_word(word) {
             return;
         }
         if word.contains('\'') {
             self.text.extend(word.chars().filter(|letter| *letter != '\''));
         } else {
-            let (stem, ending) = words::singular(word);
+            let (stem, ending) = self.language.stem(word);
             self.text.push_str(stem);
             self.text.push_str(ending);
         }
         self.finish();
+    }
+
+    /// Appends each two neighbouring letters, or the letter if there is only one.
+    fn push_pairs(&mut self, piece: Piece) {
+        let letters: Vec<char> = self.folded[piece.start..piece.end].chars().collect();
+        for pair in letters.windows(letters.len().min(2)) {
+            self.text.extend(pair);
+            self.finish();
+        }
     }
 
     fn push_number(&mut self, piece: Piece) {
@@ -236,6 +268,11 @@ fn starts_with_digit(text: &str) -> bool {
     text.starts_with(|letter: char| letter.is_ascii_digit())
 }
 
+/// Whether a letter is Chinese, Japanese or Korean.
+fn is_ideograph(letter: char) -> bool {
+    matches!(letter, '\u{3040}'..='\u{30ff}' | '\u{3400}'..='\u{9fff}' | '\u{ac00}'..='\u{d7af}' | '\u{f900}'..='\u{faff}')
+}
+
 /// Length of a number such as `3`, `1/2`, `0.5` or `1,000`.
 fn number_length(text: &str) -> usize {
     let bytes = text.as_bytes();
@@ -259,7 +296,7 @@ fn word_length(text: &str) -> usize {
     let mut letters = text.char_indices().peekable();
     while let Some((at, letter)) = letters.next() {
         let joins = letter == '\'' && letters.peek().is_some_and(|(_, next)| next.is_alphabetic());
-        if letter.is_ascii_digit() || !(letter.is_alphanumeric() || joins) {
+        if letter.is_ascii_digit() || is_ideograph(letter) || !(letter.is_alphanumeric() || joins) {
             return at;
         }
     }
@@ -360,6 +397,8 @@ mod tests {
         assert_eq!(terms("Women's & men’s shoes"), ["woman", "man", "shoe"]);
         assert_eq!(terms("gray in stainless-steel"), ["gray", "stainless", "steel"]);
         assert_eq!(terms("Ｗｉｄｅ Чайник"), ["wide", "чайник"]);
+        assert_eq!(terms("洗濯機 白色7kg"), ["洗濯", "濯機", "白色", "7", "kg"]);
+        assert_eq!(terms("茶 USBケーブル"), ["茶", "usb", "ケー", "ーブ", "ブル"]);
     }
 
     #[test]

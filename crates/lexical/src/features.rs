@@ -3,7 +3,7 @@
 
 use super::analyser::Terms;
 use super::translations::probability;
-use super::{Lexical, MAX_QUERY_TERMS, QueryTranslations, Translations};
+use super::{Language, Lexical, MAX_QUERY_TERMS, QueryTranslations, Translations};
 use souk_io::fnv::hash_text;
 use souk_io::splitmix::mix;
 
@@ -67,8 +67,8 @@ struct QueryTerm {
 
 impl TermMatcher {
     /// Prepares a query for an index that does not tell how common its terms are: all weigh the same, and translations say nothing.
-    pub fn unweighted(query: &str) -> Self {
-        Self::new(query, |term| QueryTerm {
+    pub fn unweighted(language: Language, query: &str) -> Self {
+        Self::new(language, query, |term| QueryTerm {
             term: HashedTerm::new(term.to_owned()),
             weight: 1.0,
             corrected: Vec::new(),
@@ -78,8 +78,8 @@ impl TermMatcher {
         })
     }
 
-    fn new(query: &str, query_term: impl Fn(&str) -> QueryTerm) -> Self {
-        let mut text = Terms::default();
+    fn new(language: Language, query: &str, query_term: impl Fn(&str) -> QueryTerm) -> Self {
+        let mut text = Terms::new(language);
         text.read(query);
         let mut terms: Vec<QueryTerm> = Vec::new();
         for term in text.iter().take(MAX_QUERY_TERMS) {
@@ -168,7 +168,7 @@ impl TermMatcher {
 impl Lexical {
     /// Prepares a query to be compared with texts.
     pub fn matcher(&self, query: &str) -> TermMatcher {
-        TermMatcher::new(query, |term| self.query_term(term))
+        TermMatcher::new(self.language(), query, |term| self.query_term(term))
     }
 
     fn query_term(&self, term: &str) -> QueryTerm {
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn terms_without_weights_count_alike() {
-        let compared = TermMatcher::unweighted("oak desk 120").compare("an oak table, 120 cm");
+        let compared = TermMatcher::unweighted(Language::English, "oak desk 120").compare("an oak table, 120 cm");
         assert_eq!((compared.overlap, compared.missing_numbers), (2.0 / 3.0, 0.0));
     }
 

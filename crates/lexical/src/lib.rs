@@ -5,11 +5,22 @@
 //! The score of an item is the sum, over the terms of the query, of `idf · tf / (tf + k1 · (1 − b + b · length /
 //! mean))` with `idf = ln(1 + (N − df + 0.5) / (df + 0.5))`: as in Lucene, but with exact lengths. tantivy stores the
 //! dictionary and the postings; its own scores are not used, because it rounds lengths above 40 terms.
+//!
+//! ```
+//! use souk_lexical::Lexical;
+//!
+//! let items = ["Red desk lamp", "Oak desk 120 cm"].map(|item| Ok(item.to_owned()));
+//! let shop = Lexical::build(items.into_iter())?;
+//! let hits = shop.search("desk lamps", 10)?;
+//! assert_eq!(hits.iter().map(|hit| hit.row).collect::<Vec<_>>(), [0, 1]);
+//! # Ok::<(), souk_io::error::Error>(())
+//! ```
 
 mod analyser;
 mod features;
 mod folder;
 mod fusion;
+mod language;
 mod search;
 mod spellings;
 mod translations;
@@ -36,15 +47,21 @@ pub use fusion::{
     JudgedCandidates, ModelFusion, NUM_FEATURES, TRANSLATION, Weights, candidates, cross_validate, fit, fuse,
     fusion_depth,
 };
+pub use language::Language;
 pub use translations::{QueryTranslations, TRANSLATIONS, TranslationPairs, Translations};
 pub use unindexed::UnindexedTexts;
 
 /// Upper bound of query terms, enough for any title; further terms are ignored.
 const MAX_QUERY_TERMS: usize = 256;
 
-/// Index terms of a text, in order.
+/// Index terms of an English text, in order.
 pub fn terms(text: &str) -> Vec<String> {
-    let mut terms = Terms::default();
+    terms_in(Language::English, text)
+}
+
+/// Index terms of a text, in order.
+pub fn terms_in(language: Language, text: &str) -> Vec<String> {
+    let mut terms = Terms::new(language);
     terms.read(text);
     terms.iter().map(str::to_owned).collect()
 }
@@ -60,17 +77,19 @@ pub struct LexicalOptions {
     pub b: f32,
     /// Replace a term that no item has by the nearest term of the index, and search other spellings of words too (`spellings`).
     pub typos: bool,
+    /// Language of the items' texts and of the queries. `none` suits other languages, and catalogues in several.
+    pub language: Language,
 }
 
 impl Default for LexicalOptions {
     fn default() -> Self {
-        Self { k1: 0.4, b: 0.75, typos: true }
+        Self { k1: 0.4, b: 0.75, typos: true, language: Language::English }
     }
 }
 
 impl LexicalOptions {
     /// Lucene's defaults, for comparisons with other engines.
-    pub const LUCENE: Self = Self { k1: 1.2, b: 0.75, typos: false };
+    pub const LUCENE: Self = Self { k1: 1.2, b: 0.75, typos: false, language: Language::English };
 }
 
 /// Item that shares terms with the query; `row` is its row in the catalogue.
@@ -115,6 +134,11 @@ impl Lexical {
         Self::open(&index, options)
     }
 
+    /// Language of its texts and queries.
+    pub fn language(&self) -> Language {
+        self.options.language
+    }
+
     fn open(index: &tantivy::Index, options: LexicalOptions) -> Result<Self> {
         let (postings, lengths) = folder::read(index).map_err(unreadable)?;
         let mean = lengths.iter().map(|length| f64::from(*length)).sum::<f64>() / lengths.len().max(1) as f64;
@@ -150,6 +174,9 @@ impl Lexical {
     /// Spelling correction of a term that no item has.
     fn correct(&self, term: &str) -> Result<Vec<String>> {
         if !self.options.typos {
+            return Ok(Vec::new());
+        }
+        if self.language().is_everyday_word(term) {
             return Ok(Vec::new());
         }
         typos::correct(self.postings.terms(), term).map_err(unreadable)

@@ -56,7 +56,7 @@ struct Cursor {
 
 impl<'a> Searcher<'a> {
     pub fn new(lexical: &'a Lexical) -> Self {
-        Self { lexical, terms: Terms::default(), window: Window::new() }
+        Self { lexical, terms: Terms::new(lexical.language()), window: Window::new() }
     }
 
     pub fn search(&mut self, query: &str, k: usize) -> Result<Vec<LexicalHit>> {

@@ -6,8 +6,6 @@ use tantivy::query::FuzzyTermQuery;
 use tantivy::schema::Field;
 use tantivy::termdict::TermDictionary;
 
-use super::words::is_everyday_word;
-
 /// Shortest word that is corrected; shorter words have too many unrelated neighbours.
 const MIN_LETTERS: usize = 4;
 /// Longest word with an edit distance of at most 1; longer words allow 2.
@@ -20,7 +18,7 @@ const MIN_LETTERS_OF_PART: usize = 3;
 /// Terms to search instead of `word`; empty if no term is near.
 pub fn correct(dictionary: &TermDictionary, word: &str) -> tantivy::Result<Vec<String>> {
     let num_letters = word.chars().count();
-    if num_letters < MIN_LETTERS || !word.chars().all(char::is_alphabetic) || is_everyday_word(word) {
+    if num_letters < MIN_LETTERS || !word.chars().all(char::is_alphabetic) {
         return Ok(Vec::new());
     }
     let max_distance = if num_letters > MAX_LETTERS_OF_ONE_EDIT { 2 } else { 1 };

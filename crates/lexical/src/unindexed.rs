@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 
 use super::analyser::Terms;
-use super::{Lexical, LexicalHit, MAX_QUERY_TERMS};
+use super::{Language, Lexical, LexicalHit, MAX_QUERY_TERMS};
 use souk_io::error::Result;
 
 /// Terms of texts outside an index; `LexicalHit::row` is the number of a text, from 0.
-#[derive(Default)]
 pub struct UnindexedTexts {
+    language: Language,
     /// For each term, the texts that have it, with its count.
     postings: HashMap<Box<str>, Vec<(u32, u32)>>,
     /// Number of terms of each text.
@@ -17,8 +17,12 @@ pub struct UnindexedTexts {
 }
 
 impl UnindexedTexts {
+    pub fn new(language: Language) -> Self {
+        Self { language, postings: HashMap::new(), lengths: Vec::new() }
+    }
+
     pub fn push(&mut self, text: &str) {
-        let mut terms = Terms::default();
+        let mut terms = Terms::new(self.language);
         terms.read(text);
         let (at, mut length) = (self.lengths.len() as u32, 0);
         for term in terms.iter() {
@@ -53,7 +57,7 @@ impl Lexical {
 
     /// Weights of the terms of a query. A term that no item has may be in one of the texts.
     fn weights(&self, query: &str) -> Result<Vec<(String, f32)>> {
-        let mut terms = Terms::default();
+        let mut terms = Terms::new(self.language());
         terms.read(query);
         let found = self.search_terms(&terms)?;
         let mut weights: Vec<(String, f32)> =
@@ -76,7 +80,7 @@ mod tests {
     fn scores_equal_those_of_indexed_texts_and_new_words_count_as_rarest() {
         let texts = ["oak desk lamp", "oak chair", "red red red chair"];
         let shop = Lexical::build(texts.iter().map(|text| Ok((*text).to_owned()))).unwrap();
-        let mut unindexed = UnindexedTexts::default();
+        let mut unindexed = UnindexedTexts::new(Language::English);
         texts.iter().for_each(|text| unindexed.push(text));
         for query in ["oak desk", "red lamp red", "chair", "of the"] {
             let mut indexed = shop.search(query, 3).unwrap();

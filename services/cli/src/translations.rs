@@ -26,7 +26,7 @@ pub fn translation_pairs(config: &Config, data: &DataFolder, item_text: &ItemTex
         let pair = pairs.row(row);
         weights.entry((pair.query_number, pair.item)).or_insert((pair.query, 0.0)).1 += pair.strength;
     }
-    let mut found = TranslationPairs::default();
+    let mut found = TranslationPairs::new(config.search.lexical.unwrap_or_default().language);
     for ((_, item), (query, weight)) in weights {
         found.add(query, &catalogue.text_of(&catalogue.item(item)?), weight.min(MAX_WEIGHT));
     }

@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use souk_io::domain::normalized_query;
 
 use super::Translations;
+use crate::Language;
 use crate::analyser::Terms;
 
 const ROUNDS: usize = 5;
@@ -57,11 +58,15 @@ struct Row {
 
 impl Default for TranslationPairs {
     fn default() -> Self {
-        Self { numbers: HashMap::from([("".into(), NONE)]), pairs: Vec::new(), text: Terms::default() }
+        Self::new(Language::default())
     }
 }
 
 impl TranslationPairs {
+    pub fn new(language: Language) -> Self {
+        Self { numbers: HashMap::from([("".into(), NONE)]), pairs: Vec::new(), text: Terms::new(language) }
+    }
+
     /// Adds a pair. One without weight teaches nothing.
     pub fn add(&mut self, query: &str, item: &str, weight: f32) {
         if weight <= 0.0 {

@@ -15,7 +15,7 @@ use super::space::Floats;
 use super::vector_query::VectorQuery;
 use souk_io::domain::Item;
 use souk_io::item_text::ItemText;
-use souk_lexical::UnindexedTexts;
+use souk_lexical::{Language, UnindexedTexts};
 
 /// Fewest vectors for a graph; below it, brute force is faster.
 const MIN_GRAPH_ROWS: usize = 2000;
@@ -47,13 +47,13 @@ pub struct Delta {
 }
 
 impl Delta {
-    pub fn new(width: usize, use_graph: bool, item_text: ItemText) -> Self {
+    pub fn new(width: usize, use_graph: bool, item_text: ItemText, language: Language) -> Self {
         Self {
             items: Vec::new(),
             present: ItemSet::default(),
             ids: HashMap::new(),
             columns: Columns::default(),
-            texts: UnindexedTexts::default(),
+            texts: UnindexedTexts::new(language),
             item_text,
             row_of_item: Vec::new(),
             items_of_row: Vec::new(),

@@ -72,7 +72,8 @@ impl Live {
             id_to_item.insert(item.id.into_boxed_str(), at as u32);
         }
         let manifest = snapshot.manifest();
-        let delta = Delta::new(manifest.dimensions, manifest.kind == IndexKind::Hnsw, item_text.clone());
+        let language = lexical.as_ref().map(Lexical::language).unwrap_or_default();
+        let delta = Delta::new(manifest.dimensions, manifest.kind == IndexKind::Hnsw, item_text.clone(), language);
         let state = RwLock::new(LiveState { present: ItemSet::all(num), num_removed: 0, delta });
         let (filter_cache, fields, growing) = (FilterCache::default(), OnceLock::new(), Mutex::default());
         let item_text = item_text.clone();

@@ -145,7 +145,7 @@ impl Milvus {
 
     async fn find_terms(&self, text: &str, k: usize, filter: Option<&Filter>) -> Result<Option<Vec<IndexHit>>> {
         let Some(terms) = &self.terms else { return Ok(None) };
-        let joined = joined_terms(text);
+        let joined = joined_terms(terms.options.language, text);
         if joined.is_empty() {
             return Ok(Some(Vec::new()));
         }
@@ -415,7 +415,7 @@ impl Index for Milvus {
 
     /// The server does not tell how many items have a term: all terms weigh the same.
     fn matcher(&self, query: &str) -> Option<TermMatcher> {
-        self.terms.as_ref().map(|_| TermMatcher::unweighted(query))
+        self.terms.as_ref().map(|terms| TermMatcher::unweighted(terms.options.language, query))
     }
 
     fn recall<'a>(&'a self, vectors: &'a [Vec<f32>], k: usize) -> Answer<'a, f64> {

@@ -121,7 +121,7 @@ impl<'a> UpsertRow<'a> {
             Err(Error::input(format!("{part} has {bytes} bytes: Milvus allows at most {max}")))
         };
         let facet_bytes = facets.to_string().len();
-        let terms = terms.map(|terms| joined_terms(&terms.item_text.render(item)));
+        let terms = terms.map(|terms| joined_terms(terms.options.language, &terms.item_text.render(item)));
         let term_bytes = terms.as_ref().map_or(0, String::len);
         let num_bytes = item.id.len() + size_of_val(vector) + text.len() + facet_bytes + term_bytes;
         if item.id.len() > MAX_ID {

@@ -7,7 +7,7 @@ use milvus::v2::FunctionType;
 use milvus::v2::prelude::{DataType, FieldSchema, Function, IndexParam, IndexType, MetricType};
 
 use souk_io::item_text::ItemText;
-use souk_lexical::LexicalOptions;
+use souk_lexical::{Language, LexicalOptions};
 
 /// Milvus' limit of a text field, in bytes.
 pub const MAX_TEXT: usize = 65_535;
@@ -56,9 +56,9 @@ impl TermSearch {
 
 /// Terms of a text, as many as the field takes. The server must not split a term, such as `3/4`: other characters than letters and
 /// digits are written as their code.
-pub fn joined_terms(text: &str) -> String {
+pub fn joined_terms(language: Language, text: &str) -> String {
     let mut joined = String::new();
-    for term in souk_lexical::terms(text) {
+    for term in souk_lexical::terms_in(language, text) {
         let mut word = String::new();
         for letter in term.chars() {
             if letter.is_alphanumeric() {
@@ -82,8 +82,8 @@ mod tests {
 
     #[test]
     fn a_term_is_one_word_and_the_field_is_not_exceeded() {
-        assert_eq!(joined_terms("Oak desks, 3/4 in. for the US"), "oak desk 3u2fu4 in us");
-        let long = joined_terms(&"desk lamp ".repeat(20_000));
+        assert_eq!(joined_terms(Language::English, "Oak desks, 3/4 in. for the US"), "oak desk 3u2fu4 in us");
+        let long = joined_terms(Language::English, &"desk lamp ".repeat(20_000));
         assert!(
             long.len() < MAX_TEXT && long.split(' ').all(|word| ["desk", "lamp"].contains(&word)),
             "{}",
