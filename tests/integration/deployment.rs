@@ -158,7 +158,7 @@ fn there_are_no_default_secrets() {
     let secret = settings.split("stringData:").nth(1).unwrap().split("---").next().unwrap();
     let values: Vec<&str> =
         secret.lines().filter_map(|line| line.trim().split_once(": ")).map(|(_, value)| value).collect();
-    assert_eq!(values.len(), 3);
+    assert_eq!(values.len(), 4);
     assert!(values.iter().all(|value| *value == "\"\""), "{values:?}");
     for path in manifests().into_iter().filter(|path| path.parent().unwrap().ends_with("templates")) {
         let text = fs::read_to_string(&path).unwrap();

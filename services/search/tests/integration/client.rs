@@ -12,7 +12,9 @@ use std::sync::Arc;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
+use souk::address::Address;
 use souk::config::{Change, Config};
+use souk::store::SqlLedger;
 use souk_http::Keys;
 use souk_search::{SearchService, router, start};
 use tempfile::TempDir;
@@ -120,9 +122,12 @@ impl Running {
 
 /// Waits until the ledger's last connection is closed: until then its newest rows are in a log beside it.
 pub async fn ledger_is_closed(home: &Path) {
+    let address = Address::new(format!("sqlite:{}", home.join("souk.db").display()));
     let closed = async {
         while home.join("souk.db-wal").exists() {
-            tokio::time::sleep(std::time::Duration::from_millis(20)).await
+            // of two connections that close at the same moment, neither is the last; this one is
+            drop(SqlLedger::open(&address).await.unwrap());
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await
         }
     };
     timeout(TIMEOUT, closed).await.unwrap();
