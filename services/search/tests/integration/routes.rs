@@ -467,7 +467,7 @@ async fn openapi_document_has_routes_and_limits() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let routes: Vec<&String> = document["paths"].as_object().unwrap().keys().collect();
-    assert_eq!(routes.len(), 21, "{routes:?}");
+    assert_eq!(routes.len(), 24, "{routes:?}");
     for (path, methods) in document["paths"].as_object().unwrap() {
         for method in methods.as_object().unwrap().keys().filter(|key| *key != "parameters") {
             let route = format!("{} {}", method.to_uppercase(), path.replace(['{', '}'], ""));
