@@ -4,6 +4,7 @@
 #   speed       texts/s, against sentence-transformers
 #   ranking     nDCG lost by int8
 #   lexical     BM25 against bm25s: same answers, speed
+#   models      size and speed of the kinds of models that Souk reads, with random weights (a quarter of an hour)
 #   from_log    what souk start learns from a log alone, by raters' labels (20 minutes)
 #   market      statistics of the simulated shop (docs/market.md), and BM25 on it
 #   sft         supervised training, against sentence-transformers' trainer: texts/s, memory, time per phase
@@ -30,7 +31,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-stages=(speed ranking lexical from_log market sft rewards generation writing refine candidates nearest served first_hit
+stages=(speed models ranking lexical from_log market sft rewards generation writing refine candidates nearest served first_hit
     growth sizing collective ingest)
 data=${BENCH_DATA:-${SOUK_DATA:+$SOUK_DATA/home_depot}}
 work=$(mktemp -d)
@@ -64,6 +65,10 @@ skip() {
 
 speed() {
     "$(scripts/python.sh)" benches/embed.py --souk "$souk" --model "$MINILM"
+}
+
+models() {
+    "$(scripts/python.sh)" benches/models.py --souk "$souk" --minilm "$MINILM"
 }
 
 ranking() {
