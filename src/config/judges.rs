@@ -108,7 +108,7 @@ impl Config {
         Reranker::of_model(dir, self.reranking()?, self.worker, item_text)
     }
 
-    /// What `/search` reranks the hits of the model in a folder with, and how many, if its channel is `fusion`.
+    /// Reranker of `/search` for the model in a folder, and the number of hits, if its channel is `fusion`.
     pub fn open_served_reranker(
         &self,
         dir: &Path,

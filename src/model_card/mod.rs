@@ -33,7 +33,7 @@ pub struct ModelRecord {
     pub languages: Vec<String>,
     /// Steps from the base model to this one.
     pub stages: Vec<StageRecord>,
-    /// What `souk evaluate` or the trainer measured.
+    /// Measurement of `souk evaluate` or the trainer.
     pub measurements: Vec<MeasurementRecord>,
     /// The gate's verdict.
     pub gate: Option<GateRecord>,
@@ -131,7 +131,7 @@ pub struct GateRecord {
     pub reasons: Vec<String>,
 }
 
-/// What the card says about the encoder.
+/// The encoder's part of the card.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct EncoderRecord {

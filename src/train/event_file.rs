@@ -12,7 +12,7 @@ use serde_json::Value;
 use souk_io::error::{Error, Result};
 
 const PREFIX: &str = "events.out.tfevents.";
-/// What TensorBoard's own writer puts first.
+/// First record, as TensorBoard's own writer writes it.
 const VERSION: &str = "brain.Event:2";
 
 pub struct EventFile {
@@ -56,7 +56,8 @@ pub fn numbers(prefix: &str, value: &Value) -> Vec<(String, f64)> {
     match value {
         Value::Object(fields) => fields.iter().flat_map(|(name, value)| below(name.clone(), value)).collect(),
         Value::Array(values) => {
-            (1..).zip(values).flat_map(|(at, value): (usize, _)| below(at.to_string(), value)).collect()
+            let places = (1..=values.len()).map(|at| at.to_string());
+            places.zip(values).flat_map(|(place, value)| below(place, value)).collect()
         }
         other => other.as_f64().map(|number| (prefix.to_owned(), number)).into_iter().collect(),
     }

@@ -11,7 +11,7 @@ use crate::model_card::{BestRecord, ModelRecord, StageRecord, TrainedRecord, fol
 use souk_ingest::dataset::Pairs;
 use souk_nn::encoder::Encoder;
 
-/// What a stage trained on.
+/// Data that a stage trained on.
 pub struct StageInputs<'a> {
     /// Name of the data folder.
     pub data: &'a str,

@@ -31,7 +31,7 @@ CLAUSES = [
 ]
 FRAGMENTS = ["", " ", ".", "XL", "lamp", "42", "—", "é", "洗濯機", "🙂", "usb-c", "N/A", "  oak  ", "!!!", "chair?"]
 
-# What a tokenizer, a truncation or a pooling may get wrong; the last one is longer than any model here reads.
+# Texts that a tokenizer, a truncation or a pooling may get wrong; the last one is longer than any model here reads.
 EDGE_TEXTS = [
     "red running shoes",
     "",

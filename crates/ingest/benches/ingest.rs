@@ -247,7 +247,7 @@ fn timed(run: impl FnOnce() -> Duration) -> (Duration, Duration) {
     (wall, processor() - before)
 }
 
-/// What Souk sets for a log that it reads to the end.
+/// Souk's own values for a log that it reads to the end.
 fn like_souk(client: &ClientConfig) -> ClientConfig {
     let mut client = client.clone();
     // librdkafka by default waits a second if its queue was full

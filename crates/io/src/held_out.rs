@@ -19,7 +19,7 @@ pub const HELD_OUT: &str = "judgements.json";
 /// Content of `judgements.json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldOut {
-    /// What the judgements are, for reports.
+    /// Kind of the judgements, for reports.
     pub kind: String,
     pub splits: BTreeMap<String, HeldOutSplit>,
     /// How they were made.

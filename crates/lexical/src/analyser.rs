@@ -20,7 +20,7 @@ use super::words;
 const MAX_TERM_BYTES: usize = 64;
 
 /// Terms of a text, in buffers that are reused for the next one.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Terms {
     language: Language,
     folded: String,
@@ -62,7 +62,8 @@ enum Gap {
 
 impl Terms {
     pub fn new(language: Language) -> Self {
-        Self { language, ..Self::default() }
+        let (folded, pieces, text, ends) = (String::new(), Vec::new(), String::new(), Vec::new());
+        Self { language, folded, pieces, text, ends }
     }
 
     /// Replaces the terms by those of `text`.

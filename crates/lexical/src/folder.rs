@@ -14,7 +14,7 @@ use tantivy::tokenizer::{Token, TokenStream, Tokenizer};
 use tantivy::{Directory, Index, IndexSettings, IndexWriter, TantivyDocument};
 
 use super::analyser::Terms;
-use super::{LexicalOptions, unreadable};
+use super::{Language, LexicalOptions, unreadable};
 use souk_io::atomic_dir::AtomicDir;
 use souk_io::error::{Error, Result};
 
@@ -32,10 +32,14 @@ struct Manifest {
 }
 
 /// Indexes the passages in a directory.
-pub fn fill(directory: impl Directory, texts: impl Iterator<Item = Result<String>>) -> Result<Index> {
+pub fn fill(
+    directory: impl Directory,
+    language: Language,
+    texts: impl Iterator<Item = Result<String>>,
+) -> Result<Index> {
     let (schema, text, row) = schema();
     let index = Index::create(directory, schema, IndexSettings::default()).map_err(unreadable)?;
-    index.tokenizers().register(ANALYSER, Analyser::default());
+    index.tokenizers().register(ANALYSER, Analyser { terms: Terms::new(language), token: Token::default() });
     // one thread, so that the rows of each segment are consecutive
     let mut writer: IndexWriter = index.writer_with_num_threads(1, WRITER_BYTES).map_err(unreadable)?;
     writer.set_merge_policy(Box::new(NoMergePolicy));
@@ -96,7 +100,7 @@ pub fn read(index: &Index) -> tantivy::Result<(Arc<InvertedIndexReader>, Vec<u32
 pub fn save(dir: &Path, options: LexicalOptions, texts: impl Iterator<Item = Result<String>>) -> Result<()> {
     let atomic_dir = AtomicDir::new(dir)?;
     let directory = MmapDirectory::open(&atomic_dir.staging).map_err(unreadable)?;
-    let index = fill(directory, texts)?;
+    let index = fill(directory, options.language, texts)?;
     let num_items = index.searchable_segment_metas().map_err(unreadable)?.iter().map(|segment| segment.max_doc()).sum();
     let manifest = Manifest { format: FORMAT, num_items, options };
     let json = serde_json::to_vec_pretty(&manifest).expect("a manifest has string keys");
@@ -143,7 +147,7 @@ fn schema() -> (Schema, Field, Field) {
 }
 
 /// Adapter of the analyser to tantivy.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Analyser {
     terms: Terms,
     token: Token,

@@ -117,7 +117,7 @@ impl Lexical {
 
     pub fn build_with(options: LexicalOptions, texts: impl Iterator<Item = Result<String>>) -> Result<Self> {
         options.check()?;
-        let index = folder::fill(RamDirectory::create(), texts)?;
+        let index = folder::fill(RamDirectory::create(), options.language, texts)?;
         Self::open(&index, options)
     }
 

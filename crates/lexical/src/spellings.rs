@@ -114,7 +114,7 @@ mod tests {
     }
 
     fn searched(shop: &Lexical, query: &str) -> Vec<(String, f32)> {
-        let mut terms = Terms::default();
+        let mut terms = Terms::new(shop.language());
         terms.read(query);
         shop.search_terms(&terms).unwrap().into_iter().map(|found| (found.term, found.count)).collect()
     }

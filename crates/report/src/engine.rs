@@ -126,7 +126,7 @@ impl Engine {
         Self::Reranked { first: Box::new(self), by, depth }
     }
 
-    /// What answers the queries, in words.
+    /// Channels that answer the queries, in words.
     pub fn pipeline(&self) -> String {
         match self {
             Self::Reranked { first, by, depth } => by.pipeline(&first.pipeline(), *depth),

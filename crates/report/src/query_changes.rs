@@ -12,7 +12,7 @@ const HITS: usize = 5;
 /// Differences that count as none, in percent.
 const SAME: f64 = 1e-9;
 
-/// What a candidate changes for the queries of a split.
+/// Changes that a candidate makes for the queries of a split.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct QueryChanges {
     pub metric: String,

@@ -50,12 +50,12 @@ pub struct Metrics {
     pub perplexity: Option<f64>,
 }
 
-/// What was evaluated. Runs are comparable if these are equal; the data's location does not matter.
+/// Subject of an evaluation. Runs are comparable if these are equal; the data's location does not matter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunSettings {
     pub data: String,
     pub split: String,
-    /// What the split's judgements are, if they were derived from the search log.
+    /// Kind of the split's judgements, if they were derived from the search log.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub judgements: Option<String>,
     /// Judge that graded hits without judgements.

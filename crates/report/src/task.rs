@@ -19,7 +19,7 @@ use souk_reward::Judgements;
 pub struct Task {
     pub data: String,
     pub split: String,
-    /// What the judgements are, if they were derived from the search log.
+    /// Kind of the judgements, if they were derived from the search log.
     pub note: Option<String>,
     pub items: Vec<TaskItem>,
     rows: HashMap<String, u32>,

@@ -44,6 +44,9 @@ pub struct TrainingLog {
 }
 
 impl TrainingLog {
+    /// Points of a curve on a screen, which shows no more.
+    pub const SHOWN: usize = 1500;
+
     /// Loads a model folder's log; `None` if it has none.
     pub fn load(model: &Path) -> Result<Option<Self>> {
         let file = model.join(FILE);

@@ -1,4 +1,4 @@
-//! What Souk's HTTP services share: error responses (`fault`), keys, their roles and origin checks (`keys`, `role`, `origin`), request middleware
+//! Shared by Souk's HTTP services: error responses (`fault`), keys, their roles and origin checks (`keys`, `role`, `origin`), request middleware
 //! (`front`), load shedding (`gate`), health checks (`probe`), request bodies (`body`) and JSON responses (`json`), the server
 //! (`listen`, `deadlines`, `tls`, `starting`) and the process around it (`process`). Knows no route. No input over the wire causes a
 //! panic or unlimited memory use.

@@ -35,7 +35,7 @@ export function allFields(hit, key) {
 
 const FEATURES = { overlap: "term overlap", trigrams: "letter trigrams", missing_numbers: "missing numbers", translation: "translations" };
 
-// What the score is made of beside the channels.
+// Parts of the score beside the channels.
 const features = ({ terms, reranker }) => ({ ...terms, ...(reranker && { reranker }) });
 
 function explanation(hit, most) {

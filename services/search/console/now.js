@@ -1,4 +1,4 @@
-// What the trainer does now: its place in the loop, its alarms, and how far each stage is from its next run.
+// The trainer's current activity: its place in the loop, its alarms, and how far each stage is from its next run.
 
 import { $, bar, cell, el, head, redraw, row, table } from "./elements.js";
 import { linkTo } from "./route.js";

@@ -1,12 +1,12 @@
 //! `/training` and `/rounds`: what the trainer does and has done. Asks the trainer over HTTP; of a training folder, only the curves are
 //! known.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::extract::rejection::PathRejection;
-use axum::extract::{Path, State};
+use axum::extract::{self, State};
 use axum::response::Response;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -23,8 +23,6 @@ use crate::shapes::{ErrorResponses, RoundAnswer, RoundsAnswer, TrainingAnswer};
 const SETTING: &str = "search.training";
 /// Timeout of a request to the trainer.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// Maximum points of a curve; a screen shows no more.
-const MAX_POINTS: usize = 1500;
 
 /// Where training is shown from.
 enum Source {
@@ -41,7 +39,7 @@ pub async fn training(State(service): State<Arc<SearchService>>) -> std::result:
     let answer = in_background(move || match Source::open(&settings)? {
         Source::Nothing => Ok(TrainingAnswer::default()),
         Source::Folder(folder) => Ok(TrainingAnswer { log: curves(&folder)?, now: None }),
-        Source::Trainer(http) => Ok(ask(&http, "training")?.unwrap_or_default()),
+        Source::Trainer(http) => ask(&http, "training")?.ok_or_else(no_trainer),
     });
     Ok(json_body(&answer.await?))
 }
@@ -53,7 +51,7 @@ pub async fn rounds(State(service): State<Arc<SearchService>>) -> std::result::R
     let settings = service.settings();
     let answer = in_background(move || match Source::open(&settings)? {
         Source::Nothing | Source::Folder(_) => Ok(RoundsAnswer { rounds: None }),
-        Source::Trainer(http) => Ok(ask(&http, "rounds")?.unwrap_or(RoundsAnswer { rounds: None })),
+        Source::Trainer(http) => ask(&http, "rounds")?.ok_or_else(no_trainer),
     });
     Ok(json_body(&answer.await?))
 }
@@ -64,9 +62,10 @@ pub async fn rounds(State(service): State<Arc<SearchService>>) -> std::result::R
     responses((status = 200, body = RoundAnswer), ErrorResponses), security(("key" = [])))]
 pub async fn round(
     State(service): State<Arc<SearchService>>,
-    number: std::result::Result<Path<u64>, PathRejection>,
+    number: std::result::Result<extract::Path<u64>, PathRejection>,
 ) -> std::result::Result<Response, Fault> {
-    let Path(number) = number.map_err(|rejection| Fault::malformed(Some("number".into()), rejection.body_text()))?;
+    let extract::Path(number) =
+        number.map_err(|rejection| Fault::malformed(Some("number".into()), rejection.body_text()))?;
     let settings = service.settings();
     let found: Option<RoundAnswer> = in_background(move || match Source::open(&settings)? {
         Source::Nothing | Source::Folder(_) => Ok(None),
@@ -87,16 +86,23 @@ impl Source {
     }
 }
 
-fn curves(folder: &std::path::Path) -> Result<Option<Value>> {
-    let log = TrainingLog::load(folder)?.map(|log| log.thinned(MAX_POINTS));
+/// The server has no such routes.
+fn no_trainer() -> Error {
+    upstream("is not the address of a trainer of this version: check it".into(), false)
+}
+
+fn upstream(problem: String, retryable: bool) -> Error {
+    Error::Upstream { service: SETTING.into(), problem, retryable, source: None }
+}
+
+fn curves(folder: &Path) -> Result<Option<Value>> {
+    let log = TrainingLog::load(folder)?.map(|log| log.thinned(TrainingLog::SHOWN));
     let broken = |e| Error::device("cannot write the curves as JSON").because(e);
     log.map(|log| serde_json::to_value(log).map_err(broken)).transpose()
 }
 
 /// The trainer's answer; none if it has no such thing.
 fn ask<T: DeserializeOwned>(http: &Http, path: &str) -> Result<Option<T>> {
-    let upstream =
-        |problem: String, retryable| Error::Upstream { service: SETTING.into(), problem, retryable, source: None };
     let answer = http.get(path, PATIENCE).map_err(|Failure { kind, problem, .. }| {
         upstream(format!("the trainer {problem}"), kind == FailureKind::Passing)
     })?;
@@ -108,5 +114,9 @@ async fn in_background<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> std::result::Result<T, Fault> {
     let ended = |e| Error::device("the request was interrupted").because(e);
-    Ok(spawn_blocking(work).await.map_err(ended)??)
+    spawn_blocking(work).await.map_err(ended)?.map_err(|error| match error {
+        // only the console asks, and its reader can mend the setting
+        Error::Upstream { .. } | Error::Config { .. } => Fault::not_ready(error.with_causes()),
+        error => error.into(),
+    })
 }

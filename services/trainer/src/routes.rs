@@ -20,8 +20,6 @@ use crate::round_loop::TRAINING;
 use crate::status::{Status, StatusReport};
 
 const ROUTES: &str = "the routes are GET /status, /training, /rounds, /rounds/N, /healthz, /readyz and /metrics";
-/// Points of a curve; a screen shows no more.
-const MAX_POINTS: usize = 1500;
 
 pub struct AppState {
     pub front: Arc<Front>,
@@ -65,7 +63,7 @@ async fn status(State(state): State<Arc<AppState>>) -> Response {
 /// Curves of the stage that is trained, or was trained last, and what the trainer does.
 async fn training(State(state): State<Arc<AppState>>) -> Result<Response, Fault> {
     let folder = state.folder.join(TRAINING);
-    let log = read(move || TrainingLog::load(&folder)).await?.map(|log| log.thinned(MAX_POINTS));
+    let log = read(move || TrainingLog::load(&folder)).await?.map(|log| log.thinned(TrainingLog::SHOWN));
     let StatusReport { doing, round, stage, step, steps, stages, alarms, .. } = state.status.shown();
     let alarms: Vec<&str> = alarms.into_keys().collect();
     let now = json!({

@@ -118,7 +118,7 @@ impl Pairs {
         Ok(pairs)
     }
 
-    /// What the pairs are, in words.
+    /// Kind of the pairs, in words.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Examples(_) => "examples from the search log",

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use souk_io::error::{Error, Result};
 use souk_io::ubi::Action;
 
-/// What a row of a log reports.
+/// Event that a row of a log reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
     /// The search itself, without an item.

@@ -52,7 +52,7 @@ pub struct Summary {
     pub left_out: BTreeMap<String, u64>,
     /// Remarks on imported rows, by kind.
     pub noted: BTreeMap<String, u64>,
-    /// What the user should check.
+    /// Warnings for the user to check.
     pub warnings: Vec<String>,
     /// Scale used for the judgements, if the format does not fix it.
     pub levels: BTreeMap<String, u8>,

@@ -1,4 +1,4 @@
-//! What importers of logs write besides the log: each query text once, and, without a catalogue, the items that the log
+//! Output of log importers besides the log: each query text once, and, without a catalogue, the items that the log
 //! names. Counts the events on items that the catalogue lacks, and warns if those are most of them.
 
 use std::collections::HashMap;

@@ -6,7 +6,7 @@ use souk_io::time;
 
 /// September 2001 to 2060, in milliseconds: a plain number outside of it is not a time.
 const PLAUSIBLE: std::ops::Range<i64> = 1_000_000_000_000..2_840_140_800_000;
-/// What can be read, for error messages.
+/// Formats that can be read, for error messages.
 pub const READABLE: &str = "ISO 8601 (2025-07-31T22:00:20Z, 2025-07-31 22:00:20), seconds or milliseconds since 1970, \
     07/31/2025 22:00 and 31/07/2025 22:00";
 

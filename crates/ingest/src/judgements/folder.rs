@@ -34,7 +34,7 @@ pub struct Derived {
     pub slices: Vec<&'static str>,
 }
 
-/// What was written.
+/// Summary of the written judgements.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct JudgementReport {
     pub held_out_from: String,

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde::Deserialize;
 use souk_io::beir::DataFolder;
 use souk_io::item_text::ItemText;
-use souk_lexical::{Lexical, LexicalHit, LexicalOptions, TermFeatures, terms};
+use souk_lexical::{Language, Lexical, LexicalHit, LexicalOptions, TermFeatures, UnindexedTexts, terms};
 
 #[derive(Deserialize)]
 struct Expected {
@@ -86,6 +86,23 @@ proptest! {
             prop_assert_eq!(shop.matcher(text).compare("").overlap, 0.0);
         }
     }
+}
+
+#[test]
+fn a_saved_index_keeps_its_language() {
+    let home = tempfile::tempdir().unwrap();
+    let items = ["Lampe aus Messing", "Stühle für die Küche", "洗濯機 白色"].map(|item| Ok(item.to_owned()));
+    let options = LexicalOptions { language: Language::German, typos: false, ..LexicalOptions::default() };
+    Lexical::build_in(&home.path().join("lexical"), options, items.into_iter()).unwrap();
+    let shop = Lexical::load(&home.path().join("lexical")).unwrap();
+    assert_eq!(shop.language(), Language::German);
+    let found = |query: &str| shop.search(query, 9).unwrap().into_iter().map(|hit| hit.row).collect::<Vec<_>>();
+    assert_eq!((found("Lampen"), found("Stuhl"), found("die"), found("濯機")), (vec![0], vec![1], vec![], vec![2]));
+    // texts that are not in the index are read in its language too
+    let mut texts = UnindexedTexts::new(shop.language());
+    texts.push("rote Lampen");
+    assert_eq!(shop.search_unindexed("Lampe", &texts).unwrap().len(), 1);
+    assert_eq!(shop.matcher("Lampe").compare("rote Lampen").overlap, 1.0);
 }
 
 #[test]

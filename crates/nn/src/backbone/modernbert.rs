@@ -117,7 +117,7 @@ struct Layer {
     narrow: Projection,
 }
 
-/// What all layers of one kind share.
+/// Shared by all layers of one kind.
 struct LayerContext<'a> {
     plan: AttentionPlan<'a>,
     angles: Angles,

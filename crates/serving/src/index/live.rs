@@ -220,32 +220,33 @@ impl Live {
 
     /// Reads a page of items; marks count the snapshot's items, then the delta's slots.
     fn read_page(&self, after: Option<&str>, limit: usize) -> Result<Page> {
-        let (state, num) = (self.state(), self.snapshot.num_items());
+        let state = self.state();
         let unknown_field = |e| Error::input("invalid page mark: pass the mark of the previous page").because(e);
         let mut at = after.map_or(Ok(0), |mark| mark.parse::<usize>().map_err(unknown_field))?;
-        let end = num + state.delta.num_slots();
+        let end = self.snapshot.num_items() + state.delta.num_slots();
         let mut items = Vec::new();
         while items.len() < limit && at < end {
-            if at >= num {
-                let new = at - num;
-                items.extend(state.delta.get(new).map(|item| ((**item).clone(), state.delta.vector(new).to_vec())));
-            } else if state.present.has(at) {
-                items.push((self.snapshot.item(at)?, self.snapshot.vector(at).to_vec()));
-            }
+            items.extend(self.item_at(&state, at)?);
             at += 1;
         }
         Ok(Page { items, next: (at < end).then(|| at.to_string()) })
     }
 
-    /// Evenly spaced items, as `read_page` counts them.
+    /// Evenly spaced items, as `read_page` counts them; those that were removed are left out.
     fn read_sample(&self, num: usize) -> Result<Vec<(Item, Vec<f32>)>> {
-        let end = self.snapshot.num_items() + self.state().delta.num_slots();
+        let state = self.state();
+        let end = self.snapshot.num_items() + state.delta.num_slots();
         let step = end.div_ceil(num.max(1)).max(1);
-        let mut items = Vec::new();
-        for at in (0..end).step_by(step) {
-            items.extend(self.read_page(Some(&at.to_string()), 1)?.items);
+        (0..end).step_by(step).filter_map(|at| self.item_at(&state, at).transpose()).collect()
+    }
+
+    /// Item with its vector, by its number in the snapshot or, after those, its slot in the delta; none if it was removed.
+    fn item_at(&self, state: &LiveState, at: usize) -> Result<Option<(Item, Vec<f32>)>> {
+        match at.checked_sub(self.snapshot.num_items()) {
+            Some(slot) => Ok(state.delta.get(slot).map(|item| ((**item).clone(), state.delta.vector(slot).to_vec()))),
+            None if state.present.has(at) => Ok(Some((self.snapshot.item(at)?, self.snapshot.vector(at).to_vec()))),
+            None => Ok(None),
         }
-        Ok(items)
     }
 
     /// Items of the snapshot in byte order of ids.

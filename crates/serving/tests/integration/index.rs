@@ -1,6 +1,7 @@
 //! Conformance of the embedded indexes: changes, filters, ties and invalid input. Milvus runs the same checks in
 //! `crates/serving/tests/integration/milvus.rs`.
 
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -188,6 +189,9 @@ async fn rebuilt_snapshot_matches(index: &Live, home: &Path) {
         }
     }
     assert_eq!(num, NUM);
+    let sample = index.sample(500).await.unwrap();
+    let ids: HashSet<&str> = sample.iter().map(|(item, _)| item.id.as_str()).collect();
+    assert!(ids.len() == sample.len() && (300..=500).contains(&ids.len()) && !ids.contains("i7"), "{}", ids.len());
     builder.write(&mut |_| ()).unwrap();
     let again = Live::open(&dir, MODEL, 2, &ItemText::default()).unwrap();
     assert_eq!(again.num_changed(), 0);

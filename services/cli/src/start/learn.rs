@@ -1,4 +1,4 @@
-//! What `souk start` does with a log: judges and measures, trains stage by stage, and serves what passes the gate.
+//! The part of `souk start` that needs a log: judges and measures, trains stage by stage, and serves what passes the gate.
 
 use std::fs;
 use std::os::unix::fs::symlink;

@@ -29,7 +29,8 @@ impl Service {
     fn start(command: &str, sets: &[String]) -> Self {
         let mut engine = Command::new(env!("CARGO_BIN_EXE_souk-engine"));
         engine.arg(command).args(sets.iter().flat_map(|set| ["--set", set]));
-        engine.env("OMP_NUM_THREADS", "1").env("SOUK_SEARCH_KEYS", format!("admin:{KEY}")).stdout(Stdio::piped());
+        engine.env("OMP_NUM_THREADS", "1").env("SOUK_SEARCH_KEYS", format!("admin:{KEY}"));
+        engine.env("SOUK_TRAINER_KEYS", KEY).env("SOUK_TRAINER_KEY", KEY).stdout(Stdio::piped());
         let mut child = engine.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
         let line = lines.find(|line| line.contains("http://")).expect("it does not start: see its output above");
@@ -114,6 +115,7 @@ fn start_search(home: &Path, trainer: &Service) -> Service {
         format!("search.data={}", path("data")),
         format!("search.state={}", path("search")),
         format!("search.training=http://{}", trainer.address),
+        "search.training_key_env=SOUK_TRAINER_KEY".into(),
         "search.listen=127.0.0.1:0".into(),
         "search.version=base".into(),
         // the console promotes the trainer's version

@@ -1,4 +1,4 @@
-//! What `make dist` and `make wheel` make, installed into empty folders: without the cache, the build folder and the environment.
+//! The tarball and the wheel of `make dist`, installed into empty folders: without the cache, the build folder and the environment.
 
 use std::fs;
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,4 @@
-//! What a stage does beside its steps: TensorBoard's event files, and evaluations that keep the best weights.
+//! Work of a stage beside its steps: TensorBoard's event files, and evaluations that keep the best weights.
 
 use std::fs;
 use std::path::Path;

@@ -9,7 +9,7 @@ pub struct TrainingAnswer {
     /// Curves by name, such as `loss`, each a list of step and value.
     #[schema(value_type = Option<BTreeMap<String, Vec<Object>>>)]
     pub log: Option<Value>,
-    /// What the trainer does, if its address is set.
+    /// The trainer's current activity, if its address is set.
     pub now: Option<TrainerShape>,
 }
 

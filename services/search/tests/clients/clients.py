@@ -38,7 +38,7 @@ UNSAID = {
     ("POST /models", "parent"), ("POST /search", "filter"), ("POST /search", "hybrid"), ("POST /search", "rerank"),
     ("POST /compare", "filter"),
 }
-# What may be said to a request that fits the document: names may be unknown, and a version may not be one to promote.
+# Refusals of requests that fit the document: names may be unknown, and a version may not be one to promote.
 # The tester's own list has 401, 403, 429 and 5xx as well; the key is an admin's, and cases come one at a time.
 ACCEPTED = ["2xx", "404", "409", "422"]
 # Mistakes of the document, and parts of it that the tester leaves out; unless told, it fails at no warning. The others,

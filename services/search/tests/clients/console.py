@@ -23,7 +23,7 @@ SECONDS = 20
 # An index may have to be built first.
 PROMOTE_SECONDS = 300
 VOTER = "console.py"
-# What the console shows at first of a list that can be long.
+# Rows that the console shows at first of a list that can be long.
 FEW = {"rounds": 10, "changes": 10, "unclicked": 20}
 MAP_FIELDS = ("category", "department", "product_class", "product_type", "brand", "color")
 MAP_GROUPS = 8

@@ -57,3 +57,24 @@ async fn a_brand_in_the_template_is_in_vectors_and_terms() {
         running.stop().await;
     }
 }
+
+/// The setting reaches the index that the service builds, and the items that come later.
+#[tokio::test(flavor = "multi_thread")]
+async fn terms_are_those_of_the_language() {
+    for (language, found) in [("german", vec!["new", "old"]), ("english", vec![])] {
+        let home = shop();
+        let corpus = home.path().join("data/corpus.jsonl");
+        let items = fs::read_to_string(&corpus).unwrap();
+        fs::write(&corpus, items + &json!({"_id": "old", "title": "Stühle für die Küche"}).to_string() + "\n").unwrap();
+        let running = Running::start(home.path(), &[&format!("search.lexical={{language=\"{language}\", typos=false}}")]).await;
+        running.ask("PUT /items", json!({"items": [{"id": "new", "title": "Stühle aus Eiche"}]})).await;
+        let body = json!({"query": "stuhl", "k": 9, "hybrid": {"dense": 0.0, "lexical": 1.0, "terms": 0.0}});
+        let answer = running.ask("POST /search", body).await.json();
+        let hits = answer["hits"].as_array().unwrap().iter();
+        let mut ids: Vec<&str> =
+            hits.filter(|hit| hit["score"].as_f64() > Some(0.0)).map(|hit| hit["id"].as_str().unwrap()).collect();
+        ids.sort_unstable();
+        assert_eq!(ids, found, "{language}: {answer}");
+        running.stop().await;
+    }
+}

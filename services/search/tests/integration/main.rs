@@ -10,6 +10,7 @@ mod crash;
 mod encoder_load;
 mod formats;
 mod item_text;
+mod learning;
 mod milvus;
 mod partition;
 mod reload;

@@ -237,7 +237,7 @@ impl<'a> Assignment<'a> {
         pairs.collect::<Vec<_>>().join(",")
     }
 
-    /// Of the columns that are not taken, the one with the most words, or with the most codes for an id or item.
+    /// The column with the most words, or with the most codes for an id or item, among those that are not taken.
     fn likest(&self, field: &str, taken: &[usize]) -> Option<usize> {
         let score = |at: &usize| {
             let profile = &self.sample.columns[*at].profile;

@@ -79,7 +79,7 @@ pub struct Guess {
     pub fields: Vec<FieldGuess>,
     /// Columns without a field.
     pub other_columns: Vec<String>,
-    /// What the user should know before the import.
+    /// Warnings before the import.
     pub notes: Vec<String>,
     /// None for a UBI log.
     #[serde(skip)]
@@ -87,7 +87,7 @@ pub struct Guess {
     /// Names of all columns.
     #[serde(skip)]
     names: Vec<String>,
-    /// What the sampled times say about the order of day and month.
+    /// Order of day and month, as far as the sampled times tell.
     #[serde(skip)]
     day_order: DayOrderVotes,
 }
