@@ -541,7 +541,7 @@ class TrainingAnswer:
     log: dict[str, list[dict[str, Any]]] | None = None
     """Curves by name, such as `loss`, each a list of step and value."""
     now: Trainer | None = None
-    """What the trainer does, if its address is set."""
+    """The trainer's current activity, if its address is set."""
 
 
 @dataclass(frozen=True, kw_only=True)

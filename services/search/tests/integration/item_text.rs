@@ -66,7 +66,8 @@ async fn terms_are_those_of_the_language() {
         let corpus = home.path().join("data/corpus.jsonl");
         let items = fs::read_to_string(&corpus).unwrap();
         fs::write(&corpus, items + &json!({"_id": "old", "title": "Stühle für die Küche"}).to_string() + "\n").unwrap();
-        let running = Running::start(home.path(), &[&format!("search.lexical={{language=\"{language}\", typos=false}}")]).await;
+        let running =
+            Running::start(home.path(), &[&format!("search.lexical={{language=\"{language}\", typos=false}}")]).await;
         running.ask("PUT /items", json!({"items": [{"id": "new", "title": "Stühle aus Eiche"}]})).await;
         let body = json!({"query": "stuhl", "k": 9, "hybrid": {"dense": 0.0, "lexical": 1.0, "terms": 0.0}});
         let answer = running.ask("POST /search", body).await.json();
