@@ -16,7 +16,6 @@ mod judge_context;
 mod judged_items;
 mod lookahead;
 mod metrics;
-mod mlflow;
 mod policy_metrics;
 mod rationale_metrics;
 mod resume_check;
@@ -27,6 +26,7 @@ mod stage_record;
 mod step_log;
 #[cfg(test)]
 mod tests;
+mod tracking;
 mod writer;
 
 pub use self::algorithms::{Algorithm, Preparation, perplexity};
@@ -34,11 +34,11 @@ pub use self::batch::Batch;
 pub use self::context::{EncodedBatch, Outcome, StageContext, StepContext, StepSchedule};
 pub use self::evaluate_settings::{EvaluateSettings, EvaluationMetric};
 pub use self::metrics::{Evaluation, PhaseSeconds, Progress, StageSummary, StepMetrics, StepReport};
-pub use self::mlflow::MlflowSettings;
 pub use self::policy_metrics::{PolicyMetrics, Spread};
 pub use self::rationale_metrics::RationaleMetrics;
 pub use self::resume_check::ContentHashes;
 pub use self::run::Run;
 pub use self::settings::{MAX_PAIRS, MicroBatch, TrainSettings};
 pub use self::stage::{FrozenEncoders, Stage, StageRewards};
+pub use self::tracking::{MlflowSettings, WandbSettings};
 pub use self::writer::WriterSettings;

@@ -7,7 +7,7 @@ use serde_json::Value;
 use souk_io::error::{Error, Result};
 
 /// Settings that do not change what is computed.
-const PLACE: [&str; 17] = [
+const PLACE: [&str; 18] = [
     "model.device",
     "model.threads",
     "collective",
@@ -16,6 +16,7 @@ const PLACE: [&str; 17] = [
     "train.keep_tokens",
     "train.tensorboard",
     "train.mlflow",
+    "train.wandb",
     "train.checkpoint_steps",
     "train.keep_checkpoints",
     "judge.url",

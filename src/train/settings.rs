@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::evaluate_settings::EvaluateSettings;
-use super::mlflow::MlflowSettings;
+use super::tracking::{MlflowSettings, WandbSettings};
 use super::writer::WriterSettings;
 use crate::objective::Needs;
 use souk_ingest::dataset::{PairSource, TrainingSplit};
@@ -65,6 +65,9 @@ pub struct TrainSettings {
     /// Sends the numbers of `steps.jsonl` and the evaluations to an MLflow server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mlflow: Option<MlflowSettings>,
+    /// Sends the numbers of `steps.jsonl` and the evaluations to W&B (Weights & Biases).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wandb: Option<WandbSettings>,
     /// Steps between checkpoints. There is always one at the end.
     pub checkpoint_steps: u64,
     /// Number of checkpoints to keep.
@@ -103,6 +106,7 @@ impl Default for TrainSettings {
             evaluate: None,
             tensorboard: false,
             mlflow: None,
+            wandb: None,
             checkpoint_steps: 200,
             keep_checkpoints: 2,
         }

@@ -1,7 +1,8 @@
 //! The log of a stage: `steps.jsonl`, a line for each step; `evaluations.jsonl`; `groups.jsonl`, one query's judged candidates of each
-//! step. Sends the numbers to TensorBoard's event files and to MLflow, too, if the stage asks for them. A resumed stage drops the lines
+//! step. Sends the numbers to TensorBoard's event files and to experiment trackers, too, if the stage asks for them. A resumed stage drops the lines
 //! after its checkpoint.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -11,8 +12,8 @@ use serde_json::{Value, json};
 use super::TrainSettings;
 use super::event_file::{EventFile, numbers};
 use super::metrics::{Evaluation, StepReport};
-use super::mlflow::{Mlflow, RunStatus};
 use super::resume_check::{flat, without_place};
+use super::tracking::{RunStatus, TrackedRun};
 use souk_io::beir;
 use souk_io::error::{Error, Result};
 
@@ -27,7 +28,7 @@ pub struct StepLog {
     groups: Option<Lines>,
     evaluations: Option<Lines>,
     events: Option<EventFile>,
-    mlflow: Option<Mlflow>,
+    runs: Vec<TrackedRun>,
     out: PathBuf,
     done: u64,
 }
@@ -38,21 +39,49 @@ struct Lines {
 }
 
 impl StepLog {
-    /// Keeps the lines of the first `done` steps. Opens event files and MLflow if the settings ask for them.
+    /// Keeps the lines of the first `done` steps. Opens event files and runs at trackers if the settings ask for them.
     pub fn open(out: &Path, done: u64, settings: &TrainSettings, config: &Value) -> Result<Self> {
         let steps = Lines::open(out.join(STEPS), Some(done))?;
         // the model is evaluated before the first step, too
         let first = if done == 0 { 0 } else { done + 1 };
         let events = settings.tensorboard.then(|| EventFile::create(out, first)).transpose()?;
-        let open_mlflow = |mlflow| Mlflow::open(mlflow, out, parameters(config));
-        let mlflow = settings.mlflow.as_ref().map(open_mlflow).transpose()?;
-        Ok(Self { steps, groups: None, evaluations: None, events, mlflow, out: out.into(), done })
+        let parameters = parameters(config);
+        let mlflow = settings.mlflow.as_ref().map(|mlflow| TrackedRun::mlflow(mlflow, out, &parameters)).transpose()?;
+        let wandb = settings.wandb.as_ref().map(|wandb| TrackedRun::wandb(wandb, out, &parameters)).transpose()?;
+        let runs = mlflow.into_iter().chain(wandb).collect();
+        let log = Self { steps, groups: None, evaluations: None, events, runs, out: out.into(), done };
+        log.send_again()?;
+        Ok(log)
     }
 
-    /// Ends the MLflow run. A log that is dropped without this call marks its run as failed.
+    /// Sends the numbers of the steps before a checkpoint to the trackers that skip what they have.
+    fn send_again(&self) -> Result<()> {
+        let runs: Vec<&TrackedRun> = self.runs.iter().filter(|run| run.skips_known()).collect();
+        if self.done == 0 || runs.is_empty() {
+            return Ok(());
+        }
+        let mut all: BTreeMap<u64, Vec<(String, f64)>> = BTreeMap::new();
+        for (name, values) in [(STEPS, step_values as fn(&Value) -> Vec<_>), (EVALUATIONS, evaluation_values)] {
+            let path = self.out.join(name);
+            if !path.exists() {
+                continue;
+            }
+            for line in beir::lines(&path)? {
+                let (_, line) = line?;
+                let Some((step, line)) = step_of(&line).filter(|(step, _)| *step <= self.done) else { continue };
+                all.entry(step).or_default().extend(values(&line));
+            }
+        }
+        for (step, values) in all {
+            runs.iter().for_each(|run| run.send(step, values.clone()));
+        }
+        Ok(())
+    }
+
+    /// Ends the runs at trackers. A log that is dropped without this call marks them as failed.
     pub fn finish(mut self, is_finished: bool) {
-        let status = if is_finished { RunStatus::Finished } else { RunStatus::Killed };
-        self.mlflow.iter_mut().for_each(|mlflow| mlflow.finish(status));
+        let status = if is_finished { RunStatus::Finished } else { RunStatus::Stopped };
+        self.runs.iter_mut().for_each(|run| run.finish(status));
     }
 
     /// Opens the log of evaluations, which keeps those up to the one after `last` steps.
@@ -64,25 +93,20 @@ impl StepLog {
     pub fn write_evaluation(&mut self, evaluation: &Evaluation) -> Result<()> {
         let line = json!(evaluation);
         self.evaluations.as_mut().map_or(Ok(()), |evaluations| evaluations.write(&line))?;
-        let values: Vec<(String, f64)> =
-            evaluation.metrics.iter().map(|(name, value)| (format!("evaluate/{name}"), *value)).collect();
-        self.send(evaluation.step, values)
+        self.send(evaluation.step, evaluation_values(&line))
     }
 
-    /// Sends values to TensorBoard and MLflow.
+    /// Sends values to TensorBoard and the trackers.
     fn send(&mut self, step: u64, values: Vec<(String, f64)>) -> Result<()> {
         self.events.as_mut().map_or(Ok(()), |events| events.scalars(step, &values))?;
-        self.mlflow.iter().for_each(|mlflow| mlflow.send(step, values.clone()));
+        self.runs.iter().for_each(|run| run.send(step, values.clone()));
         Ok(())
     }
 
     pub fn write(&mut self, report: &StepReport) -> Result<()> {
         let line = json!(report);
         self.steps.write(&line)?;
-        let counts = [format!("{SECTION}/step"), format!("{SECTION}/steps")];
-        let mut values = numbers(SECTION, &line);
-        values.retain(|(name, _)| !counts.contains(name));
-        self.send(report.step, values)?;
+        self.send(report.step, step_values(&line))?;
         let Some(shown) = &report.metrics.shown else { return Ok(()) };
         if self.groups.is_none() {
             self.groups = Some(Lines::open(self.out.join(GROUPS), Some(self.done))?);
@@ -101,10 +125,33 @@ impl StepLog {
     }
 }
 
+/// Numbers of a line of `steps.jsonl`.
+fn step_values(line: &Value) -> Vec<(String, f64)> {
+    numbers_except(SECTION, line, &["step", "steps"])
+}
+
+/// Numbers of a line of `evaluations.jsonl`.
+fn evaluation_values(line: &Value) -> Vec<(String, f64)> {
+    numbers_except("evaluate", line, &["step", "seconds"])
+}
+
+fn numbers_except(section: &str, line: &Value, left_out: &[&str]) -> Vec<(String, f64)> {
+    let mut line = line.clone();
+    if let Some(fields) = line.as_object_mut() {
+        fields.retain(|name, _| !left_out.contains(&name.as_str()));
+    }
+    numbers(section, &line)
+}
+
+/// A line and its step; none if it is not whole.
+fn step_of(line: &[u8]) -> Option<(u64, Value)> {
+    let line: Value = serde_json::from_slice(line).ok()?;
+    Some((line["step"].as_u64()?, line))
+}
+
 /// The settings that the result depends on, by their dotted names.
-fn parameters(config: &Value) -> Vec<(String, String)> {
-    let given = flat(&without_place(config)).into_iter().filter(|(_, value)| !value.is_null());
-    given.map(|(name, value)| (name, value.as_str().map_or_else(|| value.to_string(), str::to_owned))).collect()
+fn parameters(config: &Value) -> Vec<(String, Value)> {
+    flat(&without_place(config)).into_iter().filter(|(_, value)| !value.is_null()).collect()
 }
 
 impl Lines {
@@ -114,8 +161,7 @@ impl Lines {
         if path.exists() {
             for line in beir::lines(&path)? {
                 let (_, line) = line?;
-                let step = serde_json::from_slice::<Value>(&line).ok().and_then(|json| json["step"].as_u64());
-                if step.zip(done).is_some_and(|(step, done)| step <= done) {
+                if step_of(&line).zip(done).is_some_and(|((step, _), done)| step <= done) {
                     kept.extend_from_slice(&line);
                     kept.push(b'\n');
                 }
@@ -131,5 +177,42 @@ impl Lines {
     fn write(&mut self, line: &Value) -> Result<()> {
         // in one write, so that readers find whole lines
         self.file.write_all(format!("{line}\n").as_bytes()).map_err(Error::store(&self.path, "write to it"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use souk_testing::fake_judge::{FakeJudge, JudgeReply};
+
+    /// A server of Weights & Biases that has the steps up to the first.
+    fn server() -> FakeJudge {
+        FakeJudge::start(|_, request| {
+            let project = json!({"name": "souk", "entity": {"name": "team"}});
+            let bucket = json!({"historyLineCount": 1, "summaryMetrics": "{\"_step\": 1}", "project": project});
+            let is_begin = request.path == "/graphql";
+            JudgeReply::Json(if is_begin { json!({"data": {"upsertBucket": {"bucket": bucket}}}) } else { json!({}) })
+        })
+    }
+
+    #[test]
+    fn a_resumed_stage_sends_what_a_killed_process_had_not_sent() {
+        let (home, server) = (tempfile::tempdir().unwrap(), server());
+        let wandb = json!({"url": server.url(), "key_env": "CARGO_PKG_NAME"});
+        let wandb = Some(serde_json::from_value(wandb).unwrap());
+        let settings = TrainSettings { wandb, ..TrainSettings::default() };
+        let steps: String = (1..5).map(|step| format!("{{\"step\":{step},\"steps\":9,\"loss\":0.5}}\n")).collect();
+        fs::write(home.path().join(STEPS), steps).unwrap();
+        let evaluation = "{\"step\":2,\"ndcg@10\":40.5,\"is_best\":true,\"seconds\":1.5}\n";
+        fs::write(home.path().join(EVALUATIONS), evaluation).unwrap();
+        StepLog::open(home.path(), 3, &settings, &json!({})).unwrap().finish(false);
+        let update = server.seen().pop().unwrap().body;
+        let mut lines = update["files"]["wandb-history.jsonl"]["content"].as_array().unwrap().iter();
+        let mut next = || serde_json::from_str::<Value>(lines.next().unwrap().as_str().unwrap()).unwrap();
+        let (second, third) = (next(), next());
+        assert_eq!((&second["_step"], &second["train/loss"]), (&json!(2), &json!(0.5)));
+        assert_eq!(second["evaluate/ndcg@10"], 40.5);
+        assert_eq!((&third["_step"], third.get("train/steps")), (&json!(3), None));
+        assert!(lines.next().is_none(), "the steps after the checkpoint are made again");
     }
 }

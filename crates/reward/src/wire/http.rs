@@ -4,6 +4,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 use ureq::http::{HeaderMap, Response, StatusCode, Uri};
 use ureq::{Agent, Body, Proxy, RequestBuilder};
@@ -32,6 +34,8 @@ pub struct Http {
 struct Key {
     variable: String,
     secret: String,
+    /// Value of the header `authorization`.
+    header: String,
 }
 
 impl Http {
@@ -52,6 +56,15 @@ impl Http {
             .proxy(if here { None } else { Proxy::try_from_env() })
             .user_agent(concat!("souk/", env!("CARGO_PKG_VERSION")));
         Ok(Self { agent: config.build().new_agent(), url, key, proven: AtomicBool::new(false) })
+    }
+
+    /// Sends the key as the password of `user`, not as a bearer token.
+    #[must_use]
+    pub fn with_user(mut self, user: &str) -> Self {
+        if let Some(key) = &mut self.key {
+            key.header = format!("Basic {}", STANDARD.encode(format!("{user}:{}", key.secret)));
+        }
+        self
     }
 
     pub fn url(&self) -> &str {
@@ -75,7 +88,7 @@ impl Http {
     fn prepared<B>(&self, request: RequestBuilder<B>, patience: Duration) -> RequestBuilder<B> {
         let config = request.config().timeout_global(Some(patience)).timeout_connect(Some(patience.min(CONNECT)));
         match &self.key {
-            Some(key) => config.build().header("authorization", format!("Bearer {}", key.secret)),
+            Some(key) => config.build().header("authorization", &key.header),
             None => config.build(),
         }
     }
@@ -137,7 +150,7 @@ impl Http {
     /// The server's error message, with the key removed if the server repeats it.
     fn quoted(&self, text: &str) -> String {
         match &self.key {
-            Some(key) => shown(&text.replace(&key.secret, "***")),
+            Some(key) => shown(&text.replace(&key.header, "***").replace(&key.secret, "***")),
             None => shown(text),
         }
     }
@@ -152,7 +165,8 @@ impl Key {
         if secret.contains(|c: char| !c.is_ascii_graphic()) {
             return Err(Error::config(&place, "is not a valid key: it contains spaces or non-ASCII characters"));
         }
-        Ok(Self { variable: variable.into(), secret })
+        let header = format!("Bearer {secret}");
+        Ok(Self { variable: variable.into(), secret, header })
     }
 }
 
