@@ -3,11 +3,11 @@
     models.py --souk target/release/souk --minilm DIR [--only NAME] [--rounds 3] [--threads 1]
 
 The weights are random: size and speed depend on a model's configuration alone, quality is not measured. Of the configurations, only
-that of all-MiniLM-L6-v2 was compared with the hub's; the tokenizer is that of all-MiniLM-L6-v2 (DIR) for every model, so that all read the same tokens: product titles of 3 to 60. Each
-folder is deleted after its turn. For each model, first checks that the vectors of Souk and sentence-transformers are the same; then
-encodes with both in turn, sentence-transformers at the fastest of a few batch sizes; last, sends single queries to sentence-transformers
-and to `souk serve` in turn. Prints a Markdown table of medians. A ratio is the median of the rounds' ratios. Memory is the most that
-`souk embed` allocates.
+that of all-MiniLM-L6-v2 was compared with the hub's; the tokenizer is that of all-MiniLM-L6-v2 (DIR) for every model, so that all
+read the same tokens: product titles of 3 to 60. Each folder is deleted after its turn. For each model, first checks that the vectors of
+Souk and sentence-transformers are the same; then encodes with both in turn, sentence-transformers at the fastest of a few batch sizes;
+last, sends single queries to sentence-transformers and to `souk serve` in turn. Prints a Markdown table of medians. A ratio is the
+median of the rounds' ratios. Memory is the most that `souk embed` allocates.
 """
 
 import argparse
