@@ -1,7 +1,8 @@
 //! Builder of a snapshot: takes items and their vectors, groups equal vectors, and writes an index folder. The folder
-//! appears complete or not at all.
+//! appears complete or not at all. Vectors and items are in files from the start: a build needs little more memory than its graph.
 
 use std::collections::HashSet;
+use std::io::Write;
 use std::iter;
 use std::path::Path;
 use std::thread;
@@ -13,8 +14,9 @@ use super::item_file::ItemLines;
 use super::manifest::{IndexKind, IndexSettings, Manifest};
 use super::snapshot::{CODES, ITEMS, PLACES, STARTS, STEPS, Snapshot, VECTORS, links_file};
 use super::space::{Floats, Int8Codes};
+use super::spool::Spool;
 use souk_io::atomic_dir::AtomicDir;
-use souk_io::checksummed::write_numbers;
+use souk_io::checksummed::{ChecksumWriter, read_numbers, write_numbers};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
@@ -27,7 +29,7 @@ pub struct Builder {
     width: usize,
     settings: IndexSettings,
     /// Vectors in catalogue order.
-    flat: Vec<f32>,
+    vectors: Spool,
     items: ItemLines,
     seen: HashSet<String>,
 }
@@ -40,8 +42,10 @@ impl Snapshot {
         let width = width.ok_or_else(|| {
             Error::input(format!("the model gives vectors of {dimensions} entries: it must give 1 or more"))
         })?;
-        let (flat, items, seen) = (Vec::new(), ItemLines::default(), HashSet::new());
-        Ok(Builder { atomic_dir: AtomicDir::new(dir)?, model, width, settings, flat, items, seen })
+        let atomic_dir = AtomicDir::new(dir)?;
+        let [vectors, items] = ["added.f32", "added.jsonl"].map(|name| Spool::create(atomic_dir.staging.join(name)));
+        let (vectors, items, seen) = (vectors?, ItemLines::new(items?), HashSet::new());
+        Ok(Builder { atomic_dir, model, width, settings, vectors, items, seen })
     }
 }
 
@@ -55,23 +59,27 @@ impl Builder {
         if !self.seen.insert(item.id.clone()) {
             return Err(Error::input(format!("two items have the id `{}`: give each item a unique id", item.id)));
         }
-        self.flat.extend_from_slice(vector);
-        self.items.push(item);
-        Ok(())
+        let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+        self.vectors.write(&bytes)?;
+        self.items.push(item)
     }
 
     /// Builds and writes the index; `report` gets the number of items in the graph so far.
-    pub fn write(mut self, report: &mut dyn FnMut(usize)) -> Result<Manifest> {
-        let num = self.items.len();
+    pub fn write(self, report: &mut dyn FnMut(usize)) -> Result<Manifest> {
+        let Self { atomic_dir, model, width, settings, vectors, items, seen } = self;
+        let num = items.len();
         if num == 0 {
             return Err(Error::input("no item to index: check that the catalogue is not empty"));
         }
         if num >= graph::MAX_NODES {
             return Err(Error::input(format!("{num} items exceed the limit of one index: split the catalogue")));
         }
-        let groups = self.groups();
-        let is_normalized = self.flat.chunks_exact(self.width).all(is_unit);
-        let kind = match self.settings.kind {
+        drop(seen);
+        let vectors = vectors.numbers()?;
+        let added = Floats { flat: &vectors, width };
+        let groups = groups(added);
+        let is_normalized = vectors.chunks_exact(width).all(is_unit);
+        let kind = match settings.kind {
             IndexKind::Auto if is_normalized && groups.len() >= MIN_GRAPH_ROWS => IndexKind::Hnsw,
             IndexKind::Auto => IndexKind::Exact,
             IndexKind::Hnsw if !is_normalized => {
@@ -82,34 +90,35 @@ impl Builder {
             kind => kind,
         };
         let (layers, order) = match kind {
-            IndexKind::Hnsw => graph::plan_layers(groups.len(), self.settings.links),
+            IndexKind::Hnsw => graph::plan_layers(groups.len(), settings.links),
             _ => (Vec::new(), (0..groups.len() as u32).collect()),
         };
-        let groups: Vec<&[u32]> = order.into_iter().map(|group| groups[group as usize].as_slice()).collect();
-        let row = |group: &&[u32]| &self.flat[group[0] as usize * self.width..][..self.width];
-        let flat: Numbers<f32> = groups.iter().flat_map(row).copied().collect::<Vec<f32>>().into();
-        // free the unordered copy: a graph build takes long
-        (self.flat, self.seen) = (Vec::new(), HashSet::new());
-        let mut manifest = Manifest::new(self.model.clone(), self.width, num, groups.len(), kind);
-        let mut files = IndexFiles { dir: &self.atomic_dir.staging, manifest: &mut manifest };
-        files.rows(&flat, &groups, &self.items)?;
+        let ordered: Vec<&[u32]> = order.into_iter().map(|group| groups[group as usize].as_slice()).collect();
+        let mut manifest = Manifest::new(model, width, num, ordered.len(), kind);
+        let mut files = IndexFiles { dir: &atomic_dir.staging, manifest: &mut manifest };
+        let flat = files.vectors(added, &ordered)?;
+        // free what is in order now: a graph build takes long
+        drop(vectors);
+        files.items(&ordered, items)?;
+        drop(ordered);
+        drop(groups);
         if kind == IndexKind::Hnsw {
-            files.graph(Floats { flat: &flat, width: self.width }, layers, &self.settings, report)?;
+            files.graph(Floats { flat: &flat, width }, layers, &settings, report)?;
         }
-        manifest.write(&self.atomic_dir.staging)?;
-        self.atomic_dir.finish()?;
+        manifest.write(&atomic_dir.staging)?;
+        atomic_dir.finish()?;
         Ok(manifest)
     }
+}
 
-    /// Items grouped by equal vector; groups, and the items of a group, are in catalogue order.
-    fn groups(&self) -> Vec<Vec<u32>> {
-        let bits = |item: u32| self.flat[item as usize * self.width..][..self.width].iter().map(|x| x.to_bits());
-        let mut items: Vec<u32> = (0..self.items.len() as u32).collect();
-        items.sort_by(|a, b| bits(*a).cmp(bits(*b)).then(a.cmp(b)));
-        let mut groups: Vec<Vec<u32>> = items.chunk_by(|a, b| bits(*a).eq(bits(*b))).map(<[u32]>::to_vec).collect();
-        groups.sort_unstable_by_key(|group| group[0]);
-        groups
-    }
+/// Items grouped by equal vector; groups, and the items of a group, are in catalogue order.
+fn groups(vectors: Floats<'_>) -> Vec<Vec<u32>> {
+    let bits = |item: u32| vectors.row(item).iter().map(|x| x.to_bits());
+    let mut items: Vec<u32> = (0..vectors.num_rows() as u32).collect();
+    items.sort_by(|a, b| bits(*a).cmp(bits(*b)).then(a.cmp(b)));
+    let mut groups: Vec<Vec<u32>> = items.chunk_by(|a, b| bits(*a).eq(bits(*b))).map(<[u32]>::to_vec).collect();
+    groups.sort_unstable_by_key(|group| group[0]);
+    groups
 }
 
 /// Whether a vector has unit length or is zero.
@@ -131,13 +140,25 @@ impl IndexFiles<'_> {
         Ok(())
     }
 
-    /// Writes the files that every index has: vectors (one per group) and the items of the groups.
-    fn rows(&mut self, vectors: &Numbers<f32>, groups: &[&[u32]], items: &ItemLines) -> Result<()> {
+    /// Writes a vector for each group, and maps them.
+    fn vectors(&mut self, added: Floats<'_>, groups: &[&[u32]]) -> Result<Numbers<f32>> {
+        let path = self.dir.join(VECTORS);
+        let mut out = ChecksumWriter::create(&path)?;
+        for group in groups {
+            let bytes: Vec<u8> = added.row(group[0]).iter().flat_map(|x| x.to_le_bytes()).collect();
+            out.write_all(&bytes).map_err(Error::store(&path, "write it"))?;
+        }
+        let sum = out.finish(&path)?;
+        self.manifest.files.insert(VECTORS.into(), sum);
+        read_numbers(&path, sum)
+    }
+
+    /// Writes the items of the groups.
+    fn items(&mut self, groups: &[&[u32]], items: ItemLines) -> Result<()> {
         let ends = groups.iter().scan(0, |end, group| {
             *end += group.len() as u32;
             Some(*end)
         });
-        self.numbers(VECTORS, vectors)?;
         self.numbers(STARTS, &Numbers::from(iter::once(0).chain(ends).collect::<Vec<u32>>()))?;
         let places: Vec<u32> = groups.concat();
         let sum = items.write(&self.dir.join(ITEMS), &places)?;
@@ -159,6 +180,7 @@ impl IndexFiles<'_> {
         for (layer, links) in graph.layers().enumerate() {
             self.numbers(&links_file(layer), links)?;
         }
+        drop(graph);
         self.manifest.layers = layers;
         if settings.codes {
             let codes = Int8Codes::quantize(vectors);

@@ -5,34 +5,41 @@ use std::path::Path;
 
 use souk_native::Mapping;
 
+use super::spool::Spool;
 use souk_io::checksummed::{Checksum, ChecksumWriter, map_checked};
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
-/// Items to be written, already as JSON lines: parsed items would take several times the memory.
-#[derive(Default)]
+/// Items to be written, as JSON lines.
 pub struct ItemLines {
-    bytes: Vec<u8>,
+    lines: Spool,
     /// End offset of each line.
     ends: Vec<usize>,
 }
 
 impl ItemLines {
-    pub fn push(&mut self, item: &Item) {
-        serde_json::to_writer(&mut self.bytes, item).expect("item keys are strings");
-        self.bytes.push(b'\n');
-        self.ends.push(self.bytes.len());
+    pub fn new(lines: Spool) -> Self {
+        Self { lines, ends: Vec::new() }
+    }
+
+    pub fn push(&mut self, item: &Item) -> Result<()> {
+        let mut line = serde_json::to_vec(item).expect("item keys are strings");
+        line.push(b'\n');
+        self.lines.write(&line)?;
+        self.ends.push(self.ends.last().unwrap_or(&0) + line.len());
+        Ok(())
     }
 
     pub fn len(&self) -> usize {
         self.ends.len()
     }
 
-    pub fn write(&self, path: &Path, order: &[u32]) -> Result<Checksum> {
+    pub fn write(self, path: &Path, order: &[u32]) -> Result<Checksum> {
+        let lines = self.lines.map()?;
         let mut out = ChecksumWriter::create(path)?;
         for item in order.iter().map(|item| *item as usize) {
             let start = item.checked_sub(1).map_or(0, |before| self.ends[before]);
-            out.write_all(&self.bytes[start..self.ends[item]]).map_err(Error::store(path, "write it"))?;
+            out.write_all(&lines.as_ref()[start..self.ends[item]]).map_err(Error::store(path, "write it"))?;
         }
         out.finish(path)
     }

@@ -16,6 +16,7 @@ mod manifest;
 mod milvus;
 mod snapshot;
 mod space;
+mod spool;
 mod vector_query;
 
 use souk_io::domain::Item;
