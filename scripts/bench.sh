@@ -5,6 +5,7 @@
 #   ranking     nDCG lost by int8
 #   lexical     BM25 against bm25s: same answers, speed
 #   models      size and speed of the kinds of models that Souk reads, with random weights (a quarter of an hour)
+#   onnx        exports to ONNX: vectors and speed of the ONNX runtime beside Souk's; its Python packages take 5 GB
 #   from_log    what souk start learns from a log alone, by raters' labels (20 minutes)
 #   market      statistics of the simulated shop (docs/market.md), and BM25 on it
 #   sft         supervised training, against sentence-transformers' trainer: texts/s, memory, time per phase
@@ -31,7 +32,7 @@ cd "$(dirname "$0")/.."
 # shellcheck source=scripts/places.sh
 . scripts/places.sh
 
-stages=(speed models ranking lexical from_log market sft rewards generation writing refine candidates nearest served first_hit
+stages=(speed models onnx ranking lexical from_log market sft rewards generation writing refine candidates nearest served first_hit
     growth sizing collective ingest)
 data=${BENCH_DATA:-${SOUK_DATA:+$SOUK_DATA/home_depot}}
 work=$(mktemp -d)
@@ -69,6 +70,10 @@ speed() {
 
 models() {
     "$(scripts/python.sh)" benches/models.py --souk "$souk" --minilm "$MINILM"
+}
+
+onnx() {
+    "$(scripts/python.sh benches/onnx.txt)" benches/onnx.py --souk "$souk" --model "$MINILM" --kinds
 }
 
 ranking() {
