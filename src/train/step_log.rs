@@ -54,10 +54,9 @@ impl StepLog {
         Ok(log)
     }
 
-    /// Sends the numbers of the steps before a checkpoint to the trackers that skip what they have.
+    /// Sends the numbers of the steps before a checkpoint to the trackers: a process that was killed may not have sent them all.
     fn send_again(&self) -> Result<()> {
-        let runs: Vec<&TrackedRun> = self.runs.iter().filter(|run| run.skips_known()).collect();
-        if self.done == 0 || runs.is_empty() {
+        if self.done == 0 || self.runs.is_empty() {
             return Ok(());
         }
         let mut all: BTreeMap<u64, Vec<(String, f64)>> = BTreeMap::new();
@@ -73,7 +72,7 @@ impl StepLog {
             }
         }
         for (step, values) in all {
-            runs.iter().for_each(|run| run.send(step, values.clone()));
+            self.runs.iter().for_each(|run| run.send(step, values.clone()));
         }
         Ok(())
     }

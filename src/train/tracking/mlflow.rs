@@ -1,5 +1,6 @@
 //! MLflow's REST API: an experiment, a run in it, and batches of metrics.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -44,12 +45,15 @@ pub(super) struct Mlflow {
     create_run: Http,
     log: Http,
     update: Http,
+    runs: Http,
     experiment: String,
     file: PathBuf,
     name: String,
     run: Option<String>,
     /// An earlier process began the run, and this one has not said that it goes on.
     is_resumed: bool,
+    /// The last step of each metric that the server had when this process began.
+    known: HashMap<String, u64>,
     /// Not sent yet.
     parameters: Vec<Value>,
     metrics: Vec<Value>,
@@ -75,14 +79,30 @@ impl Mlflow {
             create_run: open("runs/create")?,
             log: open("runs/log-batch")?,
             update: open("runs/update")?,
+            runs: open("runs")?,
             experiment: settings.experiment.clone(),
             name: run_name(out),
             file,
             parameters: parameters.iter().map(parameter).collect(),
             is_resumed: run.is_some(),
+            known: HashMap::new(),
             run,
             metrics: Vec::new(),
         })
+    }
+
+    /// Continues the run of an earlier process.
+    fn resume(&mut self, run: &str, end: &End) -> std::result::Result<(), Failure> {
+        self.update.post(&json!({"run_id": run, "status": "RUNNING"}), end.patience())?;
+        let found = self.runs.get(&format!("get?run_id={run}"), end.patience())?.unwrap_or_default();
+        let metrics = found["run"]["data"]["metrics"].as_array().into_iter().flatten();
+        let last = |metric: &Value| Some((metric["key"].as_str()?.to_owned(), metric["step"].as_u64()?));
+        self.known = metrics.filter_map(last).collect();
+        let known = &self.known;
+        self.metrics
+            .retain(|metric| metric["step"].as_u64() > metric["key"].as_str().and_then(|key| known.get(key)).copied());
+        self.is_resumed = false;
+        Ok(())
     }
 
     /// Begins a run; the file is written before anything is sent to it.
@@ -110,18 +130,19 @@ impl Mlflow {
 
 impl Tracker for Mlflow {
     const NAME: &'static str = "MLflow";
-    const SKIPS_KNOWN: bool = false;
 
     fn url(&self) -> &str {
         self.log.url()
     }
 
     fn add(&mut self, StepValues { step, time, values }: StepValues) {
-        let metric = |(name, value): (String, f64)| {
+        for (name, value) in values {
             // MLflow allows no other sign in a name
-            json!({"key": name.replace('@', "_at_"), "value": value, "timestamp": time, "step": step})
-        };
-        self.metrics.extend(values.into_iter().map(metric));
+            let key = name.replace('@', "_at_");
+            if Some(step) > self.known.get(&key).copied() {
+                self.metrics.push(json!({"key": key, "value": value, "timestamp": time, "step": step}));
+            }
+        }
     }
 
     fn waiting(&mut self) -> &mut Vec<Value> {
@@ -134,8 +155,7 @@ impl Tracker for Mlflow {
             None => self.begin(end)?,
         };
         if self.is_resumed {
-            self.update.post(&json!({"run_id": run, "status": "RUNNING"}), end.patience())?;
-            self.is_resumed = false;
+            self.resume(&run, end)?;
         }
         while !self.parameters.is_empty() || !self.metrics.is_empty() {
             let num_parameters = self.parameters.len().min(MAX_PARAMETERS);
@@ -177,6 +197,10 @@ mod tests {
             "search" => JudgeReply::Json(json!({})),
             "create" if request.path.contains("experiments") => JudgeReply::Json(json!({"experiment_id": "7"})),
             "create" => JudgeReply::Json(json!({"run": {"info": {"run_id": "r1"}}})),
+            "get?run_id=r1" => {
+                let metrics = json!([{"key": "train/loss", "value": 1.25, "step": 2}, {"key": "train/lr", "value": 0.5, "step": 1}]);
+                JudgeReply::Json(json!({"run": {"data": {"metrics": metrics}}}))
+            }
             _ => JudgeReply::Json(json!({})),
         })
     }
@@ -224,12 +248,14 @@ mod tests {
         let ended = bodies(&seen, "runs/update").pop().unwrap();
         assert_eq!((&ended["run_id"], &ended["status"]), (&json!("r1"), &json!("FINISHED")));
 
-        // resumed: the same run, without its parameters
+        // resumed: the same run, without its parameters and with what it lacks
         let mut run = start(&server.url(), &out, &[("a".into(), json!("b"))]);
+        run.send(2, vec![("train/loss".into(), 1.25), ("train/lr".into(), 0.25)]);
         run.send(3, vec![("train/loss".into(), 1.0)]);
         run.finish(RunStatus::Stopped);
         let seen = server.seen();
-        assert_eq!((bodies(&seen, "runs/create").len(), sent(&seen).len()), (1, 4));
+        assert_eq!(bodies(&seen, "runs/create").len(), 1);
+        assert_eq!(sent(&seen)[3..], [(2, "train/lr".to_owned()), (3, "train/loss".to_owned())]);
         let states = bodies(&seen, "runs/update").into_iter().map(|body| body["status"].clone()).collect::<Vec<_>>();
         assert_eq!(states, ["FINISHED", "RUNNING", "KILLED"]);
     }

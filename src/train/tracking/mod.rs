@@ -42,7 +42,6 @@ pub struct TrackedRun {
     sender: Option<Sender<StepValues>>,
     end: Arc<End>,
     thread: Option<JoinHandle<()>>,
-    skips_known: bool,
 }
 
 /// Numbers of a step.
@@ -56,10 +55,9 @@ struct StepValues {
 /// Client of a tracker's server.
 trait Tracker: Send + 'static {
     const NAME: &'static str;
-    /// Skips the steps that its server has, so that a resumed stage can send all again.
-    const SKIPS_KNOWN: bool;
 
     fn url(&self) -> &str;
+    /// Leaves out what the server has: a resumed stage sends all again.
     fn add(&mut self, values: StepValues);
     /// Numbers that were not sent yet, oldest first.
     fn waiting(&mut self) -> &mut Vec<Value>;
@@ -113,12 +111,7 @@ impl TrackedRun {
         let pusher = Pusher { tracker, num_dropped: 0, end: Arc::clone(&end) };
         let thread = std::thread::Builder::new().name(T::NAME.to_lowercase()).spawn(move || pusher.run(&receiver));
         let thread = Some(thread.map_err(|e| Error::device(format!("no thread for {}", T::NAME)).because(e))?);
-        Ok(Self { sender: Some(sender), end, thread, skips_known: T::SKIPS_KNOWN })
-    }
-
-    /// True if the steps before a checkpoint may be sent again, as a process that was killed may not have sent them all.
-    pub fn skips_known(&self) -> bool {
-        self.skips_known
+        Ok(Self { sender: Some(sender), end, thread })
     }
 
     /// Sends the values of a step, sooner or later.

@@ -146,7 +146,6 @@ impl Wandb {
 
 impl Tracker for Wandb {
     const NAME: &'static str = "W&B";
-    const SKIPS_KNOWN: bool = true;
 
     fn url(&self) -> &str {
         self.stream.as_ref().map_or(&self.begin, |stream| &stream.http).url()
