@@ -85,7 +85,8 @@ struct Stream {
     summary: Map<String, Value>,
     /// Seconds that the run took before this process.
     runtime: f64,
-    began: Instant,
+    /// Seconds since 1970.
+    began: f64,
     sent: Instant,
 }
 
@@ -140,7 +141,7 @@ impl Wandb {
         let num_lines = bucket["historyLineCount"].as_u64().unwrap_or_default();
         let site = self.settings.url.to_string().replace("//api.", "//");
         tracing::info!("W&B: {}/{entity}/{project}/runs/{}", site.trim_end_matches('/'), self.id);
-        Ok(Stream { http, num_lines, summary, runtime, began: Instant::now(), sent: Instant::now() })
+        Ok(Stream { http, num_lines, summary, runtime, began: seconds(now()), sent: Instant::now() })
     }
 }
 
@@ -156,7 +157,7 @@ impl Tracker for Wandb {
             return;
         }
         if self.rows.last().is_none_or(|row| row["_step"] != step) {
-            self.rows.push(json!({"_step": step, "_timestamp": time as f64 / 1000.0}));
+            self.rows.push(json!({"_step": step, "_timestamp": seconds(time)}));
         }
         let Some(Value::Object(row)) = self.rows.last_mut() else { return };
         row.extend(values.into_iter().map(|(name, value)| (name, json!(value))));
@@ -196,15 +197,22 @@ impl Tracker for Wandb {
 }
 
 impl Stream {
+    /// A row with the time that the run had taken.
+    fn timed(&self, row: &Value) -> Value {
+        let mut row = row.clone();
+        let since = row["_timestamp"].as_f64().map_or(0.0, |time| time - self.began);
+        row["_runtime"] = json!(self.runtime + since.max(0.0));
+        row
+    }
+
     /// Adds rows to the history, and ends the run if its status is given.
     fn send(&mut self, rows: &[Value], status: Option<RunStatus>, end: &End) -> std::result::Result<(), Failure> {
         let mut summary = self.summary.clone();
         let mut update = Map::new();
         if !rows.is_empty() {
-            rows.iter().filter_map(Value::as_object).for_each(|row| summary.extend(row.clone()));
-            let seconds = self.runtime + self.began.elapsed().as_secs_f64();
-            summary.insert("_runtime".into(), json!(seconds));
-            let lines: Vec<String> = rows.iter().map(Value::to_string).collect();
+            let timed: Vec<Value> = rows.iter().map(|row| self.timed(row)).collect();
+            let lines: Vec<String> = timed.iter().map(Value::to_string).collect();
+            timed.iter().filter_map(Value::as_object).for_each(|row| summary.extend(row.clone()));
             let files = json!({
                 "wandb-history.jsonl": {"offset": self.num_lines, "content": lines},
                 "wandb-summary.json": {"offset": 0, "content": [json!(summary).to_string()]},
@@ -224,6 +232,11 @@ impl Stream {
         (self.summary, self.sent) = (summary, Instant::now());
         Ok(())
     }
+}
+
+/// From milliseconds.
+fn seconds(time: u64) -> f64 {
+    time as f64 / 1000.0
 }
 
 /// A name as a part of a URL's path.
@@ -294,6 +307,10 @@ mod tests {
             summary = parse(&files["wandb-summary.json"]["content"][0]);
         }
         for json in history.iter_mut().chain([&mut summary]) {
+            assert!(
+                json.is_null() || json["_runtime"].as_f64() >= Some(0.0) && json["_timestamp"].is_number(),
+                "{json}"
+            );
             let _ = json
                 .as_object_mut()
                 .map(|row| row.retain(|name, _| !["_runtime", "_timestamp"].contains(&name.as_str())));
