@@ -31,7 +31,7 @@ pub use c10d::{GroupPosition, Network, ProcessGroup, Store};
 pub use cuda::{load_cuda, torch_version};
 pub use leave::leave_at_once;
 pub use linear::{Activation, Epilogue, Norm, PackedLinear, feed_forward, supports_int8};
-pub use mapping::{Mapping, Number, Numbers};
+pub use mapping::{Mapping, Number, Numbers, bytes_of};
 pub use priority::step_back;
 pub use products::{code_products, product, products};
 pub use quotes::{QuoteMap, plain_quotes};

@@ -65,9 +65,7 @@ impl<T: Number> Numbers<T> {
 
     /// The numbers as bytes, as in a file.
     pub fn bytes(&self) -> &[u8] {
-        let numbers: &[T] = self;
-        // SAFETY: numbers have no padding, and any byte may be read.
-        unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
+        bytes_of(self)
     }
 }
 
@@ -99,6 +97,12 @@ impl<T: Number> fmt::Debug for Numbers<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} numbers", self.len())
     }
+}
+
+/// Numbers as bytes, as in a file.
+pub fn bytes_of<T: Number>(numbers: &[T]) -> &[u8] {
+    // SAFETY: numbers have no padding, and any byte may be read.
+    unsafe { std::slice::from_raw_parts(numbers.as_ptr().cast(), size_of_val(numbers)) }
 }
 
 #[cfg(test)]

@@ -204,7 +204,7 @@ mod tests {
         fs::write(home.path().join(STEPS), steps).unwrap();
         let evaluation = "{\"step\":2,\"ndcg@10\":40.5,\"is_best\":true,\"seconds\":1.5}\n";
         fs::write(home.path().join(EVALUATIONS), evaluation).unwrap();
-        StepLog::open(home.path(), 3, &settings, &json!({})).unwrap().finish(false);
+        StepLog::open(home.path(), 3, &settings, &json!({})).unwrap().finish(true);
         let update = server.seen().pop().unwrap().body;
         let mut lines = update["files"]["wandb-history.jsonl"]["content"].as_array().unwrap().iter();
         let mut next = || serde_json::from_str::<Value>(lines.next().unwrap().as_str().unwrap()).unwrap();

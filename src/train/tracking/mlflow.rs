@@ -149,7 +149,7 @@ impl Tracker for Mlflow {
         &mut self.metrics
     }
 
-    fn push(&mut self, end: &End) -> std::result::Result<(), Failure> {
+    fn push(&mut self, outcome: Option<RunStatus>, end: &End) -> std::result::Result<(), Failure> {
         let run = match self.run.clone() {
             Some(run) => run,
             None => self.begin(end)?,
@@ -166,8 +166,8 @@ impl Tracker for Mlflow {
             self.parameters.drain(..num_parameters);
             self.metrics.drain(..num_metrics);
         }
-        let Some(status) = end.status() else { return Ok(()) };
-        let status = match status {
+        let Some(outcome) = outcome else { return Ok(()) };
+        let status = match outcome {
             RunStatus::Finished => "FINISHED",
             RunStatus::Stopped => "KILLED",
             RunStatus::Failed => "FAILED",

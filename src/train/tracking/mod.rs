@@ -23,6 +23,8 @@ use souk_reward::{Failure, FailureKind};
 
 /// Time in which numbers are collected for one request.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Numbers that are sent before that time.
+const BATCH: usize = 1000;
 /// Numbers that wait during an outage; older ones are dropped.
 const MAX_WAITING: usize = 200_000;
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -61,8 +63,8 @@ trait Tracker: Send + 'static {
     fn add(&mut self, values: StepValues);
     /// Numbers that were not sent yet, oldest first.
     fn waiting(&mut self) -> &mut Vec<Value>;
-    /// Sends all that waits, and the outcome once the stage has ended. What was sent is not sent again.
-    fn push(&mut self, end: &End) -> std::result::Result<(), Failure>;
+    /// Sends all that waits, and the outcome if the stage has ended. What was sent is not sent again.
+    fn push(&mut self, outcome: Option<RunStatus>, end: &End) -> std::result::Result<(), Failure>;
 }
 
 /// The end of the stage, once it is known.
@@ -148,17 +150,20 @@ struct Pusher<T> {
 impl<T: Tracker> Pusher<T> {
     fn run(mut self, receiver: &Receiver<StepValues>) {
         let mut backoff = Backoff::new(INTERVAL, Duration::from_secs(60));
-        let (mut next, mut has_warned) = (Instant::now() + INTERVAL, false);
+        // connects first: what the server has need not wait
+        let (mut next, mut is_away) = (Instant::now(), false);
         loop {
-            let is_end = self.receive(receiver, next);
-            match self.tracker.push(&self.end) {
+            let is_end = self.receive(receiver, next, is_away);
+            // the status is set before the last numbers are received
+            let outcome = if is_end { self.end.status() } else { None };
+            match self.tracker.push(outcome, &self.end) {
                 Ok(()) if !is_end => {
-                    (backoff, has_warned) = (Backoff::new(INTERVAL, Duration::from_secs(60)), false);
+                    (backoff, is_away) = (Backoff::new(INTERVAL, Duration::from_secs(60)), false);
                     next = Instant::now() + INTERVAL;
                 }
                 Ok(()) => break,
                 Err(failure) if failure.kind == FailureKind::Passing => {
-                    if !std::mem::replace(&mut has_warned, true) {
+                    if !std::mem::replace(&mut is_away, true) {
                         self.warn(&format!("{}: numbers wait, training goes on", failure.problem));
                     }
                     next = Instant::now() + failure.retry_after.unwrap_or_else(|| backoff.next_pause());
@@ -180,13 +185,17 @@ impl<T: Tracker> Pusher<T> {
         }
     }
 
-    /// Receives until a time. True if the stage has ended.
-    fn receive(&mut self, receiver: &Receiver<StepValues>, end: Instant) -> bool {
+    /// Receives until a time, or until there is enough to send. True if the stage has ended.
+    fn receive(&mut self, receiver: &Receiver<StepValues>, end: Instant, is_away: bool) -> bool {
         loop {
             match receiver.recv_timeout(end.saturating_duration_since(Instant::now())) {
                 Ok(values) => self.add(values),
                 Err(RecvTimeoutError::Timeout) => return false,
                 Err(RecvTimeoutError::Disconnected) => return true,
+            }
+            let is_full = !is_away && self.tracker.waiting().len() > BATCH;
+            if is_full || Instant::now() >= end {
+                return false;
             }
         }
     }
@@ -211,4 +220,27 @@ fn run_name(out: &Path) -> String {
 
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_sent_before_too_many_wait_unless_the_server_is_away() {
+        let home = tempfile::tempdir().unwrap();
+        let settings = serde_json::from_value(serde_json::json!({"url": "http://127.0.0.1:1"})).unwrap();
+        let tracker = Mlflow::open(&settings, home.path(), &[]).unwrap();
+        let mut pusher = Pusher { tracker, num_dropped: 0, end: Arc::default() };
+        let (sender, receiver) = channel();
+        for step in 0..3 * BATCH as u64 {
+            sender.send(StepValues { step, time: 0, values: vec![("train/loss".into(), 0.5)] }).unwrap();
+        }
+        let later = Instant::now() + Duration::from_secs(600);
+        assert!(!pusher.receive(&receiver, later, false));
+        assert_eq!(pusher.tracker.waiting().len(), BATCH + 1);
+        drop(sender);
+        assert!(pusher.receive(&receiver, later, true), "the end is known once all is received");
+        assert_eq!((pusher.tracker.waiting().len(), pusher.num_dropped), (3 * BATCH, 0));
+    }
 }

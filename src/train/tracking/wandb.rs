@@ -68,7 +68,7 @@ pub(super) struct Wandb {
     id: String,
     name: String,
     config: Map<String, Value>,
-    /// One for each step. The last one may still get numbers.
+    /// One for each step. The last one may still get numbers, and is sent when the next one or the end is there.
     rows: Vec<Value>,
     /// The last step that the server had when this process began.
     known: Option<u64>,
@@ -95,6 +95,10 @@ impl Wandb {
         if settings.project.is_empty() || settings.project.contains(|c: char| "/\\#?%:".contains(c) || c.is_control()) {
             let problem = format!("`{}` is no name of a project: write one without / \\ # ? % :", settings.project);
             return Err(Error::config("train.wandb.project", problem));
+        }
+        if std::env::var(&settings.key_env).unwrap_or_default().trim().is_empty() {
+            let problem = format!("`{}` is not set in the environment: export it with your API key", settings.key_env);
+            return Err(Error::config("train.wandb.key_env", problem));
         }
         let named = |e: Error| Error::config("train.wandb", "cannot be used").because(e);
         let begin = Http::open(&settings.url, "graphql", Some(&settings.key_env)).map_err(named)?.with_user(USER);
@@ -167,7 +171,7 @@ impl Tracker for Wandb {
         &mut self.rows
     }
 
-    fn push(&mut self, end: &End) -> std::result::Result<(), Failure> {
+    fn push(&mut self, outcome: Option<RunStatus>, end: &End) -> std::result::Result<(), Failure> {
         if self.stream.is_none() {
             let stream = self.begin(end)?;
             self.known = stream.summary.get("_step").and_then(Value::as_u64);
@@ -175,19 +179,19 @@ impl Tracker for Wandb {
             self.stream = Some(stream);
         }
         let Some(stream) = &mut self.stream else { return Ok(()) };
-        let status = end.status();
-        if status.is_none() && stream.sent.elapsed() < PAUSE {
+        if outcome.is_none() && self.rows.len() <= MAX_ROWS && stream.sent.elapsed() < PAUSE {
             return Ok(());
         }
         loop {
-            let is_open = status.is_none() && !self.rows.is_empty();
+            // a stage that was stopped can be resumed, and then evaluate its last step
+            let is_open = !self.rows.is_empty() && matches!(outcome, None | Some(RunStatus::Stopped));
             let num_ready = self.rows.len() - usize::from(is_open);
             let num = num_ready.min(MAX_ROWS);
-            if num == 0 && status.is_none() && stream.sent.elapsed() < HEARTBEAT {
+            if num == 0 && outcome.is_none() && stream.sent.elapsed() < HEARTBEAT {
                 return Ok(());
             }
             let is_last = num == num_ready;
-            stream.send(&self.rows[..num], status.filter(|_| is_last), end)?;
+            stream.send(&self.rows[..num], outcome.filter(|_| is_last), end)?;
             self.rows.drain(..num);
             if is_last {
                 return Ok(());
@@ -293,7 +297,7 @@ mod tests {
         StepValues { step, time: 0, values: vec![(name.into(), value)] }
     }
 
-    /// What a server has after the requests: its history, the last summary, and the last request.
+    /// History and summary of a server after the requests, and the last request.
     fn streamed(seen: &[ReceivedRequest], has: usize) -> (Vec<Value>, Value, Value) {
         let parse = |line: &Value| serde_json::from_str::<Value>(line.as_str().unwrap()).unwrap();
         let (mut history, mut summary) = (vec![Value::Null; has], Value::Null);
@@ -351,12 +355,22 @@ mod tests {
         let (home, server) = (tempfile::tempdir().unwrap(), server(2, json!(summary), usize::MAX));
         let mut run = TrackedRun::start(tracker(&server, &stage(&home), &[])).unwrap();
         (2..5).for_each(|step| run.send(step, vec![("train/loss".into(), 1.0 / step as f64)]));
-        run.finish(RunStatus::Stopped);
-        let (history, summary, last) = streamed(&server.seen(), 2);
+        run.finish(RunStatus::Finished);
+        let (history, summary, _) = streamed(&server.seen(), 2);
         let row = |step: u64| json!({"_step": step, "train/loss": 1.0 / step as f64});
         assert_eq!(history, [Value::Null, Value::Null, row(3), row(4)]);
         assert_eq!(summary, json!({"_step": 4, "train/loss": 0.25, "train/lr": 0.5}));
-        assert_eq!(last["exitcode"], 255);
+    }
+
+    #[test]
+    fn a_stopped_run_leaves_its_last_step_to_the_one_that_resumes_it() {
+        let (home, server) = (tempfile::tempdir().unwrap(), server(0, Value::Null, usize::MAX));
+        let mut run = TrackedRun::start(tracker(&server, &stage(&home), &[])).unwrap();
+        (1..4).for_each(|step| run.send(step, vec![("train/loss".into(), 0.5)]));
+        run.finish(RunStatus::Stopped);
+        let (history, _, last) = streamed(&server.seen(), 0);
+        assert_eq!(history.iter().map(|row| row["_step"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(2)]);
+        assert_eq!((&last["complete"], &last["exitcode"]), (&json!(true), &json!(255)));
     }
 
     #[test]
@@ -366,9 +380,8 @@ mod tests {
         let mut tracker = tracker(&server, &stage(&home), &[]);
         let end = End::default();
         (0..MAX_ROWS as u64 + 9).for_each(|step| tracker.add(values(step, "train/loss", 0.5)));
-        end.set(RunStatus::Failed);
-        tracker.push(&end).unwrap_err();
-        tracker.push(&end).unwrap();
+        tracker.push(Some(RunStatus::Failed), &end).unwrap_err();
+        tracker.push(Some(RunStatus::Failed), &end).unwrap();
         let seen = server.seen();
         let (history, _, last) = streamed(&seen, 0);
         assert!(history.iter().map(|row| row["_step"].as_u64().unwrap()).eq(0..MAX_ROWS as u64 + 9));
@@ -382,9 +395,9 @@ mod tests {
         let mut tracker = tracker(&server, &stage(&home), &[]);
         let end = End::default();
         let mut after = |pause: Duration| {
-            tracker.push(&end).unwrap();
+            tracker.push(None, &end).unwrap();
             tracker.stream.as_mut().unwrap().sent = Instant::now().checked_sub(pause).unwrap();
-            tracker.push(&end).unwrap();
+            tracker.push(None, &end).unwrap();
             server.seen().len()
         };
         assert_eq!([PAUSE, HEARTBEAT].map(&mut after), [1, 2]);
@@ -392,7 +405,7 @@ mod tests {
         tracker.add(values(1, "train/loss", 0.5));
         tracker.add(values(2, "train/loss", 0.25));
         tracker.stream.as_mut().unwrap().sent = Instant::now().checked_sub(PAUSE).unwrap();
-        tracker.push(&end).unwrap();
+        tracker.push(None, &end).unwrap();
         assert_eq!(streamed(&server.seen(), 0).0.len(), 1, "the newest row waits for the next step");
     }
 
@@ -407,7 +420,7 @@ mod tests {
         let out = stage(&home);
         let mistakes = [
             ("project", "a/b", "train.wandb.project"),
-            ("key_env", "SOUK_NO_SUCH_KEY", "SOUK_NO_SUCH_KEY"),
+            ("key_env", "SOUK_NO_SUCH_KEY", "train.wandb.key_env"),
             ("url", "wandb", "train.wandb"),
         ];
         for (field, value, expected) in mistakes {

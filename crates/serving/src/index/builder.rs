@@ -7,7 +7,7 @@ use std::iter;
 use std::path::Path;
 use std::thread;
 
-use souk_native::{Number, Numbers};
+use souk_native::{Number, Numbers, bytes_of};
 
 use super::graph::{self, HnswParams};
 use super::item_file::ItemLines;
@@ -59,8 +59,7 @@ impl Builder {
         if !self.seen.insert(item.id.clone()) {
             return Err(Error::input(format!("two items have the id `{}`: give each item a unique id", item.id)));
         }
-        let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-        self.vectors.write(&bytes)?;
+        self.vectors.write(bytes_of(vector))?;
         self.items.push(item)
     }
 
@@ -145,8 +144,7 @@ impl IndexFiles<'_> {
         let path = self.dir.join(VECTORS);
         let mut out = ChecksumWriter::create(&path)?;
         for group in groups {
-            let bytes: Vec<u8> = added.row(group[0]).iter().flat_map(|x| x.to_le_bytes()).collect();
-            out.write_all(&bytes).map_err(Error::store(&path, "write it"))?;
+            out.write_all(bytes_of(added.row(group[0]))).map_err(Error::store(&path, "write it"))?;
         }
         let sum = out.finish(&path)?;
         self.manifest.files.insert(VECTORS.into(), sum);

@@ -3,6 +3,8 @@
 
 use std::path::Path;
 
+use souk_native::bytes_of;
+
 use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 
@@ -103,8 +105,7 @@ pub(super) fn frame(start: u64, last: u64, model: &str, changes: &[ItemChange]) 
         };
         frame.push(kind);
         write_bytes(&text, &mut frame);
-        let vector: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-        write_bytes(&vector, &mut frame);
+        write_bytes(bytes_of(vector), &mut frame);
     }
     let length = frame.len() - HEADER_BYTES;
     if length > MAX_FRAME {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
-use souk_native::Numbers;
+use souk_native::{Numbers, bytes_of};
 
 use super::ShardWriter;
 use souk_ingest::import::Shard;
@@ -118,8 +118,7 @@ impl ShardWriter for ShardFileWriter {
     fn add(&mut self, item: Item, vector: &[f32]) -> Result<()> {
         let open = "nothing is added after finish";
         let (path, file) = &mut self.vectors;
-        let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
-        file.as_mut().expect(open).write_all(&bytes).map_err(Error::store(path, "write it"))?;
+        file.as_mut().expect(open).write_all(bytes_of(vector)).map_err(Error::store(path, "write it"))?;
         let (path, file) = &mut self.items;
         let mut line = serde_json::to_vec(&item).expect("item keys are strings");
         line.push(b'\n');

@@ -21,6 +21,7 @@ use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
 use souk_io::telemetry::SEARCH;
 use souk_lexical::ModelFusion;
+use souk_native::bytes_of;
 use souk_nn::encoder::{EncoderWorker, Reader, Text, Urgency};
 
 /// Least texts of a large request that are encoded at once. A query that arrives meanwhile waits for them, not for a thousand items.
@@ -163,9 +164,8 @@ impl OpenGeneration {
         for missing in missing.chunks(slice) {
             let texts = missing.iter().map(|at| texts[*at].to_owned()).collect();
             let made = self.encode(texts, kind, urgency).await?;
-            let bytes = |vector: &[f32]| vector.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>().into();
-            let entries: Vec<_> =
-                missing.iter().zip(&made).map(|(at, vector)| (keys[*at].clone(), bytes(vector))).collect();
+            let entry = |(at, vector): (&usize, &Vec<f32>)| (keys[*at].clone(), bytes_of(vector).to_vec().into());
+            let entries: Vec<_> = missing.iter().zip(&made).map(entry).collect();
             if let Err(error) = self.cache.put_many(&entries).await {
                 tracing::debug!(?error, "cannot write to the cache");
             }
