@@ -8,6 +8,8 @@ use tch::{Device, Kind, Tensor};
 
 use souk_ingest::dataset::{Pairs, TrainingPair};
 use souk_io::catalogue::Catalogue;
+use souk_io::error::Result;
+use souk_io::excerpt::excerpt;
 use souk_io::splitmix::{SplitMix64, mix};
 use souk_io::typo::mistype;
 
@@ -31,8 +33,8 @@ pub struct Batch<'a> {
     places: HashMap<u32, i64>,
     /// For each pair, places in `items` of other items that its query is known to have found.
     known: Vec<Vec<i64>>,
-    /// Queries with a typing error, by their pair; the others are read as they are.
-    mistyped: HashMap<usize, String>,
+    /// Queries that are read otherwise than their pair has them: excerpts, and queries with a typing error.
+    written: HashMap<usize, String>,
 }
 
 impl<'a> Batch<'a> {
@@ -46,15 +48,8 @@ impl<'a> Batch<'a> {
     ) -> Self {
         let drawn: Vec<TrainingPair<'a>> = rows.iter().map(|row| pairs.row(*row)).collect();
         let (places, items) = (HashMap::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
-        let mut batch = Self {
-            draws,
-            pairs: drawn,
-            items,
-            chosen: Vec::new(),
-            places,
-            known: Vec::new(),
-            mistyped: HashMap::new(),
-        };
+        let mut batch =
+            Self { draws, pairs: drawn, items, chosen: Vec::new(), places, known: Vec::new(), written: HashMap::new() };
         for at in 0..batch.pairs.len() {
             let place = batch.add(batch.pairs[at].item);
             batch.chosen.push(place);
@@ -75,19 +70,37 @@ impl<'a> Batch<'a> {
         self.known = known.collect();
     }
 
+    /// Asks for each item by an excerpt of its text, another one in each visit. An item whose text is too short for one keeps its query.
+    pub fn ask_by_excerpts(&mut self, catalogue: &Catalogue, seed: u64) -> Result<()> {
+        // not the numbers that typing errors are drawn with
+        for (at, pair) in self.pairs.iter().enumerate() {
+            let text = catalogue.text_of(&catalogue.item(pair.item)?);
+            if let Some(query) = excerpt(&mut self.random(at, !seed), &text) {
+                self.written.insert(at, query);
+            }
+        }
+        Ok(())
+    }
+
     /// Adds a typing error to a share of the queries: to other ones, and another error, in each visit.
     pub fn mistype(&mut self, share: f64, seed: u64) {
-        for (at, pair) in self.pairs.iter().enumerate() {
-            let mut random = SplitMix64::new(mix(seed ^ mix(self.draws.start + at as u64)));
+        for at in 0..self.pairs.len() {
+            let mut random = self.random(at, seed);
             if random.unit() < share {
-                self.mistyped.insert(at, mistype(&mut random, pair.query));
+                let mistyped = mistype(&mut random, self.query(at));
+                self.written.insert(at, mistyped);
             }
         }
     }
 
+    /// Random numbers of a pair, others in each visit.
+    fn random(&self, pair: usize, seed: u64) -> SplitMix64 {
+        SplitMix64::new(mix(seed ^ mix(self.draws.start + pair as u64)))
+    }
+
     /// The query of a pair as the encoder reads it.
     pub fn query(&self, pair: usize) -> &str {
-        self.mistyped.get(&pair).map_or(self.pairs[pair].query, String::as_str)
+        self.written.get(&pair).map_or(self.pairs[pair].query, String::as_str)
     }
 
     /// The place of an item in `items`; adds it if it is not there yet.
@@ -188,6 +201,28 @@ mod tests {
         assert_eq!(queries, [[false, true, true], [false, false, true], [true, true, false]]);
         batch.mistype(1.0, 3);
         assert_eq!(batch.query(0), "x", "too short for an error");
+    }
+
+    #[test]
+    fn items_are_asked_for_by_excerpts() {
+        let home = tempfile::tempdir().unwrap();
+        let texts = ["kettle", "red oak chair 120 with arms", "steel garden bench"];
+        let item = |(at, text): (usize, &&str)| format!("{{\"_id\":\"{at}\",\"title\":\"{text}\"}}\n");
+        fs::write(home.path().join("corpus.jsonl"), texts.iter().enumerate().map(item).collect::<String>()).unwrap();
+        let data = DataFolder::open(home.path()).unwrap();
+        let catalogue = Catalogue::open(&data).unwrap();
+        let items = Pairs::open(&data, &catalogue, PairSource::Items, TrainingSplit::whole("train"), None).unwrap();
+        let visit = |first: u64| {
+            let none = Negatives { seed: 3, draws: 0..0 };
+            let mut batch = Batch::gather(&items, &[0, 1, 2], first..first + 3, &catalogue, &none);
+            batch.ask_by_excerpts(&catalogue, 3).unwrap();
+            (0..3).map(|at| batch.query(at).to_owned()).collect::<Vec<_>>()
+        };
+        let (one, again) = (visit(0), visit(0));
+        assert_eq!(one, again);
+        assert_eq!((&*one[0], one[2].split(' ').count()), ("kettle", 2), "one word is too short for an excerpt");
+        assert!(one[1].split(' ').all(|word| texts[1].contains(word)) && one[1] != texts[1], "{}", one[1]);
+        assert!((1..9).any(|at| visit(3 * at)[1] != one[1]), "others in other visits");
     }
 
     #[test]

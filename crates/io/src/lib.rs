@@ -15,6 +15,7 @@ pub mod cores;
 pub mod disk;
 pub mod domain;
 pub mod error;
+pub mod excerpt;
 pub mod fnv;
 pub mod held_out;
 pub mod item_text;

@@ -30,7 +30,8 @@ pub enum PairSource {
     Examples,
     /// The Good pairs of `qrels/SPLIT.tsv`.
     Qrels,
-    /// Every item of the catalogue paired with itself, for objectives that learn from texts items.
+    /// Every item of the catalogue paired with itself, for objectives that learn from texts. InfoNCE asks for it by an excerpt: two to
+    /// five words of its text.
     Items,
 }
 

@@ -129,7 +129,10 @@ fn train_with_one_and_two(home: &Path, out: &str, sets: &[&str], num_equal: usiz
     let norms =
         |out: &str| steps(&home.join(out)).iter().map(|step| step["grad_norm"].as_f64().unwrap()).collect::<Vec<_>>();
     let (one, two) = (norms(out), norms(&parallel));
-    assert!(one.iter().zip(&two).take(3).all(|(one, two)| (one / two - 1.0).abs() < 1e-4), "{one:?} and {two:?}");
+    // on an Intel Xeon with AMX, the third norm of ICR is a hundredth of the first, and differs by 2e-4 after two updates
+    let bounds = [1e-4, 1e-4, 1e-3];
+    let is_near = |((one, two), bound): ((&f64, &f64), f64)| (one / two - 1.0).abs() < bound;
+    assert!(one.iter().zip(&two).zip(bounds).all(is_near), "{one:?} and {two:?}");
     steps(&home.join(out))
 }
 

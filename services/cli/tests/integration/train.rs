@@ -208,6 +208,22 @@ fn judged_items_join_the_batch_and_are_learned_in_order() {
 }
 
 #[test]
+fn a_catalogue_alone_is_learned_by_excerpts() {
+    let home = tempfile::tempdir().unwrap();
+    shop(home.path());
+    fs::remove_file(home.path().join("data/queries.jsonl")).unwrap();
+    fs::remove_dir_all(home.path().join("data/qrels")).unwrap();
+    let items = ["train.pairs=items", "train.epochs=10", "objective.mistyped=0.1"];
+    run_ok(&mut train(home.path(), "one", &items));
+    let found = losses(&home.path().join("one"));
+    let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
+    assert!(mean(&found[40..]) < 0.8 * mean(&found[..10]), "{found:?}");
+    run_ok(&mut train_with_ranks(home.path(), "two", 2, &items));
+    let difference = worst_difference(&home.path().join("one"), &home.path().join("two"));
+    assert!(difference < 1e-4, "two processes make other updates: {difference}");
+}
+
+#[test]
 fn a_guide_leaves_out_what_it_finds_better() {
     let home = tempfile::tempdir().unwrap();
     shop(home.path());
