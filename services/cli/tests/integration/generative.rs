@@ -118,9 +118,8 @@ fn train_with_one_and_two(home: &Path, out: &str, sets: &[&str], num_equal: usiz
     let of = |args: &[String]| souk(home, &args.iter().map(String::as_str).collect::<Vec<_>>(), sets);
     assert_eq!(run_ok(&mut of(&args(out)))["finished"], json!(true));
     let parallel = format!("{out}-by-two");
-    let launch: Vec<String> =
-        ["launch", "--nproc", "2", "--"].map(str::to_owned).into_iter().chain(args(&parallel)).collect();
-    run_ok(&mut of(&launch));
+    let launch = ["launch", "--nproc", "2", "--"].map(str::to_owned);
+    run_ok(&mut of(&launch.into_iter().chain(args(&parallel)).collect::<Vec<_>>()));
     let (one, two) = (losses(&home.join(out)), losses(&home.join(&parallel)));
     // another order of summation changes the last bit, and every update amplifies it
     assert!(max_diff(&one[..3], &two[..3]) < 2e-6 * (1.0 + one[0].abs()), "{one:?} and {two:?}");
@@ -129,10 +128,8 @@ fn train_with_one_and_two(home: &Path, out: &str, sets: &[&str], num_equal: usiz
     let norms =
         |out: &str| steps(&home.join(out)).iter().map(|step| step["grad_norm"].as_f64().unwrap()).collect::<Vec<_>>();
     let (one, two) = (norms(out), norms(&parallel));
-    // on an Intel Xeon with AMX, the third norm of ICR is a hundredth of the first, and differs by 2e-4 after two updates
-    let bounds = [1e-4, 1e-4, 1e-3];
-    let is_near = |((one, two), bound): ((&f64, &f64), f64)| (one / two - 1.0).abs() < bound;
-    assert!(one.iter().zip(&two).zip(bounds).all(is_near), "{one:?} and {two:?}");
+    // on an Intel Xeon with AMX, norms of ICR fall from 62 to 0.4 in two updates, and the last differs by 2e-4
+    assert!((0..3).all(|at| (one[at] / two[at] - 1.0).abs() < [1e-4, 1e-4, 1e-3][at]), "{one:?} and {two:?}");
     steps(&home.join(out))
 }
 
