@@ -211,7 +211,7 @@ mod tests {
         fs::write(home.path().join("corpus.jsonl"), texts.iter().enumerate().map(item).collect::<String>()).unwrap();
         let data = DataFolder::open(home.path()).unwrap();
         let catalogue = Catalogue::open(&data).unwrap();
-        let items = Pairs::open(&data, &catalogue, PairSource::Items, TrainingSplit::whole("train"), None).unwrap();
+        let items = Pairs::open(&data, &catalogue, PairSource::Excerpts, TrainingSplit::whole("train"), None).unwrap();
         let visit = |first: u64| {
             let none = Negatives { seed: 3, draws: 0..0 };
             let mut batch = Batch::gather(&items, &[0, 1, 2], first..first + 3, &catalogue, &none);

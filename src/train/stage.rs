@@ -9,7 +9,7 @@ use crate::objective::Objective;
 use souk_ingest::dataset::{PairSource, Pairs, Span};
 use souk_io::beir::DataFolder;
 use souk_io::catalogue::Catalogue;
-use souk_io::error::Result;
+use souk_io::error::{Error, Result};
 use souk_nn::collective::{Collective, gather_json};
 use souk_nn::encoder::Encoder;
 use souk_reward::Blend;
@@ -63,10 +63,15 @@ impl Stage {
         collective: &dyn Collective,
     ) -> Result<Pairs> {
         let (source, split) = (&self.settings.pairs, self.settings.training_split());
+        if *source == PairSource::Excerpts && !matches!(self.objective, Objective::InfoNce(_)) {
+            let problem =
+                "is `excerpts`, which only `objective.type = \"info_nce\"` learns from: set that, or other pairs";
+            return Err(Error::config("train.pairs", problem));
+        }
         let again = |span: Option<&Span>| {
             let source = match (span, source) {
                 (Some(_), _) => PairSource::Examples,
-                (None, PairSource::Items) => PairSource::Items,
+                (None, PairSource::Items | PairSource::Excerpts) => *source,
                 (None, _) => PairSource::Qrels,
             };
             Pairs::open(data, catalogue, source, split, span)

@@ -18,7 +18,11 @@ const MAX_WEIGHT: f32 = 5.0;
 /// The training pairs of a data folder.
 pub fn translation_pairs(config: &Config, data: &DataFolder, item_text: &ItemText) -> Result<TranslationPairs> {
     let settings = &config.train;
-    let source = if settings.pairs == PairSource::Items { PairSource::Auto } else { settings.pairs };
+    let source = if matches!(settings.pairs, PairSource::Items | PairSource::Excerpts) {
+        PairSource::Auto
+    } else {
+        settings.pairs
+    };
     let catalogue = Catalogue::open(data)?.with_item_text(item_text);
     let pairs = Pairs::open(data, &catalogue, source, TrainingSplit::whole(&settings.split), None)?;
     let mut weights: BTreeMap<(u32, u32), (&str, f32)> = BTreeMap::new();

@@ -12,7 +12,7 @@ use crate::train::batch::Batch;
 use crate::train::context::{Outcome, StageContext, StepContext};
 use crate::train::frozen::FrozenEncoder;
 use crate::train::judged_items::{JudgedItems, JudgedPlaces};
-use souk_ingest::dataset::Pairs;
+use souk_ingest::dataset::PairSource;
 use souk_io::beir::DataFolder;
 use souk_io::error::Result;
 use souk_nn::collective::gather_rows;
@@ -130,7 +130,7 @@ impl Algorithm for InfoNce {
         cx.zero_grad();
         for micro in cx.micro_batches() {
             let mut batch = cx.draw_batch(micro.draws);
-            if let (PairLoss::InfoNce(_), Pairs::Items(_)) = (&self.loss, stage.pairs) {
+            if stage.settings.pairs == PairSource::Excerpts {
                 batch.ask_by_excerpts(stage.catalogue, stage.settings.seed)?;
             }
             batch.mistype(self.mistyped, stage.settings.seed);

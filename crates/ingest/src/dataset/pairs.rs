@@ -30,9 +30,10 @@ pub enum PairSource {
     Examples,
     /// The Good pairs of `qrels/SPLIT.tsv`.
     Qrels,
-    /// Every item of the catalogue paired with itself, for objectives that learn from texts. InfoNCE asks for it by an excerpt: two to
-    /// five words of its text.
+    /// Every item of the catalogue paired with itself, for objectives that learn from texts.
     Items,
+    /// Every item of the catalogue, asked for by an excerpt: two to five words of its own text, others in each visit. For InfoNCE.
+    Excerpts,
 }
 
 /// Judgements that pairs come from.
@@ -94,7 +95,7 @@ impl Pairs {
         split: TrainingSplit<'_>,
         span: Option<&Span>,
     ) -> Result<Self> {
-        if source == PairSource::Items {
+        if matches!(source, PairSource::Items | PairSource::Excerpts) {
             return Ok(Self::Items(ItemPairs::load(catalogue)?));
         }
         let examples = data.path().join(EXAMPLES_FOLDER);

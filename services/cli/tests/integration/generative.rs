@@ -128,8 +128,7 @@ fn train_with_one_and_two(home: &Path, out: &str, sets: &[&str], num_equal: usiz
     let norms =
         |out: &str| steps(&home.join(out)).iter().map(|step| step["grad_norm"].as_f64().unwrap()).collect::<Vec<_>>();
     let (one, two) = (norms(out), norms(&parallel));
-    // on an Intel Xeon with AMX, norms of ICR fall from 62 to 0.4 in two updates, and the last differs by 2e-4
-    assert!((0..3).all(|at| (one[at] / two[at] - 1.0).abs() < [1e-4, 1e-4, 1e-3][at]), "{one:?} and {two:?}");
+    assert!(one.iter().zip(&two).take(3).all(|(one, two)| (one / two - 1.0).abs() < 1e-4), "{one:?} and {two:?}");
     steps(&home.join(out))
 }
 
@@ -144,11 +143,11 @@ fn icr_trains_and_other_commands_load_the_folder() {
         "train.epochs=4",
         "train.chunk_tokens=64",
         "train.keep_tokens=100",
-        "train.optimizer.learning_rate=3e-3",
+        "train.optimizer.learning_rate=1e-3",
     ];
     // the penalty of the mean has a kink where two steps' losses are equal, so that a rounding difference can change a gradient
     train_with_one_and_two(home.path(), "mean", &sets, 3);
-    // soft tokens amplify rounding differences: after a dozen steps at this learning rate the losses diverge
+    // soft tokens amplify rounding differences with each update, more at higher learning rates
     let sets = [&sets[..], &["objective.penalty=pair"]].concat();
     let steps = train_with_one_and_two(home.path(), "refined", &sets, 10);
     assert!(steps.last().unwrap()["loss"].as_f64().unwrap() < steps[0]["loss"].as_f64().unwrap());

@@ -213,12 +213,12 @@ fn a_catalogue_alone_is_learned_by_excerpts() {
     shop(home.path());
     fs::remove_file(home.path().join("data/queries.jsonl")).unwrap();
     fs::remove_dir_all(home.path().join("data/qrels")).unwrap();
-    let items = ["train.pairs=items", "train.epochs=10", "objective.mistyped=0.1"];
-    run_ok(&mut train(home.path(), "one", &items));
+    let excerpts = ["train.pairs=excerpts", "train.epochs=10", "objective.mistyped=0.1"];
+    run_ok(&mut train(home.path(), "one", &excerpts));
     let found = losses(&home.path().join("one"));
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     assert!(mean(&found[40..]) < 0.8 * mean(&found[..10]), "{found:?}");
-    run_ok(&mut train_with_ranks(home.path(), "two", 2, &items));
+    run_ok(&mut train_with_ranks(home.path(), "two", 2, &excerpts));
     let difference = worst_difference(&home.path().join("one"), &home.path().join("two"));
     assert!(difference < 1e-4, "two processes make other updates: {difference}");
 }
