@@ -214,6 +214,9 @@ fn a_catalogue_alone_is_learned_by_excerpts() {
     fs::remove_file(home.path().join("data/queries.jsonl")).unwrap();
     fs::remove_dir_all(home.path().join("data/qrels")).unwrap();
     let excerpts = ["train.pairs=excerpts", "train.epochs=10", "objective.mistyped=0.1"];
+    fs::write(home.path().join("run.trec"), "q0 Q0 d0 1 0.5 made\n").unwrap();
+    let other = ["train.pairs=excerpts", "objective={type=\"distil\", run=\"run.trec\"}"];
+    assert_fails(&mut train(home.path(), "other", &other), 2, &["train.pairs", "info_nce"]);
     run_ok(&mut train(home.path(), "one", &excerpts));
     let found = losses(&home.path().join("one"));
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
