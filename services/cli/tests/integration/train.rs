@@ -221,6 +221,8 @@ fn a_catalogue_alone_is_learned_by_excerpts() {
     let found = losses(&home.path().join("one"));
     let mean = |part: &[f64]| part.iter().sum::<f64>() / part.len() as f64;
     assert!(mean(&found[40..]) < 0.8 * mean(&found[..10]), "{found:?}");
+    run_ok(&mut train(home.path(), "items", &["train.pairs=items", "train.max_steps=1"]));
+    assert!(losses(&home.path().join("items"))[0] < found[0], "an item's own text finds it best");
     run_ok(&mut train_with_ranks(home.path(), "two", 2, &excerpts));
     let difference = worst_difference(&home.path().join("one"), &home.path().join("two"));
     assert!(difference < 1e-4, "two processes make other updates: {difference}");
