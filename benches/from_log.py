@@ -29,7 +29,7 @@ def main():
     for name in ("items", "log", "data", "work"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     parser.add_argument("--split", default="dev")
-    parser.add_argument("--precision", default="int8", help="of the measured models: int8, as served, or f32 without VNNI")
+    parser.add_argument("--precision", default="int8", help="of the measured models: int8, as served, or f32")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     shop, rated = options.work / "shop", options.work / "rated"

@@ -76,20 +76,20 @@ fn check_version(include: &Path) -> Result<(), String> {
 
 fn compile_kernels() {
     let wide = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512dq"];
-    kernels("baseline", "kernels", &[]);
+    kernels("baseline", &["kernels", "int8"], &[]);
     if std::env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64") {
-        kernels("avx2", "kernels", &["-mavx2", "-mfma"]);
-        kernels("avx512", "kernels", &wide);
-        kernels("avx_vnni", "int8", &["-mavx2", "-mfma", "-mavxvnni"]);
-        kernels("avx512_vnni", "int8", &[&wide[..], &["-mavx512vnni"]].concat());
-        kernels("avx512_bf16", "bf16", &[&wide[..], &["-mavx512bf16"]].concat());
-        kernels("amx_int8", "int8", &[&wide[..], &["-mavx512vnni", "-mamx-tile", "-mamx-int8"]].concat());
-        kernels("amx_bf16", "bf16", &[&wide[..], &["-mavx512bf16", "-mamx-tile", "-mamx-bf16"]].concat());
+        kernels("avx2", &["kernels", "int8"], &["-mavx2", "-mfma"]);
+        kernels("avx512", &["kernels", "int8"], &wide);
+        kernels("avx_vnni", &["int8"], &["-mavx2", "-mfma", "-mavxvnni"]);
+        kernels("avx512_vnni", &["int8"], &[&wide[..], &["-mavx512vnni"]].concat());
+        kernels("avx512_bf16", &["bf16"], &[&wide[..], &["-mavx512bf16"]].concat());
+        kernels("amx_int8", &["int8"], &[&wide[..], &["-mavx512vnni", "-mamx-tile", "-mamx-int8"]].concat());
+        kernels("amx_bf16", &["bf16"], &[&wide[..], &["-mavx512bf16", "-mamx-tile", "-mamx-bf16"]].concat());
     }
 }
 
-/// Compiles `csrc/<file>.cpp` for an instruction set.
-fn kernels(isa: &str, file: &str, flags: &[&str]) {
+/// Compiles files of `csrc` for an instruction set.
+fn kernels(isa: &str, files: &[&str], flags: &[&str]) {
     cc::Build::new()
         .cpp(true)
         .std("c++17")
@@ -97,6 +97,6 @@ fn kernels(isa: &str, file: &str, flags: &[&str]) {
         .define("SOUK_ISA", isa)
         .flags(flags)
         .flags(["-ffp-contract=fast", "-fno-math-errno", "-fno-exceptions", "-Wno-psabi"])
-        .file(format!("csrc/{file}.cpp"))
+        .files(files.iter().map(|name| format!("csrc/{name}.cpp")))
         .compile(&format!("souk_kernels_{isa}"));
 }

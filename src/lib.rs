@@ -58,8 +58,3 @@ pub use souk_store as store;
 pub fn libtorch_version() -> String {
     souk_native::torch_version()
 }
-
-/// Whether this processor computes 8-bit products without saturating, which `precision = "int8"` needs.
-pub fn supports_int8() -> bool {
-    souk_native::supports_int8()
-}

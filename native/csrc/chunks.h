@@ -15,8 +15,8 @@ namespace souk {
 const Kernels& kernels();
 // Whether products of int8 and bf16 use AMX tiles; everything else is then as with AVX-512.
 bool uses_tiles();
-// The int8 products of this processor, chosen as above; null without any.
-Int8Multiply* int8_multiply();
+// The int8 products of this processor, chosen as above.
+const Int8Kernels& int8_kernels();
 // The bf16 products of this processor; null without any.
 const Bf16Kernels* bf16_kernels();
 

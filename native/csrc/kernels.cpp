@@ -234,38 +234,6 @@ void embed_norm(float* out, const float* word, const float* position, const floa
   normalize(out, n, sum(total) + rest, norm);
 }
 
-void quantize(uint8_t* q, int64_t stride, float* scale, float* shift, const float* x, int64_t rows, int64_t n) {
-  for (int64_t r = 0; r < rows; r++, x += n, q += stride) {
-    for (int64_t j = n; j < stride; j++) q[j] = 0;
-    // Zero is always inside the range, so it is represented exactly. `broken` is NaN if x is not finite.
-    vf lo = {}, hi = {}, broken = {};
-    int64_t j = 0;
-    for (; j < n; j += W) {
-      vf v = j + W <= n ? load(x + j) : load_part(x + j, n - j);
-      lo = v < lo ? v : lo;
-      hi = v > hi ? v : hi;
-      broken += v - v;
-    }
-    const float low = -largest(-lo), high = largest(hi);
-    const float step = high > low ? (high - low) * (1.0f / 255.0f) : 1.0f;
-    const float inverse = 1.0f / step;
-    const float zero = static_cast<float>(static_cast<int32_t>(-low * inverse + 0.5f));
-    scale[r] = step + sum(broken);
-    shift[r] = -zero * scale[r];
-    const vf top = splat(255.0f);
-    for (j = 0; j < n; j += W) {
-      vf v = j + W <= n ? load(x + j) : load_part(x + j, n - j);
-      vf y = at_most(at_least(v * inverse + zero, vf{}), top);
-      vb bytes = __builtin_convertvector(as_int(y + 8388608.0f) & 255, vb);  // 2^23: rounds into the low bits
-      const int64_t count = n - j < W ? n - j : W;
-      if (count == W)
-        __builtin_memcpy(q + j, &bytes, sizeof bytes);
-      else
-        __builtin_memcpy(q + j, &bytes, static_cast<size_t>(count));
-    }
-  }
-}
-
 void mean(float* out, const float* x, int64_t rows, int64_t n) {
   const float factor = rows > 0 ? 1.0f / static_cast<float>(rows) : 0.0f;
   int64_t j = 0;
@@ -283,9 +251,8 @@ void mean(float* out, const float* x, int64_t rows, int64_t n) {
 
 }  // namespace
 
-const Kernels kernels = {activate,  add_norm,           quantize, embed_norm, mean,
-                         attention, attention_backward, multiply, pack,       add_columns,
-                         activate_backward, norm_backward};
+const Kernels kernels = {activate, add_norm, embed_norm,  mean,              attention,    attention_backward,
+                         multiply, pack,     add_columns, activate_backward, norm_backward};
 
 }  // namespace SOUK_ISA
 }  // namespace souk

@@ -64,10 +64,9 @@ constexpr int64_t attention_gradient_scratch(int64_t dim) {
 }
 
 // A packed matrix is stored in the order in which products read it: panels of kPanel columns, each [depth, kPanel], the last
-// one zero-padded. Entries are f32, or words of two bf16 or four int8 that follow each other in depth.
+// one zero-padded. Entries are f32, or words of two bf16, four int8 or two int16 that follow each other in depth.
 constexpr int64_t kPanel = 32;
 constexpr int64_t bf16_words(int64_t n) { return (n + 1) / 2; }
-constexpr int64_t kWord = 4;
 
 // out = x * matrix + bias, or the same added to `out`.
 struct Product {
@@ -89,8 +88,15 @@ struct Dequantization {
   const float* bias;  // or null
 };
 
-// Product of u8 rows and s8 panels in words; `depth` and strides count words.
-typedef void Int8Multiply(const Product& product, const Dequantization& factors, int64_t first, int64_t last);
+// Products of int8 words; depth and strides count words. Without an instruction for four of 8 bits, a word is two of 16 bits with the
+// same values, so sums are the same.
+struct Int8Kernels {
+  int64_t per_word;
+  void (*multiply)(const Product& product, const Dequantization& factors, int64_t first, int64_t last);
+  // Quantises each row to 0..255 with its own scale and zero point: x[r][j] ~ q[r][j] * scale[r] + shift[r]. Rows of q are whole
+  // words, the last ones filled up with zeros.
+  void (*quantize)(int32_t* q, float* scale, float* shift, const float* x, int64_t rows, int64_t n);
+};
 
 // Products of bf16 words, whose sums are f32; depth and strides count words.
 struct Bf16Kernels {
@@ -111,9 +117,6 @@ struct Kernels {
   void (*activate)(float* out, const float* x, int64_t n, int32_t activation);
   // `sum`, unless null, gets what is normalised. `out` may be `x`.
   void (*add_norm)(float* out, const float* x, const float* residual, float* sum, int64_t rows, int64_t n, const Norm& norm);
-  // Quantises each row to u8 with its own scale and zero point: x[r][j] ~ q[r][j] * scale[r] + shift[r]. Rows of q are `stride`
-  // bytes long, the last ones zero.
-  void (*quantize)(uint8_t* q, int64_t stride, float* scale, float* shift, const float* x, int64_t rows, int64_t n);
   // out = LayerNorm(word + position + type), one row; `type` may be null.
   void (*embed_norm)(float* out, const float* word, const float* position, const float* type, int64_t n,
                      const Norm& norm);
@@ -134,22 +137,25 @@ struct Kernels {
 
 namespace baseline {
 extern const Kernels kernels;
+extern const Int8Kernels int8;
 }
 #if defined(__x86_64__)
 namespace avx2 {
 extern const Kernels kernels;
+extern const Int8Kernels int8;
 }
 namespace avx512 {
 extern const Kernels kernels;
+extern const Int8Kernels int8;
 }
 namespace avx_vnni {
-Int8Multiply multiply_int8;
+extern const Int8Kernels int8;
 }
 namespace avx512_vnni {
-Int8Multiply multiply_int8;
+extern const Int8Kernels int8;
 }
 namespace amx_int8 {
-Int8Multiply multiply_int8;
+extern const Int8Kernels int8;
 }
 namespace avx512_bf16 {
 extern const Bf16Kernels kernels;

@@ -54,19 +54,19 @@ void multiply_bf16(const Bf16Kernels& table, const Layer& layer, float* out, con
 }
 
 // The rows of `x` are quantised, each with its own scale.
-void multiply_int8(const Kernels& table, Int8Multiply* multiply, const Layer& layer, float* out, const float* x, int64_t rows) {
-  const int64_t depth = layer.depth, words = round_up(depth, kWord) / kWord;
+void multiply_int8(const Int8Kernels& table, const Layer& layer, float* out, const float* x, int64_t rows) {
+  const int64_t depth = layer.depth, words = layer.panels.size(1);
   const Tensor quantized = at::empty({rows, words}, at::kInt), factors = at::empty({2, rows}, at::kFloat);
-  auto* q = static_cast<uint8_t*>(quantized.mutable_data_ptr());
+  auto* q = quantized.mutable_data_ptr<int32_t>();
   auto *scale = factors.mutable_data_ptr<float>(), *shift = scale + rows;
   for_rows(rows, depth, [&](int64_t begin, int64_t end) {
-    table.quantize(q + begin * words * kWord, words * kWord, scale + begin, shift + begin, x + begin * depth, end - begin, depth);
+    table.quantize(q + begin * words, scale + begin, shift + begin, x + begin * depth, end - begin, depth);
   });
   const Product product{out, layer.width, words_of(quantized), words, false, words_of(layer.panels), kPanel, words * kPanel,
                         nullptr, rows, words, layer.width, false};
   const Dequantization to_float{scale, shift, layer.scale.const_data_ptr<float>(), layer.column.const_data_ptr<float>(),
                                 data_or_null(layer.bias)};
-  for_panels(product, [&](int64_t begin, int64_t end) { multiply(product, to_float, begin, end); });
+  for_panels(product, [&](int64_t begin, int64_t end) { table.multiply(product, to_float, begin, end); });
 }
 
 }  // namespace
@@ -79,13 +79,13 @@ Tensor forward(const Layer* layers, int64_t num_layers, int32_t between, const T
   auto* results = result.mutable_data_ptr<float>();
   const auto* from = x.const_data_ptr<float>();
   const Kernels& table = kernels();
-  Int8Multiply* const int8 = int8_multiply();
+  const Int8Kernels& int8 = int8_kernels();
   const int64_t step = (first.bf16 || first.scale.defined()) && uses_tiles() ? kTileStep : kRowStep;
   for_chunks(rows, num_layers > 1 ? kMostRowsFused : kMostRows, step, [&](int64_t at, int64_t count) {
     const float* input = from + at * first.depth;
     Tensor wide;
     const auto product = [&](const Layer& layer, float* out) {
-      if (layer.scale.defined()) return multiply_int8(table, int8, layer, out, input, count);
+      if (layer.scale.defined()) return multiply_int8(int8, layer, out, input, count);
       if (layer.bf16) return multiply_bf16(*bf16_kernels(), layer, out, input, count);
       const Matrix matrix = in_panels(layer.panels, layer.depth, layer.width);
       multiply(table, product_of(out, input, count, matrix, data_or_null(layer.bias)));
@@ -137,9 +137,10 @@ int souk_pack_int8(const Tensor* weight, Tensor* out[3]) {
     const Tensor q = w.div(scale.unsqueeze(1)).round_().clamp_(-127, 127);
     const Tensor column = q.sum(1, false, at::kDouble).mul_(scale).to(at::kFloat);
     const int64_t width = w.size(0), depth = w.size(1), panels = souk::panels_of(width);
-    const int64_t padded = souk::round_up(depth, souk::kWord);
-    const Tensor words = at::constant_pad_nd(q.to(at::kChar), {0, padded - depth, 0, panels * souk::kPanel - width})
-                             .view({panels, souk::kPanel, padded / souk::kWord, souk::kWord});
+    const int64_t per_word = souk::int8_kernels().per_word, padded = souk::round_up(depth, per_word);
+    const Tensor entries = q.to(per_word == 4 ? at::kChar : at::kShort);
+    const Tensor words = at::constant_pad_nd(entries, {0, padded - depth, 0, panels * souk::kPanel - width})
+                             .view({panels, souk::kPanel, padded / per_word, per_word});
     const Tensor parts[3] = {words.permute({0, 2, 1, 3}).contiguous(), scale, column};
     for (int i = 0; i < 3; i++) out[i] = new Tensor(parts[i]);
   });
@@ -151,8 +152,10 @@ int souk_forward(const SoukLinear* layers, int64_t num_layers, int32_t between, 
     const at::AutoDispatchBelowADInplaceOrView no_grad;
     const auto or_none = [](const Tensor* t) { return t ? *t : Tensor(); };
     std::vector<souk::Layer> packed;
+    const int64_t per_word = souk::int8_kernels().per_word;
     for (int64_t i = 0; i < num_layers; i++) {
       const SoukLinear& l = layers[i];
+      TORCH_CHECK(!l.scale || l.panels->size(3) == per_word, "the layer was packed for another instruction set");
       packed.push_back({*l.panels, or_none(l.bias), l.depth, l.width, false, or_none(l.scale), or_none(l.column)});
     }
     *out = new Tensor(souk::forward(packed.data(), num_layers, between, *x, souk::Ending(*epilogue), {}));

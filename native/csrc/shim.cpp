@@ -54,8 +54,8 @@ bool isa_supported(int isa) {
   if (isa == 2)
     return avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (isa == 3)
-    return isa_supported(2) && __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bf16") && has_amx();
+  if (isa == 3) return isa_supported(2) && __builtin_cpu_supports("avx512vnni");
+  if (isa == 4) return isa_supported(3) && __builtin_cpu_supports("avx512bf16") && has_amx();
 #endif
   return false;
 }
@@ -77,19 +77,20 @@ const Kernels& souk::kernels() {
 }
 
 bool souk::uses_tiles() {
-  static const bool has = isa_supported(3);
-  return has && (forced_isa < 0 || forced_isa == 3);
+  static const bool has = isa_supported(4);
+  return has && (forced_isa < 0 || forced_isa == 4);
 }
 
-souk::Int8Multiply* souk::int8_multiply() {
+const souk::Int8Kernels& souk::int8_kernels() {
 #if defined(__x86_64__)
-  const bool wide = isa_supported(2) && __builtin_cpu_supports("avx512vnni");
-  const bool narrow = isa_supported(1) && __builtin_cpu_supports("avxvnni");
-  if (uses_tiles()) return amx_int8::multiply_int8;
-  if (wide && (!narrow || forced_isa < 0 || forced_isa == 2)) return avx512_vnni::multiply_int8;
-  if (narrow) return avx_vnni::multiply_int8;
+  if (uses_tiles()) return amx_int8::int8;
+  const auto allowed = [](int isa) { return isa_supported(isa) && (forced_isa < 0 || forced_isa >= isa); };
+  if (allowed(3)) return avx512_vnni::int8;
+  if (allowed(1) && forced_isa != 2 && __builtin_cpu_supports("avxvnni")) return avx_vnni::int8;
+  if (allowed(2)) return avx512::int8;
+  if (allowed(1)) return avx2::int8;
 #endif
-  return nullptr;
+  return baseline::int8;
 }
 
 const souk::Bf16Kernels* souk::bf16_kernels() {
@@ -129,8 +130,6 @@ int souk_force_isa(int isa) {
 }
 
 int souk_supports_bf16() { return souk::bf16_kernels() != nullptr; }
-
-int souk_supports_int8() { return souk::int8_multiply() != nullptr; }
 
 int souk_layout(const Tensor* t, SoukLayout* out) {
   return no_throw([&] {

@@ -11,7 +11,6 @@ constexpr int W = 4;
 
 typedef float vf __attribute__((vector_size(W * 4)));
 typedef int32_t vi __attribute__((vector_size(W * 4)));
-typedef uint8_t vb __attribute__((vector_size(W)));
 
 #define INLINE inline __attribute__((always_inline))
 

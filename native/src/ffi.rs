@@ -163,7 +163,6 @@ unsafe extern "C" {
     pub(crate) fn souk_last_error() -> *const c_char;
     pub(crate) fn souk_show_config() -> *const c_char;
     pub(crate) fn souk_force_isa(isa: c_int) -> c_int;
-    pub(crate) fn souk_supports_int8() -> c_int;
     pub(crate) fn souk_supports_bf16() -> c_int;
     pub(crate) fn souk_layout(t: *const C_tensor, out: *mut SoukLayout) -> c_int;
     pub(crate) fn souk_pack_f32(weight: *const C_tensor, out: *mut *mut C_tensor) -> c_int;

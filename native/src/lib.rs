@@ -30,7 +30,7 @@ pub use autocast::Autocast;
 pub use c10d::{GroupPosition, Network, ProcessGroup, Store};
 pub use cuda::{load_cuda, torch_version};
 pub use leave::leave_at_once;
-pub use linear::{Activation, Epilogue, Norm, PackedLinear, feed_forward, supports_int8};
+pub use linear::{Activation, Epilogue, Norm, PackedLinear, feed_forward};
 pub use mapping::{Mapping, Number, Numbers, bytes_of};
 pub use priority::step_back;
 pub use products::{code_products, product, products};
@@ -84,10 +84,12 @@ pub mod testing {
     pub enum Isa {
         /// Baseline of the architecture.
         Baseline,
-        /// AVX2 with FMA.
+        /// AVX2 with FMA, and AVX-VNNI where the processor has it.
         Avx2,
         /// AVX-512 F, BW, VL and DQ.
         Avx512,
+        /// The same with AVX512_VNNI.
+        Vnni,
         /// The same with products of int8 and bf16 in AMX tiles.
         Amx,
     }

@@ -72,12 +72,6 @@ impl std::fmt::Debug for PackedLinear {
     }
 }
 
-/// True if [`PackedLinear::int8`] works here. It needs VNNI, because older u8 × s8 instructions can saturate.
-pub fn supports_int8() -> bool {
-    // SAFETY: takes no arguments and reads the processor's features.
-    unsafe { ffi::souk_supports_int8() != 0 }
-}
-
 impl PackedLinear {
     /// Packs a weight `[out, in]` and a bias `[out]` in f32.
     pub fn f32(weight: &Tensor, bias: Option<&Tensor>) -> NativeResult<Self> {
@@ -89,11 +83,6 @@ impl PackedLinear {
 
     /// Packs a weight `[out, in]` and a bias `[out]` in int8.
     pub fn int8(weight: &Tensor, bias: Option<&Tensor>) -> NativeResult<Self> {
-        if !supports_int8() {
-            return Err(NativeError::Unsupported(
-                "int8 needs a processor with VNNI (avx512_vnni or avx_vnni); use f32",
-            ));
-        }
         let (out_features, in_features) = check_weight(weight, bias)?;
         let [panels, scale, column] =
             // SAFETY: the weight was checked, and the shim writes three tensors on success.

@@ -3,7 +3,8 @@
 mod close;
 
 use close::{assert_close, forced_isas, largest, randn};
-use souk_native::{Activation, Epilogue, NativeError, Norm, PackedLinear, feed_forward, supports_int8};
+use souk_native::testing::{Isa, force};
+use souk_native::{Activation, Epilogue, NativeError, Norm, PackedLinear, feed_forward};
 use tch::{Device, Kind, Tensor};
 
 // Up to 24 rows use the panels, unless the weight is too large for them.
@@ -103,9 +104,6 @@ fn int8_bound(x: &Tensor, w: &Tensor) -> Tensor {
 
 #[test]
 fn int8_stays_inside_its_rounding_error() {
-    if !supports_int8() {
-        return;
-    }
     for isa in forced_isas() {
         for (t, i, o) in SHAPES {
             let x = randn(&[t, i]) * (randn(&[t, 1]) * 2.0).exp() + randn(&[t, 1]);
@@ -129,15 +127,48 @@ fn int8_stays_inside_its_rounding_error() {
     }
 }
 
+/// Whole numbers of the full range are their own int8 values. Some instructions saturate on the largest.
+#[test]
+fn int8_products_are_exact() {
+    for isa in forced_isas() {
+        for (rows, depth, width) in [(1, 1, 1), (7, 3, 17), (13, 102, 40), (40, 3073, 70)] {
+            let x = Tensor::randint(256, [rows, depth], (Kind::Float, Device::Cpu));
+            let w = Tensor::randint(255, [width, depth], (Kind::Float, Device::Cpu)) - 127;
+            let _ = (x.get(0).fill_(255), w.get(0).fill_(127), w.get(-1).fill_(-127));
+            let _ = (x.narrow(1, 0, 1).fill_(255), w.narrow(1, 0, 1).fill_(-127));
+            let exact = x.to_kind(Kind::Double).matmul(&w.to_kind(Kind::Double).tr());
+            let y = PackedLinear::int8(&w, None).unwrap().forward(&x, Epilogue::None).unwrap().to_kind(Kind::Double);
+            let largest_product = 255.0 * 127.0 * depth as f64;
+            let error = largest(&(y - exact)) / largest_product;
+            assert!(error < 1e-6, "[{rows}, {depth}, {width}] on {isa:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn a_layer_is_used_with_the_instructions_that_it_was_packed_for() {
+    let (w, x) = (randn(&[8, 24]), randn(&[3, 24]));
+    let isas: Vec<Isa> = forced_isas().collect();
+    for at in &isas {
+        assert!(force(*at));
+        let layer = PackedLinear::int8(&w, None).unwrap();
+        for other in &isas {
+            assert!(force(*other));
+            match layer.forward(&x, Epilogue::None) {
+                Ok(y) => assert_close(&y, &x.linear(&w, None::<&Tensor>), 0.1),
+                Err(e) => assert!(e.to_string().contains("another instruction set"), "{e}"),
+            }
+        }
+    }
+}
+
 #[test]
 fn feed_forward_equals_its_two_layers() {
     for (t, d, wide) in [(1, 384, 1536), (65, 24, 100), (0, 8, 16), (700, 64, 256)] {
         let (w1, w2) = (randn(&[wide, d]) / (d as f64).sqrt(), randn(&[d, wide]) / (wide as f64).sqrt());
         let (b1, b2, weight) = (randn(&[wide]), randn(&[d]), randn(&[d]));
-        let mut pairs = vec![(PackedLinear::f32(&w1, Some(&b1)).unwrap(), PackedLinear::f32(&w2, Some(&b2)).unwrap())];
-        if supports_int8() {
-            pairs.push((PackedLinear::int8(&w1, Some(&b1)).unwrap(), PackedLinear::int8(&w2, Some(&b2)).unwrap()));
-        }
+        let pairs = [PackedLinear::f32, PackedLinear::int8]
+            .map(|pack| (pack(&w1, Some(&b1)).unwrap(), pack(&w2, Some(&b2)).unwrap()));
         let x = randn(&[t, d]);
         for (up, down) in pairs {
             let norm = Norm { residual: &x, weight: &weight, bias: &b2, eps: 1e-5 };
@@ -155,10 +186,7 @@ fn feed_forward_equals_its_two_layers() {
 #[test]
 fn a_row_alone_equals_the_row_in_a_batch() {
     let (w, b) = (randn(&[96, 384]), randn(&[96]));
-    let mut layers = vec![PackedLinear::f32(&w, Some(&b)).unwrap()];
-    if supports_int8() {
-        layers.push(PackedLinear::int8(&w, Some(&b)).unwrap());
-    }
+    let layers = [PackedLinear::f32, PackedLinear::int8].map(|pack| pack(&w, Some(&b)).unwrap());
     let x = randn(&[700, 384]) * (randn(&[700, 1]) * 3.0).exp();
     for layer in layers {
         let all = layer.forward(&x, Epilogue::Activation(Activation::Gelu)).unwrap();
@@ -174,12 +202,8 @@ fn what_is_not_finite_stays_visible() {
     let w = randn(&[8, 24]);
     let x = randn(&[3, 24]);
     let _ = x.narrow(0, 1, 1).narrow(1, 5, 1).fill_(f64::NAN);
-    let mut layers = vec![PackedLinear::f32(&w, None).unwrap()];
-    if supports_int8() {
-        layers.push(PackedLinear::int8(&w, None).unwrap());
-    }
     for isa in forced_isas() {
-        for layer in &layers {
+        for layer in [PackedLinear::f32, PackedLinear::int8].map(|pack| pack(&w, None).unwrap()) {
             for epilogue in
                 [Epilogue::None, Epilogue::Activation(Activation::Gelu), Epilogue::Activation(Activation::Silu)]
             {
@@ -194,10 +218,7 @@ fn what_is_not_finite_stays_visible() {
 #[test]
 fn empty_batches_and_zero_rows_work() {
     let (w, b) = (randn(&[40, 24]), randn(&[40]));
-    let mut layers = vec![PackedLinear::f32(&w, Some(&b)).unwrap()];
-    if supports_int8() {
-        layers.push(PackedLinear::int8(&w, Some(&b)).unwrap());
-    }
+    let layers = [PackedLinear::f32, PackedLinear::int8].map(|pack| pack(&w, Some(&b)).unwrap());
     for layer in layers {
         let none = Tensor::zeros([0, 24], (Kind::Float, Device::Cpu));
         assert_eq!(layer.forward(&none, Epilogue::None).unwrap().size(), [0, 40]);

@@ -338,7 +338,7 @@ impl Training {
             ..self.model.manifest()
         };
         self.model.save(&manifest, &transformer, out)?;
-        if souk_native::supports_int8() && self.model.device() == Device::Cpu {
+        if self.model.device() == Device::Cpu {
             CrossEncoderManifest { int8_error: self.int8_error(graded, out)?, ..manifest }.save(out)?;
         }
         let json =

@@ -134,8 +134,8 @@ mod tests {
 
     #[test]
     fn a_missing_feature_of_the_processor_is_named_with_what_to_use_instead() {
-        let error = Error::from(souk_native::NativeError::Unsupported("int8 needs VNNI; use f32"));
-        assert_eq!(error.to_string(), "precision: int8 needs VNNI; use f32");
+        let error = Error::from(souk_native::NativeError::Unsupported("bf16 needs AMX; use f32"));
+        assert_eq!(error.to_string(), "precision: bf16 needs AMX; use f32");
     }
 
     #[test]

@@ -64,8 +64,8 @@ pub struct ModelJudge {
     /// Tokens per forward pass; verdicts do not depend on it.
     #[serde(default = "batch_tokens")]
     pub batch_tokens: usize,
-    /// Judge in int8, about twice as fast; only on a CPU with VNNI. Pairs near a threshold are judged again in f32, so the
-    /// weights are kept in both precisions.
+    /// Judge in int8, which is faster (CPU only). Pairs near a threshold are judged again in f32, so the weights are kept in
+    /// both precisions.
     #[serde(default)]
     pub int8: bool,
 }
@@ -89,7 +89,7 @@ pub struct KnownElseModelJudge {
     /// Tokens per forward pass; verdicts do not depend on it.
     #[serde(default = "batch_tokens")]
     pub batch_tokens: usize,
-    /// Judge in int8, about twice as fast; only on a CPU with VNNI.
+    /// Judge in int8, which is faster (CPU only).
     #[serde(default)]
     pub int8: bool,
 }

@@ -6,7 +6,7 @@ use tch::{Device, Kind, Tensor};
 
 /// Instruction sets of this processor; each is active on this thread during its iteration.
 pub fn forced_isas() -> impl Iterator<Item = Isa> {
-    [Isa::Baseline, Isa::Avx2, Isa::Avx512, Isa::Amx].into_iter().filter(|&isa| force(isa))
+    [Isa::Baseline, Isa::Avx2, Isa::Avx512, Isa::Vnni, Isa::Amx].into_iter().filter(|&isa| force(isa))
 }
 
 pub fn randn(size: &[i64]) -> Tensor {

@@ -144,8 +144,7 @@ impl DoctorCommand {
 
 fn device(config: &Config) -> anyhow::Result<String> {
     let device = config.model.open_device()?;
-    let int8 = if souk::supports_int8() { "int8 supported" } else { "no int8: this processor has no VNNI" };
-    Ok(format!("libtorch {}, {device:?}, {int8}", souk::libtorch_version()))
+    Ok(format!("libtorch {}, {device:?}", souk::libtorch_version()))
 }
 
 /// Compares the file system's clock with this machine's.

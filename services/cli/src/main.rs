@@ -97,7 +97,7 @@ pub struct ModelArgs {
     /// Model folder (Hugging Face or sentence-transformers layout) or Hugging Face hub name (owner/model)
     #[arg(long, value_name = "DIR")]
     model: Option<String>,
-    /// Precision: f32, bf16 or int8 (CPU with VNNI)
+    /// Precision: f32, bf16 or int8 (CPU only)
     #[arg(long)]
     precision: Option<String>,
     /// Device: auto, cpu, cuda or cuda:N

@@ -307,9 +307,6 @@ fn half_precision_stays_close() {
 /// The error of int8 is relative to the size of the states, which differs between the random models.
 #[test]
 fn int8_stays_close() {
-    if !souk_native::supports_int8() {
-        return souk_testing::skip("int8_stays_close", "this processor has no int8 products");
-    }
     let _guard = tch::no_grad_guard();
     for name in ENCODERS.iter().chain(&DECODERS) {
         let mut case = Case::plain(name);

@@ -85,11 +85,6 @@ fn the_worker_returns_the_same_vectors_in_order() {
 
 #[test]
 fn int8_vectors_are_independent_of_the_batch_and_close_to_f32() {
-    if !souk_native::supports_int8() {
-        let error = encoder(Precision::Int8).freeze().err().unwrap().to_string();
-        assert!(error.contains("int8"), "{error}");
-        return;
-    }
     let encoder = encoder(Precision::Int8).freeze().unwrap();
     let texts = texts(&encoder);
     let some: Vec<&Text> = texts.iter().take(200).collect();

@@ -17,7 +17,7 @@ use souk::store::NewVersion;
 use souk_trainer::{Offer, Registry};
 
 use super::steps::{Steps, say};
-use super::{StartCommand, precision};
+use super::{StartCommand, precision, words};
 
 /// Queries of the gate, and those of the last table, which decided nothing.
 const GATE_SPLIT: &str = "dev";
@@ -124,7 +124,8 @@ impl Learner<'_> {
         if fitted.is_some_and(|fitted| Some(fitted.fitted_on.model) == self.fingerprint(model).ok()) {
             return Ok(());
         }
-        let mut arguments = self.shop.with_config(&["fit-fusion", "--split", GATE_SPLIT, "--precision", precision()]);
+        let mut arguments = self.shop.with_config(&["fit-fusion", "--split", GATE_SPLIT]);
+        arguments.extend(words(&["--precision", precision(self.config)?]));
         arguments.extend(["--model".into(), model.into(), "--data".into(), self.shop.data().into()]);
         arguments.extend(["--vectors".into(), self.shop.vectors().into()]);
         self.steps.run(&format!("Fit hybrid search with the model of {name}"), None, arguments)?;
@@ -168,7 +169,8 @@ impl Learner<'_> {
             .with_config(&["evaluate", "--name", name, "--split", split, "--judge", "qrels", "--depth", "1000"]);
         match model {
             Some(model) => {
-                arguments.extend(["--model".into(), model.into(), "--precision".into(), precision().into()]);
+                arguments.extend(words(&["--precision", precision(self.config)?, "--model"]));
+                arguments.push(model.into());
                 arguments.extend(["--vectors".into(), self.shop.vectors().into()]);
                 arguments.extend(
                     self.config.search.hybrid.fusion(None).iter().flat_map(|_| ["--channel".into(), "hybrid".into()]),

@@ -98,7 +98,7 @@ impl StartCommand {
         if !self.served().exists() {
             self.link_served(&base)?;
         }
-        let server = if self.once { None } else { Some(self.serve(&steps)?) };
+        let server = if self.once { None } else { Some(self.serve(&steps, &config)?) };
         let json = if has_log(&config) {
             let learner = Learner { shop: self, steps: &steps, config: &config, is_serving: server.is_some() };
             let measured = learner.learn(&base)?;
@@ -232,7 +232,7 @@ impl StartCommand {
                 (None, Some(model)) => model.display().to_string(),
                 (None, None) => DEFAULT_MODEL.into(),
             };
-            let text = self.settings(&model);
+            let text = self.settings(&model)?;
             fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
         }
         let config = Config::load(Some(&file), &[])?;
@@ -250,7 +250,8 @@ impl StartCommand {
     }
 
     /// `configs/shop.toml` with this shop's model and folders.
-    fn settings(&self, model: &str) -> String {
+    fn settings(&self, model: &str) -> anyhow::Result<String> {
+        let is_int8 = precision(&Config::default())? == "int8";
         let place = |name: &str| quoted(&self.out.join(name).display().to_string());
         let database = quoted(&format!("sqlite:{}", self.out.join("souk.db").display()));
         let mut text = format!(
@@ -272,12 +273,12 @@ impl StartCommand {
                     format!("{line}\ndata = {}\nstate = {}", place("data"), place("search"))
                 }
                 ("[judge]", "path") => format!("path = {}", place("models/judge")),
-                ("[judge]", "int8") => format!("int8 = {}", souk::supports_int8()),
+                ("[judge]", "int8") => format!("int8 = {is_int8}"),
                 _ => line.to_owned(),
             };
             text.push('\n');
         }
-        text
+        Ok(text)
     }
 
     /// Points `served` at a model.
@@ -290,8 +291,8 @@ impl StartCommand {
             .with_context(|| format!("cannot link {}", link.display()))
     }
 
-    fn serve(&self, steps: &Steps) -> anyhow::Result<Child> {
-        let mut arguments = words(&["serve", "--listen", &self.listen, "--precision", precision(), "--config"]);
+    fn serve(&self, steps: &Steps, config: &Config) -> anyhow::Result<Child> {
+        let mut arguments = words(&["serve", "--listen", &self.listen, "--precision", precision(config)?, "--config"]);
         // the link moves, but a version keeps its model
         let model = self.served().canonicalize().context("cannot find the served model")?;
         arguments.extend([self.config_file().into(), "--model".into(), model.into()]);
@@ -309,9 +310,9 @@ fn has_log(config: &Config) -> bool {
     !config.log.paths.is_empty() || !config.log.brokers.is_empty()
 }
 
-/// Precision of measuring and serving: the fastest of this processor.
-fn precision() -> &'static str {
-    if souk::supports_int8() { "int8" } else { "f32" }
+/// Precision of measuring and serving: int8, which GPUs do not have.
+fn precision(config: &Config) -> anyhow::Result<&'static str> {
+    Ok(if config.model.open_device()?.is_cuda() { "f32" } else { "int8" })
 }
 
 fn words(words: &[&str]) -> Vec<OsString> {
