@@ -1,6 +1,7 @@
 // Matrix products of any operands. Included only by kernels.cpp, bf16.cpp and int8.cpp, after vector.h.
 //
-// Operands are words of 32 bits along the depth: of one f32, two bf16 or four int8. A `Dot` multiplies them:
+// Operands are words of 32 bits along the depth: of one f32, two bf16, four int8 or two int16. A `Dot` multiplies
+// them:
 //   Sum                  a vector of sums
 //   broadcast(x)         the word at x in every lane
 //   add(sum, x, m)       adds the products of the words x and m

@@ -141,6 +141,7 @@ impl Shell {
         fs::write(home.path().join("items.csv"), items()).unwrap();
         fs::write(home.path().join("log.csv"), log()).unwrap();
         fs::write(home.path().join("triplets.csv"), triplets()).unwrap();
+        fs::write(home.path().join("titles.txt"), "oak desk\ndesk lamp\n").unwrap();
         let shell = Self { home, service: None };
         assert!(shell.bash("gzip log.csv").status().unwrap().success());
         shell
