@@ -156,7 +156,10 @@ fn a_layer_is_used_with_the_instructions_that_it_was_packed_for() {
             assert!(force(*other));
             match layer.forward(&x, Epilogue::None) {
                 Ok(y) => assert_close(&y, &x.linear(&w, None::<&Tensor>), 0.1),
-                Err(e) => assert!(e.to_string().contains("another instruction set"), "{e}"),
+                Err(e) => {
+                    assert!(e.to_string().contains("another instruction set"), "{e}");
+                    assert!(*at as i32 != *other as i32, "{at:?} refuses its own layer");
+                }
             }
         }
     }

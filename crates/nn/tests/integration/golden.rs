@@ -292,20 +292,16 @@ fn half_precision_stays_close() {
     // transformers rounds seven times within `gelu_new`, Souk once: in bf16 that is one unit in the last place
     for name in ENCODERS.iter().chain(&DECODERS).filter(|name| **name != "bert_gelu_new") {
         let case = Case::open(name, "config.json", Kind::BFloat16);
-        let (exact, theirs) = (case.tokens_of("hidden"), case.tokens_of("hidden_bf16"));
         let states = case.states(&case.padded(""), ForwardPass::default());
-        let largest = |states: &Tensor| (states - &exact).abs().max().double_value(&[]);
-        let mean = |states: &Tensor, from: &Tensor| (states - from).abs().mean(Kind::Float).double_value(&[]);
-        // processors round sums in different orders, which moves single states by some units in the last place
-        let (ours, allowed) = (largest(&states), largest(&theirs) + 1.0 / 32.0);
-        assert!(ours <= allowed, "{name}: largest error {ours:.2e}, allowed {allowed:.2e}");
-        let (ours, transformers) = (mean(&states, &exact), mean(&theirs, &exact));
-        assert!(ours <= 1.05 * transformers, "{name}: mean error {ours:.2e}, transformers' is {transformers:.2e}");
+        // without AVX-512, sums are rounded in another order, and transformers' states differ from the recorded ones by as much
+        let apart = if *name == "modernbert" { 5.0 / 128.0 } else { 1.0 / 32.0 };
+        case.close("bf16 states", &states, &case.tokens_of("hidden_bf16"), apart);
+        let error = |states: &Tensor| (states - case.tokens_of("hidden")).abs().mean(Kind::Float).double_value(&[]);
+        let (ours, theirs) = (error(&states), error(&case.tokens_of("hidden_bf16")));
+        assert!(ours <= 1.05 * theirs, "{name}: mean error {ours:.2e}, transformers' is {theirs:.2e}");
         let packed = case.backbone.forward(&case.packed(), ForwardPass::default()).unwrap().to_kind(Kind::Float);
-        for (what, states) in [("padded", states), ("packed", packed)] {
-            let apart = mean(&states, &theirs);
-            assert!(apart < 1e-2, "{name}: {what} bf16 states are {apart:.1e} apart on average");
-        }
+        let apart = (packed - case.tokens_of("hidden_bf16")).abs().mean(Kind::Float).double_value(&[]);
+        assert!(apart < 1e-2, "{name}: packed bf16 states are {apart:.1e} apart on average");
     }
 }
 

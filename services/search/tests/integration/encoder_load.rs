@@ -1,7 +1,7 @@
-//! Readiness and searches while a large write is encoded, which takes several seconds.
+//! Readiness and searches while a large write is encoded, which takes seconds.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde_json::json;
 
@@ -18,7 +18,7 @@ async fn a_large_write_delays_neither_readiness_nor_searches() {
         assert!(began.elapsed() < TIMEOUT);
     }
     let text = |i: usize| (0..250).map(|word| format!("{} ", (word * 31 + i) % 1000)).collect::<String>();
-    let items: Vec<_> = (0..250).map(|i| json!({"id": format!("w{i}"), "title": text(i)})).collect();
+    let items: Vec<_> = (0..100).map(|i| json!({"id": format!("w{i}"), "title": text(i)})).collect();
     let writer = running.clone();
     let writing = tokio::spawn(async move { writer.ask("PUT /items", json!({"items": items})).await.status });
     let mut num_probes = 0;
@@ -34,11 +34,6 @@ async fn a_large_write_delays_neither_readiness_nor_searches() {
     let status = writing.await.unwrap();
     assert!([200, 504].contains(&status), "{status}");
     let reader = running.clone();
-    let read = async move {
-        while reader.get("/items/w249").await.status != 200 {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    // a slow machine encodes these texts in a minute
-    tokio::time::timeout(6 * TIMEOUT, read).await.unwrap();
+    let read = async move { while reader.get("/items/w99").await.status != 200 {} };
+    tokio::time::timeout(TIMEOUT, read).await.unwrap();
 }
