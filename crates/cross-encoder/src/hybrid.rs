@@ -17,7 +17,7 @@ use souk_io::atomic_dir::write_json_atomic;
 use souk_io::cores::on_all_cores;
 use souk_io::domain::{Level, TextKind};
 use souk_io::error::{Error, Result};
-use souk_lexical::{Lexical, ModelFusion, UnindexedTexts};
+use souk_lexical::{Lexical, ModelFusion, Translations, UnindexedTexts};
 use souk_nn::encoder::{Encoder, Reader, Text};
 use souk_reward::{Question, RewardSource, Verdict};
 
@@ -91,6 +91,8 @@ impl HybridGrading {
 pub struct AskedTexts<'a> {
     pub query: &'a str,
     pub texts: Vec<&'a str>,
+    /// Instead of the model's.
+    pub translations: Option<&'a Translations>,
 }
 
 /// Scores texts for queries as hybrid search does.
@@ -132,7 +134,7 @@ impl HybridScorer {
         let cosines = scores.iter_mut().flatten().zip(cosines);
         cosines.for_each(|(score, cosine)| *score += self.fusion.weights.dense * cosine);
         if let Some((reranker, weight)) = &models.reranker {
-            for (AskedTexts { query, texts }, scores) in asked.iter().zip(&mut scores) {
+            for (AskedTexts { query, texts, .. }, scores) in asked.iter().zip(&mut scores) {
                 for (score, output) in scores.iter_mut().zip(reranker.outputs(query, texts)?) {
                     *score += weight * output;
                 }
@@ -142,8 +144,9 @@ impl HybridScorer {
     }
 
     /// The parts of the scores that are not the model's.
-    fn of_terms(&self, AskedTexts { query, texts }: &AskedTexts<'_>) -> Result<Vec<f32>> {
-        let ModelFusion { weights, translations } = &self.fusion;
+    fn of_terms(&self, AskedTexts { query, texts, translations }: &AskedTexts<'_>) -> Result<Vec<f32>> {
+        let weights = &self.fusion.weights;
+        let translations = translations.unwrap_or(&self.fusion.translations);
         let mut unindexed = UnindexedTexts::new(self.lexical.language());
         texts.iter().for_each(|text| unindexed.push(text));
         let mut matcher = self.lexical.matcher(query).with_translations(translations);
@@ -204,7 +207,7 @@ impl RewardSource for HybridJudge {
         }
         let texts = by_query.iter().map(|(query, places)| {
             let texts = places.iter().map(|at| asked[*at].item).collect();
-            AskedTexts { query, texts }
+            AskedTexts { query, texts, translations: None }
         });
         let scores = self.scorer.scores(&texts.collect::<Vec<_>>())?;
         let mut verdicts = vec![None; asked.len()];
@@ -218,6 +221,9 @@ impl RewardSource for HybridJudge {
 #[cfg(test)]
 mod tests {
     use souk_io::domain::Level::{L1, L2, L3, L4};
+    use souk_lexical::{FeatureWeights, TranslationPairs};
+    use souk_nn::backbone::Precision;
+    use souk_nn::encoder::{Overrides, Placement};
 
     use super::*;
 
@@ -248,5 +254,27 @@ mod tests {
             let error = HybridGrading::of_model(home.path()).unwrap_err().to_string();
             assert!(error.contains("souk fit-fusion --as-judge"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_query_is_scored_with_the_models_translations_or_others() {
+        let dir = souk_testing::golden("st_cls");
+        let placement =
+            Placement { device: Device::Cpu, precision: Precision::F32, adapter: None, ignore_fields: Vec::new() };
+        let encoder = Encoder::open(&dir, placement, Overrides::default()).unwrap();
+        let lexical = Lexical::build(["couch", "bench", "sofa lamp"].map(|text| Ok(text.to_owned())).into_iter());
+        let mut pairs = TranslationPairs::default();
+        (0..10).for_each(|_| pairs.add("sofa", "couch", 1.0));
+        let weights = FeatureWeights::from_array([0.0, 0.0, 0.0, 0.0, 0.0, 2.0]);
+        let fusion = ModelFusion { weights, translations: pairs.learn(|_| true) };
+        let scorer = HybridScorer::new(encoder, lexical.unwrap(), fusion, None).unwrap();
+        let none = Translations::default();
+        let scores = |translations| {
+            let asked = AskedTexts { query: "sofa", texts: vec!["couch", "bench"], translations };
+            scorer.scores(&[asked]).unwrap().remove(0)
+        };
+        let own = scores(None);
+        assert!(own[0] > 1.0 && own[1] == 0.0, "{own:?}");
+        assert_eq!(scores(Some(&none)), [0.0, 0.0]);
     }
 }

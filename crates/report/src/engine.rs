@@ -16,7 +16,7 @@ use souk_io::beir::lines;
 use souk_io::cores::on_all_cores;
 use souk_io::domain::{Query, TextKind};
 use souk_io::error::{Error, Result};
-use souk_lexical::{ChannelHit, FusedHit, Fusion, Lexical, LexicalHit, fuse, fusion_depth};
+use souk_lexical::{ChannelHit, FusedHit, Fusion, Lexical, LexicalHit, Translations, fuse, fusion_depth};
 use souk_nn::encoder::{EncoderWorker, encode};
 use souk_reward::{Question, RewardSource};
 
@@ -35,8 +35,8 @@ pub struct EngineHit {
 pub enum Engine {
     /// Vectors `[items, d]` and `[queries, d]` in task order, compared by dot product.
     Dense { items: Tensor, queries: Tensor },
-    /// Both channels, fused like hybrid searches of the search service.
-    Hybrid { items: Tensor, queries: Tensor, texts: Vec<String>, fusion: Fusion },
+    /// Both channels, fused like hybrid searches of the search service. Each query with its translations.
+    Hybrid { items: Tensor, queries: Tensor, asked: Vec<(String, Translations)>, fusion: Fusion },
     /// Lexical channel, queried with these texts.
     Lexical(Vec<String>),
     /// Hits by query.
@@ -113,10 +113,21 @@ impl Engine {
 
     /// Adds the lexical channel to vectors.
     pub fn hybrid(self, task: &Task, fusion: Fusion) -> Result<Self> {
+        let translations = fusion.translations();
+        self.hybrid_with(task, fusion, |_| translations.clone())
+    }
+
+    /// Adds the lexical channel to vectors, with translations that depend on the query.
+    pub fn hybrid_with(
+        self,
+        task: &Task,
+        fusion: Fusion,
+        translations: impl Fn(&TaskQuery) -> Translations,
+    ) -> Result<Self> {
         fusion.check()?;
-        let texts = task.queries.iter().map(|query| query.text.clone()).collect();
+        let asked = task.queries.iter().map(|query| (query.text.clone(), translations(query))).collect();
         match self {
-            Self::Dense { items, queries } => Ok(Self::Hybrid { items, queries, texts, fusion }),
+            Self::Dense { items, queries } => Ok(Self::Hybrid { items, queries, asked, fusion }),
             _ => Err(Error::input("hybrid search needs the vectors of a model")),
         }
     }
@@ -223,13 +234,13 @@ impl Engine {
                 Ok(answers)
             }
             Self::Dense { items, queries } => nearest(items, queries, block, depth),
-            Self::Hybrid { items, queries, texts, fusion } => {
+            Self::Hybrid { items, queries, asked, fusion } => {
                 let dense = nearest(items, queries, block.clone(), fusion_depth(depth))?;
-                let texts: Vec<&str> = texts[block].iter().map(String::as_str).collect();
+                let asked = &asked[block];
+                let texts: Vec<&str> = asked.iter().map(|(text, _)| text.as_str()).collect();
                 let found = lexical.search_many(&texts, fusion_depth(depth))?;
-                let translations = fusion.translations();
                 Ok(on_all_cores(texts.len(), |at| {
-                    let mut matcher = lexical.matcher(texts[at]).with_translations(&translations);
+                    let mut matcher = lexical.matcher(texts[at]).with_translations(&asked[at].1);
                     let (dense, lexical) = (of_vectors(&dense[at]), of_terms(&found[at]));
                     let hits = fuse(&dense, &lexical, fusion, depth, |row| matcher.compare(&task.item(row).text));
                     let row = |hit: &FusedHit| {

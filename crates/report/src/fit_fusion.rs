@@ -36,13 +36,12 @@ pub struct FusionInputs<'a> {
     /// Vectors of a model.
     pub dense: &'a Engine,
     pub lexical: &'a Lexical,
-    /// Pairs that translations are learned from; empty for none.
-    pub pairs: &'a TranslationPairs,
+    pub translations: &'a CrossFitted,
 }
 
-/// Translations for fitting. Those of a query that also has training pairs are learned without these pairs, so that the weight is right for
-/// new queries, too.
-struct CrossFitted {
+/// Translations for fitting. Those of a query that also has training pairs are learned without these pairs, so that what is fitted is right
+/// for new queries, too.
+pub struct CrossFitted {
     /// By the fold of a query.
     folds: Vec<Translations>,
     fold_of: HashMap<String, usize>,
@@ -51,7 +50,8 @@ struct CrossFitted {
 }
 
 impl CrossFitted {
-    fn learn(pairs: &TranslationPairs, queries: &[TaskQuery]) -> Self {
+    /// From these pairs; none give no translations.
+    pub fn learn(pairs: &TranslationPairs, queries: &[TaskQuery]) -> Self {
         let paired: HashSet<&str> = pairs.queries().collect();
         let texts: BTreeSet<String> = queries.iter().map(|query| normalized_query(&query.text)).collect();
         let texts = texts.into_iter().filter(|text| paired.contains(text.as_str()));
@@ -61,7 +61,7 @@ impl CrossFitted {
         Self { folds, all: pairs.learn(|_| true), fold_of }
     }
 
-    fn of(&self, query: &TaskQuery) -> &Translations {
+    pub fn of(&self, query: &TaskQuery) -> &Translations {
         self.fold_of.get(&normalized_query(&query.text)).map_or(&self.all, |fold| &self.folds[*fold])
     }
 }
@@ -74,11 +74,10 @@ pub fn fit_fusion(
     is_used: impl Fn(&TaskQuery) -> bool,
     progress: impl Fn(u64),
 ) -> Result<Option<Fitted>> {
-    let translations = CrossFitted::learn(inputs.pairs, &task.queries);
     let (mut queries, num) = (Vec::new(), task.queries.len());
     for start in (0..num).step_by(inputs.dense.block(task)) {
         let block = start..num.min(start + inputs.dense.block(task));
-        let judged = judged_candidates(task, inputs, &translations, block.clone())?;
+        let judged = judged_candidates(task, inputs, block.clone())?;
         queries.extend(task.queries[block.clone()].iter().zip(judged).filter(|(query, _)| is_used(query)));
         progress(block.len() as u64);
     }
@@ -87,13 +86,14 @@ pub fn fit_fusion(
         return Ok(None);
     }
     let Some(mut fitted) = fit_weights(&queries) else { return Ok(None) };
-    if translations.all.is_empty() {
+    let translations = &inputs.translations.all;
+    if translations.is_empty() {
         return Ok(Some(fitted));
     }
     queries.iter_mut().flat_map(|query| &mut query.features).for_each(|features| features[TRANSLATION] = 0.0);
     let Some(without) = fit_weights(&queries) else { return Ok(Some(fitted)) };
     let pays = fitted.quality.fitted > without.quality.fitted && fitted.fusion.weights.translation > 0.0;
-    fitted.fusion.translations = translations.all;
+    fitted.fusion.translations = translations.clone();
     fitted.without_translations = Some(without.quality.fitted);
     Ok(Some(if pays { fitted } else { without }))
 }
@@ -108,10 +108,9 @@ fn fit_weights(queries: &[JudgedCandidates<NUM_FEATURES>]) -> Option<Fitted> {
 fn judged_candidates(
     task: &Task,
     inputs: &FusionInputs<'_>,
-    translations: &CrossFitted,
     block: Range<usize>,
 ) -> Result<Vec<JudgedCandidates<NUM_FEATURES>>> {
-    let FusionInputs { dense, lexical, .. } = inputs;
+    let FusionInputs { dense, lexical, translations } = inputs;
     let depth = fusion_depth(1);
     let nearest = dense.hits(task, lexical, block.clone(), depth)?;
     let texts: Vec<&str> = task.queries[block.clone()].iter().map(|query| query.text.as_str()).collect();
@@ -175,6 +174,7 @@ mod tests {
 
     use souk_io::beir::DataFolder;
     use souk_io::item_text::ItemText;
+    use souk_lexical::Fusion;
 
     use super::*;
 
@@ -209,7 +209,8 @@ mod tests {
         let lexical = Lexical::build(texts).unwrap();
         let dense = Engine::dense(&task, &[1.0; 2 * NUM], &[1.0; NUM]).unwrap();
         let fitted = |pairs: &TranslationPairs| {
-            let inputs = FusionInputs { dense: &dense, lexical: &lexical, pairs };
+            let translations = CrossFitted::learn(pairs, &task.queries);
+            let inputs = FusionInputs { dense: &dense, lexical: &lexical, translations: &translations };
             fit_fusion(&task, &inputs, |_| true, |_| {}).unwrap().unwrap()
         };
         let none = fitted(&TranslationPairs::default());
@@ -238,5 +239,14 @@ mod tests {
             assert!(!translations.of(query).of("sofa").is_empty(), "other queries teach it");
             assert!(!translations.all.of(&format!("colour{at}")).is_empty());
         }
+        // the model's own translations know the first query's colour, too
+        let lexical = Lexical::build(task.items.iter().map(|item| Ok(item.text.clone()))).unwrap();
+        let weights = FeatureWeights { dense: 1.0, translation: 1.0, ..FeatureWeights::default() };
+        let fusion = || Fusion::Fitted(ModelFusion { weights, translations: translations.all.clone() });
+        let dense = || Engine::dense(&task, &[1.0; 2 * NUM], &[1.0; NUM]).unwrap();
+        let score = |engine: Engine| engine.hits(&task, &lexical, 0..1, 1).unwrap()[0][0].score;
+        let served = score(dense().hybrid(&task, fusion()).unwrap());
+        let fitted = score(dense().hybrid_with(&task, fusion(), |query| translations.of(query).clone()).unwrap());
+        assert!(served > fitted && fitted > 1.0, "{served} {fitted}");
     }
 }

@@ -15,7 +15,7 @@ use souk::lexical::{
     FUSION, FitQuality, FittedFusion, FittedOn, Fusion, Lexical, ModelFusion, TRANSLATIONS, TranslationPairs,
 };
 use souk::objects;
-use souk::report::{Engine, Fitted, FusionInputs, MIN_QUERIES, Task, TaskQuery, fit_fusion, fit_reranker};
+use souk::report::{CrossFitted, Engine, Fitted, FusionInputs, MIN_QUERIES, Task, TaskQuery, fit_fusion, fit_reranker};
 
 use crate::evaluate::encode_task;
 use crate::output::print;
@@ -97,20 +97,24 @@ impl FitFusionCommand {
         let reader = config.open_reader()?;
         let data = DataFolder::open(&self.data)?;
         let task = Task::load(&data, &self.split, reader.item_text())?;
-        let pairs = translation_pairs(&config, &data, reader.item_text());
+        let (pairs, problem) = match translation_pairs(&config, &data, reader.item_text()) {
+            Ok(pairs) => (pairs, None),
+            // weights can be fitted without them
+            Err(error) => (TranslationPairs::default(), Some(error)),
+        };
+        let translations = CrossFitted::learn(&pairs, &task.queries);
         let options = config.search.lexical.unwrap_or_default();
         let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.text.clone())))?;
         let engine = encode_task(&config, &task, self.vectors.as_deref())?;
         let held_out = if self.split == config.train.split { config.train.held_out } else { 0.0 };
         let is_used = |query: &TaskQuery| held_out == 0.0 || query_place(&query.text) < held_out;
-        let fit = JudgedShop { config: &config, dir: &dir, task: &task, lexical, is_used: &is_used };
-        let FittedFiles { fusion, used, mut text } = self.fit_weights(&fit, &engine, pairs)?;
+        let fit = JudgedShop { config: &config, dir: &dir, task: &task, lexical, translations, is_used: &is_used };
+        let FittedFiles { fusion, used, mut text } = self.fit_weights(&fit, &engine, (pairs.len(), problem))?;
         let mut json = serde_json::to_value(&fusion)?;
         let own = Some(dir.join(RERANKER)).filter(|own| own.exists());
         let given = self.reranker.as_deref().map(hub::resolve).transpose()?;
         if let Some(judge) = given.or(own) {
-            let hybrid = engine.hybrid(&task, used.map_or_else(Fusion::default, Fusion::Fitted))?;
-            let fitted = fit.install_reranker(&judge, &hybrid, self.depth)?;
+            let fitted = fit.install_reranker(&judge, &fit.hybrid(engine, used)?, self.depth)?;
             text += &describe_reranker(fitted.as_ref(), &dir.join(RERANKER));
             json["reranker"] = serde_json::to_value(&fitted)?;
         }
@@ -133,20 +137,16 @@ impl FitFusionCommand {
         print(globals, &json, &text)
     }
 
-    /// Fits the weights, with translations if they are better, and writes both beside the model.
+    /// Fits the weights, with translations if they are better, and writes both beside the model. `pairs`: how many there are to learn
+    /// translations from, and why there are none.
     fn fit_weights(
         &self,
         shop: &JudgedShop<'_>,
         engine: &Engine,
-        pairs: Result<TranslationPairs>,
+        pairs: (usize, Option<Error>),
     ) -> anyhow::Result<FittedFiles> {
-        let JudgedShop { config, dir, task, lexical, is_used } = shop;
-        let (pairs, problem) = match pairs {
-            Ok(pairs) => (pairs, None),
-            // weights can be fitted without them
-            Err(error) => (TranslationPairs::default(), Some(error)),
-        };
-        let inputs = FusionInputs { dense: engine, lexical, pairs: &pairs };
+        let JudgedShop { config, dir, task, lexical, translations, is_used } = shop;
+        let inputs = FusionInputs { dense: engine, lexical, translations };
         let progress = ProgressDisplay::start("queries", Some(task.queries.len() as u64));
         let fitted = fit_fusion(task, &inputs, is_used, |more| progress.add(more))?;
         progress.finish();
@@ -162,13 +162,12 @@ impl FitFusionCommand {
         };
         let kept = used.as_ref().map(|fusion| fusion.translations.clone()).unwrap_or_default();
         let mut text = describe(&fitted_on, used.as_ref());
-        text += &match problem {
-            Some(error) => format!("\ntranslations: not used: {error}"),
-            None if kept.is_empty() => "\ntranslations: not used".into(),
-            None => format!(
-                "\ntranslations: {} pairs of words, learned from {} training pairs\nwrote {}",
+        text += &match pairs {
+            (_, Some(error)) => format!("\ntranslations: not used: {error}"),
+            (_, None) if kept.is_empty() => "\ntranslations: not used".into(),
+            (pairs, None) => format!(
+                "\ntranslations: {} pairs of words, learned from {pairs} training pairs\nwrote {}",
                 kept.len(),
-                pairs.len(),
                 dir.join(TRANSLATIONS).display()
             ),
         };
@@ -194,13 +193,24 @@ struct JudgedShop<'a> {
     dir: &'a Path,
     task: &'a Task,
     lexical: Lexical,
+    translations: CrossFitted,
     is_used: &'a dyn Fn(&TaskQuery) -> bool,
 }
 
 impl JudgedShop<'_> {
+    /// Hybrid search as it answers queries without training pairs.
+    fn hybrid(&self, engine: Engine, used: Option<ModelFusion>) -> Result<Engine> {
+        match used {
+            Some(fusion) if !fusion.translations.is_empty() => {
+                engine.hybrid_with(self.task, Fusion::Fitted(fusion), |query| self.translations.of(query).clone())
+            }
+            used => engine.hybrid(self.task, used.map_or_else(Fusion::default, Fusion::Fitted)),
+        }
+    }
+
     /// Fits the weight of a relevance model as the reranker, and installs it if it brings something.
     fn install_reranker(&self, judge: &Path, hybrid: &Engine, depth: Option<u32>) -> anyhow::Result<Option<RerankFit>> {
-        let Self { config, dir, task, lexical, is_used } = self;
+        let Self { config, dir, task, lexical, is_used, .. } = self;
         let scorer = config.open_pair_scorer(judge, config.open_reader()?.item_text())?;
         let progress = ProgressDisplay::start("queries reranked", Some(task.queries.len() as u64));
         let before = RerankFit::of_model(dir)?.map(|fit| fit.depth);
@@ -216,14 +226,15 @@ impl JudgedShop<'_> {
 
     /// Calibrates the scores of hybrid search on the judged pairs, and makes it a judge. `model`: the model's fingerprint.
     fn calibrate(self, model: String) -> anyhow::Result<HybridGrading> {
-        let Self { config, dir, task, lexical, is_used } = self;
+        let Self { config, dir, task, lexical, translations, is_used } = self;
         let scorer = config.hybrid_scorer(dir, config.open_encoder()?, lexical)?;
         let progress = ProgressDisplay::start("queries judged", Some(task.queries.len() as u64));
         let mut pairs = Vec::new();
         for query in task.queries.iter().filter(|query| is_used(query)) {
             let (rows, levels): (Vec<u32>, Vec<Level>) = query.levels.iter().map(|(row, level)| (*row, *level)).unzip();
             let texts: Vec<&str> = rows.iter().map(|row| task.item(*row).text.as_str()).collect();
-            let scores = scorer.scores(&[AskedTexts { query: &query.text, texts }])?;
+            let asked = AskedTexts { query: &query.text, texts, translations: Some(translations.of(query)) };
+            let scores = scorer.scores(&[asked])?;
             pairs.extend(scores.into_iter().flatten().zip(levels));
             progress.add(1);
             if pairs.len() >= MAX_JUDGED_PAIRS {
