@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use super::engine::{Engine, RERANKED_QUERIES, of_terms, of_vectors};
 use super::task::{Task, TaskQuery};
-use souk_cross_encoder::{PairScorer, RerankFit, RerankQuality};
+use souk_cross_encoder::{AskedTexts, HybridScorer, PairScorer, RerankFit, RerankQuality};
 use souk_io::cores::on_all_cores;
-use souk_io::domain::normalized_query;
+use souk_io::domain::{Level, normalized_query};
 use souk_io::error::Result;
 use souk_lexical::{
     FeatureWeights, FitQuality, JudgedCandidates, Lexical, ModelFusion, NUM_FEATURES, TRANSLATION, TranslationPairs,
@@ -19,6 +19,8 @@ use souk_lexical::{
 pub const MIN_QUERIES: usize = 50;
 /// Parts of the queries with training pairs.
 const FOLDS: usize = 5;
+/// A judge is calibrated on no more pairs.
+const MAX_JUDGED_PAIRS: usize = 20_000;
 
 /// Weights, and their gain on the queries they were fitted to.
 #[derive(Debug)]
@@ -168,6 +170,27 @@ pub fn fit_reranker(
     Ok(pays.then(|| RerankFit::new(depth, output / fused, queries.len(), quality)))
 }
 
+/// Scores of judged pairs with their levels, which calibrate hybrid search as a judge.
+pub fn judged_scores(
+    task: &Task,
+    search: (&HybridScorer, &CrossFitted),
+    is_used: impl Fn(&TaskQuery) -> bool,
+    progress: impl Fn(u64),
+) -> Result<Vec<(f32, Level)>> {
+    let (scorer, translations) = search;
+    let mut pairs = Vec::new();
+    for query in task.queries.iter().filter(|query| is_used(query)) {
+        let texts: Vec<&str> = query.levels.keys().map(|row| task.item(*row).text.as_str()).collect();
+        let asked = AskedTexts { query: &query.text, texts, translations: Some(translations.of(query)) };
+        pairs.extend(scorer.scores(&[asked])?.into_iter().flatten().zip(query.levels.values().copied()));
+        progress(1);
+        if pairs.len() >= MAX_JUDGED_PAIRS {
+            break;
+        }
+    }
+    Ok(pairs)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -175,6 +198,9 @@ mod tests {
     use souk_io::beir::DataFolder;
     use souk_io::item_text::ItemText;
     use souk_lexical::Fusion;
+    use souk_nn::backbone::Precision;
+    use souk_nn::encoder::{Encoder, Overrides, Placement};
+    use tch::Device;
 
     use super::*;
 
@@ -248,5 +274,18 @@ mod tests {
         let served = score(dense().hybrid(&task, fusion()).unwrap());
         let fitted = score(dense().hybrid_with(&task, fusion(), |query| translations.of(query).clone()).unwrap());
         assert!(served > fitted && fitted > 1.0, "{served} {fitted}");
+        // nor do the scores that calibrate a judge
+        let placement =
+            Placement { device: Device::Cpu, precision: Precision::F32, adapter: None, ignore_fields: Vec::new() };
+        let encoder = Encoder::open(&souk_testing::golden("st_cls"), placement, Overrides::default()).unwrap();
+        let only_translations = FeatureWeights { translation: 1.0, ..FeatureWeights::default() };
+        let fusion = ModelFusion { weights: only_translations, translations: translations.all.clone() };
+        let scorer = HybridScorer::new(encoder, lexical, fusion, None).unwrap();
+        let scores = |translations| judged_scores(&task, (&scorer, translations), |_| true, |_| {}).unwrap();
+        let (knowing, fair) = (scores(&CrossFitted::learn(&pairs, &[])), scores(&translations));
+        assert_eq!(knowing.len(), NUM);
+        for (at, (knowing, fair)) in knowing.iter().zip(&fair).enumerate() {
+            assert_eq!(knowing.0 > fair.0, at < 7, "{at}: {knowing:?} {fair:?}");
+        }
     }
 }

@@ -29,7 +29,7 @@ pub use compare::{ComparisonRow, CorrectedPValues, PairComparison, RunComparison
 pub use compare_page::ComparePage;
 pub use engine::{Engine, EngineHit, Reranking, pipeline_of};
 pub use experiment_page::{ExperimentPage, GroupLog, LoggedCandidate, LoggedGroup};
-pub use fit_fusion::{CrossFitted, Fitted, FusionInputs, MIN_QUERIES, fit_fusion, fit_reranker};
+pub use fit_fusion::{CrossFitted, Fitted, FusionInputs, MIN_QUERIES, fit_fusion, fit_reranker, judged_scores};
 pub use gate::{Gain, GateInput, GateSettings, GateSource, GateVerdict};
 pub use measure::{Measurement, RUN};
 pub use metrics::{

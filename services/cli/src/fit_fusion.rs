@@ -7,15 +7,17 @@ use souk::backbone::hub;
 use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::cross_encoder::{
-    AskedTexts, HYBRID_JUDGE, HybridGrading, MAX_RERANKED, RERANKER, RerankFit, RerankQuality, disable_reranker,
+    HYBRID_JUDGE, HybridGrading, MAX_RERANKED, RERANKER, RerankFit, RerankQuality, disable_reranker,
 };
-use souk::domain::{Level, query_place};
+use souk::domain::query_place;
 use souk::error::{Error, Result};
 use souk::lexical::{
     FUSION, FitQuality, FittedFusion, FittedOn, Fusion, Lexical, ModelFusion, TRANSLATIONS, TranslationPairs,
 };
 use souk::objects;
-use souk::report::{CrossFitted, Engine, Fitted, FusionInputs, MIN_QUERIES, Task, TaskQuery, fit_fusion, fit_reranker};
+use souk::report::{
+    CrossFitted, Engine, Fitted, FusionInputs, MIN_QUERIES, Task, TaskQuery, fit_fusion, fit_reranker, judged_scores,
+};
 
 use crate::evaluate::encode_task;
 use crate::output::print;
@@ -25,8 +27,6 @@ use crate::{GlobalArgs, ModelArgs};
 
 /// Hits that a new reranker reads.
 const DEFAULT_DEPTH: usize = 50;
-/// A judge is calibrated on no more pairs.
-const MAX_JUDGED_PAIRS: usize = 20_000;
 
 /// Fit the weights of hybrid search to judgements
 ///
@@ -224,23 +224,12 @@ impl JudgedShop<'_> {
         Ok(fit)
     }
 
-    /// Calibrates the scores of hybrid search on the judged pairs, and makes it a judge. `model`: the model's fingerprint.
+    /// Calibrates hybrid search as a judge. `model`: the model's fingerprint.
     fn calibrate(self, model: String) -> anyhow::Result<HybridGrading> {
         let Self { config, dir, task, lexical, translations, is_used } = self;
         let scorer = config.hybrid_scorer(dir, config.open_encoder()?, lexical)?;
         let progress = ProgressDisplay::start("queries judged", Some(task.queries.len() as u64));
-        let mut pairs = Vec::new();
-        for query in task.queries.iter().filter(|query| is_used(query)) {
-            let (rows, levels): (Vec<u32>, Vec<Level>) = query.levels.iter().map(|(row, level)| (*row, *level)).unzip();
-            let texts: Vec<&str> = rows.iter().map(|row| task.item(*row).text.as_str()).collect();
-            let asked = AskedTexts { query: &query.text, texts, translations: Some(translations.of(query)) };
-            let scores = scorer.scores(&[asked])?;
-            pairs.extend(scores.into_iter().flatten().zip(levels));
-            progress.add(1);
-            if pairs.len() >= MAX_JUDGED_PAIRS {
-                break;
-            }
-        }
+        let pairs = judged_scores(task, (&scorer, &translations), is_used, |more| progress.add(more))?;
         progress.finish();
         let grading = HybridGrading::fit(model, &pairs);
         grading.save(dir)?;
