@@ -1,8 +1,6 @@
 //! An encoder that does not learn: the reference policy π_ref, which is the model that the stage began with, or the guide of InfoNCE. Its
 //! vectors never change, so they are cached by text.
 
-use std::collections::HashMap;
-
 use tch::{Device, Kind, Tensor};
 
 use super::batch::Batch;
@@ -10,7 +8,7 @@ use super::context::{StageContext, read_items, read_queries};
 use super::grad_cache::{Chunking, GradCache};
 use souk_io::error::Result;
 use souk_nn::collective::gather_rows;
-use souk_nn::encoder::{Encoder, Text};
+use souk_nn::encoder::{Encoder, Text, VectorCache};
 
 /// Cache key of a text.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -20,21 +18,20 @@ enum TextKey {
     Item(u32),
 }
 
-/// Size of the cache; a full cache is cleared.
+/// Size of the cache.
 const MAX_BYTES: usize = 2 << 30;
 const CPU_CHUNKING: Chunking =
     Chunking { chunk_tokens: 2048, keep_tokens: 0, steps: false, dropout: false, bf16: false, seed: 0 };
 
 pub struct FrozenEncoder {
     encoder: Encoder,
-    places: HashMap<TextKey, usize>,
-    /// Concatenated.
-    vectors: Vec<f32>,
+    cache: VectorCache<TextKey>,
 }
 
 impl FrozenEncoder {
     pub fn new(encoder: Encoder) -> Result<Self> {
-        Ok(Self { encoder: encoder.freeze()?, places: HashMap::new(), vectors: Vec::new() })
+        let cache = VectorCache::new(encoder.dimensions() as usize, MAX_BYTES);
+        Ok(Self { encoder: encoder.freeze()?, cache })
     }
 
     /// Vectors of the queries of this process `[b, d]` and of the items of all processes `[n, d]`.
@@ -62,35 +59,19 @@ impl FrozenEncoder {
         read: impl FnOnce(&[usize]) -> Result<Vec<Text>>,
     ) -> Result<Tensor> {
         let _guard = tch::no_grad_guard();
-        let width = self.encoder.dimensions() as usize;
-        if self.vectors.len() * size_of::<f32>() > MAX_BYTES {
-            self.places.clear();
-            self.vectors.clear();
-        }
-        let (mut missing, mut next) = (Vec::new(), self.vectors.len() / width);
-        for (at, key) in keys.iter().enumerate() {
-            if !self.places.contains_key(key) {
-                missing.push(at);
-                self.places.insert(key.clone(), next);
-                next += 1;
-            }
-        }
-        if !missing.is_empty() {
+        let Self { encoder, cache } = self;
+        let vectors = cache.get_or_encode(keys, |missing| {
             // one text a pass gives the same bits in any batch, so that a resumed stage is exact; a GPU would idle, and is not
             // exact to the bit anyway
-            let chunking = match self.encoder.device() {
-                Device::Cpu if self.encoder.is_exact_in_any_batch() => CPU_CHUNKING,
+            let chunking = match encoder.device() {
+                Device::Cpu if encoder.is_exact_in_any_batch() => CPU_CHUNKING,
                 Device::Cpu => Chunking { chunk_tokens: 1, ..CPU_CHUNKING },
                 _ => of_learner,
             };
-            let (_, fresh) = GradCache::encode(&self.encoder, read(&missing)?, chunking)?;
-            self.vectors.extend(Vec::<f32>::try_from(fresh.to_kind(Kind::Float).contiguous().view([-1]))?);
-        }
-        let mut rows = Vec::with_capacity(keys.len() * width);
-        for key in keys {
-            let start = self.places[key] * width;
-            rows.extend_from_slice(&self.vectors[start..start + width]);
-        }
-        Ok(Tensor::from_slice(&rows).view([keys.len() as i64, width as i64]).to_device(self.encoder.device()))
+            let (_, fresh) = GradCache::encode(encoder, read(missing)?, chunking)?;
+            Ok(Vec::<f32>::try_from(fresh.to_kind(Kind::Float).contiguous().view([-1]))?)
+        })?;
+        let size = [keys.len() as i64, encoder.dimensions()];
+        Ok(Tensor::from_slice(&vectors).view(size).to_device(encoder.device()))
     }
 }

@@ -18,7 +18,7 @@ use souk_io::cores::on_all_cores;
 use souk_io::domain::{Level, TextKind};
 use souk_io::error::{Error, Result};
 use souk_lexical::{Lexical, ModelFusion, Translations, UnindexedTexts};
-use souk_nn::encoder::{Encoder, Reader, Text};
+use souk_nn::encoder::{Encoder, Reader, Text, VectorCache};
 use souk_reward::{Question, RewardSource, Verdict};
 
 /// File in a model's folder.
@@ -27,6 +27,8 @@ const FORMAT: u32 = 1;
 /// Texts of one forward pass.
 const CPU_BATCH: usize = 32;
 const GPU_BATCH: usize = 1024;
+/// Size of the cache of vectors.
+const MAX_BYTES: usize = 512 << 20;
 
 /// Content of `hybrid-judge.json`: what fused scores mean.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -106,6 +108,8 @@ pub struct HybridScorer {
 
 struct Models {
     encoder: Encoder,
+    /// Candidates come back in other groups, and queries in other steps.
+    vectors: VectorCache<(TextKind, Box<str>)>,
     /// With the weight of its output.
     reranker: Option<(PairScorer, f32)>,
 }
@@ -119,14 +123,15 @@ impl HybridScorer {
     ) -> Result<Self> {
         let encoder = encoder.freeze()?;
         let reader = encoder.reader();
-        Ok(Self { models: Mutex::new(Models { encoder, reranker }), reader, lexical, fusion })
+        let vectors = VectorCache::new(encoder.dimensions() as usize, MAX_BYTES);
+        Ok(Self { models: Mutex::new(Models { encoder, vectors, reranker }), reader, lexical, fusion })
     }
 
     /// The fused score of each of these texts, for each query.
     pub fn scores(&self, asked: &[AskedTexts<'_>]) -> Result<Vec<Vec<f32>>> {
         // a panic in a forward pass leaves the models unchanged
-        let models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
-        let cosines = self.cosines(&models.encoder, asked)?;
+        let mut models = self.models.lock().unwrap_or_else(PoisonError::into_inner);
+        let cosines = self.cosines(&mut models, asked)?;
         let mut scores = Vec::with_capacity(asked.len());
         for of_terms in on_all_cores(asked.len(), |at| self.of_terms(&asked[at])) {
             scores.push(of_terms?);
@@ -158,17 +163,15 @@ impl HybridScorer {
     }
 
     /// The cosine of every text with its query, one query after another.
-    fn cosines(&self, encoder: &Encoder, asked: &[AskedTexts<'_>]) -> Result<Vec<f32>> {
-        let queries = asked.iter().map(|asked| (asked.query, TextKind::Query));
-        let items = asked.iter().flat_map(|asked| asked.texts.iter().map(|text| (*text, TextKind::Item)));
-        let all: Vec<(&str, TextKind)> = queries.chain(items).collect();
-        let read = on_all_cores(all.len(), |at| self.reader.read(all[at].0, Some(all[at].1)));
-        let read = read.into_iter().collect::<Result<Vec<Text>>>()?;
-        let batch = if encoder.device() == Device::Cpu { CPU_BATCH } else { GPU_BATCH };
-        let mut vectors = Vec::with_capacity(read.len());
-        for batch in read.chunks(batch) {
-            vectors.extend(encoder.vectors(&batch.iter().collect::<Vec<_>>())?);
-        }
+    fn cosines(&self, Models { encoder, vectors, .. }: &mut Models, asked: &[AskedTexts<'_>]) -> Result<Vec<f32>> {
+        let queries = asked.iter().map(|asked| (TextKind::Query, asked.query.into()));
+        let items = asked.iter().flat_map(|asked| asked.texts.iter().map(|text| (TextKind::Item, (*text).into())));
+        let all: Vec<(TextKind, Box<str>)> = queries.chain(items).collect();
+        let flat = vectors.get_or_encode(&all, |missing| {
+            let missing: Vec<_> = missing.iter().map(|at| &all[*at]).collect();
+            self.encode(encoder, &missing)
+        })?;
+        let vectors: Vec<&[f32]> = flat.chunks_exact(encoder.dimensions() as usize).collect();
         let unit = |vector: &[f32]| vector.iter().map(|x| x * x).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
         let (queries, items) = vectors.split_at(asked.len());
         let of_item = queries.iter().zip(asked).flat_map(|(query, asked)| asked.texts.iter().map(move |_| query));
@@ -177,6 +180,23 @@ impl HybridScorer {
             dot / unit(item) / unit(query)
         };
         Ok(of_item.zip(items).map(|(query, item)| cosine(query, item)).collect())
+    }
+
+    /// Concatenated vectors.
+    fn encode(&self, encoder: &Encoder, texts: &[&(TextKind, Box<str>)]) -> Result<Vec<f32>> {
+        let read = on_all_cores(texts.len(), |at| self.reader.read(&texts[at].1, Some(texts[at].0)));
+        let read = read.into_iter().collect::<Result<Vec<Text>>>()?;
+        let batch = match encoder.device() {
+            Device::Cpu if encoder.is_exact_in_any_batch() => CPU_BATCH,
+            // so that what is cached makes no difference
+            Device::Cpu => 1,
+            _ => GPU_BATCH,
+        };
+        let mut vectors = Vec::new();
+        for batch in read.chunks(batch) {
+            vectors.extend(encoder.vectors(&batch.iter().collect::<Vec<_>>())?.into_iter().flatten());
+        }
+        Ok(vectors)
     }
 }
 

@@ -12,6 +12,7 @@ mod refine;
 mod scratch;
 mod stream;
 mod training;
+mod vector_cache;
 mod worker;
 
 use std::path::{Path, PathBuf};
@@ -30,6 +31,7 @@ pub use self::rationale::Rationale;
 pub use self::refine::Refine;
 pub use self::scratch::Scratch;
 pub use self::stream::encode;
+pub use self::vector_cache::VectorCache;
 pub use self::worker::{EncoderReply, EncoderWorker};
 use crate::backbone::chat::Chat;
 use crate::backbone::lora::Lora;
