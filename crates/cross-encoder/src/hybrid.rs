@@ -285,16 +285,18 @@ mod tests {
         let lexical = Lexical::build(["couch", "bench", "sofa lamp"].map(|text| Ok(text.to_owned())).into_iter());
         let mut pairs = TranslationPairs::default();
         (0..10).for_each(|_| pairs.add("sofa", "couch", 1.0));
-        let weights = FeatureWeights::from_array([0.0, 0.0, 0.0, 0.0, 0.0, 2.0]);
+        let weights = FeatureWeights::from_array([1.0, 0.0, 0.0, 0.0, 0.0, 2.0]);
         let fusion = ModelFusion { weights, translations: pairs.learn(|_| true) };
         let scorer = HybridScorer::new(encoder, lexical.unwrap(), fusion, None).unwrap();
         let none = Translations::default();
-        let scores = |translations| {
-            let asked = AskedTexts { query: "sofa", texts: vec!["couch", "bench"], translations };
+        let scores = |texts: &[&'static str], translations| {
+            let asked = AskedTexts { query: "sofa", texts: texts.to_vec(), translations };
             scorer.scores(&[asked]).unwrap().remove(0)
         };
-        let own = scores(None);
-        assert!(own[0] > 1.0 && own[1] == 0.0, "{own:?}");
-        assert_eq!(scores(Some(&none)), [0.0, 0.0]);
+        let (own, other) = (scores(&["couch", "bench"], None), scores(&["couch", "bench"], Some(&none)));
+        assert!(own[0] > other[0] + 1.0, "{own:?} {other:?}");
+        assert_eq!(own[1], other[1]);
+        // vectors of an earlier call
+        assert_eq!(scores(&["lamp", "bench", "couch", "bench"], Some(&none))[1..], [other[1], other[0], other[1]]);
     }
 }
