@@ -1,12 +1,17 @@
 //! The part of `souk start` that needs a log: judges and measures, trains stage by stage, and serves what passes the gate.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde_json::json;
+use souk::beir::DataFolder;
+use souk::catalogue::Catalogue;
 use souk::config::{Config, StageSettings};
+use souk::cross_encoder::HYBRID_JUDGE;
+use souk::dataset::Pairs;
 use souk::error::Error;
 use souk::lexical::{FittedFusion, Hybrid, ModelFusion};
 use souk::model_card::{GateRecord, MeasurementRecord, add_measurements};
@@ -57,7 +62,7 @@ impl Learner<'_> {
             self.promote(&best)?;
         }
         for stage in &self.config.trainer.stage {
-            let (model, is_trained) = self.train(stage, &best.model)?;
+            let Some((model, is_trained)) = self.train(stage, &best.model)? else { continue };
             self.fit(&stage.name, &model)?;
             let (run, is_measured) = self.evaluate(&stage.name, Some(&model), GATE_SPLIT)?;
             models.push((stage.name.clone(), model.clone()));
@@ -100,7 +105,7 @@ impl Learner<'_> {
 
     /// A folder of links to the base model's files, because the weights of hybrid search are written beside them.
     fn own_copy(&self, base: &Path) -> anyhow::Result<PathBuf> {
-        let folder = self.shop.out.join("models").join(UNTRAINED);
+        let folder = self.shop.untrained();
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         for entry in fs::read_dir(base).with_context(|| format!("cannot list {}", base.display()))? {
             let entry = entry.with_context(|| format!("cannot list {}", base.display()))?;
@@ -115,21 +120,28 @@ impl Learner<'_> {
         Ok(folder)
     }
 
-    /// Fits the weights of hybrid search, unless they are configured or were fitted to this model.
+    /// Fits the weights of hybrid search, if it is served with them.
     fn fit(&self, name: &str, model: &Path) -> anyhow::Result<()> {
-        if self.config.search.hybrid != Hybrid::Enabled(true) {
-            return Ok(());
-        }
+        if self.config.search.hybrid == Hybrid::Enabled(true) { self.fit_weights(name, model) } else { Ok(()) }
+    }
+
+    /// Fits the weights of hybrid search, unless they were fitted to this model.
+    fn fit_weights(&self, name: &str, model: &Path) -> anyhow::Result<()> {
         let fitted = FittedFusion::load(model)?;
         if fitted.is_some_and(|fitted| Some(fitted.fitted_on.model) == self.fingerprint(model).ok()) {
             return Ok(());
         }
+        let title = format!("Fit hybrid search with the model of {name}");
+        self.steps.run(&title, None, self.fit_fusion(model)?)?;
+        Ok(())
+    }
+
+    fn fit_fusion(&self, model: &Path) -> anyhow::Result<Vec<OsString>> {
         let mut arguments = self.shop.with_config(&["fit-fusion", "--split", GATE_SPLIT]);
         arguments.extend(words(&["--precision", precision(self.config)?]));
         arguments.extend(["--model".into(), model.into(), "--data".into(), self.shop.data().into()]);
         arguments.extend(["--vectors".into(), self.shop.vectors().into()]);
-        self.steps.run(&format!("Fit hybrid search with the model of {name}"), None, arguments)?;
-        Ok(())
+        Ok(arguments)
     }
 
     fn fingerprint(&self, model: &Path) -> anyhow::Result<String> {
@@ -138,19 +150,49 @@ impl Learner<'_> {
         Ok(config.open_encoder()?.fingerprint()?)
     }
 
-    /// Trains a stage from `model`, and the judge before it if it needs one. True if it was trained now.
-    fn train(&self, stage: &StageSettings, model: &Path) -> anyhow::Result<(PathBuf, bool)> {
+    /// Makes hybrid search with the untrained model a judge; false if it cannot be one.
+    fn make_judge(&self) -> anyhow::Result<bool> {
+        let model = self.shop.untrained();
+        self.fit_weights(UNTRAINED, &model)?;
+        if ModelFusion::load(&model)?.is_none() {
+            return Ok(false);
+        }
+        let mut arguments = self.fit_fusion(&model)?;
+        arguments.push("--as-judge".into());
+        let done = model.join(HYBRID_JUDGE);
+        self.steps.run("Make hybrid search with the untrained model a judge", Some(&done), arguments)?;
+        Ok(true)
+    }
+
+    /// What the log is too short for, if it is. Makes the judge of a stage that needs one.
+    fn shortage(&self, stage: &Config) -> anyhow::Result<Option<String>> {
+        let data = DataFolder::open(&self.shop.data())?;
+        let (catalogue, settings) = (Catalogue::open(&data)?, &stage.train);
+        let pairs = Pairs::open(&data, &catalogue, settings.pairs, settings.training_split(), None)?.len();
+        if pairs < settings.batch as u64 {
+            return Ok(Some(format!("a batch has {} pairs, and the log gives {pairs}", settings.batch)));
+        }
+        let judged = stage.objective.needs().candidates != Candidates::None;
+        let judge = stage.judge.as_ref().and_then(Judge::model).filter(|_| judged);
+        if judge.is_some_and(|judge| judge.path == self.shop.untrained()) && !self.make_judge()? {
+            return Ok(Some(format!(
+                "hybrid search cannot judge, because too few queries are judged, or fitted weights are no better than \
+                 the default ones; an LLM can (see {})",
+                self.shop.config_file().display()
+            )));
+        }
+        Ok(None)
+    }
+
+    /// Trains a stage from `model`, unless the log is too short. The second value is true if it was trained now.
+    fn train(&self, stage: &StageSettings, model: &Path) -> anyhow::Result<Option<(PathBuf, bool)>> {
         if stage.config.is_some() {
             let problem = format!("the stage `{}` has a file: `souk start` needs its settings in `set`", stage.name);
             return Err(Error::config("trainer.stage.config", problem).into());
         }
-        let judged = self.config.of_stage(stage, &model.display().to_string())?.objective.needs().candidates;
-        if let (Some(judge), true) = (self.config.judge.as_ref().and_then(Judge::model), judged != Candidates::None) {
-            let mut arguments = self.shop.with_config(&["relevance", "train"]);
-            arguments.extend(["--model".into(), model.into(), "--data".into(), self.shop.data().into()]);
-            arguments.extend(["--out".into(), judge.path.clone().into()]);
-            let done = judge.path.join("config.json");
-            self.steps.run("Train the judge on the log's judgements", Some(&done), arguments)?;
+        if let Some(shortage) = self.shortage(&self.config.of_stage(stage, &model.display().to_string())?)? {
+            say(&format!("\nThe stage `{}` is left out: {shortage}. A longer log helps.", stage.name));
+            return Ok(None);
         }
         let out = self.shop.out.join("models").join(&stage.name);
         let mut arguments = self.shop.with_config(&["train", "--resume"]);
@@ -158,7 +200,7 @@ impl Learner<'_> {
         arguments.extend(["--model".into(), model.into(), "--data".into(), self.shop.data().into()]);
         arguments.extend(["--out".into(), out.clone().into()]);
         let is_new = self.steps.run(&format!("Train: {}", stage.name), Some(&out.join("config.json")), arguments)?;
-        Ok((out, is_new))
+        Ok(Some((out, is_new)))
     }
 
     /// Measures a model as it is served, or BM25. True if it was measured now.

@@ -36,6 +36,8 @@ use crate::output::print;
 const DEFAULT_MODEL: &str = "sentence-transformers/all-MiniLM-L6-v2";
 /// Where `make setup` puts the default model, below the home folder.
 const SETUP_MODEL: &str = ".cache/souk/models/all-MiniLM-L6-v2";
+/// Place of the base model's copy in the shop's folder.
+const UNTRAINED_MODEL: &str = "models/untrained";
 /// Name of the log in the data folder.
 const LOG: &str = "logs.ndjson";
 const CONFIG: &str = include_str!("../../../../configs/shop.toml");
@@ -140,6 +142,11 @@ impl StartCommand {
     /// The catalogue's vectors by each model, until all is measured.
     fn vectors(&self) -> PathBuf {
         self.out.join("vectors")
+    }
+
+    /// A copy of the base model, with fitted weights of hybrid search.
+    fn untrained(&self) -> PathBuf {
+        self.out.join(UNTRAINED_MODEL)
     }
 
     fn served(&self) -> PathBuf {
@@ -272,7 +279,7 @@ impl StartCommand {
                 ("[search]", "[search]") => {
                     format!("{line}\ndata = {}\nstate = {}", place("data"), place("search"))
                 }
-                ("[judge]", "path") => format!("path = {}", place("models/judge")),
+                ("[judge]", "path") => format!("path = {}", place(UNTRAINED_MODEL)),
                 ("[judge]", "int8") => format!("int8 = {is_int8}"),
                 _ => line.to_owned(),
             };

@@ -1,5 +1,6 @@
 //! `souk start` on a small shop: from two files to a link to the model that is served.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output};
@@ -140,8 +141,7 @@ fn two_files_become_a_measured_and_trained_model() {
     let start = ["--json", "start", "--items", &items, "--log", &log, "--model", &model, "--out", &shop];
     let mut running = Running::start(home.path(), &start);
     let printed = running.wait_for("serving on");
-    let steps =
-        ["souk judgements", "souk train", "souk relevance train", "--channel", "hybrid", "Measure r-grpo on test", "'"];
+    let steps = ["souk judgements", "souk train", "--as-judge", "--channel", "hybrid", "Measure r-grpo on test", "'"];
     for expected in steps.into_iter().chain(["implicit judgements", "quality of "]) {
         assert!(printed.contains(expected), "{expected}: {printed}");
     }
@@ -173,17 +173,47 @@ fn two_files_become_a_measured_and_trained_model() {
     let now = fs::read_to_string(&queries).unwrap();
     fs::write(&queries, now.replace("\"ndcg_linear@10\"", "\"gone\"")).unwrap();
     // a machine that lost its power leaves unfinished folders, which are made anew
-    let [judge, measured] = ["models/judge", "measured/untrained-test"].map(|name| shop.join(name));
-    fs::remove_dir_all(&judge).unwrap();
-    fs::create_dir(&judge).unwrap();
-    for folder in [&judge, &measured] {
-        let part = folder.with_extension("souk.part");
-        fs::create_dir(&part).unwrap();
-        fs::write(part.join("model.safetensors"), "half").unwrap();
-    }
+    let measured = shop.join("measured/untrained-test");
+    let part = measured.with_extension("souk.part");
+    fs::create_dir(&part).unwrap();
+    fs::write(part.join("model.safetensors"), "half").unwrap();
+    let judge = shop.join("models/untrained/hybrid-judge.json");
+    fs::remove_file(&judge).unwrap();
     run_ok(&["start", "--out", &shop.display().to_string(), "--once"]);
     assert_eq!(fs::read_to_string(&queries).unwrap(), now);
-    assert!(judge.join("config.json").exists() && !judge.with_extension("souk.part").exists());
+    assert!(judge.exists() && !part.exists());
+}
+
+/// The searches of the first queries in a log, by the alphabet.
+fn first_queries(log: &str, num: usize) -> String {
+    let field = |line: &str, name: &str| serde_json::from_str::<Value>(line).unwrap()[name].as_str().map(str::to_owned);
+    let queries: BTreeSet<String> = log.lines().filter_map(|line| field(line, "user_query")).collect();
+    let kept: BTreeSet<String> = queries.into_iter().take(num).collect();
+    let asked = log.lines().filter(|line| field(line, "user_query").is_some_and(|query| kept.contains(&query)));
+    let searches: BTreeSet<String> = asked.filter_map(|line| field(line, "query_id")).collect();
+    let is_kept = |line: &&str| field(line, "query_id").is_some_and(|search| searches.contains(&search));
+    log.split_inclusive('\n').filter(is_kept).collect()
+}
+
+#[test]
+fn a_short_log_leaves_out_the_stages_that_it_is_too_short_for() {
+    let home = tempfile::tempdir().unwrap();
+    let [items, log, model] = files(home.path());
+    let whole = fs::read_to_string(&log).unwrap();
+    // with 100 queries there are enough pairs for a batch, but weights are fitted to more judged queries
+    for (queries, left_out) in [(12, &["supervised", "r-grpo"][..]), (100, &["r-grpo"])] {
+        let shop = home.path().join(format!("shop-{queries}")).display().to_string();
+        fs::write(&log, first_queries(&whole, queries)).unwrap();
+        let start = ["--json", "start", "--items", &items, "--log", &log, "--model", &model, "--out", &shop, "--once"];
+        let done = run_ok(&start);
+        let printed = String::from_utf8_lossy(&done.stderr).into_owned();
+        let metrics = &serde_json::from_slice::<Value>(&done.stdout).unwrap()["metrics"];
+        for stage in ["supervised", "r-grpo"] {
+            let is_left_out = printed.contains(&format!("The stage `{stage}` is left out"));
+            assert_eq!(is_left_out, left_out.contains(&stage), "{stage}: {printed}");
+            assert_eq!(metrics[stage].is_null(), is_left_out, "{stage}: {metrics}");
+        }
+    }
 }
 
 #[test]
