@@ -174,7 +174,9 @@ impl Learner<'_> {
         }
         let judged = stage.objective.needs().candidates != Candidates::None;
         let judge = stage.judge.as_ref().and_then(Judge::model).filter(|_| judged);
-        if judge.is_some_and(|judge| judge.path == self.shop.untrained()) && !self.make_judge()? {
+        // the folder may be spelled in another way than when `shop.toml` was written
+        let is_own = |path: &Path| path.canonicalize().ok() == self.shop.untrained().canonicalize().ok();
+        if judge.is_some_and(|judge| is_own(&judge.path)) && !self.make_judge()? {
             return Ok(Some(format!(
                 "hybrid search cannot judge, because too few queries are judged, or fitted weights are no better than \
                  the default ones; an LLM can (see {})",

@@ -179,7 +179,8 @@ fn two_files_become_a_measured_and_trained_model() {
     fs::write(part.join("model.safetensors"), "half").unwrap();
     let judge = shop.join("models/untrained/hybrid-judge.json");
     fs::remove_file(&judge).unwrap();
-    run_ok(&["start", "--out", &shop.display().to_string(), "--once"]);
+    // the same folder, spelled in another way
+    run_ok(&["start", "--out", &shop.join("../my shop").display().to_string(), "--once"]);
     assert_eq!(fs::read_to_string(&queries).unwrap(), now);
     assert!(judge.exists() && !part.exists());
 }
