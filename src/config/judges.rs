@@ -136,7 +136,13 @@ impl Config {
         item_text: &ItemText,
     ) -> Result<Arc<dyn RewardSource>> {
         let dir = &judge.path;
-        let encoder = Encoder::open(dir, self.judge_placement(judge)?, Overrides::default())?;
+        let open = |overrides| Encoder::open(dir, self.judge_placement(judge)?, overrides);
+        let fitted = FittedFusion::load(dir)?.map(|fitted| fitted.fitted_on.model);
+        let mut encoder = open(Overrides::default())?;
+        if fitted != Some(encoder.fingerprint()?) {
+            // `souk start` fits it with the settings of the shop
+            encoder = open(self.encoder.clone())?;
+        }
         if encoder.item_text() != item_text {
             let problem = format!(
                 "was trained on items as `{}`, but is asked about items as `{item_text}`: set encoder.item_text to the former",
@@ -144,10 +150,8 @@ impl Config {
             );
             return Err(Error::config(dir.display(), problem));
         }
-        let fingerprint = encoder.fingerprint()?;
-        if FittedFusion::load(dir)?.is_none_or(|fitted| fitted.fitted_on.model != fingerprint) {
-            let problem =
-                "became a judge with other weights: run `souk fit-fusion --as-judge` again, without [encoder] settings";
+        if fitted != Some(encoder.fingerprint()?) {
+            let problem = "became a judge with other weights or [encoder] settings: run `souk fit-fusion --as-judge` again, with this configuration";
             return Err(Error::config(dir.display(), problem));
         }
         let scorer = self.hybrid_scorer(dir, encoder, self.open_lexical(data, item_text)?)?;

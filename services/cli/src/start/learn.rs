@@ -164,7 +164,7 @@ impl Learner<'_> {
         Ok(true)
     }
 
-    /// What the log is too short for, if it is. Makes the judge of a stage that needs one.
+    /// Tells why a stage cannot learn from this log, if it cannot. Makes the stage's judge, if it needs one.
     fn shortage(&self, stage: &Config) -> anyhow::Result<Option<String>> {
         let data = DataFolder::open(&self.shop.data())?;
         let (catalogue, settings) = (Catalogue::open(&data)?, &stage.train);

@@ -137,7 +137,10 @@ fn two_files_become_a_measured_and_trained_model() {
     let settings = Path::new(&shop).join("shop.toml");
     let text = fs::read_to_string(&settings).unwrap();
     assert!(text.contains("hybrid = true"), "{text}");
-    fs::write(&settings, text.replace("hybrid = true", "hybrid = {dense = 1, lexical = 0.001}")).unwrap();
+    let text = text.replace("hybrid = true", "hybrid = {dense = 1, lexical = 0.001}");
+    // the judge reads items as the shop's models do
+    fs::write(&settings, text.replace("[encoder]", "[encoder]\nitem_text = \"{text} {title}\"\nmax_tokens = 48"))
+        .unwrap();
     let start = ["--json", "start", "--items", &items, "--log", &log, "--model", &model, "--out", &shop];
     let mut running = Running::start(home.path(), &start);
     let printed = running.wait_for("serving on");
