@@ -4,7 +4,8 @@
     sft.py --souk BINARY --model DIR --data DIR quality --out DIR [--batch N] [--rate X]
 
 `speed` trains a few steps with both, alternately, in rounds, and prints pairs/s, peak memory and the time per phase of Souk's step:
-in batches of 1,024 with gradient caching, and of 128 without.
+in batches of 1,024 with gradient caching, and of 128 without. Souk trains without dropout, its default, and with the model's, as
+sentence-transformers does.
 `quality` trains one epoch on the Good pairs of the split `train` with both, and evaluates both, the untrained model and BM25 on
 the split `dev` with `souk evaluate`. Shuffling differs, and so does dropout: sentence-transformers uses the model's, Souk none.
 """
@@ -26,6 +27,7 @@ sys.dont_write_bytecode = True
 
 GOOD = ("3", "4")
 TEMPERATURE = 0.05
+DROPOUT = "souk, with dropout"
 # `train.keep_tokens`, by default: texts beyond it run forward twice
 KEPT_TOKENS = 8192
 
@@ -60,13 +62,13 @@ def speed_of(arguments, work, batch, cached):
     steps = arguments.steps if cached else 3 * arguments.steps
     steps = some_pairs(arguments.data, data, arguments.split, batch * steps) // batch
     print(f"{steps} steps of {batch} pairs, {arguments.threads} threads; {'with' if cached else 'without'} gradient caching")
-    rates = {"sentence-transformers": [], "souk": []}
+    rates = {"sentence-transformers": [], "souk": [], DROPOUT: []}
     memory, last = {}, None
     for round_ in range(1, arguments.rounds + 1):
         for name in rates:
             out = work / f"{name}-{round_}"
             peak = run(arguments, name, data, out, batch, cached)
-            log = out / ("steps.jsonl" if name == "souk" else "times.jsonl")
+            log = out / ("times.jsonl" if name == "sentence-transformers" else "steps.jsonl")
             lines = [json.loads(line) for line in log.read_text().splitlines()][1:]
             seconds = [line.get("step_seconds") or sum(line["seconds"].values()) for line in lines]
             rates[name].append(batch / statistics.median(seconds))
@@ -140,12 +142,13 @@ def quality(arguments) -> int:
 def run(arguments, name, data, out, batch, cached) -> float:
     """Trains in a separate process; returns its peak memory in MiB."""
     environment = os.environ | {"OMP_NUM_THREADS": str(arguments.threads)}
-    if name == "souk":
+    if name != "sentence-transformers":
         command = [arguments.souk, "train", "--model", arguments.model, "--data", data, "--out", out]
         sets = {
             "train.batch": batch,
             "train.split": arguments.split,
             "train.pairs": "qrels",
+            "train.dropout": str(name == DROPOUT).lower(),
             "train.optimizer.learning_rate": arguments.rate,
             "train.checkpoint_steps": 1000000,
             "objective.temperature": TEMPERATURE,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "chunks.h"
+#include "draw.h"
 #include "guard.h"
 
 using at::Tensor;
@@ -20,6 +21,7 @@ struct SoukSegments {
   int32_t causal;
   double scale;
   const Tensor* bias;  // [heads, 2 n - 1], by key position minus query position from 1 - n on; or null
+  double dropout;
 };
 }
 
@@ -37,6 +39,7 @@ struct Segments {
   int64_t window;
   bool causal;
   float scale;
+  Dropout dropout;
 
   int64_t count() const { return static_cast<int64_t>(starts.size()) - 1; }
 };
@@ -91,7 +94,8 @@ Tensor attend(const variable_list& qkv, const Tensor& bias, const Segments& segm
                      out.mutable_data_ptr<float>() + (b.start * heads + head) * dim, q.stride(0), k.stride(0), v.stride(0),
                      heads * dim, b.length, b.first, b.last, dim, segments.window, segments.causal, segments.scale,
                      bias_of(bias, head), scratch,
-                     logs.defined() ? logs.mutable_data_ptr<float>() + b.start * heads + head : nullptr, heads});
+                     logs.defined() ? logs.mutable_data_ptr<float>() + b.start * heads + head : nullptr, heads,
+                     segments.dropout, b.start * heads + head});
   });
   return out;
 }
@@ -182,7 +186,8 @@ struct TrainedAttention : torch::autograd::Node {
                                 to(dk, start, key_head), to(dv, start, key_head), q.stride(0), k.stride(0), v.stride(0),
                                 heads * dim, heads, dq.stride(0), dk.stride(0), dv.stride(0), length, group, dim,
                                 segments.window, segments.causal, segments.scale, bias_of(bias.table, head), d_bias,
-                                bias.table.defined() ? bias.table.size(1) : 0, 2 * length, scratch});
+                                bias.table.defined() ? bias.table.size(1) : 0, 2 * length, scratch, segments.dropout,
+                                start * heads + head});
     });
   }
 };
@@ -223,7 +228,8 @@ int souk_attention(const Tensor* q, const Tensor* k, const Tensor* v, int64_t he
                    const SoukSegments* segments, Tensor** out) {
   return no_throw([&] {
     const souk::Segments packed{{segments->starts, segments->starts + segments->segments + 1}, segments->window,
-                                segments->causal != 0, static_cast<float>(segments->scale)};
+                                segments->causal != 0, static_cast<float>(segments->scale),
+                                souk::draw_dropout(segments->dropout)};
     souk::variable_list inputs{*q};
     if (k) inputs.insert(inputs.end(), {*k, *v});
     if (segments->bias) inputs.push_back(*segments->bias);

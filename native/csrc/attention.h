@@ -128,6 +128,8 @@ void attend_rows(const AttentionTile& t, const AttentionScratch& s, const KeyBlo
     if (t.bias) add_bias(s.scores + i * kKeyBlock, t.bias + b.at - token(i), b.count);
     const float factor = weigh(s.scores + i * kKeyBlock, vectors, lo > 0 ? lo : 0, hi < b.count ? hi : b.count,
                                s.maxima + r + i, s.totals + r + i);
+    if (t.dropout.on)
+      drop_vectors(s.scores + i * kKeyBlock, vectors, dropout_row(t.dropout, t.mask_row + token(i) * t.logs_stride), b.at);
     if (!b.first && factor != 1.0f)
       for (int64_t d = 0; d < padded; d += W) store(out + i * padded + d, load(out + i * padded + d) * factor);
   }

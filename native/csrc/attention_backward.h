@@ -69,8 +69,12 @@ void gradient_tile(const AttentionGradient& t, const GradientScratch& s, int64_t
         shift += load_some(outs + (r + i) * t.out_stride + d, t.dim - d) * load(s.gradient + (r + i) * padded + d);
       const float log = real ? t.logs[token * t.logs_stride + head] : 0.0f;
       if (t.bias && real) add_bias(weights + i * kKeyBlock, t.bias + head * t.bias_stride + at - token, count);
+      const bool drops = t.dropout.on && real;
+      const DropoutRow mask = dropout_row(t.dropout, t.mask_row + token * t.logs_stride + head);
+      if (drops) drop_vectors(changes + i * kKeyBlock, vectors, mask, at);
       weigh_backward(weights + i * kKeyBlock, changes + i * kKeyBlock, vectors, lo > 0 ? lo : 0,
                      !real ? 0 : hi < count ? hi : count, log, sum(shift));
+      if (drops) drop_vectors(weights + i * kKeyBlock, vectors, mask, at);
       if (t.bias && real) {
         float* to = t.dbias + head * t.dbias_stride + at - token;
         for (int64_t j = 0; j < count; j += W)

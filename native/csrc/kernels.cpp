@@ -9,6 +9,7 @@ namespace SOUK_ISA {
 namespace {
 
 #include "vector.h"
+#include "dropout.h"
 #include "attention.h"
 #include "attention_backward.h"
 
@@ -251,8 +252,8 @@ void mean(float* out, const float* x, int64_t rows, int64_t n) {
 
 }  // namespace
 
-const Kernels kernels = {activate, add_norm, embed_norm,  mean,              attention,    attention_backward,
-                         multiply, pack,     add_columns, activate_backward, norm_backward};
+const Kernels kernels = {activate,           add_norm, drop, embed_norm,  mean,              attention,
+                         attention_backward, multiply, pack, add_columns, activate_backward, norm_backward};
 
 }  // namespace SOUK_ISA
 }  // namespace souk

@@ -14,6 +14,15 @@ struct Norm {
   float eps;
 };
 
+// Dropout of the elements of a matrix. A hash of the seed, the row and the column decides which ones are set to zero, so that all
+// instruction sets and any split into blocks drop the same ones.
+struct Dropout {
+  bool on = false;
+  uint64_t seed = 0;
+  int32_t limit = 0;  // elements whose hash is below it are dropped
+  float factor = 1;   // for the others
+};
+
 // Query rows of one head and segment. Pointers point to the segment's first token and the head's first element.
 struct AttentionTile {
   const float *q, *k, *v;
@@ -29,6 +38,8 @@ struct AttentionTile {
   float* scratch;     // attention_scratch(dim) floats, aligned to 64 bytes
   float* logs;        // log of the sum of exp(score) per token, at a distance of `logs_stride`; or null
   int64_t logs_stride;
+  Dropout dropout;   // of the weights
+  int64_t mask_row;  // of the first token in the matrix of weights; other tokens' rows follow at a distance of `logs_stride`
 };
 
 constexpr int64_t kQueryRows = 64;
@@ -55,6 +66,8 @@ struct AttentionGradient {
   float* dbias;       // its gradient, to which this one is added: `length` entries on both sides of distance 0
   int64_t bias_stride, dbias_stride;  // floats from head to head
   float* scratch;                     // attention_gradient_scratch(dim) floats, aligned to 64 bytes
+  Dropout dropout;
+  int64_t mask_row;  // of the first token and head, as in AttentionTile; the next head's follows
 };
 
 // Layout of the scratch: transposed keys and values; padded keys and the gradients of keys and values; queries, gradients of
@@ -117,6 +130,8 @@ struct Kernels {
   void (*activate)(float* out, const float* x, int64_t n, int32_t activation);
   // `sum`, unless null, gets what is normalised. `out` may be `x`.
   void (*add_norm)(float* out, const float* x, const float* residual, float* sum, int64_t rows, int64_t n, const Norm& norm);
+  // Drops elements of some rows of `x`, from `row` of the whole matrix on. `out` may be `x`.
+  void (*drop)(float* out, const float* x, int64_t row, int64_t rows, int64_t n, const Dropout& dropout);
   // out = LayerNorm(word + position + type), one row; `type` may be null.
   void (*embed_norm)(float* out, const float* word, const float* position, const float* type, int64_t n,
                      const Norm& norm);

@@ -104,6 +104,7 @@ Tensor forward(const Layer* layers, int64_t num_layers, int32_t between, const T
     product(last, out);
     for_rows(count, width, [&](int64_t begin, int64_t end) {
       float* row = out + begin * width;
+      if (ending.dropout.on) table.drop(row, row, at + begin, end - begin, width, ending.dropout);
       if (ending.residual)
         table.add_norm(row, row, ending.residual + (at + begin) * width, kept.sum ? kept.sum + (at + begin) * width : nullptr,
                        end - begin, width, ending.norm);

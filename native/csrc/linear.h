@@ -14,6 +14,7 @@ struct SoukEpilogue {
   const at::Tensor* weight;
   const at::Tensor* bias;
   double eps;
+  double dropout;  // of the product, before AddNorm; in training only
 };
 }
 
@@ -69,11 +70,12 @@ struct Layer {
 // Rounds rows to words of bf16 along them, [rows, words]; `stride` floats from row to row.
 at::Tensor round_rows(const Bf16Kernels& table, const float* x, int64_t stride, int64_t rows, int64_t n);
 
-// What follows the last layer: an activation, or the sum with a residual and its LayerNorm.
+// What follows the last layer: an activation, or dropout, the sum with a residual and its LayerNorm.
 struct Ending {
   int32_t activation = kNone;
   const float* residual = nullptr;  // null: no norm
   Norm norm = {};
+  Dropout dropout = {};
 
   explicit Ending(int32_t activation = kNone) : activation(activation) {}
   explicit Ending(const SoukEpilogue& epilogue) : activation(epilogue.activation) {

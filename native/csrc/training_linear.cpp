@@ -1,5 +1,5 @@
-// Linear layers whose gradients libtorch records: one or two layers with an activation between them, optionally followed by the
-// sum with a residual and its LayerNorm.
+// Linear layers whose gradients libtorch records: one or two layers with an activation between them, optionally followed by
+// dropout, the sum with a residual and its LayerNorm.
 //
 // The backward pass takes some hundred rows at a time. It computes their gradients from the end of the layers to x, and adds
 // their part to the gradients of the weights while they are in the cache. It reads the weights as they are: only the forward
@@ -12,6 +12,7 @@
 
 #include <vector>
 
+#include "draw.h"
 #include "guard.h"
 #include "linear.h"
 
@@ -163,6 +164,7 @@ struct TrainedLinears : torch::autograd::Node {
   float eps = 0;
   bool has_norm = false;
   bool residual_is_x = false;  // its gradient is then part of that of x
+  Dropout dropout;
   SavedVariable x, between_rows, sum, norm_weight;
 
   std::string name() const override { return "SoukTrainedLinears"; }
@@ -204,9 +206,10 @@ variable_list TrainedLinears::apply(variable_list&& gradients) {
   const Kernels& table = kernels();
 
   const Tensor dx = needed(kX) ? at::empty({rows, first.depth}, options) : Tensor();
-  // gradient of the last layer's result: the whole of it if it is the residual's too
+  // gradient of what is normalised: the whole of it if it is the residual's too
   const bool whole = has_norm && needed(kResidual);
   const Tensor inner = has_norm ? at::empty({whole ? rows : block, last.width}, options) : Tensor();
+  const Tensor dropped = dropout.on ? at::empty({block, last.width}, options) : Tensor();
   const Tensor d_between = two ? at::empty({block, first.width}, options) : Tensor();
   NormSums norm_sums(has_norm ? rows : 0, last.width, options);
   LayerGradients first_layer(first, options, needed);
@@ -218,7 +221,8 @@ variable_list TrainedLinears::apply(variable_list&& gradients) {
   for (int64_t begin = 0; begin < rows; begin += pass) {
     const int64_t count = std::min(pass, rows - begin);
     const auto* given = outer.const_data_ptr<float>() + begin * last.width;
-    auto* d_last = has_norm ? inner.mutable_data_ptr<float>() + (whole ? begin * last.width : 0) : nullptr;
+    auto* d_sum = has_norm ? inner.mutable_data_ptr<float>() + (whole ? begin * last.width : 0) : nullptr;
+    auto* d_last = dropout.on ? dropped.mutable_data_ptr<float>() : d_sum;
     auto* d_first = two ? d_between.mutable_data_ptr<float>() : nullptr;
     auto* wide = activated.defined() ? activated.mutable_data_ptr<float>() : nullptr;
     const float* end = has_norm ? d_last : given;
@@ -227,8 +231,9 @@ variable_list TrainedLinears::apply(variable_list&& gradients) {
       for (; unit < units; unit++) {
         const int64_t row = unit * kUnit, here = std::min(kUnit, count - row), at = begin + row;
         if (has_norm)
-          table.norm_backward({d_last + row * last.width, norm_sums.weight(at), norm_sums.bias(at)}, given + row * last.width,
+          table.norm_backward({d_sum + row * last.width, norm_sums.weight(at), norm_sums.bias(at)}, given + row * last.width,
                               sums.const_data_ptr<float>() + at * last.width, here, last.width, norm);
+        if (dropout.on) table.drop(d_last + row * last.width, d_sum + row * last.width, at, here, last.width, dropout);
         if (two) {
           const int64_t offset = row * first.width;
           const auto* values = raw.const_data_ptr<float>() + at * first.width;
@@ -237,7 +242,7 @@ variable_list TrainedLinears::apply(variable_list&& gradients) {
         }
         if (!dx.defined()) continue;
         auto* out = dx.mutable_data_ptr<float>() + at * first.depth;
-        if (residual_is_x) std::copy_n(end + row * last.width, here * first.depth, out);
+        if (residual_is_x) std::copy_n(d_sum + row * last.width, here * first.depth, out);
         first_layer.input(table, out, start + row * first.width, here, residual_is_x);
       }
     });
@@ -273,7 +278,8 @@ Tensor train(const SoukTrainedLinear* layers, int64_t num_layers, int32_t betwee
   }
   const bool residual_is_x = residual.defined() && residual.is_same(x);
   const bool records = torch::autograd::compute_requires_grad(x, residual, weight, bias, at::TensorList(parameters));
-  const Ending ending(epilogue);
+  Ending ending(epilogue);
+  ending.dropout = draw_dropout(epilogue.dropout);
   const auto rows_of = [&](int64_t width) {
     const at::AutoDispatchBelowADInplaceOrView no_grad;
     return at::empty({x.size(0), width}, x.options().requires_grad(false));
@@ -305,6 +311,7 @@ Tensor train(const SoukTrainedLinear* layers, int64_t num_layers, int32_t betwee
   node->eps = ending.norm.eps;
   node->has_norm = residual.defined();
   node->residual_is_x = residual_is_x;
+  node->dropout = ending.dropout;
   node->x = SavedVariable(x, false);
   node->between_rows = SavedVariable(raw, false);
   node->sum = SavedVariable(sum, false);

@@ -2,7 +2,7 @@
 
 use crate::NativeResult;
 use crate::ffi::{self, SoukGpuTexts, SoukSegments, pointer};
-use crate::tensor::{bad, heads, matrix, segments};
+use crate::tensor::{bad, heads, matrix, segments, share};
 use tch::{Device, Kind, Tensor};
 use torch_sys::C_tensor;
 
@@ -15,7 +15,7 @@ pub struct Visibility {
     pub window: Option<i64>,
 }
 
-/// How products of queries and keys become scores: times a factor, plus a bias.
+/// How products of queries and keys become weights: times a factor, plus a bias, and after the softmax with dropout.
 #[derive(Debug, Clone, Copy)]
 pub struct Scores<'a> {
     /// Factor.
@@ -23,11 +23,13 @@ pub struct Scores<'a> {
     /// `[Hq, 2 n - 1]`, contiguous f32: for each head, the bias of each key position minus query position, from `1 - n` to
     /// `n - 1`. No segment may be longer than `n`.
     pub bias: Option<&'a Tensor>,
+    /// Share of the weights that is set to zero; at least 0 and below 1. libtorch's generator decides which ones.
+    pub dropout: f64,
 }
 
 impl From<f64> for Scores<'_> {
     fn from(scale: f64) -> Self {
-        Self { scale, bias: None }
+        Self { scale, bias: None, dropout: 0.0 }
     }
 }
 
@@ -98,11 +100,12 @@ fn run(
             );
         }
     }
+    share("dropout", scores.dropout)?;
     // no segment is longer than the batch, so this is no limit, and sums with it do not overflow
     let window = visible.window.map_or(tokens, |w| w.min(tokens)).max(1);
-    let (scale, bias) = (scores.scale, pointer(scores.bias));
-    let causal = i32::from(visible.causal);
-    let segments = SoukSegments { starts: starts.as_ptr(), segments, window, causal, scale, bias };
+    let Scores { scale, bias, dropout } = scores;
+    let (causal, bias) = (i32::from(visible.causal), pointer(bias));
+    let segments = SoukSegments { starts: starts.as_ptr(), segments, window, causal, scale, bias, dropout };
     // SAFETY: tensors and offsets were checked, and the shim writes one tensor on success.
     ffi::tensor(|out| unsafe { ffi::souk_attention(q, k, v, query, shared, &segments, out) })
 }

@@ -22,6 +22,7 @@ pub(crate) struct SoukEpilogue {
     pub weight: *const C_tensor,
     pub bias: *const C_tensor,
     pub eps: f64,
+    pub dropout: f64,
 }
 
 #[repr(C)]
@@ -44,6 +45,7 @@ pub(crate) struct SoukSegments {
     pub causal: i32,
     pub scale: f64,
     pub bias: *const C_tensor,
+    pub dropout: f64,
 }
 
 #[repr(C)]

@@ -4,7 +4,7 @@
 //! so a row's result does not depend on the batch.
 
 use crate::ffi::{self, SoukEpilogue, SoukLinear, pointer};
-use crate::tensor::{bad, matrix, vector_of};
+use crate::tensor::{bad, matrix, share, vector_of};
 use crate::{NativeError, NativeResult};
 use tch::Tensor;
 
@@ -21,7 +21,7 @@ pub enum Activation {
     Silu,
 }
 
-/// A residual to add and the LayerNorm over the sum.
+/// A residual to add and the LayerNorm over the sum; in training, dropout before.
 #[derive(Debug, Clone, Copy)]
 pub struct Norm<'a> {
     /// `[T, out]`.
@@ -32,6 +32,9 @@ pub struct Norm<'a> {
     pub bias: &'a Tensor,
     /// Added to the variance.
     pub eps: f64,
+    /// Share of the product's entries that is set to zero, at least 0 and below 1; 0 for frozen layers. libtorch's generator
+    /// decides which ones.
+    pub dropout: f64,
 }
 
 /// Fused operation on the product.
@@ -141,6 +144,9 @@ fn run(layers: &[SoukLinear], between: Option<Activation>, x: &Tensor, epilogue:
         return bad("x", format!("must have {depth} columns, has {columns}"));
     }
     let epilogue = check_epilogue(rows, width, epilogue)?;
+    if epilogue.dropout != 0.0 {
+        return bad("dropout", "is for layers in training: set it to 0");
+    }
     let between = between.map_or(0, code);
     // SAFETY: all tensors were checked to be dense, f32, contiguous and of matching shape; the layers' tensors are those
     // that the shim packed; everything outlives the call, which writes one tensor on success.
@@ -161,7 +167,7 @@ pub(crate) fn code(activation: Activation) -> i32 {
 
 pub(crate) fn check_epilogue(rows: i64, width: i64, epilogue: Epilogue) -> NativeResult<SoukEpilogue> {
     let null = std::ptr::null();
-    let mut plain = SoukEpilogue { activation: 0, residual: null, weight: null, bias: null, eps: 0.0 };
+    let mut plain = SoukEpilogue { activation: 0, residual: null, weight: null, bias: null, eps: 0.0, dropout: 0.0 };
     match epilogue {
         Epilogue::None => {}
         Epilogue::Activation(activation) => plain.activation = code(activation),
@@ -172,10 +178,12 @@ pub(crate) fn check_epilogue(rows: i64, width: i64, epilogue: Epilogue) -> Nativ
             }
             vector_of("norm weight", norm.weight, width)?;
             vector_of("norm bias", norm.bias, width)?;
+            share("dropout", norm.dropout)?;
             plain.residual = norm.residual.as_ptr();
             plain.weight = norm.weight.as_ptr();
             plain.bias = norm.bias.as_ptr();
             plain.eps = norm.eps;
+            plain.dropout = norm.dropout;
         }
     }
     Ok(plain)

@@ -93,3 +93,8 @@ pub(crate) fn segments(starts: &[i64], tokens: i64) -> NativeResult<i64> {
     }
     Ok(starts.len() as i64 - 1)
 }
+
+/// Checks that a share is at least 0 and below 1.
+pub(crate) fn share(name: &'static str, value: f64) -> NativeResult<()> {
+    if (0.0..1.0).contains(&value) { Ok(()) } else { bad(name, format!("is {value}: must be at least 0 and below 1")) }
+}

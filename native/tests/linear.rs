@@ -49,7 +49,7 @@ fn f32_equals_plain_torch() {
                 assert_close(&y, &activated(&plain, a), 1e-5);
             }
             let (residual, weight, bias) = (randn(&[t, o]) + 3.0, randn(&[o]), randn(&[o]));
-            let norm = Norm { residual: &residual, weight: &weight, bias: &bias, eps: 1e-12 };
+            let norm = Norm { residual: &residual, weight: &weight, bias: &bias, eps: 1e-12, dropout: 0.0 };
             let want = (&plain + &residual).layer_norm([o], Some(&weight), Some(&bias), 1e-12, false);
             assert_close(&layer.forward(&x, Epilogue::AddNorm(norm)).unwrap(), &want, 1e-5);
             let bare = PackedLinear::f32(&w, None).unwrap();
@@ -64,7 +64,7 @@ fn layer_norm_keeps_precision_beside_a_large_mean() {
         let (x, residual) = (randn(&[9, 8]), randn(&[9, 384]) + 100.0);
         let (w, weight, bias) = (randn(&[384, 8]) * 0.0, randn(&[384]), randn(&[384]));
         let layer = PackedLinear::f32(&w, None).unwrap();
-        let norm = Norm { residual: &residual, weight: &weight, bias: &bias, eps: 1e-5 };
+        let norm = Norm { residual: &residual, weight: &weight, bias: &bias, eps: 1e-5, dropout: 0.0 };
         let double = |t: &Tensor| t.to_kind(Kind::Double);
         let exact = double(&residual).layer_norm([384], Some(double(&weight)), Some(double(&bias)), 1e-5, false);
         let ours = layer.forward(&x, Epilogue::AddNorm(norm)).unwrap();
@@ -120,7 +120,7 @@ fn int8_stays_inside_its_rounding_error() {
                 assert_close(&layer.forward(&x, Epilogue::Activation(a)).unwrap(), &activated(&y, a), 1e-5);
             }
             let (residual, weight, bias) = (randn(&[t, o]), randn(&[o]), randn(&[o]));
-            let norm = Norm { residual: &residual, weight: &weight, bias: &bias, eps: 1e-5 };
+            let norm = Norm { residual: &residual, weight: &weight, bias: &bias, eps: 1e-5, dropout: 0.0 };
             let want = (&y + &residual).layer_norm([o], Some(&weight), Some(&bias), 1e-5, false);
             assert_close(&layer.forward(&x, Epilogue::AddNorm(norm)).unwrap(), &want, 2e-5);
         }
@@ -174,7 +174,7 @@ fn feed_forward_equals_its_two_layers() {
             .map(|pack| (pack(&w1, Some(&b1)).unwrap(), pack(&w2, Some(&b2)).unwrap()));
         let x = randn(&[t, d]);
         for (up, down) in pairs {
-            let norm = Norm { residual: &x, weight: &weight, bias: &b2, eps: 1e-5 };
+            let norm = Norm { residual: &x, weight: &weight, bias: &b2, eps: 1e-5, dropout: 0.0 };
             for epilogue in [Epilogue::None, Epilogue::AddNorm(norm)] {
                 let wide = up.forward(&x, Epilogue::Activation(Activation::Gelu)).unwrap();
                 let want = down.forward(&wide, epilogue).unwrap();
@@ -245,12 +245,13 @@ fn bad_arguments_are_errors() {
     refused(layer.forward(&randn(&[3, 24]).to_mkldnn(), Epilogue::None), "x");
     refused(layer.forward(&Tensor::new(), Epilogue::None), "x");
     let (good, low, short) = (randn(&[3, 40]), randn(&[2, 40]), randn(&[39]));
-    let norm = Norm { residual: &good, weight: &b, bias: &b, eps: 1e-5 };
+    let norm = Norm { residual: &good, weight: &b, bias: &b, eps: 1e-5, dropout: 0.0 };
     let forward = |norm| layer.forward(&randn(&[3, 24]), Epilogue::AddNorm(norm));
     assert!(forward(norm).is_ok());
     refused(forward(Norm { residual: &low, ..norm }), "residual");
     refused(forward(Norm { weight: &short, ..norm }), "norm weight");
     refused(forward(Norm { bias: &short, ..norm }), "norm bias");
+    refused(forward(Norm { dropout: 0.1, ..norm }), "dropout");
     assert!(PackedLinear::f32(&w, Some(&short)).is_err());
     assert!(PackedLinear::f32(&randn(&[40]), None).is_err());
     assert!(PackedLinear::int8(&randn(&[0, 24]), None).is_err());

@@ -2,33 +2,13 @@
 
 mod close;
 
-use close::{assert_close, forced_isas, randn};
+use close::{
+    LENGTHS, assert_close, assert_same, by_segment, forced_isas, gradients, learned, randn, starts, visibilities,
+};
 use souk_native::{
-    Activation, NativeResult, Norm, Scores, TrainedLinear, Visibility, attention, joined_attention, supports_bf16,
-    train_feed_forward,
+    Activation, Norm, Scores, TrainedLinear, Visibility, attention, joined_attention, supports_bf16, train_feed_forward,
 };
 use tch::{Device, Kind, Tensor};
-
-fn learned(t: Tensor) -> Tensor {
-    t.set_requires_grad(true)
-}
-
-/// Gradients of a weighted sum of `y`, the same sum for every result of one shape.
-fn gradients(y: &Tensor, of: &[&Tensor]) -> Vec<Tensor> {
-    let weights = Tensor::arange(y.numel() as i64, (Kind::Float, Device::Cpu)).square().sin().view_as(y);
-    Tensor::run_backward(&[(y * weights).sum(Kind::Float)], of, true, false)
-}
-
-/// Compares a result and its gradients with those of plain tch, relative to their size.
-#[track_caller]
-fn assert_same(ours: NativeResult<Tensor>, plain: &Tensor, of: &[&Tensor]) {
-    let ours = ours.expect("the shapes fit");
-    assert_close(&ours, plain, 1e-5);
-    for (ours, plain) in gradients(&ours, of).iter().zip(gradients(plain, of)) {
-        let scale = plain.abs().max().double_value(&[]).max(1e-3);
-        assert_close(&(ours / scale), &(plain / scale), 2e-5);
-    }
-}
 
 const SHAPES: [(i64, i64, i64); 7] =
     [(1, 24, 40), (7, 33, 17), (65, 100, 50), (95, 48, 36), (200, 384, 96), (513, 64, 130), (1100, 96, 384)];
@@ -49,7 +29,7 @@ fn linear_layers_equal_plain_torch() {
             assert_same(frozen.forward(&x, None), &plain, &[&x]);
 
             let (residual, weight, bias) = (learned(randn(&[t, o])), learned(randn(&[o])), learned(randn(&[o])));
-            let norm = Norm { residual: &residual, weight: &weight, bias: &bias, eps: 1e-5 };
+            let norm = Norm { residual: &residual, weight: &weight, bias: &bias, eps: 1e-5, dropout: 0.0 };
             let plain = (&plain + &residual).layer_norm([o], Some(&weight), Some(&bias), 1e-5, false);
             assert_same(layer.forward(&x, Some(norm)), &plain, &[&x, &w, &b, &residual, &weight, &bias]);
         }
@@ -94,7 +74,7 @@ fn feed_forward_equals_plain_torch() {
             let all = [&x, &w1, &b1, &w2, &b2];
             assert_same(train_feed_forward(&x, &up, activations[n], &down, None), &plain, &all);
             for residual in [x.shallow_clone(), learned(randn(&[t, d])), randn(&[t, d])] {
-                let norm = Norm { residual: &residual, weight: &weight, bias: &bias, eps: 1e-5 };
+                let norm = Norm { residual: &residual, weight: &weight, bias: &bias, eps: 1e-5, dropout: 0.0 };
                 let plain = (&plain + &residual).layer_norm([d], Some(&weight), Some(&bias), 1e-5, false);
                 let mut all = vec![&x, &w1, &b1, &w2, &b2, &weight, &bias];
                 all.extend(residual.requires_grad().then_some(&residual));
@@ -140,48 +120,6 @@ fn bf16_products_are_those_of_rounded_factors() {
     }
 }
 
-/// Attention of one segment at a time, by the formula.
-fn by_segment([q, k, v]: [&Tensor; 3], starts: &[i64], seen: Visibility, Scores { scale, bias }: Scores) -> Tensor {
-    let group = q.size()[1] / k.size()[1];
-    let one = |pair: &[i64]| {
-        let length = pair[1] - pair[0];
-        let heads = |x: &Tensor| x.narrow(0, pair[0], length).transpose(0, 1);
-        let shared = |x: &Tensor| heads(x).repeat_interleave_self_int(group, 0, None);
-        let scores = heads(q).matmul(&shared(k).transpose(1, 2)) * scale;
-        let at = Tensor::arange(length, (Kind::Int64, Device::Cpu));
-        let distance = at.unsqueeze(1) - at.unsqueeze(0);
-        let mut hidden = distance.abs().ge(seen.window.unwrap_or(length));
-        if seen.causal {
-            hidden = hidden.logical_or(&distance.lt(0));
-        }
-        let scores = match bias {
-            None => scores,
-            Some(bias) => {
-                let places = (at.unsqueeze(0) - at.unsqueeze(1) + bias.size()[1] / 2).flatten(0, 1);
-                scores + bias.index_select(1, &places).view([-1, length, length])
-            }
-        };
-        let weights = scores.masked_fill(&hidden, f64::NEG_INFINITY).softmax(-1, Kind::Float);
-        weights.matmul(&shared(v)).transpose(0, 1).flatten(1, 2)
-    };
-    Tensor::cat(&starts.windows(2).map(one).collect::<Vec<_>>(), 0)
-}
-
-const LENGTHS: [i64; 8] = [1, 5, 16, 33, 64, 129, 200, 301];
-
-fn starts() -> Vec<i64> {
-    let mut starts = vec![0];
-    for length in LENGTHS {
-        starts.push(starts[starts.len() - 1] + length);
-    }
-    starts
-}
-
-fn visibilities() -> [Visibility; 4] {
-    let of = |causal, window| Visibility { causal, window };
-    [of(false, None), of(true, None), of(false, Some(20)), of(true, Some(70))]
-}
-
 #[test]
 fn attention_equals_its_formula() {
     let starts = starts();
@@ -208,7 +146,7 @@ fn attention_with_a_bias_equals_its_formula() {
             // one longer than the longest text
             let bias = learned(randn(&[heads, 2 * 302 - 1]));
             for seen in visibilities() {
-                let scores = Scores { scale: 0.2, bias: Some(&bias) };
+                let scores = Scores { scale: 0.2, bias: Some(&bias), dropout: 0.0 };
                 let plain = by_segment([&q, &k, &v], &starts, seen, scores);
                 assert_same(attention([&q, &k, &v], &starts, seen, scores), &plain, &[&q, &k, &v, &bias]);
             }
@@ -216,7 +154,13 @@ fn attention_with_a_bias_equals_its_formula() {
     }
     let qkv = randn(&[5, 3 * 2 * 8]);
     let joined = |bias: &Tensor| {
-        joined_attention(&qkv, [2, 2], &[0, 5], Visibility::default(), Scores { scale: 0.2, bias: Some(bias) })
+        joined_attention(
+            &qkv,
+            [2, 2],
+            &[0, 5],
+            Visibility::default(),
+            Scores { scale: 0.2, bias: Some(bias), dropout: 0.0 },
+        )
     };
     assert!(joined(&randn(&[2, 9])).is_ok());
     for (heads, width) in [(1, 9), (2, 7), (2, 10)] {
@@ -236,7 +180,7 @@ fn joined_attention_equals_that_of_its_parts() {
         assert!(joined.equal(&parts));
         assert!(gradients(&joined, &[&qkv])[0].equal(&gradients(&parts, &[&qkv])[0]));
         let bias = learned(randn(&[4, 2 * 301 - 1]));
-        let scores = Scores { scale: 0.2, bias: Some(&bias) };
+        let scores = Scores { scale: 0.2, bias: Some(&bias), dropout: 0.0 };
         let parts = attention([&q, &k, &v], &starts, seen, scores).unwrap();
         let joined = joined_attention(&qkv, [4, 2], &starts, seen, scores).unwrap();
         assert!(joined.equal(&parts));
@@ -256,7 +200,7 @@ fn rows_and_threads_do_not_change_a_bit() {
     );
     let x = learned(randn(&[1300, 96]));
     let run = |x: &Tensor| {
-        let norm = Norm { residual: x, weight: &weight, bias: &bias, eps: 1e-5 };
+        let norm = Norm { residual: x, weight: &weight, bias: &bias, eps: 1e-5, dropout: 0.0 };
         train_feed_forward(x, &up, Activation::Gelu, &down, Some(norm)).unwrap()
     };
     let whole = run(&x);

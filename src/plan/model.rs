@@ -137,14 +137,14 @@ impl<'a> ModelCost<'a> {
         let sizes = &self.outline.sizes;
         let w = sizes.width as f64;
         let ends = if sizes.pre_norm { 8.0 * w } else { 4.0 * w } + 24.0;
-        let masks = if self.dropout && !sizes.pre_norm { w * (1.0 + 2.0 * self.depth()) } else { 0.0 };
-        let texts = chunk.texts * 12.0 * self.outline.dimensions as f64;
-        let probabilities = if self.dropout && sizes.attention_dropout > 0.0 && !self.gpu {
-            9.0 * sizes.heads as f64 * chunk.seen
-        } else {
-            0.0
+        // on a CPU, our own layers and attention compute their masks again
+        let masks = match self.dropout && !sizes.pre_norm {
+            true if self.gpu => w * (1.0 + 2.0 * self.depth()),
+            true => w,
+            false => 0.0,
         };
-        chunk.tokens * (self.depth() * self.saved() + ends + masks) + texts + probabilities
+        let texts = chunk.texts * 12.0 * self.outline.dimensions as f64;
+        chunk.tokens * (self.depth() * self.saved() + ends + masks) + texts
     }
 
     /// Copies of the weights in bf16 kept by each graph.
@@ -172,8 +172,8 @@ impl<'a> ModelCost<'a> {
             width * if self.bf16 { 2.0 * count } else { 4.0 }
         };
         let inputs: f64 = (0..4).map(inputs).sum();
-        // our own attention has no dropout; libtorch's keeps a copy of its result
-        let fused = !self.gpu && !self.dropout;
+        // libtorch's attention keeps a copy of its result
+        let fused = !self.gpu;
         let attention = low * (if fused { 1.0 } else { 2.0 } * q + 2.0 * k) + 4.0 * sizes.heads as f64;
         if !sizes.pre_norm {
             // a fused layer computes the activation and the norms' statistics again

@@ -87,30 +87,33 @@ impl Softmax {
         Self { scale: None, dropout }
     }
 
-    /// Factor for heads of `width`.
-    fn scale(self, width: i64) -> f64 {
-        self.scale.unwrap_or(1.0 / (width as f64).sqrt())
+    /// For heads of `width`, without a bias.
+    fn scores(self, width: i64) -> Scores<'static> {
+        let scale = self.scale.unwrap_or(1.0 / (width as f64).sqrt());
+        Scores { scale, bias: None, dropout: self.dropout }
     }
 }
 
 /// Attends with `q [.., h, e]`, `k` and `v` `[.., h', e]`, h a multiple of h'; returns `[.., h·e]`.
 pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &AttentionPlan, softmax: Softmax) -> Result<Tensor> {
-    let (scale, dropout) = (softmax.scale(q.size().last().copied().unwrap_or(1)), softmax.dropout);
+    let scores = softmax.scores(q.size().last().copied().unwrap_or(1));
     match plan {
         AttentionPlan::Padded { mask } => {
             let heads = |x: &Tensor| x.transpose(1, 2);
             let out = attend_heads([&heads(q), &heads(k), &heads(v)], Some(mask), false, softmax);
             Ok(out.transpose(1, 2).flatten(-2, -1))
         }
-        AttentionPlan::Packed { seen, on_gpu: Some(texts), bias: None, .. } if has_gpu_kernel(q, *seen, dropout) => {
+        AttentionPlan::Packed { seen, on_gpu: Some(texts), bias: None, .. }
+            if has_gpu_kernel(q, *seen, softmax.dropout) =>
+        {
             let kind = gpu_kind(q);
             let [q, k, v] = [q, k, v].map(|x| x.to_kind(kind));
-            Ok(souk_native::gpu_attention([&q, &k, &v], texts, *seen, scale, dropout)?)
+            Ok(souk_native::gpu_attention([&q, &k, &v], texts, *seen, scores.scale, scores.dropout)?)
         }
         AttentionPlan::Packed { starts, seen, bias, .. } => {
             // under autocast, q and k are f32 after the rotation, but v is not
-            if dropout == 0.0 && [q, k, v].iter().all(|x| has_kernel(x)) {
-                let scores = Scores { scale, bias: bias.as_ref() };
+            if [q, k, v].iter().all(|x| has_kernel(x)) {
+                let scores = Scores { bias: bias.as_ref(), ..scores };
                 return Ok(souk_native::attention([q, k, v], starts, *seen, scores)?);
             }
             Ok(attend_by_length([q, k, v], starts, *seen, bias.as_ref(), softmax))
@@ -121,10 +124,9 @@ pub(super) fn attend(q: &Tensor, k: &Tensor, v: &Tensor, plan: &AttentionPlan, s
 /// The same for a projection `[.., 3·h·e]` that holds queries, keys and values of h heads side by side.
 pub(super) fn attend_joined(qkv: &Tensor, heads: i64, plan: &AttentionPlan, softmax: Softmax) -> Result<Tensor> {
     if let AttentionPlan::Packed { starts, seen, bias, .. } = plan
-        && softmax.dropout == 0.0
         && has_kernel(qkv)
     {
-        let scores = Scores { scale: softmax.scale(qkv.size()[1] / (3 * heads)), bias: bias.as_ref() };
+        let scores = Scores { bias: bias.as_ref(), ..softmax.scores(qkv.size()[1] / (3 * heads)) };
         return Ok(souk_native::joined_attention(qkv, [heads, heads], starts, *seen, scores)?);
     }
     let parts = qkv.chunk(3, -1);

@@ -8,7 +8,7 @@ use tch::{Device, Kind, Tensor};
 use super::ForwardPass;
 use super::attention::{Softmax, Visibility, attend, attend_joined};
 use super::fields::{CAUSAL, Fields};
-use super::linear::{LayerNorm, Linear, LinearSpec, PostOp, Projection, activation_of, feed_forward};
+use super::linear::{AddNorm, LayerNorm, Linear, LinearSpec, PostOp, Projection, activation_of, feed_forward};
 use super::tokens::{Layout, Tokens};
 use super::weights::{Init, Parameters};
 use souk_io::error::{Error, Result};
@@ -237,9 +237,8 @@ impl Bert {
     /// Hidden states, shaped as the tokens plus a width.
     pub(super) fn forward(&self, tokens: &Tokens, pass: &ForwardPass) -> Result<Tensor> {
         let mut x = self.embed(tokens)?;
-        if pass.train {
-            x = x.dropout(self.shape.dropout, true);
-        }
+        let dropout = if pass.train { self.shape.dropout } else { 0.0 };
+        x = x.dropout(dropout, pass.train);
         let mut plan = tokens.plan(Visibility { causal: false, window: None });
         if let Some(rows) = &self.relative_bias {
             plan = plan.with_bias(&bias_by_distance(rows, tokens.longest()));
@@ -256,9 +255,11 @@ impl Bert {
                 }
             };
             let [context, kept] = [context, x].map(|x| pass.needed_rows(x, at, depth));
-            let residual = AddNorm { residual: &kept, norm: &layer.attention_norm };
-            let attended = self.finish_sublayer(&layer.output, &context, &residual, pass)?;
-            x = self.feed_forward(layer, &attended, pass)?;
+            let end = AddNorm { dropout, residual: &kept, norm: &layer.attention_norm };
+            let attended = layer.output.apply(&context, PostOp::AddNorm(end), pass.train)?;
+            let end = AddNorm { dropout, residual: &attended, norm: &layer.norm };
+            let inner = [&layer.widen, &layer.narrow];
+            x = feed_forward(inner, self.shape.activation, &attended, end, pass.train)?;
         }
         Ok(x)
     }
@@ -291,25 +292,6 @@ impl Bert {
         Ok(self.norm.forward(&(typed + positions)))
     }
 
-    fn feed_forward(&self, layer: &Layer, x: &Tensor, pass: &ForwardPass) -> Result<Tensor> {
-        if !pass.train {
-            let post_op = PostOp::AddNorm { residual: x, norm: &layer.norm };
-            return feed_forward(&layer.widen, self.shape.activation, &layer.narrow, x, post_op);
-        }
-        let wide = layer.widen.apply(x, PostOp::Activation(self.shape.activation), true)?;
-        self.finish_sublayer(&layer.narrow, &wide, &AddNorm { residual: x, norm: &layer.norm }, pass)
-    }
-
-    /// Ends a sublayer: projection, dropout, residual, norm.
-    fn finish_sublayer(&self, map: &Projection, x: &Tensor, add: &AddNorm, pass: &ForwardPass) -> Result<Tensor> {
-        let AddNorm { residual, norm } = *add;
-        if !pass.train {
-            return map.apply(x, PostOp::AddNorm { residual, norm }, false);
-        }
-        let y = map.apply(x, PostOp::Nothing, true)?.dropout(self.shape.dropout, true);
-        Ok(norm.forward(&(y + residual)))
-    }
-
     pub(super) fn projections(&mut self) -> impl Iterator<Item = &mut Projection> {
         self.layers.iter_mut().flat_map(|l| [&mut l.qkv, &mut l.output, &mut l.widen, &mut l.narrow])
     }
@@ -326,12 +308,6 @@ fn bias_by_distance(rows: &Tensor, longest: i64) -> Tensor {
     let far = ((scaled * (side - near)).to_kind(Kind::Int64) + near).clamp_max(side - 1);
     let places = apart.where_self(&apart.lt(near), &far) + distance.gt(0).to_kind(Kind::Int64) * side;
     rows.index_select(0, &places.to_device(rows.device())).tr().contiguous()
-}
-
-/// Residual and norm at the end of a sublayer.
-struct AddNorm<'a> {
-    residual: &'a Tensor,
-    norm: &'a LayerNorm,
 }
 
 impl Layer {

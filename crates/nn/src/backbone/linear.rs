@@ -148,10 +148,16 @@ pub(super) enum PostOp<'a> {
     Nothing,
     Activation(Activation),
     /// Adds the residual and normalises the sum (post-norm).
-    AddNorm {
-        residual: &'a Tensor,
-        norm: &'a LayerNorm,
-    },
+    AddNorm(AddNorm<'a>),
+}
+
+/// Dropout, residual and norm at the end of a sublayer.
+#[derive(Clone, Copy)]
+pub(super) struct AddNorm<'a> {
+    /// Of the projection, in training; 0 otherwise.
+    pub dropout: f64,
+    pub residual: &'a Tensor,
+    pub norm: &'a LayerNorm,
 }
 
 impl Projection {
@@ -247,14 +253,15 @@ impl Projection {
     }
 }
 
-/// Computes `down(activation(up(x)))` and the operation after it; packed, the intermediate rows stay in the CPU cache.
+/// Computes `down(activation(up(x)))` and the end of the sublayer; packed, the intermediate rows stay in the CPU cache.
 pub(super) fn feed_forward(
-    up: &Projection,
+    [up, down]: [&Projection; 2],
     activation: Activation,
-    down: &Projection,
     x: &Tensor,
-    post_op: PostOp,
+    end: AddNorm,
+    train: bool,
 ) -> Result<Tensor> {
+    let post_op = PostOp::AddNorm(end);
     if let (Some(wide), Some(narrow)) = (&up.frozen, &down.frozen) {
         let run = |epilogue: Epilogue| {
             flat(x, narrow.out_features(), |rows| souk_native::feed_forward(rows, wide, activation, narrow, epilogue))
@@ -268,7 +275,7 @@ pub(super) fn feed_forward(
         };
         return post_op.fused_norm(run);
     }
-    down.apply(&up.apply(x, PostOp::Activation(activation), false)?, post_op, false)
+    down.apply(&up.apply(x, PostOp::Activation(activation), train)?, post_op, train)
 }
 
 impl PostOp<'_> {
@@ -277,7 +284,9 @@ impl PostOp<'_> {
         match self {
             Self::Nothing => y,
             Self::Activation(activation) => activate(&y, activation),
-            Self::AddNorm { residual, norm } => norm.forward(&(y + residual)),
+            Self::AddNorm(AddNorm { dropout, residual, norm }) => {
+                norm.forward(&(y.dropout(dropout, dropout > 0.0) + residual))
+            }
         }
     }
 
@@ -286,16 +295,24 @@ impl PostOp<'_> {
         match self {
             Self::Nothing => run(Epilogue::None),
             Self::Activation(activation) => run(Epilogue::Activation(activation)),
-            Self::AddNorm { residual, norm } => run(Epilogue::AddNorm(norm.fused(&rows_of(residual)))),
+            Self::AddNorm(end) => run(Epilogue::AddNorm(end.fused(&rows_of(end.residual)))),
         }
     }
 
     /// Calls `run` with the norm, if that is the operation; any other one is a separate step.
     fn fused_norm(self, run: impl FnOnce(Option<Norm>) -> Result<Tensor>) -> Result<Tensor> {
         match self {
-            Self::AddNorm { residual, norm } => run(Some(norm.fused(&rows_of(residual)))),
+            Self::AddNorm(end) => run(Some(end.fused(&rows_of(end.residual)))),
             other => run(None).map(|y| other.unfused(y)),
         }
+    }
+}
+
+impl AddNorm<'_> {
+    /// The same for `residual` as a matrix of rows.
+    fn fused<'a>(&'a self, residual: &'a Tensor) -> Norm<'a> {
+        let LayerNorm { weight, bias, eps } = self.norm;
+        Norm { residual, weight, bias, eps: *eps, dropout: self.dropout }
     }
 }
 
@@ -363,10 +380,6 @@ impl LayerNorm {
 
     pub(super) fn forward(&self, x: &Tensor) -> Tensor {
         x.layer_norm(self.weight.size(), Some(&self.weight), Some(&self.bias), self.eps, false)
-    }
-
-    pub(super) fn fused<'a>(&'a self, residual: &'a Tensor) -> Norm<'a> {
-        Norm { residual, weight: &self.weight, bias: &self.bias, eps: self.eps }
     }
 }
 
