@@ -42,6 +42,11 @@ impl Default for ModelConfig {
 }
 
 impl ModelConfig {
+    /// True if the device is a CPU whose products of bf16 are faster than those of f32.
+    pub fn has_fast_bf16(&self) -> Result<bool> {
+        Ok(self.open_device()? == Device::Cpu && souk_native::supports_bf16())
+    }
+
     /// Chooses the device and sets the number of threads.
     pub fn open_device(&self) -> Result<Device> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);

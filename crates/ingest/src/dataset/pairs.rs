@@ -95,6 +95,22 @@ impl Pairs {
         split: TrainingSplit<'_>,
         span: Option<&Span>,
     ) -> Result<Self> {
+        let pairs = Self::find(data, catalogue, source, split, span)?;
+        if pairs.is_empty() {
+            let problem = "has no training pairs: no example and no Good judgement has an item of the catalogue";
+            return Err(Error::data(data.path(), None, problem));
+        }
+        Ok(pairs)
+    }
+
+    /// The same, but there may be none.
+    pub fn find(
+        data: &DataFolder,
+        catalogue: &Catalogue,
+        source: PairSource,
+        split: TrainingSplit<'_>,
+        span: Option<&Span>,
+    ) -> Result<Self> {
         if matches!(source, PairSource::Items | PairSource::Excerpts) {
             return Ok(Self::Items(ItemPairs::load(catalogue)?));
         }
@@ -105,19 +121,14 @@ impl Pairs {
             // `souk ingest` may not have committed anything yet
             pairs = (source == PairSource::Examples || !found.is_empty()).then_some(Self::Examples(found));
         }
-        let pairs = match pairs {
+        match pairs {
             Some(_) if split.held_out > 0.0 => {
                 let problem = "holds out judged queries, and these pairs come from the log: remove it, or set train.pairs to qrels";
-                return Err(Error::config("train.held_out", problem));
+                Err(Error::config("train.held_out", problem))
             }
-            Some(pairs) => pairs,
-            None => Self::Judged(JudgedPairs::load(data, catalogue, split)?),
-        };
-        if pairs.len() == 0 {
-            let problem = "has no training pairs: no example and no Good judgement has an item of the catalogue";
-            return Err(Error::data(data.path(), None, problem));
+            Some(pairs) => Ok(pairs),
+            None => Ok(Self::Judged(JudgedPairs::load(data, catalogue, split)?)),
         }
-        Ok(pairs)
     }
 
     /// Kind of the pairs, in words.
@@ -129,7 +140,10 @@ impl Pairs {
         }
     }
 
-    #[expect(clippy::len_without_is_empty, reason = "opening empty pairs is an error")]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
     pub fn len(&self) -> u64 {
         match self {
             Self::Examples(examples) => examples.len(),

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use serde_json::json;
+use souk::backbone::Precision;
 use souk::beir::DataFolder;
 use souk::catalogue::Catalogue;
 use souk::config::{Config, StageSettings};
@@ -168,7 +169,7 @@ impl Learner<'_> {
     fn shortage(&self, stage: &Config) -> anyhow::Result<Option<String>> {
         let data = DataFolder::open(&self.shop.data())?;
         let (catalogue, settings) = (Catalogue::open(&data)?, &stage.train);
-        let pairs = Pairs::open(&data, &catalogue, settings.pairs, settings.training_split(), None)?.len();
+        let pairs = Pairs::find(&data, &catalogue, settings.pairs, settings.training_split(), None)?.len();
         if pairs < settings.batch as u64 {
             return Ok(Some(format!("a batch has {} pairs, and the log gives {pairs}", settings.batch)));
         }
@@ -198,6 +199,9 @@ impl Learner<'_> {
         }
         let out = self.shop.out.join("models").join(&stage.name);
         let mut arguments = self.shop.with_config(&["train", "--resume"]);
+        if self.config.model.precision == Precision::F32 && self.config.model.has_fast_bf16()? {
+            arguments.extend(words(&["--precision", "bf16"]));
+        }
         arguments.extend(stage.set.iter().flat_map(|set| ["--set".into(), set.into()]));
         arguments.extend(["--model".into(), model.into(), "--data".into(), self.shop.data().into()]);
         arguments.extend(["--out".into(), out.clone().into()]);

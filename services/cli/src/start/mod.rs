@@ -22,7 +22,7 @@ use std::process::Child;
 
 use anyhow::Context;
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use souk::backbone::hub;
 use souk::beir::DataFolder;
 use souk::config::Config;
@@ -101,18 +101,13 @@ impl StartCommand {
             self.link_served(&base)?;
         }
         let server = if self.once { None } else { Some(self.serve(&steps, &config)?) };
-        let json = if has_log(&config) {
-            let learner = Learner { shop: self, steps: &steps, config: &config, is_serving: server.is_some() };
-            let measured = learner.learn(&base)?;
-            results::show(&self.measured(), TABLE_SPLIT, &measured)?
-        } else {
-            say(
-                "\nThere is no log, so there is nothing to learn from. A log of searches (time, session, query, item, position, event)",
-            );
-            say(
-                "shows how good the search is, and trains it: give it with --log. Impressions and positions make it better.",
-            );
-            json!({})
+        let learner = Learner { shop: self, steps: &steps, config: &config, is_serving: server.is_some() };
+        let json = match self.learn(&learner, &base) {
+            Err(error) if server.is_some() => {
+                say(&format!("\nLearning from the log stopped: {error:#}\nSearch goes on with what is served."));
+                json!({"problem": format!("{error:#}")})
+            }
+            learned => learned?,
         };
         say(&format!("\ndone after {} s; settings in {}", steps.elapsed().as_secs(), self.config_file().display()));
         print(
@@ -129,6 +124,20 @@ impl StartCommand {
             }
             None => Ok(()),
         }
+    }
+
+    /// Learns from the log, if there is one; returns the metrics.
+    fn learn(&self, learner: &Learner, base: &Path) -> anyhow::Result<Value> {
+        if has_log(learner.config) {
+            return Ok(results::show(&self.measured(), TABLE_SPLIT, &learner.learn(base)?)?);
+        }
+        say(
+            "\nThere is no log, so there is nothing to learn from. A log of searches (time, session, query, item, position, event)",
+        );
+        say(
+            "shows how good the search is, and trains it: give it with --log. Impressions and positions make it better.",
+        );
+        Ok(json!({}))
     }
 
     fn data(&self) -> PathBuf {

@@ -205,9 +205,13 @@ fn a_short_log_leaves_out_the_stages_that_it_is_too_short_for() {
     let [items, log, model] = files(home.path());
     let whole = fs::read_to_string(&log).unwrap();
     // with 100 queries there are enough pairs for a batch, but weights are fitted to more judged queries
-    for (queries, left_out) in [(12, &["supervised", "r-grpo"][..]), (100, &["r-grpo"])] {
-        let shop = home.path().join(format!("shop-{queries}")).display().to_string();
-        fs::write(&log, first_queries(&whole, queries)).unwrap();
+    let is_chosen = |line: &str| ["click", "add_to_cart", "purchase"].iter().any(|action| line.contains(action));
+    let unchosen: String = whole.split_inclusive('\n').filter(|line| !is_chosen(line)).collect();
+    let both = &["supervised", "r-grpo"][..];
+    let logs = [(unchosen, both), (first_queries(&whole, 12), both), (first_queries(&whole, 100), &["r-grpo"])];
+    for (case, (text, left_out)) in logs.into_iter().enumerate() {
+        let shop = home.path().join(format!("shop-{case}")).display().to_string();
+        fs::write(&log, text).unwrap();
         let start = ["--json", "start", "--items", &items, "--log", &log, "--model", &model, "--out", &shop, "--once"];
         let done = run_ok(&start);
         let printed = String::from_utf8_lossy(&done.stderr).into_owned();
@@ -218,6 +222,24 @@ fn a_short_log_leaves_out_the_stages_that_it_is_too_short_for() {
             assert_eq!(metrics[stage].is_null(), is_left_out, "{stage}: {metrics}");
         }
     }
+}
+
+#[test]
+fn a_log_of_one_day_ends_no_service() {
+    let home = tempfile::tempdir().unwrap();
+    let [items, log, model] = files(home.path());
+    let text = fs::read_to_string(&log).unwrap();
+    fs::write(&log, text.split_inclusive('\n').take(40).collect::<String>()).unwrap();
+    let shop = home.path().join("shop").display().to_string();
+    let start = ["--json", "start", "--items", &items, "--log", &log, "--model", &model, "--out", &shop];
+    assert_eq!(souk(&[&start[..], &["--once"]].concat()).status.code(), Some(1), "a step failed");
+    let mut running = Running::start(home.path(), &start);
+    let printed = running.wait_for("serving on");
+    assert!(printed.contains("at least 3 are needed") && printed.contains("Search goes on"), "{printed}");
+    // any model
+    running.wait_until_served("");
+    let problem = running.stop()["metrics"]["problem"].as_str().unwrap().to_owned();
+    assert!(problem.contains("Derive judgements from the log"), "{problem}");
 }
 
 #[test]
