@@ -6,7 +6,7 @@
 #   lexical     BM25 against bm25s: same answers, speed
 #   models      size and speed of the kinds of models that Souk reads, with random weights (a quarter of an hour)
 #   onnx        exports to ONNX: vectors and speed of the ONNX runtime beside Souk's; its Python packages take 5 GB
-#   from_log    what souk start learns from a log alone, by raters' labels (20 minutes)
+#   from_log    what souk start learns from a log alone, by raters' labels (50 minutes)
 #   market      statistics of the simulated shop (docs/market.md), and BM25 on it
 #   sft         supervised training, against sentence-transformers' trainer: texts/s, memory, time per phase
 #   rewards     time of an R-GRPO step, against a supervised one: with an instant judge, a slow one, and a relevance model in
