@@ -2,7 +2,7 @@
 
 mod close;
 
-use close::{LENGTHS, assert_same, by_segment_with, forced_isas, learned, randn, starts, visibilities};
+use close::{LENGTHS, assert_same, by_segment_with, forced_isas, gradients, learned, randn, starts, visibilities};
 use souk_native::{Activation, Norm, Scores, TrainedLinear, Visibility, attention, train_feed_forward};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tch::{Device, Kind, Tensor};
@@ -127,6 +127,32 @@ fn dropout_drops_its_share_at_random() {
             }
         }
     }
+}
+
+#[test]
+fn threads_do_not_change_what_is_dropped() {
+    let _alone = alone();
+    let (starts, x) = (starts(), learned(randn(&[starts()[LENGTHS.len()], 96])));
+    let (w, weight, bias) = (learned(randn(&[96, 96]) * 0.1), learned(randn(&[96])), learned(randn(&[96])));
+    let layer = TrainedLinear::pack(&[&w], &[None], Kind::Float).unwrap();
+    let run = || {
+        tch::manual_seed(5);
+        let heads = x.unflatten(1, [4, 24]);
+        let scores = Scores { scale: 0.2, bias: None, dropout: 0.2 };
+        let y = attention([&heads, &heads, &heads], &starts, Visibility::default(), scores).unwrap();
+        let y = layer.forward(&y, Some(Norm { residual: &x, weight: &weight, bias: &bias, eps: 1e-5, dropout: 0.2 }));
+        let y = y.unwrap();
+        let mut all = gradients(&y, &[&x, &w, &weight, &bias]);
+        all.push(y);
+        all
+    };
+    let expected = run();
+    let threads = tch::get_num_threads();
+    for other in [1, 3, 8] {
+        tch::set_num_threads(other);
+        assert!(run().iter().zip(&expected).all(|(a, b)| a.equal(b)), "{other} threads");
+    }
+    tch::set_num_threads(threads);
 }
 
 #[test]

@@ -154,7 +154,7 @@ pub(super) enum PostOp<'a> {
 /// Dropout, residual and norm at the end of a sublayer.
 #[derive(Clone, Copy)]
 pub(super) struct AddNorm<'a> {
-    /// Of the projection, in training; 0 otherwise.
+    /// Share of the projection's entries that is dropped in training; 0 otherwise.
     pub dropout: f64,
     pub residual: &'a Tensor,
     pub norm: &'a LayerNorm,

@@ -36,9 +36,6 @@ pub struct Sizes {
     pub post_norm: bool,
     /// Whether the language-model head has its own matrix, which an encoder never uses.
     pub untied: bool,
-    /// Dropout of hidden states and of attention.
-    pub dropout: f64,
-    pub attention_dropout: f64,
 }
 
 /// Name and sizes of one linear layer.
@@ -116,8 +113,6 @@ fn of_bert(shape: &BertShape) -> Sizes {
         head_norm: false,
         post_norm: false,
         untied: false,
-        dropout: shape.dropout,
-        attention_dropout: shape.attention_dropout,
     }
 }
 
@@ -149,8 +144,6 @@ fn of_modernbert(shape: &ModernBertShape) -> Sizes {
         head_norm: false,
         post_norm: false,
         untied: false,
-        dropout: 0.0,
-        attention_dropout: shape.attention_dropout,
     }
 }
 
@@ -185,8 +178,6 @@ fn of_decoder(shape: &DecoderShape) -> Sizes {
         head_norm: shape.head_norm,
         post_norm: shape.gemma,
         untied: !shape.tied,
-        dropout: 0.0,
-        attention_dropout: shape.attention_dropout,
     }
 }
 

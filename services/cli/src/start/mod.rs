@@ -102,17 +102,17 @@ impl StartCommand {
         }
         let server = if self.once { None } else { Some(self.serve(&steps, &config)?) };
         let learner = Learner { shop: self, steps: &steps, config: &config, is_serving: server.is_some() };
-        let json = match self.learn(&learner, &base) {
+        let (metrics, problem) = match self.learn(&learner, &base) {
             Err(error) if server.is_some() => {
                 say(&format!("\nLearning from the log stopped: {error:#}\nSearch goes on with what is served."));
-                json!({"problem": format!("{error:#}")})
+                (json!({}), Some(format!("{error:#}")))
             }
-            learned => learned?,
+            learned => (learned?, None),
         };
         say(&format!("\ndone after {} s; settings in {}", steps.elapsed().as_secs(), self.config_file().display()));
         print(
             globals,
-            &json!({"out": self.out, "served": self.served(), "metrics": json}),
+            &json!({"out": self.out, "served": self.served(), "metrics": metrics, "problem": problem}),
             &format!("served: {}", self.served().display()),
         )?;
         match server {

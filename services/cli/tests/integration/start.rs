@@ -151,7 +151,9 @@ fn two_files_become_a_measured_and_trained_model() {
     let best = best_stage(&printed).unwrap_or_else(|| panic!("training helps a model with random weights: {printed}"));
     running.wait_until_served(best);
     let json = running.stop();
-    assert!(json["metrics"]["r-grpo"]["ndcg@10"].as_f64().is_some(), "{json}");
+    assert!(json["metrics"]["r-grpo"]["ndcg@10"].as_f64().is_some() && json["problem"].is_null(), "{json}");
+    let is_bf16 = souk::config::ModelConfig::default().has_fast_bf16().unwrap();
+    assert_eq!(printed.contains(" --precision bf16 "), is_bf16, "{printed}");
     let shop = Path::new(&shop);
     let report = fs::read_to_string(shop.join("measured/report.html")).unwrap();
     assert!(
@@ -238,7 +240,7 @@ fn a_log_of_one_day_ends_no_service() {
     assert!(printed.contains("at least 3 are needed") && printed.contains("Search goes on"), "{printed}");
     // any model
     running.wait_until_served("");
-    let problem = running.stop()["metrics"]["problem"].as_str().unwrap().to_owned();
+    let problem = running.stop()["problem"].as_str().unwrap().to_owned();
     assert!(problem.contains("Derive judgements from the log"), "{problem}");
 }
 
