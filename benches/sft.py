@@ -63,8 +63,9 @@ def speed_of(arguments, work, batch, cached):
     steps = some_pairs(arguments.data, data, arguments.split, batch * steps) // batch
     print(f"{steps} steps of {batch} pairs, {arguments.threads} threads; {'with' if cached else 'without'} gradient caching")
     rates = {"sentence-transformers": [], "souk": [], DROPOUT: []}
-    memory, last = {}, None
+    memory, last, limits = {}, None, []
     for round_ in range(1, arguments.rounds + 1):
+        limits.append(best_products(arguments.threads))
         for name in rates:
             out = work / f"{name}-{round_}"
             peak = run(arguments, name, data, out, batch, cached)
@@ -90,21 +91,27 @@ def speed_of(arguments, work, batch, cached):
     for phase, seconds in phases.items():
         print(f"| {phase} | {seconds:.3f} | {100 * seconds / total:.1f} % |")
     tokens = statistics.median(line["tokens"] for line in last)
-    work_done(arguments, tokens, phases, KEPT_TOKENS if cached else tokens)
+    limits.append(best_products(arguments.threads))
+    work_done(arguments, tokens, phases, KEPT_TOKENS if cached else tokens, [max(kind) for kind in zip(*limits, strict=True)])
 
 
-def work_done(arguments, tokens, phases, kept):
-    """Share of the fastest product. Texts without a kept graph run forward twice; backward counts as two forwards."""
+def best_products(threads):
+    """GFLOP/s of torch's plain product and of oneDNN's packed one, at their best in a few seconds."""
     import torch
 
-    torch.set_num_threads(arguments.threads)
+    torch.set_num_threads(threads)
     a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
-    plain = 2 * 2048**3 / min(timed(lambda: a @ b) for _ in range(9)) / 1e9
+    plain = 2 * 2048**3 / min(timed(lambda: a @ b) for _ in range(20)) / 1e9
     x, w = torch.randn(2048, 384), torch.randn(1536, 384)
     packed = torch.ops.mkldnn._reorder_linear_weight(w, 2048)
     product = lambda: torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
     with torch.no_grad():
-        packed = 2 * 2048 * 384 * 1536 / min(timed(product) for _ in range(40)) / 1e9
+        return plain, 2 * 2048 * 384 * 1536 / min(timed(product) for _ in range(200)) / 1e9
+
+
+def work_done(arguments, tokens, phases, kept, limits):
+    """Share of the fastest product. Texts without a kept graph run forward twice; backward counts as two forwards."""
+    plain, packed = limits
     config = json.loads((Path(arguments.model) / "config.json").read_text())
     width, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
     once = 2 * layers * (4 * width * width + 2 * width * inner) * tokens

@@ -16,7 +16,7 @@ use souk_io::audit::AuditLog;
 use souk_io::beir::DataFolder;
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
-use souk_lexical::{FittedFusion, Fusion, Hybrid, Lexical, ModelFusion};
+use souk_lexical::{Fusion, Hybrid, Lexical, ModelFusion};
 use souk_nn::backbone::Precision;
 use souk_nn::encoder::{Encoder, Overrides, Placement};
 use souk_report::Reranking;
@@ -137,9 +137,8 @@ impl Config {
     ) -> Result<Arc<dyn RewardSource>> {
         let dir = &judge.path;
         let open = |overrides| Encoder::open(dir, self.judge_placement(judge)?, overrides);
-        let fitted = FittedFusion::load(dir)?.map(|fitted| fitted.fitted_on.model);
         let mut encoder = open(Overrides::default())?;
-        if fitted != Some(encoder.fingerprint()?) {
+        if grading.model != encoder.fingerprint()? {
             // `souk start` fits it with the settings of the shop
             encoder = open(self.encoder.clone())?;
         }
@@ -150,22 +149,26 @@ impl Config {
             );
             return Err(Error::config(dir.display(), problem));
         }
-        if fitted != Some(encoder.fingerprint()?) {
+        if grading.model != encoder.fingerprint()? {
             let problem = "became a judge with other weights or [encoder] settings: run `souk fit-fusion --as-judge` again, with this configuration";
             return Err(Error::config(dir.display(), problem));
         }
-        let scorer = self.hybrid_scorer(dir, encoder, self.open_lexical(data, item_text)?)?;
+        let fusion = ModelFusion::with_weights(grading.weights, dir)?;
+        let scorer = self.hybrid_scorer(dir, encoder, self.open_lexical(data, item_text)?, fusion)?;
         let name = dir.canonicalize().ok().and_then(|dir| Some(dir.file_name()?.to_string_lossy().into_owned()));
         Ok(Arc::new(HybridJudge::new(&name.unwrap_or_default(), scorer, grading)))
     }
 
-    /// Scores of hybrid search with the model in a folder, its fitted weights and its reranker.
-    pub fn hybrid_scorer(&self, dir: &Path, encoder: Encoder, lexical: Lexical) -> Result<HybridScorer> {
-        let fusion = ModelFusion::load(dir)?.ok_or_else(|| {
-            let problem = "has no fitted weights of hybrid search, which a judge needs: run `souk fit-fusion`";
-            Error::config(dir.display(), problem)
-        })?;
-        let reranker = match RerankFit::of_model(dir)? {
+    /// Scores of hybrid search with the model in a folder, these weights, and its reranker if search has these weights too.
+    pub fn hybrid_scorer(
+        &self,
+        dir: &Path,
+        encoder: Encoder,
+        lexical: Lexical,
+        fusion: ModelFusion,
+    ) -> Result<HybridScorer> {
+        let is_served = ModelFusion::load(dir)?.as_ref() == Some(&fusion);
+        let reranker = match RerankFit::of_model(dir)?.filter(|_| is_served) {
             Some(fit) => Some((self.open_pair_scorer(&dir.join(RERANKER), encoder.item_text())?, fit.weight)),
             None => None,
         };

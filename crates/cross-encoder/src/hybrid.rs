@@ -1,5 +1,5 @@
-//! Hybrid search as a judge: it sees words as well as meaning. The fused score of an item, by the weights that were fitted to a model
-//! (`fusion.json`) and by the model's reranker if it has one, becomes a verdict. `hybrid-judge.json` in the model's folder says how.
+//! Hybrid search as a judge: it sees words as well as meaning. The fused score of an item, by weights that were fitted to a model, and by
+//! the model's reranker if it was fitted to these weights, becomes a verdict. `hybrid-judge.json` in the model's folder says how.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,26 +17,28 @@ use souk_io::atomic_dir::write_json_atomic;
 use souk_io::cores::on_all_cores;
 use souk_io::domain::{Level, TextKind};
 use souk_io::error::{Error, Result};
-use souk_lexical::{Lexical, ModelFusion, Translations, UnindexedTexts};
+use souk_lexical::{FeatureWeights, Lexical, ModelFusion, Translations, UnindexedTexts};
 use souk_nn::encoder::{Encoder, Reader, Text, VectorCache};
 use souk_reward::{Question, RewardSource, Verdict};
 
 /// File in a model's folder.
 pub const HYBRID_JUDGE: &str = "hybrid-judge.json";
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 /// Texts of one forward pass.
 const CPU_BATCH: usize = 32;
 const GPU_BATCH: usize = 1024;
 /// Size of the cache of vectors.
 const MAX_BYTES: usize = 512 << 20;
 
-/// Content of `hybrid-judge.json`: what fused scores mean.
+/// Content of `hybrid-judge.json`: the weights of fused scores, and what the scores mean.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HybridGrading {
     format: u32,
     /// Fingerprint of the model.
-    model: String,
+    pub model: String,
+    /// As fitted, even where search uses the default ones.
+    pub weights: FeatureWeights,
     /// Judged pairs that it was calibrated on.
     pub pairs: usize,
     /// Probability that a Good pair has a higher score than another judged pair.
@@ -47,8 +49,8 @@ pub struct HybridGrading {
 }
 
 impl HybridGrading {
-    /// Calibrates the fused scores of judged pairs.
-    pub fn fit(model: String, pairs: &[(f32, Level)]) -> Self {
+    /// Calibrates the scores of judged pairs that `weights` gave.
+    pub fn fit(model: String, weights: FeatureWeights, pairs: &[(f32, Level)]) -> Self {
         let mut scores: Vec<f64> = pairs.iter().map(|(score, _)| f64::from(*score)).collect();
         scores.sort_by(f64::total_cmp);
         let quarter = |part: usize| scores.get(scores.len() * part / 4).copied().unwrap_or_default();
@@ -59,7 +61,7 @@ impl HybridGrading {
             pairs.iter().map(|(score, level)| (*level, f64::from(*score), grading.verdict(&[*score]).level)).collect();
         let Grading { cutpoints, temperature, thresholds, .. } = grading;
         let auc_good = Agreement::of(&graded).auc_good;
-        Self { format: FORMAT, model, pairs: pairs.len(), auc_good, cutpoints, temperature, thresholds }
+        Self { format: FORMAT, model, weights, pairs: pairs.len(), auc_good, cutpoints, temperature, thresholds }
     }
 
     /// None if the model in a folder is no judge.
@@ -69,11 +71,12 @@ impl HybridGrading {
             return Ok(None);
         }
         let text = fs::read(&path).map_err(Error::store(&path, "read it"))?;
-        let remedy = "is not written by `souk fit-fusion --as-judge`: run that again, or remove the file";
+        let remedy = "is not of this version of `souk fit-fusion --as-judge`: run that again, or remove the file";
         let grading: Self =
             serde_json::from_slice(&text).map_err(|e| Error::data(&path, None, remedy.to_owned()).because(e))?;
         let numbers = [grading.cutpoints, grading.thresholds].concat();
-        if grading.format != FORMAT || grading.temperature <= 0.0 || !numbers.iter().all(|number| number.is_finite()) {
+        let is_finite = numbers.iter().all(|number| number.is_finite()) && grading.weights.is_finite();
+        if grading.format != FORMAT || grading.temperature <= 0.0 || !is_finite {
             return Err(Error::data(&path, None, remedy.to_owned()));
         }
         Ok(Some(grading))
@@ -253,7 +256,7 @@ mod tests {
             .map(|at| (at as f32 * 0.1 - 50.0, [L1, L2, L3, L4][at / 100]))
             .chain([(-45.0, L2), (-20.0, L1)])
             .collect();
-        let fitted = HybridGrading::fit("abc".into(), &pairs);
+        let fitted = HybridGrading::fit("abc".into(), FeatureWeights::default(), &pairs);
         let grading = fitted.grading();
         let levels: Vec<Level> = [-48.0, -35.0, -25.0, -12.0].iter().map(|at| grading.verdict(&[*at]).level).collect();
         assert_eq!(levels, [L1, L2, L3, L4]);
@@ -266,7 +269,8 @@ mod tests {
     fn a_file_is_read_as_it_was_written_and_a_broken_one_is_an_error() {
         let home = tempfile::tempdir().unwrap();
         assert_eq!(HybridGrading::of_model(home.path()).unwrap(), None);
-        let fitted = HybridGrading::fit("abc".into(), &[(1.0, L1), (2.0, L4), (3.0, L3)]);
+        let weights = FeatureWeights { dense: 2.0, ..FeatureWeights::default() };
+        let fitted = HybridGrading::fit("abc".into(), weights, &[(1.0, L1), (2.0, L4), (3.0, L3)]);
         fitted.save(home.path()).unwrap();
         assert_eq!(HybridGrading::of_model(home.path()).unwrap(), Some(fitted.clone()));
         for broken in [HybridGrading { format: 9, ..fitted.clone() }, HybridGrading { temperature: 0.0, ..fitted }] {

@@ -44,8 +44,8 @@ use souk_io::error::{Error, Result};
 pub use features::{TermFeatures, TermMatcher};
 pub use fusion::{
     ChannelHit, FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, FusedHit, FusedPart, Fusion, Hybrid,
-    JudgedCandidates, ModelFusion, NUM_FEATURES, TRANSLATION, Weights, candidates, cross_validate, fit, fuse,
-    fusion_depth,
+    JudgedCandidates, ModelFusion, NUM_FEATURES, TRANSLATION, USUAL_WEIGHTS, UsualWeights, Weights, candidates,
+    cross_validate, fit, fuse, fusion_depth,
 };
 pub use language::Language;
 pub use translations::{QueryTranslations, TRANSLATIONS, TranslationPairs, Translations};

@@ -12,11 +12,16 @@ use souk_io::domain::{Level, normalized_query};
 use souk_io::error::Result;
 use souk_lexical::{
     FeatureWeights, FitQuality, JudgedCandidates, Lexical, ModelFusion, NUM_FEATURES, TRANSLATION, TranslationPairs,
-    Translations, candidates, cross_validate, fit, fusion_depth,
+    Translations, USUAL_WEIGHTS, UsualWeights, candidates, cross_validate, fit, fusion_depth,
 };
 
 /// Weights are not fitted to fewer queries.
-pub const MIN_QUERIES: usize = 50;
+pub const MIN_QUERIES: usize = 10;
+/// Nor is that of a reranker.
+const MIN_RERANKED: usize = 50;
+/// Two standard errors of the gain of translations, measured on one query. They gain in every shop that was tried, so few queries in which
+/// they lose say little.
+const TWO_ERRORS: f64 = 0.2;
 /// Parts of the queries with training pairs.
 const FOLDS: usize = 5;
 /// A judge is calibrated on no more pairs.
@@ -94,14 +99,15 @@ pub fn fit_fusion(
     }
     queries.iter_mut().flat_map(|query| &mut query.features).for_each(|features| features[TRANSLATION] = 0.0);
     let Some(without) = fit_weights(&queries) else { return Ok(Some(fitted)) };
-    let pays = fitted.quality.fitted > without.quality.fitted && fitted.fusion.weights.translation > 0.0;
+    let error = TWO_ERRORS / (fitted.queries as f64).sqrt();
+    let pays = fitted.quality.fitted > without.quality.fitted - error && fitted.fusion.weights.translation > 0.0;
     fitted.fusion.translations = translations.clone();
     fitted.without_translations = Some(without.quality.fitted);
     Ok(Some(if pays { fitted } else { without }))
 }
 
 fn fit_weights(queries: &[JudgedCandidates<NUM_FEATURES>]) -> Option<Fitted> {
-    let (weights, quality) = fit(queries).zip(cross_validate(queries))?;
+    let (weights, quality) = fit(queries, &USUAL_WEIGHTS).zip(cross_validate(queries, &USUAL_WEIGHTS))?;
     let fusion = ModelFusion { weights: FeatureWeights::from_array(weights), ..ModelFusion::default() };
     Some(Fitted { fusion, queries: queries.len(), quality, without_translations: None })
 }
@@ -160,10 +166,13 @@ pub fn fit_reranker(
         }
         progress(block.len() as u64);
     }
-    if queries.len() < MIN_QUERIES {
+    if queries.len() < MIN_RERANKED {
         return Ok(None);
     }
-    let Some(([fused, output], quality)) = fit(&queries).zip(cross_validate(&queries)) else { return Ok(None) };
+    let usual = UsualWeights::NONE;
+    let Some(([fused, output], quality)) = fit(&queries, &usual).zip(cross_validate(&queries, &usual)) else {
+        return Ok(None);
+    };
     let FitQuality { default: before, fitted } = quality;
     let quality = RerankQuality { fused: before, reranked: fitted };
     let pays = fitted > before && fused > 0.0 && output > 0.0;

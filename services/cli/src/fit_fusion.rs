@@ -37,19 +37,20 @@ const DEFAULT_DEPTH: usize = 50;
 /// `souk train` copies what is fitted to the models it trains.
 ///
 /// Translations say which words of items answer which words of queries: `duplex` answers `outlet`. They are learned from
-/// the training pairs of the data folder (train.pairs, train.split) and written to translations.tsv, if weights with them
-/// are better.
+/// the training pairs of the data folder (train.pairs, train.split) and written to translations.tsv, unless weights with
+/// them are worse.
 ///
 /// Prints nDCG@10 of the default and of fitted weights (by cross-validation). If fitted weights are not better, hybrid
-/// search uses the default ones.
+/// search uses the default ones. Ten judged queries are enough: the fewer there are, the nearer the fitted weights are to
+/// those that raters of other queries gave other models.
 ///
 /// With --reranker, a relevance model (`souk relevance train`) or a cross-encoder as the Hugging Face hub has them also
 /// reads the first hits of a search, and the weight of its output is fitted. If that brings something, it is copied to
 /// reranker/ in the model's folder, and `/search` reranks with it. A model that has a reranker keeps it; its weight is
 /// fitted again.
 ///
-/// With --as-judge, hybrid search also becomes a judge: its scores are calibrated to the levels of the judged pairs and the
-/// result is written to hybrid-judge.json. A model that is a judge is calibrated again. `[judge] type = "model"` with
+/// With --as-judge, hybrid search with fitted weights also becomes a judge: its scores are calibrated to the levels of the
+/// judged pairs and the result is written to hybrid-judge.json. A model that is a judge is calibrated again. `[judge] type = "model"` with
 /// this model as `path` then teaches another one.
 ///
 /// Fit to queries that the model was not trained on: another split, or the share train.held_out of the training split.
@@ -109,7 +110,10 @@ impl FitFusionCommand {
         let held_out = if self.split == config.train.split { config.train.held_out } else { 0.0 };
         let is_used = |query: &TaskQuery| held_out == 0.0 || query_place(&query.text) < held_out;
         let fit = JudgedShop { config: &config, dir: &dir, task: &task, lexical, translations, is_used: &is_used };
-        let FittedFiles { fusion, used, mut text } = self.fit_weights(&fit, &engine, (pairs.len(), problem))?;
+        let is_judge = dir.join(HYBRID_JUDGE).exists();
+        let FittedFiles { fusion, fitted, mut text } =
+            self.fit_weights(&fit, &engine, (pairs.len(), problem), self.as_judge || is_judge)?;
+        let used = fitted.clone().filter(|_| fusion.weights.is_some());
         let mut json = serde_json::to_value(&fusion)?;
         let own = Some(dir.join(RERANKER)).filter(|own| own.exists());
         let given = self.reranker.as_deref().map(hub::resolve).transpose()?;
@@ -118,50 +122,55 @@ impl FitFusionCommand {
             text += &describe_reranker(fitted.as_ref(), &dir.join(RERANKER));
             json["reranker"] = serde_json::to_value(&fitted)?;
         }
-        let is_judge = dir.join(HYBRID_JUDGE).exists();
-        if is_judge && fusion.weights.is_none() {
-            let file = dir.join(HYBRID_JUDGE);
-            std::fs::remove_file(&file).map_err(Error::store(&file, "remove it"))?;
-            text += "\nno judge any more: it needs fitted weights";
-        }
-        if self.as_judge && fusion.weights.is_none() {
-            let problem = "--as-judge: a judge needs fitted weights, and here they are no better than the default ones, or too few \
-                           queries are judged: judge more of them, or use another model";
-            return Err(Error::input(problem).into());
-        }
-        if fusion.weights.is_some() && (self.as_judge || is_judge) {
-            let grading = fit.calibrate(fusion.fitted_on.model)?;
-            text += &describe_judge(&grading, &dir.join(HYBRID_JUDGE));
-            json["judge"] = serde_json::to_value(&grading)?;
+        match fitted {
+            Some(fitted) if self.as_judge || is_judge => {
+                let grading = fit.calibrate(fusion.fitted_on.model, fitted)?;
+                text += &describe_judge(&grading, &dir.join(HYBRID_JUDGE));
+                json["judge"] = serde_json::to_value(&grading)?;
+            }
+            None if self.as_judge => {
+                let problem = format!("--as-judge: a judge needs {MIN_QUERIES} judged queries or more");
+                return Err(Error::input(problem).into());
+            }
+            None if is_judge => {
+                let file = dir.join(HYBRID_JUDGE);
+                std::fs::remove_file(&file).map_err(Error::store(&file, "remove it"))?;
+                text += "\nno judge any more: too few queries are judged";
+            }
+            _ => {}
         }
         print(globals, &json, &text)
     }
 
-    /// Fits the weights, with translations if they are better, and writes both beside the model. `pairs`: how many there are to learn
-    /// translations from, and why there are none.
+    /// Fits the weights, with translations unless they are worse, and writes both beside the model, if search or a judge uses them. `pairs`:
+    /// how many there are to learn translations from, and why there are none.
     fn fit_weights(
         &self,
         shop: &JudgedShop<'_>,
         engine: &Engine,
         pairs: (usize, Option<Error>),
+        for_judge: bool,
     ) -> anyhow::Result<FittedFiles> {
         let JudgedShop { config, dir, task, lexical, translations, is_used } = shop;
         let inputs = FusionInputs { dense: engine, lexical, translations };
         let progress = ProgressDisplay::start("queries", Some(task.queries.len() as u64));
         let fitted = fit_fusion(task, &inputs, is_used, |more| progress.add(more))?;
         progress.finish();
-        let is_better = |fitted: &&Fitted| fitted.quality.fitted > fitted.quality.default;
-        let used = fitted.as_ref().filter(is_better).map(|fitted| fitted.fusion.clone());
+        let is_better = |fitted: &Fitted| fitted.quality.fitted > fitted.quality.default;
+        let is_better = fitted.as_ref().is_some_and(is_better);
         let fitted_on = FittedOn {
             model: config.open_encoder()?.fingerprint()?,
             data: self.data.display().to_string(),
             split: self.split.clone(),
             queries: fitted.as_ref().map_or(0, |fitted| fitted.queries),
             quality: fitted.as_ref().map(|fitted| fitted.quality),
-            without_translations: fitted.and_then(|fitted| fitted.without_translations),
+            without_translations: fitted.as_ref().and_then(|fitted| fitted.without_translations),
         };
-        let kept = used.as_ref().map(|fusion| fusion.translations.clone()).unwrap_or_default();
-        let mut text = describe(&fitted_on, used.as_ref());
+        let fitted = fitted.map(|fitted| fitted.fusion);
+        let used = fitted.as_ref().filter(|_| is_better);
+        let kept = fitted.as_ref().filter(|_| is_better || for_judge);
+        let kept = kept.map(|fusion| fusion.translations.clone()).unwrap_or_default();
+        let mut text = describe(&fitted_on, used);
         text += &match pairs {
             (_, Some(error)) => format!("\ntranslations: not used: {error}"),
             (_, None) if kept.is_empty() => "\ntranslations: not used".into(),
@@ -172,17 +181,17 @@ impl FitFusionCommand {
             ),
         };
         text += &format!("\nwrote {}", dir.join(FUSION).display());
-        let fusion = FittedFusion::new(used.as_ref().map(|fusion| fusion.weights), fitted_on);
+        let fusion = FittedFusion::new(used.map(|fusion| fusion.weights), fitted_on);
         fusion.save(&kept, dir)?;
-        Ok(FittedFiles { fusion, used, text })
+        Ok(FittedFiles { fusion, fitted, text })
     }
 }
 
 /// Fitted weights as they were written.
 struct FittedFiles {
     fusion: FittedFusion,
-    /// None if the default weights are as good.
-    used: Option<ModelFusion>,
+    /// Even if search uses the default weights; none if too few queries are judged.
+    fitted: Option<ModelFusion>,
     /// Description for the terminal.
     text: String,
 }
@@ -224,14 +233,15 @@ impl JudgedShop<'_> {
         Ok(fit)
     }
 
-    /// Calibrates hybrid search as a judge. `model`: the model's fingerprint.
-    fn calibrate(self, model: String) -> anyhow::Result<HybridGrading> {
+    /// Calibrates hybrid search with these weights as a judge. `model`: the model's fingerprint.
+    fn calibrate(self, model: String, fusion: ModelFusion) -> anyhow::Result<HybridGrading> {
         let Self { config, dir, task, lexical, translations, is_used } = self;
-        let scorer = config.hybrid_scorer(dir, config.open_encoder()?, lexical)?;
+        let weights = fusion.weights;
+        let scorer = config.hybrid_scorer(dir, config.open_encoder()?, lexical, fusion)?;
         let progress = ProgressDisplay::start("queries judged", Some(task.queries.len() as u64));
         let pairs = judged_scores(task, (&scorer, &translations), is_used, |more| progress.add(more))?;
         progress.finish();
-        let grading = HybridGrading::fit(model, &pairs);
+        let grading = HybridGrading::fit(model, weights, &pairs);
         grading.save(dir)?;
         Ok(grading)
     }

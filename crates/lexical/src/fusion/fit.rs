@@ -2,16 +2,16 @@
 //! of their levels.
 //!
 //! ```text
-//! L(w) = −1/Q Σ_q Σ_i g_i/Σg · log softmax(w·x)_i + λ/2 Σ_f (w_f σ_f)²
+//! L(w) = −1/Q Σ_q Σ_i g_i/Σg · log softmax(w·x)_i + κ/2Q Σ_f (w_f σ_f − u_f)²
 //! ```
 //!
-//! `x`: features; `g`: gains; `σ_f`: the feature's deviation among the candidates of a query. The loss is convex; Newton's method finds
-//! its minimum in a few steps.
+//! `x`: features; `g`: gains; `σ_f`: the feature's deviation among the candidates of a query; `u_f`: its usual weight in such deviations,
+//! and `κ` how firmly it holds. The loss is convex; Newton's method finds its minimum in a few steps.
 
 use super::fitted::FitQuality;
 
-/// λ: keeps weights small if there are few queries.
-const RIDGE: f64 = 2e-3;
+/// A feature that varies less says nothing.
+const MIN_VARIANCE: f64 = 1e-6;
 const MAX_STEPS: usize = 50;
 const MAX_HALVINGS: i32 = 30;
 const TOLERANCE: f64 = 1e-10;
@@ -29,20 +29,34 @@ pub struct JudgedCandidates<const N: usize> {
     pub judged: Vec<f64>,
 }
 
+/// Weights that few queries leave nearly as they are.
+#[derive(Clone, Copy, Debug)]
+pub struct UsualWeights<const N: usize> {
+    /// In deviations of the features.
+    pub weights: [f64; N],
+    /// κ.
+    pub hold: f64,
+}
+
+impl<const N: usize> UsualWeights<N> {
+    /// Nothing is known.
+    pub const NONE: Self = Self { weights: [0.0; N], hold: 2.0 };
+}
+
 /// The weights with the lowest loss; none if no query has a candidate with a gain.
-pub fn fit<const N: usize>(queries: &[JudgedCandidates<N>]) -> Option<[f32; N]> {
+pub fn fit<const N: usize>(queries: &[JudgedCandidates<N>], usual: &UsualWeights<N>) -> Option<[f32; N]> {
     let queries: Vec<&JudgedCandidates<N>> = queries.iter().collect();
-    fit_among(&queries).map(|weights| weights.map(|weight| weight as f32))
+    fit_among(&queries, usual).map(|weights| weights.map(|weight| weight as f32))
 }
 
 /// Compares fitted weights with the given order; none if there is nothing to fit on.
-pub fn cross_validate<const N: usize>(queries: &[JudgedCandidates<N>]) -> Option<FitQuality> {
+pub fn cross_validate<const N: usize>(queries: &[JudgedCandidates<N>], usual: &UsualWeights<N>) -> Option<FitQuality> {
     let (mut default, mut fitted, mut num) = (0.0, 0.0, 0);
     for fold in 0..FOLDS {
         let is_out = |at: usize| at % FOLDS == fold;
         let others: Vec<&JudgedCandidates<N>> =
             queries.iter().enumerate().filter(|(at, _)| !is_out(*at)).map(|(_, query)| query).collect();
-        let weights = fit_among(&others)?;
+        let weights = fit_among(&others, usual)?;
         for (_, query) in queries.iter().enumerate().filter(|(at, _)| is_out(*at)) {
             let as_given: Vec<usize> = (0..query.gains.len()).collect();
             let mut by_weights = as_given.clone();
@@ -70,15 +84,15 @@ impl<const N: usize> JudgedCandidates<N> {
     }
 }
 
-fn fit_among<const N: usize>(queries: &[&JudgedCandidates<N>]) -> Option<[f64; N]> {
+fn fit_among<const N: usize>(queries: &[&JudgedCandidates<N>], usual: &UsualWeights<N>) -> Option<[f64; N]> {
     let queries: Vec<&JudgedCandidates<N>> =
         queries.iter().copied().filter(|query| query.gains.iter().sum::<f64>() > 0.0).collect();
     if queries.is_empty() {
         return None;
     }
-    let ridge = variances(&queries).map(|variance| RIDGE * variance.max(f64::from(f32::EPSILON)));
+    let hold = Hold::of(&queries, usual);
     let mut weights = [0.0; N];
-    let mut at = Loss::of(&queries, &weights, &ridge);
+    let mut at = Loss::of(&queries, &weights, &hold);
     for _ in 0..MAX_STEPS {
         let step = solve(at.curvature, at.slope);
         let decrease = dot(&step, &at.slope);
@@ -87,7 +101,7 @@ fn fit_among<const N: usize>(queries: &[&JudgedCandidates<N>]) -> Option<[f64; N
         }
         let halved = (0..MAX_HALVINGS).map(|halvings| 2.0_f64.powi(-halvings)).find_map(|share| {
             let moved: [f64; N] = std::array::from_fn(|f| weights[f] - share * step[f]);
-            let there = Loss::of(&queries, &moved, &ridge);
+            let there = Loss::of(&queries, &moved, &hold);
             (there.value < at.value).then_some((moved, there))
         });
         // no lower loss within rounding: the minimum
@@ -95,6 +109,24 @@ fn fit_among<const N: usize>(queries: &[&JudgedCandidates<N>]) -> Option<[f64; N
         (weights, at) = lower;
     }
     Some(weights)
+}
+
+/// The last term of the loss.
+struct Hold<const N: usize> {
+    strength: [f64; N],
+    weights: [f64; N],
+}
+
+impl<const N: usize> Hold<N> {
+    fn of(queries: &[&JudgedCandidates<N>], usual: &UsualWeights<N>) -> Self {
+        let variances = variances(queries);
+        let weight = |f: usize| if variances[f] < MIN_VARIANCE { 0.0 } else { usual.weights[f] / variances[f].sqrt() };
+        let per_query = usual.hold / queries.len() as f64;
+        Self {
+            strength: variances.map(|variance| per_query * variance.max(MIN_VARIANCE)),
+            weights: std::array::from_fn(weight),
+        }
+    }
 }
 
 /// Mean variance of each feature among the candidates of a query.
@@ -119,15 +151,16 @@ struct Loss<const N: usize> {
 }
 
 impl<const N: usize> Loss<N> {
-    fn of(queries: &[&JudgedCandidates<N>], weights: &[f64; N], ridge: &[f64; N]) -> Self {
+    fn of(queries: &[&JudgedCandidates<N>], weights: &[f64; N], hold: &Hold<N>) -> Self {
         let mut loss = Self { value: 0.0, slope: [0.0; N], curvature: [[0.0; N]; N] };
         for query in queries {
             loss.add(query, weights, 1.0 / queries.len() as f64);
         }
         for f in 0..N {
-            loss.value += ridge[f] * weights[f] * weights[f] / 2.0;
-            loss.slope[f] += ridge[f] * weights[f];
-            loss.curvature[f][f] += ridge[f];
+            let away = weights[f] - hold.weights[f];
+            loss.value += hold.strength[f] * away * away / 2.0;
+            loss.slope[f] += hold.strength[f] * away;
+            loss.curvature[f][f] += hold.strength[f];
         }
         loss
     }
@@ -186,6 +219,8 @@ mod tests {
     use super::super::fitted::{FeatureWeights, NUM_FEATURES};
     use super::*;
 
+    const NONE: UsualWeights<NUM_FEATURES> = UsualWeights::NONE;
+
     /// Queries whose gains follow known weights, with noise.
     fn queries(num: usize) -> Vec<JudgedCandidates<NUM_FEATURES>> {
         let mut random = SplitMix64::new(5);
@@ -204,16 +239,17 @@ mod tests {
     fn the_slope_is_zero_at_the_fitted_weights_and_equals_finite_differences() {
         let queries = queries(50);
         let all: Vec<&JudgedCandidates<NUM_FEATURES>> = queries.iter().collect();
-        let ridge = variances(&all).map(|variance| RIDGE * variance);
-        let fitted = fit_among(&all).unwrap();
-        assert!(Loss::of(&all, &fitted, &ridge).slope.iter().all(|slope| slope.abs() < 1e-6));
+        let usual = UsualWeights { weights: [0.3, 0.1, 0.0, 0.5, -0.4, 0.2], hold: 3.0 };
+        let hold = Hold::of(&all, &usual);
+        let fitted = fit_among(&all, &usual).unwrap();
+        assert!(Loss::of(&all, &fitted, &hold).slope.iter().all(|slope| slope.abs() < 1e-6));
         let at = [0.5, -0.2, 0.1, 1.0, -0.7, 0.3];
-        let Loss { slope, curvature, .. } = Loss::of(&all, &at, &ridge);
+        let Loss { slope, curvature, .. } = Loss::of(&all, &at, &hold);
         for f in 0..NUM_FEATURES {
             let moved = |by: f64| {
                 let mut weights = at;
                 weights[f] += by;
-                Loss::of(&all, &weights, &ridge)
+                Loss::of(&all, &weights, &hold)
             };
             let (up, down) = (moved(1e-5), moved(-1e-5));
             assert!(((up.value - down.value) / 2e-5 - slope[f]).abs() < 1e-7);
@@ -226,13 +262,37 @@ mod tests {
     #[test]
     fn known_weights_are_found_and_cross_validation_says_what_they_bring() {
         let queries = queries(400);
-        let weights = FeatureWeights::from_array(fit(&queries).unwrap());
+        let weights = FeatureWeights::from_array(fit(&queries, &NONE).unwrap());
         let share = |weight: f32| weight / weights.dense;
         assert!((share(weights.trigrams) - 0.5).abs() < 0.1, "{weights:?}");
         assert!((share(weights.missing_numbers) + 0.5).abs() < 0.1, "{weights:?}");
         assert!(share(weights.lexical).abs() < 0.1 && share(weights.overlap).abs() < 0.1, "{weights:?}");
-        let quality = cross_validate(&queries).unwrap();
+        let quality = cross_validate(&queries, &NONE).unwrap();
         assert!(quality.fitted > 0.9 && quality.default < 0.4, "{quality:?}");
+    }
+
+    #[test]
+    fn few_queries_keep_the_usual_weights_and_many_leave_them() {
+        let queries = queries(400);
+        let all: Vec<&JudgedCandidates<NUM_FEATURES>> = queries.iter().collect();
+        // wrong: the third feature says nothing, the first one most
+        let usual = UsualWeights { weights: [0.0, 0.0, 2.0, 0.0, 0.0, 0.0], hold: 3.0 };
+        let share = |num: usize| {
+            let weights = fit_among(&all[..num], &usual).unwrap();
+            weights[2] / weights[0]
+        };
+        let shares = [2, 20, 400].map(share);
+        assert!(shares[0] > 1.0 && shares[0] > 2.0 * shares[1] && shares[2] < 0.1, "{shares:?}");
+        // what all candidates share has no weight
+        let constant: Vec<_> = queries[..20]
+            .iter()
+            .cloned()
+            .map(|mut query| {
+                query.features.iter_mut().for_each(|features| features[2] = 7.0);
+                query
+            })
+            .collect();
+        assert!(fit(&constant, &usual).unwrap()[2].abs() < 1e-3);
     }
 
     #[test]
@@ -246,7 +306,7 @@ mod tests {
         assert!((query.ndcg(&[0, 1, 2]).unwrap() - (3.0 / 3.0_f64.log2() + 7.0 / 2.0) / ideal).abs() < 1e-12);
         let none = JudgedCandidates { gains: vec![0.0; 3], judged: vec![0.0; 3], ..query };
         assert_eq!(none.ndcg(&[0, 1, 2]), None);
-        assert_eq!((fit(std::slice::from_ref(&none)), fit::<NUM_FEATURES>(&[])), (None, None));
-        assert_eq!(cross_validate(&[none]), None);
+        assert_eq!((fit(std::slice::from_ref(&none), &NONE), fit(&[], &NONE)), (None, None));
+        assert_eq!(cross_validate(&[none], &NONE), None);
     }
 }

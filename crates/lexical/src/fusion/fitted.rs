@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::fit::UsualWeights;
 use crate::{TRANSLATIONS, TermFeatures, Translations};
 use souk_io::atomic_dir::write_json_atomic;
 use souk_io::error::{Error, Result};
@@ -19,6 +20,9 @@ const REMEDY: &str = "fit the weights again with `souk fit-fusion`, or remove th
 pub const NUM_FEATURES: usize = 6;
 /// Place of `translation` among them.
 pub const TRANSLATION: usize = 5;
+/// What the raters of a shop gave several models (docs/decisions/0040-few-judged-queries.md).
+pub const USUAL_WEIGHTS: UsualWeights<NUM_FEATURES> =
+    UsualWeights { weights: [0.2, 0.3, 0.1, 0.5, -0.3, 1.0], hold: 30.0 };
 
 /// Weight of each feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -82,16 +86,21 @@ pub struct FitQuality {
 impl ModelFusion {
     /// None if the model in a folder has no fitted weights.
     pub fn load(dir: &Path) -> Result<Option<Self>> {
-        let Some(weights) = FittedFusion::load(dir)?.and_then(|fitted| fitted.weights) else { return Ok(None) };
+        let weights = FittedFusion::load(dir)?.and_then(|fitted| fitted.weights);
+        weights.map(|weights| Self::with_weights(weights, dir)).transpose()
+    }
+
+    /// Weights, with the translations in a model's folder if one of them multiplies these.
+    pub fn with_weights(weights: FeatureWeights, dir: &Path) -> Result<Self> {
         if weights.translation == 0.0 {
-            return Ok(Some(Self { weights, translations: Translations::default() }));
+            return Ok(Self { weights, translations: Translations::default() });
         }
         let translations = Translations::load(dir)?;
         if translations.is_empty() {
             let problem = format!("has a weight for translations, and {TRANSLATIONS} beside it is missing or empty");
             return Err(Error::data(&dir.join(FUSION), None, format!("{problem}: {REMEDY}")));
         }
-        Ok(Some(Self { weights, translations }))
+        Ok(Self { weights, translations })
     }
 
     /// Copies what was fitted to the model in a folder, if anything was, into the folder of another.
@@ -120,6 +129,10 @@ impl FeatureWeights {
             ("missing_numbers", self.missing_numbers),
             ("translation", self.translation),
         ]
+    }
+
+    pub fn is_finite(&self) -> bool {
+        self.named().iter().all(|(_, weight)| weight.is_finite())
     }
 
     /// All weights, multiplied.
@@ -152,9 +165,7 @@ impl FittedFusion {
         let fitted: Self = serde_json::from_slice(&text).map_err(|e| {
             Error::data(&path, None, format!("is not written by `souk fit-fusion`: {REMEDY}")).because(e)
         })?;
-        if fitted.format != FORMAT
-            || fitted.weights.is_some_and(|weights| weights.named().iter().any(|(_, weight)| !weight.is_finite()))
-        {
+        if fitted.format != FORMAT || fitted.weights.is_some_and(|weights| !weights.is_finite()) {
             let problem = format!("has format {} or a weight that is no number: {REMEDY}", fitted.format);
             return Err(Error::data(&path, None, problem));
         }

@@ -11,7 +11,7 @@ use souk::backbone::Precision;
 use souk::beir::DataFolder;
 use souk::catalogue::Catalogue;
 use souk::config::{Config, StageSettings};
-use souk::cross_encoder::HYBRID_JUDGE;
+use souk::cross_encoder::{HYBRID_JUDGE, HybridGrading};
 use souk::dataset::Pairs;
 use souk::error::Error;
 use souk::lexical::{FittedFusion, Hybrid, ModelFusion};
@@ -155,12 +155,16 @@ impl Learner<'_> {
     fn make_judge(&self) -> anyhow::Result<bool> {
         let model = self.shop.untrained();
         self.fit_weights(UNTRAINED, &model)?;
-        if ModelFusion::load(&model)?.is_none() {
+        if FittedFusion::load(&model)?.is_none_or(|fitted| fitted.fitted_on.queries == 0) {
             return Ok(false);
         }
         let mut arguments = self.fit_fusion(&model)?;
         arguments.push("--as-judge".into());
         let done = model.join(HYBRID_JUDGE);
+        if HybridGrading::of_model(&model).is_err() {
+            // of an earlier version
+            fs::remove_file(&done).with_context(|| format!("cannot remove {}", done.display()))?;
+        }
         self.steps.run("Make hybrid search with the untrained model a judge", Some(&done), arguments)?;
         Ok(true)
     }
@@ -179,8 +183,7 @@ impl Learner<'_> {
         let is_own = |path: &Path| path.canonicalize().ok() == self.shop.untrained().canonicalize().ok();
         if judge.is_some_and(|judge| is_own(&judge.path)) && !self.make_judge()? {
             return Ok(Some(format!(
-                "hybrid search cannot judge, because too few queries are judged, or fitted weights are no better than \
-                 the default ones; an LLM can (see {})",
+                "hybrid search cannot judge, because too few queries are judged; an LLM can (see {})",
                 self.shop.config_file().display()
             )));
         }

@@ -240,14 +240,14 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
     let different: BTreeSet<&String> = scores.iter().collect();
     assert!(different.len() > 5, "an order of ties proves nothing: {scores:?}");
     // too few queries are left if only the held-out ones of the training split count
-    let held_out = ["train", "--set", "train.held_out=0.1"];
+    let held_out = ["train", "--set", "train.held_out=0.01"];
     let text = run_ok(&[&fit[..], &held_out].concat());
-    assert!(text.contains("50 or more queries"), "{text}");
+    assert!(text.contains("10 or more queries"), "{text}");
     assert!(json(&read(&model, "fusion.json"))["weights"].is_null());
     assert!(!Path::new(&model).join("translations.tsv").exists(), "translations without a weight");
     assert!(!Path::new(&model).join("hybrid-judge.json").exists(), "a judge of other weights");
     let judge = [&fit[..], &held_out, &["--as-judge"]].concat();
-    assert_fails(2, "--as-judge: a judge needs fitted weights", &judge);
+    assert_fails(2, "--as-judge: a judge needs 10 judged queries or more", &judge);
 }
 
 #[test]

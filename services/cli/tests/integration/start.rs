@@ -206,11 +206,15 @@ fn a_short_log_leaves_out_the_stages_that_it_is_too_short_for() {
     let home = tempfile::tempdir().unwrap();
     let [items, log, model] = files(home.path());
     let whole = fs::read_to_string(&log).unwrap();
-    // with 100 queries there are enough pairs for a batch, but weights are fitted to more judged queries
     let is_chosen = |line: &str| ["click", "add_to_cart", "purchase"].iter().any(|action| line.contains(action));
-    let unchosen: String = whole.split_inclusive('\n').filter(|line| !is_chosen(line)).collect();
+    let chosen_until = |end: usize| -> String {
+        let lines = whole.split_inclusive('\n').enumerate();
+        lines.filter(|(at, line)| *at < end || !is_chosen(line)).map(|(_, line)| line).collect()
+    };
     let both = &["supervised", "r-grpo"][..];
-    let logs = [(unchosen, both), (first_queries(&whole, 12), both), (first_queries(&whole, 100), &["r-grpo"])];
+    // without choices on the newest days there are pairs for training, but no judged queries that a judge could be fitted to
+    let early = chosen_until(whole.lines().count() * 2 / 5);
+    let logs = [(chosen_until(0), both), (first_queries(&whole, 12), both), (early, &["r-grpo"])];
     for (case, (text, left_out)) in logs.into_iter().enumerate() {
         let shop = home.path().join(format!("shop-{case}")).display().to_string();
         fs::write(&log, text).unwrap();
