@@ -8,7 +8,7 @@
 //! `x`: features; `g`: gains; `σ_f`: the feature's deviation among the candidates of a query; `u_f`: its usual weight in such deviations,
 //! and `κ` how firmly it holds. The loss is convex; Newton's method finds its minimum in a few steps.
 
-use super::fitted::FitQuality;
+use super::fitted::{FitQuality, NUM_FEATURES};
 
 /// A feature that varies less says nothing.
 const MIN_VARIANCE: f64 = 1e-6;
@@ -42,6 +42,10 @@ impl<const N: usize> UsualWeights<N> {
     /// Nothing is known.
     pub const NONE: Self = Self { weights: [0.0; N], hold: 2.0 };
 }
+
+/// Of hybrid search: what the raters of a shop gave several models (docs/decisions/0040-few-judged-queries.md).
+pub const USUAL_WEIGHTS: UsualWeights<NUM_FEATURES> =
+    UsualWeights { weights: [0.2, 0.3, 0.1, 0.5, -0.3, 1.0], hold: 30.0 };
 
 /// The weights with the lowest loss; none if no query has a candidate with a gain.
 pub fn fit<const N: usize>(queries: &[JudgedCandidates<N>], usual: &UsualWeights<N>) -> Option<[f32; N]> {
@@ -90,9 +94,9 @@ fn fit_among<const N: usize>(queries: &[&JudgedCandidates<N>], usual: &UsualWeig
     if queries.is_empty() {
         return None;
     }
-    let hold = Hold::of(&queries, usual);
+    let holds = holds(&queries, usual);
     let mut weights = [0.0; N];
-    let mut at = Loss::of(&queries, &weights, &hold);
+    let mut at = Loss::of(&queries, &weights, &holds);
     for _ in 0..MAX_STEPS {
         let step = solve(at.curvature, at.slope);
         let decrease = dot(&step, &at.slope);
@@ -101,7 +105,7 @@ fn fit_among<const N: usize>(queries: &[&JudgedCandidates<N>], usual: &UsualWeig
         }
         let halved = (0..MAX_HALVINGS).map(|halvings| 2.0_f64.powi(-halvings)).find_map(|share| {
             let moved: [f64; N] = std::array::from_fn(|f| weights[f] - share * step[f]);
-            let there = Loss::of(&queries, &moved, &hold);
+            let there = Loss::of(&queries, &moved, &holds);
             (there.value < at.value).then_some((moved, there))
         });
         // no lower loss within rounding: the minimum
@@ -111,22 +115,19 @@ fn fit_among<const N: usize>(queries: &[&JudgedCandidates<N>], usual: &UsualWeig
     Some(weights)
 }
 
-/// The last term of the loss.
-struct Hold<const N: usize> {
-    strength: [f64; N],
-    weights: [f64; N],
+/// A feature's part of the last term of the loss.
+struct Hold {
+    weight: f64,
+    strength: f64,
 }
 
-impl<const N: usize> Hold<N> {
-    fn of(queries: &[&JudgedCandidates<N>], usual: &UsualWeights<N>) -> Self {
-        let variances = variances(queries);
-        let weight = |f: usize| if variances[f] < MIN_VARIANCE { 0.0 } else { usual.weights[f] / variances[f].sqrt() };
-        let per_query = usual.hold / queries.len() as f64;
-        Self {
-            strength: variances.map(|variance| per_query * variance.max(MIN_VARIANCE)),
-            weights: std::array::from_fn(weight),
-        }
-    }
+fn holds<const N: usize>(queries: &[&JudgedCandidates<N>], usual: &UsualWeights<N>) -> [Hold; N] {
+    let variances = variances(queries);
+    let per_query = usual.hold / queries.len() as f64;
+    std::array::from_fn(|f| {
+        let weight = if variances[f] < MIN_VARIANCE { 0.0 } else { usual.weights[f] / variances[f].sqrt() };
+        Hold { weight, strength: per_query * variances[f].max(MIN_VARIANCE) }
+    })
 }
 
 /// Mean variance of each feature among the candidates of a query.
@@ -151,16 +152,16 @@ struct Loss<const N: usize> {
 }
 
 impl<const N: usize> Loss<N> {
-    fn of(queries: &[&JudgedCandidates<N>], weights: &[f64; N], hold: &Hold<N>) -> Self {
+    fn of(queries: &[&JudgedCandidates<N>], weights: &[f64; N], holds: &[Hold; N]) -> Self {
         let mut loss = Self { value: 0.0, slope: [0.0; N], curvature: [[0.0; N]; N] };
         for query in queries {
             loss.add(query, weights, 1.0 / queries.len() as f64);
         }
-        for f in 0..N {
-            let away = weights[f] - hold.weights[f];
-            loss.value += hold.strength[f] * away * away / 2.0;
-            loss.slope[f] += hold.strength[f] * away;
-            loss.curvature[f][f] += hold.strength[f];
+        for (f, Hold { weight, strength }) in holds.iter().enumerate() {
+            let away = weights[f] - weight;
+            loss.value += strength * away * away / 2.0;
+            loss.slope[f] += strength * away;
+            loss.curvature[f][f] += strength;
         }
         loss
     }
@@ -216,7 +217,7 @@ fn solve<const N: usize>(mut a: [[f64; N]; N], mut b: [f64; N]) -> [f64; N] {
 mod tests {
     use souk_io::splitmix::SplitMix64;
 
-    use super::super::fitted::{FeatureWeights, NUM_FEATURES};
+    use super::super::fitted::FeatureWeights;
     use super::*;
 
     const NONE: UsualWeights<NUM_FEATURES> = UsualWeights::NONE;
@@ -240,16 +241,16 @@ mod tests {
         let queries = queries(50);
         let all: Vec<&JudgedCandidates<NUM_FEATURES>> = queries.iter().collect();
         let usual = UsualWeights { weights: [0.3, 0.1, 0.0, 0.5, -0.4, 0.2], hold: 3.0 };
-        let hold = Hold::of(&all, &usual);
+        let holds = holds(&all, &usual);
         let fitted = fit_among(&all, &usual).unwrap();
-        assert!(Loss::of(&all, &fitted, &hold).slope.iter().all(|slope| slope.abs() < 1e-6));
+        assert!(Loss::of(&all, &fitted, &holds).slope.iter().all(|slope| slope.abs() < 1e-6));
         let at = [0.5, -0.2, 0.1, 1.0, -0.7, 0.3];
-        let Loss { slope, curvature, .. } = Loss::of(&all, &at, &hold);
+        let Loss { slope, curvature, .. } = Loss::of(&all, &at, &holds);
         for f in 0..NUM_FEATURES {
             let moved = |by: f64| {
                 let mut weights = at;
                 weights[f] += by;
-                Loss::of(&all, &weights, &hold)
+                Loss::of(&all, &weights, &holds)
             };
             let (up, down) = (moved(1e-5), moved(-1e-5));
             assert!(((up.value - down.value) / 2e-5 - slope[f]).abs() < 1e-7);

@@ -7,7 +7,6 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-use super::fit::UsualWeights;
 use crate::{TRANSLATIONS, TermFeatures, Translations};
 use souk_io::atomic_dir::write_json_atomic;
 use souk_io::error::{Error, Result};
@@ -20,9 +19,6 @@ const REMEDY: &str = "fit the weights again with `souk fit-fusion`, or remove th
 pub const NUM_FEATURES: usize = 6;
 /// Place of `translation` among them.
 pub const TRANSLATION: usize = 5;
-/// What the raters of a shop gave several models (docs/decisions/0040-few-judged-queries.md).
-pub const USUAL_WEIGHTS: UsualWeights<NUM_FEATURES> =
-    UsualWeights { weights: [0.2, 0.3, 0.1, 0.5, -0.3, 1.0], hold: 30.0 };
 
 /// Weight of each feature.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]

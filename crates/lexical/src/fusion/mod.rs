@@ -17,10 +17,8 @@ use std::iter;
 
 use crate::TermFeatures;
 
-pub use fit::{JudgedCandidates, UsualWeights, cross_validate, fit};
-pub use fitted::{
-    FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, ModelFusion, NUM_FEATURES, TRANSLATION, USUAL_WEIGHTS,
-};
+pub use fit::{JudgedCandidates, USUAL_WEIGHTS, UsualWeights, cross_validate, fit};
+pub use fitted::{FUSION, FeatureWeights, FitQuality, FittedFusion, FittedOn, ModelFusion, NUM_FEATURES, TRANSLATION};
 pub use weights::{Fusion, Hybrid, Weights};
 
 /// Hits per channel before fusion; ten or a hundred times as many when more are requested.
