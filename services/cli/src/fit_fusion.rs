@@ -50,8 +50,8 @@ const DEFAULT_DEPTH: usize = 50;
 /// fitted again.
 ///
 /// With --as-judge, hybrid search with fitted weights also becomes a judge: its scores are calibrated to the levels of the
-/// judged pairs and the result is written to hybrid-judge.json. A model that is a judge is calibrated again. `[judge] type = "model"` with
-/// this model as `path` then teaches another one.
+/// judged pairs and the result is written to hybrid-judge.json. A model that is a judge is calibrated again.
+/// `[judge] type = "model"` with this model as `path` then teaches another one.
 ///
 /// Fit to queries that the model was not trained on: another split, or the share train.held_out of the training split.
 ///
@@ -124,13 +124,9 @@ impl FitFusionCommand {
         }
         match fitted {
             Some(fitted) if self.as_judge || is_judge => {
-                let grading = fit.calibrate(fusion.fitted_on.model, fitted)?;
+                let grading = fit.calibrate(fusion.fitted_on.model.clone(), fitted)?;
                 text += &describe_judge(&grading, &dir.join(HYBRID_JUDGE));
                 json["judge"] = serde_json::to_value(&grading)?;
-            }
-            None if self.as_judge => {
-                let problem = format!("--as-judge: a judge needs {MIN_QUERIES} judged queries or more");
-                return Err(Error::input(problem).into());
             }
             None if is_judge => {
                 let file = dir.join(HYBRID_JUDGE);
@@ -138,6 +134,10 @@ impl FitFusionCommand {
                 text += "\nno judge any more: too few queries are judged";
             }
             _ => {}
+        }
+        if self.as_judge && fusion.fitted_on.queries == 0 {
+            let problem = format!("--as-judge: a judge needs {MIN_QUERIES} judged queries or more");
+            return Err(Error::input(problem).into());
         }
         print(globals, &json, &text)
     }

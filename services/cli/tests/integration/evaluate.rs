@@ -239,6 +239,14 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
         read(&by_judge, "run.trec").lines().take(10).map(|line| line.split(' ').nth(4).unwrap().into()).collect();
     let different: BTreeSet<&String> = scores.iter().collect();
     assert!(different.len() > 5, "an order of ties proves nothing: {scores:?}");
+    // a judge has weights of its own, for searches with the default ones
+    let judged = |name: &str| small.evaluated(name, &["--model", &model, "--reranker", &model, "--rerank", "10"]);
+    let before = hits(&judged("own-weights"));
+    let file = Path::new(&model).join("fusion.json");
+    let mut fitted = json(&read(&model, "fusion.json"));
+    fitted["weights"] = Value::Null;
+    fs::write(&file, fitted.to_string()).unwrap();
+    assert_eq!(hits(&judged("default-weights")), before);
     // too few queries are left if only the held-out ones of the training split count
     let held_out = ["train", "--set", "train.held_out=0.01"];
     let text = run_ok(&[&fit[..], &held_out].concat());
