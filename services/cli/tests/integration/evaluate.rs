@@ -183,6 +183,20 @@ fn the_catalogue_is_encoded_once_for_a_model_and_its_texts() {
     assert_fails(1, "is not one vector for each of 600 items: delete it", &[&evaluate[..], &arguments].concat());
 }
 
+/// A judge scores alike where search has the default weights. The model keeps these.
+fn assert_judge_has_own_weights(shop: &TestShop, model: &str) {
+    let judged = |name| shop.evaluated(name, &["--model", model, "--reranker", model, "--rerank", "10"]);
+    let scores = |run: &str| -> Vec<String> {
+        let columns = |line: &str| line.split(' ').take(5).collect::<Vec<_>>().join(" ");
+        read(run, "run.trec").lines().map(columns).collect()
+    };
+    let before = scores(&judged("own-weights"));
+    let mut fitted = json(&read(model, "fusion.json"));
+    fitted["weights"] = Value::Null;
+    fs::write(Path::new(model).join("fusion.json"), fitted.to_string()).expect("the model's folder can be written");
+    assert_eq!(scores(&judged("default-weights")), before);
+}
+
 #[test]
 fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
     // with fewer queries the default weights are as good
@@ -239,14 +253,7 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
         read(&by_judge, "run.trec").lines().take(10).map(|line| line.split(' ').nth(4).unwrap().into()).collect();
     let different: BTreeSet<&String> = scores.iter().collect();
     assert!(different.len() > 5, "an order of ties proves nothing: {scores:?}");
-    // a judge has weights of its own, for searches with the default ones
-    let judged = |name: &str| small.evaluated(name, &["--model", &model, "--reranker", &model, "--rerank", "10"]);
-    let before = hits(&judged("own-weights"));
-    let file = Path::new(&model).join("fusion.json");
-    let mut fitted = json(&read(&model, "fusion.json"));
-    fitted["weights"] = Value::Null;
-    fs::write(&file, fitted.to_string()).unwrap();
-    assert_eq!(hits(&judged("default-weights")), before);
+    assert_judge_has_own_weights(&small, &model);
     // too few queries are left if only the held-out ones of the training split count
     let held_out = ["train", "--set", "train.held_out=0.01"];
     let text = run_ok(&[&fit[..], &held_out].concat());
