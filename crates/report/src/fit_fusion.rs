@@ -38,6 +38,14 @@ pub struct Fitted {
     pub without_translations: Option<f64>,
 }
 
+impl Fitted {
+    /// Whether translations help, or cost less than so few queries can show. `without`: the same fit without them.
+    fn translations_pay(&self, without: &Self) -> bool {
+        let error = TWO_ERRORS / (self.queries as f64).sqrt();
+        self.fusion.weights.translation > 0.0 && self.quality.fitted > without.quality.fitted - error
+    }
+}
+
 /// Inputs of hybrid search.
 pub struct FusionInputs<'a> {
     /// Vectors of a model.
@@ -99,8 +107,7 @@ pub fn fit_fusion(
     }
     queries.iter_mut().flat_map(|query| &mut query.features).for_each(|features| features[TRANSLATION] = 0.0);
     let Some(without) = fit_weights(&queries) else { return Ok(Some(fitted)) };
-    let error = TWO_ERRORS / (fitted.queries as f64).sqrt();
-    let pays = fitted.quality.fitted > without.quality.fitted - error && fitted.fusion.weights.translation > 0.0;
+    let pays = fitted.translations_pay(&without);
     fitted.fusion.translations = translations.clone();
     fitted.without_translations = Some(without.quality.fitted);
     Ok(Some(if pays { fitted } else { without }))
@@ -257,6 +264,23 @@ mod tests {
         let useless = fitted(&pairs("sofa", "bench"));
         assert!(useless.fusion.translations.is_empty(), "they would need a negative weight");
         assert_eq!((useless.fusion.weights, useless.quality), (none.fusion.weights, none.quality));
+    }
+
+    #[test]
+    fn translations_go_if_they_cost_more_than_the_queries_can_err() {
+        let fitted = |queries, quality, translation| Fitted {
+            fusion: ModelFusion {
+                weights: FeatureWeights { translation, ..FeatureWeights::default() },
+                ..ModelFusion::default()
+            },
+            queries,
+            quality: FitQuality { default: 0.4, fitted: quality },
+            without_translations: None,
+        };
+        // a loss of three points: less than the error of 25 queries, more than that of 100
+        let pays = |queries, weight| fitted(queries, 0.40, weight).translations_pay(&fitted(queries, 0.43, 0.0));
+        assert_eq!([pays(25, 0.7), pays(25, -0.1), pays(100, 0.7)], [true, false, false]);
+        assert!(fitted(1000, 0.43, 0.7).translations_pay(&fitted(1000, 0.42, 0.0)));
     }
 
     #[test]

@@ -39,11 +39,11 @@ pub struct UsualWeights<const N: usize> {
 }
 
 impl<const N: usize> UsualWeights<N> {
-    /// Nothing is known.
-    pub const NONE: Self = Self { weights: [0.0; N], hold: 2.0 };
+    /// Nothing is known; the little hold keeps the minimum finite.
+    pub const NONE: Self = Self { weights: [0.0; N], hold: 0.1 };
 }
 
-/// Of hybrid search: what the raters of a shop gave several models (docs/decisions/0040-few-judged-queries.md).
+/// Usual weights of hybrid search, from what the raters of a shop gave several models (docs/decisions/0040-few-judged-queries.md).
 pub const USUAL_WEIGHTS: UsualWeights<NUM_FEATURES> =
     UsualWeights { weights: [0.2, 0.3, 0.1, 0.5, -0.3, 1.0], hold: 30.0 };
 

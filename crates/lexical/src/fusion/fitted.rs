@@ -93,8 +93,9 @@ impl ModelFusion {
         }
         let translations = Translations::load(dir)?;
         if translations.is_empty() {
-            let problem = format!("has a weight for translations, and {TRANSLATIONS} beside it is missing or empty");
-            return Err(Error::data(&dir.join(FUSION), None, format!("{problem}: {REMEDY}")));
+            let problem =
+                "is missing or empty, and a fitted weight needs it: fit the weights again with `souk fit-fusion`";
+            return Err(Error::data(&dir.join(TRANSLATIONS), None, problem));
         }
         Ok(Self { weights, translations })
     }
@@ -195,7 +196,7 @@ mod tests {
         let terms = TermFeatures { overlap: 1.0, trigrams: 0.5, missing_numbers: 2.0, translation: 8.0 };
         assert_eq!(weights.of_terms(&terms), 0.25 + 1.0 - 2.0 + 4.0);
         let error = ModelFusion::load(home.path()).unwrap_err().to_string();
-        assert!(error.contains("translations.tsv beside it is missing or empty: fit the weights again"), "{error}");
+        assert!(error.contains("translations.tsv") && error.contains("again with `souk fit-fusion`"), "{error}");
         fs::write(home.path().join(TRANSLATIONS), "query\titem\tprobability\nsofa\tcouch\t0.5\n").unwrap();
         let loaded = ModelFusion::load(home.path()).unwrap().unwrap();
         assert_eq!((loaded.weights, loaded.translations.len()), (weights, 1));

@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use souk::cross_encoder::HybridGrading;
 use souk_testing::http_client::ask;
 
 /// Longer than any step takes.
@@ -183,11 +184,12 @@ fn two_files_become_a_measured_and_trained_model() {
     fs::create_dir(&part).unwrap();
     fs::write(part.join("model.safetensors"), "half").unwrap();
     let judge = shop.join("models/untrained/hybrid-judge.json");
-    fs::remove_file(&judge).unwrap();
+    // of an earlier version
+    fs::write(&judge, "{\"format\":1}").unwrap();
     // the same folder, spelled in another way
     run_ok(&["start", "--out", &shop.join("../my shop").display().to_string(), "--once"]);
     assert_eq!(fs::read_to_string(&queries).unwrap(), now);
-    assert!(judge.exists() && !part.exists());
+    assert!(HybridGrading::of_model(judge.parent().unwrap()).unwrap().is_some() && !part.exists());
 }
 
 /// The searches of the first queries in a log, by the alphabet.
