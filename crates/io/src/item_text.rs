@@ -8,15 +8,18 @@ use std::str::FromStr;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::beir::DataFolder;
 use crate::domain::Item;
 use crate::error::Error;
 
-/// Words separated by white space, of letters and `{field}`s. A field is `title`, `text`, `_id` or any other key of an item. Lists
-/// and objects are shown as their values, separated by spaces. A word whose fields are all missing or empty is left out, with the
-/// letters in it: `by:{brand}`.
+/// Names of fields that an error lists.
+const MAX_NAMES: usize = 40;
+
+/// Words separated by white space, of letters and `{field}`s. A field is `title`, `text`, `_id` or any other key of an item; `a.b` is
+/// a field inside an object, as in filters. Lists and objects are shown as their values, separated by spaces. A word whose fields are
+/// all missing or empty is left out, with the letters in it: `by:{brand}`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(try_from = "String", into = "String")]
 pub struct ItemText {
@@ -70,18 +73,23 @@ impl ItemText {
         }
         for item in data.items()? {
             let (_, item) = item?;
-            missing.retain(|name| !item.fields.contains_key(*name));
+            missing.retain(|name| field(&item.fields, name).is_none());
             if missing.is_empty() {
                 return Ok(());
             }
-            known.extend(item.fields.keys().cloned());
+            item.fields.iter().for_each(|(name, value)| add_names(name, value, &mut known));
         }
-        let names = |names: Vec<&str>| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-        let (missing, known) =
-            (names(missing.into_iter().collect()), names(known.iter().map(String::as_str).collect()));
+        let quoted = |name: &str| format!("`{name}`");
+        let missing: Vec<String> = missing.into_iter().map(quoted).collect();
+        let mut shown: Vec<String> = known.iter().take(MAX_NAMES).map(|name| quoted(name)).collect();
+        if known.len() > MAX_NAMES {
+            shown.push(format!("{} more", known.len() - MAX_NAMES));
+        }
         let problem = format!(
-            "names {missing}, which no item of {} has: beside `title` and `text` there are {known}",
-            data.path().display()
+            "names {}, which no item of {} has: beside `title` and `text` there are {}",
+            missing.join(", "),
+            data.path().display(),
+            shown.join(", ")
         );
         Err(Error::config("encoder.item_text", problem))
     }
@@ -170,9 +178,26 @@ fn push_field(text: &mut String, item: &Item, name: &str) {
         "_id" => text.push_str(&item.id),
         name => {
             let mut values = Vec::new();
-            item.fields.get(name).into_iter().for_each(|value| add_values(value, &mut values));
+            field(&item.fields, name).into_iter().for_each(|value| add_values(value, &mut values));
             text.push_str(&values.join(" "));
         }
+    }
+}
+
+fn field<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+    fields.get(name).or_else(|| {
+        let (object, rest) = name.split_once('.')?;
+        field(fields.get(object)?.as_object()?, rest)
+    })
+}
+
+/// Adds the name of a field, and those of the fields inside it.
+fn add_names(name: &str, value: &Value, names: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            fields.iter().for_each(|(key, value)| add_names(&format!("{name}.{key}"), value, names))
+        }
+        _ => drop(names.insert(name.into())),
     }
 }
 
@@ -221,6 +246,7 @@ mod tests {
         let desk = json!({
             "_id": "7", "title": "Oak desk", "text": "", "brand": "Acme", "price": 99.5, "stock": 3, "sale": true, "empty": "",
             "null": null, "none": [], "colours": ["red", "", null, 2], "attributes": {"size": {"cm": 120}, "wood": "oak"},
+            "a.b": "dotted",
         });
         for (template, expected) in [
             ("{brand} {title}", "Acme Oak desk"),
@@ -228,6 +254,10 @@ mod tests {
             ("{title}  {text} {empty} {null} {none} {absent}\t{brand}", "Oak desk Acme"),
             ("{text} {title} {null}", "Oak desk"),
             ("{colours} {attributes}", "red 2 120 oak"),
+            (
+                "{attributes.wood} {title} {attributes.size.cm} {attributes.none} {title.wood} {a.b}",
+                "oak Oak desk 120 dotted",
+            ),
             ("{title}, by:{brand} from:{country} {empty}{brand}{null}!", "Oak desk, by:Acme Acme!"),
             ("{title} by {empty}", "Oak desk by"),
             ("{absent}", ""),
@@ -239,13 +269,14 @@ mod tests {
     #[test]
     fn a_field_that_no_item_has_is_named() {
         let home = tempfile::tempdir().unwrap();
-        let items = ["{\"_id\":\"1\",\"colour\":\"red\"}", "{\"_id\":\"2\",\"brand\":\"Acme\"}"];
+        let items = ["{\"_id\":\"1\",\"colour\":\"red\",\"size\":{\"cm\":7}}", "{\"_id\":\"2\",\"brand\":\"Acme\"}"];
         std::fs::write(home.path().join("corpus.jsonl"), items.join("\n")).unwrap();
         let data = DataFolder::open(home.path()).unwrap();
         let check = |template: &str| template.parse::<ItemText>().unwrap().check(&data);
-        check("{title} {brand} {colour} {_id}").unwrap();
-        let error = check("{title} {brnad} {colour} {size}").unwrap_err().to_string();
-        assert!(error.contains("`brnad`, `size`, which no item of") && error.contains("`brand`, `colour`"), "{error}");
+        check("{title} {brand} {colour} {size} {size.cm} {_id}").unwrap();
+        let error = check("{title} {brnad} {colour} {size.m}").unwrap_err().to_string();
+        assert!(error.contains("`brnad`, `size.m`, which no item of"), "{error}");
+        assert!(error.contains("`brand`, `colour`, `size.cm`"), "{error}");
     }
 
     #[test]

@@ -97,6 +97,7 @@ impl FitFusionCommand {
         let dir = config.model_dir()?;
         let reader = config.open_reader()?;
         let data = DataFolder::open(&self.data)?;
+        config.item_text().check(&data)?;
         let task = Task::load(&data, &self.split, reader.item_text())?;
         let (pairs, problem) = match translation_pairs(&config, &data, reader.item_text()) {
             Ok(pairs) => (pairs, None),

@@ -68,7 +68,11 @@ impl IndexCommand {
         let target = self.target(&config)?;
         let address = match (&self.catalogue.from, &self.catalogue.data) {
             (Some(from), _) => from.clone(),
-            (None, Some(data)) => DataFolder::open(data)?.corpus().display().to_string(),
+            (None, Some(data)) => {
+                let data = DataFolder::open(data)?;
+                config.item_text().check(&data)?;
+                data.corpus().display().to_string()
+            }
             (None, None) => anyhow::bail!("no catalogue: give --data DIR or --from ADDRESS"),
         };
         let files = ItemFiles::open(&address, self.columns.clone())?;

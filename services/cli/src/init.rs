@@ -31,6 +31,7 @@ impl InitCommand {
         let item_text = config.item_text();
         let scratch = config.scratch.ok_or_else(missing)?;
         let data = DataFolder::open(&self.data)?;
+        item_text.check(&data)?;
         let mut texts = Vec::new();
         for item in data.items()? {
             texts.push(item_text.render(&item?.1));

@@ -64,6 +64,7 @@ impl TrainRelevance {
     fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let config = globals.load(self.model.changes())?;
         let data = DataFolder::open(&self.data)?;
+        config.item_text().check(&data)?;
         let training = config.open_relevance_training(&data)?;
         print_pairs(training.pairs());
         let atomic_dir = AtomicDir::new(&self.out)?;

@@ -42,6 +42,7 @@ impl TrainCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let config = globals.load(self.model.changes())?;
         let data = DataFolder::open(&self.data)?;
+        config.item_text().check(&data)?;
         let collective = souk::collective::open(&config.collective)?;
         let is_first = collective.rank() == 0;
         let run = Run::open(config.open_stage(&data)?, &data, &self.out, self.resume, collective)?;

@@ -11,6 +11,7 @@ use souk::item_text::ItemText;
 use crate::stage::{assert_fails, losses, model, run_ok, shop, stage};
 
 const TEMPLATE: &str = "encoder.item_text={title} by:{brand}";
+const SCRATCH: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../configs/scratch-bert.toml");
 
 /// A shop whose items have brands.
 fn shop_of_brands(home: &Path) {
@@ -92,4 +93,24 @@ fn evaluation_reads_the_text_of_the_model_or_of_the_configuration() {
     let model = model().display().to_string();
     let dense = [plain, TEMPLATE].map(|set| hits(&["--model", &model], set));
     assert_ne!(dense[0], dense[1]);
+}
+
+#[test]
+fn a_misspelt_field_stops_every_command_that_reads_the_catalogue() {
+    let home = tempfile::tempdir().unwrap();
+    shop_of_brands(home.path());
+    let model = model().display().to_string();
+    for command in [
+        &["train", "--model", &model, "--data", "data", "--out", "new"][..],
+        &["relevance", "train", "--model", &model, "--data", "data", "--out", "new"],
+        &["evaluate", "--channel", "lexical", "--data", "data", "--split", "train", "--out", "new"],
+        &["fit-fusion", "--model", &model, "--data", "data", "--split", "train"],
+        &["index", "--model", &model, "--data", "data", "--out", "new"],
+        &["init", "--config", SCRATCH, "--data", "data", "--out", "new"],
+    ] {
+        let mut misspelt = souk(home.path(), command);
+        misspelt.args(["--set", "encoder.item_text={title} {brnad}"]);
+        assert_fails(&mut misspelt, 2, &["encoder.item_text", "`brnad`", "`brand`"]);
+        assert!(!home.path().join("new").exists(), "{command:?}");
+    }
 }
