@@ -13,9 +13,10 @@ use serde_json::{Map, Value};
 use crate::beir::DataFolder;
 use crate::domain::Item;
 use crate::error::Error;
+use crate::suggestion::did_you_mean;
 
 /// Names of fields that an error lists.
-const MAX_NAMES: usize = 40;
+const MAX_NAMES: usize = 20;
 
 /// Words separated by white space, of letters and `{field}`s. A field is `title`, `text`, `_id` or any other key of an item; `a.b` is
 /// a field inside an object, as in filters. Lists and objects are shown as their values, separated by spaces. A word whose fields are
@@ -79,15 +80,15 @@ impl ItemText {
             }
             item.fields.iter().for_each(|(name, value)| add_names(name, value, &mut known));
         }
-        let quoted = |name: &str| format!("`{name}`");
-        let missing: Vec<String> = missing.into_iter().map(quoted).collect();
-        let mut shown: Vec<String> = known.iter().take(MAX_NAMES).map(|name| quoted(name)).collect();
+        let names = || known.iter().map(String::as_str);
+        let wrong = |name: &str| format!("`{name}`{}", did_you_mean(name, names()));
+        let mut shown: Vec<String> = names().take(MAX_NAMES).map(|name| format!("`{name}`")).collect();
         if known.len() > MAX_NAMES {
             shown.push(format!("{} more", known.len() - MAX_NAMES));
         }
         let problem = format!(
-            "names {}, which no item of {} has: beside `title` and `text` there are {}",
-            missing.join(", "),
+            "names {}, which no item of {} has; beside `title` and `text` there are {}",
+            missing.into_iter().map(wrong).collect::<Vec<_>>().join(", "),
             data.path().display(),
             shown.join(", ")
         );
@@ -275,8 +276,8 @@ mod tests {
         let check = |template: &str| template.parse::<ItemText>().unwrap().check(&data);
         check("{title} {brand} {colour} {size} {size.cm} {_id}").unwrap();
         let error = check("{title} {brnad} {colour} {size.m}").unwrap_err().to_string();
-        assert!(error.contains("`brnad`, `size.m`, which no item of"), "{error}");
-        assert!(error.contains("`brand`, `colour`, `size.cm`"), "{error}");
+        let named = "`brnad` (did you mean `brand`?), `size.m` (did you mean `size.cm`?), which no item of";
+        assert!(error.contains(named) && error.contains("`brand`, `colour`, `size.cm`"), "{error}");
     }
 
     #[test]

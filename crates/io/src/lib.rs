@@ -23,6 +23,7 @@ pub mod objects;
 pub mod qrels;
 pub mod shuffle;
 pub mod splitmix;
+pub mod suggestion;
 pub mod telemetry;
 pub mod time;
 pub mod tls;

@@ -14,13 +14,12 @@ use super::import_writer::ImportWriter;
 use super::lines::{Line, Lines, MAX_BYTES};
 use super::rejection::{Rejection, RowLocation, TOO_LONG};
 use souk_io::error::{Error, Result};
+use souk_io::suggestion::did_you_mean;
 
 /// Upper bound of lines in a row; a quote that spans more is unclosed.
 const MAX_LINES: usize = 1000;
 /// Buffer capacity that the parser keeps after a long row.
 const BUFFER_BYTES: usize = 1 << 16;
-/// Upper bound of column names searched for a similar one.
-const MAX_SIMILAR: usize = 1000;
 /// Delimiters that are detected.
 pub const SEPARATORS: [u8; 4] = [b',', b'\t', b';', b'|'];
 
@@ -142,8 +141,7 @@ impl Table {
     pub fn needed_column(&self, name: &str) -> Result<usize> {
         self.column(name).ok_or_else(|| {
             let found = list_names(self.names.iter().map(String::as_str));
-            let similar =
-                most_similar(name, &self.names).map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
+            let similar = did_you_mean(name, self.names.iter().map(String::as_str));
             Error::data(self.file(), Some(1), format!("has no column `{name}`{similar}; its columns are: {found}"))
         })
     }
@@ -417,23 +415,4 @@ fn most_frequent_separator(line: &[u8]) -> u8 {
     };
     // ties: the first in the list
     SEPARATORS.into_iter().rev().max_by_key(count).unwrap_or(b',')
-}
-
-/// Name with the smallest edit distance to `wanted`, if that is less than half its length.
-fn most_similar<'a>(wanted: &str, names: &'a [String]) -> Option<&'a str> {
-    let distance = |name: &str| {
-        let name: Vec<char> = name.to_lowercase().chars().take(64).collect();
-        let mut row: Vec<usize> = (0..=name.len()).collect();
-        for (i, letter) in wanted.chars().enumerate() {
-            let mut corner = std::mem::replace(&mut row[0], i + 1);
-            for (j, other) in name.iter().enumerate() {
-                let changed = corner + usize::from(letter != *other);
-                corner = row[j + 1];
-                row[j + 1] = changed.min(corner + 1).min(row[j] + 1);
-            }
-        }
-        row[name.len()]
-    };
-    let nearest = names.iter().take(MAX_SIMILAR).min_by_key(|name| distance(name))?;
-    (2 * distance(nearest) < wanted.chars().count()).then_some(nearest)
 }

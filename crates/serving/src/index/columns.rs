@@ -10,11 +10,14 @@ use serde::Serialize;
 use super::filter::{Condition, FieldValue, Filter, for_each_value};
 use souk_io::domain::Item;
 use souk_io::error::Error;
+use souk_io::suggestion::did_you_mean;
 
 /// Maximum bytes of a filterable value; longer texts are stored with the item only.
 pub(super) const MAX_VALUE_BYTES: usize = 256;
 /// Number of most frequent values reported for a field.
 const NUM_TOP_VALUES: usize = 20;
+/// Number of fields that an error names.
+const NUM_NAMED_FIELDS: usize = 20;
 const CACHE_SIZE: usize = 32;
 /// Longest `in` list that is cached; longer lists rarely repeat and take memory.
 const MAX_CACHED_LIST: usize = 100;
@@ -134,8 +137,12 @@ impl Columns {
 
     /// Error for a field that no item has; without it, a typo would look like an empty result.
     pub fn unknown_field(&self, field: &str) -> Error {
-        let known: Vec<&str> = self.fields.keys().map(String::as_str).take(NUM_TOP_VALUES).collect();
-        Error::input(format!("no item has a field `{field}` to filter by; fields: {}", known.join(", ")))
+        let similar = did_you_mean(field, self.fields.keys().map(String::as_str));
+        let mut known: Vec<&str> = self.fields.keys().map(String::as_str).take(NUM_NAMED_FIELDS).collect();
+        if known.len() < self.fields.len() {
+            known.push("... (`GET /fields` lists all)");
+        }
+        Error::input(format!("no item has a field `{field}` to filter by{similar}; fields: {}", known.join(", ")))
     }
 }
 
@@ -292,6 +299,10 @@ mod tests {
         assert_eq!(names, ["odd", "price", "tags"]);
         assert_eq!((fields[1].min, fields[1].max, fields[1].num_items), (Some(0.0), Some(6.0), 181));
         assert_eq!(fields[0].values[0], ValueCount { value: "true".into(), count: 91 });
-        assert!(columns.unknown_field("colour").to_string().contains("odd, price, tags"));
+        let problem = columns.unknown_field("prise").to_string();
+        assert!(
+            problem.contains("`prise` to filter by (did you mean `price`?); fields: odd, price, tags"),
+            "{problem}"
+        );
     }
 }

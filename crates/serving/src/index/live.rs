@@ -221,8 +221,8 @@ impl Live {
     /// Reads a page of items; marks count the snapshot's items, then the delta's slots.
     fn read_page(&self, after: Option<&str>, limit: usize) -> Result<Page> {
         let state = self.state();
-        let unknown_field = |e| Error::input("invalid page mark: pass the mark of the previous page").because(e);
-        let mut at = after.map_or(Ok(0), |mark| mark.parse::<usize>().map_err(unknown_field))?;
+        let invalid_mark = |e| Error::input("invalid page mark: pass the mark of the previous page").because(e);
+        let mut at = after.map_or(Ok(0), |mark| mark.parse::<usize>().map_err(invalid_mark))?;
         let end = self.snapshot.num_items() + state.delta.num_slots();
         let mut items = Vec::new();
         while items.len() < limit && at < end {
