@@ -1,11 +1,15 @@
 //! Suggests a name in the place of a misspelt one.
 
-/// Upper bound of the names that are compared.
+/// Upper bounds of the names that are compared, and of their letters.
 const MAX_NAMES: usize = 10_000;
 const MAX_CHARS: usize = 64;
 
 /// ` (did you mean …?)` with the name that is nearest to `wanted` by edit distance, if that is less than half its length; else empty.
 pub fn did_you_mean<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> String {
+    // a request can name a field of any length
+    if wanted.chars().nth(MAX_CHARS).is_some() {
+        return String::new();
+    }
     let near = names.take(MAX_NAMES).map(|name| (distance(wanted, name), name)).min_by_key(|(distance, _)| *distance);
     match near {
         Some((distance, name)) if 2 * distance < wanted.chars().count() => format!(" (did you mean `{name}`?)"),
@@ -44,6 +48,9 @@ mod tests {
             assert_eq!(did_you_mean(wanted, names.into_iter()), expected, "{wanted}");
         }
         assert_eq!(did_you_mean("brand", std::iter::empty()), "");
+        let long = "b".repeat(MAX_CHARS);
+        assert!(did_you_mean(&long, [long.as_str()].into_iter()).contains(&long));
+        assert_eq!(did_you_mean(&format!("{long}b"), [long.as_str()].into_iter()), "");
     }
 
     #[test]
