@@ -81,7 +81,7 @@ impl ItemText {
             item.fields.iter().for_each(|(name, value)| add_names(name, value, &mut known));
         }
         let names = || known.iter().map(String::as_str);
-        let wrong = |name: &str| format!("`{name}`{}", did_you_mean(name, names()));
+        let wrong = |name: &str| format!("`{name}`{}", did_you_mean(name, names().chain(["title", "text"])));
         let mut shown: Vec<String> = names().take(MAX_NAMES).map(|name| format!("`{name}`")).collect();
         if known.len() > MAX_NAMES {
             shown.push(format!("{} more", known.len() - MAX_NAMES));
@@ -275,8 +275,8 @@ mod tests {
         let data = DataFolder::open(home.path()).unwrap();
         let check = |template: &str| template.parse::<ItemText>().unwrap().check(&data);
         check("{title} {brand} {colour} {size} {size.cm} {_id}").unwrap();
-        let error = check("{title} {brnad} {colour} {size.m}").unwrap_err().to_string();
-        let named = "`brnad` (did you mean `brand`?), `size.m` (did you mean `size.cm`?), which no item of";
+        let error = check("{titel} {brnad} {colour} {size.m}").unwrap_err().to_string();
+        let named = "`brnad` (did you mean `brand`?), `size.m` (did you mean `size.cm`?), `titel` (did you mean `title`?), which";
         assert!(error.contains(named) && error.contains("`brand`, `colour`, `size.cm`"), "{error}");
     }
 
