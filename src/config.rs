@@ -268,6 +268,13 @@ impl Config {
         self.encoder.item_text.clone().unwrap_or_default()
     }
 
+    /// Opens a data folder. Fails if its items lack a field that `encoder.item_text` names: it would be left out in silence.
+    pub fn open_data(&self, dir: &Path) -> Result<DataFolder> {
+        let data = DataFolder::open(dir)?;
+        self.item_text().check(&data)?;
+        Ok(data)
+    }
+
     /// Opens the model's tokenizer alone.
     pub fn open_reader(&self) -> Result<Reader> {
         Reader::open(&self.model_dir()?, &self.encoder, &self.model.ignore_fields)

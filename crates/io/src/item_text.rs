@@ -13,10 +13,7 @@ use serde_json::{Map, Value};
 use crate::beir::DataFolder;
 use crate::domain::Item;
 use crate::error::Error;
-use crate::suggestion::did_you_mean;
-
-/// Names of fields that an error lists.
-const MAX_NAMES: usize = 20;
+use crate::names::{NameList, did_you_mean};
 
 /// Words separated by white space, of letters and `{field}`s. A field is `title`, `text`, `_id` or any other key of an item; `a.b` is
 /// a field inside an object, as in filters. Lists and objects are shown as their values, separated by spaces. A word whose fields are
@@ -62,7 +59,7 @@ impl ItemText {
         text
     }
 
-    /// Fails if no item of the catalogue has a named field. Reads items until each field was found.
+    /// Fails if no item of the catalogue has a named field, unless it has no item at all. Reads items until each field was found.
     pub fn check(&self, data: &DataFolder) -> Result<(), Error> {
         let named = self.words.iter().flatten().filter_map(|part| match part {
             Part::Field(name) if !["title", "text", "_id"].contains(&name.as_str()) => Some(name.as_str()),
@@ -72,25 +69,27 @@ impl ItemText {
         if missing.is_empty() {
             return Ok(());
         }
+        let mut is_empty = true;
         for item in data.items()? {
             let (_, item) = item?;
+            is_empty = false;
             missing.retain(|name| field(&item.fields, name).is_none());
             if missing.is_empty() {
                 return Ok(());
             }
             item.fields.iter().for_each(|(name, value)| add_names(name, value, &mut known));
         }
-        let names = || known.iter().map(String::as_str);
-        let wrong = |name: &str| format!("`{name}`{}", did_you_mean(name, names().chain(["title", "text"])));
-        let mut shown: Vec<String> = names().take(MAX_NAMES).map(|name| format!("`{name}`")).collect();
-        if known.len() > MAX_NAMES {
-            shown.push(format!("{} more", known.len() - MAX_NAMES));
+        if is_empty {
+            return Ok(());
         }
+        known.extend(["title", "text"].map(String::from));
+        let names = || known.iter().map(String::as_str);
+        let wrong = |name: &str| format!("`{name}`{}", did_you_mean(name, names()));
         let problem = format!(
-            "names {}, which no item of {} has; beside `title` and `text` there are {}",
+            "names {}, which no item of {} has; fields: {}",
             missing.into_iter().map(wrong).collect::<Vec<_>>().join(", "),
             data.path().display(),
-            shown.join(", ")
+            NameList::of(names()).text
         );
         Err(Error::config("encoder.item_text", problem))
     }
@@ -194,11 +193,9 @@ fn field<'a>(fields: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
 
 /// Adds the name of a field, and those of the fields inside it.
 fn add_names(name: &str, value: &Value, names: &mut BTreeSet<String>) {
-    match value {
-        Value::Object(fields) => {
-            fields.iter().for_each(|(key, value)| add_names(&format!("{name}.{key}"), value, names))
-        }
-        _ => drop(names.insert(name.into())),
+    names.insert(name.into());
+    if let Value::Object(fields) = value {
+        fields.iter().for_each(|(key, value)| add_names(&format!("{name}.{key}"), value, names));
     }
 }
 
@@ -275,9 +272,16 @@ mod tests {
         let data = DataFolder::open(home.path()).unwrap();
         let check = |template: &str| template.parse::<ItemText>().unwrap().check(&data);
         check("{title} {brand} {colour} {size} {size.cm} {_id}").unwrap();
-        let error = check("{titel} {brnad} {colour} {size.m}").unwrap_err().to_string();
+        let problem = |template: &str| check(template).unwrap_err().to_string();
+        let error = problem("{titel} {brnad} {colour} {size.m}");
         let named = "`brnad` (did you mean `brand`?), `size.m` (did you mean `size.cm`?), `titel` (did you mean `title`?), which";
-        assert!(error.contains(named) && error.contains("`brand`, `colour`, `size.cm`"), "{error}");
+        assert!(
+            error.contains(named) && error.contains("fields: brand, colour, size, size.cm, text, title"),
+            "{error}"
+        );
+        assert!(problem("{title} {siz}").contains("`siz` (did you mean `size`?)"));
+        std::fs::write(home.path().join("corpus.jsonl"), "").unwrap();
+        check("{title} {brnad}").unwrap();
     }
 
     #[test]

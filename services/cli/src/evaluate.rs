@@ -132,8 +132,7 @@ impl EvaluateCommand {
             );
         }
         let config = globals.load(self.model.changes())?;
-        let folder = DataFolder::open(&self.data)?;
-        config.item_text().check(&folder)?;
+        let folder = config.open_data(&self.data)?;
         let item_text = self.item_text(&config)?;
         let task = Task::load(&folder, &self.split, &item_text)?;
         let judge = self.judge(&config, &folder, &item_text)?;

@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use souk::backbone::hub;
-use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::cross_encoder::{
     HYBRID_JUDGE, HybridGrading, MAX_RERANKED, RERANKER, RerankFit, RerankQuality, disable_reranker,
@@ -96,8 +95,7 @@ impl FitFusionCommand {
         }
         let dir = config.model_dir()?;
         let reader = config.open_reader()?;
-        let data = DataFolder::open(&self.data)?;
-        config.item_text().check(&data)?;
+        let data = config.open_data(&self.data)?;
         let task = Task::load(&data, &self.split, reader.item_text())?;
         let (pairs, problem) = match translation_pairs(&config, &data, reader.item_text()) {
             Ok(pairs) => (pairs, None),

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::Args;
-use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::import::{Column, ItemFiles};
 use souk::indexing::{IndexJob, IndexProgress, IndexTarget, Throughput};
@@ -68,11 +67,7 @@ impl IndexCommand {
         let target = self.target(&config)?;
         let address = match (&self.catalogue.from, &self.catalogue.data) {
             (Some(from), _) => from.clone(),
-            (None, Some(data)) => {
-                let data = DataFolder::open(data)?;
-                config.item_text().check(&data)?;
-                data.corpus().display().to_string()
-            }
+            (None, Some(data)) => config.open_data(data)?.corpus().display().to_string(),
             (None, None) => anyhow::bail!("no catalogue: give --data DIR or --from ADDRESS"),
         };
         let files = ItemFiles::open(&address, self.columns.clone())?;

@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use souk::beir::DataFolder;
 use souk::error::Error;
 
 use crate::GlobalArgs;
@@ -29,9 +28,8 @@ impl InitCommand {
         let missing =
             || Error::config("[scratch]", "is missing: give --config FILE, such as configs/scratch-bert.toml");
         let item_text = config.item_text();
-        let scratch = config.scratch.ok_or_else(missing)?;
-        let data = DataFolder::open(&self.data)?;
-        item_text.check(&data)?;
+        let scratch = config.scratch.as_ref().ok_or_else(missing)?;
+        let data = config.open_data(&self.data)?;
         let mut texts = Vec::new();
         for item in data.items()? {
             texts.push(item_text.render(&item?.1));

@@ -4,7 +4,6 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::plan::{Device, Host, Job, Plan, TextLengths, sample};
 
@@ -99,7 +98,7 @@ impl PlanCommand {
             return TextLengths::new(vec![self.query_tokens], vec![self.item_tokens], 1.0, self.pairs);
         };
         let negatives = config.objective.needs().global_negatives;
-        sample(&DataFolder::open(data)?, &config.open_reader()?, &config.train, negatives)
+        sample(&config.open_data(data)?, &config.open_reader()?, &config.train, negatives)
     }
 }
 

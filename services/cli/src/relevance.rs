@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use clap::{Args, Subcommand};
 use souk::atomic_dir::AtomicDir;
-use souk::beir::DataFolder;
 use souk::config::Change;
 use souk::cross_encoder::{GradedPairs, JudgeReport, TrainProgress};
 use souk::error::Error;
@@ -63,8 +62,7 @@ struct TrainRelevance {
 impl TrainRelevance {
     fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let config = globals.load(self.model.changes())?;
-        let data = DataFolder::open(&self.data)?;
-        config.item_text().check(&data)?;
+        let data = config.open_data(&self.data)?;
         let training = config.open_relevance_training(&data)?;
         print_pairs(training.pairs());
         let atomic_dir = AtomicDir::new(&self.out)?;

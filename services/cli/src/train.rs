@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use souk::beir::DataFolder;
 use souk::dataset::Pairs;
 use souk::train::{Evaluation, Progress, Run, StepReport};
 
@@ -41,8 +40,7 @@ pub struct TrainCommand {
 impl TrainCommand {
     pub fn run(&self, globals: &GlobalArgs) -> anyhow::Result<()> {
         let config = globals.load(self.model.changes())?;
-        let data = DataFolder::open(&self.data)?;
-        config.item_text().check(&data)?;
+        let data = config.open_data(&self.data)?;
         let collective = souk::collective::open(&config.collective)?;
         let is_first = collective.rank() == 0;
         let run = Run::open(config.open_stage(&data)?, &data, &self.out, self.resume, collective)?;

@@ -85,7 +85,7 @@ fn check(config: &Config) -> Result<DataFolder> {
     check_stages(config)?;
     config.log.check()?;
     let missing = || Error::config("trainer.data", "is not set: give --data DIR");
-    let data = DataFolder::open(settings.data.as_deref().ok_or_else(missing)?)?;
+    let data = config.open_data(settings.data.as_deref().ok_or_else(missing)?)?;
     for split in &settings.gate.splits {
         let file = data.qrels(split);
         if file.exists() {

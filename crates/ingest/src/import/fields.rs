@@ -6,13 +6,10 @@ use std::collections::HashSet;
 use serde_json::{Map, Value};
 
 use super::rejection::Rejection;
+use souk_io::names::NameList;
 
 /// Names reserved for an item itself, not available to other fields.
 pub const RESERVED_NAMES: [&str; 3] = ["_id", "title", "text"];
-
-/// Upper bounds for column names in error messages.
-const MAX_SHOWN_NAMES: usize = 20;
-const MAX_SHOWN_CHARS: usize = 40;
 
 /// Parses a line as a JSON object.
 pub fn object(json: &str) -> Result<Map<String, Value>, Rejection> {
@@ -76,22 +73,8 @@ pub fn attributes<'a>(pairs: impl IntoIterator<Item = (&'a str, &'a str)>) -> Ma
 
 /// Column names for an error message, shortened if there are many.
 pub fn list_names<'a>(names: impl ExactSizeIterator<Item = &'a str>) -> String {
-    let (count, mut is_cut) = (names.len(), names.len() > MAX_SHOWN_NAMES);
-    let mut short = |name: &'a str| match name.char_indices().nth(MAX_SHOWN_CHARS) {
-        Some((end, _)) => {
-            is_cut = true;
-            format!("{}...", &name[..end])
-        }
-        None => name.to_owned(),
-    };
-    let mut shown = names.take(MAX_SHOWN_NAMES).map(&mut short).collect::<Vec<_>>().join(", ");
-    if count > MAX_SHOWN_NAMES {
-        shown += &format!(" and {} more", count - MAX_SHOWN_NAMES);
-    }
-    if is_cut {
-        shown += " (is this a table?)";
-    }
-    shown
+    let NameList { text, is_cut } = NameList::of(names);
+    if is_cut { text + " (is this a table?)" } else { text }
 }
 
 /// Joins the texts that are not blank.

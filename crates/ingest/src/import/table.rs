@@ -14,7 +14,7 @@ use super::import_writer::ImportWriter;
 use super::lines::{Line, Lines, MAX_BYTES};
 use super::rejection::{Rejection, RowLocation, TOO_LONG};
 use souk_io::error::{Error, Result};
-use souk_io::suggestion::did_you_mean;
+use souk_io::names::did_you_mean;
 
 /// Upper bound of lines in a row; a quote that spans more is unclosed.
 const MAX_LINES: usize = 1000;

@@ -10,14 +10,12 @@ use serde::Serialize;
 use super::filter::{Condition, FieldValue, Filter, for_each_value};
 use souk_io::domain::Item;
 use souk_io::error::Error;
-use souk_io::suggestion::did_you_mean;
+use souk_io::names::{NameList, did_you_mean};
 
 /// Maximum bytes of a filterable value; longer texts are stored with the item only.
 pub(super) const MAX_VALUE_BYTES: usize = 256;
 /// Number of most frequent values reported for a field.
 const NUM_TOP_VALUES: usize = 20;
-/// Number of fields that an error names.
-const NUM_NAMED_FIELDS: usize = 20;
 const CACHE_SIZE: usize = 32;
 /// Longest `in` list that is cached; longer lists rarely repeat and take memory.
 const MAX_CACHED_LIST: usize = 100;
@@ -137,12 +135,10 @@ impl Columns {
 
     /// Error for a field that no item has; without it, a typo would look like an empty result.
     pub fn unknown_field(&self, field: &str) -> Error {
-        let similar = did_you_mean(field, self.fields.keys().map(String::as_str));
-        let mut known: Vec<&str> = self.fields.keys().map(String::as_str).take(NUM_NAMED_FIELDS).collect();
-        if known.len() < self.fields.len() {
-            known.push("... (`GET /fields` lists all)");
-        }
-        Error::input(format!("no item has a field `{field}` to filter by{similar}; fields: {}", known.join(", ")))
+        let names = || self.fields.keys().map(String::as_str);
+        let (similar, list) = (did_you_mean(field, names()), NameList::of(names()));
+        let rest = if list.is_cut { " (`GET /fields` lists all)" } else { "" };
+        Error::input(format!("no item has a field `{field}` to filter by{similar}; fields: {}{rest}", list.text))
     }
 }
 

@@ -24,7 +24,6 @@ use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
 use souk::backbone::hub;
-use souk::beir::DataFolder;
 use souk::config::Config;
 use souk::error::Error;
 
@@ -95,7 +94,7 @@ impl StartCommand {
         self.check_log()?;
         self.import(&steps)?;
         let config = self.config()?;
-        config.item_text().check(&DataFolder::open(&self.data())?)?;
+        config.open_data(&self.data())?;
         let base = hub::resolve(config.model.path.as_deref().unwrap_or(DEFAULT_MODEL))?;
         if !self.served().exists() {
             self.link_served(&base)?;

@@ -96,7 +96,7 @@ fn evaluation_reads_the_text_of_the_model_or_of_the_configuration() {
 }
 
 #[test]
-fn a_misspelt_field_stops_every_command_that_reads_the_catalogue() {
+fn a_misspelt_field_stops_commands_that_read_a_data_folder() {
     let home = tempfile::tempdir().unwrap();
     shop_of_brands(home.path());
     let model = model().display().to_string();
@@ -107,10 +107,27 @@ fn a_misspelt_field_stops_every_command_that_reads_the_catalogue() {
         &["fit-fusion", "--model", &model, "--data", "data", "--split", "train"],
         &["index", "--model", &model, "--data", "data", "--out", "new"],
         &["init", "--config", SCRATCH, "--data", "data", "--out", "new"],
+        &["plan", "--model", &model, "--data", "data"],
     ] {
         let mut misspelt = souk(home.path(), command);
         misspelt.args(["--set", "encoder.item_text={title} {brnad}"]);
         assert_fails(&mut misspelt, 2, &["encoder.item_text", "`brnad`", "`brand`"]);
         assert!(!home.path().join("new").exists(), "{command:?}");
     }
+}
+
+#[test]
+fn the_trainer_does_not_start_with_a_misspelt_field() {
+    let home = tempfile::tempdir().unwrap();
+    shop_of_brands(home.path());
+    let stage = "[[trainer.stage]]\nname = \"sft\"\nconfig = \"sft.toml\"\n";
+    let config = format!("[trainer]\nstate = \"state\"\n[trainer.gate]\nsource = \"log\"\n{stage}");
+    for (name, text) in [("trainer.toml", config.as_str()), ("sft.toml", ""), ("log.ndjson", "")] {
+        fs::write(home.path().join(name), text).unwrap();
+    }
+    let mut trainer =
+        souk(home.path(), &["trainer", "--config", "trainer.toml", "--from", "log.ndjson", "--data", "data"]);
+    trainer.args(["--set", "encoder.item_text={title} {brnad}"]);
+    assert_fails(&mut trainer, 2, &["encoder.item_text", "`brnad` (did you mean `brand`?)"]);
+    assert!(!home.path().join("state").exists());
 }
