@@ -14,7 +14,7 @@ import subprocess
 from pathlib import Path
 
 METRICS = ("ndcg@10", "hitrate@100", "mrr@10")
-LUCENE = ("--set", "search.lexical={k1=1.2,typos=false}")
+LUCENE = ("--set", "search.lexical={k1=1.2,typos=false,details=0}")
 RANKS = ("{constant=60}", "{constant=20}", "{constant=5}")
 SCORES = ("{dense=1,lexical=2}", "{dense=1,lexical=1}", "{dense=2,lexical=1}", "{dense=1,lexical=1,terms=1}")
 

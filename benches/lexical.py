@@ -68,7 +68,8 @@ def main():
 
 def compare_speed(speed, texts, asked):
     print("  queries/s (CPU time on one thread, wall time on all threads):")
-    print(f"  souk: {speed['one_thread']:.0f} on one thread ({speed['typos_one_thread']:.0f} with typos), "
+    print(f"  souk: {speed['one_thread']:.0f} on one thread ({speed['typos_one_thread']:.0f} with typos, "
+          f"{speed['details_one_thread']:.0f} with details too), "
           f"{speed['all_threads']:.0f} on all")
     fused = [(name, speed[key]) for name, key in FUSED if key in speed]
     times = ", ".join(f"{name} {1e6 / rate:.0f}" for name, rate in [("alone", speed["typos_one_thread"]), *fused])

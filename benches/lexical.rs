@@ -4,7 +4,8 @@
 //!     lexical search DATA SPLIT K OUT    OUT/hits.jsonl: the rows of the K best items of each query that SPLIT judges,
 //!                                        OUT/speed.json: seconds to build; queries a second of one thread's processor
 //!                                        time, which others on the machine do not change, and of the clock on all;
-//!                                        of the former also with typos, and with the fusion of 100 hits of each channel.
+//!                                        of the former also with typos, with typos and details, and with the fusion of 100 hits
+//!                                        of each channel.
 //!                                        Translations are learned from the judgements of `train`
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on stops")]
 
@@ -17,10 +18,10 @@ use std::time::Instant;
 
 use serde_json::json;
 use souk::beir::DataFolder;
-use souk::domain::Level;
+use souk::domain::{Item, Level};
 use souk::item_text::ItemText;
 use souk::lexical::{
-    ChannelHit, FeatureWeights, Fusion, Lexical, LexicalHit, LexicalOptions, ModelFusion, TranslationPairs,
+    ChannelHit, FeatureWeights, Fusion, Lexical, LexicalHit, LexicalOptions, ModelFusion, Passage, TranslationPairs,
     Translations, fuse, fusion_depth, terms,
 };
 
@@ -66,10 +67,16 @@ fn search(data: &Path, split: &str, k: usize, out: &Path) {
     let forgiving = Lexical::build_with(typos, texts()).unwrap();
     write_hits(&out.join("typos.jsonl"), &queries, &forgiving.search_many(&asked, k).unwrap());
     let typos_one_thread = rate(asked.len(), thread_seconds, || one(&forgiving));
+    let template = ItemText::default();
+    let passage = |item: &Item| Passage { text: template.render(item), details: template.details(item) };
+    let passages = folder.items().unwrap().map(|item| Ok(passage(&item?.1)));
+    let details = LexicalOptions { details: LexicalOptions::default().details, ..typos };
+    let detailed = Lexical::build_with(details, passages).unwrap();
+    let details_one_thread = rate(asked.len(), thread_seconds, || one(&detailed));
     let shop = Shop { texts: texts().map(Result::unwrap).collect(), lexical: forgiving };
     let mut speed = json!({
         "items": lexical.num_items(), "build_s": build_s, "one_thread": one_thread, "all_threads": all_threads,
-        "typos_one_thread": typos_one_thread, "fused_one_thread": shop.fused_rate(&asked, &Fusion::default()),
+        "typos_one_thread": typos_one_thread, "details_one_thread": details_one_thread, "fused_one_thread": shop.fused_rate(&asked, &Fusion::default()),
     });
     if let Some(translations) = shop.learn(&folder) {
         // their sizes do not change the work

@@ -53,7 +53,7 @@ icecat() {
 
 market() {
     mkdir "$1"
-    local out=$1 shop=$1/shop base=$1/base lucene=(--set "search.lexical={k1=1.2,typos=false}")
+    local out=$1 shop=$1/shop base=$1/base lucene=(--set "search.lexical={k1=1.2,typos=false,details=0}")
     "$souk" market --seed 7 --items 20000 --queries 5000 --out "$shop"
     "$souk" ingest --from "$shop/logs.ndjson" --data "$shop"
     "$souk" init --config configs/scratch-bert.toml --data "$shop" --out "$base"

@@ -156,7 +156,7 @@ impl HybridScorer {
         let weights = &self.fusion.weights;
         let translations = translations.unwrap_or(&self.fusion.translations);
         let mut unindexed = UnindexedTexts::new(self.lexical.language());
-        texts.iter().for_each(|text| unindexed.push(text));
+        texts.iter().for_each(|text| unindexed.push(*text));
         let mut matcher = self.lexical.matcher(query).with_translations(translations);
         let mut scores: Vec<f32> = texts.iter().map(|text| weights.of_terms(&matcher.compare(text))).collect();
         for hit in self.lexical.search_unindexed(query, &unindexed)? {

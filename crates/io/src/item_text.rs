@@ -59,6 +59,39 @@ impl ItemText {
         text
     }
 
+    /// Texts in the fields that the template does not name, separated by spaces. Numbers, web addresses and dates are left out: searched
+    /// for by words, they would be noise.
+    pub fn details(&self, item: &Item) -> String {
+        let mut values = Vec::new();
+        for (name, value) in [("title", &item.title), ("text", &item.text)] {
+            if !self.names(name) && is_words(value) {
+                values.push(value.as_str());
+            }
+        }
+        item.fields.iter().for_each(|(name, value)| self.add_details(name, value, &mut values));
+        values.join(" ")
+    }
+
+    /// Adds the texts of a field and of those inside it.
+    fn add_details<'a>(&self, name: &str, value: &'a Value, values: &mut Vec<&'a str>) {
+        if self.names(name) {
+            return;
+        }
+        match value {
+            Value::String(text) if is_words(text) => values.push(text),
+            Value::Array(list) => list.iter().for_each(|value| self.add_details(name, value, values)),
+            Value::Object(fields) => {
+                fields.iter().for_each(|(key, value)| self.add_details(&format!("{name}.{key}"), value, values));
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+
+    /// Whether the template names a field.
+    fn names(&self, field: &str) -> bool {
+        self.words.iter().flatten().any(|part| matches!(part, Part::Field(name) if name == field))
+    }
+
     /// Fails if no item of the catalogue has a named field, unless it has no item at all. Reads items until each field was found.
     pub fn check(&self, data: &DataFolder) -> Result<(), Error> {
         let named = self.words.iter().flatten().filter_map(|part| match part {
@@ -199,6 +232,17 @@ fn add_names(name: &str, value: &Value, names: &mut BTreeSet<String>) {
     }
 }
 
+/// Whether a text is neither empty nor a web address nor a date.
+fn is_words(text: &str) -> bool {
+    let is_date = || {
+        let mut bytes = text.bytes();
+        let day = bytes.by_ref().take(10).enumerate();
+        let starts = day.filter(|(at, byte)| if [4, 7].contains(at) { *byte == b'-' } else { byte.is_ascii_digit() });
+        starts.count() == 10 && bytes.next().is_none_or(|next| next == b'T' || next == b' ')
+    };
+    !text.is_empty() && !text.contains("://") && !is_date()
+}
+
 fn add_values(value: &Value, values: &mut Vec<String>) {
     match value {
         Value::Null => {}
@@ -262,6 +306,21 @@ mod tests {
         ] {
             assert_eq!(text(template, &desk), expected, "{template}");
         }
+    }
+
+    #[test]
+    fn details_are_texts_of_fields_that_the_template_does_not_name() {
+        let desk = json!({
+            "_id": "7", "title": "Oak desk", "text": "Sturdy",
+            "attributes": {"size": {"cm": 120, "word": "large"}, "wood": "oak"}, "brand": "Acme", "day": "2009-12-10",
+            "ean": ["0095205603217", ""], "empty": "", "image": "https://shop.example/7.jpg", "model": "2009-12-100",
+            "null": null, "price": 99.5, "released": "2009-12-10T00:00:00Z", "sale": true,
+        });
+        let details = |template: &str| template.parse::<ItemText>().unwrap().details(&item(&desk));
+        assert_eq!(details("{title} {text}"), "large oak Acme 0095205603217 2009-12-100");
+        assert_eq!(details("{title} {brand} {attributes}"), "Sturdy 0095205603217 2009-12-100");
+        assert_eq!(details("{text} {attributes.size} {ean}{model}"), "Oak desk oak Acme");
+        assert_eq!(details("{text} {attributes.size.word} {ean} {model} {brand} {title}"), "oak");
     }
 
     #[test]

@@ -177,7 +177,7 @@ impl Lexical {
         let corrected = if doc_freq > 0 { Vec::new() } else { self.correct(term).unwrap_or_default() };
         let weights = corrected.iter().filter_map(|term| self.term_info(term)).map(|info| self.idf(info.doc_freq));
         let corrected_weight = weights.reduce(|a, b| a + b).unwrap_or(weight);
-        let num_terms = (self.mean * f64::from(self.num_items())).max(1.0);
+        let num_terms = self.norms.num_terms().max(1.0);
         let background = ((f64::from(doc_freq) + 0.5) / num_terms) as f32;
         let translations = QueryTranslations::default();
         let corrected = corrected.into_iter().map(HashedTerm::new).collect();

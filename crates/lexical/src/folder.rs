@@ -1,6 +1,7 @@
 //! Building, saving and loading an index. Takes passages; gives one tantivy segment whose documents are the rows in
 //! order, in memory or in a folder with a manifest. A damaged folder or another format is an error that names the file.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,15 +15,20 @@ use tantivy::tokenizer::{Token, TokenStream, Tokenizer};
 use tantivy::{Directory, Index, IndexSettings, IndexWriter, TantivyDocument};
 
 use super::analyser::Terms;
-use super::{Language, LexicalOptions, unreadable};
+use super::norms::Counts;
+use super::{LexicalOptions, Passage, unreadable};
 use souk_io::atomic_dir::AtomicDir;
 use souk_io::error::{Error, Result};
 
 const MANIFEST: &str = "lexical.json";
 /// Version of the files and of the analyser; an index must be searched with the analyser it was built with.
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
+/// Indexes of this version have no details.
+const FORMAT_WITHOUT_DETAILS: u32 = 1;
 const WRITER_BYTES: usize = 128 << 20;
 const ANALYSER: &str = "souk";
+/// Stands between the details of an item and its text.
+const SEPARATOR: char = '\0';
 
 #[derive(Serialize, Deserialize)]
 struct Manifest {
@@ -32,23 +38,23 @@ struct Manifest {
 }
 
 /// Indexes the passages in a directory.
-pub fn fill(
+pub fn fill<P: Into<Passage>>(
     directory: impl Directory,
-    language: Language,
-    texts: impl Iterator<Item = Result<String>>,
+    options: LexicalOptions,
+    passages: impl Iterator<Item = Result<P>>,
 ) -> Result<Index> {
     let (schema, text, row) = schema();
     let index = Index::create(directory, schema, IndexSettings::default()).map_err(unreadable)?;
-    index.tokenizers().register(ANALYSER, Analyser { terms: Terms::new(language), token: Token::default() });
+    index.tokenizers().register(ANALYSER, Analyser::new(options));
     // one thread, so that the rows of each segment are consecutive
     let mut writer: IndexWriter = index.writer_with_num_threads(1, WRITER_BYTES).map_err(unreadable)?;
     writer.set_merge_policy(Box::new(NoMergePolicy));
-    for (number, passage) in texts.enumerate() {
+    for (number, passage) in passages.enumerate() {
         if number >= u32::MAX as usize / 2 {
             return Err(Error::input("a lexical index holds at most 2,147,483,647 items"));
         }
         let mut document = TantivyDocument::new();
-        document.add_text(text, passage?);
+        document.add_text(text, joined(passage?.into(), options));
         document.add_u64(row, number as u64);
         writer.add_document(document).map_err(unreadable)?;
     }
@@ -74,21 +80,32 @@ fn merge_segments(index: &Index, writer: &mut IndexWriter) -> tantivy::Result<()
     Ok(())
 }
 
-/// Postings, and the length of each item in terms.
-pub fn read(index: &Index) -> tantivy::Result<(Arc<InvertedIndexReader>, Vec<u32>)> {
+/// Text and details in the form that `Analyser` reads.
+fn joined(passage: Passage, options: LexicalOptions) -> String {
+    if options.has_details() {
+        format!("{}{SEPARATOR}{}", passage.details.replace(SEPARATOR, " "), passage.text)
+    } else {
+        passage.text
+    }
+}
+
+/// Postings, and the lengths of each item in terms.
+pub fn read(index: &Index, has_details: bool) -> tantivy::Result<(Arc<InvertedIndexReader>, Vec<Counts>)> {
     let Some(segment) = index.searchable_segments()?.pop() else {
         return Ok((Arc::new(InvertedIndexReader::empty(IndexRecordOption::WithFreqs)), Vec::new()));
     };
     let reader = SegmentReader::open(&segment)?;
     let postings = reader.inverted_index(schema().1)?;
-    let mut lengths = vec![0; reader.max_doc() as usize];
+    let mut lengths = vec![Counts::default(); reader.max_doc() as usize];
     let mut dictionary = postings.terms().stream()?;
     while dictionary.advance() {
         let info = dictionary.value();
         let mut blocks = postings.read_block_postings_from_terminfo(info, IndexRecordOption::WithFreqs)?;
         while blocks.block_len() > 0 {
-            for (row, count) in blocks.docs().iter().zip(blocks.freqs()) {
-                lengths[*row as usize] += count;
+            for (row, packed) in blocks.docs().iter().zip(blocks.freqs()) {
+                let (length, counts) = (&mut lengths[*row as usize], Counts::unpacked(*packed, has_details));
+                length.text += counts.text;
+                length.details += counts.details;
             }
             blocks.advance();
         }
@@ -97,10 +114,13 @@ pub fn read(index: &Index) -> tantivy::Result<(Arc<InvertedIndexReader>, Vec<u32
     Ok((postings, lengths))
 }
 
-pub fn save(dir: &Path, options: LexicalOptions, texts: impl Iterator<Item = Result<String>>) -> Result<()> {
+pub fn save<P>(dir: &Path, options: LexicalOptions, passages: impl Iterator<Item = Result<P>>) -> Result<()>
+where
+    P: Into<Passage>,
+{
     let atomic_dir = AtomicDir::new(dir)?;
     let directory = MmapDirectory::open(&atomic_dir.staging).map_err(unreadable)?;
-    let index = fill(directory, options.language, texts)?;
+    let index = fill(directory, options, passages)?;
     let num_items = index.searchable_segment_metas().map_err(unreadable)?.iter().map(|segment| segment.max_doc()).sum();
     let manifest = Manifest { format: FORMAT, num_items, options };
     let json = serde_json::to_vec_pretty(&manifest).expect("a manifest has string keys");
@@ -115,10 +135,14 @@ pub fn load(dir: &Path) -> Result<(Index, LexicalOptions)> {
     let json = fs::read(&path).map_err(Error::store(&path, "open the lexical index"))?;
     let manifest: Manifest = serde_json::from_slice(&json)
         .map_err(|e| Error::data(&path, None, "not a manifest: build the index again").because(e))?;
-    let Manifest { format, num_items, options } = manifest;
-    if format != FORMAT {
-        let problem = format!("has format {format}, this version reads {FORMAT}: build the index again");
-        return Err(Error::data(&path, None, problem));
+    let Manifest { format, num_items, mut options } = manifest;
+    match format {
+        FORMAT => {}
+        FORMAT_WITHOUT_DETAILS => options.details = 0.0,
+        format => {
+            let problem = format!("has format {format}, this version reads {FORMAT}: build the index again");
+            return Err(Error::data(&path, None, problem));
+        }
     }
     options.check()?;
     let damaged = |e: tantivy::TantivyError| Error::data(dir, None, "is damaged: build the index again").because(e);
@@ -146,37 +170,66 @@ fn schema() -> (Schema, Field, Field) {
     (schema.build(), text, row)
 }
 
-/// Adapter of the analyser to tantivy.
+/// Adapter of the analyser to tantivy, which counts tokens: a term is written as often as its packed counts say.
 #[derive(Clone)]
 struct Analyser {
+    options: LexicalOptions,
     terms: Terms,
     token: Token,
+}
+
+impl Analyser {
+    fn new(options: LexicalOptions) -> Self {
+        Self { options, terms: Terms::new(options.language), token: Token::default() }
+    }
+
+    /// Terms of text and details, in order, each with the number of its tokens.
+    fn count(&mut self, joined: &str) -> Vec<(String, u32)> {
+        let has_details = self.options.has_details();
+        let (details, text) = joined.split_once(SEPARATOR).filter(|_| has_details).unwrap_or(("", joined));
+        let (mut terms, mut places) = (Vec::<(String, Counts)>::new(), HashMap::<String, usize>::new());
+        for (read, in_details) in [(text, false), (details, true)] {
+            self.terms.read(read);
+            for term in self.terms.iter() {
+                let at = places.get(term).copied().unwrap_or_else(|| {
+                    places.insert(term.into(), terms.len());
+                    terms.push((term.into(), Counts::default()));
+                    terms.len() - 1
+                });
+                let counts = &mut terms[at].1;
+                *(if in_details { &mut counts.details } else { &mut counts.text }) += 1;
+            }
+        }
+        terms.into_iter().map(|(term, counts)| (term, counts.packed(has_details))).collect()
+    }
 }
 
 impl Tokenizer for Analyser {
     type TokenStream<'a> = Stream<'a>;
 
     fn token_stream<'a>(&'a mut self, text: &'a str) -> Stream<'a> {
-        self.terms.read(text);
-        Stream { terms: &self.terms, token: &mut self.token, next: 0 }
+        let terms = self.count(text).into_iter();
+        // positions are not indexed, but tantivy counts on from them
+        self.token.position = 0;
+        Stream { terms, num_left: 0, token: &mut self.token }
     }
 }
 
 struct Stream<'a> {
-    terms: &'a Terms,
+    terms: std::vec::IntoIter<(String, u32)>,
+    /// Further tokens of the last term.
+    num_left: u32,
     token: &'a mut Token,
-    next: usize,
 }
 
 impl TokenStream for Stream<'_> {
     fn advance(&mut self) -> bool {
-        if self.next == self.terms.len() {
-            return false;
+        if self.num_left == 0 {
+            let Some((term, count)) = self.terms.next() else { return false };
+            self.token.text = term;
+            self.num_left = count;
         }
-        self.token.text.clear();
-        self.token.text.push_str(self.terms.get(self.next));
-        self.token.position = self.next;
-        self.next += 1;
+        self.num_left -= 1;
         true
     }
 

@@ -6,6 +6,8 @@
 //! mean))` with `idf = ln(1 + (N − df + 0.5) / (df + 0.5))`: as in Lucene, but with exact lengths. tantivy stores the
 //! dictionary and the postings; its own scores are not used, because it rounds lengths above 40 terms.
 //!
+//! An item may have details beside its text (`Passage`), which count less, as a field does in BM25F (`norms`).
+//!
 //! ```
 //! use souk_lexical::Lexical;
 //!
@@ -21,6 +23,8 @@ mod features;
 mod folder;
 mod fusion;
 mod language;
+mod norms;
+mod passage;
 mod search;
 mod spellings;
 mod translations;
@@ -38,6 +42,7 @@ use tantivy::index::InvertedIndexReader;
 use tantivy::postings::TermInfo;
 
 use analyser::Terms;
+use norms::Norms;
 use search::Searcher;
 use souk_io::error::{Error, Result};
 
@@ -48,6 +53,7 @@ pub use fusion::{
     cross_validate, fit, fuse, fusion_depth,
 };
 pub use language::Language;
+pub use passage::Passage;
 pub use translations::{QueryTranslations, TRANSLATIONS, TranslationPairs, Translations};
 pub use unindexed::UnindexedTexts;
 
@@ -79,17 +85,20 @@ pub struct LexicalOptions {
     pub typos: bool,
     /// Language of the items' texts and of the queries. `none` suits other languages, and catalogues in several.
     pub language: Language,
+    /// Weight of a word in an item's other fields, such as brand and attributes, beside one in its text: 0 (these fields are not
+    /// searched) to 1. Numbers, web addresses and dates are left out.
+    pub details: f32,
 }
 
 impl Default for LexicalOptions {
     fn default() -> Self {
-        Self { k1: 0.4, b: 0.75, typos: true, language: Language::English }
+        Self { k1: 0.4, b: 0.75, typos: true, language: Language::English, details: 0.3 }
     }
 }
 
 impl LexicalOptions {
     /// Lucene's defaults, for comparisons with other engines.
-    pub const LUCENE: Self = Self { k1: 1.2, b: 0.75, typos: false, language: Language::English };
+    pub const LUCENE: Self = Self { k1: 1.2, b: 0.75, typos: false, language: Language::English, details: 0.0 };
 }
 
 /// Item that shares terms with the query; `row` is its row in the catalogue.
@@ -102,29 +111,32 @@ pub struct LexicalHit {
 /// BM25 index of a catalogue.
 pub struct Lexical {
     postings: Arc<InvertedIndexReader>,
-    /// `k1 · (1 − b + b · length / mean)` by row.
-    norms: Vec<f32>,
-    /// Mean length of a text.
-    mean: f64,
+    norms: Norms,
     options: LexicalOptions,
 }
 
 impl Lexical {
     /// Builds an index in memory from passages in catalogue order.
-    pub fn build(texts: impl Iterator<Item = Result<String>>) -> Result<Self> {
-        Self::build_with(LexicalOptions::default(), texts)
+    pub fn build<P: Into<Passage>>(passages: impl Iterator<Item = Result<P>>) -> Result<Self> {
+        Self::build_with(LexicalOptions::default(), passages)
     }
 
-    pub fn build_with(options: LexicalOptions, texts: impl Iterator<Item = Result<String>>) -> Result<Self> {
+    pub fn build_with<P>(options: LexicalOptions, passages: impl Iterator<Item = Result<P>>) -> Result<Self>
+    where
+        P: Into<Passage>,
+    {
         options.check()?;
-        let index = folder::fill(RamDirectory::create(), options.language, texts)?;
+        let index = folder::fill(RamDirectory::create(), options, passages)?;
         Self::open(&index, options)
     }
 
     /// Builds an index in a folder, which must be new or empty.
-    pub fn build_in(dir: &Path, options: LexicalOptions, texts: impl Iterator<Item = Result<String>>) -> Result<Self> {
+    pub fn build_in<P>(dir: &Path, options: LexicalOptions, passages: impl Iterator<Item = Result<P>>) -> Result<Self>
+    where
+        P: Into<Passage>,
+    {
         options.check()?;
-        folder::save(dir, options, texts)?;
+        folder::save(dir, options, passages)?;
         Self::load(dir)
     }
 
@@ -134,26 +146,23 @@ impl Lexical {
         Self::open(&index, options)
     }
 
+    /// How it was built.
+    pub fn options(&self) -> LexicalOptions {
+        self.options
+    }
+
     /// Language of its texts and queries.
     pub fn language(&self) -> Language {
         self.options.language
     }
 
     fn open(index: &tantivy::Index, options: LexicalOptions) -> Result<Self> {
-        let (postings, lengths) = folder::read(index).map_err(unreadable)?;
-        let mean = lengths.iter().map(|length| f64::from(*length)).sum::<f64>() / lengths.len().max(1) as f64;
-        let mut lexical = Self { postings, norms: Vec::new(), mean, options };
-        lexical.norms = lengths.into_iter().map(|length| lexical.norm(length)).collect();
-        Ok(lexical)
-    }
-
-    fn norm(&self, length: u32) -> f32 {
-        let LexicalOptions { k1, b, .. } = self.options;
-        k1 * (1.0 - b + b * (f64::from(length) / self.mean.max(f64::MIN_POSITIVE)) as f32)
+        let (postings, lengths) = folder::read(index, options.has_details()).map_err(unreadable)?;
+        Ok(Self { postings, norms: Norms::new(options, &lengths), options })
     }
 
     pub fn num_items(&self) -> u32 {
-        self.norms.len() as u32
+        self.norms.num_items() as u32
     }
 
     /// Best `k` rows that have a term of the query; equal scores are ordered by row.
@@ -190,10 +199,18 @@ impl Lexical {
 }
 
 impl LexicalOptions {
+    /// Whether details are searched.
+    pub fn has_details(&self) -> bool {
+        self.details > 0.0
+    }
+
     fn check(&self) -> Result<()> {
         let problem = match self {
             Self { k1, .. } if !(0.0..=100.0).contains(k1) => format!("k1 = {k1}: set it to 0 to 100, such as 0.4"),
             Self { b, .. } if !(0.0..=1.0).contains(b) => format!("b = {b}: set it to 0 to 1, such as 0.75"),
+            Self { details, .. } if !(0.0..=1.0).contains(details) => {
+                format!("details = {details}: set it to 0 to 1, such as 0.3")
+            }
             _ => return Ok(()),
         };
         Err(Error::config("lexical", problem))
@@ -263,6 +280,56 @@ mod tests {
     }
 
     #[test]
+    fn details_are_bm25f_by_hand() {
+        let item = |text: &str, details: &str| Ok(Passage { text: text.into(), details: details.into() });
+        let items = [
+            item("oak desk lamp", "white white white white"),
+            item("oak chair", "white Acme"),
+            item("white wall paint", ""),
+            item("", "Acme lamp"),
+        ];
+        let options = LexicalOptions { details: 0.25, ..LexicalOptions::LUCENE };
+        let shop = Lexical::build_with(options, items.into_iter()).unwrap();
+        let idf = |df: f64| (1.0 + (4.0 - df + 0.5) / (df + 0.5)).ln();
+        // mean lengths are 8 / 4 and 7 / 4, since a term of the details counts three times at most
+        let text = |count: f64, length: f64| count / (0.25 + 0.75 * length / 2.0);
+        let details = |count: f64, length: f64| 0.25 * count / (0.25 + 0.75 * length / 1.75);
+        let expected = [
+            ("white", 0, idf(3.0), details(3.0, 3.0)),
+            ("white", 1, idf(3.0), details(1.0, 2.0)),
+            ("white", 2, idf(3.0), text(1.0, 3.0)),
+            ("lamp", 0, idf(2.0), text(1.0, 3.0)),
+            ("lamp", 3, idf(2.0), details(1.0, 2.0)),
+            ("Acme oak", 1, idf(2.0), details(1.0, 2.0)),
+        ];
+        for (query, row, idf, count) in expected {
+            let mut score = idf * count / (count + 1.2);
+            if query == "Acme oak" {
+                score += idf * text(1.0, 2.0) / (text(1.0, 2.0) + 1.2);
+            }
+            let hits = shop.search(query, 10).unwrap();
+            let hit = hits.iter().find(|hit| hit.row == row).unwrap();
+            assert!((f64::from(hit.score) - score).abs() < 1e-6, "{query}: {} is not {score}", hit.score);
+        }
+        assert_eq!(rows(&shop.search("white", 10).unwrap()), [2, 0, 1]);
+    }
+
+    #[test]
+    fn a_term_in_details_scores_even_if_lengths_or_repetitions_do_not_count() {
+        let items = || {
+            [("", "oak"), ("oak", "")].map(|(text, details)| Ok(Passage { text: text.into(), details: details.into() }))
+        };
+        for (k1, b) in [(0.0, 0.75), (1.2, 1.0), (0.0, 1.0), (1.2, 0.0)] {
+            let options = LexicalOptions { k1, b, ..LexicalOptions::default() };
+            let hits = Lexical::build_with(options, items().into_iter()).unwrap().search("oak", 2).unwrap();
+            assert!(
+                hits.len() == 2 && hits.iter().all(|hit| hit.score > 0.0 && hit.score.is_finite()),
+                "{k1} {b}: {hits:?}"
+            );
+        }
+    }
+
+    #[test]
     fn empty_catalogue_returns_no_hits() {
         let shop = shop(&[]);
         assert_eq!(shop.num_items(), 0);
@@ -274,7 +341,7 @@ mod tests {
         let texts = [Ok("oak".to_owned()), Err(Error::input("no more"))];
         assert_eq!(Lexical::build(texts.into_iter()).err().unwrap().to_string(), "no more");
         let options = LexicalOptions { b: 2.0, ..LexicalOptions::default() };
-        let error = Lexical::build_with(options, std::iter::empty()).err().unwrap();
+        let error = Lexical::build_with(options, std::iter::empty::<Result<String>>()).err().unwrap();
         assert_eq!(error.to_string(), "lexical: b = 2: set it to 0 to 1, such as 0.75");
     }
 }

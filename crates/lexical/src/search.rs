@@ -12,6 +12,7 @@ use tantivy::postings::BlockSegmentPostings;
 use tantivy::schema::IndexRecordOption;
 
 use super::analyser::Terms;
+use super::norms::NormsFrom;
 use super::spellings::SearchTerm;
 use super::{Lexical, LexicalHit, unreadable};
 use souk_io::error::Result;
@@ -62,7 +63,7 @@ impl<'a> Searcher<'a> {
     pub fn search(&mut self, query: &str, k: usize) -> Result<Vec<LexicalHit>> {
         self.terms.read(query);
         let mut cursors = self.cursors()?;
-        let mut top_k = TopK::new(k.min(self.lexical.norms.len()));
+        let mut top_k = TopK::new(k.min(self.lexical.norms.num_items()));
         if top_k.k == 0 {
             return Ok(Vec::new());
         }
@@ -70,9 +71,9 @@ impl<'a> Searcher<'a> {
         while let Some(start) = cursors[..num_leaders].iter().map(Cursor::row).min().filter(|row| *row != TERMINATED) {
             let (leaders, others) = cursors.split_at_mut(num_leaders);
             for cursor in leaders {
-                cursor.add(start, &mut self.window, &self.lexical.norms);
+                cursor.add(start, &mut self.window, self.lexical.norms.from(start as usize));
             }
-            top_k.take(start, &mut self.window, others, &self.lexical.norms);
+            top_k.take(start, &mut self.window, others, self.lexical.norms.from(0));
             while num_leaders > 0 && cursors[num_leaders - 1].max_rest < top_k.threshold {
                 num_leaders -= 1;
             }
@@ -105,9 +106,8 @@ impl Cursor {
         self.blocks.docs().get(self.at).copied().unwrap_or(TERMINATED)
     }
 
-    /// Adds the term's scores to the rows of the window that begins at `start`.
-    fn add(&mut self, start: u32, window: &mut Window, norms: &[f32]) {
-        let norms = &norms[start as usize..];
+    /// Adds the term's scores to the rows of the window that begins at `start`; `norms` begin there too.
+    fn add(&mut self, start: u32, window: &mut Window, norms: NormsFrom) {
         let end = start.saturating_add(WINDOW as u32);
         while self.blocks.block_len() > 0 {
             let (rows, counts) = (&self.blocks.docs()[self.at..], &self.blocks.freqs()[self.at..]);
@@ -115,11 +115,11 @@ impl Cursor {
             let (scores, touched, weight) = (&mut window.scores[..], &mut window.touched[..], self.weight);
             let mut num_touched = window.num_touched;
             for (row, count) in rows[..inside].iter().zip(counts) {
-                let (at, count) = (row.wrapping_sub(start), *count as f32);
+                let at = row.wrapping_sub(start);
                 let score = &mut scores[at as usize];
                 touched[num_touched] = at;
                 num_touched += usize::from(*score == 0.0);
-                *score += weight * (count / (count + norms[at as usize]));
+                *score += weight * norms.score(at as usize, *count);
             }
             window.num_touched = num_touched;
             self.at += inside;
@@ -132,15 +132,14 @@ impl Cursor {
     }
 
     /// Score of the term for one row; rows must not decrease between calls.
-    fn score(&mut self, row: u32, norms: &[f32]) -> f32 {
+    fn score(&mut self, row: u32, norms: NormsFrom) -> f32 {
         if self.row() < row {
             self.at = self.blocks.seek(row);
         }
         if self.row() != row {
             return 0.0;
         }
-        let count = self.blocks.freq(self.at) as f32;
-        self.weight * (count / (count + norms[row as usize]))
+        self.weight * norms.score(row as usize, self.blocks.freq(self.at))
     }
 }
 
@@ -160,7 +159,7 @@ impl TopK {
     }
 
     /// Empties the window, adds the scores of the other terms, and keeps rows that reach the threshold.
-    fn take(&mut self, start: u32, window: &mut Window, others: &mut [Cursor], norms: &[f32]) {
+    fn take(&mut self, start: u32, window: &mut Window, others: &mut [Cursor], norms: NormsFrom) {
         let max_others = others.first().map_or(0.0, |other| other.max_rest);
         let threshold = self.threshold;
         for at in &window.touched[..std::mem::take(&mut window.num_touched)] {

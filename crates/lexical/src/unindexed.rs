@@ -4,16 +4,17 @@
 use std::collections::HashMap;
 
 use super::analyser::Terms;
-use super::{Language, Lexical, LexicalHit, MAX_QUERY_TERMS};
+use super::norms::{Counts, MAX_IN_DETAILS};
+use super::{Language, Lexical, LexicalHit, MAX_QUERY_TERMS, Passage};
 use souk_io::error::Result;
 
 /// Terms of texts outside an index; `LexicalHit::row` is the number of a text, from 0.
 pub struct UnindexedTexts {
     language: Language,
-    /// For each term, the texts that have it, with its count.
-    postings: HashMap<Box<str>, Vec<(u32, u32)>>,
-    /// Number of terms of each text.
-    lengths: Vec<u32>,
+    /// For each term, the texts that have it, with its counts.
+    postings: HashMap<Box<str>, Vec<(u32, Counts)>>,
+    /// Number of terms of each text and of its details.
+    lengths: Vec<Counts>,
 }
 
 impl UnindexedTexts {
@@ -21,22 +22,32 @@ impl UnindexedTexts {
         Self { language, postings: HashMap::new(), lengths: Vec::new() }
     }
 
-    pub fn push(&mut self, text: &str) {
+    pub fn push(&mut self, passage: impl Into<Passage>) {
+        let Passage { text, details } = passage.into();
+        let (at, mut lengths) = (self.lengths.len() as u32, Counts::default());
         let mut terms = Terms::new(self.language);
-        terms.read(text);
-        let (at, mut length) = (self.lengths.len() as u32, 0);
+        terms.read(&text);
         for term in terms.iter() {
-            length += 1;
-            if !self.postings.contains_key(term) {
-                self.postings.insert(term.into(), Vec::new());
-            }
-            let Some(texts) = self.postings.get_mut(term) else { continue };
-            match texts.last_mut() {
-                Some((last, count)) if *last == at => *count += 1,
-                _ => texts.push((at, 1)),
+            self.counts_of(term, at).text += 1;
+            lengths.text += 1;
+        }
+        terms.read(&details);
+        for term in terms.iter() {
+            let counts = self.counts_of(term, at);
+            if counts.details < MAX_IN_DETAILS {
+                counts.details += 1;
+                lengths.details += 1;
             }
         }
-        self.lengths.push(length);
+        self.lengths.push(lengths);
+    }
+
+    fn counts_of(&mut self, term: &str, at: u32) -> &mut Counts {
+        let texts = self.postings.entry(term.into()).or_default();
+        if texts.last().is_none_or(|(last, _)| *last != at) {
+            texts.push((at, Counts::default()));
+        }
+        &mut texts.last_mut().expect("one was pushed").1
     }
 }
 
@@ -45,9 +56,8 @@ impl Lexical {
     pub fn search_unindexed(&self, query: &str, texts: &UnindexedTexts) -> Result<Vec<LexicalHit>> {
         let mut scores: HashMap<u32, f32> = HashMap::new();
         for (term, weight) in self.weights(query)? {
-            for (text, count) in texts.postings.get(term.as_str()).into_iter().flatten() {
-                let (count, norm) = (*count as f32, self.norm(texts.lengths[*text as usize]));
-                *scores.entry(*text).or_default() += weight * (count / (count + norm));
+            for (text, counts) in texts.postings.get(term.as_str()).into_iter().flatten() {
+                *scores.entry(*text).or_default() += weight * self.norms.score(*counts, texts.lengths[*text as usize]);
             }
         }
         let mut hits: Vec<_> = scores.into_iter().map(|(row, score)| LexicalHit { row, score }).collect();
@@ -78,12 +88,18 @@ mod tests {
 
     #[test]
     fn scores_equal_those_of_indexed_texts_and_new_words_count_as_rarest() {
-        let texts = ["oak desk lamp", "oak chair", "red red red chair"];
-        let shop = Lexical::build(texts.iter().map(|text| Ok((*text).to_owned()))).unwrap();
+        let texts = [
+            ("oak desk lamp", "red red Acme"),
+            ("oak chair", ""),
+            ("red red red chair", "oak red"),
+            ("", "lamp lamp lamp lamp"),
+        ];
+        let texts = texts.map(|(text, details)| Passage { text: text.into(), details: details.into() });
+        let shop = Lexical::build(texts.iter().map(|text| Ok(text.clone()))).unwrap();
         let mut unindexed = UnindexedTexts::new(Language::English);
-        texts.iter().for_each(|text| unindexed.push(text));
-        for query in ["oak desk", "red lamp red", "chair", "of the"] {
-            let mut indexed = shop.search(query, 3).unwrap();
+        texts.into_iter().for_each(|text| unindexed.push(text));
+        for query in ["oak desk", "red lamp red", "chair", "of the", "acme", "lamp"] {
+            let mut indexed = shop.search(query, 4).unwrap();
             indexed.sort_unstable_by_key(|hit| hit.row);
             let found = shop.search_unindexed(query, &unindexed).unwrap();
             assert_eq!(found.len(), indexed.len(), "{query}");

@@ -401,7 +401,7 @@ mod tests {
     fn vectors_answer_in_blocks_as_alone() {
         let home = tempfile::tempdir().unwrap();
         let task = task(home.path());
-        let lexical = Lexical::build(std::iter::empty()).unwrap();
+        let lexical = Lexical::build(std::iter::empty::<Result<String>>()).unwrap();
         let engine = Engine::dense(&task, &[1.0, 0.0, 0.6, 0.8, 1.0, 0.0], &[1.0, 0.0, 0.0, 1.0]).unwrap();
         let both = engine.hits(&task, &lexical, 0..2, 10).unwrap();
         assert_eq!((rows(&both[0]), rows(&both[1])), (vec![0, 2, 1], vec![1, 0, 2]));
@@ -450,7 +450,7 @@ mod tests {
     fn a_judge_orders_the_first_hits_and_no_others() {
         let home = tempfile::tempdir().unwrap();
         let task = task(home.path());
-        let lexical = Lexical::build(std::iter::empty()).unwrap();
+        let lexical = Lexical::build(std::iter::empty::<Result<String>>()).unwrap();
         let dense = || Engine::dense(&task, &[1.0, 0.0, 0.6, 0.8, 0.8, 0.6], &[1.0, 0.0, 0.0, 1.0]).unwrap();
         let hits = |engine: Engine| engine.hits(&task, &lexical, 0..2, 3).unwrap();
         assert_eq!(hits(dense()).iter().map(|hits| rows(hits)).collect::<Vec<_>>(), [[0, 2, 1], [1, 2, 0]]);

@@ -14,6 +14,7 @@ use souk_io::domain::{Item, Level};
 use souk_io::error::{Error, Result};
 use souk_io::held_out::HeldOut;
 use souk_io::item_text::ItemText;
+use souk_lexical::{Lexical, LexicalOptions, Passage};
 use souk_reward::Judgements;
 
 pub struct Task {
@@ -32,6 +33,8 @@ pub struct TaskItem {
     pub title: String,
     /// Text that encoder, lexical channel and judge read.
     pub text: String,
+    /// Texts of other fields, which the lexical channel reads too.
+    pub details: String,
     /// 0 to 1.
     pub quality: Option<f32>,
 }
@@ -72,6 +75,13 @@ impl Task {
         self.rows.get(item).copied()
     }
 
+    /// BM25 over the items.
+    pub fn lexical(&self, options: LexicalOptions) -> Result<Lexical> {
+        let passage =
+            |TaskItem { text, details, .. }: &TaskItem| Passage { text: text.clone(), details: details.clone() };
+        Lexical::build_with(options, self.items.iter().map(|item| Ok(passage(item))))
+    }
+
     pub fn item(&self, row: u32) -> &TaskItem {
         &self.items[row as usize]
     }
@@ -98,8 +108,8 @@ fn load_items(data: &DataFolder, item_text: &ItemText) -> Result<Items> {
             return Err(problem(format!("two items have the id `{}`: ids must be unique", item.id)));
         }
         [&item.id, &item.title, &item.text, &format!("{quality:?}")].iter().for_each(|part| hash.feed(part));
-        let text = item_text.render(&item);
-        items.push(TaskItem { id: item.id, title: item.title, text, quality });
+        let (text, details) = (item_text.render(&item), item_text.details(&item));
+        items.push(TaskItem { id: item.id, title: item.title, text, details, quality });
     }
     Ok((items, rows, hash.finish()))
 }

@@ -13,7 +13,7 @@ use souk::cross_encoder::{RERANKER, RerankFit};
 use souk::encoder::EncoderWorker;
 use souk::error::Error;
 use souk::item_text::ItemText;
-use souk::lexical::{Fusion, Hybrid, Lexical, ModelFusion};
+use souk::lexical::{Fusion, Hybrid, ModelFusion};
 use souk::objective::Objective;
 use souk::report::{
     DEPTH, DETAILS, Engine, EvaluationRun, Measurement, ReportPage, Reranking, RunComparison, RunSettings, SHOWN, Task,
@@ -140,8 +140,7 @@ impl EvaluateCommand {
         let training = self.training_log(&config)?;
         let perplexity = self.language.as_ref().map(|file| perplexity_of(&config, file, &folder)).transpose()?;
         let atomic_dir = AtomicDir::new(&self.out)?;
-        let options = config.search.lexical.unwrap_or_default();
-        let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.text.clone())))?;
+        let lexical = task.lexical(config.search.lexical.unwrap_or_default())?;
         let engine = match &self.run {
             Some(file) => Engine::run(&task, file)?,
             None => match self.channel() {

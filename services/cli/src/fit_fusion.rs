@@ -103,8 +103,7 @@ impl FitFusionCommand {
             Err(error) => (TranslationPairs::default(), Some(error)),
         };
         let translations = CrossFitted::learn(&pairs, &task.queries);
-        let options = config.search.lexical.unwrap_or_default();
-        let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.text.clone())))?;
+        let lexical = task.lexical(config.search.lexical.unwrap_or_default())?;
         let engine = encode_task(&config, &task, self.vectors.as_deref())?;
         let held_out = if self.split == config.train.split { config.train.held_out } else { 0.0 };
         let is_used = |query: &TaskQuery| held_out == 0.0 || query_place(&query.text) < held_out;

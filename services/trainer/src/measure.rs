@@ -170,8 +170,7 @@ impl Evaluator<'_> {
     fn task(&self, judged: &JudgedSplit, item_text: &ItemText) -> Result<SplitTask> {
         let JudgedSplit { data, split } = judged;
         let task = Task::load(data, split, item_text)?;
-        let options = self.config.search.lexical.unwrap_or_default();
-        let lexical = Lexical::build_with(options, task.items.iter().map(|item| Ok(item.text.clone())))?;
+        let lexical = task.lexical(self.config.search.lexical.unwrap_or_default())?;
         Ok(SplitTask { task, judge: self.config.open_referee(data, split, item_text)?, lexical })
     }
 

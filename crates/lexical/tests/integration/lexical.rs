@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use serde::Deserialize;
 use souk_io::beir::DataFolder;
 use souk_io::item_text::ItemText;
-use souk_lexical::{Language, Lexical, LexicalHit, LexicalOptions, TermFeatures, UnindexedTexts, terms};
+use souk_lexical::{Language, Lexical, LexicalHit, LexicalOptions, Passage, TermFeatures, UnindexedTexts, terms};
 
 #[derive(Deserialize)]
 struct Expected {
@@ -57,18 +57,22 @@ fn texts() -> impl Strategy<Value = Vec<String>> {
 
 proptest! {
     #[test]
-    fn top_k_is_a_prefix_of_all_hits(texts in texts(), k in 0_usize..10) {
-        let shop = Lexical::build_with(LexicalOptions::LUCENE, texts.iter().cloned().map(Ok)).unwrap();
-        for query in &texts {
+    fn top_k_is_a_prefix_of_all_hits(texts in texts(), details in texts(), k in 0_usize..10) {
+        let passages: Vec<Passage> = texts.iter().zip(details.iter().cycle())
+            .map(|(text, details)| Passage { text: text.clone(), details: details.clone() }).collect();
+        let options = LexicalOptions { details: 0.3, ..LexicalOptions::LUCENE };
+        let shop = Lexical::build_with(options, passages.iter().cloned().map(Ok)).unwrap();
+        for query in texts.iter().chain(&details) {
             let all = shop.search(query, texts.len()).unwrap();
             prop_assert_eq!(&shop.search(query, k).unwrap()[..], &all[..k.min(all.len())]);
             let ordered = |a: &LexicalHit, b: &LexicalHit| a.score > b.score || a.score == b.score && a.row < b.row;
             prop_assert!(all.windows(2).all(|pair| ordered(&pair[0], &pair[1])));
-            // a row is found if and only if it shares a term
+            // a row is found if and only if its text or its details share a term
             let query_terms: HashSet<String> = terms(query).into_iter().collect();
             let sharing = |text: &String| terms(text).iter().any(|term| query_terms.contains(term));
             let found: HashSet<u32> = all.iter().map(|hit| hit.row).collect();
-            let expected = (0..).zip(&texts).filter(|(_, text)| sharing(text)).map(|(row, _)| row);
+            let expected = (0..).zip(&passages).filter(|(_, passage)| sharing(&passage.text) || sharing(&passage.details));
+            let expected = expected.map(|(row, _)| row);
             prop_assert_eq!(found, expected.collect::<HashSet<u32>>());
         }
     }

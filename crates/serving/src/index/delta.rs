@@ -15,7 +15,7 @@ use super::space::Floats;
 use super::vector_query::VectorQuery;
 use souk_io::domain::Item;
 use souk_io::item_text::ItemText;
-use souk_lexical::{Language, UnindexedTexts};
+use souk_lexical::{LexicalOptions, Passage, UnindexedTexts};
 
 /// Fewest vectors for a graph; below it, brute force is faster.
 const MIN_GRAPH_ROWS: usize = 2000;
@@ -30,6 +30,7 @@ pub struct Delta {
     columns: Columns,
     texts: UnindexedTexts,
     item_text: ItemText,
+    options: LexicalOptions,
     /// Vector row of each slot.
     row_of_item: Vec<u32>,
     /// Slots of each vector row.
@@ -46,15 +47,22 @@ pub struct Delta {
     beams: BeamSearchPool,
 }
 
+/// Texts of an item for search by terms.
+pub fn passage(item_text: &ItemText, item: &Item, options: LexicalOptions) -> Passage {
+    let details = if options.has_details() { item_text.details(item) } else { String::new() };
+    Passage { text: item_text.render(item), details }
+}
+
 impl Delta {
-    pub fn new(width: usize, use_graph: bool, item_text: ItemText, language: Language) -> Self {
+    pub fn new(width: usize, use_graph: bool, item_text: ItemText, options: LexicalOptions) -> Self {
         Self {
             items: Vec::new(),
             present: ItemSet::default(),
             ids: HashMap::new(),
             columns: Columns::default(),
-            texts: UnindexedTexts::new(language),
+            texts: UnindexedTexts::new(options.language),
             item_text,
+            options,
             row_of_item: Vec::new(),
             items_of_row: Vec::new(),
             flat: Vec::new(),
@@ -115,7 +123,7 @@ impl Delta {
         self.row_of_item.push(row);
         self.present.push(at as usize);
         self.columns.push(&item);
-        self.texts.push(&self.item_text.render(&item));
+        self.texts.push(passage(&self.item_text, &item, self.options));
         self.ids.insert(item.id.clone(), at);
         self.items.push(Some(Arc::new(item)));
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::columns::{Columns, Field, FilterCache, ItemSet};
-use super::delta::Delta;
+use super::delta::{Delta, passage};
 use super::filter::Filter;
 use super::frame::ItemChange;
 use super::manifest::IndexKind;
@@ -52,8 +52,8 @@ struct LiveState {
 impl Live {
     /// Builds the lexical index of a snapshot in a subfolder.
     pub fn add_lexical(dir: &Path, snapshot: &Snapshot, options: LexicalOptions, item_text: &ItemText) -> Result<()> {
-        let texts = (0..snapshot.num_items()).map(|item| Ok(item_text.render(&snapshot.item(item)?)));
-        Lexical::build_in(&dir.join(LEXICAL), options, texts).map(drop)
+        let passages = (0..snapshot.num_items()).map(|item| Ok(passage(item_text, &snapshot.item(item)?, options)));
+        Lexical::build_in(&dir.join(LEXICAL), options, passages).map(drop)
     }
 
     /// Opens the snapshot in `dir`, and its lexical index if there is one. `item_text` is the model's template of the items' texts.
@@ -72,8 +72,8 @@ impl Live {
             id_to_item.insert(item.id.into_boxed_str(), at as u32);
         }
         let manifest = snapshot.manifest();
-        let language = lexical.as_ref().map(Lexical::language).unwrap_or_default();
-        let delta = Delta::new(manifest.dimensions, manifest.kind == IndexKind::Hnsw, item_text.clone(), language);
+        let options = lexical.as_ref().map(Lexical::options).unwrap_or_default();
+        let delta = Delta::new(manifest.dimensions, manifest.kind == IndexKind::Hnsw, item_text.clone(), options);
         let state = RwLock::new(LiveState { present: ItemSet::all(num), num_removed: 0, delta });
         let (filter_cache, fields, growing) = (FilterCache::default(), OnceLock::new(), Mutex::default());
         let item_text = item_text.clone();

@@ -197,19 +197,42 @@ fn assert_judge_has_own_weights(shop: &TestShop, model: &str) {
     assert_eq!(scores(&judged("default-weights")), before);
 }
 
+fn assert_reranker_is_a_part_of_the_model(shop: &TestShop, model: &str, fit: &[&str], hybrid: &[&str]) {
+    let rerank = ["--rerank", "10"];
+    let evaluate = ["evaluate", "--data", &shop.data, "--out", &shop.place("none"), "--judge", "qrels"];
+    assert_fails(2, "needs --channel hybrid and a model with a reranker", &[&evaluate[..], hybrid, &rerank].concat());
+    // an untrained relevance model brings nothing, so it is not installed
+    let judge = souk_testing::golden("rel_bert").display().to_string();
+    let text = run_ok(&[fit, &["train", "--reranker", &judge, "--depth", "10"]].concat());
+    assert!(text.contains("no reranker: it brings nothing"), "{text}");
+    assert!(RerankFit::of_model(Path::new(model)).expect("the folder can be read").is_none());
+    let quality = RerankQuality { fused: 0.4, reranked: 0.5 };
+    RerankFit::new(10, 1.5, 60, quality)
+        .install(Path::new(&judge), Path::new(model))
+        .expect("the folder can be written");
+    let reranked = shop.evaluated("reranked", &[hybrid, &rerank].concat());
+    let pipeline = json(&read(&reranked, "metrics.json"))["pipeline"].as_str().expect("it is a text").to_owned();
+    assert!(
+        pipeline.contains(", first 10 reranked by reranker-") && pipeline.ends_with("with weight 1.5"),
+        "{pipeline}"
+    );
+}
+
 #[test]
 fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
     // with fewer queries the default weights are as good
     let shop = TestShop::with_queries("400");
     let model = shop.place("model");
     copy_folder(Path::new(&golden_model()), Path::new(&model));
-    let fit = ["fit-fusion", "--model", &model, "--data", &shop.data, "--split"];
+    // the judge below reads no details: without them it scores a pair as search does
+    let of_text = ["--set", "search.lexical={details=0}"];
+    let fit = ["fit-fusion", "--model", &model, "--data", &shop.data, of_text[0], of_text[1], "--split"];
     let text = run_ok(&[&fit[..], &["train"]].concat());
     assert!(text.contains("nDCG@10 on 320 queries: default weights ") && text.contains("trigrams"), "{text}");
     assert!(text.contains(" pairs of words, learned from ") && text.contains("translations.tsv"), "{text}");
     let fitted = json(&read(&model, "fusion.json"));
     assert_eq!((&fitted["fitted_on"]["split"], &fitted["fitted_on"]["queries"]), (&"train".into(), &320.into()));
-    let hybrid = ["--model", &model, "--channel", "hybrid"];
+    let hybrid = ["--model", &model, "--channel", "hybrid", of_text[0], of_text[1]];
     let run = shop.evaluated("fitted", &hybrid);
     let metrics = json(&read(&run, "metrics.json"));
     let pipeline = metrics["pipeline"].as_str().unwrap();
@@ -217,22 +240,7 @@ fn fitted_weights_are_part_of_the_model_and_measured_as_they_are_served() {
     let equal = shop.evaluated("equal", &[&hybrid[..], &["--set", "search.hybrid={dense=1,lexical=1}"]].concat());
     let ndcg = |run: &str| json(&read(run, "metrics.json"))["overall"]["ndcg@10"].as_f64().unwrap();
     assert!(ndcg(&run) > ndcg(&equal), "{} is not above {}", ndcg(&run), ndcg(&equal));
-    let rerank = ["--rerank", "10"];
-    let evaluate = ["evaluate", "--data", &shop.data, "--out", &shop.place("none"), "--judge", "qrels"];
-    assert_fails(2, "needs --channel hybrid and a model with a reranker", &[&evaluate[..], &hybrid, &rerank].concat());
-    // an untrained relevance model brings nothing, so it is not installed
-    let judge = souk_testing::golden("rel_bert").display().to_string();
-    let text = run_ok(&[&fit[..], &["train", "--reranker", &judge, "--depth", "10"]].concat());
-    assert!(text.contains("no reranker: it brings nothing"), "{text}");
-    assert!(RerankFit::of_model(Path::new(&model)).unwrap().is_none());
-    let quality = RerankQuality { fused: 0.4, reranked: 0.5 };
-    RerankFit::new(10, 1.5, 60, quality).install(Path::new(&judge), Path::new(&model)).unwrap();
-    let reranked = shop.evaluated("reranked", &[&hybrid[..], &rerank].concat());
-    let pipeline = json(&read(&reranked, "metrics.json"))["pipeline"].as_str().unwrap().to_owned();
-    assert!(
-        pipeline.contains(", first 10 reranked by reranker-") && pipeline.ends_with("with weight 1.5"),
-        "{pipeline}"
-    );
+    assert_reranker_is_a_part_of_the_model(&shop, &model, &fit, &hybrid);
     let text = run_ok(&[&fit[..], &["train", "--as-judge"]].concat());
     assert!(text.contains("judge, calibrated on ") && text.contains("AUC of Good 0."), "{text}");
     disable_reranker(Path::new(&model)).unwrap();

@@ -81,15 +81,17 @@ fn evaluation_reads_the_text_of_the_model_or_of_the_configuration() {
     let text = fs::read_to_string(&queries).unwrap().replacen("desk 0", "zenith", 1);
     fs::write(queries, text).unwrap();
     let hits = |arguments: &[&str], set: &str| {
-        let out = format!("measured{}-{}", arguments[0], set.len());
+        let out = format!("measured{}{}-{}", arguments[0], arguments.len(), set.len());
         let mut command = souk(home.path(), &["evaluate", "--data", "data", "--split", "train", "--out", &out]);
         run_ok(command.args(arguments).args(["--set", set]));
         fs::read_to_string(home.path().join(out).join("run.trec")).unwrap()
     };
     let of_first = |run: &str| run.lines().filter(|line| line.starts_with("q0 ")).count();
     let plain = "encoder.item_text={title}";
-    assert_eq!(of_first(&hits(&["--channel", "lexical"], plain)), 0);
-    assert_eq!(of_first(&hits(&["--channel", "lexical"], TEMPLATE)), 30);
+    let of_text = ["--channel", "lexical", "--set", "search.lexical={details=0}"];
+    assert_eq!(of_first(&hits(&of_text, plain)), 0);
+    assert_eq!(of_first(&hits(&of_text, TEMPLATE)), 30);
+    assert_eq!(of_first(&hits(&["--channel", "lexical"], plain)), 30, "brands are details");
     let model = model().display().to_string();
     let dense = [plain, TEMPLATE].map(|set| hits(&["--model", &model], set));
     assert_ne!(dense[0], dense[1]);

@@ -1,4 +1,5 @@
-//! The template of an item's text (`encoder.item_text`): vectors, the lexical index and overlap read the same text.
+//! The template of an item's text (`encoder.item_text`): vectors, the lexical index and overlap read the same text. The lexical index
+//! also reads the other fields.
 
 use std::fs;
 
@@ -35,8 +36,14 @@ async fn similarities(running: &Running, text: &str) -> Vec<f64> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_brand_in_the_template_is_in_vectors_and_terms() {
-    for (sets, has_brand) in [(&["encoder.item_text={title} {brand}"][..], true), (&[], false)] {
+async fn a_brand_in_the_template_is_in_vectors_and_terms_and_any_brand_in_terms() {
+    let template = "encoder.item_text={title} {brand}";
+    for (set, has_brand, is_found) in [
+        (template, true, true),
+        ("search.lexical={details=0.2}", false, true),
+        ("search.lexical={details=0}", false, false),
+    ] {
+        let sets = &[set];
         let home = shop();
         let old = json!({"_id": "a", "title": "steam mop", "brand": "Zenith"});
         let mut corpus: Vec<String> = (0..20).map(|i| item(i).to_string()).collect();
@@ -46,14 +53,14 @@ async fn a_brand_in_the_template_is_in_vectors_and_terms() {
         let new = json!({"id": "b", "title": "steam mop", "brand": "Zenith"});
         assert_eq!(running.ask("PUT /items", json!({"items": [new]})).await.status, 200);
         let overlap = f64::from(u8::from(has_brand));
-        assert_eq!(found(&running).await, ["a", "b"].map(|id| (id.to_owned(), has_brand, overlap)));
+        assert_eq!(found(&running).await, ["a", "b"].map(|id| (id.to_owned(), is_found, overlap)));
         let text = if has_brand { "steam mop Zenith" } else { "steam mop" };
         let similar = similarities(&running, text).await;
         assert!(similar.len() == 2 && similar.iter().all(|score| *score > 0.9999), "{similar:?}");
         running.stop().await;
         // what is stored is opened with the same template
         let running = Running::start(home.path(), sets).await;
-        assert_eq!(found(&running).await, ["a", "b"].map(|id| (id.to_owned(), has_brand, overlap)));
+        assert_eq!(found(&running).await, ["a", "b"].map(|id| (id.to_owned(), is_found, overlap)));
         running.stop().await;
     }
 }
