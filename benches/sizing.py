@@ -116,7 +116,7 @@ def held(items):
     columns = sum(column_bytes({**item, "_id": {}, "title": {}, "text": {}}) for item in items)
     slots = 2 ** math.ceil(math.log2(len(items) * 8 / 7))
     ids = sum(8 * math.ceil(len(item["_id"]) / 8) for item in items)
-    return (12 * len(items) + 25 * slots + ids + columns) / MIB
+    return (16 * len(items) + 25 * slots + ids + columns) / MIB
 
 
 def column_bytes(field):

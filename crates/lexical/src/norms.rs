@@ -75,7 +75,7 @@ impl Norms {
     }
 
     /// Norms of the rows from `row` on.
-    pub fn from(&self, row: usize) -> NormsFrom<'_> {
+    pub fn starting_at(&self, row: usize) -> NormsFrom<'_> {
         NormsFrom { norms: &self.norms[row..], factors: self.factors.get(row..).unwrap_or_default() }
     }
 
@@ -97,10 +97,10 @@ impl Norms {
         self.options.details * relative
     }
 
-    /// `1 − b + b · length / mean`
+    /// `1 − b + b · length / mean`. Before any item has a term, the mean is 1.
     fn relative(&self, length: u32, mean: f64) -> f32 {
-        let b = self.options.b;
-        (1.0 - b + b * (f64::from(length) / mean.max(f64::MIN_POSITIVE)) as f32).max(SHORTEST)
+        let (b, mean) = (self.options.b, if mean > 0.0 { mean } else { 1.0 });
+        (1.0 - b + b * (f64::from(length) / mean) as f32).max(SHORTEST)
     }
 }
 

@@ -71,9 +71,9 @@ impl<'a> Searcher<'a> {
         while let Some(start) = cursors[..num_leaders].iter().map(Cursor::row).min().filter(|row| *row != TERMINATED) {
             let (leaders, others) = cursors.split_at_mut(num_leaders);
             for cursor in leaders {
-                cursor.add(start, &mut self.window, self.lexical.norms.from(start as usize));
+                cursor.add(start, &mut self.window, self.lexical.norms.starting_at(start as usize));
             }
-            top_k.take(start, &mut self.window, others, self.lexical.norms.from(0));
+            top_k.take(start, &mut self.window, others, self.lexical.norms.starting_at(0));
             while num_leaders > 0 && cursors[num_leaders - 1].max_rest < top_k.threshold {
                 num_leaders -= 1;
             }

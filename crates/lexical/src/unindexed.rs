@@ -113,4 +113,14 @@ mod tests {
         let first = |query| shop.search_unindexed(query, &unindexed).unwrap().last().unwrap().score;
         assert!(first("xylophone") > first("desk"));
     }
+
+    #[test]
+    fn the_first_items_of_an_empty_shop_have_scores() {
+        let empty = Lexical::build(std::iter::empty::<Result<String>>()).unwrap();
+        let mut texts = UnindexedTexts::new(Language::English);
+        texts.push("oak desk");
+        texts.push(Passage { text: "lamp".into(), details: "oak".into() });
+        let hits = empty.search_unindexed("oak", &texts).unwrap();
+        assert!(hits.len() == 2 && hits[0].score > hits[1].score && hits[1].score > 0.0, "{hits:?}");
+    }
 }

@@ -98,6 +98,7 @@ type Items = (Vec<TaskItem>, HashMap<String, u32>, String);
 fn load_items(data: &DataFolder, item_text: &ItemText) -> Result<Items> {
     let file = data.corpus();
     let (mut items, mut rows, mut hash) = (Vec::new(), HashMap::new(), Fed::default());
+    let title_and_text = ItemText::default();
     for item in data.items()? {
         let (line, item) = item?;
         let problem = |problem: String| Error::data(&file, Some(line), problem);
@@ -108,6 +109,8 @@ fn load_items(data: &DataFolder, item_text: &ItemText) -> Result<Items> {
             return Err(problem(format!("two items have the id `{}`: ids must be unique", item.id)));
         }
         [&item.id, &item.title, &item.text, &format!("{quality:?}")].iter().for_each(|part| hash.feed(part));
+        // whatever the template, and as before for items without other fields
+        Some(title_and_text.details(&item)).filter(|others| !others.is_empty()).iter().for_each(|part| hash.feed(part));
         let (text, details) = (item_text.render(&item), item_text.details(&item));
         items.push(TaskItem { id: item.id, title: item.title, text, details, quality });
     }
@@ -203,12 +206,16 @@ mod tests {
     use super::*;
 
     fn load(files: &[(&str, &str)]) -> Result<Task> {
+        load_with(&ItemText::default(), files)
+    }
+
+    fn load_with(item_text: &ItemText, files: &[(&str, &str)]) -> Result<Task> {
         let home = tempfile::tempdir().unwrap();
         fs::create_dir(home.path().join("qrels")).unwrap();
         for (name, text) in files {
             fs::write(home.path().join(name), text).unwrap();
         }
-        Task::load(&DataFolder::open(home.path()).unwrap(), "test", &ItemText::default())
+        Task::load(&DataFolder::open(home.path()).unwrap(), "test", item_text)
     }
 
     const CORPUS: &str = "{\"_id\":\"a\",\"title\":\"Oak\",\"quality\":0.5}\n{\"_id\":\"b\",\"text\":\"desk\"}\n";
@@ -228,6 +235,19 @@ mod tests {
         assert_eq!(again.digests.catalogue, task.digests.catalogue);
         assert_eq!(again.digests.judgements, task.digests.judgements);
         assert_ne!(again.digests.queries, task.digests.queries, "slices are part of the queries");
+    }
+
+    #[test]
+    fn details_count_in_the_digest_whatever_the_template() {
+        let digest = |template: &str, corpus: &str| {
+            let files = [("corpus.jsonl", corpus), ("queries.jsonl", QUERIES), ("qrels/test.tsv", "q1\tb\t4\n")];
+            load_with(&template.parse().unwrap(), &files).unwrap().digests.catalogue
+        };
+        let branded = |brand: &str| CORPUS.replace("\"desk\"", &format!("\"desk\",\"brand\":\"{brand}\""));
+        let plain = "{title} {text}";
+        assert_eq!(digest(plain, &branded("Acme")), digest("{title} {brand}", &branded("Acme")));
+        assert_ne!(digest(plain, &branded("Acme")), digest(plain, &branded("Zenith")));
+        assert_eq!(digest(plain, &branded("")), digest(plain, CORPUS));
     }
 
     #[test]
