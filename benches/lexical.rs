@@ -76,7 +76,8 @@ fn search(data: &Path, split: &str, k: usize, out: &Path) {
     let shop = Shop { texts: texts().map(Result::unwrap).collect(), lexical: forgiving };
     let mut speed = json!({
         "items": lexical.num_items(), "build_s": build_s, "one_thread": one_thread, "all_threads": all_threads,
-        "typos_one_thread": typos_one_thread, "details_one_thread": details_one_thread, "fused_one_thread": shop.fused_rate(&asked, &Fusion::default()),
+        "typos_one_thread": typos_one_thread, "details_one_thread": details_one_thread,
+        "fused_one_thread": shop.fused_rate(&asked, &Fusion::default()),
     });
     if let Some(translations) = shop.learn(&folder) {
         // their sizes do not change the work

@@ -15,6 +15,10 @@ use crate::domain::Item;
 use crate::error::Error;
 use crate::names::{NameList, did_you_mean};
 
+/// Fewest digits of a bar code (EAN-8); shorter numbers say how many or how much.
+const MIN_CODE_DIGITS: usize = 8;
+const IMAGES: [&str; 6] = [".jpg", ".jpeg", ".png", ".gif", ".webp", ".svg"];
+
 /// Words separated by white space, of letters and `{field}`s. A field is `title`, `text`, `_id` or any other key of an item; `a.b` is
 /// a field inside an object, as in filters. Lists and objects are shown as their values, separated by spaces. A word whose fields are
 /// all missing or empty is left out, with the letters in it: `by:{brand}`.
@@ -59,8 +63,8 @@ impl ItemText {
         text
     }
 
-    /// Texts in the fields that the template does not name, separated by spaces. Numbers, web addresses and dates are left out: searched
-    /// for by words, they would be noise.
+    /// Texts in the fields that the template does not name, separated by spaces. Numbers, dates and addresses of pages and images are
+    /// left out, as numbers or as text: searched for by words, they would be noise.
     pub fn details(&self, item: &Item) -> String {
         let mut values = Vec::new();
         for (name, value) in [("title", &item.title), ("text", &item.text)] {
@@ -232,15 +236,29 @@ fn add_names(name: &str, value: &Value, names: &mut BTreeSet<String>) {
     }
 }
 
-/// Whether a text is neither empty nor a web address nor a date.
+/// Whether shoppers may search for a text by its words: it has letters or is as long as a bar code, and is no date or address.
 fn is_words(text: &str) -> bool {
-    let is_date = || {
-        let mut bytes = text.bytes();
-        let day = bytes.by_ref().take(10).enumerate();
-        let starts = day.filter(|(at, byte)| if [4, 7].contains(at) { *byte == b'-' } else { byte.is_ascii_digit() });
-        starts.count() == 10 && bytes.next().is_none_or(|next| next == b'T' || next == b' ')
+    let text = text.trim();
+    let is_code = || {
+        let digits = text.bytes().filter(u8::is_ascii_digit).count();
+        digits >= MIN_CODE_DIGITS && text.bytes().all(|byte| byte.is_ascii_digit() || b"- ".contains(&byte))
     };
-    !text.is_empty() && !text.contains("://") && !is_date()
+    (text.contains(char::is_alphabetic) || is_code()) && !is_date(text) && !is_address(text)
+}
+
+/// Whether a text begins with a date as in `2009-12-10T00:00:00Z`, and is nothing else.
+fn is_date(text: &str) -> bool {
+    let mut bytes = text.bytes();
+    let day = bytes.by_ref().take(10).enumerate();
+    let starts = day.filter(|(at, byte)| if [4, 7].contains(at) { *byte == b'-' } else { byte.is_ascii_digit() });
+    starts.count() == 10 && bytes.next().is_none_or(|next| next == b'T' || next == b' ')
+}
+
+/// Whether a text is the address of a page, or the name of an image's file.
+fn is_address(text: &str) -> bool {
+    let is_image = || IMAGES.iter().any(|ending| text.to_ascii_lowercase().ends_with(ending));
+    text.contains("://")
+        || !text.contains(char::is_whitespace) && (text.starts_with("//") || text.starts_with("www.") || is_image())
 }
 
 fn add_values(value: &Value, values: &mut Vec<String>) {
@@ -316,6 +334,12 @@ mod tests {
             "ean": ["0095205603217", ""], "empty": "", "image": "https://shop.example/7.jpg", "model": "2009-12-100",
             "null": null, "price": 99.5, "released": "2009-12-10T00:00:00Z", "sale": true,
         });
+        // a table's columns are texts
+        let table = json!({
+            "_id": "7", "day": "10.12.2009", "file": "img/7.JPG", "isbn": "978-3-16-148410-0", "page": "www.shop.example/7",
+            "price": "$1,999.00", "ratio": "16:10", "size": "12 in", "stock": " 15 ", "thumb": "//cdn.example/7", "wood": "Eiche",
+        });
+        assert_eq!(ItemText::default().details(&item(&table)), "978-3-16-148410-0 12 in Eiche");
         let details = |template: &str| template.parse::<ItemText>().unwrap().details(&item(&desk));
         assert_eq!(details("{title} {text}"), "large oak Acme 0095205603217 2009-12-100");
         assert_eq!(details("{title} {brand} {attributes}"), "Sturdy 0095205603217 2009-12-100");

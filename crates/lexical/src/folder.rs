@@ -1,7 +1,6 @@
 //! Building, saving and loading an index. Takes passages; gives one tantivy segment whose documents are the rows in
 //! order, in memory or in a folder with a manifest. A damaged folder or another format is an error that names the file.
 
-use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +14,7 @@ use tantivy::tokenizer::{Token, TokenStream, Tokenizer};
 use tantivy::{Directory, Index, IndexSettings, IndexWriter, TantivyDocument};
 
 use super::analyser::Terms;
-use super::norms::Counts;
+use super::norms::{Counts, MAX_IN_DETAILS};
 use super::{LexicalOptions, Passage, unreadable};
 use souk_io::atomic_dir::AtomicDir;
 use souk_io::error::{Error, Result};
@@ -102,8 +101,8 @@ pub fn read(index: &Index, has_details: bool) -> tantivy::Result<(Arc<InvertedIn
         let info = dictionary.value();
         let mut blocks = postings.read_block_postings_from_terminfo(info, IndexRecordOption::WithFreqs)?;
         while blocks.block_len() > 0 {
-            for (row, packed) in blocks.docs().iter().zip(blocks.freqs()) {
-                let (length, counts) = (&mut lengths[*row as usize], Counts::unpacked(*packed, has_details));
+            for (row, num_tokens) in blocks.docs().iter().zip(blocks.freqs()) {
+                let (length, counts) = (&mut lengths[*row as usize], Counts::unpacked(*num_tokens, has_details));
                 length.text += counts.text;
                 length.details += counts.details;
             }
@@ -140,7 +139,9 @@ pub fn load(dir: &Path) -> Result<(Index, LexicalOptions)> {
         FORMAT => {}
         FORMAT_WITHOUT_DETAILS => options.details = 0.0,
         format => {
-            let problem = format!("has format {format}, this version reads {FORMAT}: build the index again");
+            let problem = format!(
+                "has format {format}, this version reads {FORMAT_WITHOUT_DETAILS} and {FORMAT}: build the index again"
+            );
             return Err(Error::data(&path, None, problem));
         }
     }
@@ -170,66 +171,73 @@ fn schema() -> (Schema, Field, Field) {
     (schema.build(), text, row)
 }
 
-/// Adapter of the analyser to tantivy, which counts tokens: a term is written as often as its packed counts say.
+/// Adapter of the analyser to tantivy, which counts tokens. The counts of an item's terms are packed by writing a term of its text
+/// several times (`norms`).
 #[derive(Clone)]
 struct Analyser {
     options: LexicalOptions,
-    terms: Terms,
+    text: Terms,
+    details: Terms,
+    /// Terms of the details that count.
+    kept: Vec<usize>,
     token: Token,
 }
 
 impl Analyser {
     fn new(options: LexicalOptions) -> Self {
-        Self { options, terms: Terms::new(options.language), token: Token::default() }
-    }
-
-    /// Terms of text and details, in order, each with the number of its tokens.
-    fn count(&mut self, joined: &str) -> Vec<(String, u32)> {
-        let has_details = self.options.has_details();
-        let (details, text) = joined.split_once(SEPARATOR).filter(|_| has_details).unwrap_or(("", joined));
-        let (mut terms, mut places) = (Vec::<(String, Counts)>::new(), HashMap::<String, usize>::new());
-        for (read, in_details) in [(text, false), (details, true)] {
-            self.terms.read(read);
-            for term in self.terms.iter() {
-                let at = places.get(term).copied().unwrap_or_else(|| {
-                    places.insert(term.into(), terms.len());
-                    terms.push((term.into(), Counts::default()));
-                    terms.len() - 1
-                });
-                let counts = &mut terms[at].1;
-                *(if in_details { &mut counts.details } else { &mut counts.text }) += 1;
-            }
-        }
-        terms.into_iter().map(|(term, counts)| (term, counts.packed(has_details))).collect()
+        let terms = Terms::new(options.language);
+        Self { options, text: terms.clone(), details: terms, kept: Vec::new(), token: Token::default() }
     }
 }
 
 impl Tokenizer for Analyser {
     type TokenStream<'a> = Stream<'a>;
 
-    fn token_stream<'a>(&'a mut self, text: &'a str) -> Stream<'a> {
-        let terms = self.count(text).into_iter();
+    fn token_stream<'a>(&'a mut self, joined: &'a str) -> Stream<'a> {
+        let has_details = self.options.has_details();
+        let (details, text) = joined.split_once(SEPARATOR).filter(|_| has_details).unwrap_or(("", joined));
+        let Self { text: of_text, details: of_details, kept, token, .. } = self;
+        of_text.read(text);
+        of_details.read(details);
+        kept.clear();
+        kept.extend(0..of_details.len());
+        kept.sort_unstable_by_key(|at| of_details.get(*at));
+        let mut repeated = 0;
+        let mut last = None;
+        kept.retain(|at| {
+            let term = Some(of_details.get(*at));
+            repeated = if term == last { repeated + 1 } else { 0 };
+            last = term;
+            repeated < MAX_IN_DETAILS
+        });
         // positions are not indexed, but tantivy counts on from them
-        self.token.position = 0;
-        Stream { terms, num_left: 0, token: &mut self.token }
+        token.position = 0;
+        let num_copies = Counts::tokens_of_text(has_details);
+        Stream { text: of_text, num_copies, details: of_details, kept, token, next: 0 }
     }
 }
 
 struct Stream<'a> {
-    terms: std::vec::IntoIter<(String, u32)>,
-    /// Further tokens of the last term.
-    num_left: u32,
+    text: &'a Terms,
+    /// Tokens of each term of the text.
+    num_copies: usize,
+    details: &'a Terms,
+    kept: &'a [usize],
     token: &'a mut Token,
+    next: usize,
 }
 
 impl TokenStream for Stream<'_> {
     fn advance(&mut self) -> bool {
-        if self.num_left == 0 {
-            let Some((term, count)) = self.terms.next() else { return false };
-            self.token.text = term;
-            self.num_left = count;
-        }
-        self.num_left -= 1;
+        let num_of_text = self.text.len() * self.num_copies;
+        let term = match self.next.checked_sub(num_of_text).map(|at| self.kept.get(at)) {
+            None => self.text.get(self.next / self.num_copies),
+            Some(Some(at)) => self.details.get(*at),
+            Some(None) => return false,
+        };
+        self.token.text.clear();
+        self.token.text.push_str(term);
+        self.next += 1;
         true
     }
 
@@ -246,6 +254,27 @@ impl TokenStream for Stream<'_> {
 mod tests {
     use super::*;
     use crate::Lexical;
+
+    #[test]
+    fn an_index_of_the_first_format_has_no_details() {
+        let home = tempfile::tempdir().unwrap();
+        let (dir, options) =
+            (home.path().join("lexical"), LexicalOptions { details: 0.0, ..LexicalOptions::default() });
+        let texts = ["oak oak oak oak oak desk", "pine desk"].map(|text| Ok(text.to_owned()));
+        let hits = |shop: &Lexical| ["oak", "desk"].map(|query| shop.search(query, 9).unwrap());
+        let expected = hits(&Lexical::build_in(&dir, options, texts.into_iter()).unwrap());
+        let path = dir.join(MANIFEST);
+        let mut manifest: serde_json::Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        manifest["format"] = 1.into();
+        manifest["options"].as_object_mut().unwrap().remove("details").unwrap();
+        fs::write(&path, manifest.to_string()).unwrap();
+        let first = Lexical::load(&dir).unwrap();
+        assert!(!first.options().has_details() && hits(&first) == expected && expected[0].len() == 1, "{expected:?}");
+        manifest["format"] = 3.into();
+        fs::write(&path, manifest.to_string()).unwrap();
+        let error = Lexical::load(&dir).err().unwrap().to_string();
+        assert!(error.contains("has format 3, this version reads 1 and 2: build the index again"), "{error}");
+    }
 
     fn built(home: &Path) -> PathBuf {
         let dir = home.join("lexical");

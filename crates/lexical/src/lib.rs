@@ -86,7 +86,7 @@ pub struct LexicalOptions {
     /// Language of the items' texts and of the queries. `none` suits other languages, and catalogues in several.
     pub language: Language,
     /// Weight of a word in an item's other fields, such as brand and attributes, beside one in its text: 0 (these fields are not
-    /// searched) to 1. Numbers, web addresses and dates are left out.
+    /// searched) to 1. Numbers, dates and addresses of pages and images are left out.
     pub details: f32,
 }
 

