@@ -81,6 +81,9 @@ constexpr int64_t attention_gradient_scratch(int64_t dim) {
 constexpr int64_t kPanel = 32;
 constexpr int64_t bf16_words(int64_t n) { return (n + 1) / 2; }
 
+// The most rows of a product whose x is turned.
+constexpr int64_t kMostTurned = 192;
+
 // out = x * matrix + bias, or the same added to `out`.
 struct Product {
   float* out;

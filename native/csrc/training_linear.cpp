@@ -39,8 +39,8 @@ namespace {
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-// Rows, or outputs of a weight's gradient, in each unit of work that threads share.
-constexpr int64_t kUnit = 96;
+// Rows in each unit of work that threads share, and outputs of a weight's gradient.
+constexpr int64_t kUnit = 96, kOutputs = kMostTurned;
 
 // Rows per pass of the backward pass: as many units for each thread.
 int64_t rows_per_pass() {
@@ -123,11 +123,11 @@ class LayerGradients {
       auto* d_weight = d_weights_[i].defined() ? d_weights_[i].mutable_data_ptr<float>() : nullptr;
       auto* d_bias = d_biases_[i].defined() ? d_biases_[i].mutable_data_ptr<float>() : nullptr;
       // with more threads than units, threads share the columns of a unit
-      const int64_t units = round_up(width, kUnit) / kUnit;
+      const int64_t units = round_up(width, kOutputs) / kOutputs;
       const int64_t slices = std::min(panels, (2 * at::get_num_threads() + units - 1) / units);
       at::parallel_for(0, units * slices, 1, [&](int64_t begin, int64_t end) {
         for (int64_t at = begin; at < end; at++) {
-          const int64_t first = at / slices * kUnit, slice = at % slices, count = std::min(kUnit, width - first);
+          const int64_t first = at / slices * kOutputs, slice = at % slices, count = std::min(kOutputs, width - first);
           if (d_bias && slice == 0) table.add_columns(d_bias + first, gradient + first, layer_.width, rows, count);
           if (!d_weight) continue;
           Product product = product_of(d_weight + first * depth, words + first, count, in_rows(x_words, summed, depth));

@@ -10,8 +10,18 @@ use souk_native::{
 };
 use tch::{Device, Kind, Tensor};
 
-const SHAPES: [(i64, i64, i64); 7] =
-    [(1, 24, 40), (7, 33, 17), (65, 100, 50), (95, 48, 36), (200, 384, 96), (513, 64, 130), (1100, 96, 384)];
+/// Rows, inputs and outputs. Inputs and outputs of some are summed in several passes.
+const SHAPES: [(i64, i64, i64); 9] = [
+    (1, 24, 40),
+    (7, 33, 17),
+    (65, 100, 50),
+    (95, 48, 36),
+    (200, 384, 96),
+    (513, 64, 130),
+    (1100, 96, 384),
+    (130, 70, 803),
+    (20, 900, 10),
+];
 
 #[test]
 fn linear_layers_equal_plain_torch() {
