@@ -24,7 +24,8 @@ ALLOWED = 1e-3
 LEAST_RATIO = 2
 MEASURED_SECONDS = 2
 GOOD = 3
-FUSED = (("fused with 100 hits of the vectors", "fused_one_thread"), ("by fitted weights", "fitted_one_thread"),
+FUSED = (("fused with 100 hits of the vectors", "fused_one_thread"), ("with details", "details_fused_one_thread"),
+         ("by fitted weights", "fitted_one_thread"),
          ("with translations of words", "translated_one_thread"))
 
 

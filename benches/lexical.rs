@@ -5,7 +5,7 @@
 //!                                        OUT/speed.json: seconds to build; queries a second of one thread's processor
 //!                                        time, which others on the machine do not change, and of the clock on all;
 //!                                        of the former also with typos, with typos and details, and with the fusion of 100 hits
-//!                                        of each channel.
+//!                                        of each channel, without details and with them.
 //!                                        Translations are learned from the judgements of `train`
 #![expect(clippy::unwrap_used, reason = "a bench that cannot go on stops")]
 
@@ -69,15 +69,17 @@ fn search(data: &Path, split: &str, k: usize, out: &Path) {
     let typos_one_thread = rate(asked.len(), thread_seconds, || one(&forgiving));
     let template = ItemText::default();
     let passage = |item: &Item| Passage { text: template.render(item), details: template.details(item) };
-    let passages = folder.items().unwrap().map(|item| Ok(passage(&item?.1)));
+    let passages: Vec<Passage> = folder.items().unwrap().map(|item| passage(&item.unwrap().1)).collect();
     let details = LexicalOptions { details: LexicalOptions::default().details, ..typos };
-    let detailed = Lexical::build_with(details, passages).unwrap();
+    let detailed = Lexical::build_with(details, passages.iter().cloned().map(Ok)).unwrap();
     let details_one_thread = rate(asked.len(), thread_seconds, || one(&detailed));
-    let shop = Shop { texts: texts().map(Result::unwrap).collect(), lexical: forgiving };
+    let shop = Shop { passages: &passages, lexical: forgiving };
+    let detailed = Shop { passages: &passages, lexical: detailed };
     let mut speed = json!({
         "items": lexical.num_items(), "build_s": build_s, "one_thread": one_thread, "all_threads": all_threads,
         "typos_one_thread": typos_one_thread, "details_one_thread": details_one_thread,
         "fused_one_thread": shop.fused_rate(&asked, &Fusion::default()),
+        "details_fused_one_thread": detailed.fused_rate(&asked, &Fusion::default()),
     });
     if let Some(translations) = shop.learn(&folder) {
         // their sizes do not change the work
@@ -92,12 +94,12 @@ fn search(data: &Path, split: &str, k: usize, out: &Path) {
     fs::write(out.join("speed.json"), speed.to_string()).unwrap();
 }
 
-struct Shop {
-    texts: Vec<String>,
+struct Shop<'a> {
+    passages: &'a [Passage],
     lexical: Lexical,
 }
 
-impl Shop {
+impl Shop<'_> {
     /// None without judgements of `train`.
     fn learn(&self, folder: &DataFolder) -> Option<Translations> {
         let judgements = folder.judgements("train").ok()?;
@@ -107,7 +109,7 @@ impl Shop {
             folder.queries().unwrap().map(|query| query.map(|query| (query.id, query.text)).unwrap()).collect();
         let mut pairs = TranslationPairs::default();
         for judgement in judgements.map(Result::unwrap).filter(|judgement| judgement.level >= Level::L3) {
-            pairs.add(&queries[&judgement.query], &self.texts[rows[&judgement.item]], 1.0);
+            pairs.add(&queries[&judgement.query], &self.passages[rows[&judgement.item]].text, 1.0);
         }
         Some(pairs.learn(|_| true))
     }
@@ -126,7 +128,11 @@ impl Shop {
                 let found = channel(self.lexical.search(query, depth).unwrap());
                 let mut matcher = self.lexical.matcher(query).with_translations(&translations);
                 let dense = other.replace(found.clone());
-                drop(fuse(&dense, &found, fusion, 10, |row| matcher.compare(&self.texts[row as usize])));
+                let compare = |row: u32| {
+                    let Passage { text, details } = &self.passages[row as usize];
+                    matcher.compare(text, details)
+                };
+                drop(fuse(&dense, &found, fusion, 10, compare));
             }
         })
     }

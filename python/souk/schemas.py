@@ -177,11 +177,11 @@ class EventsAnswer:
 class Explained:
     channels: Channels
     overlap: float | None = None
-    """IDF-weighted fraction of the query's terms in the item's text."""
+    """IDF-weighted fraction of the query's terms that the item has."""
     reranker: Term | None = None
     """The reranker's output, if the hit was reranked."""
     terms: Terms | None = None
-    """How well the item's text matches the query's terms, if they are a part of the score."""
+    """How well the item matches the query's terms, if they are a part of the score."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -512,14 +512,14 @@ class Terms:
     """Terms of a hit, and their parts of its score."""
 
     overlap: Term
-    """IDF-weighted fraction of the query's terms in the item's text."""
+    """IDF-weighted fraction of the query's terms that the item has."""
     trigrams: Term
-    """Fraction of the query's sequences of three letters in the item's text."""
+    """Fraction of the query's sequences of three letters that the item has."""
     missing_numbers: Term
-    """Number of the query's numbers that the item's text lacks."""
+    """Number of the query's numbers that the item lacks."""
     translation: Term | None = None
-    """How likely the query's terms are, given the item's terms and their translations; only with weights that were
-    fitted with translations.
+    """How likely the query's terms are, given the terms of the item's text and their translations; only with weights
+    that were fitted with translations.
     """
 
 

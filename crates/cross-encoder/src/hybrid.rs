@@ -158,7 +158,7 @@ impl HybridScorer {
         let mut unindexed = UnindexedTexts::new(self.lexical.language());
         texts.iter().for_each(|text| unindexed.push(*text));
         let mut matcher = self.lexical.matcher(query).with_translations(translations);
-        let mut scores: Vec<f32> = texts.iter().map(|text| weights.of_terms(&matcher.compare(text))).collect();
+        let mut scores: Vec<f32> = texts.iter().map(|text| weights.of_terms(&matcher.compare(text, ""))).collect();
         for hit in self.lexical.search_unindexed(query, &unindexed)? {
             scores[hit.row as usize] += weights.lexical * hit.score;
         }

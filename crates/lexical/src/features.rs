@@ -1,9 +1,9 @@
-//! How well a text matches the words of a query: features that `fitted` weighs. Takes a query once and any number of texts. Knows
+//! How well an item matches the words of a query: features that `fitted` weighs. Takes a query once and any number of items. Knows
 //! nothing of scores or ranks.
 
 use super::analyser::Terms;
 use super::translations::probability;
-use super::{Language, Lexical, MAX_QUERY_TERMS, QueryTranslations, Translations};
+use super::{Language, Lexical, LexicalOptions, MAX_QUERY_TERMS, QueryTranslations, Translations};
 use souk_io::fnv::hash_text;
 use souk_io::splitmix::mix;
 
@@ -15,17 +15,17 @@ const OWN_TERMS: f32 = 0.5;
 /// Share of a query's terms that no item explains.
 const BACKGROUND: f32 = 0.02;
 
-/// How well a text matches a query.
+/// How well an item matches a query by its text and its details.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TermFeatures {
-    /// Fraction of the query's terms, weighted by idf, that the text has. A term that no item has gets the largest weight. 0 for a
+    /// Fraction of the query's terms, weighted by idf, that the item has. A term that no item has gets the largest weight. 0 for a
     /// query without terms.
     pub overlap: f32,
-    /// Fraction of the query's sequences of three letters that the text has, which forgives typos and joined words.
+    /// Fraction of the query's sequences of three letters that the item has, which forgives typos and joined words.
     pub trigrams: f32,
-    /// Number of the query's numbers that the text lacks.
+    /// Number of the query's numbers that the item lacks.
     pub missing_numbers: f32,
-    /// How much likelier the query's terms are from the text's terms, and from their translations, than from all items: the mean of
+    /// How much likelier the query's terms are from the terms of the item's text, and from their translations, than from all items: the mean of
     /// ln(1 + 0.98 p / (0.02 b)). 0 without translations.
     pub translation: f32,
 }
@@ -38,11 +38,18 @@ pub struct TermMatcher {
     trigrams: Vec<u64>,
     /// A bit for each of them, by `filter_bit`: most of a text's trigrams need no search.
     trigram_filter: [u64; 4],
-    text: Terms,
-    /// Hashes of the terms of the text just read.
-    hashes: Vec<u64>,
+    text: Words,
+    details: Words,
+    has_details: bool,
     /// Whether there are any translations.
     translates: bool,
+}
+
+/// Terms of a text, and their hashes.
+#[derive(Clone)]
+struct Words {
+    terms: Terms,
+    hashes: Vec<u64>,
 }
 
 /// A term and its hash, which is compared first.
@@ -68,7 +75,8 @@ struct QueryTerm {
 impl TermMatcher {
     /// Prepares a query for an index that does not tell how common its terms are: all weigh the same, and translations say nothing.
     pub fn unweighted(language: Language, query: &str) -> Self {
-        Self::new(language, query, |term| QueryTerm {
+        let options = LexicalOptions { language, details: 0.0, ..LexicalOptions::default() };
+        Self::new(options, query, |term| QueryTerm {
             term: HashedTerm::new(term.to_owned()),
             weight: 1.0,
             corrected: Vec::new(),
@@ -78,16 +86,17 @@ impl TermMatcher {
         })
     }
 
-    fn new(language: Language, query: &str, query_term: impl Fn(&str) -> QueryTerm) -> Self {
-        let mut text = Terms::new(language);
+    fn new(options: LexicalOptions, query: &str, query_term: impl Fn(&str) -> QueryTerm) -> Self {
+        let mut text = Words::new(options.language);
+        let details = text.clone();
         text.read(query);
         let mut terms: Vec<QueryTerm> = Vec::new();
-        for term in text.iter().take(MAX_QUERY_TERMS) {
+        for term in text.terms.iter().take(MAX_QUERY_TERMS) {
             if terms.iter().all(|known| known.term.text != term) {
                 terms.push(query_term(term));
             }
         }
-        let mut trigrams: Vec<u64> = trigrams(text.folded()).collect();
+        let mut trigrams: Vec<u64> = trigrams(text.terms.folded()).collect();
         trigrams.sort_unstable();
         trigrams.dedup();
         let mut trigram_filter = [0; 4];
@@ -95,7 +104,7 @@ impl TermMatcher {
             let (word, bit) = filter_bit(*trigram);
             trigram_filter[word] |= bit;
         }
-        Self { terms, trigrams, trigram_filter, text, hashes: Vec::new(), translates: false }
+        Self { terms, trigrams, trigram_filter, text, details, has_details: options.has_details(), translates: false }
     }
 
     /// Compares with translations of the text's terms too.
@@ -105,14 +114,16 @@ impl TermMatcher {
         self
     }
 
-    pub fn compare(&mut self, text: &str) -> TermFeatures {
+    /// Whether the details of items say anything.
+    pub fn has_details(&self) -> bool {
+        self.has_details
+    }
+
+    /// Compares an item's text and its details.
+    pub fn compare(&mut self, text: &str, details: &str) -> TermFeatures {
         self.text.read(text);
-        self.hashes.clear();
-        self.hashes.extend(self.text.iter().map(hash_text));
-        let has = |HashedTerm { hash, text }: &HashedTerm| {
-            let same = self.hashes.iter().enumerate().filter(|(_, of_text)| *of_text == hash);
-            same.map(|(at, _)| self.text.get(at)).any(|term| term == text)
-        };
+        self.details.read(if self.has_details { details } else { "" });
+        let has = |term: &HashedTerm| self.text.has(term) || self.details.has(term);
         let (mut matched, mut total, mut missing_numbers) = (0.0, 0.0, 0.0);
         for QueryTerm { term, weight, corrected, corrected_weight, .. } in &self.terms {
             let has_term = has(term);
@@ -127,10 +138,10 @@ impl TermMatcher {
         TermFeatures { overlap, trigrams: self.trigram_share(), missing_numbers, translation }
     }
 
-    /// Share of the query's trigrams that the text just read has.
+    /// Share of the query's trigrams that the text just read or its details have.
     fn trigram_share(&self) -> f32 {
         let mut found = vec![false; self.trigrams.len()];
-        for trigram in trigrams(self.text.folded()) {
+        for trigram in [&self.text, &self.details].into_iter().flat_map(|words| trigrams(words.terms.folded())) {
             let (word, bit) = filter_bit(trigram);
             if self.trigram_filter[word] & bit != 0
                 && let Ok(at) = self.trigrams.binary_search(&trigram)
@@ -144,7 +155,7 @@ impl TermMatcher {
 
     /// The feature `translation` of the text just read.
     fn translation(&self) -> f32 {
-        let of_text = self.hashes.iter().enumerate().map(|(at, hash)| (*hash, self.text.get(at)));
+        let of_text = self.text.hashes.iter().enumerate().map(|(at, hash)| (*hash, self.text.terms.get(at)));
         let mut of_text: Vec<(u64, &str)> = of_text.collect();
         of_text.sort_unstable();
         of_text.dedup();
@@ -168,7 +179,7 @@ impl TermMatcher {
 impl Lexical {
     /// Prepares a query to be compared with texts.
     pub fn matcher(&self, query: &str) -> TermMatcher {
-        TermMatcher::new(self.language(), query, |term| self.query_term(term))
+        TermMatcher::new(self.options, query, |term| self.query_term(term))
     }
 
     fn query_term(&self, term: &str) -> QueryTerm {
@@ -183,6 +194,23 @@ impl Lexical {
         let corrected = corrected.into_iter().map(HashedTerm::new).collect();
         let term = HashedTerm::new(term.to_owned());
         QueryTerm { term, weight, corrected, corrected_weight, translations, background }
+    }
+}
+
+impl Words {
+    fn new(language: Language) -> Self {
+        Self { terms: Terms::new(language), hashes: Vec::new() }
+    }
+
+    fn read(&mut self, text: &str) {
+        self.terms.read(text);
+        self.hashes.clear();
+        self.hashes.extend(self.terms.iter().map(hash_text));
+    }
+
+    fn has(&self, HashedTerm { hash, text }: &HashedTerm) -> bool {
+        let same = self.hashes.iter().enumerate().filter(|(_, own)| *own == hash);
+        same.map(|(at, _)| self.terms.get(at)).any(|term| term == text)
     }
 }
 
@@ -210,7 +238,7 @@ fn trigrams(text: &str) -> impl Iterator<Item = u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LexicalOptions;
+    use crate::Passage;
 
     fn shop(texts: &[&str]) -> Lexical {
         Lexical::build_with(LexicalOptions::LUCENE, texts.iter().map(|text| Ok((*text).to_owned()))).unwrap()
@@ -228,14 +256,14 @@ mod tests {
             ("oak xylophone", "oak desk", oak / (oak + unknown)),
             ("of the", "of the", 0.0),
         ] {
-            let found = shop.matcher(query).compare(text).overlap;
+            let found = shop.matcher(query).compare(text, "").overlap;
             assert!((found - expected).abs() < 1e-6, "{query} in {text}: {found} is not {expected}");
         }
     }
 
     #[test]
     fn terms_without_weights_count_alike() {
-        let compared = TermMatcher::unweighted(Language::English, "oak desk 120").compare("an oak table, 120 cm");
+        let compared = TermMatcher::unweighted(Language::English, "oak desk 120").compare("an oak table, 120 cm", "");
         assert_eq!((compared.overlap, compared.missing_numbers), (2.0 / 3.0, 0.0));
     }
 
@@ -243,7 +271,7 @@ mod tests {
     fn a_typo_counts_like_its_correction_or_as_itself() {
         let texts = ["toilet seat", "lawn mower", "oak desk"].into_iter().map(|text| Ok(text.to_owned()));
         let tolerant = Lexical::build(texts).unwrap();
-        let overlap = |shop: &Lexical, text: &str| shop.matcher("toliet seat").compare(text).overlap;
+        let overlap = |shop: &Lexical, text: &str| shop.matcher("toliet seat").compare(text, "").overlap;
         assert_eq!(overlap(&tolerant, "toilet seat"), 1.0);
         assert_eq!(overlap(&tolerant, "toliet seat"), 1.0, "the text has the typo itself");
         assert!(overlap(&shop(&["toilet seat", "lawn mower", "oak desk"]), "toilet seat") < 0.5);
@@ -267,9 +295,9 @@ mod tests {
             ("oak", "", 0.0),
             ("", "oak", 0.0),
         ] {
-            let found = shop.matcher(query).with_translations(&translations).compare(text).translation;
+            let found = shop.matcher(query).with_translations(&translations).compare(text, "").translation;
             assert!((found - expected).abs() < 1e-5, "{query} in {text}: {found} is not {expected}");
-            assert_eq!(shop.matcher(query).compare(text).translation, 0.0);
+            assert_eq!(shop.matcher(query).compare(text, "").translation, 0.0);
         }
     }
 
@@ -277,14 +305,35 @@ mod tests {
     fn trigrams_and_numbers_by_hand() {
         let shop = shop(&["oak desk 120 cm"]);
         // `oak desk`: oak, ak_, k_d, _de, des, esk
-        let trigrams = |text: &str| shop.matcher("oak desk").compare(text).trigrams;
+        let trigrams = |text: &str| shop.matcher("oak desk").compare(text, "").trigrams;
         assert_eq!(trigrams("Oak desk"), 1.0);
         assert_eq!(trigrams("oakdesk"), 3.0 / 6.0);
         assert_eq!(trigrams("oa"), 0.0);
-        assert_eq!(shop.matcher("ok").compare("oak"), TermFeatures::default(), "too short for a trigram");
-        let missing = |query: &str, text: &str| shop.matcher(query).compare(text).missing_numbers;
+        assert_eq!(shop.matcher("ok").compare("oak", ""), TermFeatures::default(), "too short for a trigram");
+        let missing = |query: &str, text: &str| shop.matcher(query).compare(text, "").missing_numbers;
         assert_eq!(missing("2x4 stud 8 ft", "2 in. x 4 in. x 96 in. stud"), 1.0);
         assert_eq!(missing("1/2 in. pipe", "3/4 in. pipe"), 1.0);
         assert_eq!(missing("oak desk", "lamp"), 0.0);
+    }
+
+    #[test]
+    fn details_count_like_the_text_but_not_for_translations() {
+        let passage = |(text, details): (&str, &str)| Ok(Passage { text: text.into(), details: details.into() });
+        let items = [("oak desk 120", "Acme solid"), ("pine chair", "")];
+        let build = |details| {
+            let options = LexicalOptions { details, ..LexicalOptions::default() };
+            Lexical::build_with(options, items.into_iter().map(passage)).unwrap()
+        };
+        let compared =
+            |shop: &Lexical, query: &str, (text, details): (&str, &str)| shop.matcher(query).compare(text, details);
+        let shop = build(0.3);
+        for query in ["acme desk", "Acme 120", "solid", "acmee"] {
+            let found = compared(&shop, query, items[0]);
+            assert_eq!((found.overlap, found.missing_numbers), (1.0, 0.0), "{query}");
+            assert!(compared(&build(0.0), query, items[0]).overlap < 1.0, "{query} without details");
+        }
+        assert_eq!(compared(&shop, "acme", items[0]).trigrams, 1.0);
+        assert_eq!(compared(&shop, "8 acme", ("desk", "8 Acme")).missing_numbers, 0.0);
+        assert_eq!(compared(&build(0.0), "8 acme", ("desk", "8 Acme")).missing_numbers, 1.0);
     }
 }

@@ -242,7 +242,7 @@ impl Engine {
                 Ok(on_all_cores(texts.len(), |at| {
                     let mut matcher = lexical.matcher(texts[at]).with_translations(&asked[at].1);
                     let (dense, lexical) = (of_vectors(&dense[at]), of_terms(&found[at]));
-                    let hits = fuse(&dense, &lexical, fusion, depth, |row| matcher.compare(&task.item(row).text));
+                    let hits = fuse(&dense, &lexical, fusion, depth, |row| task.item(row).compare(&mut matcher));
                     let row = |hit: &FusedHit| {
                         hit.dense.map(|part| dense[part.place].key).or(hit.lexical.map(|part| lexical[part.place].key))
                     };

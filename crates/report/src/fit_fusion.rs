@@ -133,7 +133,7 @@ fn judged_candidates(
     Ok(on_all_cores(block.len(), |at| {
         let query = &task.queries[block.start + at];
         let mut matcher = lexical.matcher(&query.text).with_translations(translations.of(query));
-        let compare = |row| matcher.compare(&task.item(row).text);
+        let compare = |row| task.item(row).compare(&mut matcher);
         let found = candidates(&of_vectors(&nearest[at]), &of_terms(&by_terms[at]), compare);
         let gain = |row| query.levels.get(row).map_or(0.0, |level| level.gain());
         JudgedCandidates {

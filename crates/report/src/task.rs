@@ -14,7 +14,7 @@ use souk_io::domain::{Item, Level};
 use souk_io::error::{Error, Result};
 use souk_io::held_out::HeldOut;
 use souk_io::item_text::ItemText;
-use souk_lexical::{Lexical, LexicalOptions, Passage};
+use souk_lexical::{Lexical, LexicalOptions, Passage, TermFeatures, TermMatcher};
 use souk_reward::Judgements;
 
 pub struct Task {
@@ -84,6 +84,12 @@ impl Task {
 
     pub fn item(&self, row: u32) -> &TaskItem {
         &self.items[row as usize]
+    }
+}
+
+impl TaskItem {
+    pub fn compare(&self, matcher: &mut TermMatcher) -> TermFeatures {
+        matcher.compare(&self.text, &self.details)
     }
 }
 

@@ -36,7 +36,7 @@ impl Exclusivity {
         match self.kind {
             ExclusivityKind::Prior => {
                 let overlap = |candidate: &Candidate<'_>| {
-                    self.lexical.matcher(candidate.question.query).compare(candidate.question.item).overlap
+                    self.lexical.matcher(candidate.question.query).compare(candidate.question.item, "").overlap
                 };
                 Ok(candidates.iter().map(|candidate| 1.0 - overlap(candidate)).collect())
             }

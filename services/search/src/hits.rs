@@ -265,17 +265,13 @@ fn hit(target: &VersionChannel, ranked: RankedHit, rank: usize, explain: Option<
         channels: Channels { dense, lexical },
         terms,
         reranker,
-        overlap: overlap(&target.generation, query, &item),
+        overlap: target.generation.overlap(query, &item),
     });
     let Item { id, title, text, fields } = Arc::unwrap_or_clone(item);
     let mut shown_fields = Map::from_iter([("text".to_owned(), Value::String(text))]);
     // a hit's own fields take precedence over catalogue fields of the same name
     shown_fields.extend(fields.into_iter().filter(|(name, _)| !RESERVED_FIELDS.contains(&name.as_str())));
     Ok(HitShape { id, score, rank, title, explain, side: None, fields: shown_fields })
-}
-
-fn overlap(generation: &OpenGeneration, query: &str, item: &Item) -> Option<f32> {
-    Some(generation.index().matcher(query)?.compare(&generation.text_of(item)).overlap)
 }
 
 const RESERVED_FIELDS: [&str; 7] = ["id", "score", "rank", "title", "text", "explain", "side"];

@@ -82,12 +82,12 @@ proptest! {
         let options = LexicalOptions { typos, ..LexicalOptions::default() };
         let shop = Lexical::build_with(options, texts.iter().cloned().map(Ok)).unwrap();
         for text in &texts {
-            let TermFeatures { overlap, trigrams, .. } = shop.matcher(&query).compare(text);
+            let TermFeatures { overlap, trigrams, .. } = shop.matcher(&query).compare(text, "");
             prop_assert!((0.0..=1.0).contains(&overlap) && (0.0..=1.0).contains(&trigrams), "{} {}", overlap, trigrams);
-            let own = shop.matcher(text).compare(text);
+            let own = shop.matcher(text).compare(text, "");
             prop_assert_eq!(own.overlap, if terms(text).is_empty() { 0.0 } else { 1.0 });
             prop_assert_eq!(own.missing_numbers, 0.0);
-            prop_assert_eq!(shop.matcher(text).compare("").overlap, 0.0);
+            prop_assert_eq!(shop.matcher(text).compare("", "").overlap, 0.0);
         }
     }
 }
@@ -106,7 +106,7 @@ fn a_saved_index_keeps_its_language() {
     let mut texts = UnindexedTexts::new(shop.language());
     texts.push("rote Lampen");
     assert_eq!(shop.search_unindexed("Lampe", &texts).unwrap().len(), 1);
-    assert_eq!(shop.matcher("Lampe").compare("rote Lampen").overlap, 1.0);
+    assert_eq!(shop.matcher("Lampe").compare("rote Lampen", "").overlap, 1.0);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn very_long_queries_are_searched() {
     let shop = Lexical::build(["oak desk".to_owned(), "lamp".to_owned()].into_iter().map(Ok)).unwrap();
     let long = "desk qwertz ".repeat(100_000);
     assert_eq!(shop.search(&long, usize::MAX).unwrap().len(), 1);
-    assert!(shop.matcher(&long).compare("desk").overlap < 1.0);
+    assert!(shop.matcher(&long).compare("desk", "").overlap < 1.0);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use tokio::sync::{Mutex, mpsc};
 
 use super::backend::OpenIndex;
 use super::model::LoadedModel;
+use super::query::compare;
 use super::record::{GenerationRecord, RECORD};
 use super::settings::SearchSettings;
 use crate::index::{Frame, Index, ItemChange, JournalReader};
@@ -141,6 +142,11 @@ impl OpenGeneration {
     /// Text of an item.
     pub fn text_of(&self, item: &Item) -> String {
         self.item_text().render(item)
+    }
+
+    /// Fraction of a query's terms that an item has, weighted by idf; none without lexical search.
+    pub fn overlap(&self, query: &str, item: &Item) -> Option<f32> {
+        Some(compare(&mut self.index().matcher(query)?, self.item_text(), item).overlap)
     }
 
     /// Position of the last catalogue change that searches see.

@@ -6,6 +6,7 @@ use serde::Serialize;
 use tracing::Instrument;
 
 use crate::index::{Filter, HitItem, Index, IndexHit, VectorQuery};
+use souk_io::domain::Item;
 use souk_io::error::{Error, Result};
 use souk_io::item_text::ItemText;
 use souk_lexical::{ChannelHit, FusedPart, Fusion, TermFeatures, TermMatcher, fuse, fusion_depth};
@@ -96,9 +97,9 @@ pub async fn find(index: &dyn Index, params: &SearchParams<'_>) -> Result<Vec<Ra
             check_wanted(params)?;
             let matcher = params.text.and_then(|text| index.matcher(text));
             let mut matcher = matcher.map(|matcher| matcher.with_translations(&fusion.translations()));
-            let hits = hybrid(&dense, &lexical, fusion, params.k, |item| {
-                let matcher = matcher.as_mut().filter(|_| (params.is_wanted)());
-                compare(matcher, params.item_text, item)
+            let hits = hybrid(&dense, &lexical, fusion, params.k, |item| match &mut matcher {
+                Some(matcher) if (params.is_wanted)() => Ok(compare(matcher, params.item_text, &*item.load()?)),
+                _ => Ok(TermFeatures::default()),
             });
             check_wanted(params).and(hits)
         }
@@ -131,9 +132,10 @@ fn single_channel(found: Vec<IndexHit>, set: impl Fn(&mut RankedHit, ChannelScor
     ranked.collect()
 }
 
-fn compare(matcher: Option<&mut TermMatcher>, item_text: &ItemText, item: &HitItem) -> Result<TermFeatures> {
-    matcher
-        .map_or_else(|| Ok(TermFeatures::default()), |matcher| Ok(matcher.compare(&item_text.render(&*item.load()?))))
+/// How well an item matches a query.
+pub fn compare(matcher: &mut TermMatcher, item_text: &ItemText, item: &Item) -> TermFeatures {
+    let details = if matcher.has_details() { item_text.details(item) } else { String::new() };
+    matcher.compare(&item_text.render(item), &details)
 }
 
 /// An item in a channel's list; items are the same if their keys are.
@@ -206,7 +208,6 @@ fn term_scores(fusion: &Fusion, terms: &TermFeatures) -> Option<TermScores> {
 
 #[cfg(test)]
 mod tests {
-    use souk_io::domain::Item;
     use souk_lexical::{FeatureWeights, ModelFusion, Weights};
 
     use super::*;

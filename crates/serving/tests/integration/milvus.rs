@@ -132,7 +132,7 @@ async fn finds_terms_as_the_embedded_index_does() {
     let even = filter(json!([{"field": "stock.here", "eq": true}]));
     assert_eq!(ids(&milvus.lexical("chair", 10, Some(&even)).await.unwrap().unwrap()), Vec::<&str>::new());
     assert_eq!(ids(&milvus.lexical("lamp", 10, Some(&even)).await.unwrap().unwrap()), ["i2"]);
-    assert_eq!(milvus.matcher("oak desk").unwrap().compare("an oak table").overlap, 0.5);
+    assert_eq!(milvus.matcher("oak desk").unwrap().compare("an oak table", "").overlap, 0.5);
     milvus
         .apply(&[ItemChange::Put(titled(0, "purple sofa"), vector(0)), ItemChange::Delete("i1".into())])
         .await

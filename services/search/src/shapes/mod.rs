@@ -185,7 +185,7 @@ pub struct HitShape {
 #[schema(as = Explained)]
 pub struct Explanation {
     pub channels: Channels,
-    /// How well the item's text matches the query's terms, if they are a part of the score.
+    /// How well the item matches the query's terms, if they are a part of the score.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<TermsShape>, nullable = false)]
     pub terms: Option<TermScores>,
@@ -193,7 +193,7 @@ pub struct Explanation {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<TermShape>, nullable = false)]
     pub reranker: Option<TermScore>,
-    /// IDF-weighted fraction of the query's terms in the item's text.
+    /// IDF-weighted fraction of the query's terms that the item has.
     pub overlap: Option<f32>,
 }
 
@@ -212,13 +212,13 @@ pub struct Channels {
 #[schema(as = Terms)]
 #[expect(dead_code, reason = "describes what the library writes")]
 pub struct TermsShape {
-    /// IDF-weighted fraction of the query's terms in the item's text.
+    /// IDF-weighted fraction of the query's terms that the item has.
     overlap: TermShape,
-    /// Fraction of the query's sequences of three letters in the item's text.
+    /// Fraction of the query's sequences of three letters that the item has.
     trigrams: TermShape,
-    /// Number of the query's numbers that the item's text lacks.
+    /// Number of the query's numbers that the item lacks.
     missing_numbers: TermShape,
-    /// How likely the query's terms are, given the item's terms and their translations; only with weights that were fitted with translations.
+    /// How likely the query's terms are, given the terms of the item's text and their translations; only with weights that were fitted with translations.
     #[schema(nullable = false)]
     translation: Option<TermShape>,
 }

@@ -1,5 +1,5 @@
-//! The template of an item's text (`encoder.item_text`): vectors, the lexical index and overlap read the same text. The lexical index
-//! also reads the other fields.
+//! The template of an item's text (`encoder.item_text`): vectors, the lexical index and overlap read the same text. The latter two also
+//! read the other fields.
 
 use std::fs;
 
@@ -52,7 +52,7 @@ async fn a_brand_in_the_template_is_in_vectors_and_terms_and_any_brand_in_terms(
         let running = Running::start(home.path(), sets).await;
         let new = json!({"id": "b", "title": "steam mop", "brand": "Zenith"});
         assert_eq!(running.ask("PUT /items", json!({"items": [new]})).await.status, 200);
-        let overlap = f64::from(u8::from(has_brand));
+        let overlap = f64::from(u8::from(is_found));
         assert_eq!(found(&running).await, ["a", "b"].map(|id| (id.to_owned(), is_found, overlap)));
         let text = if has_brand { "steam mop Zenith" } else { "steam mop" };
         let similar = similarities(&running, text).await;
