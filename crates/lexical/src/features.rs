@@ -62,9 +62,9 @@ struct HashedTerm {
 #[derive(Clone)]
 struct QueryTerm {
     term: HashedTerm,
-    /// Weight if the text has the term.
+    /// Weight if the item has the term.
     weight: f32,
-    /// Terms that stand for a misspelled one, and the weight if the text lacks the term itself.
+    /// Terms that stand for a misspelled one, and the weight if the item lacks the term itself.
     corrected: Vec<HashedTerm>,
     corrected_weight: f32,
     translations: QueryTranslations,
