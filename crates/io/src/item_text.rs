@@ -246,12 +246,13 @@ fn is_words(text: &str) -> bool {
     (text.contains(char::is_alphabetic) || is_code()) && !is_date(text) && !is_address(text)
 }
 
-/// Whether a text begins with a date as in `2009-12-10T00:00:00Z`, and is nothing else.
+/// Whether a text is a date, as in `2009-12-10`, or one with a time, as in `2009-12-10T00:00:00Z`.
 fn is_date(text: &str) -> bool {
     let mut bytes = text.bytes();
     let day = bytes.by_ref().take(10).enumerate();
     let starts = day.filter(|(at, byte)| if [4, 7].contains(at) { *byte == b'-' } else { byte.is_ascii_digit() });
-    starts.count() == 10 && bytes.next().is_none_or(|next| next == b'T' || next == b' ')
+    let is_day = starts.count() == 10 && bytes.next().is_none_or(|next| next == b'T' || next == b' ');
+    is_day && bytes.all(|byte| byte.is_ascii_digit() || b":.+-Z ".contains(&byte))
 }
 
 /// Whether a text is the address of a page, or the name of an image's file.
@@ -336,10 +337,11 @@ mod tests {
         });
         // a table's columns are texts
         let table = json!({
-            "_id": "7", "day": "10.12.2009", "file": "img/7.JPG", "isbn": "978-3-16-148410-0", "page": "www.shop.example/7",
-            "price": "$1,999.00", "ratio": "16:10", "size": "12 in", "stock": " 15 ", "thumb": "//cdn.example/7", "wood": "Eiche",
+            "_id": "7", "added": "2009-12-10 08:30:00", "day": "10.12.2009", "edition": "2009-12-10 reprint",
+            "file": "img/7.JPG", "isbn": "978-3-16-148410-0", "page": "www.shop.example/7", "price": "$1,999.00", "ratio": "16:10",
+            "size": "12 in", "stock": " 15 ", "thumb": "//cdn.example/7", "wood": "Eiche",
         });
-        assert_eq!(ItemText::default().details(&item(&table)), "978-3-16-148410-0 12 in Eiche");
+        assert_eq!(ItemText::default().details(&item(&table)), "2009-12-10 reprint 978-3-16-148410-0 12 in Eiche");
         let details = |template: &str| template.parse::<ItemText>().unwrap().details(&item(&desk));
         assert_eq!(details("{title} {text}"), "large oak Acme 0095205603217 2009-12-100");
         assert_eq!(details("{title} {brand} {attributes}"), "Sturdy 0095205603217 2009-12-100");

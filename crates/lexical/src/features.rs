@@ -25,8 +25,8 @@ pub struct TermFeatures {
     pub trigrams: f32,
     /// Number of the query's numbers that the item lacks.
     pub missing_numbers: f32,
-    /// How much likelier the query's terms are from the terms of the item's text, and from their translations, than from all items: the mean of
-    /// ln(1 + 0.98 p / (0.02 b)). 0 without translations.
+    /// How much likelier the query's terms are from the terms of the item's text, and from their translations, than from all items:
+    /// the mean of ln(1 + 0.98 p / (0.02 b)). 0 without translations.
     pub translation: f32,
 }
 

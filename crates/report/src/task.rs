@@ -88,6 +88,7 @@ impl Task {
 }
 
 impl TaskItem {
+    /// How well the item matches a query.
     pub fn compare(&self, matcher: &mut TermMatcher) -> TermFeatures {
         matcher.compare(&self.text, &self.details)
     }
