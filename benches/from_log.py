@@ -35,10 +35,12 @@ def main():
     shop, rated = options.work / "shop", options.work / "rated"
     # where `souk start` keeps its models' vectors of the catalogue, in the precision that it measures in
     vectors = ("--precision", options.precision, "--vectors", shop / "vectors")
-    if not (shop / "served").exists():
+    finished = options.work / "finished"
+    if not finished.exists():
         began = time.time()
         run(options, "start", "--items", options.items, "--log", options.log, "--model", options.model, "--out", shop, "--once")
         print(f"souk start took {time.time() - began:.0f} s")
+        finished.touch()
     if not rated.exists():
         held_out = ("--set", f"train.held_out={HELD_OUT}", "--data", options.data)
         run(options, "train", "--config", "configs/home-depot.toml", "--model", options.model, *held_out, "--out", rated)
