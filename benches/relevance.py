@@ -3,7 +3,7 @@
     relevance.py --souk BINARY --model DIR --data DIR [--pairs N] [--rounds N]
 
 DATA is a BEIR folder with judged pairs in qrels/train.tsv. Both train one epoch on the same number of them, from the same encoder, 32 pairs
-a step for sentence-transformers and 2,048 tokens for Souk: 36 pairs of a simulated shop.
+a step for sentence-transformers and 1,792 tokens for Souk, which are as many pairs of a simulated shop.
 Souk's time includes its calibration on held-out queries; sentence-transformers computes dropout, which Souk does not. Judging: one
 query with 50 items per request, over HTTP for Souk, in f32 and int8, and `predict` with its best batch size for the other. Prints
 how many levels int8 and f32 agree on.
@@ -28,7 +28,7 @@ from sft import read_texts  # noqa: E402
 
 ITEMS = 50
 BATCH = 32
-BATCH_TOKENS = 2048
+BATCH_TOKENS = 1792
 
 
 def main():
